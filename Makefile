@@ -1,0 +1,55 @@
+# One command each; `make help` lists them. CMake does the work (CMakePresets.json).
+
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+BUILD ?= build/release
+SEED ?=
+SEEDS ?= 200
+
+VENV = $$(tools/setup/python_env.sh --path)
+# What a Python program of ours needs: the package, the binaries, the pinned interpreter.
+PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
+
+.PHONY: help setup build test demo bench sim sanitize asan tsan lint format clean
+
+help:            ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+setup:           ## install what is missing (packages, Python environment)
+	@tools/setup/setup.sh
+
+build: setup     ## release build, binaries in build/release/bin
+	@cmake --preset release -B $(BUILD) -DPython3_EXECUTABLE=$(VENV)/bin/python --log-level=WARNING
+	@cmake --build $(BUILD) --parallel $(JOBS)
+
+test: build      ## every C++ and Python test, totals last
+	@JOBS=$(JOBS) tools/setup/run_tests.sh $(BUILD) $(VENV)/bin/python
+
+demo: build      ## the main job under kill -9 (SEED=n draws other victims)
+	@$(PY) integrations/python/examples/demo.py $(if $(SEED),--seed $(SEED))
+
+bench: build     ## capture and restart against memcpy, JSON in build/bench
+	@mkdir -p build/bench
+	@tools/setup/bench.sh $(BUILD) $(VENV)/bin/python build/bench
+
+sim: build       ## the whole system simulated (SEEDS=n)
+	@$(BUILD)/bin/unreft_sim --seeds $(SEEDS)
+
+sanitize: asan tsan  ## the C++ tests under ASan+UBSan, then TSan
+
+asan tsan: setup
+	@cmake --preset $@ --log-level=WARNING
+	@cmake --build build/$@ --parallel $(JOBS)
+	@ctest --preset $@ --parallel $(JOBS)
+
+lint:            ## clang-format, clang-tidy on changed files (LINT_ALL=1: all)
+	@tools/setup/setup.sh lint
+	@$(MAKE) --no-print-directory build
+	@JOBS=$(JOBS) tools/setup/lint.sh $(BUILD)
+
+format:          ## reformat the changed files
+	@tools/setup/setup.sh lint
+	@tools/setup/lint.sh --fix
+
+clean:           ## remove every build directory
+	rm -rf build

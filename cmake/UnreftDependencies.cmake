@@ -1,0 +1,46 @@
+# Every third-party package of the project, found in one place. A layer links what it is allowed to
+# by name (tests/layers.txt says which library may be included where).
+
+find_package(Threads REQUIRED)
+find_package(Protobuf REQUIRED)               # module mode: Debian has no protobuf-config.cmake
+find_package(RocksDB CONFIG REQUIRED)         # RocksDB::rocksdb-shared
+find_package(prometheus-cpp CONFIG REQUIRED)  # prometheus-cpp::core
+find_package(spdlog CONFIG REQUIRED)          # spdlog::spdlog
+find_package(fmt CONFIG REQUIRED)             # fmt::fmt
+find_package(CLI11 CONFIG REQUIRED)           # CLI11::CLI11
+find_package(nlohmann_json CONFIG REQUIRED)   # nlohmann_json::nlohmann_json
+find_package(absl CONFIG REQUIRED)            # absl::status absl::statusor absl::span ...
+find_package(Boost 1.81 REQUIRED)             # Boost::headers
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)         # PkgConfig::ISAL
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)  # PkgConfig::HTTPLIB: compiled, its
+                                                                 # flags are part of its ABI
+find_package(benchmark CONFIG REQUIRED)       # benchmark::benchmark
+if(UNREFT_WITH_TESTS)
+  find_package(GTest CONFIG REQUIRED)         # GTest::gtest GTest::gmock
+endif()
+
+# Optional. This release has no CUDA code; the test totals say whether a toolkit was there.
+find_package(CUDAToolkit QUIET)
+if(CUDAToolkit_FOUND)
+  set(UNREFT_CUDA_NOTE "toolkit ${CUDAToolkit_VERSION} found, this release has no CUDA tests")
+else()
+  set(UNREFT_CUDA_NOTE "no CUDA toolkit found, and this release has no CUDA tests")
+endif()
+file(WRITE ${PROJECT_BINARY_DIR}/cuda_note.txt "${UNREFT_CUDA_NOTE}\n")
+
+if(UNREFT_WITH_PYTHON)
+  # The Makefile names the interpreter of the pinned environment (-DPython3_EXECUTABLE=...). Without
+  # it, the same rule as set-up: UNREFT_PYTHON, or else the system's.
+  if(NOT Python3_EXECUTABLE)
+    if(DEFINED ENV{UNREFT_PYTHON})
+      set(Python3_EXECUTABLE $ENV{UNREFT_PYTHON})
+    elseif(EXISTS /usr/bin/python3)
+      set(Python3_EXECUTABLE /usr/bin/python3)
+    endif()
+  endif()
+  find_package(Python3 COMPONENTS Interpreter Development.Module REQUIRED)
+  set(Python_EXECUTABLE ${Python3_EXECUTABLE})
+  set(PYBIND11_FINDPYTHON ON)
+  find_package(pybind11 CONFIG REQUIRED)
+endif()

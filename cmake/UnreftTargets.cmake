@@ -1,0 +1,123 @@
+# The three kinds of target. DEPS are CMake target names (unreft_base, spdlog::spdlog, ...).
+#
+#   unreft_library(base SRCS executor.cc ... HDRS executor.h ... DEPS absl::status ...
+#                  [PRIVATE_DEPS RocksDB::rocksdb-shared ...])
+#     -> static library unreft_base, position independent, alias unreft::base.
+#   unreft_binary(unreftd SRCS main.cc DEPS unreft_smp)
+#     -> ${PROJECT_BINARY_DIR}/bin/unreftd
+#   unreft_test(executor_test SRCS executor_test.cc DEPS unreft_base
+#               [LABELS unit] [TIMEOUT 60] [ENVIRONMENT A=b] [RUN_SERIAL] [WHOLE] [NO_MAIN])
+#     -> ${PROJECT_BINARY_DIR}/tests/executor_test; every GoogleTest case is one ctest test, or with
+#        WHOLE the executable is. NO_MAIN: the sources have their own main().
+#
+# Includes are "base/executor.h" (root src/), <unreft/c.h> (root include/) and, in tests/ only,
+# "tests/fakes/...". Every test runs with UNREFT_BIN_DIR and UNREFT_SOURCE_DIR set.
+
+include(GoogleTest)
+
+function(unreft_add_directory dir)
+  if(dir STREQUAL "tests" AND NOT UNREFT_WITH_TESTS)
+    return()
+  endif()
+  if(dir STREQUAL "integrations/python" AND NOT UNREFT_WITH_PYTHON)
+    return()
+  endif()
+  if(EXISTS ${PROJECT_SOURCE_DIR}/${dir}/CMakeLists.txt)
+    add_subdirectory(${PROJECT_SOURCE_DIR}/${dir} ${PROJECT_BINARY_DIR}/${dir}.dir)
+    return()
+  endif()
+  # No file of its own: take the subdirectories that have one (tools/cli, tests/unit, ...).
+  file(GLOB children CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${dir}/*/CMakeLists.txt)
+  foreach(file IN LISTS children)
+    get_filename_component(child ${file} DIRECTORY)
+    file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${child})
+    add_subdirectory(${child} ${PROJECT_BINARY_DIR}/${name}.dir)
+  endforeach()
+endfunction()
+
+function(_unreft_defaults target)
+  target_compile_options(${target} PRIVATE ${UNREFT_WARNINGS})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src
+                             ${PROJECT_SOURCE_DIR}/include)
+  if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/tests")
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  endif()
+endfunction()
+
+function(unreft_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;HDRS;DEPS;PRIVATE_DEPS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "unreft_library(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  set(target unreft_${name})
+  if(arg_SRCS)
+    add_library(${target} STATIC ${arg_SRCS} ${arg_HDRS})
+    _unreft_defaults(${target})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PRIVATE ${arg_PRIVATE_DEPS})
+  else()
+    add_library(${target} INTERFACE ${arg_HDRS})
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR}/src
+                             ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(${target} ${scope} ${arg_DEPS} Threads::Threads)
+  add_library(unreft::${name} ALIAS ${target})
+endfunction()
+
+function(unreft_binary name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SRCS;HDRS;DEPS")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "unreft_binary(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  # The target may not be called like the library 'unreft'; the file is.
+  add_executable(${name}_bin ${arg_SRCS} ${arg_HDRS})
+  set_target_properties(${name}_bin PROPERTIES OUTPUT_NAME ${name})
+  _unreft_defaults(${name}_bin)
+  target_link_libraries(${name}_bin PRIVATE ${arg_DEPS} Threads::Threads)
+endfunction()
+
+function(unreft_test name)
+  if(NOT UNREFT_WITH_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "RUN_SERIAL;WHOLE;NO_MAIN" "TIMEOUT"
+                        "SRCS;HDRS;DEPS;LABELS;ENVIRONMENT")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "unreft_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  math(EXPR timeout "${arg_TIMEOUT} * ${UNREFT_TEST_TIMEOUT_FACTOR}")
+
+  add_executable(${name} ${arg_SRCS} ${arg_HDRS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  _unreft_defaults(${name})
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest Threads::Threads)
+  if(NOT arg_NO_MAIN)
+    target_link_libraries(${name} PRIVATE GTest::gmock_main)
+  endif()
+
+  set(environment
+      UNREFT_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY} UNREFT_SOURCE_DIR=${PROJECT_SOURCE_DIR}
+      ${arg_ENVIRONMENT}
+      ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+      UBSAN_OPTIONS=print_stacktrace=1
+      # Debian's gRPC, RocksDB and absl are not instrumented; everything of ours is.
+      TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1)
+  set(properties TIMEOUT ${timeout} LABELS "${arg_LABELS}" ENVIRONMENT "${environment}")
+  if(arg_RUN_SERIAL)
+    list(APPEND properties RUN_SERIAL ON)
+  endif()
+  if(arg_WHOLE)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES ${properties} SKIP_RETURN_CODE 77)
+    set_property(TEST ${name} PROPERTY ENVIRONMENT ${environment})
+    set_property(TEST ${name} PROPERTY LABELS ${arg_LABELS})
+  else()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+                         TEST_PREFIX "${name}:" PROPERTIES ${properties})
+  endif()
+endfunction()
+

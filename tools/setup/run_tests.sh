@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs every test of a finished build and prints the totals; `make test` calls it.
+#
+#   run_tests.sh BUILD_DIR PYTHON
+#
+# The last line is `N passed, N failed[, N skipped]` over ctest and pytest together; the exit status
+# is non-zero if anything failed or did not run.
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$(cd "$1" && pwd)
+python=$2
+cd "$root" || exit 1
+
+results=$build/test-results
+rm -rf "$results"
+mkdir -p "$results"
+export UNREFT_BIN_DIR=$build/bin UNREFT_SOURCE_DIR=$root
+status=0
+
+ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "${JOBS:-$(nproc)}" \
+  --output-junit "$results/ctest.xml" </dev/null || status=1
+
+suites=()
+for dir in integrations/python/tests tests/python; do
+  [ -d "$dir" ] && suites+=("$dir")
+done
+if [ ${#suites[@]} -gt 0 ]; then
+  PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 \
+    "$python" -m pytest "${suites[@]}" -q -p no:cacheprovider --durations=5 \
+    --junitxml="$results/pytest.xml" </dev/null || status=1
+else
+  echo "no Python tests in this tree"
+fi
+
+echo
+echo "CUDA tests: left out ($(cat "$build/cuda_note.txt" 2>/dev/null || echo unknown))"
+"$python" "$root/tools/setup/totals.py" "$status" "$results"/*.xml

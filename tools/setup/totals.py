@@ -1,0 +1,48 @@
+"""Adds up JUnit files: totals.py STATUS FILE...
+
+Prints what failed or was skipped by name, and as the last line `N passed, N failed[, N skipped]`.
+STATUS is the runners' own verdict: non-zero with no failure in the files still fails.
+"""
+
+import os
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def verdict(case):
+    """The fate of one <testcase>: 'passed', 'failed' or 'skipped'."""
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    if case.find("skipped") is not None:
+        return "skipped"
+    if case.get("status") == "disabled":
+        return "skipped"
+    return "passed" if case.get("status") in (None, "run") else "failed"
+
+
+def main(argv):
+    runners_failed = argv[1] != "0"
+    names = {"passed": [], "failed": [], "skipped": []}
+    for path in argv[2:]:
+        suite = {"passed": 0, "failed": 0, "skipped": 0}
+        for case in ElementTree.parse(path).iter("testcase"):
+            fate = verdict(case)
+            suite[fate] += 1
+            names[fate].append(f"{case.get('classname')}::{case.get('name')}")
+        label = os.path.basename(path).removesuffix(".xml")
+        print(f"{label}: " + ", ".join(f"{n} {fate}" for fate, n in suite.items()))
+    for fate in ("skipped", "failed"):
+        for name in names[fate]:
+            print(f"  {fate}: {name}")
+    if runners_failed and not names["failed"]:
+        print("  failed: a test runner itself (see above)")
+        names["failed"].append("runner")
+    line = f"{len(names['passed'])} passed, {len(names['failed'])} failed"
+    if names["skipped"]:
+        line += f", {len(names['skipped'])} skipped"
+    print(line)
+    return 1 if names["failed"] or not names["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))
