@@ -19,7 +19,7 @@ setup:           ## install what is missing (packages, Python environment)
 	@tools/setup/setup.sh
 
 build: setup     ## release build, binaries in build/release/bin
-	@cmake --preset release -B $(BUILD) -DPython3_EXECUTABLE=$(VENV)/bin/python --log-level=WARNING
+	@cmake --preset release -B $(BUILD) -DPython3_EXECUTABLE=$(VENV)/bin/python >/dev/null
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
 test: build      ## every C++ and Python test, totals last
@@ -38,7 +38,7 @@ sim: build       ## the whole system simulated (SEEDS=n)
 sanitize: asan tsan  ## the C++ tests under ASan+UBSan, then TSan
 
 asan tsan: setup
-	@cmake --preset $@ --log-level=WARNING
+	@cmake --preset $@ >/dev/null
 	@cmake --build build/$@ --parallel $(JOBS)
 	@ctest --preset $@ --parallel $(JOBS)
 

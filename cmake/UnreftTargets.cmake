@@ -106,18 +106,23 @@ function(unreft_test name)
       UBSAN_OPTIONS=print_stacktrace=1
       # Debian's gRPC, RocksDB and absl are not instrumented; everything of ours is.
       TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1)
-  set(properties TIMEOUT ${timeout} LABELS "${arg_LABELS}" ENVIRONMENT "${environment}")
-  if(arg_RUN_SERIAL)
-    list(APPEND properties RUN_SERIAL ON)
-  endif()
   if(arg_WHOLE)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES ${properties} SKIP_RETURN_CODE 77)
-    set_property(TEST ${name} PROPERTY ENVIRONMENT ${environment})
-    set_property(TEST ${name} PROPERTY LABELS ${arg_LABELS})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${arg_LABELS}"
+                         ENVIRONMENT "${environment}" RUN_SERIAL "${arg_RUN_SERIAL}"
+                         SKIP_RETURN_CODE 77)
   else()
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-                         TEST_PREFIX "${name}:" PROPERTIES ${properties})
+                         TEST_PREFIX "${name}:" TEST_LIST ${name}_cases)
+    # gtest_discover_tests flattens a property that is a list; set them all once the cases are known.
+    file(CONFIGURE OUTPUT ${name}_properties.cmake @ONLY CONTENT [=[
+if(@name@_cases)
+  set_tests_properties(${@name@_cases} PROPERTIES TIMEOUT @timeout@ LABELS "@arg_LABELS@"
+                       ENVIRONMENT "@environment@" RUN_SERIAL "@arg_RUN_SERIAL@")
+endif()
+]=])
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES
+                 ${CMAKE_CURRENT_BINARY_DIR}/${name}_properties.cmake)
   endif()
 endfunction()
 

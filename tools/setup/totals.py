@@ -28,7 +28,8 @@ def main(argv):
         for case in ElementTree.parse(path).iter("testcase"):
             fate = verdict(case)
             suite[fate] += 1
-            names[fate].append(f"{case.get('classname')}::{case.get('name')}")
+            name, owner = case.get("name"), case.get("classname")
+            names[fate].append(name if owner in (None, name) else f"{owner}::{name}")
         label = os.path.basename(path).removesuffix(".xml")
         print(f"{label}: " + ", ".join(f"{n} {fate}" for fate, n in suite.items()))
     for fate in ("skipped", "failed"):
