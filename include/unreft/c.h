@@ -1,0 +1,188 @@
+/* Unreft's C ABI: what a trainer links (libunreft.so). The C++ API (unreft.h) is a thin layer over it.
+ *
+ * Conventions:
+ *  1. Functions return UNREFT_OK or an error code; unreft_error() then gives the calling thread's
+ *     message for it, which names the subject, the number needed and the number found.
+ *  2. Nothing here aborts, exits, prints to the standard streams, or throws.
+ *  3. Structs begin with `struct_bytes`, set by the caller to sizeof: older callers go on working.
+ *     unreft_*_init() sets it and the defaults.
+ *  4. Strings and arrays passed in are copied before the call returns. Memory behind tensors' `data`
+ *     is the caller's: it stays in place from unreft_register to the end of the last fence.
+ *  5. Pointers handed out belong to the client and live until the next call of the same kind.
+ *  6. A client is used by one training thread at a time; unreft_error is per thread.
+ *  7. In a forked child every call returns UNREFT_FORKED and touches nothing.
+ *
+ * The order of calls in a training process:
+ *
+ *   unreft_open -> unreft_restore_begin -> unreft_restore_read -> unreft_register
+ *   each step:  forward, backward, unreft_fence, optimizer step, unreft_snapshot
+ *   unreft_close
+ */
+#ifndef UNREFT_C_H_
+#define UNREFT_C_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define UNREFT_API __attribute__((visibility("default")))
+
+/* Codes are persistent. 0..16 are those of absl::StatusCode. */
+typedef enum unreft_code {
+  UNREFT_OK = 0,
+  UNREFT_INVALID_ARGUMENT = 3,
+  UNREFT_DEADLINE_EXCEEDED = 4,
+  UNREFT_NOT_FOUND = 5,
+  UNREFT_ALREADY_EXISTS = 6,
+  UNREFT_PERMISSION_DENIED = 7,
+  UNREFT_RESOURCE_EXHAUSTED = 8,
+  UNREFT_FAILED_PRECONDITION = 9,
+  UNREFT_ABORTED = 10,
+  UNREFT_OUT_OF_RANGE = 11,
+  UNREFT_INTERNAL = 13,
+  UNREFT_UNAVAILABLE = 14,
+  UNREFT_DATA_LOSS = 15,
+  UNREFT_FORKED = 100
+} unreft_code;
+
+/* Numbers of unreft::Dtype. */
+typedef enum unreft_dtype {
+  UNREFT_BOOL = 1,
+  UNREFT_UINT8 = 2,
+  UNREFT_INT8 = 3,
+  UNREFT_INT16 = 4,
+  UNREFT_INT32 = 5,
+  UNREFT_INT64 = 6,
+  UNREFT_FLOAT16 = 7,
+  UNREFT_BFLOAT16 = 8,
+  UNREFT_FLOAT32 = 9,
+  UNREFT_FLOAT64 = 10,
+  UNREFT_FLOAT8_E4M3 = 11,
+  UNREFT_FLOAT8_E5M2 = 12,
+  UNREFT_COMPLEX64 = 13,
+  UNREFT_COMPLEX128 = 14,
+  UNREFT_UINT16 = 15,
+  UNREFT_UINT32 = 16,
+  UNREFT_UINT64 = 17
+} unreft_dtype;
+
+/* Where a tensor's bytes are. */
+typedef enum unreft_device_kind { UNREFT_CPU = 1, UNREFT_CUDA = 2 } unreft_device_kind;
+
+typedef struct unreft_client unreft_client;
+
+typedef struct unreft_open_options {
+  size_t struct_bytes;
+  const char* socket;  /* NULL: $UNREFT_SOCKET */
+  const char* job;     /* NULL: $UNREFT_JOB, else "default" */
+  int64_t rank;        /* -1: $RANK, else 0 */
+  int64_t world;       /* -1: $WORLD_SIZE, else 1 */
+  int64_t attempt;     /* -1: $UNREFT_ATTEMPT, else $TORCHELASTIC_RESTART_COUNT, else 0 */
+  int64_t connect_timeout_ms;  /* for unreft_open; default 10000 */
+  int64_t restore_timeout_ms;  /* for each of the restore calls; default 300000 */
+  int64_t fence_timeout_ms;    /* a fence that waits longer gives the version up; default 60000 */
+} unreft_open_options;
+
+/* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense and
+ * row-major at `data`. Of `replica_count` ranks that hold the same box with the same bytes, this is
+ * the `replica_index`-th. */
+typedef struct unreft_tensor {
+  size_t struct_bytes;
+  const char* name;
+  int32_t dtype; /* unreft_dtype */
+  int32_t dims;
+  const uint64_t* global_shape; /* [dims], elements */
+  const uint64_t* offset;       /* [dims], elements */
+  const uint64_t* extent;       /* [dims], elements */
+  void* data;                   /* NULL in what the store describes */
+  int32_t device_kind;          /* unreft_device_kind */
+  int32_t device_index;
+  uint32_t replica_index;
+  uint32_t replica_count;
+  int32_t is_volatile; /* changes outside the optimizer step: copied before unreft_snapshot returns */
+} unreft_tensor;
+
+/* What the store decided for this attempt; the same on every rank. */
+typedef struct unreft_decision {
+  size_t struct_bytes;
+  int32_t restored;   /* 0: nothing was ever committed, start from scratch */
+  uint64_t step;      /* of the version that every rank restores */
+  uint64_t timeline;  /* of that version */
+  uint64_t new_timeline; /* opened by this decision */
+  const unreft_tensor* tensors; /* every logical tensor stored, with this rank's earlier box */
+  size_t tensor_count;
+  const void* extras; /* this rank's earlier extras, verified; NULL when it had none */
+  size_t extras_bytes;
+} unreft_decision;
+
+typedef enum unreft_outcome {
+  UNREFT_STARTED = 1, /* the copies run */
+  UNREFT_SKIPPED = 2  /* no snapshot of this step; unreft_error() says why */
+} unreft_outcome;
+
+typedef struct unreft_status {
+  size_t struct_bytes;
+  int32_t connected;
+  uint64_t timeline;
+  uint64_t last_captured_step;  /* UINT64_MAX: none yet, here and below */
+  uint64_t last_sealed_step;
+  uint64_t last_committed_step; /* by every rank */
+  uint64_t snapshots_started;
+  uint64_t snapshots_skipped;
+  uint64_t snapshots_given_up;
+  uint64_t bytes_captured;
+  double last_fence_wait_s;
+  double total_fence_wait_s;
+  const char* last_problem; /* "" when there was none */
+} unreft_status;
+
+UNREFT_API const char* unreft_version(void);
+UNREFT_API const char* unreft_error(void);
+
+UNREFT_API void unreft_open_options_init(unreft_open_options* options);
+UNREFT_API void unreft_tensor_init(unreft_tensor* tensor);
+
+/* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline. */
+UNREFT_API int unreft_open(const unreft_open_options* options, unreft_client** client);
+/* Waits for the copies that are under way, then leaves. NULL is ignored. */
+UNREFT_API void unreft_close(unreft_client* client);
+
+/* Waits until the store has decided for all ranks of this attempt. May fail: DATA_LOSS when state
+ * was committed and none of it is whole any more, DEADLINE_EXCEEDED naming the ranks that did not
+ * ask. Never says "nothing stored" in such a case. */
+UNREFT_API int unreft_restore_begin(unreft_client* client, unreft_decision* decision);
+/* Copies the decided version into `tensors`, every block verified. On an error the bytes of the
+ * tensors are undefined. May be called more than once, with other tensors. */
+UNREFT_API int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors,
+                                   size_t count);
+/* Lets the store reuse what was restored; implied by the first snapshot. */
+UNREFT_API int unreft_restore_end(unreft_client* client);
+
+/* Declares what is captured from now on. `extras_bytes` is the size expected of the extras. Waits
+ * for the daemon's answer; the slots fill with memory in the background after it. */
+UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tensors, size_t count,
+                               uint64_t extras_bytes);
+
+/* Starts the capture of all registered tensors after `step` optimizer steps, with `extras`. Never
+ * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU. */
+UNREFT_API int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras,
+                               size_t extras_bytes, void* stream, int32_t* outcome);
+
+/* Returns when the registered tensors may change again: the copies of the last snapshot are done or
+ * given up. Depends on nothing but this process. */
+UNREFT_API int unreft_fence(unreft_client* client, void* stream);
+
+UNREFT_API int unreft_get_status(unreft_client* client, unreft_status* status);
+
+/* Waits until the snapshot of `step` is committed by all ranks, or was skipped or abandoned
+ * (ABORTED). For tests and for the end of a run; training does not need it. */
+UNREFT_API int unreft_wait_committed(unreft_client* client, uint64_t step, int64_t timeout_ms);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* UNREFT_C_H_ */

@@ -1,0 +1,57 @@
+#include "base/node_header.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/slot_header.h"
+
+namespace unreft {
+namespace {
+
+NodeBody Load(std::span<const std::byte> bytes, size_t index) {
+  NodeBody body;
+  std::memcpy(&body, bytes.data() + index * sizeof(NodeBody), sizeof(body));
+  return body;
+}
+
+bool IsValid(const NodeBody& body) {
+  return body.magic == kNodeMagic && BodyCrcIsRight(body) && body.decisions <= kDecisionsKept;
+}
+
+}  // namespace
+
+absl::StatusOr<NodeBody> ReadNodeBody(std::span<const std::byte> bytes) {
+  if (bytes.size() < sizeof(NodeHeader)) {
+    return absl::DataLossError(
+        fmt::format("node segment: needed {} bytes, found {}", sizeof(NodeHeader), bytes.size()));
+  }
+  const NodeBody first = Load(bytes, 0);
+  const NodeBody second = Load(bytes, 1);
+  for (const NodeBody& body : {first, second}) {
+    if (body.magic == kNodeMagic && body.min_reader > kNodeFormat) {
+      return absl::FailedPreconditionError(fmt::format(
+          "node segment: written in format {} for readers of {} and up, this reader knows {}",
+          body.format, body.min_reader, kNodeFormat));
+    }
+  }
+  if (!IsValid(first) && !IsValid(second)) {
+    return absl::DataLossError("node segment: neither of its two bodies is valid");
+  }
+  if (!IsValid(second)) return first;
+  if (!IsValid(first)) return second;
+  return first.sequence > second.sequence ? first : second;
+}
+
+void WriteNodeBody(std::span<std::byte> bytes, NodeBody body) {
+  const NodeBody first = Load(bytes, 0);
+  const NodeBody second = Load(bytes, 1);
+  const uint64_t first_sequence = IsValid(first) ? first.sequence : 0;
+  const uint64_t second_sequence = IsValid(second) ? second.sequence : 0;
+  const size_t older = first_sequence <= second_sequence ? 0 : 1;
+  body.sequence = std::max(first_sequence, second_sequence) + 1;
+  SetBodyCrc(body);
+  std::memcpy(bytes.data() + older * sizeof(NodeBody), &body, sizeof(body));
+}
+
+}  // namespace unreft

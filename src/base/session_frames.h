@@ -1,0 +1,320 @@
+// The messages of the local session between a trainer's client and the daemon of its node
+// (docs/formats/local_session.md).
+//
+//   client                               daemon
+//     │ Hello  ────────────────────────────▶ │  who I am
+//     │ ◀──────────────────────────  Welcome │  or Refused
+//     │ RestoreRequest ────────────────────▶ │  answered when all ranks of the attempt asked
+//     │ ◀─────────────────────────  Decision │  the one version that every rank restores, or none
+//     │ PlanRequest ───────────────────────▶ │  the boxes that I hold now
+//     │ ◀─────────────────────────────  Plan │  where their bytes are
+//     │ RestoreDone ───────────────────────▶ │
+//     │ Register ──────────────────────────▶ │  what I shall capture
+//     │ ◀───────────────────────  Registered │  my slots and control page
+//     │ Claimed, Progress, Captured ───────▶ │  doorbells of one snapshot
+//     │ Skipped, GaveUp ───────────────────▶ │
+//     │ ◀─────────────────────  VersionState │  sealed, committed, abandoned
+//
+// After either side's crash or a lost connection the client says Hello and Register again, then
+// repeats the doorbells of a snapshot that is under way. Every message carries what it is about
+// (slot, generation, version), so one that comes late is ignored.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/channel.h"
+#include "base/ids.h"
+#include "base/tensor_spec.h"
+#include "base/wire.h"
+
+namespace unreft {
+
+// Persistent numbers; never reused.
+enum class FrameType : uint16_t {
+  kHello = 1,
+  kWelcome = 2,
+  kRefused = 3,
+  kRestoreRequest = 4,
+  kDecision = 5,
+  kPlanRequest = 6,
+  kPlan = 7,
+  kRestoreDone = 8,
+  kRegister = 9,
+  kRegistered = 10,
+  kClaimed = 11,
+  kProgress = 12,
+  kCaptured = 13,
+  kSkipped = 14,
+  kGaveUp = 15,
+  kVersionState = 16,
+  kAdminRequest = 17,
+  kAdminReply = 18,
+};
+
+std::string_view FrameTypeName(FrameType type);
+
+// TensorSpec on the wire.
+struct WireTensor {
+  TensorSpec spec;
+  void Fields(auto& wire) {
+    wire(spec.name, spec.dtype, spec.global_shape, spec.offset, spec.extent, spec.replica_index,
+         spec.replica_count, spec.is_volatile);
+  }
+};
+
+// A status on the wire: an absl code and its message.
+struct WireStatus {
+  uint32_t code = 0;
+  std::string message;
+  WireStatus() = default;
+  WireStatus(const absl::Status& status)  // NOLINT: a status is what it carries
+      : code(static_cast<uint32_t>(status.code())), message(status.message()) {}
+  absl::Status ToStatus() const {
+    return absl::Status(static_cast<absl::StatusCode>(code), message);
+  }
+  void Fields(auto& wire) { wire(code, message); }
+};
+
+struct Hello {
+  static constexpr FrameType kType = FrameType::kHello;
+  std::string job;
+  Rank rank;
+  uint64_t world = 0;  // ranks of the attempt
+  Attempt attempt;
+  ProcessLife life;  // checked against the kernel's word where pids are visible to the daemon
+  std::string client_version;
+  void Fields(auto& wire) {
+    wire(job, rank, world, attempt, life.pid, life.start_time, client_version);
+  }
+};
+
+struct Welcome {
+  static constexpr FrameType kType = FrameType::kWelcome;
+  SessionNumber session;  // of the daemon process
+  NodeSlot node;
+  Timeline timeline;  // the newest that was opened
+  uint32_t block_bytes = 0;
+  std::string daemon_version;
+  void Fields(auto& wire) { wire(session, node, timeline, block_bytes, daemon_version); }
+};
+
+// The session ends here; trying again will not help unless `retry`.
+struct Refused {
+  static constexpr FrameType kType = FrameType::kRefused;
+  WireStatus status;
+  bool retry = false;
+  void Fields(auto& wire) { wire(status, retry); }
+};
+
+struct RestoreRequest {
+  static constexpr FrameType kType = FrameType::kRestoreRequest;
+  uint64_t request = 0;  // repeated in the answer; a repetition of the same number is one request
+  void Fields(auto& wire) { wire(request); }
+};
+
+// Where bytes of a slot lie, for a reader that maps the segment itself.
+struct WireSlot {
+  SlotId slot;
+  Generation generation;
+  std::string segment;
+  void Fields(auto& wire) { wire(slot, generation, segment); }
+};
+
+enum class DecisionKind : uint8_t {
+  kFresh = 1,     // the store says that nothing was ever committed
+  kRestored = 2,  // `version` is what every rank restores
+  kFailed = 3,    // `status` says why; nothing is restored
+};
+
+struct Decision {
+  static constexpr FrameType kType = FrameType::kDecision;
+  uint64_t request = 0;
+  DecisionKind kind = DecisionKind::kFailed;
+  WireStatus status;
+  Version version;    // decided
+  Timeline timeline;  // opened by it: snapshots from now on belong to it
+  // Every logical tensor of the version, each once, with the box that this rank held, or the whole
+  // tensor where it held none.
+  std::vector<WireTensor> tensors;
+  WireSlot extras;  // the slot whose extras were this rank's; generation 0 when there is none
+  void Fields(auto& wire) {
+    wire(request, kind, status, version.timeline, version.step, timeline, tensors, extras);
+  }
+};
+
+struct PlanRequest {
+  static constexpr FrameType kType = FrameType::kPlanRequest;
+  uint64_t request = 0;
+  std::vector<WireTensor> tensors;
+  void Fields(auto& wire) { wire(request, tensors); }
+};
+
+// Copy `bytes` from `source_offset` of the slab of `slots[slot]` to `target_offset` of the shard of
+// `tensors[target]` of the request.
+struct WirePiece {
+  uint32_t slot = 0;
+  uint32_t target = 0;
+  uint64_t source_offset = 0;
+  uint64_t target_offset = 0;
+  uint64_t bytes = 0;
+  void Fields(auto& wire) { wire(slot, target, source_offset, target_offset, bytes); }
+};
+
+// The slots stay as they are until RestoreDone or the end of the session. The reader checks each
+// block that it touches against the slot's CRC table.
+struct Plan {
+  static constexpr FrameType kType = FrameType::kPlan;
+  uint64_t request = 0;
+  WireStatus status;
+  std::vector<WireSlot> slots;
+  std::vector<WirePiece> pieces;
+  void Fields(auto& wire) { wire(request, status, slots, pieces); }
+};
+
+struct RestoreDone {
+  static constexpr FrameType kType = FrameType::kRestoreDone;
+  WireStatus status;  // of the copying
+  // The slot whose bytes did not verify; generation 0 when none.
+  SlotId bad_slot;
+  Generation bad_generation;
+  void Fields(auto& wire) { wire(status, bad_slot, bad_generation); }
+};
+
+struct Register {
+  static constexpr FrameType kType = FrameType::kRegister;
+  uint64_t request = 0;
+  std::vector<WireTensor> tensors;
+  uint64_t extras_bytes = 0;  // expected; the region gets headroom above it
+  void Fields(auto& wire) { wire(request, tensors, extras_bytes); }
+};
+
+// A slot as the client maps it: extras and data lie in [extras_offset, end of segment).
+struct WireSlotRegion {
+  SlotId slot;
+  std::string segment;
+  uint64_t extras_offset = 0;
+  uint64_t extras_capacity = 0;
+  uint64_t data_offset = 0;
+  uint64_t data_capacity = 0;
+  void Fields(auto& wire) {
+    wire(slot, segment, extras_offset, extras_capacity, data_offset, data_capacity);
+  }
+};
+
+// Also sent unasked, with the last request's number, when the slots or the mode change.
+struct Registered {
+  static constexpr FrameType kType = FrameType::kRegistered;
+  uint64_t request = 0;
+  WireStatus status;
+  std::string control_segment;
+  uint8_t capture_mode = 0;  // layout::CaptureMode
+  uint64_t layout_digest = 0;
+  uint32_t block_bytes = 0;
+  uint64_t replica_check_every = 0;  // steps; 0 = never
+  std::vector<WireSlotRegion> slots;
+  void Fields(auto& wire) {
+    wire(request, status, control_segment, capture_mode, layout_digest, block_bytes,
+         replica_check_every, slots);
+  }
+};
+
+struct Claimed {
+  static constexpr FrameType kType = FrameType::kClaimed;
+  SlotId slot;
+  Generation generation;
+  Version version;
+  void Fields(auto& wire) { wire(slot, generation, version.timeline, version.step); }
+};
+
+// Rung when ControlPage::progress moved on by some MiB; the number is in the word.
+struct Progress {
+  static constexpr FrameType kType = FrameType::kProgress;
+  SlotId slot;
+  Generation generation;
+  void Fields(auto& wire) { wire(slot, generation); }
+};
+
+struct Captured {
+  static constexpr FrameType kType = FrameType::kCaptured;
+  SlotId slot;
+  Generation generation;
+  Version version;
+  uint64_t layout_digest = 0;  // of the plan that the bytes follow
+  uint64_t data_bytes = 0;
+  uint64_t extras_bytes = 0;
+  // One sampled digest per registered tensor with replicas, in the order of registration; empty
+  // when this snapshot was not checked.
+  std::vector<uint32_t> replica_digests;
+  void Fields(auto& wire) {
+    wire(slot, generation, version.timeline, version.step, layout_digest, data_bytes, extras_bytes,
+         replica_digests);
+  }
+};
+
+// No slot was claimed for this step.
+struct Skipped {
+  static constexpr FrameType kType = FrameType::kSkipped;
+  Version version;
+  std::string reason;
+  void Fields(auto& wire) { wire(version.timeline, version.step, reason); }
+};
+
+// A claimed slot will not be completed; the client writes to it no more.
+struct GaveUp {
+  static constexpr FrameType kType = FrameType::kGaveUp;
+  SlotId slot;
+  Generation generation;
+  Version version;
+  std::string reason;
+  uint64_t extras_bytes_needed = 0;  // non-zero: the extras region was too small
+  void Fields(auto& wire) {
+    wire(slot, generation, version.timeline, version.step, reason, extras_bytes_needed);
+  }
+};
+
+enum class VersionPhase : uint8_t { kSealed = 1, kCommitted = 2, kAbandoned = 3 };
+
+struct VersionState {
+  static constexpr FrameType kType = FrameType::kVersionState;
+  Version version;
+  VersionPhase phase = VersionPhase::kSealed;
+  std::string reason;  // of an abandonment
+  void Fields(auto& wire) { wire(version.timeline, version.step, phase, reason); }
+};
+
+// The CLI's questions; `verb` and its arguments as JSON, the answer as JSON.
+struct AdminRequest {
+  static constexpr FrameType kType = FrameType::kAdminRequest;
+  std::string verb;
+  std::string arguments;
+  void Fields(auto& wire) { wire(verb, arguments); }
+};
+
+struct AdminReply {
+  static constexpr FrameType kType = FrameType::kAdminReply;
+  WireStatus status;
+  std::string result;
+  void Fields(auto& wire) { wire(status, result); }
+};
+
+template <typename Message>
+Frame ToFrame(Message message) {
+  return Frame{static_cast<uint16_t>(Message::kType), EncodeWire(std::move(message))};
+}
+
+// InvalidArgument when the frame is of another type or malformed.
+template <typename Message>
+absl::StatusOr<Message> FromFrame(const Frame& frame) {
+  if (frame.type != static_cast<uint16_t>(Message::kType)) {
+    return absl::InvalidArgumentError(
+        fmt::format("local session: needed a frame {}, found type {}",
+                    FrameTypeName(Message::kType), frame.type));
+  }
+  return DecodeWire<Message>(frame.payload, FrameTypeName(Message::kType));
+}
+
+}  // namespace unreft

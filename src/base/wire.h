@@ -1,0 +1,150 @@
+// Little-endian encoding of plain structs, for the frames of the local session.
+//
+// A message lists its fields once, in order:
+//
+//   struct Skipped {
+//     Step step;
+//     std::string reason;
+//     void Fields(auto& wire) { wire(step, reason); }
+//   };
+//
+// Integers and enums take their own width, bools one byte, strings and vectors a u32 count and
+// their elements. Decoding checks every length against the bytes that are left, so no input makes
+// it read past the end or allocate more than the input could fill.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace unreft {
+
+static_assert(std::endian::native == std::endian::little);
+
+class WireWriter {
+ public:
+  template <typename... Fields>
+  void operator()(Fields&... fields) {
+    (Put(fields), ...);
+  }
+  std::string Take() { return std::move(out_); }
+
+ private:
+  template <typename T>
+  void Put(T& value) {
+    if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+      out_.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    } else {
+      value.Fields(*this);
+    }
+  }
+  template <typename Tag>
+  void Put(Id<Tag>& id) {
+    Put(id.value);
+  }
+  void Put(std::string& text) {
+    PutCount(text.size());
+    out_ += text;
+  }
+  template <typename T>
+  void Put(std::vector<T>& items) {
+    PutCount(items.size());
+    for (T& item : items) Put(item);
+  }
+  void PutCount(size_t count) {
+    auto narrow = static_cast<uint32_t>(count);
+    Put(narrow);
+  }
+
+  std::string out_;
+};
+
+class WireReader {
+ public:
+  explicit WireReader(std::string_view in) : in_(in) {}
+
+  template <typename... Fields>
+  void operator()(Fields&... fields) {
+    (Get(fields), ...);
+  }
+  // Whether every field was there and no byte was left over.
+  bool ok() const { return ok_ && in_.empty(); }
+  size_t bytes_left() const { return in_.size(); }
+
+ private:
+  template <typename T>
+  void Get(T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      uint8_t byte = 0;
+      Get(byte);
+      value = byte != 0;
+    } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
+      if (std::string_view bytes = Take(sizeof(value)); ok_) {
+        std::memcpy(&value, bytes.data(), sizeof(value));
+      }
+    } else {
+      value.Fields(*this);
+    }
+  }
+  template <typename Tag>
+  void Get(Id<Tag>& id) {
+    Get(id.value);
+  }
+  void Get(std::string& text) {
+    uint32_t count = 0;
+    Get(count);
+    text = Take(count);
+  }
+  template <typename T>
+  void Get(std::vector<T>& items) {
+    uint32_t count = 0;
+    Get(count);
+    items.clear();
+    for (uint32_t i = 0; i < count && ok_; ++i) Get(items.emplace_back());
+  }
+  std::string_view Take(size_t bytes) {
+    if (!ok_ || in_.size() < bytes) {
+      ok_ = false;
+      return {};
+    }
+    std::string_view taken = in_.substr(0, bytes);
+    in_.remove_prefix(bytes);
+    return taken;
+  }
+
+  std::string_view in_;
+  bool ok_ = true;
+};
+
+template <typename Message>
+std::string EncodeWire(Message message) {
+  WireWriter writer;
+  message.Fields(writer);
+  return writer.Take();
+}
+
+// InvalidArgument, naming `what`, unless `bytes` is exactly one message.
+template <typename Message>
+absl::StatusOr<Message> DecodeWire(std::string_view bytes, std::string_view what) {
+  Message message;
+  WireReader reader(bytes);
+  message.Fields(reader);
+  if (!reader.ok()) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: malformed, {} bytes in all", what, bytes.size()));
+  }
+  return message;
+}
+
+}  // namespace unreft

@@ -1,0 +1,48 @@
+// TensorTable: the tensors that one rank registered, checked. Pure; immutable.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/tensor_spec.h"
+
+namespace unreft::layout {
+
+class TensorTable {
+ public:
+  // InvalidArgument, naming the tensor and the numbers, for: an empty or over-long name (1..1024
+  // bytes), an unknown dtype, shape, offset and extent of different rank (or more than 16
+  // dimensions), a zero extent, a box outside the global shape, a shard of 2^62 bytes or more, a
+  // replica index not below its count, two specs of one name whose boxes overlap or whose dtype,
+  // global shape or replica count differ.
+  static absl::StatusOr<TensorTable> Create(std::vector<TensorSpec> specs);
+
+  TensorTable() = default;  // of no tensors
+
+  std::span<const TensorSpec> specs() const { return specs_; }
+  size_t size() const { return specs_.size(); }
+
+  // Of names, dtypes, shapes, boxes and replica counts, but not of replica indices: equal on all
+  // replicas of a set.
+  uint64_t digest() const { return digest_; }
+
+  friend bool operator==(const TensorTable&, const TensorTable&) = default;
+
+ private:
+  std::vector<TensorSpec> specs_;
+  uint64_t digest_ = 0;
+};
+
+// Checks the tables of all ranks of an attempt, in the order of ranks, against each other:
+// FailedPrecondition, naming tensor, ranks and numbers, when dtype or global shape of one name
+// differ, when boxes overlap without being replicas of each other, when a box is held by another
+// number of ranks than its replica count or two ranks have the same replica index of it, or when
+// the shards of a tensor do not cover it.
+absl::Status CheckWorld(std::span<const TensorTable> tables);
+
+}  // namespace unreft::layout

@@ -1,0 +1,43 @@
+// PlanRestore: from what is stored and what is wanted to a list of copies. Pure.
+//
+// Restore is by box, never by rank or node (PROTOCOL rule 23): the target may be cut in any way.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/tensor_spec.h"
+
+namespace unreft::recovery {
+
+// Bytes [shard_begin, shard_begin + bytes) of a shard, row-major, at `slab_offset` of a slab.
+struct StoredPart {
+  const TensorSpec* spec = nullptr;  // of the shard
+  uint32_t slab = 0;                 // the caller's number of the slab
+  uint64_t shard_begin = 0;
+  uint64_t bytes = 0;
+  uint64_t slab_offset = 0;
+};
+
+struct Piece {
+  uint32_t slab = 0;
+  uint32_t target = 0;         // index in `targets`
+  uint64_t slab_offset = 0;    // bytes
+  uint64_t target_offset = 0;  // bytes from the beginning of the target's shard
+  uint64_t bytes = 0;
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+// Pieces that write every byte of every target exactly once, sorted by (slab, slab_offset), runs
+// that continue each other merged. Where several parts hold the same bytes, those of a slab in
+// `preferred_slabs` are taken first, then those of the lower slab number. Errors name the tensor
+// and the numbers: NotFound when it is not stored, FailedPrecondition when dtype or global shape
+// differ, DataLoss when some of its bytes are not stored (bytes needed and found).
+absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> stored,
+                                               std::span<const TensorSpec> targets,
+                                               std::span<const uint32_t> preferred_slabs = {});
+
+}  // namespace unreft::recovery
