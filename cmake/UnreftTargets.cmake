@@ -16,7 +16,7 @@
 include(GoogleTest)
 
 function(unreft_add_directory dir)
-  if(dir STREQUAL "tests" AND NOT UNREFT_WITH_TESTS)
+  if(dir MATCHES "^tests" AND NOT UNREFT_WITH_TESTS)
     return()
   endif()
   if(dir STREQUAL "integrations/python" AND NOT UNREFT_WITH_PYTHON)
@@ -31,7 +31,9 @@ function(unreft_add_directory dir)
   foreach(file IN LISTS children)
     get_filename_component(child ${file} DIRECTORY)
     file(RELATIVE_PATH name ${PROJECT_SOURCE_DIR} ${child})
-    add_subdirectory(${child} ${PROJECT_BINARY_DIR}/${name}.dir)
+    if(NOT name STREQUAL "tests/setup")  # named in the root, it needs nothing of the rest
+      add_subdirectory(${child} ${PROJECT_BINARY_DIR}/${name}.dir)
+    endif()
   endforeach()
 endfunction()
 

@@ -21,20 +21,11 @@ common="cmake ninja-build ccache mold pkg-config g++ git ca-certificates
   protobuf-compiler libprotobuf-dev librocksdb-dev libisal-dev libgtest-dev libgmock-dev
   libbenchmark-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libfmt-dev libcli11-dev
   nlohmann-json3-dev libabsl-dev pybind11-dev python3-dev python3-venv"
+lint_packages="clang-format-19 clang-tidy-19"
 
 case "$os_id" in
-  debian-12)
-    build_packages="$common libboost1.81-dev"
-    lint_packages="clang-19 clang-format-19 clang-tidy-19"
-    ;;
-  ubuntu-24.04)  # by its package names; untested
-    build_packages="$common libboost1.83-dev"
-    lint_packages="clang-19 clang-format-19 clang-tidy-19"
-    ;;
-  *)
-    build_packages="$common libboost1.81-dev"
-    lint_packages="clang-19 clang-format-19 clang-tidy-19"
-    ;;
+  ubuntu-24.04) build_packages="$common libboost1.83-dev" ;;  # by its package names; untested
+  *) build_packages="$common libboost1.81-dev" ;;             # Debian 12
 esac
 
 case "$what" in

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Tests tools/setup on a faked system: setup_test.sh CASE. The fakes come first in PATH, and record
+# what they were asked to do in $calls.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+mkdir "$tmp/bin"
+calls=$tmp/calls
+: >"$calls"
+
+fail() { echo "FAIL: $*"; cat "$tmp/out" "$calls"; exit 1; }
+expect() { grep -qE -- "$1" "$2" || fail "no '$1' in $(basename "$2")"; }
+expect_no_calls() { [ ! -s "$calls" ] || fail "something was called"; }
+
+fake() {  # fake NAME: an executable whose body is stdin
+  { echo '#!/bin/bash'; cat; } >"$tmp/bin/$1"
+  chmod +x "$tmp/bin/$1"
+}
+
+# PATH holds only what the script needs, so that the host's sudo and dpkg do not leak in.
+for tool in bash sh env awk grep tr dirname cat sed; do
+  ln -s "$(command -v $tool)" "$tmp/bin/$tool"
+done
+fake apt-get <<<"echo apt-get \"\$@\" >>$calls"
+
+dpkg_with_all_but() {  # dpkg-query answers "installed" for all but the given package
+  fake dpkg-query <<END
+for p in "\$@"; do
+  case \$p in -*|$1) ;; *) echo "\$p installed" ;; esac
+done
+END
+}
+uid() { fake id <<<"echo $1"; }
+
+run_setup() {
+  rc=0
+  PATH=$tmp/bin "$root/tools/setup/setup.sh" packages >"$tmp/out" 2>&1 || rc=$?
+}
+
+complete_installs_nothing() {
+  uid 1000
+  dpkg_with_all_but nothing
+  run_setup
+  [ $rc = 0 ] || fail "exit $rc"
+  expect_no_calls
+}
+
+missing_as_root() {
+  uid 0
+  dpkg_with_all_but ninja-build
+  run_setup
+  [ $rc = 0 ] || fail "exit $rc"
+  expect 'installing: ninja-build' "$tmp/out"
+  expect 'apt-get -q update' "$calls"
+  expect 'apt-get .*install .*ninja-build$' "$calls"
+}
+
+missing_with_sudo() {
+  uid 1000
+  dpkg_with_all_but ninja-build
+  fake sudo <<<"echo sudo >>$calls; exec \"\$@\""
+  run_setup
+  [ $rc = 0 ] || fail "exit $rc"
+  expect '^sudo$' "$calls"
+  expect 'apt-get .*install .*ninja-build$' "$calls"
+}
+
+missing_without_sudo() {
+  uid 1000
+  dpkg_with_all_but ninja-build
+  run_setup
+  [ $rc != 0 ] || fail "exit 0"
+  expect 'missing packages.*: ninja-build' "$tmp/out"
+  expect_no_calls
+}
+
+foreign_system() {  # no dpkg at all: the list is named, nothing is tried
+  uid 0
+  run_setup
+  [ $rc != 0 ] || fail "exit 0"
+  expect 'librocksdb-dev' "$tmp/out"
+  expect_no_calls
+}
+
+no_interpreter() {
+  rc=0
+  UNREFT_PYTHON=$tmp/nowhere "$root/tools/setup/python_env.sh" >"$tmp/out" 2>&1 || rc=$?
+  [ $rc != 0 ] || fail "exit 0"
+  expect "no Python interpreter at '$tmp/nowhere'" "$tmp/out"
+}
+
+totals() {
+  cat >"$tmp/ctest.xml" <<'END'
+<testsuite><testcase name="a" classname="a" status="run"/>
+<testcase name="b" classname="b" status="fail"><failure message=""/></testcase>
+<testcase name="c" classname="c" status="disabled"/></testsuite>
+END
+  cat >"$tmp/pytest.xml" <<'END'
+<testsuites><testsuite><testcase name="d" classname="m"/>
+<testcase name="e" classname="m"><skipped message=""/></testcase></testsuite></testsuites>
+END
+  local python=${UNREFT_PYTHON:-/usr/bin/python3}
+  "$python" "$root/tools/setup/totals.py" 1 "$tmp"/*.xml >"$tmp/out" && fail "exit 0"
+  [ "$(tail -n 1 "$tmp/out")" = "2 passed, 1 failed, 2 skipped" ] || fail "wrong totals"
+  expect 'failed: b$' "$tmp/out"
+  # A runner that failed without a failed case is a failure too.
+  "$python" "$root/tools/setup/totals.py" 1 "$tmp/pytest.xml" >"$tmp/out" && fail "exit 0"
+  [ "$(tail -n 1 "$tmp/out")" = "1 passed, 1 failed, 1 skipped" ] || fail "wrong totals"
+  "$python" "$root/tools/setup/totals.py" 0 "$tmp/pytest.xml" >"$tmp/out" || fail "exit 1"
+}
+
+"$1"
