@@ -1,0 +1,251 @@
+#include "base/shm_segment_store.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/interprocess/mapped_region.hpp>
+#include <boost/interprocess/shared_memory_object.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/host_memory.h"
+
+namespace unreft {
+namespace {
+
+namespace bip = boost::interprocess;
+
+constexpr char kShmDirectory[] = "/dev/shm";
+constexpr mode_t kMode = 0600;
+constexpr uint64_t kOffsetUnit = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+std::string PathOf(const std::string& name) { return kShmDirectory + name; }
+
+// The only place where exceptions of Boost.Interprocess arise; runs `body`, returns its errno or 0.
+template <typename Body>
+int CatchErrno(Body body) {
+  try {
+    body();
+    return 0;
+  } catch (const bip::interprocess_exception& error) {
+    return error.get_native_error() != 0 ? error.get_native_error() : EIO;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+std::string BytesFree() {
+  const uint64_t free = FileSystemFreeBytes(kShmDirectory);
+  return free == UINT64_MAX ? std::string("unknown") : fmt::format("{}", free);
+}
+
+class ShmSegment final : public Segment {
+ public:
+  ShmSegment(std::string name, bip::shared_memory_object file, bip::mapped_region region,
+             uint64_t offset)
+      : name_(std::move(name)),
+        file_(std::move(file)),
+        region_(std::move(region)),
+        offset_(offset) {
+    AdviseMapping();
+  }
+
+  const std::string& name() const override { return name_; }
+
+  std::span<std::byte> bytes() override {
+    return {static_cast<std::byte*>(region_.get_address()), region_.get_size()};
+  }
+
+  absl::Status Reserve(size_t offset, size_t length) override {
+    if (offset > region_.get_size() || length > region_.get_size() - offset) {
+      return absl::OutOfRangeError(fmt::format("segment {}: reserve [{}, +{}) of a mapping of {}",
+                                               name_, offset, length, region_.get_size()));
+    }
+    if (file_.get_mode() != bip::read_write) {
+      return absl::FailedPreconditionError(
+          fmt::format("segment {}: reserve needs a read-write mapping", name_));
+    }
+    if (length == 0) return absl::OkStatus();
+    const absl::Status status = Allocate(offset, length);
+    if (status.ok()) Populate(offset, length);
+    return status;
+  }
+
+ private:
+  int fd() const { return file_.get_mapping_handle().handle; }
+
+  // The address of a mapped byte, rounded down to its page, as madvise wants it.
+  std::pair<void*, size_t> Pages(size_t offset, size_t length) const {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    auto* first = static_cast<char*>(region_.get_address()) + offset;
+    const size_t before = reinterpret_cast<uintptr_t>(first) % page;
+    return {first - before, length + before};
+  }
+
+  void AdviseMapping() {
+    const auto [address, length] = Pages(0, region_.get_size());
+    madvise(address, length, MADV_DONTFORK);
+    // A hint, for hosts whose shmem_enabled is "advise".
+    if (length >= kHugePageBytes) madvise(address, length, MADV_HUGEPAGE);
+  }
+
+  absl::Status Full(size_t length) const {
+    return absl::ResourceExhaustedError(
+        fmt::format("segment {}: needs {} bytes, {} bytes free in {}", name_, length, BytesFree(),
+                    kShmDirectory));
+  }
+
+  // Gives the range its pages, all or none: a failing fallocate takes back what it added.
+  absl::Status Allocate(size_t offset, size_t length) {
+    // What can never fit is refused before it fills the file system for a while.
+    struct stat info{};
+    if (fstat(fd(), &info) != 0) return absl::ErrnoToStatus(errno, "stat segment " + name_);
+    const uint64_t present = static_cast<uint64_t>(info.st_blocks) * 512;
+    const uint64_t free = FileSystemFreeBytes(kShmDirectory);
+    if (length > present && length - present > free) return Full(length);
+
+    int result = 0;
+    do {
+      result = fallocate(fd(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset_ + offset),
+                         static_cast<off_t>(length));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0) return absl::OkStatus();
+    if (errno == ENOSPC || errno == ENOMEM) return Full(length);
+    return absl::ErrnoToStatus(errno, fmt::format("reserve {} bytes of segment {}", length, name_));
+  }
+
+  // Zeroes the pages and enters them in this process's page table now, not under the first copy.
+  // Kernels before 5.14 refuse, and then the first touch does it.
+  void Populate(size_t offset, size_t length) {
+#ifdef MADV_POPULATE_WRITE
+    const auto [address, bytes] = Pages(offset, length);
+    madvise(address, bytes, MADV_POPULATE_WRITE);
+#endif
+  }
+
+  const std::string name_;
+  const bip::shared_memory_object file_;
+  const bip::mapped_region region_;
+  const uint64_t offset_;  // of the mapping in the segment
+};
+
+absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,
+                                             bip::shared_memory_object file, uint64_t offset,
+                                             uint64_t length) {
+  bip::mapped_region region;
+  const int error = CatchErrno([&] {
+    region = bip::mapped_region(file, file.get_mode(), static_cast<bip::offset_t>(offset), length);
+  });
+  if (error != 0) {
+    return absl::ErrnoToStatus(error, fmt::format("map {} bytes of segment {}", length, name));
+  }
+  return std::make_unique<ShmSegment>(name, std::move(file), std::move(region), offset);
+}
+
+absl::Status NotOurs(const std::string& name, uid_t owner) {
+  return absl::PermissionDeniedError(
+      fmt::format("segment {} belongs to user {}, this process is {}", name, owner, geteuid()));
+}
+
+absl::Status OpenError(const std::string& name, int error) {
+  if (error == ENOENT) return absl::NotFoundError(fmt::format("no segment {}", name));
+  struct stat info{};
+  if (error == EACCES && stat(PathOf(name).c_str(), &info) == 0 && info.st_uid != geteuid()) {
+    return NotOurs(name, info.st_uid);
+  }
+  return absl::ErrnoToStatus(error, "open segment " + name);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Create(const std::string& name,
+                                                                 uint64_t bytes) {
+  if (absl::Status status = CheckSegmentName(name); !status.ok()) return status;
+  if (bytes == 0) return absl::InvalidArgumentError(fmt::format("segment {}: zero bytes", name));
+
+  bip::shared_memory_object file;
+  const int error = CatchErrno([&] {
+    file = bip::shared_memory_object(bip::create_only, name.c_str(), bip::read_write,
+                                     bip::permissions(kMode));
+  });
+  if (error == EEXIST) return absl::AlreadyExistsError(fmt::format("segment {} exists", name));
+  if (error == ENOSPC) {  // no inode left
+    return absl::ResourceExhaustedError(
+        fmt::format("segment {}: {} takes no more files", name, kShmDirectory));
+  }
+  if (error != 0) return absl::ErrnoToStatus(error, "create segment " + name);
+
+  // Not the object's truncate(), which would allocate the pages: that is for Reserve to do.
+  absl::StatusOr<std::unique_ptr<Segment>> segment;
+  if (ftruncate(file.get_mapping_handle().handle, static_cast<off_t>(bytes)) != 0) {
+    segment = absl::ErrnoToStatus(errno, fmt::format("size segment {} to {} bytes", name, bytes));
+  } else {
+    segment = Map(name, std::move(file), 0, bytes);
+  }
+  if (!segment.ok()) bip::shared_memory_object::remove(name.c_str());
+  return segment;
+}
+
+absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Open(const std::string& name,
+                                                               Access access, uint64_t offset,
+                                                               uint64_t length) {
+  if (absl::Status status = CheckSegmentName(name); !status.ok()) return status;
+  bip::shared_memory_object file;
+  const auto mode = access == Access::kReadOnly ? bip::read_only : bip::read_write;
+  const int error =
+      CatchErrno([&] { file = bip::shared_memory_object(bip::open_only, name.c_str(), mode); });
+  if (error != 0) return OpenError(name, error);
+
+  struct stat info{};
+  if (fstat(file.get_mapping_handle().handle, &info) != 0) {
+    return absl::ErrnoToStatus(errno, "stat segment " + name);
+  }
+  if (info.st_uid != geteuid()) return NotOurs(name, info.st_uid);
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (offset % kOffsetUnit != 0 || offset >= size || length > size - offset) {
+    return absl::OutOfRangeError(
+        fmt::format("segment {} has {} bytes: cannot map [{}, +{}) (offsets are multiples of {})",
+                    name, size, offset, length, kOffsetUnit));
+  }
+  return Map(name, std::move(file), offset, length == 0 ? size - offset : length);
+}
+
+absl::StatusOr<std::vector<SegmentInfo>> ShmSegmentStore::List(std::string_view prefix) {
+  std::vector<SegmentInfo> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(kShmDirectory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = "/" + entry->path().filename().string();
+    if (!std::string_view(name).starts_with(prefix)) continue;
+    // Something may be removed meanwhile: then it is not there.
+    struct stat info{};
+    if (stat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    found.push_back({name, static_cast<uint64_t>(info.st_size)});
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), fmt::format("list {}", kShmDirectory));
+  std::sort(found.begin(), found.end(),
+            [](const SegmentInfo& a, const SegmentInfo& b) { return a.name < b.name; });
+  return found;
+}
+
+absl::Status ShmSegmentStore::Remove(const std::string& name) {
+  if (absl::Status status = CheckSegmentName(name); !status.ok()) return status;
+  if (bip::shared_memory_object::remove(name.c_str())) return absl::OkStatus();
+  if (errno == ENOENT) return absl::NotFoundError(fmt::format("no segment {}", name));
+  return absl::ErrnoToStatus(errno, "remove segment " + name);
+}
+
+absl::StatusOr<MemoryCapacity> ShmSegmentStore::Capacity() {
+  return MemoryCapacity{.segments_free = FileSystemFreeBytes(kShmDirectory),
+                        .ram_available = RamAvailableBytes(),
+                        .memlock_limit = MemlockLimitBytes()};
+}
+
+}  // namespace unreft
