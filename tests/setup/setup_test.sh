@@ -95,7 +95,9 @@ totals() {
   cat >"$tmp/ctest.xml" <<'END'
 <testsuite><testcase name="a" classname="a" status="run"/>
 <testcase name="b" classname="b" status="fail"><failure message=""/></testcase>
-<testcase name="c" classname="c" status="disabled"/></testsuite>
+<testcase name="c" classname="c" status="disabled"/>
+<testcase name="f" classname="f" status="notrun">
+<skipped message="Unable to find executable"/></testcase></testsuite>
 END
   cat >"$tmp/pytest.xml" <<'END'
 <testsuites><testsuite><testcase name="d" classname="m"/>
@@ -103,8 +105,9 @@ END
 END
   local python=${UNREFT_PYTHON:-/usr/bin/python3}
   "$python" "$root/tools/setup/totals.py" 1 "$tmp"/*.xml >"$tmp/out" && fail "exit 0"
-  [ "$(tail -n 1 "$tmp/out")" = "2 passed, 1 failed, 2 skipped" ] || fail "wrong totals"
+  [ "$(tail -n 1 "$tmp/out")" = "2 passed, 2 failed, 2 skipped" ] || fail "wrong totals"
   expect 'failed: b$' "$tmp/out"
+  expect 'failed: f$' "$tmp/out"
   # A runner that failed without a failed case is a failure too.
   "$python" "$root/tools/setup/totals.py" 1 "$tmp/pytest.xml" >"$tmp/out" && fail "exit 0"
   [ "$(tail -n 1 "$tmp/out")" = "1 passed, 1 failed, 1 skipped" ] || fail "wrong totals"

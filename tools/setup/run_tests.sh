@@ -6,6 +6,7 @@
 # The last line is `N passed, N failed[, N skipped]` over ctest and pytest together; the exit status
 # is non-zero if anything failed or did not run.
 set -uo pipefail
+shopt -s nullglob
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "$1" && pwd)
@@ -19,7 +20,8 @@ export UNREFT_BIN_DIR=$build/bin UNREFT_SOURCE_DIR=$root
 status=0
 
 ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "${JOBS:-$(nproc)}" \
-  --output-junit "$results/ctest.xml" </dev/null || status=1
+  --output-junit "$results/ctest.xml" </dev/null |
+  sed -u -E '/^ *Start +[0-9]+:/d; s/ \.\.\.+/ /; s/ {2,}(Passed|Failed)/ \1/' || status=1
 
 suites=()
 for dir in integrations/python/tests tests/python; do

@@ -13,8 +13,11 @@ def verdict(case):
     """The fate of one <testcase>: 'passed', 'failed' or 'skipped'."""
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
-    if case.find("skipped") is not None:
-        return "skipped"
+    skipped = case.find("skipped")
+    if skipped is not None:
+        # To ctest a test whose program is not there is "skipped" too; to us it failed.
+        unable = (skipped.get("message") or "").startswith("Unable to find executable")
+        return "failed" if unable else "skipped"
     if case.get("status") == "disabled":
         return "skipped"
     return "passed" if case.get("status") in (None, "run") else "failed"
