@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/tensor_spec.h"
@@ -22,8 +25,17 @@ struct Box {
 
 Box BoxOf(const TensorSpec& spec);
 
+// For messages: "[0:4, 8:16)", "[)" for a scalar.
+std::string BoxText(const Box& box);
+
 // The common part; none when it is empty. Both have the same number of dimensions.
 std::optional<Box> Intersect(const Box& a, const Box& b);
+
+// The indices of two boxes that have an element in common; which two depends on `boxes` alone. All
+// have the same number of dimensions. A sweep along the dimension with the most distinct
+// beginnings: O(n log n) for shards cut along one dimension, times the cuts along the others for a
+// grid.
+std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const Box> boxes);
 
 // Calls `run(a_begin, b_begin, elements)` for every maximal run of elements of `part` that is
 // contiguous in both row-major dense arrays `a` and `b`, in the order of `part`. `part` lies within

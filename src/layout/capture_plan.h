@@ -40,7 +40,7 @@ class CapturePlan {
   // In the order of the slab; parts do not overlap. A tensor of which this rank captures nothing
   // has none.
   std::span<const CapturedPart> parts() const { return parts_; }
-  uint64_t data_bytes() const { return data_bytes_; }  // of the slab
+  uint64_t data_bytes() const { return data_bytes_; }  // of the slab: where its last part ends
   CaptureMode mode() const { return mode_; }
   // Of table and mode: ranks of a replica set that capture by equal digests fit together.
   uint64_t digest() const { return digest_; }
@@ -52,12 +52,14 @@ class CapturePlan {
   uint64_t digest_ = 0;
 };
 
-// The byte range [begin, end) of a shard of `shard_bytes` that replica `index` of `count` captures;
-// ranges of all indices are disjoint and cover the shard. Cut at multiples of kPartAlignment.
+// [begin, end)
 struct ByteRange {
   uint64_t begin = 0;
   uint64_t end = 0;
 };
+
+// What replica `index` of `count` captures of a shard of `shard_bytes`; the ranges of all indices
+// are disjoint and cover the shard. Cut at multiples of kPartAlignment.
 ByteRange ReplicaPart(uint64_t shard_bytes, uint32_t index, uint32_t count, uint32_t tensor);
 
 }  // namespace unreft::layout

@@ -4,8 +4,9 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,13 +14,21 @@
 
 namespace unreft::layout {
 
+inline constexpr size_t kNameBytesMax = 1024;
+inline constexpr size_t kDimensionsMax = 16;
+inline constexpr uint64_t kShardBytesLimit = uint64_t{1} << 62;
+
+// InvalidArgument, naming the tensor and the numbers, for: a name that is empty, over-long or not
+// UTF-8, an unknown dtype, shape, offset and extent of different rank or of too many dimensions, a
+// zero extent, a box outside the global shape, a shard of kShardBytesLimit or more, a replica index
+// not below its count.
+absl::Status CheckTensorSpec(const TensorSpec& spec);
+
 class TensorTable {
  public:
-  // InvalidArgument, naming the tensor and the numbers, for: an empty or over-long name (1..1024
-  // bytes), an unknown dtype, shape, offset and extent of different rank (or more than 16
-  // dimensions), a zero extent, a box outside the global shape, a shard of 2^62 bytes or more, a
-  // replica index not below its count, two specs of one name whose boxes overlap or whose dtype,
-  // global shape or replica count differ.
+  // InvalidArgument, naming the tensor and the numbers, for what CheckTensorSpec refuses, two specs
+  // of one name whose boxes overlap or whose dtype, global shape or replica count differ, and
+  // shards of kShardBytesLimit or more together.
   static absl::StatusOr<TensorTable> Create(std::vector<TensorSpec> specs);
 
   TensorTable() = default;  // of no tensors
