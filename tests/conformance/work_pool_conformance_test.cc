@@ -1,9 +1,21 @@
 #include "tests/conformance/work_pool_conformance.h"
 
+#include "base/thread_work_pool.h"
 #include "tests/fakes/sim_work_pool.h"
 
 namespace unreft {
 namespace {
+
+class ThreadWorkPoolWorld final : public WorkPoolWorld {
+ public:
+  World& world() override { return world_; }
+  std::unique_ptr<WorkPool> NewPool(size_t threads) override {
+    return std::make_unique<ThreadWorkPool>(threads);
+  }
+
+ private:
+  AsioWorld world_;
+};
 
 class SimWorkPoolWorld final : public WorkPoolWorld {
  public:
@@ -17,6 +29,10 @@ class SimWorkPoolWorld final : public WorkPoolWorld {
   SimWorld world_;
 };
 
+INSTANTIATE_TEST_SUITE_P(Threads, WorkPoolConformance,
+                         testing::Values(WorldMaker<WorkPoolWorld>{
+                             "Threads", [] { return std::make_unique<ThreadWorkPoolWorld>(); }}),
+                         WorldName<WorkPoolWorld>);
 INSTANTIATE_TEST_SUITE_P(Sim, WorkPoolConformance,
                          testing::ValuesIn(SimWorlds<WorkPoolWorld, SimWorkPoolWorld>()),
                          WorldName<WorkPoolWorld>);

@@ -1,0 +1,61 @@
+#include "base/unix_socket.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace unreft {
+
+absl::StatusOr<sockaddr_un> UnixAddress(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(fmt::format("socket path of {} bytes, the limit is {}: {}",
+                                                  path.size(), sizeof(address.sun_path) - 1, path));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+absl::StatusOr<UniqueFd> NewUnixSocket() {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return absl::ErrnoToStatus(errno, "make a Unix socket");
+  return fd;
+}
+
+int TryConnect(const UniqueFd& socket, const sockaddr_un& address) {
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  return connect(socket.get(), generic, sizeof(address)) == 0 ? 0 : errno;
+}
+
+absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path) {
+  const auto address = UnixAddress(path);
+  if (!address.ok()) return address.status();
+  auto fd = NewUnixSocket();
+  if (!fd.ok()) return fd.status();
+  const int error = TryConnect(*fd, *address);
+  switch (error) {
+    case 0:
+      return fd;
+    case ENOENT:
+    case ECONNREFUSED:
+      return absl::UnavailableError(fmt::format("{}: nobody listens", path));
+    case EAGAIN:
+      return absl::UnavailableError(fmt::format("{}: the listener's backlog is full", path));
+    default:
+      return absl::ErrnoToStatus(error, "connect to " + path);
+  }
+}
+
+absl::StatusOr<PeerIdentity> PeerOf(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return absl::ErrnoToStatus(errno, "SO_PEERCRED");
+  }
+  return PeerIdentity{.uid = credentials.uid, .pid = credentials.pid};
+}
+
+}  // namespace unreft

@@ -1,0 +1,32 @@
+// Plain calls on AF_UNIX stream sockets, shared by the back ends of the local session.
+//
+// Every descriptor is non-blocking and closed on exec.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <sys/un.h>
+
+#include <string>
+
+#include "base/channel.h"
+#include "base/unique_fd.h"
+
+namespace unreft {
+
+// InvalidArgument, with both lengths, when the kernel's address has no room for the path.
+absl::StatusOr<sockaddr_un> UnixAddress(const std::string& path);
+
+absl::StatusOr<UniqueFd> NewUnixSocket();
+
+// Connects; the errno, or 0. ECONNREFUSED: the file is there and nobody listens.
+int TryConnect(const UniqueFd& socket, const sockaddr_un& address);
+
+// One attempt, which the kernel decides at once. Unavailable when nobody listens there or the
+// listener's backlog is full.
+absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path);
+
+// Who connected, as of then.
+absl::StatusOr<PeerIdentity> PeerOf(int socket);
+
+}  // namespace unreft
