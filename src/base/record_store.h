@@ -1,8 +1,13 @@
 // RecordStore: the seam to small durable records (RocksDB; the fake in memory).
 //
 // Asynchronous: every callback runs in a turn of the executor given at construction, exactly once
-// and never inline. Any call may fail (a full disk), and callers go on: the records are an index
-// and a memory across reboots, the segment headers are the truth (PROTOCOL rule 2).
+// and never inline. Any call may fail (a full disk, too many calls waiting), and callers go on: the
+// records are an index and a memory across reboots, the segment headers are the truth (PROTOCOL
+// rule 2).
+//
+// Called and destroyed only in turns of that executor, or when it runs no turns. No callback runs
+// after the destructor; a batch that was not reported yet is then applied whole or not at all, as
+// after a crash, and none without those before it.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -39,7 +44,8 @@ class RecordStore {
   virtual ~RecordStore() = default;
 
   // Applies all changes or none; batches take effect in the order of the calls.
-  // ResourceExhausted when the disk is full; a failed batch leaves the store usable.
+  // ResourceExhausted when the disk is full; a failed batch leaves the store usable, and may turn
+  // out to have been applied (whole).
   virtual void Write(std::vector<RecordChange> batch, Durability durability, WriteDone done) = 0;
 
   // All records whose key begins with `prefix`, sorted by key; sees every batch written before.

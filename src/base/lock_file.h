@@ -1,0 +1,35 @@
+// LockFile: an exclusive lock on a directory, held by one process at a time.
+//
+// The kernel lets go of it when the holder dies, however it dies. The file stays and carries the
+// pid of the last holder, for messages only.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <string>
+#include <utility>
+
+namespace unreft {
+
+// Move-only; the lock is held as long as the object.
+class LockFile {
+ public:
+  // Takes the lock `name` in `directory`, which is made (0700) if it is absent. FailedPrecondition
+  // names the directory and the pid of the holder, which may be this process itself.
+  static absl::StatusOr<LockFile> Acquire(const std::string& directory,
+                                          const std::string& name = "unreft.lock");
+
+  LockFile(LockFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  LockFile& operator=(LockFile&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~LockFile();
+
+ private:
+  explicit LockFile(int fd) : fd_(fd) {}
+
+  int fd_;
+};
+
+}  // namespace unreft

@@ -1,0 +1,43 @@
+// RocksRecordStore: records in RocksDB, in a directory that one process holds at a time.
+//
+// All disk work is on one thread of its own, in the order of the calls. After an error (a full
+// disk) the database is closed and opened again by the next call, so the store works again as soon
+// as the disk does. Calls are thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/executor.h"
+#include "base/record_store.h"
+
+namespace unreft {
+
+struct RocksRecordStoreOptions {
+  std::string directory;
+  // Calls that wait for the disk; beyond it a call fails with ResourceExhausted.
+  size_t queue_max = 1024;
+  uint64_t write_buffer_bytes = uint64_t{1} << 20;
+};
+
+class RocksRecordStore : public RecordStore {
+ public:
+  // Blocks until the records of a former life are read, some milliseconds. FailedPrecondition names
+  // the directory and the process that holds it; ResourceExhausted; DataLoss. `executor` outlives
+  // the store.
+  static absl::StatusOr<std::unique_ptr<RocksRecordStore>> Open(RocksRecordStoreOptions options,
+                                                                Executor& executor);
+  // Blocks until the batches accepted are written.
+  ~RocksRecordStore() override;
+
+  void Write(std::vector<RecordChange> batch, Durability durability, WriteDone done) override;
+  void Scan(std::string prefix, ScanDone done) override;
+
+ private:
+  class Impl;
+  explicit RocksRecordStore(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace unreft
