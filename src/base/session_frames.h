@@ -16,7 +16,7 @@
 //     │ ◀─────────────────────  VersionState │  sealed, committed, abandoned
 //
 // After either side's crash or a lost connection the client says Hello and Register again, then
-// repeats the doorbells of a snapshot that is under way. Every message carries what it is about
+// repeats the doorbells of snapshots until a VersionState (or GaveUp) ends them. Every message carries what it is about
 // (slot, generation, version), so one that comes late is ignored.
 #pragma once
 
@@ -85,10 +85,11 @@ struct Hello {
   Rank rank;
   uint64_t world = 0;  // ranks of the attempt
   Attempt attempt;
-  ProcessLife life;  // checked against the kernel's word where pids are visible to the daemon
+  ProcessLife life;   // checked against the kernel's word
+  Timeline timeline;  // of the Decision that this life follows; 0 = it has none yet
   std::string client_version;
   void Fields(auto& wire) {
-    wire(job, rank, world, attempt, life.pid, life.start_time, client_version);
+    wire(job, rank, world, attempt, life.pid, life.start_time, timeline, client_version);
   }
 };
 

@@ -1,0 +1,36 @@
+#include "recovery/timeline.h"
+
+#include <algorithm>
+
+namespace unreft::recovery {
+
+std::optional<Version> TimelineChain::ParentOf(Timeline timeline) const {
+  for (const TimelineOrigin& origin : origins_) {
+    if (origin.timeline == timeline) return origin.parent;
+  }
+  return std::nullopt;
+}
+
+Timeline TimelineChain::Open(Version parent, Timeline at_least) {
+  const Timeline next{std::max(newest().value + 1, at_least.value)};
+  origins_.push_back({next, parent});
+  return next;
+}
+
+void TimelineChain::Trim(size_t limit) {
+  if (origins_.size() > limit) origins_.erase(origins_.begin(), origins_.end() - limit);
+}
+
+bool TimelineChain::IsLive(Version version) const {
+  Version newest_live{newest(), Step{UINT64_MAX}};
+  while (newest_live.timeline.value != 0) {
+    if (version.timeline == newest_live.timeline) return version.step <= newest_live.step;
+    const std::optional<Version> parent = ParentOf(newest_live.timeline);
+    // Parents are older, so the walk ends even if what was read is odd.
+    if (!parent || parent->timeline >= newest_live.timeline) return false;
+    newest_live = *parent;
+  }
+  return false;
+}
+
+}  // namespace unreft::recovery

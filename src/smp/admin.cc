@@ -1,0 +1,166 @@
+#include "smp/admin.h"
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <set>
+
+#include "recovery/version_choice.h"
+
+namespace unreft::smp {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Hex(const RandomId& id) {
+  std::string text;
+  for (uint8_t byte : id) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+Json RankJson(const RankSession& session) {
+  Json rank;
+  rank["rank"] = session.rank().value;
+  rank["pid"] = session.life().pid;
+  rank["connected"] = session.connected();
+  rank["attempt"] = session.attempt().value;
+  rank["timeline"] = session.timeline.value;
+  rank["newest_step"] = session.newest_step.value;
+  rank["captured"] = session.captured;
+  rank["skipped"] = session.skipped;
+  rank["given_up"] = session.given_up;
+  rank["last_skip"] = session.last_skip;
+  rank["problem"] = std::string(session.registration_status.message());
+  return rank;
+}
+
+Json SlotJson(const Slot& slot) {
+  Json json;
+  json["slot"] = slot.id.value;
+  json["segment"] = slot.segment_name;
+  json["rank"] = slot.owner.value;
+  json["phase"] = std::string(SlotPhaseName(slot.phase));
+  json["generation"] = slot.generation.value;
+  json["timeline"] = slot.version.timeline.value;
+  json["step"] = slot.version.step.value;
+  json["bytes"] = slot.bytes();
+  json["problem"] = slot.problem;
+  return json;
+}
+
+Json CountersJson(const NodeState& state) {
+  const NodeCounters& c = state.counters;
+  Json json;
+  json["slots_sealed"] = c.versions_sealed;
+  json["versions_committed"] = c.versions_committed;
+  json["versions_abandoned"] = c.versions_abandoned;
+  json["snapshots_skipped"] = c.snapshots_skipped;
+  json["decisions"] = c.decisions;
+  json["decisions_failed"] = c.decisions_failed;
+  json["sessions_refused"] = c.sessions_refused;
+  json["bytes_sealed"] = c.bytes_sealed;
+  json["slots_quarantined"] = state.slots->quarantined();
+  json["record_writes_failed"] = state.record->failed_writes();
+  return json;
+}
+
+Json StatusJson(const NodeState& state) {
+  Json json;
+  json["job"] = state.options.job;
+  json["node"] = state.options.node.value;
+  json["version"] = state.options.software_version;
+  json["pid"] = state.seams.processes.Self().pid;
+  json["session"] = state.record->session().value;
+  json["incarnation"] = Hex(state.record->incarnation());
+  json["timeline"] = state.record->chain().newest().value;
+  if (state.record->committed_world() == 0) {
+    json["committed"] = nullptr;
+  } else {
+    json["committed"] = {{"timeline", state.record->committed().timeline.value},
+                         {"step", state.record->committed().step.value},
+                         {"world", state.record->committed_world()}};
+  }
+  json["closed"] = state.timeline_closed;
+  json["bytes"] = state.slots->bytes();
+  json["counters"] = CountersJson(state);
+  json["ranks"] = Json::array();
+  for (const auto& [rank, session] : state.sessions) json["ranks"].push_back(RankJson(*session));
+  json["slots"] = Json::array();
+  for (const Slot* slot : state.slots->All()) json["slots"].push_back(SlotJson(*slot));
+  return json;
+}
+
+Json VersionsJson(const NodeState& state) {
+  std::vector<recovery::SealedSlab> slabs;
+  std::map<Version, std::pair<uint64_t, std::set<uint64_t>>, std::greater<>> versions;
+  for (const Slot* slot : state.slots->All()) {
+    if (slot->phase != SlotPhase::kSealed) continue;
+    auto& [world, ranks] = versions[slot->version];
+    world = std::max(world, slot->world);
+    ranks.insert(slot->owner.value);
+  }
+  Json json;
+  json["versions"] = Json::array();
+  for (const auto& [version, holders] : versions) {
+    const auto& [world, ranks] = holders;
+    json["versions"].push_back({{"timeline", version.timeline.value},
+                                {"step", version.step.value},
+                                {"world", world},
+                                {"ranks", ranks},
+                                {"whole", ranks.size() == world},
+                                {"live", state.record->chain().IsLive(version)},
+                                {"committed", version == state.record->committed()}});
+  }
+  return json;
+}
+
+Json VerifiedJson(const NodeState& state, uint64_t checked, uint64_t bytes) {
+  Json json;
+  json["slots_checked"] = checked;
+  json["bytes"] = bytes;
+  json["bad"] = Json::array();
+  for (const Slot* slot : state.slots->All()) {
+    if (slot->phase != SlotPhase::kQuarantined) continue;
+    json["bad"].push_back({{"slot", slot->id.value}, {"problem", slot->problem}});
+  }
+  return json;
+}
+
+AdminReply Ok(const Json& json) { return AdminReply{absl::OkStatus(), json.dump()}; }
+
+void Verify(NodeState& state, SlotVerifier& verifier, absl::AnyInvocable<void(AdminReply)> reply) {
+  std::vector<Slot*> sealed;
+  uint64_t bytes = 0;
+  for (Slot* slot : state.slots->All()) {
+    if (slot->phase != SlotPhase::kSealed) continue;
+    sealed.push_back(slot);
+    bytes += slot->manifest->data_bytes;
+  }
+  const uint64_t checked = sealed.size();
+  verifier.Verify(sealed, [&state, checked, bytes, reply = std::move(reply)](absl::Status) mutable {
+    reply(Ok(VerifiedJson(state, checked, bytes)));
+  });
+}
+
+}  // namespace
+
+void AnswerAdmin(NodeState& state, SlotVerifier& verifier, const AdminRequest& request,
+                 absl::AnyInvocable<void(AdminReply)> reply) {
+  if (request.verb == "status") return reply(Ok(StatusJson(state)));
+  if (request.verb == "versions") return reply(Ok(VersionsJson(state)));
+  if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state)}}));
+  if (request.verb == "verify") return Verify(state, verifier, std::move(reply));
+  if (request.verb == "fresh-start") {
+    state.record->DeclareFreshStart();
+    return reply(Ok({{"timeline", state.record->chain().newest().value}}));
+  }
+  reply(AdminReply{
+      absl::InvalidArgumentError(fmt::format(
+          "'{}' is none of: status, versions, verify, fresh-start, metrics", request.verb)),
+      ""});
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,22 @@
+// The answers to the CLI's questions, as JSON (docs/operations.md).
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <string>
+
+#include "base/session_frames.h"
+#include "smp/node_state.h"
+#include "smp/slot_verifier.h"
+
+namespace unreft::smp {
+
+// Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, fresh-start,
+// metrics. InvalidArgument for another.
+void AnswerAdmin(NodeState& state, SlotVerifier& verifier, const AdminRequest& request,
+                 absl::AnyInvocable<void(AdminReply)> reply);
+
+// The metrics in Prometheus' text format.
+std::string MetricsText(const NodeState& state);
+
+}  // namespace unreft::smp

@@ -1,0 +1,410 @@
+#include "smp/capture_desk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/format.h"
+
+namespace unreft::smp {
+namespace {
+
+// After a skip for want of a slot, so many steps run without a step-back version.
+constexpr uint64_t kEagerSteps = 64;
+
+std::string ShardName(const TensorSpec& spec) {
+  std::string name = spec.name;
+  for (size_t i = 0; i < spec.offset.size(); ++i) {
+    name += fmt::format("{}{}+{}", i == 0 ? " at " : ",", spec.offset[i], spec.extent[i]);
+  }
+  return name;
+}
+
+}  // namespace
+
+CaptureDesk::CaptureDesk(NodeState& state)
+    : state_(state),
+      sealer_(state.seams.executor, state.seams.pool, state.options.job,
+              state.options.checksum_task_blocks,
+              [this](Slot& slot, absl::Status status) { OnSealed(slot, status); }) {}
+
+// --- registration ---
+
+void CaptureDesk::OnRegister(RankSession& session, Register request) {
+  session.register_request = request.request;
+  session.extras_bytes = request.extras_bytes;
+  Revoke(session);
+  session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
+  if (session.registration_status.ok()) AdoptGrant(session);
+  Answer(session);
+  if (session.registration_status.ok()) CheckWorldOnce();
+  RunRules();
+}
+
+absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> specs) {
+  absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(std::move(specs));
+  if (!table.ok()) return table.status();
+  auto registration = std::make_shared<Registration>();
+  registration->plan = layout::CapturePlan::Make(*table, mode_);
+  registration->table = *std::move(table);
+  registration->extras_bytes = session.extras_bytes;
+  session.registration = std::move(registration);
+  return ProvideSlots(session);
+}
+
+absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
+  if (absl::Status status = session.OpenControl(state_.prefix); !status.ok()) return status;
+  SlotNeeds needs;
+  needs.data_bytes = session.registration->plan.data_bytes();
+  needs.extras_bytes = std::max(state_.options.extras_bytes_min, 2 * session.extras_bytes);
+  layout::SlotManifest manifest;
+  manifest.job = state_.options.job;
+  const auto specs = session.registration->table.specs();
+  const auto parts = session.registration->plan.parts();
+  manifest.tensors.assign(specs.begin(), specs.end());
+  manifest.parts.assign(parts.begin(), parts.end());
+  needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
+  return state_.slots->Provide(session.rank(), needs);
+}
+
+void CaptureDesk::Answer(RankSession& session) {
+  Registered answer;
+  answer.request = session.register_request;
+  answer.status = session.registration_status;
+  answer.control_segment = session.control_name();
+  answer.block_bytes = state_.options.block_bytes;
+  answer.replica_check_every = state_.options.replica_check_every;
+  if (session.registration) {
+    answer.capture_mode = static_cast<uint8_t>(session.registration->plan.mode());
+    answer.layout_digest = session.registration->plan.digest();
+  }
+  for (Slot* slot : state_.slots->OfRank(session.rank())) {
+    if (slot->phase == SlotPhase::kQuarantined) continue;
+    const SlotGeometry& geometry = slot->view->geometry();
+    answer.slots.push_back({slot->id, slot->segment_name, geometry.extras_offset,
+                            geometry.extras_capacity, geometry.data_offset,
+                            geometry.data_capacity});
+  }
+  session.Send(answer);
+}
+
+// Once all ranks have registered, their tables must fit together.
+void CaptureDesk::CheckWorldOnce() {
+  std::vector<layout::TensorTable> tables;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (rank.value != tables.size() || !session->registration) return;
+    tables.push_back(session->registration->table);
+  }
+  if (tables.empty() || tables.size() != state_.sessions.begin()->second->world()) return;
+  const absl::Status status = layout::CheckWorld(tables);
+  if (!status.ok()) {
+    state_.seams.log.Error("no snapshots: {}", status.message());
+    AnswerAll(status);
+    return;
+  }
+  LogBudget();
+}
+
+void CaptureDesk::AnswerAll(const absl::Status& status) {
+  for (auto& [rank, session] : state_.sessions) {
+    session->registration_status = status;
+    Answer(*session);
+  }
+}
+
+void CaptureDesk::LogBudget() {
+  uint64_t slots = state_.slots->All().size();
+  state_.seams.log.Info(
+      "memory budget: {} slots of {} ranks take {} bytes of shared memory ({} per rank for versions "
+      "of up to {} bytes)",
+      slots, state_.sessions.size(), state_.slots->bytes(), state_.options.slots_per_rank,
+      state_.sessions.begin()->second->registration->plan.data_bytes());
+}
+
+// --- grants ---
+
+void CaptureDesk::RunRules() {
+  if (drained_) {
+    for (Slot* slot : state_.slots->All()) {
+      if (slot->phase == SlotPhase::kCapturing && slot->captured) return;
+    }
+    std::exchange(drained_, nullptr)();
+  }
+  for (auto& [rank, session] : state_.sessions) EnsureGrant(*session);
+}
+
+bool CaptureDesk::MayGrant(RankSession& session) const {
+  return !state_.timeline_closed && session.connected() && session.registration_status.ok() &&
+         session.control() != nullptr && session.timeline.value != 0 &&
+         session.timeline == state_.record->chain().newest();
+}
+
+void CaptureDesk::EnsureGrant(RankSession& session) {
+  if (!MayGrant(session)) return;
+  const GrantWord word =
+      GrantWord::Decode(session.control()->grant.load(std::memory_order_acquire));
+  if (word.state == GrantState::kGranted) return;
+  if (word.state == GrantState::kClaimed) {
+    // Its doorbell is still to come: until then the slot counts as offered.
+    Slot* claimed = state_.slots->Find(word.slot, word.generation);
+    if (claimed != nullptr && claimed->phase == SlotPhase::kGranted) return;
+  }
+  Slot* slot = state_.slots->Grant(session.rank(), session.life(), session.world(),
+                                   session.attempt(), session.timeline);
+  if (slot == nullptr) {
+    slot = RetireForGrant(session);
+    if (slot == nullptr) return;
+  }
+  slot->registration = session.registration;
+  state_.record->SetCaptureBegan();
+  session.control()->grant.store(
+      GrantWord{GrantState::kGranted, slot->id, slot->generation}.Encode(),
+      std::memory_order_release);
+}
+
+// Frees the rank's oldest version that is older than the committed one. While a newer version is
+// under way this is the step-back version, which is kept unless snapshots were skipped for it.
+Slot* CaptureDesk::RetireForGrant(RankSession& session) {
+  Slot* oldest = nullptr;
+  bool under_way = false;
+  for (Slot* slot : state_.slots->OfRank(session.rank())) {
+    under_way |= slot->phase == SlotPhase::kCapturing || slot->phase == SlotPhase::kDraining ||
+                 (slot->phase == SlotPhase::kSealed && slot->version > state_.record->committed());
+    if (slot->phase != SlotPhase::kSealed || slot->version >= state_.record->committed()) continue;
+    if (oldest == nullptr || slot->version < oldest->version) oldest = slot;
+  }
+  const bool eager = session.newest_step < session.eager_until;
+  if (oldest == nullptr || (under_way && !eager)) return nullptr;
+  state_.slots->Free(*oldest);
+  return state_.slots->Grant(session.rank(), session.life(), session.world(), session.attempt(),
+                             session.timeline);
+}
+
+void CaptureDesk::Revoke(RankSession& session) {
+  if (session.control() == nullptr) return;
+  uint64_t word = session.control()->grant.load(std::memory_order_acquire);
+  const GrantWord grant = GrantWord::Decode(word);
+  if (grant.state != GrantState::kGranted) return;
+  // Fails when the trainer claims it at this moment: then its doorbell decides.
+  if (!session.control()->grant.compare_exchange_strong(word, GrantWord{}.Encode())) return;
+  Slot* slot = state_.slots->Find(grant.slot, grant.generation);
+  if (slot == nullptr) return;
+  if (slot->phase == SlotPhase::kGranted) state_.slots->Free(*slot);
+  // An earlier daemon process made the offer: adopted as if it were taken.
+  if (slot->phase == SlotPhase::kCapturing) state_.slots->Abandon(*slot, true);
+}
+
+// After a restart of the daemon: what its predecessor offered is known from the control page.
+void CaptureDesk::AdoptGrant(RankSession& session) {
+  Revoke(session);
+  const GrantWord word =
+      GrantWord::Decode(session.control()->grant.load(std::memory_order_acquire));
+  Slot* slot = state_.slots->Find(word.slot, word.generation);
+  if (word.state == GrantState::kClaimed && slot != nullptr && slot->writer == session.life() &&
+      slot->phase == SlotPhase::kCapturing && !slot->registration) {
+    slot->registration = session.registration;
+  }
+}
+
+void CaptureDesk::OnSessionEnded(RankSession& session) {
+  Revoke(session);
+  for (Slot* slot : state_.slots->OfRank(session.rank())) {
+    if (slot->writer != session.life() || slot->captured) continue;
+    if (slot->phase == SlotPhase::kGranted) slot->phase = SlotPhase::kCapturing;  // claimed unseen
+    state_.slots->Abandon(*slot, false);
+  }
+}
+
+// --- a snapshot ---
+
+Slot* CaptureDesk::SlotOf(RankSession& session, SlotId id, Generation generation) {
+  Slot* slot = state_.slots->Find(id, generation);
+  if (slot == nullptr || slot->owner != session.rank() || slot->writer != session.life()) {
+    return nullptr;
+  }
+  return slot;
+}
+
+void CaptureDesk::TellAbandoned(RankSession& session, Version version, const std::string& reason) {
+  session.Send(VersionState{version, VersionPhase::kAbandoned, reason});
+}
+
+void CaptureDesk::Refuse(RankSession& session, Slot& slot, Version version,
+                         const std::string& reason) {
+  state_.seams.log.Warn("rank {}: version {} refused: {}", session.rank(), version, reason);
+  if (slot.phase == SlotPhase::kGranted) slot.phase = SlotPhase::kCapturing;
+  state_.slots->Abandon(slot, slot.captured.has_value());
+  TellAbandoned(session, version, reason);
+}
+
+void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
+  Slot* slot = SlotOf(session, claimed.slot, claimed.generation);
+  if (slot == nullptr) return TellAbandoned(session, claimed.version, "no such grant");
+  const bool is_offer = slot->phase == SlotPhase::kGranted;
+  const bool is_adopted = slot->phase == SlotPhase::kCapturing && slot->version.step.value == 0;
+  if (!is_offer && !is_adopted) return;  // a repetition
+  session.newest_step = std::max(session.newest_step, claimed.version.step);
+  if (state_.timeline_closed || claimed.version.timeline != state_.record->chain().newest() ||
+      claimed.version <= state_.record->committed()) {
+    return Refuse(session, *slot, claimed.version, "of another timeline, or too old");
+  }
+  // The trainer writes one snapshot at a time: an earlier one that it never completed is over.
+  for (Slot* other : state_.slots->OfRank(session.rank())) {
+    if (other != slot && other->phase == SlotPhase::kCapturing && !other->captured &&
+        other->writer == session.life()) {
+      state_.slots->Abandon(*other, true);
+    }
+  }
+  slot->phase = SlotPhase::kCapturing;
+  slot->version = claimed.version;
+  slot->parent = state_.record->chain().ParentOf(claimed.version.timeline).value_or(Version{});
+  slot->registration = session.registration;
+  state_.coordinator->ReportClaimed(claimed.version, session.rank());
+  RunRules();
+}
+
+void CaptureDesk::OnProgress(RankSession& session, const Progress& progress) {
+  Slot* slot = SlotOf(session, progress.slot, progress.generation);
+  if (slot == nullptr || slot->phase != SlotPhase::kCapturing || !slot->registration) return;
+  const ProgressWord word =
+      ProgressWord::Decode(session.control()->progress.load(std::memory_order_acquire));
+  if (word.generation_low != static_cast<uint32_t>(progress.generation.value)) return;
+  sealer_.Publish(*slot, word.blocks);
+}
+
+void CaptureDesk::OnCaptured(RankSession& session, Captured captured) {
+  Slot* slot = SlotOf(session, captured.slot, captured.generation);
+  if (slot == nullptr) return TellAbandoned(session, captured.version, "no such grant");
+  if (slot->phase == SlotPhase::kSealed) {
+    return session.Send(VersionState{slot->version, VersionPhase::kSealed, ""});
+  }
+  if (slot->phase == SlotPhase::kDraining) {
+    state_.slots->Abandon(*slot, true);
+    return TellAbandoned(session, captured.version, "abandoned before it was complete");
+  }
+  if (slot->phase != SlotPhase::kCapturing || slot->captured) return;
+  if (slot->version != captured.version || !slot->registration) {
+    return Refuse(session, *slot, captured.version, "its claim was never announced");
+  }
+  const Version version = captured.version;
+  if (state_.timeline_closed) {
+    slot->captured = std::move(captured);
+    return Refuse(session, *slot, version, "a recovery decision is being made");
+  }
+  if (absl::Status status = sealer_.Complete(*slot, captured); !status.ok()) {
+    slot->captured = std::move(captured);
+    Refuse(session, *slot, version, std::string(status.message()));
+    state_.coordinator->ReportFailed(version, session.rank(), std::string(status.message()));
+  }
+}
+
+void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
+  RankSession* session = state_.SessionOf(slot.owner);
+  if (slot.abandoned) {
+    state_.slots->Free(slot);
+    return RunRules();
+  }
+  if (!status.ok()) {
+    state_.seams.log.Error("version {} of rank {}: {}", slot.version, slot.owner, status.message());
+    const Version version = slot.version;
+    state_.slots->Abandon(slot, true);
+    state_.coordinator->ReportFailed(version, slot.owner, std::string(status.message()));
+    return RunRules();
+  }
+  ++state_.counters.versions_sealed;
+  state_.counters.bytes_sealed += slot.manifest->data_bytes;
+  if (session != nullptr && session->life() == slot.writer) {
+    ++session->captured;
+    session->Send(VersionState{slot.version, VersionPhase::kSealed, ""});
+  }
+  state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world, DigestsOf(slot));
+  RunRules();
+}
+
+ReplicaDigests CaptureDesk::DigestsOf(const Slot& slot) const {
+  ReplicaDigests digests;
+  const std::vector<uint32_t>& values = slot.captured->replica_digests;
+  size_t next = 0;
+  for (const TensorSpec& spec : slot.registration->table.specs()) {
+    if (spec.replica_count < 2 || next == values.size()) continue;
+    digests[ShardName(spec)] = values[next++];
+  }
+  return digests;
+}
+
+void CaptureDesk::OnSkipped(RankSession& session, const Skipped& skipped) {
+  ++session.skipped;
+  ++state_.counters.snapshots_skipped;
+  session.last_skip = skipped.reason;
+  session.newest_step = std::max(session.newest_step, skipped.version.step);
+  session.eager_until = Step{session.newest_step.value + kEagerSteps};
+  state_.coordinator->ReportFailed(skipped.version, session.rank(), "skipped: " + skipped.reason);
+  RunRules();
+}
+
+void CaptureDesk::OnGaveUp(RankSession& session, const GaveUp& gave_up) {
+  ++session.given_up;
+  session.newest_step = std::max(session.newest_step, gave_up.version.step);
+  if (gave_up.extras_bytes_needed > session.extras_bytes) {
+    session.extras_bytes = gave_up.extras_bytes_needed;
+    session.registration_status = ProvideSlots(session);
+    Answer(session);
+  }
+  Slot* slot = SlotOf(session, gave_up.slot, gave_up.generation);
+  if (slot != nullptr && !slot->captured) {
+    if (slot->phase == SlotPhase::kGranted) slot->phase = SlotPhase::kCapturing;
+    state_.slots->Abandon(*slot, true);
+  }
+  state_.coordinator->ReportFailed(gave_up.version, session.rank(), "gave up: " + gave_up.reason);
+  RunRules();
+}
+
+// --- of the coordinator ---
+
+void CaptureDesk::OnCommitted(Version version) {
+  ++state_.counters.versions_committed;
+  state_.SendToAll(VersionState{version, VersionPhase::kCommitted, ""});
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->phase == SlotPhase::kQuarantined && slot->reusable && slot->version < version) {
+      state_.slots->Free(*slot);
+    }
+  }
+}
+
+void CaptureDesk::OnAbandoned(Version version, const std::string& reason, Step capture_from) {
+  if (version == state_.record->committed()) return;
+  ++state_.counters.versions_abandoned;
+  for (auto& [rank, session] : state_.sessions) {
+    if (session->control() == nullptr) continue;
+    session->control()->capture_from.store(capture_from.value, std::memory_order_release);
+    TellAbandoned(*session, version, reason);
+  }
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->version != version) continue;
+    if (slot->phase == SlotPhase::kSealed) state_.slots->Free(*slot);
+    if (slot->phase == SlotPhase::kCapturing && slot->version.step.value != 0) {
+      state_.slots->Abandon(*slot, false);
+    }
+  }
+}
+
+void CaptureDesk::OnReplicasDisagree(const std::string& what) {
+  state_.seams.log.Warn("{}; every rank captures all it holds from now on", what);
+  mode_ = layout::CaptureMode::kFull;
+  for (auto& [rank, session] : state_.sessions) {
+    if (!session->registration || session->registration->plan.mode() == mode_) continue;
+    const auto specs = session->registration->table.specs();
+    Revoke(*session);
+    session->registration_status = Accept(*session, {specs.begin(), specs.end()});
+    Answer(*session);
+  }
+}
+
+void CaptureDesk::Close(absl::AnyInvocable<void()> drained) {
+  for (auto& [rank, session] : state_.sessions) Revoke(*session);
+  drained_ = std::move(drained);
+  RunRules();
+}
+
+}  // namespace unreft::smp

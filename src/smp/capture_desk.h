@@ -1,0 +1,70 @@
+// CaptureDesk: the daemon's side of a snapshot, from the registration to the sealed slot.
+//
+// Rules on state: after every event RunRules looks at each session and its slots and starts what is
+// missing (a grant); events only edit state.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <string>
+#include <vector>
+
+#include "smp/node_state.h"
+#include "smp/slot_sealer.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor.
+class CaptureDesk {
+ public:
+  explicit CaptureDesk(NodeState& state);
+
+  // --- frames ---
+  void OnRegister(RankSession& session, Register request);
+  void OnClaimed(RankSession& session, const Claimed& claimed);
+  void OnProgress(RankSession& session, const Progress& progress);
+  void OnCaptured(RankSession& session, Captured captured);
+  void OnSkipped(RankSession& session, const Skipped& skipped);
+  void OnGaveUp(RankSession& session, const GaveUp& gave_up);
+
+  // --- of the coordinator ---
+  void OnCommitted(Version version);
+  void OnAbandoned(Version version, const std::string& reason, Step capture_from);
+  void OnReplicasDisagree(const std::string& what);
+
+  // Takes back what was offered; `drained` runs once everything completely captured is sealed.
+  void Close(absl::AnyInvocable<void()> drained);
+
+  // The session is over, its life perhaps not: its offer is taken back, what it did not complete is
+  // given up, and a slot that it may still write to is not used before the life ends.
+  void OnSessionEnded(RankSession& session);
+
+  void RunRules();
+
+ private:
+  absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
+  absl::Status ProvideSlots(RankSession& session);
+  void Answer(RankSession& session);
+  void CheckWorldOnce();
+  void AnswerAll(const absl::Status& status);
+  void LogBudget();
+
+  void EnsureGrant(RankSession& session);
+  bool MayGrant(RankSession& session) const;
+  Slot* RetireForGrant(RankSession& session);
+  void Revoke(RankSession& session);
+  void AdoptGrant(RankSession& session);
+  Slot* SlotOf(RankSession& session, SlotId id, Generation generation);
+  void Refuse(RankSession& session, Slot& slot, Version version, const std::string& reason);
+  void OnSealed(Slot& slot, const absl::Status& status);
+  ReplicaDigests DigestsOf(const Slot& slot) const;
+  void TellAbandoned(RankSession& session, Version version, const std::string& reason);
+
+  NodeState& state_;
+  SlotSealer sealer_;
+  layout::CaptureMode mode_ = layout::CaptureMode::kSharded;
+  absl::AnyInvocable<void()> drained_;  // waits in Close
+};
+
+}  // namespace unreft::smp

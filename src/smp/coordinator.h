@@ -1,0 +1,67 @@
+// Coordinator: what the job as a whole decides - which version is restored, which is committed,
+// which is given up - as one node sees it.
+//
+// LocalCoordinator decides for a job of one node. For several nodes the leader decides, over the
+// meta store; the node's side of the conversation is this same interface.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/session_frames.h"
+#include "recovery/version_choice.h"
+
+namespace unreft::smp {
+
+// One decision for one attempt.
+struct JobDecision {
+  DecisionKind kind = DecisionKind::kFailed;
+  absl::Status status;  // of a failed one
+  Version version;      // restored
+  Timeline timeline;    // opened
+};
+
+// Digest of each replicated tensor that a rank sampled, by tensor name and box.
+using ReplicaDigests = std::map<std::string, uint32_t>;
+
+// Single-threaded on the node's executor. No call calls back inline.
+class Coordinator {
+ public:
+  // The node, as the coordinator uses it; called in turns of the executor.
+  class Node {
+   public:
+    virtual ~Node() = default;
+
+    // Stop granting, claiming, sealing and retiring; then tell what is sealed, once everything that
+    // was completely captured before is.
+    virtual void CloseTimeline(
+        absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) = 0;
+    // Read all that this node holds of the version again; what does not verify is quarantined and
+    // no longer part of the inventory.
+    virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;
+    virtual std::vector<recovery::SealedSlab> Inventory() = 0;
+    virtual void OnDecision(const JobDecision& decision) = 0;
+    virtual void OnCommitted(Version version) = 0;
+    // Give the version up; snapshots of steps before `capture_from` are of no use.
+    virtual void OnAbandoned(Version version, const std::string& reason, Step capture_from) = 0;
+    // Replicas are not equal: every rank captures all it holds from now on.
+    virtual void OnReplicasDisagree(const std::string& what) = 0;
+  };
+
+  virtual ~Coordinator() = default;
+
+  // The ranks of this node that asked for a decision in this attempt and wait for it.
+  virtual void AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) = 0;
+  virtual void ReportClaimed(Version version, Rank rank) = 0;
+  // `digests` is empty when the snapshot was not checked.
+  virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
+  virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,223 @@
+#include "smp/local_coordinator.h"
+
+#include <absl/strings/str_join.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr size_t kAbandonedKept = 256;
+
+}  // namespace
+
+LocalCoordinator::LocalCoordinator(Executor& executor, NodeRecord& record, Node& node, Log& log,
+                                   const NodeOptions& options)
+    : executor_(executor), record_(record), node_(node), log_(log), options_(options) {}
+
+LocalCoordinator::~LocalCoordinator() {
+  if (round_) executor_.Cancel(round_->deadline);
+  for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
+}
+
+// --- deciding what is restored (PROTOCOL rule 21) ---
+
+void LocalCoordinator::AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) {
+  if (round_ && (round_->attempt != attempt || round_->world != world) && !round_->deciding) {
+    executor_.Cancel(round_->deadline);
+    round_.reset();
+  }
+  if (!round_) {
+    round_ = Round{attempt, world, {}, TimerId::kNone, false};
+    round_->deadline = executor_.After(options_.restore_wait, [this] { Deadline(); });
+  }
+  if (round_->deciding) return;
+  round_->asked = {ranks.begin(), ranks.end()};
+  if (round_->asked.size() == world) Decide();
+}
+
+void LocalCoordinator::Deadline() {
+  round_->deadline = TimerId::kNone;
+  if (round_->deciding) return;
+  std::vector<uint64_t> missing;
+  for (uint64_t rank = 0; rank < round_->world; ++rank) {
+    if (!round_->asked.contains(Rank{rank})) missing.push_back(rank);
+  }
+  JobDecision decision;
+  decision.status = absl::DeadlineExceededError(
+      fmt::format("attempt {}: of {} ranks, {} asked for the restore within {} s; missing: rank {}",
+                  round_->attempt, round_->world, round_->asked.size(),
+                  std::chrono::duration_cast<std::chrono::seconds>(options_.restore_wait).count(),
+                  absl::StrJoin(missing, ", ")));
+  EndRound(std::move(decision));
+}
+
+void LocalCoordinator::Decide() {
+  round_->deciding = true;
+  executor_.Cancel(round_->deadline);
+  round_->deadline = TimerId::kNone;
+  node_.CloseTimeline([this, alive = std::weak_ptr(alive_)](std::vector<recovery::SealedSlab>) {
+    if (!alive.expired()) Choose(absl::OkStatus());
+  });
+}
+
+void LocalCoordinator::Choose(absl::Status last_failure) {
+  const std::vector<recovery::SealedSlab> slabs = node_.Inventory();
+  const std::vector<Version> whole = recovery::WholeVersions(slabs, record_.chain());
+  if (whole.empty()) return NothingWhole(last_failure);
+  const Version newest = whole.front();
+  for (const recovery::SealedSlab& slab : slabs) {
+    if (slab.version != newest || slab.world == round_->world) continue;
+    JobDecision decision;
+    decision.status = absl::FailedPreconditionError(
+        fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks", newest,
+                    slab.world, round_->attempt, round_->world, slab.world));
+    return EndRound(std::move(decision));
+  }
+  TryVersion(newest);
+}
+
+void LocalCoordinator::TryVersion(Version version) {
+  node_.Verify(version, [this, alive = std::weak_ptr(alive_), version](absl::Status status) {
+    if (alive.expired()) return;
+    if (status.ok()) return Restore(version);
+    log_.Error("version {} does not verify: {}; looking for an older one", version,
+               status.message());
+    Choose(std::move(status));
+  });
+}
+
+void LocalCoordinator::Restore(Version version) {
+  // Until a capture begins in a timeline, asking again is the same decision.
+  const std::optional<Version> parent = record_.chain().ParentOf(record_.chain().newest());
+  const bool same = !record_.capture_began() && parent == version;
+  JobDecision decision;
+  decision.kind = DecisionKind::kRestored;
+  decision.version = version;
+  decision.timeline = same ? record_.chain().newest() : record_.OpenTimeline(version);
+  record_.SetCommitted(version, round_->world);
+  EndRound(std::move(decision));
+}
+
+void LocalCoordinator::NothingWhole(const absl::Status& last_failure) {
+  if (record_.committed_world() == 0) return FreshStart();
+  std::string missing = recovery::DescribeMissing(node_.Inventory(), record_.chain());
+  JobDecision decision;
+  decision.status = absl::DataLossError(fmt::format(
+      "unrecoverable: version {} of {} ranks was committed, and no version is whole in this node's "
+      "memory{}{}{}{}; 'unreft fresh-start' gives the state up",
+      record_.committed(), record_.committed_world(), missing.empty() ? "" : ": ", missing,
+      last_failure.ok() ? "" : ": ", last_failure.message()));
+  EndRound(std::move(decision));
+}
+
+void LocalCoordinator::FreshStart() {
+  const Timeline newest = record_.chain().newest();
+  const std::optional<Version> parent = record_.chain().ParentOf(newest);
+  const bool same = !record_.capture_began() && parent == Version{};
+  JobDecision decision;
+  decision.kind = DecisionKind::kFresh;
+  decision.timeline = same ? newest : record_.OpenTimeline(Version{});
+  EndRound(std::move(decision));
+}
+
+void LocalCoordinator::EndRound(JobDecision decision) {
+  executor_.Cancel(round_->deadline);
+  round_.reset();
+  if (decision.status.ok()) {
+    for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
+    pending_.clear();
+    abandoned_.clear();
+    newest_step_ = decision.version.step;
+  }
+  node_.OnDecision(decision);
+}
+
+// --- committing and giving up ---
+
+bool LocalCoordinator::IsOfInterest(Version version) const {
+  return version.timeline == record_.chain().newest() && version > record_.committed();
+}
+
+LocalCoordinator::Pending& LocalCoordinator::PendingOf(Version version) {
+  auto [it, is_new] = pending_.try_emplace(version);
+  if (is_new) {
+    it->second.deadline = executor_.After(options_.version_deadline, [this, version] {
+      Abandon(version, "not sealed by every rank in time");
+    });
+  }
+  return it->second;
+}
+
+void LocalCoordinator::ReportClaimed(Version version, Rank) {
+  if (!IsOfInterest(version)) return;
+  newest_step_ = std::max(newest_step_, version.step);
+  if (!abandoned_.contains(version)) PendingOf(version);
+}
+
+void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
+                                    ReplicaDigests digests) {
+  if (!IsOfInterest(version)) return Abandon(version, "of no use any more");
+  newest_step_ = std::max(newest_step_, version.step);
+  if (abandoned_.contains(version)) return Abandon(version, "abandoned before");
+  Pending& pending = PendingOf(version);
+  pending.world = world;
+  pending.sealed[rank] = std::move(digests);
+  if (pending.sealed.size() < world) return;
+  if (std::string what = FindDisagreement(pending); !what.empty()) {
+    Abandon(version, what);
+    node_.OnReplicasDisagree(what);
+    return;
+  }
+  Commit(version);
+}
+
+void LocalCoordinator::ReportFailed(Version version, Rank rank, const std::string& reason) {
+  if (!IsOfInterest(version)) return;
+  newest_step_ = std::max(newest_step_, version.step);
+  Abandon(version, fmt::format("rank {}: {}", rank, reason));
+}
+
+void LocalCoordinator::Commit(Version version) {
+  record_.SetCommitted(version, pending_.at(version).world);
+  Forget(version);
+  std::vector<Version> older;
+  for (const auto& [candidate, pending] : pending_) {
+    if (candidate < version) older.push_back(candidate);
+  }
+  for (Version candidate : older) Abandon(candidate, fmt::format("{} was committed", version));
+  std::erase_if(abandoned_, [&](Version candidate) { return candidate < version; });
+  node_.OnCommitted(version);
+}
+
+void LocalCoordinator::Abandon(Version version, const std::string& reason) {
+  Forget(version);
+  abandoned_.insert(version);
+  if (abandoned_.size() > kAbandonedKept) abandoned_.erase(abandoned_.begin());
+  node_.OnAbandoned(version, reason, Step{newest_step_.value + 1});
+}
+
+void LocalCoordinator::Forget(Version version) {
+  const auto it = pending_.find(version);
+  if (it == pending_.end()) return;
+  executor_.Cancel(it->second.deadline);
+  pending_.erase(it);
+}
+
+std::string LocalCoordinator::FindDisagreement(const Pending& pending) const {
+  std::map<std::string_view, std::pair<Rank, uint32_t>> first;
+  for (const auto& [rank, digests] : pending.sealed) {
+    for (const auto& [shard, digest] : digests) {
+      const auto [it, is_new] = first.try_emplace(shard, rank, digest);
+      if (is_new || it->second.second == digest) continue;
+      return fmt::format("replicas of {} differ: rank {} has digest {:08x}, rank {} has {:08x}",
+                         shard, it->second.first, it->second.second, rank, digest);
+    }
+  }
+  return "";
+}
+
+}  // namespace unreft::smp

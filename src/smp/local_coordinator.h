@@ -1,0 +1,75 @@
+// LocalCoordinator: the decisions of a job that runs on one node.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/log.h"
+#include "smp/coordinator.h"
+#include "smp/node_options.h"
+#include "smp/node_record.h"
+
+namespace unreft::smp {
+
+class LocalCoordinator : public Coordinator {
+ public:
+  LocalCoordinator(Executor& executor, NodeRecord& record, Node& node, Log& log,
+                   const NodeOptions& options);
+  ~LocalCoordinator() override;
+
+  void AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) override;
+  void ReportClaimed(Version version, Rank rank) override;
+  void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
+  void ReportFailed(Version version, Rank rank, const std::string& reason) override;
+
+ private:
+  // Ranks that wait for one decision.
+  struct Round {
+    Attempt attempt;
+    uint64_t world = 0;
+    std::set<Rank> asked;
+    TimerId deadline = TimerId::kNone;
+    bool deciding = false;
+  };
+  // A version of the newest timeline that is not committed yet.
+  struct Pending {
+    uint64_t world = 0;
+    std::map<Rank, ReplicaDigests> sealed;
+    TimerId deadline = TimerId::kNone;
+  };
+
+  void Deadline();
+  void Decide();
+  void Choose(absl::Status last_failure);
+  void TryVersion(Version version);
+  void Restore(Version version);
+  void NothingWhole(const absl::Status& last_failure);
+  void FreshStart();
+  void EndRound(JobDecision decision);
+
+  bool IsOfInterest(Version version) const;
+  Pending& PendingOf(Version version);
+  void Commit(Version version);
+  void Abandon(Version version, const std::string& reason);
+  void Forget(Version version);
+  std::string FindDisagreement(const Pending& pending) const;
+
+  Executor& executor_;
+  NodeRecord& record_;
+  Node& node_;
+  Log& log_;
+  const NodeOptions& options_;
+
+  std::optional<Round> round_;
+  std::map<Version, Pending> pending_;
+  std::set<Version> abandoned_;  // of the newest timeline, after the newest committed; bounded
+  Step newest_step_;             // that any rank has named in the newest timeline
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers that we are gone
+};
+
+}  // namespace unreft::smp

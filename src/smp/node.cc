@@ -1,0 +1,346 @@
+#include "smp/node.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/format.h"
+#include "smp/admin.h"
+#include "smp/local_coordinator.h"
+
+namespace unreft::smp {
+namespace {
+
+// How long the daemon goes on listening to a trainer that is dead.
+constexpr Duration kLastWords = std::chrono::seconds(1);
+
+}  // namespace
+
+Node::Node(NodeSeams seams, NodeOptions options)
+    : state_{seams, std::move(options), "", nullptr, nullptr, nullptr, {}, false, {}} {
+  state_.prefix = SegmentPrefix(state_.options.job, state_.options.node.value);
+}
+
+Node::~Node() {
+  for (auto& [rank, session] : state_.sessions) state_.seams.processes.Unwatch(session->watch);
+}
+
+// --- starting ---
+
+void Node::Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done) {
+  on_started_ = std::move(done);
+  NodeRecord::Open(
+      state_.seams.segments, state_.seams.records, state_.seams.random, state_.seams.log,
+      state_.prefix + "node", boot_id,
+      [this, alive = std::weak_ptr(alive_)](absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
+        if (alive.expired()) return;
+        if (!record.ok()) return OnStarted(record.status());
+        state_.record = *std::move(record);
+        OnStarted(AdoptMemory());
+      });
+}
+
+absl::Status Node::AdoptMemory() {
+  const NodeSeams& seams = state_.seams;
+  state_.slots = std::make_unique<SlotStore>(
+      SlotStore::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
+      state_.options, state_.record->boot_id(), state_.record->incarnation(),
+      [this](Slot&) { capture_->RunRules(); });
+  state_.coordinator = std::make_unique<LocalCoordinator>(
+      seams.executor, *state_.record, static_cast<Coordinator::Node&>(*this), seams.log,
+      state_.options);
+  capture_ = std::make_unique<CaptureDesk>(state_);
+  restore_ = std::make_unique<RestoreDesk>(state_);
+  admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
+  if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
+  RemoveControlsOfTheDead();
+  ReportSealedSlots();
+  scrubber_ = std::make_unique<Scrubber>(state_);
+  return absl::OkStatus();
+}
+
+void Node::OnStarted(absl::Status status) {
+  started_ = status.ok();
+  if (started_) {
+    state_.seams.log.Info("node {} of job {}: session {}, timeline {}, {} slots adopted",
+                          state_.options.node, state_.options.job, state_.record->session(),
+                          state_.record->chain().newest(), state_.slots->All().size());
+  }
+  std::exchange(on_started_, nullptr)(std::move(status));
+}
+
+void Node::RemoveControlsOfTheDead() {
+  const std::string prefix = state_.prefix + "control.";
+  absl::StatusOr<std::vector<SegmentInfo>> pages = state_.seams.segments.List(prefix);
+  if (!pages.ok()) return;
+  for (const SegmentInfo& page : *pages) {
+    unsigned long long rank = 0;
+    long long pid = 0;
+    unsigned long long start_time = 0;
+    const int fields =
+        std::sscanf(page.name.c_str() + prefix.size(), "%llu.%lld.%llu", &rank, &pid, &start_time);
+    if (fields != 3) continue;
+    absl::StatusOr<ProcessLife> life = state_.seams.processes.Identify(pid);
+    if (life.ok() && *life == ProcessLife{pid, start_time}) continue;
+    (void)state_.seams.segments.Remove(page.name);
+  }
+}
+
+// A version that was sealed but not committed when the earlier process died may be whole by now.
+void Node::ReportSealedSlots() {
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->phase != SlotPhase::kSealed || slot->version <= state_.record->committed()) continue;
+    if (!state_.record->chain().IsLive(slot->version)) continue;
+    state_.coordinator->ReportSealed(slot->version, slot->owner, slot->world, {});
+  }
+}
+
+// --- connections ---
+
+void Node::Accept(std::unique_ptr<Channel> channel, PeerIdentity peer) {
+  if (!started_ || connections_.size() >= state_.options.sessions_max) {
+    return TurnAway(std::move(channel));
+  }
+  connections_.push_back({std::move(channel), peer, std::nullopt});
+  const ConnectionIt connection = std::prev(connections_.end());
+  connection->channel->Start([this, connection](Frame frame) { OnFrame(connection, frame); },
+                             [this, connection](absl::Status) { OnClosed(connection); });
+}
+
+void Node::TurnAway(std::unique_ptr<Channel> channel) {
+  const auto status = absl::UnavailableError(
+      started_ ? fmt::format("node {}: {} connections are open already", state_.options.node,
+                             connections_.size())
+               : fmt::format("node {}: still starting", state_.options.node));
+  channel->Start([](Frame) {}, [](absl::Status) {});
+  channel->Send(ToFrame(Refused{status, true}));
+  channel->Close();
+}
+
+void Node::OnFrame(ConnectionIt connection, const Frame& frame) {
+  if (connection->trainer) {
+    RankSession* session = state_.SessionOf(connection->trainer->first);
+    // A session that another life took over hears no more of its former trainer.
+    if (session == nullptr || !session->IsAttachedTo(connection->channel.get())) return;
+    absl::Status status = Dispatch(*session, frame);
+    if (!status.ok()) Refuse(connection, status, false);
+    return;
+  }
+  switch (static_cast<FrameType>(frame.type)) {
+    case FrameType::kHello: return OnHello(connection, frame);
+    case FrameType::kAdminRequest: return OnAdminRequest(connection, frame);
+    default: break;
+  }
+  Refuse(connection,
+         absl::InvalidArgumentError(
+             fmt::format("needed Hello first, found {}", FrameTypeName(FrameType{frame.type}))),
+         false);
+}
+
+void Node::OnClosed(ConnectionIt connection) {
+  const auto trainer = connection->trainer;
+  RankSession* session = trainer ? state_.SessionOf(trainer->first) : nullptr;
+  const bool attached = session != nullptr && session->IsAttachedTo(connection->channel.get());
+  if (attached) session->Detach();
+  connections_.erase(connection);
+  if (attached && session->life_ended) EndSession(trainer->first, trainer->second);
+}
+
+void Node::Refuse(ConnectionIt connection, const absl::Status& status, bool retry) {
+  ++state_.counters.sessions_refused;
+  state_.seams.log.Warn("a session of pid {} is refused: {}", connection->peer.pid,
+                        status.message());
+  connection->channel->Send(ToFrame(Refused{status, retry}));
+  connection->channel->Close();
+  OnClosed(connection);
+}
+
+void Node::OnHello(ConnectionIt connection, const Frame& frame) {
+  absl::StatusOr<Hello> hello = FromFrame<Hello>(frame);
+  if (!hello.ok()) return Refuse(connection, hello.status(), false);
+  if (absl::Status status = Admit(*hello, connection->peer); !status.ok()) {
+    // A rank whose earlier life is about to end may come again.
+    return Refuse(connection, status, absl::IsAlreadyExists(status));
+  }
+  RankSession& session = SessionFor(*hello);
+  connection->trainer = {hello->rank, hello->life};
+  session.Attach(connection->channel.get());
+  // After a restart of the daemon the trainer tells which decision it follows.
+  if (hello->timeline == state_.record->chain().newest()) session.timeline = hello->timeline;
+  session.Send(Welcome{state_.record->session(), state_.options.node,
+                       state_.record->chain().newest(), state_.options.block_bytes,
+                       state_.options.software_version});
+}
+
+absl::Status Node::Admit(const Hello& hello, PeerIdentity peer) {
+  if (hello.job != state_.options.job) {
+    return absl::PermissionDeniedError(fmt::format("this daemon serves job '{}', not '{}'",
+                                                   state_.options.job, hello.job));
+  }
+  if (hello.rank.value >= hello.world || hello.world > state_.options.ranks_max) {
+    return absl::InvalidArgumentError(fmt::format("rank {} of {}; at most {} ranks are served",
+                                                  hello.rank, hello.world,
+                                                  state_.options.ranks_max));
+  }
+  if (peer.pid == 0) {
+    return absl::FailedPreconditionError(
+        "the trainer's pid is not visible to the daemon: let them share a pid namespace");
+  }
+  absl::StatusOr<ProcessLife> life = state_.seams.processes.Identify(peer.pid);
+  if (!life.ok() || *life != hello.life) {
+    return absl::PermissionDeniedError(fmt::format("pid {} says it is pid {} started at {}",
+                                                   peer.pid, hello.life.pid,
+                                                   hello.life.start_time));
+  }
+  for (const auto& [rank, other] : state_.sessions) {
+    if (absl::Status status = AdmitBeside(*other, hello); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Node::AdmitBeside(const RankSession& other, const Hello& hello) {
+  if (other.life() == hello.life || other.attempt() < hello.attempt) return absl::OkStatus();
+  absl::StatusOr<ProcessLife> now = state_.seams.processes.Identify(other.life().pid);
+  if (!now.ok() || *now != other.life()) return absl::OkStatus();  // it is dead
+  if (other.attempt() > hello.attempt) {
+    return absl::FailedPreconditionError(
+        fmt::format("attempt {} is older than attempt {}, whose rank {} lives (pid {})",
+                    hello.attempt, other.attempt(), other.rank(), other.life().pid));
+  }
+  if (other.world() != hello.world) {
+    return absl::FailedPreconditionError(
+        fmt::format("attempt {} has {} ranks by rank {}, {} ranks by rank {}", hello.attempt,
+                    other.world(), other.rank(), hello.world, hello.rank));
+  }
+  if (other.rank() == hello.rank) {
+    return absl::AlreadyExistsError(fmt::format("rank {} of attempt {} is pid {}, which lives",
+                                                hello.rank, hello.attempt, other.life().pid));
+  }
+  return absl::OkStatus();
+}
+
+// The session of that life, after those of the rank's earlier life and of other attempts are ended.
+RankSession& Node::SessionFor(const Hello& hello) {
+  std::vector<std::pair<Rank, ProcessLife>> over;
+  for (const auto& [rank, session] : state_.sessions) {
+    const bool same_rank = rank == hello.rank && session->life() != hello.life;
+    if (same_rank || session->attempt() != hello.attempt) over.push_back({rank, session->life()});
+  }
+  for (const auto& [rank, life] : over) EndSession(rank, life);
+  if (RankSession* session = state_.SessionOf(hello.rank)) return *session;
+  auto created = std::make_unique<RankSession>(hello, state_.seams.segments);
+  created->watch = state_.seams.processes.Watch(
+      hello.life, [this, rank = hello.rank, life = hello.life] { OnLifeEnded(rank, life); });
+  return *(state_.sessions[hello.rank] = std::move(created));
+}
+
+void Node::OnLifeEnded(Rank rank, ProcessLife life) {
+  RankSession* session = state_.SessionOf(rank);
+  if (session == nullptr || session->life() != life) return;
+  session->life_ended = true;
+  if (!session->connected()) return EndSession(rank, life);
+  // What it said last may still be on the way; but a forked child may hold the socket open.
+  state_.seams.executor.After(kLastWords, [this, alive = std::weak_ptr(alive_), rank, life] {
+    if (!alive.expired()) EndSession(rank, life);
+  });
+}
+
+void Node::EndSession(Rank rank, ProcessLife life) {
+  RankSession* session = state_.SessionOf(rank);
+  if (session == nullptr || session->life() != life) return;
+  session->Send(Refused{absl::AbortedError("a later life of this rank took over"), false});
+  capture_->OnSessionEnded(*session);
+  state_.seams.processes.Unwatch(session->watch);
+  session->RemoveControl();
+  state_.sessions.erase(rank);
+  capture_->RunRules();
+}
+
+absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
+  const auto take = [&]<typename Message>(auto&& handle) -> absl::Status {
+    absl::StatusOr<Message> message = FromFrame<Message>(frame);
+    if (!message.ok()) return message.status();
+    handle(*std::move(message));
+    return absl::OkStatus();
+  };
+  CaptureDesk& capture = *capture_;
+  RestoreDesk& restore = *restore_;
+  switch (static_cast<FrameType>(frame.type)) {
+    case FrameType::kRestoreRequest:
+      return take.operator()<RestoreRequest>([&](auto m) { restore.OnRestoreRequest(session, m); });
+    case FrameType::kPlanRequest:
+      return take.operator()<PlanRequest>(
+          [&](auto m) { restore.OnPlanRequest(session, std::move(m)); });
+    case FrameType::kRestoreDone:
+      return take.operator()<RestoreDone>([&](auto m) { restore.OnRestoreDone(session, m); });
+    case FrameType::kRegister:
+      return take.operator()<Register>([&](auto m) { capture.OnRegister(session, std::move(m)); });
+    case FrameType::kClaimed:
+      return take.operator()<Claimed>([&](auto m) { capture.OnClaimed(session, m); });
+    case FrameType::kProgress:
+      return take.operator()<Progress>([&](auto m) { capture.OnProgress(session, m); });
+    case FrameType::kCaptured:
+      return take.operator()<Captured>([&](auto m) { capture.OnCaptured(session, std::move(m)); });
+    case FrameType::kSkipped:
+      return take.operator()<Skipped>([&](auto m) { capture.OnSkipped(session, m); });
+    case FrameType::kGaveUp:
+      return take.operator()<GaveUp>([&](auto m) { capture.OnGaveUp(session, m); });
+    default:
+      return absl::InvalidArgumentError(fmt::format("a trainer does not send {} ({})",
+                                                    FrameTypeName(FrameType{frame.type}),
+                                                    frame.type));
+  }
+}
+
+// --- the CLI ---
+
+void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
+  absl::StatusOr<AdminRequest> request = FromFrame<AdminRequest>(frame);
+  if (!request.ok()) return Refuse(connection, request.status(), false);
+  Channel* channel = connection->channel.get();
+  // The asker may be gone when the answer is there.
+  auto reply = [this, alive = std::weak_ptr(alive_), channel](AdminReply answer) {
+    if (alive.expired()) return;
+    for (Connection& open : connections_) {
+      if (open.channel.get() == channel) channel->Send(ToFrame(std::move(answer)));
+    }
+  };
+  AnswerAdmin(state_, *admin_verifier_, *request, std::move(reply));
+}
+
+// --- the node's side of the coordinator ---
+
+void Node::CloseTimeline(
+    absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) {
+  state_.timeline_closed = true;
+  capture_->Close([this, done = std::move(done)]() mutable { done(restore_->Inventory()); });
+}
+
+void Node::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
+  restore_->Verify(version, std::move(done));
+}
+
+std::vector<recovery::SealedSlab> Node::Inventory() { return restore_->Inventory(); }
+
+void Node::OnDecision(const JobDecision& decision) {
+  state_.timeline_closed = false;
+  restore_->OnDecision(decision);
+  capture_->RunRules();
+}
+
+void Node::OnCommitted(Version version) {
+  capture_->OnCommitted(version);
+  capture_->RunRules();
+}
+
+void Node::OnAbandoned(Version version, const std::string& reason, Step capture_from) {
+  capture_->OnAbandoned(version, reason, capture_from);
+  capture_->RunRules();
+}
+
+void Node::OnReplicasDisagree(const std::string& what) {
+  capture_->OnReplicasDisagree(what);
+  capture_->RunRules();
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,94 @@
+// Node: the daemon's core. It admits trainers, hands their frames to the desks, and is the node's
+// side of the coordinator.
+//
+// No thread, clock, socket or global of its own: everything comes by NodeSeams, so that a whole
+// cluster runs in one process on one seed.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/channel.h"
+#include "smp/capture_desk.h"
+#include "smp/coordinator.h"
+#include "smp/node_state.h"
+#include "smp/restore_desk.h"
+#include "smp/scrubber.h"
+
+namespace unreft::smp {
+
+// Single-threaded on its executor, constructed and destroyed in a turn of it (or before it runs,
+// after it stopped).
+class Node : private Coordinator::Node {
+ public:
+  Node(NodeSeams seams, NodeOptions options);
+  ~Node() override;
+
+  // Adopts what an earlier process left. `done` runs once: ok, or why this node cannot serve
+  // (then nothing was changed).
+  void Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done);
+
+  // A connection; whoever it is says so in its first frame. Before Start is done it waits.
+  void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
+
+  // For tests and status.
+  const NodeState& state() const { return state_; }
+  NodeState& state() { return state_; }
+
+ private:
+  // A connection, and the life that it turned out to belong to.
+  struct Connection {
+    std::unique_ptr<Channel> channel;
+    PeerIdentity peer;
+    std::optional<std::pair<Rank, ProcessLife>> trainer;
+  };
+  using ConnectionIt = std::list<Connection>::iterator;
+
+  void OnStarted(absl::Status status);
+  absl::Status AdoptMemory();
+  void RemoveControlsOfTheDead();
+  void ReportSealedSlots();
+
+  void TurnAway(std::unique_ptr<Channel> channel);
+  void OnFrame(ConnectionIt connection, const Frame& frame);
+  void OnClosed(ConnectionIt connection);
+  void Refuse(ConnectionIt connection, const absl::Status& status, bool retry);
+  void OnHello(ConnectionIt connection, const Frame& frame);
+  absl::Status Admit(const Hello& hello, PeerIdentity peer);
+  absl::Status AdmitBeside(const RankSession& other, const Hello& hello);
+  void OnAdminRequest(ConnectionIt connection, const Frame& frame);
+  absl::Status Dispatch(RankSession& session, const Frame& frame);
+
+  RankSession& SessionFor(const Hello& hello);
+  void OnLifeEnded(Rank rank, ProcessLife life);
+  void EndSession(Rank rank, ProcessLife life);
+
+  // Coordinator::Node.
+  void CloseTimeline(
+      absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override;
+  void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
+  std::vector<recovery::SealedSlab> Inventory() override;
+  void OnDecision(const JobDecision& decision) override;
+  void OnCommitted(Version version) override;
+  void OnAbandoned(Version version, const std::string& reason, Step capture_from) override;
+  void OnReplicasDisagree(const std::string& what) override;
+
+  NodeState state_;
+  std::unique_ptr<CaptureDesk> capture_;
+  std::unique_ptr<RestoreDesk> restore_;
+  std::unique_ptr<Scrubber> scrubber_;
+  std::unique_ptr<SlotVerifier> admin_verifier_;
+  std::list<Connection> connections_;
+  bool started_ = false;
+  absl::AnyInvocable<void(absl::Status)> on_started_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,196 @@
+#include "smp/node_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/format.h"
+#include "base/wire.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr std::string_view kCommitKey = "commit";
+constexpr std::string_view kDecisionPrefix = "decision/";
+
+// The values of the record store (docs/formats/records.md).
+struct CommitRecord {
+  uint16_t format = 1;
+  Version version;
+  uint64_t world = 0;
+  void Fields(auto& wire) { wire(format, version.timeline, version.step, world); }
+};
+
+struct DecisionRecord {
+  uint16_t format = 1;
+  Timeline timeline;
+  Version parent;
+  void Fields(auto& wire) { wire(format, timeline, parent.timeline, parent.step); }
+};
+
+std::string DecisionKey(Timeline timeline) {
+  return fmt::format("{}{:020}", kDecisionPrefix, timeline.value);
+}
+
+}  // namespace
+
+void NodeRecord::Open(SegmentStore& segments, RecordStore& records, Random& random, Log& log,
+                      std::string segment_name, RandomId boot_id, OpenDone done) {
+  std::unique_ptr<NodeRecord> record(new NodeRecord(records, log));
+  records.Scan("", [record = std::move(record), &segments, &random, &log, boot_id,
+                    segment_name = std::move(segment_name),
+                    done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
+    if (!found.ok()) {
+      log.Error("record store: {}; going on with what the segments say", found.status().message());
+      found = std::vector<Record>{};
+    }
+    absl::Status status = record->Adopt(segments, random, segment_name, boot_id, *found);
+    if (!status.ok()) return done(status);
+    done(std::move(record));
+  });
+}
+
+absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
+                               const std::string& segment_name, RandomId boot_id,
+                               const std::vector<Record>& records) {
+  AdoptRecords(records);
+  absl::StatusOr<std::unique_ptr<Segment>> segment =
+      segments.Open(segment_name, Access::kReadWrite);
+  if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size
+    if (absl::Status status = segments.Remove(segment_name); !status.ok()) return status;
+    segment = absl::NotFoundError(segment_name);
+  }
+  const bool fresh_memory = absl::IsNotFound(segment.status());
+  if (fresh_memory) segment = segments.Create(segment_name, kNodeSegmentBytes);
+  if (!segment.ok()) return segment.status();
+  segment_ = *std::move(segment);
+  if (absl::Status status = segment_->Reserve(0, kNodeSegmentBytes); !status.ok()) return status;
+
+  if (!fresh_memory) {
+    absl::StatusOr<NodeBody> body = ReadNodeBody(segment_->bytes());
+    if (absl::IsFailedPrecondition(body.status())) return body.status();
+    if (body.ok() && body->boot_id == boot_id) {
+      body_ = *body;
+      std::vector<recovery::TimelineOrigin> origins;
+      for (const DecisionEntry& entry : std::span(body_.decision).first(body_.decisions)) {
+        origins.push_back({Timeline{entry.timeline},
+                           {Timeline{entry.parent_timeline}, Step{entry.parent_step}}});
+      }
+      chain_ = recovery::TimelineChain(std::move(origins));
+      body_.session += 1;
+      Store();
+      return absl::OkStatus();
+    }
+    log_.Error("node segment {}: {}; the slots are quarantined", segment_name,
+               body.ok() ? "of another boot" : body.status().message());
+  }
+  body_.boot_id = boot_id;
+  body_.incarnation = random.NextId();
+  body_.session = 1;
+  body_.capture_began = 1;  // unknown: the safe answer
+  Store();
+  return absl::OkStatus();
+}
+
+void NodeRecord::AdoptRecords(const std::vector<Record>& records) {
+  std::vector<recovery::TimelineOrigin> origins;
+  for (const Record& record : records) {
+    if (record.key == kCommitKey) {
+      if (auto commit = DecodeWire<CommitRecord>(record.value, record.key); commit.ok()) {
+        body_.committed_timeline = commit->version.timeline.value;
+        body_.committed_step = commit->version.step.value;
+        body_.committed_world = commit->world;
+      } else {
+        log_.Error("record store: {}", commit.status().message());
+      }
+    } else if (record.key.starts_with(kDecisionPrefix)) {
+      if (auto decision = DecodeWire<DecisionRecord>(record.value, record.key); decision.ok()) {
+        origins.push_back({decision->timeline, decision->parent});
+      } else {
+        log_.Error("record store: {}", decision.status().message());
+      }
+    }
+  }
+  chain_ = recovery::TimelineChain(std::move(origins));
+  chain_.Trim(kDecisionsKept);
+}
+
+void NodeRecord::Store() {
+  chain_.Trim(kDecisionsKept);
+  const auto origins = chain_.origins();
+  body_.decisions = static_cast<uint32_t>(origins.size());
+  for (size_t i = 0; i < origins.size(); ++i) {
+    body_.decision[i] = {origins[i].timeline.value, origins[i].parent.timeline.value,
+                         origins[i].parent.step.value};
+  }
+  WriteNodeBody(segment_->bytes(), body_);
+}
+
+Timeline NodeRecord::OpenTimeline(Version parent) {
+  const size_t kept = chain_.origins().size();
+  std::vector<RecordChange> batch;
+  if (kept == kDecisionsKept) {
+    batch.push_back({DecisionKey(chain_.origins().front().timeline), std::nullopt});
+  }
+  const Timeline opened = chain_.Open(parent);
+  body_.capture_began = 0;
+  Store();
+  batch.push_back({DecisionKey(opened), EncodeWire(DecisionRecord{1, opened, parent})});
+  Write(std::move(batch));
+  return opened;
+}
+
+void NodeRecord::SetCaptureBegan() {
+  if (body_.capture_began != 0) return;
+  body_.capture_began = 1;
+  Store();
+}
+
+void NodeRecord::SetCommitted(Version version, uint64_t world) {
+  body_.committed_timeline = version.timeline.value;
+  body_.committed_step = version.step.value;
+  body_.committed_world = world;
+  Store();
+  WriteCommit();
+}
+
+void NodeRecord::DeclareFreshStart() {
+  SetCommitted(Version{}, 0);
+  // On a timeline of its own no earlier version is a candidate any more.
+  OpenTimeline(Version{});
+}
+
+void NodeRecord::WriteCommit() {
+  // One write at a time: a slow disk must not make a queue of commits, only the newest counts.
+  if (commit_write_running_) {
+    commit_write_wanted_ = true;
+    return;
+  }
+  commit_write_running_ = true;
+  std::vector<RecordChange> batch{
+      {std::string(kCommitKey), EncodeWire(CommitRecord{1, committed(), committed_world()})}};
+  records_.Write(std::move(batch), Durability::kSynced,
+                 [this, alive = std::weak_ptr(alive_)](absl::Status status) {
+                   if (alive.expired()) return;
+                   commit_write_running_ = false;
+                   if (!status.ok()) {
+                     ++failed_writes_;
+                     log_.Warn("record of the commit: {}; a reboot of this host would not know it",
+                               status.message());
+                   }
+                   if (std::exchange(commit_write_wanted_, false)) WriteCommit();
+                 });
+}
+
+void NodeRecord::Write(std::vector<RecordChange> batch) {
+  records_.Write(std::move(batch), Durability::kSynced,
+                 [this, alive = std::weak_ptr(alive_)](absl::Status status) {
+                   if (alive.expired() || status.ok()) return;
+                   ++failed_writes_;
+                   log_.Warn("record of a decision: {}; a reboot of this host would not know it",
+                             status.message());
+                 });
+}
+
+}  // namespace unreft::smp

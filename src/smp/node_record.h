@@ -1,0 +1,81 @@
+// NodeRecord: what a node must know again after its own death: its incarnation, the timelines, the
+// newest committed version.
+//
+// Kept twice: in the node segment, written at once, which survives the daemon's death; and in the
+// record store, written behind, which survives the host's. A failing record store is counted and
+// told once; nothing waits for it (PROTOCOL rule 2).
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/node_header.h"
+#include "base/random.h"
+#include "base/record_store.h"
+#include "base/segment_store.h"
+#include "recovery/timeline.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor.
+class NodeRecord {
+ public:
+  using OpenDone = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<NodeRecord>>)>;
+
+  // Adopts the node segment named `segment_name`, or makes it; what it lacks comes from `records`.
+  // FailedPrecondition for a segment of an unknown format. `records`, `log` outlive the result.
+  static void Open(SegmentStore& segments, RecordStore& records, Random& random, Log& log,
+                   std::string segment_name, RandomId boot_id, OpenDone done);
+
+  RandomId boot_id() const { return body_.boot_id; }
+  RandomId incarnation() const { return body_.incarnation; }
+  SessionNumber session() const { return SessionNumber{body_.session}; }
+  const recovery::TimelineChain& chain() const { return chain_; }
+  // Whether a capture may have begun in the newest timeline.
+  bool capture_began() const { return body_.capture_began != 0; }
+
+  // The newest committed version and the ranks it needs; 0 ranks: nothing was ever committed, or a
+  // fresh start was declared since.
+  Version committed() const {
+    return {Timeline{body_.committed_timeline}, Step{body_.committed_step}};
+  }
+  uint64_t committed_world() const { return body_.committed_world; }
+
+  // Opens a timeline on `parent` (0:0: a fresh start) and returns it.
+  Timeline OpenTimeline(Version parent);
+  void SetCaptureBegan();
+  void SetCommitted(Version version, uint64_t world);
+  // What was committed is given up by an explicit order.
+  void DeclareFreshStart();
+
+  uint64_t failed_writes() const { return failed_writes_; }
+
+ private:
+  NodeRecord(RecordStore& records, Log& log) : records_(records), log_(log) {}
+
+  absl::Status Adopt(SegmentStore& segments, Random& random, const std::string& segment_name,
+                     RandomId boot_id, const std::vector<Record>& records);
+  void AdoptRecords(const std::vector<Record>& records);
+  void Store();
+  void Write(std::vector<RecordChange> batch);
+  void WriteCommit();
+
+  RecordStore& records_;
+  Log& log_;
+  std::unique_ptr<Segment> segment_;
+  NodeBody body_;
+  recovery::TimelineChain chain_;
+  bool commit_write_running_ = false;
+  bool commit_write_wanted_ = false;
+  uint64_t failed_writes_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late writes that we are gone
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,208 @@
+#include "smp/slot_sealer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/format.h"
+
+namespace unreft::smp {
+namespace {
+
+void ComputeBlockCrcs(SlotView view, uint64_t begin, uint64_t end) {
+  std::byte* table = view.crc_table().data();
+  for (uint64_t block = begin; block < end; ++block) {
+    const uint32_t crc = Crc32c(view.block(block));
+    std::memcpy(table + block * sizeof(crc), &crc, sizeof(crc));
+  }
+}
+
+std::span<const std::byte> CrcTable(SlotView& view, uint64_t data_bytes) {
+  const uint64_t blocks = BlockCount(data_bytes, view.geometry().block_bytes);
+  return view.crc_table().first(blocks * sizeof(uint32_t));
+}
+
+layout::SlotManifest DescribeSlot(const Slot& slot, const std::string& job) {
+  layout::SlotManifest manifest;
+  manifest.job = job;
+  manifest.version = slot.version;
+  manifest.parent = slot.parent;
+  manifest.rank = slot.owner;
+  manifest.world = slot.world;
+  manifest.attempt = slot.attempt;
+  manifest.layout_digest = slot.registration->plan.digest();
+  manifest.capture_mode = slot.registration->plan.mode();
+  manifest.block_bytes = slot.view->geometry().block_bytes;
+  manifest.data_bytes = slot.captured->data_bytes;
+  manifest.extras_bytes = slot.captured->extras_bytes;
+  const auto specs = slot.registration->table.specs();
+  const auto parts = slot.registration->plan.parts();
+  manifest.tensors.assign(specs.begin(), specs.end());
+  manifest.parts.assign(parts.begin(), parts.end());
+  return manifest;
+}
+
+// Writes the manifest region and fills in a seal, all but its own CRC.
+absl::StatusOr<SlotSeal> WriteManifest(SlotView view, const layout::SlotManifest& manifest,
+                                       Generation generation) {
+  const std::string bytes = layout::EncodeManifest(manifest);
+  if (bytes.size() > view.manifest().size()) {
+    return absl::ResourceExhaustedError(
+        fmt::format("slot {}: its manifest needs {} bytes, the region has {}",
+                    view.geometry().slot_id, bytes.size(), view.manifest().size()));
+  }
+  std::memcpy(view.manifest().data(), bytes.data(), bytes.size());
+  SlotSeal seal;
+  seal.generation = generation.value;
+  seal.timeline = manifest.version.timeline.value;
+  seal.step = manifest.version.step.value;
+  seal.layout_digest = manifest.layout_digest;
+  seal.data_bytes = manifest.data_bytes;
+  seal.extras_bytes = manifest.extras_bytes;
+  seal.manifest_bytes = bytes.size();
+  seal.extras_crc = Crc32c(view.extras().first(manifest.extras_bytes));
+  seal.manifest_crc = Crc32c(view.manifest().first(bytes.size()));
+  seal.crc_table_crc = Crc32c(CrcTable(view, manifest.data_bytes));
+  return seal;
+}
+
+absl::Status WrongCrc(const SlotView& view, std::string_view what, uint32_t needed,
+                      uint32_t found) {
+  return absl::DataLossError(fmt::format("slot {}: {} has CRC {:08x}, needed {:08x}",
+                                         view.geometry().slot_id, what, found, needed));
+}
+
+}  // namespace
+
+SlotSealer::SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint32_t task_blocks,
+                       OnDone on_done)
+    : executor_(executor),
+      pool_(pool),
+      job_(std::move(job)),
+      task_blocks_(task_blocks),
+      on_done_(std::move(on_done)) {}
+
+void SlotSealer::Publish(Slot& slot, uint64_t blocks) {
+  const uint64_t total = BlockCount(slot.registration->plan.data_bytes(),
+                                    slot.view->geometry().block_bytes);
+  slot.blocks_ready = std::max(slot.blocks_ready, std::min(blocks, total));
+  Advance(slot);
+}
+
+absl::Status SlotSealer::Complete(Slot& slot, const Captured& captured) {
+  const layout::CapturePlan& plan = slot.registration->plan;
+  if (captured.layout_digest != plan.digest() || captured.data_bytes != plan.data_bytes()) {
+    return absl::InvalidArgumentError(fmt::format(
+        "slot {}: captured layout {:016x} of {} bytes, registered {:016x} of {} bytes", slot.id,
+        captured.layout_digest, captured.data_bytes, plan.digest(), plan.data_bytes()));
+  }
+  if (captured.extras_bytes > slot.view->extras().size()) {
+    return absl::InvalidArgumentError(fmt::format("slot {}: {} bytes of extras, the region has {}",
+                                                  slot.id, captured.extras_bytes,
+                                                  slot.view->extras().size()));
+  }
+  slot.captured = captured;
+  Publish(slot, UINT64_MAX);
+  return absl::OkStatus();
+}
+
+void SlotSealer::Advance(Slot& slot) {
+  if (slot.InUseByPool() || slot.phase != SlotPhase::kCapturing || slot.abandoned) return;
+  if (slot.blocks_done < slot.blocks_ready) return StartChecksums(slot);
+  const uint64_t total = BlockCount(slot.registration->plan.data_bytes(),
+                                    slot.view->geometry().block_bytes);
+  if (slot.captured && slot.blocks_done == total) StartSeal(slot);
+}
+
+void SlotSealer::StartChecksums(Slot& slot) {
+  const uint64_t begin = slot.blocks_done;
+  const uint64_t end = std::min(slot.blocks_ready, begin + task_blocks_);
+  slot.checksum_running = true;
+  pool_.Submit(
+      [segment = slot.segment, view = *slot.view, begin, end] { ComputeBlockCrcs(view, begin, end); },
+      executor_, [this, alive = std::weak_ptr(alive_), slot = &slot, end] {
+        if (alive.expired()) return;
+        slot->checksum_running = false;
+        slot->blocks_done = end;
+        if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
+        Advance(*slot);
+      });
+}
+
+void SlotSealer::StartSeal(Slot& slot) {
+  struct Work {
+    layout::SlotManifest manifest;
+    absl::StatusOr<SlotSeal> seal = SlotSeal{};
+  };
+  auto work = std::make_shared<Work>();  // passes from the pool's thread to the executor's
+  work->manifest = DescribeSlot(slot, job_);
+  slot.sealing = true;
+  pool_.Submit(
+      [segment = slot.segment, view = *slot.view, generation = slot.generation, work] {
+        work->seal = WriteManifest(view, work->manifest, generation);
+      },
+      executor_, [this, alive = std::weak_ptr(alive_), slot = &slot, work] {
+        if (alive.expired()) return;
+        slot->sealing = false;
+        if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
+        Finish(*slot, std::move(work->manifest), work->seal.status(), work->seal.value_or(SlotSeal{}));
+      });
+}
+
+void SlotSealer::Finish(Slot& slot, layout::SlotManifest manifest, absl::Status status,
+                        SlotSeal seal) {
+  if (status.ok()) {
+    SetBodyCrc(seal);
+    slot.view->header().seal = seal;
+    slot.view->set_state(slot.generation, SlotState::kSealed);
+    slot.phase = SlotPhase::kSealed;
+    slot.manifest = std::make_shared<const layout::SlotManifest>(std::move(manifest));
+  }
+  on_done_(slot, std::move(status));
+}
+
+absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view) {
+  absl::StatusOr<SlotSeal> seal = view.CheckedSeal();
+  if (!seal.ok()) return seal.status();
+  const auto bytes = view.manifest().first(seal->manifest_bytes);
+  if (const uint32_t crc = Crc32c(bytes); crc != seal->manifest_crc) {
+    return WrongCrc(view, "manifest", seal->manifest_crc, crc);
+  }
+  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(
+      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  if (!manifest.ok()) return manifest;
+  const Version sealed{Timeline{seal->timeline}, Step{seal->step}};
+  if (manifest->version != sealed || manifest->data_bytes != seal->data_bytes ||
+      manifest->block_bytes != view.geometry().block_bytes) {
+    return absl::DataLossError(fmt::format("slot {}: manifest of version {}, seal of version {}",
+                                           view.geometry().slot_id, manifest->version, sealed));
+  }
+  return manifest;
+}
+
+absl::Status VerifySlot(SlotView view) {
+  absl::StatusOr<layout::SlotManifest> manifest = ReadManifest(view);
+  if (!manifest.ok()) return manifest.status();
+  const SlotSeal seal = *view.CheckedSeal();
+  if (const uint32_t crc = Crc32c(view.extras().first(seal.extras_bytes)); crc != seal.extras_crc) {
+    return WrongCrc(view, "extras", seal.extras_crc, crc);
+  }
+  const auto table = CrcTable(view, seal.data_bytes);
+  if (const uint32_t crc = Crc32c(table); crc != seal.crc_table_crc) {
+    return WrongCrc(view, "CRC table", seal.crc_table_crc, crc);
+  }
+  for (uint64_t block = 0; block < table.size() / sizeof(uint32_t); ++block) {
+    uint32_t needed = 0;
+    std::memcpy(&needed, table.data() + block * sizeof(needed), sizeof(needed));
+    if (const uint32_t crc = Crc32c(view.block(block)); crc != needed) {
+      return WrongCrc(view, fmt::format("block {}", block), needed, crc);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace unreft::smp

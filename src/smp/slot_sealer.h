@@ -1,0 +1,57 @@
+// SlotSealer: from published bytes to a sealed slot.
+//
+// Computes each block's CRC once, as soon as the trainer has published it, and when the last byte is
+// there writes manifest, seal and state word, in this order, so that a death at any point leaves the
+// slot capturing. The CRC table, the manifest and the seal are written here and nowhere else.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <memory>
+#include <string>
+
+#include "base/executor.h"
+#include "base/work_pool.h"
+#include "smp/slot.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor; the CRCs run on the work pool.
+class SlotSealer {
+ public:
+  // `on_done(slot, status)`: the slot is sealed (ok), was abandoned while a task ran (Aborted; free
+  // it now), or cannot be sealed.
+  using OnDone = absl::AnyInvocable<void(Slot&, absl::Status)>;
+
+  SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint32_t task_blocks,
+             OnDone on_done);
+
+  // The first `blocks` blocks are in place.
+  void Publish(Slot& slot, uint64_t blocks);
+
+  // All bytes are in place. InvalidArgument when the numbers do not fit the slot or its registration.
+  absl::Status Complete(Slot& slot, const Captured& captured);
+
+ private:
+  void Advance(Slot& slot);
+  void StartChecksums(Slot& slot);
+  void StartSeal(Slot& slot);
+  void Finish(Slot& slot, layout::SlotManifest manifest, absl::Status status, SlotSeal seal);
+
+  Executor& executor_;
+  WorkPool& pool_;
+  std::string job_;
+  uint32_t task_blocks_;
+  OnDone on_done_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+};
+
+// Reads everything that a sealed slot holds again: every block, extras, manifest, CRC table. DataLoss
+// naming the slot, the block and both CRCs. Thread-safe on a sealed slot: reads only.
+absl::Status VerifySlot(SlotView view);
+
+// The manifest of a sealed slot, checked against its CRC and its seal.
+absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view);
+
+}  // namespace unreft::smp

@@ -1,0 +1,418 @@
+#include "smp/slot_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/format.h"
+#include "smp/slot_sealer.h"
+
+namespace unreft::smp {
+namespace {
+
+bool IsUnwritten(std::span<const std::byte> bytes) {
+  const auto head = bytes.first(std::min<size_t>(bytes.size(), kSegmentPage));
+  return std::all_of(head.begin(), head.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
+std::string MemoryBudget::Describe() const {
+  return fmt::format("{} bytes of slots needed, {} held now, {} allowed by {}", needed, existing,
+                     allowed, limit);
+}
+
+SlotStore::SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id,
+                     RandomId incarnation, absl::AnyInvocable<void(Slot&)> on_change)
+    : seams_(seams),
+      options_(options),
+      prefix_(SegmentPrefix(options.job, options.node.value)),
+      boot_id_(boot_id),
+      incarnation_(incarnation),
+      on_change_(std::move(on_change)) {}
+
+SlotStore::~SlotStore() {
+  for (auto& [id, slot] : slots_) seams_.processes.Unwatch(slot->writer_watch);
+}
+
+// --- adoption ---
+
+absl::Status SlotStore::Adopt() {
+  absl::StatusOr<std::vector<SegmentInfo>> segments = seams_.segments.List(prefix_ + "slot");
+  if (!segments.ok()) return segments.status();
+  for (const SegmentInfo& info : *segments) {
+    if (absl::Status status = AdoptSegment(info); !status.ok()) return status;
+  }
+  PopulateNext();
+  return absl::OkStatus();
+}
+
+absl::Status SlotStore::AdoptSegment(const SegmentInfo& info) {
+  absl::StatusOr<std::unique_ptr<Segment>> segment =
+      seams_.segments.Open(info.name, Access::kReadWrite);
+  const bool is_empty = absl::IsOutOfRange(segment.status());
+  if (!segment.ok() && !is_empty) return segment.status();
+  if (is_empty || IsUnwritten((*segment)->bytes())) {
+    // Its maker died before it wrote the header: it never held anything.
+    return seams_.segments.Remove(info.name);
+  }
+  auto slot = std::make_unique<Slot>();
+  // The name holds the id, so that even a slot with a corrupt header keeps its id from being reused.
+  slot->id = SlotId{std::strtoull(info.name.c_str() + prefix_.size() + 4, nullptr, 10)};
+  slot->segment_name = info.name;
+  slot->segment = *std::move(segment);
+  absl::StatusOr<SlotView> view = SlotView::Check(slot->segment->bytes());
+  if (absl::IsFailedPrecondition(view.status())) {
+    return absl::FailedPreconditionError(
+        fmt::format("segment {}: {}", info.name, view.status().message()));
+  }
+  Slot& adopted = *slot;
+  slots_[adopted.id] = std::move(slot);
+  if (!view.ok()) {
+    Quarantine(adopted, std::string(view.status().message()));
+  } else if (view->geometry().boot_id != boot_id_ ||
+             view->geometry().incarnation != incarnation_) {
+    Quarantine(adopted, fmt::format("slot {}: of another incarnation of this node", adopted.id));
+  } else {
+    adopted.view = *view;
+    AdoptContent(adopted);
+  }
+  return absl::OkStatus();
+}
+
+void SlotStore::AdoptContent(Slot& slot) {
+  const SlotStateWord word = slot.view->state();
+  slot.generation = word.generation;
+  if (word.state == SlotState::kEmpty) {
+    // Its pages may be reserved in part only: populating goes through them again, which is quick
+    // where they are there. A slot that was never granted does not say whose it is.
+    absl::StatusOr<SlotClaim> last_claim = slot.view->CheckedClaim();
+    if (!last_claim.ok()) return Remove(slot);
+    slot.owner = Rank{last_claim->rank};
+    slot.phase = SlotPhase::kPopulating;
+    return;
+  }
+  absl::StatusOr<SlotClaim> claim = slot.view->CheckedClaim();
+  if (!claim.ok()) return Quarantine(slot, std::string(claim.status().message()));
+  slot.owner = Rank{claim->rank};
+  slot.populated_bytes = SlotSegmentBytes(slot.view->geometry());
+  slot.writer = {claim->pid, claim->start_time};
+  slot.world = claim->world;
+  slot.attempt = Attempt{claim->attempt};
+  slot.version.timeline = Timeline{claim->timeline};
+  switch (word.state) {
+    case SlotState::kSealed: return AdoptSealed(slot);
+    case SlotState::kCapturing:
+    case SlotState::kAbandoned:
+      slot.phase = word.state == SlotState::kCapturing ? SlotPhase::kCapturing
+                                                       : SlotPhase::kDraining;
+      return WatchWriter(slot);
+    default:
+      return Quarantine(slot, fmt::format("slot {}: unknown state {}", slot.id,
+                                          static_cast<int>(word.state)));
+  }
+}
+
+void SlotStore::AdoptSealed(Slot& slot) {
+  absl::StatusOr<layout::SlotManifest> manifest = ReadManifest(*slot.view);
+  if (!manifest.ok()) return Quarantine(slot, std::string(manifest.status().message()));
+  slot.phase = SlotPhase::kSealed;
+  slot.version = manifest->version;
+  slot.parent = manifest->parent;
+  slot.world = manifest->world;
+  slot.manifest = std::make_shared<const layout::SlotManifest>(*std::move(manifest));
+}
+
+// --- providing ---
+
+uint64_t SlotStore::SegmentBytes(const SlotNeeds& needs) const {
+  return SlotSegmentBytes(MakeSlotGeometry(SlotId{0}, options_.block_bytes, needs.manifest_bytes,
+                                           needs.extras_bytes, needs.data_bytes));
+}
+
+bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
+  if (!slot.view) return false;
+  const SlotGeometry& geometry = slot.view->geometry();
+  return geometry.block_bytes == options_.block_bytes &&
+         geometry.data_capacity >= needs.data_bytes &&
+         geometry.extras_capacity >= needs.extras_bytes &&
+         geometry.manifest_capacity >= needs.manifest_bytes;
+}
+
+absl::StatusOr<MemoryBudget> SlotStore::Budget(Rank rank, const SlotNeeds& needs) {
+  absl::StatusOr<MemoryCapacity> capacity = seams_.segments.Capacity();
+  if (!capacity.ok()) return capacity.status();
+  MemoryBudget budget;
+  uint64_t fitting = 0;
+  for (const auto& [id, slot] : slots_) {
+    budget.existing += slot->bytes();
+    fitting += slot->owner == rank && slot->phase != SlotPhase::kQuarantined && Fits(*slot, needs);
+  }
+  const uint64_t missing =
+      options_.slots_per_rank - std::min<uint64_t>(fitting, options_.slots_per_rank);
+  budget.needed = budget.existing + missing * SegmentBytes(needs);
+  // Pages of slots that are not populated yet are still part of what the host calls free.
+  uint64_t unpopulated = 0;
+  for (const auto& [id, slot] : slots_) unpopulated += slot->bytes() - slot->populated_bytes;
+  const auto allow = [&](uint64_t free_bytes, const char* limit) {
+    const uint64_t spare = free_bytes - std::min(free_bytes, unpopulated);
+    const uint64_t allowed = spare > UINT64_MAX - budget.existing ? UINT64_MAX : budget.existing + spare;
+    if (!budget.limit.empty() && allowed >= budget.allowed) return;
+    budget.allowed = allowed;
+    budget.limit = limit;
+  };
+  allow(capacity->segments_free, "free space of /dev/shm");
+  allow(capacity->ram_available, "available memory");
+  if (options_.memory_bytes_max != 0 && options_.memory_bytes_max < budget.allowed) {
+    budget.allowed = options_.memory_bytes_max;
+    budget.limit = "memory_bytes_max";
+  }
+  return budget;
+}
+
+absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
+  absl::StatusOr<MemoryBudget> budget = Budget(rank, needs);
+  if (!budget.ok()) return budget.status();
+  if (budget->needed > budget->allowed) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "rank {}: {} slots of {} bytes do not fit: {}; capture less per rank (more replicas or "
+        "ranks share the state), use fewer slots, or give the node more memory",
+        rank, options_.slots_per_rank, SegmentBytes(needs), budget->Describe()));
+  }
+  needs_[rank] = needs;
+  provision_status_[rank] = absl::OkStatus();
+  uint64_t fitting = 0;
+  for (Slot* slot : OfRank(rank)) {
+    if (slot->phase == SlotPhase::kQuarantined) continue;
+    if (Fits(*slot, needs)) {
+      ++fitting;
+    } else if (slot->phase == SlotPhase::kFree) {
+      Remove(*slot);
+    }
+  }
+  for (; fitting < options_.slots_per_rank; ++fitting) {
+    if (absl::Status status = MakeSlot(rank, needs); !status.ok()) return status;
+  }
+  PopulateNext();
+  return absl::OkStatus();
+}
+
+SlotId SlotStore::UnusedId() const {
+  uint64_t id = 0;
+  while (slots_.contains(SlotId{id})) ++id;
+  return SlotId{id};
+}
+
+absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
+  const SlotId id = UnusedId();
+  if (id.value > 0xffff) return absl::ResourceExhaustedError("no slot number is left of 65536");
+  SlotGeometry geometry = MakeSlotGeometry(id, options_.block_bytes, needs.manifest_bytes,
+                                           needs.extras_bytes, needs.data_bytes);
+  geometry.boot_id = boot_id_;
+  geometry.incarnation = incarnation_;
+  const std::string name = fmt::format("{}slot{}", prefix_, id);
+  absl::StatusOr<std::unique_ptr<Segment>> segment =
+      seams_.segments.Create(name, SlotSegmentBytes(geometry));
+  if (!segment.ok()) return segment.status();
+  if (absl::Status status = (*segment)->Reserve(0, kSegmentPage); !status.ok()) {
+    (void)seams_.segments.Remove(name);
+    return status;
+  }
+  auto slot = std::make_unique<Slot>();
+  slot->id = id;
+  slot->segment_name = name;
+  slot->owner = rank;
+  slot->segment = *std::move(segment);
+  slot->view = FormatSlot(slot->segment->bytes(), geometry);
+  slots_[id] = std::move(slot);
+  return absl::OkStatus();
+}
+
+void SlotStore::PopulateNext() {
+  if (populating_) return;
+  for (auto& [id, slot] : slots_) {
+    if (slot->phase != SlotPhase::kPopulating) continue;
+    populating_ = true;
+    const uint64_t begin = slot->populated_bytes;
+    const uint64_t length = std::min(options_.populate_chunk_bytes, slot->bytes() - begin);
+    auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
+    seams_.pool.Submit(
+        [segment = slot->segment, begin, length, status] { *status = segment->Reserve(begin, length); },
+        seams_.executor, [this, alive = std::weak_ptr(alive_), id = id, length, status] {
+          if (alive.expired()) return;
+          populating_ = false;
+          if (Slot* populated = Find(id)) Populated(*populated, length, *status);
+          PopulateNext();
+        });
+    return;
+  }
+}
+
+void SlotStore::Populated(Slot& slot, uint64_t bytes, const absl::Status& status) {
+  if (!status.ok()) {
+    seams_.log.Error("slot {} of rank {}: {}", slot.id, slot.owner, status.message());
+    provision_status_[slot.owner] = status;
+    Remove(slot);
+    return;
+  }
+  slot.populated_bytes += bytes;
+  if (slot.populated_bytes < slot.bytes()) return;
+  slot.phase = SlotPhase::kFree;
+  on_change_(slot);
+}
+
+// --- granting, freeing ---
+
+Slot* SlotStore::Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt attempt,
+                       Timeline timeline) {
+  const auto needs = needs_.find(rank);
+  if (needs == needs_.end()) return nullptr;
+  for (Slot* slot : OfRank(rank)) {
+    if (slot->phase != SlotPhase::kFree || !Fits(*slot, needs->second)) continue;
+    slot->generation = Generation{slot->generation.value + 1};
+    SlotClaim claim;
+    claim.generation = slot->generation.value;
+    claim.rank = rank.value;
+    claim.world = world;
+    claim.pid = writer.pid;
+    claim.start_time = writer.start_time;
+    claim.attempt = attempt.value;
+    claim.timeline = timeline.value;
+    SetBodyCrc(claim);
+    slot->view->header().claim = claim;
+    slot->view->set_state(slot->generation, SlotState::kCapturing);
+    slot->phase = SlotPhase::kGranted;
+    slot->writer = writer;
+    slot->world = world;
+    slot->attempt = attempt;
+    slot->version = Version{timeline, Step{0}};
+    return slot;
+  }
+  return nullptr;
+}
+
+void SlotStore::WatchWriter(Slot& slot) {
+  seams_.processes.Unwatch(slot.writer_watch);
+  slot.writer_watch = seams_.processes.Watch(
+      slot.writer, [this, id = slot.id, generation = slot.generation] {
+        Slot* ended = Find(id, generation);
+        if (ended == nullptr) return;
+        ended->writer_watch = WatchId::kNone;
+        const bool complete = ended->captured.has_value() && !ended->abandoned;
+        const bool writing =
+            ended->phase == SlotPhase::kCapturing || ended->phase == SlotPhase::kDraining;
+        if (writing && !complete) Abandon(*ended, true);
+      });
+}
+
+void SlotStore::Free(Slot& slot) {
+  UNREFT_CHECK(!slot.InUseByPool(), "slot {} is in use", slot.id);
+  seams_.processes.Unwatch(slot.writer_watch);
+  slot.writer_watch = WatchId::kNone;
+  slot.view->set_state(slot.generation, SlotState::kEmpty);
+  slot.phase = SlotPhase::kFree;
+  slot.registration.reset();
+  slot.manifest.reset();
+  slot.captured.reset();
+  slot.blocks_ready = slot.blocks_done = 0;
+  slot.abandoned = false;
+  slot.problem.clear();
+  slot.reusable = false;
+  slot.version = Version{};
+  const auto needs = needs_.find(slot.owner);
+  if (needs != needs_.end() && !Fits(slot, needs->second)) ScheduleRemove(slot.id);
+}
+
+void SlotStore::Abandon(Slot& slot, bool writer_done) {
+  if (slot.phase != SlotPhase::kCapturing && slot.phase != SlotPhase::kDraining) return;
+  slot.abandoned = true;
+  slot.view->set_state(slot.generation, SlotState::kAbandoned);
+  if (!writer_done && !slot.captured) {
+    slot.phase = SlotPhase::kDraining;
+    if (slot.writer_watch == WatchId::kNone) WatchWriter(slot);
+    return;
+  }
+  slot.phase = SlotPhase::kDraining;
+  if (slot.InUseByPool()) return;  // freed when its task ends
+  Free(slot);
+  on_change_(slot);
+}
+
+void SlotStore::Quarantine(Slot& slot, std::string problem) {
+  seams_.log.Error("segment {} is quarantined: {}", slot.segment_name, problem);
+  seams_.processes.Unwatch(slot.writer_watch);
+  slot.writer_watch = WatchId::kNone;
+  slot.phase = SlotPhase::kQuarantined;
+  slot.problem = std::move(problem);
+  ++quarantined_;
+}
+
+void SlotStore::ScheduleRemove(SlotId id) {
+  // Not at once: whoever freed the slot still looks at it.
+  seams_.executor.Post([this, alive = std::weak_ptr(alive_), id] {
+    if (alive.expired()) return;
+    Slot* slot = Find(id);
+    if (slot != nullptr && slot->phase == SlotPhase::kFree) Remove(*slot);
+  });
+}
+
+void SlotStore::Remove(Slot& slot) {
+  seams_.processes.Unwatch(slot.writer_watch);
+  if (absl::Status status = seams_.segments.Remove(slot.segment_name); !status.ok()) {
+    seams_.log.Warn("segment {}: {}", slot.segment_name, status.message());
+  }
+  slots_.erase(slot.id);
+}
+
+// --- looking ---
+
+Slot* SlotStore::Find(SlotId id) {
+  const auto it = slots_.find(id);
+  return it == slots_.end() ? nullptr : it->second.get();
+}
+
+Slot* SlotStore::Find(SlotId id, Generation generation) {
+  Slot* slot = Find(id);
+  return slot != nullptr && slot->generation == generation ? slot : nullptr;
+}
+
+std::vector<Slot*> SlotStore::All() {
+  std::vector<Slot*> all;
+  for (auto& [id, slot] : slots_) all.push_back(slot.get());
+  return all;
+}
+
+std::vector<Slot*> SlotStore::OfRank(Rank rank) {
+  std::vector<Slot*> slots = All();
+  std::erase_if(slots, [&](Slot* slot) { return slot->owner != rank || !slot->view; });
+  return slots;
+}
+
+std::vector<Slot*> SlotStore::Sealed(Version version) {
+  std::vector<Slot*> slots = All();
+  std::erase_if(slots, [&](Slot* slot) {
+    return slot->phase != SlotPhase::kSealed || slot->version != version;
+  });
+  return slots;
+}
+
+bool SlotStore::HasUnpopulated(Rank rank) {
+  for (Slot* slot : OfRank(rank)) {
+    if (slot->phase == SlotPhase::kPopulating) return true;
+  }
+  return false;
+}
+
+absl::Status SlotStore::ProvisionStatus(Rank rank) {
+  const auto it = provision_status_.find(rank);
+  return it == provision_status_.end() ? absl::OkStatus() : it->second;
+}
+
+uint64_t SlotStore::bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, slot] : slots_) bytes += slot->bytes();
+  return bytes;
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,126 @@
+// SlotStore: the slot segments of a node, and who may write which.
+//
+// It makes and populates them, adopts what an earlier daemon process left, gives each to one writer
+// life at a time (PROTOCOL rule 5), and quarantines what does not verify. It decides nothing about
+// versions: the node tells it what to grant, free and keep.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/log.h"
+#include "base/process_watcher.h"
+#include "base/segment_store.h"
+#include "base/work_pool.h"
+#include "smp/node_options.h"
+#include "smp/slot.h"
+
+namespace unreft::smp {
+
+// What a slot of a rank must be able to hold, in bytes.
+struct SlotNeeds {
+  uint64_t data_bytes = 0;
+  uint64_t extras_bytes = 0;
+  uint64_t manifest_bytes = 0;
+};
+
+// The memory that a node's ranks take, against what there is.
+struct MemoryBudget {
+  uint64_t needed = 0;   // of all slots, those that exist included
+  uint64_t existing = 0;
+  uint64_t allowed = 0;  // existing + what may be added
+  std::string limit;     // the name of the limit that `allowed` comes from
+  std::string Describe() const;
+};
+
+// Single-threaded on the node's executor; Reserve runs on the work pool.
+class SlotStore {
+ public:
+  struct Seams {
+    Executor& executor;
+    WorkPool& pool;
+    SegmentStore& segments;
+    ProcessWatcher& processes;
+    Log& log;
+  };
+
+  // `on_change(slot)`: a slot became free, drained or quarantined by itself, in a turn of its own.
+  SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id, RandomId incarnation,
+            absl::AnyInvocable<void(Slot&)> on_change);
+  ~SlotStore();
+
+  // Takes over every slot segment that exists. A slot that was being captured goes on if its writer
+  // lives (it waits for the session to say what became of it). FailedPrecondition when a segment is
+  // of a format that this daemon does not know: nothing is touched.
+  absl::Status Adopt();
+
+  // What `needs` of one rank would take together with all other ranks' slots.
+  absl::StatusOr<MemoryBudget> Budget(Rank rank, const SlotNeeds& needs);
+
+  // Makes the slots that the rank lacks, and forgets free ones that are too small. They populate in
+  // the background. ResourceExhausted, with the numbers and advice, when the budget does not allow.
+  absl::Status Provide(Rank rank, const SlotNeeds& needs);
+
+  // A free slot of the rank that fits its needs, claimed for this writer in a new generation; null
+  // when there is none.
+  Slot* Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt attempt, Timeline timeline);
+
+  // The trainer did not take the offer, or the slot's content is of no use any more and nobody
+  // writes to it: back to free (or removed, when it is too small by now).
+  void Free(Slot& slot);
+
+  // The version is given up. The slot is freed when its writer cannot write any more: it says so
+  // (`writer_done`), or its life has ended.
+  void Abandon(Slot& slot, bool writer_done);
+
+  void Quarantine(Slot& slot, std::string problem);
+
+  // Any slot, null when there is none of that id (and generation).
+  Slot* Find(SlotId id);
+  Slot* Find(SlotId id, Generation generation);
+  std::vector<Slot*> OfRank(Rank rank);
+  std::vector<Slot*> All();
+  std::vector<Slot*> Sealed(Version version);
+
+  bool HasUnpopulated(Rank rank);
+  // Why the rank's slots could not be populated; ok when nothing failed.
+  absl::Status ProvisionStatus(Rank rank);
+  uint64_t bytes() const;
+  uint64_t quarantined() const { return quarantined_; }  // ever, by this process
+
+ private:
+  absl::Status AdoptSegment(const SegmentInfo& info);
+  void AdoptContent(Slot& slot);
+  void AdoptSealed(Slot& slot);
+  void WatchWriter(Slot& slot);
+  absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
+  bool Fits(const Slot& slot, const SlotNeeds& needs) const;
+  void PopulateNext();
+  void Populated(Slot& slot, uint64_t bytes, const absl::Status& status);
+  void Remove(Slot& slot);
+  void ScheduleRemove(SlotId id);
+  SlotId UnusedId() const;
+  uint64_t SegmentBytes(const SlotNeeds& needs) const;
+
+  Seams seams_;
+  const NodeOptions& options_;
+  std::string prefix_;
+  RandomId boot_id_;
+  RandomId incarnation_;
+  absl::AnyInvocable<void(Slot&)> on_change_;
+  std::map<SlotId, std::unique_ptr<Slot>> slots_;
+  std::map<Rank, SlotNeeds> needs_;
+  std::map<Rank, absl::Status> provision_status_;
+  bool populating_ = false;
+  uint64_t quarantined_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,35 @@
+// SlotVerifier: reads sealed slots again on the work pool.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/work_pool.h"
+#include "smp/slot_store.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor.
+class SlotVerifier {
+ public:
+  SlotVerifier(Executor& executor, WorkPool& pool, SlotStore& slots);
+
+  // Reads every given slot that is sealed; those that do not verify are quarantined (a slot that
+  // was reused meanwhile is left alone). `done` gets the first failure.
+  void Verify(const std::vector<Slot*>& slots, absl::AnyInvocable<void(absl::Status)> done);
+
+ private:
+  struct Run;
+  void Finish(Run& run, SlotId id, Generation generation, const absl::Status& status);
+
+  Executor& executor_;
+  WorkPool& pool_;
+  SlotStore& slots_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+};
+
+}  // namespace unreft::smp
