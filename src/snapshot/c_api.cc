@@ -1,0 +1,439 @@
+// The C ABI (unreft/c.h) over snapshot::Client: checks what comes in, and lets nothing be thrown.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "snapshot/client.h"
+#include "snapshot/environment.h"
+#include "unreft/c.h"
+
+namespace unreft::snapshot {
+namespace {
+
+constexpr size_t kTensorsMax = 1 << 24;
+constexpr int32_t kDimsMax = 16;
+
+thread_local std::string last_error;  // of the calling thread, see convention 1
+
+// The process that has clients open, and how many: how a forked child knows itself. The only state
+// of the process.
+std::atomic<pid_t> owner_pid{0};
+std::atomic<int64_t> clients_open{0};
+
+bool Forked() {
+  return clients_open.load() > 0 && owner_pid.load() != getpid();
+}
+
+int Fail(const absl::Status& status) {
+  last_error = std::string(status.message());
+  return static_cast<int>(status.code());
+}
+
+int Done(const absl::Status& status) { return status.ok() ? UNREFT_OK : Fail(status); }
+
+// The border: runs `body`, which returns a Status, in this process only.
+template <typename Body>
+int Border(Body body) {
+  try {
+    if (Forked()) {
+      last_error = "this is a forked child of the process that opened the client";
+      return UNREFT_FORKED;
+    }
+    return Done(body());
+  } catch (const std::bad_alloc&) {
+    return UNREFT_RESOURCE_EXHAUSTED;  // the message would need memory
+  } catch (const std::exception& error) {
+    return Fail(absl::InternalError(error.what()));
+  } catch (...) {
+    return Fail(absl::InternalError("an unknown exception"));
+  }
+}
+
+absl::Status MissingArgument(const char* what) {
+  return absl::InvalidArgumentError(fmt::format("{} is NULL", what));
+}
+
+// Callers compiled with an older header give shorter structs, with a newer one longer ones.
+template <typename Struct>
+absl::Status CheckStruct(const Struct* value, size_t bytes_min, const char* what) {
+  if (value == nullptr) return MissingArgument(what);
+  if (value->struct_bytes >= bytes_min && value->struct_bytes <= size_t{1} << 16) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{}: needed struct_bytes of {} or more, found {} (call its _init)", what,
+                  bytes_min, value->struct_bytes));
+}
+
+// Writes as much of `from` as the caller's struct has room for.
+template <typename Struct>
+void Fill(Struct* to, Struct from) {
+  from.struct_bytes = to->struct_bytes;
+  std::memcpy(to, &from, std::min(to->struct_bytes, sizeof(Struct)));
+}
+
+// --- Options ---
+
+absl::StatusOr<int64_t> Choose(int64_t given, const char* what,
+                               std::initializer_list<const char*> names, int64_t otherwise) {
+  if (given == -1) return EnvironmentNumber(names, otherwise);
+  if (given >= 0) return given;
+  return absl::InvalidArgumentError(fmt::format("{}: needed 0 or more, found {}", what, given));
+}
+
+absl::StatusOr<ClientIdentity> ToIdentity(const unreft_open_options& options) {
+  ClientIdentity identity;
+  identity.socket =
+      options.socket != nullptr ? options.socket : EnvironmentText({"UNREFT_SOCKET"}, "");
+  if (identity.socket.empty()) {
+    return absl::InvalidArgumentError("no socket of a daemon: neither given nor in UNREFT_SOCKET");
+  }
+  identity.job = options.job != nullptr ? options.job : EnvironmentText({"UNREFT_JOB"}, "default");
+  if (absl::Status status = CheckJobName(identity.job); !status.ok()) return status;
+  absl::StatusOr<int64_t> rank = Choose(options.rank, "rank", {"RANK"}, 0);
+  absl::StatusOr<int64_t> world = Choose(options.world, "world", {"WORLD_SIZE"}, 1);
+  absl::StatusOr<int64_t> attempt =
+      Choose(options.attempt, "attempt", {"UNREFT_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"}, 0);
+  for (const auto* number : {&rank, &world, &attempt}) {
+    if (!number->ok()) return number->status();
+  }
+  if (*rank >= *world) {
+    return absl::InvalidArgumentError(
+        fmt::format("rank {}: needed one below the world's {} ranks", *rank, *world));
+  }
+  identity.rank.value = static_cast<uint64_t>(*rank);
+  identity.world = static_cast<uint64_t>(*world);
+  identity.attempt.value = static_cast<uint64_t>(*attempt);
+  return identity;
+}
+
+// About 30 years, so that no sum of durations overflows.
+constexpr int64_t kTimeoutMaxMs = int64_t{1} << 40;
+
+absl::StatusOr<Duration> ToDuration(int64_t ms, const char* what) {
+  if (ms >= 0 && ms <= kTimeoutMaxMs) return std::chrono::milliseconds(ms);
+  return absl::InvalidArgumentError(
+      fmt::format("{}: needed 0 to {} ms, found {}", what, kTimeoutMaxMs, ms));
+}
+
+absl::StatusOr<ClientOptions> ToOptions(const unreft_open_options& given) {
+  absl::StatusOr<Duration> connect = ToDuration(given.connect_timeout_ms, "connect_timeout_ms");
+  absl::StatusOr<Duration> restore = ToDuration(given.restore_timeout_ms, "restore_timeout_ms");
+  absl::StatusOr<Duration> fence = ToDuration(given.fence_timeout_ms, "fence_timeout_ms");
+  for (const auto* timeout : {&connect, &restore, &fence}) {
+    if (!timeout->ok()) return timeout->status();
+  }
+  ClientOptions options;
+  options.connect_timeout = *connect;
+  options.restore_timeout = *restore;
+  options.capture.fence_timeout = *fence;
+  return options;
+}
+
+// --- Tensors ---
+
+absl::Status CheckTensor(const unreft_tensor& tensor, size_t index) {
+  if (tensor.name == nullptr) return MissingArgument(fmt::format("tensor {}: name", index).c_str());
+  if (tensor.dims < 0 || tensor.dims > kDimsMax) {
+    return absl::InvalidArgumentError(fmt::format("tensor {}: needed 0 to {} dimensions, found {}",
+                                                  tensor.name, kDimsMax, tensor.dims));
+  }
+  if (tensor.dtype < 1 || tensor.dtype > UINT8_MAX) {
+    return absl::InvalidArgumentError(
+        fmt::format("tensor {}: dtype {} is not known", tensor.name, tensor.dtype));
+  }
+  const bool shaped = tensor.global_shape != nullptr && tensor.offset != nullptr &&
+                      tensor.extent != nullptr;
+  if (tensor.dims > 0 && !shaped) {
+    return absl::InvalidArgumentError(
+        fmt::format("tensor {}: global_shape, offset or extent is NULL", tensor.name));
+  }
+  if (tensor.data == nullptr) {
+    return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensor.name));
+  }
+  if (tensor.device_kind != UNREFT_CPU) {
+    return absl::InvalidArgumentError(
+        fmt::format("tensor {}: needed device kind {} (CPU), found {}; this build captures host "
+                    "memory only",
+                    tensor.name, static_cast<int>(UNREFT_CPU), tensor.device_kind));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint64_t> ToVector(const uint64_t* values, int32_t count) {
+  return count == 0 ? std::vector<uint64_t>() : std::vector<uint64_t>(values, values + count);
+}
+
+BoundTensor ToBound(const unreft_tensor& tensor) {
+  return {.spec = {.name = tensor.name,
+                   .dtype = static_cast<Dtype>(tensor.dtype),
+                   .global_shape = ToVector(tensor.global_shape, tensor.dims),
+                   .offset = ToVector(tensor.offset, tensor.dims),
+                   .extent = ToVector(tensor.extent, tensor.dims),
+                   .replica_index = tensor.replica_index,
+                   .replica_count = tensor.replica_count,
+                   .is_volatile = tensor.is_volatile != 0},
+          .data = static_cast<std::byte*>(tensor.data)};
+}
+
+// The elements of the array lie as far apart as the caller's header says a struct is long.
+absl::StatusOr<std::vector<BoundTensor>> ToTensors(const unreft_tensor* tensors, size_t count) {
+  if (count > kTensorsMax) {
+    return absl::InvalidArgumentError(fmt::format("{} tensors, {} at most", count, kTensorsMax));
+  }
+  if (count > 0 && tensors == nullptr) return MissingArgument("tensors");
+  std::vector<BoundTensor> bound;
+  bound.reserve(count);
+  const auto* at = reinterpret_cast<const std::byte*>(tensors);
+  for (size_t i = 0; i < count; ++i) {
+    const auto* given = reinterpret_cast<const unreft_tensor*>(at);
+    absl::Status status = CheckStruct(given, sizeof(unreft_tensor), "tensor");
+    if (status.ok() && given->struct_bytes != tensors->struct_bytes) {
+      status = absl::InvalidArgumentError(
+          fmt::format("tensor {}: needed struct_bytes of {} as in the first, found {}", i,
+                      tensors->struct_bytes, given->struct_bytes));
+    }
+    if (status.ok()) status = CheckTensor(*given, i);
+    if (!status.ok()) return status;
+    bound.push_back(ToBound(*given));
+    at += tensors->struct_bytes;
+  }
+  return bound;
+}
+
+}  // namespace
+}  // namespace unreft::snapshot
+
+// What the caller holds: the client, and what was handed out of it.
+struct unreft_client {
+  std::unique_ptr<unreft::snapshot::Client> client;
+  unreft::snapshot::Restored restored;
+  std::vector<unreft_tensor> restored_tensors;
+  std::string last_problem;
+};
+
+namespace unreft::snapshot {
+namespace {
+
+unreft_tensor ToC(const TensorSpec& spec) {
+  unreft_tensor tensor;
+  unreft_tensor_init(&tensor);
+  tensor.name = spec.name.c_str();
+  tensor.dtype = static_cast<int32_t>(spec.dtype);
+  tensor.dims = static_cast<int32_t>(spec.global_shape.size());
+  tensor.global_shape = spec.global_shape.data();
+  tensor.offset = spec.offset.data();
+  tensor.extent = spec.extent.data();
+  tensor.replica_index = spec.replica_index;
+  tensor.replica_count = spec.replica_count;
+  tensor.is_volatile = spec.is_volatile ? 1 : 0;
+  return tensor;
+}
+
+void HandOut(unreft_client& client, unreft_decision* decision) {
+  const Restored& restored = client.restored;
+  client.restored_tensors.clear();
+  for (const TensorSpec& spec : restored.tensors) client.restored_tensors.push_back(ToC(spec));
+  static constexpr std::byte kNothing{};
+  unreft_decision out{};
+  out.restored = restored.fresh ? 0 : 1;
+  out.step = restored.version.step.value;
+  out.timeline = restored.version.timeline.value;
+  out.new_timeline = restored.timeline.value;
+  out.tensors = client.restored_tensors.data();
+  out.tensor_count = client.restored_tensors.size();
+  if (restored.extras) {
+    // NULL means that there were none, so extras of no bytes need a place too.
+    out.extras = restored.extras->empty() ? &kNothing : restored.extras->data();
+    out.extras_bytes = restored.extras->size();
+  }
+  Fill(decision, out);
+}
+
+uint64_t OrNone(const std::optional<Step>& step) { return step ? step->value : UINT64_MAX; }
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+void HandOut(unreft_client& client, const ClientStatus& status, unreft_status* to) {
+  client.last_problem = status.last_problem;
+  unreft_status out{};
+  out.connected = status.connected ? 1 : 0;
+  out.timeline = status.timeline.value;
+  out.last_captured_step = OrNone(status.last_captured);
+  out.last_sealed_step = OrNone(status.last_sealed);
+  out.last_committed_step = OrNone(status.last_committed);
+  out.snapshots_started = status.started;
+  out.snapshots_skipped = status.skipped;
+  out.snapshots_given_up = status.given_up;
+  out.bytes_captured = status.bytes_captured;
+  out.last_fence_wait_s = Seconds(status.last_fence_wait);
+  out.total_fence_wait_s = Seconds(status.total_fence_wait);
+  out.last_problem = client.last_problem.c_str();
+  Fill(to, out);
+}
+
+absl::Status OpenClient(const unreft_open_options* options, unreft_client** out) {
+  if (out == nullptr) return MissingArgument("client");
+  *out = nullptr;
+  unreft_open_options given;
+  unreft_open_options_init(&given);
+  if (options != nullptr) {
+    if (absl::Status status = CheckStruct(options, sizeof(given), "options"); !status.ok()) {
+      return status;
+    }
+    given = *options;
+  }
+  absl::StatusOr<ClientIdentity> identity = ToIdentity(given);
+  if (!identity.ok()) return identity.status();
+  absl::StatusOr<ClientOptions> client_options = ToOptions(given);
+  if (!client_options.ok()) return client_options.status();
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::Open(*identity, *client_options);
+  if (!client.ok()) return client.status();
+  auto handle = std::make_unique<unreft_client>();
+  handle->client = *std::move(client);
+  if (clients_open.fetch_add(1) == 0) owner_pid = getpid();
+  *out = handle.release();
+  return absl::OkStatus();
+}
+
+absl::Status TakeSnapshot(unreft_client* client, Step step, std::span<const std::byte> extras,
+                          void* stream, int32_t* outcome) {
+  absl::StatusOr<SnapshotResult> result = client->client->Snapshot(step, extras, stream);
+  if (!result.ok()) return result.status();
+  last_error = result->reason;
+  if (outcome != nullptr) *outcome = static_cast<int32_t>(result->outcome);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace unreft::snapshot
+
+using unreft::snapshot::Border;
+using unreft::snapshot::CheckStruct;
+using unreft::snapshot::HandOut;
+using unreft::snapshot::MissingArgument;
+using unreft::snapshot::ToTensors;
+
+extern "C" {
+
+const char* unreft_version(void) { return "0.1.0"; }
+
+const char* unreft_error(void) { return unreft::snapshot::last_error.c_str(); }
+
+void unreft_open_options_init(unreft_open_options* options) {
+  if (options == nullptr) return;
+  *options = unreft_open_options{};
+  options->struct_bytes = sizeof(*options);
+  options->rank = options->world = options->attempt = -1;
+  options->connect_timeout_ms = 10000;
+  options->restore_timeout_ms = 300000;
+  options->fence_timeout_ms = 60000;
+}
+
+void unreft_tensor_init(unreft_tensor* tensor) {
+  if (tensor == nullptr) return;
+  *tensor = unreft_tensor{};
+  tensor->struct_bytes = sizeof(*tensor);
+  tensor->device_kind = UNREFT_CPU;
+  tensor->replica_count = 1;
+}
+
+int unreft_open(const unreft_open_options* options, unreft_client** client) {
+  return Border([&] { return unreft::snapshot::OpenClient(options, client); });
+}
+
+void unreft_close(unreft_client* client) {
+  if (client == nullptr) return;
+  Border([&] {
+    delete client;
+    unreft::snapshot::clients_open.fetch_sub(1);
+    return absl::OkStatus();
+  });
+}
+
+int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    absl::Status status = CheckStruct(decision, sizeof(unreft_decision), "decision");
+    if (!status.ok()) return status;
+    auto restored = client->client->RestoreBegin();
+    if (!restored.ok()) return restored.status();
+    client->restored = *std::move(restored);
+    HandOut(*client, decision);
+    return absl::OkStatus();
+  });
+}
+
+int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors, size_t count) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    auto targets = ToTensors(tensors, count);
+    if (!targets.ok()) return targets.status();
+    return client->client->RestoreRead(*targets);
+  });
+}
+
+int unreft_restore_end(unreft_client* client) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    return client->client->RestoreEnd();
+  });
+}
+
+int unreft_register(unreft_client* client, const unreft_tensor* tensors, size_t count,
+                    uint64_t extras_bytes) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    auto bound = ToTensors(tensors, count);
+    if (!bound.ok()) return bound.status();
+    return client->client->Register(*std::move(bound), extras_bytes);
+  });
+}
+
+int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras, size_t extras_bytes,
+                    void* stream, int32_t* outcome) {
+  return Border([&]() -> absl::Status {
+    if (outcome != nullptr) *outcome = UNREFT_SKIPPED;
+    if (client == nullptr) return MissingArgument("client");
+    if (extras == nullptr && extras_bytes > 0) return MissingArgument("extras");
+    return unreft::snapshot::TakeSnapshot(
+        client, unreft::Step{step}, {static_cast<const std::byte*>(extras), extras_bytes}, stream,
+        outcome);
+  });
+}
+
+int unreft_fence(unreft_client* client, void* /*stream*/) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    client->client->Fence();
+    return absl::OkStatus();
+  });
+}
+
+int unreft_get_status(unreft_client* client, unreft_status* status) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    absl::Status checked = CheckStruct(status, sizeof(unreft_status), "status");
+    if (!checked.ok()) return checked;
+    HandOut(*client, client->client->status(), status);
+    return absl::OkStatus();
+  });
+}
+
+int unreft_wait_committed(unreft_client* client, uint64_t step, int64_t timeout_ms) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    auto timeout = unreft::snapshot::ToDuration(timeout_ms, "timeout_ms");
+    if (!timeout.ok()) return timeout.status();
+    return client->client->WaitCommitted(unreft::Step{step}, *timeout);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,430 @@
+#include "snapshot/capture.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+
+namespace unreft::snapshot {
+namespace {
+
+std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target) {
+  std::vector<CopyOp> ops;
+  ops.reserve(pieces.size());
+  for (const CopyPiece& piece : pieces) {
+    ops.push_back({piece.source, target + piece.target_offset, piece.bytes});
+  }
+  return ops;
+}
+
+uint32_t BlocksDone(const CaptureLayout& layout, size_t buckets) {
+  if (buckets == 0) return 0;
+  return static_cast<uint32_t>(layout.buckets()[buckets - 1].slab_end / layout.block_bytes());
+}
+
+long long Milliseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+}  // namespace
+
+Capture::Capture(Executor& executor, DeviceCopier& copier, const CaptureOptions& options,
+                 StatusBoard& board, Events& events)
+    : executor_(executor), copier_(copier), options_(options), board_(board), events_(events) {}
+
+template <typename Message>
+void Capture::PostEvent(void (Events::*event)(Message), std::decay_t<Message> message) {
+  executor_.Post(lifetime_.Bind([this, event, message = std::move(message)]() mutable {
+    (events_.*event)(std::move(message));
+  }));
+}
+
+// --- Snapshot ---
+
+absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std::byte> extras,
+                                                 void* stream) {
+  RunPtr run;
+  {
+    std::lock_guard lock(mutex_);
+    if (absl::Status status = CheckLocked(step); !status.ok()) return status;
+    if (std::string why = WhySkipLocked(step); !why.empty()) return SkipLocked(step, why);
+    GrantWord grant;
+    std::string why;
+    const MappedSlot* slot = ClaimLocked(grant, why);
+    if (slot == nullptr) return SkipLocked(step, why);
+    last_step_ = step;
+    const Claimed claimed{grant.slot, grant.generation, {timeline_, step}};
+    PostEvent(&Events::OnClaimed, claimed);
+    if (extras.size() > slot->extras().size()) {
+      return RefuseExtrasLocked(claimed, extras.size(), slot->extras().size());
+    }
+    run = BeginLocked(claimed, *slot, extras.size());
+    run->stream = stream;
+  }
+  const absl::Status status = Prepare(*run, extras);
+  EndPreparation(run, status);
+  if (!status.ok()) return status;
+  return SnapshotResult{.outcome = Outcome::kStarted};
+}
+
+absl::Status Capture::CheckLocked(Step step) const {
+  if (timeline_ == Timeline{}) {
+    return absl::FailedPreconditionError(
+        fmt::format("snapshot of step {}: {}", step, why_no_timeline_));
+  }
+  if (last_step_ && step <= *last_step_) {
+    return absl::FailedPreconditionError(
+        fmt::format("snapshot of step {}: needed a step beyond {}, the last one of timeline {}",
+                    step, *last_step_, timeline_));
+  }
+  return absl::OkStatus();
+}
+
+std::string Capture::WhySkipLocked(Step step) const {
+  if (!suspended_.empty()) return suspended_;
+  const uint64_t from = slots_->control().capture_from.load(std::memory_order_acquire);
+  if (step.value < from) return fmt::format("all ranks start again with step {}", from);
+  if (run_) {
+    return fmt::format("the snapshot of step {} is still being copied", run_->version.step);
+  }
+  return {};
+}
+
+absl::StatusOr<SnapshotResult> Capture::SkipLocked(Step step, std::string why) {
+  const std::string problem = fmt::format("step {} skipped: {}", step, why);
+  board_.Edit([&](ClientStatus& status) {
+    ++status.skipped;
+    status.last_problem = problem;
+  });
+  PostEvent(&Events::OnSkipped, Skipped{.version = {timeline_, step}, .reason = why});
+  return SnapshotResult{.outcome = Outcome::kSkipped, .reason = std::move(why)};
+}
+
+const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
+  ControlPage& control = slots_->control();
+  uint64_t word = control.grant.load(std::memory_order_acquire);
+  grant = GrantWord::Decode(word);
+  if (grant.state != GrantState::kGranted) {
+    why = board_.Read().connected ? "no slot is free" : "no slot is free, the daemon is away";
+    return nullptr;
+  }
+  const MappedSlot* slot = slots_->Find(grant.slot);
+  // A grant in memory that was made anew meanwhile, or of a slot that the daemon has yet to tell of.
+  if (slot == nullptr || slot->state().generation != grant.generation) {
+    why = fmt::format("slot {} of generation {} is not mapped yet", grant.slot, grant.generation);
+    return nullptr;
+  }
+  GrantWord claimed = grant;
+  claimed.state = GrantState::kClaimed;
+  if (!control.grant.compare_exchange_strong(word, claimed.Encode(), std::memory_order_acq_rel)) {
+    why = "the daemon took the slot back";
+    return nullptr;
+  }
+  control.progress.store(
+      ProgressWord{0, static_cast<uint32_t>(grant.generation.value)}.Encode(),
+      std::memory_order_release);
+  return slot;
+}
+
+absl::Status Capture::RefuseExtrasLocked(const Claimed& claimed, uint64_t needed, uint64_t found) {
+  std::string why = fmt::format("step {}: extras need {} bytes, their region has {}",
+                                claimed.version.step, needed, found);
+  board_.Edit([&](ClientStatus& status) {
+    ++status.given_up;
+    status.last_problem = why;
+  });
+  PostEvent(&Events::OnGaveUp, GaveUp{.slot = claimed.slot,
+                                      .generation = claimed.generation,
+                                      .version = claimed.version,
+                                      .reason = why,
+                                      .extras_bytes_needed = needed});
+  return absl::ResourceExhaustedError(why);
+}
+
+Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& slot,
+                                     uint64_t extras_bytes) {
+  auto run = std::make_shared<Run>();
+  run->version = claimed.version;
+  run->slot = claimed.slot;
+  run->generation = claimed.generation;
+  run->layout = layout_;
+  run->slots = slots_;
+  run->data = slot.data();
+  run->extras_bytes = extras_bytes;
+  if (ChecksReplicasLocked(claimed.version.step)) run->digests.resize(layout_->samples().size());
+  run->jobs = layout_->buckets().size() + run->digests.size();
+  run->done.resize(layout_->buckets().size());
+  run->under_way = 1;  // the preparation
+  run_ = run;
+  board_.Edit([](ClientStatus& status) { ++status.started; });
+  return run;
+}
+
+bool Capture::ChecksReplicasLocked(Step step) const {
+  const uint64_t every = layout_->replica_check_every();
+  return every != 0 && (!replicas_checked_ || step.value % every == 0);
+}
+
+absl::Status Capture::Prepare(Run& run, std::span<const std::byte> extras) {
+  const MappedSlot& slot = *run.slots->Find(run.slot);
+  if (!extras.empty()) std::memcpy(slot.extras().data(), extras.data(), extras.size());
+  const std::vector<CopyOp> ops = ToOps(run.layout->volatile_pieces(), run.data.data());
+  if (ops.empty()) return absl::OkStatus();
+  return copier_.CopyNow(ops, run.stream);
+}
+
+void Capture::EndPreparation(const RunPtr& run, const absl::Status& status) {
+  std::lock_guard lock(mutex_);
+  run->preparing = false;
+  --run->under_way;
+  if (!status.ok()) CloseLocked(run, std::string(status.message()));
+  EndIfDoneLocked(run);
+  if (run_) PostPump();
+}
+
+// --- Jobs ---
+
+void Capture::PostPump() {
+  executor_.Post(lifetime_.Bind([this] { Pump(); }));
+}
+
+Capture::RunPtr Capture::TakeLocked(bool by_executor, size_t& index) {
+  if (!run_ || run_->preparing || !run_->closed.empty() || run_->next == run_->jobs) return nullptr;
+  if (by_executor && run_->queued == options_.buckets_in_flight) return nullptr;
+  index = run_->next++;
+  ++run_->under_way;
+  if (by_executor) ++run_->queued;
+  return run_;
+}
+
+Capture::Job Capture::MakeJob(RunPtr run, size_t index) const {
+  Job job{.run = std::move(run), .index = index};
+  const CaptureLayout& layout = *job.run->layout;
+  if (index >= layout.buckets().size()) {
+    const ReplicaSample& sample = layout.samples()[index - layout.buckets().size()];
+    job.scratch.resize(sample.bytes);
+    job.ops = ToOps(sample.pieces, job.scratch.data());
+    return job;
+  }
+  const Bucket& bucket = layout.buckets()[index];
+  for (const layout::ByteRange& range : bucket.zeros) {
+    std::memset(job.run->data.data() + range.begin, 0, range.end - range.begin);
+  }
+  job.ops = ToOps(bucket.pieces, job.run->data.data());
+  return job;
+}
+
+void Capture::Pump() {
+  while (true) {
+    size_t index = 0;
+    RunPtr run;
+    {
+      std::lock_guard lock(mutex_);
+      run = TakeLocked(/*by_executor=*/true, index);
+    }
+    if (!run) return;
+    StartJob(std::move(run), index);
+  }
+}
+
+void Capture::StartJob(RunPtr run, size_t index) {
+  Job job = MakeJob(std::move(run), index);
+  void* stream = job.run->stream;
+  // Moving a vector keeps its buffer, so the operations still point into the scratch.
+  std::vector<CopyOp> ops = std::move(job.ops);
+  copier_.CopyBucket(std::move(ops), stream,
+                     lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
+                       FinishJob(job, status, /*by_executor=*/true);
+                       Pump();
+                     }));
+}
+
+void Capture::Help(std::unique_lock<std::mutex>& lock) {
+  size_t index = 0;
+  RunPtr run = TakeLocked(/*by_executor=*/false, index);
+  if (!run) return;
+  lock.unlock();
+  Job job = MakeJob(std::move(run), index);
+  const absl::Status status = copier_.CopyNow(job.ops, job.run->stream);
+  FinishJob(job, status, /*by_executor=*/false);
+  lock.lock();
+}
+
+void Capture::FinishJob(Job& job, const absl::Status& status, bool by_executor) {
+  Run& run = *job.run;
+  const size_t buckets = run.layout->buckets().size();
+  if (job.index >= buckets) run.digests[job.index - buckets] = Crc32c(job.scratch);
+  std::lock_guard lock(mutex_);
+  --run.under_way;
+  if (by_executor) --run.queued;
+  if (!status.ok()) CloseLocked(job.run, fmt::format("a copy failed: {}", status.ToString()));
+  if (job.index < buckets && run.closed.empty()) PublishLocked(run, job.index);
+  EndIfDoneLocked(job.run);
+}
+
+void Capture::PublishLocked(Run& run, size_t bucket) {
+  run.done[bucket] = true;
+  while (run.done_prefix < run.done.size() && run.done[run.done_prefix]) ++run.done_prefix;
+  const uint32_t blocks = BlocksDone(*run.layout, run.done_prefix);
+  run.slots->control().progress.store(
+      ProgressWord{blocks, static_cast<uint32_t>(run.generation.value)}.Encode(),
+      std::memory_order_release);
+  const uint64_t bytes = uint64_t{blocks} * run.layout->block_bytes();
+  if (bytes - run.rung_bytes < options_.progress_every_bytes) return;
+  run.rung_bytes = bytes;
+  PostEvent(&Events::OnProgress, Progress{.slot = run.slot, .generation = run.generation});
+}
+
+// --- The end of a snapshot ---
+
+void Capture::CloseLocked(RunPtr run, std::string why) {  // by value: ending resets run_
+  if (run != run_ || !run->closed.empty()) return;
+  run->closed = std::move(why);
+  EndIfDoneLocked(run);
+}
+
+void Capture::EndIfDoneLocked(const RunPtr& run) {
+  if (run != run_ || run->under_way > 0) return;
+  if (run->closed.empty() && run->next < run->jobs) return;
+  const RunPtr ended = std::exchange(run_, nullptr);
+  ReportEndLocked(*ended);
+  WakeLocked();
+}
+
+void Capture::ReportEndLocked(const Run& run) {
+  if (!run.closed.empty()) {
+    board_.Edit([&](ClientStatus& status) {
+      ++status.given_up;
+      status.last_problem = fmt::format("step {} given up: {}", run.version.step, run.closed);
+    });
+    PostEvent(&Events::OnGaveUp, GaveUp{.slot = run.slot,
+                                        .generation = run.generation,
+                                        .version = run.version,
+                                        .reason = run.closed});
+    return;
+  }
+  const layout::CapturePlan& plan = run.layout->plan();
+  board_.Edit([&](ClientStatus& status) {
+    status.last_captured = run.version.step;
+    status.bytes_captured += plan.data_bytes() + run.extras_bytes;
+  });
+  if (run.layout->replica_check_every() != 0 && run.version.timeline == timeline_) {
+    replicas_checked_ = true;
+  }
+  PostEvent(&Events::OnCaptured, Captured{.slot = run.slot,
+                                          .generation = run.generation,
+                                          .version = run.version,
+                                          .layout_digest = plan.digest(),
+                                          .data_bytes = plan.data_bytes(),
+                                          .extras_bytes = run.extras_bytes,
+                                          .replica_digests = run.digests});
+}
+
+void Capture::WakeLocked() {
+  ended_.notify_all();
+  for (Waiting& waiting : waiting_) {
+    executor_.Post(lifetime_.Bind([this, timer = waiting.timer, done = std::move(waiting.done)]() mutable {
+      executor_.Cancel(timer);
+      done();
+    }));
+  }
+  waiting_.clear();
+}
+
+// --- Fence ---
+
+std::string Capture::LateMessage() const {
+  return fmt::format("a fence waited {} ms for its copies", Milliseconds(options_.fence_timeout));
+}
+
+void Capture::Fence() {
+  UNREFT_CHECK(!executor_.InTurn());
+  const Time since = executor_.Now();
+  {
+    std::unique_lock lock(mutex_);
+    const RunPtr run = run_;
+    while (run && run_ == run) {
+      const Duration left = since + options_.fence_timeout - executor_.Now();
+      if (run->closed.empty() && left <= Duration::zero()) {
+        CloseLocked(run, LateMessage());
+      } else if (run->closed.empty() && options_.fence_helps && !run->preparing &&
+                 run->next < run->jobs) {
+        Help(lock);
+      } else if (run->closed.empty()) {
+        ended_.wait_for(lock, left);
+      } else {
+        ended_.wait(lock);  // for the copies that are under way: they end without anybody's help
+      }
+    }
+  }
+  RecordWait(since);
+}
+
+void Capture::RecordWait(Time since) {
+  const Duration waited = executor_.Now() - since;
+  board_.Edit([&](ClientStatus& status) {
+    status.last_fence_wait = waited;
+    status.total_fence_wait += waited;
+  });
+}
+
+void Capture::FenceThen(Task done) {
+  const Time since = executor_.Now();
+  Task finish = lifetime_.Bind([this, since, done = std::move(done)]() mutable {
+    RecordWait(since);
+    done();
+  });
+  std::lock_guard lock(mutex_);
+  if (!run_) return executor_.Post(std::move(finish));
+  const uint64_t id = ++last_waiting_;
+  const TimerId timer = executor_.After(options_.fence_timeout,
+                                        lifetime_.Bind([this, id] { FenceTimedOut(id); }));
+  waiting_.push_back({id, std::move(finish), timer});
+}
+
+void Capture::FenceTimedOut(uint64_t waiting_id) {
+  std::lock_guard lock(mutex_);
+  for (const Waiting& waiting : waiting_) {
+    if (waiting.id == waiting_id) return CloseLocked(run_, LateMessage());
+  }
+}
+
+// --- What the daemon says ---
+
+void Capture::SetTimeline(Timeline timeline) {
+  std::lock_guard lock(mutex_);
+  if (timeline_ == timeline) return;
+  timeline_ = timeline;
+  last_step_.reset();
+  replicas_checked_ = false;
+}
+
+void Capture::CloseTimeline(std::string why) {
+  std::lock_guard lock(mutex_);
+  timeline_ = Timeline{};
+  why_no_timeline_ = std::move(why);
+}
+
+void Capture::Suspend(std::string why) {
+  std::lock_guard lock(mutex_);
+  suspended_ = std::move(why);
+}
+
+void Capture::Install(std::shared_ptr<const CaptureLayout> layout,
+                      std::shared_ptr<const MappedSlots> slots) {
+  std::lock_guard lock(mutex_);
+  if (run_ && !slots->Continues(*run_->slots, run_->slot, run_->generation)) {
+    CloseLocked(run_, fmt::format("slot {} was made anew", run_->slot));
+  }
+  layout_ = std::move(layout);
+  slots_ = std::move(slots);
+  suspended_.clear();
+}
+
+void Capture::Abandon(const Version& version, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  if (run_ && run_->version == version) CloseLocked(run_, fmt::format("abandoned: {}", why));
+}
+
+}  // namespace unreft::snapshot

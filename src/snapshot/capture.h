@@ -1,0 +1,188 @@
+// Capture: the machine that takes snapshots into the slots that the daemon grants.
+//
+//   idle ──Snapshot: claim──▶ preparing ─▶ copying buckets, then samples ─▶ captured
+//                                 └──────────────┴── closed ──▶ gave up
+//
+// Two threads meet here: the training thread (Snapshot, and Fence in its blocking form) and the
+// thread of the executor (everything else). `mutex_` guards every field that is not constant; it is
+// held for bookkeeping only, never while bytes are copied. Jobs (one bucket, or the samples of one
+// tensor) are taken one by one under the mutex, by the executor's turns and by a training thread
+// that waits in a fence; who took one copies it, then says so under the mutex. Closing a snapshot is
+// one edit under the mutex: no job is taken after it, and the snapshot ends when the jobs that were
+// taken have ended. So nothing touches the trainer's tensors, nor the slot, after the end.
+//
+// A snapshot depends on the daemon only for its grant, which is a word in shared memory.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/session_frames.h"
+#include "snapshot/capture_layout.h"
+#include "snapshot/client_options.h"
+#include "snapshot/device_copier.h"
+#include "snapshot/lifetime.h"
+#include "snapshot/mapped_slots.h"
+#include "snapshot/status_board.h"
+
+namespace unreft::snapshot {
+
+enum class Outcome : uint8_t { kStarted = 1, kSkipped = 2 };
+
+struct SnapshotResult {
+  Outcome outcome = Outcome::kSkipped;
+  std::string reason;  // of a skip
+};
+
+class Capture {
+ public:
+  // The doorbells, in turns of the executor, in the order of what they tell.
+  class Events {
+   public:
+    virtual ~Events() = default;
+    virtual void OnClaimed(const Claimed& claimed) = 0;
+    virtual void OnProgress(const Progress& progress) = 0;
+    virtual void OnCaptured(Captured captured) = 0;
+    virtual void OnGaveUp(GaveUp gave_up) = 0;
+    virtual void OnSkipped(Skipped skipped) = 0;
+  };
+
+  Capture(Executor& executor, DeviceCopier& copier, const CaptureOptions& options,
+          StatusBoard& board, Events& events);
+
+  // --- On the training thread, one at a time ---
+
+  // Claims the granted slot and starts to copy. FailedPrecondition when nothing is registered, the
+  // timeline is not known, or `step` is not beyond the last one; ResourceExhausted when the extras
+  // do not fit. Never waits.
+  absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
+                                          void* stream);
+
+  // Returns once no copy reads the tensors any more, nor will: the snapshot's jobs have ended, or it
+  // was given up at the deadline and those under way have ended. Not in a turn.
+  void Fence();
+
+  // --- In turns of the executor ---
+
+  // Like Fence, by callback.
+  void FenceThen(Task done);
+
+  // Snapshots from now on belong to it.
+  void SetTimeline(Timeline timeline);
+  // From now on Snapshot fails because of `why`: no decision holds.
+  void CloseTimeline(std::string why);
+
+  // From now on nothing is captured, and Snapshot skips because of `why`.
+  void Suspend(std::string why);
+
+  // Snapshots follow this layout into these slots. A snapshot under way goes on if its slot lies in
+  // the same memory, and is closed otherwise.
+  void Install(std::shared_ptr<const CaptureLayout> layout,
+               std::shared_ptr<const MappedSlots> slots);
+
+  // Gives up the snapshot under way if it is of that version.
+  void Abandon(const Version& version, const std::string& why);
+
+ private:
+  // One snapshot under way. Shared with the copies that are under way, which may outlive the
+  // machine; `slots` keeps their target mapped.
+  struct Run {
+    Version version;
+    SlotId slot;
+    Generation generation;
+    std::shared_ptr<const CaptureLayout> layout;
+    std::shared_ptr<const MappedSlots> slots;
+    std::span<std::byte> data;
+    void* stream = nullptr;
+    uint64_t extras_bytes = 0;
+    std::vector<uint32_t> digests;  // one element per sample job, written by its taker
+
+    // Guarded by mutex_.
+    size_t jobs = 0;
+    size_t next = 0;         // the first job that nobody took
+    size_t queued = 0;       // taken by the executor and not ended
+    size_t under_way = 0;    // taken by anybody and not ended, and the preparation
+    std::vector<bool> done;  // per bucket
+    size_t done_prefix = 0;  // buckets that are done without a gap
+    uint64_t rung_bytes = 0;
+    std::string closed;      // why it is given up; empty while it is not
+    bool preparing = true;
+  };
+  using RunPtr = std::shared_ptr<Run>;
+
+  struct Job {
+    RunPtr run;
+    size_t index = 0;
+    std::vector<CopyOp> ops;
+    std::vector<std::byte> scratch;  // of a sample
+  };
+
+  struct Waiting {
+    uint64_t id = 0;
+    Task done;
+    TimerId timer = TimerId::kNone;
+  };
+
+  // "Locked": mutex_ is held.
+  absl::Status CheckLocked(Step step) const;
+  std::string WhySkipLocked(Step step) const;
+  absl::StatusOr<SnapshotResult> SkipLocked(Step step, std::string why);
+  const MappedSlot* ClaimLocked(GrantWord& grant, std::string& why);
+  absl::Status RefuseExtrasLocked(const Claimed& claimed, uint64_t needed, uint64_t found);
+  RunPtr BeginLocked(const Claimed& claimed, const MappedSlot& slot, uint64_t extras_bytes);
+  bool ChecksReplicasLocked(Step step) const;
+  absl::Status Prepare(Run& run, std::span<const std::byte> extras);
+  void EndPreparation(const RunPtr& run, const absl::Status& status);
+
+  RunPtr TakeLocked(bool by_executor, size_t& index);
+  Job MakeJob(RunPtr run, size_t index) const;
+  void Pump();
+  void PostPump();
+  void StartJob(RunPtr run, size_t index);
+  void Help(std::unique_lock<std::mutex>& lock);
+  void FinishJob(Job& job, const absl::Status& status, bool by_executor);
+  void PublishLocked(Run& run, size_t bucket);
+  void CloseLocked(RunPtr run, std::string why);
+  void EndIfDoneLocked(const RunPtr& run);
+  void ReportEndLocked(const Run& run);
+  void WakeLocked();
+  void FenceTimedOut(uint64_t waiting_id);
+  void RecordWait(Time since);
+  std::string LateMessage() const;
+  template <typename Message>
+  void PostEvent(void (Events::*event)(Message), std::decay_t<Message> message);
+
+  Executor& executor_;
+  DeviceCopier& copier_;
+  const CaptureOptions options_;
+  StatusBoard& board_;
+  Events& events_;
+
+  std::mutex mutex_;
+  // All below is guarded by mutex_.
+  std::condition_variable ended_;  // a run ended
+  RunPtr run_;                     // null: nothing touches the tensors
+  std::shared_ptr<const CaptureLayout> layout_;
+  std::shared_ptr<const MappedSlots> slots_;
+  std::string suspended_ = "no tensors are registered";
+  Timeline timeline_;              // 0 while none is open
+  std::string why_no_timeline_ = "no restore has been decided in this process";
+  std::optional<Step> last_step_;  // claimed in timeline_
+  bool replicas_checked_ = false;  // in timeline_
+  std::vector<Waiting> waiting_;
+  uint64_t last_waiting_ = 0;
+
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::snapshot

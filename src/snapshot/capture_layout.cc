@@ -1,0 +1,96 @@
+#include "snapshot/capture_layout.h"
+
+#include <algorithm>
+
+#include "base/slot_header.h"
+#include "snapshot/replica_samples.h"
+
+namespace unreft::snapshot {
+namespace {
+
+// Fills buckets of at most `bucket_bytes` from runs of the slab that come in its order.
+class BucketCutter {
+ public:
+  BucketCutter(uint64_t bucket_bytes, uint64_t slab_bytes)
+      : bucket_bytes_(bucket_bytes), slab_bytes_(slab_bytes) {
+    buckets_.reserve(slab_bytes / bucket_bytes + 1);
+  }
+
+  void Copy(const std::byte* source, uint64_t bytes) {
+    Cut(bytes, [&](Bucket& bucket, uint64_t run) {
+      bucket.pieces.push_back({source, at_, run});
+      source += run;
+    });
+  }
+  void Zero(uint64_t bytes) {
+    Cut(bytes, [&](Bucket& bucket, uint64_t run) { bucket.zeros.push_back({at_, at_ + run}); });
+  }
+  void Pass(uint64_t bytes) {
+    Cut(bytes, [](Bucket&, uint64_t) {});
+  }
+  uint64_t at() const { return at_; }
+  std::vector<Bucket> Take() { return std::move(buckets_); }
+
+ private:
+  template <typename Add>
+  void Cut(uint64_t bytes, Add add) {
+    while (bytes > 0) {
+      if (buckets_.empty() || at_ == buckets_.back().slab_end) {
+        buckets_.push_back({.slab_end = std::min(at_ + bucket_bytes_, slab_bytes_)});
+      }
+      const uint64_t run = std::min(bytes, buckets_.back().slab_end - at_);
+      add(buckets_.back(), run);
+      at_ += run;
+      bytes -= run;
+    }
+  }
+
+  const uint64_t bucket_bytes_;
+  const uint64_t slab_bytes_;
+  uint64_t at_ = 0;
+  std::vector<Bucket> buckets_;
+};
+
+}  // namespace
+
+std::shared_ptr<const CaptureLayout> CaptureLayout::Make(const layout::TensorTable& table,
+                                                         std::span<std::byte* const> data,
+                                                         const CaptureLayoutOptions& options) {
+  std::shared_ptr<CaptureLayout> layout(new CaptureLayout);
+  layout->options_ = options;
+  layout->plan_ = layout::CapturePlan::Make(table, options.mode);
+  layout->padded_bytes_ =
+      BlockCount(layout->plan_.data_bytes(), options.block_bytes) * options.block_bytes;
+  layout->CutBuckets(table, data);
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (table.specs()[i].replica_count > 1) layout->AddSample(table.specs()[i], data[i]);
+  }
+  return layout;
+}
+
+void CaptureLayout::CutBuckets(const layout::TensorTable& table, std::span<std::byte* const> data) {
+  BucketCutter cutter(options_.bucket_bytes, padded_bytes_);
+  for (const layout::CapturedPart& part : plan_.parts()) {
+    cutter.Zero(part.slab_offset - cutter.at());
+    const std::byte* source = data[part.tensor] + part.shard_begin;
+    if (table.specs()[part.tensor].is_volatile) {
+      volatile_pieces_.push_back({source, part.slab_offset, part.bytes});
+      cutter.Pass(part.bytes);
+    } else {
+      cutter.Copy(source, part.bytes);
+    }
+  }
+  cutter.Zero(padded_bytes_ - cutter.at());
+  buckets_ = cutter.Take();
+}
+
+void CaptureLayout::AddSample(const TensorSpec& spec, const std::byte* data) {
+  ReplicaSample sample;
+  for (const layout::ByteRange& range : SampleRanges(ShardBytes(spec))) {
+    sample.pieces.push_back({data + range.begin, sample.bytes, range.end - range.begin});
+    sample.bytes += range.end - range.begin;
+  }
+  samples_.push_back(std::move(sample));
+}
+
+}  // namespace unreft::snapshot

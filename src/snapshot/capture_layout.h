@@ -1,0 +1,79 @@
+// CaptureLayout: what one snapshot copies from where to where, cut into buckets. Pure; immutable,
+// so it is shared by threads and by the snapshots of its generation (PROTOCOL rule 12).
+//
+//   slab   |part|part |gap| volatile |  part            |  zeros |
+//   bucket |--------------|--------------|--------------|--------|
+//
+// A bucket covers a run of the slab: it copies the parts there, and zeroes what is no part, so that
+// every byte under a checksum is defined. Volatile parts are copied beforehand, all at once.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "layout/capture_plan.h"
+#include "layout/tensor_table.h"
+
+namespace unreft::snapshot {
+
+// Bytes of the trainer's state, and where in the slab (or scratch) they go.
+struct CopyPiece {
+  const std::byte* source = nullptr;
+  uint64_t target_offset = 0;
+  uint64_t bytes = 0;
+};
+
+struct Bucket {
+  std::vector<CopyPiece> pieces;
+  std::vector<layout::ByteRange> zeros;  // of the slab
+  uint64_t slab_end = 0;                 // where the next bucket begins
+};
+
+// What is compared between the replicas of one tensor.
+struct ReplicaSample {
+  std::vector<CopyPiece> pieces;  // into scratch of `bytes`
+  uint64_t bytes = 0;
+};
+
+struct CaptureLayoutOptions {
+  layout::CaptureMode mode = layout::CaptureMode::kSharded;
+  uint32_t block_bytes = 1 << 20;
+  uint64_t bucket_bytes = uint64_t{4} << 20;
+  uint64_t replica_check_every = 0;  // steps; 0 = never
+};
+
+class CaptureLayout {
+ public:
+  // `data[i]` holds the shard of `table.specs()[i]`.
+  static std::shared_ptr<const CaptureLayout> Make(const layout::TensorTable& table,
+                                                   std::span<std::byte* const> data,
+                                                   const CaptureLayoutOptions& options);
+
+  const layout::CapturePlan& plan() const { return plan_; }
+  uint32_t block_bytes() const { return options_.block_bytes; }
+  uint64_t replica_check_every() const { return options_.replica_check_every; }
+  // Of the slab, in whole blocks.
+  uint64_t padded_bytes() const { return padded_bytes_; }
+  std::span<const Bucket> buckets() const { return buckets_; }  // in the order of the slab
+  std::span<const CopyPiece> volatile_pieces() const { return volatile_pieces_; }
+  // One per tensor with replicas, in the order of registration.
+  std::span<const ReplicaSample> samples() const { return samples_; }
+
+ private:
+  CaptureLayout() = default;
+  void CutBuckets(const layout::TensorTable& table, std::span<std::byte* const> data);
+  void AddSample(const TensorSpec& spec, const std::byte* data);
+
+  CaptureLayoutOptions options_;
+  layout::CapturePlan plan_;
+  uint64_t padded_bytes_ = 0;
+  std::vector<Bucket> buckets_;
+  std::vector<CopyPiece> volatile_pieces_;
+  std::vector<ReplicaSample> samples_;
+};
+
+}  // namespace unreft::snapshot

@@ -1,0 +1,334 @@
+#include "snapshot/client_actor.h"
+
+#include <bit>
+#include <utility>
+
+namespace unreft::snapshot {
+namespace {
+
+long long Milliseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
+// A waiter's callback from one that only wants the status.
+Waiter<Unit>::Done ToUnit(ClientActor::Done done) {
+  return [done = std::move(done)](absl::StatusOr<Unit> answer) mutable { done(answer.status()); };
+}
+
+absl::StatusOr<Unit> FromStatus(absl::Status status) {
+  if (!status.ok()) return status;
+  return Unit{};
+}
+
+std::vector<WireTensor> ToWire(std::span<const TensorSpec> specs) {
+  std::vector<WireTensor> tensors;
+  tensors.reserve(specs.size());
+  for (const TensorSpec& spec : specs) tensors.push_back({spec});
+  return tensors;
+}
+
+absl::StatusOr<layout::TensorTable> CheckedTable(const std::vector<BoundTensor>& tensors) {
+  for (const BoundTensor& tensor : tensors) {
+    if (tensor.data == nullptr) {
+      return absl::InvalidArgumentError(fmt::format("tensor {}: no data", tensor.spec.name));
+    }
+  }
+  return layout::TensorTable::Create(SpecsOf(tensors));
+}
+
+}  // namespace
+
+ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore& segments,
+                         DeviceCopier& copier, Random random, Hello identity,
+                         const ClientOptions& options)
+    : executor_(executor),
+      segments_(segments),
+      options_(options),
+      rank_(identity.rank),
+      attempt_(identity.attempt),
+      restorer_(segments, copier, options.restore_threads),
+      session_(executor, connector, random, std::move(identity), options.session, *this),
+      capture_(executor, copier, options.capture, board_, *this),
+      connect_waiter_(executor),
+      restore_waiter_(executor),
+      plan_waiter_(executor),
+      register_waiter_(executor),
+      fates_(executor, options.versions_remembered) {}
+
+void ClientActor::Start() { session_.Start(); }
+
+void ClientActor::Close() { session_.Close(); }
+
+void ClientActor::Fail(Done done, absl::Status status) {
+  executor_.Post([done = std::move(done), status = std::move(status)]() mutable {
+    done(std::move(status));
+  });
+}
+
+absl::AnyInvocable<std::string()> ClientActor::Late(std::string what, Duration timeout) const {
+  return [this, what = std::move(what), timeout] {
+    return fmt::format("{} within {} ms ({})", what, Milliseconds(timeout), session_.Connection());
+  };
+}
+
+void ClientActor::WhenConnected(Done done) {
+  if (!refused_.ok()) return Fail(std::move(done), refused_);
+  if (session_.connected()) return Fail(std::move(done), absl::OkStatus());
+  auto unavailable = [done = std::move(done)](absl::Status status) mutable {
+    if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError(status.message());
+    done(std::move(status));
+  };
+  connect_waiter_.Wait(options_.connect_timeout,
+                       Late("the daemon did not answer", options_.connect_timeout),
+                       ToUnit(std::move(unavailable)));
+}
+
+// --- Restore ---
+
+void ClientActor::RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
+  capture_.FenceThen(lifetime_.Bind([this, done = std::move(done)]() mutable {
+    AskForDecision(std::move(done));
+  }));
+}
+
+void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
+  if (!refused_.ok()) return done(refused_);
+  restore_open_ = false;
+  timeline_ = Timeline{};
+  capture_.CloseTimeline("its restore is not decided");
+  const std::string what = fmt::format("no decision what attempt {} restores", attempt_);
+  restore_waiter_.Wait(options_.restore_timeout, Late(what, options_.restore_timeout),
+                       std::move(done));
+  session_.Ask(RestoreRequest{.request = ++last_request_});
+}
+
+void ClientActor::OnDecision(Decision decision) {
+  if (restore_waiter_.waiting()) restore_waiter_.Answer(Accept(std::move(decision)));
+}
+
+absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
+  const absl::Status status = decision.status.ToStatus();
+  if (decision.kind != DecisionKind::kFresh && decision.kind != DecisionKind::kRestored) {
+    return status.ok() ? absl::InternalError("the daemon decided nothing, without a reason") : status;
+  }
+  Restored restored{.fresh = decision.kind == DecisionKind::kFresh,
+                    .version = decision.version,
+                    .timeline = decision.timeline};
+  for (WireTensor& tensor : decision.tensors) restored.tensors.push_back(std::move(tensor.spec));
+  if (decision.extras.generation != Generation{}) {
+    const RestoreReport report = restorer_.ReadExtras(decision.extras, restored.extras.emplace());
+    ReportRead(report);
+    if (!report.status.ok()) return report.status;
+  }
+  restore_open_ = !restored.fresh;
+  OpenTimeline(decision.timeline);
+  return restored;
+}
+
+void ClientActor::OpenTimeline(Timeline timeline) {
+  timeline_ = timeline;
+  capture_.SetTimeline(timeline);
+  board_.Edit([&](ClientStatus& status) {
+    status.timeline = timeline;
+    status.last_captured = status.last_sealed = status.last_committed = std::nullopt;
+  });
+}
+
+void ClientActor::RequestPlan(const std::vector<TensorSpec>& targets,
+                              absl::AnyInvocable<void(absl::StatusOr<Plan>)> done) {
+  absl::Status status = refused_;
+  if (status.ok()) status = layout::TensorTable::Create(targets).status();
+  if (!status.ok()) {
+    return executor_.Post([done = std::move(done), status]() mutable { done(status); });
+  }
+  plan_waiter_.Wait(options_.restore_timeout,
+                    Late("no plan of the restore", options_.restore_timeout), std::move(done));
+  session_.Ask(PlanRequest{.request = ++last_request_, .tensors = ToWire(targets)});
+}
+
+void ClientActor::OnPlan(Plan plan) {
+  const absl::Status status = plan.status.ToStatus();
+  if (!status.ok()) return plan_waiter_.Answer(status);
+  plan_waiter_.Answer(std::move(plan));
+}
+
+void ClientActor::ReportRead(const RestoreReport& report) {
+  if (report.status.ok()) return;
+  restore_open_ = false;
+  session_.Tell(RestoreDone{report.status, report.bad_slot, report.bad_generation});
+}
+
+void ClientActor::RestoreRead(std::vector<BoundTensor> targets, Done done) {
+  const std::vector<TensorSpec> specs = SpecsOf(targets);
+  RequestPlan(specs, lifetime_.Bind([this, targets = std::move(targets),
+                                     done = std::move(done)](absl::StatusOr<Plan> plan) mutable {
+                if (!plan.ok()) return done(plan.status());
+                const RestoreReport report = restorer_.Read(*plan, targets);
+                ReportRead(report);
+                done(report.status);
+              }));
+}
+
+void ClientActor::RestoreEnd() {
+  if (restore_open_.exchange(false)) session_.Tell(RestoreDone{});
+}
+
+// --- Registration ---
+
+void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes, Done done) {
+  if (!refused_.ok()) return Fail(std::move(done), refused_);
+  absl::StatusOr<layout::TensorTable> table = CheckedTable(tensors);
+  if (!table.ok()) return Fail(std::move(done), table.status());
+  capture_.FenceThen(lifetime_.Bind([this, tensors = std::move(tensors), table = *std::move(table),
+                                     extras_bytes, done = std::move(done)]() mutable {
+    SendRegistration(std::move(tensors), std::move(table), extras_bytes, std::move(done));
+  }));
+}
+
+void ClientActor::SendRegistration(std::vector<BoundTensor> tensors, layout::TensorTable table,
+                                   uint64_t extras_bytes, Done done) {
+  capture_.Suspend("the daemon has not answered the registration");
+  table_ = std::move(table);
+  data_.clear();
+  for (const BoundTensor& tensor : tensors) data_.push_back(tensor.data);
+  register_waiter_.Wait(options_.register_timeout,
+                        Late("no answer to the registration", options_.register_timeout),
+                        ToUnit(std::move(done)));
+  session_.Ask(unreft::Register{.request = ++last_request_,
+                        .tensors = ToWire(table_.specs()),
+                        .extras_bytes = extras_bytes});
+}
+
+void ClientActor::OnRegistered(Registered registered) {
+  const absl::Status status = Install(registered);
+  if (!status.ok()) {
+    const std::string why = fmt::format("not registered: {}", std::string(status.message()));
+    capture_.Suspend(why);
+    board_.Problem(why);
+  }
+  register_waiter_.Answer(FromStatus(status));
+}
+
+absl::StatusOr<std::shared_ptr<const CaptureLayout>> ClientActor::MakeLayout(
+    const Registered& registered) const {
+  const auto mode = static_cast<layout::CaptureMode>(registered.capture_mode);
+  const bool known = mode == layout::CaptureMode::kSharded || mode == layout::CaptureMode::kFull;
+  if (!known || !std::has_single_bit(registered.block_bytes)) {
+    return absl::FailedPreconditionError(
+        fmt::format("the daemon asks for capture mode {} with blocks of {} bytes",
+                    registered.capture_mode, registered.block_bytes));
+  }
+  auto layout = CaptureLayout::Make(table_, data_,
+                                    {.mode = mode,
+                                     .block_bytes = registered.block_bytes,
+                                     .bucket_bytes = options_.capture.bucket_bytes,
+                                     .replica_check_every = registered.replica_check_every});
+  if (layout->plan().digest() != registered.layout_digest) {
+    return absl::FailedPreconditionError(
+        fmt::format("the daemon's capture plan has digest {:016x}, this client's {:016x}: their "
+                    "versions do not fit together",
+                    registered.layout_digest, layout->plan().digest()));
+  }
+  for (const WireSlotRegion& slot : registered.slots) {
+    if (slot.data_capacity >= layout->padded_bytes()) continue;
+    return absl::ResourceExhaustedError(fmt::format("slot {}: the state needs {} bytes, found {}",
+                                                    slot.slot, layout->padded_bytes(),
+                                                    slot.data_capacity));
+  }
+  return layout;
+}
+
+absl::Status ClientActor::Install(const Registered& registered) {
+  if (absl::Status status = registered.status.ToStatus(); !status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<const CaptureLayout>> layout = MakeLayout(registered);
+  if (!layout.ok()) return layout.status();
+  // Mapped anew each time: only so is it sure that the name still stands for the same memory.
+  absl::StatusOr<std::shared_ptr<const MappedSlots>> slots =
+      MappedSlots::Open(segments_, rank_, registered);
+  if (!slots.ok()) return slots.status();
+  const std::shared_ptr<const MappedSlots> before = std::exchange(slots_, *slots);
+  session_.RepeatDoorbells([&](SlotId slot, Generation generation) {
+    return before != nullptr && slots_->Continues(*before, slot, generation);
+  });
+  capture_.Install(*std::move(layout), slots_);
+  return absl::OkStatus();
+}
+
+// --- Capture ---
+
+absl::StatusOr<SnapshotResult> ClientActor::Snapshot(Step step, std::span<const std::byte> extras,
+                                                     void* stream) {
+  if (restore_open_) executor_.Post(lifetime_.Bind([this] { RestoreEnd(); }));
+  return capture_.Snapshot(step, extras, stream);
+}
+
+void ClientActor::FenceThen(Task done) { capture_.FenceThen(std::move(done)); }
+
+void ClientActor::WaitCommitted(Step step, Duration timeout, Done done) {
+  fates_.Wait({timeline_, step}, timeout, std::move(done));
+}
+
+void ClientActor::OnClaimed(const Claimed& claimed) {
+  fates_.Started(claimed.version);
+  session_.Ring(claimed);
+}
+
+void ClientActor::OnProgress(const Progress& progress) { session_.Ring(progress); }
+
+void ClientActor::OnCaptured(Captured captured) { session_.Ring(std::move(captured)); }
+
+void ClientActor::OnGaveUp(GaveUp gave_up) {
+  fates_.Failed(gave_up.version, gave_up.reason);
+  session_.Ring(std::move(gave_up));
+}
+
+void ClientActor::OnSkipped(Skipped skipped) {
+  fates_.Failed(skipped.version, skipped.reason);
+  session_.Ring(std::move(skipped));
+}
+
+// --- The session ---
+
+void ClientActor::OnWelcome(const Welcome& welcome) {
+  board_.Edit([](ClientStatus& status) { status.connected = true; });
+  connect_waiter_.Answer(Unit{});
+  if (timeline_ == Timeline{} || welcome.timeline <= timeline_) return;
+  std::string why = fmt::format("timeline {} was closed, the present one is {}", timeline_,
+                                welcome.timeline);
+  board_.Problem(why);
+  capture_.CloseTimeline(std::move(why));
+}
+
+void ClientActor::OnLost(const absl::Status& why) {
+  board_.Edit([&](ClientStatus& status) {
+    status.connected = false;
+    status.last_problem = fmt::format("lost the daemon: {}", std::string(why.message()));
+  });
+}
+
+void ClientActor::OnRefused(const absl::Status& why) {
+  refused_ = why;
+  OnLost(why);
+  capture_.Suspend(fmt::format("refused by the daemon: {}", std::string(why.message())));
+  connect_waiter_.Answer(why);
+  restore_waiter_.Answer(why);
+  plan_waiter_.Answer(why);
+  register_waiter_.Answer(why);
+}
+
+void ClientActor::OnVersionState(VersionState state) {
+  const bool present = state.version.timeline == timeline_;
+  switch (state.phase) {
+    case VersionPhase::kSealed:
+      if (present) board_.Edit([&](ClientStatus& s) { s.last_sealed = state.version.step; });
+      return;
+    case VersionPhase::kCommitted:
+      if (present) board_.Edit([&](ClientStatus& s) { s.last_committed = state.version.step; });
+      return fates_.Committed(state.version);
+    case VersionPhase::kAbandoned:
+      capture_.Abandon(state.version, state.reason);
+      return fates_.Failed(state.version, state.reason);
+  }
+}
+
+}  // namespace unreft::snapshot

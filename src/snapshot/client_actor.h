@@ -1,0 +1,157 @@
+// ClientActor: the whole client of one rank as one actor: session, capture and restore.
+//
+//   Start ─▶ RestoreBegin ─▶ RestoreRead ... ─▶ Register ─▶ [ Fence, Snapshot ] ...
+//
+// All of the world comes by constructor, so that a simulation runs it against a daemon in virtual
+// time; snapshot::Client runs it on a thread of its own for a real trainer.
+//
+// Single-threaded on its executor, and destroyed in a turn or when no turn runs any more, except
+// where a method says that it is for the training thread. Every callback runs once, never inline,
+// in a turn, at the latest at its deadline, and not at all when the actor is destroyed first.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/channel.h"
+#include "base/executor.h"
+#include "base/random.h"
+#include "base/segment_store.h"
+#include "base/session_frames.h"
+#include "layout/tensor_table.h"
+#include "snapshot/bound_tensor.h"
+#include "snapshot/capture.h"
+#include "snapshot/client_options.h"
+#include "snapshot/device_copier.h"
+#include "snapshot/lifetime.h"
+#include "snapshot/restorer.h"
+#include "snapshot/session.h"
+#include "snapshot/status_board.h"
+#include "snapshot/version_fates.h"
+#include "snapshot/waiter.h"
+
+namespace unreft::snapshot {
+
+// What the store decided for the attempt; the same on every rank but for `tensors` and `extras`.
+struct Restored {
+  bool fresh = true;         // nothing was ever committed
+  Version version;           // decided
+  Timeline timeline;         // opened by the decision
+  std::vector<TensorSpec> tensors;  // every logical tensor, with this rank's earlier box
+  std::optional<std::vector<std::byte>> extras;  // this rank's earlier ones
+};
+
+class ClientActor : private Session::Events, private Capture::Events {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+
+  // `connector` belongs to this actor alone; `identity` is what it says in Hello.
+  ClientActor(Executor& executor, Connector& connector, SegmentStore& segments,
+              DeviceCopier& copier, Random random, Hello identity, const ClientOptions& options);
+
+  // Begins to connect, and goes on for ever.
+  void Start();
+  void Close();
+
+  // OK at the first Welcome. Unavailable at the deadline; what the daemon said when it refuses.
+  void WhenConnected(Done done);
+
+  // Waits for the decision for all ranks of the attempt; until then Snapshot fails.
+  void RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
+  // Asks where the bytes of the decided version are; for RestoreRead on a thread of the caller's.
+  void RequestPlan(const std::vector<TensorSpec>& targets,
+                   absl::AnyInvocable<void(absl::StatusOr<Plan>)> done);
+  // After Restorer::Read of a plan that was asked for: tells the daemon of bytes that are bad.
+  void ReportRead(const RestoreReport& report);
+  // RequestPlan, read in a turn, ReportRead.
+  void RestoreRead(std::vector<BoundTensor> targets, Done done);
+  // The store may reuse what was restored; implied by the first snapshot.
+  void RestoreEnd();
+
+  // Makes a new layout generation; a snapshot under way is finished or given up first. When the
+  // deadline passes the registration stays, and holds once the daemon has answered it.
+  void Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes, Done done);
+
+  void FenceThen(Task done);
+
+  // OK when every rank has committed the snapshot of `step`; Aborted when it was skipped, given up
+  // or abandoned; NotFound when there was none. `step` is of the present timeline.
+  void WaitCommitted(Step step, Duration timeout, Done done);
+
+  // --- For the training thread, see Capture ---
+  absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
+                                          void* stream);
+  void Fence() { capture_.Fence(); }
+
+  // Thread-safe.
+  ClientStatus status() const { return board_.Read(); }
+  // Stateless: on any thread.
+  const Restorer& restorer() const { return restorer_; }
+
+ private:
+  void OnWelcome(const Welcome& welcome) override;
+  void OnLost(const absl::Status& why) override;
+  void OnRefused(const absl::Status& why) override;
+  void OnDecision(Decision decision) override;
+  void OnPlan(Plan plan) override;
+  void OnRegistered(Registered registered) override;
+  void OnVersionState(VersionState state) override;
+
+  void OnClaimed(const Claimed& claimed) override;
+  void OnProgress(const Progress& progress) override;
+  void OnCaptured(Captured captured) override;
+  void OnGaveUp(GaveUp gave_up) override;
+  void OnSkipped(Skipped skipped) override;
+
+  void AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
+  absl::StatusOr<Restored> Accept(Decision decision);
+  void OpenTimeline(Timeline timeline);
+  void SendRegistration(std::vector<BoundTensor> tensors, layout::TensorTable table,
+                        uint64_t extras_bytes, Done done);
+  absl::Status Install(const Registered& registered);
+  absl::StatusOr<std::shared_ptr<const CaptureLayout>> MakeLayout(const Registered& registered) const;
+  void Fail(Done done, absl::Status status);
+  // The message of a deadline, which also says how the connection is.
+  absl::AnyInvocable<std::string()> Late(std::string what, Duration timeout) const;
+
+  Executor& executor_;
+  SegmentStore& segments_;
+  const ClientOptions options_;
+  const Rank rank_;
+  const Attempt attempt_;
+
+  StatusBoard board_;
+  Restorer restorer_;
+  Session session_;
+  Capture capture_;
+
+  uint64_t last_request_ = 0;
+  absl::Status refused_;  // for good
+  Timeline timeline_;     // of the decision that holds
+
+  Waiter<Unit> connect_waiter_;
+  Waiter<Restored> restore_waiter_;
+  Waiter<Plan> plan_waiter_;
+  Waiter<Unit> register_waiter_;
+  VersionFates fates_;
+
+  // What is registered, and where the last answer put it.
+  layout::TensorTable table_;
+  std::vector<std::byte*> data_;
+  std::shared_ptr<const MappedSlots> slots_;
+
+  // Set in turns, cleared by whoever ends the restore first.
+  std::atomic<bool> restore_open_ = false;
+
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::snapshot

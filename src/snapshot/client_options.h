@@ -1,0 +1,41 @@
+// ClientOptions: every limit and wait of the client, by name.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/executor.h"
+
+namespace unreft::snapshot {
+
+struct SessionOptions {
+  // Between two attempts to connect: doubles from the first to the longest, each drawn from its
+  // upper half so that the ranks of a node do not knock together.
+  Duration backoff_first = std::chrono::milliseconds(20);
+  Duration backoff_max = std::chrono::seconds(1);
+  // A daemon that accepted and does not answer Hello for so long is left and tried anew.
+  Duration welcome_timeout = std::chrono::seconds(5);
+};
+
+struct CaptureOptions {
+  Duration fence_timeout = std::chrono::seconds(60);  // then the version is given up
+  uint64_t bucket_bytes = uint64_t{4} << 20;          // of one copy
+  uint32_t buckets_in_flight = 1;  // queued at the copier; more only helps an asynchronous one
+  uint64_t progress_every_bytes = uint64_t{8} << 20;  // between two Progress doorbells
+  // A training thread in a blocking fence copies too. Only for a copier whose CopyNow may run beside
+  // its CopyBucket.
+  bool fence_helps = true;
+};
+
+struct ClientOptions {
+  SessionOptions session;
+  CaptureOptions capture;
+  Duration connect_timeout = std::chrono::seconds(10);
+  Duration restore_timeout = std::chrono::seconds(300);  // of each of the restore calls
+  Duration register_timeout = std::chrono::seconds(60);
+  uint32_t restore_threads = 1;
+  size_t versions_remembered = 256;  // for WaitCommitted
+};
+
+}  // namespace unreft::snapshot

@@ -1,0 +1,161 @@
+#include "snapshot/restorer.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace unreft::snapshot {
+namespace {
+
+RestoreReport ReportOf(absl::Status status, const WireSlot& where) {
+  // Aborted: the slot went to another generation. Internal: the plan is at fault, not the bytes.
+  const bool bad = !status.ok() && !absl::IsAborted(status) && !absl::IsInternal(status);
+  if (!bad) return {.status = std::move(status)};
+  return {.status = std::move(status), .bad_slot = where.slot, .bad_generation = where.generation};
+}
+
+// The pieces of each slot together, in the order of its slab.
+std::vector<WirePiece> BySlot(std::vector<WirePiece> pieces) {
+  std::sort(pieces.begin(), pieces.end(), [](const WirePiece& a, const WirePiece& b) {
+    return std::pair(a.slot, a.source_offset) < std::pair(b.slot, b.source_offset);
+  });
+  return pieces;
+}
+
+// The first run of elements whose `key` is that of the first; removes it from `items`.
+template <typename T, typename Key>
+std::span<const T> TakeRun(std::span<const T>& items, Key key) {
+  size_t count = 1;
+  while (count < items.size() && key(items[count]) == key(items[0])) ++count;
+  const std::span<const T> run = items.first(count);
+  items = items.subspan(count);
+  return run;
+}
+
+}  // namespace
+
+absl::Status CheckPieces(const Plan& plan, std::span<const BoundTensor> targets) {
+  std::vector<const WirePiece*> pieces;
+  pieces.reserve(plan.pieces.size());
+  for (const WirePiece& piece : plan.pieces) {
+    if (piece.slot >= plan.slots.size() || piece.target >= targets.size()) {
+      return absl::InternalError(fmt::format("plan: slot {} of {}, tensor {} of {}", piece.slot,
+                                             plan.slots.size(), piece.target, targets.size()));
+    }
+    pieces.push_back(&piece);
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const WirePiece* a, const WirePiece* b) {
+    return std::pair(a->target, a->target_offset) < std::pair(b->target, b->target_offset);
+  });
+  size_t next = 0;
+  for (size_t target = 0; target < targets.size(); ++target) {
+    const uint64_t needed = ShardBytes(targets[target].spec);
+    uint64_t found = 0;
+    for (; next < pieces.size() && pieces[next]->target == target; ++next) {
+      if (pieces[next]->target_offset != found || pieces[next]->bytes > needed - found) break;
+      found += pieces[next]->bytes;
+    }
+    const bool more = next < pieces.size() && pieces[next]->target == target;
+    if (found == needed && !more) continue;
+    return absl::InternalError(fmt::format("plan: tensor {} has {} bytes, the pieces write {} in order{}",
+                                           targets[target].spec.name, needed, found,
+                                           more ? " and others besides" : ""));
+  }
+  return absl::OkStatus();
+}
+
+RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targets) const {
+  if (absl::Status status = CheckPieces(plan, targets); !status.ok()) return {.status = status};
+  const std::vector<WirePiece> sorted = BySlot(plan.pieces);
+  std::span<const WirePiece> left = sorted;
+  while (!left.empty()) {
+    const std::span<const WirePiece> pieces = TakeRun(left, [](const WirePiece& p) { return p.slot; });
+    const WireSlot& where = plan.slots[pieces[0].slot];
+    absl::StatusOr<SealedSlot> slot = SealedSlot::Open(store_, where);
+    if (!slot.ok()) return ReportOf(slot.status(), where);
+    absl::Status status = ReadSlot(*slot, pieces, targets);
+    // A reader that was overtaken sees bytes of another generation: that is no bad memory.
+    if (absl::Status still = slot->StillThere(); !still.ok()) status = still;
+    if (!status.ok()) return ReportOf(status, where);
+  }
+  return {};
+}
+
+RestoreReport Restorer::ReadExtras(const WireSlot& where, std::vector<std::byte>& extras) const {
+  absl::StatusOr<SealedSlot> slot = SealedSlot::Open(store_, where);
+  if (!slot.ok()) return ReportOf(slot.status(), where);
+  absl::StatusOr<std::vector<std::byte>> found = slot->Extras();
+  if (absl::Status still = slot->StillThere(); !still.ok()) return ReportOf(still, where);
+  if (!found.ok()) return ReportOf(found.status(), where);
+  extras = *std::move(found);
+  return {};
+}
+
+absl::StatusOr<std::vector<Restorer::Cut>> Restorer::MakeCuts(
+    const SealedSlot& slot, std::span<const WirePiece> pieces,
+    std::span<const BoundTensor> targets) {
+  const uint64_t block_bytes = slot.block_bytes();
+  std::vector<Cut> cuts;
+  for (const WirePiece& piece : pieces) {
+    const uint64_t slab = slot.seal().data_bytes;
+    if (piece.source_offset > slab || piece.bytes > slab - piece.source_offset) {
+      return absl::InternalError(fmt::format("plan: bytes {} + {} of a slab of {}",
+                                             piece.source_offset, piece.bytes, slab));
+    }
+    std::byte* target = targets[piece.target].data + piece.target_offset;
+    uint64_t at = piece.source_offset;
+    for (uint64_t left = piece.bytes; left > 0;) {
+      const uint64_t offset = at % block_bytes;
+      const uint64_t run = std::min(left, block_bytes - offset);
+      cuts.push_back({at / block_bytes, offset, target, run});
+      at += run;
+      target += run;
+      left -= run;
+    }
+  }
+  // Pieces may overlap in the slab, so that their cuts interleave.
+  std::stable_sort(cuts.begin(), cuts.end(),
+                   [](const Cut& a, const Cut& b) { return a.block < b.block; });
+  return cuts;
+}
+
+absl::Status Restorer::ReadSlot(const SealedSlot& slot, std::span<const WirePiece> pieces,
+                                std::span<const BoundTensor> targets) const {
+  absl::StatusOr<std::vector<Cut>> cuts = MakeCuts(slot, pieces, targets);
+  if (!cuts.ok()) return cuts.status();
+  return threads_ > 1 ? CopyCutsOnThreads(slot, *cuts) : CopyCuts(slot, *cuts);
+}
+
+absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts) const {
+  std::vector<CopyOp> ops;
+  while (!cuts.empty()) {
+    const std::span<const Cut> run = TakeRun(cuts, [](const Cut& cut) { return cut.block; });
+    absl::StatusOr<std::span<const std::byte>> block = slot.Block(run[0].block);
+    if (!block.ok()) return block.status();
+    ops.clear();
+    for (const Cut& cut : run) {
+      ops.push_back({block->data() + cut.block_offset, cut.target, cut.bytes});
+    }
+    if (absl::Status status = copier_.Restore(ops); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Restorer::CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts) const {
+  std::vector<absl::Status> statuses(threads_);
+  std::vector<std::jthread> threads;
+  for (uint32_t i = 0; i < threads_; ++i) {
+    // A block that is cut in two shares is verified by both.
+    const size_t begin = cuts.size() * i / threads_;
+    const size_t end = cuts.size() * (i + 1) / threads_;
+    threads.emplace_back([this, &slot, &status = statuses[i],
+                          share = cuts.subspan(begin, end - begin)] { status = CopyCuts(slot, share); });
+  }
+  threads.clear();
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace unreft::snapshot

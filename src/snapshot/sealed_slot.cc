@@ -1,0 +1,77 @@
+#include "snapshot/sealed_slot.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/crc32c.h"
+
+namespace unreft::snapshot {
+
+absl::StatusOr<SealedSlot> SealedSlot::Open(SegmentStore& store, const WireSlot& where) {
+  SealedSlot slot;
+  slot.where_ = where;
+  absl::StatusOr<std::unique_ptr<Segment>> segment = store.Open(where.segment, Access::kReadOnly);
+  if (!segment.ok()) return segment.status();
+  slot.segment_ = *std::move(segment);
+  absl::StatusOr<SlotView> view = SlotView::Check(slot.segment_->bytes());
+  if (!view.ok()) return view.status();
+  slot.view_ = std::make_unique<SlotView>(*view);
+  if (absl::Status status = slot.StillThere(); !status.ok()) return status;
+  if (absl::Status status = slot.LoadSeal(); !status.ok()) return status;
+  if (absl::Status status = slot.LoadCrcTable(); !status.ok()) return status;
+  return slot;
+}
+
+absl::Status SealedSlot::StillThere() const {
+  const SlotStateWord state = view_->state();
+  if (state.generation == where_.generation && state.state == SlotState::kSealed) {
+    return absl::OkStatus();
+  }
+  return absl::AbortedError(fmt::format(
+      "segment {}: needed generation {} sealed, found generation {} {}", where_.segment,
+      where_.generation, state.generation, SlotStateName(state.state)));
+}
+
+absl::Status SealedSlot::LoadSeal() {
+  if (absl::StatusOr<SlotClaim> claim = view_->CheckedClaim(); !claim.ok()) return claim.status();
+  absl::StatusOr<SlotSeal> seal = view_->CheckedSeal();
+  if (!seal.ok()) return seal.status();
+  seal_ = *seal;
+  return absl::OkStatus();
+}
+
+absl::Status SealedSlot::LoadCrcTable() {
+  const uint64_t count = BlockCount(seal_.data_bytes, block_bytes());
+  const std::span<std::byte> table = view_->crc_table();
+  if (count * block_bytes() > view_->geometry().data_capacity ||
+      count * sizeof(uint32_t) > table.size()) {
+    return absl::DataLossError(fmt::format("segment {}: {} blocks of {} bytes, it has room for {}",
+                                           where_.segment, count, block_bytes(),
+                                           view_->geometry().data_capacity / block_bytes()));
+  }
+  crc_table_.resize(count);
+  if (count > 0) std::memcpy(crc_table_.data(), table.data(), count * sizeof(uint32_t));
+  const uint32_t found = Crc32c(std::as_bytes(std::span(crc_table_)));
+  if (found == seal_.crc_table_crc) return absl::OkStatus();
+  return absl::DataLossError(fmt::format("segment {}: its CRC table needs CRC {:08x}, found {:08x}",
+                                         where_.segment, seal_.crc_table_crc, found));
+}
+
+absl::StatusOr<std::span<const std::byte>> SealedSlot::Block(uint64_t index) const {
+  const std::span<const std::byte> block = view_->block(index);
+  const uint32_t found = Crc32c(block);
+  if (found == crc_table_[index]) return block;
+  return absl::DataLossError(fmt::format("segment {}: block {} needs CRC {:08x}, found {:08x}",
+                                         where_.segment, index, crc_table_[index], found));
+}
+
+absl::StatusOr<std::vector<std::byte>> SealedSlot::Extras() const {
+  const std::span<const std::byte> region = view_->extras().first(seal_.extras_bytes);
+  std::vector<std::byte> extras(region.begin(), region.end());
+  const uint32_t found = Crc32c(extras);
+  if (found == seal_.extras_crc) return extras;
+  return absl::DataLossError(fmt::format("segment {}: its {} bytes of extras need CRC {:08x}, found {:08x}",
+                                         where_.segment, seal_.extras_bytes, seal_.extras_crc, found));
+}
+
+}  // namespace unreft::snapshot

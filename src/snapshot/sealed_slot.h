@@ -1,0 +1,52 @@
+// SealedSlot: a slot of the store, mapped read-only, whose every byte is checked before it is used.
+//
+// What is read is only true if the generation is still the same afterwards: the last thing a reader
+// does is StillThere. Immutable; thread-safe.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/segment_store.h"
+#include "base/session_frames.h"
+#include "base/slot_header.h"
+
+namespace unreft::snapshot {
+
+class SealedSlot {
+ public:
+  // Checks header, claim, seal and the CRC table. DataLoss names what does not verify; Aborted when
+  // the slot holds another generation or is not sealed.
+  static absl::StatusOr<SealedSlot> Open(SegmentStore& store, const WireSlot& where);
+
+  const SlotSeal& seal() const { return seal_; }
+  uint32_t block_bytes() const { return view_->geometry().block_bytes; }
+  uint64_t blocks() const { return crc_table_.size(); }
+
+  // The whole block, verified. DataLoss names segment, block, and the CRC needed and found.
+  absl::StatusOr<std::span<const std::byte>> Block(uint64_t index) const;
+
+  // Verified.
+  absl::StatusOr<std::vector<std::byte>> Extras() const;
+
+  // Aborted when the slot was given to another generation meanwhile.
+  absl::Status StillThere() const;
+
+ private:
+  SealedSlot() = default;
+  absl::Status LoadSeal();
+  absl::Status LoadCrcTable();
+
+  WireSlot where_;
+  std::unique_ptr<Segment> segment_;
+  std::unique_ptr<SlotView> view_;
+  SlotSeal seal_;
+  std::vector<uint32_t> crc_table_;  // a private copy: what was verified stays so
+};
+
+}  // namespace unreft::snapshot

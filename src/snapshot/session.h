@@ -1,0 +1,129 @@
+// Session: the client's end of the local session with the daemon (base/session_frames.h).
+//
+//   Start ─▶ connecting ─▶ hello said ─▶ welcomed ──lost──▶ waiting (backoff) ─▶ connecting ...
+//                                                └─Refused, no retry─▶ refused: it stays so
+//
+// Holds what is still owed to the daemon as state, not as a queue: at most one request of each
+// kind, the registration, and the doorbells of one snapshot per slot. All of it is said again after
+// each reconnect. Doorbells wait for RepeatDoorbells, because the daemon that answers may keep other
+// memory under the same names than the one that granted the slot.
+//
+// Never blocks. Single-threaded on its executor.
+#pragma once
+
+#include <absl/functional/function_ref.h>
+#include <absl/status/status.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/channel.h"
+#include "base/executor.h"
+#include "base/random.h"
+#include "base/session_frames.h"
+#include "snapshot/client_options.h"
+#include "snapshot/lifetime.h"
+
+namespace unreft::snapshot {
+
+class Session {
+ public:
+  // Called in turns. An answer comes at most once per request; other messages whenever they come.
+  class Events {
+   public:
+    virtual ~Events() = default;
+    virtual void OnWelcome(const Welcome& welcome) = 0;
+    virtual void OnLost(const absl::Status& why) = 0;
+    // For good: no further attempt is made.
+    virtual void OnRefused(const absl::Status& why) = 0;
+    virtual void OnDecision(Decision decision) = 0;
+    virtual void OnPlan(Plan plan) = 0;
+    virtual void OnRegistered(Registered registered) = 0;
+    virtual void OnVersionState(VersionState state) = 0;
+  };
+
+  Session(Executor& executor, Connector& connector, Random random, Hello identity,
+          const SessionOptions& options, Events& events);
+
+  void Start();
+  // Leaves the daemon and makes no further attempt.
+  void Close();
+
+  bool connected() const { return welcomed_; }
+  // "connected", or why not.
+  std::string Connection() const;
+
+  // Each replaces what was asked of its kind before.
+  void Ask(RestoreRequest request);
+  void Ask(PlanRequest request);
+  void Ask(Register registration);
+  void Tell(RestoreDone done);
+
+  // The doorbells of a snapshot.
+  void Ring(const Claimed& claimed);
+  void Ring(const Progress& progress);
+  void Ring(Captured captured);
+  void Ring(GaveUp gave_up);
+  void Ring(Skipped skipped);
+
+  // To be called once the daemon has answered the registration of this connection: says again what
+  // it may have missed about the snapshots for which `same_memory` holds, and forgets the others.
+  void RepeatDoorbells(absl::FunctionRef<bool(SlotId, Generation)> same_memory);
+
+ private:
+  // What was rung about the last snapshot in a slot.
+  struct Doorbells {
+    Claimed claimed;
+    std::optional<Captured> captured;
+    std::optional<GaveUp> gave_up;
+  };
+
+  void Connect();
+  void ConnectLater();
+  void Attach(std::unique_ptr<Channel> channel);
+  void Detach();
+  void Lose(const absl::Status& why);
+  void OnFrame(const Frame& frame);
+  absl::Status Handle(const Frame& frame);
+  void Accept(const Welcome& welcome);
+  void Refuse(const Refused& refused);
+  void Note(const VersionState& state);
+  void SayAgain();
+  Doorbells* Find(SlotId slot, Generation generation);
+  void Repeat(const Doorbells& doorbells);
+  template <typename Message>
+  void Send(const Message& message);
+  template <typename Message>
+  void SendDoorbell(const Message& message);
+  template <typename Message>
+  absl::Status Deliver(const Frame& frame, void (Session::*handler)(const Message&));
+
+  Executor& executor_;
+  Connector& connector_;
+  Random random_;
+  const Hello identity_;
+  const SessionOptions options_;
+  Events& events_;
+
+  std::unique_ptr<Channel> channel_;
+  uint64_t epoch_ = 0;  // counts channels, so that a callback of an earlier one is known
+  bool welcomed_ = false;
+  bool doorbells_open_ = false;  // RepeatDoorbells was called on this connection
+  bool ended_ = false;           // closed or refused
+  absl::Status problem_;         // why it is not connected
+  Duration backoff_{};
+  TimerId welcome_timer_ = TimerId::kNone;
+
+  // Owed to the daemon.
+  std::optional<RestoreRequest> restore_;
+  std::optional<PlanRequest> plan_;
+  std::optional<RestoreDone> restore_done_;
+  std::optional<Register> registration_;
+  std::optional<Skipped> skipped_;
+  std::map<SlotId, Doorbells> doorbells_;
+
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::snapshot

@@ -1,0 +1,61 @@
+// VersionFates: what became of the last versions, and who waits to know. Single-threaded.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <deque>
+#include <list>
+#include <string>
+
+#include "base/executor.h"
+#include "base/ids.h"
+#include "snapshot/lifetime.h"
+
+namespace unreft::snapshot {
+
+class VersionFates {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+
+  // Remembers the last `versions_max` versions.
+  VersionFates(Executor& executor, size_t versions_max)
+      : executor_(executor), versions_max_(versions_max) {}
+
+  void Started(Version version);
+  void Committed(Version version);
+  // Skipped, given up or abandoned; what was committed stays so.
+  void Failed(Version version, const std::string& why);
+
+  // Answers, in a turn of its own, once the fate is known: OK, or Aborted; NotFound for a version
+  // that never was; DeadlineExceeded.
+  void Wait(Version version, Duration timeout, Done done);
+
+ private:
+  struct Fate {
+    Version version;
+    bool known = false;
+    absl::Status status;  // once known
+  };
+  struct Waiting {
+    uint64_t id = 0;
+    Version version;
+    Done done;
+    TimerId timer = TimerId::kNone;
+  };
+
+  Fate& At(Version version);
+  Fate* Find(Version version);
+  void Settle(Version version, absl::Status status);
+  void Answer(std::list<Waiting>::iterator waiting, absl::Status status);
+  void Expire(uint64_t id, Duration timeout);
+
+  Executor& executor_;
+  const size_t versions_max_;
+  std::deque<Fate> fates_;  // the newest last
+  std::list<Waiting> waiting_;
+  uint64_t last_id_ = 0;
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::snapshot
