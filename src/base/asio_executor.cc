@@ -26,7 +26,11 @@ class AsioExecutor::Turns {
 };
 
 // One thread runs the context, but several may post to it: hence no "unsafe" hint.
-AsioExecutor::AsioExecutor() : context_(1), keep_running_(context_.get_executor()) {}
+AsioExecutor::AsioExecutor() : context_(1), keep_running_(context_.get_executor()) {
+  // The first timer makes the descriptors that the context waits with: now, and not in a turn in
+  // which they may have run out.
+  boost::asio::steady_timer first(context_);
+}
 
 AsioExecutor::~AsioExecutor() {
   Stop();
