@@ -95,6 +95,7 @@ void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored
   if (!refused_.ok()) return done(refused_);
   restore_open_ = false;
   timeline_ = Timeline{};
+  session_.Follow(timeline_);
   capture_.CloseTimeline("its restore is not decided");
   const std::string what = fmt::format("no decision what attempt {} restores", attempt_);
   restore_waiter_.Wait(options_.restore_timeout, Late(what, options_.restore_timeout),
@@ -127,6 +128,7 @@ absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
 
 void ClientActor::OpenTimeline(Timeline timeline) {
   timeline_ = timeline;
+  session_.Follow(timeline);
   capture_.SetTimeline(timeline);
   board_.Edit([&](ClientStatus& status) {
     status.timeline = timeline;

@@ -47,6 +47,8 @@ class Session {
           const SessionOptions& options, Events& events);
 
   void Start();
+  // The timeline that this life follows from now on, said in every Hello.
+  void Follow(Timeline timeline) { identity_.timeline = timeline; }
   // Leaves the daemon and makes no further attempt.
   void Close();
 
@@ -102,7 +104,7 @@ class Session {
   Executor& executor_;
   Connector& connector_;
   Random random_;
-  const Hello identity_;
+  Hello identity_;
   const SessionOptions options_;
   Events& events_;
 
