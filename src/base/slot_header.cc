@@ -3,6 +3,7 @@
 #include <absl/strings/str_cat.h>
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -19,7 +20,8 @@ uint32_t BodyCrc(const Body& body) {
 }
 
 bool RegionFits(uint64_t offset, uint64_t length, uint64_t total) {
-  return offset % kSegmentPage == 0 && offset <= total && length <= total - offset;
+  return offset >= kSegmentPage && offset % kSegmentPage == 0 && offset <= total &&
+         length <= total - offset;
 }
 
 }  // namespace
@@ -95,13 +97,19 @@ absl::StatusOr<SlotView> SlotView::Check(std::span<std::byte> bytes) {
                     geometry.format, geometry.min_reader, kSlotFormat));
   }
   if (!BodyCrcIsRight(geometry)) return absl::DataLossError("slot header: geometry has a wrong CRC");
-  const uint64_t blocks = geometry.block_bytes == 0 ? 0 : geometry.data_capacity / geometry.block_bytes;
+  if (!std::has_single_bit(geometry.block_bytes) ||
+      geometry.data_capacity % geometry.block_bytes != 0) {
+    return absl::DataLossError(fmt::format(
+        "slot {}: needs data of whole blocks of a power of two, found {} bytes in blocks of {}",
+        geometry.slot_id, geometry.data_capacity, geometry.block_bytes));
+  }
+  const uint64_t blocks = geometry.data_capacity / geometry.block_bytes;
   const bool fits =
       RegionFits(geometry.manifest_offset, geometry.manifest_capacity, bytes.size()) &&
       RegionFits(geometry.crc_offset, geometry.crc_capacity, bytes.size()) &&
       RegionFits(geometry.extras_offset, geometry.extras_capacity, bytes.size()) &&
       RegionFits(geometry.data_offset, geometry.data_capacity, bytes.size()) &&
-      geometry.block_bytes != 0 && geometry.crc_capacity / sizeof(uint32_t) >= blocks;
+      geometry.crc_capacity / sizeof(uint32_t) >= blocks;
   if (!fits) {
     return absl::DataLossError(
         fmt::format("slot {}: its regions need {} bytes, the segment has {}", geometry.slot_id,

@@ -10,7 +10,9 @@
 //
 // Integers and enums take their own width, bools one byte, strings and vectors a u32 count and
 // their elements. Decoding checks every length against the bytes that are left, so no input makes
-// it read past the end or allocate more than the input could fill.
+// it read past the end or allocate more than the input could fill. A later format may append fields
+// to a message that travels alone (never to one within a vector): what follows the last known field
+// is skipped.
 #pragma once
 
 #include <absl/status/status.h>
@@ -78,8 +80,8 @@ class WireReader {
   void operator()(Fields&... fields) {
     (Get(fields), ...);
   }
-  // Whether every field was there and no byte was left over.
-  bool ok() const { return ok_ && in_.empty(); }
+  // Whether every field was there.
+  bool ok() const { return ok_; }
   size_t bytes_left() const { return in_.size(); }
 
  private:
@@ -134,7 +136,7 @@ std::string EncodeWire(Message message) {
   return writer.Take();
 }
 
-// InvalidArgument, naming `what`, unless `bytes` is exactly one message.
+// InvalidArgument, naming `what`, unless `bytes` begins with all fields of one message.
 template <typename Message>
 absl::StatusOr<Message> DecodeWire(std::string_view bytes, std::string_view what) {
   Message message;
@@ -142,7 +144,7 @@ absl::StatusOr<Message> DecodeWire(std::string_view bytes, std::string_view what
   message.Fields(reader);
   if (!reader.ok()) {
     return absl::InvalidArgumentError(
-        fmt::format("{}: malformed, {} bytes in all", what, bytes.size()));
+        fmt::format("{}: its fields need more bytes than the {} found", what, bytes.size()));
   }
   return message;
 }

@@ -1,0 +1,238 @@
+// Whatever bytes come, decoding ends with a status or with something valid. Exhaustive truncation
+// and seeded bit flips on every run; tests/fuzz does the same without end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/format_testing.h"
+
+namespace unreft {
+namespace {
+
+std::string FlipBits(Random& random, std::string bytes) {
+  for (uint64_t flips = 1 + random.Below(4); flips > 0 && !bytes.empty(); --flips) {
+    char& byte = bytes[random.Below(bytes.size())];
+    byte = static_cast<char>(byte ^ (1 << random.Below(8)));
+  }
+  return bytes;
+}
+
+template <typename Message>
+void ExpectRefusedOrValid(const std::string& payload) {
+  const auto message = FromFrame<Message>({static_cast<uint16_t>(Message::kType), payload});
+  if (!message.ok()) {
+    EXPECT_EQ(message.status().code(), absl::StatusCode::kInvalidArgument);
+    return;
+  }
+  // Valid: what was decoded is a message like any other.
+  EXPECT_TRUE(FromFrame<Message>(ToFrame(*message)).ok());
+}
+
+TEST(FrameRobustnessTest, NoTruncatedPayloadIsAMessage) {
+  ForEachExampleMessage([]<typename Message>(const Message& message) {
+    const Frame whole = ToFrame(message);
+    for (size_t bytes = 0; bytes < whole.payload.size(); ++bytes) {
+      const auto cut = FromFrame<Message>({whole.type, whole.payload.substr(0, bytes)});
+      EXPECT_EQ(cut.status().code(), absl::StatusCode::kInvalidArgument)
+          << FrameTypeName(Message::kType) << " at " << bytes;
+    }
+  });
+}
+
+TEST(FrameRobustnessTest, FlippedBitsNeverCrash) {
+  Random random(1);
+  ForEachExampleMessage([&]<typename Message>(const Message& message) {
+    const std::string payload = ToFrame(message).payload;
+    for (int round = 0; round < 2000; ++round) {
+      ExpectRefusedOrValid<Message>(FlipBits(random, payload));
+    }
+  });
+}
+
+TEST(FrameRobustnessTest, AnotherTypeIsRefusedByBothNames) {
+  const auto message = FromFrame<Hello>(ToFrame(RestoreRequest{1}));
+  EXPECT_EQ(message.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(message.status().message()),
+              ::testing::HasSubstr("needed a frame Hello"));
+}
+
+TEST(FrameRobustnessTest, ACountWithoutItsElementsAllocatesNothing) {
+  // A PlanRequest that announces 2^32 - 1 tensors and brings none.
+  const auto message = FromFrame<PlanRequest>(
+      {static_cast<uint16_t>(FrameType::kPlanRequest), std::string(8, '\0') + "\xff\xff\xff\xff"});
+  EXPECT_EQ(message.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+SlotView View(PageBuffer& slot) { return *SlotView::Check(slot.span()); }
+
+// Every bit of [offset, offset + bytes) of the example's header, flipped alone.
+template <typename F>
+void ForEachFlippedBit(size_t offset, size_t bytes, F f) {
+  PageBuffer slot = ExampleSlot();
+  for (size_t bit = offset * 8; bit < (offset + bytes) * 8; ++bit) {
+    std::byte& byte = slot.span()[bit / 8];
+    const auto mask = static_cast<std::byte>(1 << (bit % 8));
+    byte ^= mask;
+    f(slot, bit / 8);
+    byte ^= mask;
+  }
+}
+
+TEST(SlotHeaderRobustnessTest, EveryFlippedBitOfTheGeometryIsSeen) {
+  ForEachFlippedBit(0, sizeof(SlotGeometry), [](PageBuffer& slot, size_t byte) {
+    const absl::Status status = SlotView::Check(slot.span()).status();
+    // The format is judged before the CRC, whose place may be another in a later one.
+    const bool is_min_reader =
+        byte >= offsetof(SlotGeometry, min_reader) && byte < offsetof(SlotGeometry, min_reader) + 2;
+    if (!is_min_reader || status.code() != absl::StatusCode::kFailedPrecondition) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << byte;
+    }
+  });
+}
+
+TEST(SlotHeaderRobustnessTest, EveryFlippedBitOfTheClaimIsSeen) {
+  ForEachFlippedBit(offsetof(SlotHeader, claim), sizeof(SlotClaim), [](PageBuffer& slot, size_t b) {
+    EXPECT_EQ(View(slot).CheckedClaim().status().code(), absl::StatusCode::kDataLoss) << b;
+    EXPECT_TRUE(View(slot).CheckedSeal().ok()) << b;
+  });
+}
+
+TEST(SlotHeaderRobustnessTest, EveryFlippedBitOfTheSealIsSeen) {
+  ForEachFlippedBit(offsetof(SlotHeader, seal), sizeof(SlotSeal), [](PageBuffer& slot, size_t b) {
+    EXPECT_EQ(View(slot).CheckedSeal().status().code(), absl::StatusCode::kDataLoss) << b;
+    EXPECT_TRUE(View(slot).CheckedClaim().ok()) << b;
+  });
+}
+
+TEST(SlotHeaderRobustnessTest, BodiesOfAnotherGenerationAreNotTaken) {
+  PageBuffer slot = ExampleSlot();
+  View(slot).set_state(Generation{8}, SlotState::kSealed);
+  EXPECT_EQ(View(slot).CheckedClaim().status().code(), absl::StatusCode::kDataLoss);
+  const absl::Status status = View(slot).CheckedSeal().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(::testing::HasSubstr("slot 3"), ::testing::HasSubstr("generation 7"),
+                               ::testing::HasSubstr("needed 8")));
+}
+
+TEST(SlotHeaderRobustnessTest, ASealOverTheCapacitiesIsNotTaken) {
+  for (uint64_t SlotSeal::* field :
+       {&SlotSeal::data_bytes, &SlotSeal::extras_bytes, &SlotSeal::manifest_bytes}) {
+    PageBuffer slot = ExampleSlot();
+    View(slot).header().seal.*field = UINT64_MAX;
+    SetBodyCrc(View(slot).header().seal);
+    EXPECT_EQ(View(slot).CheckedSeal().status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(SlotHeaderRobustnessTest, AGeometryThatLiesIsNotTaken) {
+  // With a right CRC: a bug or an attack, and no region may lead outside or into the header.
+  const auto check = [](auto change) {
+    PageBuffer slot = ExampleSlot();
+    auto& geometry = reinterpret_cast<SlotHeader*>(slot.span().data())->geometry;
+    change(geometry);
+    SetBodyCrc(geometry);
+    return SlotView::Check(slot.span()).status().code();
+  };
+  const auto loss = absl::StatusCode::kDataLoss;
+  EXPECT_EQ(check([](SlotGeometry&) {}), absl::StatusCode::kOk);
+  EXPECT_EQ(check([](SlotGeometry& g) { g.block_bytes = 0; }), loss);
+  EXPECT_EQ(check([](SlotGeometry& g) { g.block_bytes = 192; }), loss);
+  EXPECT_EQ(check([](SlotGeometry& g) { g.data_capacity += 1; }), loss);
+  EXPECT_EQ(check([](SlotGeometry& g) { g.data_capacity += 256; }), loss);
+  EXPECT_EQ(check([](SlotGeometry& g) { g.data_capacity = uint64_t{0} - 256; }), loss);
+  EXPECT_EQ(check([](SlotGeometry& g) { g.crc_capacity = 3; }), loss);
+  for (uint64_t SlotGeometry::* offset :
+       {&SlotGeometry::manifest_offset, &SlotGeometry::crc_offset, &SlotGeometry::extras_offset,
+        &SlotGeometry::data_offset}) {
+    for (const uint64_t value :
+         {uint64_t{0}, uint64_t{4097}, uint64_t{1} << 40, uint64_t{0} - 4096}) {
+      EXPECT_EQ(check([&](SlotGeometry& g) { g.*offset = value; }), loss) << value;
+    }
+  }
+}
+
+TEST(SlotHeaderRobustnessTest, AShorterSegmentIsRefusedAtEveryLength) {
+  PageBuffer slot = ExampleSlot();
+  for (size_t bytes = 0; bytes < slot.span().size(); bytes += bytes < 600 ? 1 : 64) {
+    EXPECT_EQ(SlotView::Check(slot.span().first(bytes)).status().code(),
+              absl::StatusCode::kDataLoss);
+  }
+}
+
+// The states that a daemon killed while it writes can leave, byte by byte: the newest body that is
+// whole holds, and never a mixture.
+TEST(NodeHeaderRobustnessTest, AWriteCutAnywhereLeavesThisBodyOrTheOneBefore) {
+  PageBuffer before(kNodeSegmentBytes);
+  NodeBody body = ExampleNodeBody();
+  for (uint64_t step = 1; step <= 3; ++step) {
+    PageBuffer after(kNodeSegmentBytes, before.Head(kNodeSegmentBytes));
+    body.committed_step = step;
+    WriteNodeBody(after.span(), body);
+    for (size_t cut = 0; cut <= sizeof(NodeHeader); ++cut) {
+      PageBuffer torn(kNodeSegmentBytes, before.Head(kNodeSegmentBytes));
+      std::memcpy(torn.span().data(), after.span().data(), cut);
+      const auto read = ReadNodeBody(torn.span());
+      if (!read.ok()) {
+        EXPECT_EQ(step, 1u) << "nothing was there before the first";
+        EXPECT_EQ(read.status().code(), absl::StatusCode::kDataLoss);
+        continue;
+      }
+      EXPECT_TRUE(read->committed_step == step || read->committed_step == step - 1) << cut;
+    }
+    before = after;
+  }
+}
+
+TEST(NodeHeaderRobustnessTest, OneFlippedBitNeverChangesWhatIsRead) {
+  PageBuffer node = ExampleNode();
+  for (size_t bit = 0; bit < sizeof(NodeHeader) * 8; ++bit) {
+    const auto mask = static_cast<std::byte>(1 << (bit % 8));
+    node.span()[bit / 8] ^= mask;
+    const auto body = ReadNodeBody(node.span());
+    if (body.ok()) {
+      EXPECT_TRUE(body->committed_step == 40 || body->committed_step == 41) << bit;
+      EXPECT_EQ(body->session, 9u);
+    } else {
+      EXPECT_EQ(body.status().code(), absl::StatusCode::kFailedPrecondition) << "min_reader";
+    }
+    node.span()[bit / 8] ^= mask;
+  }
+}
+
+TEST(ControlPageRobustnessTest, RefusesAnotherMagicRankOrLength) {
+  PageBuffer control = ExampleControl();
+  EXPECT_EQ(CheckControlPage(control.span(), Rank{1}).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(CheckControlPage(control.span().first(255), Rank{2}).status().code(),
+            absl::StatusCode::kDataLoss);
+  control.span()[0] ^= std::byte{1};
+  EXPECT_EQ(CheckControlPage(control.span(), Rank{2}).status().code(), absl::StatusCode::kDataLoss);
+}
+
+// A manifest is behind a CRC of its own; this is about what gets past it.
+void ExpectManifestRefusedOrValid(const std::string& bytes) {
+  const auto manifest = layout::DecodeManifest(bytes);
+  if (manifest.ok()) {
+    EXPECT_TRUE(layout::DecodeManifest(layout::EncodeManifest(*manifest)).ok());
+    return;
+  }
+  const bool is_expected =
+      absl::IsDataLoss(manifest.status()) || absl::IsFailedPrecondition(manifest.status());
+  EXPECT_TRUE(is_expected) << manifest.status();
+}
+
+TEST(ManifestRobustnessTest, TruncatedAnywhereNeverCrashes) {
+  const std::string bytes = layout::EncodeManifest(ExampleManifest());
+  for (size_t cut = 0; cut < bytes.size(); ++cut)
+    ExpectManifestRefusedOrValid(bytes.substr(0, cut));
+}
+
+TEST(ManifestRobustnessTest, FlippedBitsNeverCrash) {
+  Random random(2);
+  const std::string bytes = layout::EncodeManifest(ExampleManifest());
+  for (int round = 0; round < 20000; ++round) ExpectManifestRefusedOrValid(FlipBits(random, bytes));
+}
+
+}  // namespace
+}  // namespace unreft
