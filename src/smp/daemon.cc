@@ -1,0 +1,126 @@
+#include "smp/daemon.h"
+
+#include <signal.h>
+
+#include <boost/asio/signal_set.hpp>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "base/asio_executor.h"
+#include "base/format.h"
+#include "base/lock_file.h"
+#include "base/pidfd_watcher.h"
+#include "base/rocks_record_store.h"
+#include "base/shm_segment_store.h"
+#include "base/thread_work_pool.h"
+#include "base/unix_listener.h"
+#include "smp/node.h"
+
+namespace unreft::smp {
+namespace {
+
+// The kernel's random name of this boot, a UUID in text.
+absl::StatusOr<RandomId> ReadBootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  std::erase(text, '-');
+  RandomId id;
+  if (text.size() != 2 * id.size()) {
+    return absl::UnavailableError(fmt::format("boot id: needed 32 digits, found '{}'", text));
+  }
+  for (size_t i = 0; i < id.size(); ++i) {
+    id[i] = static_cast<uint8_t>(std::stoul(text.substr(2 * i, 2), nullptr, 16));
+  }
+  return id;
+}
+
+size_t WorkThreads(const DaemonOptions& options) {
+  if (options.work_threads != 0) return options.work_threads;
+  return std::max(1u, std::thread::hardware_concurrency() / 2);
+}
+
+// What a daemon is made of, in the order of construction.
+class Daemon {
+ public:
+  Daemon(const DaemonOptions& options, Log& log) : options_(options), log_(log) {}
+
+  absl::Status Run() {
+    if (absl::Status status = Open(); !status.ok()) return status;
+    signals_.async_wait([this](boost::system::error_code error, int number) {
+      if (error) return;
+      log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
+      executor_.Stop();
+    });
+    absl::StatusOr<RandomId> boot_id = ReadBootId();
+    if (!boot_id.ok()) return boot_id.status();
+    executor_.Post([this, boot_id = *boot_id] { Start(boot_id); });
+    executor_.Run();
+    // In this order: no callback of a later one reaches an earlier one that is gone.
+    listener_.reset();
+    node_.reset();
+    return result_;
+  }
+
+ private:
+  absl::Status Open() {
+    absl::StatusOr<LockFile> lock = LockFile::Acquire(options_.common.run_dir, "unreftd.lock");
+    if (!lock.ok()) return lock.status();
+    lock_ = *std::move(lock);
+    RocksRecordStoreOptions records;
+    records.directory = options_.common.run_dir + "/records";
+    absl::StatusOr<std::unique_ptr<RocksRecordStore>> store =
+        RocksRecordStore::Open(records, executor_);
+    if (!store.ok()) return store.status();
+    records_ = *std::move(store);
+    absl::StatusOr<std::unique_ptr<UnixListener>> listener = UnixListener::Create(
+        executor_, SocketPath(options_.common.run_dir), UnixChannelOptions{}, [this](PeerIdentity peer) {
+          log_.Warn("a connection of uid {} (pid {}) is refused", peer.uid, peer.pid);
+        });
+    if (!listener.ok()) return listener.status();
+    listener_ = *std::move(listener);
+    return absl::OkStatus();
+  }
+
+  void Start(RandomId boot_id) {
+    node_.emplace(NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_},
+                  options_.node);
+    listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
+      node_->Accept(std::move(channel), peer);
+    });
+    node_->Start(boot_id, [this](absl::Status status) {
+      if (status.ok()) return log_.Info("serving at {}", SocketPath(options_.common.run_dir));
+      result_ = std::move(status);
+      executor_.Stop();
+    });
+  }
+
+  const DaemonOptions& options_;
+  Log& log_;
+  std::optional<LockFile> lock_;
+  AsioExecutor executor_;
+  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
+  Random random_ = Random::FromEntropy();
+  ShmSegmentStore segments_;
+  PidfdWatcher processes_{executor_};
+  std::unique_ptr<RocksRecordStore> records_;
+  std::unique_ptr<UnixListener> listener_;
+  std::optional<Node> node_;
+  // Last: its threads end first, while what their tasks touch is still there.
+  ThreadWorkPool pool_{WorkThreads(options_)};
+  absl::Status result_;
+};
+
+}  // namespace
+
+std::string SocketPath(const std::string& run_dir) { return run_dir + "/unreftd.sock"; }
+
+absl::Status RunDaemon(const DaemonOptions& options, Log& log) {
+  return Daemon(options, log).Run();
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,49 @@
+// unreftd: the daemon of a node.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "base/format.h"
+#include "base/log.h"
+#include "base/log_sinks.h"
+#include "smp/daemon.h"
+#include "smp/daemon_options.h"
+
+namespace {
+
+using unreft::smp::DaemonOptions;
+
+absl::StatusOr<std::unique_ptr<unreft::LogSink>> OpenSink(const unreft::CommonOptions& options) {
+  if (options.log_file.empty()) return unreft::StderrLogSink();
+  return unreft::FileLogSink(options.log_file, options.log_file_bytes_max);
+}
+
+absl::Status Run(int argc, char** argv) {
+  CLI::App app("unreftd: keeps the snapshots of a training job in the memory of this node");
+  DaemonOptions options;
+  AddDaemonOptions(app, options);
+  absl::StatusOr<std::string> help = unreft::ParseOptions(app, argc, argv);
+  if (!help.ok()) return help.status();
+  if (!help->empty()) {
+    fmt::print("{}", *help);
+    return absl::OkStatus();
+  }
+  if (absl::Status status = FinishDaemonOptions(options); !status.ok()) return status;
+  absl::StatusOr<unreft::LogLevel> level = unreft::ParseLogLevel(options.common.log_level);
+  if (!level.ok()) return level.status();
+  absl::StatusOr<std::unique_ptr<unreft::LogSink>> sink = OpenSink(options.common);
+  if (!sink.ok()) return sink.status();
+  unreft::Log log(**sink, *level);
+  return unreft::smp::RunDaemon(options, log);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const absl::Status status = Run(argc, argv);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "unreftd: {}\n", status.message());
+  return 1;
+}
