@@ -1,0 +1,155 @@
+"""Client: the C ABI in Python, for any kind of state.
+
+The order of calls is that of <unreft/c.h>:
+
+    client = Client()
+    decision = client.restore_begin()
+    if decision.restored:
+        client.restore_read(tensors)
+    client.register(tensors)
+    each step:  client.fence(); change the tensors; client.snapshot(step, extras)
+    client.close()
+
+Calls that may wait release the interpreter lock. One training thread at a time; `status` from any.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from unreft import _core
+from unreft.tensor import Device, Dtype, Tensor
+
+
+def version() -> str:
+    """Of libunreft."""
+    return _core.version()
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What the store decided for this attempt; the same on every rank."""
+
+    restored: bool  # False: nothing was ever committed, start from scratch
+    step: int  # of the version that every rank restores
+    timeline: int  # of that version
+    new_timeline: int  # opened by this decision
+    tensors: list[Tensor]  # every logical tensor stored, with this rank's earlier box
+    extras: bytes | None  # this rank's earlier extras, None when it had none
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """Whether the copies of a snapshot run, and if not, why. False in a condition if not."""
+
+    started: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.started
+
+
+@dataclasses.dataclass
+class Status:
+    """What a client has done and how it goes. Steps are None when there was none yet."""
+
+    connected: bool = False
+    timeline: int = 0
+    last_captured_step: int | None = None
+    last_sealed_step: int | None = None  # of this rank
+    last_committed_step: int | None = None  # by every rank
+    started: int = 0  # snapshots, as the two below
+    skipped: int = 0
+    given_up: int = 0
+    bytes_captured: int = 0
+    last_fence_wait_s: float = 0.0
+    total_fence_wait_s: float = 0.0
+    last_problem: str = ""
+
+
+class Client:
+    """A connection to the node's daemon. Raises `Unavailable` when none answers.
+
+    What is None comes from the environment: `socket` from UNREFT_SOCKET, `job` from UNREFT_JOB,
+    `rank` from RANK, `world` from WORLD_SIZE, `attempt` from UNREFT_ATTEMPT or else
+    TORCHELASTIC_RESTART_COUNT.
+    """
+
+    def __init__(
+        self,
+        *,
+        socket: str | None = None,
+        job: str | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        attempt: int | None = None,
+        connect_timeout_s: float = 10.0,
+        restore_timeout_s: float = 300.0,
+        fence_timeout_s: float = 60.0,
+    ):
+        self._core = _core.Client(
+            socket=socket,
+            job=job,
+            rank=-1 if rank is None else rank,
+            world=-1 if world is None else world,
+            attempt=-1 if attempt is None else attempt,
+            connect_timeout_ms=round(connect_timeout_s * 1000),
+            restore_timeout_ms=round(restore_timeout_s * 1000),
+            fence_timeout_ms=round(fence_timeout_s * 1000),
+        )
+
+    def restore_begin(self) -> Decision:
+        """Waits until the store has decided for all ranks of this attempt."""
+        fields = self._core.restore_begin()
+        tensors = [
+            Tensor(name, Dtype(dtype), shape, offset, extent)
+            for name, dtype, shape, offset, extent in fields.pop("tensors")
+        ]
+        return Decision(tensors=tensors, **fields)
+
+    def restore_read(self, tensors: Sequence[Tensor]) -> None:
+        """Copies the decided version into `tensors`, every block verified.
+
+        On an error the bytes of the tensors are undefined.
+        """
+        self._core.restore_read(tensors)
+
+    def restore_end(self) -> None:
+        """Lets the store reuse what was restored; implied by the first snapshot."""
+        self._core.restore_end()
+
+    def register(self, tensors: Sequence[Tensor], extras_bytes: int = 0) -> None:
+        """Declares what is captured from now on; `extras_bytes` is the size expected of extras.
+
+        The memory of the tensors stays valid until the last fence, or until they are replaced by
+        another registration after a fence.
+        """
+        self._core.register(tensors, extras_bytes)
+
+    def snapshot(self, step: int, extras: bytes = b"", stream: int = 0) -> Snapshot:
+        """Starts the capture of the state after `step` optimizer steps. Never waits for the daemon."""
+        return Snapshot(*self._core.snapshot(step, extras, stream))
+
+    def fence(self, stream: int = 0) -> None:
+        """Returns when the registered tensors may change again."""
+        self._core.fence(stream)
+
+    def wait_committed(self, step: int, timeout_s: float = 60.0) -> None:
+        """Waits until all ranks have committed `step`; `Aborted` when it was skipped or given up."""
+        self._core.wait_committed(step, round(timeout_s * 1000))
+
+    def status(self) -> Status:
+        return Status(**self._core.status())
+
+    def close(self) -> None:
+        """Waits for the copies under way and leaves. Calls after it raise, except `close`."""
+        self._core.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+__all__ = ["Client", "Decision", "Device", "Dtype", "Snapshot", "Status", "Tensor", "version"]

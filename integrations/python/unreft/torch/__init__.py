@@ -1,0 +1,81 @@
+"""Unreft for PyTorch: three lines in a training loop.
+
+    ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
+    step = ck.restore() or 0
+    while step < last:
+        ...
+        with ck.fence():
+            optimizer.step()
+        step += 1
+        ck.snapshot(step)
+
+The model's parameters and buffers, the optimizer's state, the global random generators and `extras`
+are captured and restored in place.
+"""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import unreft
+from unreft.torch.checkpointer import Checkpointer, CheckpointerStatus
+from unreft.torch.extras import Extras
+from unreft.torch.shards import Replicas
+from unreft.torch.state import TrainingState
+
+__all__ = ["Checkpointer", "CheckpointerStatus", "attach"]
+
+
+def attach(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
+    *,
+    extras: Mapping[str, Any] | None = None,
+    replicas: str = "auto",
+    rng: bool = True,
+    required: bool = True,
+    **options: Any,
+) -> Checkpointer:
+    """Connects this rank to the node's daemon.
+
+    Args:
+      model: as it is trained, with its wrapper: DistributedDataParallel says which ranks hold the
+        same parameters, so that each captures only its part of them.
+      optimizer: one or several. All of their parameters are the model's.
+      extras: other state by name. An object with `state_dict` and `load_state_dict` (a scheduler, a
+        sampler) or with `get_state` and `set_state` (a torch.Generator) is restored in place; of a
+        value, or of a callable that returns one, `Checkpointer.extras` has the stored value. Small
+        things: they are pickled at every snapshot.
+      replicas: "auto", or "none": each rank's parameters are its own, also under DDP.
+      rng: whether the global random generators of Python, NumPy and torch are part of the state.
+      required: False: without a daemon, one warning, and training runs unprotected.
+      options: of `unreft.Client`: socket, job, rank, world, attempt and timeouts.
+
+    Raises `unreft.Unavailable` when no daemon answers, `unreft.InvalidArgument` for a tensor that
+    cannot be captured, by name.
+    """
+    rank, world = _rank_and_world(options.get("rank"), options.get("world"))
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    state = TrainingState(model, optimizers, Replicas(model, rank, world, replicas))
+    try:
+        client = unreft.Client(**{**options, "rank": rank, "world": world})
+    except unreft.Unavailable as error:
+        if required:
+            raise
+        logging.getLogger("unreft").warning("training runs unprotected: %s", error)
+        client = None
+    return Checkpointer(client, state, Extras(extras or {}), rng)
+
+
+def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
+    """As given, or of the default process group, or of the launcher's environment."""
+    if dist.is_available() and dist.is_initialized():
+        found = dist.get_rank(), dist.get_world_size()
+    else:
+        found = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    return found[0] if rank is None else rank, found[1] if world is None else world

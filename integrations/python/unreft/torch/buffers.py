@@ -1,0 +1,73 @@
+"""Buffers: the persistent buffers of a model, also those that the model replaces.
+
+A buffer that is written in place is captured where it lies. One that the model replaces
+(`self.mean = 0.9 * self.mean + ...`) lies elsewhere at every step; from the first time that this is
+seen its value is copied to memory that stays, and captured there.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+
+class Buffers:
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._seen: dict[str, torch.Tensor] = {}
+        self._staged: dict[str, torch.Tensor] = {}
+        self._copies: list[tuple[dict, str, torch.Tensor]] = []  # from container[key] to the tensor
+
+    def slots(self) -> Iterator[tuple[str, dict, str]]:
+        """(name, container, key) of every persistent buffer, None or not."""
+        for prefix, module in self._model.named_modules():
+            for key in module._buffers:
+                if key not in module._non_persistent_buffers_set:
+                    yield (f"{prefix}.{key}" if prefix else key), module._buffers, key
+
+    def live(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Each once, also if it is known by several names."""
+        seen = set()
+        for name, container, key in self.slots():
+            buffer = container[key]
+            if buffer is not None and buffer not in seen:
+                seen.add(buffer)
+                yield name, buffer
+
+    def stable(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """As `live`, but memory that stays in place for those that have moved since the last call."""
+        where = {name: (container, key) for name, container, key in self.slots()}
+        self._copies = []
+        for name, buffer in self.live():
+            known = self._seen.get(name)
+            self._seen[name] = buffer
+            if name in self._staged or known is not None and known is not buffer:
+                if not _fits(self._staged.get(name), buffer):
+                    self._staged[name] = torch.empty_like(
+                        buffer, memory_format=torch.contiguous_format
+                    )
+                self._copies.append((*where[name], self._staged[name]))
+                self._staged[name].copy_(buffer)
+                buffer = self._staged[name]
+            yield name, buffer
+
+    def watched(self) -> list[tuple[dict, str]]:
+        """The slots whose value must stay the same object."""
+        return [(c, key) for name, c, key in self.slots() if name not in self._staged]
+
+    def refresh(self) -> bool:
+        """Copies what is staged; False when a buffer no longer fits its place."""
+        for container, key, staged in self._copies:
+            buffer = container.get(key)
+            if not _fits(staged, buffer):
+                return False
+            staged.copy_(buffer)
+        return True
+
+
+def _fits(staged: torch.Tensor | None, buffer: torch.Tensor | None) -> bool:
+    return (
+        staged is not None
+        and buffer is not None
+        and (staged.shape, staged.dtype, staged.device) == (buffer.shape, buffer.dtype, buffer.device)
+    )

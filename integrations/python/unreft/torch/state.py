@@ -1,0 +1,309 @@
+"""TrainingState: the tensors of a model and its optimizers by name, and what else they consist of."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from unreft.errors import FailedPrecondition, InvalidArgument
+from unreft.tensor import Dtype, Tensor
+from unreft.torch.buffers import Buffers
+from unreft.torch.shards import Bound, DTensor, Replicas, bind
+from unreft.torch.watch import Watch
+
+# What wrappers put into the names of parameters.
+_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_OF_A_SET = re.compile(r"(rank|group)\d+/")
+_NAMED_MAX = 5  # subjects that one message names
+
+
+class TrainingState:
+    """Of `model`, which may be wrapped (DDP, torch.compile, FSDP2), and of its optimizers.
+
+    Tied parameters are one tensor. Buffers are each rank's own and volatile: the forward pass writes
+    them. Buffers that are not persistent are left out, as in `state_dict`.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], replicas: Replicas
+    ):
+        self._model = _unwrap(model)
+        self._optimizers = list(optimizers)
+        self._replicas = replicas
+        self._buffers = Buffers(self._model)
+        self._names = self._parameter_names()  # now, so that attach() may refuse
+        for optimizer in self._optimizers:
+            if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+                raise InvalidArgument("ZeroRedundancyOptimizer is not supported, FSDP2 is")
+            self._named_groups(optimizer)
+
+    # --- capture ---
+
+    def bind(self) -> list[Bound]:
+        """Everything that a snapshot captures, as it is now."""
+        self._names = self._parameter_names()
+        with torch.no_grad():
+            return [
+                *self._parameters(),
+                *self._bind_buffers(self._buffers.stable()),
+                *self._optimizer_tensors(),
+            ]
+
+    def watch(self, bounds: Sequence[Bound]) -> Watch:
+        """Of what the last `bind` returned."""
+        containers, slots = [], self._buffers.watched()
+        for module in self._model.modules():
+            containers += [module._parameters, module._modules]
+        for optimizer in self._optimizers:
+            containers += [optimizer.state, *optimizer.state.values()]
+            slots.append((vars(optimizer), "state"))  # load_state_dict makes another dict
+        return Watch(
+            sized=[*containers, *(module._buffers for module in self._model.modules())],
+            containers=containers,
+            slots=slots,
+            tensors=[bound.local for bound in bounds],
+        )
+
+    def refresh(self) -> bool:
+        """To be called before each snapshot; False when it needs another `bind`."""
+        return self._buffers.refresh()
+
+    def scalars(self) -> dict[str, Any]:
+        """What is not tensors: hyperparameters, plain values of optimizer states, extra state."""
+        return {
+            "optimizers": [self._optimizer_scalars(optimizer) for optimizer in self._optimizers],
+            "modules": {
+                name: module.get_extra_state()
+                for name, module in self._model.named_modules()
+                if _has_extra_state(module)
+            },
+        }
+
+    # --- restore ---
+
+    def bind_for_restore(self, stored: Sequence[Tensor]) -> list[Bound]:
+        """The live tensors for what is stored; optimizer state that is not there yet is made.
+
+        Fails, naming them, when a tensor lacks or differs on either side.
+        """
+        self._names = self._parameter_names()
+        with torch.no_grad():
+            self._make_optimizer_state(stored)
+            bounds = [
+                *self._parameters(),
+                *self._bind_buffers(self._buffers.live()),
+                *self._optimizer_tensors(),
+            ]
+        self._check_same(bounds, {tensor.name: tensor for tensor in stored})
+        return bounds
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        if len(scalars["optimizers"]) != len(self._optimizers):
+            raise FailedPrecondition(
+                f"{len(scalars['optimizers'])} optimizers were stored, "
+                f"{len(self._optimizers)} are attached"
+            )
+        for optimizer, stored in zip(self._optimizers, scalars["optimizers"]):
+            self._load_optimizer_scalars(optimizer, stored)
+        for name, module in self._model.named_modules():
+            if _has_extra_state(module) and name in scalars["modules"]:
+                module.set_extra_state(scalars["modules"][name])
+
+    # --- the model ---
+
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        names = {}
+        for name, parameter in self._model.named_parameters():
+            names[parameter] = _clean(name)
+            self._bind_parameter(parameter, names[parameter])
+        return names
+
+    def _bind_parameter(self, parameter: torch.Tensor, name: str) -> Bound:
+        return bind(f"model/{name}", parameter, self._holders(parameter, name))
+
+    def _holders(self, parameter: torch.Tensor, name: str):
+        if isinstance(parameter, DTensor):
+            return self._replicas.of_mesh(parameter.device_mesh)
+        return self._replicas.of_plain(name)
+
+    def _parameters(self) -> Iterator[Bound]:
+        for parameter, name in self._names.items():
+            yield self._bind_parameter(parameter, name)
+
+    def _bind_buffers(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Bound]:
+        for name, buffer in buffers:
+            yield bind(f"buffer/{_clean(name)}", buffer, self._replicas.own(), volatile=True)
+
+    # --- the optimizers ---
+
+    def _prefix(self, optimizer: torch.optim.Optimizer) -> str:
+        if len(self._optimizers) == 1:
+            return "optim"
+        return f"optim{self._optimizers.index(optimizer)}"
+
+    def _named_groups(self, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+        """The names of the parameters of each group."""
+        groups = []
+        for index, group in enumerate(optimizer.param_groups):
+            for position, parameter in enumerate(group["params"]):
+                if parameter not in self._names:
+                    raise InvalidArgument(
+                        f"{type(optimizer).__name__}: parameter {position} of group {index}, shape "
+                        f"{tuple(parameter.shape)}, is not a parameter of the model"
+                    )
+            groups.append([self._names[parameter] for parameter in group["params"]])
+        return groups
+
+    def _states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any, dict]]:
+        """Name, parameter and state of every parameter of the optimizer."""
+        for names, group in zip(self._named_groups(optimizer), optimizer.param_groups):
+            for name, parameter in zip(names, group["params"]):
+                if parameter in optimizer.state:
+                    yield name, parameter, optimizer.state[parameter]
+
+    def _optimizer_tensors(self) -> Iterator[Bound]:
+        for optimizer in self._optimizers:
+            prefix = self._prefix(optimizer)
+            for name, parameter, state in self._states(optimizer):
+                holders = self._holders(parameter, name)
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        yield bind(f"{prefix}/{name}/{key}", value, holders)
+
+    def _optimizer_scalars(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        groups = [
+            {"names": names, **{key: group[key] for key in group if key != "params"}}
+            for names, group in zip(self._named_groups(optimizer), optimizer.param_groups)
+        ]
+        states = {}
+        for name, _, state in self._states(optimizer):
+            plain = {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
+            for key, value in plain.items():
+                if _has_tensor(value):
+                    raise InvalidArgument(
+                        f"{type(optimizer).__name__}: state '{key}' of '{name}' is a "
+                        f"{type(value).__name__} of tensors, which is not supported"
+                    )
+            if plain:
+                states[name] = plain
+        return {"groups": groups, "states": states}
+
+    def _load_optimizer_scalars(self, optimizer: torch.optim.Optimizer, stored: dict) -> None:
+        groups = self._named_groups(optimizer)
+        if [group["names"] for group in stored["groups"]] != groups:
+            raise FailedPrecondition(
+                f"{type(optimizer).__name__}: the parameter groups differ from the stored ones, "
+                f"needed {_sizes(group['names'] for group in stored['groups'])}, found "
+                f"{_sizes(groups)}"
+            )
+        for group, values in zip(optimizer.param_groups, stored["groups"]):
+            for key, value in values.items():
+                if isinstance(group.get(key), torch.Tensor) and key != "names":
+                    group[key].copy_(torch.as_tensor(value))
+                elif key != "names":
+                    group[key] = value
+        parameters = {self._names[p]: p for g in optimizer.param_groups for p in g["params"]}
+        for name, values in stored["states"].items():
+            optimizer.state[parameters[name]].update(values)
+
+    def _make_optimizer_state(self, stored: Sequence[Tensor]) -> None:
+        """Gives every parameter exactly the state tensors that are stored, kept where they fit."""
+        for optimizer in self._optimizers:
+            wanted: dict[str, dict[str, Tensor]] = {}
+            for tensor in stored:
+                head, _, key = tensor.name.rpartition("/")
+                wanted.setdefault(head, {})[key] = tensor
+            for names, group in zip(self._named_groups(optimizer), optimizer.param_groups):
+                for name, parameter in zip(names, group["params"]):
+                    holders = self._holders(parameter, name)
+                    tensors = wanted.get(f"{holders.prefix}{self._prefix(optimizer)}/{name}", {})
+                    state = {
+                        key: _state_tensor(optimizer, group, parameter, key, tensor)
+                        for key, tensor in tensors.items()
+                    }
+                    # In place, so that a reference to the optimizer's own dict stays good.
+                    if state or parameter in optimizer.state:
+                        optimizer.state[parameter].clear()
+                        optimizer.state[parameter].update(state)
+
+    # --- both sides of a restore ---
+
+    def _check_same(self, bounds: Sequence[Bound], stored: dict[str, Tensor]) -> None:
+        live = {bound.spec.name: bound.spec for bound in bounds if bound.local.numel()}
+        if missing := [name for name in live if name not in stored]:
+            raise FailedPrecondition(f"not in what was stored: {_listed(missing)}")
+        ours = {f"rank{self._replicas.rank}", *(name.partition("/")[0] for name in live)}
+        unknown = [
+            name
+            for name in stored
+            if name not in live and (_OF_A_SET.match(name) is None or name.partition("/")[0] in ours)
+        ]
+        if unknown:
+            raise FailedPrecondition(f"stored, but not attached: {_listed(unknown)}")
+        for name, spec in live.items():
+            other = stored[name]
+            if (spec.dtype, spec.global_shape) != (other.dtype, other.global_shape):
+                raise FailedPrecondition(
+                    f"tensor '{name}': {_kind(other)} was stored, found {_kind(spec)}"
+                )
+
+
+def _state_tensor(
+    optimizer: torch.optim.Optimizer, group: dict, parameter: Any, key: str, stored: Tensor
+) -> torch.Tensor:
+    """The live tensor for a stored state tensor: the one there is, or one as the optimizer makes it."""
+    dtype = getattr(torch, _torch_dtype(stored.dtype))
+    live = optimizer.state[parameter].get(key) if parameter in optimizer.state else None
+    if isinstance(live, torch.Tensor) and live.dtype == dtype:
+        if tuple(live.shape) == stored.global_shape:
+            return live
+    if stored.global_shape and tuple(parameter.shape) == stored.global_shape:
+        return torch.zeros_like(parameter, dtype=dtype)
+    # The step count stays on the CPU unless the optimizer's kernel reads it.
+    on_device = key != "step" or group.get("fused") or group.get("capturable")
+    device = parameter.device if on_device else "cpu"
+    return torch.zeros(stored.extent, dtype=dtype, device=device)
+
+
+def _torch_dtype(dtype: Dtype) -> str:
+    return {"float8_e4m3": "float8_e4m3fn"}.get(dtype.name.lower(), dtype.name.lower())
+
+
+def _unwrap(model: nn.Module) -> nn.Module:
+    while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        model = model.module
+    return model
+
+
+def _clean(name: str) -> str:
+    """The name without what wrappers of modules put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def _has_extra_state(module: nn.Module) -> bool:
+    return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_tensor, value.values()))
+    if isinstance(value, (list, tuple, set)):
+        return any(map(_has_tensor, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _kind(spec: Tensor) -> str:
+    return f"{spec.dtype.name.lower()}{list(spec.global_shape)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(f"'{name}'" for name in names[:_NAMED_MAX]) + more
+
+
+def _sizes(groups) -> str:
+    return f"groups of {[len(group) for group in groups]} parameters"
