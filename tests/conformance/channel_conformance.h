@@ -76,16 +76,16 @@ class ChannelConformance : public testing::TestWithParam<WorldMaker<ChannelWorld
     absl::StatusOr<bool> result = false;
     AsClient([&] {
       connector_ = world_->NewConnector();
-      bool inline_call = true;
+      connecting_ = true;
       connector_->Connect([&](absl::StatusOr<std::unique_ptr<Channel>> channel) {
-        EXPECT_FALSE(inline_call);
+        EXPECT_FALSE(connecting_);  // never inline
         EXPECT_TRUE(world().executor(1).InTurn());
         result = channel.ok() ? absl::StatusOr<bool>(true) : channel.status();
         if (!channel.ok()) return;
         client_.channel = std::move(*channel);
         client_.Start();
       });
-      inline_call = false;
+      connecting_ = false;
     });
     EXPECT_TRUE(RunUntil([&] { return !result.ok() || *result; }));
     return result.status();
@@ -104,6 +104,7 @@ class ChannelConformance : public testing::TestWithParam<WorldMaker<ChannelWorld
   std::unique_ptr<ChannelWorld> world_ = GetParam().make();
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<Connector> connector_;
+  bool connecting_ = false;
   PeerIdentity peer_;
   End server_;
   End client_;

@@ -240,8 +240,9 @@ class SimLocalNetwork::SimListener final : public Listener {
   void Enqueue(Duration delay, std::unique_ptr<Channel> channel, PeerIdentity peer) {
     process_.Deliver(delay,
                      [self = std::weak_ptr(self_), channel = std::move(channel), peer]() mutable {
-                       if (const auto alive = self.lock())
-                         (*alive)->Accept(std::move(channel), peer);
+                       // Not locked meanwhile, so that Accept sees it end.
+                       SimListener* listener = self.expired() ? nullptr : *self.lock();
+                       if (listener != nullptr) listener->Accept(std::move(channel), peer);
                      });
   }
 
