@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -30,6 +31,8 @@ _RETRY_FACTOR = 10
 _RETRY_MIN_S = 1.0
 # So many skipped snapshots in a row are worth a warning; single ones are normal.
 _SKIPS_TO_WARN = 20
+_WARNINGS_MAX = 50  # of problems that stay
+_DIGITS = re.compile(r"\d+")
 
 
 class ClientLike(Protocol):
@@ -89,7 +92,7 @@ class Checkpointer:
         self._skips_in_a_row = 0
         self._skipped = 0  # here, without the client's
         self._problem = ""
-        self._warned: set[tuple[str, type]] = set()
+        self._warned: dict[str, str] = {}  # problem to what failed
 
     # --- before the loop ---
 
@@ -282,10 +285,12 @@ class Checkpointer:
 
     def _note(self, step: int, snapshot: unreft.Snapshot) -> None:
         if snapshot.started:
-            if self._skips_in_a_row >= _SKIPS_TO_WARN or self._warned:
+            cured = [problem for problem, what in self._warned.items() if what == "snapshot"]
+            if self._skips_in_a_row >= _SKIPS_TO_WARN or cured:
                 _log.warning("snapshots run again, from step %d", step)
             self._skips_in_a_row = 0
-            self._warned.clear()
+            for problem in cured:
+                del self._warned[problem]
             return
         self._memory = []
         self._skips_in_a_row += 1
@@ -293,19 +298,15 @@ class Checkpointer:
             _log.warning("%d snapshots in a row were skipped: %s", _SKIPS_TO_WARN, snapshot.reason)
 
     def _report(self, what: str, error: Exception) -> None:
-        """One warning per kind of problem, until snapshots run again."""
-        if isinstance(error, unreft.Forked):
-            return
+        """One warning per problem, whatever the numbers in it, until snapshots run again."""
         self._problem = f"{what}: {error}"
-        if (what, type(error)) in self._warned:
+        problem = f"{type(error).__name__} {_DIGITS.sub('#', str(error))}"
+        if problem in self._warned or len(self._warned) >= _WARNINGS_MAX:
             return
-        self._warned.add((what, type(error)))
+        self._warned[problem] = what
         off = "; no more snapshots are taken" if self._off else ""
-        _log.warning("%s: %s%s; training goes on", what, error, off, exc_info=_is_unexpected(error))
-
-
-def _is_unexpected(error: Exception) -> bool:
-    return not isinstance(error, unreft.Error)
+        unexpected = not isinstance(error, unreft.Error)
+        _log.warning("%s: %s%s; training goes on", what, error, off, exc_info=unexpected)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -179,9 +179,10 @@ class TrainingState:
         ]
         states = {}
         for name, _, state in self._states(optimizer):
-            plain = {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
+            # Tensors without elements, too: nothing else would tell that they exist.
+            plain = {key: value for key, value in state.items() if not _has_bytes(value)}
             for key, value in plain.items():
-                if _has_tensor(value):
+                if not isinstance(value, torch.Tensor) and _has_tensor(value):
                     raise InvalidArgument(
                         f"{type(optimizer).__name__}: state '{key}' of '{name}' is a "
                         f"{type(value).__name__} of tensors, which is not supported"
@@ -206,6 +207,9 @@ class TrainingState:
                     group[key] = value
         parameters = {self._names[p]: p for g in optimizer.param_groups for p in g["params"]}
         for name, values in stored["states"].items():
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    values[key] = value.to(parameters[name].device)
             optimizer.state[parameters[name]].update(values)
 
     def _make_optimizer_state(self, stored: Sequence[Tensor]) -> None:
@@ -286,6 +290,11 @@ def _clean(name: str) -> str:
 
 def _has_extra_state(module: nn.Module) -> bool:
     return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _has_bytes(value: Any) -> bool:
+    """A DTensor counts also where this rank's shard is empty: other ranks store the others."""
+    return isinstance(value, torch.Tensor) and (isinstance(value, DTensor) or value.numel() > 0)
 
 
 def _has_tensor(value: Any) -> bool:
