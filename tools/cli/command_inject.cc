@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <csignal>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/shm_segment_store.h"
+#include "tools/cli/admin_client.h"
+#include "tools/cli/bit_flip.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/daemon_control.h"
+
+namespace unreft::cli {
+namespace {
+
+const std::map<std::string, Region> kRegions = {{"data", Region::kData},
+                                                {"extras", Region::kExtras},
+                                                {"manifest", Region::kManifest},
+                                                {"header", Region::kHeader}};
+
+struct FlipOptions {
+  std::optional<uint64_t> rank;
+  std::optional<uint64_t> slot;
+  std::optional<uint64_t> offset;
+  std::string region = "data";
+  uint32_t bit = 0;
+};
+
+// The connected rank asked for, or the first.
+absl::StatusOr<nlohmann::json> ChooseTrainer(const Context& context,
+                                             const std::optional<uint64_t>& rank) {
+  auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
+  if (!status.ok()) return status.status();
+  for (const nlohmann::json& entry : status->value("ranks", nlohmann::json::array())) {
+    if (!entry.value("connected", false)) continue;
+    if (!rank || entry.value("rank", UINT64_MAX) == *rank) return entry;
+  }
+  return absl::NotFoundError(
+      rank ? fmt::format("{}: rank {} is not connected", context.place.Name(), *rank)
+           : fmt::format("{}: no rank is connected", context.place.Name()));
+}
+
+int KillTrainer(const Context& context, const std::optional<uint64_t>& rank) {
+  absl::StatusOr<nlohmann::json> trainer = ChooseTrainer(context, rank);
+  if (!trainer.ok()) return Fail(context, trainer.status());
+  const pid_t pid = trainer->value("pid", 0);
+  const uint64_t number = trainer->value("rank", uint64_t{0});
+  absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(pid);
+  const absl::Status status = process.ok() ? process->Signal(SIGKILL) : process.status();
+  if (!status.ok()) return Fail(context, status);
+  Print(context, {{"killed", "trainer"}, {"rank", number}, {"pid", pid}, {"signal", SIGKILL}},
+        fmt::format("rank {} (pid {}): sent SIGKILL\n", number, pid));
+  return kExitOk;
+}
+
+int KillDaemon(const Context& context) {
+  auto daemon = FindDaemon(context.place);
+  if (!daemon.ok()) return Fail(context, daemon.status());
+  if (!daemon->has_value()) {
+    return Fail(context, absl::UnavailableError(context.place.Name() + ": no unreftd runs in " +
+                                                context.place.run_dir));
+  }
+  const pid_t pid = (*daemon)->pid();
+  if (absl::Status status = (*daemon)->Signal(SIGKILL); !status.ok()) return Fail(context, status);
+  Print(context, {{"killed", "daemon"}, {"pid", pid}, {"signal", SIGKILL}},
+        fmt::format("unreftd (pid {}): sent SIGKILL\n", pid));
+  return kExitOk;
+}
+
+nlohmann::json Document(const FlipResult& flip, const FlipOptions& options) {
+  return {{"segment", flip.segment},
+          {"slot", flip.slot.value},
+          {"rank", flip.rank.value},
+          {"timeline", flip.version.timeline.value},
+          {"step", flip.version.step.value},
+          {"region", options.region},
+          {"offset", flip.region_offset},
+          {"segment_offset", flip.segment_offset},
+          {"bit", options.bit},
+          {"before", flip.before},
+          {"after", flip.after}};
+}
+
+int Flip(const Context& context, const FlipOptions& options) {
+  FlipRequest request{.prefix = SegmentPrefix(context.place.job, context.place.node),
+                      .region = kRegions.at(options.region),
+                      .offset = options.offset,
+                      .bit = options.bit};
+  if (options.rank) request.rank = Rank{*options.rank};
+  if (options.slot) request.slot = SlotId{*options.slot};
+  ShmSegmentStore store;
+  absl::StatusOr<FlipResult> flip = FlipBit(store, request);
+  if (!flip.ok()) return Fail(context, flip.status());
+  Print(context, Document(*flip, options),
+        fmt::format("slot {} of rank {}, version {}: bit {} of {} byte {} flipped, {:02x} -> "
+                    "{:02x} ({} at {})\n",
+                    flip->slot, flip->rank, flip->version, options.bit, options.region,
+                    flip->region_offset, flip->before, flip->after, flip->segment,
+                    flip->segment_offset));
+  return kExitOk;
+}
+
+void AddKillTrainer(CLI::App& inject, Context& context) {
+  auto rank = std::make_shared<std::optional<uint64_t>>();
+  CLI::App* command = AddCommand(inject, "kill-trainer", "SIGKILL one training process");
+  command->add_option("--rank", *rank, "which one; by default the first that is connected");
+  OnChosen(command, context, [&context, rank] { return KillTrainer(context, *rank); });
+}
+
+void AddKillDaemon(CLI::App& inject, Context& context) {
+  CLI::App* command = AddCommand(inject, "kill-daemon", "SIGKILL unreftd");
+  OnChosen(command, context, [&context] { return KillDaemon(context); });
+}
+
+void AddFlipBit(CLI::App& inject, Context& context) {
+  auto options = std::make_shared<FlipOptions>();
+  CLI::App* command =
+      AddCommand(inject, "flip-bit", "flip one bit of the newest sealed slot, in the memory itself");
+  command->add_option("--rank", options->rank, "only slots of this rank");
+  command->add_option("--slot", options->slot, "only this slot");
+  command->add_option("--region", options->region, "where: data, extras, manifest or header")
+      ->check(CLI::IsMember(kRegions))
+      ->capture_default_str();
+  command->add_option("--offset", options->offset,
+                      "the byte within the region; by default its middle");
+  command->add_option("--bit", options->bit, "0 to 7")
+      ->check(CLI::Range(0, 7))
+      ->capture_default_str();
+  OnChosen(command, context, [&context, options] { return Flip(context, *options); });
+}
+
+}  // namespace
+
+void AddInject(CLI::App& app, Context& context) {
+  CLI::App* inject = AddCommand(app, "inject", "cause a fault on purpose");
+  inject->require_subcommand(1);
+  AddKillTrainer(*inject, context);
+  AddKillDaemon(*inject, context);
+  AddFlipBit(*inject, context);
+}
+
+}  // namespace unreft::cli

@@ -1,0 +1,31 @@
+#include <memory>
+
+#include "base/lock_file.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/daemon_control.h"
+#include "tools/cli/supervisor.h"
+
+namespace unreft::cli {
+namespace {
+
+absl::Status SuperviseHere(const Context& context, const std::string& daemon_path) {
+  absl::StatusOr<LockFile> lock = LockFile::Acquire(context.place.run_dir, kSupervisorLock);
+  if (!lock.ok()) return lock.status();
+  const StartRequest request{.daemon_path = daemon_path, .daemon_words = context.after_dashes};
+  return Supervise({.argv = DaemonArgv(context.place, request)});
+}
+
+}  // namespace
+
+void AddSupervise(CLI::App& app, Context& context) {
+  auto daemon_path = std::make_shared<std::string>();
+  CLI::App* command = AddCommand(app, "supervise", "keep unreftd running, in the foreground");
+  command->group("");  // not in the help: `up --supervise` is how it is started
+  command->add_option("--daemon", *daemon_path);
+  OnChosen(command, context, [&context, daemon_path] {
+    const absl::Status status = SuperviseHere(context, *daemon_path);
+    return status.ok() ? kExitOk : Fail(context, status);
+  });
+}
+
+}  // namespace unreft::cli

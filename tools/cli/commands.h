@@ -1,0 +1,30 @@
+// The commands of the CLI, one file each (command_<name>.cc). Each function adds its subcommand to
+// `app`; when that is chosen, the parse leaves in the context what is to be run. `context` lives as
+// long as `app`.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "tools/cli/context.h"
+
+namespace unreft::cli {
+
+void AddUp(CLI::App& app, Context& context);
+void AddDown(CLI::App& app, Context& context);
+void AddStatus(CLI::App& app, Context& context);
+void AddVersions(CLI::App& app, Context& context);
+void AddVerify(CLI::App& app, Context& context);
+void AddFreshStart(CLI::App& app, Context& context);
+void AddMetrics(CLI::App& app, Context& context);
+void AddInject(CLI::App& app, Context& context);
+void AddRun(CLI::App& app, Context& context);
+void AddSupervise(CLI::App& app, Context& context);  // hidden: what `up --supervise` leaves behind
+
+// A subcommand after which the options common to all may stand, too.
+CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description);
+
+// `run` returns the exit code.
+void OnChosen(CLI::App* command, Context& context, std::function<int()> run);
+
+}  // namespace unreft::cli

@@ -1,0 +1,30 @@
+// Deadline: a moment by which a wait ends. A value.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+
+namespace unreft::cli {
+
+using Milliseconds = std::chrono::milliseconds;
+
+class Deadline {
+ public:
+  explicit Deadline(Milliseconds from_now) : at_(Clock::now() + from_now) {}
+
+  bool passed() const { return Clock::now() >= at_; }
+  Milliseconds left() const {
+    return std::max(Milliseconds(0), std::chrono::ceil<Milliseconds>(at_ - Clock::now()));
+  }
+  // For poll(2).
+  int left_ms() const {
+    return static_cast<int>(std::min<Milliseconds::rep>(left().count(), INT_MAX));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point at_;
+};
+
+}  // namespace unreft::cli

@@ -1,0 +1,97 @@
+// unreft: the command line of Unreft. Wires the commands; each is a file command_<name>.cc.
+
+#include <algorithm>
+#include <exception>
+
+#include "tools/cli/commands.h"
+
+namespace unreft::cli {
+namespace {
+
+constexpr char kFooter[] = R"text(A first run:
+  unreft run --up --ranks 4 -- python train.py   daemon, then the job, restarted when a rank dies
+  unreft status                                  what is kept
+  unreft down                                    stop the daemon, give the memory back
+
+Under torchrun or another launcher:
+  eval "$(unreft up --supervise --print-env)"
+  torchrun --nproc-per-node 4 --max-restarts 10 train.py
+
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 no unreftd answers; 4 a deadline passed;
+5 verify found wrong bytes. `unreft run` has its own: unreft run --help.)text";
+
+void AddCommonOptions(CLI::App& app, Context& context) {
+  app.add_option("--job", context.place.job, "name of the training job")
+      ->envname("UNREFT_JOB")
+      ->capture_default_str();
+  app.add_option("--node", context.place.node, "node slot of this machine")
+      ->envname("UNREFT_NODE")
+      ->capture_default_str();
+  app.add_option("--run-dir", context.place.run_dir,
+                 "socket, log and records; by default ${XDG_RUNTIME_DIR:-/tmp}/unreft-<uid>/<job>")
+      ->envname("UNREFT_RUN_DIR");
+  app.add_flag("--json", context.json, "print JSON (run: an object per line, on standard error)");
+  app.add_option("--timeout-ms", context.timeout_ms,
+                 "how long unreftd may take to answer, or to stop")
+      ->capture_default_str();
+}
+
+void AddCommands(CLI::App& app, Context& context) {
+  AddUp(app, context);
+  AddDown(app, context);
+  AddRun(app, context);
+  AddStatus(app, context);
+  AddVersions(app, context);
+  AddVerify(app, context);
+  AddFreshStart(app, context);
+  AddMetrics(app, context);
+  AddInject(app, context);
+  AddSupervise(app, context);
+}
+
+int Main(int argc, char** argv) {
+  Context context;
+  // What stands after "--" is another program's: it is never looked at here.
+  char** const end = argv + argc;
+  char** const dashes = std::find(argv, end, std::string_view("--"));
+  if (dashes != end) context.after_dashes.assign(dashes + 1, end);
+
+  CLI::App app("Keeps the state of a training job alive in host memory.", "unreft");
+  app.set_version_flag("--version", UNREFT_VERSION);
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  AddCommonOptions(app, context);
+  AddCommands(app, context);
+  try {
+    app.parse(static_cast<int>(dashes - argv), argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  if (absl::Status status = Resolve(context.place); !status.ok()) return Fail(context, status);
+  return context.command();
+}
+
+}  // namespace
+
+CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->fallthrough();
+  command->footer("The options of `unreft --help` may stand here, too: --job, --run-dir, --json ...");
+  return command;
+}
+
+void OnChosen(CLI::App* command, Context& context, std::function<int()> run) {
+  command->callback([&context, run = std::move(run)] { context.command = run; });
+}
+
+}  // namespace unreft::cli
+
+// The JSON library throws where a daemon of another release answers in another shape.
+int main(int argc, char** argv) {
+  try {
+    return unreft::cli::Main(argc, argv);
+  } catch (const std::exception& error) {
+    unreft::cli::Say(error.what());
+    return unreft::cli::kExitFailed;
+  }
+}

@@ -1,0 +1,204 @@
+#include "tools/cli/rank_group.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <string_view>
+
+namespace unreft::cli {
+namespace {
+
+void WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EAGAIN) {
+      pollfd entry{fd, POLLOUT, 0};
+      poll(&entry, 1, -1);
+    } else if (n < 0 && errno != EINTR) {
+      return;  // nobody reads any more; training goes on
+    } else if (n > 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+}
+
+}  // namespace
+
+RankGroup::~RankGroup() {
+  SignalAll(SIGKILL);
+  for (Member& member : members_) {
+    if (member.running && member.process.WaitEnd(options_.kill_wait)) Reap(member);
+  }
+}
+
+absl::Status RankGroup::Start() {
+  OwnedFd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+    if (absl::Status status = StartRank(rank, nothing.get()); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankGroup::StartRank(uint32_t rank, int nothing_fd) {
+  SpawnRequest request{.argv = options_.command,
+                       .environment = options_.environment,
+                       .new_group = true,
+                       .death_signal = SIGKILL,
+                       .stdin_fd = nothing_fd};
+  for (const char* name : {"RANK", "LOCAL_RANK"}) {
+    request.environment.emplace_back(name, std::to_string(rank));
+  }
+  OwnedFd out;
+  OwnedFd err;
+  if (options_.prefix_output) {
+    absl::StatusOr<OwnedFd> added = AddOutput(rank, STDOUT_FILENO);
+    if (!added.ok()) return added.status();
+    out = std::move(*added);
+    added = AddOutput(rank, STDERR_FILENO);
+    if (!added.ok()) return added.status();
+    err = std::move(*added);
+    request.stdout_fd = out.get();
+    request.stderr_fd = err.get();
+  }
+  absl::StatusOr<pid_t> pid = Spawn(request);
+  if (!pid.ok()) return pid.status();
+  absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(*pid);
+  if (!process.ok()) {
+    kill(-*pid, SIGKILL);
+    waitpid(*pid, nullptr, 0);
+    return process.status();
+  }
+  members_.push_back({rank, std::move(*process)});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OwnedFd> RankGroup::AddOutput(uint32_t rank, int target) {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "make a pipe");
+  fcntl(fds[0], F_SETFL, O_NONBLOCK);
+  outputs_.push_back({OwnedFd(fds[0]), target, LinePrefixer(fmt::format("[{}] ", rank))});
+  return OwnedFd(fds[1]);
+}
+
+std::vector<pid_t> RankGroup::pids() const {
+  std::vector<pid_t> pids;
+  for (const Member& member : members_) pids.push_back(member.process.pid());
+  return pids;
+}
+
+absl::StatusOr<AttemptEnd> RankGroup::Run(int signal_fd) {
+  while (AnyRunning()) {
+    if (absl::Status status = PollOnce(signal_fd); !status.ok()) return status;
+    CollectEnds();
+    if (absl::Status status = StopIfLate(); !status.ok()) return status;
+  }
+  PassOutputOn();
+  for (Output& output : outputs_) WriteAll(output.target, output.lines.Rest());
+  return end_;
+}
+
+bool RankGroup::AnyRunning() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.running; });
+}
+
+// Waits for the next event, handles signals and output; ends are seen by CollectEnds.
+absl::Status RankGroup::PollOnce(int signal_fd) {
+  std::vector<pollfd> entries = {{signal_fd, POLLIN, 0}};
+  for (const Member& member : members_) {
+    if (member.running) entries.push_back({member.process.fd(), POLLIN, 0});
+  }
+  for (const Output& output : outputs_) {
+    if (output.source.valid()) entries.push_back({output.source.get(), POLLIN, 0});
+  }
+  const std::optional<Deadline>& next = give_up_at_ ? give_up_at_ : kill_at_;
+  const int ready = poll(entries.data(), entries.size(), next ? next->left_ms() : -1);
+  if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "wait for the ranks");
+  if (ready > 0 && entries[0].revents != 0) {
+    signalfd_siginfo info{};
+    if (read(signal_fd, &info, sizeof(info)) == sizeof(info)) {
+      OnSignal(static_cast<int>(info.ssi_signo));
+    }
+  }
+  PassOutputOn();
+  return absl::OkStatus();
+}
+
+void RankGroup::OnSignal(int signal) {
+  if (!end_.signal) end_.signal = signal;
+  if (kill_at_) kill_at_ = Deadline(Milliseconds(0));
+  BeginStop();
+}
+
+void RankGroup::CollectEnds() {
+  std::optional<RankEnd> failure;
+  for (Member& member : members_) {
+    if (!member.running || !member.process.WaitEnd(Milliseconds(0))) continue;
+    const RankEnd end = Reap(member);
+    // Of several at once the killed one is the cause: its peers only report that it is gone.
+    const bool better = !failure || (WIFSIGNALED(end.wait_status) && !WIFSIGNALED(failure->wait_status));
+    if (end.failed() && better) failure = end;
+  }
+  if (!failure || kill_at_) return;  // while stopping, ends are our own doing
+  end_.failure = failure;
+  BeginStop();
+}
+
+RankEnd RankGroup::Reap(Member& member) {
+  const pid_t pid = member.process.pid();
+  // Its group before itself: until it is waited for, nobody else can get that group's number.
+  kill(-pid, SIGKILL);
+  RankEnd end{.rank = member.rank, .pid = pid};
+  waitpid(pid, &end.wait_status, 0);
+  member.running = false;
+  return end;
+}
+
+void RankGroup::BeginStop() {
+  if (kill_at_) return;
+  kill_at_ = Deadline(options_.grace);
+  SignalAll(SIGTERM);
+}
+
+absl::Status RankGroup::StopIfLate() {
+  if (give_up_at_ && give_up_at_->passed() && AnyRunning()) {
+    const auto late = std::find_if(members_.begin(), members_.end(),
+                                   [](const Member& member) { return member.running; });
+    return absl::DeadlineExceededError(
+        fmt::format("rank {} (pid {}) has not ended {} ms after SIGKILL", late->rank,
+                    late->process.pid(), options_.kill_wait.count()));
+  }
+  if (!kill_at_ || give_up_at_ || !kill_at_->passed()) return absl::OkStatus();
+  SignalAll(SIGKILL);
+  give_up_at_ = Deadline(options_.kill_wait);
+  return absl::OkStatus();
+}
+
+void RankGroup::SignalAll(int signal) {
+  for (const Member& member : members_) {
+    if (member.running) kill(-member.process.pid(), signal);
+  }
+}
+
+void RankGroup::PassOutputOn() {
+  std::array<char, 16 << 10> buffer;
+  for (Output& output : outputs_) {
+    while (output.source.valid()) {
+      const ssize_t n = read(output.source.get(), buffer.data(), buffer.size());
+      if (n > 0) {
+        WriteAll(output.target, output.lines.Take({buffer.data(), static_cast<size_t>(n)}));
+      } else if (n == 0 || errno != EAGAIN) {
+        output.source.reset();
+      } else {
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace unreft::cli
