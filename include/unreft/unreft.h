@@ -45,8 +45,9 @@ class [[nodiscard]] Result {
 
   bool ok() const { return content_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  T& operator*() { return std::get<0>(content_); }
-  const T& operator*() const { return std::get<0>(content_); }
+  T& operator*() & { return std::get<0>(content_); }
+  T&& operator*() && { return std::get<0>(std::move(content_)); }
+  const T& operator*() const& { return std::get<0>(content_); }
   T* operator->() { return &std::get<0>(content_); }
   const T* operator->() const { return &std::get<0>(content_); }
   const Failure& error() const { return std::get<1>(content_); }

@@ -1,0 +1,306 @@
+// The C ABI: bad input, the environment, forks, and one whole life over a real socket and real
+// shared memory.
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include "base/asio_executor.h"
+#include "base/pidfd_watcher.h"
+#include "base/shm_segment_store.h"
+#include "base/unix_listener.h"
+#include "tests/unit/snapshot/scripted_daemon.h"
+#include "unreft/unreft.h"
+
+namespace unreft::snapshot {
+namespace {
+
+using testing::HasSubstr;
+
+// A ScriptedDaemon on a thread, at a real socket.
+class RealScriptedDaemon {
+ public:
+  RealScriptedDaemon() : socket_("/tmp/unreft_c_api_test." + std::to_string(getpid())) {
+    InTurn([&] {
+      const ProcessLife self = PidfdWatcher(thread_.executor()).Self();
+      daemon_ = std::make_unique<ScriptedDaemon>(
+          [this] {
+            auto listener = UnixListener::Create(thread_.executor(), socket_, {}, [](PeerIdentity) {});
+            return *std::move(listener);
+          },
+          segments_, self, "capi" + std::to_string(getpid()));
+      daemon_->MakeSlots(2, 64 * 1024);
+      daemon_->Listen();
+    });
+  }
+  ~RealScriptedDaemon() {
+    InTurn([&] { daemon_.reset(); });
+    thread_.Join();
+  }
+
+  template <typename Body>
+  void InTurn(Body body) {
+    std::promise<void> done;
+    thread_.executor().Post([&] {
+      body();
+      done.set_value();
+    });
+    done.get_future().get();
+  }
+  template <typename Condition>
+  bool Await(Condition condition) {
+    for (int i = 0; i < 2000; ++i) {
+      bool holds = false;
+      InTurn([&] { holds = condition(); });
+      if (holds) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+  ScriptedDaemon& daemon() { return *daemon_; }
+  const std::string& socket() const { return socket_; }
+
+ private:
+  const std::string socket_;
+  ShmSegmentStore segments_;
+  ExecutorThread thread_{"daemon"};
+  std::unique_ptr<ScriptedDaemon> daemon_;
+};
+
+// So that a shell's environment does not reach the tests.
+class CApiTest : public testing::Test {
+ protected:
+  CApiTest() {
+    for (const char* name : {"UNREFT_SOCKET", "UNREFT_JOB", "RANK", "WORLD_SIZE", "UNREFT_ATTEMPT",
+                             "TORCHELASTIC_RESTART_COUNT"}) {
+      unsetenv(name);
+    }
+    unreft_open_options_init(&options_);
+    options_.socket = "/tmp/unreft_nobody_listens_here";
+    options_.connect_timeout_ms = 50;
+  }
+  void ExpectOpenFails(int code, const std::string& message) {
+    unreft_client* client = nullptr;
+    EXPECT_EQ(unreft_open(&options_, &client), code) << unreft_error();
+    EXPECT_THAT(unreft_error(), HasSubstr(message));
+    EXPECT_EQ(client, nullptr);
+  }
+
+  unreft_open_options options_;
+};
+
+TEST_F(CApiTest, NobodyListens) { ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here"); }
+
+TEST_F(CApiTest, NullClients) {
+  int32_t outcome = 0;
+  unreft_status status{};
+  status.struct_bytes = sizeof(status);
+  unreft_decision decision{};
+  decision.struct_bytes = sizeof(decision);
+  EXPECT_EQ(unreft_open(&options_, nullptr), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_restore_begin(nullptr, &decision), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_restore_read(nullptr, nullptr, 0), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_restore_end(nullptr), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_register(nullptr, nullptr, 0, 0), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_snapshot(nullptr, 1, nullptr, 0, nullptr, &outcome), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_fence(nullptr, nullptr), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_get_status(nullptr, &status), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_wait_committed(nullptr, 1, 0), UNREFT_INVALID_ARGUMENT);
+  EXPECT_STREQ(unreft_error(), "client is NULL");
+  unreft_close(nullptr);
+}
+
+TEST_F(CApiTest, BadOptions) {
+  const unreft_open_options good = options_;
+  options_.struct_bytes = 3;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "struct_bytes");
+  options_ = good;
+  options_.socket = nullptr;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "UNREFT_SOCKET");
+  options_ = good;
+  options_.job = "a.b";
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "a.b");
+  options_ = good;
+  options_.rank = 4;
+  options_.world = 4;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "rank 4");
+  options_ = good;
+  options_.attempt = -7;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "attempt");
+  options_ = good;
+  options_.fence_timeout_ms = -1;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "fence_timeout_ms");
+  options_ = good;
+  options_.restore_timeout_ms = INT64_MAX;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "restore_timeout_ms");
+}
+
+TEST_F(CApiTest, BadEnvironment) {
+  setenv("RANK", "three", 1);
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "RANK: needed a number, found 'three'");
+  setenv("RANK", "3", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "rank 3");
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+}
+
+TEST_F(CApiTest, TheEnvironmentFillsIn) {
+  RealScriptedDaemon daemon;
+  setenv("UNREFT_SOCKET", daemon.socket().c_str(), 1);
+  setenv("UNREFT_JOB", "j", 1);
+  setenv("RANK", "2", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("TORCHELASTIC_RESTART_COUNT", "9", 1);
+  auto client = unreft::Client::Open();
+  ASSERT_TRUE(client.ok()) << client.error().message;
+  Hello hello;
+  daemon.InTurn([&] { hello = daemon.daemon().Got<Hello>().at(0); });
+  EXPECT_EQ(hello.job, "j");
+  EXPECT_EQ(hello.rank, Rank{2});
+  EXPECT_EQ(hello.world, 4u);
+  EXPECT_EQ(hello.attempt, Attempt{9});
+  EXPECT_EQ(hello.life.pid, getpid());
+}
+
+class CApiLifeTest : public CApiTest {
+ protected:
+  CApiLifeTest() {
+    auto client = unreft::Client::Open({.socket = daemon_.socket()});
+    EXPECT_TRUE(client.ok()) << client.error().message;
+    client_.emplace(*std::move(client));
+    tensor_.name = "w";
+    tensor_.global_shape = {100, 10};
+    tensor_.data = weights_.data();
+  }
+
+  RealScriptedDaemon daemon_;
+  std::optional<unreft::Client> client_;
+  std::vector<float> weights_ = std::vector<float>(1000, 1.5F);
+  unreft::Tensor tensor_;
+};
+
+TEST_F(CApiLifeTest, CapturesAndRestores) {
+  auto restored = client_->Restore();
+  ASSERT_TRUE(restored.ok()) << restored.error().message;
+  EXPECT_TRUE(restored->fresh);
+  ASSERT_TRUE(client_->Register({tensor_}, 10).ok());
+  daemon_.InTurn([&] { daemon_.daemon().Grant(0, 1); });
+  auto snapped = client_->Snapshot(3, "extras");
+  ASSERT_TRUE(snapped.ok()) << snapped.error().message;
+  EXPECT_TRUE(snapped->started);
+  EXPECT_TRUE(client_->Fence().ok());
+  auto skipped = client_->Snapshot(4);
+  ASSERT_TRUE(skipped.ok());
+  EXPECT_FALSE(skipped->started);
+  EXPECT_THAT(skipped->reason, HasSubstr("no slot is free"));
+  ASSERT_TRUE(daemon_.Await([&] { return daemon_.daemon().Count<Captured>() == 1; }));
+  daemon_.InTurn([&] {
+    ScriptedDaemon& daemon = daemon_.daemon();
+    const Captured captured = daemon.Got<Captured>().at(0);
+    daemon.Seal(captured);
+    daemon.Send(VersionState{captured.version, VersionPhase::kCommitted});
+    daemon.decision = Decision{.kind = DecisionKind::kRestored,
+                               .version = captured.version,
+                               .timeline = Timeline{8},
+                               .tensors = {{TensorSpec{.name = "w",
+                                                       .global_shape = {100, 10},
+                                                       .offset = {0, 0},
+                                                       .extent = {100, 10}}}},
+                               .extras = daemon.Where(0)};
+    daemon.plan = Plan{.slots = {daemon.Where(0)}, .pieces = {{.bytes = 4000}}};
+  });
+  EXPECT_TRUE(client_->WaitCommitted(3, 5000).ok());
+  auto status = client_->GetStatus();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(status->connected, 1);
+  EXPECT_EQ(status->last_committed_step, 3u);
+  EXPECT_EQ(status->last_sealed_step, UINT64_MAX);
+  EXPECT_EQ(status->snapshots_started, 1u);
+  EXPECT_EQ(status->snapshots_skipped, 1u);
+
+  auto again = client_->Restore();
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_FALSE(again->fresh);
+  EXPECT_EQ(again->step, 3u);
+  EXPECT_EQ(again->new_timeline, 8u);
+  EXPECT_EQ(again->extras, "extras");
+  ASSERT_EQ(again->tensors.size(), 1u);
+  EXPECT_EQ(again->tensors[0].name, "w");
+  EXPECT_EQ(again->tensors[0].global_shape, (std::vector<uint64_t>{100, 10}));
+  const std::vector<float> before = std::exchange(weights_, std::vector<float>(1000));
+  tensor_.data = weights_.data();
+  EXPECT_TRUE(client_->Read({tensor_}).ok());
+  EXPECT_EQ(weights_, before);
+  EXPECT_TRUE(client_->EndRestore().ok());
+}
+
+TEST_F(CApiLifeTest, BadTensorsAreNamed) {
+  const auto expect = [&](auto change, const std::string& message) {
+    unreft::Tensor tensor = tensor_;
+    change(tensor);
+    const auto done = client_->Register({tensor}, 0);
+    ASSERT_FALSE(done.ok()) << message;
+    EXPECT_EQ(done.error().code, UNREFT_INVALID_ARGUMENT) << done.error().message;
+    EXPECT_THAT(done.error().message, HasSubstr(message));
+  };
+  using T = unreft::Tensor;
+  expect([](T& t) { t.data = nullptr; }, "tensor w: data is NULL");
+  expect([](T& t) { t.dtype = static_cast<unreft_dtype>(99); }, "99");
+  expect([](T& t) { t.dtype = static_cast<unreft_dtype>(300); }, "300");
+  expect([](T& t) { t.device_kind = UNREFT_CUDA; }, "tensor w: needed device kind 1");
+  expect([](T& t) { t.offset = {1}; }, "tensor w");
+  expect([](T& t) { t.extent = {0, 10}; }, "w");
+  expect([](T& t) { t.global_shape.assign(17, 1); }, "17");
+  expect([](T& t) { t.global_shape = {UINT64_MAX, UINT64_MAX}; }, "w");
+  expect([](T& t) { t.name = ""; }, "name");
+  expect([](T& t) { t.replica_index = 1; }, "replica");
+}
+
+TEST_F(CApiLifeTest, ArraysOfAnotherStructSizeAreRefused) {
+  unreft_open_options options;
+  unreft_open_options_init(&options);
+  options.socket = daemon_.socket().c_str();
+  unreft_client* client = nullptr;
+  ASSERT_EQ(unreft_open(&options, &client), UNREFT_OK);
+  unreft_tensor tensors[2];
+  for (unreft_tensor& tensor : tensors) unreft_tensor_init(&tensor);
+  tensors[0].name = "a";
+  tensors[0].data = weights_.data();
+  tensors[0].dtype = UNREFT_FLOAT32;
+  tensors[1].struct_bytes = 0;
+  EXPECT_EQ(unreft_register(client, tensors, 2, 0), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_register(client, nullptr, 2, 0), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_register(client, tensors, SIZE_MAX, 0), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_snapshot(client, 1, nullptr, 5, nullptr, nullptr), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_snapshot(client, 1, nullptr, 0, nullptr, nullptr), UNREFT_FAILED_PRECONDITION);
+  EXPECT_EQ(unreft_wait_committed(client, 1, -5), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_wait_committed(client, 1, 0), UNREFT_NOT_FOUND);
+  unreft_close(client);
+}
+
+TEST_F(CApiLifeTest, AForkedChildIsInert) {
+  const pid_t child = fork();
+  if (child == 0) {
+    unreft_client* other = nullptr;
+    unreft_open_options options;
+    unreft_open_options_init(&options);
+    const bool inert = client_->Fence().error().code == UNREFT_FORKED &&
+                       client_->Snapshot(1).error().code == UNREFT_FORKED &&
+                       client_->GetStatus().error().code == UNREFT_FORKED &&
+                       unreft_open(&options, &other) == UNREFT_FORKED;
+    client_.reset();  // closes, and must not touch the parent's session
+    _exit(inert ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(client_->Restore().ok());
+}
+
+}  // namespace
+}  // namespace unreft::snapshot
