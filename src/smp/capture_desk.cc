@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/check.h"
 #include "base/format.h"
@@ -12,6 +14,9 @@ namespace {
 
 // After a skip for want of a slot, so many steps run without a step-back version.
 constexpr uint64_t kEagerSteps = 64;
+
+// Ranks whose registrations do not fit together have so long to register anew.
+constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 
 std::string ShardName(const TensorSpec& spec) {
   std::string name = spec.name;
@@ -29,6 +34,8 @@ CaptureDesk::CaptureDesk(NodeState& state)
               state.options.checksum_task_blocks,
               [this](Slot& slot, absl::Status status) { OnSealed(slot, status); }) {}
 
+CaptureDesk::~CaptureDesk() { state_.seams.executor.Cancel(misfit_timer_); }
+
 // --- registration ---
 
 void CaptureDesk::OnRegister(RankSession& session, Register request) {
@@ -38,7 +45,7 @@ void CaptureDesk::OnRegister(RankSession& session, Register request) {
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
   if (session.registration_status.ok()) AdoptGrant(session);
   Answer(session);
-  if (session.registration_status.ok()) CheckWorldOnce();
+  if (session.registration_status.ok()) CheckWorld();
   RunRules();
 }
 
@@ -89,21 +96,40 @@ void CaptureDesk::Answer(RankSession& session) {
   session.Send(answer);
 }
 
-// Once all ranks have registered, their tables must fit together.
-void CaptureDesk::CheckWorldOnce() {
-  std::vector<layout::TensorTable> tables;
-  for (const auto& [rank, session] : state_.sessions) {
-    if (rank.value != tables.size() || !session->registration) return;
-    tables.push_back(session->registration->table);
-  }
-  if (tables.empty() || tables.size() != state_.sessions.begin()->second->world()) return;
-  const absl::Status status = layout::CheckWorld(tables);
-  if (!status.ok()) {
-    state_.seams.log.Error("no snapshots: {}", status.message());
-    AnswerAll(status);
+// Once all ranks have registered, their tables must fit together. When a layout changes, the ranks
+// register one after the other: only a misfit that lasts is one.
+void CaptureDesk::CheckWorld() {
+  state_.seams.executor.Cancel(std::exchange(misfit_timer_, TimerId::kNone));
+  const std::optional<absl::Status> status = WorldStatus();
+  if (!status) return;
+  if (!status->ok()) {
+    misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
     return;
   }
   LogBudget();
+  if (std::exchange(misfit_told_, false)) AnswerAll(absl::OkStatus());
+}
+
+// None while some rank has not registered.
+std::optional<absl::Status> CaptureDesk::WorldStatus() const {
+  std::vector<layout::TensorTable> tables;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (rank.value != tables.size() || !session->registration) return std::nullopt;
+    tables.push_back(session->registration->table);
+  }
+  if (tables.empty() || tables.size() != state_.sessions.begin()->second->world()) {
+    return std::nullopt;
+  }
+  return layout::CheckWorld(tables);
+}
+
+void CaptureDesk::TellMisfit() {
+  misfit_timer_ = TimerId::kNone;
+  const std::optional<absl::Status> status = WorldStatus();
+  if (!status || status->ok()) return;
+  misfit_told_ = true;
+  state_.seams.log.Error("no snapshots: {}", status->message());
+  AnswerAll(*status);
 }
 
 void CaptureDesk::AnswerAll(const absl::Status& status) {
@@ -111,6 +137,29 @@ void CaptureDesk::AnswerAll(const absl::Status& status) {
     session->registration_status = status;
     Answer(*session);
   }
+}
+
+absl::Status CaptureDesk::CheckLayouts(Version version) {
+  std::map<Rank, const layout::SlotManifest*> manifests;
+  for (Slot* slot : state_.slots->Sealed(version)) manifests[slot->owner] = slot->manifest.get();
+  std::vector<uint64_t> digests;
+  for (const auto& [rank, manifest] : manifests) digests.push_back(manifest->layout_digest);
+  if (digests == layouts_that_fit_) return absl::OkStatus();
+
+  std::vector<layout::TensorTable> tables;
+  for (const auto& [rank, manifest] : manifests) {
+    if (manifest->capture_mode != manifests.begin()->second->capture_mode) {
+      return absl::FailedPreconditionError(
+          fmt::format("rank {} captured all it holds, rank {} a part of it, or the reverse",
+                      manifests.begin()->first, rank));
+    }
+    absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(manifest->tensors);
+    if (!table.ok()) return table.status();
+    tables.push_back(*std::move(table));
+  }
+  absl::Status status = layout::CheckWorld(tables);
+  if (status.ok()) layouts_that_fit_ = std::move(digests);
+  return status;
 }
 
 void CaptureDesk::LogBudget() {
@@ -230,6 +279,14 @@ void CaptureDesk::TellAbandoned(RankSession& session, Version version, const std
   session.Send(VersionState{version, VersionPhase::kAbandoned, reason});
 }
 
+// The answer to a doorbell that comes when all is over: the trainer missed how it ended.
+void CaptureDesk::TellEnd(RankSession& session, Version version) {
+  if (version == state_.record->committed()) {
+    return session.Send(VersionState{version, VersionPhase::kCommitted, ""});
+  }
+  TellAbandoned(session, version, "its slot was given to another snapshot");
+}
+
 void CaptureDesk::Refuse(RankSession& session, Slot& slot, Version version,
                          const std::string& reason) {
   state_.seams.log.Warn("rank {}: version {} refused: {}", session.rank(), version, reason);
@@ -240,7 +297,7 @@ void CaptureDesk::Refuse(RankSession& session, Slot& slot, Version version,
 
 void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   Slot* slot = SlotOf(session, claimed.slot, claimed.generation);
-  if (slot == nullptr) return TellAbandoned(session, claimed.version, "no such grant");
+  if (slot == nullptr) return TellEnd(session, claimed.version);
   const bool is_offer = slot->phase == SlotPhase::kGranted;
   const bool is_adopted = slot->phase == SlotPhase::kCapturing && slot->version.step.value == 0;
   if (!is_offer && !is_adopted) return;  // a repetition
@@ -275,8 +332,9 @@ void CaptureDesk::OnProgress(RankSession& session, const Progress& progress) {
 
 void CaptureDesk::OnCaptured(RankSession& session, Captured captured) {
   Slot* slot = SlotOf(session, captured.slot, captured.generation);
-  if (slot == nullptr) return TellAbandoned(session, captured.version, "no such grant");
+  if (slot == nullptr) return TellEnd(session, captured.version);
   if (slot->phase == SlotPhase::kSealed) {
+    if (slot->version <= state_.record->committed()) return TellEnd(session, slot->version);
     return session.Send(VersionState{slot->version, VersionPhase::kSealed, ""});
   }
   if (slot->phase == SlotPhase::kDraining) {
@@ -302,7 +360,7 @@ void CaptureDesk::OnCaptured(RankSession& session, Captured captured) {
 void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
   RankSession* session = state_.SessionOf(slot.owner);
   if (slot.abandoned) {
-    state_.slots->Free(slot);
+    state_.slots->FreeIfDrained(slot);
     return RunRules();
   }
   if (!status.ok()) {
@@ -324,6 +382,8 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
 
 ReplicaDigests CaptureDesk::DigestsOf(const Slot& slot) const {
   ReplicaDigests digests;
+  // Ranks that capture all they hold may differ.
+  if (slot.registration->plan.mode() == layout::CaptureMode::kFull) return digests;
   const std::vector<uint32_t>& values = slot.captured->replica_digests;
   size_t next = 0;
   for (const TensorSpec& spec : slot.registration->table.specs()) {

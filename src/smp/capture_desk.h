@@ -7,6 +7,7 @@
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace unreft::smp {
 class CaptureDesk {
  public:
   explicit CaptureDesk(NodeState& state);
+  ~CaptureDesk();
 
   // --- frames ---
   void OnRegister(RankSession& session, Register request);
@@ -33,6 +35,10 @@ class CaptureDesk {
   void OnAbandoned(Version version, const std::string& reason, Step capture_from);
   void OnReplicasDisagree(const std::string& what);
 
+  // Whether all ranks' slabs of a sealed version belong to layouts that fit together: parts of
+  // replicas make a whole only if they were cut alike (PROTOCOL rule 12).
+  absl::Status CheckLayouts(Version version);
+
   // Takes back what was offered; `drained` runs once everything completely captured is sealed.
   void Close(absl::AnyInvocable<void()> drained);
 
@@ -46,7 +52,9 @@ class CaptureDesk {
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
   void Answer(RankSession& session);
-  void CheckWorldOnce();
+  void CheckWorld();
+  std::optional<absl::Status> WorldStatus() const;
+  void TellMisfit();
   void AnswerAll(const absl::Status& status);
   void LogBudget();
 
@@ -60,11 +68,15 @@ class CaptureDesk {
   void OnSealed(Slot& slot, const absl::Status& status);
   ReplicaDigests DigestsOf(const Slot& slot) const;
   void TellAbandoned(RankSession& session, Version version, const std::string& reason);
+  void TellEnd(RankSession& session, Version version);
 
   NodeState& state_;
   SlotSealer sealer_;
   layout::CaptureMode mode_ = layout::CaptureMode::kSharded;
   absl::AnyInvocable<void()> drained_;  // waits in Close
+  TimerId misfit_timer_ = TimerId::kNone;
+  bool misfit_told_ = false;
+  std::vector<uint64_t> layouts_that_fit_;  // digests by rank, the last that CheckLayouts passed
 };
 
 }  // namespace unreft::smp

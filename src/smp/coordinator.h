@@ -46,6 +46,8 @@ class Coordinator {
     // no longer part of the inventory.
     virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;
     virtual std::vector<recovery::SealedSlab> Inventory() = 0;
+    // Whether the slabs of a version that is sealed by all ranks fit together.
+    virtual absl::Status CheckLayouts(Version version) = 0;
     virtual void OnDecision(const JobDecision& decision) = 0;
     virtual void OnCommitted(Version version) = 0;
     // Give the version up; snapshots of steps before `capture_from` are of no use.

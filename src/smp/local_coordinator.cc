@@ -66,7 +66,12 @@ void LocalCoordinator::Decide() {
 
 void LocalCoordinator::Choose(absl::Status last_failure) {
   const std::vector<recovery::SealedSlab> slabs = node_.Inventory();
-  const std::vector<Version> whole = recovery::WholeVersions(slabs, record_.chain());
+  std::vector<Version> whole = recovery::WholeVersions(slabs, record_.chain());
+  std::erase_if(whole, [&](Version version) {
+    const absl::Status status = node_.CheckLayouts(version);
+    if (!status.ok()) log_.Warn("version {} is no candidate: {}", version, status.message());
+    return !status.ok();
+  });
   if (whole.empty()) return NothingWhole(last_failure);
   const Version newest = whole.front();
   for (const recovery::SealedSlab& slab : slabs) {
@@ -171,6 +176,9 @@ void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
     Abandon(version, what);
     node_.OnReplicasDisagree(what);
     return;
+  }
+  if (absl::Status status = node_.CheckLayouts(version); !status.ok()) {
+    return Abandon(version, std::string(status.message()));
   }
   Commit(version);
 }

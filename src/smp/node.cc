@@ -322,6 +322,8 @@ void Node::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) 
 
 std::vector<recovery::SealedSlab> Node::Inventory() { return restore_->Inventory(); }
 
+absl::Status Node::CheckLayouts(Version version) { return capture_->CheckLayouts(version); }
+
 void Node::OnDecision(const JobDecision& decision) {
   state_.timeline_closed = false;
   restore_->OnDecision(decision);

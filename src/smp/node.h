@@ -75,6 +75,7 @@ class Node : private Coordinator::Node {
       absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
   std::vector<recovery::SealedSlab> Inventory() override;
+  absl::Status CheckLayouts(Version version) override;
   void OnDecision(const JobDecision& decision) override;
   void OnCommitted(Version version) override;
   void OnAbandoned(Version version, const std::string& reason, Step capture_from) override;

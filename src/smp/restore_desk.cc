@@ -23,7 +23,13 @@ WireTensor WholeTensor(TensorSpec spec) {
 }  // namespace
 
 RestoreDesk::RestoreDesk(NodeState& state)
-    : state_(state), verifier_(state.seams.executor, state.seams.pool, *state.slots) {}
+    : state_(state), verifier_(state.seams.executor, state.seams.pool, *state.slots) {
+  // A decision that an earlier process made and its ranks may still be carrying out.
+  const Timeline newest = state.record->chain().newest();
+  const std::optional<Version> parent = state.record->chain().ParentOf(newest);
+  if (!parent || *parent == Version{}) return;
+  last_decision_ = {DecisionKind::kRestored, absl::OkStatus(), *parent, newest};
+}
 
 // --- asking ---
 

@@ -76,7 +76,8 @@ struct Slot {
   bool checksum_running = false;
   bool sealing = false;
   std::optional<Captured> captured;
-  bool abandoned = false;  // free it when the running task ends
+  bool abandoned = false;    // to be freed once nobody writes or reads it
+  bool writer_done = false;  // the abandoned slot's writer writes no more
 
   // Sealed.
   std::shared_ptr<const layout::SlotManifest> manifest;

@@ -317,6 +317,7 @@ void SlotStore::Free(Slot& slot) {
   slot.captured.reset();
   slot.blocks_ready = slot.blocks_done = 0;
   slot.abandoned = false;
+  slot.writer_done = false;
   slot.problem.clear();
   slot.reusable = false;
   slot.version = Version{};
@@ -327,14 +328,15 @@ void SlotStore::Free(Slot& slot) {
 void SlotStore::Abandon(Slot& slot, bool writer_done) {
   if (slot.phase != SlotPhase::kCapturing && slot.phase != SlotPhase::kDraining) return;
   slot.abandoned = true;
-  slot.view->set_state(slot.generation, SlotState::kAbandoned);
-  if (!writer_done && !slot.captured) {
-    slot.phase = SlotPhase::kDraining;
-    if (slot.writer_watch == WatchId::kNone) WatchWriter(slot);
-    return;
-  }
+  slot.writer_done |= writer_done || slot.captured.has_value();
   slot.phase = SlotPhase::kDraining;
-  if (slot.InUseByPool()) return;  // freed when its task ends
+  slot.view->set_state(slot.generation, SlotState::kAbandoned);
+  if (!slot.writer_done && slot.writer_watch == WatchId::kNone) WatchWriter(slot);
+  FreeIfDrained(slot);
+}
+
+void SlotStore::FreeIfDrained(Slot& slot) {
+  if (slot.phase != SlotPhase::kDraining || !slot.writer_done || slot.InUseByPool()) return;
   Free(slot);
   on_change_(slot);
 }

@@ -79,6 +79,8 @@ class SlotStore {
   // The version is given up. The slot is freed when its writer cannot write any more: it says so
   // (`writer_done`), or its life has ended.
   void Abandon(Slot& slot, bool writer_done);
+  // To be called when the pool has done with an abandoned slot.
+  void FreeIfDrained(Slot& slot);
 
   void Quarantine(Slot& slot, std::string problem);
 
