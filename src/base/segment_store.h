@@ -47,7 +47,7 @@ struct SegmentInfo {
 // What the host can still give, in bytes. A value that cannot be known is UINT64_MAX.
 struct MemoryCapacity {
   uint64_t segments_free = 0;  // room left in the store (free space of /dev/shm)
-  uint64_t ram_available = 0;  // MemAvailable of the host, or the rest of the cgroup's limit if less
+  uint64_t ram_available = 0;  // MemAvailable of the host, or less: what its cgroup leaves
   uint64_t memlock_limit = 0;  // RLIMIT_MEMLOCK, UINT64_MAX for a process that it does not bind
 };
 
