@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 namespace unreft {
 
 ControlPage& FormatControlPage(std::span<std::byte> bytes, Rank rank) {
@@ -9,6 +11,8 @@ ControlPage& FormatControlPage(std::span<std::byte> bytes, Rank rank) {
   page->format = kControlFormat;
   page->min_reader = kControlMinReader;
   page->rank = rank.value;
+  // Last: a writer killed before this store leaves a page that was never written.
+  std::atomic_signal_fence(std::memory_order_release);
   page->magic = kControlMagic;
   return *page;
 }
