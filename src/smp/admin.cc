@@ -54,7 +54,7 @@ Json SlotJson(const Slot& slot) {
 Json CountersJson(const NodeState& state) {
   const NodeCounters& c = state.counters;
   Json json;
-  json["slots_sealed"] = c.versions_sealed;
+  json["slots_sealed"] = c.slots_sealed;
   json["versions_committed"] = c.versions_committed;
   json["versions_abandoned"] = c.versions_abandoned;
   json["snapshots_skipped"] = c.snapshots_skipped;

@@ -31,7 +31,7 @@ std::string ShardName(const TensorSpec& spec) {
 CaptureDesk::CaptureDesk(NodeState& state)
     : state_(state),
       sealer_(state.seams.executor, state.seams.pool, state.options.job,
-              state.options.checksum_task_blocks,
+              state.options.checksum_task_blocks, state.seams.faults,
               [this](Slot& slot, absl::Status status) { OnSealed(slot, status); }) {}
 
 CaptureDesk::~CaptureDesk() { state_.seams.executor.Cancel(misfit_timer_); }
@@ -86,8 +86,8 @@ void CaptureDesk::Answer(RankSession& session) {
     answer.capture_mode = static_cast<uint8_t>(session.registration->plan.mode());
     answer.layout_digest = session.registration->plan.digest();
   }
-  for (Slot* slot : state_.slots->OfRank(session.rank())) {
-    if (slot->phase == SlotPhase::kQuarantined) continue;
+  // Not what is removed when it is free, perhaps before the trainer maps it.
+  for (Slot* slot : state_.slots->Offerable(session.rank())) {
     const SlotGeometry& geometry = slot->view->geometry();
     answer.slots.push_back({slot->id, slot->segment_name, geometry.extras_offset,
                             geometry.extras_capacity, geometry.data_offset,
@@ -370,7 +370,7 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
     state_.coordinator->ReportFailed(version, slot.owner, std::string(status.message()));
     return RunRules();
   }
-  ++state_.counters.versions_sealed;
+  ++state_.counters.slots_sealed;
   state_.counters.bytes_sealed += slot.manifest->data_bytes;
   if (session != nullptr && session->life() == slot.writer) {
     ++session->captured;

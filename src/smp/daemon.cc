@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/asio_executor.h"
+#include "base/fault_points.h"
 #include "base/format.h"
 #include "base/lock_file.h"
 #include "base/pidfd_watcher.h"
@@ -50,6 +51,7 @@ class Daemon {
   Daemon(const DaemonOptions& options, Log& log) : options_(options), log_(log) {}
 
   absl::Status Run() {
+    if (absl::Status status = faults_.Arm(options_.common.fault_points); !status.ok()) return status;
     if (absl::Status status = Open(); !status.ok()) return status;
     signals_.async_wait([this](boost::system::error_code error, int number) {
       if (error) return;
@@ -87,7 +89,8 @@ class Daemon {
   }
 
   void Start(RandomId boot_id) {
-    node_.emplace(NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_},
+    node_.emplace(NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_,
+                            &faults_},
                   options_.node);
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
       node_->Accept(std::move(channel), peer);
@@ -106,6 +109,7 @@ class Daemon {
   boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
   Random random_ = Random::FromEntropy();
   ShmSegmentStore segments_;
+  FaultPoints faults_;
   PidfdWatcher processes_{executor_};
   std::unique_ptr<RocksRecordStore> records_;
   std::unique_ptr<UnixListener> listener_;

@@ -15,8 +15,13 @@ constexpr size_t kAbandonedKept = 256;
 }  // namespace
 
 LocalCoordinator::LocalCoordinator(Executor& executor, NodeRecord& record, Node& node, Log& log,
-                                   const NodeOptions& options)
-    : executor_(executor), record_(record), node_(node), log_(log), options_(options) {}
+                                   const NodeOptions& options, FaultPoints* faults)
+    : executor_(executor),
+      record_(record),
+      node_(node),
+      log_(log),
+      options_(options),
+      faults_(faults) {}
 
 LocalCoordinator::~LocalCoordinator() {
   if (round_) executor_.Cancel(round_->deadline);
@@ -104,6 +109,7 @@ void LocalCoordinator::Restore(Version version) {
   decision.version = version;
   decision.timeline = same ? record_.chain().newest() : record_.OpenTimeline(version);
   record_.SetCommitted(version, round_->world);
+  (void)CheckFault(faults_, "node.decision");
   EndRound(std::move(decision));
 }
 
@@ -191,6 +197,7 @@ void LocalCoordinator::ReportFailed(Version version, Rank rank, const std::strin
 
 void LocalCoordinator::Commit(Version version) {
   record_.SetCommitted(version, pending_.at(version).world);
+  (void)CheckFault(faults_, "node.commit");
   Forget(version);
   std::vector<Version> older;
   for (const auto& [candidate, pending] : pending_) {

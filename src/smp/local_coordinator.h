@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/fault_points.h"
 #include "base/log.h"
 #include "smp/coordinator.h"
 #include "smp/node_options.h"
@@ -16,10 +17,12 @@
 
 namespace unreft::smp {
 
+// Single-threaded on the node's executor. Passes the fault points "node.decision" and "node.commit"
+// when the record is made and nobody knows of it yet.
 class LocalCoordinator : public Coordinator {
  public:
   LocalCoordinator(Executor& executor, NodeRecord& record, Node& node, Log& log,
-                   const NodeOptions& options);
+                   const NodeOptions& options, FaultPoints* faults);
   ~LocalCoordinator() override;
 
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) override;
@@ -64,6 +67,7 @@ class LocalCoordinator : public Coordinator {
   Node& node_;
   Log& log_;
   const NodeOptions& options_;
+  FaultPoints* faults_;
 
   std::optional<Round> round_;
   std::map<Version, Pending> pending_;

@@ -48,7 +48,7 @@ absl::Status Node::AdoptMemory() {
       [this](Slot&) { capture_->RunRules(); });
   state_.coordinator = std::make_unique<LocalCoordinator>(
       seams.executor, *state_.record, static_cast<Coordinator::Node&>(*this), seams.log,
-      state_.options);
+      state_.options, seams.faults);
   capture_ = std::make_unique<CaptureDesk>(state_);
   restore_ = std::make_unique<RestoreDesk>(state_);
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);

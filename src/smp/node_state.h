@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/fault_points.h"
 #include "base/log.h"
 #include "base/process_watcher.h"
 #include "base/random.h"
@@ -30,11 +31,12 @@ struct NodeSeams {
   RecordStore& records;
   ProcessWatcher& processes;
   Log& log;
+  FaultPoints* faults = nullptr;  // of a test
 };
 
 // For status and metrics; since the start of this daemon process.
 struct NodeCounters {
-  uint64_t versions_sealed = 0;  // slots
+  uint64_t slots_sealed = 0;
   uint64_t versions_committed = 0;
   uint64_t versions_abandoned = 0;
   uint64_t snapshots_skipped = 0;

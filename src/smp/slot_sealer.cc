@@ -79,11 +79,12 @@ absl::Status WrongCrc(const SlotView& view, std::string_view what, uint32_t need
 }  // namespace
 
 SlotSealer::SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint32_t task_blocks,
-                       OnDone on_done)
+                       FaultPoints* faults, OnDone on_done)
     : executor_(executor),
       pool_(pool),
       job_(std::move(job)),
       task_blocks_(task_blocks),
+      faults_(faults),
       on_done_(std::move(on_done)) {}
 
 void SlotSealer::Publish(Slot& slot, uint64_t blocks) {
@@ -158,6 +159,9 @@ void SlotSealer::Finish(Slot& slot, layout::SlotManifest manifest, absl::Status 
   if (status.ok()) {
     SetBodyCrc(seal);
     slot.view->header().seal = seal;
+    status = CheckFault(faults_, "slot.seal");
+  }
+  if (status.ok()) {
     slot.view->set_state(slot.generation, SlotState::kSealed);
     slot.phase = SlotPhase::kSealed;
     slot.manifest = std::make_shared<const layout::SlotManifest>(std::move(manifest));

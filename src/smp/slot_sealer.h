@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/executor.h"
+#include "base/fault_points.h"
 #include "base/work_pool.h"
 #include "smp/slot.h"
 
@@ -24,8 +25,9 @@ class SlotSealer {
   // it now), or cannot be sealed.
   using OnDone = absl::AnyInvocable<void(Slot&, absl::Status)>;
 
+  // Passes the fault point "slot.seal" between the seal and the state word.
   SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint32_t task_blocks,
-             OnDone on_done);
+             FaultPoints* faults, OnDone on_done);
 
   // The first `blocks` blocks are in place.
   void Publish(Slot& slot, uint64_t blocks);
@@ -43,6 +45,7 @@ class SlotSealer {
   WorkPool& pool_;
   std::string job_;
   uint32_t task_blocks_;
+  FaultPoints* faults_;
   OnDone on_done_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };
