@@ -63,8 +63,8 @@ class Connector {
  public:
   using OnConnect = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<Channel>>)>;
   virtual ~Connector() = default;
-  // Tries once; `done` runs once. Unavailable when nobody listens there. The executor is the one
-  // given at construction; at most one call at a time.
+  // Tries once; `done` runs once, or never if the connector is destroyed first. Unavailable when
+  // nobody listens there. The executor is the one given at construction; at most one call at a time.
   virtual void Connect(OnConnect done) = 0;
 };
 
