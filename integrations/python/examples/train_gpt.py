@@ -187,6 +187,32 @@ class TorchSaveCheckpoint(NoCheckpoint):
         return None
 
 
+class UnreftCheckpoint(NoCheckpoint):
+    """Snapshots in the memory of this node, which outlives the process: `unreft up` starts it.
+
+    Everything but the extras is found by Unreft: weights, buffers, optimizer and global generators.
+    """
+
+    def __init__(self, job, every):
+        import unreft.torch  # Only here: the other methods run without it.
+
+        self._checkpointer = unreft.torch.attach(job.ddp, job.optimizer, extras=job.extras())
+        self._every = every
+
+    def restore(self):
+        return self._checkpointer.restore()
+
+    def fence(self):
+        return self._checkpointer.fence()
+
+    def snapshot(self, step):
+        if step % self._every == 0:
+            self._checkpointer.snapshot(step)
+
+    def close(self):
+        self._checkpointer.close()
+
+
 class StepLog:
     """The loss curve as JSON lines, one per finished step, appended so that kill -9 loses none.
 
@@ -313,6 +339,8 @@ def build_job(args, rank, world):
 def build_checkpoint(args, job):
     if args.checkpoint == "torch-save":
         return TorchSaveCheckpoint(job, args.checkpoint_dir, args.checkpoint_every)
+    if args.checkpoint == "unreft":
+        return UnreftCheckpoint(job, args.checkpoint_every)
     return NoCheckpoint()
 
 
@@ -371,7 +399,7 @@ def parse_args():
     parser.add_argument("--size", choices=gpt.CONFIGS, default="demo")
     parser.add_argument("--log", metavar="FILE", help="append the loss curve (rank 0)")
     parser.add_argument("--final", metavar="PREFIX", help="write PREFIX.rank<n>.json at the end")
-    parser.add_argument("--checkpoint", choices=["none", "torch-save"], default="none")
+    parser.add_argument("--checkpoint", choices=["none", "torch-save", "unreft"], default="none")
     parser.add_argument("--checkpoint-dir", metavar="DIR")
     parser.add_argument("--checkpoint-every", type=int, default=1, metavar="STEPS")
     parser.add_argument("--stop-after", type=int, metavar="STEP", help="exit early, no --final")

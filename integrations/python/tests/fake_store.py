@@ -62,6 +62,9 @@ class FakeClient:
             assert (tensor.dtype, tensor.extent) == (spec.dtype, spec.extent)
             ctypes.memmove(tensor.data, data, len(data))
 
+    def restore_end(self):
+        self._called("restore_end")
+
     def register(self, tensors, extras_bytes=0):
         self._called("register")
         self.tensors = list(tensors)

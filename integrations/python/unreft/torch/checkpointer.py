@@ -40,6 +40,7 @@ class ClientLike(Protocol):
 
     def restore_begin(self) -> unreft.Decision: ...
     def restore_read(self, tensors: Sequence[unreft.Tensor]) -> None: ...
+    def restore_end(self) -> None: ...
     def register(self, tensors: Sequence[unreft.Tensor], extras_bytes: int = 0) -> None: ...
     def snapshot(self, step: int, extras: bytes = b"", stream: int = 0) -> unreft.Snapshot: ...
     def fence(self, stream: int = 0) -> None: ...
@@ -116,8 +117,12 @@ class Checkpointer:
             raise error
         _check_agree(outcomes)
         self._restored = True
+        self._restored_step = None
         if outcome.kind == _Outcome.RESTORED:
             self._restored_step = outcome.step
+            # Otherwise the first snapshot would do it, and find no slot free.
+            with contextlib.suppress(unreft.Error):
+                self._client.restore_end()
         return self._restored_step
 
     @property

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""The demo: a training job is killed again and again, and ends as if nothing had happened.
+
+    make demo            or: demo.py [--seed N]
+
+First a reference run, left alone and without Unreft. Then the same run with a snapshot every step,
+while faults drawn by the seed strike (chaos.py): trainers are SIGKILLed, among others during
+capture, the daemon is, and both at once. At the end weights, optimizer, generators and loss curve
+must equal the reference bit for bit, and no fault may have cost more than two steps.
+
+Everything is real: `unreft up --supervise` keeps the daemon, `unreft run` the training job
+(train_gpt.py), and what the demo knows it reads from the job's log and from `unreft status`.
+"""
+
+import argparse
+import contextlib
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+import chaos
+import demo_check
+import demo_run
+
+STEPS_LOST_MAX = 2
+
+
+def say(text):
+    print(text, flush=True)
+
+
+class Totals:
+    """What the faults have cost so far."""
+
+    def __init__(self):
+        self.faults = 0
+        self.steps_lost_max = 0
+        self.recovery_s_max = 0.0
+
+    def add(self, steps_lost, recovery_s):
+        self.steps_lost_max = max(self.steps_lost_max, steps_lost)
+        self.recovery_s_max = max(self.recovery_s_max, recovery_s)
+
+
+def show_progress(run, every=5):
+    """A callback that says where the run is, every few steps."""
+    def on_step(record):
+        if record["step"] % every == 0:
+            say(f"  step {record['step']:3d}/{run.steps}  loss {record['loss']:.4f}"
+                f"  attempt {record['attempt']}")
+
+    return on_step
+
+
+def run_reference(run):
+    say(f"reference run: {run.steps} steps, {run.ranks} ranks, nothing saved, nobody killed")
+    begin = time.monotonic()
+    run.log.on_step = show_progress(run)
+    with run.launch(checkpoint=False):
+        run.wait_end()
+    say(f"  done in {time.monotonic() - begin:.0f} s")
+
+
+def strike(run, fault, totals):
+    """Carries one fault out and waits until the job has gone beyond it."""
+    # The end of a step that is seen now: the fault's moment is counted from it.
+    step = run.wait_step(max(fault.step, run.log.last_step + 1))["step"]
+    seen_at, attempt = time.monotonic(), run.attempt
+    killed_at = chaos.inject(fault, seen_at, run.trainer_pids, run.daemon_pid)
+    totals.faults += 1
+    say(f"  fault {totals.faults}: {fault}, {fault.delay_ms:.0f} ms after step {step}")
+    if fault.hits_trainer:
+        check_recovery(run, attempt, killed_at, totals)
+    else:
+        check_training_went_on(run, attempt, killed_at)
+    if fault.hits_daemon:
+        run.wait_daemon_back()
+    run.wait_committed()  # the next fault meets a job that is protected again
+
+
+def check_recovery(run, attempt, killed_at, totals):
+    start = run.wait_restart(attempt)
+    # Only now: what the dying ranks still wrote is in the log.
+    restored = start["restored_step"] or 0
+    last = max(run.log.last_step_before(killed_at), restored)
+    record = run.wait_step(last + 1, after_attempt=attempt)
+    lost, recovery_s = last - restored, record["unix_s"] - killed_at
+    totals.add(lost, recovery_s)
+    say(f"    step {last} was finished, step {restored} is restored: {lost} lost;"
+        f" step {last + 1} finished {recovery_s:.1f} s after the fault")
+    if lost > STEPS_LOST_MAX:
+        raise demo_run.DemoError(f"{lost} steps lost by a fault; at most {STEPS_LOST_MAX} may be")
+
+
+def check_training_went_on(run, attempt, killed_at):
+    last = run.log.last_step_before(killed_at)
+    record = run.wait_step(last + 2)
+    if run.attempt != attempt:
+        raise demo_run.DemoError(
+            f"the daemon's death stopped training: attempt {run.attempt} after {attempt}")
+    say(f"    training went on: step {record['step']} finished"
+        f" {record['unix_s'] - killed_at:.1f} s after the fault, attempt {attempt} still")
+
+
+def run_under_faults(run, plan, totals):
+    say(f"run under faults: a snapshot every step, {len(plan)} faults")
+    begin = time.monotonic()
+    run.log.on_step = show_progress(run)
+    with run.daemon(), run.launch(checkpoint=True):
+        for fault in plan:
+            strike(run, fault, totals)
+        run.wait_end()
+        run.note_status()
+    say(f"  done in {time.monotonic() - begin:.0f} s, {run.attempt + 1} attempts;"
+        f" {run.abandoned_versions} snapshots were caught by a fault before all ranks had them")
+    say(f"  snapshots skipped by a rank: {run.skipped_snapshots}"
+        + (f", the last because: {run.last_skip}" if run.last_skip else ""))
+
+
+def run_demo(args, directory):
+    plan = chaos.draw_plan(args.seed, args.steps, args.ranks, args.faults)
+    deadline = demo_run.Deadline(args.timeout_s)
+    tools = demo_run.Tools.find()
+    reference = demo_run.Run(tools, directory / "reference", args, deadline)
+    run_reference(reference)
+    run, totals = demo_run.Run(tools, directory / "faults", args, deadline), Totals()
+    run_under_faults(run, plan, totals)
+    differences = demo_check.compare(reference, run, say)
+    if differences:
+        raise demo_run.DemoError("not bit-exact: " + "; ".join(differences))
+    return totals
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1, help="draws victims and moments")
+    parser.add_argument("--steps", type=int, default=72)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--faults", type=int, default=7, help="at least one of each kind: 4")
+    parser.add_argument("--size", default="demo", help="of the model: demo or tiny")
+    parser.add_argument("--timeout-s", type=float, default=600, help="limit of the whole demo")
+    parser.add_argument("--keep", metavar="DIR", help="leave logs and results in DIR")
+    return parser.parse_args()
+
+
+def stop_on_sigterm(number, _):
+    raise KeyboardInterrupt(f"signal {number}")
+
+
+def main():
+    args = parse_args()
+    signal.signal(signal.SIGTERM, stop_on_sigterm)
+    directory = pathlib.Path(args.keep or tempfile.mkdtemp(prefix="unreft-demo-")).resolve()
+    begin = time.monotonic()
+    say(f"demo: seed {args.seed}, logs in {directory}")
+    try:
+        totals = run_demo(args, directory)
+    except (demo_run.DemoError, OSError, ValueError) as error:
+        say(f"DEMO FAILED seed={args.seed}: {error} (logs: {directory})")
+        return 1
+    except KeyboardInterrupt:
+        say("DEMO FAILED interrupted")
+        return 130
+    if not args.keep:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(directory)
+    say(f"total {time.monotonic() - begin:.0f} s")
+    say(f"DEMO OK steps={args.steps} faults={totals.faults}"
+        f" steps_lost_max={totals.steps_lost_max} recovery_s={totals.recovery_s_max:.1f}"
+        " bit_exact=yes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

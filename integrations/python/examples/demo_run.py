@@ -1,0 +1,328 @@
+"""One run of the demo's training job: its processes, its log, and waiting for what they do.
+
+Every wait ends: it fails, naming what it waited for, when the job ends, stands still or the
+demo's deadline passes.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+EXAMPLES = pathlib.Path(__file__).resolve().parent
+REPOSITORY = EXAMPLES.parents[2]
+
+POLL_S = 0.002  # the moment of a fault is drawn in milliseconds
+STATUS_POLL_S = 0.25  # each is a process
+STANDSTILL_S = 90  # nothing happens at all for so long: the job hangs
+COMMAND_TIMEOUT_S = 40
+STOP_TIMEOUT_S = 20
+
+
+class DemoError(Exception):
+    """Why the demo failed."""
+
+
+class Deadline:
+    def __init__(self, seconds):
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def check(self, what):
+        if time.monotonic() > self._end:
+            raise DemoError(f"over the limit of {self._seconds:.0f} s, waiting for {what}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tools:
+    """Where the programs are."""
+
+    unreft: pathlib.Path
+    trainer: pathlib.Path
+
+    @staticmethod
+    def find():
+        default = REPOSITORY / "build/release/bin"
+        unreft = pathlib.Path(os.environ.get("UNREFT_BIN_DIR", default)) / "unreft"
+        if not unreft.exists():
+            raise DemoError(f"{unreft} is not built (make build), or UNREFT_BIN_DIR is wrong")
+        return Tools(unreft, EXAMPLES / "train_gpt.py")
+
+
+class LogTail:
+    """The training log as far as it is written: JSON lines of rank 0, appended by every attempt.
+
+    Each record is given the "attempt" that wrote it.
+    """
+
+    def __init__(self, path):
+        self.path = path
+        self._offset = 0
+        self.starts = []
+        self.steps = []
+        self.on_step = lambda record: None
+
+    @property
+    def attempt(self):
+        return self.starts[-1]["attempt"] if self.starts else 0
+
+    @property
+    def last_step(self):
+        return self.steps[-1]["step"] if self.steps else 0
+
+    def read_on(self):
+        """Takes the lines written since the last call; whether there were any."""
+        if not self.path.exists():
+            return False
+        with open(self.path, "rb") as file:
+            file.seek(self._offset)
+            lines = file.read().split(b"\n")
+        # A line without its end is still being written, or was cut by a kill: then the next
+        # attempt ends it.
+        self._offset += sum(len(line) + 1 for line in lines[:-1])
+        for line in lines[:-1]:
+            with contextlib.suppress(ValueError):
+                self._take(json.loads(line))
+        return len(lines) > 1
+
+    def _take(self, record):
+        if record["event"] == "start":
+            self.starts.append(record)
+        elif record["event"] == "step":
+            self.steps.append({**record, "attempt": self.attempt})
+            self.on_step(self.steps[-1])
+
+    def last_step_before(self, unix_s):
+        return max((r["step"] for r in self.steps if r["unix_s"] <= unix_s), default=0)
+
+
+class Launcher:
+    """`unreft run`, and what it says of its attempts."""
+
+    def __init__(self, command, environment, output_path):
+        self.events = []
+        self._output = open(output_path, "wb")
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._process.stderr:
+            try:
+                self.events.append(json.loads(line))
+            except ValueError:  # of a rank, with its number before it
+                self._output.write(line)
+                self._output.flush()
+
+    def exit_code(self):
+        return self._process.poll()
+
+    def newest_start(self):
+        starts = [e for e in list(self.events) if e.get("event") == "attempt-start"]
+        return starts[-1] if starts else None
+
+    def reason(self):
+        ends = [e for e in list(self.events) if e.get("event") == "attempt-end"]
+        return ends[-1] if ends else {}
+
+    def stop(self):
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # its ranks die with it
+        self._process.wait()
+        self._reader.join()
+        self._output.close()
+
+
+class Run:
+    """A run of the training job in a directory of its own."""
+
+    def __init__(self, tools, directory, args, deadline):
+        directory.mkdir(parents=True)
+        self.steps, self.ranks = args.steps, args.ranks
+        self.log = LogTail(directory / "steps.jsonl")
+        self.daemon_pid = None
+        self.last_skip = ""
+        self._tools, self._directory, self._args, self._deadline = tools, directory, args, deadline
+        self._job = f"demo-{os.getpid()}"
+        self._launcher = None
+        self._skips = {}
+        self._abandoned = {}
+
+    def final_file(self, rank):
+        return self._directory / f"final.rank{rank}.json"
+
+    # The processes.
+
+    @contextlib.contextmanager
+    def daemon(self):
+        """`unreft up --supervise`, and `unreft down` whatever happens."""
+        try:
+            self.daemon_pid = self._unreft("up", "--supervise")["pid"]
+            yield
+        finally:
+            down = self._unreft("down")
+            left = list(pathlib.Path("/dev/shm").glob(f"unreft.{self._job}.*"))
+            if left:
+                raise DemoError(f"unreft down left {left[0]} and {len(left) - 1} more: {down}")
+
+    @contextlib.contextmanager
+    def launch(self, checkpoint):
+        command = [self._tools.unreft, *self._place(), "--json", "run", "--prefix-output"]
+        command += ["--ranks", self.ranks, "--max-restarts", self._args.faults if checkpoint else 0]
+        command += ["--", sys.executable, self._tools.trainer, "--log", self.log.path]
+        command += ["--final", self._directory / "final", "--size", self._args.size]
+        command += ["--steps", self.steps, "--seed", self._args.seed]
+        command += ["--checkpoint", "unreft"] if checkpoint else []
+        output = self._directory / "output.txt"
+        self._launcher = Launcher([*map(str, command)], self._environment(), output)
+        try:
+            yield
+        finally:
+            self._launcher.stop()
+
+    @property
+    def attempt(self):
+        start = self._launcher.newest_start()
+        return start["attempt"] if start else 0
+
+    @property
+    def trainer_pids(self):
+        return self._launcher.newest_start()["pids"]
+
+    def _place(self):
+        return ["--job", self._job, "--run-dir", str(self._directory / "run")]
+
+    def _environment(self):
+        # Options of a user's own daemon are not for this one.
+        return {k: v for k, v in os.environ.items() if k not in ("UNREFT_SOCKET", "UNREFT_JOB",
+                                                                 "UNREFT_ATTEMPT", "UNREFT_NODE")}
+
+    def _unreft(self, *words):
+        command = [str(self._tools.unreft), *self._place(), "--json", *words]
+        try:
+            done = subprocess.run(command, env=self._environment(), stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"unreft {words[0]}: no end after {COMMAND_TIMEOUT_S} s") from None
+        if done.returncode != 0:
+            raise DemoError(f"unreft {' '.join(words)}: {done.stdout.strip() or done.stderr}")
+        return json.loads(done.stdout)
+
+    def _status(self):
+        """The daemon's, or None while it is down."""
+        try:
+            return self._unreft("status")
+        except DemoError:
+            return None
+
+    # What the daemon counts.
+
+    def note_status(self):
+        """Adds what the daemon counts to what its earlier lives and sessions counted."""
+        status = self._status()
+        if status is None:
+            return None
+        for rank in status["ranks"]:
+            life = (status["session"], rank["rank"], rank["pid"])
+            self._skips[life] = max(self._skips.get(life, 0), rank["skipped"])
+            self.last_skip = rank["last_skip"] or self.last_skip
+        self._abandoned[status["session"]] = status["counters"]["versions_abandoned"]
+        return status
+
+    @property
+    def skipped_snapshots(self):
+        return sum(self._skips.values())
+
+    @property
+    def abandoned_versions(self):
+        """Snapshots that a fault caught before all ranks had completed them."""
+        return sum(self._abandoned.values())
+
+    # Waiting.
+
+    def _wait(self, what, ready):
+        """Until `ready` returns something true, which is returned; reads the log meanwhile."""
+        quiet_since = time.monotonic()
+        while True:
+            exited = self._launcher.exit_code()  # before the log: then that is complete
+            if self.log.read_on():
+                quiet_since = time.monotonic()
+            if result := ready():
+                return result
+            if exited is not None:
+                raise DemoError(f"the job ended (code {exited}: {self._launcher.reason()}) before"
+                                f" {what}")
+            if time.monotonic() - quiet_since > STANDSTILL_S:
+                raise DemoError(f"nothing happened for {STANDSTILL_S} s, waiting for {what}")
+            self._deadline.check(what)
+            time.sleep(POLL_S)
+
+    def _wait_status(self, what, accept):
+        """Until the daemon's status is accepted; it is asked a few times a second."""
+        asked_at = [0.0]
+
+        def ready():
+            if time.monotonic() - asked_at[0] < STATUS_POLL_S:
+                return None
+            asked_at[0] = time.monotonic()
+            status = self.note_status()
+            return status if status and accept(status) else None
+
+        return self._wait(what, ready)
+
+    def wait_step(self, step, after_attempt=-1):
+        """Until this step or a later one was logged, after that attempt; its record."""
+        def ready():
+            if not self.log.steps or self.log.last_step < step:
+                return None
+            return self.log.steps[-1] if self.log.attempt > after_attempt else None
+
+        return self._wait(f"step {step}", ready)
+
+    def wait_restart(self, attempt):
+        """Until an attempt after this one has restored; its start record."""
+        def ready():
+            return next((s for s in self.log.starts if s["attempt"] > attempt), None)
+
+        return self._wait(f"the attempt after {attempt} to restore", ready)
+
+    def wait_daemon_back(self):
+        """Until the supervisor's next daemon answers."""
+        old = self.daemon_pid
+        status = self._wait_status("the daemon to be back", lambda s: s["pid"] != old)
+        self.daemon_pid = status["pid"]
+
+    def wait_committed(self):
+        """Until a step that is finished now, or a later one, is committed."""
+        step = self.log.last_step
+
+        def accept(status):
+            return status["committed"] and status["committed"]["step"] >= step
+
+        self._wait_status(f"the commit of step {step} or later", accept)
+
+    def wait_end(self):
+        def ready():
+            code = self._launcher.exit_code()
+            return None if code is None else (code,)
+
+        code = self._wait("the end of the job", ready)[0]
+        self.log.read_on()
+        if code != 0:
+            raise DemoError(f"the job failed with code {code}: {self._launcher.reason()}")
