@@ -1,0 +1,75 @@
+#include "tests/sim/daemon_process.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace unreft::sim {
+
+DaemonProcess::DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max)
+    : machine_(machine),
+      life_(machine.processes.Start()),
+      executor_(machine.scheduler.NewExecutor("daemon")),
+      segments_(machine),
+      random_(machine.scheduler.random().Next()),
+      log_(machine.sink, LogLevel::kInfo, fmt::format("daemon {}", life_.pid)),
+      processes_(machine.processes, *executor_, life_),
+      pool_(std::make_unique<SimWorkPool>(*executor_,
+                                          SimWorkPoolOptions{.work_duration_max = work_max})) {
+  machine_.trace.Add("daemon {} starts", life_.pid);
+  executor_->Deliver(Duration(1), [this, options = std::move(options)] { Start(options); });
+}
+
+DaemonProcess::~DaemonProcess() {
+  executor_->Kill();
+  machine_.processes.End(life_);
+  machine_.trace.Add("daemon {} is gone", life_.pid);
+}
+
+void DaemonProcess::Start(smp::NodeOptions options) {
+  if (machine_.bug == PlantedBug::kForgetsNodeSegment) {
+    (void)segments_.Remove(machine_.prefix() + "node");
+  }
+  records_ = *FakeRecordStore::Open(machine_.disk, *executor_);
+  node_ = std::make_unique<smp::Node>(
+      smp::NodeSeams{*executor_, *pool_, random_, segments_, *records_, processes_, log_},
+      std::move(options));
+  listener_ = *machine_.network.Listen(*executor_, kSocketPath);
+  listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
+    node_->Accept(std::move(channel), peer);
+  });
+  node_->Start(machine_.boot_id, [this](absl::Status status) {
+    started_ = status.ok();
+    failure_ = std::move(status);
+    if (!failure_.ok()) machine_.trace.Fail("the daemon does not start: {}", failure_.ToString());
+    if (!started_) return;
+    committed_seen_ = node_->state().record->committed();
+    newest_seen_ = node_->state().record->chain().newest();
+  });
+}
+
+void DaemonProcess::AfterEvent() {
+  if (!started_) return;
+  const smp::NodeState& state = node_->state();
+  const smp::NodeRecord& record = *state.record;
+  const bool decided = state.counters.decisions != decisions_seen_;
+  const bool failed = state.counters.decisions_failed != failures_seen_;
+  decisions_seen_ = state.counters.decisions;
+  failures_seen_ = state.counters.decisions_failed;
+  const Timeline timeline = record.chain().newest();
+  if (decided && !failed) {
+    // Of all that memory holds after the decision: it may take away only what is not on the chain.
+    machine_.history.OnDecided(timeline, record.chain().ParentOf(timeline).value_or(Version{}),
+                               machine_.observer.NewestWhole(), machine_.trace.now());
+    committed_seen_ = record.committed();
+  } else if (timeline != newest_seen_) {
+    machine_.history.OnFreshStart(timeline);
+  }
+  newest_seen_ = timeline;
+  if (record.committed() != committed_seen_ && record.committed_world() != 0) {
+    committed_seen_ = record.committed();
+    machine_.history.OnCommitted(committed_seen_, record.committed_world());
+  }
+}
+
+}  // namespace unreft::sim

@@ -1,0 +1,50 @@
+// DaemonProcess: one life of the daemon on a simulated machine: the real smp::Node over the fakes.
+#pragma once
+
+#include <memory>
+
+#include "base/log.h"
+#include "smp/node.h"
+#include "tests/fakes/sim_work_pool.h"
+#include "tests/sim/machine.h"
+
+namespace unreft::sim {
+
+class DaemonProcess {
+ public:
+  DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max);
+  // kill -9, whatever it was doing.
+  ~DaemonProcess();
+
+  // Looks at what the node did in the last event and tells the history.
+  void AfterEvent();
+
+  SimExecutor& executor() { return *executor_; }
+  // Null until it has started.
+  smp::Node* node() { return started_ ? node_.get() : nullptr; }
+  // Why it gave up starting; ok while it has not.
+  const absl::Status& failure() const { return failure_; }
+
+ private:
+  void Start(smp::NodeOptions options);
+
+  Machine& machine_;
+  const ProcessLife life_;
+  std::unique_ptr<SimExecutor> executor_;
+  ObservedSegments segments_;
+  Random random_;
+  Log log_;
+  FakeProcessWatcher processes_;
+  std::unique_ptr<SimWorkPool> pool_;
+  std::unique_ptr<FakeRecordStore> records_;
+  std::unique_ptr<smp::Node> node_;
+  std::unique_ptr<Listener> listener_;
+  bool started_ = false;
+  absl::Status failure_;
+  uint64_t decisions_seen_ = 0;
+  uint64_t failures_seen_ = 0;
+  Timeline newest_seen_;
+  Version committed_seen_;
+};
+
+}  // namespace unreft::sim

@@ -1,0 +1,128 @@
+#include "tests/sim/history.h"
+
+namespace unreft::sim {
+namespace {
+
+// From the daemon's reading of a slot to the decision that follows from it.
+constexpr Duration kVerifyMax = std::chrono::milliseconds(200);
+
+std::string Name(std::optional<Version> version) {
+  return version ? fmt::format("{}", *version) : "none";
+}
+
+}  // namespace
+
+void History::OnSnapshotStarted(Version version, Attempt attempt) {
+  const auto [it, is_new] = authors_.try_emplace(version, attempt);
+  if (is_new || it->second == attempt) return;
+  trace_.Fail("version {} is named by attempt {} and again by attempt {}", version, it->second,
+              attempt);
+}
+
+void History::OnCommitted(Version version, uint64_t world) {
+  if (version == committed_) return;
+  trace_.Add("committed {} of {} ranks", version, world);
+  if (!authors_.contains(version)) trace_.Fail("{} was committed, nobody trained it", version);
+  committed_ = version;
+  ++commits_;
+}
+
+void History::OnDecided(Timeline timeline, Version parent, std::optional<Version> newest_whole,
+                        Duration now) {
+  ++decisions_;
+  trace_.Add("decided: restore {}, timeline {}; newest whole {}", parent, timeline,
+             Name(newest_whole));
+  const Timeline newest = parents_.empty() ? Timeline{0} : parents_.rbegin()->first;
+  if (timeline < newest) trace_.Fail("timeline {} was opened after {}", timeline, newest);
+  if (timeline == newest) {
+    if (parents_[timeline] != parent) {
+      trace_.Fail("timeline {} stands on {} and on {}", timeline, parents_[timeline], parent);
+    }
+    const auto trained = authors_.lower_bound(Version{timeline, Step{0}});
+    if (trained != authors_.end()) {
+      trace_.Fail("timeline {} was given again after the capture of {}", timeline, trained->first);
+    }
+  }
+  if (parent == Version{}) {
+    if (committed_) trace_.Fail("nothing stored, it says, but {} was committed", *committed_);
+    if (newest_whole) trace_.Fail("nothing stored, it says, but {} is whole", *newest_whole);
+  } else {
+    CheckNewest(parent, newest_whole, now);
+  }
+  if (committed_ && parent < *committed_ && !damaged_.contains(*committed_)) {
+    trace_.Fail("{} was committed, {} is restored, and no fault explains it", *committed_, parent);
+  }
+  parents_[timeline] = parent;
+  if (parent != Version{}) committed_ = parent;
+}
+
+void History::CheckNewest(Version restored, std::optional<Version> newest_whole, Duration now) {
+  if (newest_whole == restored) return;
+  // It may have rotted since the daemon read it.
+  const auto damaged = damaged_.find(restored);
+  const bool just_now = damaged != damaged_.end() && now - damaged->second < kVerifyMax;
+  if (just_now && (!newest_whole || *newest_whole < restored)) return;
+  trace_.Fail("{} is to be restored, the newest whole version is {}", restored, Name(newest_whole));
+}
+
+void History::OnUnrecoverable(std::optional<Version> newest_whole) {
+  trace_.Add("unrecoverable, it says; newest whole {}", Name(newest_whole));
+  if (newest_whole) trace_.Fail("unrecoverable, it says, but {} is whole", *newest_whole);
+  if (!committed_) trace_.Fail("unrecoverable, it says, but nothing was committed");
+  if (committed_ && !damaged_.contains(*committed_)) {
+    trace_.Fail("{} was committed and is lost, and no fault explains it", *committed_);
+  }
+}
+
+void History::OnToldRestored(Rank rank, Attempt attempt, Timeline timeline, Version version) {
+  trace_.Add("rank {} of attempt {} is told {} on timeline {}", rank, attempt, version, timeline);
+  const Told told{timeline, version};
+  const auto [it, is_new] = told_.try_emplace(attempt, told);
+  if (!is_new && it->second != told) {
+    trace_.Fail("attempt {}: rank {} restores {} on timeline {}, another {} on {}", attempt, rank,
+                version, timeline, it->second.version, it->second.timeline);
+  }
+  const auto parent = parents_.find(timeline);
+  if (parent == parents_.end() || parent->second != version) {
+    trace_.Fail("rank {} restores {} on timeline {}, which was not decided", rank, version,
+                timeline);
+  }
+  ++restores_;
+}
+
+void History::OnFreshStart(Timeline timeline) {
+  trace_.Add("fresh start declared: timeline {}", timeline);
+  parents_[timeline] = Version{};
+  committed_.reset();
+}
+
+void History::OnReboot(bool commit_on_disk) {
+  // Nothing that was sealed is left, so its names may come again if the disk has lost them.
+  authors_.clear();
+  parents_.clear();
+  if (!commit_on_disk) committed_.reset();
+  damaged_.clear();
+  if (committed_) damaged_[*committed_] = Duration{};
+}
+
+std::optional<Author> History::AuthorOf(Version version) const {
+  const auto it = authors_.find(version);
+  if (it == authors_.end()) return std::nullopt;
+  return Author{version, it->second};
+}
+
+bool History::IsLive(Version version) const {
+  if (parents_.empty()) return false;
+  Timeline timeline = parents_.rbegin()->first;
+  Step last{UINT64_MAX};
+  while (timeline.value != 0) {
+    if (version.timeline == timeline) return version.step <= last;
+    const auto parent = parents_.find(timeline);
+    if (parent == parents_.end()) return false;
+    timeline = parent->second.timeline;
+    last = parent->second.step;
+  }
+  return false;
+}
+
+}  // namespace unreft::sim

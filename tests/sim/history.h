@@ -1,0 +1,72 @@
+// History: what really happened in a simulated job, and the rules that it must keep.
+//
+// It knows who trained to each version, what was committed, decided and restored, all seen from
+// outside, and fails the trace when
+//   * a version's name is used for two contents, or timelines do not grow (PROTOCOL rule 1),
+//   * the decision is not the newest version that memory holds whole and on the chain (rule 21),
+//   * "nothing stored" is said although something was committed (rule 22),
+//   * a decision fails although a version is whole, or loses one without a fault that explains it,
+//   * ranks of one attempt restore different versions, or one gets other bytes than were trained.
+// Single-threaded.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/ids.h"
+#include "tests/sim/model.h"
+#include "tests/sim/trace.h"
+
+namespace unreft::sim {
+
+class History {
+ public:
+  explicit History(Trace& trace) : trace_(trace) {}
+
+  // --- what happens ---
+  void OnSnapshotStarted(Version version, Attempt attempt);
+  void OnCommitted(Version version, uint64_t world);
+  // The daemon opened `timeline`, or confirmed it, on top of `parent` (0:0: nothing stored);
+  // `newest_whole` is what memory held.
+  void OnDecided(Timeline timeline, Version parent, std::optional<Version> newest_whole,
+                 Duration now);
+  // It said that no version is whole.
+  void OnUnrecoverable(std::optional<Version> newest_whole);
+  // A rank was told; its bytes come with OnBytesRestored.
+  void OnToldRestored(Rank rank, Attempt attempt, Timeline timeline, Version version);
+  void OnFreshStart(Timeline timeline);
+  // The host rebooted; whether its disk knows of a commit.
+  void OnReboot(bool commit_on_disk);
+  // A fault took part of what is sealed of that version.
+  void OnDamaged(Version version, Duration now) { damaged_[version] = now; }
+
+  // --- what is known ---
+  std::optional<Author> AuthorOf(Version version) const;
+  bool IsLive(Version version) const;
+  std::optional<Version> committed() const { return committed_; }
+  uint64_t commits() const { return commits_; }
+  uint64_t restores() const { return restores_; }
+  uint64_t decisions() const { return decisions_; }
+
+ private:
+  struct Told {
+    Timeline timeline;
+    Version version;
+    friend bool operator==(const Told&, const Told&) = default;
+  };
+
+  void CheckNewest(Version restored, std::optional<Version> newest_whole, Duration now);
+
+  Trace& trace_;
+  std::map<Version, Attempt> authors_;
+  std::map<Timeline, Version> parents_;
+  std::map<Attempt, Told> told_;
+  std::optional<Version> committed_;
+  std::map<Version, Duration> damaged_;  // and when, the last time
+  uint64_t commits_ = 0;
+  uint64_t restores_ = 0;
+  uint64_t decisions_ = 0;
+};
+
+}  // namespace unreft::sim

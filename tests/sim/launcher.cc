@@ -1,0 +1,179 @@
+#include "tests/sim/launcher.h"
+
+#include <utility>
+
+#include "base/session_frames.h"
+
+namespace unreft::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+}  // namespace
+
+Launcher::Launcher(Machine& machine, Random random, TrainerOptions like)
+    : machine_(machine), random_(random), like_(std::move(like)) {}
+
+Launcher::~Launcher() {
+  for (const auto& trainer : trainers_) trainer->Kill(Duration{});
+}
+
+void Launcher::Start() { StartAttempt(); }
+
+void Launcher::StartAttempt() {
+  if (stopped_) return;
+  attempt_.value += 1;
+  stopping_ = false;
+  present_world_ = next_world_ != 0 ? std::exchange(next_world_, 0) : like_.world;
+  auto barrier = std::make_shared<StepBarrier>(machine_.scheduler, present_world_);
+  for (uint64_t rank = 0; rank < present_world_; ++rank) {
+    const Duration delay = Duration(random_.Below(Duration(milliseconds(5)).count()));
+    machine_.kernel->Deliver(delay, [this, alive = std::weak_ptr(alive_), rank, barrier,
+                                     attempt = attempt_, world = present_world_] {
+      if (alive.expired() || attempt != attempt_ || stopping_ || stopped_) return;
+      StartRank(Rank{rank}, world, barrier);
+    });
+  }
+}
+
+void Launcher::StartRank(Rank rank, uint64_t world, std::shared_ptr<StepBarrier> barrier) {
+  TrainerOptions options = like_;
+  options.rank = rank;
+  options.world = world;
+  options.attempt = attempt_;
+  trainers_.push_back(std::make_unique<TrainerProcess>(
+      machine_, std::move(options), std::move(barrier),
+      [this, attempt = attempt_, rank](absl::Status status) {
+        machine_.kernel->Deliver(Duration{}, [this, alive = std::weak_ptr(alive_), attempt, rank,
+                                              status = std::move(status)] {
+          if (!alive.expired()) OnExit(attempt, rank, status);
+        });
+      }));
+}
+
+void Launcher::OnExit(Attempt attempt, Rank rank, const absl::Status& status) {
+  for (const auto& trainer : trainers_) {
+    if (trainer->attempt() == attempt && trainer->rank() == rank) trainer->Kill(MemoryLag());
+  }
+  if (absl::IsDataLoss(status) && status.message().find("unrecoverable") != std::string::npos) {
+    wants_fresh_start_ = true;
+  }
+  OnEnd(attempt);
+}
+
+void Launcher::OnEnd(Attempt attempt) {
+  if (attempt != attempt_ || stopping_ || stopped_) return;
+  StopRest();
+  const Duration delay = milliseconds(1 + random_.Below(40));
+  machine_.kernel->Deliver(delay, [this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    wants_fresh_start_ ? DeclareFreshStart() : StartAttempt();
+  });
+}
+
+void Launcher::StopRest() {
+  stopping_ = true;
+  for (TrainerProcess* trainer : Present()) {
+    const bool late = late_kills_ && random_.OneIn(6);
+    if (late && random_.OneIn(2)) trainer->RunAway();
+    KillLater(*trainer, late ? milliseconds(100 + random_.Below(900))
+                             : milliseconds(random_.Below(20)));
+  }
+}
+
+void Launcher::KillLater(TrainerProcess& trainer, Duration delay) {
+  machine_.kernel->Deliver(
+      delay, [this, alive = std::weak_ptr(alive_), rank = trainer.rank(),
+              attempt = trainer.attempt()] {
+        if (alive.expired()) return;
+        for (const auto& other : trainers_) {
+          if (other->rank() == rank && other->attempt() == attempt) other->Kill(MemoryLag());
+        }
+      });
+}
+
+// How long a killed process takes to let go of its memory after its last copy.
+Duration Launcher::MemoryLag() {
+  return Duration(random_.Below(Duration(milliseconds(random_.OneIn(4) ? 60 : 1)).count()));
+}
+
+void Launcher::DeclareFreshStart() {
+  if (stopped_) return;
+  admin_channel_.reset();
+  admin_connector_ = machine_.network.NewConnector(*machine_.kernel, kSocketPath);
+  admin_connector_->Connect([this](absl::StatusOr<std::unique_ptr<Channel>> channel) {
+    if (!channel.ok()) return;  // tried again below
+    admin_channel_ = *std::move(channel);
+    admin_channel_->Start(
+        [this](const Frame& frame) {
+          const absl::StatusOr<AdminReply> reply = FromFrame<AdminReply>(frame);
+          if (!reply.ok() || !reply->status.ToStatus().ok() || !wants_fresh_start_) return;
+          wants_fresh_start_ = false;
+          StartAttempt();
+        },
+        [](const absl::Status&) {});
+    admin_channel_->Send(ToFrame(AdminRequest{"fresh-start", "{}"}));
+  });
+  machine_.kernel->Deliver(milliseconds(50), [this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired() && wants_fresh_start_) DeclareFreshStart();
+  });
+}
+
+void Launcher::AfterEvent() {
+  std::erase_if(trainers_, [](const auto& trainer) { return trainer->gone(); });
+  for (const auto& trainer : trainers_) trainer->CheckDeadline();
+}
+
+bool Launcher::KillOne() {
+  std::vector<TrainerProcess*> present = Present();
+  if (present.empty()) return false;
+  present[random_.Below(present.size())]->Kill(MemoryLag());
+  OnEnd(attempt_);
+  return true;
+}
+
+void Launcher::SuspendOne(Duration pause) {
+  TrainerProcess* trainer = Any();
+  if (trainer == nullptr) return;
+  trainer->Suspend();
+  machine_.kernel->Deliver(pause, [this, alive = std::weak_ptr(alive_), attempt = trainer->attempt(),
+                                   rank = trainer->rank()] {
+    if (alive.expired()) return;
+    for (const auto& other : trainers_) {
+      if (other->rank() == rank && other->attempt() == attempt) other->Resume();
+    }
+  });
+}
+
+void Launcher::KillAll() {
+  stopped_ = true;
+  for (const auto& trainer : trainers_) trainer->Kill(MemoryLag());
+}
+
+void Launcher::KillForReboot() {
+  for (const auto& trainer : trainers_) trainer->Kill(Duration{});
+  OnEnd(attempt_);
+}
+
+std::vector<TrainerProcess*> Launcher::Present() {
+  std::vector<TrainerProcess*> present;
+  for (const auto& trainer : trainers_) {
+    if (trainer->attempt() == attempt_ && !trainer->killed()) present.push_back(trainer.get());
+  }
+  return present;
+}
+
+TrainerProcess* Launcher::Any() {
+  std::vector<TrainerProcess*> present = Present();
+  return present.empty() ? nullptr : present[random_.Below(present.size())];
+}
+
+bool Launcher::Trains() const {
+  uint64_t training = 0;
+  for (const auto& trainer : trainers_) {
+    training += trainer->attempt() == attempt_ && trainer->training();
+  }
+  return training == like_.world && present_world_ == like_.world;
+}
+
+}  // namespace unreft::sim

@@ -1,0 +1,76 @@
+// Launcher: keeps a simulated job running: it starts all ranks of an attempt, and when one ends it
+// stops the others, some of them late or not at all, and starts the next attempt.
+//
+// When a restore says "unrecoverable" it declares a fresh start, as an operator would.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "tests/sim/machine.h"
+#include "tests/sim/trainer_process.h"
+
+namespace unreft::sim {
+
+class Launcher {
+ public:
+  // `like` is what all trainers have in common.
+  Launcher(Machine& machine, Random random, TrainerOptions like);
+  ~Launcher();
+
+  void Start();
+  void AfterEvent();
+
+  // kill -9 of one rank of the present attempt; false when none lives.
+  bool KillOne();
+  // All processes at once; nothing starts again by itself.
+  void KillAll();
+  // All processes at once, and their copies with them; the next attempt starts later.
+  void KillForReboot();
+  // All trainers are gone.
+  bool Empty() const { return trainers_.empty(); }
+
+  // Nothing of one rank runs for so long.
+  void SuspendOne(Duration pause);
+
+  // --- faults of the time ahead ---
+  // The next attempt has so many ranks, one attempt long.
+  void NextWorld(uint64_t world) { next_world_ = world; }
+  void set_late_kills(bool late) { late_kills_ = late; }
+
+  // Whether every rank of the present attempt trains.
+  bool Trains() const;
+  // Some trainer of the present attempt, or null.
+  TrainerProcess* Any();
+  std::vector<TrainerProcess*> Present();
+  uint64_t attempts() const { return attempt_.value; }
+
+ private:
+  void StartAttempt();
+  void StartRank(Rank rank, uint64_t world, std::shared_ptr<StepBarrier> barrier);
+  void OnEnd(Attempt attempt);
+  void StopRest();
+  void KillLater(TrainerProcess& trainer, Duration delay);
+  void OnExit(Attempt attempt, Rank rank, const absl::Status& status);
+  void DeclareFreshStart();
+  Duration MemoryLag();
+
+  Machine& machine_;
+  Random random_;
+  const TrainerOptions like_;
+  std::vector<std::unique_ptr<TrainerProcess>> trainers_;
+  Attempt attempt_;
+  uint64_t next_world_ = 0;
+  uint64_t present_world_ = 0;
+  bool late_kills_ = true;
+  bool stopping_ = false;
+  bool stopped_ = false;
+  bool wants_fresh_start_ = false;
+  std::unique_ptr<Connector> admin_connector_;
+  std::unique_ptr<Channel> admin_channel_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late events we are gone
+};
+
+}  // namespace unreft::sim

@@ -1,0 +1,78 @@
+// Machine: the simulated host that daemon and trainers share: memory, disk, processes, local
+// network and time. What it holds outlives every process on it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tests/fakes/fake_process_watcher.h"
+#include "tests/fakes/fake_record_store.h"
+#include "tests/fakes/fake_segment_store.h"
+#include "tests/fakes/sim_channel.h"
+#include "tests/fakes/sim_executor.h"
+#include "tests/sim/history.h"
+#include "tests/sim/slot_observer.h"
+#include "tests/sim/trace.h"
+
+namespace unreft::sim {
+
+inline constexpr const char* kSocketPath = "unreft.sock";
+inline constexpr const char* kJob = "sim";
+
+// Bugs that tests plant around the real code, to see that a checker finds each.
+enum class PlantedBug {
+  kNone,
+  kCopiedTooEarly,      // the device says that a copy is done, and does it later
+  kNoFence,             // the trainer changes its state without waiting for the fence
+  kEndsTooEarly,        // a killed process counts as ended while its copies still land
+  kForgetsNodeSegment,  // a restarted daemon does not find its node segment
+  kStaleDecision,       // one rank is told an older version than the others
+  kWrongPlan,           // a restore reads a tensor's bytes from elsewhere
+  kLosesSlot,           // a slot segment vanishes without a fault
+};
+
+struct Machine {
+  Machine(uint64_t seed, bool verbose);
+  ~Machine();
+
+  // Power goes: memory is empty and everything was killed before.
+  void Reboot();
+  // Prefix of the names of the node's segments.
+  std::string prefix() const;
+
+  SimScheduler scheduler;
+  Trace trace;
+  TraceSink sink{trace};
+  History history{trace};
+  SlotObserver observer{trace, history};
+  FakeDisk disk;
+  FakeProcessTable processes;
+  SimLocalNetwork network;
+  std::unique_ptr<FakeHostMemory> memory;
+  RandomId boot_id;
+  PlantedBug bug = PlantedBug::kNone;
+  std::unique_ptr<SimExecutor> kernel;  // what happens without any process
+
+ private:
+  uint64_t memory_bytes_ = uint64_t{4} << 20;
+};
+
+// A process's view of the machine's memory, which tells the observer of new and removed segments.
+class ObservedSegments final : public SegmentStore {
+ public:
+  explicit ObservedSegments(Machine& machine) : machine_(machine), store_(*machine.memory) {}
+
+  absl::StatusOr<std::unique_ptr<Segment>> Create(const std::string& name,
+                                                  uint64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<Segment>> Open(const std::string& name, Access access,
+                                                uint64_t offset, uint64_t length) override;
+  absl::StatusOr<std::vector<SegmentInfo>> List(std::string_view prefix) override;
+  absl::Status Remove(const std::string& name) override;
+  absl::StatusOr<MemoryCapacity> Capacity() override;
+
+ private:
+  Machine& machine_;
+  FakeSegmentStore store_;
+};
+
+}  // namespace unreft::sim

@@ -1,0 +1,99 @@
+#include "tests/sim/model.h"
+
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+namespace unreft::sim {
+namespace {
+
+constexpr uint64_t kColumns = 16;  // floats in a row: 64 bytes
+
+uint64_t Mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+uint64_t Seed(std::string_view name, const Author& author) {
+  uint64_t seed = Mix(author.version.timeline.value);
+  seed = Mix(seed ^ author.version.step.value);
+  seed = Mix(seed ^ author.attempt.value);
+  for (const char c : name) seed = Mix(seed ^ static_cast<uint8_t>(c));
+  return seed;
+}
+
+void Fill(std::span<std::byte> bytes, uint64_t begin, uint64_t seed) {
+  size_t filled = 0;
+  while (filled < bytes.size()) {
+    const uint64_t at = begin + filled;
+    const uint64_t word = Mix(seed ^ (at / 8));
+    const size_t skip = at % 8;
+    const size_t part = std::min(bytes.size() - filled, 8 - skip);
+    std::memcpy(bytes.data() + filled, reinterpret_cast<const char*>(&word) + skip, part);
+    filled += part;
+  }
+}
+
+TensorSpec Whole(std::string name, uint64_t rows, uint32_t replica, uint32_t replicas) {
+  TensorSpec spec;
+  spec.name = std::move(name);
+  spec.global_shape = spec.extent = {rows, kColumns};
+  spec.offset = {0, 0};
+  spec.replica_index = replica;
+  spec.replica_count = replicas;
+  return spec;
+}
+
+TensorSpec Rows(std::string name, uint64_t rows_each, uint64_t index, uint64_t count) {
+  TensorSpec spec = Whole(std::move(name), rows_each * count, 0, 1);
+  spec.offset = {rows_each * index, 0};
+  spec.extent = {rows_each, kColumns};
+  return spec;
+}
+
+}  // namespace
+
+std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world) {
+  const auto index = static_cast<uint32_t>(rank.value);
+  const auto ranks = static_cast<uint32_t>(world);
+  std::vector<TensorSpec> tensors;
+  tensors.push_back(Whole("embedding", 90, index, ranks));  // 5760 bytes: cut among the replicas
+  tensors.push_back(Whole("norm", 3, index, ranks));        // too small to be cut
+  tensors.push_back(Rows("moments", 20, rank.value, world));
+  if (world % 2 == 0) {  // pairs: even and odd ranks hold halves, each half by world / 2 ranks
+    TensorSpec half = Rows("head", 70, rank.value % 2, 2);
+    half.replica_index = index / 2;
+    half.replica_count = ranks / 2;
+    tensors.push_back(std::move(half));
+  }
+  TensorSpec scalar;
+  scalar.name = "step";
+  scalar.dtype = Dtype::kInt64;
+  scalar.replica_index = index;
+  scalar.replica_count = ranks;
+  tensors.push_back(std::move(scalar));
+  TensorSpec buffers = Rows("buffers", 2, rank.value, world);
+  buffers.is_volatile = true;
+  tensors.push_back(std::move(buffers));
+  return tensors;
+}
+
+void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,
+               const Author& author) {
+  // Shards are runs of whole rows, so a shard is a run of the tensor's bytes.
+  const uint64_t shard_begin = spec.offset.empty() ? 0 : spec.offset[0] * kColumns * sizeof(float);
+  Fill(bytes, shard_begin + begin, Seed(spec.name, author));
+}
+
+std::vector<std::byte> ExtrasOf(Rank rank, const Author& author) {
+  const uint64_t seed = Seed("extras", author) ^ Mix(rank.value);
+  // Once in a while they outgrow the region that was made for the usual ones.
+  const uint64_t length = seed % 37 == 0 ? 5000 + seed % 3000 : 10 + seed % 500;
+  std::vector<std::byte> extras(length);
+  Fill(extras, 0, seed);
+  return extras;
+}
+
+}  // namespace unreft::sim

@@ -1,0 +1,35 @@
+// The state that simulated trainers train: which tensors each rank holds, and what their bytes are.
+//
+// The bytes are a pure function of who wrote them: the version's name and the attempt whose training
+// reached it. So anybody can tell what a restore must return, and bytes of another timeline, step,
+// rank or attempt are told apart. Stateless.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/tensor_spec.h"
+
+namespace unreft::sim {
+
+// Who trained the state to this version.
+struct Author {
+  Version version;
+  Attempt attempt;
+  friend bool operator==(const Author&, const Author&) = default;
+};
+
+// The tensors of one rank: some held by all ranks, some by pairs, some by it alone, one volatile.
+std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world);
+
+// Bytes [begin, begin + bytes.size()) of the shard.
+void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,
+               const Author& author);
+
+// Of a length that changes from step to step.
+std::vector<std::byte> ExtrasOf(Rank rank, const Author& author);
+
+}  // namespace unreft::sim

@@ -1,0 +1,240 @@
+#include "tests/sim/trainer_process.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace unreft::sim {
+namespace {
+
+constexpr Duration kSlack = std::chrono::milliseconds(200);
+
+}  // namespace
+
+void StepBarrier::Arrive(SimExecutor& process, Task go_on) {
+  waiting_.emplace_back(&process, std::move(go_on));
+  if (waiting_.size() < world_) return;
+  for (auto& [waiter, task] : std::exchange(waiting_, {})) {
+    if (!waiter->killed()) {
+      waiter->Deliver(scheduler_.RandomDelay(std::chrono::microseconds(50)), std::move(task));
+    }
+  }
+}
+
+TrainerProcess::TrainerProcess(Machine& machine, TrainerOptions options,
+                               std::shared_ptr<StepBarrier> barrier,
+                               absl::AnyInvocable<void(absl::Status)> on_exit)
+    : machine_(machine),
+      options_(std::move(options)),
+      barrier_(std::move(barrier)),
+      on_exit_(std::move(on_exit)),
+      life_(machine.processes.Start()),
+      executor_(machine.scheduler.NewExecutor(fmt::format("rank {}", options_.rank))),
+      segments_(*machine.memory),
+      device_(std::make_shared<Device>(*machine.kernel, options_.device)),
+      copier_(*executor_, device_, state_),
+      connector_(machine.network.NewConnector(*executor_, kSocketPath, {.pid = life_.pid})) {
+  machine_.trace.Add("rank {} of {}, attempt {}: pid {} starts", options_.rank, options_.world,
+                     options_.attempt, life_.pid);
+  executor_->Deliver(Duration(1), [this] { Start(); });
+}
+
+TrainerProcess::~TrainerProcess() { Kill(Duration{}); }
+
+void TrainerProcess::Kill(Duration memory_lag) {
+  if (executor_->killed()) return;
+  machine_.trace.Add("rank {} of attempt {}: pid {} dies", options_.rank, options_.attempt,
+                     life_.pid);
+  executor_->Kill();
+  client_.reset();
+  training_ = false;
+  expected_.clear();
+  Machine* machine = &machine_;
+  auto end = [machine, life = life_, gone = gone_] {
+    machine->processes.End(life);
+    *gone = true;
+  };
+  if (machine_.bug == PlantedBug::kEndsTooEarly) {
+    machine_.processes.End(life_);
+    return device_->WhenIdle([gone = gone_] { *gone = true; });
+  }
+  device_->WhenIdle([machine, memory_lag, end]() mutable {
+    machine->kernel->Deliver(memory_lag, std::move(end));
+  });
+}
+
+void TrainerProcess::Expect(const char* what, Duration timeout) {
+  expected_ = what;
+  expected_by_ = machine_.scheduler.now() + timeout + kSlack;
+}
+
+void TrainerProcess::CheckDeadline() {
+  if (executor_->suspended() || expected_.empty() || machine_.scheduler.now() < expected_by_) return;
+  machine_.trace.Fail("rank {} of attempt {}: {} did not answer in time", options_.rank,
+                      options_.attempt, expected_);
+  expected_.clear();
+}
+
+void TrainerProcess::Suspend() {
+  if (executor_->killed() || executor_->suspended()) return;
+  executor_->Suspend();
+  suspended_at_ = machine_.scheduler.now();
+}
+
+void TrainerProcess::Resume() {
+  if (!executor_->suspended()) return;
+  executor_->Resume();
+  expected_by_ += machine_.scheduler.now() - suspended_at_;
+}
+
+void TrainerProcess::Exit(absl::Status status) {
+  expected_.clear();
+  machine_.trace.Add("rank {} of attempt {} gives up: {}", options_.rank, options_.attempt,
+                     status.ToString());
+  on_exit_(std::move(status));
+}
+
+// --- restore ---
+
+void TrainerProcess::Start() {
+  Hello identity;
+  identity.job = kJob;
+  identity.rank = options_.rank;
+  identity.world = options_.world;
+  identity.attempt = options_.attempt;
+  identity.life = life_;
+  identity.client_version = "sim";
+  client_ = std::make_unique<snapshot::ClientActor>(*executor_, *connector_, segments_, copier_,
+                                                    Random(machine_.scheduler.random().Next()),
+                                                    std::move(identity), options_.client);
+  client_->Start();
+  Expect("connecting", options_.client.connect_timeout);
+  client_->WhenConnected([this](absl::Status status) {
+    if (!status.ok()) return Exit(std::move(status));
+    Restore();
+  });
+}
+
+void TrainerProcess::Restore() {
+  Expect("the restore", options_.client.restore_timeout + options_.client.capture.fence_timeout);
+  client_->RestoreBegin([this](absl::StatusOr<snapshot::Restored> restored) {
+    OnRestored(std::move(restored));
+  });
+}
+
+void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
+  if (absl::IsDataLoss(restored.status()) &&
+      restored.status().message().find("unrecoverable") != std::string::npos) {
+    machine_.history.OnUnrecoverable(machine_.observer.NewestWhole());
+  }
+  if (!restored.ok()) return Exit(restored.status());
+  timeline_ = restored->timeline;
+  step_ = restored->version.step;
+  state_->specs = TensorsOf(options_.rank, options_.world);
+  state_->bytes.clear();
+  for (const TensorSpec& spec : state_->specs) {
+    state_->bytes.emplace_back(ShardBytes(spec), std::byte{0xee});
+  }
+  machine_.history.OnToldRestored(options_.rank, options_.attempt, timeline_, restored->version);
+  if (restored->fresh) return Register();
+  const std::optional<Author> author = machine_.history.AuthorOf(restored->version);
+  if (!author || restored->extras != ExtrasOf(options_.rank, *author)) {
+    machine_.trace.Fail("rank {}: the extras of {} are not what was saved", options_.rank,
+                        restored->version);
+  }
+  Expect("the read", options_.client.restore_timeout);
+  client_->RestoreRead(Bound(), [this, version = restored->version](absl::Status status) {
+    if (!status.ok()) return Exit(std::move(status));
+    CheckBytes(version);
+    client_->RestoreEnd();
+    Register();
+  });
+}
+
+void TrainerProcess::CheckBytes(Version version) {
+  const std::optional<Author> author = machine_.history.AuthorOf(version);
+  if (!author) return machine_.trace.Fail("{} was restored, nobody trained it", version);
+  for (size_t i = 0; i < state_->specs.size(); ++i) {
+    std::vector<std::byte> needed(state_->bytes[i].size());
+    FillShard(needed, 0, state_->specs[i], *author);
+    if (needed == state_->bytes[i]) continue;
+    machine_.trace.Fail("rank {}: tensor {} of {} has wrong bytes after the restore",
+                        options_.rank, state_->specs[i].name, version);
+  }
+  machine_.trace.Add("rank {} of attempt {} has restored {}", options_.rank, options_.attempt,
+                     version);
+}
+
+std::vector<snapshot::BoundTensor> TrainerProcess::Bound() const {
+  std::vector<snapshot::BoundTensor> bound;
+  for (size_t i = 0; i < state_->specs.size(); ++i) {
+    bound.push_back({state_->specs[i], state_->bytes[i].data()});
+  }
+  return bound;
+}
+
+// --- training ---
+
+void TrainerProcess::Register() {
+  Expect("the registration",
+         options_.client.register_timeout + options_.client.capture.fence_timeout);
+  client_->Register(Bound(), 512, [this](absl::Status status) {
+    expected_.clear();
+    if (!status.ok()) {
+      machine_.trace.Add("rank {}: trains unprotected: {}", options_.rank, status.ToString());
+    }
+    training_ = true;
+    Train();
+  });
+}
+
+void TrainerProcess::Train() {
+  const Duration compute = machine_.scheduler.RandomDelay(options_.step_max);
+  executor_->After(compute, [this] {
+    if (barrier_ == nullptr) return FinishStep();
+    barrier_->Arrive(*executor_, [this] { FinishStep(); });
+  });
+}
+
+void TrainerProcess::FinishStep() {
+  auto go_on = [this] {
+    expected_.clear();
+    step_.value += 1;
+    if (!device_->idle() && machine_.bug != PlantedBug::kNoFence) {
+      machine_.trace.Fail("rank {}: the fence returned while copies are under way", options_.rank);
+    }
+    Write(Here());
+    if (step_.value % options_.snapshot_every != 0) return Train();
+    executor_->RunOnThread(machine_.scheduler.RandomDelay(std::chrono::microseconds(20)),
+                           [this] { Snapshot(); });
+  };
+  if (machine_.bug == PlantedBug::kNoFence) return go_on();
+  Expect("the fence", options_.client.capture.fence_timeout);
+  client_->FenceThen(std::move(go_on));
+}
+
+Author TrainerProcess::Here() const { return {{timeline_, step_}, options_.attempt}; }
+
+void TrainerProcess::Write(const Author& author) {
+  for (size_t i = 0; i < state_->specs.size(); ++i) {
+    FillShard(state_->bytes[i], 0, state_->specs[i], author);
+  }
+}
+
+void TrainerProcess::Snapshot() {
+  const std::vector<std::byte> extras = ExtrasOf(options_.rank, Here());
+  const absl::StatusOr<snapshot::SnapshotResult> result =
+      client_->Snapshot(step_, extras, nullptr);
+  if (result.ok() && result->outcome == snapshot::Outcome::kStarted) {
+    machine_.history.OnSnapshotStarted({timeline_, step_}, options_.attempt);
+    // What is volatile may change as soon as Snapshot has returned.
+    for (size_t i = 0; i < state_->specs.size(); ++i) {
+      if (state_->specs[i].is_volatile) std::ranges::fill(state_->bytes[i], std::byte{0x77});
+    }
+  } else {
+    machine_.trace.Add("rank {}: step {}: {}", options_.rank, step_,
+                       result.ok() ? result->reason : result.status().ToString());
+  }
+  executor_->Post([this] { Train(); });
+}
+
+}  // namespace unreft::sim
