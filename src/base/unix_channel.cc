@@ -190,8 +190,7 @@ class UnixChannel::Stream : public std::enable_shared_from_this<Stream> {
     open_ = false;
     const auto on_frame = std::exchange(on_frame_, nullptr);
     queue_.clear();
-    boost::system::error_code ignored;
-    socket_.close(ignored);
+    const UniqueFd closed(socket_.release());  // which cancels what waits for it
   }
 
   AsioExecutor& executor_;

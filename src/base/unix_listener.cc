@@ -93,8 +93,7 @@ class UnixListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
     open_ = false;
     const auto on_accept = std::exchange(on_accept_, nullptr);
     const auto on_refused = std::exchange(on_refused_, nullptr);
-    boost::system::error_code ignored;
-    socket_.close(ignored);
+    const UniqueFd closed(socket_.release());  // which cancels what waits for it
     struct stat info {};
     if (lstat(path_.c_str(), &info) == 0 && IdentityOf(info) == file_) unlink(path_.c_str());
   }
