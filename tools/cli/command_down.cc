@@ -86,7 +86,7 @@ std::string Text(const Place& place, const Outcome& outcome, bool keep_memory) {
                          : stopped.supervisor ? "unreftd stopped with it" : "no unreftd was up";
   if (stopped.killed) text += " by SIGKILL, it did not follow SIGTERM in time";
   const auto& segments = keep_memory ? outcome.kept : outcome.removed;
-  return text + fmt::format("; {} segments ({}) {}\n", segments.size(),
+  return text + fmt::format("; {} ({}) {}\n", Count(segments.size(), "segment"),
                             HumanBytes(TotalBytes(segments)), keep_memory ? "kept" : "removed");
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <optional>
 
@@ -39,6 +40,12 @@ absl::StatusOr<nlohmann::json> ReachDaemon(const Context& context, bool up) {
   return std::move(started->status);
 }
 
+void Warn(const Context& context, const std::string& text) {
+  if (!context.json) return Say(text);
+  const std::string line = nlohmann::json{{"event", "warning"}, {"text", text}}.dump() + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
 int Run(const Context& context, const RunOptions& options) {
   if (context.after_dashes.empty()) {
     return Fail(context, absl::InvalidArgumentError(
@@ -47,8 +54,8 @@ int Run(const Context& context, const RunOptions& options) {
   absl::StatusOr<nlohmann::json> status = ReachDaemon(context, options.up);
   if (!status.ok() && options.up) return Fail(context, status.status());
   if (!status.ok()) {
-    Say(fmt::format("{}; unless `unreft up` starts one, training is not protected",
-                    std::string(status.status().message())));
+    Warn(context, fmt::format("{}; unless `unreft up` starts one, training is not protected",
+                              std::string(status.status().message())));
   }
   const uint64_t daemon_next = status.ok() ? NextAttempt(*status) : 0;
   LaunchOptions launch{.group = {.command = context.after_dashes,

@@ -75,7 +75,7 @@ int Absent(const Context& context, const absl::Status& why) {
   if (auto segments = ListMemory(context.place); segments.ok()) {
     document["segments"] = segments->size();
     document["bytes"] = TotalBytes(*segments);
-    text += fmt::format("{} segments ({}) of its memory are there\n", segments->size(),
+    text += fmt::format("its memory: {} ({})\n", Count(segments->size(), "segment"),
                         HumanBytes(TotalBytes(*segments)));
   }
   Print(context, document, text);

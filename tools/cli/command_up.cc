@@ -71,9 +71,9 @@ std::string Text(const Place& place, const nlohmann::json& document) {
               ? ")\n"
               : fmt::format(", supervised by {})\n", Cell(document, "supervisor_pid"));
   text += fmt::format("  socket  {}\n  log     {}\n", place.socket(), place.log());
-  text += fmt::format("  memory  {} held in {} segments; free: {} in /dev/shm, {} of RAM; "
-                      "may be locked: {}\n",
-                      BytesCell(memory, "segment_bytes"), Cell(memory, "segments"),
+  text += fmt::format("  memory  {} held in {}; free: {} in /dev/shm, {} of RAM; may be locked: {}\n",
+                      BytesCell(memory, "segment_bytes"),
+                      Count(memory.value("segments", uint64_t{0}), "segment"),
                       Limit(memory, "shm_free_bytes"), Limit(memory, "ram_available_bytes"),
                       Limit(memory, "memlock_limit_bytes"));
   return text + "Training processes find it by:\n" + Exports(place);

@@ -1,6 +1,6 @@
 // Launcher: attempts of a training job, one after the other, until one succeeds.
 //
-// Single-threaded. Standard error gets a line per attempt: for people, or as JSON objects
+// Single-threaded. Standard error gets a line per start and end: for people, or as JSON objects
 //   {"event":"attempt-start","attempt","ranks","port","pids","unix_s"}
 //   {"event":"attempt-end","attempt","why":"done"|"failed"|"stopped","rank","pid","signal",
 //    "exit_code","seconds","unix_s"}

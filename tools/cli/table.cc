@@ -58,6 +58,10 @@ std::string HumanBytes(uint64_t bytes) {
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string Count(uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::string BytesCell(const nlohmann::json& record, std::string_view key) {
   const auto found = record.find(key);
   if (found == record.end() || !found->is_number_integer()) return "-";

@@ -28,7 +28,10 @@ std::string Cell(const nlohmann::json& record, std::string_view key);
 // "1.5 GiB".
 std::string HumanBytes(uint64_t bytes);
 
-// The same of `record[key]`.
+// "1 segment", "2 segments".
+std::string Count(uint64_t count, std::string_view what);
+
+// `record[key]` in such units.
 std::string BytesCell(const nlohmann::json& record, std::string_view key);
 
 // "3:120" of a {"timeline","step"}.

@@ -54,7 +54,7 @@ def draw_plan(seed, steps, ranks, faults):
         raise ValueError(f"a plan has at least {len(KINDS)} faults, one of each kind; not {faults}")
     room = steps // (faults + 1)
     if room <= GAP_STEPS:
-        raise ValueError(f"{faults} faults need more than {(GAP_STEPS + 1) * (faults + 1)} steps")
+        raise ValueError(f"{faults} faults need at least {(GAP_STEPS + 1) * (faults + 1)} steps")
     rng = random.Random(f"unreft demo {seed}")
     kinds = [*KINDS, *rng.choices(KINDS, k=faults - len(KINDS))]
     rng.shuffle(kinds)

@@ -1,0 +1,50 @@
+"""One rank for the tests of the CLI: snapshots a NumPy array every step, without PyTorch.
+
+Prints a JSON line when it has restored and at each committed step; trains until it is killed, or up
+to --steps.
+"""
+
+import argparse
+import json
+import os
+import time
+
+import numpy as np
+
+import unreft
+
+
+def say(**record):
+    print(json.dumps({"rank": int(os.environ["RANK"]), **record}), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--bytes", type=int, default=3 << 20)
+    args = parser.parse_args()
+
+    weights = np.zeros(args.bytes // 8)
+    rank = os.environ["RANK"]
+    tensors = [unreft.Tensor.of_array(f"weights{rank}", weights)]
+    with unreft.Client() as client:
+        decision = client.restore_begin()
+        if decision.restored:
+            client.restore_read(tensors)
+            assert (weights == decision.step).all()
+        client.restore_end()
+        step = decision.step if decision.restored else 0
+        say(restored=step, attempt=int(os.environ["UNREFT_ATTEMPT"]))
+        client.register(tensors, extras_bytes=64)
+        while step < args.steps:
+            client.fence()
+            step += 1
+            weights[:] = step
+            if client.snapshot(step, b"extras of a rank"):
+                client.wait_committed(step)
+                say(committed=step)
+            time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The demo's parts that need no training: its plan of faults, its log reader, its verdict."""
+
+import json
+import pathlib
+import sys
+import types
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "integrations/python/examples"))
+
+import chaos  # noqa: E402
+import demo_check  # noqa: E402
+import demo_run  # noqa: E402
+
+STEPS, RANKS, FAULTS = 72, 4, 7
+
+
+def test_a_seed_names_one_plan():
+    plans = [chaos.draw_plan(seed, STEPS, RANKS, FAULTS) for seed in (1, 1, 2)]
+    assert plans[0] == plans[1] != plans[2]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_every_plan_has_every_kind_and_room_between(seed):
+    plan = chaos.draw_plan(seed, STEPS, RANKS, FAULTS)
+    assert len(plan) == FAULTS and {fault.kind for fault in plan} == set(chaos.KINDS)
+    steps = [fault.step for fault in plan]
+    assert all(b - a > chaos.GAP_STEPS for a, b in zip([0, *steps], [*steps, STEPS]))
+    for fault in plan:
+        trainers = [victim for victim in fault.victims if victim != "daemon"]
+        assert ("daemon" in fault.victims) == fault.hits_daemon
+        assert bool(trainers) == fault.hits_trainer
+        assert len(set(trainers)) == len(trainers) and set(trainers) <= set(range(RANKS))
+        assert fault.kind != chaos.CAPTURE or fault.delay_ms <= chaos.CAPTURE_MS_MAX
+
+
+def test_plans_that_cannot_be():
+    with pytest.raises(ValueError, match="at least 4 faults"):
+        chaos.draw_plan(1, STEPS, RANKS, 3)
+    with pytest.raises(ValueError, match="at least 40 steps"):
+        chaos.draw_plan(1, 39, RANKS, 7)
+
+
+def step(number, unix_s=0.0, loss_hex="0x1p+0"):
+    return {"event": "step", "step": number, "loss_hex": loss_hex, "unix_s": unix_s}
+
+
+def append(path, *records, end="\n"):
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("\n".join(json.dumps(record) for record in records) + end)
+
+
+def test_log_is_read_while_it_grows(tmp_path):
+    log = demo_run.LogTail(tmp_path / "log")
+    assert not log.read_on()
+    append(log.path, {"event": "start", "attempt": 0}, step(1, 10.0))
+    assert log.read_on() and log.last_step == 1
+    append(log.path, step(2, 20.0), end="")
+    assert not log.read_on() and log.last_step == 1  # not whole yet
+    append(log.path, {"event": "start", "attempt": 1}, end="\n")  # glued to a cut line: lost
+    append(log.path, {"event": "start", "attempt": 1}, step(2, 30.0))
+    assert log.read_on()
+    assert [(s["step"], s["attempt"]) for s in log.steps] == [(1, 0), (2, 1)]
+    assert log.last_step_before(29.0) == 1 and log.last_step_before(30.0) == 2
+
+
+def finished(directory, losses, **parts):
+    """A run that ended with these losses, as (step, loss), and parts on its one rank."""
+    directory.mkdir()
+    log = demo_run.LogTail(directory / "log")
+    append(log.path, {"event": "start", "attempt": 0},
+           *(step(number, loss_hex=loss) for number, loss in losses))
+    log.read_on()
+    final = directory / "final"
+    final.write_text(json.dumps({"parts": parts}))
+    return types.SimpleNamespace(log=log, ranks=1, final_file=lambda rank: final)
+
+
+def test_verdict(tmp_path):
+    losses = [(1, "a"), (2, "b")]
+    reference = finished(tmp_path / "reference", losses, weights="w", rng_torch="r")
+
+    def differences(name, losses, **parts):
+        run = finished(tmp_path / name, losses, **parts)
+        return demo_check.compare(reference, run, say=lambda text: None)
+
+    same = {"weights": "w", "rng_torch": "r"}
+    assert differences("equal", losses, **same) == []
+    assert differences("repeated", [*losses, (2, "b")], **same) == []
+    assert differences("bad repetition", [(1, "a"), (2, "x"), (2, "b")], **same)
+    assert differences("short", losses[:1], **same)
+    assert differences("loss", [(1, "a"), (2, "c")], **same)
+    assert differences("weights", losses, **{**same, "weights": "x"})
+    assert differences("part missing", losses, weights="w")
