@@ -58,7 +58,7 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
     return absl::ErrnoToStatus(errno, "bind " + path);
   }
   if (chmod(path.c_str(), 0600) != 0 || listen(fd->get(), kBacklog) != 0) {
-    const absl::Status status = absl::ErrnoToStatus(errno, "listen at " + path);
+    absl::Status status = absl::ErrnoToStatus(errno, "listen at " + path);
     unlink(path.c_str());
     return status;
   }
