@@ -391,6 +391,16 @@ std::vector<Slot*> SlotStore::OfRank(Rank rank) {
   return slots;
 }
 
+std::vector<Slot*> SlotStore::Offerable(Rank rank) {
+  const auto needs = needs_.find(rank);
+  if (needs == needs_.end()) return {};
+  std::vector<Slot*> slots = OfRank(rank);
+  std::erase_if(slots, [&](Slot* slot) {
+    return slot->phase == SlotPhase::kQuarantined || !Fits(*slot, needs->second);
+  });
+  return slots;
+}
+
 std::vector<Slot*> SlotStore::Sealed(Version version) {
   std::vector<Slot*> slots = All();
   std::erase_if(slots, [&](Slot* slot) {

@@ -88,6 +88,8 @@ class SlotStore {
   Slot* Find(SlotId id);
   Slot* Find(SlotId id, Generation generation);
   std::vector<Slot*> OfRank(Rank rank);
+  // Of those, what Grant may give out now or later: they fit the rank's needs.
+  std::vector<Slot*> Offerable(Rank rank);
   std::vector<Slot*> All();
   std::vector<Slot*> Sealed(Version version);
 
