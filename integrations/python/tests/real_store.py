@@ -1,9 +1,14 @@
-"""Real daemons and real training processes for the end-to-end tests."""
+"""Real daemons and real training processes for the end-to-end tests.
+
+Ranks are forked by a server that has imported torch: importing takes longer than most of the tests.
+"""
 
 import contextlib
 import json
+import multiprocessing
 import os
 import pathlib
+import runpy
 import secrets
 import shutil
 import signal
@@ -18,6 +23,51 @@ BIN_DIR = pathlib.Path(os.environ.get("UNREFT_BIN_DIR") or ROOT / "build/release
 TRAINER = pathlib.Path(__file__).with_name("trainer.py")
 START_TIMEOUT_S = 20
 RUN_TIMEOUT_S = 120
+
+# The server finds what it preloads there; its sys.path is not ours.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(TRAINER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+_FORK_SERVER = multiprocessing.get_context("forkserver")
+_FORK_SERVER.set_forkserver_preload(["preloaded"])
+
+
+class Rank:
+    """A training process; what it prints is in `output`."""
+
+    def __init__(self, script, args, environment, output):
+        self.output = output
+        self._go_on = _FORK_SERVER.Event()
+        self._process = _FORK_SERVER.Process(
+            target=_run_script,
+            args=(str(script), [str(arg) for arg in args], environment, str(output), self._go_on),
+        )
+        self._process.start()
+
+    def go_on(self):
+        """Ends the pause of the trainer."""
+        self._go_on.set()
+
+    def kill(self):
+        self._process.kill()
+
+    def wait(self, timeout=None):
+        """The exit code, as of subprocess."""
+        self._process.join(timeout)
+        return self._process.exitcode
+
+    def records(self):
+        if not self.output.exists():
+            return []
+        return [json.loads(line) for line in self.output.read_text().splitlines()]
+
+
+def _run_script(script, args, environment, output, go_on):
+    os.environ.update(environment)
+    sys.stdout = open(output, "w", buffering=1)
+    sys.argv = [script, *args]
+    sys.path.insert(0, str(pathlib.Path(script).parent))
+    runpy.run_path(script, init_globals={"GO_ON": go_on}, run_name="__main__")
 
 
 class Store:
@@ -63,54 +113,40 @@ class Store:
             segment.unlink()
         shutil.rmtree(self.directory)
 
-    def environment(self):
-        return {
-            "UNREFT_SOCKET": self.socket,
-            "UNREFT_JOB": self.job,
-            "UNREFT_ATTEMPT": str(self.attempt),
-        }
-
-    def train(self, world, *args, command=(TRAINER,), killed=False):
+    def train(self, world, *args, script=TRAINER, killed=False):
         """Runs one attempt of all ranks to its end; returns the records of each rank."""
-        ranks = self.start_ranks(world, *args, command=command)
+        ranks = self.start_ranks(world, *args, script=script)
         return self.finish(ranks, killed=killed)
 
-    def start_ranks(self, world, *args, command=(TRAINER,)):
+    def start_ranks(self, world, *args, script=TRAINER):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        words = [sys.executable, *map(str, command), *map(str, args)]
+        environment = {
+            "UNREFT_SOCKET": self.socket,
+            "UNREFT_JOB": self.job,
+            "UNREFT_ATTEMPT": str(self.attempt),
+            "WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
         ranks = []
         for rank in range(world):
-            environment = dict(
-                os.environ,
-                RANK=str(rank),
-                WORLD_SIZE=str(world),
-                LOCAL_RANK=str(rank),
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=str(port),
-                OMP_NUM_THREADS="1",
-                **self.environment(),
-            )
-            ranks.append(
-                subprocess.Popen(
-                    words,
-                    env=environment,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            output = self.directory / f"attempt{self.attempt}.rank{rank}"
+            ranks.append(Rank(script, args, {**environment, **own}, output))
         self.attempt += 1
         return ranks
 
-    def finish(self, ranks, killed=False):
+    @staticmethod
+    def finish(ranks, killed=False):
         deadline = time.monotonic() + RUN_TIMEOUT_S
         try:
-            outputs = [rank.communicate(timeout=deadline - time.monotonic())[0] for rank in ranks]
+            codes = [rank.wait(deadline - time.monotonic()) for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
-        codes = [rank.returncode for rank in ranks]
+                rank.wait()
         assert codes == [-signal.SIGKILL if killed else 0] * len(ranks)
-        return [[json.loads(line) for line in output.splitlines()] for output in outputs]
+        return [rank.records() for rank in ranks]

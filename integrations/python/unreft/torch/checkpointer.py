@@ -117,6 +117,7 @@ class Checkpointer:
             raise error
         _check_agree(outcomes)
         self._restored = True
+        self._state.remember_buffers()
         self._restored_step = None
         if outcome.kind == _Outcome.RESTORED:
             self._restored_step = outcome.step

@@ -66,6 +66,10 @@ class TrainingState:
             tensors=[bound.local for bound in bounds],
         )
 
+    def remember_buffers(self) -> None:
+        """Before the loop: then the first `bind` knows which buffers the forward pass replaces."""
+        self._buffers.remember()
+
     def refresh(self) -> bool:
         """To be called before each snapshot; False when it needs another `bind`."""
         return self._buffers.refresh()
