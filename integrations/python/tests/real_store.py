@@ -28,8 +28,8 @@ RUN_TIMEOUT_S = 120
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(TRAINER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
-_FORK_SERVER = multiprocessing.get_context("forkserver")
-_FORK_SERVER.set_forkserver_preload(["preloaded"])
+FORK_SERVER = multiprocessing.get_context("forkserver")
+FORK_SERVER.set_forkserver_preload(["preloaded"])
 
 
 class Rank:
@@ -37,8 +37,8 @@ class Rank:
 
     def __init__(self, script, args, environment, output):
         self.output = output
-        self._go_on = _FORK_SERVER.Event()
-        self._process = _FORK_SERVER.Process(
+        self._go_on = FORK_SERVER.Event()
+        self._process = FORK_SERVER.Process(
             target=_run_script,
             args=(str(script), [str(arg) for arg in args], environment, str(output), self._go_on),
         )

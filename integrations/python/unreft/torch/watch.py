@@ -47,14 +47,14 @@ class Watch:
         self._values = list(self._live_values())
         self._slots = [(container, key, _pinned(container, key)) for container, key in slots]
         self._tensors = list(tensors)
-        self._layout = self._live_layout()
+        self._layout = [(read, list(map(read, self._tensors))) for read in (_POINTER, _SHAPE, _STRIDE)]
 
     def unchanged(self) -> bool:
         return (
             list(map(len, self._sized)) == self._lengths
             and all(map(operator.is_, self._live_values(), self._values))
             and all(_pinned(c, key) is value for c, key, value in self._slots)
-            and self._live_layout() == self._layout
+            and all(self._matches(read, known) for read, known in self._layout)
         )
 
     def memory(self) -> list[Any]:
@@ -64,13 +64,9 @@ class Watch:
     def _live_values(self):
         return itertools.chain.from_iterable(map(dict.values, self._pinned))
 
-    def _live_layout(self) -> tuple:
-        tensors = self._tensors
-        return (
-            list(map(_POINTER, tensors)),
-            list(map(_SHAPE, tensors)),
-            list(map(_STRIDE, tensors)),
-        )
+    def _matches(self, read, known: list) -> bool:
+        # One at a time: a list of thousands of new objects would set off the garbage collector.
+        return all(map(operator.eq, map(read, self._tensors), known))
 
 
 def _pinned(container: dict, key: str) -> Any:

@@ -1,0 +1,171 @@
+"""Boxes, replica sets and names of sharded models, rank by rank on a process group that does nothing."""
+
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+from real_store import FORK_SERVER
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import unreft
+from unreft.torch.shards import Replicas, bind
+from unreft.torch.state import TrainingState
+
+
+def on_rank(make, rank, world):
+    """Name to spec of what `make(rank)` returns, a TrainingState."""
+    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    return {bound.spec.name: bound.spec for bound in make(rank).bind()}
+
+
+@pytest.fixture(scope="module")
+def processes():
+    # A new one for every rank: torch remembers per process where it is in a mesh.
+    with FORK_SERVER.Pool(1, maxtasksperchild=1) as pool:
+        yield lambda make, world: pool.starmap(
+            on_rank, [(make, rank, world) for rank in range(world)], chunksize=1
+        )
+
+
+def module_of(tensor):
+    module = nn.Module()
+    module.weight = nn.Parameter(tensor)
+    return module
+
+
+def sharded(rank, mesh_shape, placements, shape):
+    """The state of a weight, without the communication that distributing it would take."""
+    mesh = init_device_mesh("cpu", mesh_shape)
+    local, _ = compute_local_shape_and_global_offset(shape, mesh, placements)
+    stride = torch.empty(shape).stride()
+    tensor = DTensor.from_local(
+        torch.zeros(local), mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+    )
+    model = module_of(tensor)
+    return TrainingState(model, [], Replicas(model, rank, mesh.size()))
+
+
+def boxes(specs, name):
+    return [(s[name].offset, s[name].extent) for s in specs]
+
+
+def replicas(specs, name):
+    return [(s[name].replica_index, s[name].replica_count) for s in specs]
+
+
+def rows(rank):
+    return sharded(rank, (4,), [Shard(0)], (8, 3))
+
+
+def test_sharded_rows(processes):
+    specs = processes(rows, 4)
+    assert boxes(specs, "model/weight") == [((2 * r, 0), (2, 3)) for r in range(4)]
+    assert replicas(specs, "model/weight") == [(0, 1)] * 4
+    assert {s["model/weight"].global_shape for s in specs} == {(8, 3)}
+
+
+def uneven_rows(rank):
+    return sharded(rank, (4,), [Shard(0)], (5, 3))
+
+
+def test_uneven_shards_cover_and_may_be_empty(processes):
+    specs = processes(uneven_rows, 4)
+    assert [s["model/weight"].extent[0] for s in specs] == [2, 2, 1, 0]
+    assert [s["model/weight"].offset[0] for s in specs][:3] == [0, 2, 4]
+
+
+def hybrid(rank):
+    return sharded(rank, (2, 2), [Replicate(), Shard(1)], (4, 6))
+
+
+def test_hybrid_sharding_has_replicas(processes):
+    specs = processes(hybrid, 4)
+    assert boxes(specs, "model/weight") == [((0, 0), (4, 3)), ((0, 3), (4, 3))] * 2
+    assert replicas(specs, "model/weight") == [(0, 2), (0, 2), (1, 2), (1, 2)]
+
+
+def both_dimensions(rank):
+    return sharded(rank, (2, 2), [Shard(0), Shard(1)], (4, 6))
+
+
+def test_two_sharded_dimensions(processes):
+    specs = processes(both_dimensions, 4)
+    assert boxes(specs, "model/weight") == [
+        ((0, 0), (2, 3)),
+        ((0, 3), (2, 3)),
+        ((2, 0), (2, 3)),
+        ((2, 3), (2, 3)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "placement", [Partial(), _StridedShard(0, split_factor=2)], ids=["partial", "strided"]
+)
+def test_other_placements_are_refused_by_name(placement):
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        tensor = DTensor.from_local(
+            torch.zeros(4), mesh, [placement], run_check=False, shape=(8,), stride=(1,)
+        )
+        with pytest.raises(unreft.InvalidArgument, match="'model/weight'.*placement"):
+            bind("model/weight", tensor, Replicas(nn.Module(), 0, 2).own())
+    finally:
+        dist.destroy_process_group()
+
+
+def with_optimizer(rank):
+    mesh = init_device_mesh("cpu", (2,))
+    model = module_of(DTensor.from_local(torch.zeros(2, 3), mesh, [Shard(0)], run_check=False))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model.weight.grad = torch.zeros_like(model.weight)
+    optimizer.step()
+    return TrainingState(model, [optimizer], Replicas(model, rank, 2))
+
+
+def test_state_of_sharded_parameters(processes):
+    specs = processes(with_optimizer, 2)
+    assert boxes(specs, "optim/weight/exp_avg") == [((0, 0), (2, 3)), ((2, 0), (2, 3))]
+    # The step count is no shard: all ranks of the mesh have the same.
+    assert replicas(specs, "optim/weight/step") == [(0, 2), (1, 2)]
+
+
+def data_parallel(rank, mode="auto"):
+    model = nn.parallel.DistributedDataParallel(nn.BatchNorm1d(4))
+    return TrainingState(model, [], Replicas(model, rank, 3, mode))
+
+
+def test_data_parallel_replicas(processes):
+    specs = processes(data_parallel, 3)
+    assert replicas(specs, "model/weight") == [(0, 3), (1, 3), (2, 3)]
+    for rank, own in enumerate(specs):
+        assert own[f"rank{rank}/buffer/running_mean"].replica_count == 1
+
+
+def test_data_parallel_without_sharing(processes):
+    specs = processes(functools.partial(data_parallel, mode="none"), 3)
+    assert [s[f"rank{rank}/model/weight"].replica_count for rank, s in enumerate(specs)] == [1] * 3
+
+
+def data_parallel_in_groups(rank):
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2), process_group=groups[rank // 2])
+    return TrainingState(model, [], Replicas(model, rank, 4))
+
+
+def test_data_parallel_in_groups(processes):
+    """As with tensor parallelism by hand: the two groups hold different parameters."""
+    for rank, own in enumerate(processes(data_parallel_in_groups, 4)):
+        spec = own[f"group{rank // 2 * 2}/model/weight"]
+        assert (spec.replica_index, spec.replica_count) == (rank % 2, 2)
+
+
+def test_mode_is_checked():
+    with pytest.raises(unreft.InvalidArgument, match="'auto' or 'none', found 'all'"):
+        Replicas(nn.Module(), 0, 1, "all")
