@@ -1,5 +1,5 @@
-// Unreft's C++ API: a thin, header-only layer over the C ABI (c.h), whose conventions hold here too.
-// Needs C++17 and libunreft.so, and nothing else.
+// Unreft's C++ API: a thin, header-only layer over the C ABI (c.h), whose conventions hold here
+// too. Needs C++17 and libunreft.so, and nothing else.
 //
 //   auto client = unreft::Client::Open();
 //   if (!client) { ... client.error().message ... }
@@ -40,8 +40,8 @@ struct Failure {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : content_(std::move(value)) {}              // NOLINT: a result is its value
-  Result(Failure failure) : content_(std::move(failure)) {}    // NOLINT: or its failure
+  Result(T value) : content_(std::move(value)) {}            // NOLINT: a result is its value
+  Result(Failure failure) : content_(std::move(failure)) {}  // NOLINT: or its failure
 
   bool ok() const { return content_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -131,7 +131,8 @@ class Client {
     restored.timeline = c.timeline;
     restored.new_timeline = c.new_timeline;
     for (size_t i = 0; i < c.tensor_count; ++i) restored.tensors.push_back(FromC(c.tensors[i]));
-    if (c.extras != nullptr) restored.extras.emplace(static_cast<const char*>(c.extras), c.extras_bytes);
+    if (c.extras != nullptr)
+      restored.extras.emplace(static_cast<const char*>(c.extras), c.extras_bytes);
     return restored;
   }
 
@@ -150,8 +151,8 @@ class Client {
 
   Result<Snapped> Snapshot(uint64_t step, const std::string& extras = {}, void* stream = nullptr) {
     int32_t outcome = UNREFT_SKIPPED;
-    if (int code = unreft_snapshot(client_.get(), step, extras.data(), extras.size(), stream,
-                                   &outcome)) {
+    if (int code =
+            unreft_snapshot(client_.get(), step, extras.data(), extras.size(), stream, &outcome)) {
       return LastFailure(code);
     }
     if (outcome == UNREFT_STARTED) return Snapped{true, {}};

@@ -27,9 +27,7 @@ thread_local std::string last_error;  // of the calling thread, see convention 1
 std::atomic<pid_t> owner_pid{0};
 std::atomic<int64_t> clients_open{0};
 
-bool Forked() {
-  return clients_open.load() > 0 && owner_pid.load() != getpid();
-}
+bool Forked() { return clients_open.load() > 0 && owner_pid.load() != getpid(); }
 
 int Fail(const absl::Status& status) {
   last_error = std::string(status.message());
@@ -149,8 +147,8 @@ absl::Status CheckTensor(const unreft_tensor& tensor, size_t index) {
     return absl::InvalidArgumentError(
         fmt::format("tensor {}: dtype {} is not known", tensor.name, tensor.dtype));
   }
-  const bool shaped = tensor.global_shape != nullptr && tensor.offset != nullptr &&
-                      tensor.extent != nullptr;
+  const bool shaped =
+      tensor.global_shape != nullptr && tensor.offset != nullptr && tensor.extent != nullptr;
   if (tensor.dims > 0 && !shaped) {
     return absl::InvalidArgumentError(
         fmt::format("tensor {}: global_shape, offset or extent is NULL", tensor.name));
@@ -403,9 +401,9 @@ int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras, si
     if (outcome != nullptr) *outcome = UNREFT_SKIPPED;
     if (client == nullptr) return MissingArgument("client");
     if (extras == nullptr && extras_bytes > 0) return MissingArgument("extras");
-    return unreft::snapshot::TakeSnapshot(
-        client, unreft::Step{step}, {static_cast<const std::byte*>(extras), extras_bytes}, stream,
-        outcome);
+    return unreft::snapshot::TakeSnapshot(client, unreft::Step{step},
+                                          {static_cast<const std::byte*>(extras), extras_bytes},
+                                          stream, outcome);
   });
 }
 

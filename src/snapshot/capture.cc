@@ -34,10 +34,21 @@ Capture::Capture(Executor& executor, DeviceCopier& copier, const CaptureOptions&
     : executor_(executor), copier_(copier), options_(options), board_(board), events_(events) {}
 
 template <typename Message>
-void Capture::PostEvent(void (Events::*event)(Message), std::decay_t<Message> message) {
-  executor_.Post(lifetime_.Bind([this, event, message = std::move(message)]() mutable {
+void Capture::ReportLocked(void (Events::*event)(Message), std::decay_t<Message> message) {
+  reports_.push_back([this, event, message = std::move(message)]() mutable {
     (events_.*event)(std::move(message));
-  }));
+  });
+  if (reports_.size() > 1) return;  // the turn that will deliver is posted already
+  executor_.Post(lifetime_.Bind([this] { DeliverReports(); }));
+}
+
+void Capture::DeliverReports() {
+  std::vector<Task> reports;
+  {
+    std::lock_guard lock(mutex_);
+    reports.swap(reports_);
+  }
+  for (Task& report : reports) report();
 }
 
 // --- Snapshot ---
@@ -55,7 +66,7 @@ absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std:
     if (slot == nullptr) return SkipLocked(step, why);
     last_step_ = step;
     const Claimed claimed{grant.slot, grant.generation, {timeline_, step}};
-    PostEvent(&Events::OnClaimed, claimed);
+    ReportLocked(&Events::OnClaimed, claimed);
     if (extras.size() > slot->extras().size()) {
       return RefuseExtrasLocked(claimed, extras.size(), slot->extras().size());
     }
@@ -97,7 +108,7 @@ absl::StatusOr<SnapshotResult> Capture::SkipLocked(Step step, std::string why) {
     ++status.skipped;
     status.last_problem = problem;
   });
-  PostEvent(&Events::OnSkipped, Skipped{.version = {timeline_, step}, .reason = why});
+  ReportLocked(&Events::OnSkipped, Skipped{.version = {timeline_, step}, .reason = why});
   return SnapshotResult{.outcome = Outcome::kSkipped, .reason = std::move(why)};
 }
 
@@ -110,7 +121,8 @@ const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
     return nullptr;
   }
   const MappedSlot* slot = slots_->Find(grant.slot);
-  // A grant in memory that was made anew meanwhile, or of a slot that the daemon has yet to tell of.
+  // A grant in memory that was made anew meanwhile, or of a slot that the daemon has yet to tell
+  // of.
   if (slot == nullptr || slot->state().generation != grant.generation) {
     why = fmt::format("slot {} of generation {} is not mapped yet", grant.slot, grant.generation);
     return nullptr;
@@ -121,9 +133,8 @@ const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
     why = "the daemon took the slot back";
     return nullptr;
   }
-  control.progress.store(
-      ProgressWord{0, static_cast<uint32_t>(grant.generation.value)}.Encode(),
-      std::memory_order_release);
+  control.progress.store(ProgressWord{0, static_cast<uint32_t>(grant.generation.value)}.Encode(),
+                         std::memory_order_release);
   return slot;
 }
 
@@ -134,11 +145,11 @@ absl::Status Capture::RefuseExtrasLocked(const Claimed& claimed, uint64_t needed
     ++status.given_up;
     status.last_problem = why;
   });
-  PostEvent(&Events::OnGaveUp, GaveUp{.slot = claimed.slot,
-                                      .generation = claimed.generation,
-                                      .version = claimed.version,
-                                      .reason = why,
-                                      .extras_bytes_needed = needed});
+  ReportLocked(&Events::OnGaveUp, GaveUp{.slot = claimed.slot,
+                                         .generation = claimed.generation,
+                                         .version = claimed.version,
+                                         .reason = why,
+                                         .extras_bytes_needed = needed});
   return absl::ResourceExhaustedError(why);
 }
 
@@ -233,11 +244,12 @@ void Capture::StartJob(RunPtr run, size_t index) {
   void* stream = job.run->stream;
   // Moving a vector keeps its buffer, so the operations still point into the scratch.
   std::vector<CopyOp> ops = std::move(job.ops);
-  copier_.CopyBucket(std::move(ops), stream,
-                     lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
-                       FinishJob(job, status, /*by_executor=*/true);
-                       Pump();
-                     }));
+  copier_.CopyBucket(
+      std::move(ops), stream,
+      lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
+        FinishJob(job, status, /*by_executor=*/true);
+        Pump();
+      }));
 }
 
 void Capture::Help(std::unique_lock<std::mutex>& lock) {
@@ -273,7 +285,7 @@ void Capture::PublishLocked(Run& run, size_t bucket) {
   const uint64_t bytes = uint64_t{blocks} * run.layout->block_bytes();
   if (bytes - run.rung_bytes < options_.progress_every_bytes) return;
   run.rung_bytes = bytes;
-  PostEvent(&Events::OnProgress, Progress{.slot = run.slot, .generation = run.generation});
+  ReportLocked(&Events::OnProgress, Progress{.slot = run.slot, .generation = run.generation});
 }
 
 // --- The end of a snapshot ---
@@ -298,10 +310,10 @@ void Capture::ReportEndLocked(const Run& run) {
       ++status.given_up;
       status.last_problem = fmt::format("step {} given up: {}", run.version.step, run.closed);
     });
-    PostEvent(&Events::OnGaveUp, GaveUp{.slot = run.slot,
-                                        .generation = run.generation,
-                                        .version = run.version,
-                                        .reason = run.closed});
+    ReportLocked(&Events::OnGaveUp, GaveUp{.slot = run.slot,
+                                           .generation = run.generation,
+                                           .version = run.version,
+                                           .reason = run.closed});
     return;
   }
   const layout::CapturePlan& plan = run.layout->plan();
@@ -312,22 +324,23 @@ void Capture::ReportEndLocked(const Run& run) {
   if (run.layout->replica_check_every() != 0 && run.version.timeline == timeline_) {
     replicas_checked_ = true;
   }
-  PostEvent(&Events::OnCaptured, Captured{.slot = run.slot,
-                                          .generation = run.generation,
-                                          .version = run.version,
-                                          .layout_digest = plan.digest(),
-                                          .data_bytes = plan.data_bytes(),
-                                          .extras_bytes = run.extras_bytes,
-                                          .replica_digests = run.digests});
+  ReportLocked(&Events::OnCaptured, Captured{.slot = run.slot,
+                                             .generation = run.generation,
+                                             .version = run.version,
+                                             .layout_digest = plan.digest(),
+                                             .data_bytes = plan.data_bytes(),
+                                             .extras_bytes = run.extras_bytes,
+                                             .replica_digests = run.digests});
 }
 
 void Capture::WakeLocked() {
   ended_.notify_all();
   for (Waiting& waiting : waiting_) {
-    executor_.Post(lifetime_.Bind([this, timer = waiting.timer, done = std::move(waiting.done)]() mutable {
-      executor_.Cancel(timer);
-      done();
-    }));
+    executor_.Post(
+        lifetime_.Bind([this, timer = waiting.timer, done = std::move(waiting.done)]() mutable {
+          executor_.Cancel(timer);
+          done();
+        }));
   }
   waiting_.clear();
 }
@@ -378,8 +391,8 @@ void Capture::FenceThen(Task done) {
   std::lock_guard lock(mutex_);
   if (!run_) return executor_.Post(std::move(finish));
   const uint64_t id = ++last_waiting_;
-  const TimerId timer = executor_.After(options_.fence_timeout,
-                                        lifetime_.Bind([this, id] { FenceTimedOut(id); }));
+  const TimerId timer =
+      executor_.After(options_.fence_timeout, lifetime_.Bind([this, id] { FenceTimedOut(id); }));
   waiting_.push_back({id, std::move(finish), timer});
 }
 

@@ -7,9 +7,9 @@
 // thread of the executor (everything else). `mutex_` guards every field that is not constant; it is
 // held for bookkeeping only, never while bytes are copied. Jobs (one bucket, or the samples of one
 // tensor) are taken one by one under the mutex, by the executor's turns and by a training thread
-// that waits in a fence; who took one copies it, then says so under the mutex. Closing a snapshot is
-// one edit under the mutex: no job is taken after it, and the snapshot ends when the jobs that were
-// taken have ended. So nothing touches the trainer's tensors, nor the slot, after the end.
+// that waits in a fence; who took one copies it, then says so under the mutex. Closing a snapshot
+// is one edit under the mutex: no job is taken after it, and the snapshot ends when the jobs that
+// were taken have ended. So nothing touches the trainer's tensors, nor the slot, after the end.
 //
 // A snapshot depends on the daemon only for its grant, which is a word in shared memory.
 #pragma once
@@ -68,8 +68,8 @@ class Capture {
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
 
-  // Returns once no copy reads the tensors any more, nor will: the snapshot's jobs have ended, or it
-  // was given up at the deadline and those under way have ended. Not in a turn.
+  // Returns once no copy reads the tensors any more, nor will: the snapshot's jobs have ended, or
+  // it was given up at the deadline and those under way have ended. Not in a turn.
   void Fence();
 
   // --- In turns of the executor ---
@@ -115,7 +115,7 @@ class Capture {
     std::vector<bool> done;  // per bucket
     size_t done_prefix = 0;  // buckets that are done without a gap
     uint64_t rung_bytes = 0;
-    std::string closed;      // why it is given up; empty while it is not
+    std::string closed;  // why it is given up; empty while it is not
     bool preparing = true;
   };
   using RunPtr = std::shared_ptr<Run>;
@@ -160,7 +160,8 @@ class Capture {
   void RecordWait(Time since);
   std::string LateMessage() const;
   template <typename Message>
-  void PostEvent(void (Events::*event)(Message), std::decay_t<Message> message);
+  void ReportLocked(void (Events::*event)(Message), std::decay_t<Message> message);
+  void DeliverReports();
 
   Executor& executor_;
   DeviceCopier& copier_;
@@ -175,12 +176,16 @@ class Capture {
   std::shared_ptr<const CaptureLayout> layout_;
   std::shared_ptr<const MappedSlots> slots_;
   std::string suspended_ = "no tensors are registered";
-  Timeline timeline_;              // 0 while none is open
+  Timeline timeline_;  // 0 while none is open
   std::string why_no_timeline_ = "no restore has been decided in this process";
   std::optional<Step> last_step_;  // claimed in timeline_
   bool replicas_checked_ = false;  // in timeline_
   std::vector<Waiting> waiting_;
   uint64_t last_waiting_ = 0;
+  // Reports to `events_` that no turn has delivered yet. A queue of our own, since the executor
+  // keeps the order of one thread's posts only: the training thread's next claim must not overtake
+  // the copier thread's last capture.
+  std::vector<Task> reports_;
 
   Lifetime lifetime_;
 };

@@ -46,7 +46,8 @@ T Client::Await(Start start) {
   std::promise<T> promise;
   std::future<T> future = promise.get_future();
   parts_->thread.executor().Post([&] {
-    start([promise = std::move(promise)](T answer) mutable { promise.set_value(std::move(answer)); });
+    start(
+        [promise = std::move(promise)](T answer) mutable { promise.set_value(std::move(answer)); });
   });
   return future.get();
 }
@@ -58,8 +59,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const ClientIdentity& ident
   const absl::Status status = client->Await<absl::Status>([&](auto answer) {
     const ProcessLife self = PidfdWatcher(parts.thread.executor()).Self();
     parts.actor = std::make_unique<ClientActor>(parts.thread.executor(), parts.connector,
-                                                parts.segments, parts.copier,
-                                                Random::FromEntropy(), ToHello(identity, self), options);
+                                                parts.segments, parts.copier, Random::FromEntropy(),
+                                                ToHello(identity, self), options);
     parts.actor->Start();
     parts.actor->WhenConnected(std::move(answer));
   });
@@ -120,9 +121,8 @@ absl::StatusOr<SnapshotResult> Client::Snapshot(Step step, std::span<const std::
 void Client::Fence() { parts_->actor->Fence(); }
 
 absl::Status Client::WaitCommitted(Step step, Duration timeout) {
-  return Await<absl::Status>([&](auto answer) {
-    parts_->actor->WaitCommitted(step, timeout, std::move(answer));
-  });
+  return Await<absl::Status>(
+      [&](auto answer) { parts_->actor->WaitCommitted(step, timeout, std::move(answer)); });
 }
 
 ClientStatus Client::status() const { return parts_->actor->status(); }

@@ -60,9 +60,8 @@ void ClientActor::Start() { session_.Start(); }
 void ClientActor::Close() { session_.Close(); }
 
 void ClientActor::Fail(Done done, absl::Status status) {
-  executor_.Post([done = std::move(done), status = std::move(status)]() mutable {
-    done(std::move(status));
-  });
+  executor_.Post(
+      [done = std::move(done), status = std::move(status)]() mutable { done(std::move(status)); });
 }
 
 absl::AnyInvocable<std::string()> ClientActor::Late(std::string what, Duration timeout) const {
@@ -86,9 +85,8 @@ void ClientActor::WhenConnected(Done done) {
 // --- Restore ---
 
 void ClientActor::RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
-  capture_.FenceThen(lifetime_.Bind([this, done = std::move(done)]() mutable {
-    AskForDecision(std::move(done));
-  }));
+  capture_.FenceThen(lifetime_.Bind(
+      [this, done = std::move(done)]() mutable { AskForDecision(std::move(done)); }));
 }
 
 void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
@@ -110,7 +108,8 @@ void ClientActor::OnDecision(Decision decision) {
 absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
   const absl::Status status = decision.status.ToStatus();
   if (decision.kind != DecisionKind::kFresh && decision.kind != DecisionKind::kRestored) {
-    return status.ok() ? absl::InternalError("the daemon decided nothing, without a reason") : status;
+    return status.ok() ? absl::InternalError("the daemon decided nothing, without a reason")
+                       : status;
   }
   Restored restored{.fresh = decision.kind == DecisionKind::kFresh,
                     .version = decision.version,
@@ -164,11 +163,11 @@ void ClientActor::RestoreRead(std::vector<BoundTensor> targets, Done done) {
   const std::vector<TensorSpec> specs = SpecsOf(targets);
   RequestPlan(specs, lifetime_.Bind([this, targets = std::move(targets),
                                      done = std::move(done)](absl::StatusOr<Plan> plan) mutable {
-                if (!plan.ok()) return done(plan.status());
-                const RestoreReport report = restorer_.Read(*plan, targets);
-                ReportRead(report);
-                done(report.status);
-              }));
+    if (!plan.ok()) return done(plan.status());
+    const RestoreReport report = restorer_.Read(*plan, targets);
+    ReportRead(report);
+    done(report.status);
+  }));
 }
 
 void ClientActor::RestoreEnd() {
@@ -196,9 +195,8 @@ void ClientActor::SendRegistration(std::vector<BoundTensor> tensors, layout::Ten
   register_waiter_.Wait(options_.register_timeout,
                         Late("no answer to the registration", options_.register_timeout),
                         ToUnit(std::move(done)));
-  session_.Ask(unreft::Register{.request = ++last_request_,
-                        .tensors = ToWire(table_.specs()),
-                        .extras_bytes = extras_bytes});
+  session_.Ask(unreft::Register{
+      .request = ++last_request_, .tensors = ToWire(table_.specs()), .extras_bytes = extras_bytes});
 }
 
 void ClientActor::OnRegistered(Registered registered) {
@@ -295,8 +293,8 @@ void ClientActor::OnWelcome(const Welcome& welcome) {
   board_.Edit([](ClientStatus& status) { status.connected = true; });
   connect_waiter_.Answer(Unit{});
   if (timeline_ == Timeline{} || welcome.timeline <= timeline_) return;
-  std::string why = fmt::format("timeline {} was closed, the present one is {}", timeline_,
-                                welcome.timeline);
+  std::string why =
+      fmt::format("timeline {} was closed, the present one is {}", timeline_, welcome.timeline);
   board_.Problem(why);
   capture_.CloseTimeline(std::move(why));
 }

@@ -42,9 +42,9 @@ namespace unreft::snapshot {
 
 // What the store decided for the attempt; the same on every rank but for `tensors` and `extras`.
 struct Restored {
-  bool fresh = true;         // nothing was ever committed
-  Version version;           // decided
-  Timeline timeline;         // opened by the decision
+  bool fresh = true;                // nothing was ever committed
+  Version version;                  // decided
+  Timeline timeline;                // opened by the decision
   std::vector<TensorSpec> tensors;  // every logical tensor, with this rank's earlier box
   std::optional<std::vector<std::byte>> extras;  // this rank's earlier ones
 };
@@ -117,7 +117,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   void SendRegistration(std::vector<BoundTensor> tensors, layout::TensorTable table,
                         uint64_t extras_bytes, Done done);
   absl::Status Install(const Registered& registered);
-  absl::StatusOr<std::shared_ptr<const CaptureLayout>> MakeLayout(const Registered& registered) const;
+  absl::StatusOr<std::shared_ptr<const CaptureLayout>> MakeLayout(
+      const Registered& registered) const;
   void Fail(Done done, absl::Status status);
   // The message of a deadline, which also says how the connection is.
   absl::AnyInvocable<std::string()> Late(std::string what, Duration timeout) const;

@@ -23,8 +23,8 @@ struct CaptureOptions {
   uint64_t bucket_bytes = uint64_t{4} << 20;          // of one copy
   uint32_t buckets_in_flight = 1;  // queued at the copier; more only helps an asynchronous one
   uint64_t progress_every_bytes = uint64_t{8} << 20;  // between two Progress doorbells
-  // A training thread in a blocking fence copies too. Only for a copier whose CopyNow may run beside
-  // its CopyBucket.
+  // A training thread in a blocking fence copies too. Only for a copier whose CopyNow may run
+  // beside its CopyBucket.
   bool fence_helps = true;
 };
 

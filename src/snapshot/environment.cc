@@ -29,8 +29,7 @@ absl::StatusOr<int64_t> EnvironmentNumber(std::initializer_list<const char*> nam
     if (value == nullptr) continue;
     int64_t number = 0;
     if (absl::SimpleAtoi(value, &number) && number >= 0) return number;
-    return absl::InvalidArgumentError(
-        fmt::format("{}: needed a number, found '{}'", name, value));
+    return absl::InvalidArgumentError(fmt::format("{}: needed a number, found '{}'", name, value));
   }
   return otherwise;
 }

@@ -42,14 +42,15 @@ absl::Status MappedSlot::CheckHeader() const {
                     geometry.data_offset == region_.data_offset &&
                     geometry.data_capacity == region_.data_capacity;
   if (same) return absl::OkStatus();
-  return absl::DataLossError(fmt::format(
-      "segment {}: the daemon told of slot {} with {} + {} bytes, its header of slot {} with {} + {}",
-      region_.segment, region_.slot, region_.extras_capacity, region_.data_capacity,
-      geometry.slot_id, geometry.extras_capacity, geometry.data_capacity));
+  return absl::DataLossError(
+      fmt::format("segment {}: the daemon told of slot {} with {} + {} bytes, its header of slot "
+                  "{} with {} + {}",
+                  region_.segment, region_.slot, region_.extras_capacity, region_.data_capacity,
+                  geometry.slot_id, geometry.extras_capacity, geometry.data_capacity));
 }
 
-absl::StatusOr<std::shared_ptr<const MappedSlots>> MappedSlots::Open(
-    SegmentStore& store, Rank rank, const Registered& registered) {
+absl::StatusOr<std::shared_ptr<const MappedSlots>> MappedSlots::Open(SegmentStore& store, Rank rank,
+                                                                     const Registered& registered) {
   auto slots = std::make_shared<MappedSlots>();
   absl::StatusOr<std::unique_ptr<Segment>> control =
       store.Open(registered.control_segment, Access::kReadWrite);

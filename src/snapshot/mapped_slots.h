@@ -30,7 +30,9 @@ class MappedSlot {
   SlotStateWord state() const {
     return SlotStateWord::Decode(header().state.load(std::memory_order_acquire));
   }
-  std::span<std::byte> extras() const { return Region(region_.extras_offset, region_.extras_capacity); }
+  std::span<std::byte> extras() const {
+    return Region(region_.extras_offset, region_.extras_capacity);
+  }
   std::span<std::byte> data() const { return Region(region_.data_offset, region_.data_capacity); }
 
  private:

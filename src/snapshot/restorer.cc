@@ -57,9 +57,9 @@ absl::Status CheckPieces(const Plan& plan, std::span<const BoundTensor> targets)
     }
     const bool more = next < pieces.size() && pieces[next]->target == target;
     if (found == needed && !more) continue;
-    return absl::InternalError(fmt::format("plan: tensor {} has {} bytes, the pieces write {} in order{}",
-                                           targets[target].spec.name, needed, found,
-                                           more ? " and others besides" : ""));
+    return absl::InternalError(
+        fmt::format("plan: tensor {} has {} bytes, the pieces write {} in order{}",
+                    targets[target].spec.name, needed, found, more ? " and others besides" : ""));
   }
   return absl::OkStatus();
 }
@@ -69,7 +69,8 @@ RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targ
   const std::vector<WirePiece> sorted = BySlot(plan.pieces);
   std::span<const WirePiece> left = sorted;
   while (!left.empty()) {
-    const std::span<const WirePiece> pieces = TakeRun(left, [](const WirePiece& p) { return p.slot; });
+    const std::span<const WirePiece> pieces =
+        TakeRun(left, [](const WirePiece& p) { return p.slot; });
     const WireSlot& where = plan.slots[pieces[0].slot];
     absl::StatusOr<SealedSlot> slot = SealedSlot::Open(store_, where);
     if (!slot.ok()) return ReportOf(slot.status(), where);
@@ -148,8 +149,10 @@ absl::Status Restorer::CopyCutsOnThreads(const SealedSlot& slot, std::span<const
     // A block that is cut in two shares is verified by both.
     const size_t begin = cuts.size() * i / threads_;
     const size_t end = cuts.size() * (i + 1) / threads_;
-    threads.emplace_back([this, &slot, &status = statuses[i],
-                          share = cuts.subspan(begin, end - begin)] { status = CopyCuts(slot, share); });
+    threads.emplace_back(
+        [this, &slot, &status = statuses[i], share = cuts.subspan(begin, end - begin)] {
+          status = CopyCuts(slot, share);
+        });
   }
   threads.clear();
   for (const absl::Status& status : statuses) {

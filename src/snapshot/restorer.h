@@ -33,7 +33,8 @@ class Restorer {
   Restorer(SegmentStore& store, DeviceCopier& copier, uint32_t threads)
       : store_(store), copier_(copier), threads_(threads) {}
 
-  // On an error the bytes of the targets are undefined. Internal for a plan that is wrong in itself.
+  // On an error the bytes of the targets are undefined. Internal for a plan that is wrong in
+  // itself.
   RestoreReport Read(const Plan& plan, std::span<const BoundTensor> targets) const;
 
   RestoreReport ReadExtras(const WireSlot& where, std::vector<std::byte>& extras) const;

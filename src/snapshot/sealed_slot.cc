@@ -27,9 +27,9 @@ absl::Status SealedSlot::StillThere() const {
   if (state.generation == where_.generation && state.state == SlotState::kSealed) {
     return absl::OkStatus();
   }
-  return absl::AbortedError(fmt::format(
-      "segment {}: needed generation {} sealed, found generation {} {}", where_.segment,
-      where_.generation, state.generation, SlotStateName(state.state)));
+  return absl::AbortedError(
+      fmt::format("segment {}: needed generation {} sealed, found generation {} {}", where_.segment,
+                  where_.generation, state.generation, SlotStateName(state.state)));
 }
 
 absl::Status SealedSlot::LoadSeal() {
@@ -70,8 +70,9 @@ absl::StatusOr<std::vector<std::byte>> SealedSlot::Extras() const {
   std::vector<std::byte> extras(region.begin(), region.end());
   const uint32_t found = Crc32c(extras);
   if (found == seal_.extras_crc) return extras;
-  return absl::DataLossError(fmt::format("segment {}: its {} bytes of extras need CRC {:08x}, found {:08x}",
-                                         where_.segment, seal_.extras_bytes, seal_.extras_crc, found));
+  return absl::DataLossError(
+      fmt::format("segment {}: its {} bytes of extras need CRC {:08x}, found {:08x}",
+                  where_.segment, seal_.extras_bytes, seal_.extras_crc, found));
 }
 
 }  // namespace unreft::snapshot

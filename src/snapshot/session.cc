@@ -37,12 +37,11 @@ std::string Session::Connection() const {
 
 void Session::Connect() {
   if (ended_) return;
-  connector_.Connect(
-      lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<Channel>> channel) {
-        if (ended_) return;
-        if (!channel.ok()) return Lose(channel.status());
-        Attach(*std::move(channel));
-      }));
+  connector_.Connect(lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<Channel>> channel) {
+    if (ended_) return;
+    if (!channel.ok()) return Lose(channel.status());
+    Attach(*std::move(channel));
+  }));
 }
 
 void Session::ConnectLater() {
@@ -55,8 +54,8 @@ void Session::Attach(std::unique_ptr<Channel> channel) {
   channel_ = std::move(channel);
   const uint64_t epoch = ++epoch_;
   channel_->Start(lifetime_.Bind([this, epoch](const Frame& frame) {
-                    if (epoch == epoch_) OnFrame(frame);
-                  }),
+    if (epoch == epoch_) OnFrame(frame);
+  }),
                   lifetime_.Bind([this, epoch](const absl::Status& why) {
                     if (epoch == epoch_) Lose(why);
                   }));
@@ -97,9 +96,12 @@ absl::Status Session::Deliver(const Frame& frame, void (Session::*handler)(const
 
 absl::Status Session::Handle(const Frame& frame) {
   switch (static_cast<FrameType>(frame.type)) {
-    case FrameType::kWelcome: return Deliver<Welcome>(frame, &Session::Accept);
-    case FrameType::kRefused: return Deliver<Refused>(frame, &Session::Refuse);
-    case FrameType::kVersionState: return Deliver<VersionState>(frame, &Session::Note);
+    case FrameType::kWelcome:
+      return Deliver<Welcome>(frame, &Session::Accept);
+    case FrameType::kRefused:
+      return Deliver<Refused>(frame, &Session::Refuse);
+    case FrameType::kVersionState:
+      return Deliver<VersionState>(frame, &Session::Note);
     case FrameType::kDecision: {
       absl::StatusOr<Decision> decision = FromFrame<Decision>(frame);
       if (!decision.ok()) return decision.status();
@@ -124,7 +126,8 @@ absl::Status Session::Handle(const Frame& frame) {
       }
       return absl::OkStatus();
     }
-    default: return absl::OkStatus();  // of a newer daemon
+    default:
+      return absl::OkStatus();  // of a newer daemon
   }
 }
 

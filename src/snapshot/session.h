@@ -5,8 +5,8 @@
 //
 // Holds what is still owed to the daemon as state, not as a queue: at most one request of each
 // kind, the registration, and the doorbells of one snapshot per slot. All of it is said again after
-// each reconnect. Doorbells wait for RepeatDoorbells, because the daemon that answers may keep other
-// memory under the same names than the one that granted the slot.
+// each reconnect. Doorbells wait for RepeatDoorbells, because the daemon that answers may keep
+// other memory under the same names than the one that granted the slot.
 //
 // Never blocks. Single-threaded on its executor.
 #pragma once

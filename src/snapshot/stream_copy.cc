@@ -101,9 +101,12 @@ void StreamFence() {
 
 const char* StreamCopyKind() {
   switch (TheKind()) {
-    case Kind::kAvx512: return "avx512";
-    case Kind::kAvx2: return "avx2";
-    case Kind::kMemcpy: break;
+    case Kind::kAvx512:
+      return "avx512";
+    case Kind::kAvx2:
+      return "avx2";
+    case Kind::kMemcpy:
+      break;
   }
   return "memcpy";
 }

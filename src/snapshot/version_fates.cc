@@ -55,9 +55,8 @@ void VersionFates::Wait(Version version, Duration timeout, Done done) {
     return Answer(waiting, absl::NotFoundError(fmt::format("there was no snapshot {}", version)));
   }
   if (fate->known) return Answer(waiting, fate->status);
-  waiting->timer = executor_.After(timeout, lifetime_.Bind([this, id = last_id_, timeout] {
-    Expire(id, timeout);
-  }));
+  waiting->timer = executor_.After(
+      timeout, lifetime_.Bind([this, id = last_id_, timeout] { Expire(id, timeout); }));
 }
 
 void VersionFates::Answer(std::list<Waiting>::iterator waiting, absl::Status status) {
@@ -72,8 +71,9 @@ void VersionFates::Expire(uint64_t id, Duration timeout) {
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     if (it->id != id) continue;
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
-    return Answer(it, absl::DeadlineExceededError(fmt::format(
-                          "version {} was not committed by all ranks within {} ms", it->version, ms)));
+    return Answer(it,
+                  absl::DeadlineExceededError(fmt::format(
+                      "version {} was not committed by all ranks within {} ms", it->version, ms)));
   }
 }
 

@@ -29,7 +29,8 @@ class RealScriptedDaemon {
       const ProcessLife self = PidfdWatcher(thread_.executor()).Self();
       daemon_ = std::make_unique<ScriptedDaemon>(
           [this] {
-            auto listener = UnixListener::Create(thread_.executor(), socket_, {}, [](PeerIdentity) {});
+            auto listener =
+                UnixListener::Create(thread_.executor(), socket_, {}, [](PeerIdentity) {});
             return *std::move(listener);
           },
           segments_, self, "capi" + std::to_string(getpid()));
@@ -93,7 +94,9 @@ class CApiTest : public testing::Test {
   unreft_open_options options_;
 };
 
-TEST_F(CApiTest, NobodyListens) { ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here"); }
+TEST_F(CApiTest, NobodyListens) {
+  ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here");
+}
 
 TEST_F(CApiTest, NullClients) {
   int32_t outcome = 0;
@@ -204,14 +207,13 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
     const Captured captured = daemon.Got<Captured>().at(0);
     daemon.Seal(captured);
     daemon.Send(VersionState{captured.version, VersionPhase::kCommitted});
-    daemon.decision = Decision{.kind = DecisionKind::kRestored,
-                               .version = captured.version,
-                               .timeline = Timeline{8},
-                               .tensors = {{TensorSpec{.name = "w",
-                                                       .global_shape = {100, 10},
-                                                       .offset = {0, 0},
-                                                       .extent = {100, 10}}}},
-                               .extras = daemon.Where(0)};
+    daemon.decision = Decision{
+        .kind = DecisionKind::kRestored,
+        .version = captured.version,
+        .timeline = Timeline{8},
+        .tensors = {{TensorSpec{
+            .name = "w", .global_shape = {100, 10}, .offset = {0, 0}, .extent = {100, 10}}}},
+        .extras = daemon.Where(0)};
     daemon.plan = Plan{.slots = {daemon.Where(0)}, .pieces = {{.bytes = 4000}}};
   });
   EXPECT_TRUE(client_->WaitCommitted(3, 5000).ok());

@@ -1,4 +1,5 @@
-// CaptureLayout: the buckets cover every byte of the slab once. SampleRanges: alike on all replicas.
+// CaptureLayout: the buckets cover every byte of the slab once. SampleRanges: alike on all
+// replicas.
 
 #include "snapshot/capture_layout.h"
 
@@ -50,8 +51,8 @@ TEST(CaptureLayoutTest, EveryByteOfTheSlabIsWrittenOnce) {
   std::vector<std::byte> memory(5000 * 4);
   const std::vector<std::byte*> data(4, memory.data());
   for (uint64_t bucket_bytes : {64, 100, 256, 1000, 4096, 1 << 20}) {
-    const auto layout = CaptureLayout::Make(
-        table, data, {.block_bytes = 256, .bucket_bytes = bucket_bytes});
+    const auto layout =
+        CaptureLayout::Make(table, data, {.block_bytes = 256, .bucket_bytes = bucket_bytes});
     EXPECT_EQ(layout->padded_bytes() % 256, 0u);
     EXPECT_EQ(Coverage(*layout), std::vector<int>(layout->padded_bytes(), 1)) << bucket_bytes;
     for (const Bucket& bucket : layout->buckets()) {

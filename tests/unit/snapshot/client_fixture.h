@@ -114,20 +114,17 @@ class ClientFixture : public testing::Test {
         [&](auto answer) { actor_->RestoreRead(std::move(targets), std::move(answer)); });
   }
   absl::Status Register(uint64_t extras_bytes = 0) {
-    return Call<absl::Status>([&](auto answer) {
-      actor_->Register(tensors_, extras_bytes, std::move(answer));
-    });
+    return Call<absl::Status>(
+        [&](auto answer) { actor_->Register(tensors_, extras_bytes, std::move(answer)); });
   }
   absl::Status WaitCommitted(uint64_t step, Duration timeout = std::chrono::seconds(5)) {
-    return Call<absl::Status>([&](auto answer) {
-      actor_->WaitCommitted(Step{step}, timeout, std::move(answer));
-    });
+    return Call<absl::Status>(
+        [&](auto answer) { actor_->WaitCommitted(Step{step}, timeout, std::move(answer)); });
   }
   absl::StatusOr<SnapshotResult> Snapshot(uint64_t step, const std::string& extras = "") {
     absl::StatusOr<SnapshotResult> result = absl::UnknownError("not called");
-    InTurn([&] {
-      result = actor_->Snapshot(Step{step}, std::as_bytes(std::span(extras)), nullptr);
-    });
+    InTurn(
+        [&] { result = actor_->Snapshot(Step{step}, std::as_bytes(std::span(extras)), nullptr); });
     return result;
   }
   void Fence() {

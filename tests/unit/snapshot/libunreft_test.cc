@@ -22,7 +22,9 @@ std::vector<std::string> LinesOf(const std::string& command) {
   return lines;
 }
 
-std::string Library() { return std::string(std::getenv("UNREFT_BIN_DIR")) + "/../lib/libunreft.so"; }
+std::string Library() {
+  return std::string(std::getenv("UNREFT_BIN_DIR")) + "/../lib/libunreft.so";
+}
 
 TEST(Libunreft, ExportsTheCAbiAndNothingElse) {
   const std::vector<std::string> symbols =
@@ -38,7 +40,8 @@ TEST(Libunreft, LoadsNoProtobufNoGrpcNoRocksdb) {
   const std::vector<std::string> libraries = LinesOf("ldd '" + Library() + "'");
   EXPECT_FALSE(libraries.empty());
   for (const std::string& library : libraries) {
-    for (const char* banned : {"protobuf", "grpc", "rocksdb", "spdlog", "prometheus", "not found"}) {
+    for (const char* banned :
+         {"protobuf", "grpc", "rocksdb", "spdlog", "prometheus", "not found"}) {
       EXPECT_THAT(library, testing::Not(testing::HasSubstr(banned)));
     }
   }

@@ -117,14 +117,14 @@ WireSlot ScriptedDaemon::Where(uint64_t id) const {
 
 void ScriptedDaemon::SendRegistered() {
   const auto table = layout::TensorTable::Create(SpecsOf(registration_->tensors));
-  Registered answer{.request = registration_->request,
-                    .status = register_status,
-                    .control_segment = prefix_ + "control",
-                    .capture_mode = static_cast<uint8_t>(mode),
-                    .layout_digest = layout_digest.value_or(
-                        layout::CapturePlan::Make(*table, mode).digest()),
-                    .block_bytes = kBlockBytes,
-                    .replica_check_every = replica_check_every};
+  Registered answer{
+      .request = registration_->request,
+      .status = register_status,
+      .control_segment = prefix_ + "control",
+      .capture_mode = static_cast<uint8_t>(mode),
+      .layout_digest = layout_digest.value_or(layout::CapturePlan::Make(*table, mode).digest()),
+      .block_bytes = kBlockBytes,
+      .replica_check_every = replica_check_every};
   for (const auto& [id, slot] : slots_) {
     const SlotGeometry& geometry = slot.view->geometry();
     answer.slots.push_back({SlotId{id}, slot.name, geometry.extras_offset, geometry.extras_capacity,
@@ -151,7 +151,8 @@ void ScriptedDaemon::OnFrame(const Frame& frame) {
       registration_ = *FromFrame<Register>(frame);
       if (answers_register) SendRegistered();
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
