@@ -1,0 +1,161 @@
+// unreft_bench: what the client's hot paths reach of memcpy, on one machine, in one run.
+//
+//   unreft_bench [--out DIR] [--mib N] [--repetitions N]
+//
+// A reference is memcpy in its best form here: the same bytes between the same touched pages, on as
+// many threads, in one call per tensor or in calls of 256 KiB, whichever is faster.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "snapshot/stream_copy.h"
+#include "tools/bench/bench_state.h"
+#include "tools/bench/measure.h"
+#include "tools/bench/record.h"
+
+namespace unreft::bench {
+namespace {
+
+constexpr size_t kCallBytes = size_t{256} << 10;
+constexpr double kTarget = 0.90;
+
+void MemcpyInCalls(std::byte* target, const std::byte* source, size_t bytes, size_t call_bytes) {
+  for (size_t at = 0; at < bytes; at += call_bytes) {
+    std::memcpy(target + at, source + at, std::min(call_bytes, bytes - at));
+  }
+}
+
+enum class Direction { kCapture, kRestore };
+
+// Tensors first, first + stride, ...
+void CopyTensors(const BenchState& state, Direction direction, size_t call_bytes, size_t first = 0,
+                 size_t stride = 1) {
+  for (size_t i = first; i < state.tensors().size(); i += stride) {
+    const snapshot::BoundTensor& tensor = state.tensors()[i];
+    std::byte* from = direction == Direction::kCapture ? tensor.data : state.slab(i);
+    std::byte* to = direction == Direction::kCapture ? state.slab(i) : tensor.data;
+    MemcpyInCalls(to, from, ShardBytes(tensor.spec), call_bytes);
+  }
+}
+
+void CopyTensorsOnTwoThreads(const BenchState& state, Direction direction, size_t call_bytes) {
+  std::jthread other([&] { CopyTensors(state, direction, call_bytes, 1, 2); });
+  CopyTensors(state, direction, call_bytes, 0, 2);
+}
+
+uint64_t SumWords(std::span<const std::byte> bytes) {
+  uint64_t sum = 0;
+  for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, sizeof(word));
+    sum += word;
+  }
+  return sum;
+}
+
+class Bench {
+ public:
+  Bench(BenchState& state, int repetitions) : state_(state), repetitions_(repetitions) {}
+
+  std::vector<Record> Run() {
+    Capture("capture_host", "memcpy, 1 thread", false,
+            [this](size_t call_bytes) { CopyTensors(state_, Direction::kCapture, call_bytes); });
+    Capture("capture_host_fence_helps", "memcpy, 2 threads", true, [this](size_t call_bytes) {
+      CopyTensorsOnTwoThreads(state_, Direction::kCapture, call_bytes);
+    });
+    Restart();
+    Checksum();
+    return std::move(records_);
+  }
+
+ private:
+  void Capture(const std::string& name, const std::string& reference, bool helping,
+               const std::function<void(size_t)>& memcpy_all) {
+    Compare(name, reference, kTarget,
+            {[&] { state_.CaptureOnce(helping); }, [&] { memcpy_all(SIZE_MAX); },
+             [&] { memcpy_all(kCallBytes); }});
+    state_.CaptureOnce(helping);
+    UNREFT_CHECK(state_.SlabEqualsTensors(), "the capture has the tensors' bytes");
+  }
+
+  void Restart() {
+    state_.CaptureOnce(false);
+    state_.Seal();
+    Compare("restart_local", "memcpy, 1 thread", kTarget,
+            {[this] { state_.RestoreOnce(); },
+             [this] { CopyTensors(state_, Direction::kRestore, SIZE_MAX); },
+             [this] { CopyTensors(state_, Direction::kRestore, kCallBytes); }});
+    // The same against a process that also has to map the slot, as every restarted one does.
+    Compare("restart_local_new_mapping", "mmap + memcpy, 1 thread", kTarget,
+            {[this] { state_.RestoreOnce(); }, [this] { state_.MapAndCopyOnce(); }});
+    UNREFT_CHECK(state_.SlabEqualsTensors(), "the restart has the slab's bytes");
+  }
+
+  void Checksum() {
+    const std::span<const std::byte> slab = state_.slab();
+    volatile uint64_t sink = 0;
+    Compare("crc32c", "reading alone", std::nullopt,
+            {[&] {
+               for (size_t at = 0; at < slab.size(); at += 1 << 20) {
+                 sink = sink + Crc32c(slab.subspan(at, 1 << 20));
+               }
+             },
+             [&] { sink = sink + SumWords(slab); }});
+  }
+
+  // The first body against the fastest of the others.
+  void Compare(const std::string& name, const std::string& reference, std::optional<double> target,
+               const std::vector<std::function<void()>>& bodies) {
+    const std::vector<double> seconds = MedianSeconds(repetitions_, bodies);
+    const double best = *std::min_element(seconds.begin() + 1, seconds.end());
+    const auto rate = [this](double s) { return static_cast<double>(state_.bytes()) / s / 1e9; };
+    records_.push_back({.name = name,
+                        .value = rate(seconds[0]),
+                        .unit = "GB/s",
+                        .reference_name = reference,
+                        .reference = rate(best),
+                        .target = target});
+    Print(records_.back());
+  }
+
+  BenchState& state_;
+  const int repetitions_;
+  std::vector<Record> records_;
+};
+
+int Main(int argc, char** argv) {
+  CLI::App app("Capture and restart against memcpy");
+  std::string out = "build/bench";
+  uint64_t mib = 1024;
+  int repetitions = 7;
+  app.add_option("--out", out, "directory of the JSON records");
+  app.add_option("--mib", mib, "bytes of state, in MiB")->check(CLI::Range(64, 1 << 20));
+  app.add_option("--repetitions", repetitions, "of each measurement")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+
+  absl::StatusOr<std::unique_ptr<BenchState>> state = BenchState::Make(mib << 20);
+  if (!state.ok()) {
+    fmt::print(stderr, "unreft_bench: {}\n", state.status().ToString());
+    return 1;
+  }
+  fmt::print("{} tensors, {:.2f} GB, {} copies, medians of {}\n", (*state)->tensors().size(),
+             static_cast<double>((*state)->bytes()) / 1e9, snapshot::StreamCopyKind(), repetitions);
+  const std::vector<Record> records = Bench(**state, repetitions).Run();
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  const absl::Status status = Write(records, out + "/client.json");
+  if (!status.ok()) fmt::print(stderr, "unreft_bench: {}\n", status.ToString());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace unreft::bench
+
+int main(int argc, char** argv) { return unreft::bench::Main(argc, argv); }
