@@ -91,12 +91,13 @@ absl::StatusOr<SlotView> SlotView::Check(std::span<std::byte> bytes) {
     return absl::DataLossError(
         fmt::format("slot header: needed magic {:016x}, found {:016x}", kSlotMagic, geometry.magic));
   }
+  // Before the format, which a turned bit may name wrong: the geometry's CRC stays where it is.
+  if (!BodyCrcIsRight(geometry)) return absl::DataLossError("slot header: geometry has a wrong CRC");
   if (geometry.min_reader > kSlotFormat) {
     return absl::FailedPreconditionError(
         fmt::format("slot header: written in format {} for readers of {} and up, this reader knows {}",
                     geometry.format, geometry.min_reader, kSlotFormat));
   }
-  if (!BodyCrcIsRight(geometry)) return absl::DataLossError("slot header: geometry has a wrong CRC");
   if (!std::has_single_bit(geometry.block_bytes) ||
       geometry.data_capacity % geometry.block_bytes != 0) {
     return absl::DataLossError(fmt::format(

@@ -144,7 +144,11 @@ class SlotView {
   // header, FailedPrecondition for another format (naming the version needed and found).
   static absl::StatusOr<SlotView> Check(std::span<std::byte> bytes);
 
-  const SlotGeometry& geometry() const { return header_->geometry; }
+  // Of the whole segment.
+  std::span<std::byte> bytes() const { return bytes_; }
+
+  // As it was when it was checked: memory that rots later leads no access astray.
+  const SlotGeometry& geometry() const { return geometry_; }
   SlotHeader& header() { return *header_; }
   const SlotHeader& header() const { return *header_; }
   SlotStateWord state() const {
@@ -170,13 +174,16 @@ class SlotView {
 
  private:
   explicit SlotView(std::span<std::byte> bytes)
-      : bytes_(bytes), header_(reinterpret_cast<SlotHeader*>(bytes.data())) {}
+      : bytes_(bytes),
+        header_(reinterpret_cast<SlotHeader*>(bytes.data())),
+        geometry_(header_->geometry) {}
   std::span<std::byte> Region(uint64_t offset, uint64_t length) {
     return bytes_.subspan(offset, length);
   }
 
   std::span<std::byte> bytes_;
   SlotHeader* header_;
+  SlotGeometry geometry_;
 };
 
 // Writes header and regions' geometry into a fresh (all zero) segment and sets the state kEmpty of

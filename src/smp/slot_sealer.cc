@@ -188,7 +188,17 @@ absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view) {
   return manifest;
 }
 
-absl::Status VerifySlot(SlotView view) {
+absl::Status VerifySlot(SlotView known) {
+  // The header may have rotted since it was looked at; whoever reads the slot begins with it.
+  absl::StatusOr<SlotView> checked = SlotView::Check(known.bytes());
+  if (!checked.ok()) return checked.status();
+  SlotView view = *checked;
+  if (view.state().state != SlotState::kSealed) {
+    return absl::DataLossError(fmt::format("slot {}: needed state sealed, found {}",
+                                           view.geometry().slot_id,
+                                           SlotStateName(view.state().state)));
+  }
+  if (absl::StatusOr<SlotClaim> claim = view.CheckedClaim(); !claim.ok()) return claim.status();
   absl::StatusOr<layout::SlotManifest> manifest = ReadManifest(view);
   if (!manifest.ok()) return manifest.status();
   const SlotSeal seal = *view.CheckedSeal();

@@ -271,6 +271,8 @@ Slot* SlotStore::Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt at
   for (Slot* slot : OfRank(rank)) {
     if (slot->phase != SlotPhase::kFree || !Fits(*slot, needs->second)) continue;
     slot->generation = Generation{slot->generation.value + 1};
+    // A bit of it may have turned since it was written; the next version stands on it.
+    slot->view->header().geometry = slot->view->geometry();
     SlotClaim claim;
     claim.generation = slot->generation.value;
     claim.rank = rank.value;
