@@ -408,6 +408,7 @@ void CaptureDesk::OnGaveUp(RankSession& session, const GaveUp& gave_up) {
   session.newest_step = std::max(session.newest_step, gave_up.version.step);
   if (gave_up.extras_bytes_needed > session.extras_bytes) {
     session.extras_bytes = gave_up.extras_bytes_needed;
+    Revoke(session);  // what is offered now is too small, and not told of any more
     session.registration_status = ProvideSlots(session);
     Answer(session);
   }
