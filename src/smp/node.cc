@@ -22,6 +22,7 @@ Node::Node(NodeSeams seams, NodeOptions options)
 }
 
 Node::~Node() {
+  for (const WatchId watch : control_watches_) state_.seams.processes.Unwatch(watch);
   for (auto& [rank, session] : state_.sessions) state_.seams.processes.Unwatch(session->watch);
 }
 
@@ -81,9 +82,19 @@ void Node::RemoveControlsOfTheDead() {
         std::sscanf(page.name.c_str() + prefix.size(), "%llu.%lld.%llu", &rank, &pid, &start_time);
     if (fields != 3) continue;
     absl::StatusOr<ProcessLife> life = state_.seams.processes.Identify(pid);
-    if (life.ok() && *life == ProcessLife{pid, start_time}) continue;
-    (void)state_.seams.segments.Remove(page.name);
+    if (life.ok() && *life == ProcessLife{pid, start_time}) {
+      RemoveControlAtEnd(*life, page.name);
+    } else {
+      (void)state_.seams.segments.Remove(page.name);
+    }
   }
+}
+
+// A life that has no session may never get one: an earlier attempt's, that lives on.
+void Node::RemoveControlAtEnd(ProcessLife life, std::string name) {
+  control_watches_.push_back(state_.seams.processes.Watch(life, [this, name = std::move(name)] {
+    (void)state_.seams.segments.Remove(name);
+  }));
 }
 
 // A version that was sealed but not committed when the earlier process died may be whole by now.

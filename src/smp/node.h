@@ -54,6 +54,7 @@ class Node : private Coordinator::Node {
   void OnStarted(absl::Status status);
   absl::Status AdoptMemory();
   void RemoveControlsOfTheDead();
+  void RemoveControlAtEnd(ProcessLife life, std::string name);
   void ReportSealedSlots();
 
   void TurnAway(std::unique_ptr<Channel> channel);
@@ -87,6 +88,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
   std::list<Connection> connections_;
+  std::vector<WatchId> control_watches_;  // of lives that an earlier daemon process served
   bool started_ = false;
   absl::AnyInvocable<void(absl::Status)> on_started_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
