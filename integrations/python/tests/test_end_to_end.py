@@ -170,15 +170,17 @@ tensors = [unreft.Tensor.of_array("weights", weights)]
 with open_client(0) as client:
     assert not client.restore_begin().restored
     client.register(tensors, 5)
-    while not client.snapshot(7, b"hello"):
+    step = 1
+    while not client.snapshot(step, b"hello"):
         time.sleep(0.001)
+        step += 1
     client.fence()
-    client.wait_committed(7)
-    assert client.status().last_committed_step == 7
+    client.wait_committed(step)
+    assert client.status().last_committed_step == step
 weights[:] = 0
 with open_client(1) as client:
     decision = client.restore_begin()
-    assert (decision.restored, decision.step, decision.extras) == (True, 7, b"hello")
+    assert (decision.restored, decision.step, decision.extras) == (True, step, b"hello")
     assert [(t.name, t.dtype, t.extent) for t in decision.tensors] == [
         ("weights", unreft.Dtype.FLOAT32, (3, 4))
     ]
