@@ -10,13 +10,13 @@ import os
 import pathlib
 import random
 import socket
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
 import torch
+from real_store import Rank
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -35,13 +35,11 @@ def free_port():
 
 
 def start_ranks(args):
-    """Starts all ranks of one attempt; their output goes to the test's."""
+    """Starts all ranks of one attempt."""
     port = free_port()
-    command = [sys.executable, str(EXAMPLES / "train_gpt.py"), "--size", "tiny", *args]
     ranks = []
     for rank in range(WORLD):
         environment = dict(
-            os.environ,
             RANK=str(rank),
             LOCAL_RANK=str(rank),
             WORLD_SIZE=str(WORLD),
@@ -49,7 +47,8 @@ def start_ranks(args):
             MASTER_PORT=str(port),
             OMP_NUM_THREADS="1",
         )
-        ranks.append(subprocess.Popen(command, env=environment))
+        script = EXAMPLES / "train_gpt.py"
+        ranks.append(Rank(script, ["--size", "tiny", *args], environment, os.devnull))
     return ranks
 
 
