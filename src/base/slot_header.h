@@ -149,6 +149,10 @@ class SlotView {
 
   // As it was when it was checked: memory that rots later leads no access astray.
   const SlotGeometry& geometry() const { return geometry_; }
+  // Writes it again as it was, where a bit of it has turned. The daemon's.
+  void MendGeometry() {
+    if (!BodyCrcIsRight(header_->geometry)) header_->geometry = geometry_;
+  }
   SlotHeader& header() { return *header_; }
   const SlotHeader& header() const { return *header_; }
   SlotStateWord state() const {

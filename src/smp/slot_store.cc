@@ -271,8 +271,7 @@ Slot* SlotStore::Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt at
   for (Slot* slot : OfRank(rank)) {
     if (slot->phase != SlotPhase::kFree || !Fits(*slot, needs->second)) continue;
     slot->generation = Generation{slot->generation.value + 1};
-    // A bit of it may have turned since it was written; the next version stands on it.
-    slot->view->header().geometry = slot->view->geometry();
+    slot->view->MendGeometry();
     SlotClaim claim;
     claim.generation = slot->generation.value;
     claim.rank = rank.value;
@@ -400,6 +399,8 @@ std::vector<Slot*> SlotStore::Offerable(Rank rank) {
   std::erase_if(slots, [&](Slot* slot) {
     return slot->phase == SlotPhase::kQuarantined || !Fits(*slot, needs->second);
   });
+  // The trainer refuses what does not verify.
+  for (Slot* slot : slots) slot->view->MendGeometry();
   return slots;
 }
 
