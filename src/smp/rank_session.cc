@@ -20,7 +20,10 @@ absl::Status RankSession::OpenControl(const std::string& prefix) {
   bool is_new = absl::IsNotFound(segment.status());
   if (is_new) segment = segments_.Create(control_name_, kControlSegmentBytes);
   if (!segment.ok()) return segment.status();
-  if (absl::Status status = (*segment)->Reserve(0, kControlSegmentBytes); !status.ok()) return status;
+  if (absl::Status status = (*segment)->Reserve(0, kControlSegmentBytes); !status.ok()) {
+    if (is_new) (void)segments_.Remove(control_name_);
+    return status;
+  }
   control_segment_ = *std::move(segment);
   // Or died before it wrote the page.
   is_new |= reinterpret_cast<const ControlPage*>(control_segment_->bytes().data())->magic == 0;
