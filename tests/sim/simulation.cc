@@ -83,7 +83,7 @@ class Simulation {
   bool RunUntil(Duration end, Done done) {
     while (!failed() && now() < end) {
       if (done()) return true;
-      machine_.scheduler.RunOne();
+      if (!machine_.scheduler.RunOne()) break;
       AfterEvent();
     }
     return false;
@@ -236,10 +236,21 @@ class Simulation {
       return launcher_.Trains() && machine_.history.commits() > before + 3;
     });
     if (!well && !failed()) {
+      DumpSlots();
       machine_.trace.Fail("no progress: {} commits in {} s of calm, trains: {}",
                           machine_.history.commits() - before,
                           std::chrono::duration_cast<seconds>(kCalmMax).count(),
                           launcher_.Trains());
+    }
+  }
+
+  void DumpSlots() {
+    if (daemon_ == nullptr || daemon_->node() == nullptr) return;
+    for (smp::Slot* slot : daemon_->node()->state().slots->All()) {
+      machine_.trace.Add("slot {} of rank {}: {} {} generation {} captured {} busy {} {}", slot->id,
+                         slot->owner, smp::SlotPhaseName(slot->phase), slot->version,
+                         slot->generation, slot->captured.has_value(), slot->InUseByPool(),
+                         slot->problem);
     }
   }
 

@@ -145,7 +145,7 @@ void SlotObserver::CheckAll() {
   }
 }
 
-absl::StatusOr<SlotObserver::Held> SlotObserver::Judge(Seen& seen) const {
+absl::StatusOr<SlotObserver::Held> SlotObserver::Judge(const Seen& seen) const {
   absl::StatusOr<SlotView> view = SlotView::Check(seen.segment->bytes());
   if (!view.ok()) return view.status();
   if (view->state().state != SlotState::kSealed) return Bad("not sealed");
@@ -179,7 +179,8 @@ std::optional<Version> SlotObserver::NewestWhole() const {
     worlds[held.version] = held.world;
   };
   for (const auto& [name, seen] : slots_) {
-    if (seen.held && !seen.flipped) add(*seen.held);
+    // The daemon may have mended what was flipped.
+    if (seen.held && (!seen.flipped || Judge(seen).ok())) add(*seen.held);
   }
   for (const Held& held : just_left_) add(held);
   for (auto it = ranks.rbegin(); it != ranks.rend(); ++it) {

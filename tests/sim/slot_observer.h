@@ -68,7 +68,7 @@ class SlotObserver {
   void Leave(const std::string& name, Seen& seen);
   void OnSealed(const std::string& name, Seen& seen);
   void CheckUnchanged(const std::string& name, const Seen& seen);
-  absl::StatusOr<Held> Judge(Seen& seen) const;
+  absl::StatusOr<Held> Judge(const Seen& seen) const;
 
   Trace& trace_;
   History& history_;

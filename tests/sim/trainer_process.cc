@@ -10,13 +10,13 @@ constexpr Duration kSlack = std::chrono::milliseconds(200);
 
 }  // namespace
 
-void StepBarrier::Arrive(SimExecutor& process, Task go_on) {
-  waiting_.emplace_back(&process, std::move(go_on));
+void StepBarrier::Arrive(SimExecutor& process, std::weak_ptr<char> alive, Task go_on) {
+  waiting_.push_back({&process, std::move(alive), std::move(go_on)});
   if (waiting_.size() < world_) return;
-  for (auto& [waiter, task] : std::exchange(waiting_, {})) {
-    if (!waiter->killed()) {
-      waiter->Deliver(scheduler_.RandomDelay(std::chrono::microseconds(50)), std::move(task));
-    }
+  for (Waiting& waiting : std::exchange(waiting_, {})) {
+    if (waiting.alive.expired()) continue;
+    waiting.process->Deliver(scheduler_.RandomDelay(std::chrono::microseconds(50)),
+                             std::move(waiting.go_on));
   }
 }
 
@@ -45,6 +45,7 @@ void TrainerProcess::Kill(Duration memory_lag) {
   machine_.trace.Add("rank {} of attempt {}: pid {} dies", options_.rank, options_.attempt,
                      life_.pid);
   executor_->Kill();
+  alive_.reset();
   client_.reset();
   training_ = false;
   expected_.clear();
@@ -191,7 +192,7 @@ void TrainerProcess::Train() {
   const Duration compute = machine_.scheduler.RandomDelay(options_.step_max);
   executor_->After(compute, [this] {
     if (barrier_ == nullptr) return FinishStep();
-    barrier_->Arrive(*executor_, [this] { FinishStep(); });
+    barrier_->Arrive(*executor_, alive_, [this] { FinishStep(); });
   });
 }
 

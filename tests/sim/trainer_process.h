@@ -24,12 +24,18 @@ namespace unreft::sim {
 class StepBarrier {
  public:
   StepBarrier(SimScheduler& scheduler, uint64_t world) : scheduler_(scheduler), world_(world) {}
-  void Arrive(SimExecutor& process, Task go_on);
+  // `alive` dies with the process, which may be gone when the others arrive.
+  void Arrive(SimExecutor& process, std::weak_ptr<char> alive, Task go_on);
 
  private:
   SimScheduler& scheduler_;
   const uint64_t world_;
-  std::vector<std::pair<SimExecutor*, Task>> waiting_;
+  struct Waiting {
+    SimExecutor* process;
+    std::weak_ptr<char> alive;
+    Task go_on;
+  };
+  std::vector<Waiting> waiting_;
 };
 
 struct TrainerOptions {
@@ -103,6 +109,8 @@ class TrainerProcess {
   std::unique_ptr<Connector> connector_;
   std::unique_ptr<snapshot::ClientActor> client_;
   const std::shared_ptr<bool> gone_ = std::make_shared<bool>(false);  // shared with the kernel
+
+  std::shared_ptr<char> alive_ = std::make_shared<char>();  // until it is killed
 
   Timeline timeline_;
   Step step_;
