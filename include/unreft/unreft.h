@@ -75,12 +75,12 @@ struct OpenOptions {
 // shape, `offset` and `extent` are left empty.
 struct Tensor {
   std::string name;
-  unreft_dtype dtype = UNREFT_FLOAT32;
+  int32_t dtype = UNREFT_FLOAT32;  // unreft_dtype; a newer store may have types unknown here
   std::vector<uint64_t> global_shape;
   std::vector<uint64_t> offset;  // empty: zeros
   std::vector<uint64_t> extent;  // empty: global_shape
   void* data = nullptr;
-  unreft_device_kind device_kind = UNREFT_CPU;
+  int32_t device_kind = UNREFT_CPU;  // unreft_device_kind
   int32_t device_index = 0;
   uint32_t replica_index = 0;
   uint32_t replica_count = 1;
@@ -224,7 +224,7 @@ class Client {
   static Tensor FromC(const unreft_tensor& c) {
     Tensor tensor;
     tensor.name = c.name;
-    tensor.dtype = static_cast<unreft_dtype>(c.dtype);
+    tensor.dtype = c.dtype;
     tensor.global_shape.assign(c.global_shape, c.global_shape + c.dims);
     tensor.offset.assign(c.offset, c.offset + c.dims);
     tensor.extent.assign(c.extent, c.extent + c.dims);

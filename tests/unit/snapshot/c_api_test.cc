@@ -252,8 +252,8 @@ TEST_F(CApiLifeTest, BadTensorsAreNamed) {
   };
   using T = unreft::Tensor;
   expect([](T& t) { t.data = nullptr; }, "tensor w: data is NULL");
-  expect([](T& t) { t.dtype = static_cast<unreft_dtype>(99); }, "99");
-  expect([](T& t) { t.dtype = static_cast<unreft_dtype>(300); }, "300");
+  expect([](T& t) { t.dtype = 99; }, "99");
+  expect([](T& t) { t.dtype = 300; }, "300");
   expect([](T& t) { t.device_kind = UNREFT_CUDA; }, "tensor w: needed device kind 1");
   expect([](T& t) { t.offset = {1}; }, "tensor w");
   expect([](T& t) { t.extent = {0, 10}; }, "w");
