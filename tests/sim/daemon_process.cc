@@ -27,9 +27,7 @@ DaemonProcess::~DaemonProcess() {
 }
 
 void DaemonProcess::Start(smp::NodeOptions options) {
-  if (machine_.bug == PlantedBug::kForgetsNodeSegment) {
-    (void)segments_.Remove(machine_.prefix() + "node");
-  }
+  PlantBug();
   records_ = *FakeRecordStore::Open(machine_.disk, *executor_);
   node_ = std::make_unique<smp::Node>(
       smp::NodeSeams{*executor_, *pool_, random_, segments_, *records_, processes_, log_},
@@ -46,6 +44,17 @@ void DaemonProcess::Start(smp::NodeOptions options) {
     committed_seen_ = node_->state().record->committed();
     newest_seen_ = node_->state().record->chain().newest();
   });
+}
+
+void DaemonProcess::PlantBug() {
+  if (machine_.bug == PlantedBug::kForgetsNodeSegment) {
+    (void)segments_.Remove(machine_.prefix() + "node");
+    machine_.disk.Wipe();
+  }
+  if (machine_.bug == PlantedBug::kLosesSlots) {
+    const std::vector<SegmentInfo> slots = *segments_.List(machine_.prefix() + "slot");
+    for (const SegmentInfo& slot : slots) (void)segments_.Remove(slot.name);
+  }
 }
 
 void DaemonProcess::AfterEvent() {

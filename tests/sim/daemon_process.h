@@ -27,6 +27,7 @@ class DaemonProcess {
 
  private:
   void Start(smp::NodeOptions options);
+  void PlantBug();
 
   Machine& machine_;
   const ProcessLife life_;

@@ -18,6 +18,7 @@ namespace unreft::sim {
 
 struct DeviceOptions {
   Duration copy_max = std::chrono::microseconds(300);  // of a bucket
+  bool says_done_early = false;                        // a planted bug
 };
 
 class Device : public std::enable_shared_from_this<Device> {

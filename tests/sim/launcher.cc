@@ -41,6 +41,7 @@ void Launcher::StartRank(Rank rank, uint64_t world, std::shared_ptr<StepBarrier>
   options.rank = rank;
   options.world = world;
   options.attempt = attempt_;
+  options.device.says_done_early = machine_.bug == PlantedBug::kCopiesTooEarly;
   trainers_.push_back(std::make_unique<TrainerProcess>(
       machine_, std::move(options), std::move(barrier),
       [this, attempt = attempt_, rank](absl::Status status) {

@@ -21,6 +21,7 @@ void Machine::Reboot() {
   observer.Watch(*memory, prefix());
   boot_id = scheduler.random().NextId();
   history.OnReboot(disk.applied().contains("commit"));
+  if (bug == PlantedBug::kForgetsCommit) disk.Wipe();
 }
 
 std::string Machine::prefix() const { return SegmentPrefix(kJob, 0); }

@@ -22,13 +22,14 @@ inline constexpr const char* kJob = "sim";
 // Bugs that tests plant around the real code, to see that a checker finds each.
 enum class PlantedBug {
   kNone,
-  kCopiedTooEarly,      // the device says that a copy is done, and does it later
+  kCopiesTooEarly,      // the device says that a copy is done, and does it later
   kNoFence,             // the trainer changes its state without waiting for the fence
   kEndsTooEarly,        // a killed process counts as ended while its copies still land
   kForgetsNodeSegment,  // a restarted daemon does not find its node segment
-  kStaleDecision,       // one rank is told an older version than the others
-  kWrongPlan,           // a restore reads a tensor's bytes from elsewhere
-  kLosesSlot,           // a slot segment vanishes without a fault
+  kLosesSlots,          // sealed slots vanish when the daemon starts again
+  kStaleDecision,       // rank 0 is told an older version than was decided
+  kSwapsPieces,         // a restore reads tensors from where others lie
+  kForgetsCommit,       // the disk loses the commit that it had synced, when the host reboots
 };
 
 struct Machine {

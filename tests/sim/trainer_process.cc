@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/sim/lying_connector.h"
+
 namespace unreft::sim {
 namespace {
 
@@ -32,7 +34,9 @@ TrainerProcess::TrainerProcess(Machine& machine, TrainerOptions options,
       segments_(*machine.memory),
       device_(std::make_shared<Device>(*machine.kernel, options_.device)),
       copier_(*executor_, device_, state_),
-      connector_(machine.network.NewConnector(*executor_, kSocketPath, {.pid = life_.pid})) {
+      connector_(PlantBug(machine, options_.rank,
+                          machine.network.NewConnector(*executor_, kSocketPath,
+                                                       {.pid = life_.pid}))) {
   machine_.trace.Add("rank {} of {}, attempt {}: pid {} starts", options_.rank, options_.world,
                      options_.attempt, life_.pid);
   executor_->Deliver(Duration(1), [this] { Start(); });

@@ -1,0 +1,76 @@
+#include "tests/sim/lying_connector.h"
+
+#include <utility>
+
+#include "base/session_frames.h"
+
+namespace unreft::sim {
+namespace {
+
+Frame Lie(PlantedBug bug, Frame frame) {
+  if (bug == PlantedBug::kStaleDecision) {
+    absl::StatusOr<Decision> decision = FromFrame<Decision>(frame);
+    if (!decision.ok() || decision->kind != DecisionKind::kRestored) return frame;
+    decision->version.step.value -= 1;
+    return ToFrame(*std::move(decision));
+  }
+  absl::StatusOr<Plan> plan = FromFrame<Plan>(frame);
+  if (!plan.ok()) return frame;
+  for (size_t i = 1; i < plan->pieces.size(); ++i) {
+    WirePiece& a = plan->pieces[i - 1];
+    WirePiece& b = plan->pieces[i];
+    if (a.bytes != b.bytes) continue;
+    std::swap(a.slot, b.slot);
+    std::swap(a.source_offset, b.source_offset);
+  }
+  if (!plan->pieces.empty() && plan->pieces[0].source_offset >= 64) {
+    plan->pieces[0].source_offset -= 64;
+  }
+  if (!plan->pieces.empty()) plan->pieces.back().source_offset = 0;
+  return ToFrame(*std::move(plan));
+}
+
+class LyingChannel final : public Channel {
+ public:
+  LyingChannel(PlantedBug bug, std::unique_ptr<Channel> channel)
+      : bug_(bug), channel_(std::move(channel)) {}
+  void Start(OnFrame on_frame, OnClose on_close) override {
+    channel_->Start([bug = bug_, on_frame = std::move(on_frame)](
+                        Frame frame) mutable { on_frame(Lie(bug, std::move(frame))); },
+                    std::move(on_close));
+  }
+  void Send(Frame frame) override { channel_->Send(std::move(frame)); }
+  void Close() override { channel_->Close(); }
+
+ private:
+  const PlantedBug bug_;
+  const std::unique_ptr<Channel> channel_;
+};
+
+class LyingConnector final : public Connector {
+ public:
+  LyingConnector(PlantedBug bug, std::unique_ptr<Connector> connector)
+      : bug_(bug), connector_(std::move(connector)) {}
+  void Connect(OnConnect done) override {
+    connector_->Connect([bug = bug_, done = std::move(done)](
+                            absl::StatusOr<std::unique_ptr<Channel>> channel) mutable {
+      if (!channel.ok()) return done(std::move(channel));
+      done(std::make_unique<LyingChannel>(bug, *std::move(channel)));
+    });
+  }
+
+ private:
+  const PlantedBug bug_;
+  const std::unique_ptr<Connector> connector_;
+};
+
+}  // namespace
+
+std::unique_ptr<Connector> PlantBug(const Machine& machine, Rank rank,
+                                    std::unique_ptr<Connector> connector) {
+  const bool stale = machine.bug == PlantedBug::kStaleDecision && rank.value == 0;
+  if (!stale && machine.bug != PlantedBug::kSwapsPieces) return connector;
+  return std::make_unique<LyingConnector>(machine.bug, std::move(connector));
+}
+
+}  // namespace unreft::sim

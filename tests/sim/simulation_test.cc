@@ -1,0 +1,100 @@
+// The simulation over many seeds, the seeds that found bugs, and bugs planted to see the checkers
+// find them.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "tests/sim/simulation.h"
+
+namespace unreft::sim {
+namespace {
+
+std::string Tail(const SimulationResult& result) {
+  std::string text;
+  const size_t lines = std::min<size_t>(result.tail.size(), 60);
+  for (size_t i = result.tail.size() - lines; i < result.tail.size(); ++i) {
+    text += result.tail[i] + "\n";
+  }
+  return text;
+}
+
+void ExpectPasses(const SimulationOptions& options) {
+  const SimulationResult result = Simulate(options);
+  EXPECT_FALSE(result.failure) << "seed " << options.seed << ": " << *result.failure << "\n"
+                               << Tail(result);
+}
+
+uint64_t SeedsOfThisRun() {
+  const char* seeds = std::getenv("UNREFT_SIM_SEEDS");  // fewer under a sanitizer
+  return seeds != nullptr ? std::strtoull(seeds, nullptr, 10) : 200;
+}
+
+TEST(SimTest, WithoutFaultsEverySeedTrains) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) ExpectPasses({.seed = seed, .faults = false});
+}
+
+TEST(SimTest, SurvivesFaults) {
+  uint64_t faults = 0;
+  for (uint64_t seed = 1; seed <= SeedsOfThisRun(); ++seed) {
+    const SimulationResult result = Simulate({.seed = seed});
+    ASSERT_FALSE(result.failure) << "seed " << seed << ": " << *result.failure << "\n"
+                                 << Tail(result);
+    faults += result.faults;
+  }
+  EXPECT_GT(faults, SeedsOfThisRun());
+}
+
+TEST(SimTest, TheSameSeedGivesTheSameRun) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    EXPECT_EQ(Simulate({.seed = seed}).hash, Simulate({.seed = seed}).hash) << "seed " << seed;
+  }
+  EXPECT_NE(Simulate({.seed = 1}).hash, Simulate({.seed = 2}).hash);
+}
+
+// Seeds that found a bug. They draw other faults when the simulation changes, so each bug that can
+// be had in fewer words has a test of its own beside its code.
+TEST(SimTest, GeometryThatRotsLeadsNobodyAstray) { ExpectPasses({.seed = 1}); }
+TEST(SimTest, CorruptSlotIsNotOfferedAgain) { ExpectPasses({.seed = 6}); }
+TEST(SimTest, ControlPageOfAnEarlierAttemptGoes) { ExpectPasses({.seed = 8}); }
+TEST(SimTest, ExtrasGrowWhileASlotIsOffered) { ExpectPasses({.seed = 29}); }
+TEST(SimTest, FullMemoryLeavesNoControlPage) { ExpectPasses({.seed = 59}); }
+
+// Within a few seeds some checker must find the bug.
+void ExpectFound(PlantedBug bug, const std::string& by) {
+  std::string found;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const SimulationResult result = Simulate({.seed = seed, .bug = bug});
+    if (!result.failure) continue;
+    found += fmt::format("seed {}: {}\n", seed, *result.failure);
+    if (result.failure->find(by) != std::string::npos) return;
+  }
+  FAIL() << "no checker said '" << by << "'\n" << found;
+}
+
+TEST(PlantedBugTest, CopiesTooEarly) {
+  ExpectFound(PlantedBug::kCopiesTooEarly, "sealed with wrong bytes");
+}
+TEST(PlantedBugTest, NoFence) { ExpectFound(PlantedBug::kNoFence, "sealed with wrong bytes"); }
+TEST(PlantedBugTest, EndsTooEarly) {
+  ExpectFound(PlantedBug::kEndsTooEarly, "sealed with wrong bytes");
+}
+TEST(PlantedBugTest, ForgetsNodeSegment) {
+  ExpectFound(PlantedBug::kForgetsNodeSegment, "nothing stored, it says, but");
+}
+TEST(PlantedBugTest, LosesSlots) {
+  ExpectFound(PlantedBug::kLosesSlots, "no fault explains it");
+}
+TEST(PlantedBugTest, StaleDecision) {
+  ExpectFound(PlantedBug::kStaleDecision, "which was not decided");
+}
+TEST(PlantedBugTest, SwapsPieces) {
+  ExpectFound(PlantedBug::kSwapsPieces, "has wrong bytes after the restore");
+}
+TEST(PlantedBugTest, ForgetsCommit) {
+  ExpectFound(PlantedBug::kForgetsCommit, "nothing stored, it says, but");
+}
+
+}  // namespace
+}  // namespace unreft::sim
