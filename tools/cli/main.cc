@@ -23,16 +23,20 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 no unreftd answers; 4 a deadline 
 void AddCommonOptions(CLI::App& app, Context& context) {
   app.add_option("--job", context.place.job, "name of the training job")
       ->envname("UNREFT_JOB")
+      ->take_last()
       ->capture_default_str();
   app.add_option("--node", context.place.node, "node slot of this machine")
       ->envname("UNREFT_NODE")
+      ->take_last()
       ->capture_default_str();
   app.add_option("--run-dir", context.place.run_dir,
                  "socket, log and records; by default ${XDG_RUNTIME_DIR:-/tmp}/unreft-<uid>/<job>")
-      ->envname("UNREFT_RUN_DIR");
+      ->envname("UNREFT_RUN_DIR")
+      ->take_last();
   app.add_flag("--json", context.json, "print JSON (run: an object per line, on standard error)");
   app.add_option("--timeout-ms", context.timeout_ms,
                  "how long unreftd may take to answer, or to stop")
+      ->take_last()
       ->capture_default_str();
 }
 
@@ -72,17 +76,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-
-CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description) {
-  CLI::App* command = app.add_subcommand(name, description);
-  command->fallthrough();
-  command->footer("The options of `unreft --help` may stand here, too: --job, --run-dir, --json ...");
-  return command;
-}
-
-void OnChosen(CLI::App* command, Context& context, std::function<int()> run) {
-  command->callback([&context, run = std::move(run)] { context.command = run; });
-}
 
 }  // namespace unreft::cli
 
