@@ -89,6 +89,13 @@ class Cli:
         committed = self.json("status")["committed"]
         return committed["step"] if committed else 0
 
+    def wait_committed(self, job, step):
+        def ready():
+            assert job.process.poll() is None, f"the job ended: {job.output()}"
+            return self.committed() >= step
+
+        wait_until(f"the commit of step {step}", ready)
+
     def close(self):
         for launched in self.launched:
             launched.process.kill()
@@ -117,6 +124,9 @@ class Launched:
     def pids(self):
         started = wait_until("an attempt", lambda: self.events("attempt-start"))
         return started[-1]["pids"]
+
+    def output(self):
+        return self._out.read_text() + self._err.read_text()
 
     @staticmethod
     def _parse(path):
@@ -179,11 +189,11 @@ class TestUpAndDown:
     def test_down_removes_everything(self, cli):
         pid = cli.json("up")["pid"]
         job = cli.train()
-        wait_until("a commit", lambda: cli.committed() > 0)
-        held = len(cli.segments())
-        assert held > 2
+        cli.wait_committed(job, 1)
         job.process.send_signal(signal.SIGINT)
         job.wait()
+        held = len(cli.segments())
+        assert held > 2
         down = cli.json("down")
         assert down["daemon_pid"] == pid and not is_alive(pid)
         assert down["segments_removed"] == held and down["bytes_removed"] > 2 * 3 << 20
@@ -194,7 +204,7 @@ class TestUpAndDown:
     def test_down_after_kill_9_removes_everything(self, cli):
         cli("up")
         job = cli.train()
-        wait_until("a commit", lambda: cli.committed() > 0)
+        cli.wait_committed(job, 1)
         os.kill(daemon_pid(cli), signal.SIGKILL)
         job.process.kill()  # its ranks die with it
         job.wait()
@@ -207,7 +217,7 @@ class TestUpAndDown:
     def test_down_under_running_ranks(self, cli):
         cli("up", "--supervise")
         job = cli.train()
-        wait_until("a commit", lambda: cli.committed() > 0)
+        cli.wait_committed(job, 1)
         cli("down")
         assert not cli.segments()
         assert job.process.poll() is None
@@ -215,7 +225,7 @@ class TestUpAndDown:
     def test_down_can_keep_the_memory(self, cli):
         cli("up")
         job = cli.train()
-        wait_until("a commit", lambda: cli.committed() > 2)
+        cli.wait_committed(job, 3)
         job.process.send_signal(signal.SIGINT)
         job.wait()
         committed, kept = cli.committed(), cli.segments()
@@ -225,10 +235,10 @@ class TestUpAndDown:
         assert cli.committed() == committed
 
     def test_down_spares_what_another_run_dir_serves(self, cli):
-        cli("up")
+        pid = cli.json("up")["pid"]
         with tempfile.TemporaryDirectory(prefix="unreft-") as other:
             cli("--run-dir", other, "down", code=1)
-        assert f"pid {daemon_pid(cli)}" in cli.stderr and "--run-dir" in cli.stderr
+        assert f"pid {pid}" in cli.stderr and "--run-dir" in cli.stderr
         assert cli.segments()
 
     def test_down_stops_a_daemon_that_does_not_listen(self, cli):
@@ -261,7 +271,7 @@ class TestDaemon:
     def test_killed_daemon_adopts_its_memory(self, cli):
         cli("up")
         job = cli.train()
-        wait_until("a commit", lambda: cli.committed() > 2)
+        cli.wait_committed(job, 3)
         job.process.send_signal(signal.SIGINT)
         job.wait()
         before = cli.json("status")
@@ -382,12 +392,20 @@ class TestRun:
         assert "/no/such/program" in cli.stderr
         cli("run", code=2)
 
-    def test_next_launcher_counts_on(self, cli):
+    def test_next_launcher_goes_on(self, cli):
         cli("up")
-        for attempts in ([0], [1]):
-            job = cli.launch("--ranks", 2, "--", sys.executable, TRAINER, "--steps", 3)
-            assert job.wait() == 0
-            assert [start["attempt"] for start in job.events("attempt-start")] == attempts
+        for restored, last in ((0, 3), (3, 5)):
+            job = cli.launch("--ranks", 2, "--", sys.executable, TRAINER, "--steps", last)
+            assert job.wait() == 0, job.output()
+            assert [r["restored"] for r in job.lines() if "restored" in r] == [restored] * 2
+
+    def test_next_launcher_counts_on_while_ranks_live(self, cli):
+        cli("up")
+        first = cli.train("--first-attempt", 6)
+        cli.wait_committed(first, 1)
+        second = cli.train()
+        wait_until("its start", lambda: second.events("attempt-start"))
+        assert second.events("attempt-start")[0]["attempt"] == 7
 
     def test_up_with_run(self, cli):
         job = cli.train("--up")
@@ -406,7 +424,7 @@ class TestInject:
     def test_killed_trainer_comes_back_with_its_state(self, cli):
         cli("up")
         job = cli.train()
-        wait_until("some commits", lambda: cli.committed() >= 3)
+        cli.wait_committed(job, 3)
         before = cli.committed()
         killed = cli.json("inject", "kill-trainer", "--rank", 1)
         assert killed["rank"] == 1 and killed["pid"] == job.pids()[1]
@@ -415,7 +433,7 @@ class TestInject:
         assert all(step >= before for step in restored)
         (end,) = job.events("attempt-end")
         assert end["signal"] == signal.SIGKILL
-        wait_until("new commits", lambda: cli.committed() > restored[0])
+        cli.wait_committed(job, restored[0] + 1)
 
     def test_nobody_to_kill(self, cli):
         cli("up")
@@ -428,7 +446,7 @@ class TestInject:
     def test_flipped_bit_is_found(self, cli, region):
         cli("up")
         job = cli.train()
-        wait_until("some commits", lambda: cli.committed() >= 3)
+        cli.wait_committed(job, 3)
         job.process.send_signal(signal.SIGINT)
         job.wait()
         assert cli.json("verify")["bad"] == []
@@ -451,7 +469,7 @@ class TestQuestions:
     def test_shapes(self, cli):
         cli("up")
         job = cli.train(ranks=2)
-        wait_until("some commits", lambda: cli.committed() >= 3)
+        cli.wait_committed(job, 3)
         status = cli.json("status")
         assert status["running"] and status["job"] == cli.job and status["node"] == 0
         assert set(status["committed"]) == {"timeline", "step", "world"}
@@ -473,7 +491,7 @@ class TestQuestions:
     def test_tables(self, cli):
         cli("up")
         job = cli.train(ranks=2)
-        wait_until("some commits", lambda: cli.committed() >= 1)
+        cli.wait_committed(job, 1)
         job.process.send_signal(signal.SIGINT)
         job.wait()
         assert "sealed" in cli("status") and "committed" in cli("versions")
@@ -482,7 +500,7 @@ class TestQuestions:
     def test_fresh_start(self, cli):
         cli("up")
         job = cli.train()
-        wait_until("some commits", lambda: cli.committed() >= 1)
+        cli.wait_committed(job, 1)
         job.process.send_signal(signal.SIGINT)
         job.wait()
         assert cli.json("fresh-start")["timeline"] > 0
