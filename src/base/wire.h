@@ -21,7 +21,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -93,7 +92,7 @@ class WireReader {
       value = byte != 0;
     } else if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
       if (std::string_view bytes = Take(sizeof(value)); ok_) {
-        std::memcpy(&value, bytes.data(), sizeof(value));
+        bytes.copy(reinterpret_cast<char*>(&value), sizeof(value));
       }
     } else {
       value.Fields(*this);

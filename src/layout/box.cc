@@ -46,6 +46,7 @@ Box BoxOf(const TensorSpec& spec) { return {spec.offset, spec.extent}; }
 
 std::string BoxText(const Box& box) {
   std::vector<std::string> ranges;
+  ranges.reserve(box.offset.size());
   for (size_t d = 0; d < box.offset.size(); ++d) {
     ranges.push_back(fmt::format("{}:{}", box.offset[d], box.offset[d] + box.extent[d]));
   }

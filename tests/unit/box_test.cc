@@ -117,6 +117,7 @@ TEST(BoxTest, FindsAnOverlapExactlyWhenThereIsOne) {
 TEST(BoxTest, LooksForOverlapsWithoutComparingAllPairs) {
   // 200,000 shards of a tensor cut along its second dimension: 2 * 10^10 pairs.
   std::vector<Box> boxes;
+  boxes.reserve(200001);
   for (uint64_t i = 0; i < 200000; ++i) boxes.push_back({{0, (i * 7919) % 200000}, {64, 1}});
   EXPECT_FALSE(FindOverlap(boxes));
   boxes.push_back({{63, 5}, {1, 1}});

@@ -92,11 +92,13 @@ TEST(CapturePlanTest, PartsOfAllReplicasHoldEveryByteOnce) {
     Random random(seed);
     const auto count = static_cast<uint32_t>(1 + random.Below(5));
     std::vector<TensorSpec> specs;
+    specs.reserve(5);
     for (int t = 0; t < 5; ++t) {
       specs.push_back(Whole("t" + std::to_string(t), RandomShape(random, 3, 24), 0, count,
                             random.OneIn(2) ? Dtype::kInt8 : Dtype::kComplex128));
     }
     std::vector<std::vector<int>> seen;
+    seen.reserve(specs.size());
     for (const TensorSpec& spec : specs) seen.emplace_back(ShardBytes(spec), 0);
     for (uint32_t index = 0; index < count; ++index) {
       for (TensorSpec& spec : specs) spec.replica_index = index;

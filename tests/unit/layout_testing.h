@@ -24,7 +24,7 @@ inline TensorSpec Spec(std::string name, Dims shape, Dims offset, Dims extent,
           .replica_count = replica_count};
 }
 
-inline TensorSpec Whole(std::string name, Dims shape, uint32_t replica_index = 0,
+inline TensorSpec Whole(std::string name, const Dims& shape, uint32_t replica_index = 0,
                         uint32_t replica_count = 1, Dtype dtype = Dtype::kFloat32) {
   return Spec(std::move(name), shape, Dims(shape.size(), 0), shape, replica_index, replica_count,
               dtype);
