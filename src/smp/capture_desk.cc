@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
+#include "smp/replica_comparison.h"
 
 namespace unreft::smp {
 namespace {
@@ -44,9 +45,10 @@ void CaptureDesk::OnRegister(RankSession& session, Register request) {
   Revoke(session);
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
   if (session.registration_status.ok()) AdoptGrant(session);
-  Answer(session);
   if (session.registration_status.ok()) CheckWorld();
+  // Before the answer: the trainer's first snapshot may follow at once.
   RunRules();
+  Answer(session);
 }
 
 absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> specs) {
@@ -143,7 +145,14 @@ absl::Status CaptureDesk::CheckLayouts(Version version) {
   std::map<Rank, const layout::SlotManifest*> manifests;
   for (Slot* slot : state_.slots->Sealed(version)) manifests[slot->owner] = slot->manifest.get();
   std::vector<uint64_t> digests;
-  for (const auto& [rank, manifest] : manifests) digests.push_back(manifest->layout_digest);
+  std::map<Rank, ReplicaDigests> replicas;
+  for (const auto& [rank, manifest] : manifests) {
+    digests.push_back(manifest->layout_digest);
+    replicas[rank] = DigestsOf(*manifest);
+  }
+  if (std::string what = CompareReplicas(replicas).disagreement; !what.empty()) {
+    return absl::FailedPreconditionError(what);
+  }
   if (digests == layouts_that_fit_) return absl::OkStatus();
 
   std::vector<layout::TensorTable> tables;
@@ -376,19 +385,20 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
     ++session->captured;
     session->Send(VersionState{slot.version, VersionPhase::kSealed, ""});
   }
-  state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world, DigestsOf(slot));
+  state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world,
+                                   DigestsOf(*slot.manifest));
   RunRules();
 }
 
-ReplicaDigests CaptureDesk::DigestsOf(const Slot& slot) const {
+ReplicaDigests CaptureDesk::DigestsOf(const layout::SlotManifest& manifest) {
   ReplicaDigests digests;
   // Ranks that capture all they hold may differ.
-  if (slot.registration->plan.mode() == layout::CaptureMode::kFull) return digests;
-  const std::vector<uint32_t>& values = slot.captured->replica_digests;
+  if (manifest.capture_mode == layout::CaptureMode::kFull) return digests;
   size_t next = 0;
-  for (const TensorSpec& spec : slot.registration->table.specs()) {
-    if (spec.replica_count < 2 || next == values.size()) continue;
-    digests[ShardName(spec)] = values[next++];
+  for (const TensorSpec& spec : manifest.tensors) {
+    if (spec.replica_count < 2) continue;
+    std::optional<uint32_t>& digest = digests[ShardName(spec)];
+    if (next < manifest.replica_digests.size()) digest = manifest.replica_digests[next++];
   }
   return digests;
 }
@@ -428,7 +438,7 @@ void CaptureDesk::OnCommitted(Version version) {
   state_.SendToAll(VersionState{version, VersionPhase::kCommitted, ""});
   for (Slot* slot : state_.slots->All()) {
     if (slot->phase == SlotPhase::kQuarantined && slot->reusable && slot->version < version) {
-      state_.slots->Free(*slot);
+      state_.slots->Reuse(*slot);
     }
   }
 }

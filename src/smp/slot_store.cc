@@ -326,6 +326,11 @@ void SlotStore::Free(Slot& slot) {
   if (needs != needs_.end() && !Fits(slot, needs->second)) ScheduleRemove(slot.id);
 }
 
+void SlotStore::Reuse(Slot& slot) {
+  if (Offerable(slot.owner).size() >= options_.slots_per_rank) return Remove(slot);
+  Free(slot);
+}
+
 void SlotStore::Abandon(Slot& slot, bool writer_done) {
   if (slot.phase != SlotPhase::kCapturing && slot.phase != SlotPhase::kDraining) return;
   slot.abandoned = true;

@@ -76,6 +76,10 @@ class SlotStore {
   // writes to it: back to free (or removed, when it is too small by now).
   void Free(Slot& slot);
 
+  // A quarantined slot of which only the content was at fault: back to free, or removed when the
+  // rank has been given another in its place.
+  void Reuse(Slot& slot);
+
   // The version is given up. The slot is freed when its writer cannot write any more: it says so
   // (`writer_done`), or its life has ended.
   void Abandon(Slot& slot, bool writer_done);
