@@ -20,13 +20,19 @@ class BitFlipTest : public testing::Test {
     ASSERT_TRUE(segment->Reserve(0, segment->bytes().size()).ok());
     SlotView view = FormatSlot(segment->bytes(), geometry);
     view.header().claim = {.generation = 1, .rank = rank};
-    view.header().seal = {.generation = 1, .timeline = 1, .step = step, .data_bytes = kDataBytes,
-                          .extras_bytes = 10, .manifest_bytes = 20};
+    view.header().seal = {.generation = 1,
+                          .timeline = 1,
+                          .step = step,
+                          .data_bytes = kDataBytes,
+                          .extras_bytes = 10,
+                          .manifest_bytes = 20};
     SetBodyCrc(view.header().claim);
     SetBodyCrc(view.header().seal);
     view.set_state(Generation{1}, SlotState::kSealed);
   }
-  static std::string Name(uint64_t slot) { return kPrefix + std::string("slot") + char('0' + slot); }
+  static std::string Name(uint64_t slot) {
+    return kPrefix + std::string("slot") + char('0' + slot);
+  }
 
   uint8_t ByteAt(const FlipResult& flip) {
     auto segment = *store_.Open(flip.segment, Access::kReadOnly);

@@ -86,8 +86,8 @@ class Conversation {
   }
 
   absl::Status TooLate(const std::string& what) {
-    return absl::DeadlineExceededError(fmt::format("{}: unreftd at {} {} ('{}')", place_.Name(),
-                                                   place_.socket(), what, verb_));
+    return absl::DeadlineExceededError(
+        fmt::format("{}: unreftd at {} {} ('{}')", place_.Name(), place_.socket(), what, verb_));
   }
 
   absl::Status CheckPeer() {

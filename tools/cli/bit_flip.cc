@@ -55,8 +55,8 @@ absl::StatusOr<FlipResult> Flip(Candidate& slot, const FlipRequest& request) {
   const auto [begin, length] = Extent(slot, request.region);
   const uint64_t offset = request.offset.value_or(length / 2);
   if (offset >= length) {
-    return absl::OutOfRangeError(fmt::format("{}: offset {} of a region of {} bytes",
-                                             slot.segment->name(), offset, length));
+    return absl::OutOfRangeError(
+        fmt::format("{}: offset {} of a region of {} bytes", slot.segment->name(), offset, length));
   }
   std::byte& byte = slot.segment->bytes()[begin + offset];
   FlipResult result{.segment = slot.segment->name(),
@@ -82,8 +82,8 @@ absl::StatusOr<FlipResult> FlipBit(SegmentStore& store, const FlipRequest& reque
     if (found && (!newest || newest->version() < found->version())) newest = std::move(found);
   }
   if (!newest) {
-    return absl::NotFoundError(fmt::format(
-        "no sealed slot to damage among the {} segments {}*", segments->size(), request.prefix));
+    return absl::NotFoundError(fmt::format("no sealed slot to damage among the {} segments {}*",
+                                           segments->size(), request.prefix));
   }
   return Flip(*newest, request);
 }

@@ -82,8 +82,9 @@ std::string Text(const Place& place, const Outcome& outcome, bool keep_memory) {
   const StopResult& stopped = outcome.stopped;
   std::string text = place.Name() + ": ";
   if (stopped.supervisor) text += fmt::format("supervisor (pid {}) stopped, ", *stopped.supervisor);
-  text += stopped.daemon ? fmt::format("unreftd (pid {}) stopped", *stopped.daemon)
-                         : stopped.supervisor ? "unreftd stopped with it" : "no unreftd was up";
+  text += stopped.daemon       ? fmt::format("unreftd (pid {}) stopped", *stopped.daemon)
+          : stopped.supervisor ? "unreftd stopped with it"
+                               : "no unreftd was up";
   if (stopped.killed) text += " by SIGKILL, it did not follow SIGTERM in time";
   const auto& segments = keep_memory ? outcome.kept : outcome.removed;
   return text + fmt::format("; {} ({}) {}\n", Count(segments.size(), "segment"),
@@ -103,8 +104,7 @@ void AddDown(CLI::App& app, Context& context) {
   auto keep_memory = std::make_shared<bool>(false);
   CLI::App* command = AddCommand(
       app, "down", "stop unreftd and remove its memory; also after a crash, when none is up");
-  command->add_flag("--keep-memory", *keep_memory,
-                    "leave memory and records for the next unreftd");
+  command->add_flag("--keep-memory", *keep_memory, "leave memory and records for the next unreftd");
   OnChosen(command, context, [&context, keep_memory] { return Down(context, *keep_memory); });
 }
 

@@ -115,8 +115,8 @@ void AddKillDaemon(CLI::App& inject, Context& context) {
 
 void AddFlipBit(CLI::App& inject, Context& context) {
   auto options = std::make_shared<FlipOptions>();
-  CLI::App* command =
-      AddCommand(inject, "flip-bit", "flip one bit of the newest sealed slot, in the memory itself");
+  CLI::App* command = AddCommand(inject, "flip-bit",
+                                 "flip one bit of the newest sealed slot, in the memory itself");
   command->add_option("--rank", options->rank, "only slots of this rank");
   command->add_option("--slot", options->slot, "only this slot");
   command->add_option("--region", options->region, "where: data, extras, manifest or header")

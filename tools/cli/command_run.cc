@@ -72,7 +72,8 @@ int Run(const Context& context, const RunOptions& options) {
   return absl::IsNotFound(code.status()) ? kExitCannotRun : failed;
 }
 
-constexpr char kFooter[] = R"text(Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1,
+constexpr char kFooter[] =
+    R"text(Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1,
 MASTER_PORT (a fresh one per attempt), UNREFT_ATTEMPT, UNREFT_SOCKET, UNREFT_JOB, and
 OMP_NUM_THREADS=1 unless it is set. When a rank exits with another code than 0 or is
 killed, the others are stopped and the next attempt starts.
@@ -95,8 +96,9 @@ void AddRun(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_option("--max-restarts", options->max_restarts, "attempts after the first")
       ->capture_default_str();
-  command->add_option("--grace-ms", options->grace_ms,
-                      "from SIGTERM to SIGKILL, for the ranks that did not fail")
+  command
+      ->add_option("--grace-ms", options->grace_ms,
+                   "from SIGTERM to SIGKILL, for the ranks that did not fail")
       ->capture_default_str();
   command->add_option("--first-attempt", options->first_attempt,
                       "number of the first attempt; by default one more than unreftd has seen");

@@ -83,8 +83,7 @@ int Absent(const Context& context, const absl::Status& why) {
 }
 
 int Status(const Context& context) {
-  auto status =
-      AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
+  auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
   if (absl::IsUnavailable(status.status())) return Absent(context, status.status());
   if (!status.ok()) return Fail(context, status.status());
   nlohmann::json document = std::move(*status);

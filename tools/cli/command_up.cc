@@ -64,18 +64,18 @@ std::string Limit(const nlohmann::json& facts, const char* key) {
 
 std::string Text(const Place& place, const nlohmann::json& document) {
   const nlohmann::json& memory = document["memory"];
-  std::string text = fmt::format("{}: unreftd is {} (pid {}", place.Name(),
-                                 document["already_up"].get<bool>() ? "already up" : "up",
-                                 Cell(document, "pid"));
+  std::string text =
+      fmt::format("{}: unreftd is {} (pid {}", place.Name(),
+                  document["already_up"].get<bool>() ? "already up" : "up", Cell(document, "pid"));
   text += document["supervisor_pid"].is_null()
               ? ")\n"
               : fmt::format(", supervised by {})\n", Cell(document, "supervisor_pid"));
   text += fmt::format("  socket  {}\n  log     {}\n", place.socket(), place.log());
-  text += fmt::format("  memory  {} held in {}; free: {} in /dev/shm, {} of RAM; may be locked: {}\n",
-                      BytesCell(memory, "segment_bytes"),
-                      Count(memory.value("segments", uint64_t{0}), "segment"),
-                      Limit(memory, "shm_free_bytes"), Limit(memory, "ram_available_bytes"),
-                      Limit(memory, "memlock_limit_bytes"));
+  text += fmt::format(
+      "  memory  {} held in {}; free: {} in /dev/shm, {} of RAM; may be locked: {}\n",
+      BytesCell(memory, "segment_bytes"), Count(memory.value("segments", uint64_t{0}), "segment"),
+      Limit(memory, "shm_free_bytes"), Limit(memory, "ram_available_bytes"),
+      Limit(memory, "memlock_limit_bytes"));
   return text + "Training processes find it by:\n" + Exports(place);
 }
 

@@ -17,8 +17,7 @@ Milliseconds Patience(const Context& context) {
 }
 
 int Verify(const Context& context) {
-  auto answer =
-      AskDaemon(context.place, "verify", nlohmann::json::object(), Patience(context));
+  auto answer = AskDaemon(context.place, "verify", nlohmann::json::object(), Patience(context));
   if (!answer.ok()) return Fail(context, answer.status());
   const nlohmann::json bad = answer->value("bad", nlohmann::json::array());
   std::string text =

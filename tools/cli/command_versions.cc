@@ -26,8 +26,7 @@ std::string Text(const nlohmann::json& document) {
 }
 
 int Versions(const Context& context) {
-  auto answer =
-      AskDaemon(context.place, "versions", nlohmann::json::object(), context.timeout());
+  auto answer = AskDaemon(context.place, "versions", nlohmann::json::object(), context.timeout());
   if (!answer.ok()) return Fail(context, answer.status());
   Print(context, *answer, Text(*answer));
   return kExitOk;

@@ -7,7 +7,8 @@ namespace unreft::cli {
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description) {
   CLI::App* command = app.add_subcommand(name, description);
   command->fallthrough();
-  command->footer("The options of `unreft --help` may stand here, too: --job, --run-dir, --json ...");
+  command->footer(
+      "The options of `unreft --help` may stand here, too: --job, --run-dir, --json ...");
   return command;
 }
 

@@ -19,7 +19,7 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitNoDaemon = 3;
 inline constexpr int kExitDeadline = 4;
-inline constexpr int kExitCorrupt = 5;     // verify found slots whose bytes are wrong
+inline constexpr int kExitCorrupt = 5;      // verify found slots whose bytes are wrong
 inline constexpr int kExitCannotRun = 127;  // run: the command itself could not be started
 
 struct Context {
@@ -35,8 +35,8 @@ struct Context {
 // The result on standard output: `document` when --json was given, otherwise `text`.
 void Print(const Context& context, const nlohmann::json& document, const std::string& text);
 
-// The error, on standard error or, with --json, as {"error", "code"} on standard output. Returns the
-// exit code of `status`.
+// The error, on standard error or, with --json, as {"error", "code"} on standard output. Returns
+// the exit code of `status`.
 int Fail(const Context& context, const absl::Status& status);
 
 // One line on standard error.

@@ -34,8 +34,8 @@ std::string LastLines(const std::string& path) {
 }
 
 std::vector<std::string> SupervisorArgv(const Place& place, const StartRequest& request) {
-  std::vector<std::string> argv = {SelfPath(), "supervise",   "--job",
-                                   place.job,  "--node",      std::to_string(place.node),
+  std::vector<std::string> argv = {SelfPath(),  "supervise",  "--job",
+                                   place.job,   "--node",     std::to_string(place.node),
                                    "--run-dir", place.run_dir};
   if (!request.daemon_path.empty()) {
     argv.insert(argv.end(), {"--daemon", request.daemon_path});
@@ -73,10 +73,9 @@ absl::StatusOr<nlohmann::json> WaitAnswer(const Place& place,
                       place.Name(), started->pid(), place.log(), LastLines(place.log())));
     }
     if (deadline.passed()) {
-      return absl::DeadlineExceededError(
-          fmt::format("{}: waited {} ms for unreftd to answer at {} (its log: {}): {}",
-                      place.Name(), timeout.count(), place.socket(), place.log(),
-                      std::string(status.status().message())));
+      return absl::DeadlineExceededError(fmt::format(
+          "{}: waited {} ms for unreftd to answer at {} (its log: {}): {}", place.Name(),
+          timeout.count(), place.socket(), place.log(), std::string(status.status().message())));
     }
     poll(nullptr, 0, static_cast<int>(kPollInterval.count()));
   }
@@ -107,7 +106,12 @@ absl::StatusOr<bool> StopIfAny(absl::StatusOr<std::optional<ProcessHandle>> hold
 std::vector<std::string> DaemonArgv(const Place& place, const StartRequest& request) {
   std::vector<std::string> argv = {
       request.daemon_path.empty() ? SiblingPath(kDaemonName) : request.daemon_path,
-      "--job", place.job, "--node", std::to_string(place.node), "--run-dir", place.run_dir};
+      "--job",
+      place.job,
+      "--node",
+      std::to_string(place.node),
+      "--run-dir",
+      place.run_dir};
   argv.insert(argv.end(), request.daemon_words.begin(), request.daemon_words.end());
   return argv;
 }

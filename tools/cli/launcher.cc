@@ -27,8 +27,7 @@ absl::StatusOr<uint16_t> FreePort() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
   auto* any = reinterpret_cast<sockaddr*>(&address);
-  if (!fd.valid() || bind(fd.get(), any, length) != 0 ||
-      getsockname(fd.get(), any, &length) != 0) {
+  if (!fd.valid() || bind(fd.get(), any, length) != 0 || getsockname(fd.get(), any, &length) != 0) {
     return absl::ErrnoToStatus(errno, "find a free port on 127.0.0.1");
   }
   return ntohs(address.sin_port);
@@ -82,7 +81,9 @@ void SayStart(const LaunchOptions& options, const Attempt& attempt, const RankGr
 nlohmann::json EndEvent(const Attempt& attempt, const AttemptEnd& end) {
   nlohmann::json event{{"event", "attempt-end"},
                        {"attempt", attempt.number},
-                       {"why", end.signal ? "stopped" : end.failure ? "failed" : "done"},
+                       {"why", end.signal    ? "stopped"
+                               : end.failure ? "failed"
+                                             : "done"},
                        {"rank", nullptr},
                        {"pid", nullptr},
                        {"signal", nullptr},
@@ -125,7 +126,8 @@ RankGroupOptions OfAttempt(const LaunchOptions& options, const Attempt& attempt)
                             {"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", std::to_string(attempt.port)},
                             {"UNREFT_ATTEMPT", std::to_string(attempt.number)}});
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) group.environment.emplace_back("OMP_NUM_THREADS", "1");
+  if (std::getenv("OMP_NUM_THREADS") == nullptr)
+    group.environment.emplace_back("OMP_NUM_THREADS", "1");
   return group;
 }
 

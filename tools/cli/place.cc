@@ -29,7 +29,7 @@ std::string DefaultRunDir(const Place& place) {
 absl::Status MakePrivate(const std::string& path) {
   if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();
   if (errno != EEXIST) return absl::ErrnoToStatus(errno, "make directory " + path);
-  struct stat found {};
+  struct stat found{};
   if (stat(path.c_str(), &found) != 0) return absl::ErrnoToStatus(errno, "look at " + path);
   if (!S_ISDIR(found.st_mode)) return absl::AlreadyExistsError(path + " is not a directory");
   if (found.st_uid != getuid() || (found.st_mode & 0022) != 0) {

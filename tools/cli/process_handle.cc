@@ -21,7 +21,7 @@ bool HasOpen(pid_t pid, const struct stat& file) {
   const std::filesystem::path fds = fmt::format("/proc/{}/fd", pid);
   for (auto it = std::filesystem::directory_iterator(fds, error);
        !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    struct stat open_file {};
+    struct stat open_file{};
     if (stat(it->path().c_str(), &open_file) != 0) continue;
     if (open_file.st_dev == file.st_dev && open_file.st_ino == file.st_ino) return true;
   }
@@ -57,7 +57,7 @@ bool ProcessHandle::WaitEnd(Milliseconds timeout) const {
 
 absl::StatusOr<std::optional<ProcessHandle>> FindLockHolder(const std::string& lock_path,
                                                             const std::string& program) {
-  struct stat lock {};
+  struct stat lock{};
   std::ifstream file(lock_path);
   pid_t pid = 0;
   if (stat(lock_path.c_str(), &lock) != 0 || !(file >> pid)) return std::nullopt;
@@ -78,8 +78,8 @@ absl::StatusOr<bool> StopProcess(const ProcessHandle& process, Milliseconds time
   status = process.Signal(SIGKILL);
   if (!status.ok() && !absl::IsNotFound(status)) return status;
   if (process.WaitEnd(kill_wait)) return true;
-  return absl::DeadlineExceededError(fmt::format(
-      "process {} has not ended {} ms after SIGKILL", process.pid(), kill_wait.count()));
+  return absl::DeadlineExceededError(fmt::format("process {} has not ended {} ms after SIGKILL",
+                                                 process.pid(), kill_wait.count()));
 }
 
 std::string ProcessName(pid_t pid) {

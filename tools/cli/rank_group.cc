@@ -141,7 +141,8 @@ void RankGroup::CollectEnds() {
     if (!member.running || !member.process.WaitEnd(Milliseconds(0))) continue;
     const RankEnd end = Reap(member);
     // Of several at once the killed one is the cause: its peers only report that it is gone.
-    const bool better = !failure || (WIFSIGNALED(end.wait_status) && !WIFSIGNALED(failure->wait_status));
+    const bool better =
+        !failure || (WIFSIGNALED(end.wait_status) && !WIFSIGNALED(failure->wait_status));
     if (end.failed() && better) failure = end;
   }
   if (!failure || kill_at_) return;  // while stopping, ends are our own doing

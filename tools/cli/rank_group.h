@@ -25,7 +25,7 @@ struct RankGroupOptions {
   uint32_t ranks = 1;
   // Of every rank; each adds its RANK and LOCAL_RANK.
   std::vector<std::pair<std::string, std::string>> environment;
-  Milliseconds grace{500};       // between SIGTERM and SIGKILL
+  Milliseconds grace{500};        // between SIGTERM and SIGKILL
   Milliseconds kill_wait{10000};  // for the end of a process after SIGKILL
   bool prefix_output = false;
 };
@@ -56,9 +56,9 @@ class RankGroup {
 
   std::vector<pid_t> pids() const;
 
-  // Waits until every rank has ended. The first failure, or a signal from `signal_fd`, makes it stop
-  // the others; a second signal does not wait for the grace time. DeadlineExceeded names a rank that
-  // outlives SIGKILL.
+  // Waits until every rank has ended. The first failure, or a signal from `signal_fd`, makes it
+  // stop the others; a second signal does not wait for the grace time. DeadlineExceeded names a
+  // rank that outlives SIGKILL.
   absl::StatusOr<AttemptEnd> Run(int signal_fd);
 
  private:
@@ -90,7 +90,7 @@ class RankGroup {
   std::vector<Member> members_;
   std::vector<Output> outputs_;
   AttemptEnd end_;
-  std::optional<Deadline> kill_at_;  // set while stopping
+  std::optional<Deadline> kill_at_;     // set while stopping
   std::optional<Deadline> give_up_at_;  // set once SIGKILL was sent
 };
 

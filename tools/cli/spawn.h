@@ -13,7 +13,7 @@
 namespace unreft::cli {
 
 struct SpawnRequest {
-  std::vector<std::string> argv;  // argv[0] is looked up in PATH
+  std::vector<std::string> argv;                                 // argv[0] is looked up in PATH
   std::vector<std::pair<std::string, std::string>> environment;  // over ours
   bool new_group = false;  // lead a process group, so that all its children can be signalled
   int death_signal = 0;    // sent to it when this process dies; 0 = none

@@ -87,9 +87,9 @@ absl::Status Supervise(const SupervisorOptions& options) {
     if (!end.has_value()) return life->End(options.stop_timeout);
     if (WIFEXITED(*end) && WEXITSTATUS(*end) == 0) return absl::OkStatus();
 
-    const std::string what = fmt::format("unreftd (pid {}) {} after {:.1f} s", life->pid(),
-                                         DescribeEnd(*end),
-                                         static_cast<double>(life->length().count()) / 1000);
+    const std::string what =
+        fmt::format("unreftd (pid {}) {} after {:.1f} s", life->pid(), DescribeEnd(*end),
+                    static_cast<double>(life->length().count()) / 1000);
     // A daemon that cannot start says so by its exit code; it would not start the next time either.
     const bool refused = first && WIFEXITED(*end) && life->length() < options.restart.stable;
     const std::optional<Milliseconds> delay =

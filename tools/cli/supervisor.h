@@ -1,5 +1,5 @@
-// Supervisor: keeps a daemon running. It starts it again, after a bounded and growing delay, when it
-// died; it ends with it when it ended orderly, or refused to start in the first place.
+// Supervisor: keeps a daemon running. It starts it again, after a bounded and growing delay, when
+// it died; it ends with it when it ended orderly, or refused to start in the first place.
 #pragma once
 
 #include <absl/status/status.h>
