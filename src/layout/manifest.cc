@@ -51,6 +51,7 @@ Manifest ToProto(const SlotManifest& manifest) {
   out.set_extras_bytes(manifest.extras_bytes);
   for (const TensorSpec& spec : manifest.tensors) ToProto(spec, *out.add_tensors());
   for (const CapturedPart& part : manifest.parts) ToProto(part, *out.add_parts());
+  for (uint32_t digest : manifest.replica_digests) out.add_replica_digests(digest);
   return out;
 }
 
@@ -87,6 +88,7 @@ SlotManifest FromProto(const Manifest& in) {
   for (const Part& part : in.parts()) {
     manifest.parts.push_back({part.tensor(), part.shard_begin(), part.bytes(), part.slab_offset()});
   }
+  manifest.replica_digests = {in.replica_digests().begin(), in.replica_digests().end()};
   return manifest;
 }
 
@@ -126,10 +128,16 @@ absl::Status CheckNumbers(const Manifest& in) {
       mode != static_cast<uint32_t>(CaptureMode::kFull)) {
     return Bad(in, "needs capture mode 1 or 2, found {}", mode);
   }
+  int replicated = 0;
   for (const Tensor& tensor : in.tensors()) {
+    replicated += tensor.replica_count() > 1;
     if (tensor.dtype() > std::numeric_limits<uint8_t>::max()) {
       return Bad(in, "tensor '{}': unknown dtype {}", tensor.name(), tensor.dtype());
     }
+  }
+  if (in.replica_digests_size() != 0 && in.replica_digests_size() != replicated) {
+    return Bad(in, "needs a digest of each of {} tensors with replicas or none, found {}",
+               replicated, in.replica_digests_size());
   }
   return absl::OkStatus();
 }
@@ -191,6 +199,7 @@ uint64_t ManifestBytesMax(SlotManifest manifest) {
   manifest.attempt = Attempt{kMost};
   manifest.layout_digest = kMost;
   manifest.extras_bytes = kMost;
+  manifest.replica_digests.assign(manifest.tensors.size(), 0);
   return EncodeManifest(manifest).size();
 }
 

@@ -36,6 +36,8 @@ struct SlotManifest {
   uint64_t extras_bytes = 0;
   std::vector<TensorSpec> tensors;  // that the rank held
   std::vector<CapturedPart> parts;  // that it captured, in the order of the slab
+  // Of each tensor with replicas, in the order of `tensors`; empty when they were not sampled.
+  std::vector<uint32_t> replica_digests;
 
   friend bool operator==(const SlotManifest&, const SlotManifest&) = default;
 };

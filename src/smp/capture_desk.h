@@ -35,9 +35,11 @@ class CaptureDesk {
   void OnAbandoned(Version version, const std::string& reason, Step capture_from);
   void OnReplicasDisagree(const std::string& what);
 
-  // Whether all ranks' slabs of a sealed version belong to layouts that fit together: parts of
-  // replicas make a whole only if they were cut alike (PROTOCOL rule 12).
+  // Whether all ranks' slabs of a sealed version fit together: parts of replicas make a whole only
+  // if they were cut alike (PROTOCOL rule 12) and the replicas are equal, as far as they were sampled.
   absl::Status CheckLayouts(Version version);
+
+  static ReplicaDigests DigestsOf(const layout::SlotManifest& manifest);
 
   // Takes back what was offered; `drained` runs once everything completely captured is sealed.
   void Close(absl::AnyInvocable<void()> drained);
@@ -66,7 +68,6 @@ class CaptureDesk {
   Slot* SlotOf(RankSession& session, SlotId id, Generation generation);
   void Refuse(RankSession& session, Slot& slot, Version version, const std::string& reason);
   void OnSealed(Slot& slot, const absl::Status& status);
-  ReplicaDigests DigestsOf(const Slot& slot) const;
   void TellAbandoned(RankSession& session, Version version, const std::string& reason);
   void TellEnd(RankSession& session, Version version);
 

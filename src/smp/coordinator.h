@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ struct JobDecision {
   Timeline timeline;    // opened
 };
 
-// Digest of each replicated tensor that a rank sampled, by tensor name and box.
-using ReplicaDigests = std::map<std::string, uint32_t>;
+// Digest of each replicated tensor that a rank captured a part of, by tensor name and box; none
+// where this snapshot was not sampled.
+using ReplicaDigests = std::map<std::string, std::optional<uint32_t>>;
 
 // Single-threaded on the node's executor. No call calls back inline.
 class Coordinator {
@@ -61,7 +63,6 @@ class Coordinator {
   // The ranks of this node that asked for a decision in this attempt and wait for it.
   virtual void AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) = 0;
   virtual void ReportClaimed(Version version, Rank rank) = 0;
-  // `digests` is empty when the snapshot was not checked.
   virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
   virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;
 };

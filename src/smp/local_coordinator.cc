@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "smp/replica_comparison.h"
+
 #include "base/format.h"
 
 namespace unreft::smp {
@@ -178,10 +180,14 @@ void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
   pending.world = world;
   pending.sealed[rank] = std::move(digests);
   if (pending.sealed.size() < world) return;
-  if (std::string what = FindDisagreement(pending); !what.empty()) {
-    Abandon(version, what);
-    node_.OnReplicasDisagree(what);
+  const ReplicaComparison replicas = CompareReplicas(pending.sealed);
+  if (!replicas.disagreement.empty()) {
+    Abandon(version, replicas.disagreement);
+    node_.OnReplicasDisagree(replicas.disagreement);
     return;
+  }
+  if (!replicas.complete && MustCompareReplicas()) {
+    return Abandon(version, "its replicas were not compared, as those of a timeline's first must be");
   }
   if (absl::Status status = node_.CheckLayouts(version); !status.ok()) {
     return Abandon(version, std::string(status.message()));
@@ -222,17 +228,10 @@ void LocalCoordinator::Forget(Version version) {
   pending_.erase(it);
 }
 
-std::string LocalCoordinator::FindDisagreement(const Pending& pending) const {
-  std::map<std::string_view, std::pair<Rank, uint32_t>> first;
-  for (const auto& [rank, digests] : pending.sealed) {
-    for (const auto& [shard, digest] : digests) {
-      const auto [it, is_new] = first.try_emplace(shard, rank, digest);
-      if (is_new || it->second.second == digest) continue;
-      return fmt::format("replicas of {} differ: rank {} has digest {:08x}, rank {} has {:08x}",
-                         shard, it->second.first, it->second.second, rank, digest);
-    }
-  }
-  return "";
+// Until a version of this timeline was committed nobody knows whether the replicas are equal.
+bool LocalCoordinator::MustCompareReplicas() const {
+  return options_.replica_check_every != 0 &&
+         record_.committed().timeline != record_.chain().newest();
 }
 
 }  // namespace unreft::smp

@@ -60,7 +60,7 @@ class LocalCoordinator : public Coordinator {
   void Commit(Version version);
   void Abandon(Version version, const std::string& reason);
   void Forget(Version version);
-  std::string FindDisagreement(const Pending& pending) const;
+  bool MustCompareReplicas() const;
 
   Executor& executor_;
   NodeRecord& record_;

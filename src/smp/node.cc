@@ -102,7 +102,8 @@ void Node::ReportSealedSlots() {
   for (Slot* slot : state_.slots->All()) {
     if (slot->phase != SlotPhase::kSealed || slot->version <= state_.record->committed()) continue;
     if (!state_.record->chain().IsLive(slot->version)) continue;
-    state_.coordinator->ReportSealed(slot->version, slot->owner, slot->world, {});
+    state_.coordinator->ReportSealed(slot->version, slot->owner, slot->world,
+                                     CaptureDesk::DigestsOf(*slot->manifest));
   }
 }
 

@@ -43,6 +43,7 @@ layout::SlotManifest DescribeSlot(const Slot& slot, const std::string& job) {
   const auto parts = slot.registration->plan.parts();
   manifest.tensors.assign(specs.begin(), specs.end());
   manifest.parts.assign(parts.begin(), parts.end());
+  manifest.replica_digests = slot.captured->replica_digests;
   return manifest;
 }
 
@@ -105,6 +106,16 @@ absl::Status SlotSealer::Complete(Slot& slot, const Captured& captured) {
     return absl::InvalidArgumentError(fmt::format("slot {}: {} bytes of extras, the region has {}",
                                                   slot.id, captured.extras_bytes,
                                                   slot.view->extras().size()));
+  }
+  if (!captured.replica_digests.empty()) {
+    const auto specs = slot.registration->table.specs();
+    const auto needed = static_cast<size_t>(std::count_if(
+        specs.begin(), specs.end(), [](const TensorSpec& spec) { return spec.replica_count > 1; }));
+    if (captured.replica_digests.size() != needed) {
+      return absl::InvalidArgumentError(
+          fmt::format("slot {}: {} replica digests, needed {} or none", slot.id,
+                      captured.replica_digests.size(), needed));
+    }
   }
   slot.captured = captured;
   Publish(slot, UINT64_MAX);

@@ -321,9 +321,6 @@ void Capture::ReportEndLocked(const Run& run) {
     status.last_captured = run.version.step;
     status.bytes_captured += plan.data_bytes() + run.extras_bytes;
   });
-  if (run.layout->replica_check_every() != 0 && run.version.timeline == timeline_) {
-    replicas_checked_ = true;
-  }
   ReportLocked(&Events::OnCaptured, Captured{.slot = run.slot,
                                              .generation = run.generation,
                                              .version = run.version,
@@ -413,6 +410,11 @@ void Capture::SetTimeline(Timeline timeline) {
   replicas_checked_ = false;
 }
 
+void Capture::NoteCommitted(const Version& version) {
+  std::lock_guard lock(mutex_);
+  if (version.timeline == timeline_) replicas_checked_ = true;
+}
+
 void Capture::CloseTimeline(std::string why) {
   std::lock_guard lock(mutex_);
   timeline_ = Timeline{};
@@ -430,6 +432,7 @@ void Capture::Install(std::shared_ptr<const CaptureLayout> layout,
   if (run_ && !slots->Continues(*run_->slots, run_->slot, run_->generation)) {
     CloseLocked(run_, fmt::format("slot {} was made anew", run_->slot));
   }
+  if (layout_ && layout_->plan().digest() != layout->plan().digest()) replicas_checked_ = false;
   layout_ = std::move(layout);
   slots_ = std::move(slots);
   suspended_.clear();

@@ -79,6 +79,9 @@ class Capture {
 
   // Snapshots from now on belong to it.
   void SetTimeline(Timeline timeline);
+  // All ranks have committed it, so their replicas were compared: until then each snapshot is
+  // sampled, since a rank may have skipped the one that another sampled.
+  void NoteCommitted(const Version& version);
   // From now on Snapshot fails because of `why`: no decision holds.
   void CloseTimeline(std::string why);
 
@@ -179,7 +182,7 @@ class Capture {
   Timeline timeline_;  // 0 while none is open
   std::string why_no_timeline_ = "no restore has been decided in this process";
   std::optional<Step> last_step_;  // claimed in timeline_
-  bool replicas_checked_ = false;  // in timeline_
+  bool replicas_checked_ = false;  // in timeline_, of layout_
   std::vector<Waiting> waiting_;
   uint64_t last_waiting_ = 0;
   // Reports to `events_` that no turn has delivered yet. A queue of our own, since the executor

@@ -324,6 +324,7 @@ void ClientActor::OnVersionState(VersionState state) {
       return;
     case VersionPhase::kCommitted:
       if (present) board_.Edit([&](ClientStatus& s) { s.last_committed = state.version.step; });
+      capture_.NoteCommitted(state.version);
       return fates_.Committed(state.version);
     case VersionPhase::kAbandoned:
       capture_.Abandon(state.version, state.reason);
