@@ -1,0 +1,148 @@
+"""What the tests of the command line share: `unreft` for a job of its own, and what it launched.
+
+All real processes; `Cli.close` leaves neither process nor segment behind.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN_DIR = pathlib.Path(os.environ.get("UNREFT_BIN_DIR") or ROOT / "build/release/bin")
+TRAINER = pathlib.Path(__file__).with_name("cli_trainer.py")
+COMMAND_TIMEOUT_S = 60
+
+NO_DAEMON = 3
+CORRUPT = 5
+
+
+def wait_until(what, ready, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not (result := ready()):
+        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+        time.sleep(0.01)
+    return result
+
+
+def is_alive(pid):
+    """Whether it runs: one that ended and that nobody waited for does not."""
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+class Cli:
+    """`unreft` for one job; remembers what it launched."""
+
+    def __init__(self):
+        self.job = f"cli{os.getpid()}-{secrets.token_hex(4)}"
+        # Short: the path of a socket has 107 bytes at most.
+        self.run_dir = pathlib.Path(tempfile.mkdtemp(prefix="unreft-"))
+        self.launched = []
+
+    def command(self, *words):
+        place = ["--job", self.job, "--run-dir", self.run_dir]
+        return [str(word) for word in [BIN_DIR / "unreft", *place, *words]]
+
+    def __call__(self, *words, code=0):
+        """Runs a command to its end; its standard output."""
+        done = subprocess.run(self.command(*words), stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=COMMAND_TIMEOUT_S)
+        assert done.returncode == code, done.stdout + done.stderr
+        self.stderr = done.stderr
+        return done.stdout
+
+    def json(self, *words, code=0):
+        return json.loads(self("--json", *words, code=code))
+
+    def launch(self, *words):
+        """`unreft run` in the background, its ranks' and its own lines in files."""
+        number = len(self.launched)
+        out, err = (self.run_dir / f"run{number}.{name}" for name in ("out", "err"))
+        with open(out, "wb") as out_file, open(err, "wb") as err_file:
+            process = subprocess.Popen(self.command("--json", "run", *words), stdout=out_file,
+                                       stderr=err_file, stdin=subprocess.DEVNULL,
+                                       start_new_session=True)
+        launched = Launched(process, out, err)
+        self.launched.append(launched)
+        return launched
+
+    def train(self, *words, ranks=2):
+        return self.launch("--ranks", ranks, *words, "--", sys.executable, TRAINER)
+
+    def daemon_pid(self):
+        return self.json("status")["pid"]
+
+    def status_or_nothing(self):
+        with contextlib.suppress(AssertionError):
+            return self.json("status")
+        return {}
+
+    def segments(self):
+        return sorted(pathlib.Path("/dev/shm").glob(f"unreft.{self.job}.*"))
+
+    def committed(self):
+        committed = self.json("status")["committed"]
+        return committed["step"] if committed else 0
+
+    def wait_committed(self, job, step):
+        def ready():
+            assert job.process.poll() is None, f"the job ended: {job.output()}"
+            return self.committed() >= step
+
+        wait_until(f"the commit of step {step}", ready)
+
+    def close(self):
+        for launched in self.launched:
+            launched.process.kill()
+            launched.process.wait()
+        with contextlib.suppress(AssertionError):
+            self("down")
+        for segment in self.segments():
+            segment.unlink()
+        shutil.rmtree(self.run_dir)
+
+
+class Launched:
+    def __init__(self, process, out, err):
+        self.process, self._out, self._err = process, out, err
+
+    def wait(self):
+        return self.process.wait(COMMAND_TIMEOUT_S)
+
+    def interrupt(self):
+        """As Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def lines(self):
+        """What the ranks printed, as far as it is JSON."""
+        return self._parse(self._out)
+
+    def events(self, name):
+        return [event for event in self._parse(self._err) if event.get("event") == name]
+
+    def pids(self):
+        started = wait_until("an attempt", lambda: self.events("attempt-start"))
+        return started[-1]["pids"]
+
+    def output(self):
+        return self._out.read_text() + self._err.read_text()
+
+    @staticmethod
+    def _parse(path):
+        records = []
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                records.append(json.loads(line))
+        return records

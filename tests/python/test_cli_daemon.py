@@ -1,0 +1,156 @@
+"""`unreft up` and `down`, and the daemon they are about, killed in every state."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+from cli_testing import BIN_DIR, NO_DAEMON, is_alive, wait_until
+
+
+class TestUpAndDown:
+    def test_up_is_idempotent(self, cli):
+        first = cli.json("up")
+        again = cli.json("up")
+        assert not first["already_up"] and again["already_up"]
+        assert first["pid"] == again["pid"] and is_alive(first["pid"])
+        assert pathlib.Path(first["socket"]).parent == cli.run_dir
+        assert first["environment"]["UNREFT_SOCKET"] == first["socket"]
+        assert first["environment"]["UNREFT_JOB"] == cli.job
+
+    def test_environment_is_for_a_shell(self, cli):
+        exports = cli("up", "--print-env")
+        script = f'{exports}\n[ "$UNREFT_JOB" = {cli.job} ] && [ -S "$UNREFT_SOCKET" ]'
+        assert subprocess.run(["sh", "-c", script], timeout=10).returncode == 0
+
+    def test_daemon_survives_a_kill_of_the_callers_group(self, cli):
+        command = subprocess.list2cmdline(cli.command("up"))
+        caller = subprocess.Popen(["sh", "-c", f"{command} && sleep 60"], start_new_session=True,
+                                  stdout=subprocess.DEVNULL)
+        wait_until("the daemon", lambda: "pid" in cli.status_or_nothing())
+        os.killpg(caller.pid, signal.SIGKILL)
+        caller.wait()
+        assert is_alive(cli.daemon_pid())
+
+    def test_daemon_that_cannot_start_says_why(self, cli):
+        for words in ([], ["--supervise"]):
+            begin = time.monotonic()
+            cli("up", *words, "--", "--no-such-option", code=1)
+            assert "no-such-option" in cli.stderr and str(cli.run_dir) in cli.stderr
+            assert time.monotonic() - begin < 10
+        assert not cli.segments()
+
+    def test_down_removes_everything(self, cli):
+        pid = cli.json("up")["pid"]
+        job = cli.train()
+        cli.wait_committed(job, 1)
+        job.interrupt()
+        held = len(cli.segments())
+        assert held > 2
+        down = cli.json("down")
+        assert down["daemon_pid"] == pid and not is_alive(pid)
+        assert down["segments_removed"] == held and down["bytes_removed"] > 2 * 3 << 20
+        assert not cli.segments()
+        assert not (cli.run_dir / "unreftd.sock").exists()
+        assert not (cli.run_dir / "records").exists()
+
+    def test_down_after_kill_9_removes_everything(self, cli):
+        cli("up")
+        job = cli.train()
+        cli.wait_committed(job, 1)
+        os.kill(cli.daemon_pid(), signal.SIGKILL)
+        job.process.kill()  # its ranks die with it
+        job.wait()
+        assert cli.segments()
+        down = cli.json("down")
+        assert down["daemon_pid"] is None and down["segments_removed"] > 2
+        assert not cli.segments()
+        assert cli.json("down")["segments_removed"] == 0
+
+    def test_down_under_running_ranks(self, cli):
+        cli("up", "--supervise")
+        job = cli.train()
+        cli.wait_committed(job, 1)
+        cli("down")
+        assert not cli.segments()
+        assert job.process.poll() is None
+
+    def test_down_can_keep_the_memory(self, cli):
+        cli("up")
+        job = cli.train()
+        cli.wait_committed(job, 3)
+        job.interrupt()
+        committed, kept = cli.committed(), cli.segments()
+        assert cli.json("down", "--keep-memory")["segments_kept"] == len(kept)
+        assert cli.segments() == kept
+        cli("up")
+        assert cli.committed() == committed
+
+    def test_down_spares_what_another_run_dir_serves(self, cli):
+        pid = cli.json("up")["pid"]
+        with tempfile.TemporaryDirectory(prefix="unreft-") as other:
+            cli("--run-dir", other, "down", code=1)
+        assert f"pid {pid}" in cli.stderr and "--run-dir" in cli.stderr
+        assert cli.segments()
+
+    def test_down_stops_a_daemon_that_does_not_listen(self, cli):
+        pid = cli.json("up")["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        assert cli.json("down", "--timeout-ms", 300)["killed"]
+        assert not is_alive(pid) and not cli.segments()
+
+    def test_stale_lock_file_hits_nobody(self, cli):
+        cli("up")
+        cli("down")
+        bystander = subprocess.Popen(["sleep", "60"])
+        (cli.run_dir / "unreftd.lock").write_text(f"{bystander.pid}\n")
+        assert cli.json("down")["daemon_pid"] is None
+        cli("inject", "kill-daemon", code=NO_DAEMON)
+        assert bystander.poll() is None
+        bystander.kill()
+        bystander.wait()
+
+
+class TestDaemon:
+    def test_second_daemon_is_refused(self, cli):
+        pid = cli.json("up")["pid"]
+        command = [BIN_DIR / "unreftd", "--job", cli.job, "--run-dir", cli.run_dir]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        assert second.returncode != 0
+        assert str(cli.run_dir) in second.stderr and str(pid) in second.stderr
+        assert cli.daemon_pid() == pid
+
+    def test_killed_daemon_adopts_its_memory(self, cli):
+        cli("up")
+        job = cli.train()
+        cli.wait_committed(job, 3)
+        job.interrupt()
+        before = cli.json("status")
+        assert cli.json("inject", "kill-daemon")["pid"] == before["pid"]
+        cli("status", code=NO_DAEMON)
+        cli("up")
+        after = cli.json("status")
+        assert after["committed"] == before["committed"]
+        assert after["incarnation"] == before["incarnation"]
+        assert after["session"] > before["session"]
+
+    def test_supervisor_starts_it_again(self, cli):
+        first = cli.json("up", "--supervise")
+        assert is_alive(first["supervisor_pid"])
+        cli("inject", "kill-daemon")
+        wait_until("another daemon",
+                   lambda: cli.status_or_nothing().get("pid", first["pid"])
+                   != first["pid"])
+        second = cli.daemon_pid()
+        down = cli.json("down")
+        assert down["supervisor_pid"] == first["supervisor_pid"]
+        for pid in (first["supervisor_pid"], second):
+            assert not is_alive(pid)
+        assert "killed by signal 9" in (cli.run_dir / "unreftd.log").read_text()
+
+    def test_orderly_stop_ends_the_supervisor(self, cli):
+        first = cli.json("up", "--supervise")
+        os.kill(first["pid"], signal.SIGTERM)
+        wait_until("the supervisor's end", lambda: not is_alive(first["supervisor_pid"]))
