@@ -96,11 +96,12 @@ void History::OnFreshStart(Timeline timeline) {
   committed_.reset();
 }
 
-void History::OnReboot(bool commit_on_disk) {
+void History::OnReboot(std::optional<Version> commit_on_disk) {
+  trace_.Add("rebooted; the disk knows of commit {}", Name(commit_on_disk));
   // Nothing that was sealed is left, so its names may come again if the disk has lost them.
   authors_.clear();
   parents_.clear();
-  if (!commit_on_disk) committed_.reset();
+  committed_ = commit_on_disk;
   damaged_.clear();
   if (committed_) damaged_[*committed_] = Duration{};
 }

@@ -36,8 +36,9 @@ class History {
   // A rank was told; its bytes come with OnBytesRestored.
   void OnToldRestored(Rank rank, Attempt attempt, Timeline timeline, Version version);
   void OnFreshStart(Timeline timeline);
-  // The host rebooted; whether its disk knows of a commit.
-  void OnReboot(bool commit_on_disk);
+  // The host rebooted; its disk knows of that commit, which may be an older one (records are
+  // written behind, and may fail).
+  void OnReboot(std::optional<Version> commit_on_disk);
   // A fault took part of what is sealed of that version.
   void OnDamaged(Version version, Duration now) { damaged_[version] = now; }
 

@@ -1,6 +1,27 @@
 #include "tests/sim/machine.h"
 
+#include "base/wire.h"
+
 namespace unreft::sim {
+namespace {
+
+// The record of a commit (docs/formats/records.md).
+struct CommitRecord {
+  uint16_t format = 0;
+  Version version;
+  uint64_t world = 0;
+  void Fields(auto& wire) { wire(format, version.timeline, version.step, world); }
+};
+
+std::optional<Version> CommitOn(const FakeDisk& disk) {
+  const auto record = disk.applied().find("commit");
+  if (record == disk.applied().end()) return std::nullopt;
+  const auto commit = DecodeWire<CommitRecord>(record->second, "commit");
+  if (!commit.ok() || commit->world == 0) return std::nullopt;
+  return commit->version;
+}
+
+}  // namespace
 
 Machine::Machine(uint64_t seed, bool verbose)
     : scheduler(seed),
@@ -20,7 +41,7 @@ void Machine::Reboot() {
   memory = std::make_unique<FakeHostMemory>(memory_bytes_);
   observer.Watch(*memory, prefix());
   boot_id = scheduler.random().NextId();
-  history.OnReboot(disk.applied().contains("commit"));
+  history.OnReboot(CommitOn(disk));
   if (bug == PlantedBug::kForgetsCommit) disk.Wipe();
 }
 
