@@ -1,0 +1,191 @@
+#include "smp/local_coordinator.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// The node's side, as a list of what was asked and slabs that the test sets.
+class FakeNode final : public Coordinator::Node {
+ public:
+  explicit FakeNode(Executor& executor) : executor_(executor) {}
+
+  void CloseTimeline(
+      absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override {
+    executor_.Post([this, done = std::move(done)]() mutable { done(slabs); });
+  }
+  void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
+    absl::Status status;
+    if (rotten == version) {
+      status = absl::DataLossError("rotten");
+      std::erase_if(slabs, [&](const auto& slab) { return slab.version == version; });
+    }
+    executor_.Post([done = std::move(done), status]() mutable { done(status); });
+  }
+  std::vector<recovery::SealedSlab> Inventory() override { return slabs; }
+  absl::Status CheckLayouts(Version) override { return layouts; }
+  void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
+  void OnCommitted(Version version) override { committed.push_back(version); }
+  void OnAbandoned(Version version, const std::string&, Step capture_from) override {
+    abandoned.push_back(version);
+    from = capture_from;
+  }
+  void OnReplicasDisagree(const std::string& what) override { disagreement = what; }
+
+  std::vector<recovery::SealedSlab> slabs;
+  std::optional<Version> rotten;
+  absl::Status layouts;
+  std::vector<JobDecision> decisions;
+  std::vector<Version> committed;
+  std::vector<Version> abandoned;
+  Step from;
+  std::string disagreement;
+
+ private:
+  Executor& executor_;
+};
+
+class LocalCoordinatorTest : public SmpFixture {
+ protected:
+  LocalCoordinatorTest() {
+    options_.restore_wait = std::chrono::seconds(5);
+    options_.version_deadline = std::chrono::seconds(2);
+  }
+  ~LocalCoordinatorTest() override {
+    InTurn([&] { coordinator_.reset(); });
+  }
+
+  void Ask(uint64_t attempt, uint64_t world, std::vector<Rank> ranks) {
+    InTurn([&] { coordinator_->AskDecision(Attempt{attempt}, world, std::move(ranks)); });
+    Settle();
+  }
+  JobDecision Decide(uint64_t attempt = 1, uint64_t world = 2) {
+    std::vector<Rank> ranks;
+    for (uint64_t rank = 0; rank < world; ++rank) ranks.push_back(Rank{rank});
+    Ask(attempt, world, ranks);
+    return node_.decisions.back();
+  }
+  void Seal(Version version, Rank rank, ReplicaDigests digests = {}) {
+    InTurn([&] { coordinator_->ReportSealed(version, rank, 2, digests); });
+    node_.slabs.push_back({version, rank, 2});
+  }
+  void Commit(Version version) {
+    Seal(version, Rank{0});
+    Seal(version, Rank{1});
+  }
+
+  FakeNode node_{*executor_};
+  std::unique_ptr<NodeRecord> record_ = NewRecord();
+  std::unique_ptr<LocalCoordinator> coordinator_ = std::make_unique<LocalCoordinator>(
+      *executor_, *record_, node_, log_, options_, nullptr);
+};
+
+Version In(Timeline timeline, uint64_t step) { return {timeline, Step{step}}; }
+
+TEST_F(LocalCoordinatorTest, NothingStoredOpensATimelineAndSaysTheSameAgain) {
+  const JobDecision first = Decide();
+  EXPECT_EQ(first.kind, DecisionKind::kFresh);
+  EXPECT_EQ(first.timeline, Timeline{1});
+  // Of the record, a fresh one: no capture began.
+  EXPECT_EQ(Decide(2).timeline, Timeline{1});
+  InTurn([&] { record_->SetCaptureBegan(); });
+  EXPECT_EQ(Decide(3).timeline, Timeline{2});
+}
+
+TEST_F(LocalCoordinatorTest, WaitsForAllRanksAndNamesTheMissing) {
+  Ask(1, 4, {Rank{1}, Rank{2}});
+  EXPECT_THAT(node_.decisions, IsEmpty());
+  Settle(std::chrono::seconds(6));
+  ASSERT_EQ(node_.decisions.size(), 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(node_.decisions[0].status));
+  EXPECT_THAT(std::string(node_.decisions[0].status.message()), HasSubstr("missing: rank 0, 3"));
+}
+
+TEST_F(LocalCoordinatorTest, CommitsWhatAllRanksSealedAndRestoresIt) {
+  const Timeline timeline = Decide().timeline;
+  Commit(In(timeline, 1));
+  Seal(In(timeline, 2), Rank{0});
+  EXPECT_THAT(node_.committed, ElementsAre(In(timeline, 1)));
+  EXPECT_EQ(record_->committed(), In(timeline, 1));
+  const JobDecision decision = Decide(2);
+  EXPECT_EQ(decision.kind, DecisionKind::kRestored);
+  EXPECT_EQ(decision.version, In(timeline, 1));
+  EXPECT_GT(decision.timeline, timeline);
+}
+
+TEST_F(LocalCoordinatorTest, StepsBackWhenTheNewestDoesNotVerify) {
+  const Timeline timeline = Decide().timeline;
+  Commit(In(timeline, 1));
+  Commit(In(timeline, 2));
+  node_.rotten = In(timeline, 2);
+  EXPECT_EQ(Decide(2).version, In(timeline, 1));
+}
+
+TEST_F(LocalCoordinatorTest, SaysUnrecoverableAndNeverFreshAfterACommit) {
+  const Timeline timeline = Decide().timeline;
+  Commit(In(timeline, 1));
+  node_.slabs.pop_back();
+  const JobDecision decision = Decide(2);
+  EXPECT_EQ(decision.kind, DecisionKind::kFailed);
+  EXPECT_TRUE(absl::IsDataLoss(decision.status));
+  EXPECT_THAT(std::string(decision.status.message()), HasSubstr("lacks rank 1"));
+}
+
+TEST_F(LocalCoordinatorTest, RefusesAnotherWorldAndNamesBoth) {
+  const Timeline timeline = Decide().timeline;
+  Commit(In(timeline, 1));
+  const JobDecision decision = Decide(2, 3);
+  EXPECT_TRUE(absl::IsFailedPrecondition(decision.status));
+  EXPECT_THAT(std::string(decision.status.message()), HasSubstr("saved by 2 ranks, attempt 2 has 3"));
+}
+
+TEST_F(LocalCoordinatorTest, AFailedRankAbandonsTheVersionForAll) {
+  const Timeline timeline = Decide().timeline;
+  Seal(In(timeline, 5), Rank{0});
+  InTurn([&] { coordinator_->ReportFailed(In(timeline, 5), Rank{1}, "skipped"); });
+  EXPECT_THAT(node_.abandoned, ElementsAre(In(timeline, 5)));
+  EXPECT_EQ(node_.from, Step{6});
+  Seal(In(timeline, 5), Rank{1});
+  EXPECT_THAT(node_.committed, IsEmpty()) << "what is given up stays so";
+}
+
+TEST_F(LocalCoordinatorTest, AVersionThatARankNeverSealsIsAbandonedAtItsDeadline) {
+  const Timeline timeline = Decide().timeline;
+  Seal(In(timeline, 5), Rank{0});
+  Settle(std::chrono::seconds(3));
+  EXPECT_THAT(node_.abandoned, ElementsAre(In(timeline, 5)));
+}
+
+TEST_F(LocalCoordinatorTest, ANewerCommitAbandonsTheOlderIncompleteOnes) {
+  const Timeline timeline = Decide().timeline;
+  Seal(In(timeline, 5), Rank{0});
+  Commit(In(timeline, 6));
+  EXPECT_THAT(node_.committed, ElementsAre(In(timeline, 6)));
+  EXPECT_THAT(node_.abandoned, ElementsAre(In(timeline, 5)));
+}
+
+TEST_F(LocalCoordinatorTest, ReplicasThatDifferAreNotCommitted) {
+  const Timeline timeline = Decide().timeline;
+  Seal(In(timeline, 1), Rank{0}, {{"w", 7}});
+  Seal(In(timeline, 1), Rank{1}, {{"w", 8}});
+  EXPECT_THAT(node_.committed, IsEmpty());
+  EXPECT_THAT(node_.abandoned, ElementsAre(In(timeline, 1)));
+  EXPECT_THAT(node_.disagreement, HasSubstr("w"));
+}
+
+TEST_F(LocalCoordinatorTest, VersionsOfAnEarlierTimelineAreOfNoUse) {
+  const Timeline old = Decide().timeline;
+  InTurn([&] { record_->SetCaptureBegan(); });
+  Decide(2);
+  Commit(In(old, 9));
+  EXPECT_THAT(node_.committed, IsEmpty());
+}
+
+}  // namespace
+}  // namespace unreft::smp

@@ -1,0 +1,117 @@
+#include "smp/node_record.h"
+
+#include <cstring>
+
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr Version kFirst{Timeline{1}, Step{7}};
+constexpr Version kSecond{Timeline{1}, Step{8}};
+
+class NodeRecordTest : public SmpFixture {
+ protected:
+  // Overwrites the byte `offset` of body 0 or 1.
+  void Spoil(int body, size_t offset) {
+    auto segment = *segments_.Open(kNodeSegment, Access::kReadWrite);
+    segment->bytes()[static_cast<size_t>(body) * sizeof(NodeBody) + offset] ^= std::byte{0xff};
+  }
+  void Reboot() {
+    ASSERT_TRUE(segments_.Remove(kNodeSegment).ok());
+    boot_id_ = random_.NextId();
+    records_.reset();
+    disk_.CrashHost();
+    records_ = *FakeRecordStore::Open(disk_, *executor_);
+  }
+};
+
+TEST_F(NodeRecordTest, ARestartedProcessKnowsEverythingAndIsANewSession) {
+  auto record = NewRecord();
+  const RandomId incarnation = record->incarnation();
+  InTurn([&] {
+    EXPECT_EQ(record->OpenTimeline(Version{}), Timeline{1});
+    record->SetCaptureBegan();
+    record->SetCommitted(kFirst, 4);
+  });
+  record.reset();
+  record = NewRecord();
+  EXPECT_EQ(record->incarnation(), incarnation);
+  EXPECT_EQ(record->session(), SessionNumber{2});
+  EXPECT_EQ(record->chain().newest(), Timeline{1});
+  EXPECT_TRUE(record->capture_began());
+  EXPECT_EQ(record->committed(), kFirst);
+  EXPECT_EQ(record->committed_world(), 4u);
+}
+
+TEST_F(NodeRecordTest, ATornWriteLosesAtMostTheLastOne) {
+  for (int body : {0, 1}) {
+    for (size_t offset : {size_t{0}, sizeof(NodeBody) / 2, sizeof(NodeBody) - 1}) {
+      auto record = NewRecord();
+      InTurn([&] {
+        record->SetCommitted(kFirst, 4);
+        record->SetCommitted(kSecond, 4);
+      });
+      record.reset();
+      Spoil(body, offset);
+      record = NewRecord();
+      const bool known = record->committed() == kFirst || record->committed() == kSecond;
+      EXPECT_TRUE(known) << "body " << body << " offset " << offset;
+    }
+  }
+}
+
+TEST_F(NodeRecordTest, WithoutAValidBodyItIsAnotherIncarnationThatKnowsTheRecords) {
+  auto record = NewRecord();
+  const RandomId incarnation = record->incarnation();
+  InTurn([&] { record->SetCommitted(kFirst, 4); });
+  Settle();
+  record.reset();
+  Spoil(0, 100);
+  Spoil(1, 100);
+  record = NewRecord();
+  EXPECT_NE(record->incarnation(), incarnation);
+  EXPECT_EQ(record->committed(), kFirst);
+  EXPECT_TRUE(record->capture_began()) << "unknown, so the safe answer";
+}
+
+TEST_F(NodeRecordTest, ARebootKeepsWhatTheDiskHas) {
+  auto record = NewRecord();
+  InTurn([&] {
+    record->OpenTimeline(Version{});
+    record->SetCommitted(kFirst, 4);
+  });
+  Settle();
+  record.reset();
+  Reboot();
+  record = NewRecord();
+  EXPECT_EQ(record->committed(), kFirst);
+  EXPECT_EQ(record->chain().newest(), Timeline{1});
+}
+
+TEST_F(NodeRecordTest, AFailingDiskIsCountedAndStopsNothing) {
+  auto record = NewRecord();
+  disk_.FailWrites(10, absl::ResourceExhaustedError("full"));
+  InTurn([&] {
+    record->OpenTimeline(Version{});
+    record->SetCommitted(kFirst, 4);
+  });
+  Settle();
+  EXPECT_EQ(record->failed_writes(), 2u);
+  EXPECT_EQ(record->committed(), kFirst);
+}
+
+TEST_F(NodeRecordTest, ADeclaredFreshStartForgetsTheCommit) {
+  auto record = NewRecord();
+  InTurn([&] {
+    record->OpenTimeline(Version{});
+    record->SetCommitted(kFirst, 4);
+    record->DeclareFreshStart();
+  });
+  EXPECT_EQ(record->committed_world(), 0u);
+  EXPECT_EQ(record->chain().newest(), Timeline{2});
+  EXPECT_FALSE(record->chain().IsLive(kFirst));
+}
+
+}  // namespace
+}  // namespace unreft::smp

@@ -1,0 +1,180 @@
+#include "smp/slot_store.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr SlotNeeds kNeeds{.data_bytes = 4000, .extras_bytes = 100, .manifest_bytes = 500};
+constexpr SlotNeeds kMore{.data_bytes = 9000, .extras_bytes = 100, .manifest_bytes = 500};
+constexpr Rank kRank{1};
+
+class SlotStoreTest : public SmpFixture {
+ protected:
+  SlotStoreTest() { MakeStore(); }
+  ~SlotStoreTest() override { store_.reset(); }
+
+  void MakeStore() {
+    store_ = std::make_unique<SlotStore>(
+        SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
+        incarnation_, [this](Slot&) { ++changes_; });
+  }
+  // As a daemon that was killed and came again.
+  absl::Status Restart() {
+    store_.reset();
+    MakeStore();
+    absl::Status status;
+    InTurn([&] { status = store_->Adopt(); });
+    return status;
+  }
+  absl::Status Provide(const SlotNeeds& needs) {
+    absl::Status status;
+    InTurn([&] { status = store_->Provide(kRank, needs); });
+    Settle();
+    return status;
+  }
+  Slot& Grant() {
+    Slot* slot = nullptr;
+    InTurn([&] { slot = store_->Grant(kRank, writer_, 2, Attempt{5}, Timeline{3}); });
+    UNREFT_CHECK(slot != nullptr);
+    return *slot;
+  }
+  size_t Count(SlotPhase phase) {
+    size_t count = 0;
+    for (Slot* slot : store_->All()) count += slot->phase == phase;
+    return count;
+  }
+  Slot& TheOne(SlotPhase phase) {
+    for (Slot* slot : store_->All()) {
+      if (slot->phase == phase) return *slot;
+    }
+    UNREFT_CHECK(false, "no slot is {}", SlotPhaseName(phase));
+  }
+
+  RandomId incarnation_ = random_.NextId();
+  ProcessLife writer_ = table_.Start();
+  int changes_ = 0;
+  std::unique_ptr<SlotStore> store_;
+};
+
+TEST_F(SlotStoreTest, ProvidesTheSlotsOfARankAndPopulatesThem) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank);
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank) << "they are there already";
+}
+
+TEST_F(SlotStoreTest, SaysWithNumbersThatSlotsDoNotFit) {
+  options_.memory_bytes_max = 20000;
+  const absl::Status status = Provide(kNeeds);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("20000 allowed by memory_bytes_max"));
+}
+
+TEST_F(SlotStoreTest, ReplacesSlotsThatAreTooSmall) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  ASSERT_TRUE(Provide(kMore).ok());
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
+  EXPECT_GE(Grant().view->data().size(), kMore.data_bytes);
+}
+
+TEST_F(SlotStoreTest, AFullMemoryIsToldAndLeavesNothingHalf) {
+  host_.set_bytes_max(8192);
+  EXPECT_TRUE(absl::IsResourceExhausted(Provide(kNeeds)));
+  host_.set_bytes_max(1 << 20);
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank);
+}
+
+TEST_F(SlotStoreTest, AdoptsFreeSlotsThatWereGrantedBefore) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Slot& slot = Grant();
+  const Generation generation = slot.generation;
+  InTurn([&] { store_->Free(slot); });
+  ASSERT_TRUE(Restart().ok());
+  Settle();
+  ASSERT_EQ(Count(SlotPhase::kFree), 1u) << "the others never said whose they are";
+  EXPECT_EQ(TheOne(SlotPhase::kFree).owner, kRank);
+  EXPECT_EQ(TheOne(SlotPhase::kFree).generation, generation);
+}
+
+TEST_F(SlotStoreTest, AdoptsACaptureWhileItsWriterLives) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Grant();
+  ASSERT_TRUE(Restart().ok());
+  Settle();
+  Slot& slot = TheOne(SlotPhase::kCapturing);
+  EXPECT_EQ(slot.writer, writer_);
+  EXPECT_EQ(slot.attempt, Attempt{5});
+  table_.End(writer_);
+  Settle();
+  EXPECT_EQ(Count(SlotPhase::kCapturing), 0u);
+  EXPECT_EQ(Count(SlotPhase::kFree), 1u);
+}
+
+TEST_F(SlotStoreTest, AnAbandonedSlotIsNotUsedBeforeItsWriterEnds) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Slot& slot = Grant();
+  slot.phase = SlotPhase::kCapturing;
+  InTurn([&] { store_->Abandon(slot, false); });
+  EXPECT_EQ(Count(SlotPhase::kDraining), 1u);
+  ASSERT_TRUE(Restart().ok());
+  Settle();
+  EXPECT_EQ(Count(SlotPhase::kDraining), 1u) << "nor by a restarted daemon";
+  table_.End(writer_);
+  Settle();
+  EXPECT_EQ(Count(SlotPhase::kDraining), 0u);
+}
+
+TEST_F(SlotStoreTest, QuarantinesWhatDoesNotVerify) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Slot& sealed_falsely = Grant();
+  sealed_falsely.view->set_state(sealed_falsely.generation, SlotState::kSealed);
+  Slot& corrupt = Grant();
+  host_.FlipBit(corrupt.segment_name, 100, 3);
+  ASSERT_TRUE(Restart().ok());
+  EXPECT_EQ(Count(SlotPhase::kQuarantined), 2u);
+}
+
+TEST_F(SlotStoreTest, QuarantinesTheMemoryOfAnotherIncarnation) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  incarnation_ = random_.NextId();
+  ASSERT_TRUE(Restart().ok());
+  EXPECT_EQ(Count(SlotPhase::kQuarantined), options_.slots_per_rank);
+}
+
+TEST_F(SlotStoreTest, RefusesAnUnknownFormatAndTouchesNothing) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  SlotGeometry& geometry = Grant().view->header().geometry;
+  geometry.format = geometry.min_reader = kSlotFormat + 1;
+  SetBodyCrc(geometry);
+  const auto names = host_.Names();
+  EXPECT_TRUE(absl::IsFailedPrecondition(Restart()));
+  EXPECT_EQ(host_.Names(), names);
+}
+
+TEST_F(SlotStoreTest, MendsTheGeometryOfASlotThatItGrants) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  for (Slot* slot : store_->All()) host_.FlipBit(slot->segment_name, 40, 1);
+  Slot& slot = Grant();
+  EXPECT_TRUE(SlotView::Check(slot.segment->bytes()).ok());
+}
+
+TEST_F(SlotStoreTest, AReplacedQuarantinedSlotIsGivenUp) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Slot& slot = Grant();
+  const SlotId id = slot.id;
+  InTurn([&] { store_->Quarantine(slot, "its content"); });
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank + 1);
+  InTurn([&] { store_->Reuse(*store_->Find(id)); });
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
+  EXPECT_EQ(store_->Find(id), nullptr);
+}
+
+}  // namespace
+}  // namespace unreft::smp
