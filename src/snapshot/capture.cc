@@ -73,7 +73,7 @@ absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std:
     run = BeginLocked(claimed, *slot, extras.size());
     run->stream = stream;
   }
-  const absl::Status status = Prepare(*run, extras);
+  absl::Status status = Prepare(*run, extras);
   EndPreparation(run, status);
   if (!status.ok()) return status;
   return SnapshotResult{.outcome = Outcome::kStarted};
@@ -290,12 +290,13 @@ void Capture::PublishLocked(Run& run, size_t bucket) {
 
 // --- The end of a snapshot ---
 
-void Capture::CloseLocked(RunPtr run, std::string why) {  // by value: ending resets run_
+void Capture::CloseLocked(const RunPtr& run, std::string why) {
   if (run != run_ || !run->closed.empty()) return;
   run->closed = std::move(why);
   EndIfDoneLocked(run);
 }
 
+// `run` may be run_ itself: it is not looked at once that is reset.
 void Capture::EndIfDoneLocked(const RunPtr& run) {
   if (run != run_ || run->under_way > 0) return;
   if (run->closed.empty() && run->next < run->jobs) return;

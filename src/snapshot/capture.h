@@ -155,7 +155,7 @@ class Capture {
   void Help(std::unique_lock<std::mutex>& lock);
   void FinishJob(Job& job, const absl::Status& status, bool by_executor);
   void PublishLocked(Run& run, size_t bucket);
-  void CloseLocked(RunPtr run, std::string why);
+  void CloseLocked(const RunPtr& run, std::string why);
   void EndIfDoneLocked(const RunPtr& run);
   void ReportEndLocked(const Run& run);
   void WakeLocked();

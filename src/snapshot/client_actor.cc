@@ -12,7 +12,9 @@ long long Milliseconds(Duration duration) {
 
 // A waiter's callback from one that only wants the status.
 Waiter<Unit>::Done ToUnit(ClientActor::Done done) {
-  return [done = std::move(done)](absl::StatusOr<Unit> answer) mutable { done(answer.status()); };
+  return [done = std::move(done)](const absl::StatusOr<Unit>& answer) mutable {
+    done(answer.status());
+  };
 }
 
 absl::StatusOr<Unit> FromStatus(absl::Status status) {
@@ -182,12 +184,12 @@ void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_byt
   if (!table.ok()) return Fail(std::move(done), table.status());
   capture_.FenceThen(lifetime_.Bind([this, tensors = std::move(tensors), table = *std::move(table),
                                      extras_bytes, done = std::move(done)]() mutable {
-    SendRegistration(std::move(tensors), std::move(table), extras_bytes, std::move(done));
+    SendRegistration(tensors, std::move(table), extras_bytes, std::move(done));
   }));
 }
 
-void ClientActor::SendRegistration(std::vector<BoundTensor> tensors, layout::TensorTable table,
-                                   uint64_t extras_bytes, Done done) {
+void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
+                                   layout::TensorTable table, uint64_t extras_bytes, Done done) {
   capture_.Suspend("the daemon has not answered the registration");
   table_ = std::move(table);
   data_.clear();

@@ -114,7 +114,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   void AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
   absl::StatusOr<Restored> Accept(Decision decision);
   void OpenTimeline(Timeline timeline);
-  void SendRegistration(std::vector<BoundTensor> tensors, layout::TensorTable table,
+  void SendRegistration(const std::vector<BoundTensor>& tensors, layout::TensorTable table,
                         uint64_t extras_bytes, Done done);
   absl::Status Install(const Registered& registered);
   absl::StatusOr<std::shared_ptr<const CaptureLayout>> MakeLayout(

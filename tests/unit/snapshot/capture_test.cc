@@ -351,27 +351,33 @@ TEST_F(CaptureTest, AnotherModeHoldsForTheNextSnapshot) {
   EXPECT_NE(captured[0].layout_digest, captured[1].layout_digest);
 }
 
-TEST_F(CaptureTest, ReplicaDigestsAreTakenWhenAsked) {
+TEST_F(CaptureTest, ReplicaDigestsAreTakenUntilACommitThenWhenAsked) {
   tensors_[0].spec.replica_count = 2;
   tensors_[1].spec.replica_count = 2;
   daemon_.replica_check_every = 10;
   Ready();
-  ExpectStarted(3);  // the first one of the timeline
+  ExpectStarted(3);
   AwaitCaptured(1);
   daemon_.Grant(1, 2);
-  ExpectStarted(4);
+  ExpectStarted(4);  // nobody says that all ranks sampled step 3
   AwaitCaptured(2);
-  tensors_[1].data[0] ^= std::byte{1};  // replicas drift apart
+  daemon_.Send(VersionState{{Timeline{7}, Step{4}}, VersionPhase::kCommitted});
+  EXPECT_TRUE(WaitCommitted(4).ok());
   daemon_.Grant(0, 3);
-  ExpectStarted(10);
+  ExpectStarted(5);
   AwaitCaptured(3);
+  tensors_[1].data[0] ^= std::byte{1};  // replicas drift apart
+  daemon_.Grant(1, 4);
+  ExpectStarted(10);
+  AwaitCaptured(4);
   const auto captured = daemon_.Got<Captured>();
   ASSERT_EQ(captured[0].replica_digests.size(), 2u);
   EXPECT_EQ(captured[0].replica_digests[0], Crc32c(std::span(memory_[0])));
-  EXPECT_TRUE(captured[1].replica_digests.empty());
-  ASSERT_EQ(captured[2].replica_digests.size(), 2u);
-  EXPECT_EQ(captured[2].replica_digests[0], captured[0].replica_digests[0]);
-  EXPECT_NE(captured[2].replica_digests[1], captured[0].replica_digests[1]);
+  EXPECT_EQ(captured[1].replica_digests, captured[0].replica_digests);
+  EXPECT_TRUE(captured[2].replica_digests.empty());
+  ASSERT_EQ(captured[3].replica_digests.size(), 2u);
+  EXPECT_EQ(captured[3].replica_digests[0], captured[0].replica_digests[0]);
+  EXPECT_NE(captured[3].replica_digests[1], captured[0].replica_digests[1]);
 }
 
 TEST_F(CaptureTest, ARankWithoutBytesOfItsOwnCapturesAnEmptySlab) {
