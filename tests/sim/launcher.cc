@@ -1,5 +1,7 @@
 #include "tests/sim/launcher.h"
 
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "base/session_frames.h"
@@ -12,7 +14,7 @@ using std::chrono::milliseconds;
 }  // namespace
 
 Launcher::Launcher(Machine& machine, Random random, TrainerOptions like)
-    : machine_(machine), random_(random), like_(std::move(like)) {}
+    : machine_(machine), random_(random), like_(std::move(like)), world_(like_.world) {}
 
 Launcher::~Launcher() {
   for (const auto& trainer : trainers_) trainer->Kill(Duration{});
@@ -24,7 +26,7 @@ void Launcher::StartAttempt() {
   if (stopped_) return;
   attempt_.value += 1;
   stopping_ = false;
-  present_world_ = next_world_ != 0 ? std::exchange(next_world_, 0) : like_.world;
+  present_world_ = next_world_ != 0 ? std::exchange(next_world_, 0) : world_;
   auto barrier = std::make_shared<StepBarrier>(machine_.scheduler, present_world_);
   for (uint64_t rank = 0; rank < present_world_; ++rank) {
     const Duration delay = Duration(random_.Below(Duration(milliseconds(5)).count()));
@@ -58,6 +60,12 @@ void Launcher::OnExit(Attempt attempt, Rank rank, const absl::Status& status) {
   }
   if (absl::IsDataLoss(status) && status.message().find("unrecoverable") != std::string::npos) {
     wants_fresh_start_ = true;
+  }
+  // The job may have begun anew while it had another number of ranks.
+  const std::string message(status.message());
+  constexpr std::string_view kAdvice = "restart with ";
+  if (const size_t at = message.find(kAdvice); at != std::string::npos) {
+    world_ = std::strtoull(message.c_str() + at + kAdvice.size(), nullptr, 10);
   }
   OnEnd(attempt);
 }
@@ -174,7 +182,7 @@ bool Launcher::Trains() const {
   for (const auto& trainer : trainers_) {
     training += trainer->attempt() == attempt_ && trainer->training();
   }
-  return training == like_.world && present_world_ == like_.world;
+  return training == world_ && present_world_ == world_;
 }
 
 }  // namespace unreft::sim

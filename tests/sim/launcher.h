@@ -62,6 +62,7 @@ class Launcher {
   const TrainerOptions like_;
   std::vector<std::unique_ptr<TrainerProcess>> trainers_;
   Attempt attempt_;
+  uint64_t world_;  // ranks of the job
   uint64_t next_world_ = 0;
   uint64_t present_world_ = 0;
   bool late_kills_ = true;

@@ -73,7 +73,8 @@ void TrainerProcess::Expect(const char* what, Duration timeout) {
 }
 
 void TrainerProcess::CheckDeadline() {
-  if (executor_->suspended() || expected_.empty() || machine_.scheduler.now() < expected_by_) return;
+  if (executor_->suspended() || expected_.empty()) return;
+  if (machine_.scheduler.now() < expected_by_) return;
   machine_.trace.Fail("rank {} of attempt {}: {} did not answer in time", options_.rank,
                       options_.attempt, expected_);
   expected_.clear();

@@ -80,9 +80,10 @@ int Run(const Flags& flags) {
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  fmt::print("SIM OK seeds={} events={} faults={} attempts={} restores={} commits={} seconds={:.1f}\n",
-             flags.seeds, total.events, total.faults, total.attempts, total.restores,
-             total.commits, took.count());
+  fmt::print(
+      "SIM OK seeds={} events={} faults={} attempts={} restores={} commits={} seconds={:.1f}\n",
+      flags.seeds, total.events, total.faults, total.attempts, total.restores, total.commits,
+      took.count());
   return 0;
 }
 
