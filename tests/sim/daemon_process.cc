@@ -39,7 +39,10 @@ void DaemonProcess::Start(smp::NodeOptions options) {
   node_->Start(machine_.boot_id, [this](absl::Status status) {
     started_ = status.ok();
     failure_ = std::move(status);
-    if (!failure_.ok()) machine_.trace.Fail("the daemon does not start: {}", failure_.ToString());
+    if (!failure_.ok()) machine_.trace.Add("the daemon does not start: {}", failure_.ToString());
+    if (!failure_.ok() && !absl::IsResourceExhausted(failure_)) {
+      machine_.trace.Fail("the daemon does not start, and no memory is short");
+    }
     if (!started_) return;
     committed_seen_ = node_->state().record->committed();
     newest_seen_ = node_->state().record->chain().newest();

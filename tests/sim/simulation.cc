@@ -92,6 +92,7 @@ class Simulation {
   void AfterEvent() {
     machine_.observer.AfterEvent();
     if (daemon_) daemon_->AfterEvent();
+    if (daemon_ && !daemon_->failure().ok()) KillDaemon();  // whoever minds it starts it again
     launcher_.AfterEvent();
     if (machine_.observer.bytes() > node_options_.memory_bytes_max) {
       machine_.trace.Fail("the slots take {} bytes, memory_bytes_max is {}",
