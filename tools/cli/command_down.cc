@@ -56,8 +56,7 @@ absl::StatusOr<Outcome> TakeDown(const Place& place, bool keep_memory, Milliseco
     std::error_code ignored;  // of a daemon that was killed; absent after an orderly stop
     std::filesystem::remove(place.socket(), ignored);
   }
-  const absl::Status status =
-      keep_memory ? KeepMemory(place, outcome) : RemoveMemory(place, outcome);
+  absl::Status status = keep_memory ? KeepMemory(place, outcome) : RemoveMemory(place, outcome);
   if (!status.ok()) return status;
   return outcome;
 }

@@ -12,10 +12,12 @@ namespace {
 Table RecordTable(const nlohmann::json& document, const char* key,
                   const std::vector<std::pair<const char*, const char*>>& columns) {
   std::vector<std::string> head;
+  head.reserve(columns.size());
   for (const auto& [title, field] : columns) head.emplace_back(title);
   Table table(std::move(head));
   for (const nlohmann::json& record : document.value(key, nlohmann::json::array())) {
     std::vector<std::string> row;
+    row.reserve(columns.size());
     for (const auto& [title, field] : columns) {
       row.push_back(std::string_view(field) == "bytes" ? BytesCell(record, field)
                                                        : Cell(record, field));

@@ -88,6 +88,7 @@ absl::StatusOr<OwnedFd> RankGroup::AddOutput(uint32_t rank, int target) {
 
 std::vector<pid_t> RankGroup::pids() const {
   std::vector<pid_t> pids;
+  pids.reserve(members_.size());
   for (const Member& member : members_) pids.push_back(member.process.pid());
   return pids;
 }

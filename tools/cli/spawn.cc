@@ -60,6 +60,7 @@ void Redirect(int fd, int target) {
 
   for (const auto& [name, value] : request.environment) setenv(name.c_str(), value.c_str(), 1);
   std::vector<char*> argv;
+  argv.reserve(request.argv.size() + 1);
   for (const std::string& word : request.argv) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());

@@ -115,7 +115,7 @@ def run_under_faults(run, plan, totals):
         run.wait_end()
         run.note_status()
     say(f"  done in {time.monotonic() - begin:.0f} s, {run.attempt + 1} attempts;"
-        f" {run.abandoned_versions} snapshots were caught by a fault before all ranks had them")
+        f" {run.abandoned_versions} snapshots were given up before all ranks had them")
     say(f"  snapshots skipped by a rank: {run.skipped_snapshots}"
         + (f", the last because: {run.last_skip}" if run.last_skip else ""))
 
@@ -137,9 +137,9 @@ def run_demo(args, directory):
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1, help="draws victims and moments")
-    parser.add_argument("--steps", type=int, default=72)
+    parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--faults", type=int, default=7, help="at least one of each kind: 4")
+    parser.add_argument("--faults", type=int, default=6, help="at least one of each kind: 4")
     parser.add_argument("--size", default="demo", help="of the model: demo or tiny")
     parser.add_argument("--timeout-s", type=float, default=600, help="limit of the whole demo")
     parser.add_argument("--keep", metavar="DIR", help="leave logs and results in DIR")
