@@ -100,6 +100,7 @@ void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored
   const std::string what = fmt::format("no decision what attempt {} restores", attempt_);
   restore_waiter_.Wait(options_.restore_timeout, Late(what, options_.restore_timeout),
                        std::move(done));
+  // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): AnyInvocable owns what it was given
   session_.Ask(RestoreRequest{.request = ++last_request_});
 }
 

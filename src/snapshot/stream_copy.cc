@@ -72,8 +72,8 @@ void StreamLines(Kind, std::byte* target, const std::byte* source, size_t bytes)
 #endif
 
 Kind TheKind() {
-  static const Kind kind = Detect();
-  return kind;
+  static const Kind kKind = Detect();
+  return kKind;
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ void VersionFates::Failed(Version version, const std::string& why) {
   Settle(version, absl::AbortedError(fmt::format("version {}: {}", version, why)));
 }
 
-void VersionFates::Settle(Version version, absl::Status status) {
+void VersionFates::Settle(Version version, const absl::Status& status) {
   Fate& fate = At(version);
   if (fate.known && (fate.status.ok() || !status.ok())) return;
   fate.known = true;

@@ -46,7 +46,7 @@ class VersionFates {
 
   Fate& At(Version version);
   Fate* Find(Version version);
-  void Settle(Version version, absl::Status status);
+  void Settle(Version version, const absl::Status& status);
   void Answer(std::list<Waiting>::iterator waiting, absl::Status status);
   void Expire(uint64_t id, Duration timeout);
 
