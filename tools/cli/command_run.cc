@@ -80,7 +80,8 @@ killed, the others are stopped and the next attempt starts.
 
 Exit code: 0 when all ranks of an attempt exited with 0; the failed rank's code, or 128
 plus its signal, when the restarts are used up; 130 after Ctrl-C; 127 when the command
-cannot be run. The daemon stays up: unreft down.
+cannot be run. The daemon stays up: unreft down. With --up its options come from the
+environment (UNREFT_SLOTS_PER_RANK=2 ...), or start it before: unreft up -- OPTIONS.
 
 Under another launcher: eval "$(unreft up --print-env)", then
   torchrun --nproc-per-node 4 --max-restarts 10 train.py

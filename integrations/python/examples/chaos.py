@@ -18,7 +18,7 @@ BOTH = "daemon and trainer"  # at the same time
 KINDS = (TRAINER, CAPTURE, DAEMON, BOTH)
 
 STEP_MS_MAX = 500  # "any moment": drawn from this after a step
-CAPTURE_MS_MAX = 15  # a snapshot starts with the end of the step and copies for some 10 ms
+CAPTURE_MS_MAX = 8  # the copy begins with the end of the step and takes some 10 ms
 BOTH_GAP_MS_MAX = 30
 
 # Steps between faults: enough to see that training goes on, and to have a snapshot again.

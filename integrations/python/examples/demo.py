@@ -140,7 +140,6 @@ def parse_args():
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--faults", type=int, default=6, help="at least one of each kind: 4")
-    parser.add_argument("--size", default="demo", help="of the model: demo or tiny")
     parser.add_argument("--timeout-s", type=float, default=600, help="limit of the whole demo")
     parser.add_argument("--keep", metavar="DIR", help="leave logs and results in DIR")
     return parser.parse_args()
@@ -162,7 +161,7 @@ def main():
         say(f"DEMO FAILED seed={args.seed}: {error} (logs: {directory})")
         return 1
     except KeyboardInterrupt:
-        say("DEMO FAILED interrupted")
+        say(f"DEMO FAILED interrupted (logs: {directory})")
         return 130
     if not args.keep:
         with contextlib.suppress(OSError):

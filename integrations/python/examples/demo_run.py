@@ -186,7 +186,7 @@ class Run:
         command = [self._tools.unreft, *self._place(), "--json", "run", "--prefix-output"]
         command += ["--ranks", self.ranks, "--max-restarts", self._args.faults if checkpoint else 0]
         command += ["--", sys.executable, self._tools.trainer, "--log", self.log.path]
-        command += ["--final", self._directory / "final", "--size", self._args.size]
+        command += ["--final", self._directory / "final"]
         command += ["--steps", self.steps, "--seed", self._args.seed]
         command += ["--checkpoint", "unreft"] if checkpoint else []
         output = self._directory / "output.txt"
