@@ -1,4 +1,5 @@
-/* Unreft's C ABI: what a trainer links (libunreft.so). The C++ API (unreft.h) is a thin layer over it.
+/* Unreft's C ABI: what a trainer links (libunreft.so). The C++ API (unreft.h) is a thin layer over
+ * it.
  *
  * Conventions:
  *  1. Functions return UNREFT_OK or an error code; unreft_error() then gives the calling thread's
@@ -6,8 +7,8 @@
  *  2. Nothing here aborts, exits, prints to the standard streams, or throws.
  *  3. Structs begin with `struct_bytes`, set by the caller to sizeof: older callers go on working.
  *     unreft_*_init() sets it and the defaults.
- *  4. Strings and arrays passed in are copied before the call returns. Memory behind tensors' `data`
- *     is the caller's: it stays in place from unreft_register to the end of the last fence.
+ *  4. Strings and arrays passed in are copied before the call returns. Memory behind tensors'
+ * `data` is the caller's: it stays in place from unreft_register to the end of the last fence.
  *  5. Pointers handed out belong to the client and live until the next call of the same kind.
  *  6. A client is used by one training thread at a time; unreft_error is per thread.
  *  7. In a forked child every call returns UNREFT_FORKED and touches nothing.
@@ -76,14 +77,14 @@ typedef struct unreft_client unreft_client;
 
 typedef struct unreft_open_options {
   size_t struct_bytes;
-  const char* socket;  /* NULL: $UNREFT_SOCKET */
-  const char* job;     /* NULL: $UNREFT_JOB, else "default" */
-  int64_t rank;        /* -1: $RANK, else 0 */
-  int64_t world;       /* -1: $WORLD_SIZE, else 1 */
-  int64_t attempt;     /* -1: $UNREFT_ATTEMPT, else $TORCHELASTIC_RESTART_COUNT, else 0 */
-  int64_t connect_timeout_ms;  /* for unreft_open; default 10000 */
-  int64_t restore_timeout_ms;  /* for each of the restore calls; default 300000 */
-  int64_t fence_timeout_ms;    /* a fence that waits longer gives the version up; default 60000 */
+  const char* socket;         /* NULL: $UNREFT_SOCKET */
+  const char* job;            /* NULL: $UNREFT_JOB, else "default" */
+  int64_t rank;               /* -1: $RANK, else 0 */
+  int64_t world;              /* -1: $WORLD_SIZE, else 1 */
+  int64_t attempt;            /* -1: $UNREFT_ATTEMPT, else $TORCHELASTIC_RESTART_COUNT, else 0 */
+  int64_t connect_timeout_ms; /* for unreft_open; default 10000 */
+  int64_t restore_timeout_ms; /* for each of the restore calls; default 300000 */
+  int64_t fence_timeout_ms;   /* a fence that waits longer gives the version up; default 60000 */
 } unreft_open_options;
 
 /* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense and
@@ -102,16 +103,17 @@ typedef struct unreft_tensor {
   int32_t device_index;
   uint32_t replica_index;
   uint32_t replica_count;
-  int32_t is_volatile; /* changes outside the optimizer step: copied before unreft_snapshot returns */
+  int32_t
+      is_volatile; /* changes outside the optimizer step: copied before unreft_snapshot returns */
 } unreft_tensor;
 
 /* What the store decided for this attempt; the same on every rank. */
 typedef struct unreft_decision {
   size_t struct_bytes;
-  int32_t restored;   /* 0: nothing was ever committed, start from scratch */
-  uint64_t step;      /* of the version that every rank restores */
-  uint64_t timeline;  /* of that version */
-  uint64_t new_timeline; /* opened by this decision */
+  int32_t restored;             /* 0: nothing was ever committed, start from scratch */
+  uint64_t step;                /* of the version that every rank restores */
+  uint64_t timeline;            /* of that version */
+  uint64_t new_timeline;        /* opened by this decision */
   const unreft_tensor* tensors; /* every logical tensor stored, with this rank's earlier box */
   size_t tensor_count;
   const void* extras; /* this rank's earlier extras, verified; NULL when it had none */
@@ -127,7 +129,7 @@ typedef struct unreft_status {
   size_t struct_bytes;
   int32_t connected;
   uint64_t timeline;
-  uint64_t last_captured_step;  /* UINT64_MAX: none yet, here and below */
+  uint64_t last_captured_step; /* UINT64_MAX: none yet, here and below */
   uint64_t last_sealed_step;
   uint64_t last_committed_step; /* by every rank */
   uint64_t snapshots_started;

@@ -64,7 +64,8 @@ class Connector {
   using OnConnect = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<Channel>>)>;
   virtual ~Connector() = default;
   // Tries once; `done` runs once, or never if the connector is destroyed first. Unavailable when
-  // nobody listens there. The executor is the one given at construction; at most one call at a time.
+  // nobody listens there. The executor is the one given at construction; at most one call at a
+  // time.
   virtual void Connect(OnConnect done) = 0;
 };
 

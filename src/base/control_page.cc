@@ -24,14 +24,15 @@ absl::StatusOr<ControlPage*> CheckControlPage(std::span<std::byte> bytes, Rank r
   }
   auto* page = reinterpret_cast<ControlPage*>(bytes.data());
   if (page->magic != kControlMagic || page->rank != rank.value) {
-    return absl::DataLossError(fmt::format(
-        "control page: needed magic {:016x} and rank {}, found {:016x} and {}", kControlMagic,
-        rank, page->magic, page->rank));
+    return absl::DataLossError(
+        fmt::format("control page: needed magic {:016x} and rank {}, found {:016x} and {}",
+                    kControlMagic, rank, page->magic, page->rank));
   }
   if (page->min_reader > kControlFormat) {
-    return absl::FailedPreconditionError(fmt::format(
-        "control page of rank {}: written in format {} for readers of {} and up, this reader knows {}",
-        rank, page->format, page->min_reader, kControlFormat));
+    return absl::FailedPreconditionError(
+        fmt::format("control page of rank {}: written in format {} for readers of {} and up, this "
+                    "reader knows {}",
+                    rank, page->format, page->min_reader, kControlFormat));
   }
   return page;
 }

@@ -37,7 +37,8 @@ class Executor {
   // Thread-safe.
   virtual Time Now() const = 0;
 
-  // Whether the caller runs in a turn of this executor: the assertion of every single-threaded class.
+  // Whether the caller runs in a turn of this executor: the assertion of every single-threaded
+  // class.
   virtual bool InTurn() const = 0;
 };
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <type_traits>
 
-// Where absl's string_view is a type of its own (it depends on how absl was built), Status::message()
-// prints like any string.
+// Where absl's string_view is a type of its own (it depends on how absl was built),
+// Status::message() prints like any string.
 template <typename T>
   requires(std::is_same_v<T, absl::string_view> && !std::is_same_v<T, std::string_view>)
 struct fmt::formatter<T> : fmt::formatter<std::string_view> {

@@ -19,14 +19,14 @@ struct Id {
   friend constexpr auto operator<=>(const Id&, const Id&) = default;
 };
 
-using Step = Id<struct StepTag>;              // optimizer steps finished when the state was captured
-using Timeline = Id<struct TimelineTag>;      // 0 = none yet
-using Attempt = Id<struct AttemptTag>;        // one start of all ranks of a job
+using Step = Id<struct StepTag>;          // optimizer steps finished when the state was captured
+using Timeline = Id<struct TimelineTag>;  // 0 = none yet
+using Attempt = Id<struct AttemptTag>;    // one start of all ranks of a job
 using Generation = Id<struct GenerationTag>;  // of a slot; 0 = never granted
 using SlotId = Id<struct SlotIdTag>;          // of a slot segment within its node
 using Rank = Id<struct RankTag>;
-using NodeSlot = Id<struct NodeSlotTag>;        // stable identity of a node, 0..N-1
-using SessionNumber = Id<struct SessionTag>;    // of a daemon process, fences the one before it
+using NodeSlot = Id<struct NodeSlotTag>;      // stable identity of a node, 0..N-1
+using SessionNumber = Id<struct SessionTag>;  // of a daemon process, fences the one before it
 
 // Ordered by timeline, then step (PROTOCOL rule 1).
 struct Version {

@@ -41,8 +41,8 @@ struct NodeBody {
   uint64_t session = 0;  // number of the daemon process that wrote this
   uint64_t committed_timeline = 0;
   uint64_t committed_step = 0;
-  uint64_t committed_world = 0;     // ranks of the committed version; 0 = nothing was ever committed
-  uint64_t capture_began = 0;       // 1 once a capture began in the newest timeline
+  uint64_t committed_world = 0;  // ranks of the committed version; 0 = nothing was ever committed
+  uint64_t capture_began = 0;    // 1 once a capture began in the newest timeline
   DecisionEntry decision[kDecisionsKept] = {};
   uint32_t reserved = 0;
   uint32_t crc = 0;  // CRC32C of all bytes before it

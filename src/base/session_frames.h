@@ -16,8 +16,8 @@
 //     │ ◀─────────────────────  VersionState │  sealed, committed, abandoned
 //
 // After either side's crash or a lost connection the client says Hello and Register again, then
-// repeats the doorbells of snapshots until a VersionState (or GaveUp) ends them. Every message carries what it is about
-// (slot, generation, version), so one that comes late is ignored.
+// repeats the doorbells of snapshots until a VersionState (or GaveUp) ends them. Every message
+// carries what it is about (slot, generation, version), so one that comes late is ignored.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -311,9 +311,8 @@ Frame ToFrame(Message message) {
 template <typename Message>
 absl::StatusOr<Message> FromFrame(const Frame& frame) {
   if (frame.type != static_cast<uint16_t>(Message::kType)) {
-    return absl::InvalidArgumentError(
-        fmt::format("local session: needed a frame {}, found type {}",
-                    FrameTypeName(Message::kType), frame.type));
+    return absl::InvalidArgumentError(fmt::format("local session: needed a frame {}, found type {}",
+                                                  FrameTypeName(Message::kType), frame.type));
   }
   return DecodeWire<Message>(frame.payload, FrameTypeName(Message::kType));
 }

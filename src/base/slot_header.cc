@@ -28,10 +28,14 @@ bool RegionFits(uint64_t offset, uint64_t length, uint64_t total) {
 
 std::string_view SlotStateName(SlotState state) {
   switch (state) {
-    case SlotState::kEmpty: return "empty";
-    case SlotState::kCapturing: return "capturing";
-    case SlotState::kSealed: return "sealed";
-    case SlotState::kAbandoned: return "abandoned";
+    case SlotState::kEmpty:
+      return "empty";
+    case SlotState::kCapturing:
+      return "capturing";
+    case SlotState::kSealed:
+      return "sealed";
+    case SlotState::kAbandoned:
+      return "abandoned";
   }
   return "unknown";
 }
@@ -88,15 +92,16 @@ absl::StatusOr<SlotView> SlotView::Check(std::span<std::byte> bytes) {
   SlotView view(bytes);
   const SlotGeometry& geometry = view.geometry();
   if (geometry.magic != kSlotMagic) {
-    return absl::DataLossError(
-        fmt::format("slot header: needed magic {:016x}, found {:016x}", kSlotMagic, geometry.magic));
+    return absl::DataLossError(fmt::format("slot header: needed magic {:016x}, found {:016x}",
+                                           kSlotMagic, geometry.magic));
   }
   // Before the format, which a turned bit may name wrong: the geometry's CRC stays where it is.
-  if (!BodyCrcIsRight(geometry)) return absl::DataLossError("slot header: geometry has a wrong CRC");
+  if (!BodyCrcIsRight(geometry))
+    return absl::DataLossError("slot header: geometry has a wrong CRC");
   if (geometry.min_reader > kSlotFormat) {
-    return absl::FailedPreconditionError(
-        fmt::format("slot header: written in format {} for readers of {} and up, this reader knows {}",
-                    geometry.format, geometry.min_reader, kSlotFormat));
+    return absl::FailedPreconditionError(fmt::format(
+        "slot header: written in format {} for readers of {} and up, this reader knows {}",
+        geometry.format, geometry.min_reader, kSlotFormat));
   }
   if (!std::has_single_bit(geometry.block_bytes) ||
       geometry.data_capacity % geometry.block_bytes != 0) {
@@ -112,9 +117,9 @@ absl::StatusOr<SlotView> SlotView::Check(std::span<std::byte> bytes) {
       RegionFits(geometry.data_offset, geometry.data_capacity, bytes.size()) &&
       geometry.crc_capacity / sizeof(uint32_t) >= blocks;
   if (!fits) {
-    return absl::DataLossError(
-        fmt::format("slot {}: its regions need {} bytes, the segment has {}", geometry.slot_id,
-                    SlotSegmentBytes(geometry), bytes.size()));
+    return absl::DataLossError(fmt::format("slot {}: its regions need {} bytes, the segment has {}",
+                                           geometry.slot_id, SlotSegmentBytes(geometry),
+                                           bytes.size()));
   }
   return view;
 }
@@ -139,7 +144,8 @@ absl::StatusOr<SlotSeal> SlotView::CheckedSeal() const {
   }
   if (seal.data_bytes > g.data_capacity || seal.extras_bytes > g.extras_capacity ||
       seal.manifest_bytes > g.manifest_capacity) {
-    return absl::DataLossError(fmt::format("slot {}: its seal claims more bytes than it has", g.slot_id));
+    return absl::DataLossError(
+        fmt::format("slot {}: its seal claims more bytes than it has", g.slot_id));
   }
   return seal;
 }

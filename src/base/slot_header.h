@@ -38,10 +38,10 @@ inline constexpr uint64_t kSegmentPage = 4096;
 
 // Of a slot's state word. Persistent.
 enum class SlotState : uint8_t {
-  kEmpty = 1,       // holds nothing; may be granted
-  kCapturing = 2,   // the claim is valid; the trainer's life in it may be writing
-  kSealed = 3,      // the seal is valid; nobody writes
-  kAbandoned = 4,   // the claim is valid, the version is given up; the life may still be writing
+  kEmpty = 1,      // holds nothing; may be granted
+  kCapturing = 2,  // the claim is valid; the trainer's life in it may be writing
+  kSealed = 3,     // the seal is valid; nobody writes
+  kAbandoned = 4,  // the claim is valid, the version is given up; the life may still be writing
 };
 
 std::string_view SlotStateName(SlotState state);
@@ -166,9 +166,15 @@ class SlotView {
   absl::StatusOr<SlotClaim> CheckedClaim() const;
   absl::StatusOr<SlotSeal> CheckedSeal() const;
 
-  std::span<std::byte> manifest() { return Region(geometry().manifest_offset, geometry().manifest_capacity); }
-  std::span<std::byte> crc_table() { return Region(geometry().crc_offset, geometry().crc_capacity); }
-  std::span<std::byte> extras() { return Region(geometry().extras_offset, geometry().extras_capacity); }
+  std::span<std::byte> manifest() {
+    return Region(geometry().manifest_offset, geometry().manifest_capacity);
+  }
+  std::span<std::byte> crc_table() {
+    return Region(geometry().crc_offset, geometry().crc_capacity);
+  }
+  std::span<std::byte> extras() {
+    return Region(geometry().extras_offset, geometry().extras_capacity);
+  }
   std::span<std::byte> data() { return Region(geometry().data_offset, geometry().data_capacity); }
 
   // Block `index` of a slab of `data_bytes`: always a whole block.

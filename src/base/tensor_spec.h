@@ -1,4 +1,5 @@
-// TensorSpec: what a rank says of one tensor that it holds. Plain data; src/layout reasons about it.
+// TensorSpec: what a rank says of one tensor that it holds. Plain data; src/layout reasons about
+// it.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ struct FileIdentity {
 FileIdentity IdentityOf(const struct stat& info) { return {info.st_dev, info.st_ino}; }
 
 absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address) {
-  struct stat info {};
+  struct stat info{};
   if (lstat(path.c_str(), &info) != 0) {
     return errno == ENOENT ? absl::OkStatus() : absl::ErrnoToStatus(errno, "look at " + path);
   }
@@ -94,7 +94,7 @@ class UnixListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
     const auto on_accept = std::exchange(on_accept_, nullptr);
     const auto on_refused = std::exchange(on_refused_, nullptr);
     const UniqueFd closed(socket_.release());  // which cancels what waits for it
-    struct stat info {};
+    struct stat info{};
     if (lstat(path_.c_str(), &info) == 0 && IdentityOf(info) == file_) unlink(path_.c_str());
   }
 
@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Create(AsioExecutor&
                                                                    OnRefused on_refused) {
   auto socket = ListenAt(path);
   if (!socket.ok()) return socket.status();
-  struct stat info {};
+  struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, "look at " + path);
   auto acceptor = std::make_shared<Acceptor>(executor, std::move(*socket), path, IdentityOf(info),
                                              options, std::move(on_refused));

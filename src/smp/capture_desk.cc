@@ -174,7 +174,8 @@ absl::Status CaptureDesk::CheckLayouts(Version version) {
 void CaptureDesk::LogBudget() {
   uint64_t slots = state_.slots->All().size();
   state_.seams.log.Info(
-      "memory budget: {} slots of {} ranks take {} bytes of shared memory ({} per rank for versions "
+      "memory budget: {} slots of {} ranks take {} bytes of shared memory ({} per rank for "
+      "versions "
       "of up to {} bytes)",
       slots, state_.sessions.size(), state_.slots->bytes(), state_.options.slots_per_rank,
       state_.sessions.begin()->second->registration->plan.data_bytes());
@@ -385,8 +386,7 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
     ++session->captured;
     session->Send(VersionState{slot.version, VersionPhase::kSealed, ""});
   }
-  state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world,
-                                   DigestsOf(*slot.manifest));
+  state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world, DigestsOf(*slot.manifest));
   RunRules();
 }
 

@@ -36,7 +36,8 @@ class CaptureDesk {
   void OnReplicasDisagree(const std::string& what);
 
   // Whether all ranks' slabs of a sealed version fit together: parts of replicas make a whole only
-  // if they were cut alike (PROTOCOL rule 12) and the replicas are equal, as far as they were sampled.
+  // if they were cut alike (PROTOCOL rule 12) and the replicas are equal, as far as they were
+  // sampled.
   absl::Status CheckLayouts(Version version);
 
   static ReplicaDigests DigestsOf(const layout::SlotManifest& manifest);

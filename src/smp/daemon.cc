@@ -51,7 +51,8 @@ class Daemon {
   Daemon(const DaemonOptions& options, Log& log) : options_(options), log_(log) {}
 
   absl::Status Run() {
-    if (absl::Status status = faults_.Arm(options_.common.fault_points); !status.ok()) return status;
+    if (absl::Status status = faults_.Arm(options_.common.fault_points); !status.ok())
+      return status;
     if (absl::Status status = Open(); !status.ok()) return status;
     signals_.async_wait([this](boost::system::error_code error, int number) {
       if (error) return;
@@ -80,7 +81,8 @@ class Daemon {
     if (!store.ok()) return store.status();
     records_ = *std::move(store);
     absl::StatusOr<std::unique_ptr<UnixListener>> listener = UnixListener::Create(
-        executor_, SocketPath(options_.common.run_dir), UnixChannelOptions{}, [this](PeerIdentity peer) {
+        executor_, SocketPath(options_.common.run_dir), UnixChannelOptions{},
+        [this](PeerIdentity peer) {
           log_.Warn("a connection of uid {} (pid {}) is refused", peer.uid, peer.pid);
         });
     if (!listener.ok()) return listener.status();
@@ -89,9 +91,9 @@ class Daemon {
   }
 
   void Start(RandomId boot_id) {
-    node_.emplace(NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_,
-                            &faults_},
-                  options_.node);
+    node_.emplace(
+        NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_, &faults_},
+        options_.node);
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
       node_->Accept(std::move(channel), peer);
     });

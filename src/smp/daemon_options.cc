@@ -16,7 +16,8 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.block_bytes, "block_bytes", "unit of checksum, a power of two",
             Range<uint32_t>{4096, 1u << 30});
   AddOption(app, node.populate_chunk_bytes, "populate_chunk_bytes",
-            "pages of a new slot are reserved so many at a time", Range<uint64_t>{4096, UINT64_MAX});
+            "pages of a new slot are reserved so many at a time",
+            Range<uint64_t>{4096, UINT64_MAX});
   AddOption(app, node.extras_bytes_min, "extras_bytes_min",
             "the least room for a rank's extras in a slot");
   AddOption(app, node.memory_bytes_max, "memory_bytes_max",

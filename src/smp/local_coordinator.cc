@@ -85,8 +85,8 @@ void LocalCoordinator::Choose(absl::Status last_failure) {
     if (slab.version != newest || slab.world == round_->world) continue;
     JobDecision decision;
     decision.status = absl::FailedPreconditionError(
-        fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks", newest,
-                    slab.world, round_->attempt, round_->world, slab.world));
+        fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks",
+                    newest, slab.world, round_->attempt, round_->world, slab.world));
     return EndRound(std::move(decision));
   }
   TryVersion(newest);
@@ -187,7 +187,8 @@ void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
     return;
   }
   if (!replicas.complete && MustCompareReplicas()) {
-    return Abandon(version, "its replicas were not compared, as those of a timeline's first must be");
+    return Abandon(version,
+                   "its replicas were not compared, as those of a timeline's first must be");
   }
   if (absl::Status status = node_.CheckLayouts(version); !status.ok()) {
     return Abandon(version, std::string(status.message()));

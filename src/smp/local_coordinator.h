@@ -73,7 +73,8 @@ class LocalCoordinator : public Coordinator {
   std::map<Version, Pending> pending_;
   std::set<Version> abandoned_;  // of the newest timeline, after the newest committed; bounded
   Step newest_step_;             // that any rank has named in the newest timeline
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers that we are gone
+  std::shared_ptr<bool> alive_ =
+      std::make_shared<bool>(true);  // tells late answers that we are gone
 };
 
 }  // namespace unreft::smp

@@ -23,8 +23,7 @@ std::string MetricsText(const NodeState& state) {
   count("unreft_decisions_failed_total", "Recovery decisions that restored nothing.",
         c.decisions_failed);
   count("unreft_sessions_refused_total", "Sessions refused.", c.sessions_refused);
-  count("unreft_slots_quarantined_total", "Slots that did not verify.",
-        state.slots->quarantined());
+  count("unreft_slots_quarantined_total", "Slots that did not verify.", state.slots->quarantined());
   count("unreft_record_writes_failed_total", "Records that could not be written.",
         state.record->failed_writes());
   gauge("unreft_slot_bytes", "Shared memory held by slots.", state.slots->bytes());

@@ -47,9 +47,9 @@ absl::Status Node::AdoptMemory() {
       SlotStore::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
       state_.options, state_.record->boot_id(), state_.record->incarnation(),
       [this](Slot&) { capture_->RunRules(); });
-  state_.coordinator = std::make_unique<LocalCoordinator>(
-      seams.executor, *state_.record, static_cast<Coordinator::Node&>(*this), seams.log,
-      state_.options, seams.faults);
+  state_.coordinator = std::make_unique<LocalCoordinator>(seams.executor, *state_.record,
+                                                          static_cast<Coordinator::Node&>(*this),
+                                                          seams.log, state_.options, seams.faults);
   capture_ = std::make_unique<CaptureDesk>(state_);
   restore_ = std::make_unique<RestoreDesk>(state_);
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
@@ -92,9 +92,8 @@ void Node::RemoveControlsOfTheDead() {
 
 // A life that has no session may never get one: an earlier attempt's, that lives on.
 void Node::RemoveControlAtEnd(ProcessLife life, std::string name) {
-  control_watches_.push_back(state_.seams.processes.Watch(life, [this, name = std::move(name)] {
-    (void)state_.seams.segments.Remove(name);
-  }));
+  control_watches_.push_back(state_.seams.processes.Watch(
+      life, [this, name = std::move(name)] { (void)state_.seams.segments.Remove(name); }));
 }
 
 // A version that was sealed but not committed when the earlier process died may be whole by now.
@@ -139,9 +138,12 @@ void Node::OnFrame(ConnectionIt connection, const Frame& frame) {
     return;
   }
   switch (static_cast<FrameType>(frame.type)) {
-    case FrameType::kHello: return OnHello(connection, frame);
-    case FrameType::kAdminRequest: return OnAdminRequest(connection, frame);
-    default: break;
+    case FrameType::kHello:
+      return OnHello(connection, frame);
+    case FrameType::kAdminRequest:
+      return OnAdminRequest(connection, frame);
+    default:
+      break;
   }
   Refuse(connection,
          absl::InvalidArgumentError(
@@ -186,8 +188,8 @@ void Node::OnHello(ConnectionIt connection, const Frame& frame) {
 
 absl::Status Node::Admit(const Hello& hello, PeerIdentity peer) {
   if (hello.job != state_.options.job) {
-    return absl::PermissionDeniedError(fmt::format("this daemon serves job '{}', not '{}'",
-                                                   state_.options.job, hello.job));
+    return absl::PermissionDeniedError(
+        fmt::format("this daemon serves job '{}', not '{}'", state_.options.job, hello.job));
   }
   if (hello.rank.value >= hello.world || hello.world > state_.options.ranks_max) {
     return absl::InvalidArgumentError(fmt::format("rank {} of {}; at most {} ranks are served",
@@ -200,9 +202,8 @@ absl::Status Node::Admit(const Hello& hello, PeerIdentity peer) {
   }
   absl::StatusOr<ProcessLife> life = state_.seams.processes.Identify(peer.pid);
   if (!life.ok() || *life != hello.life) {
-    return absl::PermissionDeniedError(fmt::format("pid {} says it is pid {} started at {}",
-                                                   peer.pid, hello.life.pid,
-                                                   hello.life.start_time));
+    return absl::PermissionDeniedError(fmt::format(
+        "pid {} says it is pid {} started at {}", peer.pid, hello.life.pid, hello.life.start_time));
   }
   for (const auto& [rank, other] : state_.sessions) {
     if (absl::Status status = AdmitBeside(*other, hello); !status.ok()) return status;
@@ -298,9 +299,8 @@ absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
     case FrameType::kGaveUp:
       return take.operator()<GaveUp>([&](auto m) { capture.OnGaveUp(session, m); });
     default:
-      return absl::InvalidArgumentError(fmt::format("a trainer does not send {} ({})",
-                                                    FrameTypeName(FrameType{frame.type}),
-                                                    frame.type));
+      return absl::InvalidArgumentError(fmt::format(
+          "a trainer does not send {} ({})", FrameTypeName(FrameType{frame.type}), frame.type));
   }
 }
 
@@ -322,8 +322,7 @@ void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
 
 // --- the node's side of the coordinator ---
 
-void Node::CloseTimeline(
-    absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) {
+void Node::CloseTimeline(absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) {
   state_.timeline_closed = true;
   capture_->Close([this, done = std::move(done)]() mutable { done(restore_->Inventory()); });
 }

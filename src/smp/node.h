@@ -72,8 +72,7 @@ class Node : private Coordinator::Node {
   void EndSession(Rank rank, ProcessLife life);
 
   // Coordinator::Node.
-  void CloseTimeline(
-      absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override;
+  void CloseTimeline(absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
   std::vector<recovery::SealedSlab> Inventory() override;
   absl::Status CheckLayouts(Version version) override;

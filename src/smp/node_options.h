@@ -1,5 +1,5 @@
-// NodeOptions: every limit of a daemon's core, each with its reason. The daemon's main fills it from
-// flags, environment and file (smp/daemon_options.h).
+// NodeOptions: every limit of a daemon's core, each with its reason. The daemon's main fills it
+// from flags, environment and file (smp/daemon_options.h).
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,8 @@ struct NodeOptions {
   Duration version_deadline = std::chrono::seconds(60);
   // Sealed slots are read again this often; 0 = never.
   Duration scrub_interval = std::chrono::seconds(60);
-  // Replicas are compared at the first snapshot of a timeline and at every so many steps; 0 = never.
+  // Replicas are compared at the first snapshot of a timeline and at every so many steps; 0 =
+  // never.
   uint64_t replica_check_every = 100;
   // Blocks whose CRC one task of the work pool computes.
   uint32_t checksum_task_blocks = 16;

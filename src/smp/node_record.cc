@@ -74,8 +74,8 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
       body_ = *body;
       std::vector<recovery::TimelineOrigin> origins;
       for (const DecisionEntry& entry : std::span(body_.decision).first(body_.decisions)) {
-        origins.push_back({Timeline{entry.timeline},
-                           {Timeline{entry.parent_timeline}, Step{entry.parent_step}}});
+        origins.push_back(
+            {Timeline{entry.timeline}, {Timeline{entry.parent_timeline}, Step{entry.parent_step}}});
       }
       chain_ = recovery::TimelineChain(std::move(origins));
       body_.session += 1;

@@ -75,7 +75,8 @@ class NodeRecord {
   bool commit_write_running_ = false;
   bool commit_write_wanted_ = false;
   uint64_t failed_writes_ = 0;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late writes that we are gone
+  std::shared_ptr<bool> alive_ =
+      std::make_shared<bool>(true);  // tells late writes that we are gone
 };
 
 }  // namespace unreft::smp

@@ -1,4 +1,5 @@
-// NodeState: what the desks of a node share. Owned and wired by Node; single-threaded on its executor.
+// NodeState: what the desks of a node share. Owned and wired by Node; single-threaded on its
+// executor.
 #pragma once
 
 #include <map>

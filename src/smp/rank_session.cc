@@ -9,8 +9,7 @@ namespace unreft::smp {
 absl::Status RankSession::OpenControl(const std::string& prefix) {
   if (control_ != nullptr) return absl::OkStatus();
   // Named by the life, so that a zombie never shares words with its successor.
-  control_name_ =
-      fmt::format("{}control.{}.{}.{}", prefix, rank(), life().pid, life().start_time);
+  control_name_ = fmt::format("{}control.{}.{}.{}", prefix, rank(), life().pid, life().start_time);
   absl::StatusOr<std::unique_ptr<Segment>> segment =
       segments_.Open(control_name_, Access::kReadWrite);
   if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size

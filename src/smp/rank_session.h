@@ -1,5 +1,5 @@
-// RankSession: one life of a rank's trainer, as the daemon sees it. It outlives lost connections and
-// ends with the life.
+// RankSession: one life of a rank's trainer, as the daemon sees it. It outlives lost connections
+// and ends with the life.
 //
 // It has the rank's control page and what the trainer declared, and speaks by the channel while
 // there is one.

@@ -10,8 +10,9 @@
 namespace unreft::smp {
 
 struct ReplicaComparison {
-  bool complete = true;      // every replica was sampled
-  std::string disagreement;  // names a shard, two ranks and their digests; empty when none was found
+  bool complete = true;  // every replica was sampled
+  std::string
+      disagreement;  // names a shard, two ranks and their digests; empty when none was found
 };
 
 ReplicaComparison CompareReplicas(const std::map<Rank, ReplicaDigests>& digests);

@@ -84,7 +84,9 @@ struct Slot {
 
   uint64_t populated_bytes = 0;
 
-  uint64_t bytes() const { return view ? SlotSegmentBytes(view->geometry()) : segment->bytes().size(); }
+  uint64_t bytes() const {
+    return view ? SlotSegmentBytes(view->geometry()) : segment->bytes().size();
+  }
   bool InUseByPool() const { return checksum_running || sealing; }
 };
 

@@ -89,8 +89,8 @@ SlotSealer::SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint
       on_done_(std::move(on_done)) {}
 
 void SlotSealer::Publish(Slot& slot, uint64_t blocks) {
-  const uint64_t total = BlockCount(slot.registration->plan.data_bytes(),
-                                    slot.view->geometry().block_bytes);
+  const uint64_t total =
+      BlockCount(slot.registration->plan.data_bytes(), slot.view->geometry().block_bytes);
   slot.blocks_ready = std::max(slot.blocks_ready, std::min(blocks, total));
   Advance(slot);
 }
@@ -125,8 +125,8 @@ absl::Status SlotSealer::Complete(Slot& slot, const Captured& captured) {
 void SlotSealer::Advance(Slot& slot) {
   if (slot.InUseByPool() || slot.phase != SlotPhase::kCapturing || slot.abandoned) return;
   if (slot.blocks_done < slot.blocks_ready) return StartChecksums(slot);
-  const uint64_t total = BlockCount(slot.registration->plan.data_bytes(),
-                                    slot.view->geometry().block_bytes);
+  const uint64_t total =
+      BlockCount(slot.registration->plan.data_bytes(), slot.view->geometry().block_bytes);
   if (slot.captured && slot.blocks_done == total) StartSeal(slot);
 }
 
@@ -134,15 +134,16 @@ void SlotSealer::StartChecksums(Slot& slot) {
   const uint64_t begin = slot.blocks_done;
   const uint64_t end = std::min(slot.blocks_ready, begin + task_blocks_);
   slot.checksum_running = true;
-  pool_.Submit(
-      [segment = slot.segment, view = *slot.view, begin, end] { ComputeBlockCrcs(view, begin, end); },
-      executor_, [this, alive = std::weak_ptr(alive_), slot = &slot, end] {
-        if (alive.expired()) return;
-        slot->checksum_running = false;
-        slot->blocks_done = end;
-        if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
-        Advance(*slot);
-      });
+  pool_.Submit([segment = slot.segment, view = *slot.view, begin,
+                end] { ComputeBlockCrcs(view, begin, end); },
+               executor_,
+               [this, alive = std::weak_ptr(alive_), slot = &slot, end] {
+                 if (alive.expired()) return;
+                 slot->checksum_running = false;
+                 slot->blocks_done = end;
+                 if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
+                 Advance(*slot);
+               });
 }
 
 void SlotSealer::StartSeal(Slot& slot) {
@@ -153,16 +154,16 @@ void SlotSealer::StartSeal(Slot& slot) {
   auto work = std::make_shared<Work>();  // passes from the pool's thread to the executor's
   work->manifest = DescribeSlot(slot, job_);
   slot.sealing = true;
-  pool_.Submit(
-      [segment = slot.segment, view = *slot.view, generation = slot.generation, work] {
-        work->seal = WriteManifest(view, work->manifest, generation);
-      },
-      executor_, [this, alive = std::weak_ptr(alive_), slot = &slot, work] {
-        if (alive.expired()) return;
-        slot->sealing = false;
-        if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
-        Finish(*slot, std::move(work->manifest), work->seal.status(), work->seal.value_or(SlotSeal{}));
-      });
+  pool_.Submit([segment = slot.segment, view = *slot.view, generation = slot.generation,
+                work] { work->seal = WriteManifest(view, work->manifest, generation); },
+               executor_,
+               [this, alive = std::weak_ptr(alive_), slot = &slot, work] {
+                 if (alive.expired()) return;
+                 slot->sealing = false;
+                 if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
+                 Finish(*slot, std::move(work->manifest), work->seal.status(),
+                        work->seal.value_or(SlotSeal{}));
+               });
 }
 
 void SlotSealer::Finish(Slot& slot, layout::SlotManifest manifest, absl::Status status,

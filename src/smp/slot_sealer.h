@@ -1,8 +1,8 @@
 // SlotSealer: from published bytes to a sealed slot.
 //
-// Computes each block's CRC once, as soon as the trainer has published it, and when the last byte is
-// there writes manifest, seal and state word, in this order, so that a death at any point leaves the
-// slot capturing. The CRC table, the manifest and the seal are written here and nowhere else.
+// Computes each block's CRC once, as soon as the trainer has published it, and when the last byte
+// is there writes manifest, seal and state word, in this order, so that a death at any point leaves
+// the slot capturing. The CRC table, the manifest and the seal are written here and nowhere else.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -32,7 +32,8 @@ class SlotSealer {
   // The first `blocks` blocks are in place.
   void Publish(Slot& slot, uint64_t blocks);
 
-  // All bytes are in place. InvalidArgument when the numbers do not fit the slot or its registration.
+  // All bytes are in place. InvalidArgument when the numbers do not fit the slot or its
+  // registration.
   absl::Status Complete(Slot& slot, const Captured& captured);
 
  private:
@@ -50,8 +51,8 @@ class SlotSealer {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };
 
-// Reads everything that a sealed slot holds again: every block, extras, manifest, CRC table. DataLoss
-// naming the slot, the block and both CRCs. Thread-safe on a sealed slot: reads only.
+// Reads everything that a sealed slot holds again: every block, extras, manifest, CRC table.
+// DataLoss naming the slot, the block and both CRCs. Thread-safe on a sealed slot: reads only.
 absl::Status VerifySlot(SlotView view);
 
 // The manifest of a sealed slot, checked against its CRC and its seal.

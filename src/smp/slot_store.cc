@@ -58,7 +58,8 @@ absl::Status SlotStore::AdoptSegment(const SegmentInfo& info) {
     return seams_.segments.Remove(info.name);
   }
   auto slot = std::make_unique<Slot>();
-  // The name holds the id, so that even a slot with a corrupt header keeps its id from being reused.
+  // The name holds the id, so that even a slot with a corrupt header keeps its id from being
+  // reused.
   slot->id = SlotId{std::strtoull(info.name.c_str() + prefix_.size() + 4, nullptr, 10)};
   slot->segment_name = info.name;
   slot->segment = *std::move(segment);
@@ -71,8 +72,7 @@ absl::Status SlotStore::AdoptSegment(const SegmentInfo& info) {
   slots_[adopted.id] = std::move(slot);
   if (!view.ok()) {
     Quarantine(adopted, std::string(view.status().message()));
-  } else if (view->geometry().boot_id != boot_id_ ||
-             view->geometry().incarnation != incarnation_) {
+  } else if (view->geometry().boot_id != boot_id_ || view->geometry().incarnation != incarnation_) {
     Quarantine(adopted, fmt::format("slot {}: of another incarnation of this node", adopted.id));
   } else {
     adopted.view = *view;
@@ -102,15 +102,16 @@ void SlotStore::AdoptContent(Slot& slot) {
   slot.attempt = Attempt{claim->attempt};
   slot.version.timeline = Timeline{claim->timeline};
   switch (word.state) {
-    case SlotState::kSealed: return AdoptSealed(slot);
+    case SlotState::kSealed:
+      return AdoptSealed(slot);
     case SlotState::kCapturing:
     case SlotState::kAbandoned:
-      slot.phase = word.state == SlotState::kCapturing ? SlotPhase::kCapturing
-                                                       : SlotPhase::kDraining;
+      slot.phase =
+          word.state == SlotState::kCapturing ? SlotPhase::kCapturing : SlotPhase::kDraining;
       return WatchWriter(slot);
     default:
-      return Quarantine(slot, fmt::format("slot {}: unknown state {}", slot.id,
-                                          static_cast<int>(word.state)));
+      return Quarantine(
+          slot, fmt::format("slot {}: unknown state {}", slot.id, static_cast<int>(word.state)));
   }
 }
 
@@ -157,7 +158,8 @@ absl::StatusOr<MemoryBudget> SlotStore::Budget(Rank rank, const SlotNeeds& needs
   for (const auto& [id, slot] : slots_) unpopulated += slot->bytes() - slot->populated_bytes;
   const auto allow = [&](uint64_t free_bytes, const char* limit) {
     const uint64_t spare = free_bytes - std::min(free_bytes, unpopulated);
-    const uint64_t allowed = spare > UINT64_MAX - budget.existing ? UINT64_MAX : budget.existing + spare;
+    const uint64_t allowed =
+        spare > UINT64_MAX - budget.existing ? UINT64_MAX : budget.existing + spare;
     if (!budget.limit.empty() && allowed >= budget.allowed) return;
     budget.allowed = allowed;
     budget.limit = limit;
@@ -237,14 +239,15 @@ void SlotStore::PopulateNext() {
     const uint64_t begin = slot->populated_bytes;
     const uint64_t length = std::min(options_.populate_chunk_bytes, slot->bytes() - begin);
     auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
-    seams_.pool.Submit(
-        [segment = slot->segment, begin, length, status] { *status = segment->Reserve(begin, length); },
-        seams_.executor, [this, alive = std::weak_ptr(alive_), id = id, length, status] {
-          if (alive.expired()) return;
-          populating_ = false;
-          if (Slot* populated = Find(id)) Populated(*populated, length, *status);
-          PopulateNext();
-        });
+    seams_.pool.Submit([segment = slot->segment, begin, length,
+                        status] { *status = segment->Reserve(begin, length); },
+                       seams_.executor,
+                       [this, alive = std::weak_ptr(alive_), id = id, length, status] {
+                         if (alive.expired()) return;
+                         populating_ = false;
+                         if (Slot* populated = Find(id)) Populated(*populated, length, *status);
+                         PopulateNext();
+                       });
     return;
   }
 }
@@ -295,8 +298,8 @@ Slot* SlotStore::Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt at
 
 void SlotStore::WatchWriter(Slot& slot) {
   seams_.processes.Unwatch(slot.writer_watch);
-  slot.writer_watch = seams_.processes.Watch(
-      slot.writer, [this, id = slot.id, generation = slot.generation] {
+  slot.writer_watch =
+      seams_.processes.Watch(slot.writer, [this, id = slot.id, generation = slot.generation] {
         Slot* ended = Find(id, generation);
         if (ended == nullptr) return;
         ended->writer_watch = WatchId::kNone;

@@ -33,7 +33,7 @@ struct SlotNeeds {
 
 // The memory that a node's ranks take, against what there is.
 struct MemoryBudget {
-  uint64_t needed = 0;   // of all slots, those that exist included
+  uint64_t needed = 0;  // of all slots, those that exist included
   uint64_t existing = 0;
   uint64_t allowed = 0;  // existing + what may be added
   std::string limit;     // the name of the limit that `allowed` comes from

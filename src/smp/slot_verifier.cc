@@ -22,12 +22,13 @@ void SlotVerifier::Verify(const std::vector<Slot*>& slots,
     if (slot->phase != SlotPhase::kSealed) continue;
     ++run->running;
     auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
-    pool_.Submit([segment = slot->segment, view = *slot->view, status] { *status = VerifySlot(view); },
-                 executor_,
-                 [this, alive = std::weak_ptr(alive_), run, id = slot->id,
-                  generation = slot->generation, status] {
-                   if (!alive.expired()) Finish(*run, id, generation, *status);
-                 });
+    pool_.Submit(
+        [segment = slot->segment, view = *slot->view, status] { *status = VerifySlot(view); },
+        executor_,
+        [this, alive = std::weak_ptr(alive_), run, id = slot->id, generation = slot->generation,
+         status] {
+          if (!alive.expired()) Finish(*run, id, generation, *status);
+        });
   }
   executor_.Post([alive = std::weak_ptr(alive_), run] {
     if (!alive.expired() && --run->running == 0) run->done(run->first_failure);

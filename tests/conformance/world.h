@@ -102,9 +102,8 @@ template <typename W, typename Sim>
 std::vector<WorldMaker<W>> SimWorlds(int count = 20) {
   std::vector<WorldMaker<W>> makers;
   for (int seed = 1; seed <= count; ++seed) {
-    makers.push_back({"Seed" + std::to_string(seed), [seed] {
-                        return std::make_unique<Sim>(static_cast<uint64_t>(seed));
-                      }});
+    makers.push_back({"Seed" + std::to_string(seed),
+                      [seed] { return std::make_unique<Sim>(static_cast<uint64_t>(seed)); }});
   }
   return makers;
 }

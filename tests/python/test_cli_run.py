@@ -11,7 +11,7 @@ from cli_testing import TRAINER, is_alive, wait_until
 
 
 class TestRun:
-    SHOW = "import os, json; print(json.dumps(dict(os.environ)))"
+    SHOW = "import os, json; os.write(1, (json.dumps(dict(os.environ)) + chr(10)).encode())"
 
     def test_environment_of_the_ranks(self, cli):
         job = cli.launch("--ranks", 3, "--", sys.executable, "-c", self.SHOW)
@@ -104,7 +104,8 @@ class TestRun:
         for restored, last in ((0, 3), (3, 5)):
             job = cli.launch("--ranks", 2, "--", sys.executable, TRAINER, "--steps", last)
             assert job.wait() == 0, job.output()
-            assert [r["restored"] for r in job.lines() if "restored" in r] == [restored] * 2
+            lines = [r["restored"] for r in job.lines() if "restored" in r]
+            assert lines == [restored] * 2, job.output()
 
     def test_next_launcher_counts_on_while_ranks_live(self, cli):
         cli("up")

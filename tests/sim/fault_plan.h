@@ -1,15 +1,15 @@
 // FaultPlan: which faults of a run happen when, drawn from the seed.
 //
-// Each run has some kinds of fault and not others, so that every mixture comes up. A fault waits for
-// a moment that is worth it (a capture, a restore, a decision, a seal under way), or a while.
+// Each run has some kinds of fault and not others, so that every mixture comes up. A fault waits
+// for a moment that is worth it (a capture, a restore, a decision, a seal under way), or a while.
 #pragma once
 
 #include <optional>
 #include <string_view>
 #include <vector>
 
-#include "base/random.h"
 #include "base/executor.h"
+#include "base/random.h"
 
 namespace unreft::sim {
 

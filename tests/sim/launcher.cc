@@ -85,20 +85,19 @@ void Launcher::StopRest() {
   for (TrainerProcess* trainer : Present()) {
     const bool late = late_kills_ && random_.OneIn(6);
     if (late && random_.OneIn(2)) trainer->RunAway();
-    KillLater(*trainer, late ? milliseconds(100 + random_.Below(900))
-                             : milliseconds(random_.Below(20)));
+    KillLater(*trainer,
+              late ? milliseconds(100 + random_.Below(900)) : milliseconds(random_.Below(20)));
   }
 }
 
 void Launcher::KillLater(TrainerProcess& trainer, Duration delay) {
-  machine_.kernel->Deliver(
-      delay, [this, alive = std::weak_ptr(alive_), rank = trainer.rank(),
-              attempt = trainer.attempt()] {
-        if (alive.expired()) return;
-        for (const auto& other : trainers_) {
-          if (other->rank() == rank && other->attempt() == attempt) other->Kill(MemoryLag());
-        }
-      });
+  machine_.kernel->Deliver(delay, [this, alive = std::weak_ptr(alive_), rank = trainer.rank(),
+                                   attempt = trainer.attempt()] {
+    if (alive.expired()) return;
+    for (const auto& other : trainers_) {
+      if (other->rank() == rank && other->attempt() == attempt) other->Kill(MemoryLag());
+    }
+  });
 }
 
 // How long a killed process takes to let go of its memory after its last copy.
@@ -145,8 +144,8 @@ void Launcher::SuspendOne(Duration pause) {
   TrainerProcess* trainer = Any();
   if (trainer == nullptr) return;
   trainer->Suspend();
-  machine_.kernel->Deliver(pause, [this, alive = std::weak_ptr(alive_), attempt = trainer->attempt(),
-                                   rank = trainer->rank()] {
+  machine_.kernel->Deliver(pause, [this, alive = std::weak_ptr(alive_),
+                                   attempt = trainer->attempt(), rank = trainer->rank()] {
     if (alive.expired()) return;
     for (const auto& other : trainers_) {
       if (other->rank() == rank && other->attempt() == attempt) other->Resume();

@@ -1,5 +1,5 @@
-// LyingConnector: a decorator of the trainer's connection that changes what the daemon says, for the
-// planted bugs kStaleDecision and kSwapsPieces.
+// LyingConnector: a decorator of the trainer's connection that changes what the daemon says, for
+// the planted bugs kStaleDecision and kSwapsPieces.
 #pragma once
 
 #include <memory>

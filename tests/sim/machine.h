@@ -63,8 +63,7 @@ class ObservedSegments final : public SegmentStore {
  public:
   explicit ObservedSegments(Machine& machine) : machine_(machine), store_(*machine.memory) {}
 
-  absl::StatusOr<std::unique_ptr<Segment>> Create(const std::string& name,
-                                                  uint64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<Segment>> Create(const std::string& name, uint64_t bytes) override;
   absl::StatusOr<std::unique_ptr<Segment>> Open(const std::string& name, Access access,
                                                 uint64_t offset, uint64_t length) override;
   absl::StatusOr<std::vector<SegmentInfo>> List(std::string_view prefix) override;

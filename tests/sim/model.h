@@ -1,8 +1,8 @@
 // The state that simulated trainers train: which tensors each rank holds, and what their bytes are.
 //
-// The bytes are a pure function of who wrote them: the version's name and the attempt whose training
-// reached it. So anybody can tell what a restore must return, and bytes of another timeline, step,
-// rank or attempt are told apart. Stateless.
+// The bytes are a pure function of who wrote them: the version's name and the attempt whose
+// training reached it. So anybody can tell what a restore must return, and bytes of another
+// timeline, step, rank or attempt are told apart. Stateless.
 #pragma once
 
 #include <cstddef>

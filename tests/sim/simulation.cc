@@ -113,17 +113,20 @@ class Simulation {
     const smp::NodeState* state = daemon_ && daemon_->node() ? &daemon_->node()->state() : nullptr;
     const std::vector<TrainerProcess*> present = launcher_.Present();
     switch (moment) {
-      case Moment::kNow: return true;
+      case Moment::kNow:
+        return true;
       case Moment::kCapturing:
         return std::ranges::any_of(present, [](auto* t) { return !t->device().idle(); });
       case Moment::kRestoring:
         return std::ranges::any_of(present, [](auto* t) { return !t->training(); });
-      case Moment::kDeciding: return state != nullptr && state->timeline_closed;
+      case Moment::kDeciding:
+        return state != nullptr && state->timeline_closed;
       case Moment::kSealing:
         return state != nullptr && std::ranges::any_of(state->slots->All(), [](smp::Slot* slot) {
                  return slot->sealing;
                });
-      case Moment::kStarting: return daemon_ != nullptr && daemon_->node() == nullptr;
+      case Moment::kStarting:
+        return daemon_ != nullptr && daemon_->node() == nullptr;
     }
     return true;
   }
@@ -148,12 +151,16 @@ class Simulation {
 
   void Inject(Fault fault) {
     switch (fault) {
-      case Fault::kKillTrainer: launcher_.KillOne(); return;
-      case Fault::kKillDaemon: return KillDaemon();
+      case Fault::kKillTrainer:
+        launcher_.KillOne();
+        return;
+      case Fault::kKillDaemon:
+        return KillDaemon();
       case Fault::kKillBoth:
         launcher_.KillOne();
         return KillDaemon();
-      case Fault::kCutConnections: return Cut();
+      case Fault::kCutConnections:
+        return Cut();
       case Fault::kFailDiskWrites:
         return machine_.disk.FailWrites(static_cast<int>(1 + random_.Below(5)),
                                         absl::UnavailableError("the disk failed"));
@@ -161,8 +168,11 @@ class Simulation {
         machine_.disk.set_bytes_max(random_.Below(400));
         return Later(milliseconds(random_.Below(500)),
                      [this] { machine_.disk.set_bytes_max(UINT64_MAX); });
-      case Fault::kFlipBit: machine_.observer.FlipBit(random_); return;
-      case Fault::kReboot: return Reboot();
+      case Fault::kFlipBit:
+        machine_.observer.FlipBit(random_);
+        return;
+      case Fault::kReboot:
+        return Reboot();
       case Fault::kStallDevice:
         if (auto* trainer = launcher_.Any()) {
           trainer->device().Stall(milliseconds(random_.Below(120)));
@@ -173,10 +183,15 @@ class Simulation {
         return;
       case Fault::kSuspendDaemon:
         return SuspendDaemon();
-      case Fault::kSuspendTrainer: return launcher_.SuspendOne(DrawPause());
-      case Fault::kFillMemory: return FillMemory();
-      case Fault::kOtherWorld: return OtherWorld();
-      case Fault::kSlowPool: slow_pool_ = !slow_pool_; return KillDaemon();
+      case Fault::kSuspendTrainer:
+        return launcher_.SuspendOne(DrawPause());
+      case Fault::kFillMemory:
+        return FillMemory();
+      case Fault::kOtherWorld:
+        return OtherWorld();
+      case Fault::kSlowPool:
+        slow_pool_ = !slow_pool_;
+        return KillDaemon();
     }
   }
 

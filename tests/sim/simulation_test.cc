@@ -83,9 +83,7 @@ TEST(PlantedBugTest, EndsTooEarly) {
 TEST(PlantedBugTest, ForgetsNodeSegment) {
   ExpectFound(PlantedBug::kForgetsNodeSegment, "nothing stored, it says, but");
 }
-TEST(PlantedBugTest, LosesSlots) {
-  ExpectFound(PlantedBug::kLosesSlots, "no fault explains it");
-}
+TEST(PlantedBugTest, LosesSlots) { ExpectFound(PlantedBug::kLosesSlots, "no fault explains it"); }
 TEST(PlantedBugTest, StaleDecision) {
   ExpectFound(PlantedBug::kStaleDecision, "which was not decided");
 }

@@ -57,9 +57,9 @@ class SlotObserver {
   };
   struct Seen {
     std::unique_ptr<Segment> segment;
-    uint64_t word = 0;        // state word when last looked at
-    uint32_t sealed_crc = 0;  // of everything behind the header, when it was sealed
-    bool flipped = false;     // since it was sealed
+    uint64_t word = 0;         // state word when last looked at
+    uint32_t sealed_crc = 0;   // of everything behind the header, when it was sealed
+    bool flipped = false;      // since it was sealed
     std::optional<Held> held;  // while it is sealed
   };
 

@@ -34,9 +34,9 @@ TrainerProcess::TrainerProcess(Machine& machine, TrainerOptions options,
       segments_(*machine.memory),
       device_(std::make_shared<Device>(*machine.kernel, options_.device)),
       copier_(*executor_, device_, state_),
-      connector_(PlantBug(machine, options_.rank,
-                          machine.network.NewConnector(*executor_, kSocketPath,
-                                                       {.pid = life_.pid}))) {
+      connector_(
+          PlantBug(machine, options_.rank,
+                   machine.network.NewConnector(*executor_, kSocketPath, {.pid = life_.pid}))) {
   machine_.trace.Add("rank {} of {}, attempt {}: pid {} starts", options_.rank, options_.world,
                      options_.attempt, life_.pid);
   executor_->Deliver(Duration(1), [this] { Start(); });
@@ -122,9 +122,8 @@ void TrainerProcess::Start() {
 
 void TrainerProcess::Restore() {
   Expect("the restore", options_.client.restore_timeout + options_.client.capture.fence_timeout);
-  client_->RestoreBegin([this](absl::StatusOr<snapshot::Restored> restored) {
-    OnRestored(std::move(restored));
-  });
+  client_->RestoreBegin(
+      [this](absl::StatusOr<snapshot::Restored> restored) { OnRestored(std::move(restored)); });
 }
 
 void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
@@ -163,8 +162,8 @@ void TrainerProcess::CheckBytes(Version version) {
     std::vector<std::byte> needed(state_->bytes[i].size());
     FillShard(needed, 0, state_->specs[i], *author);
     if (needed == state_->bytes[i]) continue;
-    machine_.trace.Fail("rank {}: tensor {} of {} has wrong bytes after the restore",
-                        options_.rank, state_->specs[i].name, version);
+    machine_.trace.Fail("rank {}: tensor {} of {} has wrong bytes after the restore", options_.rank,
+                        state_->specs[i].name, version);
   }
   machine_.trace.Add("rank {} of attempt {} has restored {}", options_.rank, options_.attempt,
                      version);
@@ -228,8 +227,7 @@ void TrainerProcess::Write(const Author& author) {
 
 void TrainerProcess::Snapshot() {
   const std::vector<std::byte> extras = ExtrasOf(options_.rank, Here());
-  const absl::StatusOr<snapshot::SnapshotResult> result =
-      client_->Snapshot(step_, extras, nullptr);
+  const absl::StatusOr<snapshot::SnapshotResult> result = client_->Snapshot(step_, extras, nullptr);
   if (result.ok() && result->outcome == snapshot::Outcome::kStarted) {
     machine_.history.OnSnapshotStarted({timeline_, step_}, options_.attempt);
     // What is volatile may change as soon as Snapshot has returned.

@@ -93,7 +93,7 @@ class UnixChannelTest : public testing::Test {
 
 TEST_F(UnixChannelTest, OnlyTheOwnerMayOpenTheSocketFile) {
   ASSERT_TRUE(Listen().ok());
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(lstat(path_.c_str(), &info), 0);
   EXPECT_TRUE(S_ISSOCK(info.st_mode));
   EXPECT_EQ(info.st_mode & 0777, 0600U);
@@ -153,7 +153,7 @@ TEST_F(UnixChannelTest, InheritsNoDescriptorToOtherPrograms) {
     const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
     if (!target.starts_with("socket:")) continue;
     const int fd = std::stoi(entry.path().filename());
-    struct stat info {};
+    struct stat info{};
     int type = 0;
     socklen_t size = sizeof(type);
     if (fstat(fd, &info) != 0 || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &type, &size) != 0) continue;

@@ -1,8 +1,8 @@
 // unreft._core: the C ABI of libunreft in Python, one method per function. The package's client.py
 // gives it its types and its documentation.
 //
-// The interpreter lock is never held while a lock of ours or the client is waited for, so a thread in
-// a fence holds up nobody. Memory of tensors is the caller's, as in the C ABI.
+// The interpreter lock is never held while a lock of ours or the client is waited for, so a thread
+// in a fence holds up nobody. Memory of tensors is the caller's, as in the C ABI.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <unistd.h>
@@ -89,8 +89,8 @@ py::object StepOrNone(uint64_t step) {
 }
 
 // Thread-safe: `mutex_` serialises the calls of the training thread(s) and guards `client_`;
-// `status_mutex_` keeps the strings of a status in place while they are copied. Close takes both. In a
-// forked child, where another thread's lock would stay locked for ever, none is taken.
+// `status_mutex_` keeps the strings of a status in place while they are copied. Close takes both.
+// In a forked child, where another thread's lock would stay locked for ever, none is taken.
 class Client {
  public:
   Client(const std::optional<std::string>& socket, const std::optional<std::string>& job,
@@ -127,10 +127,9 @@ class Client {
     py::list tensors(decision.tensor_count);
     for (size_t i = 0; i < decision.tensor_count; ++i) {
       const unreft_tensor& tensor = decision.tensors[i];
-      tensors[i] = py::make_tuple(tensor.name, tensor.dtype,
-                                  NumbersTuple(tensor.global_shape, tensor.dims),
-                                  NumbersTuple(tensor.offset, tensor.dims),
-                                  NumbersTuple(tensor.extent, tensor.dims));
+      tensors[i] = py::make_tuple(
+          tensor.name, tensor.dtype, NumbersTuple(tensor.global_shape, tensor.dims),
+          NumbersTuple(tensor.offset, tensor.dims), NumbersTuple(tensor.extent, tensor.dims));
     }
     py::dict result;
     result["restored"] = decision.restored != 0;
@@ -140,7 +139,8 @@ class Client {
     result["tensors"] = tensors;
     result["extras"] = py::none();
     if (decision.extras != nullptr) {
-      result["extras"] = py::bytes(static_cast<const char*>(decision.extras), decision.extras_bytes);
+      result["extras"] =
+          py::bytes(static_cast<const char*>(decision.extras), decision.extras_bytes);
     }
     return result;
   }

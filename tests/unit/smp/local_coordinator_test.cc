@@ -16,8 +16,7 @@ class FakeNode final : public Coordinator::Node {
  public:
   explicit FakeNode(Executor& executor) : executor_(executor) {}
 
-  void CloseTimeline(
-      absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override {
+  void CloseTimeline(absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override {
     executor_.Post([this, done = std::move(done)]() mutable { done(slabs); });
   }
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
@@ -82,8 +81,8 @@ class LocalCoordinatorTest : public SmpFixture {
 
   FakeNode node_{*executor_};
   std::unique_ptr<NodeRecord> record_ = NewRecord();
-  std::unique_ptr<LocalCoordinator> coordinator_ = std::make_unique<LocalCoordinator>(
-      *executor_, *record_, node_, log_, options_, nullptr);
+  std::unique_ptr<LocalCoordinator> coordinator_ =
+      std::make_unique<LocalCoordinator>(*executor_, *record_, node_, log_, options_, nullptr);
 };
 
 Version In(Timeline timeline, uint64_t step) { return {timeline, Step{step}}; }
@@ -142,7 +141,8 @@ TEST_F(LocalCoordinatorTest, RefusesAnotherWorldAndNamesBoth) {
   Commit(In(timeline, 1));
   const JobDecision decision = Decide(2, 3);
   EXPECT_TRUE(absl::IsFailedPrecondition(decision.status));
-  EXPECT_THAT(std::string(decision.status.message()), HasSubstr("saved by 2 ranks, attempt 2 has 3"));
+  EXPECT_THAT(std::string(decision.status.message()),
+              HasSubstr("saved by 2 ranks, attempt 2 has 3"));
 }
 
 TEST_F(LocalCoordinatorTest, AFailedRankAbandonsTheVersionForAll) {

@@ -16,8 +16,8 @@ TEST(ReplicaComparisonTest, EqualOnesAgree) {
 }
 
 TEST(ReplicaComparisonTest, ADifferenceNamesShardRanksAndDigests) {
-  const auto result =
-      CompareReplicas({{Rank{0}, {{"w", 0xaa}}}, {Rank{1}, {{"w", 0xaa}}}, {Rank{2}, {{"w", 0xbb}}}});
+  const auto result = CompareReplicas(
+      {{Rank{0}, {{"w", 0xaa}}}, {Rank{1}, {{"w", 0xaa}}}, {Rank{2}, {{"w", 0xbb}}}});
   EXPECT_THAT(result.disagreement, AllOf(HasSubstr("w"), HasSubstr("rank 0"), HasSubstr("rank 2"),
                                          HasSubstr("000000aa"), HasSubstr("000000bb")));
 }
