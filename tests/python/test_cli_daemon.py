@@ -2,10 +2,13 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
+
+import pytest
 
 from cli_testing import BIN_DIR, NO_DAEMON, is_alive, wait_until
 
@@ -94,6 +97,17 @@ class TestUpAndDown:
             cli("--run-dir", other, "down", code=1)
         assert f"pid {pid}" in cli.stderr and "--run-dir" in cli.stderr
         assert cli.segments()
+
+    @pytest.mark.parametrize("words", [[], ["--supervise"]])
+    def test_down_after_the_run_dir_was_cleaned_away(self, cli, words):
+        up = cli.json("up", *words)
+        shutil.rmtree(cli.run_dir)
+        down = cli.json("down")
+        assert down["supervisor_pid"] == up["supervisor_pid"]
+        for pid in (up["pid"], up["supervisor_pid"]):
+            assert pid is None or not is_alive(pid)
+        assert not cli.segments()
+        cli.run_dir.mkdir()
 
     def test_down_stops_a_daemon_that_does_not_listen(self, cli):
         pid = cli.json("up")["pid"]

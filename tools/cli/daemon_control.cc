@@ -4,14 +4,16 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <charconv>
+#include <algorithm>
 #include <csignal>
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/shm_segment_store.h"
 #include "tools/cli/admin_client.h"
+#include "tools/cli/process_search.h"
 #include "tools/cli/spawn.h"
 
 namespace unreft::cli {
@@ -81,15 +83,22 @@ absl::StatusOr<nlohmann::json> WaitAnswer(const Place& place,
   }
 }
 
-// Whether a process is a daemon that maps memory of `prefix`.
-bool IsDaemonOf(pid_t pid, const std::string& prefix) {
-  if (ProcessName(pid) != kDaemonName) return false;
-  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
-  const std::string file = "/dev/shm" + prefix;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find(file) != std::string::npos) return true;
+// The holder of the lock. Without the file, which a cleaner of /tmp may have taken away from under
+// a living process: the process that was started by these words.
+absl::StatusOr<std::optional<ProcessHandle>> FindServer(const std::string& lock_path,
+                                                        const std::string& program,
+                                                        std::set<std::string> words) {
+  if (std::filesystem::exists(lock_path)) return FindLockHolder(lock_path, program);
+  for (const pid_t pid : ProcessesNamed(program)) {
+    absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(pid);
+    if (!process.ok()) continue;
+    const std::vector<std::string> found = CommandLine(pid);
+    const std::set<std::string> found_words(found.begin(), found.end());
+    if (std::includes(found_words.begin(), found_words.end(), words.begin(), words.end())) {
+      return std::move(*process);
+    }
   }
-  return false;
+  return std::nullopt;
 }
 
 absl::StatusOr<bool> StopIfAny(absl::StatusOr<std::optional<ProcessHandle>> holder,
@@ -143,11 +152,12 @@ absl::StatusOr<StartResult> StartDaemon(const Place& place, const StartRequest& 
 }
 
 absl::StatusOr<std::optional<ProcessHandle>> FindDaemon(const Place& place) {
-  return FindLockHolder(place.daemon_lock(), kDaemonName);
+  return FindServer(place.daemon_lock(), kDaemonName, {place.job, place.run_dir});
 }
 
 absl::StatusOr<std::optional<ProcessHandle>> FindSupervisor(const Place& place) {
-  return FindLockHolder(place.supervisor_lock(), kSupervisorName);
+  return FindServer(place.supervisor_lock(), kSupervisorName,
+                    {"supervise", place.job, place.run_dir});
 }
 
 absl::StatusOr<StopResult> StopDaemon(const Place& place, Milliseconds timeout) {
@@ -175,16 +185,10 @@ uint64_t TotalBytes(const std::vector<SegmentInfo>& segments) {
 absl::Status CheckNoOtherDaemon(const Place& place) {
   absl::StatusOr<std::optional<ProcessHandle>> own = FindDaemon(place);
   if (!own.ok()) return own.status();
-  const std::string prefix = SegmentPrefix(place.job, place.node);
-  std::error_code error;
-  for (auto it = std::filesystem::directory_iterator("/proc", error);
-       !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    pid_t pid = 0;
-    const std::string name = it->path().filename();
-    const auto parsed = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size()) continue;
+  const std::string memory = "/dev/shm" + SegmentPrefix(place.job, place.node);
+  for (const pid_t pid : ProcessesNamed(kDaemonName)) {
     if (own->has_value() && (*own)->pid() == pid) continue;
-    if (!IsDaemonOf(pid, prefix)) continue;
+    if (!MapsFile(pid, memory)) continue;
     return absl::FailedPreconditionError(
         fmt::format("{}: unreftd (pid {}) serves its memory, but not from {}; give the --run-dir "
                     "it was started with",

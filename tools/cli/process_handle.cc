@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tools/cli/process_search.h"
+
 namespace unreft::cli {
 namespace {
 
@@ -80,13 +82,6 @@ absl::StatusOr<bool> StopProcess(const ProcessHandle& process, Milliseconds time
   if (process.WaitEnd(kill_wait)) return true;
   return absl::DeadlineExceededError(fmt::format("process {} has not ended {} ms after SIGKILL",
                                                  process.pid(), kill_wait.count()));
-}
-
-std::string ProcessName(pid_t pid) {
-  std::ifstream comm(fmt::format("/proc/{}/comm", pid));
-  std::string name;
-  std::getline(comm, name);
-  return name;
 }
 
 std::string DescribeEnd(int wait_status) {

@@ -41,9 +41,6 @@ class ProcessHandle {
 absl::StatusOr<std::optional<ProcessHandle>> FindLockHolder(const std::string& lock_path,
                                                             const std::string& program);
 
-// The kernel's name of a process: its program's, cut to 15 characters. Empty when it is gone.
-std::string ProcessName(pid_t pid);
-
 // SIGTERM, and SIGKILL to what has not ended by `timeout`. Returns whether SIGKILL was needed;
 // DeadlineExceeded when even that did not end it within `kill_wait`.
 absl::StatusOr<bool> StopProcess(const ProcessHandle& process, Milliseconds timeout,
