@@ -131,7 +131,7 @@ def main():
     say_state(args.steps, net, optimizer, scheduler)
     status = ck.status
     say(
-        bytes_per_snapshot=status.bytes_captured / max(1, status.started),
+        bytes_per_snapshot=status.bytes_captured / max(1, status.started - status.given_up),
         connected=status.connected,
         problem=status.last_problem,
     )
