@@ -87,7 +87,7 @@ absl::StatusOr<nlohmann::json> WaitAnswer(const Place& place,
 // a living process: the process that was started by these words.
 absl::StatusOr<std::optional<ProcessHandle>> FindServer(const std::string& lock_path,
                                                         const std::string& program,
-                                                        std::set<std::string> words) {
+                                                        const std::set<std::string>& words) {
   if (std::filesystem::exists(lock_path)) return FindLockHolder(lock_path, program);
   for (const pid_t pid : ProcessesNamed(program)) {
     absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(pid);
