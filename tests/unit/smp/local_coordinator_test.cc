@@ -179,6 +179,16 @@ TEST_F(LocalCoordinatorTest, ReplicasThatDifferAreNotCommitted) {
   EXPECT_THAT(node_.disagreement, HasSubstr("w"));
 }
 
+TEST_F(LocalCoordinatorTest, TheFirstVersionOfATimelineNeedsAllDigests) {
+  const Timeline timeline = Decide().timeline;
+  Seal(In(timeline, 1), Rank{0}, {{"w", std::nullopt}});
+  Seal(In(timeline, 1), Rank{1}, {{"w", 7}});
+  EXPECT_THAT(node_.committed, IsEmpty());
+  for (uint64_t rank : {0, 1}) Seal(In(timeline, 2), Rank{rank}, {{"w", 7}});
+  for (uint64_t rank : {0, 1}) Seal(In(timeline, 3), Rank{rank}, {{"w", std::nullopt}});
+  EXPECT_THAT(node_.committed, ElementsAre(In(timeline, 2), In(timeline, 3)));
+}
+
 TEST_F(LocalCoordinatorTest, VersionsOfAnEarlierTimelineAreOfNoUse) {
   const Timeline old = Decide().timeline;
   InTurn([&] { record_->SetCaptureBegan(); });
