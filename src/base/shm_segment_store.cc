@@ -74,8 +74,18 @@ class ShmSegment final : public Segment {
     }
     if (length == 0) return absl::OkStatus();
     const absl::Status status = Allocate(offset, length);
-    if (status.ok()) Populate(offset, length);
+#ifdef MADV_POPULATE_WRITE
+    // Zeroes the pages now, not under the first copy.
+    if (status.ok()) Advise(offset, length, MADV_POPULATE_WRITE);
+#endif
     return status;
+  }
+
+  void Populate(size_t offset, size_t length) override {
+#ifdef MADV_POPULATE_READ
+    const size_t begin = std::min(offset, region_.get_size());
+    Advise(begin, std::min(length, region_.get_size() - begin), MADV_POPULATE_READ);
+#endif
   }
 
  private:
@@ -121,13 +131,10 @@ class ShmSegment final : public Segment {
     return absl::ErrnoToStatus(errno, fmt::format("reserve {} bytes of segment {}", length, name_));
   }
 
-  // Zeroes the pages and enters them in this process's page table now, not under the first copy.
-  // Kernels before 5.14 refuse, and then the first touch does it.
-  void Populate(size_t offset, size_t length) {
-#ifdef MADV_POPULATE_WRITE
+  // Kernels before 5.14 refuse to populate, and then the first touch does it.
+  void Advise(size_t offset, size_t length, int advice) {
     const auto [address, bytes] = Pages(offset, length);
-    madvise(address, bytes, MADV_POPULATE_WRITE);
-#endif
+    madvise(address, bytes, advice);
   }
 
   const std::string name_;

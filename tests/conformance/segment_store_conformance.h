@@ -160,6 +160,18 @@ TEST_P(SegmentStoreConformance, AReadOnlyMappingCannotReserve) {
   EXPECT_EQ((*reader)->Reserve(0, kPage).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_P(SegmentStoreConformance, PopulatingChangesNoByteAndRefusesNothing) {
+  auto writer = Make("populate", 3 * kPage);
+  std::fill(writer->bytes().begin(), writer->bytes().end(), std::byte{7});
+  auto reader = *store().Open(Name("populate"), Access::kReadOnly, kPage);
+  reader->Populate(0, kPage);
+  reader->Populate(100, 2 * kPage);
+  reader->Populate(kPage, SIZE_MAX);
+  reader->Populate(SIZE_MAX, 1);
+  EXPECT_TRUE(std::all_of(reader->bytes().begin(), reader->bytes().end(),
+                          [](std::byte b) { return b == std::byte{7}; }));
+}
+
 TEST_P(SegmentStoreConformance, ReservingMoreThanThereIsFailsWithNumbers) {
   const uint64_t free = store().Capacity()->segments_free;
   if (free > uint64_t{1} << 50) GTEST_SKIP() << "the store has no limit";

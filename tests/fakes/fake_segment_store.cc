@@ -164,6 +164,8 @@ class FakeSegment final : public Segment {
         "segment {}: needs {} bytes, {} bytes free in the fake", name_, missing, account_->free()));
   }
 
+  void Populate(size_t, size_t) override {}  // its pages are all there
+
  private:
   const std::string name_;
   const std::shared_ptr<FakeSegmentMemory> memory_;
