@@ -3,6 +3,7 @@
 
 find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)               # module mode: Debian has no protobuf-config.cmake
+find_package(gRPC CONFIG REQUIRED)            # gRPC::grpc++
 find_package(RocksDB CONFIG REQUIRED)         # RocksDB::rocksdb-shared
 find_package(prometheus-cpp CONFIG REQUIRED)  # prometheus-cpp::core
 find_package(spdlog CONFIG REQUIRED)          # spdlog::spdlog

@@ -18,9 +18,10 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 os_id=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}-${VERSION_ID:-}") || os_id=unknown-
 
 common="cmake ninja-build ccache mold pkg-config g++ git ca-certificates
-  protobuf-compiler libprotobuf-dev librocksdb-dev libisal-dev libgtest-dev libgmock-dev
+  protobuf-compiler libprotobuf-dev protobuf-compiler-grpc libgrpc++-dev libssl-dev openssl
+  librocksdb-dev libisal-dev libgtest-dev libgmock-dev
   libbenchmark-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libfmt-dev libcli11-dev
-  nlohmann-json3-dev libabsl-dev pybind11-dev python3-dev python3-venv"
+  nlohmann-json3-dev libabsl-dev etcd-server etcd-client pybind11-dev python3-dev python3-venv"
 lint_packages="clang-format-19 clang-tidy-19"
 
 case "$os_id" in

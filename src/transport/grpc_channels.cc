@@ -1,0 +1,61 @@
+#include "transport/grpc_channels.h"
+
+#include <fmt/format.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "transport/grpc_arguments.h"
+
+namespace unreft {
+
+absl::StatusOr<GrpcChannel*> GrpcChannels::Acquire(const std::string& address, Time now) {
+  DropIdle(now);
+  auto found = channels_.find(address);
+  if (found == channels_.end()) {
+    if (channels_.size() >= options_.channels_max && !DropOldestIdle()) {
+      return absl::ResourceExhaustedError(fmt::format("{} channels are in use, channels_max is {}",
+                                                      channels_.size(), options_.channels_max));
+    }
+    found = channels_.emplace(address, Connect(address)).first;
+  }
+  GrpcChannel& channel = *found->second;
+  ++channel.rpcs;
+  channel.last_use = now;
+  return &channel;
+}
+
+void GrpcChannels::Release(GrpcChannel& channel, Time now) {
+  --channel.rpcs;
+  channel.last_use = now;
+}
+
+std::unique_ptr<GrpcChannel> GrpcChannels::Connect(const std::string& address) const {
+  auto refusal = std::make_shared<ServerRefusal>();
+  auto channel = std::make_unique<GrpcChannel>(grpc::CreateCustomChannel(
+      address, identity_.ForChannel(refusal), GrpcChannelArguments(options_)));
+  channel->refusal = std::move(refusal);
+  return channel;
+}
+
+void GrpcChannels::DropIdle(Time now) {
+  std::erase_if(channels_, [&](const auto& entry) {
+    const GrpcChannel& channel = *entry.second;
+    return channel.rpcs == 0 && now - channel.last_use > options_.channel_idle_max;
+  });
+}
+
+bool GrpcChannels::DropOldestIdle() {
+  auto oldest = channels_.end();
+  for (auto it = channels_.begin(); it != channels_.end(); ++it) {
+    if (it->second->rpcs > 0) continue;
+    if (oldest == channels_.end() || it->second->last_use < oldest->second->last_use) oldest = it;
+  }
+  if (oldest == channels_.end()) return false;
+  channels_.erase(oldest);
+  return true;
+}
+
+}  // namespace unreft

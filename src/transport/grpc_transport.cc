@@ -1,0 +1,115 @@
+#include "transport/grpc_transport.h"
+
+#include <fmt/format.h>
+#include <grpc/support/log.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdlib>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "transport/grpc_client.h"
+#include "transport/grpc_server.h"
+
+namespace unreft {
+namespace {
+
+class GrpcTransport final : public Transport {
+ public:
+  static absl::StatusOr<std::unique_ptr<Transport>> Create(Executor& executor,
+                                                           const GrpcTransportOptions& options,
+                                                           const std::string& host) {
+    std::unique_ptr<GrpcTransport> transport(new GrpcTransport(executor, options));
+    auto identity = GrpcIdentity::Create(options.job, options.tls);
+    if (!identity.ok()) return identity.status();
+    transport->identity_ = *std::move(identity);
+    auto server = GrpcServer::Start(executor, transport->options_, *transport->identity_);
+    if (!server.ok()) return server.status();
+    transport->server_ = *std::move(server);
+    transport->client_ =
+        std::make_unique<GrpcClient>(executor, transport->options_, *transport->identity_);
+    transport->address_ = fmt::format("{}:{}", host, transport->server_->port());
+    return transport;
+  }
+
+  const std::string& address() const override { return address_; }
+  void Call(const std::string& address, const std::string& method, std::string request,
+            Duration timeout, CallDone done) override {
+    client_->Call(address, method, std::move(request), timeout, std::move(done));
+  }
+  TransferId Read(const std::string& address, std::string request, std::span<std::byte> into,
+                  Duration timeout, ReadDone done) override {
+    return client_->Read(address, std::move(request), into, timeout, std::move(done));
+  }
+  void Cancel(TransferId transfer) override { client_->Cancel(transfer); }
+  void Serve(const std::string& method, CallHandler handler) override {
+    UNREFT_CHECK(executor_.InTurn(), "a transport is used in turns");
+    server_->Serve(method, std::move(handler));
+  }
+  void ServeReads(ReadHandler handler) override {
+    UNREFT_CHECK(executor_.InTurn(), "a transport is used in turns");
+    server_->ServeReads(std::move(handler));
+  }
+
+ private:
+  GrpcTransport(Executor& executor, const GrpcTransportOptions& options)
+      : executor_(executor), options_(options) {}
+
+  Executor& executor_;
+  const GrpcTransportOptions options_;
+  std::string address_;
+  std::unique_ptr<GrpcIdentity> identity_;
+  std::unique_ptr<GrpcServer> server_;
+  std::unique_ptr<GrpcClient> client_;
+};
+
+// The host that others reach this node by.
+absl::StatusOr<std::string> AdvertisedHost(const GrpcTransportOptions& options) {
+  const size_t colon = options.listen.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("listen is '{}', it must be HOST:PORT", options.listen));
+  }
+  const std::string host = options.listen.substr(0, colon);
+  if (!options.advertise.empty()) return options.advertise;
+  if (host == "0.0.0.0" || host == "[::]" || host == "*") {
+    return absl::InvalidArgumentError(fmt::format(
+        "listen is {}: advertise must say by which host others reach it", options.listen));
+  }
+  return host;
+}
+
+}  // namespace
+
+void SilenceGrpcLog() {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
+void KeepGrpcThreads() {
+  struct Kept {
+    std::shared_ptr<grpc::Channel> channel =
+        grpc::CreateChannel("ipv4:127.0.0.1:1", grpc::InsecureChannelCredentials());
+    grpc::GenericStub stub{channel};
+    grpc::ClientContext context;
+    grpc::Slice nothing;
+    grpc::ByteBuffer request{&nothing, 1};
+    grpc::ByteBuffer response;
+  };
+  // Never destroyed: that is its use. The call fails at once, nobody listens there.
+  static auto& kept = *std::make_unique<Kept>().release();
+  kept.stub.UnaryCall(&kept.context, "/unreft.Nobody/Nothing", grpc::StubOptions(), &kept.request,
+                      &kept.response, [](grpc::Status) {});
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,
+                                                            const GrpcTransportOptions& options) {
+  if (options.job.empty()) return absl::InvalidArgumentError("a transport belongs to a job");
+  const absl::StatusOr<std::string> host = AdvertisedHost(options);
+  if (!host.ok()) return host.status();
+  return GrpcTransport::Create(executor, options, *host);
+}
+
+}  // namespace unreft

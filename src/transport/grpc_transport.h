@@ -1,0 +1,69 @@
+// The Transport on gRPC: a byte-generic service, bulk as slices over the source's memory.
+//
+// Both ends are in one object. gRPC's threads only copy what was read into its place, and post;
+// handlers and callbacks run in turns of the executor. Bytes are sent from where they lie and
+// copied once, by the receiver.
+//
+// A peer must be of the same job: without TLS it says so itself, which guards against mistakes;
+// with TLS its certificate says so, which guards against others. docs/operations.md has the files.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <memory>
+#include <string>
+
+#include "transport/transport.h"
+
+namespace unreft {
+
+struct GrpcTlsOptions {
+  bool enabled = false;
+  // PEM. The certificate has the URI of the job (GrpcJobUri) among its alternative names. Changed
+  // files are taken for connections made later.
+  std::string ca_file;
+  std::string cert_file;
+  std::string key_file;
+  int reload_s = 10;
+};
+
+struct GrpcTransportOptions {
+  std::string job;
+  std::string listen = "127.0.0.1:0";  // port 0: any free one
+  std::string advertise;               // the host of address(); empty: the one of `listen`
+  GrpcTlsOptions tls;
+
+  size_t message_bytes_max = size_t{64} << 20;  // a request, a reply, the bytes of one Read
+  size_t calls_in_flight_max = 4096;            // of this node's
+  size_t reads_in_flight_max = 256;             // of this node's
+  size_t calls_parked_max = 4096;               // of others: calls and reads not yet answered
+  size_t channels_max = 1024;                   // addresses in use
+
+  Duration channel_idle_max = std::chrono::minutes(5);
+  Duration connect_timeout = std::chrono::seconds(5);
+  Duration reconnect_backoff_max = std::chrono::seconds(2);
+  // A peer that is silent for both together is dead.
+  Duration keepalive_time = std::chrono::seconds(5);
+  Duration keepalive_timeout = std::chrono::seconds(5);
+};
+
+// Listens at once; handlers may be set in the same turn. Unavailable when the address is taken,
+// InvalidArgument when the options contradict each other. `executor` outlives the transport, which
+// is destroyed in a turn or when there are none any more; that waits for gRPC's threads to let go
+// of it, not for any peer.
+absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,
+                                                            const GrpcTransportOptions& options);
+
+// gRPC writes lines of its own to stderr, which statuses say better. For main(): drops them, unless
+// the environment has GRPC_VERBOSITY. Process-wide.
+void SilenceGrpcLog();
+
+// For main(): keeps gRPC's callback threads for the life of the process. gRPC 1.51 ends them with
+// the last channel that used them and then now and then aborts in one of them, so a process that
+// leaves in good order would seem to crash.
+void KeepGrpcThreads();
+
+// "unreft://job/<job>"
+std::string GrpcJobUri(const std::string& job);
+
+}  // namespace unreft

@@ -1,0 +1,269 @@
+// Who may talk to whom over gRPC, and what gRPC alone can get wrong.
+#include "transport/grpc_transport.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <future>
+#include <iterator>
+
+#include "tests/conformance/world.h"
+#include "tests/fakes/test_certificates.h"
+
+namespace unreft {
+namespace {
+
+using testing::HasSubstr;
+using Reply = absl::StatusOr<std::string>;
+
+class GrpcTransportTest : public testing::Test {
+ protected:
+  ~GrpcTransportTest() override {
+    world_.InTurn([this] {
+      caller_.reset();
+      server_.reset();
+    });
+  }
+
+  std::unique_ptr<Transport> New(const std::string& job, GrpcTlsOptions tls = {}) {
+    std::unique_ptr<Transport> transport;
+    world_.InTurn([&] {
+      auto made = NewGrpcTransport(world_.asio(), {.job = job, .tls = std::move(tls)});
+      UNREFT_CHECK(made.ok(), "{}", made.status().ToString());
+      transport = *std::move(made);
+    });
+    return transport;
+  }
+  void MakeServer(const std::string& job, GrpcTlsOptions tls = {}) {
+    server_ = New(job, std::move(tls));
+    world_.InTurn([this] {
+      server_->Serve("hello", [this](std::string, Transport::CallDone done) {
+        ++served_;
+        done("welcome");
+      });
+    });
+  }
+
+  Reply Call() {
+    std::vector<Reply> replies;
+    world_.InTurn([&] {
+      caller_->Call(server_->address(), "hello", "", std::chrono::seconds(20),
+                    [&](Reply reply) { replies.push_back(std::move(reply)); });
+    });
+    EXPECT_TRUE(world_.RunUntil([&] { return !replies.empty(); }));
+    return replies[0];
+  }
+  absl::Status CallFrom(const std::string& job, GrpcTlsOptions tls = {}) {
+    caller_ = New(job, std::move(tls));
+    return Call().status();
+  }
+
+  // What a program that is no Transport hears.
+  grpc::Status RawCall(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                       const std::string& job) {
+    grpc::ChannelArguments arguments;
+    arguments.SetSslTargetNameOverride("node");
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    grpc::GenericStub stub(grpc::CreateCustomChannel(server_->address(), credentials, arguments));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    context.AddMetadata("unreft-job-bin", job);
+    grpc::ByteBuffer request;
+    grpc::ByteBuffer reply;
+    const grpc::Slice slice("x");
+    request = grpc::ByteBuffer(&slice, 1);
+    std::promise<grpc::Status> ended;
+    stub.UnaryCall(&context, "/unreft.Call/hello", {}, &request, &reply,
+                   [&](grpc::Status status) { ended.set_value(std::move(status)); });
+    auto result = ended.get_future();
+    while (result.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      world_.asio().RunOneFor(std::chrono::milliseconds(1));
+    }
+    return result.get();
+  }
+  static std::string Text(const std::string& file) {
+    std::ifstream in(file);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  AsioWorld world_;
+  TestCertificates certificates_;
+  std::unique_ptr<Transport> server_;
+  std::unique_ptr<Transport> caller_;
+  int served_ = 0;
+};
+
+TEST_F(GrpcTransportTest, RefusesAnotherJob) {
+  MakeServer("job-1");
+  const absl::Status status = CallFrom("job-2");
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("job-1"));
+  EXPECT_THAT(status.ToString(), HasSubstr("job-2"));
+  EXPECT_EQ(served_, 0);
+}
+
+TEST_F(GrpcTransportTest, AdmitsItsJobByCertificate) {
+  MakeServer("job-1", certificates_.Make("job-1"));
+  EXPECT_TRUE(CallFrom("job-1", certificates_.Make("job-1")).ok());
+  EXPECT_EQ(served_, 1);
+}
+
+TEST_F(GrpcTransportTest, TheCallerRefusesTheCertificateOfAnotherJob) {
+  MakeServer("job-2", certificates_.Make("job-2"));
+  const absl::Status status = CallFrom("job-1", certificates_.Make("job-1"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("unreft://job/job-1"));
+  EXPECT_THAT(status.ToString(), HasSubstr("unreft://job/job-2"));
+  EXPECT_EQ(served_, 0);
+}
+
+TEST_F(GrpcTransportTest, TheServerRefusesTheCertificateOfAnotherJob) {
+  MakeServer("job-1", certificates_.Make("job-1"));
+  const GrpcTlsOptions tls = certificates_.Make("job-2");
+  const grpc::Status status = RawCall(
+      grpc::SslCredentials({Text(tls.ca_file), Text(tls.key_file), Text(tls.cert_file)}), "job-1");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("unreft://job/job-1"));
+  EXPECT_THAT(status.error_message(), HasSubstr("unreft://job/job-2"));
+  EXPECT_EQ(served_, 0);
+}
+
+TEST_F(GrpcTransportTest, RefusesACallerWithoutACertificate) {
+  MakeServer("job-1", certificates_.Make("job-1"));
+  const GrpcTlsOptions tls = certificates_.Make("job-1");
+  EXPECT_FALSE(RawCall(grpc::SslCredentials({Text(tls.ca_file), "", ""}), "job-1").ok());
+  EXPECT_TRUE(
+      RawCall(grpc::SslCredentials({Text(tls.ca_file), Text(tls.key_file), Text(tls.cert_file)}),
+              "job-1")
+          .ok());
+  EXPECT_EQ(served_, 1);
+}
+
+TEST_F(GrpcTransportTest, RefusesAForeignAuthority) {
+  MakeServer("job-1", certificates_.Make("job-1"));
+  // It trusts another authority, so it is the caller who refuses.
+  GrpcTlsOptions foreign = certificates_.Make("job-1", "theirs");
+  const absl::Status status = CallFrom("job-1", foreign);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
+  // And now the server.
+  foreign.ca_file = certificates_.Make("job-1").ca_file;
+  caller_.reset();
+  EXPECT_FALSE(CallFrom("job-1", foreign).ok());
+  EXPECT_EQ(served_, 0);
+}
+
+TEST_F(GrpcTransportTest, DoesNotMixPlaintextAndTls) {
+  MakeServer("job-1", certificates_.Make("job-1"));
+  EXPECT_FALSE(CallFrom("job-1").ok());
+  server_.reset();
+  MakeServer("job-1");
+  const absl::Status status = CallFrom("job-1", certificates_.Make("job-1"));
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
+  EXPECT_EQ(served_, 0);
+}
+
+TEST_F(GrpcTransportTest, NamesTheFileThatCannotBeRead) {
+  GrpcTlsOptions tls = certificates_.Make("job-1");
+  tls.key_file += ".missing";
+  world_.InTurn([&] {
+    const auto made = NewGrpcTransport(world_.asio(), {.job = "job-1", .tls = tls});
+    EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(made.status().ToString(), HasSubstr(tls.key_file));
+  });
+}
+
+TEST_F(GrpcTransportTest, OwnsItsPortAlone) {
+  MakeServer("job-1");
+  world_.InTurn([&] {
+    const auto second =
+        NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = server_->address()});
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << second.status();
+    EXPECT_THAT(second.status().ToString(), HasSubstr(server_->address()));
+  });
+}
+
+TEST_F(GrpcTransportTest, AdvertisesAHost) {
+  world_.InTurn([&] {
+    const auto silent = NewGrpcTransport(world_.asio(), {.job = "j", .listen = "0.0.0.0:0"});
+    EXPECT_EQ(silent.status().code(), absl::StatusCode::kInvalidArgument) << silent.status();
+    auto named = NewGrpcTransport(world_.asio(),
+                                  {.job = "j", .listen = "0.0.0.0:0", .advertise = "localhost"});
+    ASSERT_TRUE(named.ok()) << named.status();
+    EXPECT_TRUE((*named)->address().starts_with("localhost:")) << (*named)->address();
+    EXPECT_FALSE((*named)->address().ends_with(":0")) << (*named)->address();
+  });
+}
+
+TEST_F(GrpcTransportTest, RefusesRequestsOverTheParkingLimit) {
+  world_.InTurn(
+      [&] { server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1", .calls_parked_max = 2}); });
+  std::vector<Transport::CallDone> parked;
+  std::vector<Reply> replies;
+  caller_ = New("job-1");
+  world_.InTurn([&] {
+    server_->Serve(
+        "park", [&](std::string, Transport::CallDone done) { parked.push_back(std::move(done)); });
+    for (int i = 0; i < 3; ++i) {
+      caller_->Call(server_->address(), "park", "", std::chrono::seconds(20),
+                    [&](Reply reply) { replies.push_back(std::move(reply)); });
+    }
+  });
+  ASSERT_TRUE(world_.RunUntil([&] { return replies.size() == 1 && parked.size() == 2; }));
+  EXPECT_EQ(replies[0].status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(replies[0].status().ToString(), HasSubstr("calls_parked_max is 2"));
+  world_.InTurn([&] {
+    for (auto& done : parked) done("now");
+  });
+  EXPECT_TRUE(world_.RunUntil([&] { return replies.size() == 3; }));
+}
+
+TEST_F(GrpcTransportTest, DropsIdleChannelsOverTheLimit) {
+  world_.InTurn(
+      [&] { caller_ = *NewGrpcTransport(world_.asio(), {.job = "job-1", .channels_max = 1}); });
+  for (int i = 0; i < 3; ++i) {
+    world_.InTurn([&] { server_.reset(); });
+    MakeServer("job-1");
+    EXPECT_TRUE(Call().ok());
+  }
+  std::vector<Reply> replies;
+  world_.InTurn([&] {
+    server_->Serve("park", [](std::string, Transport::CallDone) {});
+    for (const char* address : {server_->address().c_str(), "127.0.0.1:1"}) {
+      caller_->Call(address, "park", "", std::chrono::milliseconds(100),
+                    [&](Reply reply) { replies.push_back(std::move(reply)); });
+    }
+  });
+  ASSERT_TRUE(world_.RunUntil([&] { return replies.size() == 2; }));
+  EXPECT_THAT(replies[0].status().ToString(), HasSubstr("channels_max is 1"));
+}
+
+TEST_F(GrpcTransportTest, ReachesANodeThatComesBack) {
+  MakeServer("job-1");
+  caller_ = New("job-1");
+  EXPECT_TRUE(Call().ok());
+  const std::string address = server_->address();
+  world_.InTurn([&] { server_.reset(); });
+  std::vector<Reply> replies;
+  world_.InTurn([&] {
+    caller_->Call(address, "hello", "", std::chrono::seconds(20),
+                  [&](Reply reply) { replies.push_back(std::move(reply)); });
+  });
+  ASSERT_TRUE(world_.RunUntil([&] { return !replies.empty(); }));
+  EXPECT_EQ(replies[0].status().code(), absl::StatusCode::kUnavailable) << replies[0].status();
+  world_.InTurn([&] {
+    server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = address});
+    server_->Serve("hello", [](std::string, Transport::CallDone done) { done("again"); });
+  });
+  bool reached = false;  // when the backoff allows it
+  for (int i = 0; i < 1000 && !reached; ++i) {
+    reached = Call().ok();
+    if (!reached) world_.asio().RunOneFor(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(reached);
+}
+
+}  // namespace
+}  // namespace unreft
