@@ -24,6 +24,12 @@ void FakeDisk::Wipe() {
   unsynced_.clear();
 }
 
+void FakeDisk::Replace(std::map<std::string, std::string> records) {
+  Wipe();
+  synced_ = std::move(records);
+  applied_ = synced_;
+}
+
 uint64_t FakeDisk::bytes_used() const {
   uint64_t bytes = 0;
   for (const auto& [key, value] : applied_) bytes += key.size() + value.size();

@@ -38,6 +38,9 @@ class FakeDisk {
   // All records are gone, as when a node is replaced. No store may be open.
   void Wipe();
 
+  // All records are these, synced: an older copy is put back. No store may be open.
+  void Replace(std::map<std::string, std::string> records);
+
   // A write that would leave more bytes of keys and values than this fails: the disk is full.
   void set_bytes_max(uint64_t bytes_max) { bytes_max_ = bytes_max; }
   uint64_t bytes_used() const;

@@ -1,0 +1,57 @@
+// EtcdKv: Kv over etcd's v3 API - real etcd, or the embedded server.
+//
+// Calls go to any of the endpoints. A read (a Txn that writes in neither branch) and a KeepAlive
+// are tried again within their deadline. A Txn that writes, a grant and a revocation are not: once
+// they may have been applied, their outcome is unknown and says so.
+//
+// A watch has a stream of its own. When that breaks it is made again, from behind the last event,
+// however long it takes; before, the store is asked which one it is and where (WatchProgress).
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <memory>
+#include <string>
+
+#include "base/executor.h"
+#include "meta/kv.h"
+#include "meta/meta_tls.h"
+
+namespace unreft::meta {
+
+struct EtcdKvOptions {
+  // "HOST:PORT", all addresses of whose name are used, or "IP:PORT,IP:PORT,...", all of one family.
+  std::string endpoints;
+  Duration call_timeout = std::chrono::seconds(1);  // well below the ttl of leases
+  Duration retry_delay_min = std::chrono::milliseconds(50);
+  Duration retry_delay_max = std::chrono::seconds(1);
+  Duration reconnect_delay_max = std::chrono::milliseconds(500);  // of a connection, gRPC's
+  uint64_t reply_bytes_max = uint64_t{64} << 20;
+  size_t calls_max = 1024;  // under way; beyond: ResourceExhausted
+  MetaTlsOptions tls;
+};
+
+class EtcdKv final : public Kv {
+ public:
+  // Does not wait for a connection. InvalidArgument: the endpoints; NotFound: a TLS file.
+  // `executor` outlives the Kv.
+  static absl::StatusOr<std::unique_ptr<EtcdKv>> Create(EtcdKvOptions options, Executor& executor);
+  // In a turn, or when the executor runs none. Cancels what is under way and waits for gRPC to let
+  // go of it, some milliseconds.
+  ~EtcdKv() override;
+
+  void Commit(Txn txn, TxnDone done) override;
+  void GrantLease(Duration ttl, LeaseDone done) override;
+  void KeepAlive(LeaseId lease, Done done) override;
+  void RevokeLease(LeaseId lease, Done done) override;
+  WatchId Watch(KeyRange range, Revision start, OnEvents on_events, Done on_end) override;
+  void CancelWatch(WatchId watch) override;
+
+ private:
+  class Impl;
+  explicit EtcdKv(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace unreft::meta

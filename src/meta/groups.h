@@ -1,0 +1,39 @@
+// Protection groups: which nodes protect each other. Pure.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace unreft::meta {
+
+struct GroupCandidate {
+  NodeSlot slot;
+  std::string failure_domain;  // empty: a domain of its own
+};
+
+struct ProtectionGroup {
+  std::vector<NodeSlot> slots;  // ascending
+  uint32_t k = 1;               // data chunks; slots.size() - k parities
+  friend bool operator==(const ProtectionGroup&, const ProtectionGroup&) = default;
+};
+
+struct Grouping {
+  std::vector<ProtectionGroup> groups;  // by their first slot
+  // Which groups have more than m members in one failure domain, with the numbers; empty when none
+  // has.
+  std::string exposure;
+};
+
+// Cuts the nodes into floor(N / (k + m)) groups whose sizes differ by at most one, all with m
+// parities (PROTOCOL rule 19), so that as few members as possible of a group share a failure
+// domain: nodes are dealt out domain by domain, the largest first. InvalidArgument, naming k, m and
+// the numbers, for fewer than k + m nodes or a slot that is there twice. The same for the same
+// nodes in any order.
+absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m);
+
+}  // namespace unreft::meta

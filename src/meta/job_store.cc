@@ -1,0 +1,239 @@
+#include "meta/job_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/format.h"
+
+namespace unreft::meta {
+namespace {
+
+constexpr Duration kReadAgain = std::chrono::milliseconds(200);
+
+std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
+
+// The number at the end of "node/SLOT"; none for anything else.
+std::optional<NodeSlot> SlotOf(std::string_view name) {
+  if (!name.starts_with("node/")) return std::nullopt;
+  name.remove_prefix(5);
+  uint64_t slot = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), slot);
+  if (error != std::errc{} || end != name.data() + name.size()) return std::nullopt;
+  return NodeSlot{slot};
+}
+
+}  // namespace
+
+JobStore::JobStore(Kv& kv, Executor& executor, Random& random, Log& log, std::string job,
+                   absl::AnyInvocable<void()> on_change)
+    : kv_(kv),
+      executor_(executor),
+      random_(random),
+      log_(log),
+      prefix_(fmt::format("unreft/{}/", job)),
+      on_change_(std::move(on_change)) {}
+
+JobStore::~JobStore() {
+  kv_.CancelWatch(watch_);
+  executor_.Cancel(again_);
+}
+
+void JobStore::Start() { Read(); }
+
+std::string JobStore::PresenceKey(NodeSlot slot) const {
+  return fmt::format("{}node/{}", prefix_, slot);
+}
+
+// --- reading ---
+
+void JobStore::Read() {
+  Txn txn;
+  txn.then.push_back(GetOp{{prefix_, true}});
+  kv_.Commit(std::move(txn),
+             [this, alive = std::weak_ptr(alive_)](absl::StatusOr<TxnResult> result) {
+               if (!alive.expired()) OnRead(std::move(result));
+             });
+}
+
+void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
+  if (!result.ok()) {
+    status_ = result.status();
+    return Again(kReadAgain);
+  }
+  const std::vector<KeyValue>& all = result->gets.at(0);
+  const bool has_store = std::any_of(
+      all.begin(), all.end(), [&](const KeyValue& kv) { return kv.key == prefix_ + "store"; });
+  if (!has_store) return MakeStore();
+  std::string known_store = state_.store_id;
+  // In place: others refer to it.
+  auto empty = std::make_unique<JobState>();
+  std::swap(state_, *empty);
+  state_.revision = result->revision;
+  for (const KeyValue& kv : all) Apply(kv);
+  if (!known_store.empty() && state_.store_id != known_store) {
+    log_.Error("meta store: it is another one now: its id changed");
+  }
+  Watch();
+  Changed();
+}
+
+void JobStore::MakeStore() {
+  StoreRecord record;
+  record.set_format(kStoreFormat);
+  record.set_min_reader(kStoreMinReader);
+  record.set_store_id(AsBytes(random_.NextId()));
+  const std::string key = prefix_ + "store";
+  Txn txn;
+  txn.compares.push_back(Compare::Absent(key));
+  txn.then.push_back(PutOp{key, record.SerializeAsString(), LeaseId{}});
+  // Whoever made it, it is read next.
+  kv_.Commit(std::move(txn),
+             [this, alive = std::weak_ptr(alive_)](absl::StatusOr<TxnResult> result) {
+               if (!alive.expired()) Again(result.ok() ? Duration{} : kReadAgain);
+             });
+}
+
+void JobStore::Watch() {
+  kv_.CancelWatch(watch_);
+  watch_ = kv_.Watch(
+      {prefix_, true}, Revision{state_.revision.value + 1},
+      [this](std::vector<WatchEvent> events) { OnEvents(events); },
+      [this](absl::Status status) {
+        watch_ = WatchId::kNone;
+        log_.Warn("meta store: the watch ended, all is read anew: {}", status.message());
+        Again(kReadAgain);
+      });
+}
+
+void JobStore::OnEvents(const std::vector<WatchEvent>& events) {
+  for (const WatchEvent& event : events) {
+    // A Txn of our own may have been applied before its event comes.
+    if (event.kv.mod_revision < state_.revision) continue;
+    state_.revision = event.kv.mod_revision;
+    if (event.kind == WatchEvent::Kind::kPut) {
+      Apply(event.kv);
+    } else {
+      Forget(event.kv.key);
+    }
+  }
+  Changed();
+}
+
+void JobStore::Again(Duration delay) {
+  executor_.Cancel(again_);
+  again_ = executor_.After(delay, [this] {
+    again_ = TimerId::kNone;
+    Read();
+  });
+}
+
+template <typename Message>
+void JobStore::Parse(const KeyValue& kv, Stored<Message>& into) {
+  if (kv.mod_revision < into.modified) return;  // the watch is behind a Txn of our own
+  Message value;
+  if (!value.ParseFromString(kv.value)) {
+    log_.Error("meta store: the record {} of {} bytes does not parse; the last one is kept", kv.key,
+               kv.value.size());
+    return;
+  }
+  into.value = std::move(value);
+  into.modified = kv.mod_revision;
+}
+
+void JobStore::Apply(const KeyValue& kv) {
+  const std::string_view name = std::string_view(kv.key).substr(prefix_.size());
+  if (name == "store") return ApplyStore(kv.value);
+  if (name == "leader") {
+    Parse(kv, state_.leader);
+    state_.leader_created = kv.create_revision;
+    return;
+  }
+  if (name == "view") return Parse(kv, state_.view);
+  if (name == "timeline") return Parse(kv, state_.timeline);
+  if (name == "commit") return Parse(kv, state_.commit);
+  if (name == "abandoned") return Parse(kv, state_.abandoned);
+  if (const std::optional<NodeSlot> slot = SlotOf(name)) {
+    Stored<PresenceRecord> presence;
+    Parse(kv, presence);
+    if (presence.exists()) state_.present[*slot] = std::move(presence.value);
+  }
+}
+
+void JobStore::Forget(const std::string& key) {
+  const std::string_view name = std::string_view(key).substr(prefix_.size());
+  if (name == "leader") {
+    state_.leader = {};
+    state_.leader_created = {};
+  }
+  if (const std::optional<NodeSlot> slot = SlotOf(name)) state_.present.erase(*slot);
+}
+
+void JobStore::ApplyStore(const std::string& value) {
+  StoreRecord record;
+  if (!record.ParseFromString(value) || record.store_id().size() != 16) {
+    status_ = absl::DataLossError(fmt::format("meta store: {}store does not parse", prefix_));
+    return;
+  }
+  if (record.min_reader() > kStoreFormat) {
+    status_ = absl::FailedPreconditionError(
+        fmt::format("meta store: its records need a reader of format {}, this is {}",
+                    record.min_reader(), kStoreFormat));
+    return;
+  }
+  status_ = absl::OkStatus();
+  state_.store_id = record.store_id();
+}
+
+void JobStore::Changed() {
+  if (!change_told_) return;
+  change_told_ = false;
+  executor_.Post([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    change_told_ = true;
+    on_change_();
+  });
+}
+
+// --- writing ---
+
+void JobStore::Write(Revision leadership, JobChange change,
+                     absl::AnyInvocable<void(absl::Status)> done) {
+  Txn txn;
+  txn.compares.push_back(Compare::Created(LeaderKey(), leadership));
+  const auto guard = [&](const char* name, Revision seen) {
+    txn.compares.push_back(Compare::Modified(prefix_ + name, seen));
+  };
+  guard("view", state_.view.modified);
+  guard("timeline", state_.timeline.modified);
+  guard("commit", state_.commit.modified);
+  guard("abandoned", state_.abandoned.modified);
+  const auto put = [&](const char* name, const auto& record) {
+    if (record) txn.then.push_back(PutOp{prefix_ + name, record->SerializeAsString(), LeaseId{}});
+  };
+  put("view", change.view);
+  put("timeline", change.timeline);
+  put("commit", change.commit);
+  put("abandoned", change.abandoned);
+  kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), change = std::move(change),
+                              done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
+    if (alive.expired()) return;
+    if (!result.ok()) return done(result.status());
+    if (!result->succeeded) return done(absl::AbortedError("the job's records have changed"));
+    const auto take = [&](auto& record, auto& stored) {
+      if (!record || stored.modified >= result->revision) return;
+      stored.value = *std::move(record);
+      stored.modified = result->revision;
+    };
+    take(change.view, state_.view);
+    take(change.timeline, state_.timeline);
+    take(change.commit, state_.commit);
+    take(change.abandoned, state_.abandoned);
+    Changed();
+    done(absl::OkStatus());
+  });
+}
+
+}  // namespace unreft::meta

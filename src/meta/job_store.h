@@ -1,0 +1,113 @@
+// JobStore: what the nodes of a job agree on, read from the meta store and kept up to date by a
+// watch; and the leader's way to change it (docs/formats/meta_keys.md).
+//
+// One record per key: "store", "leader", "node/SLOT", "view", "timeline", "commit", "abandoned",
+// all below "unreft/JOB/". Only the leader writes the last four, in Txns that compare its own key
+// and all four records with what it has seen (PROTOCOL rule 20): so a leader that was replaced
+// changes nothing, and an unknown outcome is read back by the watch.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <unreft/cluster.pb.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "meta/kv.h"
+
+namespace unreft::meta {
+
+inline constexpr uint32_t kStoreFormat = 1;
+inline constexpr uint32_t kStoreMinReader = 1;
+
+// A record, and the revision that wrote it; 0 = there is none.
+template <typename Message>
+struct Stored {
+  Message value;
+  Revision modified;
+  bool exists() const { return modified.value != 0; }
+};
+
+struct JobState {
+  Revision revision;     // up to which it was read; 0 = not read yet
+  std::string store_id;  // 16 bytes; empty = not read yet
+  Stored<PresenceRecord> leader;
+  Revision leader_created;
+  std::map<NodeSlot, PresenceRecord> present;
+  Stored<ViewRecord> view;
+  Stored<TimelineRecord> timeline;
+  Stored<CommitRecord> commit;
+  Stored<AbandonRecord> abandoned;
+};
+
+// What one Txn of the leader writes; what is absent stays as it is.
+struct JobChange {
+  std::optional<ViewRecord> view;
+  std::optional<TimelineRecord> timeline;
+  std::optional<CommitRecord> commit;
+  std::optional<AbandonRecord> abandoned;
+};
+
+// Single-threaded on its executor.
+class JobStore {
+ public:
+  // `on_change`: the state is another; in a turn of its own. `kv`, `log` outlive this.
+  JobStore(Kv& kv, Executor& executor, Random& random, Log& log, std::string job,
+           absl::AnyInvocable<void()> on_change);
+  ~JobStore();
+
+  // Reads and watches from now on, until destroyed, however often the store goes away.
+  void Start();
+
+  const JobState& state() const { return state_; }
+  // Read at least once, and the store is of a format that we know.
+  bool ready() const { return !state_.store_id.empty(); }
+  // Why the store cannot be used, when that is so; ok before it was read.
+  const absl::Status& status() const { return status_; }
+
+  std::string LeaderKey() const { return prefix_ + "leader"; }
+  std::string PresenceKey(NodeSlot slot) const;
+
+  // One Txn, guarded by the caller's leadership (the create revision of its leader key) and by all
+  // four records being as in state(). Aborted when the guard does not hold, naming nothing more
+  // than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the outcome is
+  // unknown. When `done` gets ok, state() has the change already.
+  void Write(Revision leadership, JobChange change, absl::AnyInvocable<void(absl::Status)> done);
+
+ private:
+  void Read();
+  void OnRead(absl::StatusOr<TxnResult> result);
+  void MakeStore();
+  void Watch();
+  void OnEvents(const std::vector<WatchEvent>& events);
+  void Again(Duration delay);
+  void Apply(const KeyValue& kv);
+  void Forget(const std::string& key);
+  void ApplyStore(const std::string& value);
+  template <typename Message>
+  void Parse(const KeyValue& kv, Stored<Message>& into);
+  void Changed();
+
+  Kv& kv_;
+  Executor& executor_;
+  Random& random_;
+  Log& log_;
+  const std::string prefix_;
+  absl::AnyInvocable<void()> on_change_;
+  JobState state_;
+  absl::Status status_;
+  WatchId watch_ = WatchId::kNone;
+  TimerId again_ = TimerId::kNone;
+  bool change_told_ = true;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+};
+
+}  // namespace unreft::meta

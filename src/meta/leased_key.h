@@ -1,0 +1,77 @@
+// LeasedKey: a key of the meta store that is there as long as its owner lives.
+//
+// It grants itself a lease, keeps it alive, and writes the key attached to it; when the lease is
+// lost it begins again. A key that somebody else holds is left alone until it is gone. So it is at
+// once how a daemon shows that it is present and how it campaigns for the leadership.
+//
+// That it is held is a matter of liveness only: safety comes from comparing the key's create
+// revision in every Txn (PROTOCOL rule 20).
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <memory>
+#include <string>
+
+#include "base/executor.h"
+#include "base/log.h"
+#include "meta/kv.h"
+
+namespace unreft::meta {
+
+// Single-threaded on its executor.
+class LeasedKey {
+ public:
+  // Whether a key that is there with this value may be taken over: an earlier life's of ours.
+  using MayReplace = absl::AnyInvocable<bool(const std::string& value)>;
+
+  // `on_change`: held, or not any more; in a turn of its own.
+  LeasedKey(Kv& kv, Executor& executor, Log& log, std::string key, Duration ttl,
+            MayReplace may_replace, absl::AnyInvocable<void()> on_change);
+  ~LeasedKey();
+
+  // Begins to hold the key with this value, or changes it.
+  void Hold(std::string value);
+
+  // The key may be free now: look at once.
+  void Look();
+
+  bool held() const { return held_; }
+  // Of the key, while it is held.
+  Revision create_revision() const { return create_revision_; }
+
+ private:
+  void Grant();
+  void OnGranted(absl::StatusOr<LeaseId> lease);
+  void ScheduleKeepAlive();
+  void KeepAlive();
+  void OnKeptAlive(Time asked, const absl::Status& status);
+  void Write();
+  void OnWritten(const std::string& value, absl::StatusOr<TxnResult> result);
+  void Replace(const KeyValue& existing);
+  void Lose(const absl::Status& why);
+  void Again(Duration delay);
+  void SetHeld(bool held);
+
+  Kv& kv_;
+  Executor& executor_;
+  Log& log_;
+  const std::string key_;
+  const Duration ttl_;
+  MayReplace may_replace_;
+  absl::AnyInvocable<void()> on_change_;
+
+  std::string value_;    // wanted
+  std::string written_;  // in the store, while held
+  LeaseId lease_;
+  Time alive_until_;  // as far as we know
+  bool granting_ = false;
+  bool writing_ = false;
+  bool held_ = false;
+  Revision create_revision_;
+  TimerId keep_alive_ = TimerId::kNone;
+  TimerId again_ = TimerId::kNone;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+};
+
+}  // namespace unreft::meta

@@ -1,0 +1,168 @@
+#include "meta/server_streams.h"
+
+#include <utility>
+
+#include "meta/grpc_common.h"
+
+namespace unreft::meta {
+namespace {
+
+namespace pb = etcdserverpb;
+
+}  // namespace
+
+// --- KeepAliveServerStream ---
+
+KeepAliveServerStream::KeepAliveServerStream(ServerContext& context) : context_(context) {}
+
+void KeepAliveServerStream::Abort(const grpc::Status& status) {
+  if (!std::exchange(finished_, true)) Finish(status);
+}
+
+void KeepAliveServerStream::OnReadDone(bool ok) {
+  context_.Post([this, ok, self = Self(this)] {
+    if (!ok) return Abort(grpc::Status::OK);
+    OnRequest();
+  });
+}
+
+void KeepAliveServerStream::OnRequest() {
+  const LeaseId lease{static_cast<uint64_t>(request_.id())};
+  context_.engine.KeepAlive(
+      lease, [this, self = Self(this), alive = context_.alive, lease](auto result) {
+        if (!*alive || finished_) return;
+        response_.Clear();
+        context_.Fill(*response_.mutable_header(), context_.engine.revision());
+        response_.set_id(static_cast<int64_t>(lease.value));
+        response_.set_ttl(result.ok() ? static_cast<int64_t>(result->ttl_s) : 0);  // 0: has ended
+        StartWrite(&response_);
+      });
+}
+
+void KeepAliveServerStream::OnWriteDone(bool ok) {
+  context_.Post([this, ok, self = Self(this)] {
+    if (!ok) return Abort(grpc::Status::OK);
+    if (!finished_) StartRead(&request_);
+  });
+}
+
+void KeepAliveServerStream::OnDone() { context_.calls.Remove(this); }
+
+// --- WatchServerStream ---
+
+WatchServerStream::WatchServerStream(ServerContext& context) : context_(context) {}
+
+void WatchServerStream::Abort(const grpc::Status& status) {
+  if (std::exchange(finished_, true)) return;
+  for (const auto& [id, watch] : watches_) context_.engine.CancelWatch(watch);
+  watches_.clear();
+  Finish(status);
+}
+
+void WatchServerStream::OnReadDone(bool ok) {
+  context_.Post([this, ok, self = Self(this)] {
+    if (!ok) return Abort(grpc::Status::OK);
+    OnRequest();
+  });
+}
+
+void WatchServerStream::OnRequest() {
+  if (finished_) return;
+  if (request_.has_create_request()) {
+    Create(request_.create_request());
+  } else if (request_.has_cancel_request()) {
+    Cancel(request_.cancel_request().watch_id());
+  } else if (request_.has_progress_request()) {
+    // Events are sent in the order of their revisions, so what is queued already comes first.
+    Send(NewResponse(-1, context_.engine.revision()));
+  }
+  if (!finished_) StartRead(&request_);
+}
+
+void WatchServerStream::Create(const pb::WatchCreateRequest& create) {
+  const Revision now = context_.engine.revision();
+  const int64_t id = create.watch_id() != 0 ? create.watch_id() : last_watch_id_ + 1;
+  Response created = NewResponse(id, now);
+  created.set_created(true);
+  if (watches_.contains(id) || create.prev_kv() || create.filters_size() != 0) {
+    created.set_canceled(true);
+    created.set_cancel_reason(
+        "the embedded meta store has no watches with filters, previous "
+        "values, or an id that is in use");
+    return Send(std::move(created));
+  }
+  last_watch_id_ = std::max(last_watch_id_, id);
+  const Revision start = create.start_revision() > 0
+                             ? Revision{static_cast<uint64_t>(create.start_revision())}
+                             : Revision{now.value + 1};
+  absl::StatusOr<WatchId> watch = context_.engine.Watch(
+      {create.key().empty() ? std::string(1, '\0') : create.key(), create.range_end()}, start,
+      [this, self = Self(this), alive = context_.alive, id](StoreWatchEvents events) {
+        if (*alive) OnEvents(id, std::move(events));
+      });
+  Send(std::move(created));
+  if (watch.ok()) {
+    watches_[id] = *watch;
+    return;
+  }
+  Response refused = NewResponse(id, now);
+  refused.set_canceled(true);
+  refused.set_cancel_reason(std::string(watch.status().message()));
+  if (absl::IsOutOfRange(watch.status())) {
+    refused.set_compact_revision(static_cast<int64_t>(context_.engine.first_watchable().value));
+  }
+  Send(std::move(refused));
+}
+
+void WatchServerStream::Cancel(int64_t watch_id) {
+  const auto found = watches_.find(watch_id);
+  if (found == watches_.end()) return;
+  context_.engine.CancelWatch(found->second);
+  watches_.erase(found);
+  Response canceled = NewResponse(watch_id, context_.engine.revision());
+  canceled.set_canceled(true);
+  Send(std::move(canceled));
+}
+
+void WatchServerStream::OnEvents(int64_t watch_id, StoreWatchEvents events) {
+  Response response = NewResponse(watch_id, events.revision);
+  for (const WatchEvent& event : events.events) {
+    mvccpb::Event& wire = *response.add_events();
+    if (event.kind == WatchEvent::Kind::kDelete) wire.set_type(mvccpb::Event::DELETE);
+    ToWire(event.kv, *wire.mutable_kv());
+  }
+  Send(std::move(response));
+}
+
+WatchServerStream::Response WatchServerStream::NewResponse(int64_t watch_id, Revision revision) {
+  Response response;
+  context_.Fill(*response.mutable_header(), revision);
+  response.set_watch_id(watch_id);
+  return response;
+}
+
+void WatchServerStream::Send(Response response) {
+  if (finished_) return;
+  queue_bytes_ += response.ByteSizeLong();
+  queue_.push_back(std::move(response));
+  if (queue_bytes_ > context_.stream_bytes_max && queue_.size() > 1) {
+    return Abort({grpc::StatusCode::RESOURCE_EXHAUSTED, "the reader of this watch is too slow"});
+  }
+  if (queue_.size() == 1) WriteNext();
+}
+
+void WatchServerStream::WriteNext() { StartWrite(&queue_.front()); }
+
+void WatchServerStream::OnWriteDone(bool ok) {
+  context_.Post([this, ok, self = Self(this)] {
+    if (finished_) return;
+    if (!ok) return Abort(grpc::Status::OK);
+    queue_bytes_ -= queue_.front().ByteSizeLong();
+    queue_.pop_front();
+    if (!queue_.empty()) WriteNext();
+  });
+}
+
+void WatchServerStream::OnDone() { context_.calls.Remove(this); }
+
+}  // namespace unreft::meta

@@ -1,0 +1,170 @@
+#include "tests/conformance/etcd_processes.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "base/check.h"
+
+extern char** environ;
+
+namespace unreft {
+namespace {
+
+constexpr char kEtcd[] = "/usr/bin/etcd";
+// Kills etcd when the test dies; becomes it, so that the pid is etcd's.
+constexpr char kSetPriv[] = "/usr/bin/setpriv";
+
+sockaddr_in Loopback(int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  return address;
+}
+
+// Sockets that hold their ports until they are closed together, so that none is given twice.
+std::vector<int> FreePorts(int count) {
+  std::vector<int> sockets;
+  std::vector<int> ports;
+  for (int i = 0; i < count; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = Loopback(0);
+    socklen_t size = sizeof(address);
+    UNREFT_CHECK(bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    UNREFT_CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    ports.push_back(ntohs(address.sin_port));
+    sockets.push_back(fd);
+  }
+  for (const int fd : sockets) close(fd);
+  return ports;
+}
+
+bool Listens(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = Loopback(port);
+  const bool connected = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  close(fd);
+  return connected;
+}
+
+}  // namespace
+
+std::string EtcdProcesses::Missing() {
+  for (const char* program : {kEtcd, kSetPriv}) {
+    if (access(program, X_OK) != 0) {
+      return fmt::format("{} is not there (package etcd-server); real etcd is not tested", program);
+    }
+  }
+  return "";
+}
+
+EtcdProcesses::EtcdProcesses(int members) {
+  directory_ = testing::TempDir() + "unreft_etcd_XXXXXX";
+  UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr);
+  const std::vector<int> ports = FreePorts(2 * members);
+  for (int i = 0; i < members; ++i) {
+    members_.push_back({ports[static_cast<size_t>(2 * i)], ports[static_cast<size_t>(2 * i + 1)]});
+  }
+  for (int i = 0; i < members; ++i) Spawn(i);
+  for (int i = 0; i < members; ++i) WaitUntilItListens(i);
+}
+
+EtcdProcesses::~EtcdProcesses() {
+  for (int i = 0; i < size(); ++i) Kill(i);
+  std::filesystem::remove_all(directory_);
+}
+
+std::string EtcdProcesses::endpoint(int member) const {
+  return fmt::format("127.0.0.1:{}", members_[static_cast<size_t>(member)].client_port);
+}
+
+std::string EtcdProcesses::endpoints() const {
+  std::string all;
+  for (int i = 0; i < size(); ++i) all += (i == 0 ? "" : ",") + endpoint(i);
+  return all;
+}
+
+void EtcdProcesses::Kill(int member) {
+  pid_t& pid = members_[static_cast<size_t>(member)].pid;
+  if (pid == 0) return;
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, 0);
+  pid = 0;
+}
+
+void EtcdProcesses::Start(int member) {
+  Spawn(member);
+  WaitUntilItListens(member);
+}
+
+void EtcdProcesses::Spawn(int member) {
+  std::string cluster;
+  for (int i = 0; i < size(); ++i) {
+    cluster += fmt::format("{}m{}=http://127.0.0.1:{}", i == 0 ? "" : ",", i,
+                           members_[static_cast<size_t>(i)].peer_port);
+  }
+  const std::string client = "http://" + endpoint(member);
+  const std::string peer =
+      fmt::format("http://127.0.0.1:{}", members_[static_cast<size_t>(member)].peer_port);
+  std::vector<std::string> words = {kSetPriv,
+                                    "--pdeathsig",
+                                    "KILL",
+                                    kEtcd,
+                                    "--name",
+                                    fmt::format("m{}", member),
+                                    "--data-dir",
+                                    fmt::format("{}/m{}", directory_, member),
+                                    "--listen-client-urls",
+                                    client,
+                                    "--advertise-client-urls",
+                                    client,
+                                    "--listen-peer-urls",
+                                    peer,
+                                    "--initial-advertise-peer-urls",
+                                    peer,
+                                    "--initial-cluster",
+                                    cluster,
+                                    "--heartbeat-interval",
+                                    "100",
+                                    "--election-timeout",
+                                    "500",
+                                    "--logger",
+                                    "zap",
+                                    "--log-level",
+                                    "error"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  const std::string log = fmt::format("{}/m{}.log", directory_, member);
+  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  // Not fork: gRPC has threads in this process.
+  const int error = posix_spawn(&members_[static_cast<size_t>(member)].pid, kSetPriv, &actions,
+                                nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  UNREFT_CHECK(error == 0, "posix_spawn: {}", error);
+}
+
+void EtcdProcesses::WaitUntilItListens(int member) {
+  const int port = members_[static_cast<size_t>(member)].client_port;
+  for (int tries = 0; tries < 3000 && !Listens(port); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  UNREFT_CHECK(Listens(port), "etcd does not listen on port {}", port);
+}
+
+}  // namespace unreft

@@ -1,0 +1,346 @@
+// Kv on the fake, the embedded server and real etcd, and what each of them has of its own.
+#include "tests/conformance/kv_conformance.h"
+
+#include <etcd/rpc.grpc.pb.h>
+#include <grpcpp/create_channel.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include "base/rocks_record_store.h"
+#include "meta/embedded_server.h"
+#include "meta/etcd_calls.h"
+#include "meta/etcd_kv.h"
+#include "meta/store_engine.h"
+#include "tests/conformance/etcd_processes.h"
+#include "tests/fakes/capture_log_sink.h"
+#include "tests/fakes/fake_kv.h"
+
+namespace unreft::meta {
+namespace {
+
+// gRPC 1.51 ends the threads of its callbacks with the last channel that used them, and then now
+// and then aborts in one of them ("nexting_thread", a count of references below 0). A process has
+// one client until it ends; this test has hundreds, so it keeps one more.
+class GrpcThreads : public testing::Environment {
+ public:
+  void SetUp() override {
+    static UnaryCall<etcdserverpb::CompactionRequest, etcdserverpb::CompactionResponse> call;
+    static const auto channel =
+        grpc::CreateChannel("ipv4:127.0.0.1:1", grpc::InsecureChannelCredentials());
+    static const auto stub = etcdserverpb::KV::NewStub(channel);
+    stub->async()->Compact(&call.context, &call.request, &call.response, [](grpc::Status) {});
+  }
+};
+[[maybe_unused]] const auto* const kGrpcThreads =
+    testing::AddGlobalTestEnvironment(new GrpcThreads);
+
+class FakeWorld : public KvWorld {
+ public:
+  explicit FakeWorld(uint64_t seed) : world_(seed), store_(world_.scheduler(), seed) {
+    WaitForStore();
+  }
+  World& world() override { return world_; }
+  std::unique_ptr<Kv> NewKv() override { return store_.NewKv(world_.sim()); }
+  void Stop() override { store_.Kill(); }
+  void Start() override {
+    store_.Restart();
+    WaitForStore();
+  }
+  void Forget(Revision before) override {
+    bool done = false;
+    store_.process().Post([&] {
+      store_.engine()->Compact(before, [&](absl::Status status) {
+        EXPECT_TRUE(status.ok()) << status;
+        done = true;
+      });
+    });
+    EXPECT_TRUE(world_.RunUntil([&] { return done; }));
+  }
+  bool LoseData() override {
+    store_.LoseData();
+    return true;
+  }
+  FakeKvStore& store() { return store_; }
+  SimWorld& sim() { return world_; }
+
+ private:
+  void WaitForStore() {
+    EXPECT_TRUE(world_.RunUntil([&] { return store_.ready(); }));
+  }
+
+  SimWorld world_;
+  FakeKvStore store_;
+};
+
+class EmbeddedWorld : public KvWorld {
+ public:
+  EmbeddedWorld() {
+    directory_ = testing::TempDir() + "unreft_meta_XXXXXX";
+    UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr);
+    Start();
+  }
+  ~EmbeddedWorld() override {
+    Stop();
+    std::filesystem::remove_all(directory_);
+  }
+  World& world() override { return world_; }
+  std::unique_ptr<Kv> NewKv() override {
+    auto kv = EtcdKv::Create({.endpoints = address_}, world_.executor(0));
+    UNREFT_CHECK(kv.ok());
+    return *std::move(kv);
+  }
+  void Start() override {
+    auto records =
+        RocksRecordStore::Open({.directory = directory_ + "/records"}, world_.executor(0));
+    UNREFT_CHECK(records.ok());
+    records_ = *std::move(records);
+    engine_ = std::make_unique<StoreEngine>(world_.executor(0), *records_, random_, log_);
+    std::optional<absl::Status> started;
+    world_.InTurn([&] { engine_->Start([&](absl::Status status) { started = status; }); });
+    UNREFT_CHECK(world_.RunUntil([&] { return started.has_value(); }) && started->ok());
+    auto server = EmbeddedServer::Start({.listen = address_}, world_.executor(0), *engine_);
+    UNREFT_CHECK(server.ok(), "{}", server.status().ToString());
+    server_ = *std::move(server);
+    address_ = server_->address();
+  }
+  void Stop() override {
+    server_.reset();
+    engine_.reset();
+    records_.reset();
+  }
+  void Forget(Revision before) override {
+    std::optional<absl::Status> done;
+    world_.InTurn([&] { engine_->Compact(before, [&](absl::Status status) { done = status; }); });
+    EXPECT_TRUE(world_.RunUntil([&] { return done.has_value(); }));
+    EXPECT_TRUE(done->ok()) << *done;
+  }
+  bool LoseData() override {
+    std::filesystem::remove_all(directory_ + "/records");
+    return true;
+  }
+
+ private:
+  std::string directory_;
+  std::string address_ = "127.0.0.1:0";
+  AsioWorld world_;
+  Random random_ = Random::FromEntropy();
+  CaptureLogSink sink_;
+  Log log_{sink_};
+  std::unique_ptr<RocksRecordStore> records_;
+  std::unique_ptr<StoreEngine> engine_;
+  std::unique_ptr<EmbeddedServer> server_;
+};
+
+class EtcdWorld : public KvWorld {
+ public:
+  explicit EtcdWorld(int members) {
+    if (missing().empty()) etcd_ = std::make_unique<EtcdProcesses>(members);
+  }
+  std::string missing() const override { return EtcdProcesses::Missing(); }
+  World& world() override { return world_; }
+  std::unique_ptr<Kv> NewKv() override {
+    auto kv = EtcdKv::Create({.endpoints = etcd_->endpoints()}, world_.executor(0));
+    UNREFT_CHECK(kv.ok());
+    return *std::move(kv);
+  }
+  void Stop() override { etcd_->Kill(0); }
+  void Start() override { etcd_->Start(0); }
+  void Forget(Revision before) override {
+    auto kv = etcdserverpb::KV::NewStub(
+        grpc::CreateChannel(etcd_->endpoint(0), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    etcdserverpb::CompactionRequest request;
+    request.set_revision(static_cast<int64_t>(before.value));
+    etcdserverpb::CompactionResponse response;
+    EXPECT_TRUE(kv->Compact(&context, request, &response).ok());
+  }
+  bool LoseData() override { return false; }
+  EtcdProcesses& etcd() { return *etcd_; }
+
+ private:
+  AsioWorld world_;
+  std::unique_ptr<EtcdProcesses> etcd_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Fake, KvConformance, testing::ValuesIn(SimWorlds<KvWorld, FakeWorld>()),
+                         WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(Embedded, KvConformance,
+                         testing::Values(WorldMaker<KvWorld>{
+                             "Rocks", [] { return std::make_unique<EmbeddedWorld>(); }}),
+                         WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(Etcd, KvConformance,
+                         testing::Values(WorldMaker<KvWorld>{
+                             "OneMember", [] { return std::make_unique<EtcdWorld>(1); }}),
+                         WorldName<KvWorld>);
+
+// --- of the fake alone ---
+
+// Counts "k" up by Txns that compare, through whatever happens; events must be without a gap.
+class Counter {
+ public:
+  Counter(Kv& kv, Executor& executor) : kv_(kv), executor_(executor) {}
+  void Start() { Read(); }
+  int value() const { return value_; }
+
+ private:
+  void Read() {
+    Get(kv_, {"k"}, [this](absl::StatusOr<std::vector<KeyValue>> kvs) {
+      if (!kvs.ok()) return Again();
+      value_ = kvs->empty() ? 0 : std::stoi(kvs->front().value);
+      const Revision modified = kvs->empty() ? Revision{0} : kvs->front().mod_revision;
+      kv_.Commit({.compares = {Compare::Modified("k", modified)},
+                  .then = {PutOp{"k", std::to_string(value_ + 1), {}}}},
+                 [this](absl::StatusOr<TxnResult>) { Again(); });
+    });
+  }
+  void Again() {
+    executor_.After(std::chrono::milliseconds(5), [this] { Read(); });
+  }
+
+  Kv& kv_;
+  Executor& executor_;
+  int value_ = 0;
+};
+
+TEST(FakeKv, LossesAndDeathsLoseNoEvent) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    FakeWorld fake(seed);
+    fake.store().set_lose_one_in(5);
+    auto kv = fake.NewKv();
+    std::vector<int> seen;
+    std::optional<absl::Status> end;
+    Counter counter(*kv, fake.world().executor());
+    fake.world().InTurn([&] {
+      kv->Watch(
+          {"k"}, Revision{1},
+          [&](std::vector<WatchEvent> events) {
+            seen.push_back(std::stoi(events.front().kv.value));
+          },
+          [&](absl::Status status) { end = std::move(status); });
+      counter.Start();
+    });
+    for (int life = 0; life < 3; ++life) {
+      fake.sim().scheduler().RunFor(std::chrono::seconds(3));
+      fake.Stop();
+      fake.sim().scheduler().RunFor(std::chrono::milliseconds(100));
+      fake.Start();
+      fake.store().CutOff(fake.sim().sim());
+      fake.sim().scheduler().RunFor(std::chrono::seconds(2));
+      fake.store().Mend(fake.sim().sim());
+    }
+    fake.store().set_lose_one_in(0);
+    fake.sim().scheduler().RunFor(std::chrono::seconds(5));
+    EXPECT_FALSE(end.has_value()) << *end;
+    EXPECT_GT(seen.size(), 50u) << "seed " << seed;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      ASSERT_EQ(seen[i], static_cast<int>(i) + 1) << "seed " << seed;
+    }
+    fake.sim().sim().Kill();
+    kv.reset();
+  }
+}
+
+TEST(FakeKv, AnOlderCopyIsNoticed) {
+  FakeWorld fake(1);
+  auto kv = fake.NewKv();
+  const auto put = [&](const std::string& value) {
+    bool done = false;
+    fake.world().InTurn([&] {
+      kv->Commit({.then = {PutOp{"k", value, {}}}},
+                 [&](const auto& result) { done = result.ok(); });
+    });
+    EXPECT_TRUE(fake.world().RunUntil([&] { return done; }));
+  };
+  put("1");
+  const auto copy = fake.store().TakeCopy();
+  put("2");
+  std::optional<absl::Status> end;
+  size_t events = 0;
+  fake.world().InTurn([&] {
+    kv->Watch(
+        {"k"}, Revision{1}, [&](const auto&) { ++events; },
+        [&](absl::Status status) { end = std::move(status); });
+  });
+  EXPECT_TRUE(fake.world().RunUntil([&] { return events == 2; }));
+  fake.Stop();
+  fake.store().RollBack(copy);
+  fake.Start();
+  EXPECT_TRUE(fake.world().RunUntil([&] { return end.has_value(); }));
+  EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
+  EXPECT_THAT(std::string(end->message()), testing::HasSubstr("went back"));
+  fake.world().InTurn([&] { kv.reset(); });
+}
+
+TEST(FakeKv, AFailedWriteIsTakenBackBeforeTheNext) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    FakeWorld fake(seed);
+    auto kv = fake.NewKv();
+    const auto commit = [&](const std::string& key) {
+      std::optional<absl::Status> status;
+      fake.world().InTurn([&] {
+        kv->Commit({.then = {PutOp{key, "v", {}}}},
+                   [&](const auto& result) { status = result.status(); });
+      });
+      EXPECT_TRUE(fake.world().RunUntil([&] { return status.has_value(); }));
+      return *status;
+    };
+    EXPECT_TRUE(commit("before").ok());
+    fake.store().disk().FailWrites(3, absl::ResourceExhaustedError("full"));
+    EXPECT_TRUE(absl::IsUnavailable(commit("failed")));
+    int tries = 0;
+    while (!commit("after").ok() && ++tries < 10'000) {
+    }
+    fake.Stop();
+    fake.store().disk().CrashHost();
+    fake.Start();
+    const StoreState& state = fake.store().engine()->state();
+    EXPECT_TRUE(state.keys().contains("before") && state.keys().contains("after"));
+    EXPECT_FALSE(state.keys().contains("failed")) << "seed " << seed;
+    EXPECT_EQ(state.revision().value, 3u);
+    fake.world().InTurn([&] { kv.reset(); });
+  }
+}
+
+// --- of etcd alone ---
+
+TEST(EtcdCluster, WritesGoOnWhenTheLeaderDies) {
+  EtcdWorld world(3);
+  if (!world.missing().empty()) GTEST_SKIP() << world.missing();
+  auto kv = world.NewKv();
+  Counter counter(*kv, world.world().executor());
+  std::vector<int> seen;
+  std::optional<absl::Status> end;
+  world.world().InTurn([&] {
+    kv->Watch(
+        {"k"}, Revision{1},
+        [&](std::vector<WatchEvent> events) { seen.push_back(std::stoi(events.front().kv.value)); },
+        [&](absl::Status status) { end = std::move(status); });
+    counter.Start();
+  });
+  // Each member in turn, so that one of them was the leader.
+  for (int member = 0; member < 3; ++member) {
+    const size_t before = seen.size();
+    EXPECT_TRUE(world.world().RunUntil([&] { return end || seen.size() >= before + 20; }));
+    world.etcd().Kill(member);
+    EXPECT_TRUE(world.world().RunUntil([&] { return end || seen.size() >= before + 60; }));
+    world.etcd().Start(member);
+  }
+  EXPECT_FALSE(end.has_value()) << *end;
+  for (size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], static_cast<int>(i) + 1);
+  world.world().InTurn([&] { kv.reset(); });
+}
+
+TEST(EtcdKv, RefusesEndpointsThatItCannotUse) {
+  AsioWorld world;
+  for (const char* endpoints : {"", "host", "host:", ":2379", "a:1,b:2", "1.2.3.4:1,b:2"}) {
+    const auto kv = EtcdKv::Create({.endpoints = endpoints}, world.executor(0));
+    EXPECT_EQ(kv.status().code(), absl::StatusCode::kInvalidArgument) << endpoints;
+  }
+  EtcdKvOptions tls{.endpoints = "127.0.0.1:1"};
+  tls.tls.ca = "/no/such/file";
+  EXPECT_EQ(EtcdKv::Create(tls, world.executor(0)).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace unreft::meta

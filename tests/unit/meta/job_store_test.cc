@@ -1,0 +1,158 @@
+#include "meta/job_store.h"
+
+#include "tests/unit/meta/meta_fixture.h"
+
+namespace unreft::meta {
+namespace {
+
+using std::chrono::seconds;
+
+class JobStoreTest : public MetaFixture {
+ protected:
+  // A node with a job store and, if it gets it, the leadership.
+  struct Node : Process {
+    Node(JobStoreTest& test, std::string name)
+        : Process(test),
+          store(*kv, *executor, random, test.log_, "job", [this] { ++changes; }),
+          leadership(
+              *kv, *executor, test.log_, store.LeaderKey(), seconds(2),
+              [](const std::string&) { return false; }, [] {}),
+          value(std::move(name)) {
+      test.InTurn(*this, [this] { store.Start(); });
+    }
+    ~Node() { executor->Kill(); }
+
+    int changes = 0;
+    JobStore store;
+    LeasedKey leadership;
+    std::string value;
+  };
+
+  void Lead(Node& node) {
+    PresenceRecord presence;
+    presence.set_address(node.value);
+    InTurn(node, [&] { node.leadership.Hold(presence.SerializeAsString()); });
+    Settle();
+    ASSERT_TRUE(node.leadership.held());
+  }
+
+  absl::Status Write(Node& node, Revision leadership, JobChange change) {
+    std::optional<absl::Status> written;
+    InTurn(node, [&] {
+      node.store.Write(leadership, std::move(change), [&](absl::Status s) { written = s; });
+    });
+    Settle(seconds(3));
+    return written.value_or(absl::InternalError("it was not answered"));
+  }
+
+  static JobChange View(uint64_t number) {
+    JobChange change;
+    change.view.emplace().set_number(number);
+    return change;
+  }
+};
+
+TEST_F(JobStoreTest, TheFirstMakesTheStoreAndAllReadTheSame) {
+  Node a(*this, "a");
+  Node b(*this, "b");
+  Settle(seconds(1));
+  ASSERT_TRUE(a.store.ready());
+  ASSERT_TRUE(b.store.ready());
+  EXPECT_EQ(a.store.state().store_id.size(), 16U);
+  EXPECT_EQ(a.store.state().store_id, b.store.state().store_id);
+  EXPECT_GT(a.changes, 0);
+}
+
+TEST_F(JobStoreTest, WhatTheLeaderWritesReachesAll) {
+  Node a(*this, "a");
+  Node b(*this, "b");
+  Settle();
+  Lead(a);
+  EXPECT_TRUE(Write(a, a.leadership.create_revision(), View(1)).ok());
+  EXPECT_EQ(a.store.state().view.value.number(), 1U);
+  EXPECT_EQ(b.store.state().view.value.number(), 1U);
+  EXPECT_EQ(b.store.state().leader.value.address(), "a");
+  EXPECT_EQ(b.store.state().leader_created, a.leadership.create_revision());
+}
+
+TEST_F(JobStoreTest, ALeaderThatWasReplacedChangesNothing) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  const Revision old = a.leadership.create_revision();
+  Node b(*this, "b");
+  store_.CutOff(*a.executor);
+  Settle(seconds(5));
+  Lead(b);
+  store_.Mend(*a.executor);
+  ASSERT_TRUE(Write(b, b.leadership.create_revision(), View(1)).ok());
+  Settle(seconds(2));
+  EXPECT_FALSE(a.leadership.held());
+  EXPECT_TRUE(absl::IsAborted(Write(a, old, View(7))));
+  EXPECT_EQ(b.store.state().view.value.number(), 1U);
+}
+
+TEST_F(JobStoreTest, AWriteOnRecordsThatHaveChangedIsAborted) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  const Revision leadership = a.leadership.create_revision();
+  std::vector<absl::Status> written;
+  InTurn(a, [&] {
+    a.store.Write(leadership, View(1), [&](absl::Status s) { written.push_back(s); });
+    a.store.Write(leadership, View(2), [&](absl::Status s) { written.push_back(s); });
+  });
+  Settle(seconds(1));
+  ASSERT_EQ(written.size(), 2U);
+  EXPECT_NE(written[0].ok(), written[1].ok());
+}
+
+TEST_F(JobStoreTest, AnAnswerThatIsLostIsReadBack) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  store_.set_lose_one_in(2);
+  uint64_t number = 0;
+  for (int i = 0; i < 30; ++i) {
+    const uint64_t before = a.store.state().view.value.number();
+    const absl::Status status = Write(a, a.leadership.create_revision(), View(before + 1));
+    if (status.ok()) number = before + 1;
+  }
+  store_.set_lose_one_in(0);
+  Settle(seconds(5));
+  Node b(*this, "b");
+  Settle(seconds(1));
+  EXPECT_GT(number, 0U);
+  EXPECT_EQ(a.store.state().view.value.number(), b.store.state().view.value.number());
+  EXPECT_GE(b.store.state().view.value.number(), number);
+}
+
+TEST_F(JobStoreTest, TheStoreRestartsAndNothingIsMissed) {
+  Node a(*this, "a");
+  Node b(*this, "b");
+  Settle();
+  Lead(a);
+  ASSERT_TRUE(Write(a, a.leadership.create_revision(), View(1)).ok());
+  store_.Kill();
+  Settle(seconds(1));
+  store_.Restart();
+  Settle(seconds(5));
+  ASSERT_TRUE(a.leadership.held());
+  ASSERT_TRUE(Write(a, a.leadership.create_revision(), View(2)).ok());
+  EXPECT_EQ(b.store.state().view.value.number(), 2U);
+}
+
+TEST_F(JobStoreTest, AnotherStoreIsAnErrorThatIsLogged) {
+  Node a(*this, "a");
+  Settle();
+  const std::string before = a.store.state().store_id;
+  store_.Kill();
+  store_.LoseData();
+  store_.Restart();
+  Settle(seconds(5));
+  EXPECT_NE(a.store.state().store_id, before);
+  EXPECT_EQ(sink_.Count("it is another one now"), 1U);
+}
+
+}  // namespace
+}  // namespace unreft::meta
