@@ -1,7 +1,7 @@
 """FakeStore and FakeClient: the store behind the Python API, in this process.
 
-One store holds the newest snapshot of each rank, whole. It copies at once, so a fence has nothing to
-wait for; otherwise a FakeClient is used like an `unreft.Client`.
+One store holds the newest snapshot of each rank, whole. It copies at once, so a fence has nothing
+to wait for; otherwise a FakeClient is used like an `unreft.Client`.
 """
 
 import ctypes

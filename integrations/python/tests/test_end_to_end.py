@@ -142,9 +142,11 @@ def test_example_resumes(store, tmp_path):
     store.train(3, *args, *run, "--checkpoint", "unreft", script=script)
 
     for rank in range(3):
-        finals = [(tmp_path / n / f"final.rank{rank}.json").read_text() for n in ("reference", "run")]
+        name = f"final.rank{rank}.json"
+        finals = [(tmp_path / run / name).read_text() for run in ("reference", "run")]
         assert finals[0] == finals[1]
-    losses = [exact.train_gpt.StepLog.losses(tmp_path / n / "steps.jsonl") for n in ("reference", "run")]
+    losses_of = exact.train_gpt.StepLog.losses
+    losses = [losses_of(tmp_path / run / "steps.jsonl") for run in ("reference", "run")]
     assert losses[0] == losses[1]
     restored = [
         r["restored_step"] for r in exact.train_gpt.StepLog.read(log) if r["event"] == "start"
@@ -163,7 +165,9 @@ import numpy as np
 import unreft
 
 def open_client(attempt):
-    return unreft.Client(socket={store.socket!r}, job={store.job!r}, rank=0, world=1, attempt=attempt)
+    return unreft.Client(
+        socket={store.socket!r}, job={store.job!r}, rank=0, world=1, attempt=attempt
+    )
 
 weights = np.arange(12, dtype=np.float32).reshape(3, 4)
 tensors = [unreft.Tensor.of_array("weights", weights)]

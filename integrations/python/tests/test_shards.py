@@ -1,4 +1,4 @@
-"""Boxes, replica sets and names of sharded models, rank by rank on a process group that does nothing."""
+"""Boxes, replica sets and names of sharded models, rank by rank on an idle process group."""
 
 import functools
 
@@ -45,7 +45,12 @@ def sharded(rank, mesh_shape, placements, shape):
     local, _ = compute_local_shape_and_global_offset(shape, mesh, placements)
     stride = torch.empty(shape).stride()
     tensor = DTensor.from_local(
-        torch.zeros(local), mesh, placements, run_check=False, shape=torch.Size(shape), stride=stride
+        torch.zeros(local),
+        mesh,
+        placements,
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=stride,
     )
     model = module_of(tensor)
     return TrainingState(model, [], Replicas(model, rank, mesh.size()))

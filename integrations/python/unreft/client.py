@@ -127,7 +127,7 @@ class Client:
         self._core.register(tensors, extras_bytes)
 
     def snapshot(self, step: int, extras: bytes = b"", stream: int = 0) -> Snapshot:
-        """Starts the capture of the state after `step` optimizer steps. Never waits for the daemon."""
+        """Begins to capture the state after `step` optimizer steps. Never waits for a daemon."""
         return Snapshot(*self._core.snapshot(step, extras, stream))
 
     def fence(self, stream: int = 0) -> None:
@@ -135,7 +135,7 @@ class Client:
         self._core.fence(stream)
 
     def wait_committed(self, step: int, timeout_s: float = 60.0) -> None:
-        """Waits until all ranks have committed `step`; `Aborted` when it was skipped or given up."""
+        """Waits until all ranks committed `step`; `Aborted` when it was skipped or given up."""
         self._core.wait_committed(step, round(timeout_s * 1000))
 
     def status(self) -> Status:

@@ -48,7 +48,7 @@ class Device(enum.IntEnum):
 
 @dataclasses.dataclass(slots=True)
 class Tensor:
-    """The box [offset, offset + extent) of a tensor of `global_shape`, row-major and dense at `data`.
+    """The box [offset, offset + extent) of a tensor of `global_shape`, row-major, dense at `data`.
 
     Of `replica_count` ranks that hold the same box with the same bytes, this is the
     `replica_index`-th. A `volatile` tensor changes outside the optimizer step: it is copied before

@@ -73,5 +73,6 @@ def _fits(staged: torch.Tensor | None, buffer: torch.Tensor | None) -> bool:
     return (
         staged is not None
         and buffer is not None
-        and (staged.shape, staged.dtype, staged.device) == (buffer.shape, buffer.dtype, buffer.device)
+        and (staged.shape, staged.dtype) == (buffer.shape, buffer.dtype)
+        and staged.device == buffer.device
     )

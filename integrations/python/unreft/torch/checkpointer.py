@@ -136,7 +136,9 @@ class Checkpointer:
         if not decision.restored:
             return _Outcome(_Outcome.FRESH, decision.new_timeline)
         if decision.extras is None:
-            raise unreft.DataLoss(f"step {decision.step}: nothing but tensors is stored of this rank")
+            raise unreft.DataLoss(
+                f"step {decision.step}: nothing but tensors is stored of this rank"
+            )
         extras = extras_module.loads(decision.extras)
         if extras["format"] != _FORMAT:
             raise unreft.FailedPrecondition(
@@ -170,7 +172,7 @@ class Checkpointer:
         """Starts to capture the state after `step` optimizer steps; returns whether it did.
 
         The copies run beside the next forward and backward. The first call, and one after the
-        tensors have changed place or number, registers them with the daemon and waits for its answer.
+        tensors have changed place or number, registers them with the daemon and waits for that.
         """
         if not self._active() or self._off:
             return False
@@ -241,7 +243,9 @@ class Checkpointer:
 
     def _snapshot(self, step: int) -> bool:
         if not self._restored:
-            raise unreft.FailedPrecondition("snapshot() needs restore() before it, also in a new run")
+            raise unreft.FailedPrecondition(
+                "snapshot() needs restore() before it, also in a new run"
+            )
         extras = self._extras_bytes(step)
         if not self._registered() and not self._register(extras):
             self._skipped += 1
@@ -263,7 +267,7 @@ class Checkpointer:
         )
 
     def _registered(self) -> bool:
-        """Whether the live tensors are those that are registered; copies what stands in for some."""
+        """Whether the live tensors are those registered; copies what stands in for some."""
         return self._watch is not None and self._watch.unchanged() and self._state.refresh()
 
     def _register(self, extras: bytes) -> bool:

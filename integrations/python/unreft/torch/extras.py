@@ -1,7 +1,7 @@
 """Extras: the part of a rank's state that is not tensors of the model or the optimizer.
 
-One pickle per snapshot, a few KB. It is made and read by the training process alone: to the daemon it
-is opaque bytes. A tensor inside it is stored as type, shape and bytes, without torch's pickling.
+One pickle per snapshot, a few KB. It is made and read by the training process alone: to the daemon
+it is opaque bytes. A tensor inside it is stored as type, shape and bytes, without torch's pickling.
 """
 
 import ctypes

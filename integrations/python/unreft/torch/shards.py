@@ -2,9 +2,9 @@
 
 Names in the store:
 
-    model/<parameter>            optim/<parameter>/<key>     the same tensor on all ranks of a set
-    rank3/buffer/<buffer>        rank3/model/<parameter>     of rank 3 alone
-    group4/model/<parameter>                                 of a set of ranks, not all, led by rank 4
+    model/<parameter>            optim/<parameter>/<key>   the same tensor on all ranks of a set
+    rank3/buffer/<buffer>        rank3/model/<parameter>   of rank 3 alone
+    group4/model/<parameter>                               of a set of ranks, not all, led by rank 4
 """
 
 import dataclasses

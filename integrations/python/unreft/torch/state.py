@@ -1,4 +1,4 @@
-"""TrainingState: the tensors of a model and its optimizers by name, and what else they consist of."""
+"""TrainingState: the tensors of a model and its optimizers by name, and what else they hold."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +22,8 @@ _NAMED_MAX = 5  # subjects that one message names
 class TrainingState:
     """Of `model`, which may be wrapped (DDP, torch.compile, FSDP2), and of its optimizers.
 
-    Tied parameters are one tensor. Buffers are each rank's own and volatile: the forward pass writes
-    them. Buffers that are not persistent are left out, as in `state_dict`.
+    Tied parameters are one tensor. Buffers are each rank's own and volatile: the forward pass
+    writes them. Buffers that are not persistent are left out, as in `state_dict`.
     """
 
     def __init__(
@@ -246,7 +246,8 @@ class TrainingState:
         unknown = [
             name
             for name in stored
-            if name not in live and (_OF_A_SET.match(name) is None or name.partition("/")[0] in ours)
+            if name not in live
+            and (_OF_A_SET.match(name) is None or name.partition("/")[0] in ours)
         ]
         if unknown:
             raise FailedPrecondition(f"stored, but not attached: {_listed(unknown)}")
@@ -261,7 +262,7 @@ class TrainingState:
 def _state_tensor(
     optimizer: torch.optim.Optimizer, group: dict, parameter: Any, key: str, stored: Tensor
 ) -> torch.Tensor:
-    """The live tensor for a stored state tensor: the one there is, or one as the optimizer makes it."""
+    """The live tensor for a stored state tensor: the one there is, or as the optimizer makes it."""
     dtype = getattr(torch, _torch_dtype(stored.dtype))
     live = optimizer.state[parameter].get(key) if parameter in optimizer.state else None
     if isinstance(live, torch.Tensor) and live.dtype == dtype:

@@ -1,8 +1,8 @@
 """Watch: notices that live tensors are no longer those that were registered.
 
 A training loop may replace a parameter, load a state dict or move a tensor to another place at any
-time; copying from the old address would capture wrong bytes. The check runs before every snapshot, so
-it is made of calls that stay in C: about 0.3 us per tensor.
+time; copying from the old address would capture wrong bytes. The check runs before every snapshot,
+so it is made of calls that stay in C: about 0.3 us per tensor.
 """
 
 import itertools
@@ -24,8 +24,8 @@ class Watch:
 
     Changed is: one of `sized` with another number of values; one of `containers` in which a tensor,
     module or dict is another object or stands where none stood; one of `slots`, (container, key),
-    likewise; one of `tensors`, local memory, at another place or with another shape. Plain values in
-    containers may change.
+    likewise; one of `tensors`, local memory, at another place or with another shape. Plain values
+    in containers may change.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class Watch:
         self._values = list(self._live_values())
         self._slots = [(container, key, _pinned(container, key)) for container, key in slots]
         self._tensors = list(tensors)
-        self._layout = [(read, list(map(read, self._tensors))) for read in (_POINTER, _SHAPE, _STRIDE)]
+        reads = (_POINTER, _SHAPE, _STRIDE)
+        self._layout = [(read, list(map(read, self._tensors))) for read in reads]
 
     def unchanged(self) -> bool:
         return (

@@ -1,0 +1,108 @@
+"""What the PyTorch API captures, under which names, and what it refuses."""
+
+import pytest
+import torch
+from fake_job import Job, trained
+from torch import nn
+
+import unreft
+from unreft.torch.shards import Replicas
+from unreft.torch.state import TrainingState
+
+
+# --- what is captured ---
+
+
+def test_names(store):
+    trained(store)
+    names = set(store.versions[0].tensors)
+    parameters = ["frozen", "inner.weight", "norm.bias", "norm.weight", "outer.bias"]
+    assert {n for n in names if n.startswith("model/")} == {f"model/{p}" for p in parameters}
+    parameters.remove("frozen")
+    assert {n for n in names if n.startswith("optim/")} == {
+        f"optim/{p}/{key}" for p in parameters for key in ("step", "exp_avg", "exp_avg_sq")
+    }
+    assert {n for n in names if n.startswith("rank0/")} == {
+        "rank0/buffer/mean",
+        "rank0/buffer/norm.running_mean",
+        "rank0/buffer/norm.running_var",
+        "rank0/buffer/norm.num_batches_tracked",
+    }
+    assert len(names) == 5 + 12 + 4
+
+
+def test_only_buffers_are_volatile(store):
+    trained(store)
+    for name, (spec, _) in store.versions[0].tensors.items():
+        assert spec.volatile == name.startswith("rank0/buffer/")
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_names_without_wrappers(compiled):
+    model = torch.compile(nn.Linear(2, 2)) if compiled else nn.Sequential(nn.Linear(2, 2))
+    state = TrainingState(model, [], Replicas(model, 0, 1))
+    names = {bound.spec.name for bound in state.bind()}
+    prefix = "model/" if compiled else "model/0."
+    assert names == {prefix + "weight", prefix + "bias"}
+
+
+def test_plain_model_of_many_ranks_is_each_rank_s_own():
+    model = nn.Linear(2, 2)
+    state = TrainingState(model, [], Replicas(model, rank=3, world=8))
+    assert {b.spec.name for b in state.bind()} == {"rank3/model/weight", "rank3/model/bias"}
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64]
+)
+def test_dtypes(store, dtype):
+    job = Job(store)
+    job.model.register_buffer("kind", torch.ones(3, dtype=dtype))
+    job.ck.restore()
+    job.step()
+    assert job.ck.snapshot(1)
+    other = Job(store, seed=1)
+    other.model.register_buffer("kind", torch.zeros(3, dtype=dtype))
+    assert other.ck.restore() == 1
+    assert other.model.kind.dtype == dtype
+    assert torch.equal(other.model.kind.to(torch.complex64), torch.ones(3, dtype=torch.complex64))
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    "tensor, message",
+    [
+        (torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last), "row-major"),
+        (torch.zeros(4, 4).t(), None),  # strides (1, 4)
+        (torch.zeros(1).expand(4), "strides"),
+        (torch.zeros(4, 4).to_sparse(), "sparse"),
+        (torch.zeros(2, device="meta"), "meta"),
+        (torch.zeros(2, dtype=torch.complex64).conj(), "conjugated"),
+    ],
+)
+def test_refused_by_name(tensor, message):
+    model = nn.Module()
+    model.weight = nn.Parameter(tensor)
+    with pytest.raises(unreft.InvalidArgument, match="'model/weight'.*" + (message or "")):
+        TrainingState(model, [], Replicas(model, 0, 1))
+
+
+def test_foreign_parameter_is_refused():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(7))], lr=0.1)
+    model = nn.Linear(2, 2)
+    with pytest.raises(unreft.InvalidArgument, match=r"group 0, shape \(7,\), is not a parameter"):
+        TrainingState(model, [optimizer], Replicas(model, 0, 1))
+
+
+def test_refused_after_restore_is_one_warning(store, caplog):
+    job = trained(store)
+    job.model.frozen = nn.Parameter(torch.zeros(4, 2).t())
+    for step in (3, 4, 5):
+        assert not job.ck.snapshot(step)
+    assert len(caplog.records) == 1
+    assert "model/frozen" in caplog.text
+    assert "no more snapshots" in caplog.text
+    assert not job.ck.status.protecting
+    assert "model/frozen" in job.ck.status.last_problem

@@ -1,0 +1,156 @@
+"""What the PyTorch API restores: optimizers, generators, extras, and what it refuses."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from fake_job import Job, assert_equal_state, trained
+from torch import nn
+
+import unreft
+from unreft.torch.extras import dumps, loads
+
+
+# --- restore ---
+
+
+@pytest.mark.parametrize(
+    "optimizer, options",
+    [
+        (torch.optim.AdamW, {}),
+        (torch.optim.AdamW, {"fused": True, "amsgrad": True}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.Rprop, {}),
+        (torch.optim.Adafactor, {}),
+    ],
+)
+def test_optimizer_state_is_made(store, optimizer, options):
+    first = trained(store, optimizer=optimizer, **options)
+    second = Job(store, seed=1, optimizer=optimizer, **options)
+    assert second.ck.restore() == 2
+    assert_equal_state(second.state(), first.state())
+    # The random generators, too: both draw the same inputs.
+    torch.set_rng_state(loads(store.versions[0].extras)["rng"]["torch"])
+    first.step()
+    second.ck.restore()
+    second.step()
+    assert_equal_state(second.state(), first.state())
+
+
+def test_restores_twice_in_place(store):
+    first = trained(store)
+    pointers = {name: value.data_ptr() for name, value in first.state().items()}
+    expected = {name: value.clone() for name, value in first.state().items()}
+    first.step()
+    assert first.ck.restore() == 2
+    assert first.ck.restore() == 2
+    assert_equal_state(first.state(), expected)
+    moved = {name for name, value in first.state().items() if value.data_ptr() != pointers[name]}
+    assert moved <= {"mean", "cache"}
+
+
+def test_hyperparameters(store):
+    first = trained(store)
+    first.optimizer.param_groups[0]["lr"] = 0.025
+    first.ck.snapshot(3)
+    second = Job(store)
+    assert second.ck.restore() == 3
+    assert second.optimizer.param_groups[0]["lr"] == 0.025
+
+
+def test_fresh_start_is_none(store):
+    assert Job(store).ck.restore() is None
+
+
+def test_other_model_is_refused(store):
+    trained(store)
+    job = Job(store)
+    job.model.more = nn.Parameter(torch.zeros(1))
+    with pytest.raises(unreft.FailedPrecondition, match="not in what was stored: 'model/more'"):
+        job.ck.restore()
+    job = Job(store)
+    del job.model.frozen
+    with pytest.raises(unreft.FailedPrecondition, match="not attached: 'model/frozen'"):
+        job.ck.restore()
+    job = Job(store)
+    job.model.frozen.data = torch.zeros(5)
+    other_shape = r"float32\[3\] was stored, found float32\[5\]"
+    with pytest.raises(unreft.FailedPrecondition, match=other_shape):
+        job.ck.restore()
+
+
+def test_errors_of_restore_are_raised(store):
+    job = Job(store)
+    job.client.fail["restore_begin"] = unreft.DataLoss("step 7: slot 3 does not verify")
+    with pytest.raises(unreft.DataLoss, match="slot 3"):
+        job.ck.restore()
+
+
+# --- extras ---
+
+
+def test_extras(store):
+    def make():
+        generator = torch.Generator().manual_seed(3)
+        return {
+            "generator": generator,
+            "scheduler": torch.optim.lr_scheduler.StepLR(
+                torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), 1
+            ),
+            "position": lambda: position[0],
+            "note": "blue",
+        }
+
+    position = [41]
+    extras = make()
+    job = trained(store, extras=extras)
+    torch.rand(3, generator=extras["generator"])
+    extras["scheduler"].optimizer.step()
+    extras["scheduler"].step()
+    position[0] = 42
+    assert job.ck.snapshot(3)
+    expected = torch.rand(3, generator=extras["generator"])
+
+    restored = make()
+    other = Job(store, extras=restored)
+    assert other.ck.restore() == 3
+    assert torch.equal(torch.rand(3, generator=restored["generator"]), expected)
+    assert restored["scheduler"].last_epoch == 1
+    assert other.ck.extras == {"position": 42, "note": "blue"}
+
+
+def test_missing_extras_are_refused(store):
+    trained(store, extras={"note": 1})
+    with pytest.raises(unreft.FailedPrecondition, match="sampler not in what was stored.*note"):
+        Job(store, extras={"sampler": 1}).ck.restore()
+
+
+def test_tensors_in_extras_are_not_pickled_by_torch():
+    value = {
+        "a": torch.arange(6).reshape(2, 3).t(),
+        "b": torch.tensor(1.5, dtype=torch.bfloat16),
+        "c": torch.zeros(0),
+    }
+    data = dumps(value)
+    assert b"_rebuild" not in data and b"torch.storage" not in data
+    for name, tensor in loads(data).items():
+        assert torch.equal(tensor, value[name]) and tensor.dtype == value[name].dtype
+
+
+def test_random_generators(store):
+    job = trained(store)
+
+    def draw():
+        # An odd number of normal draws leaves a cached second one behind in NumPy and Python.
+        return torch.rand(3).tolist(), np.random.randn(3).tolist(), random.gauss(0, 1)
+
+    draw()
+    job.ck.snapshot(3)
+    expected = draw()
+    draw()
+    assert Job(store).ck.restore() == 3
+    assert draw() == expected
