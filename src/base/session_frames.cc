@@ -1,5 +1,7 @@
 #include "base/session_frames.h"
 
+#include <utility>
+
 namespace unreft {
 
 std::string_view FrameTypeName(FrameType type) {
@@ -40,8 +42,26 @@ std::string_view FrameTypeName(FrameType type) {
       return "AdminRequest";
     case FrameType::kAdminReply:
       return "AdminReply";
+    case FrameType::kStaged:
+      return "Staged";
+    case FrameType::kStagedDone:
+      return "StagedDone";
   }
   return "frame";
+}
+
+std::vector<WireTensor> ToWire(std::span<const TensorSpec> specs) {
+  std::vector<WireTensor> tensors;
+  tensors.reserve(specs.size());
+  for (const TensorSpec& spec : specs) tensors.push_back({spec});
+  return tensors;
+}
+
+std::vector<TensorSpec> FromWire(std::vector<WireTensor> tensors) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(tensors.size());
+  for (WireTensor& tensor : tensors) specs.push_back(std::move(tensor.spec));
+  return specs;
 }
 
 }  // namespace unreft

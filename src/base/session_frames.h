@@ -8,6 +8,8 @@
 //     │ ◀─────────────────────────  Decision │  the one version that every rank restores, or none
 //     │ PlanRequest ───────────────────────▶ │  the boxes that I hold now
 //     │ ◀─────────────────────────────  Plan │  where their bytes are
+//     │ ◀───────────────────────────  Staged │  a block of another node's bytes, as often as needed
+//     │ StagedDone ────────────────────────▶ │  the block is copied, its place is free
 //     │ RestoreDone ───────────────────────▶ │
 //     │ Register ──────────────────────────▶ │  what I shall capture
 //     │ ◀───────────────────────  Registered │  my slots and control page
@@ -23,6 +25,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +56,8 @@ enum class FrameType : uint16_t {
   kVersionState = 16,
   kAdminRequest = 17,
   kAdminReply = 18,
+  kStaged = 19,
+  kStagedDone = 20,
 };
 
 std::string_view FrameTypeName(FrameType type);
@@ -65,6 +70,9 @@ struct WireTensor {
          spec.replica_count, spec.is_volatile);
   }
 };
+
+std::vector<WireTensor> ToWire(std::span<const TensorSpec> specs);
+std::vector<TensorSpec> FromWire(std::vector<WireTensor> tensors);
 
 // A status on the wire: an absl code and its message.
 struct WireStatus {
@@ -93,6 +101,15 @@ struct Hello {
   }
 };
 
+// Where bytes of a slot lie, for a reader that maps the segment itself.
+struct WireSlot {
+  SlotId slot;
+  Generation generation;
+  std::string segment;
+  void Fields(auto& wire) { wire(slot, generation, segment); }
+  bool operator==(const WireSlot&) const = default;
+};
+
 struct Welcome {
   static constexpr FrameType kType = FrameType::kWelcome;
   SessionNumber session;  // of the daemon process
@@ -100,7 +117,13 @@ struct Welcome {
   Timeline timeline;  // the newest that was opened
   uint32_t block_bytes = 0;
   std::string daemon_version;
-  void Fields(auto& wire) { wire(session, node, timeline, block_bytes, daemon_version); }
+  // The sealed slots of this rank, the newest version first, for a client that maps them while it
+  // waits for the decision. A hint: any of them may be reused at once.
+  std::vector<WireSlot> sealed;
+  void Fields(auto& wire) {
+    wire(session, node, timeline, block_bytes, daemon_version);
+    wire.Appended(sealed);
+  }
 };
 
 // The session ends here; trying again will not help unless `retry`.
@@ -115,14 +138,6 @@ struct RestoreRequest {
   static constexpr FrameType kType = FrameType::kRestoreRequest;
   uint64_t request = 0;  // repeated in the answer; a repetition of the same number is one request
   void Fields(auto& wire) { wire(request); }
-};
-
-// Where bytes of a slot lie, for a reader that maps the segment itself.
-struct WireSlot {
-  SlotId slot;
-  Generation generation;
-  std::string segment;
-  void Fields(auto& wire) { wire(slot, generation, segment); }
 };
 
 enum class DecisionKind : uint8_t {
@@ -142,8 +157,13 @@ struct Decision {
   // tensor where it held none.
   std::vector<WireTensor> tensors;
   WireSlot extras;  // the slot whose extras were this rank's; generation 0 when there is none
+  // The extras themselves, when no slot of this node has them.
+  std::string remote_extras;
+  uint32_t remote_extras_crc = 0;  // CRC32C, as the slot was sealed with
+  bool has_remote_extras = false;
   void Fields(auto& wire) {
     wire(request, kind, status, version.timeline, version.step, timeline, tensors, extras);
+    wire.Appended(remote_extras, remote_extras_crc, has_remote_extras);
   }
 };
 
@@ -163,6 +183,7 @@ struct WirePiece {
   uint64_t target_offset = 0;
   uint64_t bytes = 0;
   void Fields(auto& wire) { wire(slot, target, source_offset, target_offset, bytes); }
+  bool operator==(const WirePiece&) const = default;
 };
 
 // The slots stay as they are until RestoreDone or the end of the session. The reader checks each
@@ -173,7 +194,39 @@ struct Plan {
   WireStatus status;
   std::vector<WireSlot> slots;
   std::vector<WirePiece> pieces;
-  void Fields(auto& wire) { wire(request, status, slots, pieces); }
+  // What the pieces leave out lies on other nodes. It comes block by block, as Staged, through this
+  // segment, which the client maps for this plan alone.
+  std::string staging_segment;
+  uint64_t staging_bytes = 0;  // the part of the segment that is used
+  uint64_t staged_bytes = 0;   // of all staged pieces; 0 = nothing is staged
+  void Fields(auto& wire) {
+    wire(request, status, slots, pieces);
+    wire.Appended(staging_segment, staging_bytes, staged_bytes);
+  }
+};
+
+// A block lies at [offset, offset + bytes) of the staging segment, and stays until StagedDone.
+struct Staged {
+  static constexpr FrameType kType = FrameType::kStaged;
+  uint64_t request = 0;  // of the plan
+  WireStatus status;     // not ok: the rest will not come
+  uint64_t offset = 0;
+  uint64_t bytes = 0;  // 0 = no block
+  uint32_t crc = 0;    // CRC32C of the block
+  // What goes where: `source_offset` counts from the block's begin, `slot` is 0.
+  std::vector<WirePiece> pieces;
+  bool last = false;  // all was sent
+  void Fields(auto& wire) { wire(request, status, offset, bytes, crc, pieces, last); }
+};
+
+// The client touches the block no more. DataLoss: its CRC was wrong, the daemon sends it again or
+// ends the staging.
+struct StagedDone {
+  static constexpr FrameType kType = FrameType::kStagedDone;
+  uint64_t request = 0;
+  uint64_t offset = 0;
+  WireStatus status;
+  void Fields(auto& wire) { wire(request, offset, status); }
 };
 
 struct RestoreDone {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/guard_header.h"
 #include "base/node_header.h"
 
 namespace unreft {
@@ -79,10 +80,16 @@ template void SetBodyCrc(SlotGeometry&);
 template void SetBodyCrc(SlotClaim&);
 template void SetBodyCrc(SlotSeal&);
 template void SetBodyCrc(NodeBody&);
+template void SetBodyCrc(GuardGeometry&);
+template void SetBodyCrc(GuardClaim&);
+template void SetBodyCrc(GuardSeal&);
 template bool BodyCrcIsRight(const SlotGeometry&);
 template bool BodyCrcIsRight(const SlotClaim&);
 template bool BodyCrcIsRight(const SlotSeal&);
 template bool BodyCrcIsRight(const NodeBody&);
+template bool BodyCrcIsRight(const GuardGeometry&);
+template bool BodyCrcIsRight(const GuardClaim&);
+template bool BodyCrcIsRight(const GuardSeal&);
 
 absl::StatusOr<SlotView> SlotView::Check(std::span<std::byte> bytes) {
   if (bytes.size() < kSegmentPage) {

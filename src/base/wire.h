@@ -12,7 +12,8 @@
 // their elements. Decoding checks every length against the bytes that are left, so no input makes
 // it read past the end or allocate more than the input could fill. A later format may append fields
 // to a message that travels alone (never to one within a vector): what follows the last known field
-// is skipped.
+// is skipped, and a field that was appended is listed apart, by `wire.Appended(field)`: a message
+// of an earlier release may end before it.
 #pragma once
 
 #include <absl/status/status.h>
@@ -37,6 +38,10 @@ class WireWriter {
  public:
   template <typename... Fields>
   void operator()(Fields&... fields) {
+    (Put(fields), ...);
+  }
+  template <typename... Fields>
+  void Appended(Fields&... fields) {
     (Put(fields), ...);
   }
   std::string Take() { return std::move(out_); }
@@ -78,6 +83,11 @@ class WireReader {
   template <typename... Fields>
   void operator()(Fields&... fields) {
     (Get(fields), ...);
+  }
+  // Fields that a message of an earlier release ends before: they stay as they are.
+  template <typename... Fields>
+  void Appended(Fields&... fields) {
+    if (bytes_left() > 0) (Get(fields), ...);
   }
   // Whether every field was there.
   bool ok() const { return ok_; }

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "recovery/version_choice.h"
+#include "smp/cluster_status.h"
 
 namespace unreft::smp {
 namespace {
@@ -64,6 +65,12 @@ Json CountersJson(const NodeState& state) {
   json["bytes_sealed"] = c.bytes_sealed;
   json["slots_quarantined"] = state.slots->quarantined();
   json["record_writes_failed"] = state.record->failed_writes();
+  if (const TransportCounts* counts = state.seams.transport_counts) {
+    json["node_read_bytes"] = counts->reads.bulk_bytes;
+    json["node_read_bytes_lost"] = counts->reads.bulk_bytes_lost;
+    json["node_reads_failed"] = counts->reads.failed();
+    json["node_served_bytes"] = counts->reads_served.bulk_bytes;
+  }
   return json;
 }
 
@@ -147,20 +154,24 @@ void Verify(NodeState& state, SlotVerifier& verifier, absl::AnyInvocable<void(Ad
 
 }  // namespace
 
-void AnswerAdmin(NodeState& state, SlotVerifier& verifier, const AdminRequest& request,
-                 absl::AnyInvocable<void(AdminReply)> reply) {
+void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
+                 const AdminRequest& request, absl::AnyInvocable<void(AdminReply)> reply) {
   if (request.verb == "status") return reply(Ok(StatusJson(state)));
+  if (request.verb == "cluster") return AnswerCluster(state, member, std::move(reply));
   if (request.verb == "versions") return reply(Ok(VersionsJson(state)));
   if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state)}}));
   if (request.verb == "verify") return Verify(state, verifier, std::move(reply));
   if (request.verb == "fresh-start") {
-    state.record->DeclareFreshStart();
-    return reply(Ok({{"timeline", state.record->chain().newest().value}}));
+    return state.coordinator->DeclareFreshStart(
+        [&state, reply = std::move(reply)](absl::Status status) mutable {
+          if (!status.ok()) return reply(AdminReply{status, ""});
+          reply(Ok({{"timeline", state.record->chain().newest().value}}));
+        });
   }
-  reply(AdminReply{
-      absl::InvalidArgumentError(fmt::format(
-          "'{}' is none of: status, versions, verify, fresh-start, metrics", request.verb)),
-      ""});
+  reply(AdminReply{absl::InvalidArgumentError(fmt::format(
+                       "'{}' is none of: status, cluster, versions, verify, fresh-start, metrics",
+                       request.verb)),
+                   ""});
 }
 
 }  // namespace unreft::smp

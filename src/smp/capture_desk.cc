@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/format.h"
-#include "smp/replica_comparison.h"
+#include "smp/layout_check.h"
 
 namespace unreft::smp {
 namespace {
@@ -19,21 +19,17 @@ constexpr uint64_t kEagerSteps = 64;
 // Ranks whose registrations do not fit together have so long to register anew.
 constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 
-std::string ShardName(const TensorSpec& spec) {
-  std::string name = spec.name;
-  for (size_t i = 0; i < spec.offset.size(); ++i) {
-    name += fmt::format("{}{}+{}", i == 0 ? " at " : ",", spec.offset[i], spec.extent[i]);
-  }
-  return name;
-}
-
 }  // namespace
 
 CaptureDesk::CaptureDesk(NodeState& state)
     : state_(state),
-      sealer_(state.seams.executor, state.seams.pool, state.options.job,
-              state.options.checksum_task_blocks, state.seams.faults,
-              [this](Slot& slot, absl::Status status) { OnSealed(slot, status); }) {}
+      sealer_(
+          state.seams.executor, state.seams.pool, state.options.job,
+          state.options.checksum_task_blocks, state.seams.faults,
+          [this](Slot& slot, absl::Status status) { OnSealed(slot, status); },
+          [this](Slot&) {
+            if (state_.on_slot_change) state_.on_slot_change();
+          }) {}
 
 CaptureDesk::~CaptureDesk() { state_.seams.executor.Cancel(misfit_timer_); }
 
@@ -141,36 +137,6 @@ void CaptureDesk::AnswerAll(const absl::Status& status) {
   }
 }
 
-absl::Status CaptureDesk::CheckLayouts(Version version) {
-  std::map<Rank, const layout::SlotManifest*> manifests;
-  for (Slot* slot : state_.slots->Sealed(version)) manifests[slot->owner] = slot->manifest.get();
-  std::vector<uint64_t> digests;
-  std::map<Rank, ReplicaDigests> replicas;
-  for (const auto& [rank, manifest] : manifests) {
-    digests.push_back(manifest->layout_digest);
-    replicas[rank] = DigestsOf(*manifest);
-  }
-  if (std::string what = CompareReplicas(replicas).disagreement; !what.empty()) {
-    return absl::FailedPreconditionError(what);
-  }
-  if (digests == layouts_that_fit_) return absl::OkStatus();
-
-  std::vector<layout::TensorTable> tables;
-  for (const auto& [rank, manifest] : manifests) {
-    if (manifest->capture_mode != manifests.begin()->second->capture_mode) {
-      return absl::FailedPreconditionError(
-          fmt::format("rank {} captured all it holds, rank {} a part of it, or the reverse",
-                      manifests.begin()->first, rank));
-    }
-    absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(manifest->tensors);
-    if (!table.ok()) return table.status();
-    tables.push_back(*std::move(table));
-  }
-  absl::Status status = layout::CheckWorld(tables);
-  if (status.ok()) layouts_that_fit_ = std::move(digests);
-  return status;
-}
-
 void CaptureDesk::LogBudget() {
   uint64_t slots = state_.slots->All().size();
   state_.seams.log.Info(
@@ -191,6 +157,7 @@ void CaptureDesk::RunRules() {
     std::exchange(drained_, nullptr)();
   }
   for (auto& [rank, session] : state_.sessions) EnsureGrant(*session);
+  if (state_.on_slot_change) state_.on_slot_change();
 }
 
 bool CaptureDesk::MayGrant(RankSession& session) const {
@@ -388,19 +355,6 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
   }
   state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world, DigestsOf(*slot.manifest));
   RunRules();
-}
-
-ReplicaDigests CaptureDesk::DigestsOf(const layout::SlotManifest& manifest) {
-  ReplicaDigests digests;
-  // Ranks that capture all they hold may differ.
-  if (manifest.capture_mode == layout::CaptureMode::kFull) return digests;
-  size_t next = 0;
-  for (const TensorSpec& spec : manifest.tensors) {
-    if (spec.replica_count < 2) continue;
-    std::optional<uint32_t>& digest = digests[ShardName(spec)];
-    if (next < manifest.replica_digests.size()) digest = manifest.replica_digests[next++];
-  }
-  return digests;
 }
 
 void CaptureDesk::OnSkipped(RankSession& session, const Skipped& skipped) {

@@ -35,13 +35,6 @@ class CaptureDesk {
   void OnAbandoned(Version version, const std::string& reason, Step capture_from);
   void OnReplicasDisagree(const std::string& what);
 
-  // Whether all ranks' slabs of a sealed version fit together: parts of replicas make a whole only
-  // if they were cut alike (PROTOCOL rule 12) and the replicas are equal, as far as they were
-  // sampled.
-  absl::Status CheckLayouts(Version version);
-
-  static ReplicaDigests DigestsOf(const layout::SlotManifest& manifest);
-
   // Takes back what was offered; `drained` runs once everything completely captured is sealed.
   void Close(absl::AnyInvocable<void()> drained);
 
@@ -78,7 +71,6 @@ class CaptureDesk {
   absl::AnyInvocable<void()> drained_;  // waits in Close
   TimerId misfit_timer_ = TimerId::kNone;
   bool misfit_told_ = false;
-  std::vector<uint64_t> layouts_that_fit_;  // digests by rank, the last that CheckLayouts passed
 };
 
 }  // namespace unreft::smp

@@ -10,15 +10,24 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
 #include "base/session_frames.h"
+#include "layout/manifest.h"
+#include "recovery/restorable.h"
 #include "recovery/version_choice.h"
 
 namespace unreft::smp {
+
+// A rank that asks, and which life of it does.
+struct Asker {
+  Rank rank;
+  ProcessLife life;
+};
 
 // One decision for one attempt.
 struct JobDecision {
@@ -26,11 +35,30 @@ struct JobDecision {
   absl::Status status;  // of a failed one
   Version version;      // restored
   Timeline timeline;    // opened
+  Attempt attempt;      // that asked
+  // Who asked, of all ranks; empty in a job of one node.
+  std::map<Rank, ProcessLife> asked;
+  // Where the slabs of the restored version are; empty in a job of one node.
+  std::vector<recovery::SlabHolder> holders;
 };
+
+// Whether that life of the rank asked for this decision; in a job of one node the coordinator has
+// told by the attempt.
+inline bool IsFor(const JobDecision& decision, const Asker& asker) {
+  if (decision.asked.empty()) return true;
+  const auto asked = decision.asked.find(asker.rank);
+  return asked != decision.asked.end() && asked->second == asker.life;
+}
 
 // Digest of each replicated tensor that a rank captured a part of, by tensor name and box; none
 // where this snapshot was not sampled.
 using ReplicaDigests = std::map<std::string, std::optional<uint32_t>>;
+
+// A rank's slab of a version, sealed in this node's memory.
+struct HeldSlab {
+  recovery::SealedSlab slab;
+  std::shared_ptr<const layout::SlotManifest> manifest;
+};
 
 // Single-threaded on the node's executor. No call calls back inline.
 class Coordinator {
@@ -40,16 +68,13 @@ class Coordinator {
    public:
     virtual ~Node() = default;
 
-    // Stop granting, claiming, sealing and retiring; then tell what is sealed, once everything that
-    // was completely captured before is.
-    virtual void CloseTimeline(
-        absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) = 0;
+    // Stop granting, claiming, sealing and retiring; `done` when everything that was completely
+    // captured before is sealed.
+    virtual void CloseTimeline(absl::AnyInvocable<void()> done) = 0;
     // Read all that this node holds of the version again; what does not verify is quarantined and
     // no longer part of the inventory.
     virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;
-    virtual std::vector<recovery::SealedSlab> Inventory() = 0;
-    // Whether the slabs of a version that is sealed by all ranks fit together.
-    virtual absl::Status CheckLayouts(Version version) = 0;
+    virtual std::vector<HeldSlab> Inventory() = 0;
     virtual void OnDecision(const JobDecision& decision) = 0;
     virtual void OnCommitted(Version version) = 0;
     // Give the version up; snapshots of steps before `capture_from` are of no use.
@@ -61,10 +86,13 @@ class Coordinator {
   virtual ~Coordinator() = default;
 
   // The ranks of this node that asked for a decision in this attempt and wait for it.
-  virtual void AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) = 0;
+  virtual void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) = 0;
   virtual void ReportClaimed(Version version, Rank rank) = 0;
   virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
   virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;
+
+  // What was committed is given up, by an operator's order: the next restore finds nothing.
+  virtual void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) = 0;
 };
 
 }  // namespace unreft::smp

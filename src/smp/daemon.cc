@@ -19,7 +19,10 @@
 #include "base/shm_segment_store.h"
 #include "base/thread_work_pool.h"
 #include "base/unix_listener.h"
+#include "meta/etcd_kv.h"
 #include "smp/node.h"
+#include "transport/counting_transport.h"
+#include "transport/grpc_transport.h"
 
 namespace unreft::smp {
 namespace {
@@ -57,15 +60,12 @@ class Daemon {
     signals_.async_wait([this](boost::system::error_code error, int number) {
       if (error) return;
       log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
-      executor_.Stop();
+      Leave();
     });
     absl::StatusOr<RandomId> boot_id = ReadBootId();
     if (!boot_id.ok()) return boot_id.status();
     executor_.Post([this, boot_id = *boot_id] { Start(boot_id); });
     executor_.Run();
-    // In this order: no callback of a later one reaches an earlier one that is gone.
-    listener_.reset();
-    node_.reset();
     return result_;
   }
 
@@ -90,18 +90,49 @@ class Daemon {
     return absl::OkStatus();
   }
 
+  // What a job of several nodes is reached by. In the turn in which the node sets its handlers up.
+  absl::Status JoinNetwork() {
+    if (options_.kv.endpoints.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<meta::EtcdKv>> kv = meta::EtcdKv::Create(options_.kv, executor_);
+    if (!kv.ok()) return kv.status();
+    kv_ = *std::move(kv);
+    absl::StatusOr<std::unique_ptr<Transport>> transport =
+        NewGrpcTransport(executor_, options_.transport);
+    if (!transport.ok()) return transport.status();
+    transport_ = std::make_unique<CountingTransport>(*std::move(transport));
+    log_.Info("node {} of {} is reached at {}, its meta store is {}", options_.node.node,
+              options_.node.nodes, transport_->address(), options_.kv.endpoints);
+    return absl::OkStatus();
+  }
+
   void Start(RandomId boot_id) {
-    node_.emplace(
-        NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_, &faults_},
-        options_.node);
+    if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
+    node_.emplace(NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_,
+                            &faults_, kv_.get(), transport_.get(),
+                            transport_ == nullptr ? nullptr : &transport_->counts()},
+                  options_.node);
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
       node_->Accept(std::move(channel), peer);
     });
     node_->Start(boot_id, [this](absl::Status status) {
       if (status.ok()) return log_.Info("serving at {}", SocketPath(options_.common.run_dir));
-      result_ = std::move(status);
-      executor_.Stop();
+      Fail(std::move(status));
     });
+  }
+
+  void Fail(absl::Status status) {
+    result_ = std::move(status);
+    executor_.Post([this] { Leave(); });  // not in a callback of what goes
+  }
+
+  // In this order, and in a turn: no callback of a later one reaches an earlier one that is gone,
+  // and the node takes its handlers out of the transport.
+  void Leave() {
+    listener_.reset();
+    node_.reset();
+    transport_.reset();
+    kv_.reset();
+    executor_.Stop();
   }
 
   const DaemonOptions& options_;
@@ -115,6 +146,8 @@ class Daemon {
   PidfdWatcher processes_{executor_};
   std::unique_ptr<RocksRecordStore> records_;
   std::unique_ptr<UnixListener> listener_;
+  std::unique_ptr<meta::EtcdKv> kv_;
+  std::unique_ptr<CountingTransport> transport_;
   std::optional<Node> node_;
   // Last: its threads end first, while what their tasks touch is still there.
   ThreadWorkPool pool_{WorkThreads(options_)};

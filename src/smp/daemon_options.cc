@@ -3,13 +3,122 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <chrono>
+#include <string_view>
 
 namespace unreft::smp {
+
+namespace {
+
+void AddMetaOptions(CLI::App& app, meta::MetaDaemonOptions& meta) {
+  AddOption(app, meta.server.listen, "meta_listen",
+            "role meta: HOST:PORT to serve at; port 0: a free one, see RUN_DIR/meta/address");
+  AddOption(app, meta.engine.limits.history_events_max, "meta_history_max",
+            "role meta: changes kept for watches that come back late",
+            Range<uint64_t>{1, UINT64_MAX});
+  AddOption(app, meta.engine.limits.history_bytes_max, "meta_history_bytes_max",
+            "role meta: their keys and values together");
+  AddOption(
+      app, meta.server.tls.ca, "meta_tls_ca",
+      "PEM file of who signs the other side, store or node; empty, like the next two: no TLS");
+  AddOption(app, meta.server.tls.cert, "meta_tls_cert", "PEM file of the own certificate");
+  AddOption(app, meta.server.tls.key, "meta_tls_key", "PEM file of its key");
+}
+
+// What is needed as soon as the job has more than one node.
+void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
+  NodeOptions& node = options.node;
+  AddOption(app, node.nodes, "nodes", "node slots of the job; more than 1 need meta_endpoints",
+            Range<uint64_t>{1, 65536});
+  AddOption(app, node.data_chunks, "data_chunks", "k of the protection groups",
+            Range<uint32_t>{1, 128});
+  AddOption(app, node.parity_chunks, "parity_chunks",
+            "m of the protection groups: so many nodes of each may be lost; 0: no protection",
+            Range<uint32_t>{0, 127});
+  AddOption(app, node.failure_domain, "failure_domain",
+            "what this node shares its fate with, a rack or a host; empty: nobody");
+  AddOption(app, options.kv.endpoints, "meta_endpoints",
+            "the meta store: HOST:PORT, or IP:PORT,IP:PORT,... of its members");
+  AddOption(app, options.kv.call_timeout, "meta_call_timeout_ms",
+            "of one question to the meta store; well below presence_ttl_s",
+            Range<Duration>{std::chrono::milliseconds(10), std::chrono::minutes(1)});
+  AddOption(app, options.kv.tls.server_name, "meta_tls_server_name",
+            "what the meta store's certificate names, if not its address");
+  GrpcTransportOptions& transport = options.transport;
+  AddOption(app, transport.listen, "transport_listen",
+            "HOST:PORT for the other nodes; port 0: a free one, told to them by the meta store");
+  AddOption(app, transport.advertise, "transport_advertise",
+            "the host by which others reach this node; empty: that of transport_listen");
+  AddOption(app, transport.tls.ca_file, "transport_tls_ca",
+            "PEM file of who signs the nodes of this job; empty, like the next two: no TLS");
+  AddOption(app, transport.tls.cert_file, "transport_tls_cert", "PEM file of the certificate");
+  AddOption(app, transport.tls.key_file, "transport_tls_key", "PEM file of its key");
+  AddOption(app, node.presence_ttl, "presence_ttl_s",
+            "a node that the meta store does not hear of for so long is absent",
+            Range<Duration>{std::chrono::seconds(1), std::chrono::hours(1)});
+  AddOption(app, node.lost_grace, "lost_grace_ms", "an absent node is lost after this time");
+  AddOption(app, node.report_interval, "report_interval_ms",
+            "a node tells the leader its state on every change, and at least this often",
+            Range<Duration>{std::chrono::milliseconds(10), std::chrono::minutes(1)});
+  AddOption(app, node.protect_window, "protect_window",
+            "positions of a stripe that are encoded or rebuilt at a time",
+            Range<uint32_t>{1, 1024});
+  AddOption(app, node.read_timeout, "read_timeout_ms",
+            "of a read between nodes, the capture of its blocks included");
+  AddOption(app, node.read_retry, "read_retry_ms", "between a failed read and the next try",
+            Range<Duration>{std::chrono::milliseconds(1), std::chrono::minutes(1)});
+  AddOption(app, node.reads_waiting_max, "reads_waiting_max",
+            "reads of other nodes that wait for a capture");
+  AddOption(app, node.call_timeout, "call_timeout_ms", "of a question between nodes");
+  AddOption(app, node.verify_timeout, "verify_timeout_s",
+            "of reading a version again, asked for by the leader");
+}
+
+absl::Status CheckTlsFiles(std::string_view prefix, const std::string& ca, const std::string& cert,
+                           const std::string& key) {
+  const int given = !ca.empty() + !cert.empty() + !key.empty();
+  if (given == 0 || given == 3) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format(
+      "{0}_ca, {0}_cert, {0}_key: needed all 3 or none of them, found {1}", prefix, given));
+}
+
+absl::Status CheckClusterOptions(const DaemonOptions& options) {
+  const NodeOptions& node = options.node;
+  const bool has_store = !options.kv.endpoints.empty();
+  if (node.nodes > 1 && !has_store) {
+    return absl::InvalidArgumentError(
+        fmt::format("nodes: {} nodes agree through a meta store; needed meta_endpoints, found none",
+                    node.nodes));
+  }
+  const uint64_t chunks = uint64_t{node.data_chunks} + node.parity_chunks;
+  if (chunks > node.nodes && (node.parity_chunks > 0 || has_store)) {
+    return absl::InvalidArgumentError(
+        fmt::format("data_chunks + parity_chunks: {} + {} need {} nodes, found {}",
+                    node.data_chunks, node.parity_chunks, chunks, node.nodes));
+  }
+  if (has_store && options.common.node >= node.nodes) {
+    return absl::InvalidArgumentError(
+        fmt::format("node: needed a slot of 0 to {}, for {} nodes, found {}", node.nodes - 1,
+                    node.nodes, options.common.node));
+  }
+  if (has_store && options.kv.call_timeout >= node.presence_ttl) {
+    return absl::InvalidArgumentError(fmt::format(
+        "meta_call_timeout_ms: needed less than presence_ttl_s ({} ms), found {} ms",
+        std::chrono::duration_cast<std::chrono::milliseconds>(node.presence_ttl).count(),
+        std::chrono::duration_cast<std::chrono::milliseconds>(options.kv.call_timeout).count()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   NodeOptions& node = options.node;
   AddCommonOptions(app, options.common);
   AddConfigFile(app);
+  AddOption(app, options.role, "role",
+            "node: keeps this node's snapshots; meta: is the embedded meta store",
+            std::vector<std::string>{"node", "meta"});
   AddOption(app, node.slots_per_rank, "slots_per_rank",
             "slots of each rank: 2, and one more to step back to an older version",
             Range<uint32_t>{2, 64});
@@ -38,17 +147,37 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
             "blocks that one task of the work pool checks", Range<uint32_t>{1, 1 << 20});
   AddOption(app, options.work_threads, "work_threads",
             "threads that compute checksums; 0: half of the host's");
+  AddClusterOptions(app, options);
+  AddMetaOptions(app, options.meta);
 }
 
 absl::Status FinishDaemonOptions(DaemonOptions& options) {
   if (absl::Status status = FinishCommonOptions(options.common); !status.ok()) return status;
+  options.meta.directory = options.common.run_dir + "/meta";
   options.node.job = options.common.job;
   options.node.node = NodeSlot{options.common.node};
   if (!std::has_single_bit(options.node.block_bytes)) {
     return absl::InvalidArgumentError(
         fmt::format("block_bytes: needed a power of two, found {}", options.node.block_bytes));
   }
-  return absl::OkStatus();
+  const meta::MetaTlsOptions& meta_tls = options.meta.server.tls;
+  if (absl::Status status = CheckTlsFiles("meta_tls", meta_tls.ca, meta_tls.cert, meta_tls.key);
+      !status.ok()) {
+    return status;
+  }
+  // The same three files, whichever side of the store this process is.
+  options.kv.tls.ca = meta_tls.ca;
+  options.kv.tls.cert = meta_tls.cert;
+  options.kv.tls.key = meta_tls.key;
+  GrpcTlsOptions& tls = options.transport.tls;
+  if (absl::Status status =
+          CheckTlsFiles("transport_tls", tls.ca_file, tls.cert_file, tls.key_file);
+      !status.ok()) {
+    return status;
+  }
+  tls.enabled = !tls.ca_file.empty();
+  options.transport.job = options.common.job;
+  return options.role == "meta" ? absl::OkStatus() : CheckClusterOptions(options);
 }
 
 }  // namespace unreft::smp

@@ -5,9 +5,13 @@
 #include <absl/status/status.h>
 
 #include <cstdint>
+#include <string>
 
 #include "base/options.h"
+#include "meta/etcd_kv.h"
+#include "meta/meta_daemon.h"
 #include "smp/node_options.h"
+#include "transport/grpc_transport.h"
 
 namespace CLI {
 class App;
@@ -16,9 +20,14 @@ class App;
 namespace unreft::smp {
 
 struct DaemonOptions {
-  CommonOptions common;  // its run_dir holds the socket, the lock and the records
+  std::string role = "node";  // or "meta": the embedded meta store, of no node
+  CommonOptions common;       // its run_dir holds the socket, the lock and the records
   NodeOptions node;
-  uint64_t work_threads = 0;  // that compute checksums; 0: half of the host's, at least one
+  uint64_t work_threads = 0;     // that compute checksums; 0: half of the host's, at least one
+  meta::MetaDaemonOptions meta;  // of the role meta
+  // Of a job of several nodes: no endpoints, no meta store and no transport.
+  meta::EtcdKvOptions kv;
+  GrpcTransportOptions transport;
 };
 
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options);

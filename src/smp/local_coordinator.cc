@@ -32,7 +32,7 @@ LocalCoordinator::~LocalCoordinator() {
 
 // --- deciding what is restored (PROTOCOL rule 21) ---
 
-void LocalCoordinator::AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) {
+void LocalCoordinator::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) {
   if (round_ && (round_->attempt != attempt || round_->world != world) && !round_->deciding) {
     executor_.Cancel(round_->deadline);
     round_.reset();
@@ -42,7 +42,8 @@ void LocalCoordinator::AskDecision(Attempt attempt, uint64_t world, std::vector<
     round_->deadline = executor_.After(options_.restore_wait, [this] { Deadline(); });
   }
   if (round_->deciding) return;
-  round_->asked = {ranks.begin(), ranks.end()};
+  round_->asked.clear();
+  for (const Asker& asker : askers) round_->asked.insert(asker.rank);
   if (round_->asked.size() == world) Decide();
 }
 
@@ -66,16 +67,16 @@ void LocalCoordinator::Decide() {
   round_->deciding = true;
   executor_.Cancel(round_->deadline);
   round_->deadline = TimerId::kNone;
-  node_.CloseTimeline([this, alive = std::weak_ptr(alive_)](std::vector<recovery::SealedSlab>) {
+  node_.CloseTimeline([this, alive = std::weak_ptr(alive_)] {
     if (!alive.expired()) Choose(absl::OkStatus());
   });
 }
 
 void LocalCoordinator::Choose(absl::Status last_failure) {
-  const std::vector<recovery::SealedSlab> slabs = node_.Inventory();
+  const std::vector<recovery::SealedSlab> slabs = Slabs();
   std::vector<Version> whole = recovery::WholeVersions(slabs, record_.chain());
   std::erase_if(whole, [&](Version version) {
-    const absl::Status status = node_.CheckLayouts(version);
+    const absl::Status status = CheckLayouts(version);
     if (!status.ok()) log_.Warn("version {} is no candidate: {}", version, status.message());
     return !status.ok();
   });
@@ -90,6 +91,20 @@ void LocalCoordinator::Choose(absl::Status last_failure) {
     return EndRound(std::move(decision));
   }
   TryVersion(newest);
+}
+
+std::vector<recovery::SealedSlab> LocalCoordinator::Slabs() const {
+  std::vector<recovery::SealedSlab> slabs;
+  for (const HeldSlab& held : node_.Inventory()) slabs.push_back(held.slab);
+  return slabs;
+}
+
+absl::Status LocalCoordinator::CheckLayouts(Version version) {
+  ManifestsByRank manifests;
+  for (const HeldSlab& held : node_.Inventory()) {
+    if (held.slab.version == version) manifests[held.slab.rank] = held.manifest;
+  }
+  return layouts_.Check(manifests);
 }
 
 void LocalCoordinator::TryVersion(Version version) {
@@ -117,7 +132,7 @@ void LocalCoordinator::Restore(Version version) {
 
 void LocalCoordinator::NothingWhole(const absl::Status& last_failure) {
   if (record_.committed_world() == 0) return FreshStart();
-  std::string missing = recovery::DescribeMissing(node_.Inventory(), record_.chain());
+  std::string missing = recovery::DescribeMissing(Slabs(), record_.chain());
   JobDecision decision;
   decision.status = absl::DataLossError(fmt::format(
       "unrecoverable: version {} of {} ranks was committed, and no version is whole in this node's "
@@ -139,6 +154,7 @@ void LocalCoordinator::FreshStart() {
 
 void LocalCoordinator::EndRound(JobDecision decision) {
   executor_.Cancel(round_->deadline);
+  decision.attempt = round_->attempt;
   round_.reset();
   if (decision.status.ok()) {
     for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
@@ -147,6 +163,11 @@ void LocalCoordinator::EndRound(JobDecision decision) {
     newest_step_ = decision.version.step;
   }
   node_.OnDecision(decision);
+}
+
+void LocalCoordinator::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
+  record_.DeclareFreshStart();
+  executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
 }
 
 // --- committing and giving up ---
@@ -190,7 +211,7 @@ void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
     return Abandon(version,
                    "its replicas were not compared, as those of a timeline's first must be");
   }
-  if (absl::Status status = node_.CheckLayouts(version); !status.ok()) {
+  if (absl::Status status = CheckLayouts(version); !status.ok()) {
     return Abandon(version, std::string(status.message()));
   }
   Commit(version);

@@ -12,6 +12,7 @@
 #include "base/fault_points.h"
 #include "base/log.h"
 #include "smp/coordinator.h"
+#include "smp/layout_check.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
 
@@ -25,10 +26,11 @@ class LocalCoordinator : public Coordinator {
                    const NodeOptions& options, FaultPoints* faults);
   ~LocalCoordinator() override;
 
-  void AskDecision(Attempt attempt, uint64_t world, std::vector<Rank> ranks) override;
+  void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
+  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
 
  private:
   // Ranks that wait for one decision.
@@ -55,6 +57,8 @@ class LocalCoordinator : public Coordinator {
   void FreshStart();
   void EndRound(JobDecision decision);
 
+  std::vector<recovery::SealedSlab> Slabs() const;
+  absl::Status CheckLayouts(Version version);
   bool IsOfInterest(Version version) const;
   Pending& PendingOf(Version version);
   void Commit(Version version);
@@ -72,7 +76,8 @@ class LocalCoordinator : public Coordinator {
   std::optional<Round> round_;
   std::map<Version, Pending> pending_;
   std::set<Version> abandoned_;  // of the newest timeline, after the newest committed; bounded
-  Step newest_step_;             // that any rank has named in the newest timeline
+  LayoutCheck layouts_;
+  Step newest_step_;  // that any rank has named in the newest timeline
   std::shared_ptr<bool> alive_ =
       std::make_shared<bool>(true);  // tells late answers that we are gone
 };

@@ -1,4 +1,4 @@
-// unreftd: the daemon of a node.
+// unreftd: the daemon of a node, or the embedded meta store.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,8 +8,10 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/log_sinks.h"
+#include "meta/meta_daemon.h"
 #include "smp/daemon.h"
 #include "smp/daemon_options.h"
+#include "transport/grpc_transport.h"
 
 namespace {
 
@@ -36,6 +38,10 @@ absl::Status Run(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<unreft::LogSink>> sink = OpenSink(options.common);
   if (!sink.ok()) return sink.status();
   unreft::Log log(**sink, *level);
+  unreft::SilenceGrpcLog();
+  const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
+  if (uses_grpc) unreft::KeepGrpcThreads();
+  if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log);
   return unreft::smp::RunDaemon(options, log);
 }
 

@@ -26,6 +26,15 @@ std::string MetricsText(const NodeState& state) {
   count("unreft_slots_quarantined_total", "Slots that did not verify.", state.slots->quarantined());
   count("unreft_record_writes_failed_total", "Records that could not be written.",
         state.record->failed_writes());
+  if (const TransportCounts* counts = state.seams.transport_counts) {
+    count("unreft_node_read_bytes_total", "Bytes read from other nodes.", counts->reads.bulk_bytes);
+    count("unreft_node_read_bytes_lost_total", "Bytes of reads that failed and were made again.",
+          counts->reads.bulk_bytes_lost);
+    count("unreft_node_reads_failed_total", "Reads from other nodes that failed.",
+          counts->reads.failed());
+    count("unreft_node_served_bytes_total", "Bytes read by other nodes.",
+          counts->reads_served.bulk_bytes);
+  }
   gauge("unreft_slot_bytes", "Shared memory held by slots.", state.slots->bytes());
   gauge("unreft_sessions", "Trainers known.", state.sessions.size());
   gauge("unreft_timeline", "Newest timeline.", state.record->chain().newest().value);

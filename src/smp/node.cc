@@ -6,7 +6,9 @@
 
 #include "base/format.h"
 #include "smp/admin.h"
+#include "smp/layout_check.h"
 #include "smp/local_coordinator.h"
+#include "smp/protector.h"
 
 namespace unreft::smp {
 namespace {
@@ -16,14 +18,15 @@ constexpr Duration kLastWords = std::chrono::seconds(1);
 
 }  // namespace
 
-Node::Node(NodeSeams seams, NodeOptions options)
-    : state_{seams, std::move(options), "", nullptr, nullptr, nullptr, {}, false, {}} {
+Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
+  state_.options = std::move(options);
   state_.prefix = SegmentPrefix(state_.options.job, state_.options.node.value);
 }
 
 Node::~Node() {
   for (const WatchId watch : control_watches_) state_.seams.processes.Unwatch(watch);
   for (auto& [rank, session] : state_.sessions) state_.seams.processes.Unwatch(session->watch);
+  state_.on_slot_change = nullptr;
 }
 
 // --- starting ---
@@ -45,18 +48,49 @@ absl::Status Node::AdoptMemory() {
   const NodeSeams& seams = state_.seams;
   state_.slots = std::make_unique<SlotStore>(
       SlotStore::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
-      state_.options, state_.record->boot_id(), state_.record->incarnation(),
-      [this](Slot&) { capture_->RunRules(); });
-  state_.coordinator = std::make_unique<LocalCoordinator>(seams.executor, *state_.record,
-                                                          static_cast<Coordinator::Node&>(*this),
-                                                          seams.log, state_.options, seams.faults);
+      state_.options, state_.record->boot_id(), state_.record->incarnation(), [this](Slot&) {
+        capture_->RunRules();
+        restore_->OnSlotChange();
+      });
+  if (seams.kv != nullptr) {
+    auto member = std::make_unique<Member>(
+        Member::Seams{seams.executor, *seams.kv, *seams.transport, seams.random, seams.log,
+                      seams.faults},
+        *state_.record, static_cast<Coordinator::Node&>(*this), state_.options);
+    member_ = member.get();
+    state_.coordinator = std::move(member);
+  } else {
+    state_.coordinator = std::make_unique<LocalCoordinator>(
+        seams.executor, *state_.record, static_cast<Coordinator::Node&>(*this), seams.log,
+        state_.options, seams.faults);
+  }
   capture_ = std::make_unique<CaptureDesk>(state_);
   restore_ = std::make_unique<RestoreDesk>(state_);
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   RemoveControlsOfTheDead();
+  if (member_ != nullptr) {
+    if (absl::Status status = JoinCluster(); !status.ok()) return status;
+  }
   ReportSealedSlots();
   scrubber_ = std::make_unique<Scrubber>(state_);
+  return absl::OkStatus();
+}
+
+absl::Status Node::JoinCluster() {
+  Protector* own = nullptr;
+  if (state_.options.parity_chunks == 0) {
+    protection_ = std::make_unique<NoProtection>(state_.seams.executor);
+  } else {
+    auto protector = std::make_unique<Protector>(state_, member_->peers(), member_->job(),
+                                                 [this] { member_->ReportProtection(); });
+    if (absl::Status status = protector->Adopt(); !status.ok()) return status;
+    state_.on_slot_change = [protector = protector.get()] { protector->OnSlotChange(); };
+    own = protector.get();
+    protection_ = std::move(protector);
+  }
+  restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});
+  member_->Start(*protection_);
   return absl::OkStatus();
 }
 
@@ -92,8 +126,13 @@ void Node::RemoveControlsOfTheDead() {
 
 // A life that has no session may never get one: an earlier attempt's, that lives on.
 void Node::RemoveControlAtEnd(ProcessLife life, std::string name) {
-  control_watches_.push_back(state_.seams.processes.Watch(
-      life, [this, name = std::move(name)] { (void)state_.seams.segments.Remove(name); }));
+  state_.lives_before.push_back(life);
+  control_watches_.push_back(
+      state_.seams.processes.Watch(life, [this, life, name = std::move(name)] {
+        (void)state_.seams.segments.Remove(name);
+        std::erase(state_.lives_before, life);
+        if (protection_ != nullptr) protection_->OnJobChange();
+      }));
 }
 
 // A version that was sealed but not committed when the earlier process died may be whole by now.
@@ -102,7 +141,7 @@ void Node::ReportSealedSlots() {
     if (slot->phase != SlotPhase::kSealed || slot->version <= state_.record->committed()) continue;
     if (!state_.record->chain().IsLive(slot->version)) continue;
     state_.coordinator->ReportSealed(slot->version, slot->owner, slot->world,
-                                     CaptureDesk::DigestsOf(*slot->manifest));
+                                     DigestsOf(*slot->manifest));
   }
 }
 
@@ -183,7 +222,7 @@ void Node::OnHello(ConnectionIt connection, const Frame& frame) {
   if (hello->timeline == state_.record->chain().newest()) session.timeline = hello->timeline;
   session.Send(Welcome{state_.record->session(), state_.options.node,
                        state_.record->chain().newest(), state_.options.block_bytes,
-                       state_.options.software_version});
+                       state_.options.software_version, restore_->SealedSlotsOf(hello->rank)});
 }
 
 absl::Status Node::Admit(const Hello& hello, PeerIdentity peer) {
@@ -241,6 +280,7 @@ RankSession& Node::SessionFor(const Hello& hello) {
   }
   for (const auto& [rank, life] : over) EndSession(rank, life);
   if (RankSession* session = state_.SessionOf(hello.rank)) return *session;
+  std::erase(state_.lives_before, hello.life);
   auto created = std::make_unique<RankSession>(hello, state_.seams.segments);
   created->watch = state_.seams.processes.Watch(
       hello.life, [this, rank = hello.rank, life = hello.life] { OnLifeEnded(rank, life); });
@@ -263,6 +303,7 @@ void Node::EndSession(Rank rank, ProcessLife life) {
   if (session == nullptr || session->life() != life) return;
   session->Send(Refused{absl::AbortedError("a later life of this rank took over"), false});
   capture_->OnSessionEnded(*session);
+  restore_->OnSessionEnded(*session);
   state_.seams.processes.Unwatch(session->watch);
   session->RemoveControl();
   state_.sessions.erase(rank);
@@ -284,6 +325,8 @@ absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
     case FrameType::kPlanRequest:
       return take.operator()<PlanRequest>(
           [&](auto m) { restore.OnPlanRequest(session, std::move(m)); });
+    case FrameType::kStagedDone:
+      return take.operator()<StagedDone>([&](auto m) { restore.OnStagedDone(session, m); });
     case FrameType::kRestoreDone:
       return take.operator()<RestoreDone>([&](auto m) { restore.OnRestoreDone(session, m); });
     case FrameType::kRegister:
@@ -317,23 +360,21 @@ void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
       if (open.channel.get() == channel) channel->Send(ToFrame(std::move(answer)));
     }
   };
-  AnswerAdmin(state_, *admin_verifier_, *request, std::move(reply));
+  AnswerAdmin(state_, *admin_verifier_, member_, *request, std::move(reply));
 }
 
 // --- the node's side of the coordinator ---
 
-void Node::CloseTimeline(absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) {
+void Node::CloseTimeline(absl::AnyInvocable<void()> done) {
   state_.timeline_closed = true;
-  capture_->Close([this, done = std::move(done)]() mutable { done(restore_->Inventory()); });
+  capture_->Close(std::move(done));
 }
 
 void Node::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
   restore_->Verify(version, std::move(done));
 }
 
-std::vector<recovery::SealedSlab> Node::Inventory() { return restore_->Inventory(); }
-
-absl::Status Node::CheckLayouts(Version version) { return capture_->CheckLayouts(version); }
+std::vector<HeldSlab> Node::Inventory() { return restore_->Inventory(); }
 
 void Node::OnDecision(const JobDecision& decision) {
   state_.timeline_closed = false;
@@ -342,6 +383,7 @@ void Node::OnDecision(const JobDecision& decision) {
 }
 
 void Node::OnCommitted(Version version) {
+  restore_->OnCommitted(version);
   capture_->OnCommitted(version);
   capture_->RunRules();
 }

@@ -18,6 +18,7 @@
 #include "base/channel.h"
 #include "smp/capture_desk.h"
 #include "smp/coordinator.h"
+#include "smp/member.h"
 #include "smp/node_state.h"
 #include "smp/restore_desk.h"
 #include "smp/scrubber.h"
@@ -41,6 +42,8 @@ class Node : private Coordinator::Node {
   // For tests and status.
   const NodeState& state() const { return state_; }
   NodeState& state() { return state_; }
+  // Null in a job of one node.
+  Member* member() { return member_; }
 
  private:
   // A connection, and the life that it turned out to belong to.
@@ -53,6 +56,7 @@ class Node : private Coordinator::Node {
 
   void OnStarted(absl::Status status);
   absl::Status AdoptMemory();
+  absl::Status JoinCluster();
   void RemoveControlsOfTheDead();
   void RemoveControlAtEnd(ProcessLife life, std::string name);
   void ReportSealedSlots();
@@ -72,16 +76,18 @@ class Node : private Coordinator::Node {
   void EndSession(Rank rank, ProcessLife life);
 
   // Coordinator::Node.
-  void CloseTimeline(absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override;
+  void CloseTimeline(absl::AnyInvocable<void()> done) override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
-  std::vector<recovery::SealedSlab> Inventory() override;
-  absl::Status CheckLayouts(Version version) override;
+  std::vector<HeldSlab> Inventory() override;
   void OnDecision(const JobDecision& decision) override;
   void OnCommitted(Version version) override;
   void OnAbandoned(Version version, const std::string& reason, Step capture_from) override;
   void OnReplicasDisagree(const std::string& what) override;
 
   NodeState state_;
+  // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
+  Member* member_ = nullptr;  // owned by state_
+  std::unique_ptr<Protection> protection_;
   std::unique_ptr<CaptureDesk> capture_;
   std::unique_ptr<RestoreDesk> restore_;
   std::unique_ptr<Scrubber> scrubber_;

@@ -37,6 +37,29 @@ struct NodeOptions {
   // Replicas are compared at the first snapshot of a timeline and at every so many steps; 0 =
   // never.
   uint64_t replica_check_every = 100;
+  // --- several nodes ---
+
+  uint64_t nodes = 1;          // node slots of the job; 1 = no meta store is needed
+  uint32_t data_chunks = 1;    // k of the protection groups
+  uint32_t parity_chunks = 0;  // m: so many nodes of a group may be lost
+  std::string failure_domain;  // of this node; empty = one of its own
+  // A daemon that does not renew its presence for so long is absent, and lost after the grace.
+  Duration presence_ttl = std::chrono::seconds(2);
+  Duration lost_grace = std::chrono::seconds(2);
+  // A node tells the leader its state on every change, and at least this often.
+  Duration report_interval = std::chrono::seconds(1);
+  // Positions of a stripe that are encoded or rebuilt at a time; bounds the scratch memory.
+  uint32_t protect_window = 4;
+  // Of a read between nodes, the time included that its blocks take to be captured.
+  Duration read_timeout = std::chrono::seconds(30);
+  Duration read_retry = std::chrono::milliseconds(50);
+  // Of the segment through which a restoring rank gets other nodes' bytes.
+  uint64_t restore_staging_bytes = uint64_t{256} << 20;
+  // Reads of other nodes that wait for a capture.
+  uint64_t reads_waiting_max = 4096;
+  Duration call_timeout = std::chrono::seconds(5);     // of a question between nodes
+  Duration verify_timeout = std::chrono::seconds(60);  // of reading a version again
+
   // Blocks whose CRC one task of the work pool computes.
   uint32_t checksum_task_blocks = 16;
 

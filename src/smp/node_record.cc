@@ -141,6 +141,24 @@ Timeline NodeRecord::OpenTimeline(Version parent) {
   return opened;
 }
 
+void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins) {
+  recovery::TimelineChain chain(std::move(origins));
+  chain.Trim(kDecisionsKept);
+  if (std::ranges::equal(chain.origins(), chain_.origins())) return;
+  std::vector<RecordChange> batch;
+  for (const recovery::TimelineOrigin& old : chain_.origins()) {
+    if (!chain.ParentOf(old.timeline)) batch.push_back({DecisionKey(old.timeline), std::nullopt});
+  }
+  for (const recovery::TimelineOrigin& origin : chain.origins()) {
+    batch.push_back({DecisionKey(origin.timeline),
+                     EncodeWire(DecisionRecord{1, origin.timeline, origin.parent})});
+  }
+  if (chain.newest() != chain_.newest()) body_.capture_began = 0;
+  chain_ = std::move(chain);
+  Store();
+  Write(std::move(batch));
+}
+
 void NodeRecord::SetCaptureBegan() {
   if (body_.capture_began != 0) return;
   body_.capture_began = 1;

@@ -50,6 +50,8 @@ class NodeRecord {
 
   // Opens a timeline on `parent` (0:0: a fresh start) and returns it.
   Timeline OpenTimeline(Version parent);
+  // Takes over the timelines that the leader has opened, oldest first.
+  void AdoptTimelines(std::vector<recovery::TimelineOrigin> origins);
   void SetCaptureBegan();
   void SetCommitted(Version version, uint64_t world);
   // What was committed is given up by an explicit order.

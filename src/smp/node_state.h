@@ -2,6 +2,8 @@
 // executor.
 #pragma once
 
+#include <absl/functional/any_invocable.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -15,11 +17,14 @@
 #include "base/record_store.h"
 #include "base/segment_store.h"
 #include "base/work_pool.h"
+#include "meta/kv.h"
 #include "smp/coordinator.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
 #include "smp/rank_session.h"
 #include "smp/slot_store.h"
+#include "transport/counting_transport.h"
+#include "transport/transport.h"
 
 namespace unreft::smp {
 
@@ -33,6 +38,10 @@ struct NodeSeams {
   ProcessWatcher& processes;
   Log& log;
   FaultPoints* faults = nullptr;  // of a test
+  // Of a job of several nodes; null for one.
+  meta::Kv* kv = nullptr;
+  Transport* transport = nullptr;
+  const TransportCounts* transport_counts = nullptr;  // for status and metrics
 };
 
 // For status and metrics; since the start of this daemon process.
@@ -56,8 +65,12 @@ struct NodeState {
   std::unique_ptr<SlotStore> slots;
   std::unique_ptr<Coordinator> coordinator;
   std::map<Rank, std::unique_ptr<RankSession>> sessions;
+  // Trainers that an earlier daemon process served, that live, and that have not come back yet.
+  std::vector<ProcessLife> lives_before;
   // A decision is being made: nothing is granted, claimed, sealed or retired meanwhile.
   bool timeline_closed = false;
+  // Slots have more blocks ready, were sealed or given up: other nodes may wait for that.
+  absl::AnyInvocable<void()> on_slot_change;
   NodeCounters counters;
 
   RankSession* SessionOf(Rank rank) {
@@ -69,8 +82,5 @@ struct NodeState {
     for (auto& [rank, session] : sessions) session->Send(message);
   }
 };
-
-std::vector<WireTensor> ToWire(std::span<const TensorSpec> specs);
-std::vector<TensorSpec> FromWire(std::vector<WireTensor> tensors);
 
 }  // namespace unreft::smp

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/format.h"
+#include "layout/tensor_table.h"
 
 namespace unreft::smp {
 namespace {
@@ -20,6 +21,12 @@ WireTensor WholeTensor(TensorSpec spec) {
   return {std::move(spec)};
 }
 
+// Whether the session waits for this decision.
+bool Waits(const RankSession& session, const JobDecision& decision) {
+  return session.restore_request && session.attempt() == decision.attempt &&
+         IsFor(decision, {session.rank(), session.life()});
+}
+
 }  // namespace
 
 RestoreDesk::RestoreDesk(NodeState& state)
@@ -28,22 +35,40 @@ RestoreDesk::RestoreDesk(NodeState& state)
   const Timeline newest = state.record->chain().newest();
   const std::optional<Version> parent = state.record->chain().ParentOf(newest);
   if (!parent || *parent == Version{}) return;
-  last_decision_ = {DecisionKind::kRestored, absl::OkStatus(), *parent, newest};
+  // In a job of several nodes the meta store says it again, with the holders.
+  if (state.seams.kv != nullptr) return;
+  Begin({DecisionKind::kRestored, absl::OkStatus(), *parent, newest, Attempt{}, {}});
+}
+
+RestoreDesk::~RestoreDesk() { state_.seams.executor.Cancel(retired_timer_); }
+
+void RestoreDesk::Join(Cluster cluster) {
+  cluster_.emplace(std::move(cluster));
+  // What an earlier process had staged.
+  absl::StatusOr<std::vector<SegmentInfo>> left =
+      state_.seams.segments.List(state_.prefix + "staging.");
+  if (!left.ok()) return;
+  for (const SegmentInfo& segment : *left) (void)state_.seams.segments.Remove(segment.name);
 }
 
 // --- asking ---
 
 void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& request) {
   session.restore_request = request.request;
+  // It asked before, and the answer went to an earlier process of this daemon.
+  if (cluster_ && job_ != nullptr && job_->decision.attempt == session.attempt() &&
+      IsFor(job_->decision, {session.rank(), session.life()})) {
+    return AnswerWaiting();
+  }
   AskAgain(session);
 }
 
 void RestoreDesk::AskAgain(const RankSession& like) {
-  std::vector<Rank> asking;
+  std::vector<Asker> asking;
   for (const auto& [rank, session] : state_.sessions) {
     if (session->restore_request && session->attempt() == like.attempt() &&
         session->world() == like.world()) {
-      asking.push_back(rank);
+      asking.push_back({rank, session->life()});
     }
   }
   if (!asking.empty()) {
@@ -51,13 +76,25 @@ void RestoreDesk::AskAgain(const RankSession& like) {
   }
 }
 
-std::vector<recovery::SealedSlab> RestoreDesk::Inventory() const {
-  std::vector<recovery::SealedSlab> slabs;
+std::vector<HeldSlab> RestoreDesk::Inventory() const {
+  std::vector<HeldSlab> slabs;
   for (Slot* slot : state_.slots->All()) {
     if (slot->phase != SlotPhase::kSealed) continue;
-    slabs.push_back({slot->version, slot->owner, slot->world});
+    slabs.push_back({{slot->version, slot->owner, slot->world}, slot->manifest});
   }
   return slabs;
+}
+
+std::vector<WireSlot> RestoreDesk::SealedSlotsOf(Rank rank) const {
+  std::vector<Slot*> sealed = state_.slots->OfRank(rank);
+  std::erase_if(sealed, [](const Slot* slot) { return slot->phase != SlotPhase::kSealed; });
+  std::sort(sealed.begin(), sealed.end(),
+            [](const Slot* a, const Slot* b) { return a->version > b->version; });
+  std::vector<WireSlot> slots;
+  for (const Slot* slot : sealed) {
+    slots.push_back({slot->id, slot->generation, slot->segment_name});
+  }
+  return slots;
 }
 
 void RestoreDesk::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
@@ -71,21 +108,110 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
   if (decision.kind == DecisionKind::kFailed) {
     ++state_.counters.decisions_failed;
     state_.seams.log.Error("no restore: {}", decision.status.message());
-  } else {
-    state_.seams.log.Info("decision: {} opens timeline {}",
-                          decision.kind == DecisionKind::kFresh
-                              ? std::string("a fresh start")
-                              : fmt::format("version {} is restored and", decision.version),
-                          decision.timeline);
-    last_decision_ = decision;
-    DropDeadVersions();
+    for (auto& [rank, session] : state_.sessions) {
+      if (!Waits(*session, decision)) continue;
+      session->Send(AnswerFor(*session, decision));
+      session->restore_request.reset();
+    }
+    return;
   }
+  state_.seams.log.Info("decision: {} opens timeline {}",
+                        decision.kind == DecisionKind::kFresh
+                            ? std::string("a fresh start")
+                            : fmt::format("version {} is restored and", decision.version),
+                        decision.timeline);
+  Begin(decision);
+  DropDeadVersions();
+  AnswerWaiting();
+}
+
+void RestoreDesk::Begin(const JobDecision& decision) {
+  // The same again, for a later attempt: what is under way goes on.
+  if (job_ != nullptr && cluster_ && job_->decision.kind == decision.kind &&
+      job_->decision.version == decision.version && job_->decision.holders == decision.holders) {
+    job_->decision = decision;
+    return;
+  }
+  Retire();
+  job_ = std::make_unique<Job>();
+  job_->decision = decision;
+  if (decision.kind != DecisionKind::kRestored) return;
+  job_->catalog = std::make_unique<RestoreCatalog>(state_, cluster_ ? &cluster_->peers : nullptr,
+                                                   cluster_ ? &cluster_->job : nullptr, decision,
+                                                   [this] { OnCatalog(); });
+  if (!cluster_) return;
+  job_->reader =
+      std::make_unique<BlockReader>(state_, cluster_->peers, cluster_->job, *job_->catalog);
+  if (job_->catalog->ready()) OnCatalog();
+}
+
+// Reads that are on their way still write to memory of the job.
+void RestoreDesk::Retire() {
+  if (job_ != nullptr && job_->reader != nullptr) {
+    job_->stagings.clear();
+    job_->reader->Cancel();
+    retired_.push_back(std::move(job_));
+  }
+  job_.reset();
+  std::erase_if(retired_, [](const auto& job) { return job->reader->idle(); });
+  if (retired_.empty() || retired_timer_ != TimerId::kNone) return;
+  retired_timer_ = state_.seams.executor.After(state_.options.read_retry, [this] {
+    retired_timer_ = TimerId::kNone;
+    std::unique_ptr<Job> current = std::move(job_);
+    Retire();
+    job_ = std::move(current);
+  });
+}
+
+// Every rank has restored and trained on. What is not rebuilt by now is of no use, and the others
+// may have given their part of it up.
+void RestoreDesk::OnCommitted(Version version) {
+  if (cluster_ && job_ != nullptr && job_->decision.version < version) Retire();
+}
+
+void RestoreDesk::OnCatalog() {
+  job_->rebuilder = std::make_unique<SlabRebuilder>(state_, *job_->reader, *job_->catalog,
+                                                    [this] { OnRebuilt(); });
+  AnswerWaiting();
+}
+
+// This node's slabs are whole again; now its share of the group's protection.
+void RestoreDesk::OnRebuilt() {
+  cluster_->on_rebuilt();
+  if (cluster_->protector == nullptr) return;
+  const Version version = job_->decision.version;
+  if (cluster_->protector->RecordOf(version) != nullptr) return;
+  job_->reader->GroupRecordOf(
+      state_.options.node,
+      [this, version](absl::StatusOr<std::shared_ptr<const GuardRecord>> record) {
+        if (!record.ok()) {
+          state_.seams.log.Error(
+              "version {}: this node's share of its protection is not made "
+              "anew: {}",
+              version, record.status().message());
+          return;
+        }
+        cluster_->protector->Remake(version, **record);
+      });
+}
+
+void RestoreDesk::AnswerWaiting() {
+  if (job_ == nullptr) return;
+  if (job_->catalog != nullptr && !job_->catalog->ready()) return;
   for (auto& [rank, session] : state_.sessions) {
-    if (!session->restore_request) continue;
-    if (decision.status.ok()) session->timeline = decision.timeline;
-    session->Send(AnswerFor(*session, decision));
+    if (!Waits(*session, job_->decision)) continue;
+    session->timeline = job_->decision.timeline;
+    session->Send(AnswerFor(*session, job_->decision));
     session->restore_request.reset();
   }
+}
+
+void RestoreDesk::OnSlotChange() {
+  if (job_ != nullptr && job_->rebuilder != nullptr) job_->rebuilder->RunRules();
+}
+
+void RestoreDesk::OnSessionEnded(RankSession& session) {
+  if (job_ != nullptr) job_->stagings.erase(session.rank());
 }
 
 // Versions that are not on the chain any more are dead for ever; captures of earlier timelines end.
@@ -100,6 +226,13 @@ void RestoreDesk::DropDeadVersions() {
   }
 }
 
+Slot* RestoreDesk::SealedSlotOf(Version version, Rank rank) const {
+  for (Slot* slot : state_.slots->Sealed(version)) {
+    if (slot->owner == rank) return slot;
+  }
+  return nullptr;
+}
+
 Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& decision) const {
   Decision answer;
   answer.request = *session.restore_request;
@@ -111,15 +244,21 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
 
   std::map<std::string, WireTensor> others;  // tensors of which this rank held no box
   std::set<std::string> own;
-  for (Slot* slot : state_.slots->Sealed(decision.version)) {
-    if (slot->owner == session.rank()) {
-      answer.extras = {slot->id, slot->generation, slot->segment_name};
-      answer.tensors = ToWire(slot->manifest->tensors);
-      for (const TensorSpec& spec : slot->manifest->tensors) own.insert(spec.name);
-    } else {
-      for (const TensorSpec& spec : slot->manifest->tensors) {
+  for (const auto& [rank, slab] : job_->catalog->slabs()) {
+    if (rank != session.rank()) {
+      for (const TensorSpec& spec : slab.manifest->tensors) {
         if (!others.contains(spec.name)) others.emplace(spec.name, WholeTensor(spec));
       }
+      continue;
+    }
+    answer.tensors = ToWire(slab.manifest->tensors);
+    for (const TensorSpec& spec : slab.manifest->tensors) own.insert(spec.name);
+    if (const Slot* slot = SealedSlotOf(decision.version, rank)) {
+      answer.extras = {slot->id, slot->generation, slot->segment_name};
+    } else {
+      answer.remote_extras = slab.meta.extras();
+      answer.remote_extras_crc = slab.meta.extras_crc();
+      answer.has_remote_extras = true;
     }
   }
   for (auto& [name, tensor] : others) {
@@ -135,41 +274,86 @@ void RestoreDesk::OnPlanRequest(RankSession& session, PlanRequest request) {
   plan.request = request.request;
   plan.status = FillPlan(session, std::move(request), plan);
   session.Send(plan);
+  if (!plan.status.ToStatus().ok() || plan.staged_bytes == 0) return;
+  job_->stagings.at(session.rank())->Start();
 }
 
-absl::Status RestoreDesk::FillPlan(const RankSession& session, PlanRequest request,
-                                   Plan& plan) const {
-  if (last_decision_.kind != DecisionKind::kRestored || session.timeline.value == 0 ||
-      session.timeline != last_decision_.timeline) {
+absl::Status RestoreDesk::FillPlan(RankSession& session, PlanRequest request, Plan& plan) {
+  if (job_ == nullptr || job_->decision.kind != DecisionKind::kRestored ||
+      !job_->catalog->ready() || session.timeline.value == 0 ||
+      session.timeline != job_->decision.timeline) {
     return absl::FailedPreconditionError(
         fmt::format("rank {}: nothing was decided for it to restore", session.rank()));
   }
+  const uint64_t request_id = request.request;
   absl::StatusOr<layout::TensorTable> table =
       layout::TensorTable::Create(FromWire(std::move(request.tensors)));
   if (!table.ok()) return table.status();
 
+  // Numbered in the order of ranks; those that this node has are taken first.
   std::vector<recovery::StoredPart> stored;
-  std::vector<uint32_t> own;
-  for (Slot* slot : state_.slots->Sealed(last_decision_.version)) {
-    const auto slab = static_cast<uint32_t>(plan.slots.size());
-    plan.slots.push_back({slot->id, slot->generation, slot->segment_name});
-    if (slot->owner == session.rank()) own.push_back(slab);
-    for (const layout::CapturedPart& part : slot->manifest->parts) {
-      stored.push_back({&slot->manifest->tensors[part.tensor], slab, part.shard_begin, part.bytes,
+  std::vector<uint32_t> here;
+  std::vector<std::pair<Rank, std::optional<uint32_t>>> slabs;  // and the plan's number of its slot
+  for (const auto& [rank, slab] : job_->catalog->slabs()) {
+    const auto number = static_cast<uint32_t>(slabs.size());
+    slabs.emplace_back(rank, std::nullopt);
+    if (const Slot* slot = SealedSlotOf(job_->decision.version, rank)) {
+      slabs.back().second = static_cast<uint32_t>(plan.slots.size());
+      plan.slots.push_back({slot->id, slot->generation, slot->segment_name});
+      if (rank == session.rank() || cluster_) here.push_back(number);
+    } else if (!cluster_) {
+      continue;
+    }
+    for (const layout::CapturedPart& part : slab.manifest->parts) {
+      stored.push_back({&slab.manifest->tensors[part.tensor], number, part.shard_begin, part.bytes,
                         part.slab_offset});
     }
   }
   absl::StatusOr<std::vector<recovery::Piece>> pieces =
-      recovery::PlanRestore(stored, table->specs(), own);
+      recovery::PlanRestore(stored, table->specs(), here);
   if (!pieces.ok()) return pieces.status();
+  std::vector<StagedPiece> staged;
   for (const recovery::Piece& piece : *pieces) {
-    plan.pieces.push_back(
-        {piece.slab, piece.target, piece.slab_offset, piece.target_offset, piece.bytes});
+    const auto& [rank, slot] = slabs[piece.slab];
+    if (slot) {
+      plan.pieces.push_back(
+          {*slot, piece.target, piece.slab_offset, piece.target_offset, piece.bytes});
+    } else {
+      staged.push_back({rank, piece.target, piece.slab_offset, piece.target_offset, piece.bytes});
+    }
   }
+  if (staged.empty()) return absl::OkStatus();
+  return Stage(session, request_id, std::move(staged), plan);
+}
+
+absl::Status RestoreDesk::Stage(RankSession& session, uint64_t request,
+                                std::vector<StagedPiece> pieces, Plan& plan) {
+  for (const StagedPiece& piece : pieces) {
+    const uint32_t block_bytes = job_->catalog->Find(piece.rank)->manifest->block_bytes;
+    if (block_bytes == state_.options.block_bytes) continue;
+    return absl::FailedPreconditionError(
+        fmt::format("rank {} was saved in blocks of {} bytes, this node has blocks of {}",
+                    piece.rank, block_bytes, state_.options.block_bytes));
+  }
+  job_->stagings.erase(session.rank());
+  absl::StatusOr<std::unique_ptr<Staging>> staging =
+      Staging::Create(state_, session, *job_->reader, request, std::move(pieces));
+  if (!staging.ok()) return staging.status();
+  plan.staging_segment = (*staging)->segment_name();
+  plan.staging_bytes = (*staging)->segment_bytes();
+  plan.staged_bytes = (*staging)->piece_bytes();
+  job_->stagings[session.rank()] = *std::move(staging);
   return absl::OkStatus();
 }
 
+void RestoreDesk::OnStagedDone(RankSession& session, const StagedDone& done) {
+  if (job_ == nullptr) return;
+  const auto it = job_->stagings.find(session.rank());
+  if (it != job_->stagings.end()) it->second->OnDone(done);
+}
+
 void RestoreDesk::OnRestoreDone(RankSession& session, const RestoreDone& done) {
+  if (job_ != nullptr) job_->stagings.erase(session.rank());
   const absl::Status status = done.status.ToStatus();
   if (status.ok()) return;
   state_.seams.log.Error("rank {}: its restore failed: {}", session.rank(), status.message());

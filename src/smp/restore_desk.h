@@ -1,44 +1,94 @@
 // RestoreDesk: the daemon's side of a restore: it gathers the ranks that ask, tells each what was
-// decided, and says where the bytes are.
+// decided, and says where the bytes are. What lies on other nodes it has read or decoded, and this
+// node's own lost slabs made anew.
 #pragma once
 
 #include <absl/status/statusor.h>
 
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "recovery/restore_planner.h"
+#include "smp/block_reader.h"
 #include "smp/node_state.h"
+#include "smp/protector.h"
+#include "smp/restore_catalog.h"
+#include "smp/slab_rebuilder.h"
 #include "smp/slot_verifier.h"
+#include "smp/staging.h"
 
 namespace unreft::smp {
 
 // Single-threaded on the node's executor.
 class RestoreDesk {
  public:
+  // What a job of several nodes has besides.
+  struct Cluster {
+    Peers& peers;
+    const meta::JobState& job;
+    Protector* protector = nullptr;  // null without parities
+    absl::AnyInvocable<void()> on_rebuilt;
+  };
+
   explicit RestoreDesk(NodeState& state);
+  ~RestoreDesk();
+
+  // To be called before anything else in a job of several nodes; what it refers to outlives this.
+  void Join(Cluster cluster);
 
   // --- frames ---
   void OnRestoreRequest(RankSession& session, const RestoreRequest& request);
   void OnPlanRequest(RankSession& session, PlanRequest request);
+  void OnStagedDone(RankSession& session, const StagedDone& done);
   void OnRestoreDone(RankSession& session, const RestoreDone& done);
+  void OnSessionEnded(RankSession& session);
+  // A slot may have become free, for a slab that is to be rebuilt.
+  void OnSlotChange();
 
   // --- of the coordinator ---
-  std::vector<recovery::SealedSlab> Inventory() const;
+  std::vector<HeldSlab> Inventory() const;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done);
   void OnDecision(const JobDecision& decision);
+  void OnCommitted(Version version);
+
+  // The rank's, the newest version first.
+  std::vector<WireSlot> SealedSlotsOf(Rank rank) const;
 
   // The ranks that still ask, after a session ended.
   void AskAgain(const RankSession& like);
 
  private:
+  // A restore that was decided: of one version, for all ranks of this node.
+  struct Job {
+    JobDecision decision;
+    std::unique_ptr<RestoreCatalog> catalog;
+    std::unique_ptr<BlockReader> reader;       // null in a job of one node
+    std::unique_ptr<SlabRebuilder> rebuilder;  // once the catalog is ready
+    std::map<Rank, std::unique_ptr<Staging>> stagings;
+  };
+
+  void Begin(const JobDecision& decision);
+  void Retire();
+  void OnCatalog();
+  void OnRebuilt();
+  void AnswerWaiting();
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;
-  absl::Status FillPlan(const RankSession& session, PlanRequest request, Plan& plan) const;
+  Slot* SealedSlotOf(Version version, Rank rank) const;
+  absl::Status FillPlan(RankSession& session, PlanRequest request, Plan& plan);
+  absl::Status Stage(RankSession& session, uint64_t request, std::vector<StagedPiece> pieces,
+                     Plan& plan);
   void DropDeadVersions();
 
   NodeState& state_;
   SlotVerifier verifier_;
-  JobDecision last_decision_;
+  std::optional<Cluster> cluster_;
+  std::unique_ptr<Job> job_;
+  std::vector<std::unique_ptr<Job>> retired_;  // until nothing of theirs is on its way
+  TimerId retired_timer_ = TimerId::kNone;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 
 }  // namespace unreft::smp

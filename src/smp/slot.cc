@@ -12,6 +12,8 @@ std::string_view SlotPhaseName(SlotPhase phase) {
       return "granted";
     case SlotPhase::kCapturing:
       return "capturing";
+    case SlotPhase::kRebuilding:
+      return "rebuilding";
     case SlotPhase::kSealed:
       return "sealed";
     case SlotPhase::kDraining:

@@ -39,6 +39,7 @@ enum class SlotPhase {
   kFree,         // may be granted
   kGranted,      // offered to its rank's trainer
   kCapturing,    // claimed; the trainer copies, then the daemon seals
+  kRebuilding,   // lost with another life of this node's memory; decoded from the group
   kSealed,       // holds a version
   kDraining,     // abandoned, but its writer may still write
   kQuarantined,  // does not verify; kept, counted, not used
@@ -83,11 +84,14 @@ struct Slot {
   std::shared_ptr<const layout::SlotManifest> manifest;
 
   uint64_t populated_bytes = 0;
+  uint32_t reads = 0;  // by other nodes, on their way
 
   uint64_t bytes() const {
     return view ? SlotSegmentBytes(view->geometry()) : segment->bytes().size();
   }
   bool InUseByPool() const { return checksum_running || sealing; }
+  // Not to be given to another version yet (PROTOCOL rule 6).
+  bool InUse() const { return InUseByPool() || reads > 0; }
 };
 
 }  // namespace unreft::smp

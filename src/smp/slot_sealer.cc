@@ -80,13 +80,14 @@ absl::Status WrongCrc(const SlotView& view, std::string_view what, uint32_t need
 }  // namespace
 
 SlotSealer::SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint32_t task_blocks,
-                       FaultPoints* faults, OnDone on_done)
+                       FaultPoints* faults, OnDone on_done, OnProgress on_progress)
     : executor_(executor),
       pool_(pool),
       job_(std::move(job)),
       task_blocks_(task_blocks),
       faults_(faults),
-      on_done_(std::move(on_done)) {}
+      on_done_(std::move(on_done)),
+      on_progress_(std::move(on_progress)) {}
 
 void SlotSealer::Publish(Slot& slot, uint64_t blocks) {
   const uint64_t total =
@@ -142,6 +143,7 @@ void SlotSealer::StartChecksums(Slot& slot) {
                  slot->checksum_running = false;
                  slot->blocks_done = end;
                  if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
+                 if (on_progress_) on_progress_(*slot);
                  Advance(*slot);
                });
 }

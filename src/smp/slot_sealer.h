@@ -24,10 +24,12 @@ class SlotSealer {
   // `on_done(slot, status)`: the slot is sealed (ok), was abandoned while a task ran (Aborted; free
   // it now), or cannot be sealed.
   using OnDone = absl::AnyInvocable<void(Slot&, absl::Status)>;
+  // `on_progress(slot)`: more of its blocks have their CRCs.
+  using OnProgress = absl::AnyInvocable<void(Slot&)>;
 
   // Passes the fault point "slot.seal" between the seal and the state word.
   SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint32_t task_blocks,
-             FaultPoints* faults, OnDone on_done);
+             FaultPoints* faults, OnDone on_done, OnProgress on_progress = nullptr);
 
   // The first `blocks` blocks are in place.
   void Publish(Slot& slot, uint64_t blocks);
@@ -48,6 +50,7 @@ class SlotSealer {
   uint32_t task_blocks_;
   FaultPoints* faults_;
   OnDone on_done_;
+  OnProgress on_progress_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };
 

@@ -296,6 +296,19 @@ Slot* SlotStore::Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt at
   return nullptr;
 }
 
+Slot* SlotStore::TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest) {
+  // A life that never was: whoever adopts the slot finds its writer gone.
+  Slot* slot =
+      Grant(rank, ProcessLife{}, manifest->world, manifest->attempt, manifest->version.timeline);
+  if (slot == nullptr) return nullptr;
+  slot->phase = SlotPhase::kRebuilding;
+  slot->version = manifest->version;
+  slot->parent = manifest->parent;
+  slot->manifest = std::move(manifest);
+  slot->blocks_done = 0;
+  return slot;
+}
+
 void SlotStore::WatchWriter(Slot& slot) {
   seams_.processes.Unwatch(slot.writer_watch);
   slot.writer_watch =
@@ -312,6 +325,13 @@ void SlotStore::WatchWriter(Slot& slot) {
 
 void SlotStore::Free(Slot& slot) {
   UNREFT_CHECK(!slot.InUseByPool(), "slot {} is in use", slot.id);
+  if (slot.reads > 0) {
+    slot.abandoned = true;
+    slot.writer_done = true;
+    slot.phase = SlotPhase::kDraining;
+    slot.view->set_state(slot.generation, SlotState::kAbandoned);
+    return;
+  }
   seams_.processes.Unwatch(slot.writer_watch);
   slot.writer_watch = WatchId::kNone;
   slot.view->set_state(slot.generation, SlotState::kEmpty);
@@ -345,7 +365,7 @@ void SlotStore::Abandon(Slot& slot, bool writer_done) {
 }
 
 void SlotStore::FreeIfDrained(Slot& slot) {
-  if (slot.phase != SlotPhase::kDraining || !slot.writer_done || slot.InUseByPool()) return;
+  if (slot.phase != SlotPhase::kDraining || !slot.writer_done || slot.InUse()) return;
   Free(slot);
   on_change_(slot);
 }

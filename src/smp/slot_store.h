@@ -72,6 +72,10 @@ class SlotStore {
   // when there is none.
   Slot* Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt attempt, Timeline timeline);
 
+  // A free slot of the rank for a slab that is decoded into it; null when there is none. Nobody but
+  // this process writes to it, and it is free again if this process dies.
+  Slot* TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest);
+
   // The trainer did not take the offer, or the slot's content is of no use any more and nobody
   // writes to it: back to free (or removed, when it is too small by now).
   void Free(Slot& slot);

@@ -89,14 +89,16 @@ absl::StatusOr<Restored> Client::RestoreBegin() {
 
 absl::Status Client::RestoreRead(const std::vector<BoundTensor>& targets) {
   absl::StatusOr<Plan> plan = Await<absl::StatusOr<Plan>>(
-      [&](auto answer) { parts_->actor->RequestPlan(SpecsOf(targets), std::move(answer)); });
-  if (!plan.ok()) return plan.status();
-  // Here rather than in a turn, so that the session stays alive during a long copy.
-  RestoreReport report = parts_->actor->restorer().Read(*plan, targets);
-  return Await<absl::Status>([&](auto answer) {
-    parts_->actor->ReportRead(report);
-    answer(report.status);
-  });
+      [&](auto answer) { parts_->actor->RequestPlan(targets, std::move(answer)); });
+  while (plan.ok()) {
+    // Here rather than in a turn, so that the session stays alive during a long copy.
+    const RestoreReport report = parts_->actor->restorer().Read(*plan, targets);
+    absl::StatusOr<std::optional<Plan>> more = Await<absl::StatusOr<std::optional<Plan>>>(
+        [&](auto answer) { parts_->actor->FinishRead(report, std::move(answer)); });
+    if (!more.ok() || !*more) return more.status();
+    plan = **std::move(more);
+  }
+  return plan.status();
 }
 
 absl::Status Client::RestoreEnd() {

@@ -1,7 +1,10 @@
 #include "snapshot/client_actor.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
+
+#include "base/crc32c.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -20,13 +23,6 @@ Waiter<Unit>::Done ToUnit(ClientActor::Done done) {
 absl::StatusOr<Unit> FromStatus(absl::Status status) {
   if (!status.ok()) return status;
   return Unit{};
-}
-
-std::vector<WireTensor> ToWire(std::span<const TensorSpec> specs) {
-  std::vector<WireTensor> tensors;
-  tensors.reserve(specs.size());
-  for (const TensorSpec& spec : specs) tensors.push_back({spec});
-  return tensors;
 }
 
 absl::StatusOr<layout::TensorTable> CheckedTable(const std::vector<BoundTensor>& tensors) {
@@ -48,12 +44,13 @@ ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore&
       options_(options),
       rank_(identity.rank),
       attempt_(identity.attempt),
-      restorer_(segments, copier, options.restore_threads),
+      warm_slots_(segments),
+      restorer_(warm_slots_, copier, options.restore_threads),
       session_(executor, connector, random, std::move(identity), options.session, *this),
+      follower_(executor, session_, segments, copier, options_),
       capture_(executor, copier, options.capture, board_, *this),
       connect_waiter_(executor),
       restore_waiter_(executor),
-      plan_waiter_(executor),
       register_waiter_(executor),
       fates_(executor, options.versions_remembered) {}
 
@@ -93,7 +90,8 @@ void ClientActor::RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)
 
 void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
   if (!refused_.ok()) return done(refused_);
-  restore_open_ = false;
+  follower_.Cancel(absl::CancelledError("the restore was begun anew"));
+  if (restore_open_.exchange(false)) warm_slots_.Clear();
   timeline_ = Timeline{};
   session_.Follow(timeline_);
   capture_.CloseTimeline("its restore is not decided");
@@ -105,7 +103,27 @@ void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored
 }
 
 void ClientActor::OnDecision(Decision decision) {
-  if (restore_waiter_.waiting()) restore_waiter_.Answer(Accept(std::move(decision)));
+  if (!restore_waiter_.waiting()) return;
+  warm_slots_.Expect({});  // the trainer reads what is not mapped yet as fast as it could be
+  restore_waiter_.Answer(Accept(std::move(decision)));
+  if (!restore_open_) UnmapLater();
+}
+
+void ClientActor::MapAhead(std::vector<WireSlot> slots) {
+  slots.resize(std::min(slots.size(), options_.map_ahead_slots_max));
+  warm_slots_.Expect(std::move(slots));
+  if (std::exchange(mapping_ahead_, true)) return;
+  executor_.Post(lifetime_.Bind([this] { MapSome(); }));
+}
+
+void ClientActor::MapSome() {
+  mapping_ahead_ = warm_slots_.MapSome(options_.map_ahead_chunk_bytes);
+  if (mapping_ahead_) executor_.Post(lifetime_.Bind([this] { MapSome(); }));
+}
+
+// In a turn of its own: whoever waits for the present one gets the answer first.
+void ClientActor::UnmapLater() {
+  executor_.Post(lifetime_.Bind([this] { warm_slots_.Clear(); }));
 }
 
 absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
@@ -117,15 +135,29 @@ absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
   Restored restored{.fresh = decision.kind == DecisionKind::kFresh,
                     .version = decision.version,
                     .timeline = decision.timeline};
-  for (WireTensor& tensor : decision.tensors) restored.tensors.push_back(std::move(tensor.spec));
-  if (decision.extras.generation != Generation{}) {
-    const RestoreReport report = restorer_.ReadExtras(decision.extras, restored.extras.emplace());
-    ReportRead(report);
-    if (!report.status.ok()) return report.status;
-  }
+  restored.tensors = FromWire(std::move(decision.tensors));
+  const RestoreReport report = TakeExtras(decision, restored.extras);
+  ReportRead(report);
+  if (!report.status.ok()) return report.status;
   restore_open_ = !restored.fresh;
   OpenTimeline(decision.timeline);
   return restored;
+}
+
+RestoreReport ClientActor::TakeExtras(const Decision& decision,
+                                      std::optional<std::vector<std::byte>>& extras) const {
+  if (decision.extras.generation != Generation{}) {
+    return restorer_.ReadExtras(decision.extras, extras.emplace());
+  }
+  if (!decision.has_remote_extras) return {};
+  const auto bytes = std::as_bytes(std::span(decision.remote_extras));
+  if (const uint32_t found = Crc32c(bytes); found != decision.remote_extras_crc) {
+    return {.status = absl::DataLossError(
+                fmt::format("{} bytes of extras of another node need CRC {:08x}, found {:08x}",
+                            bytes.size(), decision.remote_extras_crc, found))};
+  }
+  extras.emplace(bytes.begin(), bytes.end());
+  return {};
 }
 
 void ClientActor::OpenTimeline(Timeline timeline) {
@@ -138,43 +170,58 @@ void ClientActor::OpenTimeline(Timeline timeline) {
   });
 }
 
-void ClientActor::RequestPlan(const std::vector<TensorSpec>& targets,
-                              absl::AnyInvocable<void(absl::StatusOr<Plan>)> done) {
+void ClientActor::RequestPlan(std::vector<BoundTensor> targets, PlanFollower::GotPlan done) {
   absl::Status status = refused_;
-  if (status.ok()) status = layout::TensorTable::Create(targets).status();
+  if (status.ok()) status = layout::TensorTable::Create(SpecsOf(targets)).status();
   if (!status.ok()) {
     return executor_.Post([done = std::move(done), status]() mutable { done(status); });
   }
-  plan_waiter_.Wait(options_.restore_timeout,
-                    Late("no plan of the restore", options_.restore_timeout), std::move(done));
-  session_.Ask(PlanRequest{.request = ++last_request_, .tensors = ToWire(targets)});
+  follower_.Begin(std::move(targets), std::move(done));
 }
 
-void ClientActor::OnPlan(Plan plan) {
-  const absl::Status status = plan.status.ToStatus();
-  if (!status.ok()) return plan_waiter_.Answer(status);
-  plan_waiter_.Answer(std::move(plan));
+void ClientActor::FinishRead(const RestoreReport& report, PlanFollower::Finished done) {
+  if (!report.status.ok()) {
+    follower_.Cancel(report.status);
+    ReportRead(report);
+  }
+  follower_.Finish(lifetime_.Bind([this, status = report.status, done = std::move(done)](
+                                      absl::StatusOr<std::optional<Plan>> more) mutable {
+    if (!status.ok()) return done(status);
+    // Not when it was another read's begin that ended this one.
+    if (!more.ok() && !follower_.reading()) ReportRead({.status = more.status()});
+    done(std::move(more));
+  }));
 }
 
 void ClientActor::ReportRead(const RestoreReport& report) {
   if (report.status.ok()) return;
   restore_open_ = false;
+  UnmapLater();
   session_.Tell(RestoreDone{report.status, report.bad_slot, report.bad_generation});
 }
 
 void ClientActor::RestoreRead(std::vector<BoundTensor> targets, Done done) {
-  const std::vector<TensorSpec> specs = SpecsOf(targets);
-  RequestPlan(specs, lifetime_.Bind([this, targets = std::move(targets),
-                                     done = std::move(done)](absl::StatusOr<Plan> plan) mutable {
+  auto read = [this, targets, done = std::move(done)](absl::StatusOr<Plan> plan) mutable {
     if (!plan.ok()) return done(plan.status());
-    const RestoreReport report = restorer_.Read(*plan, targets);
-    ReportRead(report);
-    done(report.status);
+    ReadPlan(*plan, std::move(targets), std::move(done));
+  };
+  RequestPlan(std::move(targets), lifetime_.Bind(std::move(read)));
+}
+
+void ClientActor::ReadPlan(const Plan& plan, std::vector<BoundTensor> targets, Done done) {
+  const RestoreReport report = restorer_.Read(plan, targets);
+  FinishRead(report, lifetime_.Bind([this, targets = std::move(targets), done = std::move(done)](
+                                        absl::StatusOr<std::optional<Plan>> more) mutable {
+    if (!more.ok() || !*more) return done(more.status());
+    ReadPlan(**more, std::move(targets), std::move(done));
   }));
 }
 
 void ClientActor::RestoreEnd() {
-  if (restore_open_.exchange(false)) session_.Tell(RestoreDone{});
+  if (!restore_open_.exchange(false)) return;
+  follower_.Cancel(absl::CancelledError("the restore was ended"));
+  session_.Tell(RestoreDone{});
+  UnmapLater();
 }
 
 // --- Registration ---
@@ -192,6 +239,8 @@ void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_byt
 void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
                                    layout::TensorTable table, uint64_t extras_bytes, Done done) {
   capture_.Suspend("the daemon has not answered the registration");
+  // Before the daemon looks for room: what is mapped may be all that keeps a removed segment.
+  warm_slots_.Clear();
   table_ = std::move(table);
   data_.clear();
   for (const BoundTensor& tensor : tensors) data_.push_back(tensor.data);
@@ -295,7 +344,8 @@ void ClientActor::OnSkipped(Skipped skipped) {
 void ClientActor::OnWelcome(const Welcome& welcome) {
   board_.Edit([](ClientStatus& status) { status.connected = true; });
   connect_waiter_.Answer(Unit{});
-  if (timeline_ == Timeline{} || welcome.timeline <= timeline_) return;
+  if (timeline_ == Timeline{}) return MapAhead(welcome.sealed);
+  if (welcome.timeline <= timeline_) return;
   std::string why =
       fmt::format("timeline {} was closed, the present one is {}", timeline_, welcome.timeline);
   board_.Problem(why);
@@ -307,6 +357,7 @@ void ClientActor::OnLost(const absl::Status& why) {
     status.connected = false;
     status.last_problem = fmt::format("lost the daemon: {}", std::string(why.message()));
   });
+  follower_.OnLost();
 }
 
 void ClientActor::OnRefused(const absl::Status& why) {
@@ -315,7 +366,7 @@ void ClientActor::OnRefused(const absl::Status& why) {
   capture_.Suspend(fmt::format("refused by the daemon: {}", std::string(why.message())));
   connect_waiter_.Answer(why);
   restore_waiter_.Answer(why);
-  plan_waiter_.Answer(why);
+  follower_.Cancel(why);
   register_waiter_.Answer(why);
 }
 

@@ -32,11 +32,13 @@
 #include "snapshot/client_options.h"
 #include "snapshot/device_copier.h"
 #include "snapshot/lifetime.h"
+#include "snapshot/plan_follower.h"
 #include "snapshot/restorer.h"
 #include "snapshot/session.h"
 #include "snapshot/status_board.h"
 #include "snapshot/version_fates.h"
 #include "snapshot/waiter.h"
+#include "snapshot/warm_slots.h"
 
 namespace unreft::snapshot {
 
@@ -67,11 +69,13 @@ class ClientActor : private Session::Events, private Capture::Events {
   // Waits for the decision for all ranks of the attempt; until then Snapshot fails.
   void RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
   // Asks where the bytes of the decided version are; for RestoreRead on a thread of the caller's.
-  void RequestPlan(const std::vector<TensorSpec>& targets,
-                   absl::AnyInvocable<void(absl::StatusOr<Plan>)> done);
-  // After Restorer::Read of a plan that was asked for: tells the daemon of bytes that are bad.
-  void ReportRead(const RestoreReport& report);
-  // RequestPlan, read in a turn, ReportRead.
+  // What other nodes have is copied into the targets from then on.
+  void RequestPlan(std::vector<BoundTensor> targets, PlanFollower::GotPlan done);
+  // After Restorer::Read of the plan: waits for what other nodes have, and tells the daemon of
+  // bytes that are bad. Answers with another plan when that is to be read too, then to be called
+  // again.
+  void FinishRead(const RestoreReport& report, PlanFollower::Finished done);
+  // RequestPlan, read in a turn, FinishRead.
   void RestoreRead(std::vector<BoundTensor> targets, Done done);
   // The store may reuse what was restored; implied by the first snapshot.
   void RestoreEnd();
@@ -93,7 +97,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   // Thread-safe.
   ClientStatus status() const { return board_.Read(); }
-  // Stateless: on any thread.
+  // On any thread, one at a time.
   const Restorer& restorer() const { return restorer_; }
 
  private:
@@ -101,7 +105,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   void OnLost(const absl::Status& why) override;
   void OnRefused(const absl::Status& why) override;
   void OnDecision(Decision decision) override;
-  void OnPlan(Plan plan) override;
+  void OnPlan(Plan plan) override { follower_.OnPlan(std::move(plan)); }
+  void OnStaged(Staged staged) override { follower_.OnStaged(staged); }
   void OnRegistered(Registered registered) override;
   void OnVersionState(VersionState state) override;
 
@@ -113,9 +118,16 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   void AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
   absl::StatusOr<Restored> Accept(Decision decision);
+  RestoreReport TakeExtras(const Decision& decision,
+                           std::optional<std::vector<std::byte>>& extras) const;
+  void ReadPlan(const Plan& plan, std::vector<BoundTensor> targets, Done done);
+  void ReportRead(const RestoreReport& report);
   void OpenTimeline(Timeline timeline);
   void SendRegistration(const std::vector<BoundTensor>& tensors, layout::TensorTable table,
                         uint64_t extras_bytes, Done done);
+  void MapAhead(std::vector<WireSlot> slots);
+  void MapSome();
+  void UnmapLater();
   absl::Status Install(const Registered& registered);
   absl::StatusOr<std::shared_ptr<const CaptureLayout>> MakeLayout(
       const Registered& registered) const;
@@ -130,8 +142,10 @@ class ClientActor : private Session::Events, private Capture::Events {
   const Attempt attempt_;
 
   StatusBoard board_;
+  WarmSlots warm_slots_;
   Restorer restorer_;
   Session session_;
+  PlanFollower follower_;
   Capture capture_;
 
   uint64_t last_request_ = 0;
@@ -140,7 +154,6 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   Waiter<Unit> connect_waiter_;
   Waiter<Restored> restore_waiter_;
-  Waiter<Plan> plan_waiter_;
   Waiter<Unit> register_waiter_;
   VersionFates fates_;
 
@@ -151,6 +164,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   // Set in turns, cleared by whoever ends the restore first.
   std::atomic<bool> restore_open_ = false;
+  bool mapping_ahead_ = false;  // a turn of MapSome is to come
 
   Lifetime lifetime_;
 };

@@ -35,6 +35,12 @@ struct ClientOptions {
   Duration restore_timeout = std::chrono::seconds(300);  // of each of the restore calls
   Duration register_timeout = std::chrono::seconds(60);
   uint32_t restore_threads = 1;
+  // Blocks of one staging whose CRC may be wrong, until the restore fails.
+  uint32_t staged_bad_blocks_max = 16;
+  // Of the rank's own sealed slots, mapped while it waits for the decision, in turns of so many
+  // bytes each (1 ms of small pages).
+  size_t map_ahead_slots_max = 3;
+  uint64_t map_ahead_chunk_bytes = uint64_t{16} << 20;
   size_t versions_remembered = 256;  // for WaitCommitted
 };
 

@@ -34,7 +34,8 @@ class DeviceCopier {
   virtual void CopyBucket(std::vector<CopyOp> ops, void* stream,
                           absl::AnyInvocable<void(absl::Status)> done) = 0;
 
-  // Copies from a verified slot into tensors, before it returns. On the calling thread.
+  // Copies from a verified slot into tensors, before it returns. On the calling thread, which may
+  // be a turn of the executor for staged bytes while another thread copies local ones.
   virtual absl::Status Restore(std::span<const CopyOp> ops) = 0;
 };
 

@@ -34,7 +34,8 @@ std::span<const T> TakeRun(std::span<const T>& items, Key key) {
 
 }  // namespace
 
-absl::Status CheckPieces(const Plan& plan, std::span<const BoundTensor> targets) {
+absl::StatusOr<std::vector<TargetRange>> FindGaps(const Plan& plan,
+                                                  std::span<const BoundTensor> targets) {
   std::vector<const WirePiece*> pieces;
   pieces.reserve(plan.pieces.size());
   for (const WirePiece& piece : plan.pieces) {
@@ -47,32 +48,46 @@ absl::Status CheckPieces(const Plan& plan, std::span<const BoundTensor> targets)
   std::sort(pieces.begin(), pieces.end(), [](const WirePiece* a, const WirePiece* b) {
     return std::pair(a->target, a->target_offset) < std::pair(b->target, b->target_offset);
   });
+  std::vector<TargetRange> gaps;
+  uint64_t left_out = 0;
   size_t next = 0;
-  for (size_t target = 0; target < targets.size(); ++target) {
-    const uint64_t needed = ShardBytes(targets[target].spec);
-    uint64_t found = 0;
+  for (uint32_t target = 0; target < targets.size(); ++target) {
+    const uint64_t bytes = ShardBytes(targets[target].spec);
+    const auto leave_out = [&](uint64_t begin, uint64_t end) {
+      if (begin < end) gaps.push_back({target, begin, end});
+      left_out += end - begin;
+    };
+    uint64_t at = 0;
     for (; next < pieces.size() && pieces[next]->target == target; ++next) {
-      if (pieces[next]->target_offset != found || pieces[next]->bytes > needed - found) break;
-      found += pieces[next]->bytes;
+      const WirePiece& piece = *pieces[next];
+      if (piece.target_offset < at || piece.target_offset > bytes ||
+          piece.bytes > bytes - piece.target_offset) {
+        return absl::InternalError(
+            fmt::format("plan: tensor {} has {} bytes, of which {} are written; a piece writes {} "
+                        "at {}",
+                        targets[target].spec.name, bytes, at, piece.bytes, piece.target_offset));
+      }
+      leave_out(at, piece.target_offset);
+      at = piece.target_offset + piece.bytes;
     }
-    const bool more = next < pieces.size() && pieces[next]->target == target;
-    if (found == needed && !more) continue;
-    return absl::InternalError(
-        fmt::format("plan: tensor {} has {} bytes, the pieces write {} in order{}",
-                    targets[target].spec.name, needed, found, more ? " and others besides" : ""));
+    leave_out(at, bytes);
   }
-  return absl::OkStatus();
+  if (left_out == plan.staged_bytes) return gaps;
+  return absl::InternalError(fmt::format(
+      "plan: its pieces leave out {} bytes, the first of them of "
+      "tensor {}, and {} are to come staged",
+      left_out, gaps.empty() ? "-" : targets[gaps[0].target].spec.name, plan.staged_bytes));
 }
 
 RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targets) const {
-  if (absl::Status status = CheckPieces(plan, targets); !status.ok()) return {.status = status};
+  if (auto gaps = FindGaps(plan, targets); !gaps.ok()) return {.status = gaps.status()};
   const std::vector<WirePiece> sorted = BySlot(plan.pieces);
   std::span<const WirePiece> left = sorted;
   while (!left.empty()) {
     const std::span<const WirePiece> pieces =
         TakeRun(left, [](const WirePiece& p) { return p.slot; });
     const WireSlot& where = plan.slots[pieces[0].slot];
-    absl::StatusOr<SealedSlot> slot = SealedSlot::Open(store_, where);
+    absl::StatusOr<SealedSlot> slot = slots_.Open(where);
     if (!slot.ok()) return ReportOf(slot.status(), where);
     absl::Status status = ReadSlot(*slot, pieces, targets);
     // A reader that was overtaken sees bytes of another generation: that is no bad memory.
@@ -83,7 +98,7 @@ RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targ
 }
 
 RestoreReport Restorer::ReadExtras(const WireSlot& where, std::vector<std::byte>& extras) const {
-  absl::StatusOr<SealedSlot> slot = SealedSlot::Open(store_, where);
+  absl::StatusOr<SealedSlot> slot = slots_.Open(where);
   if (!slot.ok()) return ReportOf(slot.status(), where);
   absl::StatusOr<std::vector<std::byte>> found = slot->Extras();
   if (absl::Status still = slot->StillThere(); !still.ok()) return ReportOf(still, where);

@@ -2,8 +2,9 @@
 //
 // Block by block: verify, then copy what the plan wants of it while it is in the cache. It writes
 // nothing but the tensors, and trusts neither the bytes nor the plan: every piece is checked to lie
-// within its slot and its tensor, and all of them to write each byte of each tensor exactly once.
-// Stateless; blocks the calling thread.
+// within its slot and its tensor, and all of them to write each byte of each tensor exactly once,
+// except for what is to come staged (StagedReader).
+// Stateless but for the mappings, which stay with WarmSlots; blocks the calling thread.
 #pragma once
 
 #include <absl/status/status.h>
@@ -11,11 +12,11 @@
 #include <span>
 #include <vector>
 
-#include "base/segment_store.h"
 #include "base/session_frames.h"
 #include "snapshot/bound_tensor.h"
 #include "snapshot/device_copier.h"
 #include "snapshot/sealed_slot.h"
+#include "snapshot/warm_slots.h"
 
 namespace unreft::snapshot {
 
@@ -30,8 +31,8 @@ class Restorer {
  public:
   // With `threads` > 1, Read copies on so many threads, which end before it returns; the copier's
   // Restore may then run on several at a time.
-  Restorer(SegmentStore& store, DeviceCopier& copier, uint32_t threads)
-      : store_(store), copier_(copier), threads_(threads) {}
+  Restorer(WarmSlots& slots, DeviceCopier& copier, uint32_t threads)
+      : slots_(slots), copier_(copier), threads_(threads) {}
 
   // On an error the bytes of the targets are undefined. Internal for a plan that is wrong in
   // itself.
@@ -56,13 +57,21 @@ class Restorer {
                                                    std::span<const WirePiece> pieces,
                                                    std::span<const BoundTensor> targets);
 
-  SegmentStore& store_;
+  WarmSlots& slots_;
   DeviceCopier& copier_;
   const uint32_t threads_;
 };
 
-// Internal unless the pieces name slots and targets that are there and write every byte of every
-// target exactly once.
-absl::Status CheckPieces(const Plan& plan, std::span<const BoundTensor> targets);
+// Bytes of a target.
+struct TargetRange {
+  uint32_t target = 0;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+// What the pieces leave out of the targets, in order: it will come staged. Internal unless they
+// name slots and targets that are there, write no byte twice, and leave out plan.staged_bytes.
+absl::StatusOr<std::vector<TargetRange>> FindGaps(const Plan& plan,
+                                                  std::span<const BoundTensor> targets);
 
 }  // namespace unreft::snapshot

@@ -1,11 +1,19 @@
 #include "snapshot/sealed_slot.h"
 
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "base/crc32c.h"
 
 namespace unreft::snapshot {
+namespace {
+
+bool SameBodies(const SlotHeader& a, const SlotHeader& b) {
+  return std::memcmp(&a, &b, offsetof(SlotHeader, state)) == 0;
+}
+
+}  // namespace
 
 absl::StatusOr<SealedSlot> SealedSlot::Open(SegmentStore& store, const WireSlot& where) {
   SealedSlot slot;
@@ -20,6 +28,14 @@ absl::StatusOr<SealedSlot> SealedSlot::Open(SegmentStore& store, const WireSlot&
   if (absl::Status status = slot.LoadSeal(); !status.ok()) return status;
   if (absl::Status status = slot.LoadCrcTable(); !status.ok()) return status;
   return slot;
+}
+
+bool SealedSlot::ReadFrom(std::shared_ptr<Segment> mapping) {
+  absl::StatusOr<SlotView> view = SlotView::Check(mapping->bytes());
+  if (!view.ok() || !SameBodies(view->header(), view_->header())) return false;
+  *view_ = *view;
+  segment_ = std::move(mapping);
+  return true;
 }
 
 absl::Status SealedSlot::StillThere() const {

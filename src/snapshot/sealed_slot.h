@@ -1,7 +1,7 @@
 // SealedSlot: a slot of the store, mapped read-only, whose every byte is checked before it is used.
 //
 // What is read is only true if the generation is still the same afterwards: the last thing a reader
-// does is StillThere. Immutable; thread-safe.
+// does is StillThere. Thread-safe once it is opened and told what to read from.
 #pragma once
 
 #include <absl/status/status.h>
@@ -27,12 +27,19 @@ class SealedSlot {
   const SlotSeal& seal() const { return seal_; }
   uint32_t block_bytes() const { return view_->geometry().block_bytes; }
   uint64_t blocks() const { return crc_table_.size(); }
+  // Where its last block ends in the segment.
+  uint64_t end() const { return view_->geometry().data_offset + blocks() * block_bytes(); }
 
   // The whole block, verified. DataLoss names segment, block, and the CRC needed and found.
   absl::StatusOr<std::span<const std::byte>> Block(uint64_t index) const;
 
   // Verified.
   absl::StatusOr<std::vector<std::byte>> Extras() const;
+
+  const std::shared_ptr<Segment>& mapping() const { return segment_; }
+  // Reads from another mapping from now on. False, and nothing changes, unless that one shows the
+  // same geometry, claim and seal, whose CRC table was verified: then it shows the same bytes.
+  bool ReadFrom(std::shared_ptr<Segment> mapping);
 
   // Aborted when the slot was given to another generation meanwhile.
   absl::Status StillThere() const;
@@ -43,7 +50,7 @@ class SealedSlot {
   absl::Status LoadCrcTable();
 
   WireSlot where_;
-  std::unique_ptr<Segment> segment_;
+  std::shared_ptr<Segment> segment_;  // shared with who keeps mappings, see WarmSlots
   std::unique_ptr<SlotView> view_;
   SlotSeal seal_;
   std::vector<uint32_t> crc_table_;  // a private copy: what was verified stays so

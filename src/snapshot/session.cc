@@ -70,6 +70,7 @@ void Session::Detach() {
   ++epoch_;
   welcomed_ = false;
   doorbells_open_ = false;
+  plan_came_ = false;
   executor_.Cancel(std::exchange(welcome_timer_, TimerId::kNone));
   // Not destroyed here: this may be one of its own callbacks.
   if (channel_) executor_.Post([channel = std::move(channel_)] {});
@@ -113,9 +114,17 @@ absl::Status Session::Handle(const Frame& frame) {
     case FrameType::kPlan: {
       absl::StatusOr<Plan> plan = FromFrame<Plan>(frame);
       if (!plan.ok()) return plan.status();
-      if (!plan_ || plan_->request != plan->request) return absl::OkStatus();
-      plan_.reset();
+      if (!plan_ || plan_->request != plan->request || plan_came_) return absl::OkStatus();
+      plan_came_ = true;
+      if (!plan->status.ToStatus().ok() || plan->staged_bytes == 0) plan_.reset();
       events_.OnPlan(*std::move(plan));
+      return absl::OkStatus();
+    }
+    case FrameType::kStaged: {
+      absl::StatusOr<Staged> staged = FromFrame<Staged>(frame);
+      if (!staged.ok()) return staged.status();
+      if (!plan_ || plan_->request != staged->request || !plan_came_) return absl::OkStatus();
+      events_.OnStaged(*std::move(staged));
       return absl::OkStatus();
     }
     case FrameType::kRegistered: {
@@ -173,6 +182,7 @@ void Session::Ask(RestoreRequest request) {
 
 void Session::Ask(PlanRequest request) {
   plan_ = std::move(request);
+  plan_came_ = false;
   Send(*plan_);
 }
 
@@ -189,6 +199,8 @@ void Session::Tell(RestoreDone done) {
   }
   Send(done);
 }
+
+void Session::Tell(const StagedDone& done) { Send(done); }
 
 void Session::Ring(const Claimed& claimed) {
   if (doorbells_.size() >= kDoorbellsMax) doorbells_.erase(doorbells_.begin());

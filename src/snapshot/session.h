@@ -38,7 +38,10 @@ class Session {
     // For good: no further attempt is made.
     virtual void OnRefused(const absl::Status& why) = 0;
     virtual void OnDecision(Decision decision) = 0;
+    // Comes again, after each reconnect, while its staging is under way.
     virtual void OnPlan(Plan plan) = 0;
+    // Of the plan that came last, on the same connection.
+    virtual void OnStaged(Staged staged) = 0;
     virtual void OnRegistered(Registered registered) = 0;
     virtual void OnVersionState(VersionState state) = 0;
   };
@@ -61,6 +64,9 @@ class Session {
   void Ask(PlanRequest request);
   void Ask(Register registration);
   void Tell(RestoreDone done);
+  void Tell(const StagedDone& done);
+  // Nothing more is wanted of the plan: it is not asked for again.
+  void EndPlan() { plan_.reset(); }
 
   // The doorbells of a snapshot.
   void Ring(const Claimed& claimed);
@@ -112,6 +118,7 @@ class Session {
   uint64_t epoch_ = 0;  // counts channels, so that a callback of an earlier one is known
   bool welcomed_ = false;
   bool doorbells_open_ = false;  // RepeatDoorbells was called on this connection
+  bool plan_came_ = false;       // the answer to plan_, on this connection: its staging goes on
   bool ended_ = false;           // closed or refused
   absl::Status problem_;         // why it is not connected
   Duration backoff_{};
@@ -119,7 +126,7 @@ class Session {
 
   // Owed to the daemon.
   std::optional<RestoreRequest> restore_;
-  std::optional<PlanRequest> plan_;
+  std::optional<PlanRequest> plan_;  // until all that it brings is there
   std::optional<RestoreDone> restore_done_;
   std::optional<Register> registration_;
   std::optional<Skipped> skipped_;

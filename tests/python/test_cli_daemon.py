@@ -63,7 +63,10 @@ class TestUpAndDown:
         cli("up")
         job = cli.train()
         cli.wait_committed(job, 1)
-        os.kill(cli.daemon_pid(), signal.SIGKILL)
+        pid = cli.daemon_pid()
+        os.kill(pid, signal.SIGKILL)
+        # It holds its lock until the kernel has taken its memory down.
+        wait_until("the daemon's end", lambda: not is_alive(pid))
         job.process.kill()  # its ranks die with it
         job.wait()
         assert cli.segments()

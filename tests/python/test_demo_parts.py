@@ -15,6 +15,7 @@ import demo_check  # noqa: E402
 import demo_run  # noqa: E402
 
 STEPS, RANKS, FAULTS = 64, 4, 6
+FAULTS_OF_NODES = 7  # one of each kind
 
 
 def test_a_seed_names_one_plan():
@@ -31,9 +32,32 @@ def test_every_plan_has_every_kind_and_room_between(seed):
     for fault in plan:
         trainers = [victim for victim in fault.victims if victim != "daemon"]
         assert ("daemon" in fault.victims) == fault.hits_daemon
-        assert bool(trainers) == fault.hits_trainer
+        assert bool(trainers) == fault.stops_training
         assert len(set(trainers)) == len(trainers) and set(trainers) <= set(range(RANKS))
         assert fault.kind != chaos.CAPTURE or fault.delay_ms <= chaos.CAPTURE_MS_MAX
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_plans_of_several_nodes(seed):
+    nodes = 4
+    plan = chaos.draw_plan(seed, STEPS, RANKS, FAULTS_OF_NODES, nodes, destroy=True)
+    assert {fault.kind for fault in plan} == {*chaos.KINDS_OF_NODES, *chaos.KINDS_THAT_DESTROY}
+    for fault in plan:
+        hit = {chaos.DAEMON: 1, chaos.BOTH: 1, chaos.NODE: 1, chaos.TWO_NODES: 2}.get(fault.kind, 0)
+        assert len(set(fault.nodes)) == len(fault.nodes) == hit
+        assert set(fault.nodes) <= set(range(nodes))
+        assert fault.stops_training == (fault.kind not in (chaos.DAEMON, chaos.META))
+    spared = chaos.draw_plan(seed, STEPS, RANKS, FAULTS, nodes)
+    assert {fault.kind for fault in spared} == set(chaos.KINDS_OF_NODES)
+
+
+def test_every_node_is_destroyed_by_some_seed():
+    plans = [chaos.draw_plan(seed, STEPS, RANKS, FAULTS_OF_NODES, 4, destroy=True)
+             for seed in range(30)]
+    for kind in chaos.KINDS_THAT_DESTROY:
+        hit = {node for plan in plans for fault in plan if fault.kind == kind
+               for node in fault.nodes}
+        assert hit == {0, 1, 2, 3}
 
 
 def test_plans_that_cannot_be():

@@ -3,11 +3,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tests/sim/cluster/lying_transport.h"
 
 namespace unreft::sim {
 
-DaemonProcess::DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max)
+DaemonProcess::DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max,
+                             ClusterSeams* cluster)
     : machine_(machine),
+      cluster_(cluster),
       life_(machine.processes.Start()),
       executor_(machine.scheduler.NewExecutor("daemon")),
       segments_(machine),
@@ -29,9 +32,15 @@ DaemonProcess::~DaemonProcess() {
 void DaemonProcess::Start(smp::NodeOptions options) {
   PlantBug();
   records_ = *FakeRecordStore::Open(machine_.disk, *executor_);
-  node_ = std::make_unique<smp::Node>(
-      smp::NodeSeams{*executor_, *pool_, random_, segments_, *records_, processes_, log_},
-      std::move(options));
+  smp::NodeSeams seams{*executor_, *pool_, random_, segments_, *records_, processes_, log_};
+  if (cluster_ != nullptr) {
+    transport_ = LieOver(machine_, *cluster_->network.NewTransport(
+                                       *executor_, fmt::format("node{}", machine_.slot)));
+    kv_ = cluster_->store.NewKv(*executor_);
+    seams.transport = transport_.get();
+    seams.kv = kv_.get();
+  }
+  node_ = std::make_unique<smp::Node>(seams, std::move(options));
   listener_ = *machine_.network.Listen(*executor_, kSocketPath);
   listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
     node_->Accept(std::move(channel), peer);

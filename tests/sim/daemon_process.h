@@ -5,18 +5,28 @@
 
 #include "base/log.h"
 #include "smp/node.h"
+#include "tests/fakes/fake_kv.h"
+#include "tests/fakes/sim_transport.h"
 #include "tests/fakes/sim_work_pool.h"
 #include "tests/sim/machine.h"
 
 namespace unreft::sim {
 
+// What a daemon of several nodes reaches beyond its machine.
+struct ClusterSeams {
+  FakeKvStore& store;
+  SimNetwork& network;
+};
+
 class DaemonProcess {
  public:
-  DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max);
+  // `cluster`: of a job of several nodes; null for one.
+  DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max,
+                ClusterSeams* cluster = nullptr);
   // kill -9, whatever it was doing.
   ~DaemonProcess();
 
-  // Looks at what the node did in the last event and tells the history.
+  // Looks at what the node did in the last event and tells the history; of a job of one node.
   void AfterEvent();
 
   SimExecutor& executor() { return *executor_; }
@@ -30,6 +40,7 @@ class DaemonProcess {
   void PlantBug();
 
   Machine& machine_;
+  ClusterSeams* const cluster_;
   const ProcessLife life_;
   std::unique_ptr<SimExecutor> executor_;
   ObservedSegments segments_;
@@ -38,6 +49,8 @@ class DaemonProcess {
   FakeProcessWatcher processes_;
   std::unique_ptr<SimWorkPool> pool_;
   std::unique_ptr<FakeRecordStore> records_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<meta::Kv> kv_;
   std::unique_ptr<smp::Node> node_;
   std::unique_ptr<Listener> listener_;
   bool started_ = false;

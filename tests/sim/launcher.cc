@@ -13,8 +13,12 @@ using std::chrono::milliseconds;
 
 }  // namespace
 
-Launcher::Launcher(Machine& machine, Random random, TrainerOptions like)
-    : machine_(machine), random_(random), like_(std::move(like)), world_(like_.world) {}
+Launcher::Launcher(std::vector<Machine*> homes, Random random, TrainerOptions like)
+    : homes_(std::move(homes)),
+      machine_(*homes_.front()),
+      random_(random),
+      like_(std::move(like)),
+      world_(like_.world) {}
 
 Launcher::~Launcher() {
   for (const auto& trainer : trainers_) trainer->Kill(Duration{});
@@ -45,7 +49,7 @@ void Launcher::StartRank(Rank rank, uint64_t world, std::shared_ptr<StepBarrier>
   options.attempt = attempt_;
   options.device.says_done_early = machine_.bug == PlantedBug::kCopiesTooEarly;
   trainers_.push_back(std::make_unique<TrainerProcess>(
-      machine_, std::move(options), std::move(barrier),
+      *homes_[rank.value % homes_.size()], std::move(options), std::move(barrier),
       [this, attempt = attempt_, rank](absl::Status status) {
         machine_.kernel->Deliver(Duration{}, [this, alive = std::weak_ptr(alive_), attempt, rank,
                                               status = std::move(status)] {
@@ -160,6 +164,13 @@ void Launcher::KillAll() {
 
 void Launcher::KillForReboot() {
   for (const auto& trainer : trainers_) trainer->Kill(Duration{});
+  OnEnd(attempt_);
+}
+
+void Launcher::KillOn(const Machine& machine) {
+  for (const auto& trainer : trainers_) {
+    if (&trainer->machine() == &machine) trainer->Kill(Duration{});
+  }
   OnEnd(attempt_);
 }
 

@@ -16,8 +16,9 @@ namespace unreft::sim {
 
 class Launcher {
  public:
-  // `like` is what all trainers have in common.
-  Launcher(Machine& machine, Random random, TrainerOptions like);
+  // `homes`: the machines of the ranks, rank by rank and then from the beginning again. `like` is
+  // what all trainers have in common.
+  Launcher(std::vector<Machine*> homes, Random random, TrainerOptions like);
   ~Launcher();
 
   void Start();
@@ -29,6 +30,8 @@ class Launcher {
   void KillAll();
   // All processes at once, and their copies with them; the next attempt starts later.
   void KillForReboot();
+  // Those on that machine at once, and their copies with them; the next attempt starts later.
+  void KillOn(const Machine& machine);
   // All trainers are gone.
   bool Empty() const { return trainers_.empty(); }
 
@@ -57,7 +60,8 @@ class Launcher {
   void DeclareFreshStart();
   Duration MemoryLag();
 
-  Machine& machine_;
+  const std::vector<Machine*> homes_;
+  Machine& machine_;  // the first, where the launcher itself runs
   Random random_;
   const TrainerOptions like_;
   std::vector<std::unique_ptr<TrainerProcess>> trainers_;

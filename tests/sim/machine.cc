@@ -23,9 +23,15 @@ std::optional<Version> CommitOn(const FakeDisk& disk) {
 
 }  // namespace
 
-Machine::Machine(uint64_t seed, bool verbose)
-    : scheduler(seed),
-      trace(scheduler, verbose),
+Machine::Machine(World& world, NodeSlot node)
+    : slot(node),
+      scheduler(world.scheduler),
+      trace(world.trace),
+      sink(world.sink),
+      history(world.history),
+      tensors(world.tensors),
+      bug(world.bug),
+      observer(trace, history, tensors),
       disk(scheduler.random().Next()),
       network(scheduler),
       boot_id(scheduler.random().NextId()),
@@ -45,7 +51,15 @@ void Machine::Reboot() {
   if (bug == PlantedBug::kForgetsCommit) disk.Wipe();
 }
 
-std::string Machine::prefix() const { return SegmentPrefix(kJob, 0); }
+void Machine::Replace() {
+  disk.CrashHost();
+  disk.Wipe();
+  memory = std::make_unique<FakeHostMemory>(memory_bytes_);
+  observer.Watch(*memory, prefix());
+  boot_id = scheduler.random().NextId();
+}
+
+std::string Machine::prefix() const { return SegmentPrefix(kJob, slot.value); }
 
 absl::StatusOr<std::unique_ptr<Segment>> ObservedSegments::Create(const std::string& name,
                                                                   uint64_t bytes) {

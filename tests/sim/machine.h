@@ -1,5 +1,5 @@
-// Machine: the simulated host that daemon and trainers share: memory, disk, processes, local
-// network and time. What it holds outlives every process on it.
+// Machine: a simulated host that daemon and trainers share: memory, disk, processes and local
+// network. What it holds outlives every process on it.
 #pragma once
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "tests/fakes/sim_channel.h"
 #include "tests/fakes/sim_executor.h"
 #include "tests/sim/history.h"
+#include "tests/sim/model.h"
 #include "tests/sim/slot_observer.h"
 #include "tests/sim/trace.h"
 
@@ -30,28 +31,49 @@ enum class PlantedBug {
   kStaleDecision,       // rank 0 is told an older version than was decided
   kSwapsPieces,         // a restore reads tensors from where others lie
   kForgetsCommit,       // the disk loses the commit that it had synced, when the host reboots
+  // Of several nodes:
+  kWrongParity,         // a guard is sealed with one parity block that is not the group's
+  kCommitsUnguarded,    // the leader takes every slab for guarded
+  kReportsTheUnsealed,  // members take what is claimed for sealed
 };
 
-struct Machine {
-  Machine(uint64_t seed, bool verbose);
-  ~Machine();
-
-  // Power goes: memory is empty and everything was killed before.
-  void Reboot();
-  // Prefix of the names of the node's segments.
-  std::string prefix() const;
+// What all machines of a simulated world share: time, and what happened.
+struct World {
+  World(uint64_t seed, bool verbose, TensorModel model = TensorsOf)
+      : scheduler(seed), trace(scheduler, verbose), tensors(model) {}
 
   SimScheduler scheduler;
   Trace trace;
   TraceSink sink{trace};
   History history{trace};
-  SlotObserver observer{trace, history};
+  const TensorModel tensors;  // of each rank
+  PlantedBug bug = PlantedBug::kNone;
+};
+
+struct Machine {
+  Machine(World& world, NodeSlot slot);
+  ~Machine();
+
+  // Power goes: memory is empty and everything was killed before.
+  void Reboot();
+  // Another host takes its place: memory and disk are empty, everything was killed before.
+  void Replace();
+  // Prefix of the names of the node's segments.
+  std::string prefix() const;
+
+  const NodeSlot slot;
+  SimScheduler& scheduler;
+  Trace& trace;
+  TraceSink& sink;
+  History& history;
+  const TensorModel tensors;
+  const PlantedBug& bug;
+  SlotObserver observer;
   FakeDisk disk;
   FakeProcessTable processes;
   SimLocalNetwork network;
   std::unique_ptr<FakeHostMemory> memory;
   RandomId boot_id;
-  PlantedBug bug = PlantedBug::kNone;
   std::unique_ptr<SimExecutor> kernel;  // what happens without any process
 
  private:

@@ -1,5 +1,7 @@
 #include "tests/sim/model.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <functional>
 #include <string_view>
@@ -74,6 +76,16 @@ std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world) {
   scalar.replica_index = index;
   scalar.replica_count = ranks;
   tensors.push_back(std::move(scalar));
+  TensorSpec buffers = Rows("buffers", 2, rank.value, world);
+  buffers.is_volatile = true;
+  tensors.push_back(std::move(buffers));
+  return tensors;
+}
+
+std::vector<TensorSpec> ShardedTensorsOf(Rank rank, uint64_t world) {
+  std::vector<TensorSpec> tensors;
+  tensors.push_back(Whole(fmt::format("layer.{}", rank.value), 3 + rank.value * 37 % 90, 0, 1));
+  tensors.push_back(Rows("moments", 20, rank.value, world));
   TensorSpec buffers = Rows("buffers", 2, rank.value, world);
   buffers.is_volatile = true;
   tensors.push_back(std::move(buffers));

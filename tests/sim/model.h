@@ -22,8 +22,13 @@ struct Author {
   friend bool operator==(const Author&, const Author&) = default;
 };
 
-// The tensors of one rank: some held by all ranks, some by pairs, some by it alone, one volatile.
+// The tensors of one rank of a world of so many.
+using TensorModel = std::vector<TensorSpec> (*)(Rank rank, uint64_t world);
+
+// Some held by all ranks, some by pairs, some by it alone, one volatile.
 std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world);
+// None held by two ranks, and ranks of very different size.
+std::vector<TensorSpec> ShardedTensorsOf(Rank rank, uint64_t world);
 
 // Bytes [begin, begin + bytes.size()) of the shard.
 void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,

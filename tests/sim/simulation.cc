@@ -56,11 +56,12 @@ class Simulation {
   explicit Simulation(const SimulationOptions& options)
       : options_(options),
         random_(options.seed ^ 0x5eed),
-        machine_(options.seed, options.verbose),
+        world_(options.seed, options.verbose),
+        machine_(world_, NodeSlot{0}),
         node_options_(DrawNodeOptions(random_)),
         plan_(Random(random_.Next()), options.faults ? options.faulty_time : Duration{-1}),
-        launcher_(machine_, Random(random_.Next()), DrawTrainerOptions(random_)) {
-    machine_.bug = options.bug;
+        launcher_({&machine_}, Random(random_.Next()), DrawTrainerOptions(random_)) {
+    world_.bug = options.bug;
   }
 
   SimulationResult Run() {
@@ -308,6 +309,7 @@ class Simulation {
 
   const SimulationOptions options_;
   Random random_;
+  World world_;
   Machine machine_;
   const smp::NodeOptions node_options_;
   FaultPlan plan_;

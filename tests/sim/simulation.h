@@ -28,6 +28,7 @@ struct SimulationResult {
   uint64_t restores = 0;
   uint64_t attempts = 0;
   uint64_t faults = 0;
+  uint64_t rebuilt = 0;  // nodes' slabs that a decision found lost
 };
 
 SimulationResult Simulate(const SimulationOptions& options);

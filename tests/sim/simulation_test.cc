@@ -64,7 +64,7 @@ TEST(SimTest, FullMemoryLeavesNoControlPage) { ExpectPasses({.seed = 59}); }
 // Within a few seeds some checker must find the bug.
 void ExpectFound(PlantedBug bug, const std::string& by) {
   std::string found;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
     const SimulationResult result = Simulate({.seed = seed, .bug = bug});
     if (!result.failure) continue;
     found += fmt::format("seed {}: {}\n", seed, *result.failure);

@@ -1,5 +1,6 @@
 #include "tests/sim/slot_observer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <vector>
@@ -164,7 +165,7 @@ absl::StatusOr<SlotObserver::Held> SlotObserver::Judge(const Seen& seen) const {
   const auto extras = view->extras().first(seal.extras_bytes);
   if (!Equal(extras, ExtrasOf(rank, *author))) return Bad("extras");
   if (Crc32c(extras) != seal.extras_crc) return Bad("CRC of the extras");
-  if (manifest->tensors != TensorsOf(rank, claims->claim.world)) return Bad("tensors");
+  if (manifest->tensors != tensors_(rank, claims->claim.world)) return Bad("tensors");
   if (absl::Status status = JudgeBlocks(*view, seal); !status.ok()) return status;
   if (absl::Status status = JudgeParts(*view, *manifest, *author); !status.ok()) return status;
   return Held{author->version, rank, claims->claim.world};
@@ -187,6 +188,15 @@ std::optional<Version> SlotObserver::NewestWhole() const {
     if (it->second.size() == worlds[it->first]) return it->first;
   }
   return std::nullopt;
+}
+
+bool SlotObserver::Holds(Version version, Rank rank) const {
+  const auto is_it = [&](const Held& held) { return held.version == version && held.rank == rank; };
+  return std::ranges::any_of(just_left_, is_it) ||
+         std::ranges::any_of(slots_, [&](const auto& entry) {
+           const Seen& seen = entry.second;
+           return seen.held && is_it(*seen.held) && (!seen.flipped || Judge(seen).ok());
+         });
 }
 
 bool SlotObserver::FlipBit(Random& random) {

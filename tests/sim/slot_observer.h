@@ -20,13 +20,15 @@
 #include "base/slot_header.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/sim/history.h"
+#include "tests/sim/model.h"
 #include "tests/sim/trace.h"
 
 namespace unreft::sim {
 
 class SlotObserver {
  public:
-  SlotObserver(Trace& trace, History& history) : trace_(trace), history_(history) {}
+  SlotObserver(Trace& trace, History& history, TensorModel tensors)
+      : trace_(trace), history_(history), tensors_(tensors) {}
 
   // The memory that is looked at from now on, and the part of its segments' names before "slot".
   void Watch(FakeHostMemory& host, std::string prefix);
@@ -41,6 +43,9 @@ class SlotObserver {
   // The newest live version of which every rank's slot was sealed and right in every bit before the
   // last event.
   std::optional<Version> NewestWhole() const;
+
+  // Whether that slab was sealed and right in every bit before the last event.
+  bool Holds(Version version, Rank rank) const;
 
   // Turns one bit of some sealed slot; false when there is none.
   bool FlipBit(Random& random);
@@ -72,6 +77,7 @@ class SlotObserver {
 
   Trace& trace_;
   History& history_;
+  const TensorModel tensors_;
   FakeHostMemory* host_ = nullptr;
   std::string prefix_;
   std::set<std::string> created_;  // not looked at yet

@@ -134,7 +134,7 @@ void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
   if (!restored.ok()) return Exit(restored.status());
   timeline_ = restored->timeline;
   step_ = restored->version.step;
-  state_->specs = TensorsOf(options_.rank, options_.world);
+  state_->specs = machine_.tensors(options_.rank, options_.world);
   state_->bytes.clear();
   for (const TensorSpec& spec : state_->specs) {
     state_->bytes.emplace_back(ShardBytes(spec), std::byte{0xee});

@@ -70,6 +70,7 @@ class TrainerProcess {
 
   SimExecutor& executor() { return *executor_; }
   Device& device() { return *device_; }
+  const Machine& machine() const { return machine_; }
   Rank rank() const { return options_.rank; }
   Attempt attempt() const { return options_.attempt; }
   uint64_t step() const { return step_.value; }

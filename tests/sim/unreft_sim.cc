@@ -1,4 +1,4 @@
-// unreft_sim: runs the simulation of one node over many seeds, or one seed aloud.
+// unreft_sim: runs the simulation of one node or of several over many seeds, or one seed aloud.
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "tests/sim/cluster/cluster_simulation.h"
 #include "tests/sim/simulation.h"
 
 namespace unreft::sim {
@@ -18,13 +19,15 @@ struct Flags {
   uint64_t first_seed = 1;
   bool verbose = false;
   bool faults = true;
+  bool cluster = false;
 };
 
 int Usage() {
   fmt::print(stderr,
              "unreft_sim [--seeds N] [--first-seed S]   many seeds; stops at the first failure\n"
              "unreft_sim --seed X                       one seed, with its whole trace\n"
-             "           --no-faults                    nothing goes wrong\n");
+             "           --no-faults                    nothing goes wrong\n"
+             "           --cluster                      several nodes\n");
   return 2;
 }
 
@@ -36,6 +39,10 @@ bool Parse(int argc, char** argv, Flags& flags) {
       flags.faults = false;
       continue;
     }
+    if (flag == "--cluster") {
+      flags.cluster = true;
+      continue;
+    }
     if (++i == argc) return false;
     const uint64_t value = std::strtoull(argv[i], nullptr, 10);
     if (flag == "--seeds") {
@@ -43,7 +50,9 @@ bool Parse(int argc, char** argv, Flags& flags) {
     } else if (flag == "--first-seed") {
       flags.first_seed = value;
     } else if (flag == "--seed") {
-      flags = {.seeds = 1, .first_seed = value, .verbose = true, .faults = flags.faults};
+      flags.seeds = 1;
+      flags.first_seed = value;
+      flags.verbose = true;
     } else {
       return false;
     }
@@ -63,8 +72,9 @@ int Run(const Flags& flags) {
   SimulationResult total;
   for (uint64_t i = 0; i < flags.seeds; ++i) {
     const uint64_t seed = flags.first_seed + i;
-    const SimulationResult result =
-        Simulate({.seed = seed, .faults = flags.faults, .verbose = flags.verbose});
+    const SimulationOptions options = {
+        .seed = seed, .faults = flags.faults, .verbose = flags.verbose};
+    const SimulationResult result = flags.cluster ? SimulateCluster(options) : Simulate(options);
     if (result.failure) {
       PrintFailure(seed, result, flags.verbose);
       return 1;
@@ -74,6 +84,7 @@ int Run(const Flags& flags) {
     total.restores += result.restores;
     total.attempts += result.attempts;
     total.faults += result.faults;
+    total.rebuilt += result.rebuilt;
     if ((i + 1) % 50 == 0) {
       fmt::print("{} seeds, {} faults, {} commits\n", i + 1, total.faults, total.commits);
       std::fflush(stdout);
@@ -81,9 +92,10 @@ int Run(const Flags& flags) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   fmt::print(
-      "SIM OK seeds={} events={} faults={} attempts={} restores={} commits={} seconds={:.1f}\n",
+      "SIM OK seeds={} events={} faults={} attempts={} restores={} commits={} rebuilt={} "
+      "seconds={:.1f}\n",
       flags.seeds, total.events, total.faults, total.attempts, total.restores, total.commits,
-      took.count());
+      total.rebuilt, took.count());
   return 0;
 }
 

@@ -188,7 +188,34 @@ TEST(GoldenTest, AFrameOfALaterFormatWithAFieldMore) {
   EXPECT_EQ(decoded->request, 12u);
 }
 
+// As daemons wrote it before there was `sealed`; never written again.
+TEST(GoldenTest, AWelcomeThatEndsBeforeItsAppendedField) {
+  const auto decoded = ReadGoldenFrame<Welcome>("_before_sealed");
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->daemon_version, "0.1.0");
+  EXPECT_TRUE(decoded->sealed.empty());
+
+  // An appended field that begins must be whole.
+  Frame cut = ToFrame(Welcome{.sealed = {WireSlot{}}});
+  cut.payload.pop_back();
+  EXPECT_TRUE(absl::IsInvalidArgument(FromFrame<Welcome>(cut).status()));
+}
+
+// As daemons of one node wrote them; never written again.
+TEST(GoldenTest, ADecisionAndAPlanThatEndBeforeWhatIsRemote) {
+  const auto decision = ReadGoldenFrame<Decision>("_before_remote");
+  ASSERT_TRUE(decision.ok()) << decision.status();
+  EXPECT_EQ(decision->extras.segment, "/unreft.gpt.0.slot3");
+  EXPECT_FALSE(decision->has_remote_extras);
+  const auto plan = ReadGoldenFrame<Plan>("_before_staged");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->pieces.size(), 2u);
+  EXPECT_EQ(plan->staged_bytes, 0u);
+  EXPECT_EQ(plan->staging_segment, "");
+}
+
 TEST(GoldenTest, FieldsOfAFrameComeBack) {
+  EXPECT_EQ(ReadGoldenFrame<Welcome>()->sealed.at(0).segment, "/unreft.gpt.0.slot3");
   EXPECT_EQ(ReadGoldenFrame<Hello>()->life, (ProcessLife{4711, 123456}));
   const auto decision = ReadGoldenFrame<Decision>();
   ASSERT_TRUE(decision.ok());
@@ -196,6 +223,16 @@ TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(decision->tensors.at(0).spec, Spec("w", {4, 8}, {2, 0}, {2, 8}, 1, 2));
   EXPECT_EQ(decision->extras.segment, "/unreft.gpt.0.slot3");
   EXPECT_EQ(ReadGoldenFrame<Captured>()->replica_digests, (std::vector<uint32_t>{0xd1, 0xd2}));
+  EXPECT_EQ(decision->remote_extras, "extras");
+  EXPECT_EQ(decision->remote_extras_crc, 0xe1u);
+  EXPECT_TRUE(decision->has_remote_extras);
+  EXPECT_EQ(ReadGoldenFrame<Plan>()->staged_bytes, 576u);
+  const auto staged = ReadGoldenFrame<Staged>();
+  ASSERT_TRUE(staged.ok());
+  EXPECT_EQ(staged->crc, 0xc5u);
+  EXPECT_EQ(staged->pieces.at(0).target_offset, 576u);
+  EXPECT_TRUE(staged->last);
+  EXPECT_TRUE(absl::IsDataLoss(ReadGoldenFrame<StagedDone>()->status.ToStatus()));
   EXPECT_EQ(ReadGoldenFrame<RestoreDone>()->status.ToStatus(),
             absl::DataLossError("slot 3: block 5 does not verify"));
 }

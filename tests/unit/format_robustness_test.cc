@@ -1,7 +1,10 @@
 // Whatever bytes come, decoding ends with a status or with something valid. Exhaustive truncation
 // and seeded bit flips on every run; tests/fuzz does the same without end.
 #include <gmock/gmock.h>
+
 #include <gtest/gtest.h>
+#include <optional>
+#include <type_traits>
 
 #include <string>
 
@@ -29,10 +32,29 @@ void ExpectRefusedOrValid(const std::string& payload) {
   EXPECT_TRUE(FromFrame<Message>(ToFrame(*message)).ok());
 }
 
+// How long the message was before fields were appended to it; none when there are no such fields.
+template <typename Message>
+std::optional<size_t> EarlierBytes(Message message) {
+  if constexpr (std::is_same_v<Message, Welcome>) {
+    message.sealed.clear();
+    return ToFrame(message).payload.size() - sizeof(uint32_t);
+  }
+  if constexpr (std::is_same_v<Message, Decision>) {
+    message.remote_extras.clear();
+    return ToFrame(message).payload.size() - 2 * sizeof(uint32_t) - sizeof(bool);
+  }
+  if constexpr (std::is_same_v<Message, Plan>) {
+    message.staging_segment.clear();
+    return ToFrame(message).payload.size() - sizeof(uint32_t) - 2 * sizeof(uint64_t);
+  }
+  return std::nullopt;
+}
+
 TEST(FrameRobustnessTest, NoTruncatedPayloadIsAMessage) {
   ForEachExampleMessage([]<typename Message>(const Message& message) {
     const Frame whole = ToFrame(message);
     for (size_t bytes = 0; bytes < whole.payload.size(); ++bytes) {
+      if (bytes == EarlierBytes(message)) continue;
       const auto cut = FromFrame<Message>({whole.type, whole.payload.substr(0, bytes)});
       EXPECT_EQ(cut.status().code(), absl::StatusCode::kInvalidArgument)
           << FrameTypeName(Message::kType) << " at " << bytes;

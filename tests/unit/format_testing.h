@@ -165,12 +165,19 @@ void ForEachExampleMessage(F f) {
           .life = {4711, 123456},
           .timeline = Timeline{5},
           .client_version = "0.1.0"});
-  f(Welcome{SessionNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0"});
+  f(Welcome{SessionNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}});
   f(Refused{absl::PermissionDeniedError("uid 1000 is not 1001"), true});
   f(RestoreRequest{12});
-  f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, slot});
+  f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, slot,
+             "extras", 0xe1, true});
   f(PlanRequest{13, tensors});
-  f(Plan{13, absl::OkStatus(), {slot}, {{0, 1, 4096, 64, 512}, {0, 0, 8192, 0, 64}}});
+  f(Plan{13,
+         absl::OkStatus(),
+         {slot},
+         {{0, 1, 4096, 64, 512}, {0, 0, 8192, 0, 64}},
+         "/unreft.gpt.0.staging2",
+         1 << 20,
+         576});
   f(RestoreDone{lost, SlotId{3}, Generation{7}});
   f(Register{14, tensors, 5000});
   f(Registered{.request = 14,
@@ -189,8 +196,10 @@ void ForEachExampleMessage(F f) {
   f(VersionState{version, VersionPhase::kAbandoned, "rank 1 skipped it"});
   f(AdminRequest{"versions", "{\"limit\":3}"});
   f(AdminReply{absl::OkStatus(), "[]"});
+  f(Staged{13, absl::OkStatus(), 4096, 1024, 0xc5, {{0, 1, 512, 576, 448}}, true});
+  f(StagedDone{13, 4096, absl::DataLossError("block needs CRC c5")});
 }
-inline constexpr size_t kMessageTypes = 18;
+inline constexpr size_t kMessageTypes = 20;
 
 // A frame as it lies in the stream.
 inline std::string StreamBytes(const Frame& frame) {

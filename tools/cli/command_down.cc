@@ -1,14 +1,14 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
+#include <poll.h>
 
 #include <filesystem>
 #include <memory>
 #include <optional>
 
 #include "base/lock_file.h"
-#include "base/shm_segment_store.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
+#include "tools/cli/meta_control.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
@@ -21,25 +21,14 @@ struct Outcome {
   std::vector<SegmentInfo> kept;
 };
 
-absl::Status RemoveMemory(const Place& place, Outcome& outcome) {
-  absl::StatusOr<std::vector<SegmentInfo>> segments = ListMemory(place);
-  if (!segments.ok()) return segments.status();
-  for (const SegmentInfo& segment : *segments) {
-    const absl::Status status = ShmSegmentStore().Remove(segment.name);
-    if (!status.ok() && !absl::IsNotFound(status)) return status;
-    outcome.removed.push_back(segment);
+// A daemon that was killed a moment ago holds its lock until the last of its threads has ended.
+absl::StatusOr<LockFile> AcquireSoon(const Place& place, Milliseconds timeout) {
+  const Deadline deadline(timeout);
+  while (true) {
+    absl::StatusOr<LockFile> lock = LockFile::Acquire(place.run_dir, kDaemonLock);
+    if (!absl::IsFailedPrecondition(lock.status()) || deadline.passed()) return lock;
+    poll(nullptr, 0, 10);
   }
-  // Records are an index over the memory that is gone.
-  std::error_code error;
-  std::filesystem::remove_all(place.records(), error);
-  if (!error) return absl::OkStatus();
-  return absl::InternalError(fmt::format("remove {}: {}", place.records(), error.message()));
-}
-
-absl::Status KeepMemory(const Place& place, Outcome& outcome) {
-  absl::StatusOr<std::vector<SegmentInfo>> segments = ListMemory(place);
-  if (segments.ok()) outcome.kept = std::move(*segments);
-  return segments.status();
 }
 
 absl::StatusOr<Outcome> TakeDown(const Place& place, bool keep_memory, Milliseconds timeout) {
@@ -50,14 +39,16 @@ absl::StatusOr<Outcome> TakeDown(const Place& place, bool keep_memory, Milliseco
 
   std::optional<LockFile> lock;  // no daemon starts while its memory goes
   if (std::filesystem::is_directory(place.run_dir)) {
-    absl::StatusOr<LockFile> acquired = LockFile::Acquire(place.run_dir, kDaemonLock);
+    absl::StatusOr<LockFile> acquired = AcquireSoon(place, timeout);
     if (!acquired.ok()) return acquired.status();
     lock = std::move(*acquired);
     std::error_code ignored;  // of a daemon that was killed; absent after an orderly stop
     std::filesystem::remove(place.socket(), ignored);
   }
-  absl::Status status = keep_memory ? KeepMemory(place, outcome) : RemoveMemory(place, outcome);
-  if (!status.ok()) return status;
+  absl::StatusOr<std::vector<SegmentInfo>> memory =
+      keep_memory ? ListMemory(place) : RemoveMemory(place);
+  if (!memory.ok()) return memory.status();
+  (keep_memory ? outcome.kept : outcome.removed) = *std::move(memory);
   return outcome;
 }
 
@@ -90,7 +81,39 @@ std::string Text(const Place& place, const Outcome& outcome, bool keep_memory) {
                             HumanBytes(TotalBytes(segments)), keep_memory ? "kept" : "removed");
 }
 
+// Every node, then what they agreed by. Goes on after a failure: as little as possible stays.
+int DownAll(const Context& context, const Cluster& cluster, bool keep_memory) {
+  nlohmann::json document{{"job", cluster.place.job},
+                          {"run_dir", cluster.place.run_dir},
+                          {"nodes", nlohmann::json::array()}};
+  std::string text;
+  absl::Status failed;
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    const Place place = cluster.NodePlace(node);
+    absl::StatusOr<Outcome> outcome = TakeDown(place, keep_memory, context.timeout());
+    if (!outcome.ok()) {
+      failed.Update(outcome.status());
+      continue;
+    }
+    document["nodes"].push_back(Document(place, *outcome));
+    text += Text(place, *outcome, keep_memory);
+  }
+  absl::StatusOr<StopResult> meta =
+      StopServers(cluster.place, FindMetaSupervisor, FindMeta, context.timeout());
+  failed.Update(meta.status());
+  if (failed.ok() && !keep_memory) failed = RemoveCluster(cluster);
+  if (!failed.ok()) return Fail(context, failed);
+  document["meta_pid"] = nullptr;
+  if (meta->daemon) document["meta_pid"] = *meta->daemon;
+  const bool stopped = meta->daemon || meta->supervisor;
+  text += fmt::format("job {}: the meta store was {}\n", cluster.place.job,
+                      stopped ? "stopped" : "not up");
+  Print(context, document, text);
+  return kExitOk;
+}
+
 int Down(const Context& context, bool keep_memory) {
+  if (const Cluster* cluster = context.all_nodes()) return DownAll(context, *cluster, keep_memory);
   absl::StatusOr<Outcome> outcome = TakeDown(context.place, keep_memory, context.timeout());
   if (!outcome.ok()) return Fail(context, outcome.status());
   Print(context, Document(context.place, *outcome), Text(context.place, *outcome, keep_memory));
@@ -104,7 +127,7 @@ void AddDown(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand(
       app, "down", "stop unreftd and remove its memory; also after a crash, when none is up");
   command->add_flag("--keep-memory", *keep_memory, "leave memory and records for the next unreftd");
-  OnChosen(command, context, [&context, keep_memory] { return Down(context, *keep_memory); });
+  OnChosenForAll(command, context, [&context, keep_memory] { return Down(context, *keep_memory); });
 }
 
 }  // namespace unreft::cli

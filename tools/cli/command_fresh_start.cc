@@ -7,9 +7,21 @@
 namespace unreft::cli {
 namespace {
 
+// Any node passes it on to the leader.
+absl::StatusOr<nlohmann::json> Ask(const Context& context) {
+  const Cluster* cluster = context.all_nodes();
+  if (cluster == nullptr) {
+    return AskDaemon(context.place, "fresh-start", nlohmann::json::object(), context.timeout());
+  }
+  for (uint64_t node = 0;; ++node) {
+    auto answer = AskDaemon(cluster->NodePlace(node), "fresh-start", nlohmann::json::object(),
+                            context.timeout());
+    if (!absl::IsUnavailable(answer.status()) || node + 1 == cluster->nodes) return answer;
+  }
+}
+
 int FreshStart(const Context& context) {
-  auto answer =
-      AskDaemon(context.place, "fresh-start", nlohmann::json::object(), context.timeout());
+  auto answer = Ask(context);
   if (!answer.ok()) return Fail(context, answer.status());
   Print(context, *answer,
         fmt::format("{}: what was committed is given up; the next attempt starts from nothing, on "
@@ -23,7 +35,7 @@ int FreshStart(const Context& context) {
 void AddFreshStart(CLI::App& app, Context& context) {
   CLI::App* command =
       AddCommand(app, "fresh-start", "give up what was committed: the next attempt starts anew");
-  OnChosen(command, context, [&context] { return FreshStart(context); });
+  OnChosenForAll(command, context, [&context] { return FreshStart(context); });
 }
 
 }  // namespace unreft::cli

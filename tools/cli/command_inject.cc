@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,6 +11,8 @@
 #include "tools/cli/bit_flip.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
+#include "tools/cli/meta_control.h"
+#include "tools/cli/table.h"
 
 namespace unreft::cli {
 namespace {
@@ -27,18 +30,30 @@ struct FlipOptions {
   uint32_t bit = 0;
 };
 
-// The connected rank asked for, or the first.
-absl::StatusOr<nlohmann::json> ChooseTrainer(const Context& context,
-                                             const std::optional<uint64_t>& rank) {
-  auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
+absl::StatusOr<nlohmann::json> ChooseTrainerOf(const Context& context, const Place& place,
+                                               const std::optional<uint64_t>& rank) {
+  auto status = AskDaemon(place, "status", nlohmann::json::object(), context.timeout());
   if (!status.ok()) return status.status();
   for (const nlohmann::json& entry : status->value("ranks", nlohmann::json::array())) {
     if (!entry.value("connected", false)) continue;
     if (!rank || entry.value("rank", UINT64_MAX) == *rank) return entry;
   }
-  return absl::NotFoundError(
-      rank ? fmt::format("{}: rank {} is not connected", context.place.Name(), *rank)
-           : fmt::format("{}: no rank is connected", context.place.Name()));
+  return absl::NotFoundError(rank ? fmt::format("{}: rank {} is not connected", place.Name(), *rank)
+                                  : fmt::format("{}: no rank is connected", place.Name()));
+}
+
+// The connected rank asked for, or the first.
+absl::StatusOr<nlohmann::json> ChooseTrainer(const Context& context,
+                                             const std::optional<uint64_t>& rank) {
+  const Cluster* cluster = context.all_nodes();
+  if (cluster == nullptr) return ChooseTrainerOf(context, context.place, rank);
+  absl::Status last;
+  for (uint64_t node = 0; node < cluster->nodes; ++node) {
+    auto trainer = ChooseTrainerOf(context, cluster->NodePlace(node), rank);
+    if (trainer.ok()) return trainer;
+    last = trainer.status();
+  }
+  return last;
 }
 
 int KillTrainer(const Context& context, const std::optional<uint64_t>& rank) {
@@ -63,8 +78,83 @@ int KillDaemon(const Context& context) {
   }
   const pid_t pid = (*daemon)->pid();
   if (absl::Status status = (*daemon)->Signal(SIGKILL); !status.ok()) return Fail(context, status);
+  (void)(*daemon)->WaitEnd(context.timeout());  // the next one finds the lock free
   Print(context, {{"killed", "daemon"}, {"pid", pid}, {"signal", SIGKILL}},
         fmt::format("unreftd (pid {}): sent SIGKILL\n", pid));
+  return kExitOk;
+}
+
+// The trainers of the node, as far as its daemon knows them.
+std::vector<ProcessHandle> TrainersOf(const Context& context) {
+  std::vector<ProcessHandle> trainers;
+  auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
+  if (!status.ok()) return trainers;
+  for (const nlohmann::json& entry : status->value("ranks", nlohmann::json::array())) {
+    absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(entry.value("pid", 0));
+    if (process.ok()) trainers.push_back(*std::move(process));
+  }
+  return trainers;
+}
+
+// Its trainers die last: the launcher then finds the slot empty, not half so.
+absl::StatusOr<nlohmann::json> DestroyNode(const Context& context) {
+  const Place& place = context.place;
+  const std::vector<ProcessHandle> trainers = TrainersOf(context);
+  absl::StatusOr<StopResult> stopped =
+      KillServers(place, FindSupervisor, FindDaemon, context.timeout());
+  if (!stopped.ok()) return stopped.status();
+  absl::StatusOr<std::vector<SegmentInfo>> memory = RemoveMemory(place);
+  if (!memory.ok()) return memory.status();
+  std::error_code error;
+  std::filesystem::remove_all(place.run_dir, error);
+  if (error) {
+    return absl::InternalError(fmt::format("remove {}: {}", place.run_dir, error.message()));
+  }
+  nlohmann::json document{{"killed", "node"},
+                          {"node", place.node},
+                          {"pid", nullptr},
+                          {"trainers", nlohmann::json::array()},
+                          {"segments_removed", memory->size()},
+                          {"bytes_removed", TotalBytes(*memory)}};
+  if (stopped->daemon) document["pid"] = *stopped->daemon;
+  for (const ProcessHandle& trainer : trainers) {
+    if (trainer.Signal(SIGKILL).ok()) document["trainers"].push_back(trainer.pid());
+  }
+  return document;
+}
+
+int KillNode(const Context& context) {
+  if (!context.cluster || !context.node_given) {
+    return Fail(context, absl::InvalidArgumentError(fmt::format(
+                             "kill-node: which of the nodes that `unreft up --nodes` has started "
+                             "for job {}? --node I",
+                             context.place.job)));
+  }
+  auto document = DestroyNode(context);
+  if (!document.ok()) return Fail(context, document.status());
+  Print(context, *document,
+        fmt::format("{} is destroyed: SIGKILL to unreftd and {}; {} removed\n",
+                    context.place.Name(), Count((*document)["trainers"].size(), "trainer"),
+                    Count((*document)["segments_removed"], "segment")));
+  return kExitOk;
+}
+
+int KillMeta(const Context& context) {
+  if (!context.cluster) {
+    return Fail(context, absl::UnavailableError(fmt::format(
+                             "job {} has no meta store on this machine", context.place.job)));
+  }
+  FoundProcess meta = FindMeta(context.cluster->place);
+  if (!meta.ok()) return Fail(context, meta.status());
+  if (!meta->has_value()) {
+    return Fail(context, absl::UnavailableError(
+                             fmt::format("job {}: its meta store is not up", context.place.job)));
+  }
+  const pid_t pid = (*meta)->pid();
+  if (absl::Status status = (*meta)->Signal(SIGKILL); !status.ok()) return Fail(context, status);
+  (void)(*meta)->WaitEnd(context.timeout());
+  Print(context, {{"killed", "meta"}, {"pid", pid}, {"signal", SIGKILL}},
+        fmt::format("meta store (pid {}): sent SIGKILL\n", pid));
   return kExitOk;
 }
 
@@ -105,7 +195,19 @@ void AddKillTrainer(CLI::App& inject, Context& context) {
   auto rank = std::make_shared<std::optional<uint64_t>>();
   CLI::App* command = AddCommand(inject, "kill-trainer", "SIGKILL one training process");
   command->add_option("--rank", *rank, "which one; by default the first that is connected");
-  OnChosen(command, context, [&context, rank] { return KillTrainer(context, *rank); });
+  OnChosenForAll(command, context, [&context, rank] { return KillTrainer(context, *rank); });
+}
+
+void AddKillNode(CLI::App& inject, Context& context) {
+  CLI::App* command = AddCommand(
+      inject, "kill-node", "destroy a node: SIGKILL unreftd and its trainers, remove its memory");
+  command->footer("`unreft up --node I` puts a new node into the slot.");
+  OnChosenForAll(command, context, [&context] { return KillNode(context); });
+}
+
+void AddKillMeta(CLI::App& inject, Context& context) {
+  CLI::App* command = AddCommand(inject, "kill-meta", "SIGKILL the meta store");
+  OnChosenForAll(command, context, [&context] { return KillMeta(context); });
 }
 
 void AddKillDaemon(CLI::App& inject, Context& context) {
@@ -137,6 +239,8 @@ void AddInject(CLI::App& app, Context& context) {
   inject->require_subcommand(1);
   AddKillTrainer(*inject, context);
   AddKillDaemon(*inject, context);
+  AddKillNode(*inject, context);
+  AddKillMeta(*inject, context);
   AddFlipBit(*inject, context);
 }
 

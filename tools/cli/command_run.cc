@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "tools/cli/admin_client.h"
+#include "tools/cli/cluster.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
 #include "tools/cli/launcher.h"
@@ -20,6 +21,7 @@ struct RunOptions {
   std::optional<uint64_t> first_attempt;
   bool up = false;
   bool prefix_output = false;
+  bool replace_nodes = false;
 };
 
 // One more than any attempt the daemon has seen, so that a new launcher continues the count.
@@ -40,10 +42,86 @@ absl::StatusOr<nlohmann::json> ReachDaemon(const Context& context, bool up) {
   return std::move(started->status);
 }
 
-void Warn(const Context& context, const std::string& text) {
+void Tell(const Context& context, const nlohmann::json& event, const std::string& text) {
   if (!context.json) return Say(text);
-  const std::string line = nlohmann::json{{"event", "warning"}, {"text", text}}.dump() + "\n";
+  const std::string line = event.dump() + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void Warn(const Context& context, const std::string& text) {
+  Tell(context, {{"event", "warning"}, {"text", text}}, text);
+}
+
+// --- several nodes on this machine ---
+
+void ReachNodes(const Context& context, const Cluster& cluster, uint64_t& next) {
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    auto status =
+        AskDaemon(cluster.NodePlace(node), "status", nlohmann::json::object(), context.timeout());
+    if (status.ok()) {
+      next = std::max(next, NextAttempt(*status));
+    } else {
+      Warn(context, std::string(status.status().message()));
+    }
+  }
+}
+
+void PlaceRanks(const Cluster& cluster, RankGroupOptions& group) {
+  for (uint32_t rank = 0; rank < group.ranks; ++rank) {
+    group.rank_environment.push_back(
+        TrainerEnvironment(cluster.NodePlace(cluster.NodeOf(rank, group.ranks))));
+  }
+}
+
+// Starts a daemon in every slot that has none and that no supervisor looks after.
+absl::Status ReplaceNodes(const Context& context, const Cluster& cluster) {
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    const Place place = cluster.NodePlace(node);
+    FoundProcess daemon = FindDaemon(place);
+    FoundProcess supervisor = FindSupervisor(place);
+    if (!daemon.ok() || daemon->has_value()) continue;
+    if (!supervisor.ok() || supervisor->has_value()) continue;
+    absl::StatusOr<StartResult> started = StartNode(cluster, node);
+    if (!started.ok()) return started.status();
+    Tell(context,
+         {{"event", "node-replaced"}, {"node", node}, {"pid", started->status.value("pid", 0)}},
+         fmt::format("node {}: a new unreftd (pid {}) takes its slot", node,
+                     started->status.value("pid", 0)));
+  }
+  return absl::OkStatus();
+}
+
+LaunchOptions Prepare(const Context& context, const RunOptions& options, uint64_t next_attempt) {
+  return {.group = {.command = context.after_dashes,
+                    .ranks = options.ranks,
+                    .grace = Milliseconds(options.grace_ms),
+                    .prefix_output = options.prefix_output},
+          .max_restarts = options.max_restarts,
+          .first_attempt = options.first_attempt.value_or(next_attempt),
+          .json = context.json};
+}
+
+int LaunchIt(const Context& context, const LaunchOptions& launch) {
+  absl::StatusOr<int> code = Launch(launch);
+  if (code.ok()) return *code;
+  const int failed = Fail(context, code.status());
+  return absl::IsNotFound(code.status()) ? kExitCannotRun : failed;
+}
+
+int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions& options) {
+  if (options.up) {
+    return Fail(context, absl::InvalidArgumentError(fmt::format(
+                             "run --up is for one node; the {} of job {}: unreft up, then run",
+                             cluster.nodes, cluster.place.job)));
+  }
+  uint64_t next = 0;
+  ReachNodes(context, cluster, next);
+  LaunchOptions launch = Prepare(context, options, next);
+  PlaceRanks(cluster, launch.group);
+  if (options.replace_nodes) {
+    launch.before_restart = [&] { return ReplaceNodes(context, cluster); };
+  }
+  return LaunchIt(context, launch);
 }
 
 int Run(const Context& context, const RunOptions& options) {
@@ -51,6 +129,8 @@ int Run(const Context& context, const RunOptions& options) {
     return Fail(context, absl::InvalidArgumentError(
                              "run: no command; write it after --: unreft run -- python train.py"));
   }
+  const Cluster* cluster = context.all_nodes();
+  if (cluster != nullptr) return RunOnNodes(context, *cluster, options);
   absl::StatusOr<nlohmann::json> status = ReachDaemon(context, options.up);
   if (!status.ok() && options.up) return Fail(context, status.status());
   if (!status.ok()) {
@@ -58,25 +138,17 @@ int Run(const Context& context, const RunOptions& options) {
                               std::string(status.status().message())));
   }
   const uint64_t daemon_next = status.ok() ? NextAttempt(*status) : 0;
-  LaunchOptions launch{.group = {.command = context.after_dashes,
-                                 .ranks = options.ranks,
-                                 .environment = TrainerEnvironment(context.place),
-                                 .grace = Milliseconds(options.grace_ms),
-                                 .prefix_output = options.prefix_output},
-                       .max_restarts = options.max_restarts,
-                       .first_attempt = options.first_attempt.value_or(daemon_next),
-                       .json = context.json};
-  absl::StatusOr<int> code = Launch(launch);
-  if (code.ok()) return *code;
-  const int failed = Fail(context, code.status());
-  return absl::IsNotFound(code.status()) ? kExitCannotRun : failed;
+  LaunchOptions launch = Prepare(context, options, daemon_next);
+  launch.group.environment = TrainerEnvironment(context.place);
+  return LaunchIt(context, launch);
 }
 
 constexpr char kFooter[] =
     R"text(Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1,
 MASTER_PORT (a fresh one per attempt), UNREFT_ATTEMPT, UNREFT_SOCKET, UNREFT_JOB, and
 OMP_NUM_THREADS=1 unless it is set. When a rank exits with another code than 0 or is
-killed, the others are stopped and the next attempt starts.
+killed, the others are stopped and the next attempt starts. After `up --nodes N`, rank r of
+R is of node r * N / R, and has its UNREFT_SOCKET.
 
 Exit code: 0 when all ranks of an attempt exited with 0; the failed rank's code, or 128
 plus its signal, when the restarts are used up; 130 after Ctrl-C; 127 when the command
@@ -105,8 +177,10 @@ void AddRun(CLI::App& app, Context& context) {
                       "number of the first attempt; by default one more than unreftd has seen");
   command->add_flag("--up", options->up, "first do what `unreft up --supervise` does");
   command->add_flag("--prefix-output", options->prefix_output, "begin each line with [RANK]");
+  command->add_flag("--replace-nodes", options->replace_nodes,
+                    "before an attempt, start a new unreftd in the slot of a destroyed node");
   command->footer(kFooter);
-  OnChosen(command, context, [&context, options] { return Run(context, *options); });
+  OnChosenForAll(command, context, [&context, options] { return Run(context, *options); });
 }
 
 }  // namespace unreft::cli

@@ -3,6 +3,7 @@
 #include "base/lock_file.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
+#include "tools/cli/meta_control.h"
 #include "tools/cli/supervisor.h"
 
 namespace unreft::cli {
@@ -19,11 +20,16 @@ absl::Status SuperviseHere(const Context& context, const std::string& daemon_pat
 
 void AddSupervise(CLI::App& app, Context& context) {
   auto daemon_path = std::make_shared<std::string>();
+  auto meta_address = std::make_shared<std::string>();
   CLI::App* command = AddCommand(app, "supervise", "keep unreftd running, in the foreground");
   command->group("");  // not in the help: `up --supervise` is how it is started
   command->add_option("--daemon", *daemon_path);
-  OnChosen(command, context, [&context, daemon_path] {
-    const absl::Status status = SuperviseHere(context, *daemon_path);
+  command->add_option("--meta", *meta_address);  // the meta store at that address instead
+  OnChosenForAll(command, context, [&context, daemon_path, meta_address] {
+    const absl::Status status =
+        meta_address->empty()
+            ? SuperviseHere(context, *daemon_path)
+            : SuperviseMeta(context.place, *meta_address, {.daemon_path = *daemon_path});
     return status.ok() ? kExitOk : Fail(context, status);
   });
 }

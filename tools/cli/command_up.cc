@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/shm_segment_store.h"
+#include "tools/cli/cluster.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
+#include "tools/cli/meta_control.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
@@ -12,6 +16,9 @@ namespace {
 
 struct UpOptions {
   StartRequest start;
+  std::optional<uint64_t> nodes;
+  std::optional<uint64_t> data_chunks;
+  std::optional<uint64_t> parity_chunks;
   uint64_t wait_ms = 30000;
   bool print_env = false;
 };
@@ -79,9 +86,143 @@ std::string Text(const Place& place, const nlohmann::json& document) {
   return text + "Training processes find it by:\n" + Exports(place);
 }
 
+// --- several nodes on this machine ---
+
+// The groups asked for, or by default those that stand two losses as soon as there are four nodes.
+absl::StatusOr<Cluster> NewCluster(const Context& context, const UpOptions& options) {
+  Cluster cluster{.place = context.place, .nodes = *options.nodes};
+  cluster.parity_chunks = options.parity_chunks.value_or(cluster.nodes >= 4   ? 2
+                                                         : cluster.nodes >= 2 ? 1
+                                                                              : 0);
+  const uint64_t data =
+      std::min<uint64_t>(2, cluster.nodes - std::min(cluster.nodes - 1, cluster.parity_chunks));
+  cluster.data_chunks = options.data_chunks.value_or(data);
+  const uint64_t chunks = cluster.data_chunks + cluster.parity_chunks;
+  if (chunks > cluster.nodes) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} data chunks and {} parity chunks need {} nodes, found {}",
+                    cluster.data_chunks, cluster.parity_chunks, chunks, cluster.nodes));
+  }
+  absl::StatusOr<std::string> address = ChooseMetaAddress();
+  if (!address.ok()) return address.status();
+  cluster.meta_address = *std::move(address);
+  return cluster;
+}
+
+// What is there goes on; it is not made into something else.
+absl::Status CheckSame(const Cluster& cluster, const UpOptions& options) {
+  const auto same = [](const std::optional<uint64_t>& asked, uint64_t found) {
+    return !asked || *asked == found;
+  };
+  if (same(options.nodes, cluster.nodes) && same(options.data_chunks, cluster.data_chunks) &&
+      same(options.parity_chunks, cluster.parity_chunks)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(fmt::format(
+      "job {} has {} nodes with {} + {} chunks in {}; first: unreft down", cluster.place.job,
+      cluster.nodes, cluster.data_chunks, cluster.parity_chunks, cluster.place.run_dir));
+}
+
+nlohmann::json ProcessJson(FoundProcess found) {
+  if (!found.ok() || !found->has_value()) return nullptr;
+  return (*found)->pid();
+}
+
+// For the shell, and for whoever finds a rank's node by other means than `unreft run`.
+std::vector<std::pair<std::string, std::string>> CommonEnvironment(const Cluster& cluster) {
+  return {{"UNREFT_JOB", cluster.place.job}, {"UNREFT_RUN_DIR", cluster.place.run_dir}};
+}
+
+std::string CommonExports(const Cluster& cluster) {
+  std::string text;
+  for (const auto& [name, value] : CommonEnvironment(cluster)) {
+    text += fmt::format("export {}={}\n", name, ShellQuote(value));
+  }
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    text += fmt::format("# ranks of node {}: export UNREFT_SOCKET={}\n", node,
+                        ShellQuote(cluster.NodePlace(node).socket()));
+  }
+  return text;
+}
+
+absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds timeout) {
+  if (absl::Status status = MakeRunDir(cluster.place); !status.ok()) return status;
+  if (absl::Status status = WriteCluster(cluster); !status.ok()) return status;
+  absl::StatusOr<bool> meta_was_up = StartMeta(cluster.place, cluster.meta_address, cluster.start);
+  if (!meta_was_up.ok()) return meta_was_up.status();
+  nlohmann::json document{
+      {"job", cluster.place.job},           {"run_dir", cluster.place.run_dir},
+      {"data_chunks", cluster.data_chunks}, {"parity_chunks", cluster.parity_chunks},
+      {"nodes", nlohmann::json::array()},   {"environment", CommonEnvironment(cluster)}};
+  document["meta"] = {{"address", cluster.meta_address},
+                      {"log", MetaLog(cluster.place)},
+                      {"already_up", *meta_was_up},
+                      {"pid", ProcessJson(FindMeta(cluster.place))},
+                      {"supervisor_pid", ProcessJson(FindMetaSupervisor(cluster.place))}};
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    absl::StatusOr<StartResult> result = StartNode(cluster, node);
+    if (!result.ok()) return result.status();
+    document["nodes"].push_back(Document(cluster.NodePlace(node), *result));
+  }
+  auto joined = WaitJoined(cluster, timeout);
+  if (!joined.ok()) return joined.status();
+  document["leader"] = joined->value("leader", nlohmann::json());
+  document["view"] = joined->value("view", nlohmann::json());
+  return document;
+}
+
+std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) {
+  const nlohmann::json& meta = document["meta"];
+  std::string text = fmt::format("job {}: {} nodes, groups of {} + {} chunks, node {} leads\n",
+                                 cluster.place.job, cluster.nodes, cluster.data_chunks,
+                                 cluster.parity_chunks, Cell(document, "leader"));
+  text += fmt::format("  meta    pid {}, at {}, log {}\n", Cell(meta, "pid"), Cell(meta, "address"),
+                      Cell(meta, "log"));
+  for (const nlohmann::json& node : document["nodes"]) {
+    text += fmt::format("  node {}  pid {}{}, log {}\n", Cell(node, "node"), Cell(node, "pid"),
+                        node["already_up"].get<bool>() ? " (was up)" : "", Cell(node, "log"));
+  }
+  return text + "`unreft run` gives each rank its node's socket; otherwise:\n" +
+         CommonExports(cluster);
+}
+
+// All nodes, as far as they are not up.
+int UpAll(const Context& context, UpOptions& options) {
+  absl::StatusOr<Cluster> cluster =
+      context.cluster ? *context.cluster : NewCluster(context, options);
+  if (!cluster.ok()) return Fail(context, cluster.status());
+  if (absl::Status same = CheckSame(*cluster, options); !same.ok()) return Fail(context, same);
+  if (!context.cluster || !context.after_dashes.empty()) {
+    cluster->start.daemon_words = context.after_dashes;
+  }
+  if (!options.start.daemon_path.empty()) cluster->start.daemon_path = options.start.daemon_path;
+  cluster->start.supervise |= options.start.supervise;
+  cluster->start.timeout = options.start.timeout;
+  auto document = StartAll(*cluster, options.start.timeout);
+  if (!document.ok()) return Fail(context, document.status());
+  Print(context, *document,
+        options.print_env ? CommonExports(*cluster) : ClusterText(*cluster, *document));
+  return kExitOk;
+}
+
 int Up(const Context& context, UpOptions& options) {
-  options.start.daemon_words = context.after_dashes;
   options.start.timeout = Milliseconds(options.wait_ms);
+  if (options.nodes && context.node_given) {
+    return Fail(context, absl::InvalidArgumentError("up: either --nodes or --node"));
+  }
+  if (options.nodes || context.all_nodes() != nullptr) return UpAll(context, options);
+  options.start.daemon_words = context.after_dashes;
+  if (context.cluster) {
+    // As it was started before: a node that was destroyed is replaced.
+    const bool supervise = options.start.supervise;
+    options.start = context.cluster->NodeRequest();
+    options.start.supervise |= supervise;
+    options.start.timeout = Milliseconds(options.wait_ms);
+    if (!context.after_dashes.empty()) {
+      return Fail(context, absl::InvalidArgumentError(
+                               "up --node: a node's options are those of all: unreft up -- ..."));
+    }
+  }
   absl::StatusOr<StartResult> result = StartDaemon(context.place, options.start);
   if (!result.ok()) return Fail(context, result.status());
   const nlohmann::json document = Document(context.place, *result);
@@ -99,6 +240,16 @@ int Up(const Context& context, UpOptions& options) {
 void AddUp(CLI::App& app, Context& context) {
   auto options = std::make_shared<UpOptions>();
   CLI::App* command = AddCommand(app, "up", "start unreftd in the background, if it is not up");
+  command
+      ->add_option("--nodes", options->nodes,
+                   "so many nodes of the job on this machine, and a meta store")
+      ->check(CLI::Range(1, 64));
+  command->add_option("--data-chunks", options->data_chunks, "k of the protection groups")
+      ->check(CLI::Range(1, 64));
+  command
+      ->add_option("--parity-chunks", options->parity_chunks,
+                   "m of the protection groups: so many nodes may be lost; 0: none")
+      ->check(CLI::Range(0, 63));
   command->add_flag("--supervise", options->start.supervise,
                     "keep a supervisor that starts unreftd again when it dies");
   command->add_flag("--print-env", options->print_env,
@@ -107,8 +258,11 @@ void AddUp(CLI::App& app, Context& context) {
       ->capture_default_str();
   command->add_option("--daemon", options->start.daemon_path, "another unreftd to start")
       ->check(CLI::ExistingFile);
-  command->footer("Words after -- are handed to unreftd: unreft up -- --slots-per-rank 2");
-  OnChosen(command, context, [&context, options] { return Up(context, *options); });
+  command->footer(
+      "Words after -- are handed to unreftd: unreft up -- --slots-per-rank 2\n"
+      "After `up --nodes`: `up` starts what is not up, `up --node I` one node, a new one if it was "
+      "destroyed.");
+  OnChosenForAll(command, context, [&context, options] { return Up(context, *options); });
 }
 
 }  // namespace unreft::cli

@@ -1,5 +1,7 @@
 #include "tools/cli/commands.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace unreft::cli {
@@ -13,6 +15,15 @@ CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& 
 }
 
 void OnChosen(CLI::App* command, Context& context, std::function<int()> run) {
+  OnChosenForAll(command, context, [&context, command, run = std::move(run)] {
+    if (context.all_nodes() == nullptr) return run();
+    return Fail(context, absl::InvalidArgumentError(fmt::format(
+                             "job {} has {} nodes on this machine: which one? {} --node 0",
+                             context.place.job, context.cluster->nodes, command->get_name())));
+  });
+}
+
+void OnChosenForAll(CLI::App* command, Context& context, std::function<int()> run) {
   command->callback([&context, run = std::move(run)] { context.command = run; });
 }
 

@@ -24,7 +24,9 @@ void AddSupervise(CLI::App& app, Context& context);  // hidden: what `up --super
 // A subcommand after which the options common to all may stand, too.
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description);
 
-// `run` returns the exit code.
+// `run` returns the exit code. Of a command about one node: with several, one must be given.
 void OnChosen(CLI::App* command, Context& context, std::function<int()> run);
+// Of a command that is about all nodes when none is given.
+void OnChosenForAll(CLI::App* command, Context& context, std::function<int()> run);
 
 }  // namespace unreft::cli

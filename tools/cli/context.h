@@ -5,9 +5,11 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "tools/cli/cluster.h"
 #include "tools/cli/deadline.h"
 #include "tools/cli/place.h"
 
@@ -23,13 +25,17 @@ inline constexpr int kExitCorrupt = 5;      // verify found slots whose bytes ar
 inline constexpr int kExitCannotRun = 127;  // run: the command itself could not be started
 
 struct Context {
-  Place place;
+  Place place;  // of the node that the command is about
+  bool node_given = false;
+  std::optional<Cluster> cluster;  // of a job whose nodes all run on this machine
   bool json = false;
   uint64_t timeout_ms = 10000;
   std::vector<std::string> after_dashes;  // the words after "--"
   std::function<int()> command;           // chosen by the parse; returns the exit code
 
   Milliseconds timeout() const { return Milliseconds(timeout_ms); }
+  // Of a command that no node was given to; null in a job of one node.
+  const Cluster* all_nodes() const { return cluster && !node_given ? &*cluster : nullptr; }
 };
 
 // The result on standard output: `document` when --json was given, otherwise `text`.

@@ -2,14 +2,9 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
-#include <deque>
 #include <filesystem>
-#include <fstream>
-#include <set>
 
 #include "base/shm_segment_store.h"
 #include "tools/cli/admin_client.h"
@@ -21,19 +16,6 @@ namespace {
 
 constexpr Milliseconds kAnswerTimeout(2000);
 constexpr Milliseconds kPollInterval(20);
-constexpr size_t kLogLinesShown = 5;
-
-std::string LastLines(const std::string& path) {
-  std::ifstream file(path);
-  std::deque<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(line);
-    if (lines.size() > kLogLinesShown) lines.pop_front();
-  }
-  std::string text;
-  for (const std::string& line : lines) text += "\n  " + line;
-  return text;
-}
 
 std::vector<std::string> SupervisorArgv(const Place& place, const StartRequest& request) {
   std::vector<std::string> argv = {SelfPath(),  "supervise",  "--job",
@@ -54,7 +36,7 @@ absl::StatusOr<pid_t> StartDetached(const Place& place, const StartRequest& requ
 }
 
 bool HasDaemon(const Place& place) {
-  absl::StatusOr<std::optional<ProcessHandle>> daemon = FindDaemon(place);
+  FoundProcess daemon = FindDaemon(place);
   return daemon.ok() && daemon->has_value();
 }
 
@@ -83,33 +65,6 @@ absl::StatusOr<nlohmann::json> WaitAnswer(const Place& place,
   }
 }
 
-// The holder of the lock. Without the file, which a cleaner of /tmp may have taken away from under
-// a living process: the process that was started by these words.
-absl::StatusOr<std::optional<ProcessHandle>> FindServer(const std::string& lock_path,
-                                                        const std::string& program,
-                                                        const std::set<std::string>& words) {
-  if (std::filesystem::exists(lock_path)) return FindLockHolder(lock_path, program);
-  for (const pid_t pid : ProcessesNamed(program)) {
-    absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(pid);
-    if (!process.ok()) continue;
-    const std::vector<std::string> found = CommandLine(pid);
-    const std::set<std::string> found_words(found.begin(), found.end());
-    if (std::includes(found_words.begin(), found_words.end(), words.begin(), words.end())) {
-      return std::move(*process);
-    }
-  }
-  return std::nullopt;
-}
-
-absl::StatusOr<bool> StopIfAny(absl::StatusOr<std::optional<ProcessHandle>> holder,
-                               Milliseconds timeout, std::optional<pid_t>& stopped) {
-  if (!holder.ok()) return holder.status();
-  if (!holder->has_value()) return false;
-  absl::StatusOr<bool> killed = StopProcess(**holder, timeout);
-  if (killed.ok()) stopped = (*holder)->pid();
-  return killed;
-}
-
 }  // namespace
 
 std::vector<std::string> DaemonArgv(const Place& place, const StartRequest& request) {
@@ -130,7 +85,7 @@ absl::StatusOr<StartResult> StartDaemon(const Place& place, const StartRequest& 
   auto answer = AskDaemon(place, "status", nlohmann::json::object(), kAnswerTimeout);
   if (answer.ok()) return StartResult{true, std::move(*answer)};
 
-  absl::StatusOr<std::optional<ProcessHandle>> holder = FindDaemon(place);
+  FoundProcess holder = FindDaemon(place);
   if (!holder.ok()) return holder.status();
   if (holder->has_value()) {  // it is starting, or busy
     answer = WaitAnswer(place, std::nullopt, request.timeout);
@@ -151,29 +106,36 @@ absl::StatusOr<StartResult> StartDaemon(const Place& place, const StartRequest& 
   return StartResult{false, std::move(*answer)};
 }
 
-absl::StatusOr<std::optional<ProcessHandle>> FindDaemon(const Place& place) {
+FoundProcess FindDaemon(const Place& place) {
   return FindServer(place.daemon_lock(), kDaemonName, {place.job, place.run_dir});
 }
 
-absl::StatusOr<std::optional<ProcessHandle>> FindSupervisor(const Place& place) {
+FoundProcess FindSupervisor(const Place& place) {
   return FindServer(place.supervisor_lock(), kSupervisorName,
                     {"supervise", place.job, place.run_dir});
 }
 
 absl::StatusOr<StopResult> StopDaemon(const Place& place, Milliseconds timeout) {
-  StopResult result;
-  // The supervisor first, or it would start the daemon again. It takes its daemon with it.
-  absl::StatusOr<bool> killed = StopIfAny(FindSupervisor(place), timeout, result.supervisor);
-  if (!killed.ok()) return killed.status();
-  result.killed = *killed;
-  killed = StopIfAny(FindDaemon(place), timeout, result.daemon);
-  if (!killed.ok()) return killed.status();
-  result.killed |= *killed;
-  return result;
+  return StopServers(place, FindSupervisor, FindDaemon, timeout);
 }
 
 absl::StatusOr<std::vector<SegmentInfo>> ListMemory(const Place& place) {
   return ShmSegmentStore().List(SegmentPrefix(place.job, place.node));
+}
+
+absl::StatusOr<std::vector<SegmentInfo>> RemoveMemory(const Place& place) {
+  absl::StatusOr<std::vector<SegmentInfo>> segments = ListMemory(place);
+  if (!segments.ok()) return segments.status();
+  std::vector<SegmentInfo> removed;
+  for (const SegmentInfo& segment : *segments) {
+    const absl::Status status = ShmSegmentStore().Remove(segment.name);
+    if (!status.ok() && !absl::IsNotFound(status)) return status;
+    removed.push_back(segment);
+  }
+  std::error_code error;
+  std::filesystem::remove_all(place.records(), error);
+  if (!error) return removed;
+  return absl::InternalError(fmt::format("remove {}: {}", place.records(), error.message()));
 }
 
 uint64_t TotalBytes(const std::vector<SegmentInfo>& segments) {
@@ -183,7 +145,7 @@ uint64_t TotalBytes(const std::vector<SegmentInfo>& segments) {
 }
 
 absl::Status CheckNoOtherDaemon(const Place& place) {
-  absl::StatusOr<std::optional<ProcessHandle>> own = FindDaemon(place);
+  FoundProcess own = FindDaemon(place);
   if (!own.ok()) return own.status();
   const std::string memory = "/dev/shm" + SegmentPrefix(place.job, place.node);
   for (const pid_t pid : ProcessesNamed(kDaemonName)) {

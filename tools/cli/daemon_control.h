@@ -13,7 +13,7 @@
 #include "base/segment_store.h"
 #include "tools/cli/deadline.h"
 #include "tools/cli/place.h"
-#include "tools/cli/process_handle.h"
+#include "tools/cli/server_process.h"
 
 namespace unreft::cli {
 
@@ -35,20 +35,16 @@ absl::StatusOr<StartResult> StartDaemon(const Place& place, const StartRequest& 
 // The daemon's command line.
 std::vector<std::string> DaemonArgv(const Place& place, const StartRequest& request);
 
-struct StopResult {
-  std::optional<pid_t> supervisor;  // each that was stopped
-  std::optional<pid_t> daemon;
-  bool killed = false;  // one of them needed SIGKILL
-};
-
 absl::StatusOr<StopResult> StopDaemon(const Place& place, Milliseconds timeout);
 
 // The processes that serve the place now, if any.
-absl::StatusOr<std::optional<ProcessHandle>> FindDaemon(const Place& place);
-absl::StatusOr<std::optional<ProcessHandle>> FindSupervisor(const Place& place);
+FoundProcess FindDaemon(const Place& place);
+FoundProcess FindSupervisor(const Place& place);
 
 // The segments of the place's job and node that are there now.
 absl::StatusOr<std::vector<SegmentInfo>> ListMemory(const Place& place);
+// Removes them, and the records, which are an index over them. No daemon runs. What was removed.
+absl::StatusOr<std::vector<SegmentInfo>> RemoveMemory(const Place& place);
 uint64_t TotalBytes(const std::vector<SegmentInfo>& segments);
 
 // FailedPrecondition when a daemon that does not belong to this run directory serves the place's

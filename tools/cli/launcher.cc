@@ -155,6 +155,9 @@ absl::StatusOr<int> Launch(const LaunchOptions& options) {
     if (end->signal) return 128 + *end->signal;
     if (!end->failure) return 0;
     if (last) return CodeOf(end->failure->wait_status);
+    if (options.before_restart) {
+      if (absl::Status status = options.before_restart(); !status.ok()) return status;
+    }
   }
 }
 

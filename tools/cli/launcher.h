@@ -9,6 +9,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <functional>
 
 #include "tools/cli/rank_group.h"
 
@@ -19,6 +20,7 @@ struct LaunchOptions {
   uint32_t max_restarts = 10;
   uint64_t first_attempt = 0;
   bool json = false;
+  std::function<absl::Status()> before_restart;  // if set: between two attempts
 };
 
 // Returns the exit code: 0 when all ranks of an attempt exited with 0; the failed rank's code (or

@@ -1,5 +1,7 @@
 // unreft: the command line of Unreft. Wires the commands; each is a file command_<name>.cc.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 
@@ -13,6 +15,10 @@ constexpr char kFooter[] = R"text(A first run:
   unreft status                                  what is kept
   unreft down                                    stop the daemon, give the memory back
 
+Four nodes on this machine, any two of which may be lost:
+  unreft up --nodes 4 --data-chunks 2 --parity-chunks 2
+  unreft run --ranks 4 -- python train.py        rank r is of node r
+
 Under torchrun or another launcher:
   eval "$(unreft up --supervise --print-env)"
   torchrun --nproc-per-node 4 --max-restarts 10 train.py
@@ -25,10 +31,15 @@ void AddCommonOptions(CLI::App& app, Context& context) {
       ->envname("UNREFT_JOB")
       ->take_last()
       ->capture_default_str();
-  app.add_option("--node", context.place.node, "node slot of this machine")
+  app.add_option_function<uint64_t>(
+         "--node",
+         [&context](const uint64_t& node) {
+           context.place.node = node;
+           context.node_given = true;
+         },
+         "node slot; by default 0, or all nodes of `unreft up --nodes`")
       ->envname("UNREFT_NODE")
-      ->take_last()
-      ->capture_default_str();
+      ->take_last();
   app.add_option("--run-dir", context.place.run_dir,
                  "socket, log and records; by default ${XDG_RUNTIME_DIR:-/tmp}/unreft-<uid>/<job>")
       ->envname("UNREFT_RUN_DIR")
@@ -53,6 +64,26 @@ void AddCommands(CLI::App& app, Context& context) {
   AddSupervise(app, context);
 }
 
+// Where the files of the node are, or those of all nodes.
+absl::Status Locate(Context& context) {
+  Place whole{.job = context.place.job, .run_dir = context.place.run_dir};
+  if (absl::Status status = Resolve(whole); !status.ok()) return status;
+  absl::StatusOr<std::optional<Cluster>> cluster = ReadCluster(whole);
+  if (!cluster.ok()) return cluster.status();
+  context.cluster = *std::move(cluster);
+  if (context.cluster && !context.node_given) {
+    context.place = whole;
+  } else if (context.cluster) {
+    if (context.place.node >= context.cluster->nodes) {
+      return absl::InvalidArgumentError(fmt::format("job {} has the nodes 0 to {}, not {}",
+                                                    whole.job, context.cluster->nodes - 1,
+                                                    context.place.node));
+    }
+    context.place = context.cluster->NodePlace(context.place.node);
+  }
+  return Resolve(context.place);
+}
+
 int Main(int argc, char** argv) {
   Context context;
   // What stands after "--" is another program's: it is never looked at here.
@@ -71,7 +102,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }
-  if (absl::Status status = Resolve(context.place); !status.ok()) return Fail(context, status);
+  if (absl::Status status = Locate(context); !status.ok()) return Fail(context, status);
   return context.command();
 }
 

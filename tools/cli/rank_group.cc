@@ -51,6 +51,10 @@ absl::Status RankGroup::StartRank(uint32_t rank, int nothing_fd) {
                        .new_group = true,
                        .death_signal = SIGKILL,
                        .stdin_fd = nothing_fd};
+  if (!options_.rank_environment.empty()) {
+    const auto& own = options_.rank_environment[rank];
+    request.environment.insert(request.environment.end(), own.begin(), own.end());
+  }
   for (const char* name : {"RANK", "LOCAL_RANK"}) {
     request.environment.emplace_back(name, std::to_string(rank));
   }

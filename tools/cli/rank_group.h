@@ -25,6 +25,8 @@ struct RankGroupOptions {
   uint32_t ranks = 1;
   // Of every rank; each adds its RANK and LOCAL_RANK.
   std::vector<std::pair<std::string, std::string>> environment;
+  // Of each rank, over that; empty or one per rank.
+  std::vector<std::vector<std::pair<std::string, std::string>>> rank_environment;
   Milliseconds grace{500};        // between SIGTERM and SIGKILL
   Milliseconds kill_wait{10000};  // for the end of a process after SIGKILL
   bool prefix_output = false;

@@ -16,8 +16,8 @@ class FakeNode final : public Coordinator::Node {
  public:
   explicit FakeNode(Executor& executor) : executor_(executor) {}
 
-  void CloseTimeline(absl::AnyInvocable<void(std::vector<recovery::SealedSlab>)> done) override {
-    executor_.Post([this, done = std::move(done)]() mutable { done(slabs); });
+  void CloseTimeline(absl::AnyInvocable<void()> done) override {
+    executor_.Post([done = std::move(done)]() mutable { done(); });
   }
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
     absl::Status status;
@@ -27,8 +27,13 @@ class FakeNode final : public Coordinator::Node {
     }
     executor_.Post([done = std::move(done), status]() mutable { done(status); });
   }
-  std::vector<recovery::SealedSlab> Inventory() override { return slabs; }
-  absl::Status CheckLayouts(Version) override { return layouts; }
+  std::vector<HeldSlab> Inventory() override {
+    std::vector<HeldSlab> held;
+    for (const recovery::SealedSlab& slab : slabs) {
+      held.push_back({slab, std::make_shared<const layout::SlotManifest>()});
+    }
+    return held;
+  }
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
   void OnCommitted(Version version) override { committed.push_back(version); }
   void OnAbandoned(Version version, const std::string&, Step capture_from) override {
@@ -39,7 +44,6 @@ class FakeNode final : public Coordinator::Node {
 
   std::vector<recovery::SealedSlab> slabs;
   std::optional<Version> rotten;
-  absl::Status layouts;
   std::vector<JobDecision> decisions;
   std::vector<Version> committed;
   std::vector<Version> abandoned;
@@ -61,7 +65,9 @@ class LocalCoordinatorTest : public SmpFixture {
   }
 
   void Ask(uint64_t attempt, uint64_t world, std::vector<Rank> ranks) {
-    InTurn([&] { coordinator_->AskDecision(Attempt{attempt}, world, std::move(ranks)); });
+    std::vector<Asker> askers;
+    for (const Rank rank : ranks) askers.push_back({rank, ProcessLife{}});
+    InTurn([&] { coordinator_->AskDecision(Attempt{attempt}, world, std::move(askers)); });
     Settle();
   }
   JobDecision Decide(uint64_t attempt = 1, uint64_t world = 2) {

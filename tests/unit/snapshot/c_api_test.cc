@@ -6,14 +6,17 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <future>
+#include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/asio_executor.h"
+#include "base/crc32c.h"
 #include "base/pidfd_watcher.h"
 #include "base/shm_segment_store.h"
 #include "base/unix_listener.h"
 #include "tests/unit/snapshot/scripted_daemon.h"
+#include "tests/unit/snapshot/turns.h"
 #include "unreft/unreft.h"
 
 namespace unreft::snapshot {
@@ -45,12 +48,7 @@ class RealScriptedDaemon {
 
   template <typename Body>
   void InTurn(Body body) {
-    std::promise<void> done;
-    thread_.executor().Post([&] {
-      body();
-      done.set_value();
-    });
-    done.get_future().get();
+    RunInTurn(thread_.executor(), std::move(body));
   }
   template <typename Condition>
   bool Await(Condition condition) {
@@ -239,6 +237,50 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
   EXPECT_TRUE(client_->Read({tensor_}).ok());
   EXPECT_EQ(weights_, before);
   EXPECT_TRUE(client_->EndRestore().ok());
+}
+
+// The local half is read on this thread while blocks of the other half are copied on the client's.
+TEST_F(CApiLifeTest, RestoresWhatIsStaged) {
+  constexpr uint64_t kBlock = 400;
+  std::vector<std::byte> bytes(4000);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 11 + 1);
+  ShmSegmentStore segments;
+  const std::string name = SegmentPrefix("staged" + std::to_string(getpid()), 0) + "staging";
+  auto staging = segments.Create(name, 4096);
+  ASSERT_TRUE(staging.ok()) << staging.status();
+  ASSERT_TRUE((*staging)->Reserve(0, 4096).ok());
+  daemon_.InTurn([&] {
+    ScriptedDaemon& daemon = daemon_.daemon();
+    daemon.Grant(0, 1);
+    std::copy_n(bytes.begin(), 2000, daemon.slot(0).view->data().begin());
+    daemon.Seal({.slot = SlotId{0}, .generation = Generation{1}, .data_bytes = 2000});
+    daemon.decision = Decision{.kind = DecisionKind::kRestored, .timeline = Timeline{8}};
+    daemon.plan = Plan{.slots = {daemon.Where(0)},
+                       .pieces = {{.bytes = 2000}},
+                       .staging_segment = name,
+                       .staging_bytes = kBlock,
+                       .staged_bytes = 2000};
+    // One block after the other, all in the same place.
+    daemon.on_frame = [&, at = uint64_t{2000}](const Frame& frame) mutable {
+      const bool asked = frame.type == static_cast<uint16_t>(FrameType::kPlanRequest);
+      const bool done = frame.type == static_cast<uint16_t>(FrameType::kStagedDone);
+      if ((!asked && !done) || at == bytes.size()) return;
+      std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at), kBlock, (*staging)->bytes().begin());
+      daemon.Send(Staged{.request = daemon.plan->request,
+                         .bytes = kBlock,
+                         .crc = Crc32c((*staging)->bytes().first(kBlock)),
+                         .pieces = {{.target_offset = at, .bytes = kBlock}},
+                         .last = at + kBlock == bytes.size()});
+      at += kBlock;
+    };
+  });
+  ASSERT_TRUE(client_->Restore().ok());
+  const auto read = client_->Read({tensor_});
+  EXPECT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(std::memcmp(weights_.data(), bytes.data(), bytes.size()), 0);
+  EXPECT_TRUE(client_->EndRestore().ok());
+  EXPECT_TRUE(segments.Remove(name).ok());
+  daemon_.InTurn([&] { daemon_.daemon().on_frame = nullptr; });
 }
 
 TEST_F(CApiLifeTest, BadTensorsAreNamed) {

@@ -234,9 +234,28 @@ TEST_F(CaptureTest, TheFateOfAVersionIsTold) {
 
   daemon_.Grant(1, 2);
   ExpectStarted(3);
+  // The test asks on a thread of its own, so to say: not in order with what the trainer posted.
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Claimed>() == 2; }));
   EXPECT_TRUE(absl::IsDeadlineExceeded(WaitCommitted(3, seconds(1))));
   daemon_.Send(VersionState{{Timeline{7}, Step{4}}, VersionPhase::kCommitted});
   EXPECT_TRUE(absl::IsAborted(WaitCommitted(3)));
+}
+
+// The other ranks know the step as skipped: it cannot be committed any more.
+TEST_F(CaptureTest, ASkippedStepThatIsTakenAgainIsToldAsSkipped) {
+  Ready();
+  ExpectStarted(1);
+  AwaitCaptured();
+  Fence();
+  const auto skipped = Snapshot(2);
+  ASSERT_TRUE(skipped.ok());
+  EXPECT_EQ(skipped->outcome, Outcome::kSkipped);
+  daemon_.Grant(1, 2);
+  ExpectStarted(2);
+  AwaitCaptured(2);
+  const absl::Status status = WaitCommitted(2, seconds(1));
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(skipped->reason));
 }
 
 TEST_F(CaptureTest, AReconnectInMidCaptureRepeatsTheDoorbells) {

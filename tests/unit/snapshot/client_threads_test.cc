@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <future>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/asio_executor.h"
@@ -13,6 +13,7 @@
 #include "snapshot/capture.h"
 #include "snapshot/host_copier.h"
 #include "tests/fakes/fake_segment_store.h"
+#include "tests/unit/snapshot/turns.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -119,12 +120,7 @@ class TwoThreads : public testing::TestWithParam<bool> {
 
   template <typename Body>
   void InTurn(Body body) {
-    std::promise<void> done;
-    thread_.executor().Post([&] {
-      body();
-      done.set_value();
-    });
-    done.get_future().get();
+    RunInTurn(thread_.executor(), std::move(body));
   }
 
   FakeHostMemory host_;

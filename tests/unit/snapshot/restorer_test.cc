@@ -177,7 +177,8 @@ class ReusingCopier final : public DeviceCopier {
 TEST_F(RestorerTest, ASlotThatIsReusedMeanwhileIsNoticed) {
   CaptureAndSeal();
   ReusingCopier copier(daemon_);
-  const Restorer restorer(segments_, copier, 1);
+  WarmSlots slots(segments_);
+  const Restorer restorer(slots, copier, 1);
   const RestoreReport report = restorer.Read(*daemon_.plan, tensors_);
   EXPECT_TRUE(absl::IsAborted(report.status)) << report.status;
   EXPECT_EQ(report.bad_generation, Generation{0});
@@ -185,7 +186,8 @@ TEST_F(RestorerTest, ASlotThatIsReusedMeanwhileIsNoticed) {
 
 TEST_F(RestorerTest, APlanThatIsWrongInItselfIsRefused) {
   CaptureAndSeal();
-  const Restorer restorer(segments_, copier_, 1);
+  WarmSlots slots(segments_);
+  const Restorer restorer(slots, copier_, 1);
   const auto status_of = [&](auto change) {
     Plan plan = *daemon_.plan;
     change(plan.pieces);

@@ -7,16 +7,6 @@
 #include "layout/tensor_table.h"
 
 namespace unreft::snapshot {
-namespace {
-
-std::vector<TensorSpec> SpecsOf(const std::vector<WireTensor>& tensors) {
-  std::vector<TensorSpec> specs;
-  for (const WireTensor& tensor : tensors) specs.push_back(tensor.spec);
-  return specs;
-}
-
-}  // namespace
-
 ScriptedDaemon::ScriptedDaemon(MakeListener make_listener, SegmentStore& segments,
                                ProcessLife trainer, std::string job)
     : make_listener_(std::move(make_listener)),
@@ -116,7 +106,7 @@ WireSlot ScriptedDaemon::Where(uint64_t id) const {
 }
 
 void ScriptedDaemon::SendRegistered() {
-  const auto table = layout::TensorTable::Create(SpecsOf(registration_->tensors));
+  const auto table = layout::TensorTable::Create(FromWire(registration_->tensors));
   Registered answer{
       .request = registration_->request,
       .status = register_status,
@@ -135,10 +125,15 @@ void ScriptedDaemon::SendRegistered() {
 
 void ScriptedDaemon::OnFrame(const Frame& frame) {
   frames.push_back(frame);
+  Answer(frame);
+  if (on_frame) on_frame(frame);
+}
+
+void ScriptedDaemon::Answer(const Frame& frame) {
   switch (static_cast<FrameType>(frame.type)) {
     case FrameType::kHello:
       if (refused) return Send(*refused);
-      return Send(Welcome{.timeline = timeline, .block_bytes = kBlockBytes});
+      return Send(Welcome{.timeline = timeline, .block_bytes = kBlockBytes, .sealed = sealed});
     case FrameType::kRestoreRequest:
       if (!decision) return;
       decision->request = FromFrame<RestoreRequest>(frame)->request;

@@ -45,6 +45,7 @@ class ScriptedDaemon {
   // What it answers; absent = it says nothing.
   std::optional<Refused> refused;
   Timeline timeline{7};  // of Welcome
+  std::vector<WireSlot> sealed;
   std::optional<Decision> decision;
   std::optional<Plan> plan;
   bool answers_register = true;
@@ -88,10 +89,12 @@ class ScriptedDaemon {
     return Got<Message>().size();
   }
   std::vector<Frame> frames;
+  std::function<void(const Frame&)> on_frame;  // after it has answered
   int connections = 0;
 
  private:
   void OnFrame(const Frame& frame);
+  void Answer(const Frame& frame);
   void MakeControl();
 
   const MakeListener make_listener_;

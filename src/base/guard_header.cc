@@ -1,0 +1,135 @@
+#include "base/guard_header.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/slot_header.h"
+
+namespace unreft {
+namespace {
+
+uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+uint64_t ParityCrcBytes(const GuardGeometry& g) {
+  return g.chunks * g.positions_max * sizeof(uint32_t);
+}
+
+uint64_t InputCrcBytes(const GuardGeometry& g) { return ParityCrcBytes(g) * g.sources_max; }
+
+bool IsLaidOut(const GuardGeometry& g, uint64_t total) {
+  constexpr uint64_t kLimit = uint64_t{1} << 40;
+  if (g.positions_max > kLimit || g.chunks > 8 || g.sources_max > 32) return false;
+  return g.record_offset == kSegmentPage && g.record_capacity <= kLimit &&
+         g.parity_crc_offset == g.record_offset + g.record_capacity &&
+         g.input_crc_offset == g.parity_crc_offset + RoundUp(ParityCrcBytes(g), kSegmentPage) &&
+         g.parity_offset == g.input_crc_offset + RoundUp(InputCrcBytes(g), kSegmentPage) &&
+         GuardSegmentBytes(g) <= total;
+}
+
+}  // namespace
+
+GuardGeometry MakeGuardGeometry(uint64_t guard_id, uint32_t block_bytes, uint64_t record_bytes,
+                                uint32_t chunks, uint32_t sources, uint64_t positions) {
+  GuardGeometry g;
+  g.guard_id = guard_id;
+  g.block_bytes = block_bytes;
+  g.chunks = chunks;
+  g.sources_max = sources;
+  g.positions_max = positions;
+  g.record_offset = kSegmentPage;
+  g.record_capacity = RoundUp(record_bytes, kSegmentPage);
+  g.parity_crc_offset = g.record_offset + g.record_capacity;
+  g.input_crc_offset = g.parity_crc_offset + RoundUp(ParityCrcBytes(g), kSegmentPage);
+  g.parity_offset = g.input_crc_offset + RoundUp(InputCrcBytes(g), kSegmentPage);
+  return g;
+}
+
+uint64_t GuardSegmentBytes(const GuardGeometry& g) {
+  return g.parity_offset + g.chunks * g.positions_max * g.block_bytes;
+}
+
+absl::StatusOr<GuardView> GuardView::Check(std::span<std::byte> bytes) {
+  if (bytes.size() < kSegmentPage) {
+    return absl::DataLossError(
+        fmt::format("guard segment: needed {} bytes, found {}", kSegmentPage, bytes.size()));
+  }
+  GuardView view(bytes);
+  const GuardGeometry& g = view.geometry();
+  if (g.magic != kGuardMagic) {
+    return absl::DataLossError(
+        fmt::format("guard header: needed magic {:016x}, found {:016x}", kGuardMagic, g.magic));
+  }
+  if (!BodyCrcIsRight(g)) return absl::DataLossError("guard header: geometry has a wrong CRC");
+  if (g.min_reader > kGuardFormat) {
+    return absl::FailedPreconditionError(fmt::format(
+        "guard header: written in format {} for readers of {} and up, this reader knows {}",
+        g.format, g.min_reader, kGuardFormat));
+  }
+  if (!std::has_single_bit(g.block_bytes) || !IsLaidOut(g, bytes.size())) {
+    return absl::DataLossError(
+        fmt::format("guard {}: its regions do not fit its {} bytes", g.guard_id, bytes.size()));
+  }
+  return view;
+}
+
+absl::StatusOr<GuardClaim> GuardView::CheckedClaim() const {
+  const GuardClaim claim = header_->claim;
+  if (!BodyCrcIsRight(claim) || claim.generation != generation().value ||
+      claim.positions > geometry_.positions_max || claim.sources > geometry_.sources_max) {
+    return absl::DataLossError(
+        fmt::format("guard {}: its claim is corrupt or of generation {}, needed {}",
+                    geometry_.guard_id, claim.generation, generation().value));
+  }
+  return claim;
+}
+
+absl::StatusOr<GuardSeal> GuardView::CheckedSeal() const {
+  const GuardSeal seal = header_->seal;
+  if (!BodyCrcIsRight(seal) || seal.generation != generation().value ||
+      seal.record_bytes > geometry_.record_capacity) {
+    return absl::DataLossError(
+        fmt::format("guard {}: its seal is corrupt or of generation {}, needed {}",
+                    geometry_.guard_id, seal.generation, generation().value));
+  }
+  return seal;
+}
+
+std::span<std::byte> GuardView::parity_crc_table() {
+  return bytes_.subspan(geometry_.parity_crc_offset, ParityCrcBytes(geometry_));
+}
+
+std::span<std::byte> GuardView::input_crc_table() {
+  return bytes_.subspan(geometry_.input_crc_offset, InputCrcBytes(geometry_));
+}
+
+std::span<uint32_t> GuardView::parity_crcs(uint32_t chunk, uint64_t positions) {
+  UNREFT_CHECK(chunk < geometry_.chunks && positions <= geometry_.positions_max);
+  auto* table = reinterpret_cast<uint32_t*>(parity_crc_table().data());
+  return {table + chunk * geometry_.positions_max, positions};
+}
+
+std::span<uint32_t> GuardView::input_crcs(uint32_t chunk, uint64_t position, uint32_t sources) {
+  UNREFT_CHECK(chunk < geometry_.chunks && position < geometry_.positions_max &&
+               sources <= geometry_.sources_max);
+  auto* table = reinterpret_cast<uint32_t*>(input_crc_table().data());
+  return {table + (chunk * geometry_.positions_max + position) * geometry_.sources_max, sources};
+}
+
+GuardView FormatGuard(std::span<std::byte> bytes, GuardGeometry geometry) {
+  SetBodyCrc(geometry);
+  const uint64_t magic = geometry.magic;
+  std::memcpy(bytes.data() + sizeof(magic),
+              reinterpret_cast<const std::byte*>(&geometry) + sizeof(magic),
+              sizeof(geometry) - sizeof(magic));
+  // A maker that dies before this leaves a segment that was never anything.
+  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(bytes.data()))
+      .store(magic, std::memory_order_release);
+  GuardView view = *GuardView::Check(bytes);
+  view.set_state(Generation{0}, GuardState::kEmpty);
+  return view;
+}
+
+}  // namespace unreft

@@ -1,0 +1,75 @@
+// Which version of several nodes can be restored, and from where. Pure.
+//
+// A node's slab of a version is there, or can be decoded from its group: of each stripe that it has
+// a chunk of, k chunks of others are left, and somebody holds a copy of its manifests.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "recovery/timeline.h"
+
+namespace unreft::recovery {
+
+// What one node holds of one version.
+struct NodeHolding {
+  std::vector<Rank> sealed;  // ranks whose slabs are sealed on it
+  uint64_t world = 0;        // that these ranks belong to; 0 when there are none
+  bool guarded = false;      // its m parity chunks are complete
+  struct Replica {
+    NodeSlot of;
+    std::vector<Rank> ranks;
+    uint64_t world = 0;
+  };
+  std::vector<Replica> replicas;  // of other slots' manifests
+};
+
+// By version, then node slot.
+using Holdings = std::map<Version, std::map<NodeSlot, NodeHolding>>;
+
+struct CodedGroup {
+  std::vector<NodeSlot> slots;  // in the order of the group's members
+  uint32_t k = 1;
+};
+
+struct SlabHolder {
+  NodeSlot slot;
+  std::vector<Rank> ranks;  // ascending
+  bool lost = false;        // to be decoded
+  friend bool operator==(const SlabHolder&, const SlabHolder&) = default;
+};
+
+struct Restorable {
+  Version version;
+  uint64_t world = 0;
+  std::vector<SlabHolder> holders;  // of all ranks, each once, by slot
+};
+
+// From where the version can be restored; none when it cannot. `missing`, if given, is then told
+// why: "rank 3 of node 1 (k = 2 chunks needed in stripe 0, 1 left)".
+std::optional<Restorable> FindHolders(Version version, const std::map<NodeSlot, NodeHolding>& nodes,
+                                      std::span<const CodedGroup> groups, std::string* missing);
+
+// Of the live versions those that can be restored, newest first.
+std::vector<Restorable> RestorableVersions(const Holdings& holdings,
+                                           std::span<const CodedGroup> groups,
+                                           const TimelineChain& chain);
+
+// For an error: of every live version why it cannot be restored, newest first.
+std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> groups,
+                                 const TimelineChain& chain);
+
+// Whether the copies of manifests that are held say of each node's slab what is sealed on it: then
+// the parities cover it. Names the first node of which fewer than `copies` nodes do; empty when all
+// are covered.
+std::string DescribeUncovered(const std::map<NodeSlot, NodeHolding>& nodes, size_t copies);
+
+// Of how many more members each group stands the loss, by what it holds of the version now.
+uint32_t LossesTolerated(const CodedGroup& group, const std::map<NodeSlot, NodeHolding>& nodes);
+
+}  // namespace unreft::recovery

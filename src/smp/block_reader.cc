@@ -1,0 +1,339 @@
+#include "smp/block_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/format.h"
+#include "ec/isal_code.h"
+#include "smp/cluster_records.h"
+
+namespace unreft::smp {
+namespace {
+
+// A source that failed is left out for so many retries' time, if others will do.
+constexpr int kAvoidRetries = 10;
+
+}  // namespace
+
+BlockReader::BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
+                         const RestoreCatalog& catalog)
+    : state_(state), peers_(peers), job_(job), catalog_(catalog) {}
+
+BlockReader::~BlockReader() {
+  for (const TransferId transfer : transfers_) peers_.Cancel(transfer);
+}
+
+void BlockReader::Cancel() {
+  cancelled_ = true;
+  for (const TransferId transfer : transfers_) peers_.Cancel(transfer);
+}
+
+void BlockReader::Read(Rank rank, uint64_t block, std::span<std::byte> into,
+                       std::shared_ptr<void> keep, Done done) {
+  ++running_;
+  auto request =
+      std::make_shared<Request>(Request{rank, block, into, std::move(keep), std::move(done),
+                                        state_.seams.executor.Now() + state_.options.read_timeout});
+  ReadFromHome(std::move(request));
+}
+
+void BlockReader::Decode(Rank rank, uint64_t block, std::span<std::byte> into,
+                         std::shared_ptr<void> keep, Done done) {
+  ++running_;
+  auto request =
+      std::make_shared<Request>(Request{rank, block, into, std::move(keep), std::move(done),
+                                        state_.seams.executor.Now() + state_.options.read_timeout});
+  StartDecoding(std::move(request));
+}
+
+void BlockReader::End(Request& request, absl::Status status) {
+  --running_;
+  std::exchange(request.done, nullptr)(std::move(status));
+}
+
+// Another try, unless there is no time for it.
+void BlockReader::Again(std::shared_ptr<Request> request, const absl::Status& failure) {
+  if (cancelled_) return End(*request, absl::CancelledError("the restore was superseded"));
+  if (state_.seams.executor.Now() >= request->deadline) {
+    return End(*request,
+               absl::Status(failure.code(),
+                            fmt::format("block {} of rank {} of version {}: {}", request->block,
+                                        request->rank, catalog_.version(), failure.message())));
+  }
+  state_.seams.executor.After(state_.options.read_retry,
+                              [this, alive = std::weak_ptr(alive_), request]() mutable {
+                                if (!alive.expired()) ReadFromHome(std::move(request));
+                              });
+}
+
+// --- from the node that holds it ---
+
+void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
+  if (cancelled_) return Again(std::move(request), absl::OkStatus());
+  const CatalogSlab* slab = catalog_.Find(request->rank);
+  UNREFT_CHECK(slab != nullptr, "rank {} is in no catalog", request->rank);
+  const auto avoided = bad_.find(slab->home);
+  const bool is_bad = avoided != bad_.end() && state_.seams.executor.Now() < avoided->second;
+  // A home that has lost it may be rebuilding it, this node's own included: then it answers as soon
+  // as the block is there.
+  if (!job_.present.contains(slab->home) || is_bad) return StartDecoding(std::move(request));
+  ReadRequest read;
+  read.set_kind(ReadRequest::DATA);
+  SetVersion(catalog_.version(), read);
+  read.set_rank(request->rank.value);
+  read.set_first_block(request->block);
+  read.set_blocks(1);
+  auto transfer = std::make_shared<TransferId>();  // known to its own end
+  *transfer = peers_.Read(
+      slab->home, read.SerializeAsString(), request->into, state_.options.read_timeout,
+      [this, alive = std::weak_ptr(alive_), request, transfer,
+       home = slab->home](absl::StatusOr<std::string> header) mutable {
+        if (alive.expired()) return;
+        transfers_.erase(*transfer);
+        if (header.ok()) return CheckHome(std::move(request), *header);
+        if (cancelled_) return Again(std::move(request), header.status());
+        // It may have lost the slab, and rebuilds it later: meanwhile the group decodes.
+        bad_[home] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
+        StartDecoding(std::move(request));
+      });
+  transfers_.insert(*transfer);
+}
+
+void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&) {
+  auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
+  state_.seams.pool.Submit(
+      [request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
+      [this, alive = std::weak_ptr(alive_), request, crc] {
+        if (alive.expired()) return;
+        const uint32_t needed = catalog_.Find(request->rank)->crcs[request->block];
+        if (*crc == needed) return End(*request, absl::OkStatus());
+        state_.seams.log.Warn("block {} of rank {}: CRC {:08x}, needed {:08x}", request->block,
+                              request->rank, *crc, needed);
+        Again(request,
+              absl::DataLossError(fmt::format("its CRC is {:08x}, needed {:08x}", *crc, needed)));
+      });
+}
+
+// --- from k chunks of its stripe ---
+
+const BlockReader::CodedSlabs* BlockReader::CodedOf(NodeSlot slot) const {
+  for (const auto& coded : coded_) {
+    const auto& slots = coded->group.slots;
+    if (std::find(slots.begin(), slots.end(), slot) != slots.end()) return coded.get();
+  }
+  return nullptr;
+}
+
+void BlockReader::StartDecoding(std::shared_ptr<Request> request) {
+  if (cancelled_) return Again(std::move(request), absl::OkStatus());
+  const NodeSlot home = catalog_.Find(request->rank)->home;
+  if (const CodedSlabs* coded = CodedOf(home)) return DecodeIn(*coded, std::move(request));
+  GroupRecordOf(home, [this, request,
+                       home](absl::StatusOr<std::shared_ptr<const GuardRecord>> record) mutable {
+    if (!record.ok()) return Again(std::move(request), record.status());
+    const CodedSlabs* coded = CodedOf(home);
+    if (coded == nullptr) {
+      return Again(std::move(request), absl::DataLossError("the group's record is of others"));
+    }
+    DecodeIn(*coded, std::move(request));
+  });
+}
+
+void BlockReader::GroupRecordOf(
+    NodeSlot slot,
+    absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
+  AskRecord(slot, 0, state_.seams.executor.Now() + state_.options.read_timeout, std::move(done));
+}
+
+void BlockReader::AskRecord(
+    NodeSlot slot, size_t attempt, Time deadline,
+    absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
+  std::vector<NodeSlot> members;
+  for (const auto* groups : {&job_.commit.value.groups(), &job_.view.value.groups()}) {
+    const std::optional<GroupView> group = FindGroup(*groups, slot);
+    if (!group) continue;
+    for (const NodeSlot member : group->slots) {
+      if (member != slot) members.push_back(member);
+    }
+  }
+  if (members.empty()) {
+    return done(absl::DataLossError(
+        fmt::format("node {} is in no protection group: its slabs cannot be decoded", slot)));
+  }
+  MetaRequest request;
+  SetVersion(catalog_.version(), request);
+  peers_.Ask<GuardRecord>(
+      members[attempt % members.size()], "record", request, state_.options.call_timeout,
+      [this, alive = std::weak_ptr(alive_), slot, attempt, deadline,
+       done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
+        if (alive.expired()) return;
+        if (answer.ok()) {
+          auto record = std::make_shared<const GuardRecord>(*std::move(answer));
+          google::protobuf::RepeatedPtrField<Group> groups;
+          *groups.Add() = record->group();
+          const std::optional<GroupView> group = FindGroup(groups, slot);
+          absl::StatusOr<GroupSlabs> slabs =
+              group ? GroupSlabs::Make(group->shape, state_.options.block_bytes,
+                                       {record->members().begin(), record->members().end()})
+                    : absl::StatusOr<GroupSlabs>(absl::DataLossError("of another group"));
+          if (slabs.ok()) {
+            if (CodedOf(slot) == nullptr) {
+              absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(group->shape);
+              if (!code.ok()) return done(code.status());
+              coded_.push_back(std::make_unique<CodedSlabs>(
+                  CodedSlabs{*group, *std::move(slabs), *std::move(code)}));
+            }
+            return done(std::move(record));
+          }
+          answer = slabs.status();
+        }
+        if (cancelled_ || state_.seams.executor.Now() >= deadline) return done(answer.status());
+        state_.seams.executor.After(
+            state_.options.read_retry,
+            [this, alive, slot, attempt, deadline, done = std::move(done)]() mutable {
+              if (!alive.expired()) AskRecord(slot, attempt + 1, deadline, std::move(done));
+            });
+      });
+}
+
+// Those first that cost nothing, then data, then parities; none that is known to be gone.
+absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedSlabs& coded,
+                                                                ec::Cell cell) const {
+  const ec::StripeLayout& layout = coded.slabs.layout();
+  std::set<NodeSlot> lost;
+  for (const auto& [rank, slab] : catalog_.slabs()) {
+    if (slab.lost) lost.insert(slab.home);
+  }
+  const Time now = state_.seams.executor.Now();
+  std::vector<uint32_t> nowhere;
+  std::vector<uint32_t> good;
+  std::vector<uint32_t> doubtful;
+  for (uint32_t chunk = 0; chunk < coded.group.shape.n(); ++chunk) {
+    if (chunk == cell.chunk) continue;
+    const bool is_data = chunk < coded.group.shape.k;
+    if (is_data && !layout.BlockAt(cell.stripe, chunk, cell.position)) {
+      nowhere.push_back(chunk);
+      continue;
+    }
+    const NodeSlot slot = coded.group.slots[layout.MemberOf(cell.stripe, chunk)];
+    const auto bad = bad_.find(slot);
+    const bool is_bad = bad != bad_.end() && now < bad->second;
+    const bool is_here = job_.present.contains(slot) && !lost.contains(slot) && !is_bad;
+    (is_here ? good : doubtful).push_back(chunk);
+  }
+  std::vector<uint32_t> available = std::move(nowhere);
+  available.insert(available.end(), good.begin(), good.end());
+  available.insert(available.end(), doubtful.begin(), doubtful.end());
+  return ec::ChooseSources(coded.group.shape, available);
+}
+
+void BlockReader::DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> request) {
+  if (cancelled_) return Again(std::move(request), absl::OkStatus());
+  const NodeSlot home = catalog_.Find(request->rank)->home;
+  const auto& slots = coded.group.slots;
+  const auto member =
+      static_cast<uint32_t>(std::find(slots.begin(), slots.end(), home) - slots.begin());
+  const ec::StripeLayout& layout = coded.slabs.layout();
+  auto decoding = std::make_shared<Decoding>();  // shared by its reads and the pool
+  decoding->coded = &coded;
+  decoding->cell =
+      layout.CellOf(member, coded.slabs.MemberBlockOf(member, request->rank, request->block));
+  absl::StatusOr<std::vector<uint32_t>> chunks = ChooseChunks(coded, decoding->cell);
+  if (!chunks.ok()) return Again(std::move(request), chunks.status());
+  decoding->request = std::move(request);
+  const uint64_t block_bytes = state_.options.block_bytes;
+  for (const uint32_t chunk : *chunks) {
+    Decoding::Source& source = decoding->sources.emplace_back();
+    source.chunk = chunk;
+    const bool is_nowhere = chunk < coded.group.shape.k &&
+                            !layout.BlockAt(decoding->cell.stripe, chunk, decoding->cell.position);
+    if (!is_nowhere) source.memory.resize(block_bytes);
+    decoding->reading += !is_nowhere;
+  }
+  if (decoding->reading == 0) return Reconstruct(std::move(decoding));
+  for (size_t i = 0; i < decoding->sources.size(); ++i) {
+    if (!decoding->sources[i].memory.empty()) ReadSource(decoding, i);
+  }
+}
+
+void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
+  const CodedSlabs& coded = *decoding->coded;
+  const ec::StripeLayout& layout = coded.slabs.layout();
+  Decoding::Source& source = decoding->sources[index];
+  const ec::Cell cell = decoding->cell;
+  const uint32_t member = layout.MemberOf(cell.stripe, source.chunk);
+  ReadRequest read;
+  SetVersion(catalog_.version(), read);
+  read.set_blocks(1);
+  if (source.chunk < coded.group.shape.k) {
+    const RankBlock block =
+        coded.slabs.BlockOf(member, *layout.BlockAt(cell.stripe, source.chunk, cell.position));
+    read.set_kind(ReadRequest::DATA);
+    read.set_rank(block.rank.value);
+    read.set_first_block(block.block);
+  } else {
+    read.set_kind(ReadRequest::STORED_PARITY);
+    read.set_stripe(cell.stripe);
+    read.set_parity(source.chunk - coded.group.shape.k);
+    read.set_first_block(cell.position);
+  }
+  auto transfer = std::make_shared<TransferId>();  // known to its own end
+  *transfer = peers_.Read(
+      coded.group.slots[member], read.SerializeAsString(), source.memory,
+      state_.options.read_timeout,
+      [this, alive = std::weak_ptr(alive_), decoding, index, transfer,
+       slot = coded.group.slots[member]](absl::StatusOr<std::string> bytes) {
+        if (alive.expired()) return;
+        transfers_.erase(*transfer);
+        ReadHeader header;
+        absl::Status status = bytes.status();
+        if (status.ok() && (!header.ParseFromString(*bytes) || header.crcs_size() != 1)) {
+          status = absl::DataLossError("a read's header needs one CRC");
+        }
+        if (status.ok()) {
+          decoding->sources[index].crc = header.crcs(0);
+        } else {
+          decoding->failure = status;
+          bad_[slot] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
+        }
+        if (--decoding->reading > 0) return;
+        if (!decoding->failure.ok()) return Again(decoding->request, decoding->failure);
+        Reconstruct(decoding);
+      });
+  transfers_.insert(*transfer);
+}
+
+void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
+  const uint32_t needed = catalog_.Find(decoding->request->rank)->crcs[decoding->request->block];
+  state_.seams.pool.Submit(
+      [decoding, needed, code = decoding->coded->code] {
+        std::vector<ec::SourceChunk> sources;
+        for (const Decoding::Source& source : decoding->sources) {
+          sources.push_back({source.chunk, source.memory});
+          if (source.memory.empty() || Crc32c(source.memory) == source.crc) continue;
+          decoding->status = absl::DataLossError("a chunk was not what its source sent");
+          return;
+        }
+        const ec::TargetChunk target{decoding->cell.chunk, decoding->request->into};
+        decoding->status = code->Reconstruct(sources, {&target, 1});
+        if (!decoding->status.ok()) return;
+        const uint32_t found = Crc32c(decoding->request->into);
+        if (found == needed) return;
+        decoding->status = absl::DataLossError(
+            fmt::format("decoded, its CRC is {:08x}, needed {:08x}", found, needed));
+      },
+      state_.seams.executor,
+      [this, alive = std::weak_ptr(alive_), decoding] {
+        if (alive.expired()) return;
+        if (decoding->status.ok()) return End(*decoding->request, absl::OkStatus());
+        state_.seams.log.Warn("block {} of rank {}: {}", decoding->request->block,
+                              decoding->request->rank, decoding->status.message());
+        Again(decoding->request, decoding->status);
+      });
+}
+
+}  // namespace unreft::smp

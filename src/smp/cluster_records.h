@@ -1,0 +1,45 @@
+// Conversions between the job's records and messages (proto/unreft/cluster.proto) and the types
+// that the code reasons with. Pure.
+#pragma once
+
+#include <unreft/cluster.pb.h>
+
+#include <vector>
+
+#include "base/ids.h"
+#include "recovery/restorable.h"
+#include "recovery/timeline.h"
+#include "smp/coordinator.h"
+
+namespace unreft::smp {
+
+// Of any message with fields timeline and step.
+template <typename Message>
+Version VersionOf(const Message& message) {
+  return {Timeline{message.timeline()}, Step{message.step()}};
+}
+
+template <typename Message>
+void SetVersion(Version version, Message& message) {
+  message.set_timeline(version.timeline.value);
+  message.set_step(version.step.value);
+}
+
+std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record);
+
+std::vector<recovery::CodedGroup> CodedGroupsOf(
+    const google::protobuf::RepeatedPtrField<Group>& groups);
+
+std::vector<recovery::SlabHolder> HoldersOf(
+    const google::protobuf::RepeatedPtrField<Holder>& holders);
+void SetHolders(const std::vector<recovery::SlabHolder>& holders,
+                google::protobuf::RepeatedPtrField<Holder>& into);
+
+recovery::NodeHolding HoldingOf(const VersionHolding& message);
+
+ReplicaDigests DigestsOf(const SealedRank& sealed);
+void SetDigests(const ReplicaDigests& digests, SealedRank& sealed);
+
+JobDecision DecisionOf(const DecisionRecord& record);
+
+}  // namespace unreft::smp

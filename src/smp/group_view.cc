@@ -1,0 +1,81 @@
+#include "smp/group_view.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/slot_header.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr uint64_t kBlocksMax = uint64_t{1} << 40;
+
+}  // namespace
+
+std::vector<uint32_t> GroupView::Predecessors() const {
+  std::vector<uint32_t> predecessors;
+  for (uint32_t i = 1; i <= shape.m; ++i) {
+    predecessors.push_back((self + members() - i) % members());
+  }
+  return predecessors;
+}
+
+std::optional<GroupView> FindGroup(const google::protobuf::RepeatedPtrField<Group>& groups,
+                                   NodeSlot self) {
+  for (const Group& group : groups) {
+    GroupView view;
+    bool found = false;
+    for (const uint64_t slot : group.slots()) {
+      if (slot == self.value) {
+        view.self = view.members();
+        found = true;
+      }
+      view.slots.push_back(NodeSlot{slot});
+    }
+    if (!found || group.k() > view.members()) continue;
+    view.shape = {group.k(), view.members() - group.k()};
+    return view;
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<GroupSlabs> GroupSlabs::Make(ec::CodeShape shape, uint32_t block_bytes,
+                                            std::vector<MemberSlab> members) {
+  std::vector<uint64_t> blocks;
+  for (const MemberSlab& member : members) {
+    uint64_t total = 0;
+    for (const RankSlab& slab : member.slabs()) {
+      total += BlockCount(slab.data_bytes(), block_bytes);
+      if (total > kBlocksMax) {
+        return absl::InvalidArgumentError(
+            fmt::format("the slab of rank {} has {} bytes", slab.rank(), slab.data_bytes()));
+      }
+    }
+    blocks.push_back(total);
+  }
+  absl::StatusOr<ec::StripeLayout> layout = ec::StripeLayout::Make(shape, std::move(blocks));
+  if (!layout.ok()) return layout.status();
+  return GroupSlabs(*std::move(layout), block_bytes, std::move(members));
+}
+
+RankBlock GroupSlabs::BlockOf(uint32_t member, uint64_t block) const {
+  for (const RankSlab& slab : members_[member].slabs()) {
+    const uint64_t blocks = BlockCount(slab.data_bytes(), block_bytes_);
+    if (block < blocks) return {Rank{slab.rank()}, block};
+    block -= blocks;
+  }
+  UNREFT_CHECK(false, "member {} has no such block", member);
+  return {};
+}
+
+uint64_t GroupSlabs::MemberBlockOf(uint32_t member, Rank rank, uint64_t block) const {
+  uint64_t before = 0;
+  for (const RankSlab& slab : members_[member].slabs()) {
+    if (slab.rank() == rank.value) return before + block;
+    before += BlockCount(slab.data_bytes(), block_bytes_);
+  }
+  UNREFT_CHECK(false, "member {} has no slab of rank {}", member, rank.value);
+  return 0;
+}
+
+}  // namespace unreft::smp

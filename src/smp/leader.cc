@@ -1,0 +1,257 @@
+#include "smp/leader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "meta/groups.h"
+#include "smp/cluster_records.h"
+
+namespace unreft::smp {
+
+Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
+               const NodeOptions& options, meta::Revision leadership, FaultPoints* faults)
+    : executor_(executor),
+      store_(store),
+      peers_(peers),
+      log_(log),
+      options_(options),
+      leadership_(leadership),
+      faults_(faults) {}
+
+Leader::~Leader() {
+  executor_.Cancel(ask_deadline_);
+  for (auto& [slot, timer] : absences_) executor_.Cancel(timer);
+  for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
+}
+
+absl::Status Leader::OnReport(NodeSlot from, NodeReport report) {
+  const auto present = store_.state().present.find(from);
+  if (present == store_.state().present.end() ||
+      present->second.incarnation() != report.incarnation() ||
+      present->second.session() != report.session()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the leader does not see this life of node {} (session {})", from, report.session()));
+  }
+  const auto newest = reports_.find(from);
+  const bool is_late = newest != reports_.end() && newest->second.session() == report.session() &&
+                       newest->second.incarnation() == report.incarnation() &&
+                       newest->second.number() >= report.number();
+  if (is_late) return absl::OkStatus();
+  reports_[from] = std::move(report);
+  RunRules();
+  return absl::OkStatus();
+}
+
+void Leader::RunRules() {
+  if (writing_ || !store_.ready()) return;
+  if (KeepView()) return;
+  if (!store_.state().view.exists()) return;
+  if (SeedRecords()) return;
+  if (DecideRestore()) return;
+  if (store_.state().timeline.value.closing()) return;
+  if (GiveUpFailed()) return;
+  CommitNewest();
+}
+
+bool Leader::Write(meta::JobChange change, const char* fault_point) {
+  writing_ = true;
+  store_.Write(leadership_, std::move(change),
+               [this, alive = std::weak_ptr(alive_), fault_point](absl::Status status) {
+                 if (alive.expired()) return;  // it leads no longer
+                 // After a failure the watch brings what is there now, and the rules run again.
+                 writing_ = false;
+                 if (!status.ok())
+                   log_.Warn("leader: a record was not written: {}", status.message());
+                 if (status.ok() && fault_point != nullptr) (void)CheckFault(faults_, fault_point);
+                 executor_.After(status.ok() ? Duration{} : options_.report_interval / 10,
+                                 [this, alive] {
+                                   if (!alive.expired()) RunRules();
+                                 });
+               });
+  return true;
+}
+
+// --- membership ---
+
+bool Leader::IsPresent(NodeSlot slot) const { return store_.state().present.contains(slot); }
+
+// Members by what is present, the others as they were; lost once their grace has run out.
+ViewRecord Leader::WantedView() {
+  const meta::JobState& state = store_.state();
+  ViewRecord wanted = state.view.value;
+  for (unreft::Member& member : *wanted.mutable_members()) {
+    const NodeSlot slot{member.slot()};
+    const auto present = state.present.find(slot);
+    if (present != state.present.end()) {
+      member.set_incarnation(present->second.incarnation());
+      member.set_lost(false);
+      executor_.Cancel(std::exchange(absences_[slot], TimerId::kNone));
+      absences_.erase(slot);
+      overdue_.erase(slot);
+      continue;
+    }
+    if (overdue_.contains(slot)) {
+      member.set_lost(true);
+    } else if (!absences_.contains(slot) && !member.lost()) {
+      absences_[slot] = executor_.After(options_.lost_grace, [this, slot] {
+        absences_.erase(slot);
+        overdue_.insert(slot);
+        RunRules();
+      });
+    }
+  }
+  return wanted;
+}
+
+bool Leader::KeepView() {
+  const meta::JobState& state = store_.state();
+  ViewRecord wanted;
+  if (state.view.exists()) {
+    wanted = WantedView();
+    if (wanted.SerializeAsString() == state.view.value.SerializeAsString()) return false;
+    for (int i = 0; i < wanted.members_size(); ++i) {
+      const unreft::Member& now = wanted.members(i);
+      const unreft::Member& before = state.view.value.members(i);
+      if (now.lost() && !before.lost()) log_.Warn("node {} is lost", now.slot());
+      if (!now.lost() && now.incarnation() != before.incarnation()) {
+        log_.Info("node {} has new memory", now.slot());
+      }
+    }
+  } else {
+    if (state.present.size() < options_.nodes) return false;
+    std::vector<meta::GroupCandidate> nodes;
+    for (const auto& [slot, presence] : state.present) {
+      nodes.push_back({slot, presence.failure_domain()});
+      unreft::Member& member = *wanted.add_members();
+      member.set_slot(slot.value);
+      member.set_incarnation(presence.incarnation());
+      member.set_failure_domain(presence.failure_domain());
+    }
+    const absl::StatusOr<meta::Grouping> grouping =
+        meta::FormGroups(nodes, options_.data_chunks, options_.parity_chunks);
+    if (!grouping.ok()) {
+      log_.Error("no protection groups: {}", grouping.status().message());
+      return false;
+    }
+    for (const meta::ProtectionGroup& group : grouping->groups) {
+      Group& next = *wanted.add_groups();
+      for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
+      next.set_k(group.k);
+    }
+    wanted.set_exposure(grouping->exposure);
+    if (!grouping->exposure.empty()) log_.Warn("protection: {}", grouping->exposure);
+  }
+  wanted.set_number(state.view.value.number() + 1);
+  log_.Info("view {}: {} nodes", wanted.number(), wanted.members_size());
+  return Write({.view = std::move(wanted)});
+}
+
+const NodeReport* Leader::ReportOf(const unreft::Member& member) const {
+  const auto it = reports_.find(NodeSlot{member.slot()});
+  if (it == reports_.end() || it->second.incarnation() != member.incarnation()) return nullptr;
+  const auto present = store_.state().present.find(it->first);
+  // A report of an earlier process of the same memory says nothing about this one.
+  if (present == store_.state().present.end() ||
+      present->second.session() != it->second.session()) {
+    return nullptr;
+  }
+  return &it->second;
+}
+
+// A store that was lost or rolled back knows less than the nodes remember (PROTOCOL rule 3): what
+// they know is written again, once all of them that live have told, before anything is decided on
+// it.
+bool Leader::SeedRecords() {
+  const meta::JobState& state = store_.state();
+  TimelineRecord timeline = state.timeline.value;
+  CommitRecord commit = state.commit.value;
+  const auto newest_of = [](const auto& chain) {
+    return chain.empty() ? uint64_t{0} : chain.rbegin()->timeline();
+  };
+  bool behind = false;
+  for (const unreft::Member& member : state.view.value.members()) {
+    if (member.lost()) continue;
+    const NodeReport* report = ReportOf(member);
+    if (report == nullptr) return false;
+    if (newest_of(report->chain()) > newest_of(timeline.chain())) {
+      *timeline.mutable_chain() = report->chain();
+      behind = true;
+    }
+    const uint64_t round = std::max(report->round_applied(), report->round_closed());
+    if (round > timeline.round()) {
+      timeline.set_round(round);
+      timeline.set_closing(false);
+      behind = true;
+    }
+    const Version committed{Timeline{report->committed_timeline()}, Step{report->committed_step()}};
+    // A fresh start is a commit of nothing, on a timeline of its own.
+    if (report->committed_world() != 0 && committed > VersionOf(commit)) {
+      commit.Clear();
+      SetVersion(committed, commit);
+      commit.set_world(report->committed_world());
+      commit.set_view(state.view.value.number());
+      *commit.mutable_groups() = state.view.value.groups();
+      behind = true;
+    }
+  }
+  if (!behind) return false;
+  log_.Warn(
+      "the meta store has lost records: timeline {} and the commit of version {} are written "
+      "again from what the nodes remember",
+      newest_of(timeline.chain()), VersionOf(commit));
+  return Write({.timeline = std::move(timeline), .commit = std::move(commit)});
+}
+
+void Leader::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
+  const meta::JobState& state = store_.state();
+  if (writing_ || !store_.ready() || state.timeline.value.closing()) {
+    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
+  }
+  TimelineRecord timeline = state.timeline.value;
+  const uint64_t newest =
+      timeline.chain().empty() ? 0 : timeline.chain(timeline.chain_size() - 1).timeline();
+  // On a timeline of its own no earlier version is a candidate any more.
+  timeline.add_chain()->set_timeline(newest + 1);
+  if (timeline.chain_size() > kChainKept) timeline.mutable_chain()->DeleteSubrange(0, 1);
+  CommitRecord commit;
+  commit.set_timeline(newest + 1);
+  log_.Warn("a fresh start is declared: what was committed up to {} is given up",
+            VersionOf(state.commit.value));
+  writing_ = true;
+  store_.Write(
+      leadership_, {.timeline = std::move(timeline), .commit = std::move(commit)},
+      [this, alive = std::weak_ptr(alive_), done = std::move(done)](absl::Status status) mutable {
+        if (!alive.expired()) writing_ = false;
+        done(std::move(status));
+      });
+}
+// --- being asked ---
+
+ExposureReply Leader::Exposure() const {
+  const CommitRecord& commit = store_.state().commit.value;
+  const Version committed = VersionOf(commit);
+  std::map<NodeSlot, recovery::NodeHolding> held;
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    if (report == nullptr) continue;
+    for (const VersionHolding& version : report->versions()) {
+      if (VersionOf(version) == committed) held[NodeSlot{member.slot()}] = HoldingOf(version);
+    }
+  }
+  ExposureReply reply;
+  SetVersion(committed, reply);
+  reply.set_world(commit.world());
+  const auto& groups = commit.world() != 0 ? commit.groups() : store_.state().view.value.groups();
+  const std::vector<recovery::CodedGroup> coded = CodedGroupsOf(groups);
+  for (size_t i = 0; i < coded.size(); ++i) {
+    GroupExposure& exposure = *reply.add_groups();
+    *exposure.mutable_group() = groups[static_cast<int>(i)];
+    exposure.set_stands(recovery::LossesTolerated(coded[i], held));
+  }
+  return reply;
+}
+
+}  // namespace unreft::smp

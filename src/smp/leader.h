@@ -1,0 +1,145 @@
+// Leader: what the job of several nodes decides - membership, what is restored, what is committed,
+// what is given up.
+//
+// Rules on state: it looks at the records of the meta store and at the newest report of every node,
+// and starts the next missing step: a Txn, or a question to a node. Any completion only edits that
+// state and runs the rules again. It keeps nothing that a successor could not read or be told: a
+// new leader begins with the records and with empty reports, which every node sends to it at once.
+#pragma once
+
+#include <absl/status/status.h>
+#include <unreft/cluster.pb.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/fault_points.h"
+#include "base/log.h"
+#include "meta/job_store.h"
+#include "recovery/restorable.h"
+#include "smp/layout_check.h"
+#include "smp/node_options.h"
+#include "smp/peers.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor. Passes the fault points "leader.decision" and
+// "leader.commit" when the Txn was applied and nobody knows of it yet.
+class Leader {
+ public:
+  // `leadership`: the create revision of our leader key.
+  Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
+         const NodeOptions& options, meta::Revision leadership, FaultPoints* faults);
+  ~Leader();
+
+  // A node's whole state. Refused (FailedPrecondition) when it is of a life that is not the one
+  // present in that slot.
+  absl::Status OnReport(NodeSlot from, NodeReport report);
+
+  // What was committed is given up by an explicit order. Unavailable while a decision is made.
+  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done);
+
+  // The records changed, or time has passed.
+  void RunRules();
+
+  // How many more losses each group stands, by the newest reports.
+  ExposureReply Exposure() const;
+
+ private:
+  static constexpr int kChainKept = 32;  // timelines in the record
+
+  struct Pending {
+    TimerId deadline = TimerId::kNone;
+    bool overdue = false;
+  };
+
+  // Each returns whether it started something that must end before another rule may run.
+  bool KeepView();
+  bool SeedRecords();
+  bool DecideRestore();
+  bool GiveUpFailed();
+  bool CommitNewest();
+
+  ViewRecord WantedView();
+  bool IsPresent(NodeSlot slot) const;
+  // The report of a member that is not lost; null until it has come.
+  const NodeReport* ReportOf(const unreft::Member& member) const;
+
+  // Deciding.
+  bool StartRound();
+  void SetAskDeadline(bool wanted);
+  bool ContinueRound();
+  bool EndRound(const recovery::Restorable& restorable);
+  bool EndRoundFresh();
+  bool FailRound(TimelineRecord record, const absl::Status& status);
+  bool VerifyEverywhere(Version version, bool want_manifests);
+  void Verify(NodeSlot slot, Version version, bool want_manifests);
+  void OnVerified(NodeSlot slot, Version version, VerifyReply reply);
+  recovery::Holdings ClosedHoldings() const;
+  std::vector<recovery::CodedGroup> GroupsOf(Version version) const;
+  void OpenTimeline(TimelineRecord& record, Version parent) const;
+  bool CaptureBegan() const;
+
+  // Committing.
+  std::set<Version> VersionsUnderWay() const;
+  bool IsGivenUp(Version version) const;
+  std::optional<std::string> FailureOf(Version version) const;
+  bool TryCommit(Version version);
+  bool HaveManifests(Version version, const std::map<Rank, NodeSlot>& homes);
+  bool Commit(Version version, uint64_t world, const std::map<Rank, NodeSlot>& homes);
+  bool GiveUp(Version version, const std::string& reason, const std::string& disagreement = "");
+  Step NewestStep() const;
+
+  bool Write(meta::JobChange change, const char* fault_point = nullptr);
+
+  Executor& executor_;
+  meta::JobStore& store_;
+  Peers& peers_;
+  Log& log_;
+  const NodeOptions& options_;
+  const meta::Revision leadership_;
+  FaultPoints* faults_;
+
+  std::map<NodeSlot, NodeReport> reports_;  // the newest of each
+  bool writing_ = false;
+  bool rules_posted_ = false;
+
+  std::map<NodeSlot, TimerId> absences_;  // of members whose grace runs
+  std::set<NodeSlot> overdue_;            // whose grace has run out
+
+  // Of ranks that ask, before the round begins.
+  struct Asked {
+    uint64_t attempt = 0;
+    uint64_t world = 0;
+    std::map<uint64_t, AskingRank> ranks;
+  };
+  std::optional<Asked> WhoAsks() const;
+  TimerId ask_deadline_ = TimerId::kNone;
+  uint64_t ask_deadline_attempt_ = 0;
+  bool ask_overdue_ = false;
+
+  // Of the round under way.
+  uint64_t verified_round_ = 0;
+  std::set<std::pair<Version, NodeSlot>> verified_;
+  std::set<std::pair<Version, NodeSlot>> verifying_;
+  std::map<Version, ManifestsByRank> round_manifests_;  // of versions that are not committed
+  std::set<Version> misfits_;                           // whose slabs do not fit together
+  std::string last_problem_;
+
+  std::map<Version, Pending> pending_;
+  struct Manifest {
+    uint64_t digest = 0;
+    std::shared_ptr<const layout::SlotManifest> manifest;
+  };
+  std::map<Rank, Manifest> manifests_;  // the newest that each rank's node has told
+  std::set<NodeSlot> asking_manifests_;
+  LayoutCheck layouts_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+};
+
+}  // namespace unreft::smp

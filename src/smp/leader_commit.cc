@@ -1,0 +1,224 @@
+// How the leader commits versions and gives them up.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/cluster_records.h"
+#include "smp/leader.h"
+#include "smp/replica_comparison.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr int kGivenUpKept = 64;
+
+}  // namespace
+
+std::set<Version> Leader::VersionsUnderWay() const {
+  const meta::JobState& state = store_.state();
+  std::set<Version> versions;
+  const int size = state.timeline.value.chain_size();
+  if (size == 0) return versions;
+  const Timeline newest{state.timeline.value.chain(size - 1).timeline()};
+  const Version committed = VersionOf(state.commit.value);
+  for (const auto& [slot, report] : reports_) {
+    for (const VersionHolding& holding : report.versions()) {
+      const Version version = VersionOf(holding);
+      if (version.timeline == newest && version > committed) versions.insert(version);
+    }
+  }
+  return versions;
+}
+
+bool Leader::IsGivenUp(Version version) const {
+  const auto& versions = store_.state().abandoned.value.versions();
+  return std::any_of(versions.begin(), versions.end(),
+                     [&](const GivenUp& given_up) { return VersionOf(given_up) == version; });
+}
+
+std::optional<std::string> Leader::FailureOf(Version version) const {
+  for (const auto& [slot, report] : reports_) {
+    for (const VersionHolding& holding : report.versions()) {
+      if (VersionOf(holding) == version && !holding.failure().empty()) {
+        return fmt::format("node {}: {}", slot, holding.failure());
+      }
+    }
+  }
+  const auto pending = pending_.find(version);
+  if (pending != pending_.end() && pending->second.overdue) {
+    return "not sealed and protected by every node in time";
+  }
+  return std::nullopt;
+}
+
+bool Leader::GiveUpFailed() {
+  const std::set<Version> under_way = VersionsUnderWay();
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    if (!under_way.contains(it->first)) {
+      executor_.Cancel(it->second.deadline);
+      it = pending_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  for (const Version version : under_way) {
+    if (IsGivenUp(version)) continue;
+    if (const std::optional<std::string> failure = FailureOf(version)) {
+      return GiveUp(version, *failure);
+    }
+    Pending& pending = pending_[version];
+    if (pending.deadline != TimerId::kNone) continue;
+    pending.deadline = executor_.After(options_.version_deadline, [this, version] {
+      pending_[version].overdue = true;
+      RunRules();
+    });
+  }
+  return false;
+}
+
+Step Leader::NewestStep() const {
+  const TimelineRecord& record = store_.state().timeline.value;
+  const uint64_t timeline =
+      record.chain().empty() ? 0 : record.chain(record.chain_size() - 1).timeline();
+  uint64_t newest = 0;
+  for (const auto& [slot, report] : reports_) {
+    if (report.newest_timeline() != timeline) continue;
+    newest = std::max(newest, report.newest_step());
+  }
+  return Step{newest};
+}
+
+bool Leader::GiveUp(Version version, const std::string& reason, const std::string& disagreement) {
+  AbandonRecord record = store_.state().abandoned.value;
+  GivenUp& given_up = *record.add_versions();
+  SetVersion(version, given_up);
+  given_up.set_reason(reason);
+  if (record.versions_size() > kGivenUpKept) record.mutable_versions()->DeleteSubrange(0, 1);
+  record.set_capture_from(std::max(NewestStep().value, version.step.value) + 1);
+  if (!disagreement.empty()) {
+    record.set_full_capture_from_timeline(version.timeline.value);
+    record.set_disagreement(disagreement);
+  }
+  return Write({.abandoned = std::move(record)});
+}
+
+bool Leader::CommitNewest() {
+  const std::set<Version> under_way = VersionsUnderWay();
+  for (auto it = under_way.rbegin(); it != under_way.rend(); ++it) {
+    if (!IsGivenUp(*it) && TryCommit(*it)) return true;
+  }
+  return false;
+}
+
+bool Leader::TryCommit(Version version) {
+  std::map<Rank, NodeSlot> homes;
+  std::map<Rank, ReplicaDigests> digests;
+  uint64_t world = 0;
+  std::map<NodeSlot, recovery::NodeHolding> holdings;
+  const auto& members = store_.state().view.value.members();
+  for (const unreft::Member& member : members) {
+    if (member.lost()) continue;
+    const NodeReport* report = ReportOf(member);
+    if (report == nullptr) return false;
+    bool guarded = options_.parity_chunks == 0;
+    for (const VersionHolding& holding : report->versions()) {
+      if (VersionOf(holding) != version) continue;
+      guarded |= holding.guarded();
+      holdings[NodeSlot{member.slot()}] = HoldingOf(holding);
+      for (const SealedRank& sealed : holding.sealed()) {
+        homes[Rank{sealed.rank()}] = NodeSlot{member.slot()};
+        digests[Rank{sealed.rank()}] = DigestsOf(sealed);
+        world = sealed.world();
+      }
+    }
+    if (!guarded) return false;
+  }
+  if (world == 0 || homes.size() != world) return false;
+  // A node whose trainer was away while the group was told may be protected without its slab.
+  const bool none_lost = std::none_of(members.begin(), members.end(),
+                                      [](const unreft::Member& member) { return member.lost(); });
+  if (none_lost && !recovery::DescribeUncovered(holdings, options_.parity_chunks).empty()) {
+    return false;
+  }
+  const ReplicaComparison replicas = CompareReplicas(digests);
+  if (!replicas.disagreement.empty()) {
+    return GiveUp(version, replicas.disagreement, replicas.disagreement);
+  }
+  const bool first = VersionOf(store_.state().commit.value).timeline != version.timeline;
+  if (!replicas.complete && first && options_.replica_check_every != 0) {
+    return GiveUp(version,
+                  "its replicas were not compared, as those of a timeline's first must be");
+  }
+  if (!HaveManifests(version, homes)) return false;
+  ManifestsByRank manifests;
+  for (const auto& [rank, slot] : homes) manifests[rank] = manifests_.at(rank).manifest;
+  if (absl::Status status = layouts_.Check(manifests); !status.ok()) {
+    return GiveUp(version, std::string(status.message()));
+  }
+  return Commit(version, world, homes);
+}
+
+// Layouts change seldom: a rank's manifest is asked for when the digest of its layout is new.
+bool Leader::HaveManifests(Version version, const std::map<Rank, NodeSlot>& homes) {
+  std::set<NodeSlot> to_ask;
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    const NodeReport* report = ReportOf(member);
+    if (report == nullptr) continue;
+    for (const VersionHolding& holding : report->versions()) {
+      if (VersionOf(holding) != version) continue;
+      for (const SealedRank& sealed : holding.sealed()) {
+        const auto known = manifests_.find(Rank{sealed.rank()});
+        if (known == manifests_.end() || known->second.digest != sealed.layout_digest()) {
+          to_ask.insert(homes.at(Rank{sealed.rank()}));
+        }
+      }
+    }
+  }
+  ManifestRequest request;
+  SetVersion(version, request);
+  for (const NodeSlot slot : to_ask) {
+    if (!asking_manifests_.insert(slot).second) continue;
+    peers_.Ask<ManifestReply>(
+        slot, "manifests", request, options_.call_timeout,
+        [this, alive = std::weak_ptr(alive_), slot](absl::StatusOr<ManifestReply> reply) {
+          if (alive.expired()) return;
+          asking_manifests_.erase(slot);
+          if (!reply.ok()) return;  // asked again with the node's next report
+          for (const std::string& bytes : reply->manifests()) {
+            absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);
+            if (!manifest.ok()) {
+              log_.Error("node {}: {}", slot, manifest.status().message());
+              continue;
+            }
+            // Those of another version say nothing about this one's.
+            manifest->replica_digests.clear();
+            const Rank rank = manifest->rank;
+            manifests_[rank] = {manifest->layout_digest,
+                                std::make_shared<const layout::SlotManifest>(*std::move(manifest))};
+          }
+          RunRules();
+        });
+  }
+  return to_ask.empty();
+}
+
+bool Leader::Commit(Version version, uint64_t world, const std::map<Rank, NodeSlot>& homes) {
+  CommitRecord record;
+  SetVersion(version, record);
+  record.set_world(world);
+  record.set_view(store_.state().view.value.number());
+  *record.mutable_groups() = store_.state().view.value.groups();
+  std::map<NodeSlot, recovery::SlabHolder> holders;
+  for (const auto& [rank, slot] : homes) {
+    holders[slot].slot = slot;
+    holders[slot].ranks.push_back(rank);
+  }
+  std::vector<recovery::SlabHolder> sorted;
+  for (auto& [slot, holder] : holders) sorted.push_back(std::move(holder));
+  SetHolders(sorted, *record.mutable_holders());
+  return Write({.commit = std::move(record)}, "leader.commit");
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,313 @@
+// How the leader decides what is restored (PROTOCOL rule 21).
+#include <absl/strings/str_join.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/cluster_records.h"
+#include "smp/leader.h"
+
+namespace unreft::smp {
+namespace {
+
+// The decision of the record's round, for who asked.
+DecisionRecord& BeginDecision(TimelineRecord& record) {
+  DecisionRecord& decision = *record.mutable_decision();
+  decision.Clear();
+  decision.set_round(record.round());
+  decision.set_attempt(record.attempt());
+  decision.mutable_asked()->Swap(record.mutable_asked());
+  record.clear_asked();
+  return decision;
+}
+
+recovery::TimelineChain ChainOf(const TimelineRecord& record) {
+  return recovery::TimelineChain(OriginsOf(record));
+}
+
+}  // namespace
+
+bool Leader::DecideRestore() {
+  return store_.state().timeline.value.closing() ? ContinueRound() : StartRound();
+}
+
+// The newest attempt of which ranks ask, as far as their nodes have heard of the last decision.
+std::optional<Leader::Asked> Leader::WhoAsks() const {
+  std::optional<Asked> asked;
+  const uint64_t round = store_.state().timeline.value.round();
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    const NodeReport* report = ReportOf(member);
+    if (report == nullptr || report->asking().empty() || report->round_applied() < round) continue;
+    if (asked && report->attempt() < asked->attempt) continue;
+    if (!asked || report->attempt() > asked->attempt) {
+      asked = Asked{report->attempt(), report->world(), {}};
+    }
+    asked->world = std::max(asked->world, report->world());
+    for (const AskingRank& asking : report->asking()) asked->ranks[asking.rank()] = asking;
+  }
+  return asked;
+}
+
+void Leader::SetAskDeadline(bool wanted) {
+  if (!wanted) {
+    executor_.Cancel(std::exchange(ask_deadline_, TimerId::kNone));
+    ask_overdue_ = false;
+    return;
+  }
+  if (ask_deadline_ != TimerId::kNone || ask_overdue_) return;
+  ask_deadline_ = executor_.After(options_.restore_wait, [this] {
+    ask_deadline_ = TimerId::kNone;
+    ask_overdue_ = true;
+    RunRules();
+  });
+}
+
+bool Leader::StartRound() {
+  const std::optional<Asked> asked = WhoAsks();
+  if (!asked || asked->attempt != ask_deadline_attempt_) SetAskDeadline(false);
+  if (!asked) return false;
+  ask_deadline_attempt_ = asked->attempt;
+  SetAskDeadline(true);
+  TimelineRecord record = store_.state().timeline.value;
+  record.set_round(record.round() + 1);
+  record.set_attempt(asked->attempt);
+  record.set_world(asked->world);
+  record.clear_asked();
+  for (const auto& [rank, asking] : asked->ranks) *record.add_asked() = asking;
+  if (asked->ranks.size() >= asked->world) {
+    SetAskDeadline(false);
+    record.set_closing(true);
+    return Write({.timeline = std::move(record)});
+  }
+  if (!ask_overdue_) return false;
+  SetAskDeadline(false);
+  std::vector<uint64_t> missing;
+  for (uint64_t rank = 0; rank < asked->world; ++rank) {
+    if (!asked->ranks.contains(rank)) missing.push_back(rank);
+  }
+  return FailRound(
+      std::move(record),
+      absl::DeadlineExceededError(fmt::format(
+          "attempt {}: of {} ranks, {} asked for the restore within {} s; missing: rank {}",
+          asked->attempt, asked->world, asked->ranks.size(),
+          std::chrono::duration_cast<std::chrono::seconds>(options_.restore_wait).count(),
+          absl::StrJoin(missing, ", "))));
+}
+
+bool Leader::FailRound(TimelineRecord record, const absl::Status& status) {
+  record.set_closing(false);
+  DecisionRecord& decision = BeginDecision(record);
+  decision.set_kind(static_cast<uint32_t>(DecisionKind::kFailed));
+  decision.set_status_code(static_cast<uint32_t>(status.code()));
+  decision.set_status_message(std::string(status.message()));
+  return Write({.timeline = std::move(record)}, "leader.decision");
+}
+
+recovery::Holdings Leader::ClosedHoldings() const {
+  recovery::Holdings holdings;
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    if (member.lost()) continue;
+    const NodeReport* report = ReportOf(member);
+    if (report == nullptr) continue;
+    for (const VersionHolding& version : report->versions()) {
+      holdings[VersionOf(version)][NodeSlot{member.slot()}] = HoldingOf(version);
+    }
+  }
+  return holdings;
+}
+
+// The group map under which the version is encoded.
+std::vector<recovery::CodedGroup> Leader::GroupsOf(Version version) const {
+  const CommitRecord& commit = store_.state().commit.value;
+  if (commit.world() != 0 && VersionOf(commit) == version) return CodedGroupsOf(commit.groups());
+  return CodedGroupsOf(store_.state().view.value.groups());
+}
+
+bool Leader::ContinueRound() {
+  const meta::JobState& state = store_.state();
+  const TimelineRecord& record = state.timeline.value;
+  if (verified_round_ != record.round()) {
+    verified_round_ = record.round();
+    verified_.clear();
+    verifying_.clear();
+    round_manifests_.clear();
+    misfits_.clear();
+    last_problem_.clear();
+  }
+  for (const unreft::Member& member : state.view.value.members()) {
+    if (member.lost()) continue;
+    const NodeReport* report = ReportOf(member);
+    if (report == nullptr || report->round_closed() != record.round()) return true;  // to come
+  }
+  const recovery::Holdings holdings = ClosedHoldings();
+  const recovery::TimelineChain chain = ChainOf(record);
+  for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
+    const Version version = it->first;
+    if (!chain.IsLive(version) || IsGivenUp(version) || misfits_.contains(version)) continue;
+    const std::vector<recovery::CodedGroup> groups = GroupsOf(version);
+    const auto restorable = recovery::FindHolders(version, it->second, groups, nullptr);
+    if (!restorable) continue;
+    if (restorable->world != record.world()) {
+      return FailRound(
+          record,
+          absl::FailedPreconditionError(fmt::format(
+              "version {} was saved by {} ranks, attempt {} has {}: restart with {} "
+              "ranks",
+              version, restorable->world, record.attempt(), record.world(), restorable->world)));
+    }
+    // A version that was not committed has not been checked as a whole yet.
+    const bool is_committed = version == VersionOf(state.commit.value);
+    if (!VerifyEverywhere(version, !is_committed)) return true;  // the answers run the rules again
+    if (!is_committed) {
+      absl::Status status = layouts_.Check(round_manifests_[version]);
+      if (!status.ok()) {
+        log_.Warn("version {} is no candidate: {}", version, status.message());
+        misfits_.insert(version);
+        continue;
+      }
+    }
+    return EndRound(*restorable);
+  }
+  if (state.commit.value.world() == 0) return EndRoundFresh();
+  const std::string missing =
+      recovery::DescribeUnrestorable(holdings, CodedGroupsOf(state.view.value.groups()), chain);
+  return FailRound(
+      record,
+      absl::DataLossError(fmt::format(
+          "unrecoverable: version {} of {} ranks was committed, and no version is whole in the "
+          "nodes' memory{}{}{}{}; 'unreft fresh-start' gives the state up",
+          VersionOf(state.commit.value), state.commit.value.world(), missing.empty() ? "" : ": ",
+          missing, last_problem_.empty() ? "" : ": ", last_problem_)));
+}
+
+// Whether every node that holds something of the version has read it again in this round.
+bool Leader::VerifyEverywhere(Version version, bool want_manifests) {
+  bool all = true;
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    if (report == nullptr) continue;
+    const bool holds =
+        std::any_of(report->versions().begin(), report->versions().end(),
+                    [&](const VersionHolding& holding) { return VersionOf(holding) == version; });
+    const NodeSlot slot{member.slot()};
+    if (!holds || verified_.contains({version, slot})) continue;
+    all = false;
+    if (!verifying_.contains({version, slot})) Verify(slot, version, want_manifests);
+  }
+  return all;
+}
+
+void Leader::Verify(NodeSlot slot, Version version, bool want_manifests) {
+  verifying_.insert({version, slot});
+  VerifyRequest request;
+  request.set_round(verified_round_);
+  request.set_want_manifests(want_manifests);
+  SetVersion(version, request);
+  peers_.Ask<VerifyReply>(slot, "verify", request, options_.verify_timeout,
+                          [this, alive = std::weak_ptr(alive_), slot, version,
+                           round = verified_round_](absl::StatusOr<VerifyReply> reply) {
+                            if (alive.expired() || round != verified_round_) return;
+                            verifying_.erase({version, slot});
+                            if (!reply.ok()) {
+                              // Asked again by the rules, unless the node is lost by then.
+                              log_.Warn("node {} did not verify version {}: {}", slot, version,
+                                        reply.status().message());
+                              executor_.After(options_.report_interval / 4, [this, alive] {
+                                if (!alive.expired()) RunRules();
+                              });
+                              return;
+                            }
+                            OnVerified(slot, version, *std::move(reply));
+                            RunRules();
+                          });
+}
+
+void Leader::OnVerified(NodeSlot slot, Version version, VerifyReply reply) {
+  verified_.insert({version, slot});
+  if (!reply.problem().empty()) {
+    last_problem_ = fmt::format("node {}: {}", slot, reply.problem());
+    log_.Error("version {} on node {}: {}", version, slot, reply.problem());
+  }
+  for (const std::string& bytes : reply.manifests()) {
+    absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);
+    if (!manifest.ok()) {
+      log_.Error("node {}: {}", slot, manifest.status().message());
+      continue;
+    }
+    const Rank rank = manifest->rank;
+    round_manifests_[version][rank] =
+        std::make_shared<const layout::SlotManifest>(*std::move(manifest));
+  }
+  const auto it = reports_.find(slot);
+  if (it != reports_.end()) *it->second.mutable_versions() = reply.versions();
+}
+
+bool Leader::CaptureBegan() const {
+  const TimelineRecord& record = store_.state().timeline.value;
+  const uint64_t newest =
+      record.chain().empty() ? 0 : record.chain(record.chain_size() - 1).timeline();
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    // What is not known may have begun.
+    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    if (report == nullptr) return true;
+    if (report->newest_timeline() == newest && report->capture_began()) return true;
+  }
+  return false;
+}
+
+// Until a capture begins in a timeline, the same decision does not open another.
+void Leader::OpenTimeline(TimelineRecord& record, Version parent) const {
+  const int size = record.chain_size();
+  if (size > 0 && !CaptureBegan()) {
+    const TimelineEntry& newest = record.chain(size - 1);
+    if (newest.parent_timeline() == parent.timeline.value &&
+        newest.parent_step() == parent.step.value) {
+      return;
+    }
+  }
+  TimelineEntry opened;
+  opened.set_timeline(size == 0 ? 1 : record.chain(size - 1).timeline() + 1);
+  opened.set_parent_timeline(parent.timeline.value);
+  opened.set_parent_step(parent.step.value);
+  *record.add_chain() = opened;
+  if (record.chain_size() > kChainKept) record.mutable_chain()->DeleteSubrange(0, 1);
+}
+
+bool Leader::EndRound(const recovery::Restorable& restorable) {
+  const meta::JobState& state = store_.state();
+  TimelineRecord record = state.timeline.value;
+  OpenTimeline(record, restorable.version);
+  record.set_closing(false);
+  DecisionRecord& decision = BeginDecision(record);
+  decision.set_kind(static_cast<uint32_t>(DecisionKind::kRestored));
+  decision.set_timeline(record.chain(record.chain_size() - 1).timeline());
+  decision.set_version_timeline(restorable.version.timeline.value);
+  decision.set_version_step(restorable.version.step.value);
+  SetHolders(restorable.holders, *decision.mutable_holders());
+  CommitRecord commit;
+  SetVersion(restorable.version, commit);
+  commit.set_world(restorable.world);
+  commit.set_view(state.view.value.number());
+  *commit.mutable_groups() =
+      state.commit.value.world() != 0 && VersionOf(state.commit.value) == restorable.version
+          ? state.commit.value.groups()
+          : state.view.value.groups();
+  SetHolders(restorable.holders, *commit.mutable_holders());
+  log_.Info("decision {}: version {} for attempt {} opens timeline {}", record.round(),
+            restorable.version, record.attempt(), decision.timeline());
+  return Write({.timeline = std::move(record), .commit = std::move(commit)}, "leader.decision");
+}
+
+bool Leader::EndRoundFresh() {
+  TimelineRecord record = store_.state().timeline.value;
+  OpenTimeline(record, Version{});
+  record.set_closing(false);
+  DecisionRecord& decision = BeginDecision(record);
+  decision.set_kind(static_cast<uint32_t>(DecisionKind::kFresh));
+  decision.set_timeline(record.chain(record.chain_size() - 1).timeline());
+  return Write({.timeline = std::move(record)}, "leader.decision");
+}
+
+}  // namespace unreft::smp

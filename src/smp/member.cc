@@ -1,0 +1,429 @@
+#include "smp/member.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "layout/manifest.h"
+#include "smp/cluster_records.h"
+
+namespace unreft::smp {
+namespace {
+
+std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
+
+// A version's entry of a report, made when it is not there yet.
+VersionHolding& EntryOf(std::map<Version, VersionHolding>& versions, Version version) {
+  VersionHolding& entry = versions[version];
+  SetVersion(version, entry);
+  return entry;
+}
+
+}  // namespace
+
+Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options)
+    : seams_(seams),
+      record_(record),
+      node_(node),
+      options_(options),
+      store_(seams.kv, seams.executor, seams.random, seams.log, options.job, [this] { Follow(); }),
+      presence_(
+          seams.kv, seams.executor, seams.log, store_.PresenceKey(options.node),
+          options.presence_ttl,
+          // An earlier process of the same memory; the lock on the run directory says it is dead.
+          [this](const std::string& value) {
+            PresenceRecord other;
+            return other.ParseFromString(value) &&
+                   other.incarnation() == AsBytes(record_.incarnation());
+          },
+          [this] { Report(); }),
+      leadership_(
+          seams.kv, seams.executor, seams.log, store_.LeaderKey(), options.presence_ttl,
+          [this](const std::string& value) {
+            PresenceRecord other;
+            return other.ParseFromString(value) && other.slot() == options_.node.value &&
+                   other.incarnation() == AsBytes(record_.incarnation());
+          },
+          [this] { Follow(); }),
+      peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation()) {}
+
+Member::~Member() { seams_.executor.Cancel(report_timer_); }
+
+void Member::Start(Protection& protection) {
+  protection_ = &protection;
+  Serve();
+  store_.Start();
+  presence_.Hold(Presence().SerializeAsString());
+  leadership_.Hold(Presence().SerializeAsString());
+}
+
+PresenceRecord Member::Presence() const {
+  PresenceRecord record;
+  record.set_slot(options_.node.value);
+  record.set_incarnation(AsBytes(record_.incarnation()));
+  record.set_session(record_.session().value);
+  record.set_address(seams_.transport.address());
+  record.set_failure_domain(options_.failure_domain);
+  return record;
+}
+
+// --- what the node's desks say ---
+
+void Member::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) {
+  asking_ = Asking{attempt, world, std::move(askers)};
+  Report();
+}
+
+bool Member::IsOfInterest(Version version) const {
+  return version.timeline == record_.chain().newest() && version > record_.committed();
+}
+
+void Member::ReportClaimed(Version version, Rank) {
+  if (!IsOfInterest(version)) return;
+  newest_step_ = std::max(newest_step_, version.step);
+  if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
+  local_[version];
+  if (protection_ != nullptr) protection_->OnClaimed(version);
+  Report();
+}
+
+void Member::ReportSealed(Version version, Rank, uint64_t, ReplicaDigests) {
+  if (!IsOfInterest(version)) return GiveUp(version, "of no use any more");
+  newest_step_ = std::max(newest_step_, version.step);
+  if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
+  local_[version];
+  if (protection_ != nullptr) protection_->OnSealed(version);
+  Report();
+}
+
+void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {
+  if (!IsOfInterest(version)) return;
+  newest_step_ = std::max(newest_step_, version.step);
+  Local& local = local_[version];
+  if (local.failure.empty()) local.failure = fmt::format("rank {}: {}", rank, reason);
+  Report();
+}
+
+void Member::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
+  if (!store_.ready() || !store_.state().leader.exists()) {
+    return done(absl::UnavailableError("the job has no leader now; try again"));
+  }
+  peers_.Call(NodeSlot{store_.state().leader.value.slot()}, "fresh-start", "",
+              options_.call_timeout,
+              [done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
+                done(reply.status());
+              });
+}
+
+// --- what the job has decided ---
+
+void Member::Follow() {
+  FollowLeadership();
+  if (!store_.ready()) return;
+  // What is on its way to an earlier leader is not waited for.
+  if (report_to_leader_ != store_.state().leader_created) report_running_ = false;
+  FollowTimeline();
+  FollowCommit();
+  FollowAbandoned();
+  protection_->OnJobChange();
+  Report();
+  if (leader_ != nullptr) leader_->RunRules();
+}
+
+void Member::FollowLeadership() {
+  if (!leadership_.held()) {
+    if (leader_ != nullptr) seams_.log.Warn("node {} leads no longer", options_.node);
+    leader_.reset();
+    if (!store_.state().leader.exists()) leadership_.Look();
+    return;
+  }
+  if (leader_ != nullptr && led_since_ == leadership_.create_revision()) return;
+  seams_.log.Info("node {} leads", options_.node);
+  led_since_ = leadership_.create_revision();
+  leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_,
+                                     led_since_, seams_.faults);
+}
+
+void Member::FollowTimeline() {
+  const TimelineRecord& record = store_.state().timeline.value;
+  if (!store_.state().timeline.exists()) return;
+  if (record.closing()) {
+    if (round_closing_ >= record.round()) return;
+    round_closing_ = record.round();
+    node_.CloseTimeline([this, alive = std::weak_ptr(alive_), round = record.round()] {
+      if (alive.expired()) return;
+      round_closed_ = round;
+      Report();
+    });
+    return;
+  }
+  if (record.decision().round() <= round_applied_) return;
+  ApplyDecision(record.decision());
+}
+
+void Member::ApplyDecision(const DecisionRecord& record) {
+  const JobDecision decision = DecisionOf(record);
+  round_applied_ = record.round();
+  round_closing_ = std::max(round_closing_, round_applied_);
+  round_closed_ = 0;
+  if (asking_ && std::all_of(asking_->askers.begin(), asking_->askers.end(),
+                             [&](const Asker& asker) { return IsFor(decision, asker); })) {
+    asking_.reset();
+  }
+  if (decision.kind != DecisionKind::kFailed) {
+    record_.AdoptTimelines(OriginsOf(store_.state().timeline.value));
+    local_.clear();
+    newest_step_ = decision.version.step;
+  }
+  if (decision.kind == DecisionKind::kRestored) {
+    // The record may be of a later commit by now; it is followed next.
+    record_.SetCommitted(decision.version, store_.state().commit.value.world());
+  }
+  // A daemon that has started anew reads of a decision that may be long over.
+  const CommitRecord& commit = store_.state().commit.value;
+  const Version committed = VersionOf(commit);
+  const bool is_over = commit.world() != 0 && committed.timeline == decision.timeline &&
+                       committed > decision.version;
+  if (!is_over) node_.OnDecision(decision);
+}
+
+void Member::FollowCommit() {
+  const CommitRecord& record = store_.state().commit.value;
+  const Version version = VersionOf(record);
+  if (record.world() == 0) {
+    // Nothing was ever committed, or a fresh start was declared.
+    if (!store_.state().commit.exists() || version <= record_.committed()) return;
+    record_.AdoptTimelines(OriginsOf(store_.state().timeline.value));
+    return record_.SetCommitted(version, 0);
+  }
+  if (record_.committed() == version && record_.committed_world() == record.world()) return;
+  // A decision to step back is followed with its timeline; this is a commit.
+  if (version.timeline != record_.chain().newest()) return;
+  record_.SetCommitted(version, record.world());
+  std::vector<Version> older;
+  for (const auto& [candidate, local] : local_) {
+    if (candidate < version) older.push_back(candidate);
+  }
+  local_.erase(version);
+  for (const Version candidate : older) {
+    GiveUp(candidate, fmt::format("{} was committed", version));
+  }
+  protection_->OnCommitted(version);
+  node_.OnCommitted(version);
+}
+
+const GivenUp* Member::FindGivenUp(Version version) const {
+  for (const GivenUp& given_up : store_.state().abandoned.value.versions()) {
+    if (VersionOf(given_up) == version) return &given_up;
+  }
+  return nullptr;
+}
+
+void Member::FollowAbandoned() {
+  const AbandonRecord& record = store_.state().abandoned.value;
+  for (const GivenUp& given_up : record.versions()) {
+    const Version version = VersionOf(given_up);
+    if (local_.contains(version)) GiveUp(version, given_up.reason());
+  }
+  const uint64_t full_from = record.full_capture_from_timeline();
+  if (full_from != 0 && full_from == record_.chain().newest().value &&
+      disagreement_applied_ != full_from) {
+    disagreement_applied_ = full_from;
+    node_.OnReplicasDisagree(record.disagreement());
+  }
+}
+
+void Member::GiveUp(Version version, const std::string& reason) {
+  local_.erase(version);
+  const uint64_t from = store_.state().abandoned.value.capture_from();
+  node_.OnAbandoned(version, reason, Step{std::max(from, version.step.value + 1)});
+  if (protection_ != nullptr) protection_->Drop(version);
+}
+
+// --- what this node says ---
+
+void Member::Report() {
+  report_wanted_ = true;
+  if (report_running_ || protection_ == nullptr) return;
+  report_running_ = true;
+  // In a turn of its own: what happens in this one is told at once.
+  seams_.executor.Post([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) SendReport();
+  });
+}
+
+void Member::SendReport() {
+  report_wanted_ = false;
+  seams_.executor.Cancel(std::exchange(report_timer_, TimerId::kNone));
+  const auto again = [this, alive = std::weak_ptr(alive_),
+                      number = report_number_ + 1](absl::StatusOr<std::string>) {
+    if (alive.expired() || number != report_number_) return;
+    report_running_ = false;
+    if (report_wanted_) return Report();
+    report_timer_ = seams_.executor.After(options_.report_interval, [this] {
+      report_timer_ = TimerId::kNone;
+      Report();
+    });
+  };
+  const meta::JobState& state = store_.state();
+  if (!store_.ready() || !state.leader.exists() || !presence_.held()) {
+    report_timer_ = seams_.executor.After(options_.report_interval, [this] {
+      report_timer_ = TimerId::kNone;
+      Report();
+    });
+    report_running_ = false;
+    return;
+  }
+  NodeReport report = MakeReport();
+  report.set_number(++report_number_);
+  report_to_leader_ = state.leader_created;
+  peers_.Call(NodeSlot{state.leader.value.slot()}, "report", report.SerializeAsString(),
+              options_.call_timeout, again);
+}
+
+NodeReport Member::MakeReport() const {
+  NodeReport report;
+  report.set_session(record_.session().value);
+  report.set_incarnation(AsBytes(record_.incarnation()));
+  report.set_round_applied(round_applied_);
+  report.set_round_closed(round_closed_);
+  report.set_newest_timeline(record_.chain().newest().value);
+  report.set_capture_began(record_.capture_began());
+  for (const recovery::TimelineOrigin& origin : record_.chain().origins()) {
+    TimelineEntry& entry = *report.add_chain();
+    entry.set_timeline(origin.timeline.value);
+    entry.set_parent_timeline(origin.parent.timeline.value);
+    entry.set_parent_step(origin.parent.step.value);
+  }
+  report.set_committed_timeline(record_.committed().timeline.value);
+  report.set_committed_step(record_.committed().step.value);
+  report.set_committed_world(record_.committed_world());
+  report.set_newest_step(newest_step_.value);
+  std::map<Version, VersionHolding> versions;
+  for (const HeldSlab& held : node_.Inventory()) {
+    SealedRank& sealed = *EntryOf(versions, held.slab.version).add_sealed();
+    sealed.set_rank(held.slab.rank.value);
+    sealed.set_world(held.slab.world);
+    sealed.set_layout_digest(held.manifest->layout_digest);
+    sealed.set_capture_mode(static_cast<uint32_t>(held.manifest->capture_mode));
+    SetDigests(DigestsOf(*held.manifest), sealed);
+  }
+  for (const GuardHeld& guard : protection_->Held()) {
+    VersionHolding& entry = EntryOf(versions, guard.version);
+    entry.set_guarded(guard.complete);
+    for (const ReplicaHeld& replica : guard.replicas) {
+      ReplicaHolding& next = *entry.add_replicas();
+      next.set_slot(replica.of.value);
+      for (const Rank rank : replica.ranks) next.add_ranks(rank.value);
+      next.set_world(replica.world);
+    }
+  }
+  for (const auto& [version, local] : local_) EntryOf(versions, version).set_failure(local.failure);
+  for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);
+  if (asking_) {
+    report.set_attempt(asking_->attempt.value);
+    report.set_world(asking_->world);
+    for (const Asker& asker : asking_->askers) {
+      AskingRank& asking = *report.add_asking();
+      asking.set_rank(asker.rank.value);
+      asking.set_pid(asker.life.pid);
+      asking.set_start_time(asker.life.start_time);
+    }
+  }
+  return report;
+}
+
+void Member::Serve() {
+  peers_.Serve("report", [this](NodeSlot from, const std::string& body, Transport::CallDone done) {
+    NodeReport report;
+    if (leader_ == nullptr) {
+      return done(
+          absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
+    }
+    if (!report.ParseFromString(body)) {
+      return done(absl::InvalidArgumentError(
+          fmt::format("the report of node {} of {} bytes is of no use", from, body.size())));
+    }
+    const absl::Status status = leader_->OnReport(from, std::move(report));
+    done(status.ok() ? absl::StatusOr<std::string>("") : status);
+  });
+  peers_.Serve("fresh-start", [this](NodeSlot, const std::string&, Transport::CallDone done) {
+    if (leader_ == nullptr) {
+      return done(
+          absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
+    }
+    leader_->DeclareFreshStart([done = std::move(done)](absl::Status status) mutable {
+      done(status.ok() ? absl::StatusOr<std::string>("") : status);
+    });
+  });
+  peers_.Answer<VerifyRequest, VerifyReply>(
+      "verify",
+      [this](NodeSlot, VerifyRequest request, auto done) { OnVerify(request, std::move(done)); });
+  peers_.Answer<ManifestRequest, ManifestReply>(
+      "manifests",
+      [this](NodeSlot, ManifestRequest request, auto done) { done(OnManifests(request)); });
+  peers_.Answer<ExposureRequest, ExposureReply>(
+      "exposure", [this](NodeSlot, ExposureRequest, auto done) {
+        if (leader_ != nullptr) return done(leader_->Exposure());
+        done(absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
+      });
+}
+
+void Member::OnVerify(const VerifyRequest& request,
+                      absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done) {
+  if (request.round() != round_closed_) {
+    return done(absl::FailedPreconditionError(
+        fmt::format("node {} has closed round {}, round {} was asked for", options_.node,
+                    round_closed_, request.round())));
+  }
+  const Version version = VersionOf(request);
+  node_.Verify(version, [this, alive = std::weak_ptr(alive_), version,
+                         want_manifests = request.want_manifests(),
+                         done = std::move(done)](absl::Status slabs) mutable {
+    if (alive.expired()) return;
+    protection_->Verify(version, [this, alive, version, want_manifests, slabs,
+                                  done = std::move(done)](absl::Status guard) mutable {
+      if (alive.expired()) return;
+      VerifyReply reply;
+      const absl::Status& problem = slabs.ok() ? guard : slabs;
+      reply.set_problem(std::string(problem.message()));
+      *reply.mutable_versions() = MakeReport().versions();
+      if (want_manifests) {
+        for (const HeldSlab& held : node_.Inventory()) {
+          if (held.slab.version == version) {
+            reply.add_manifests(layout::EncodeManifest(*held.manifest));
+          }
+        }
+        for (std::string& manifest : protection_->ReplicaManifests(version)) {
+          reply.add_manifests(std::move(manifest));
+        }
+      }
+      done(std::move(reply));
+    });
+  });
+}
+
+void Member::AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done) {
+  const meta::JobState& state = store_.state();
+  if (!store_.ready() || !state.leader.exists()) {
+    const absl::Status none = absl::UnavailableError(
+        fmt::format("node {} knows of no leader{}{}", options_.node,
+                    store_.status().ok() ? "" : ": ", store_.status().message()));
+    return seams_.executor.Post([none, done = std::move(done)]() mutable { done(none); });
+  }
+  peers_.Ask<ExposureReply>(NodeSlot{state.leader.value.slot()}, "exposure", ExposureRequest(),
+                            options_.call_timeout, std::move(done));
+}
+
+absl::StatusOr<ManifestReply> Member::OnManifests(const ManifestRequest& request) {
+  ManifestReply reply;
+  for (const HeldSlab& held : node_.Inventory()) {
+    if (held.slab.version != VersionOf(request)) continue;
+    reply.add_manifests(layout::EncodeManifest(*held.manifest));
+  }
+  return reply;
+}
+
+}  // namespace unreft::smp

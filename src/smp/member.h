@@ -1,0 +1,125 @@
+// Member: the node's side of the coordinator in a job of several nodes (docs/design_notes.md, "One
+// leader, told everything").
+//
+// It shows that the node is present, tells the leader the node's whole state whenever that changes,
+// and carries out what the meta store says: a timeline that is being closed, a decision, a commit,
+// a version given up. All of it is level-triggered: Follow looks at the records and does what is
+// missing, whatever was lost on the way. The member whose daemon holds the leader key is led by its
+// own Leader.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/fault_points.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "meta/job_store.h"
+#include "meta/leased_key.h"
+#include "smp/coordinator.h"
+#include "smp/leader.h"
+#include "smp/node_options.h"
+#include "smp/node_record.h"
+#include "smp/peers.h"
+#include "smp/protection.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor.
+class Member final : public Coordinator {
+ public:
+  struct Seams {
+    Executor& executor;
+    meta::Kv& kv;
+    Transport& transport;
+    Random& random;
+    Log& log;
+    FaultPoints* faults = nullptr;
+  };
+
+  Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options);
+  ~Member() override;
+
+  // Until then nothing is told to anybody. `protection` outlives this.
+  void Start(Protection& protection);
+
+  void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
+  void ReportClaimed(Version version, Rank rank) override;
+  void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
+  void ReportFailed(Version version, Rank rank, const std::string& reason) override;
+  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
+  // The protection's holdings are others than they were.
+  void ReportProtection() { Report(); }
+
+  // The leader's answer, or Unavailable when none answers.
+  void AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done);
+
+  Peers& peers() { return peers_; }
+  const meta::JobState& job() const { return store_.state(); }
+  bool store_ready() const { return store_.ready(); }
+  const absl::Status& store_status() const { return store_.status(); }
+  bool leads() const { return leader_ != nullptr; }
+
+ private:
+  // What is known of a version that is under way on this node.
+  struct Local {
+    std::string failure;
+  };
+
+  void Serve();
+  PresenceRecord Presence() const;
+  void Follow();
+  void FollowLeadership();
+  void FollowTimeline();
+  void ApplyDecision(const DecisionRecord& decision);
+  void FollowCommit();
+  void FollowAbandoned();
+  const GivenUp* FindGivenUp(Version version) const;
+  void GiveUp(Version version, const std::string& reason);
+  bool IsOfInterest(Version version) const;
+
+  void Report();
+  void SendReport();
+  NodeReport MakeReport() const;
+  void OnVerify(const VerifyRequest& request,
+                absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done);
+  absl::StatusOr<ManifestReply> OnManifests(const ManifestRequest& request);
+
+  Seams seams_;
+  NodeRecord& record_;
+  Node& node_;
+  const NodeOptions& options_;
+  meta::JobStore store_;
+  meta::LeasedKey presence_;
+  meta::LeasedKey leadership_;
+  Peers peers_;
+  Protection* protection_ = nullptr;
+  std::unique_ptr<Leader> leader_;
+  meta::Revision led_since_;
+
+  std::map<Version, Local> local_;
+  Step newest_step_;  // that a rank of this node has named in the newest timeline
+  struct Asking {
+    Attempt attempt;
+    uint64_t world = 0;
+    std::vector<Asker> askers;
+  };
+  std::optional<Asking> asking_;
+  uint64_t round_closing_ = 0;  // the node was told to close for it
+  uint64_t round_closed_ = 0;
+  uint64_t round_applied_ = 0;
+  uint64_t disagreement_applied_ = 0;  // of the timeline from which on all capture all
+
+  bool report_wanted_ = false;
+  bool report_running_ = false;
+  uint64_t report_number_ = 0;       // of the last that was sent
+  meta::Revision report_to_leader_;  // to which leader
+  TimerId report_timer_ = TimerId::kNone;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,98 @@
+// Peers: the other nodes of the job, by node slot. Transport with addresses looked up, every
+// message in an envelope, and strangers and the past refused.
+//
+// A request carries the job, the meta store's id, the sender's view and its incarnation. The
+// receiver refuses another job's (PermissionDenied), another store's, and that of a sender whose
+// memory its own, newer view has given up (both FailedPrecondition): so nothing of an earlier life
+// is believed.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <unreft/cluster.pb.h>
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/executor.h"
+#include "base/ids.h"
+#include "base/random.h"
+#include "meta/job_store.h"
+#include "transport/transport.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor.
+class Peers {
+ public:
+  using CallHandler =
+      absl::AnyInvocable<void(NodeSlot from, std::string body, Transport::CallDone done)>;
+  using ReadHandler =
+      absl::AnyInvocable<void(NodeSlot from, std::string body, uint64_t bytes,
+                              absl::AnyInvocable<void(absl::StatusOr<ReadSource>)> done)>;
+
+  Peers(Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
+        RandomId incarnation);
+  ~Peers();
+
+  NodeSlot self() const { return self_; }
+
+  // To this node itself, too. Unavailable when nobody is present in that slot.
+  void Call(NodeSlot to, const std::string& method, const std::string& body, Duration timeout,
+            Transport::CallDone done);
+  TransferId Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
+                  Duration timeout, Transport::ReadDone done);
+  void Cancel(TransferId transfer) { transport_.Cancel(transfer); }
+
+  void Serve(const std::string& method, CallHandler handler);
+  void ServeReads(ReadHandler handler);
+
+  // Call with a protobuf request and reply.
+  template <typename Reply, typename Request>
+  void Ask(NodeSlot to, const std::string& method, const Request& request, Duration timeout,
+           absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
+    Call(to, method, request.SerializeAsString(), timeout,
+         [method, to, done = std::move(done)](absl::StatusOr<std::string> bytes) mutable {
+           if (!bytes.ok()) return done(bytes.status());
+           Reply reply;
+           if (!reply.ParseFromString(*bytes)) return done(Malformed(method, to, bytes->size()));
+           done(std::move(reply));
+         });
+  }
+
+  // A handler of a protobuf request that answers with a protobuf reply.
+  template <typename Request, typename Reply>
+  void Answer(
+      const std::string& method,
+      absl::AnyInvocable<void(NodeSlot, Request, absl::AnyInvocable<void(absl::StatusOr<Reply>)>)>
+          handler) {
+    Serve(method, [method, handler = std::move(handler)](NodeSlot from, const std::string& body,
+                                                         Transport::CallDone done) mutable {
+      Request request;
+      if (!request.ParseFromString(body)) return done(Malformed(method, from, body.size()));
+      handler(from, std::move(request),
+              [done = std::move(done)](absl::StatusOr<Reply> reply) mutable {
+                if (!reply.ok()) return done(reply.status());
+                done(reply->SerializeAsString());
+              });
+    });
+  }
+
+ private:
+  static absl::Status Malformed(const std::string& method, NodeSlot peer, size_t bytes);
+  absl::StatusOr<std::string> AddressOf(NodeSlot slot) const;
+  std::string Wrap(const std::string& body) const;
+  absl::StatusOr<Envelope> Open(const std::string& message) const;
+
+  Transport& transport_;
+  const meta::JobState& job_state_;
+  const std::string job_;
+  const NodeSlot self_;
+  const std::string incarnation_;
+  std::vector<std::string> served_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late calls that we are gone
+};
+
+}  // namespace unreft::smp

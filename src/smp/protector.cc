@@ -1,0 +1,395 @@
+#include "smp/protector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/format.h"
+#include "ec/isal_code.h"
+#include "smp/cluster_records.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr size_t kVersionsKept = 16;
+// Of a record beside its replicas: the group and its members' slabs.
+constexpr uint64_t kRecordBytesPerSlab = 64;
+constexpr uint64_t kRecordBytesFixed = 4096;
+
+}  // namespace
+
+Protector::Protector(NodeState& state, Peers& peers, const meta::JobState& job,
+                     absl::AnyInvocable<void()> on_change)
+    : state_(state),
+      peers_(peers),
+      job_(job),
+      on_change_(std::move(on_change)),
+      source_(state),
+      guards_(state.seams.executor, state.seams.pool, state.seams.segments, state.seams.log,
+              state.options, state.record->boot_id(), state.record->incarnation(),
+              [this] { RunRules(); }) {
+  Serve();
+}
+
+absl::Status Protector::Adopt() { return guards_.Adopt(); }
+
+// --- what happens on this node ---
+
+bool Protector::IsOfInterest(Version version) const {
+  return version.timeline >= state_.record->chain().newest() &&
+         version > state_.record->committed() && !IsGivenUp(version);
+}
+
+bool Protector::IsGivenUp(Version version) const {
+  const auto& versions = job_.abandoned.value.versions();
+  return std::any_of(versions.begin(), versions.end(),
+                     [&](const GivenUp& given_up) { return VersionOf(given_up) == version; });
+}
+
+Protector::UnderWay& Protector::Of(Version version) {
+  // Versions that nobody ever gave up must not fill the memory.
+  while (versions_.size() >= kVersionsKept && !versions_.contains(version)) {
+    Forget(versions_.begin()->first);
+  }
+  return versions_[version];
+}
+
+void Protector::OnClaimed(Version version) {
+  if (!IsOfInterest(version)) return;
+  Of(version);
+  RunRules();
+}
+
+void Protector::OnSealed(Version version) {
+  if (!IsOfInterest(version)) return;
+  Of(version);
+  source_.OnChange();
+  RunRules();
+}
+
+void Protector::Drop(Version version) {
+  source_.OnChange();
+  Forget(version);
+  if (Guard* guard = guards_.Complete(version)) {
+    guards_.Free(*guard);
+    on_change_();
+  }
+}
+
+void Protector::OnCommitted(Version version) {
+  std::vector<Version> over;
+  for (const auto& [candidate, under_way] : versions_) {
+    if (candidate <= version) over.push_back(candidate);
+  }
+  for (const Version candidate : over) Forget(candidate);
+  RunRules();
+}
+
+// What fills a guard ends first; the rest of it follows with OnGuarded.
+void Protector::Forget(Version version) {
+  const auto it = versions_.find(version);
+  if (it == versions_.end()) return;
+  UnderWay& under_way = it->second;
+  if (under_way.guarding != nullptr && !under_way.complete) {
+    under_way.guarding->Cancel();
+    cancelled_.push_back(std::move(under_way.guarding));
+  }
+  versions_.erase(it);
+}
+
+void Protector::RunRules() {
+  const recovery::TimelineChain& chain = state_.record->chain();
+  for (Guard* guard : guards_.All()) {
+    if (guard->phase != GuardPhase::kComplete || guard->dropped) continue;
+    const bool is_dead = !chain.IsLive(guard->version) && guard->version.timeline < chain.newest();
+    if (is_dead || IsGivenUp(guard->version)) guards_.Free(*guard);
+  }
+  std::vector<Version> dead;
+  for (const auto& [version, under_way] : versions_) {
+    if (under_way.remade) {
+      // Its sources keep it as long as nothing newer is committed, or decided.
+      if (version < state_.record->committed()) dead.push_back(version);
+      continue;
+    }
+    // A node without ranks hears of a version that is given up by the record alone.
+    if (version.timeline < chain.newest() || IsGivenUp(version)) dead.push_back(version);
+  }
+  for (const Version version : dead) Forget(version);
+  const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
+  if (!group) return;
+  for (auto& [version, under_way] : versions_) {
+    if (under_way.remade) continue;
+    Announce(version, under_way, *group);
+    if (under_way.guarding == nullptr && under_way.said.size() == group->members()) {
+      StartGuarding(version, under_way, *group);
+    }
+  }
+}
+
+// --- telling the group ---
+
+// This node's slabs of the version, once each of its ranks has a slot of it. A node without ranks
+// has an empty slab; it learns of the version from the others.
+std::optional<AnnounceRequest> Protector::OwnSlabs(Version version, bool asked) const {
+  std::map<Rank, const Slot*> slots;
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->version != version) continue;
+    const bool capturing = slot->phase == SlotPhase::kCapturing && slot->registration != nullptr;
+    if (capturing || slot->phase == SlotPhase::kSealed) slots[slot->owner] = slot;
+  }
+  // A daemon that has started anew has ranks that it has not heard of yet; and one that has not
+  // told its ranks the decision yet has ranks that will take part.
+  if (!state_.lives_before.empty()) return std::nullopt;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (session->timeline <= version.timeline && !slots.contains(rank)) return std::nullopt;
+  }
+  if (slots.empty() && !asked) return std::nullopt;
+  AnnounceRequest request;
+  SetVersion(version, request);
+  request.set_block_bytes(state_.options.block_bytes);
+  uint64_t replica_bytes = 0;
+  for (const auto& [rank, slot] : slots) {
+    RankSlab& slab = *request.add_slabs();
+    slab.set_rank(rank.value);
+    slab.set_generation(slot->generation.value);
+    slab.set_data_bytes(slot->phase == SlotPhase::kSealed ? slot->manifest->data_bytes
+                                                          : slot->registration->plan.data_bytes());
+    const SlotGeometry& g = slot->view->geometry();
+    replica_bytes += g.manifest_capacity + g.crc_capacity + g.extras_capacity + kRecordBytesPerSlab;
+  }
+  request.set_replica_bytes_max(replica_bytes);
+  return request;
+}
+
+void Protector::Announce(Version version, UnderWay& under_way, const GroupView& group) {
+  if (!under_way.announced) {
+    const bool asked = !under_way.said.empty();
+    std::optional<AnnounceRequest> own = OwnSlabs(version, asked);
+    if (!own) return;
+    under_way.announced = true;
+    under_way.said[peers_.self()] = *std::move(own);
+  }
+  for (const NodeSlot member : group.slots) {
+    if (member == peers_.self() || under_way.telling.contains(member)) continue;
+    const auto present = job_.present.find(member);
+    if (present == job_.present.end()) continue;
+    const auto told = under_way.told.find(member);
+    // A daemon that has started anew has forgotten what it was told.
+    if (told != under_way.told.end() && told->second == present->second.session()) continue;
+    Tell(version, under_way, member);
+  }
+}
+
+void Protector::Tell(Version version, UnderWay& under_way, NodeSlot member) {
+  under_way.telling.insert(member);
+  const uint64_t session = job_.present.at(member).session();
+  peers_.Call(member, "announce", under_way.said.at(peers_.self()).SerializeAsString(),
+              state_.options.call_timeout,
+              [this, alive = std::weak_ptr(alive_), version, member,
+               session](absl::StatusOr<std::string> reply) {
+                if (alive.expired()) return;
+                const auto it = versions_.find(version);
+                if (it == versions_.end()) return;
+                if (reply.ok()) {
+                  it->second.telling.erase(member);
+                  it->second.told[member] = session;
+                  return;
+                }
+                state_.seams.executor.After(state_.options.read_retry,
+                                            [this, alive, version, member] {
+                                              if (alive.expired()) return;
+                                              const auto again = versions_.find(version);
+                                              if (again == versions_.end()) return;
+                                              again->second.telling.erase(member);
+                                              RunRules();
+                                            });
+              });
+}
+
+// --- filling a guard ---
+
+void Protector::StartGuarding(Version version, UnderWay& under_way, const GroupView& group) {
+  std::vector<MemberSlab> members;
+  std::vector<uint64_t> replica_bytes;
+  for (const NodeSlot slot : group.slots) {
+    const AnnounceRequest& said = under_way.said.at(slot);
+    if (said.block_bytes() != state_.options.block_bytes) {
+      return Refuse(fmt::format("node {} has blocks of {} bytes, node {} of {}", slot,
+                                said.block_bytes(), peers_.self(), state_.options.block_bytes));
+    }
+    *members.emplace_back().mutable_slabs() = said.slabs();
+    replica_bytes.push_back(said.replica_bytes_max());
+  }
+  uint64_t needed = 0;
+  for (const uint32_t member : group.Predecessors()) needed += replica_bytes[member];
+  StartWith(version, under_way, group, std::move(members), needed, false);
+}
+
+void Protector::Refuse(const std::string& reason) {
+  if (reason == last_refusal_) return;
+  last_refusal_ = reason;
+  state_.seams.log.Error("no protection: {}", reason);
+}
+
+bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView& group,
+                          std::vector<MemberSlab> members, uint64_t replica_bytes, bool alone) {
+  uint64_t slabs_count = 0;
+  for (const MemberSlab& member : members) slabs_count += member.slabs_size();
+  absl::StatusOr<GroupSlabs> slabs =
+      GroupSlabs::Make(group.shape, state_.options.block_bytes, std::move(members));
+  if (!slabs.ok()) {
+    Refuse(std::string(slabs.status().message()));
+    return false;
+  }
+  GuardNeeds needs;
+  needs.chunks = group.shape.m;
+  needs.sources = group.shape.k;
+  needs.positions = slabs->layout().positions();
+  needs.record_bytes = kRecordBytesFixed + slabs_count * kRecordBytesPerSlab + replica_bytes;
+  if (!std::exchange(under_way.provided, true)) {
+    if (absl::Status status = guards_.Provide(needs, state_.record->committed()); !status.ok()) {
+      Refuse(std::string(status.message()));
+    }
+  }
+  Guard* guard = guards_.Take(version, needs, state_.record->committed());
+  if (guard == nullptr) return false;
+  std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
+  under_way.guarding =
+      std::make_unique<Guarding>(Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_,
+                                                 state_.seams.log, std::move(code)},
+                                 state_.options, version, group, *std::move(slabs), *guard, alone,
+                                 [this, version, id = guard->id, generation = guard->generation](
+                                     absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
+                                   OnGuarded(version, id, generation, std::move(result));
+                                 });
+  under_way.guarding->Start();
+  return true;
+}
+
+void Protector::OnGuarded(Version version, uint64_t id, Generation generation,
+                          absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
+  Guard* guard = guards_.Find(id, generation);
+  const auto it = versions_.find(version);
+  const bool wanted = it != versions_.end() && it->second.guarding != nullptr &&
+                      &it->second.guarding->guard() == guard && guard != nullptr;
+  if (result.ok() && wanted) {
+    it->second.complete = true;
+    guards_.SetComplete(*guard, *std::move(result));
+    if (it->second.remade) {
+      state_.seams.log.Info("version {}: its protection is restored on node {}", version,
+                            peers_.self());
+      versions_.erase(it);
+    }
+  } else {
+    if (!result.ok() && !absl::IsCancelled(result.status())) {
+      Refuse(fmt::format("version {}: {}", version, result.status().message()));
+    }
+    if (guard != nullptr) guards_.Free(*guard);
+    if (wanted) {
+      cancelled_.push_back(std::move(it->second.guarding));
+      versions_.erase(it);
+    }
+    // Not inside its own call.
+    state_.seams.executor.Post([this, alive = std::weak_ptr(alive_), id, generation] {
+      if (alive.expired()) return;
+      std::erase_if(cancelled_, [](const auto& guarding) { return guarding->ended(); });
+    });
+  }
+  on_change_();
+  RunRules();
+}
+
+void Protector::Remake(Version version, const GuardRecord& of_another) {
+  if (guards_.Complete(version) != nullptr || versions_.contains(version)) return;
+  google::protobuf::RepeatedPtrField<Group> groups;
+  *groups.Add() = of_another.group();
+  const std::optional<GroupView> group = FindGroup(groups, peers_.self());
+  if (!group || of_another.members_size() != static_cast<int>(group->members())) {
+    return Refuse(fmt::format("version {}: the group's record is of other members", version));
+  }
+  UnderWay& under_way = Of(version);
+  under_way.remade = true;
+  uint64_t replica_bytes = 0;
+  for (const MemberReplica& replica : of_another.replicas())
+    replica_bytes += replica.ByteSizeLong();
+  // Another's replicas are of other members: a generous guess, as nobody has told their size.
+  replica_bytes = 2 * replica_bytes + kRecordBytesFixed;
+  const bool started =
+      StartWith(version, under_way, *group,
+                {of_another.members().begin(), of_another.members().end()}, replica_bytes, true);
+  if (!started) versions_.erase(version);
+}
+
+// --- what is held ---
+
+std::vector<GuardHeld> Protector::Held() const {
+  std::vector<GuardHeld> held;
+  for (Guard* guard : const_cast<GuardStore&>(guards_).All()) {
+    if (guard->phase != GuardPhase::kComplete || guard->dropped) continue;
+    GuardHeld next;
+    next.version = guard->version;
+    next.complete = true;
+    for (const MemberReplica& replica : guard->record->replicas()) {
+      ReplicaHeld& of = next.replicas.emplace_back();
+      of.of = NodeSlot{replica.slot()};
+      for (const SlabMeta& slab : replica.slabs()) {
+        of.ranks.push_back(Rank{slab.rank()});
+        of.world = slab.world();
+      }
+    }
+    held.push_back(std::move(next));
+  }
+  return held;
+}
+
+std::vector<std::string> Protector::ReplicaManifests(Version version) const {
+  std::vector<std::string> manifests;
+  const Guard* guard = const_cast<GuardStore&>(guards_).Complete(version);
+  if (guard == nullptr) return manifests;
+  for (const MemberReplica& replica : guard->record->replicas()) {
+    for (const SlabMeta& slab : replica.slabs()) manifests.push_back(slab.manifest());
+  }
+  return manifests;
+}
+
+std::shared_ptr<const GuardRecord> Protector::RecordOf(Version version) {
+  Guard* guard = guards_.Complete(version);
+  return guard == nullptr ? nullptr : guard->record;
+}
+
+void Protector::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
+  Guard* guard = guards_.Complete(version);
+  if (guard == nullptr) {
+    state_.seams.executor.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
+    return;
+  }
+  guards_.Use(*guard);
+  auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
+  state_.seams.pool.Submit(
+      [segment = guard->segment, view = *guard->view, status] { *status = VerifyGuard(view); },
+      state_.seams.executor,
+      [this, alive = std::weak_ptr(alive_), id = guard->id, generation = guard->generation, status,
+       done = std::move(done)]() mutable {
+        if (alive.expired()) return;
+        Guard* verified = guards_.Find(id, generation);
+        if (verified != nullptr && !status->ok()) {
+          guards_.Quarantine(*verified, std::string(status->message()));
+        }
+        guards_.EndUse(id, generation);
+        done(*status);
+      });
+}
+
+std::shared_ptr<const ec::ErasureCode> Protector::CodeFor(ec::CodeShape shape) {
+  for (const auto& code : codes_) {
+    if (code->shape() == shape) return code;
+  }
+  // Groups of a view have been checked (meta::FormGroups), and so has what lies in a guard.
+  absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(shape);
+  UNREFT_CHECK(code.ok(), "{}", code.status().message());
+  return codes_.emplace_back(*std::move(code));
+}
+
+}  // namespace unreft::smp

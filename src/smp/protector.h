@@ -1,0 +1,105 @@
+// Protector: a node's part in the erasure coding of its group (docs/design_notes.md, "Stripes with
+// rotating roles").
+//
+// When all ranks of this node have begun to capture a version, the group is told how large the
+// node's slab is. Once every member has said so, this node fills a guard for the version: it
+// encodes the stripe that it aggregates and reads the other parities it is to hold. It serves what
+// others read: blocks of its slots, parities it has encoded, parities it keeps.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "meta/job_store.h"
+#include "smp/group_view.h"
+#include "smp/guard_store.h"
+#include "smp/guarding.h"
+#include "smp/node_state.h"
+#include "smp/peers.h"
+#include "smp/protection.h"
+#include "smp/slab_source.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor.
+class Protector final : public Protection {
+ public:
+  // `on_change`: what is held is other than it was. All references outlive this.
+  Protector(NodeState& state, Peers& peers, const meta::JobState& job,
+            absl::AnyInvocable<void()> on_change);
+
+  // Takes over the guards that an earlier process left.
+  absl::Status Adopt();
+
+  void OnClaimed(Version version) override;
+  void OnSealed(Version version) override;
+  void Drop(Version version) override;
+  void OnCommitted(Version version) override;
+  void OnJobChange() override { RunRules(); }
+  std::vector<GuardHeld> Held() const override;
+  std::vector<std::string> ReplicaManifests(Version version) const override;
+  void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
+
+  // A slot has more blocks ready, was sealed or given up.
+  void OnSlotChange() { source_.OnChange(); }
+
+  // What is held of other slots' slabs of a version; null when this node has no complete guard.
+  std::shared_ptr<const GuardRecord> RecordOf(Version version);
+  // Makes the guard of a restored version anew, from the group's slabs as that record has them.
+  // Does nothing when it is complete or being made.
+  void Remake(Version version, const GuardRecord& of_another);
+
+  GuardStore& guards() { return guards_; }
+
+ private:
+  struct UnderWay {
+    bool announced = false;                    // own slabs are known
+    std::map<NodeSlot, AnnounceRequest> said;  // by every member, this one included
+    std::map<NodeSlot, uint64_t> told;         // to which session of the member
+    std::set<NodeSlot> telling;
+    bool provided = false;
+    std::unique_ptr<Guarding> guarding;
+    bool complete = false;
+    bool remade = false;  // of a restored version
+  };
+
+  void RunRules();
+  void Announce(Version version, UnderWay& under_way, const GroupView& group);
+  void Tell(Version version, UnderWay& under_way, NodeSlot member);
+  void StartGuarding(Version version, UnderWay& under_way, const GroupView& group);
+  bool StartWith(Version version, UnderWay& under_way, const GroupView& group,
+                 std::vector<MemberSlab> members, uint64_t replica_bytes, bool alone);
+  void OnGuarded(Version version, uint64_t guard, Generation generation,
+                 absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
+  void Refuse(const std::string& reason);
+  std::optional<AnnounceRequest> OwnSlabs(Version version, bool asked) const;
+  UnderWay& Of(Version version);
+  void Forget(Version version);
+  bool IsOfInterest(Version version) const;
+  bool IsGivenUp(Version version) const;
+
+  void Serve();
+  void OnRead(const std::string& body, uint64_t bytes, SlabSource::ReadDone done);
+  void ReadStoredParity(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done);
+  void OnMeta(const MetaRequest& request, SlabSource::MetaDone done);
+  absl::StatusOr<GuardRecord> OnRecord(Version version);
+  std::shared_ptr<const ec::ErasureCode> CodeFor(ec::CodeShape shape);
+
+  NodeState& state_;
+  Peers& peers_;
+  const meta::JobState& job_;
+  absl::AnyInvocable<void()> on_change_;
+  SlabSource source_;
+  GuardStore guards_;
+  std::map<Version, UnderWay> versions_;
+  std::vector<std::unique_ptr<Guarding>> cancelled_;  // until nothing of theirs is on its way
+  std::vector<std::shared_ptr<const ec::ErasureCode>> codes_;  // few shapes: groups are alike
+  std::string last_refusal_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+};
+
+}  // namespace unreft::smp

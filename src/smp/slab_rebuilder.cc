@@ -1,0 +1,144 @@
+#include "smp/slab_rebuilder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/format.h"
+#include "base/slot_header.h"
+
+namespace unreft::smp {
+namespace {
+
+void CopyInto(std::span<std::byte> region, const std::string& bytes) {
+  std::memcpy(region.data(), bytes.data(), bytes.size());
+}
+
+}  // namespace
+
+SlabRebuilder::SlabRebuilder(NodeState& state, BlockReader& reader, const RestoreCatalog& catalog,
+                             absl::AnyInvocable<void()> on_done)
+    : state_(state), reader_(reader), catalog_(catalog), on_done_(std::move(on_done)) {
+  for (const auto& [rank, slab] : catalog_.slabs()) {
+    if (slab.home != state_.options.node || !slab.lost) continue;
+    // An earlier decision on the same version may have brought it back already.
+    const std::vector<Slot*> sealed = state_.slots->Sealed(catalog_.version());
+    const bool is_back = std::any_of(sealed.begin(), sealed.end(),
+                                     [&, rank = rank](Slot* s) { return s->owner == rank; });
+    if (is_back) continue;
+    todo_[rank].blocks = slab.crcs.size();
+    Provide(rank);
+  }
+  state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    if (todo_.empty()) return on_done_();
+    RunRules();
+  });
+}
+
+SlabRebuilder::~SlabRebuilder() {
+  for (auto& [rank, slab] : todo_) {
+    if (slab.slot != nullptr) state_.slots->Free(*slab.slot);
+  }
+}
+
+void SlabRebuilder::Provide(Rank rank) {
+  const CatalogSlab& slab = *catalog_.Find(rank);
+  SlotNeeds needs;
+  needs.data_bytes = slab.manifest->data_bytes;
+  needs.extras_bytes =
+      std::max<uint64_t>(state_.options.extras_bytes_min, 2 * slab.manifest->extras_bytes);
+  needs.manifest_bytes = layout::ManifestBytesMax(*slab.manifest);
+  if (absl::Status status = state_.slots->Provide(rank, needs); !status.ok()) {
+    state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt: {}", rank,
+                           catalog_.version(), status.message());
+  }
+}
+
+void SlabRebuilder::RunRules() {
+  std::vector<Rank> ranks;
+  for (const auto& [rank, slab] : todo_) ranks.push_back(rank);
+  for (const Rank rank : ranks) {
+    const auto it = todo_.find(rank);
+    if (it != todo_.end()) RunSlab(rank, it->second);
+  }
+}
+
+void SlabRebuilder::RunSlab(Rank rank, Slab& slab) {
+  if (slab.slot == nullptr) {
+    slab.slot = state_.slots->TakeForRebuild(rank, catalog_.Find(rank)->manifest);
+    if (slab.slot == nullptr) return;
+    state_.seams.log.Info("rank {}: its slab of version {} is rebuilt, {} blocks", rank,
+                          catalog_.version(), slab.blocks);
+  }
+  if (slab.failed) return;
+  const auto window = std::max<uint64_t>(1, 2 * state_.options.protect_window);
+  while (slab.next < slab.blocks && slab.running < window) {
+    const uint64_t block = slab.next++;
+    ++slab.running;
+    reader_.Decode(rank, block, slab.slot->view->block(block), slab.slot->segment,
+                   [this, alive = std::weak_ptr(alive_), rank, block](absl::Status status) {
+                     if (!alive.expired()) OnBlock(rank, block, status);
+                   });
+  }
+  if (slab.slot->blocks_done == slab.blocks && slab.running == 0) Seal(rank, slab);
+}
+
+void SlabRebuilder::OnBlock(Rank rank, uint64_t block, const absl::Status& status) {
+  Slab& slab = todo_.at(rank);
+  --slab.running;
+  if (!status.ok()) {
+    if (!absl::IsCancelled(status)) {
+      state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt: {}", rank,
+                             catalog_.version(), status.message());
+    }
+    slab.failed = true;
+    return;
+  }
+  // The CRC was checked against this entry.
+  const uint32_t crc = catalog_.Find(rank)->crcs[block];
+  std::memcpy(slab.slot->view->crc_table().data() + block * sizeof(crc), &crc, sizeof(crc));
+  slab.finished.insert(block);
+  while (!slab.finished.empty() && *slab.finished.begin() == slab.slot->blocks_done) {
+    slab.finished.erase(slab.finished.begin());
+    ++slab.slot->blocks_done;
+  }
+  if (state_.on_slot_change) state_.on_slot_change();
+  RunSlab(rank, slab);
+}
+
+void SlabRebuilder::Seal(Rank rank, Slab& slab) {
+  const CatalogSlab& of = *catalog_.Find(rank);
+  Slot& slot = *slab.slot;
+  SlotView& view = *slot.view;
+  CopyInto(view.manifest(), of.meta.manifest());
+  CopyInto(view.crc_table(), of.meta.crc_table());
+  CopyInto(view.extras(), of.meta.extras());
+  SlotSeal seal;
+  seal.generation = slot.generation.value;
+  seal.timeline = slot.version.timeline.value;
+  seal.step = slot.version.step.value;
+  seal.layout_digest = of.manifest->layout_digest;
+  seal.data_bytes = of.manifest->data_bytes;
+  seal.extras_bytes = of.manifest->extras_bytes;
+  seal.manifest_bytes = of.meta.manifest().size();
+  seal.extras_crc = of.meta.extras_crc();
+  seal.manifest_crc = of.meta.manifest_crc();
+  seal.crc_table_crc = of.meta.crc_table_crc();
+  SetBodyCrc(seal);
+  view.header().seal = seal;
+  view.set_state(slot.generation, SlotState::kSealed);
+  slot.phase = SlotPhase::kSealed;
+  state_.seams.log.Info("rank {}: its slab of version {} is back", rank, slot.version);
+  todo_.erase(rank);
+  if (state_.on_slot_change) state_.on_slot_change();
+  if (todo_.empty()) {
+    state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
+      if (!alive.expired()) on_done_();
+    });
+  }
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,36 @@
+// GroupChecker: reads the slots and guards of a protection group from the nodes' memories, as they
+// lie there, and decodes them with the reference code. It shares no state and no arithmetic with
+// what it checks. Stateless.
+#pragma once
+
+#include <absl/status/status.h>
+#include <unreft/cluster.pb.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/guard_header.h"
+#include "base/ids.h"
+#include "tests/sim/machine.h"
+
+namespace unreft::sim {
+
+using MachinesBySlot = std::map<NodeSlot, Machine*>;
+
+// Whether all of the version is in the group's memories: every member's guard, complete and of the
+// same slabs; parities that are those of the slots' bytes; copies of each slab's manifest, CRC
+// table and extras. `deep`: and whether each loss of up to m members can be decoded. DataLoss,
+// saying what is not.
+absl::Status CheckGroup(const MachinesBySlot& machines, const Group& group, Version version,
+                        bool deep);
+
+// For an error.
+struct GuardLook {
+  std::string name;
+  GuardState state = GuardState::kEmpty;
+  Version version;  // of its claim
+};
+std::vector<GuardLook> LookAtGuards(Machine& machine);
+
+}  // namespace unreft::sim

@@ -1,0 +1,150 @@
+#include "tests/sim/cluster/lying_transport.h"
+
+#include <unreft/cluster.pb.h>
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "smp/cluster_records.h"
+
+namespace unreft::sim {
+namespace {
+
+using Versions = google::protobuf::RepeatedPtrField<VersionHolding>;
+
+// All that is sealed is guarded, and every node has copies of every manifest.
+class SaysGuarded {
+ public:
+  void Lie(NodeSlot from, NodeReport& report) {
+    for (VersionHolding& version : *report.mutable_versions()) {
+      auto& known = sealed_[smp::VersionOf(version)];
+      if (!version.sealed().empty()) known[from] = version;
+      version.set_guarded(true);
+      version.clear_replicas();
+      for (const auto& [slot, holding] : known) {
+        if (slot == from) continue;
+        ReplicaHolding& replica = *version.add_replicas();
+        replica.set_slot(slot.value);
+        for (const SealedRank& sealed : holding.sealed()) {
+          replica.add_ranks(sealed.rank());
+          replica.set_world(sealed.world());
+        }
+      }
+    }
+  }
+
+ private:
+  std::map<Version, std::map<NodeSlot, VersionHolding>> sealed_;
+};
+
+// What is claimed is sealed, and is like what was sealed last.
+class SaysSealed {
+ public:
+  void Lie(Versions& versions) {
+    for (const VersionHolding& version : versions) {
+      if (!version.sealed().empty() && smp::VersionOf(version) >= smp::VersionOf(last_)) {
+        last_ = version;
+      }
+    }
+    for (VersionHolding& version : versions) {
+      if (!version.sealed().empty() || smp::VersionOf(version) < smp::VersionOf(last_)) continue;
+      *version.mutable_sealed() = last_.sealed();
+      version.clear_failure();
+      lies_.insert(smp::VersionOf(version));
+    }
+  }
+  // Of a version that is a lie it shows another.
+  void Lie(VerifyRequest& request) const {
+    if (lies_.contains(smp::VersionOf(request))) {
+      smp::SetVersion(smp::VersionOf(last_), request);
+    }
+  }
+
+ private:
+  VersionHolding last_;
+  std::set<Version> lies_;
+};
+
+class LyingTransport final : public Transport {
+ public:
+  LyingTransport(PlantedBug bug, std::unique_ptr<Transport> transport)
+      : bug_(bug), transport_(std::move(transport)) {}
+
+  const std::string& address() const override { return transport_->address(); }
+  void Call(const std::string& address, const std::string& method, std::string request,
+            Duration timeout, CallDone done) override {
+    if (bug_ == PlantedBug::kReportsTheUnsealed && method == "report") {
+      request = Change<NodeReport>(request, [this](NodeSlot, NodeReport& report) {
+        says_sealed_.Lie(*report.mutable_versions());
+      });
+    }
+    transport_->Call(address, method, std::move(request), timeout, std::move(done));
+  }
+  TransferId Read(const std::string& address, std::string request, std::span<std::byte> into,
+                  Duration timeout, ReadDone done) override {
+    // No parity is ever encoded, so that nobody is guarded by chance.
+    const std::string& to = bug_ == PlantedBug::kCommitsUnguarded ? "" : address;
+    return transport_->Read(to, std::move(request), into, timeout, std::move(done));
+  }
+  void Cancel(TransferId transfer) override { transport_->Cancel(transfer); }
+
+  void Serve(const std::string& method, CallHandler handler) override {
+    if (handler && bug_ == PlantedBug::kCommitsUnguarded && method == "report") {
+      handler = [this, handler = std::move(handler)](const std::string& request,
+                                                     CallDone done) mutable {
+        handler(Change<NodeReport>(
+                    request,
+                    [this](NodeSlot from, NodeReport& report) { says_guarded_.Lie(from, report); }),
+                std::move(done));
+      };
+    }
+    if (handler && bug_ == PlantedBug::kReportsTheUnsealed && method == "verify") {
+      handler = [this, handler = std::move(handler)](const std::string& request,
+                                                     CallDone done) mutable {
+        handler(Change<VerifyRequest>(
+                    request, [this](NodeSlot, VerifyRequest& verify) { says_sealed_.Lie(verify); }),
+                [this, done = std::move(done)](absl::StatusOr<std::string> bytes) mutable {
+                  VerifyReply reply;
+                  if (bytes.ok() && reply.ParseFromString(*bytes)) {
+                    says_sealed_.Lie(*reply.mutable_versions());
+                    bytes = reply.SerializeAsString();
+                  }
+                  done(std::move(bytes));
+                });
+      };
+    }
+    transport_->Serve(method, std::move(handler));
+  }
+  void ServeReads(ReadHandler handler) override { transport_->ServeReads(std::move(handler)); }
+
+ private:
+  template <typename Message, typename Lie>
+  static std::string Change(const std::string& request, Lie lie) {
+    Envelope envelope;
+    Message message;
+    if (!envelope.ParseFromString(request) || !message.ParseFromString(envelope.body())) {
+      return request;
+    }
+    lie(NodeSlot{envelope.slot()}, message);
+    envelope.set_body(message.SerializeAsString());
+    return envelope.SerializeAsString();
+  }
+
+  const PlantedBug bug_;
+  const std::unique_ptr<Transport> transport_;
+  SaysGuarded says_guarded_;
+  SaysSealed says_sealed_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Transport> transport) {
+  if (machine.bug != PlantedBug::kCommitsUnguarded &&
+      machine.bug != PlantedBug::kReportsTheUnsealed) {
+    return transport;
+  }
+  return std::make_unique<LyingTransport>(machine.bug, std::move(transport));
+}
+
+}  // namespace unreft::sim

@@ -1,0 +1,245 @@
+// The guards of a node: their format, and what a daemon that starts again takes over.
+
+#include "smp/guard_store.h"
+
+#include <gtest/gtest.h>
+
+#include "base/crc32c.h"
+#include "base/slot_header.h"
+#include "tests/unit/format_testing.h"
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr GuardNeeds kNeeds{.record_bytes = 300, .chunks = 2, .sources = 3, .positions = 5};
+constexpr Version kVersion{Timeline{2}, Step{40}};
+
+GuardRecord Record() {
+  GuardRecord record;
+  record.set_format(kGuardRecordFormat);
+  record.set_min_reader(kGuardRecordMinReader);
+  for (uint64_t slot = 0; slot < 5; ++slot) record.mutable_group()->add_slots(slot);
+  record.mutable_group()->set_k(3);
+  return record;
+}
+
+// Parities and their CRCs, as a guarding leaves them.
+void Fill(GuardView& view, uint64_t positions) {
+  for (uint32_t chunk = 0; chunk < kNeeds.chunks; ++chunk) {
+    for (uint64_t position = 0; position < positions; ++position) {
+      const auto block = view.block(chunk, position);
+      for (size_t i = 0; i < block.size(); ++i) block[i] = std::byte(7 * chunk + position + i);
+      view.parity_crcs(chunk, positions)[position] = Crc32c(block);
+    }
+  }
+}
+
+// A complete guard in ordinary memory.
+class SealedGuard {
+ public:
+  SealedGuard()
+      : geometry_(MakeGuardGeometry(3, 64, kNeeds.record_bytes, kNeeds.chunks, kNeeds.sources,
+                                    kNeeds.positions)),
+        pages_(GuardSegmentBytes(geometry_)),
+        view_(FormatGuard(pages_.span(), geometry_)) {
+    GuardClaim claim;
+    claim.generation = 9;
+    claim.timeline = kVersion.timeline.value;
+    claim.step = kVersion.step.value;
+    claim.positions = kNeeds.positions;
+    claim.sources = kNeeds.sources;
+    SetBodyCrc(claim);
+    view_.header().claim = claim;
+    view_.set_state(Generation{9}, GuardState::kFilling);
+    Fill(view_, kNeeds.positions);
+    UNREFT_CHECK(SealGuard(view_, Generation{9}, Record()).ok());
+  }
+
+  std::span<std::byte> bytes() { return pages_.span(); }
+  GuardView& view() { return view_; }
+  // As a daemon that starts reads it.
+  absl::Status Read() {
+    absl::StatusOr<GuardView> view = GuardView::Check(bytes());
+    if (!view.ok()) return view.status();
+    if (view->state() != GuardState::kComplete) return absl::NotFoundError("not complete");
+    return VerifyGuard(*view);
+  }
+
+ private:
+  const GuardGeometry geometry_;
+  PageBuffer pages_;
+  GuardView view_;
+};
+
+TEST(GuardFormatTest, WhatIsSealedVerifies) {
+  SealedGuard guard;
+  EXPECT_TRUE(guard.Read().ok());
+  EXPECT_EQ(ReadGuardRecord(guard.view())->group().k(), 3U);
+}
+
+TEST(GuardFormatTest, EveryTurnedBitOfTheHeaderIsRefused) {
+  SealedGuard guard;
+  for (size_t bit = 0; bit < sizeof(GuardHeader) * 8; ++bit) {
+    std::byte& byte = guard.bytes()[bit / 8];
+    byte ^= std::byte(1 << bit % 8);
+    EXPECT_FALSE(guard.Read().ok()) << "bit " << bit % 8 << " of byte " << bit / 8;
+    byte ^= std::byte(1 << bit % 8);
+  }
+  EXPECT_TRUE(guard.Read().ok());
+}
+
+TEST(GuardFormatTest, ATurnedBitOfRecordTablesOrParityIsFound) {
+  SealedGuard guard;
+  const GuardGeometry& g = guard.view().geometry();
+  const uint64_t record_bytes = guard.view().CheckedSeal()->record_bytes;
+  const std::pair<uint64_t, uint64_t> regions[] = {
+      {g.record_offset, record_bytes},
+      {g.parity_crc_offset, guard.view().parity_crc_table().size()},
+      {g.input_crc_offset, guard.view().input_crc_table().size()},
+      {g.parity_offset, kNeeds.chunks * kNeeds.positions * 64}};
+  for (const auto& [offset, length] : regions) {
+    for (uint64_t at = offset; at < offset + length; ++at) {
+      guard.bytes()[at] ^= std::byte{16};
+      EXPECT_FALSE(guard.Read().ok()) << "byte " << at;
+      guard.bytes()[at] ^= std::byte{16};
+    }
+  }
+}
+
+TEST(GuardFormatTest, ASegmentThatIsCutOffIsRefused) {
+  SealedGuard guard;
+  for (size_t size = 0; size < guard.bytes().size(); size += 512) {
+    EXPECT_TRUE(absl::IsDataLoss(GuardView::Check(guard.bytes().first(size)).status())) << size;
+  }
+}
+
+TEST(GuardFormatTest, AnotherFormatIsNotAnError) {
+  SealedGuard guard;
+  auto* geometry = reinterpret_cast<GuardGeometry*>(guard.bytes().data());
+  geometry->min_reader = kGuardFormat + 1;
+  SetBodyCrc(*geometry);
+  EXPECT_TRUE(absl::IsFailedPrecondition(GuardView::Check(guard.bytes()).status()));
+}
+
+TEST(GuardFormatTest, ARecordThatDoesNotFitIsRefusedWithTheNumbers) {
+  SealedGuard guard;
+  GuardRecord record = Record();
+  record.add_replicas()->add_slabs()->set_manifest(std::string(5000, 'm'));
+  const absl::Status status = SealGuard(guard.view(), Generation{9}, record);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_NE(status.message().find("the region has 4096"), std::string::npos) << status;
+}
+
+class GuardStoreTest : public SmpFixture {
+ protected:
+  std::unique_ptr<GuardStore> NewStore() {
+    auto store = std::make_unique<GuardStore>(*executor_, pool_, segments_, log_, options_,
+                                              boot_id_, incarnation_, [this] { ++freed_; });
+    InTurn([&] { EXPECT_TRUE(store->Adopt().ok()); });
+    Settle();
+    return store;
+  }
+  void Provide(GuardStore& store, const GuardNeeds& needs, Version keep_from = {}) {
+    InTurn([&] { EXPECT_TRUE(store.Provide(needs, keep_from).ok()); });
+    Settle();
+  }
+  Guard* Complete(GuardStore& store, Version version) {
+    Guard* guard = store.Take(version, kNeeds, Version{});
+    UNREFT_CHECK(guard != nullptr);
+    Fill(*guard->view, kNeeds.positions);
+    UNREFT_CHECK(SealGuard(*guard->view, guard->generation, Record()).ok());
+    store.SetComplete(*guard, std::make_shared<const GuardRecord>(Record()));
+    return guard;
+  }
+  static Version Later(uint64_t steps) {
+    return {kVersion.timeline, Step{kVersion.step.value + steps}};
+  }
+
+  RandomId incarnation_ = ExampleId(40);
+  int freed_ = 0;
+};
+
+TEST_F(GuardStoreTest, ProvidesAsManyAsARankHasSlots) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  EXPECT_EQ(store->All().size(), options_.slots_per_rank);
+  EXPECT_EQ(freed_, static_cast<int>(options_.slots_per_rank));
+  Provide(*store, kNeeds);
+  EXPECT_EQ(store->All().size(), options_.slots_per_rank);
+}
+
+TEST_F(GuardStoreTest, ACompleteGuardIsAdoptedOneBeingFilledIsNot) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  const uint64_t complete = Complete(*store, kVersion)->id;
+  ASSERT_NE(store->Take(Later(1), kNeeds, Version{}), nullptr);
+  store = NewStore();
+  Guard* adopted = store->Complete(kVersion);
+  ASSERT_NE(adopted, nullptr);
+  EXPECT_EQ(adopted->id, complete);
+  EXPECT_EQ(adopted->record->group().k(), 3U);
+  EXPECT_EQ(adopted->claim.positions, kNeeds.positions);
+  EXPECT_EQ(store->Complete(Later(1)), nullptr);
+  for (Guard* guard : store->All()) {
+    EXPECT_EQ(guard->phase, guard == adopted ? GuardPhase::kComplete : GuardPhase::kFree);
+  }
+}
+
+TEST_F(GuardStoreTest, AGuardOfAnotherIncarnationIsNotUsed) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  Complete(*store, kVersion);
+  incarnation_ = ExampleId(80);
+  store = NewStore();
+  EXPECT_EQ(store->Complete(kVersion), nullptr);
+  for (Guard* guard : store->All()) EXPECT_EQ(guard->phase, GuardPhase::kQuarantined);
+}
+
+TEST_F(GuardStoreTest, AGuardWhoseRecordHasRottedIsQuarantined) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  Guard* guard = Complete(*store, kVersion);
+  guard->view->record()[3] ^= std::byte{1};
+  store = NewStore();
+  EXPECT_EQ(store->Complete(kVersion), nullptr);
+}
+
+TEST_F(GuardStoreTest, TheOldestBelowTheCommitIsTakenWhenNoneIsFree) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  for (uint64_t i = 0; i < options_.slots_per_rank; ++i) Complete(*store, Later(i));
+  EXPECT_EQ(store->Take(Later(9), kNeeds, kVersion), nullptr);
+  Guard* taken = store->Take(Later(9), kNeeds, Later(2));
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(store->Complete(kVersion), nullptr);
+  EXPECT_NE(store->Complete(Later(1)), nullptr);
+}
+
+TEST_F(GuardStoreTest, WhatIsReadIsFreedWhenTheReadEnds) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  Guard* guard = Complete(*store, kVersion);
+  store->Use(*guard);
+  store->Free(*guard);
+  EXPECT_EQ(guard->phase, GuardPhase::kComplete);
+  EXPECT_EQ(store->Complete(kVersion), nullptr);
+  store->EndUse(guard->id, guard->generation);
+  EXPECT_EQ(guard->phase, GuardPhase::kFree);
+}
+
+// Extras that grow made new guards beside all the old ones.
+TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoOnceTheyAreOld) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  for (uint64_t i = 0; i < options_.slots_per_rank; ++i) Complete(*store, Later(i));
+  GuardNeeds larger = kNeeds;
+  larger.record_bytes = 3 * 4096;
+  Provide(*store, larger, Later(2));
+  EXPECT_EQ(store->Complete(kVersion), nullptr);
+  EXPECT_NE(store->Complete(Later(2)), nullptr);
+  EXPECT_EQ(store->All().size(), options_.slots_per_rank + 1);
+}
+
+}  // namespace
+}  // namespace unreft::smp

@@ -1,0 +1,406 @@
+// Restoring bytes of other nodes: blocks that the daemon stages, and extras that it sends.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "tests/unit/snapshot/client_fixture.h"
+#include "tests/unit/snapshot/scripted_staging.h"
+
+namespace unreft::snapshot {
+namespace {
+
+using testing::HasSubstr;
+
+class StagedRestoreTest : public ClientFixture {
+ protected:
+  static constexpr uint64_t kPlaces = 2;
+
+  // Tensor b is 4000 bytes, of which the first half lies in slot 0, as does a.
+  StagedRestoreTest() {
+    AddTensor("a", 100);
+    AddTensor("b", 1000);
+    options_.restore_timeout = std::chrono::seconds(20);
+    daemon_.Grant(0, 1);
+    const std::span<std::byte> slab = daemon_.slot(0).view->data();
+    std::copy(memory_[0].begin(), memory_[0].end(), slab.begin());
+    std::copy_n(memory_[1].begin(), 2000, slab.begin() + 448);
+    daemon_.Seal({.slot = SlotId{0},
+                  .generation = Generation{1},
+                  .version = {Timeline{7}, Step{5}},
+                  .data_bytes = 2448});
+    daemon_.decision = Decision{.kind = DecisionKind::kRestored,
+                                .version = {Timeline{7}, Step{5}},
+                                .timeline = Timeline{8}};
+    before_ = memory_;
+  }
+
+  void Begin() {
+    StartClient();
+    ASSERT_TRUE(Connect().ok());
+    ASSERT_TRUE(RestoreBegin().ok());
+    Wipe();
+  }
+  void Wipe() {
+    for (auto& bytes : memory_) std::ranges::fill(bytes, std::byte{0});
+  }
+  void PlanStaged() {
+    staging_.blocks.clear();
+    staging_.Add(0, before_[0], 0, 400);
+    staging_.Add(1, before_[1], 0, 4000);
+    daemon_.plan = Plan{};
+    staging_.Announce(*daemon_.plan);
+  }
+  void PlanMixed() {
+    staging_.blocks.clear();
+    staging_.Add(1, before_[1], 2000, 4000);
+    daemon_.plan = Plan{.slots = {daemon_.Where(0)},
+                        .pieces = {{.target = 0, .bytes = 400},
+                                   {.target = 1, .source_offset = 448, .bytes = 2000}}};
+    staging_.Announce(*daemon_.plan);
+  }
+  void StartRead() {
+    read_.reset();
+    InTurn([&] {
+      actor_->RestoreRead(tensors_, [&](absl::Status status) { read_ = std::move(status); });
+    });
+  }
+  absl::Status AwaitRead() {
+    UNREFT_CHECK(RunUntil([&] { return read_.has_value(); }), "the read ends");
+    return *read_;
+  }
+  void ExpectRestores() {
+    EXPECT_EQ(RestoreRead(tensors_), absl::OkStatus());
+    EXPECT_EQ(memory_, before_);
+    RunFor(std::chrono::milliseconds(10));
+    EXPECT_EQ(daemon_.Count<RestoreDone>(), 0u);
+  }
+  // The restore has failed so, which the daemon was told.
+  void ExpectFailed(const absl::Status& status, absl::StatusCode code, const std::string& what) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+    RunFor(std::chrono::milliseconds(10));
+    ASSERT_GE(daemon_.Count<RestoreDone>(), 1u);
+    const RestoreDone done = daemon_.Got<RestoreDone>().back();
+    EXPECT_EQ(done.status.ToStatus(), status);
+    EXPECT_EQ(done.bad_generation, Generation{0});
+  }
+  size_t BadBlocks() const {
+    const auto answers = daemon_.Got<StagedDone>();
+    return static_cast<size_t>(std::ranges::count_if(
+        answers, [](const StagedDone& d) { return absl::IsDataLoss(d.status.ToStatus()); }));
+  }
+
+  ScriptedStaging staging_{daemon_, segments_, kPlaces};
+  std::deque<std::vector<std::byte>> before_;
+  std::optional<absl::Status> read_;
+};
+
+TEST_F(StagedRestoreTest, SeveralBlocksComeThroughASmallRing) {
+  PlanStaged();
+  Begin();
+  ExpectRestores();
+  const auto answers = daemon_.Got<StagedDone>();
+  ASSERT_EQ(answers.size(), staging_.blocks.size());
+  ASSERT_GT(answers.size(), 4 * kPlaces);
+  for (const StagedDone& done : answers) {
+    EXPECT_EQ(done.request, daemon_.Got<PlanRequest>().at(0).request);
+    EXPECT_TRUE(done.status.ToStatus().ok());
+  }
+}
+
+TEST_F(StagedRestoreTest, LocalAndStagedPiecesMakeOneTensor) {
+  PlanMixed();
+  Begin();
+  ExpectRestores();
+  // And so does another read of the same restore.
+  Wipe();
+  ExpectRestores();
+  EXPECT_EQ(daemon_.Count<PlanRequest>(), 2u);
+}
+
+TEST_F(StagedRestoreTest, TheEndMayComeWithoutABlock) {
+  PlanMixed();
+  staging_.last_alone = true;
+  staging_.bad[6] = 1;
+  Begin();
+  ExpectRestores();
+  EXPECT_EQ(BadBlocks(), 1u);
+}
+
+TEST_F(StagedRestoreTest, ABlockMayFeedSeveralTensors) {
+  PlanStaged();
+  auto& blocks = staging_.blocks;
+  ScriptedStaging::Block& both = blocks[1];  // the end of a, and the first of b after it
+  for (WirePiece piece : blocks[2].pieces) {
+    piece.source_offset += both.bytes.size();
+    both.pieces.push_back(piece);
+  }
+  both.bytes.insert(both.bytes.end(), blocks[2].bytes.begin(), blocks[2].bytes.end());
+  ASSERT_LE(both.bytes.size(), ScriptedStaging::kPlaceBytes);
+  blocks.erase(blocks.begin() + 2);
+  Begin();
+  ExpectRestores();
+}
+
+TEST_F(StagedRestoreTest, AWrongBlockComesAgain) {
+  PlanMixed();
+  staging_.bad = {{0, 1}, {3, 2}, {6, 1}};  // of 7
+  Begin();
+  ExpectRestores();
+  EXPECT_EQ(BadBlocks(), 4u);
+  EXPECT_EQ(daemon_.Count<StagedDone>(), 11u);
+}
+
+TEST_F(StagedRestoreTest, ABlockThatStaysWrongFailsTheRestore) {
+  PlanMixed();
+  staging_.bad[3] = 1000;
+  options_.staged_bad_blocks_max = 5;
+  Begin();
+  ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kDataLoss, "needs CRC");
+  EXPECT_EQ(BadBlocks(), 5u);
+}
+
+TEST_F(StagedRestoreTest, NothingIsWrittenOutside) {
+  Begin();
+  struct Lie {
+    std::string what;
+    std::function<void(Staged&)> change;
+  };
+  const std::vector<Lie> lies = {
+      {"staged block [512, +1024) of a staging of 1024",
+       [](Staged& s) {
+         s.offset = 512;
+         s.bytes = 1024;
+       }},
+      {"of a staging of 1024", [](Staged& s) { s.offset = UINT64_MAX; }},
+      {"of a staging of 1024", [](Staged& s) { s.bytes = UINT64_MAX; }},
+      {"has no pieces", [](Staged& s) { s.pieces.clear(); }},
+      {"piece 0: 300 bytes from 17 of a block of 316 to 2000 of tensor 1: outside the block",
+       [](Staged& s) { s.pieces[0].source_offset = 17; }},
+      {"outside the block", [](Staged& s) { s.pieces[0].source_offset = UINT64_MAX; }},
+      {"outside the block", [](Staged& s) { s.pieces[0].bytes = UINT64_MAX; }},
+      {"piece 1: 0 bytes", [](Staged& s) { s.pieces.push_back({.source_offset = 317}); }},
+      {"there are 2 tensors", [](Staged& s) { s.pieces[0].target = 2; }},
+      {"tensor b has 4000 bytes", [](Staged& s) { s.pieces[0].target_offset = 3701; }},
+      {"tensor b has 4000 bytes", [](Staged& s) { s.pieces[0].target_offset = UINT64_MAX; }},
+      {"not missing there", [](Staged& s) { s.pieces[0].target = s.pieces[0].target_offset = 0; }},
+      {"not missing there", [](Staged& s) { s.pieces[0].target_offset = 1999; }},
+      {"piece 1: 300 bytes", [](Staged& s) { s.pieces.push_back(s.pieces[0]); }},
+  };
+  for (const Lie& lie : lies) {
+    SCOPED_TRACE(lie.what);
+    PlanMixed();
+    Wipe();
+    bool first = true;
+    staging_.lie = [&](Staged& staged) {
+      if (std::exchange(first, false)) lie.change(staged);
+    };
+    ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kInvalidArgument, lie.what);
+    EXPECT_TRUE(std::all_of(memory_[1].begin() + 2000, memory_[1].end(),
+                            [](std::byte b) { return b == std::byte{0}; }));
+  }
+}
+
+TEST_F(StagedRestoreTest, ABlockThatIsStagedTwiceIsRefused) {
+  PlanMixed();
+  staging_.blocks.insert(staging_.blocks.begin() + 1, staging_.blocks[0]);
+  Begin();
+  ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kInvalidArgument, "not missing there");
+}
+
+TEST_F(StagedRestoreTest, BytesThatDoNotComeAreCounted) {
+  PlanMixed();
+  staging_.dropped = {2};
+  Begin();
+  ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kDataLoss,
+               "needed 2000 bytes, found 1700 and no more to come");
+}
+
+TEST_F(StagedRestoreTest, BytesBeyondWhatWasAnnouncedAreCounted) {
+  PlanMixed();
+  staging_.blocks.push_back(staging_.blocks[0]);
+  Begin();
+  ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kDataLoss,
+               "needed 2000 bytes, found 2300 with piece 0");
+}
+
+TEST_F(StagedRestoreTest, APlanWhoseNumbersDoNotAddUpIsRefused) {
+  PlanMixed();
+  daemon_.plan->staged_bytes -= 1;
+  Begin();
+  ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kInternal,
+               "leave out 2000 bytes, the first of them of tensor b, and 1999 are to come");
+}
+
+TEST_F(StagedRestoreTest, TheDaemonsErrorEndsTheRestore) {
+  PlanMixed();
+  staging_.lie = [&](Staged& staged) {
+    if (staging_.staged() == 4) staged.status = absl::UnavailableError("node 3 is gone");
+  };
+  Begin();
+  const absl::Status status = RestoreRead(tensors_);
+  EXPECT_EQ(status, absl::UnavailableError("node 3 is gone"));
+  ExpectFailed(status, absl::StatusCode::kUnavailable, "node 3");
+}
+
+TEST_F(StagedRestoreTest, ARestartedDaemonStagesAnew) {
+  PlanMixed();
+  staging_.pause_after = 4;
+  Begin();
+  StartRead();
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 4; }));
+  daemon_.Die();
+  ASSERT_TRUE(RunUntil([&] { return !status().connected; }));
+  staging_.MakeSegment();
+  staging_.pause_after = SIZE_MAX;
+  daemon_.Listen();
+  EXPECT_EQ(AwaitRead(), absl::OkStatus());
+  EXPECT_EQ(memory_, before_);
+  const auto requests = daemon_.Got<PlanRequest>();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests[0].request, requests[1].request);
+  RunFor(std::chrono::milliseconds(10));
+  EXPECT_EQ(daemon_.Count<StagedDone>(), 4 + staging_.blocks.size());
+}
+
+TEST_F(StagedRestoreTest, ARestartedDaemonMayDivideTheBytesOtherwise) {
+  PlanMixed();
+  staging_.pause_after = 4;
+  Begin();
+  StartRead();
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 4; }));
+  daemon_.Die();
+  PlanStaged();
+  staging_.pause_after = SIZE_MAX;
+  daemon_.Listen();
+  EXPECT_EQ(AwaitRead(), absl::OkStatus());
+  EXPECT_EQ(memory_, before_);
+  // Repeated, and then asked anew, because the answer was another.
+  const auto requests = daemon_.Got<PlanRequest>();
+  ASSERT_EQ(requests.size(), 3u);
+  EXPECT_EQ(requests[0].request, requests[1].request);
+  EXPECT_NE(requests[1].request, requests[2].request);
+}
+
+TEST_F(StagedRestoreTest, ARestartedDaemonMayHaveNothingMore) {
+  PlanMixed();
+  staging_.pause_after = 4;
+  Begin();
+  StartRead();
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 4; }));
+  daemon_.Die();
+  daemon_.plan = Plan{.status = absl::NotFoundError("too few nodes are left")};
+  daemon_.Listen();
+  ExpectFailed(AwaitRead(), absl::StatusCode::kNotFound, "too few nodes are left");
+}
+
+TEST_F(StagedRestoreTest, TheDeadlineHoldsAndNothingIsWrittenAfterIt) {
+  PlanMixed();
+  staging_.pause_after = 2;
+  Begin();
+  const Time start = trainer_->Now();
+  const absl::Status status = RestoreRead(tensors_);
+  EXPECT_GE(trainer_->Now() - start, options_.restore_timeout);
+  EXPECT_LT(trainer_->Now() - start, options_.restore_timeout + std::chrono::milliseconds(100));
+  ExpectFailed(status, absl::StatusCode::kDeadlineExceeded,
+               "not all staged bytes of the restore came within 20000 ms");
+  const auto then = memory_;
+  bool resumed = false;
+  node_->Post([&] {
+    staging_.Resume();
+    resumed = true;
+  });
+  ASSERT_TRUE(RunUntil([&] { return resumed; }));
+  RunFor(std::chrono::seconds(1));
+  EXPECT_EQ(memory_, then);
+  EXPECT_EQ(daemon_.Count<StagedDone>(), 2u);
+}
+
+TEST_F(StagedRestoreTest, AnEndOrAnotherReadEndsTheOneUnderWay) {
+  PlanMixed();
+  staging_.pause_after = 2;
+  Begin();
+  StartRead();
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 2; }));
+  staging_.pause_after = SIZE_MAX;
+  Wipe();
+  EXPECT_EQ(RestoreRead(tensors_), absl::OkStatus());
+  EXPECT_TRUE(absl::IsAborted(AwaitRead()));
+  EXPECT_EQ(memory_, before_);
+  EXPECT_EQ(daemon_.Count<RestoreDone>(), 0u);
+
+  staging_.pause_after = 2;
+  StartRead();
+  RunFor(std::chrono::milliseconds(100));
+  InTurn([&] { actor_->RestoreEnd(); });
+  EXPECT_TRUE(absl::IsCancelled(AwaitRead()));
+}
+
+TEST_F(StagedRestoreTest, ABadLocalBlockEndsTheStagingToo) {
+  PlanMixed();
+  Begin();
+  const auto& slot = daemon_.slot(0);
+  host_.FlipBit(slot.name, slot.view->geometry().data_offset + 1000, 3);
+  const absl::Status status = RestoreRead(tensors_);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("slot0: block 3 needs CRC"));
+  RunFor(std::chrono::milliseconds(10));
+  ASSERT_EQ(daemon_.Count<RestoreDone>(), 1u);
+  EXPECT_EQ(daemon_.Got<RestoreDone>().at(0).bad_generation, Generation{1});
+  EXPECT_LE(daemon_.Count<StagedDone>(), kPlaces);
+}
+
+TEST_F(StagedRestoreTest, AStagingSegmentThatIsNotThereIsNamed) {
+  PlanMixed();
+  daemon_.plan->staging_bytes += 1;
+  Begin();
+  ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kDataLoss, "needs 1025 bytes, found 1024");
+  daemon_.plan->staging_segment = "/unreft.job.0.gone";
+  ExpectFailed(RestoreRead(tensors_), absl::StatusCode::kNotFound, "/unreft.job.0.gone");
+}
+
+TEST_F(StagedRestoreTest, TheStagingSegmentIsLetGoAfterTheRead) {
+  PlanMixed();
+  Begin();
+  ExpectRestores();
+  const uint64_t before = host_.bytes_used();
+  staging_.RemoveSegment();
+  EXPECT_LT(host_.bytes_used(), before);
+}
+
+TEST_F(StagedRestoreTest, ExtrasOfAnotherNodeAreTaken) {
+  const std::string extras = "extras";
+  daemon_.decision->remote_extras = extras;
+  daemon_.decision->remote_extras_crc = Crc32c(std::as_bytes(std::span(extras)));
+  daemon_.decision->has_remote_extras = true;
+  StartClient();
+  const auto restored = RestoreBegin();
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  ASSERT_TRUE(restored->extras.has_value());
+  const auto bytes = std::as_bytes(std::span(extras));
+  EXPECT_TRUE(std::ranges::equal(*restored->extras, bytes));
+}
+
+TEST_F(StagedRestoreTest, EmptyExtrasAreNotNoExtras) {
+  daemon_.decision->has_remote_extras = true;
+  StartClient();
+  const auto restored = RestoreBegin();
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  ASSERT_TRUE(restored->extras.has_value());
+  EXPECT_TRUE(restored->extras->empty());
+}
+
+TEST_F(StagedRestoreTest, CorruptExtrasOfAnotherNodeAreRefused) {
+  daemon_.decision->remote_extras = "extras";
+  daemon_.decision->remote_extras_crc = 0x1234;
+  daemon_.decision->has_remote_extras = true;
+  StartClient();
+  ASSERT_TRUE(Connect().ok());
+  const absl::Status status = RestoreBegin().status();
+  ExpectFailed(status, absl::StatusCode::kDataLoss,
+               "6 bytes of extras of another node need CRC 00001234, found ");
+}
+
+}  // namespace
+}  // namespace unreft::snapshot

@@ -1,0 +1,128 @@
+#include "tools/cli/cluster.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "tools/cli/admin_client.h"
+#include "tools/cli/meta_control.h"
+
+namespace unreft::cli {
+namespace {
+
+constexpr Milliseconds kPollInterval(50);
+
+std::string FilePath(const Place& place) { return place.run_dir + "/cluster.json"; }
+
+absl::Status Remove(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (!error) return absl::OkStatus();
+  return absl::InternalError(fmt::format("remove {}: {}", path.string(), error.message()));
+}
+
+bool HasJoined(const nlohmann::json& answer) {
+  const auto members = answer.value("members", nlohmann::json::array());
+  return answer.value("view", 0) > 0 && !answer["leader"].is_null() &&
+         std::all_of(members.begin(), members.end(), [](const nlohmann::json& member) {
+           return member.value("present", false) && !member.value("lost", true);
+         });
+}
+
+}  // namespace
+
+Place Cluster::NodePlace(uint64_t node) const {
+  return {.job = place.job, .node = node, .run_dir = fmt::format("{}/node{}", place.run_dir, node)};
+}
+
+StartRequest Cluster::NodeRequest() const {
+  StartRequest request = start;
+  request.daemon_words = {fmt::format("--nodes={}", nodes),
+                          fmt::format("--data-chunks={}", data_chunks),
+                          fmt::format("--parity-chunks={}", parity_chunks),
+                          fmt::format("--meta-endpoints={}", meta_address)};
+  request.daemon_words.insert(request.daemon_words.end(), start.daemon_words.begin(),
+                              start.daemon_words.end());
+  return request;
+}
+
+absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
+  std::ifstream file(FilePath(place));
+  if (!file) return std::nullopt;
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.value("job", "") != place.job) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} is of another job than '{}', or was cut", FilePath(place), place.job));
+  }
+  Cluster cluster{.place = {.job = place.job, .run_dir = place.run_dir},
+                  .nodes = json.at("nodes"),
+                  .data_chunks = json.at("data_chunks"),
+                  .parity_chunks = json.at("parity_chunks"),
+                  .meta_address = json.at("meta_address"),
+                  .start = {.daemon_path = json.at("daemon_path"),
+                            .daemon_words = json.at("daemon_words"),
+                            .supervise = json.at("supervise")}};
+  return cluster;
+}
+
+// Whole or not at all.
+absl::Status WriteCluster(const Cluster& cluster) {
+  const nlohmann::json json{{"job", cluster.place.job},
+                            {"nodes", cluster.nodes},
+                            {"data_chunks", cluster.data_chunks},
+                            {"parity_chunks", cluster.parity_chunks},
+                            {"meta_address", cluster.meta_address},
+                            {"daemon_path", cluster.start.daemon_path},
+                            {"daemon_words", cluster.start.daemon_words},
+                            {"supervise", cluster.start.supervise}};
+  const std::string draft = FilePath(cluster.place) + ".new";
+  std::ofstream(draft) << json.dump(2) << "\n";
+  if (::rename(draft.c_str(), FilePath(cluster.place).c_str()) == 0) return absl::OkStatus();
+  return absl::UnavailableError(fmt::format("{} cannot be written", FilePath(cluster.place)));
+}
+
+absl::Status RemoveCluster(const Cluster& cluster) {
+  absl::Status status = Remove(MetaDirectory(cluster.place));
+  for (uint64_t node = 0; node < cluster.nodes && status.ok(); ++node) {
+    status = Remove(cluster.NodePlace(node).run_dir);
+  }
+  if (status.ok()) status = Remove(FilePath(cluster.place));
+  return status;
+}
+
+absl::StatusOr<StartResult> StartNode(const Cluster& cluster, uint64_t node) {
+  Place place = cluster.NodePlace(node);
+  if (absl::Status status = Resolve(place); !status.ok()) return status;
+  return StartDaemon(place, cluster.NodeRequest());
+}
+
+absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds timeout) {
+  const Deadline deadline(timeout);
+  while (true) {
+    auto answer = AskCluster(cluster, timeout);
+    if (answer.ok() && HasJoined(*answer)) return answer;
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError(
+          fmt::format("job {}: its {} nodes have not found each other within {} ms: {}",
+                      cluster.place.job, cluster.nodes, timeout.count(),
+                      answer.ok() ? answer->dump() : std::string(answer.status().message())));
+    }
+    poll(nullptr, 0, static_cast<int>(kPollInterval.count()));
+  }
+}
+
+absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout) {
+  absl::Status first;
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    auto answer = AskDaemon(cluster.NodePlace(node), "cluster", nlohmann::json::object(), timeout);
+    if (answer.ok()) return answer;
+    if (first.ok()) first = answer.status();
+  }
+  return first;
+}
+
+}  // namespace unreft::cli

@@ -1,0 +1,54 @@
+// Cluster: a job's nodes that all run on this machine, as `unreft up --nodes` has set them up.
+//
+//   RUN_DIR/cluster.json   what it consists of; who finds it knows that the job has several nodes
+//   RUN_DIR/meta           the meta store (meta_control.h)
+//   RUN_DIR/node<I>        the run directory of node I (place.h)
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/cli/daemon_control.h"
+#include "tools/cli/place.h"
+
+namespace unreft::cli {
+
+struct Cluster {
+  Place place;  // of the whole: its run directory has no daemon of its own
+  uint64_t nodes = 1;
+  uint64_t data_chunks = 1;
+  uint64_t parity_chunks = 0;
+  std::string meta_address;
+  StartRequest start;  // of each daemon; its words are the user's
+
+  Place NodePlace(uint64_t node) const;
+  // The node of a rank: consecutive ranks share one.
+  uint64_t NodeOf(uint64_t rank, uint64_t ranks) const { return rank * nodes / ranks; }
+  // `start`, with the words by which node daemons of this cluster find each other.
+  StartRequest NodeRequest() const;
+};
+
+// The cluster of that run directory; nothing if its job is of one node.
+absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place);
+absl::Status WriteCluster(const Cluster& cluster);
+
+// Removes what is in the run directory of the whole, after everything was stopped.
+absl::Status RemoveCluster(const Cluster& cluster);
+
+// Starts the daemon of one node, as it was started before. The node is new if its memory is gone.
+absl::StatusOr<StartResult> StartNode(const Cluster& cluster, uint64_t node);
+
+// Waits until the nodes know each other: all are present, and there is a view. The answer to
+// "cluster".
+absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds timeout);
+
+// The answer of the first node that gives one; Unavailable when none does.
+absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout);
+
+}  // namespace unreft::cli
