@@ -4,6 +4,7 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 BUILD ?= build/release
 SEED ?=
+NODES ?= 4
 SEEDS ?= 200
 
 VENV = $$(tools/setup/python_env.sh --path)
@@ -25,8 +26,9 @@ build: setup     ## release build, binaries in build/release/bin
 test: build      ## every C++ and Python test, totals last
 	@JOBS=$(JOBS) tools/setup/run_tests.sh $(BUILD) $(VENV)/bin/python
 
-demo: build      ## the main job under kill -9 (SEED=n draws other victims)
-	@$(PY) integrations/python/examples/demo.py $(if $(SEED),--seed $(SEED))
+demo: build      ## the main job under kill -9, nodes lost (SEED=n: other victims; NODES=1: one node)
+	@$(PY) integrations/python/examples/demo.py $(if $(SEED),--seed $(SEED)) \
+	  $(if $(filter-out 1,$(NODES)),--nodes $(NODES) --destroy-nodes)
 
 bench: build     ## capture and restart against memcpy, JSON in build/bench
 	@mkdir -p build/bench

@@ -117,7 +117,7 @@ function(unreft_test name)
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                          NO_PRETTY_VALUES  # a value printed as bytes differs from run to run
                          TEST_PREFIX "${name}:" TEST_LIST ${name}_cases)
-    # gtest_discover_tests flattens a property that is a list; set them all once the cases are known.
+    # gtest_discover_tests flattens a property that is a list; all are set once the cases are known.
     file(CONFIGURE OUTPUT ${name}_properties.cmake @ONLY CONTENT [=[
 if(@name@_cases)
   set_tests_properties(${@name@_cases} PROPERTIES TIMEOUT @timeout@ LABELS "@arg_LABELS@"

@@ -36,8 +36,12 @@ class BenchState : private snapshot::Capture::Events {
   void CaptureOnce(bool helping);
   // Seals what was captured last.
   void Seal();
-  // Maps the sealed slot, verifies it and copies it into the tensors.
+  // What a client does while it waits for the decision: maps the sealed slot.
+  void MapAhead();
+  // Verifies the sealed slot and copies it into the tensors; maps it where that was not done.
   void RestoreOnce();
+  // What a client does when the restore has ended.
+  void Unmap() { warm_slots_.Clear(); }
   // The peer of a process that was just started: maps the slot and copies it, unverified.
   void MapAndCopyOnce();
   // Whether the slab holds what the tensors hold.
@@ -48,7 +52,7 @@ class BenchState : private snapshot::Capture::Events {
   void MakeTensors(uint64_t data_bytes);
   absl::Status MakeSlot();
   std::unique_ptr<snapshot::Capture> NewCapture(bool helping);
-  void Install(snapshot::Capture& capture);
+  WireSlot Where() const;
   void Grant();
   void InTurn(std::function<void()> body);
 
@@ -63,6 +67,7 @@ class BenchState : private snapshot::Capture::Events {
   ExecutorThread thread_{"bench-copier"};
   snapshot::HostCopier copier_{thread_.executor()};
   snapshot::StatusBoard board_;
+  snapshot::WarmSlots warm_slots_{segments_};
 
   uint64_t bytes_ = 0;
   std::vector<std::unique_ptr<std::byte[]>> memory_;

@@ -1,9 +1,10 @@
-// unreft_bench: what the client's hot paths reach of memcpy, on one machine, in one run.
+// unreft_bench: what the hot paths reach of memcpy, on one machine, in one run.
 //
 //   unreft_bench [--out DIR] [--mib N] [--repetitions N]
 //
 // A reference is memcpy in its best form here: the same bytes between the same touched pages, on as
-// many threads, in one call per tensor or in calls of 256 KiB, whichever is faster.
+// many threads, in one call per tensor or in calls of 256 KiB, whichever is faster. What an
+// aggregator computes is measured against its own parts.
 
 #include <fmt/format.h>
 
@@ -18,7 +19,9 @@
 #include "snapshot/stream_copy.h"
 #include "tools/bench/bench_state.h"
 #include "tools/bench/measure.h"
+#include "tools/bench/protection_bench.h"
 #include "tools/bench/record.h"
+#include "tools/bench/transport_bench.h"
 
 namespace unreft::bench {
 namespace {
@@ -88,13 +91,35 @@ class Bench {
   void Restart() {
     state_.CaptureOnce(false);
     state_.Seal();
+    const auto nothing = [] {};
+    const auto map = [this] { state_.MapAhead(); };
+    const auto restore = [this] { state_.RestoreOnce(); };
+    const auto unmap = [this] { state_.Unmap(); };
+    const Body in_one_call = [this] { CopyTensors(state_, Direction::kRestore, SIZE_MAX); };
+    const Body in_calls = [this] { CopyTensors(state_, Direction::kRestore, kCallBytes); };
+    // What the trainer waits for once there is a decision: it was mapped during the wait for it,
+    // and is unmapped when the trainer has its bytes.
     Compare("restart_local", "memcpy, 1 thread", kTarget,
-            {[this] { state_.RestoreOnce(); },
-             [this] { CopyTensors(state_, Direction::kRestore, SIZE_MAX); },
-             [this] { CopyTensors(state_, Direction::kRestore, kCallBytes); }});
-    // The same against a process that also has to map the slot, as every restarted one does.
+            {Body(map, restore, unmap), in_one_call, in_calls});
+    Compare("restart_local_cold", "memcpy, 1 thread", std::nullopt,
+            {Body(nothing, restore, unmap), in_one_call, in_calls});
+    Compare("restart_local_map_ahead", "memcpy, 1 thread", std::nullopt,
+            {Body(nothing, map, unmap), in_one_call, in_calls});
+    Compare("restart_local_unmap", "memcpy, 1 thread", std::nullopt,
+            {Body(
+                 [&] {
+                   map();
+                   restore();
+                 },
+                 unmap, nothing),
+             in_one_call, in_calls});
+    // All of it, against a process that maps and unmaps too.
     Compare("restart_local_new_mapping", "mmap + memcpy, 1 thread", kTarget,
-            {[this] { state_.RestoreOnce(); }, [this] { state_.MapAndCopyOnce(); }});
+            {Body([&] {
+               restore();
+               unmap();
+             }),
+             Body([this] { state_.MapAndCopyOnce(); })});
     UNREFT_CHECK(state_.SlabEqualsTensors(), "the restart has the slab's bytes");
   }
 
@@ -112,7 +137,7 @@ class Bench {
 
   // The first body against the fastest of the others.
   void Compare(const std::string& name, const std::string& reference, std::optional<double> target,
-               const std::vector<std::function<void()>>& bodies) {
+               const std::vector<Body>& bodies) {
     const std::vector<double> seconds = MedianSeconds(repetitions_, bodies);
     const double best = *std::min_element(seconds.begin() + 1, seconds.end());
     const auto rate = [this](double s) { return static_cast<double>(state_.bytes()) / s / 1e9; };
@@ -147,10 +172,15 @@ int Main(int argc, char** argv) {
   }
   fmt::print("{} tensors, {:.2f} GB, {} copies, medians of {}\n", (*state)->tensors().size(),
              static_cast<double>((*state)->bytes()) / 1e9, snapshot::StreamCopyKind(), repetitions);
-  const std::vector<Record> records = Bench(**state, repetitions).Run();
+  const std::vector<Record> client = Bench(**state, repetitions).Run();
+  state->reset();  // its memory is room for the next
+  const std::vector<Record> protection = RunProtection(repetitions);
+  const std::vector<Record> transport = RunTransport(repetitions);
   std::error_code error;
   std::filesystem::create_directories(out, error);
-  const absl::Status status = Write(records, out + "/client.json");
+  absl::Status status = Write(client, out + "/client.json");
+  status.Update(Write(protection, out + "/protection.json"));
+  status.Update(Write(transport, out + "/transport.json"));
   if (!status.ok()) fmt::print(stderr, "unreft_bench: {}\n", status.ToString());
   return status.ok() ? 0 : 1;
 }

@@ -6,10 +6,13 @@
 namespace unreft::bench {
 namespace {
 
-double Seconds(const std::function<void()>& body) {
+double Seconds(const Body& body) {
+  body.before();
   const auto begin = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  body.timed();
+  const auto end = std::chrono::steady_clock::now();
+  body.after();
+  return std::chrono::duration<double>(end - begin).count();
 }
 
 double Median(std::vector<double> values) {
@@ -20,8 +23,7 @@ double Median(std::vector<double> values) {
 
 }  // namespace
 
-std::vector<double> MedianSeconds(int repetitions,
-                                  const std::vector<std::function<void()>>& bodies) {
+std::vector<double> MedianSeconds(int repetitions, const std::vector<Body>& bodies) {
   std::vector<std::vector<double>> seconds(bodies.size());
   for (int round = 0; round <= repetitions; ++round) {
     for (size_t i = 0; i < bodies.size(); ++i) {

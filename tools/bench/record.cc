@@ -28,7 +28,7 @@ nlohmann::json ToJson(const Record& record) {
 
 std::optional<bool> Record::met() const {
   if (!target) return std::nullopt;
-  return ratio() >= *target;
+  return less_is_better ? ratio() <= *target : ratio() >= *target;
 }
 
 void Print(const Record& record) {

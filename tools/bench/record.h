@@ -16,6 +16,7 @@ struct Record {
   std::string reference_name;
   double reference = 0;          // measured in the same run, in turns with the value
   std::optional<double> target;  // of value / reference; none = for information
+  bool less_is_better = false;   // the target is the most that the ratio may be
 
   double ratio() const { return reference == 0 ? 0 : value / reference; }
   std::optional<bool> met() const;

@@ -38,7 +38,8 @@ if [ ! -e "$venv/.complete" ]; then
   "$python" -m venv "$venv" >&2
   "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check \
     --requirement "$requirements" </dev/null >&2
-  "$venv/bin/python" -c 'import numpy, torch; print("setup: torch", torch.__version__, "numpy", numpy.__version__)' >&2
+  "$venv/bin/python" -c 'import numpy, torch
+print("setup: torch", torch.__version__, "numpy", numpy.__version__)' >&2
   touch "$venv/.complete"
 fi
 echo "$venv"

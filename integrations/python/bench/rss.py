@@ -2,8 +2,8 @@
 
     rss.py --out DIR [--snapshots 1000]
 
-Starts a daemon of its own. The daemon's anonymous memory and the trainer's are read after a tenth of
-the snapshots and at the end; the slots themselves are shared memory and have a fixed size.
+Starts a daemon of its own. The daemon's anonymous memory and the trainer's are read after a tenth
+of the snapshots and at the end; the slots themselves are shared memory and have a fixed size.
 """
 
 import argparse
@@ -103,7 +103,8 @@ def main():
         record("daemon_rss_growth", early[1], late[1]),
     ]
     pathlib.Path(args.out, "rss.json").write_text(json.dumps(records, indent=2) + "\n")
-    print(f"{args.snapshots} snapshots of 16 MiB: {status.started} committed, {status.skipped} skipped")
+    done = f"{status.started} committed, {status.skipped} skipped"
+    print(f"{args.snapshots} snapshots of 16 MiB: {done}")
     for row in records:
         met = "met" if row["met"] else "MISSED"
         print(

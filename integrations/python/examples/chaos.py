@@ -5,17 +5,22 @@ victims and the same moments again. A moment is a step of the training log and a
 """
 
 import dataclasses
-import os
 import random
-import signal
 import time
 
-# What dies. Every plan has each of them at least once.
+# What dies. Every plan has each of its kinds at least once.
 TRAINER = "trainer"  # at any moment of a step
 CAPTURE = "trainer in capture"  # right after its snapshot started
 DAEMON = "daemon"  # training must go on
 BOTH = "daemon and trainer"  # at the same time
 KINDS = (TRAINER, CAPTURE, DAEMON, BOTH)
+
+# Of several nodes.
+META = "meta store"  # training must go on
+NODE = "node"  # its daemon, its trainers and its memory; a new one takes its slot
+TWO_NODES = "two nodes"  # at the same time
+KINDS_OF_NODES = (TRAINER, CAPTURE, DAEMON, BOTH, META)
+KINDS_THAT_DESTROY = (NODE, TWO_NODES)
 
 STEP_MS_MAX = 500  # "any moment": drawn from this after a step
 CAPTURE_MS_MAX = 8  # the copy begins with the end of the step and takes some 10 ms
@@ -27,64 +32,91 @@ GAP_STEPS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One fault: `delay_ms` after step `step`, or a later one, was logged, `victims` are killed."""
+    """One fault: `delay_ms` after step `step`, or a later one, was logged, `victims` are killed.
+
+    A victim is a rank's number, "daemon", "meta store", or, of several nodes, "daemon 2", "node 2".
+    """
 
     kind: str
     step: int
     delay_ms: float
-    victims: tuple  # ranks, and "daemon", in this order
+    victims: tuple  # in this order
     gap_ms: float = 0.0  # between the first victim and the next
 
     @property
-    def hits_trainer(self):
-        return self.kind != DAEMON
+    def stops_training(self):
+        return self.kind not in (DAEMON, META)
 
     @property
     def hits_daemon(self):
         return self.kind in (DAEMON, BOTH)
 
+    @property
+    def nodes(self):
+        """The nodes whose daemon or memory is hit, as far as they have a number."""
+        return [int(v.split()[1]) for v in self.victims
+                if isinstance(v, str) and v.startswith(("daemon ", "node "))]
+
     def __str__(self):
-        who = " and ".join(v if v == "daemon" else f"rank {v}" for v in self.victims)
+        who = " and ".join(v if isinstance(v, str) else f"rank {v}" for v in self.victims)
         return f"{self.kind}: SIGKILL to {who}"
 
 
-def draw_plan(seed, steps, ranks, faults):
+def kinds_of(nodes, destroy):
+    if nodes == 1:
+        return KINDS
+    return (*KINDS_OF_NODES, *KINDS_THAT_DESTROY) if destroy else KINDS_OF_NODES
+
+
+def draw_plan(seed, steps, ranks, faults, nodes=1, destroy=False):
     """The faults of a run, in the order of their steps."""
-    if faults < len(KINDS):
-        raise ValueError(f"a plan has at least {len(KINDS)} faults, one of each kind; not {faults}")
+    each = kinds_of(nodes, destroy)
+    if faults < len(each):
+        raise ValueError(f"a plan has at least {len(each)} faults, one of each kind; not {faults}")
     room = steps // (faults + 1)
     if room <= GAP_STEPS:
         raise ValueError(f"{faults} faults need at least {(GAP_STEPS + 1) * (faults + 1)} steps")
     rng = random.Random(f"unreft demo {seed}")
-    kinds = [*KINDS, *rng.choices(KINDS, k=faults - len(KINDS))]
+    kinds = [*each, *rng.choices(each, k=faults - len(each))]
     rng.shuffle(kinds)
     # Each in its own stretch of the run, at a drawn step of it.
     steps_of = [room * (i + 1) - rng.randrange(room - GAP_STEPS) for i in range(faults)]
-    return [_draw_fault(rng, kind, step, ranks) for kind, step in zip(kinds, steps_of)]
+    return [_draw_fault(rng, kind, step, ranks, nodes) for kind, step in zip(kinds, steps_of)]
 
 
-def _draw_fault(rng, kind, step, ranks):
+def _draw_fault(rng, kind, step, ranks, nodes):
     delay_ms = rng.uniform(0, CAPTURE_MS_MAX if kind == CAPTURE else STEP_MS_MAX)
     if kind == DAEMON:
-        return Fault(kind, step, delay_ms, ("daemon",))
+        victim = "daemon" if nodes == 1 else f"daemon {rng.randrange(nodes)}"
+        return Fault(kind, step, delay_ms, (victim,))
+    if kind == META:
+        return Fault(kind, step, delay_ms, (META,))
+    if kind in KINDS_THAT_DESTROY:
+        lost = rng.sample(range(nodes), 1 if kind == NODE else 2)
+        return Fault(kind, step, delay_ms, tuple(f"node {node}" for node in lost))
     # Mostly one; sometimes several go down together.
     trainers = rng.sample(range(ranks), rng.choice([1, 1, min(2, ranks)]))
     if kind != BOTH:
         return Fault(kind, step, delay_ms, tuple(trainers))
-    victims = ["daemon", *trainers]
+    victims = ["daemon" if nodes == 1 else f"daemon {rng.randrange(nodes)}", *trainers]
     rng.shuffle(victims)
     return Fault(kind, step, delay_ms, tuple(victims), rng.uniform(0, BOTH_GAP_MS_MAX))
 
 
-def inject(fault, seen_at, trainer_pids, daemon_pid):
-    """Kills the victims when `delay_ms` has passed since `seen_at` (time.monotonic()).
+def inject(fault, seen_at, kill):
+    """Kills the victims, by `kill(victim)`, when `delay_ms` has passed since `seen_at` (monotonic).
 
-    Returns the unix time of the first kill. The pids are of processes that the caller started.
+    Returns the unix time of the first kill. What takes longer than a signal, `kill` only begins; it
+    returns how to wait for it.
     """
     time.sleep(max(0.0, seen_at + fault.delay_ms / 1000 - time.monotonic()))
     killed_at = time.time()
+    waits = []
     for number, victim in enumerate(fault.victims):
         if number == 1:
             time.sleep(fault.gap_ms / 1000)
-        os.kill(daemon_pid if victim == "daemon" else trainer_pids[victim], signal.SIGKILL)
+        waits.append(kill(victim))
+    for wait in waits:
+        if wait:
+            wait()
     return killed_at

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """The demo: a training job is killed again and again, and ends as if nothing had happened.
 
-    make demo            or: demo.py [--seed N]
+    make demo            or: demo.py [--seed N] [--nodes 4 [--destroy-nodes]]
 
 First a reference run, left alone and without Unreft. Then the same run with a snapshot every step,
 while faults drawn by the seed strike (chaos.py): trainers are SIGKILLed, among others during
 capture, the daemon is, and both at once. At the end weights, optimizer, generators and loss curve
 must equal the reference bit for bit, and no fault may have cost more than two steps.
+
+With --nodes 4 the job has four nodes with a daemon each and a meta store, all on this machine, in
+one protection group of 2 + 2. Then the meta store is killed, too, and with --destroy-nodes nodes
+are: one, and two at once, with their memory; new ones take their slots.
 
 Everything is real: `unreft up --supervise` keeps the daemon, `unreft run` the training job
 (train_gpt.py), and what the demo knows it reads from the job's log and from `unreft status`.
@@ -69,15 +73,17 @@ def strike(run, fault, totals):
     # The end of a step that is seen now: the fault's moment is counted from it.
     step = run.wait_step(max(fault.step, run.log.last_step + 1))["step"]
     seen_at, attempt = time.monotonic(), run.attempt
-    killed_at = chaos.inject(fault, seen_at, run.trainer_pids, run.daemon_pid)
+    killed_at = chaos.inject(fault, seen_at, run.kill)
     totals.faults += 1
     say(f"  fault {totals.faults}: {fault}, {fault.delay_ms:.0f} ms after step {step}")
-    if fault.hits_trainer:
+    if fault.stops_training:
         check_recovery(run, attempt, killed_at, totals)
     else:
-        check_training_went_on(run, attempt, killed_at)
+        check_training_went_on(run, attempt, killed_at, fault.kind)
     if fault.hits_daemon:
-        run.wait_daemon_back()
+        run.wait_daemon_back(*fault.nodes)
+    elif fault.kind == chaos.META:
+        run.wait_meta_back()
     run.wait_committed()  # the next fault meets a job that is protected again
 
 
@@ -95,12 +101,12 @@ def check_recovery(run, attempt, killed_at, totals):
         raise demo_run.DemoError(f"{lost} steps lost by a fault; at most {STEPS_LOST_MAX} may be")
 
 
-def check_training_went_on(run, attempt, killed_at):
+def check_training_went_on(run, attempt, killed_at, victim):
     last = run.log.last_step_before(killed_at)
     record = run.wait_step(last + 2)
     if run.attempt != attempt:
         raise demo_run.DemoError(
-            f"the daemon's death stopped training: attempt {run.attempt} after {attempt}")
+            f"the {victim}'s death stopped training: attempt {run.attempt} after {attempt}")
     say(f"    training went on: step {record['step']} finished"
         f" {record['unix_s'] - killed_at:.1f} s after the fault, attempt {attempt} still")
 
@@ -121,7 +127,8 @@ def run_under_faults(run, plan, totals):
 
 
 def run_demo(args, directory):
-    plan = chaos.draw_plan(args.seed, args.steps, args.ranks, args.faults)
+    plan = chaos.draw_plan(args.seed, args.steps, args.ranks, args.faults, args.nodes,
+                           args.destroy_nodes)
     deadline = demo_run.Deadline(args.timeout_s)
     tools = demo_run.Tools.find()
     reference = demo_run.Run(tools, directory / "reference", args, deadline)
@@ -139,10 +146,19 @@ def parse_args():
     parser.add_argument("--seed", type=int, default=1, help="draws victims and moments")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--faults", type=int, default=6, help="at least one of each kind: 4")
+    parser.add_argument("--faults", type=int, help="at least one of each kind; 6, or as many")
+    parser.add_argument("--nodes", type=int, default=1, help="4 or more, or 1")
+    parser.add_argument("--destroy-nodes", action="store_true", help="with their memory")
     parser.add_argument("--timeout-s", type=float, default=600, help="limit of the whole demo")
     parser.add_argument("--keep", metavar="DIR", help="leave logs and results in DIR")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.nodes in (2, 3) or args.nodes < 1:
+        parser.error("--nodes must be 1, or at least the 4 of a group of 2 + 2")
+    if args.destroy_nodes and args.nodes == 1:
+        parser.error("--destroy-nodes needs --nodes 4")
+    if args.faults is None:
+        args.faults = max(6, len(chaos.kinds_of(args.nodes, args.destroy_nodes)))
+    return args
 
 
 def stop_on_sigterm(number, _):

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ POLL_S = 0.002  # the moment of a fault is drawn in milliseconds
 STATUS_POLL_S = 0.25  # each is a process
 STANDSTILL_S = 90  # nothing happens at all for so long: the job hangs
 COMMAND_TIMEOUT_S = 40
+PARITY_CHUNKS = 2  # of several nodes: so many may be lost at once
 STOP_TIMEOUT_S = 20
 
 
@@ -156,11 +158,13 @@ class Run:
         directory.mkdir(parents=True)
         self.steps, self.ranks = args.steps, args.ranks
         self.log = LogTail(directory / "steps.jsonl")
-        self.daemon_pid = None
+        self.nodes = args.nodes
         self.last_skip = ""
         self._tools, self._directory, self._args, self._deadline = tools, directory, args, deadline
         self._job = f"demo-{os.getpid()}"
         self._launcher = None
+        self._daemon_pids = {}  # by node
+        self._meta_pid = None
         self._skips = {}
         self._abandoned = {}
 
@@ -173,7 +177,7 @@ class Run:
     def daemon(self):
         """`unreft up --supervise`, and `unreft down` whatever happens."""
         try:
-            self.daemon_pid = self._unreft("up", "--supervise")["pid"]
+            self._up()
             yield
         finally:
             down = self._unreft("down")
@@ -181,10 +185,33 @@ class Run:
             if left:
                 raise DemoError(f"unreft down left {left[0]} and {len(left) - 1} more: {down}")
 
+    def _up(self):
+        if self.nodes == 1:
+            self._daemon_pids = {0: self._unreft("up", "--supervise")["pid"]}
+            return
+        up = self._unreft("up", "--supervise", "--nodes", self.nodes, "--data-chunks", 2,
+                          "--parity-chunks", PARITY_CHUNKS)
+        self._daemon_pids = {node["node"]: node["pid"] for node in up["nodes"]}
+        self._meta_pid = up["meta"]["pid"]
+
+    def kill(self, victim):
+        """SIGKILL to a victim of a fault (chaos.Fault). For a node: how to wait for its end."""
+        if not isinstance(victim, str):
+            os.kill(self.trainer_pids[victim], signal.SIGKILL)
+        elif victim.startswith("daemon"):
+            node = int(victim.split()[1]) if " " in victim else 0
+            os.kill(self._daemon_pids[node], signal.SIGKILL)
+        elif victim.startswith("node "):
+            return self._begin("inject", "kill-node", "--node", victim.split()[1])
+        else:
+            os.kill(self._meta_pid, signal.SIGKILL)
+        return None
+
     @contextlib.contextmanager
     def launch(self, checkpoint):
         command = [self._tools.unreft, *self._place(), "--json", "run", "--prefix-output"]
         command += ["--ranks", self.ranks, "--max-restarts", self._args.faults if checkpoint else 0]
+        command += ["--replace-nodes"] if checkpoint and self.nodes > 1 else []
         command += ["--", sys.executable, self._tools.trainer, "--log", self.log.path]
         command += ["--final", self._directory / "final"]
         command += ["--steps", self.steps, "--seed", self._args.seed]
@@ -214,15 +241,37 @@ class Run:
                                                                  "UNREFT_ATTEMPT", "UNREFT_NODE")}
 
     def _unreft(self, *words):
-        command = [str(self._tools.unreft), *self._place(), "--json", *words]
+        command = [str(self._tools.unreft), *self._place(), "--json", *map(str, words)]
         try:
             done = subprocess.run(command, env=self._environment(), stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise DemoError(f"unreft {words[0]}: no end after {COMMAND_TIMEOUT_S} s") from None
         if done.returncode != 0:
-            raise DemoError(f"unreft {' '.join(words)}: {done.stdout.strip() or done.stderr}")
+            raise DemoError(f"{' '.join(command)}: {done.stdout.strip() or done.stderr}")
         return json.loads(done.stdout)
+
+    def _begin(self, *words):
+        """Runs `unreft` in a thread of its own; the function to call for its result."""
+        results = []
+
+        def run():
+            try:
+                results.append((self._unreft(*words), None))
+            except DemoError as error:
+                results.append((None, error))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+
+        def wait():
+            thread.join()
+            result, error = results[0]
+            if error:
+                raise error
+            return result
+
+        return wait
 
     def _status(self):
         """The daemon's, or None while it is down."""
@@ -238,12 +287,20 @@ class Run:
         status = self._status()
         if status is None:
             return None
-        for rank in status["ranks"]:
-            life = (status["session"], rank["rank"], rank["pid"])
-            self._skips[life] = max(self._skips.get(life, 0), rank["skipped"])
-            self.last_skip = rank["last_skip"] or self.last_skip
-        self._abandoned[status["session"]] = status["counters"]["versions_abandoned"]
+        for node in self._of_daemons(status):
+            daemon = (node["node"], node["incarnation"], node["session"])
+            for rank in node["ranks"]:
+                life = (*daemon, rank["rank"], rank["pid"])
+                self._skips[life] = max(self._skips.get(life, 0), rank["skipped"])
+                self.last_skip = rank["last_skip"] or self.last_skip
+            self._abandoned[daemon] = node["counters"]["versions_abandoned"]
         return status
+
+    def _of_daemons(self, status):
+        """What each daemon that answers says of itself."""
+        if self.nodes == 1:
+            return [status]
+        return [member["status"] for member in status["members"] if member["status"]]
 
     @property
     def skipped_snapshots(self):
@@ -289,9 +346,10 @@ class Run:
     def wait_step(self, step, after_attempt=-1):
         """Until this step or a later one was logged, after that attempt; its record."""
         def ready():
-            if not self.log.steps or self.log.last_step < step:
+            last = self.log.steps[-1] if self.log.steps else None
+            if not last or last["step"] < step or last["attempt"] <= after_attempt:
                 return None
-            return self.log.steps[-1] if self.log.attempt > after_attempt else None
+            return last
 
         return self._wait(f"step {step}", ready)
 
@@ -302,20 +360,42 @@ class Run:
 
         return self._wait(f"the attempt after {attempt} to restore", ready)
 
-    def wait_daemon_back(self):
-        """Until the supervisor's next daemon answers."""
-        old = self.daemon_pid
-        status = self._wait_status("the daemon to be back", lambda s: s["pid"] != old)
-        self.daemon_pid = status["pid"]
+    def wait_daemon_back(self, node=0):
+        """Until the supervisor's next daemon of that node answers."""
+        old = self._daemon_pids[node]
+
+        def accept(status):
+            return any(daemon["node"] == node and daemon["pid"] != old
+                       for daemon in self._of_daemons(status))
+
+        self._note_pids(self._wait_status(f"the daemon of node {node} to be back", accept))
+
+    def wait_meta_back(self):
+        """Until the supervisor's next meta store is up."""
+        old = self._meta_pid
+        status = self._wait_status("the meta store to be back",
+                                   lambda s: s["meta"]["pid"] not in (None, old))
+        self._note_pids(status)
 
     def wait_committed(self):
-        """Until a step that is finished now, or a later one, is committed."""
+        """Until a step that is finished now, or a later one, is committed.
+
+        With several nodes also until the loss of as many as before can be borne again.
+        """
         step = self.log.last_step
 
         def accept(status):
-            return status["committed"] and status["committed"]["step"] >= step
+            committed = status.get("committed")
+            return committed and committed["step"] >= step and (
+                self.nodes == 1
+                or all(group["stands"] == PARITY_CHUNKS for group in status["groups"]))
 
-        self._wait_status(f"the commit of step {step} or later", accept)
+        self._note_pids(self._wait_status(f"the commit of step {step} or later", accept))
+
+    def _note_pids(self, status):
+        for daemon in self._of_daemons(status):
+            self._daemon_pids[daemon["node"]] = daemon["pid"]
+        self._meta_pid = status.get("meta", {}).get("pid")
 
     def wait_end(self):
         def ready():
