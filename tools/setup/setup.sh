@@ -66,6 +66,12 @@ install_packages() {
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive sh -ec '
     apt-get -q update
     apt-get -q install -y --no-install-recommends "$@"' sh $missing </dev/null >&2
+
+  # The package starts a server at once and at every boot; only the tests want it, and start theirs.
+  if [[ " $missing " == *" etcd-server "* && -d /run/systemd/system ]]; then
+    say "disabling the service that etcd-server brought"
+    "${sudo[@]}" systemctl disable --now etcd >&2
+  fi
 }
 
 if [ "${UNREFT_NO_PACKAGES:-}" = 1 ]; then
