@@ -128,6 +128,7 @@ typedef enum unreft_outcome {
 typedef struct unreft_status {
   size_t struct_bytes;
   int32_t connected;
+  int32_t ready; /* a slot is granted: a snapshot starts, unless all ranks await a later step */
   uint64_t timeline;
   uint64_t last_captured_step; /* UINT64_MAX: none yet, here and below */
   uint64_t last_sealed_step;

@@ -263,6 +263,7 @@ void HandOut(unreft_client& client, const ClientStatus& status, unreft_status* t
   client.last_problem = status.last_problem;
   unreft_status out{};
   out.connected = status.connected ? 1 : 0;
+  out.ready = status.ready ? 1 : 0;
   out.timeline = status.timeline.value;
   out.last_captured_step = OrNone(status.last_captured);
   out.last_sealed_step = OrNone(status.last_sealed);

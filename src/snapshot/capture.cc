@@ -112,10 +112,7 @@ absl::StatusOr<SnapshotResult> Capture::SkipLocked(Step step, std::string why) {
   return SnapshotResult{.outcome = Outcome::kSkipped, .reason = std::move(why)};
 }
 
-const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
-  ControlPage& control = slots_->control();
-  uint64_t word = control.grant.load(std::memory_order_acquire);
-  grant = GrantWord::Decode(word);
+const MappedSlot* Capture::GrantedLocked(GrantWord grant, std::string& why) const {
   if (grant.state != GrantState::kGranted) {
     why = board_.Read().connected ? "no slot is free" : "no slot is free, the daemon is away";
     return nullptr;
@@ -127,6 +124,23 @@ const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
     why = fmt::format("slot {} of generation {} is not mapped yet", grant.slot, grant.generation);
     return nullptr;
   }
+  return slot;
+}
+
+bool Capture::Ready() {
+  std::lock_guard lock(mutex_);
+  if (timeline_ == Timeline{} || slots_ == nullptr || !suspended_.empty() || run_) return false;
+  std::string why;
+  const uint64_t word = slots_->control().grant.load(std::memory_order_acquire);
+  return GrantedLocked(GrantWord::Decode(word), why) != nullptr;
+}
+
+const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
+  ControlPage& control = slots_->control();
+  uint64_t word = control.grant.load(std::memory_order_acquire);
+  grant = GrantWord::Decode(word);
+  const MappedSlot* slot = GrantedLocked(grant, why);
+  if (slot == nullptr) return nullptr;
   GrantWord claimed = grant;
   claimed.state = GrantState::kClaimed;
   if (!control.grant.compare_exchange_strong(word, claimed.Encode(), std::memory_order_acq_rel)) {

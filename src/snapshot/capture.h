@@ -68,6 +68,10 @@ class Capture {
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
 
+  // Whether a snapshot of a step that is not too early would start: a slot is granted, and none is
+  // being copied.
+  bool Ready();
+
   // Returns once no copy reads the tensors any more, nor will: the snapshot's jobs have ended, or
   // it was given up at the deadline and those under way have ended. Not in a turn.
   void Fence();
@@ -140,6 +144,7 @@ class Capture {
   absl::Status CheckLocked(Step step) const;
   std::string WhySkipLocked(Step step) const;
   absl::StatusOr<SnapshotResult> SkipLocked(Step step, std::string why);
+  const MappedSlot* GrantedLocked(GrantWord grant, std::string& why) const;
   const MappedSlot* ClaimLocked(GrantWord& grant, std::string& why);
   absl::Status RefuseExtrasLocked(const Claimed& claimed, uint64_t needed, uint64_t found);
   RunPtr BeginLocked(const Claimed& claimed, const MappedSlot& slot, uint64_t extras_bytes);

@@ -96,7 +96,11 @@ class ClientActor : private Session::Events, private Capture::Events {
   void Fence() { capture_.Fence(); }
 
   // Thread-safe.
-  ClientStatus status() const { return board_.Read(); }
+  ClientStatus status() {
+    ClientStatus status = board_.Read();
+    status.ready = capture_.Ready();
+    return status;
+  }
   // On any thread, one at a time.
   const Restorer& restorer() const { return restorer_; }
 

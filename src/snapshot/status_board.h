@@ -14,6 +14,7 @@ namespace unreft::snapshot {
 
 struct ClientStatus {
   bool connected = false;
+  bool ready = false;  // a snapshot would start; not on the board: Capture knows
   Timeline timeline;  // 0 before a decision
   std::optional<Step> last_captured;
   std::optional<Step> last_sealed;

@@ -198,6 +198,7 @@ class Client {
     result.RaiseIfError();
     py::dict fields;
     fields["connected"] = status.connected != 0;
+    fields["ready"] = status.ready != 0;
     fields["timeline"] = status.timeline;
     fields["last_captured_step"] = StepOrNone(status.last_captured_step);
     fields["last_sealed_step"] = StepOrNone(status.last_sealed_step);

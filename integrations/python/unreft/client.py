@@ -54,6 +54,7 @@ class Status:
     """What a client has done and how it goes. Steps are None when there was none yet."""
 
     connected: bool = False
+    ready: bool = False  # a snapshot would start
     timeline: int = 0
     last_captured_step: int | None = None
     last_sealed_step: int | None = None  # of this rank

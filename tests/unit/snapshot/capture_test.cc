@@ -75,7 +75,9 @@ TEST_F(CaptureTest, NothingGoesWithoutADecision) {
 
 TEST_F(CaptureTest, SkipsWithoutAGrant) {
   Ready();
+  EXPECT_TRUE(status().ready);
   ASSERT_TRUE(daemon_.TakeBackGrant(0, 1));
+  EXPECT_FALSE(status().ready);
   ExpectSkipped(1, "no slot is free");
   ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Skipped>() == 1; }));
   EXPECT_EQ(daemon_.Got<Skipped>().at(0).version, (Version{Timeline{7}, Step{1}}));
