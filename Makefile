@@ -34,8 +34,9 @@ bench: build     ## capture and restart against memcpy, JSON in build/bench
 	@mkdir -p build/bench
 	@tools/setup/bench.sh $(BUILD) $(VENV)/bin/python build/bench
 
-sim: build       ## the whole system simulated (SEEDS=n)
-	@$(BUILD)/bin/unreft_sim --seeds $(SEEDS)
+sim: build       ## one node, then clusters simulated on fresh seeds (SEEDS=n of each)
+	@$(BUILD)/bin/unreft_sim --fresh --seeds $(SEEDS) --jobs $(JOBS)
+	@$(BUILD)/bin/unreft_sim --cluster --fresh --seeds $(SEEDS) --jobs $(JOBS)
 
 sanitize: asan tsan  ## the C++ tests under ASan+UBSan, then TSan
 

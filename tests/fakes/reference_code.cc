@@ -1,6 +1,7 @@
 #include "tests/fakes/reference_code.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 
@@ -8,6 +9,20 @@ namespace unreft::ec {
 namespace {
 
 using Row = std::vector<uint8_t>;
+
+// GfMultiply of all pairs.
+const std::array<std::array<uint8_t, 256>, 256>& Products() {
+  static const auto kProducts = [] {
+    std::array<std::array<uint8_t, 256>, 256> products;
+    for (unsigned a = 0; a < 256; ++a) {
+      for (unsigned b = 0; b < 256; ++b) {
+        products[a][b] = GfMultiply(static_cast<uint8_t>(a), static_cast<uint8_t>(b));
+      }
+    }
+    return products;
+  }();
+  return kProducts;
+}
 
 // What chunk `chunk` is of the data: itself, or the Cauchy row of a parity.
 Row GeneratorRow(CodeShape shape, uint32_t chunk) {
@@ -24,7 +39,8 @@ Row GeneratorRow(CodeShape shape, uint32_t chunk) {
 
 // row += factor * other
 void AddMultiple(Row& row, uint8_t factor, const Row& other) {
-  for (size_t i = 0; i < row.size(); ++i) row[i] ^= GfMultiply(factor, other[i]);
+  const auto& product = Products()[factor];
+  for (size_t i = 0; i < row.size(); ++i) row[i] ^= product[other[i]];
 }
 
 // The inverse of a square matrix that has one.
@@ -52,8 +68,10 @@ std::vector<Row> Inverse(std::vector<Row> matrix) {
 
 // target += factor * source
 void AddBytes(std::span<std::byte> target, uint8_t factor, std::span<const std::byte> source) {
+  if (factor == 0) return;
+  const auto& product = Products()[factor];
   for (size_t at = 0; at < source.size(); ++at) {
-    target[at] ^= std::byte{GfMultiply(factor, std::to_integer<uint8_t>(source[at]))};
+    target[at] ^= std::byte{product[std::to_integer<uint8_t>(source[at])]};
   }
 }
 
@@ -72,19 +90,22 @@ uint8_t GfMultiply(uint8_t a, uint8_t b) {
 uint8_t GfInverse(uint8_t a) {
   UNREFT_CHECK(a != 0);
   unsigned b = 1;
-  while (GfMultiply(a, static_cast<uint8_t>(b)) != 1) ++b;
+  while (Products()[a][b] != 1) ++b;
   return static_cast<uint8_t>(b);
 }
 
 ReferenceCode::ReferenceCode(CodeShape shape) : shape_(shape) {
   UNREFT_CHECK(CheckShape(shape).ok());
+  for (uint32_t chunk = 0; chunk < shape.n(); ++chunk) {
+    generator_.push_back(GeneratorRow(shape, chunk));
+  }
 }
 
 void ReferenceCode::Encode(std::span<const std::span<const std::byte>> data,
                            std::span<const std::span<std::byte>> parity) const {
   CheckEncode(shape_, data, parity);
   for (uint32_t p = 0; p < shape_.m; ++p) {
-    const Row row = GeneratorRow(shape_, shape_.k + p);
+    const Row& row = generator_[shape_.k + p];
     std::fill(parity[p].begin(), parity[p].end(), std::byte{0});
     for (uint32_t j = 0; j < shape_.k; ++j) AddBytes(parity[p], row[j], data[j]);
   }
@@ -95,10 +116,10 @@ absl::Status ReferenceCode::Reconstruct(std::span<const SourceChunk> sources,
   if (absl::Status status = CheckReconstruct(shape_, sources, targets); !status.ok()) return status;
   // source s = rows[s] . data, so data j = inverse[j] . sources.
   std::vector<Row> rows;
-  for (const SourceChunk& source : sources) rows.push_back(GeneratorRow(shape_, source.index));
+  for (const SourceChunk& source : sources) rows.push_back(generator_[source.index]);
   const std::vector<Row> inverse = Inverse(std::move(rows));
   for (const TargetChunk& target : targets) {
-    const Row generator = GeneratorRow(shape_, target.index);
+    const Row& generator = generator_[target.index];
     Row row(shape_.k, 0);
     for (uint32_t j = 0; j < shape_.k; ++j) AddMultiple(row, generator[j], inverse[j]);
     std::fill(target.bytes.begin(), target.bytes.end(), std::byte{0});

@@ -1,9 +1,12 @@
 // ReferenceCode: an ErasureCode that is slow and plain enough to be seen to be right.
 //
 // The same Cauchy code as IsalCode, written from its definition: byte by byte, a multiplication is
-// eight shifts, and decoding is Gaussian elimination of all k equations. Shares no arithmetic with
-// ISA-L. Immutable and thread-safe.
+// eight shifts (done once for all pairs), and decoding is Gaussian elimination of all k equations.
+// Shares no arithmetic with ISA-L. Immutable and thread-safe.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "ec/erasure_code.h"
 
@@ -22,6 +25,8 @@ class ReferenceCode : public ErasureCode {
 
  private:
   const CodeShape shape_;
+  // What each chunk is of the data.
+  std::vector<std::vector<uint8_t>> generator_;
 };
 
 // GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1.

@@ -18,11 +18,11 @@ SimScheduler::~SimScheduler() {
   UNREFT_CHECK(executors_alive_ == 0, "executors are destroyed before their scheduler");
 }
 
-std::unique_ptr<SimExecutor> SimScheduler::NewExecutor(std::string name) {
+std::unique_ptr<SimExecutor> SimScheduler::NewExecutor(std::string name, uint64_t host) {
   ++executors_alive_;
   const Duration origin = RandomDelay(std::chrono::hours(1));
   return std::unique_ptr<SimExecutor>(
-      new SimExecutor(*this, ++last_executor_, std::move(name), origin));
+      new SimExecutor(*this, ++last_executor_, std::move(name), host, origin));
 }
 
 Duration SimScheduler::RandomDelay(Duration max) {
@@ -58,12 +58,14 @@ SimScheduler::Key SimScheduler::Add(Duration time, Event event) {
   return key;
 }
 
-std::map<SimScheduler::Key, SimScheduler::Event>::iterator SimScheduler::Next() {
-  return std::ranges::find_if(events_,
-                              [](const auto& entry) { return !entry.second.owner->suspended(); });
+SimScheduler::Events::iterator SimScheduler::Next() {
+  while (!events_.empty() && events_.begin()->second.owner->suspended()) {
+    held_.insert(events_.extract(events_.begin()));
+  }
+  return events_.begin();
 }
 
-void SimScheduler::Run(std::map<Key, Event>::iterator next) {
+void SimScheduler::Run(Events::iterator next) {
   UNREFT_CHECK(!running_, "an event may not run the scheduler");
   running_ = true;
   auto node = events_.extract(next);
@@ -71,6 +73,7 @@ void SimScheduler::Run(std::map<Key, Event>::iterator next) {
   now_ = std::max(now_, node.key().time);  // a suspended process's events lie in the past
   digest_ = (digest_ ^ event.owner->number_) * 0x100000001b3 + static_cast<uint64_t>(now_.count());
   ++events_run_;
+  last_host_ = event.owner->host_;
   if (event.timer != TimerId::kNone) event.owner->timers_.erase(event.timer);
   current_ = event.in_turn ? event.owner : nullptr;
   event.task();
@@ -80,8 +83,12 @@ void SimScheduler::Run(std::map<Key, Event>::iterator next) {
 }
 
 SimExecutor::SimExecutor(SimScheduler& scheduler, uint64_t number, std::string name,
-                         Duration origin)
-    : scheduler_(scheduler), number_(number), name_(std::move(name)), origin_(origin) {}
+                         uint64_t host, Duration origin)
+    : scheduler_(scheduler),
+      number_(number),
+      name_(std::move(name)),
+      host_(host),
+      origin_(origin) {}
 
 SimExecutor::~SimExecutor() {
   Kill();
@@ -113,7 +120,8 @@ void SimExecutor::Cancel(TimerId timer) {
   UNREFT_CHECK(InTurn() || killed_, "Cancel is for turns of the executor");
   const auto found = timers_.find(timer);
   if (found == timers_.end()) return;
-  const auto node = scheduler_.events_.extract(found->second);
+  auto node = scheduler_.events_.extract(found->second);
+  if (!node) node = scheduler_.held_.extract(found->second);
   timers_.erase(found);
 }
 
@@ -126,20 +134,30 @@ void SimExecutor::Kill() {
   timers_.clear();
   // Out of the queue before any is destroyed: a task may own what posts, cancels or closes.
   std::vector<Task> dropped;
-  for (auto it = scheduler_.events_.begin(); it != scheduler_.events_.end();) {
-    if (it->second.owner != this) {
-      ++it;
-      continue;
+  for (SimScheduler::Events* events : {&scheduler_.events_, &scheduler_.held_}) {
+    for (auto it = events->begin(); it != events->end();) {
+      if (it->second.owner != this) {
+        ++it;
+        continue;
+      }
+      dropped.push_back(std::move(it->second.task));
+      it = events->erase(it);
     }
-    dropped.push_back(std::move(it->second.task));
-    it = scheduler_.events_.erase(it);
   }
   for (Task& task : std::exchange(at_kill_, {})) task();
 }
 
 void SimExecutor::Suspend() { suspended_ = true; }
 
-void SimExecutor::Resume() { suspended_ = false; }
+void SimExecutor::Resume() {
+  suspended_ = false;
+  SimScheduler::Events& held = scheduler_.held_;
+  for (auto it = held.begin(); it != held.end();) {
+    const auto next = std::next(it);
+    if (it->second.owner == this) scheduler_.events_.insert(held.extract(it));
+    it = next;
+  }
+}
 
 void SimExecutor::Deliver(Duration delay, Task task) {
   Schedule(scheduler_.now() + delay + kInstant, true, TimerId::kNone, std::move(task));

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,8 @@ class SimScheduler {
   SimScheduler(const SimScheduler&) = delete;
   SimScheduler& operator=(const SimScheduler&) = delete;
 
-  // A new process; `name` is for messages only.
-  std::unique_ptr<SimExecutor> NewExecutor(std::string name);
+  // A new process; `name` is for messages only, `host` is where it runs: see last_host().
+  std::unique_ptr<SimExecutor> NewExecutor(std::string name, uint64_t host = 0);
 
   // Virtual time since the beginning.
   Duration now() const { return now_; }
@@ -54,6 +55,8 @@ class SimScheduler {
   bool RunUntil(absl::FunctionRef<bool()> condition, size_t events_max);
 
   size_t events_run() const { return events_run_; }
+  // Where the last event ran, so that who looks on need not look everywhere.
+  uint64_t last_host() const { return last_host_; }
   // Of what has run: which process at which time. Equal for equal runs.
   uint64_t digest() const { return digest_; }
 
@@ -74,15 +77,20 @@ class SimScheduler {
     Task task;
   };
 
+  // Nodes come from a pool: a run adds and removes some hundred thousand.
+  using Events = std::pmr::map<Key, Event>;
+
   Key Add(Duration time, Event event);
-  // The first event whose process is not suspended.
-  std::map<Key, Event>::iterator Next();
-  void Run(std::map<Key, Event>::iterator next);
+  // The first event whose process is not suspended; those before it are held.
+  Events::iterator Next();
+  void Run(Events::iterator next);
 
   const SimOptions options_;
   Random random_;
   Duration now_{0};
-  std::map<Key, Event> events_;
+  std::pmr::unsynchronized_pool_resource nodes_;
+  Events events_{&nodes_};
+  Events held_{&nodes_};  // due, of suspended processes
   uint64_t last_event_ = 0;
   uint64_t last_executor_ = 0;
   uint64_t executors_alive_ = 0;
@@ -90,6 +98,7 @@ class SimScheduler {
   bool running_ = false;                  // an event
   size_t events_run_ = 0;
   uint64_t digest_ = 0;
+  uint64_t last_host_ = 0;
 };
 
 // One process. Its clock has an origin of its own: comparing two processes' times is a bug.
@@ -128,13 +137,15 @@ class SimExecutor final : public Executor {
 
  private:
   friend class SimScheduler;
-  SimExecutor(SimScheduler& scheduler, uint64_t number, std::string name, Duration origin);
+  SimExecutor(SimScheduler& scheduler, uint64_t number, std::string name, uint64_t host,
+              Duration origin);
 
   SimScheduler::Key Schedule(Duration time, bool in_turn, TimerId timer, Task task);
 
   SimScheduler& scheduler_;
   const uint64_t number_;
   const std::string name_;
+  const uint64_t host_;
   const Duration origin_;
   bool killed_ = false;
   bool suspended_ = false;

@@ -12,7 +12,7 @@ DaemonProcess::DaemonProcess(Machine& machine, smp::NodeOptions options, Duratio
     : machine_(machine),
       cluster_(cluster),
       life_(machine.processes.Start()),
-      executor_(machine.scheduler.NewExecutor("daemon")),
+      executor_(machine.scheduler.NewExecutor("daemon", machine.host())),
       segments_(machine),
       random_(machine.scheduler.random().Next()),
       log_(machine.sink, LogLevel::kInfo, fmt::format("daemon {}", life_.pid)),

@@ -35,7 +35,7 @@ Machine::Machine(World& world, NodeSlot node)
       disk(scheduler.random().Next()),
       network(scheduler),
       boot_id(scheduler.random().NextId()),
-      kernel(scheduler.NewExecutor("kernel")) {
+      kernel(scheduler.NewExecutor("kernel", host())) {
   memory = std::make_unique<FakeHostMemory>(memory_bytes_);
   observer.Watch(*memory, prefix());
 }

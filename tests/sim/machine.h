@@ -40,7 +40,7 @@ enum class PlantedBug {
 // What all machines of a simulated world share: time, and what happened.
 struct World {
   World(uint64_t seed, bool verbose, TensorModel model = TensorsOf)
-      : scheduler(seed), trace(scheduler, verbose), tensors(model) {}
+      : scheduler(seed), trace(scheduler, verbose), tensors(std::move(model)) {}
 
   SimScheduler scheduler;
   Trace trace;
@@ -60,13 +60,15 @@ struct Machine {
   void Replace();
   // Prefix of the names of the node's segments.
   std::string prefix() const;
+  // SimScheduler::last_host of its processes.
+  uint64_t host() const { return slot.value + 1; }
 
   const NodeSlot slot;
   SimScheduler& scheduler;
   Trace& trace;
   TraceSink& sink;
   History& history;
-  const TensorModel tensors;
+  const TensorModel& tensors;
   const PlantedBug& bug;
   SlotObserver observer;
   FakeDisk disk;

@@ -82,14 +82,17 @@ std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world) {
   return tensors;
 }
 
-std::vector<TensorSpec> ShardedTensorsOf(Rank rank, uint64_t world) {
-  std::vector<TensorSpec> tensors;
-  tensors.push_back(Whole(fmt::format("layer.{}", rank.value), 3 + rank.value * 37 % 90, 0, 1));
-  tensors.push_back(Rows("moments", 20, rank.value, world));
-  TensorSpec buffers = Rows("buffers", 2, rank.value, world);
-  buffers.is_volatile = true;
-  tensors.push_back(std::move(buffers));
-  return tensors;
+TensorModel ShardedTensors(uint64_t rows_max) {
+  return [rows_max](Rank rank, uint64_t world) {
+    std::vector<TensorSpec> tensors;
+    const uint64_t rows = 1 + (3 + rank.value * 37) % rows_max;
+    tensors.push_back(Whole(fmt::format("layer.{}", rank.value), rows, 0, 1));
+    tensors.push_back(Rows("moments", 1 + rows_max / 5, rank.value, world));
+    TensorSpec buffers = Rows("buffers", 2, rank.value, world);
+    buffers.is_volatile = true;
+    tensors.push_back(std::move(buffers));
+    return tensors;
+  };
 }
 
 void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,

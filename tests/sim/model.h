@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,12 +24,12 @@ struct Author {
 };
 
 // The tensors of one rank of a world of so many.
-using TensorModel = std::vector<TensorSpec> (*)(Rank rank, uint64_t world);
+using TensorModel = std::function<std::vector<TensorSpec>(Rank rank, uint64_t world)>;
 
 // Some held by all ranks, some by pairs, some by it alone, one volatile.
 std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world);
-// None held by two ranks, and ranks of very different size.
-std::vector<TensorSpec> ShardedTensorsOf(Rank rank, uint64_t world);
+// None held by two ranks, and ranks of very different size: up to so many rows of 64 bytes.
+TensorModel ShardedTensors(uint64_t rows_max);
 
 // Bytes [begin, begin + bytes.size()) of the shard.
 void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,

@@ -103,7 +103,8 @@ class Simulation {
     while (plan_.next() && now() >= plan_.next()->not_before && !calm_ &&
            (IsThere(plan_.next()->moment) || now() >= plan_.next()->not_after)) {
       const Fault fault = plan_.next()->fault;
-      ++faults_;
+      ++counts_["faults"];
+      ++counts_[fmt::format("fault: {}", FaultName(fault))];
       machine_.trace.Add("fault: {}", FaultName(fault));
       Inject(fault);
       plan_.Advance(now());
@@ -299,11 +300,11 @@ class Simulation {
     result.failure = machine_.trace.failure();
     result.tail = {machine_.trace.tail().begin(), machine_.trace.tail().end()};
     result.hash = machine_.trace.hash() * 31 + machine_.scheduler.digest();
-    result.events = machine_.scheduler.events_run();
-    result.commits = machine_.history.commits();
-    result.restores = machine_.history.restores();
-    result.attempts = launcher_.attempts();
-    result.faults = faults_;
+    result.counts = counts_;
+    result.counts["events"] = machine_.scheduler.events_run();
+    result.counts["commits"] = machine_.history.commits();
+    result.counts["restores"] = machine_.history.restores();
+    result.counts["attempts"] = launcher_.attempts();
     return result;
   }
 
@@ -319,7 +320,7 @@ class Simulation {
   bool slow_pool_ = false;
   bool memory_was_short_ = false;
   uint64_t daemon_lives_ = 0;
-  uint64_t faults_ = 0;
+  std::map<std::string, uint64_t> counts_{{"faults", 0}};
 };
 
 }  // namespace

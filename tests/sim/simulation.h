@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,12 +24,8 @@ struct SimulationResult {
   std::optional<std::string> failure;
   std::vector<std::string> tail;  // of the trace
   uint64_t hash = 0;              // of trace and schedule
-  uint64_t events = 0;
-  uint64_t commits = 0;
-  uint64_t restores = 0;
-  uint64_t attempts = 0;
-  uint64_t faults = 0;
-  uint64_t rebuilt = 0;  // nodes' slabs that a decision found lost
+  // How often what happened: events, faults, attempts, restores, commits, and each kind of fault.
+  std::map<std::string, uint64_t> counts;
 };
 
 SimulationResult Simulate(const SimulationOptions& options);

@@ -6,24 +6,17 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/random.h"
+#include "tests/sim/many_seeds.h"
 #include "tests/sim/simulation.h"
 
 namespace unreft::sim {
 namespace {
 
-std::string Tail(const SimulationResult& result) {
-  std::string text;
-  const size_t lines = std::min<size_t>(result.tail.size(), 60);
-  for (size_t i = result.tail.size() - lines; i < result.tail.size(); ++i) {
-    text += result.tail[i] + "\n";
-  }
-  return text;
-}
-
 void ExpectPasses(const SimulationOptions& options) {
   const SimulationResult result = Simulate(options);
   EXPECT_FALSE(result.failure) << "seed " << options.seed << ": " << *result.failure << "\n"
-                               << Tail(result);
+                               << TailOf(result, 60);
 }
 
 uint64_t SeedsOfThisRun() {
@@ -35,15 +28,18 @@ TEST(SimTest, WithoutFaultsEverySeedTrains) {
   for (uint64_t seed = 1; seed <= 5; ++seed) ExpectPasses({.seed = seed, .faults = false});
 }
 
-TEST(SimTest, SurvivesFaults) {
-  uint64_t faults = 0;
-  for (uint64_t seed = 1; seed <= SeedsOfThisRun(); ++seed) {
-    const SimulationResult result = Simulate({.seed = seed});
-    ASSERT_FALSE(result.failure) << "seed " << seed << ": " << *result.failure << "\n"
-                                 << Tail(result);
-    faults += result.faults;
-  }
-  EXPECT_GT(faults, SeedsOfThisRun());
+TEST(SimTest, FreshSeedsSurviveFaults) {
+  const uint64_t first = Random::FromEntropy().Below(uint64_t{1} << 48);
+  const uint64_t seeds = SeedsOfThisRun();
+  fmt::print("unreft_sim --first-seed {} --seeds {}\n", first, seeds);
+  SeedTotals totals =
+      RunSeeds(Simulate, {}, {first, seeds}, [](uint64_t seed, const SimulationResult& result) {
+        ADD_FAILURE() << "unreft_sim --seed " << seed << ": " << *result.failure << "\n"
+                      << TailOf(result, 60);
+        return false;
+      });
+  fmt::print("{}\n", Describe(totals));
+  EXPECT_GT(totals.counts["faults"], totals.seeds);
 }
 
 TEST(SimTest, TheSameSeedGivesTheSameRun) {

@@ -101,6 +101,7 @@ void SlotObserver::Open() {
 
 void SlotObserver::AfterEvent() {
   just_left_ = std::exchange(leaving_, {});
+  just_left_at_ = trace_.event();
   if (!created_.empty()) Open();
   for (auto& [name, seen] : slots_) Look(name, seen);
 }
@@ -171,6 +172,12 @@ absl::StatusOr<SlotObserver::Held> SlotObserver::Judge(const Seen& seen) const {
   return Held{author->version, rank, claims->claim.world};
 }
 
+// What left in the event before this one, or in this one.
+std::span<const SlotObserver::Held> SlotObserver::JustLeft() const {
+  if (just_left_at_ + 1 < trace_.event()) return {};
+  return just_left_;
+}
+
 std::optional<Version> SlotObserver::NewestWhole() const {
   std::map<Version, std::set<Rank>> ranks;
   std::map<Version, uint64_t> worlds;
@@ -183,7 +190,7 @@ std::optional<Version> SlotObserver::NewestWhole() const {
     // The daemon may have mended what was flipped.
     if (seen.held && (!seen.flipped || Judge(seen).ok())) add(*seen.held);
   }
-  for (const Held& held : just_left_) add(held);
+  for (const Held& held : JustLeft()) add(held);
   for (auto it = ranks.rbegin(); it != ranks.rend(); ++it) {
     if (it->second.size() == worlds[it->first]) return it->first;
   }
@@ -192,7 +199,7 @@ std::optional<Version> SlotObserver::NewestWhole() const {
 
 bool SlotObserver::Holds(Version version, Rank rank) const {
   const auto is_it = [&](const Held& held) { return held.version == version && held.rank == rank; };
-  return std::ranges::any_of(just_left_, is_it) ||
+  return std::ranges::any_of(JustLeft(), is_it) ||
          std::ranges::any_of(slots_, [&](const auto& entry) {
            const Seen& seen = entry.second;
            return seen.held && is_it(*seen.held) && (!seen.flipped || Judge(seen).ok());

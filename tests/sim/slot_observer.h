@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ namespace unreft::sim {
 class SlotObserver {
  public:
   SlotObserver(Trace& trace, History& history, TensorModel tensors)
-      : trace_(trace), history_(history), tensors_(tensors) {}
+      : trace_(trace), history_(history), tensors_(std::move(tensors)) {}
 
   // The memory that is looked at from now on, and the part of its segments' names before "slot".
   void Watch(FakeHostMemory& host, std::string prefix);
@@ -36,6 +37,7 @@ class SlotObserver {
   // Told in the same event, so that a name that is taken again is not confused.
   void OnCreated(const std::string& name);
   void OnRemoved(const std::string& name);
+  // After each event of this machine at least.
   void AfterEvent();
   // Reads every sealed slot.
   void CheckAll();
@@ -74,6 +76,7 @@ class SlotObserver {
   void OnSealed(const std::string& name, Seen& seen);
   void CheckUnchanged(const std::string& name, const Seen& seen);
   absl::StatusOr<Held> Judge(const Seen& seen) const;
+  std::span<const Held> JustLeft() const;
 
   Trace& trace_;
   History& history_;
@@ -82,7 +85,8 @@ class SlotObserver {
   std::string prefix_;
   std::set<std::string> created_;  // not looked at yet
   std::map<std::string, Seen> slots_;
-  std::vector<Held> just_left_;  // held and right until the last event
+  std::vector<Held> just_left_;  // held and right until the event before that one
+  uint64_t just_left_at_ = 0;
   std::vector<Held> leaving_;    // in this event
 };
 

@@ -33,6 +33,8 @@ class Trace {
   }
 
   Duration now() const { return scheduler_.now(); }
+  // Number of the event that runs or ran last.
+  uint64_t event() const { return scheduler_.events_run(); }
   const std::optional<std::string>& failure() const { return failure_; }
   uint64_t hash() const { return hash_; }
   // The last lines, oldest first.

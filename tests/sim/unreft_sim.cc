@@ -1,4 +1,4 @@
-// unreft_sim: runs the simulation of one node or of several over many seeds, or one seed aloud.
+// unreft_sim: runs the simulation of one node or of a cluster over many seeds, or one seed aloud.
 
 #include <fmt/format.h>
 
@@ -8,8 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/random.h"
 #include "tests/sim/cluster/cluster_simulation.h"
-#include "tests/sim/simulation.h"
+#include "tests/sim/many_seeds.h"
 
 namespace unreft::sim {
 namespace {
@@ -17,38 +18,54 @@ namespace {
 struct Flags {
   uint64_t seeds = 200;
   uint64_t first_seed = 1;
+  uint64_t jobs = 1;
   bool verbose = false;
   bool faults = true;
   bool cluster = false;
+  bool keep_going = false;
 };
 
 int Usage() {
   fmt::print(stderr,
              "unreft_sim [--seeds N] [--first-seed S]   many seeds; stops at the first failure\n"
              "unreft_sim --seed X                       one seed, with its whole trace\n"
-             "           --no-faults                    nothing goes wrong\n"
-             "           --cluster                      several nodes\n");
+             "           --cluster                      several nodes\n"
+             "           --fresh                        begins with a seed that is drawn and said\n"
+             "           --jobs J                       so many seeds at a time\n"
+             "           --keep-going                   a line per failure, and on\n"
+             "           --no-faults                    nothing goes wrong\n");
   return 2;
+}
+
+// False when it is none of those without a value.
+bool ParseSwitch(std::string_view flag, Flags& flags) {
+  if (flag == "--no-faults") {
+    flags.faults = false;
+  } else if (flag == "--cluster") {
+    flags.cluster = true;
+  } else if (flag == "--keep-going") {
+    flags.keep_going = true;
+  } else if (flag == "--fresh") {
+    flags.first_seed = Random::FromEntropy().Below(uint64_t{1} << 48);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // False for what is not understood.
 bool Parse(int argc, char** argv, Flags& flags) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
-    if (flag == "--no-faults") {
-      flags.faults = false;
-      continue;
-    }
-    if (flag == "--cluster") {
-      flags.cluster = true;
-      continue;
-    }
+    if (ParseSwitch(flag, flags)) continue;
     if (++i == argc) return false;
     const uint64_t value = std::strtoull(argv[i], nullptr, 10);
     if (flag == "--seeds") {
       flags.seeds = value;
     } else if (flag == "--first-seed") {
       flags.first_seed = value;
+    } else if (flag == "--jobs" && value > 0) {
+      flags.jobs = value;
     } else if (flag == "--seed") {
       flags.seeds = 1;
       flags.first_seed = value;
@@ -60,43 +77,26 @@ bool Parse(int argc, char** argv, Flags& flags) {
   return true;
 }
 
-void PrintFailure(uint64_t seed, const SimulationResult& result, bool verbose) {
-  if (!verbose) {
-    for (const std::string& line : result.tail) fmt::print("{}\n", line);
-  }
-  fmt::print("SIM FAILED seed={}: {}\n", seed, *result.failure);
-}
-
 int Run(const Flags& flags) {
   const auto begin = std::chrono::steady_clock::now();
-  SimulationResult total;
-  for (uint64_t i = 0; i < flags.seeds; ++i) {
-    const uint64_t seed = flags.first_seed + i;
-    const SimulationOptions options = {
-        .seed = seed, .faults = flags.faults, .verbose = flags.verbose};
-    const SimulationResult result = flags.cluster ? SimulateCluster(options) : Simulate(options);
-    if (result.failure) {
-      PrintFailure(seed, result, flags.verbose);
-      return 1;
-    }
-    total.events += result.events;
-    total.commits += result.commits;
-    total.restores += result.restores;
-    total.attempts += result.attempts;
-    total.faults += result.faults;
-    total.rebuilt += result.rebuilt;
-    if ((i + 1) % 50 == 0) {
-      fmt::print("{} seeds, {} faults, {} commits\n", i + 1, total.faults, total.commits);
-      std::fflush(stdout);
-    }
-  }
+  const char* kind = flags.cluster ? "--cluster " : "";
+  fmt::print("unreft_sim {}--first-seed {} --seeds {}\n", kind, flags.first_seed, flags.seeds);
+  const auto on_failure = [&](uint64_t seed, const SimulationResult& result) {
+    if (!flags.verbose && !flags.keep_going) fmt::print("{}", TailOf(result, 400));
+    fmt::print("SIM FAILED {}--seed {}: {}\n", kind, seed, *result.failure);
+    std::fflush(stdout);
+    return flags.keep_going;
+  };
+  const SimulationOptions options = {.faults = flags.faults, .verbose = flags.verbose};
+  const SimulateFunction simulate = flags.cluster ? SimulateCluster : Simulate;
+  const SeedRange range = {flags.first_seed, flags.seeds};
+  const SeedTotals totals =
+      flags.jobs > 1 ? RunSeedsInProcesses(simulate, options, range, flags.jobs, on_failure)
+                     : RunSeeds(simulate, options, range, on_failure);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  fmt::print(
-      "SIM OK seeds={} events={} faults={} attempts={} restores={} commits={} rebuilt={} "
-      "seconds={:.1f}\n",
-      flags.seeds, total.events, total.faults, total.attempts, total.restores, total.commits,
-      total.rebuilt, took.count());
-  return 0;
+  fmt::print("{}\nSIM {} {} seeds, {} failed, {:.1f} s\n", Describe(totals),
+             totals.failed == 0 ? "OK" : "FAILED", totals.seeds, totals.failed, took.count());
+  return totals.failed == 0 ? 0 : 1;
 }
 
 }  // namespace

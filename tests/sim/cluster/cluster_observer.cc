@@ -13,17 +13,15 @@ constexpr uint64_t kDeepEvery = 16;
 
 }  // namespace
 
-void ClusterObserver::AfterEvent(const std::vector<std::unique_ptr<DaemonProcess>>& daemons) {
-  for (const auto& daemon : daemons) {
-    if (daemon == nullptr || daemon->node() == nullptr) continue;
-    const NodeSlot slot = daemon->node()->state().options.node;
-    const meta::JobState& job = daemon->node()->member()->job();
-    const meta::Revision newest =
-        std::max({job.view.modified, job.timeline.modified, job.commit.modified});
-    if (newest == seen_[slot]) continue;
-    seen_[slot] = newest;
-    Look(slot, job);
-  }
+void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
+  if (daemon.node() == nullptr) return;
+  const NodeSlot slot = daemon.node()->state().options.node;
+  const meta::JobState& job = daemon.node()->member()->job();
+  const meta::Revision newest =
+      std::max({job.view.modified, job.timeline.modified, job.commit.modified});
+  if (newest == seen_[slot]) return;
+  seen_[slot] = newest;
+  Look(slot, job);
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {

@@ -26,8 +26,8 @@ class ClusterObserver {
   ClusterObserver(World& world, MachinesBySlot machines)
       : world_(world), machines_(std::move(machines)) {}
 
-  // `daemons` may have gaps.
-  void AfterEvent(const std::vector<std::unique_ptr<DaemonProcess>>& daemons);
+  // Of that daemon.
+  void AfterEvent(DaemonProcess& daemon);
 
   // That node's memory is gone.
   void OnDestroyed(NodeSlot slot) {

@@ -6,7 +6,7 @@
 
 namespace unreft::sim {
 
-// `restores` of the result are those of single ranks.
+// Restores are counted rank by rank.
 SimulationResult SimulateCluster(const SimulationOptions& options);
 
 }  // namespace unreft::sim

@@ -1,5 +1,5 @@
-// The simulation of several nodes over many seeds, the seeds that found bugs, and bugs planted to
-// see the checkers find them.
+// The simulation of clusters over many fresh seeds, over seeds that found bugs, and with bugs
+// planted to see the checkers find them.
 
 #include "tests/sim/cluster/cluster_simulation.h"
 
@@ -8,47 +8,57 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/random.h"
+#include "tests/sim/cluster/cluster_faults.h"
+#include "tests/sim/many_seeds.h"
+
 namespace unreft::sim {
 namespace {
-
-std::string Tail(const SimulationResult& result) {
-  std::string text;
-  const size_t lines = std::min<size_t>(result.tail.size(), 60);
-  for (size_t i = result.tail.size() - lines; i < result.tail.size(); ++i) {
-    text += result.tail[i] + "\n";
-  }
-  return text;
-}
 
 void ExpectPasses(const SimulationOptions& options) {
   const SimulationResult result = SimulateCluster(options);
   EXPECT_FALSE(result.failure) << "seed " << options.seed << ": " << *result.failure << "\n"
-                               << Tail(result);
+                               << TailOf(result, 60);
 }
 
-uint64_t SeedsOfThisRun() {
-  const char* seeds = std::getenv("UNREFT_SIM_SEEDS");  // fewer under a sanitizer
+// Of each shard; fewer under a sanitizer.
+uint64_t SeedsOfAShard() {
+  const char* seeds = std::getenv("UNREFT_SIM_SEEDS");
   return seeds != nullptr ? std::strtoull(seeds, nullptr, 10) : 20;
 }
 
 TEST(ClusterSimTest, WithoutFaultsEverySeedCommitsWhatCanBeDecoded) {
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
     ExpectPasses({.seed = seed, .faults = false, .faulty_time = std::chrono::seconds(1)});
   }
 }
 
-TEST(ClusterSimTest, SurvivesFaults) {
-  uint64_t faults = 0;
-  uint64_t rebuilt = 0;
-  for (uint64_t seed = 1; seed <= SeedsOfThisRun(); ++seed) {
-    const SimulationResult result = SimulateCluster({.seed = seed});
-    ASSERT_FALSE(result.failure) << "seed " << seed << ": " << *result.failure << "\n"
-                                 << Tail(result);
-    faults += result.faults;
-    rebuilt += result.rebuilt;
+// Eight shards, so that all cores have some and each ends in time.
+class FreshSeedsTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Shard, FreshSeedsTest, testing::Range(0, 8));
+
+TEST_P(FreshSeedsTest, SurviveFaults) {
+  const uint64_t first = Random::FromEntropy().Below(uint64_t{1} << 48);
+  const uint64_t seeds = SeedsOfAShard();
+  fmt::print("unreft_sim --cluster --first-seed {} --seeds {}\n", first, seeds);
+  const auto fail = [](uint64_t seed, const SimulationResult& result) {
+    ADD_FAILURE() << "unreft_sim --cluster --seed " << seed << ": " << *result.failure << "\n"
+                  << TailOf(result, 60);
+    return false;
+  };
+  SeedTotals totals = RunSeeds(SimulateCluster, {}, {first, seeds}, fail);
+  fmt::print("{}\n", Describe(totals));
+  if (totals.failed > 0 || seeds < 100) return;
+  // Much less than they have on average, but nothing is left out.
+  for (const ClusterFaults::Kind& kind : ClusterFaults::AllKinds()) {
+    EXPECT_GE(totals.counts[fmt::format("fault: {}", kind.name)], 5u);
   }
-  EXPECT_TRUE(rebuilt > 0 || SeedsOfThisRun() < 20);
-  EXPECT_GT(faults, SeedsOfThisRun());
+  EXPECT_GE(totals.counts["faults"], 10 * seeds);
+  EXPECT_GE(totals.counts["commits"], 8 * seeds);
+  EXPECT_GE(totals.counts["decisions"], 2 * seeds);
+  EXPECT_GE(totals.counts["restores"], 10 * seeds);
+  EXPECT_GE(totals.counts["nodes destroyed"], seeds / 4);
+  EXPECT_GE(totals.counts["slabs decoded"], seeds / 5);
 }
 
 TEST(ClusterSimTest, TheSameSeedGivesTheSameRun) {
@@ -56,19 +66,10 @@ TEST(ClusterSimTest, TheSameSeedGivesTheSameRun) {
   EXPECT_NE(SimulateCluster({.seed = 3}).hash, SimulateCluster({.seed = 4}).hash);
 }
 
-// Seeds that found a bug. They draw other faults when the simulation changes.
-TEST(ClusterSimTest, StripesBeyondTheSmallerSlabsAreProtected) {
-  ExpectPasses({.seed = 1, .faults = false});
-}
-TEST(ClusterSimTest, ANodeWithoutRanksDropsWhatIsGivenUp) {
-  ExpectPasses({.seed = 16, .faults = false});
-}
-TEST(ClusterSimTest, AGuardRemadeForWhatIsOverIsLetGo) { ExpectPasses({.seed = 100}); }
-
 // Within a few seeds some checker must find the bug.
 void ExpectFound(PlantedBug bug, bool faults, const std::string& by) {
   std::string found;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 80; ++seed) {
     const SimulationResult result = SimulateCluster({.seed = seed, .faults = faults, .bug = bug});
     if (!result.failure) continue;
     found += fmt::format("seed {}: {}\n", seed, *result.failure);

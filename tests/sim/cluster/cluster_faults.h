@@ -1,0 +1,67 @@
+// ClusterFaults: what goes wrong in a simulated cluster, and when, drawn from the seed.
+//
+// Each run has some kinds of fault and not others, so that every mixture comes up. A kind is a row
+// of the table in cluster_faults.cc and a method; what is to end again undoes itself later, and at
+// the latest in Calm. Single-threaded.
+#pragma once
+
+#include <vector>
+
+#include "base/random.h"
+#include "tests/sim/cluster/cluster.h"
+
+namespace unreft::sim {
+
+class ClusterFaults {
+ public:
+  ClusterFaults(Cluster& cluster, Random random);
+
+  // From now on, until Calm.
+  void Start() { Plan(); }
+  // Nothing goes wrong any more, and all processes run.
+  void Calm();
+
+  uint64_t injected() const { return injected_; }
+
+  struct Kind {
+    std::string_view name;
+    uint64_t weight;  // among the kinds of a run
+    uint64_t one_in;  // how many runs have it
+    void (ClusterFaults::*inject)();
+  };
+  static const std::vector<Kind>& AllKinds();
+
+ private:
+  void Plan();
+  size_t AnySlot() { return random_.Below(cluster_.size()); }
+  size_t LeaderSlot() { return cluster_.LeaderSlot().value_or(AnySlot()); }
+  Duration DrawWhile();
+  Duration DrawAway();
+
+  // The kinds.
+  void KillTrainer() { cluster_.launcher().KillOne(); }
+  void KillDaemon() { Kill(AnySlot()); }
+  void KillLeader() { Kill(LeaderSlot()); }
+  void KillHostProcesses();
+  void KillStore();
+  void LoseMessages();
+  void SlowMessages();
+  void BlockOneWay();
+  void Isolate();
+  void CutOffFromStore();
+  void LoseKvAnswers();
+  void SuspendDaemon() { Suspend(AnySlot()); }
+  void SuspendLeader() { Suspend(LeaderSlot()); }
+  void DestroyNodes();
+
+  void Kill(size_t slot);
+  void Suspend(size_t slot);
+
+  Cluster& cluster_;
+  Random random_;
+  std::vector<const Kind*> kinds_;
+  bool calm_ = false;
+  uint64_t injected_ = 0;
+};
+
+}  // namespace unreft::sim

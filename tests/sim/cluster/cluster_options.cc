@@ -1,0 +1,100 @@
+#include "tests/sim/cluster/cluster_options.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace unreft::sim {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::pair<uint32_t, uint32_t> kShapes[] = {{2, 1}, {2, 2}, {3, 1}, {3, 2}, {4, 2}};
+
+struct Size {
+  uint64_t weight;
+  uint64_t nodes_min;
+  uint64_t nodes_max;
+  uint64_t rows_max;  // of a rank's layer, 64 bytes each
+  uint64_t ranks_max;
+};
+
+constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
+
+Size DrawSize(Random& random) {
+  uint64_t weights = 0;
+  for (const Size& size : kSizes) weights += size.weight;
+  uint64_t drawn = random.Below(weights);
+  const Size* size = kSizes;
+  while (drawn >= size->weight) drawn -= size++->weight;
+  return *size;
+}
+
+smp::NodeOptions DrawNodeOptions(Random& random, const Size& size) {
+  smp::NodeOptions node;
+  const uint64_t nodes = size.nodes_min + random.Below(size.nodes_max - size.nodes_min + 1);
+  auto [k, m] = kShapes[random.Below(std::size(kShapes))];
+  if (k + m > nodes) std::tie(k, m) = std::pair(2u, 2u);
+  node.job = kJob;
+  node.slots_per_rank = random.OneIn(4) ? 2 : 3;
+  node.block_bytes = 64;
+  node.populate_chunk_bytes = 4096 << random.Below(4);
+  node.extras_bytes_min = 1024;
+  node.memory_bytes_max = 1 << 20;
+  node.restore_wait = seconds(8);
+  node.version_deadline = milliseconds(400 + random.Below(400));
+  node.scrub_interval = Duration{};
+  node.replica_check_every = 0;
+  node.checksum_task_blocks = static_cast<uint32_t>(8 << random.Below(5));
+  node.nodes = nodes;
+  node.data_chunks = k;
+  node.parity_chunks = m;
+  node.presence_ttl = seconds(1);
+  node.lost_grace = seconds(1 + random.Below(2));
+  node.report_interval = milliseconds(50 + random.Below(100));
+  node.protect_window = static_cast<uint32_t>(1 + random.Below(6));
+  node.read_timeout = milliseconds(300);
+  node.read_retry = milliseconds(5);
+  node.call_timeout = milliseconds(200);
+  node.verify_timeout = milliseconds(500);
+  node.restore_staging_bytes = 4096 << random.Below(4);
+  return node;
+}
+
+TrainerOptions DrawTrainerOptions(Random& random) {
+  TrainerOptions options;
+  options.step_max = milliseconds(2 + random.Below(40));
+  options.snapshot_every = 1 + random.Below(4);
+  snapshot::ClientOptions& client = options.client;
+  client.session = {milliseconds(5), milliseconds(80), milliseconds(400)};
+  client.capture.fence_timeout = milliseconds(60);
+  client.capture.bucket_bytes = uint64_t{256} << random.Below(5);
+  client.capture.buckets_in_flight = static_cast<uint32_t>(1 + random.Below(3));
+  client.capture.progress_every_bytes = uint64_t{256} << random.Below(6);
+  client.connect_timeout = seconds(6);
+  client.restore_timeout = seconds(16);
+  client.register_timeout = seconds(6);
+  options.device.copy_max = microseconds(20 + random.Below(200));
+  return options;
+}
+
+}  // namespace
+
+ClusterOptions DrawClusterOptions(Random& random) {
+  const Size size = DrawSize(random);
+  ClusterOptions options;
+  options.node = DrawNodeOptions(random, size);
+  options.trainer = DrawTrainerOptions(random);
+  options.tensors = ShardedTensors(size.rows_max);
+  for (uint64_t slot = 0; slot < options.node.nodes; ++slot) {
+    // Once in a while a node without ranks: it only keeps what is of others.
+    const bool none = slot > 0 && random.OneIn(8);
+    options.ranks.push_back(none ? 0 : 1 + random.Below(size.ranks_max));
+    options.trainer.world += options.ranks.back();
+  }
+  options.fault_pause_max = milliseconds(100 + random.Below(500));
+  return options;
+}
+
+}  // namespace unreft::sim

@@ -1,0 +1,26 @@
+// ClusterOptions: how large a simulated cluster is and how its parts are set, drawn from the seed.
+//
+// Most clusters are small and quick, so that many seeds run; some have up to 16 nodes of up to
+// 64 KiB, in blocks of 64 bytes.
+#pragma once
+
+#include <vector>
+
+#include "base/random.h"
+#include "smp/node_options.h"
+#include "tests/sim/model.h"
+#include "tests/sim/trainer_process.h"
+
+namespace unreft::sim {
+
+struct ClusterOptions {
+  smp::NodeOptions node;  // of each, but for its slot
+  TrainerOptions trainer;
+  TensorModel tensors;
+  std::vector<uint64_t> ranks;  // of each node
+  Duration fault_pause_max{0};
+};
+
+ClusterOptions DrawClusterOptions(Random& random);
+
+}  // namespace unreft::sim
