@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import time
 
 import numpy as np
 import torch
@@ -72,10 +73,48 @@ def in_forked_child(ck):
     return os.waitpid(child, 0)[1] == 0
 
 
+def sum_in_rank_order(_, bucket):
+    """gloo sums in an order that differs from run to run; of more than two that changes bits."""
+    flat = bucket.buffer()
+    parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, flat)
+    flat.copy_(sum(parts) / len(parts))
+    done = torch.futures.Future()
+    done.set_result(flat)
+    return done
+
+
+def join(store_per_attempt):
+    """The process group; whether its store has what an earlier attempt has left there."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if store_per_attempt:
+        store, rank, world = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    else:
+        dist.init_process_group("gloo")
+    store = dist.distributed_c10d._get_default_store()
+    trace = f"trace of rank {dist.get_rank()}"
+    found = store.check([trace])
+    store.set(trace, "left")
+    return found
+
+
+def until_ready(ck, world):
+    """Until a snapshot would start on every rank: these steps are shorter than a commit."""
+    deadline = time.monotonic() + 20
+    while not ck.status.ready and time.monotonic() < deadline:
+        time.sleep(0.005)
+    if world > 1:
+        dist.barrier()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--die-after", type=int, default=0, help="SIGKILL once that is committed")
+    parser.add_argument("--stay-after", type=int, default=0, help="as above, until it is killed")
+    parser.add_argument("--store-per-attempt", action="store_true")
     parser.add_argument("--differ", action="store_true", help="rank 1 changes its weights alone")
     parser.add_argument("--fork", action="store_true")
     parser.add_argument("--restores", type=int, default=1)
@@ -84,13 +123,12 @@ def main():
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
-    if world > 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        dist.init_process_group("gloo")
+    stale_store = world > 1 and join(args.store_per_attempt)
     torch.manual_seed(1)
     model = net = Net()
     if world > 1:
         model = nn.parallel.DistributedDataParallel(net, forward_sync_buffers=False)
+        model.register_comm_hook(None, sum_in_rank_order)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     for seed in (torch.manual_seed, np.random.seed, random.seed):
@@ -128,11 +166,21 @@ def main():
         if args.die_after and step >= args.die_after and committed:
             say_state(step, net, optimizer, scheduler)
             os.kill(os.getpid(), signal.SIGKILL)
+        # Only what has not been killed yet.
+        if args.stay_after and restored is None and step >= args.stay_after and committed:
+            say_state(step, net, optimizer, scheduler)
+            say(rank=rank, stays=os.getpid(), stale_store=stale_store)
+            while True:
+                signal.pause()
+        if not args.pause_at:
+            until_ready(ck, world)
     say_state(args.steps, net, optimizer, scheduler)
     status = ck.status
     say(
+        rank=rank,
         bytes_per_snapshot=status.bytes_captured / max(1, status.started - status.given_up),
         connected=status.connected,
+        stale_store=stale_store,
         problem=status.last_problem,
     )
     ck.close()

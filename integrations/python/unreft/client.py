@@ -73,7 +73,7 @@ class Client:
 
     What is None comes from the environment: `socket` from UNREFT_SOCKET, `job` from UNREFT_JOB,
     `rank` from RANK, `world` from WORLD_SIZE, `attempt` from UNREFT_ATTEMPT or else
-    TORCHELASTIC_RESTART_COUNT.
+    TORCHELASTIC_RESTART_COUNT, which differs between ranks when torchrun runs on several nodes.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import nn
 
 import unreft
+from unreft.torch import ranks
 from unreft.torch.checkpointer import Checkpointer, CheckpointerStatus
 from unreft.torch.extras import Extras
 from unreft.torch.shards import Replicas
@@ -56,14 +57,19 @@ def attach(
       required: False: without a daemon, one warning, and training runs unprotected.
       options: of `unreft.Client`: socket, job, rank, world, attempt and timeouts.
 
+    With several of torchrun's agents all ranks attach together: they agree on the attempt's number.
+
     Raises `unreft.Unavailable` when no daemon answers, `unreft.InvalidArgument` for a tensor that
     cannot be captured, by name.
     """
     rank, world = _rank_and_world(options.get("rank"), options.get("world"))
+    attempt = options.get("attempt")
+    if attempt is None:
+        attempt = ranks.common_attempt()
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     state = TrainingState(model, optimizers, Replicas(model, rank, world, replicas))
     try:
-        client = unreft.Client(**{**options, "rank": rank, "world": world})
+        client = unreft.Client(**{**options, "rank": rank, "world": world, "attempt": attempt})
     except unreft.Unavailable as error:
         if required:
             raise
@@ -74,7 +80,7 @@ def attach(
 
 def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
     """As given, or of the default process group, or of the launcher's environment."""
-    if dist.is_available() and dist.is_initialized():
+    if ranks.connected():
         found = dist.get_rank(), dist.get_world_size()
     else:
         found = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 
 import unreft
 from unreft.torch import extras as extras_module
+from unreft.torch import ranks
 from unreft.torch.extras import Extras, Rng
 from unreft.torch.shards import Bound, not_empty
 from unreft.torch.state import TrainingState
@@ -342,15 +342,7 @@ class _Outcome:
 
 
 def _of_all_ranks(outcome: _Outcome) -> list[_Outcome]:
-    if not (dist.is_available() and dist.is_initialized()):
-        return [outcome]
-    device = "cpu"
-    if not any(backend in dist.get_backend_config() for backend in ("gloo", "mpi", "cpu:")):
-        device = torch.device("cuda", torch.cuda.current_device())
-    own = torch.tensor(dataclasses.astuple(outcome), dtype=torch.int64, device=device)
-    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, own)
-    return [_Outcome(*values.tolist()) for values in gathered]
+    return [_Outcome(*values) for values in ranks.gather(dataclasses.astuple(outcome))]
 
 
 def _check_agree(outcomes: list[_Outcome]) -> None:
