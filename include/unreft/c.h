@@ -140,6 +140,8 @@ typedef struct unreft_status {
   double last_fence_wait_s;
   double total_fence_wait_s;
   const char* last_problem; /* "" when there was none */
+  int32_t copying;          /* copies of a snapshot may read the tensors */
+  const char* copier;       /* what copies, for people: "host memory", "CUDA device 0, ..." */
 } unreft_status;
 
 UNREFT_API const char* unreft_version(void);
@@ -170,13 +172,21 @@ UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tenso
                                uint64_t extras_bytes);
 
 /* Starts the capture of all registered tensors after `step` optimizer steps, with `extras`. Never
- * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU. */
+ * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture comes after what it
+ * was given before, and only to tensors that are volatile does it matter what it is given until the
+ * fence. FAILED_PRECONDITION while it captures a graph. */
 UNREFT_API int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras,
                                size_t extras_bytes, void* stream, int32_t* outcome);
 
-/* Returns when the registered tensors may change again: the copies of the last snapshot are done or
- * given up. Depends on nothing but this process. */
+/* Tells that the registered tensors will change. Returns when those in host memory may: their
+ * copies are done, or given up. Those on a device may be changed by what `stream` is given from
+ * then on: it waits for the copies that were enqueued, the host does not; if some were not yet, the
+ * snapshot is given up. An error says that the stream does not wait. Depends on nothing but this
+ * process. */
 UNREFT_API int unreft_fence(unreft_client* client, void* stream);
+
+/* The streams besides that of unreft_snapshot which write registered tensors on a device. */
+UNREFT_API int unreft_set_writer_streams(unreft_client* client, void* const* streams, size_t count);
 
 UNREFT_API int unreft_get_status(unreft_client* client, unreft_status* status);
 

@@ -159,6 +159,9 @@ class Client {
     return Snapped{false, unreft_error()};
   }
   Done Fence(void* stream = nullptr) { return ToDone(unreft_fence(client_.get(), stream)); }
+  Done SetWriterStreams(const std::vector<void*>& streams) {
+    return ToDone(unreft_set_writer_streams(client_.get(), streams.data(), streams.size()));
+  }
   Done WaitCommitted(uint64_t step, int64_t timeout_ms) {
     return ToDone(unreft_wait_committed(client_.get(), step, timeout_ms));
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t kTensorsMax = 1 << 24;
 constexpr int32_t kDimsMax = 16;
+constexpr size_t kWritersMax = 64;
 
 thread_local std::string last_error;  // of the calling thread, see convention 1
 
@@ -156,11 +158,16 @@ absl::Status CheckTensor(const unreft_tensor& tensor, size_t index) {
   if (tensor.data == nullptr) {
     return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensor.name));
   }
-  if (tensor.device_kind != UNREFT_CPU) {
+  if (tensor.device_kind != UNREFT_CPU && tensor.device_kind != UNREFT_CUDA) {
+    return absl::InvalidArgumentError(fmt::format(
+        "tensor {}: needed device kind {} (CPU) or {} (CUDA), found {}", tensor.name,
+        static_cast<int>(UNREFT_CPU), static_cast<int>(UNREFT_CUDA), tensor.device_kind));
+  }
+  if (tensor.device_kind == UNREFT_CUDA && tensor.device_index < 0) {
     return absl::InvalidArgumentError(
-        fmt::format("tensor {}: needed device kind {} (CPU), found {}; this build captures host "
-                    "memory only",
-                    tensor.name, static_cast<int>(UNREFT_CPU), tensor.device_kind));
+        fmt::format("tensor {}: needed a device of 0 or more, found "
+                    "{}",
+                    tensor.name, tensor.device_index));
   }
   return absl::OkStatus();
 }
@@ -178,7 +185,8 @@ BoundTensor ToBound(const unreft_tensor& tensor) {
                    .replica_index = tensor.replica_index,
                    .replica_count = tensor.replica_count,
                    .is_volatile = tensor.is_volatile != 0},
-          .data = static_cast<std::byte*>(tensor.data)};
+          .data = static_cast<std::byte*>(tensor.data),
+          .cuda_device = tensor.device_kind == UNREFT_CUDA ? tensor.device_index : kHostMemory};
 }
 
 // The elements of the array lie as far apart as the caller's header says a struct is long.
@@ -215,6 +223,7 @@ struct unreft_client {
   unreft::snapshot::Restored restored;
   std::vector<unreft_tensor> restored_tensors;
   std::string last_problem;
+  std::string copier;
 };
 
 namespace unreft::snapshot {
@@ -261,6 +270,7 @@ double Seconds(Duration duration) { return std::chrono::duration<double>(duratio
 
 void HandOut(unreft_client& client, const ClientStatus& status, unreft_status* to) {
   client.last_problem = status.last_problem;
+  client.copier = client.client->Describe();
   unreft_status out{};
   out.connected = status.connected ? 1 : 0;
   out.ready = status.ready ? 1 : 0;
@@ -275,6 +285,8 @@ void HandOut(unreft_client& client, const ClientStatus& status, unreft_status* t
   out.last_fence_wait_s = Seconds(status.last_fence_wait);
   out.total_fence_wait_s = Seconds(status.total_fence_wait);
   out.last_problem = client.last_problem.c_str();
+  out.copying = status.copying ? 1 : 0;
+  out.copier = client.copier.c_str();
   Fill(to, out);
 }
 
@@ -408,18 +420,29 @@ int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras, si
   });
 }
 
-int unreft_fence(unreft_client* client, void* /*stream*/) {
+int unreft_fence(unreft_client* client, void* stream) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");
-    client->client->Fence();
-    return absl::OkStatus();
+    return client->client->Fence(stream);
+  });
+}
+
+int unreft_set_writer_streams(unreft_client* client, void* const* streams, size_t count) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    if (count > 0 && streams == nullptr) return MissingArgument("streams");
+    if (count > unreft::snapshot::kWritersMax) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} streams, {} at most", count, unreft::snapshot::kWritersMax));
+    }
+    return client->client->SetWriters({streams, streams + count});
   });
 }
 
 int unreft_get_status(unreft_client* client, unreft_status* status) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");
-    absl::Status checked = CheckStruct(status, sizeof(unreft_status), "status");
+    absl::Status checked = CheckStruct(status, offsetof(unreft_status, copying), "status");
     if (!checked.ok()) return checked;
     HandOut(*client, client->client->status(), status);
     return absl::OkStatus();

@@ -9,20 +9,6 @@
 namespace unreft::snapshot {
 namespace {
 
-std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target) {
-  std::vector<CopyOp> ops;
-  ops.reserve(pieces.size());
-  for (const CopyPiece& piece : pieces) {
-    ops.push_back({piece.source, target + piece.target_offset, piece.bytes});
-  }
-  return ops;
-}
-
-uint32_t BlocksDone(const CaptureLayout& layout, size_t buckets) {
-  if (buckets == 0) return 0;
-  return static_cast<uint32_t>(layout.buckets()[buckets - 1].slab_end / layout.block_bytes());
-}
-
 long long Milliseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
@@ -176,14 +162,23 @@ Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& s
   run->layout = layout_;
   run->slots = slots_;
   run->data = slot.data();
+  run->pin = PinLocked(slot);
   run->extras_bytes = extras_bytes;
   if (ChecksReplicasLocked(claimed.version.step)) run->digests.resize(layout_->samples().size());
-  run->jobs = layout_->buckets().size() + run->digests.size();
-  run->done.resize(layout_->buckets().size());
-  run->under_way = 1;  // the preparation
   run_ = run;
-  board_.Edit([](ClientStatus& status) { ++status.started; });
+  board_.Edit([](ClientStatus& status) {
+    ++status.started;
+    status.copying = true;
+  });
   return run;
+}
+
+// A slot that is granted has all of its pages, which pinning must not be the first to touch.
+std::shared_ptr<void> Capture::PinLocked(const MappedSlot& slot) {
+  if (!layout_->on_device()) return nullptr;
+  std::shared_ptr<void>& pin = pins_[slot.id()];
+  if (pin == nullptr) pin = copier_.Pin(slots_, slot.data().first(layout_->padded_bytes()));
+  return pin;
 }
 
 bool Capture::ChecksReplicasLocked(Step step) const {
@@ -194,15 +189,20 @@ bool Capture::ChecksReplicasLocked(Step step) const {
 absl::Status Capture::Prepare(Run& run, std::span<const std::byte> extras) {
   const MappedSlot& slot = *run.slots->Find(run.slot);
   if (!extras.empty()) std::memcpy(slot.extras().data(), extras.data(), extras.size());
-  const std::vector<CopyOp> ops = ToOps(run.layout->volatile_pieces(), run.data.data());
-  if (ops.empty()) return absl::OkStatus();
-  return copier_.CopyNow(ops, run.stream);
+  if (run.layout->on_device()) {
+    if (absl::Status status = copier_.Begin(run.stream); !status.ok()) return status;
+  }
+  if (run.layout->volatile_pieces().empty()) return absl::OkStatus();
+  absl::StatusOr<std::vector<CopyOp>> staged =
+      copier_.CopyVolatile(ToOps(run.layout->volatile_pieces(), run.data.data()), run.stream);
+  if (staged.ok()) run.staged = *std::move(staged);
+  return staged.status();
 }
 
 void Capture::EndPreparation(const RunPtr& run, const absl::Status& status) {
   std::lock_guard lock(mutex_);
+  run->AddJobs();
   run->preparing = false;
-  --run->under_way;
   if (!status.ok()) CloseLocked(run, std::string(status.message()));
   EndIfDoneLocked(run);
   if (run_) PostPump();
@@ -214,52 +214,45 @@ void Capture::PostPump() {
   executor_.Post(lifetime_.Bind([this] { Pump(); }));
 }
 
-Capture::RunPtr Capture::TakeLocked(bool by_executor, size_t& index) {
-  if (!run_ || run_->preparing || !run_->closed.empty() || run_->next == run_->jobs) return nullptr;
-  if (by_executor && run_->queued == options_.buckets_in_flight) return nullptr;
-  index = run_->next++;
-  ++run_->under_way;
-  if (by_executor) ++run_->queued;
+// All of a device's at once, as a fence gives up what is not with the copier.
+Capture::RunPtr Capture::TakeLocked(bool by_executor, CaptureJob& what) {
+  if (!run_ || run_->preparing || !run_->closed.empty()) return nullptr;
+  if (by_executor && !run_->device.all_taken()) {
+    what = run_->device.Take(/*queue=*/true);
+    return run_;
+  }
+  CaptureLane& host = run_->host;
+  if (host.all_taken()) return nullptr;
+  if (by_executor && host.queued() == options_.buckets_in_flight) return nullptr;
+  what = host.Take(by_executor);
   return run_;
 }
 
-Capture::Job Capture::MakeJob(RunPtr run, size_t index) const {
-  Job job{.run = std::move(run), .index = index};
-  const CaptureLayout& layout = *job.run->layout;
-  if (index >= layout.buckets().size()) {
-    const ReplicaSample& sample = layout.samples()[index - layout.buckets().size()];
-    job.scratch.resize(sample.bytes);
-    job.ops = ToOps(sample.pieces, job.scratch.data());
-    return job;
-  }
-  const Bucket& bucket = layout.buckets()[index];
-  for (const layout::ByteRange& range : bucket.zeros) {
-    std::memset(job.run->data.data() + range.begin, 0, range.end - range.begin);
-  }
-  job.ops = ToOps(bucket.pieces, job.run->data.data());
+Capture::Job Capture::MakeJob(RunPtr run, const CaptureJob& what) {
+  Job job{.run = std::move(run), .what = what};
+  job.ops = job.run->OpsOf(what, job.scratch);
   return job;
 }
 
 void Capture::Pump() {
   while (true) {
-    size_t index = 0;
+    CaptureJob what;
     RunPtr run;
     {
       std::lock_guard lock(mutex_);
-      run = TakeLocked(/*by_executor=*/true, index);
+      run = TakeLocked(/*by_executor=*/true, what);
     }
     if (!run) return;
-    StartJob(std::move(run), index);
+    StartJob(std::move(run), what);
   }
 }
 
-void Capture::StartJob(RunPtr run, size_t index) {
-  Job job = MakeJob(std::move(run), index);
-  void* stream = job.run->stream;
+void Capture::StartJob(RunPtr run, const CaptureJob& what) {
+  Job job = MakeJob(std::move(run), what);
   // Moving a vector keeps its buffer, so the operations still point into the scratch.
   std::vector<CopyOp> ops = std::move(job.ops);
   copier_.CopyBucket(
-      std::move(ops), stream,
+      std::move(ops),
       lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
         FinishJob(job, status, /*by_executor=*/true);
         Pump();
@@ -267,32 +260,37 @@ void Capture::StartJob(RunPtr run, size_t index) {
 }
 
 void Capture::Help(std::unique_lock<std::mutex>& lock) {
-  size_t index = 0;
-  RunPtr run = TakeLocked(/*by_executor=*/false, index);
+  CaptureJob what;
+  RunPtr run = TakeLocked(/*by_executor=*/false, what);
   if (!run) return;
   lock.unlock();
-  Job job = MakeJob(std::move(run), index);
-  const absl::Status status = copier_.CopyNow(job.ops, job.run->stream);
+  Job job = MakeJob(std::move(run), what);
+  const absl::Status status = copier_.CopyNow(job.ops);
   FinishJob(job, status, /*by_executor=*/false);
   lock.lock();
 }
 
 void Capture::FinishJob(Job& job, const absl::Status& status, bool by_executor) {
   Run& run = *job.run;
-  const size_t buckets = run.layout->buckets().size();
-  if (job.index >= buckets) run.digests[job.index - buckets] = Crc32c(job.scratch);
+  if (job.what.kind == CaptureJob::Kind::kSample) {
+    run.digests[job.what.index] = Crc32c(job.scratch);
+  }
   std::lock_guard lock(mutex_);
-  --run.under_way;
-  if (by_executor) --run.queued;
-  if (!status.ok()) CloseLocked(job.run, fmt::format("a copy failed: {}", status.ToString()));
-  if (job.index < buckets && run.closed.empty()) PublishLocked(run, job.index);
+  run.lane(job.what).End(by_executor);
+  if (absl::IsAborted(status)) {
+    CloseLocked(job.run, std::string(status.message()));
+  } else if (!status.ok()) {
+    CloseLocked(job.run, fmt::format("a copy failed: {}", status.ToString()));
+  } else if (run.closed.empty()) {
+    run.Finish(job.what);
+    PublishLocked(run);
+  }
+  ended_.notify_all();
   EndIfDoneLocked(job.run);
 }
 
-void Capture::PublishLocked(Run& run, size_t bucket) {
-  run.done[bucket] = true;
-  while (run.done_prefix < run.done.size() && run.done[run.done_prefix]) ++run.done_prefix;
-  const uint32_t blocks = BlocksDone(*run.layout, run.done_prefix);
+void Capture::PublishLocked(Run& run) {
+  const uint32_t blocks = run.blocks_done();
   run.slots->control().progress.store(
       ProgressWord{blocks, static_cast<uint32_t>(run.generation.value)}.Encode(),
       std::memory_order_release);
@@ -312,14 +310,14 @@ void Capture::CloseLocked(const RunPtr& run, std::string why) {
 
 // `run` may be run_ itself: it is not looked at once that is reset.
 void Capture::EndIfDoneLocked(const RunPtr& run) {
-  if (run != run_ || run->under_way > 0) return;
-  if (run->closed.empty() && run->next < run->jobs) return;
+  if (run != run_ || !run->over()) return;
   const RunPtr ended = std::exchange(run_, nullptr);
   ReportEndLocked(*ended);
   WakeLocked();
 }
 
 void Capture::ReportEndLocked(const Run& run) {
+  board_.Edit([](ClientStatus& status) { status.copying = false; });
   if (!run.closed.empty()) {
     board_.Edit([&](ClientStatus& status) {
       ++status.given_up;
@@ -363,27 +361,58 @@ std::string Capture::LateMessage() const {
   return fmt::format("a fence waited {} ms for its copies", Milliseconds(options_.fence_timeout));
 }
 
-void Capture::Fence() {
+absl::Status Capture::Fence(void* stream) {
   UNREFT_CHECK(!executor_.InTurn());
   const Time since = executor_.Now();
+  absl::Status status;
   {
     std::unique_lock lock(mutex_);
     const RunPtr run = run_;
-    while (run && run_ == run) {
-      const Duration left = since + options_.fence_timeout - executor_.Now();
-      if (run->closed.empty() && left <= Duration::zero()) {
-        CloseLocked(run, LateMessage());
-      } else if (run->closed.empty() && options_.fence_helps && !run->preparing &&
-                 run->next < run->jobs) {
-        Help(lock);
-      } else if (run->closed.empty()) {
-        ended_.wait_for(lock, left);
-      } else {
-        ended_.wait(lock);  // for the copies that are under way: they end without anybody's help
-      }
-    }
+    if (run && run->layout->on_device()) status = FenceDevice(run, stream, lock);
+    WaitLocked(run, since, /*for_host_only=*/true, lock);
   }
   RecordWait(since);
+  return status;
+}
+
+// Also of a snapshot that is given up already: copies of it may still be reading.
+absl::Status Capture::FenceDevice(const RunPtr& run, void* stream,
+                                  std::unique_lock<std::mutex>& lock) {
+  if (!run->device.all_taken() || run->preparing) {
+    CloseLocked(run, fmt::format("the fence came when {} of {} copies from the device were queued",
+                                 run->device.taken(), run->device.size()));
+  }
+  lock.unlock();
+  absl::Status status = copier_.Fence(stream);
+  lock.lock();
+  if (!status.ok()) {
+    CloseLocked(run, fmt::format("no fence: {}", std::string(status.message())));
+  }
+  return status;
+}
+
+void Capture::WaitForCopies() {
+  UNREFT_CHECK(!executor_.InTurn());
+  std::unique_lock lock(mutex_);
+  WaitLocked(run_, executor_.Now(), /*for_host_only=*/false, lock);
+}
+
+void Capture::WaitLocked(const RunPtr& waited_for, Time since, bool for_host_only,
+                         std::unique_lock<std::mutex>& lock) {
+  const RunPtr run = waited_for;  // run_ itself may be what is referred to
+  while (run && run_ == run && !(for_host_only && run->host_over())) {
+    const Duration left = since + options_.fence_timeout - executor_.Now();
+    if (run->closed.empty() && left <= Duration::zero()) {
+      CloseLocked(run, LateMessage());
+    } else if (run->closed.empty() && options_.fence_helps && !run->preparing &&
+               !run->host.all_taken()) {
+      Help(lock);
+    } else if (run->closed.empty()) {
+      ended_.wait_for(lock, left);
+    } else {
+      ended_.wait(lock);  // for the copies that are under way: they end without anybody's help
+    }
+  }
 }
 
 void Capture::RecordWait(Time since) {
@@ -450,6 +479,7 @@ void Capture::Install(std::shared_ptr<const CaptureLayout> layout,
   if (layout_ && layout_->plan().digest() != layout->plan().digest()) replicas_checked_ = false;
   layout_ = std::move(layout);
   slots_ = std::move(slots);
+  pins_.clear();
   suspended_.clear();
 }
 

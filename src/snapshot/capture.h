@@ -19,6 +19,7 @@
 #include <absl/status/statusor.h>
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,7 @@
 #include "base/executor.h"
 #include "base/session_frames.h"
 #include "snapshot/capture_layout.h"
+#include "snapshot/capture_run.h"
 #include "snapshot/client_options.h"
 #include "snapshot/device_copier.h"
 #include "snapshot/lifetime.h"
@@ -72,13 +74,19 @@ class Capture {
   // being copied.
   bool Ready();
 
-  // Returns once no copy reads the tensors any more, nor will: the snapshot's jobs have ended, or
-  // it was given up at the deadline and those under way have ended. Not in a turn.
-  void Fence();
+  // Returns once what `stream` is given from now on may change the tensors. Of host memory the
+  // copies have ended, or were given up at the deadline. Tensors on a device hold up the stream,
+  // not this thread: it waits for the copies that are enqueued, and if that is not all, the
+  // snapshot is given up (PROTOCOL rule 9). An error says that the stream does not wait; the
+  // snapshot is given up then. Not in a turn.
+  absl::Status Fence(void* stream);
+
+  // Returns once no copy reads the tensors any more, nor will. Not in a turn.
+  void WaitForCopies();
 
   // --- In turns of the executor ---
 
-  // Like Fence, by callback.
+  // Like WaitForCopies, by callback.
   void FenceThen(Task done);
 
   // Snapshots from now on belong to it.
@@ -101,35 +109,12 @@ class Capture {
   void Abandon(const Version& version, const std::string& why);
 
  private:
-  // One snapshot under way. Shared with the copies that are under way, which may outlive the
-  // machine; `slots` keeps their target mapped.
-  struct Run {
-    Version version;
-    SlotId slot;
-    Generation generation;
-    std::shared_ptr<const CaptureLayout> layout;
-    std::shared_ptr<const MappedSlots> slots;
-    std::span<std::byte> data;
-    void* stream = nullptr;
-    uint64_t extras_bytes = 0;
-    std::vector<uint32_t> digests;  // one element per sample job, written by its taker
-
-    // Guarded by mutex_.
-    size_t jobs = 0;
-    size_t next = 0;         // the first job that nobody took
-    size_t queued = 0;       // taken by the executor and not ended
-    size_t under_way = 0;    // taken by anybody and not ended, and the preparation
-    std::vector<bool> done;  // per bucket
-    size_t done_prefix = 0;  // buckets that are done without a gap
-    uint64_t rung_bytes = 0;
-    std::string closed;  // why it is given up; empty while it is not
-    bool preparing = true;
-  };
+  using Run = CaptureRun;
   using RunPtr = std::shared_ptr<Run>;
 
   struct Job {
     RunPtr run;
-    size_t index = 0;
+    CaptureJob what;
     std::vector<CopyOp> ops;
     std::vector<std::byte> scratch;  // of a sample
   };
@@ -148,22 +133,26 @@ class Capture {
   const MappedSlot* ClaimLocked(GrantWord& grant, std::string& why);
   absl::Status RefuseExtrasLocked(const Claimed& claimed, uint64_t needed, uint64_t found);
   RunPtr BeginLocked(const Claimed& claimed, const MappedSlot& slot, uint64_t extras_bytes);
+  std::shared_ptr<void> PinLocked(const MappedSlot& slot);
   bool ChecksReplicasLocked(Step step) const;
   absl::Status Prepare(Run& run, std::span<const std::byte> extras);
   void EndPreparation(const RunPtr& run, const absl::Status& status);
 
-  RunPtr TakeLocked(bool by_executor, size_t& index);
-  Job MakeJob(RunPtr run, size_t index) const;
+  RunPtr TakeLocked(bool by_executor, CaptureJob& what);
+  static Job MakeJob(RunPtr run, const CaptureJob& what);
   void Pump();
   void PostPump();
-  void StartJob(RunPtr run, size_t index);
+  void StartJob(RunPtr run, const CaptureJob& what);
   void Help(std::unique_lock<std::mutex>& lock);
   void FinishJob(Job& job, const absl::Status& status, bool by_executor);
-  void PublishLocked(Run& run, size_t bucket);
+  void PublishLocked(Run& run);
   void CloseLocked(const RunPtr& run, std::string why);
   void EndIfDoneLocked(const RunPtr& run);
   void ReportEndLocked(const Run& run);
   void WakeLocked();
+  absl::Status FenceDevice(const RunPtr& run, void* stream, std::unique_lock<std::mutex>& lock);
+  void WaitLocked(const RunPtr& run, Time since, bool for_host_only,
+                  std::unique_lock<std::mutex>& lock);
   void FenceTimedOut(uint64_t waiting_id);
   void RecordWait(Time since);
   std::string LateMessage() const;
@@ -179,10 +168,11 @@ class Capture {
 
   std::mutex mutex_;
   // All below is guarded by mutex_.
-  std::condition_variable ended_;  // a run ended
+  std::condition_variable ended_;  // a run or a job of it ended
   RunPtr run_;                     // null: nothing touches the tensors
   std::shared_ptr<const CaptureLayout> layout_;
   std::shared_ptr<const MappedSlots> slots_;
+  std::map<SlotId, std::shared_ptr<void>> pins_;  // of slots_, from their first claim on
   std::string suspended_ = "no tensors are registered";
   Timeline timeline_;  // 0 while none is open
   std::string why_no_timeline_ = "no restore has been decided in this process";

@@ -3,10 +3,13 @@
 #include <algorithm>
 
 #include "base/slot_header.h"
+#include "snapshot/device_copier.h"
 #include "snapshot/replica_samples.h"
 
 namespace unreft::snapshot {
 namespace {
+
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Fills buckets of at most `bucket_bytes` from runs of the slab that come in its order.
 class BucketCutter {
@@ -16,9 +19,10 @@ class BucketCutter {
     buckets_.reserve(slab_bytes / bucket_bytes + 1);
   }
 
-  void Copy(const std::byte* source, uint64_t bytes) {
+  void Copy(const std::byte* source, uint64_t bytes, bool on_device) {
     Cut(bytes, [&](Bucket& bucket, uint64_t run) {
-      bucket.pieces.push_back({source, at_, run});
+      auto& pieces = on_device ? bucket.device_pieces : bucket.pieces;
+      pieces.push_back({source, at_, run, on_device});
       source += run;
     });
   }
@@ -54,40 +58,53 @@ class BucketCutter {
 }  // namespace
 
 std::shared_ptr<const CaptureLayout> CaptureLayout::Make(const layout::TensorTable& table,
-                                                         std::span<std::byte* const> data,
+                                                         std::span<const ShardMemory> memory,
                                                          const CaptureLayoutOptions& options) {
   std::shared_ptr<CaptureLayout> layout(new CaptureLayout);
   layout->options_ = options;
   layout->plan_ = layout::CapturePlan::Make(table, options.mode);
   layout->padded_bytes_ =
       BlockCount(layout->plan_.data_bytes(), options.block_bytes) * options.block_bytes;
-  layout->CutBuckets(table, data);
+  layout->on_device_ = std::any_of(memory.begin(), memory.end(),
+                                   [](const ShardMemory& shard) { return shard.on_device; });
+  layout->CutBuckets(table, memory);
   for (size_t i = 0; i < table.size(); ++i) {
-    if (table.specs()[i].replica_count > 1) layout->AddSample(table.specs()[i], data[i]);
+    if (table.specs()[i].replica_count > 1) layout->AddSample(table.specs()[i], memory[i]);
   }
   return layout;
 }
 
-void CaptureLayout::CutBuckets(const layout::TensorTable& table, std::span<std::byte* const> data) {
+void CaptureLayout::CutBuckets(const layout::TensorTable& table,
+                               std::span<const ShardMemory> memory) {
   BucketCutter cutter(options_.bucket_bytes, padded_bytes_);
   for (const layout::CapturedPart& part : plan_.parts()) {
     cutter.Zero(part.slab_offset - cutter.at());
-    const std::byte* source = data[part.tensor] + part.shard_begin;
-    if (table.specs()[part.tensor].is_volatile) {
-      volatile_pieces_.push_back({source, part.slab_offset, part.bytes});
+    const ShardMemory& shard = memory[part.tensor];
+    const std::byte* source = shard.data + part.shard_begin;
+    if (table.specs()[part.tensor].is_volatile || IsSmall(shard, part.bytes)) {
+      volatile_pieces_.push_back({source, part.slab_offset, part.bytes, shard.on_device});
+      if (shard.on_device) staging_bytes_ += RoundUp(part.bytes, kStagingAlignment);
       cutter.Pass(part.bytes);
     } else {
-      cutter.Copy(source, part.bytes);
+      cutter.Copy(source, part.bytes, shard.on_device);
     }
   }
   cutter.Zero(padded_bytes_ - cutter.at());
   buckets_ = cutter.Take();
 }
 
-void CaptureLayout::AddSample(const TensorSpec& spec, const std::byte* data) {
-  ReplicaSample sample;
+bool CaptureLayout::IsSmall(const ShardMemory& memory, uint64_t bytes) {
+  if (!on_device_ || memory.on_device || bytes > options_.small_part_bytes) return false;
+  if (small_bytes_ + bytes > options_.small_parts_bytes_max) return false;
+  small_bytes_ += bytes;
+  return true;
+}
+
+void CaptureLayout::AddSample(const TensorSpec& spec, const ShardMemory& memory) {
+  ReplicaSample sample{.on_device = memory.on_device};
   for (const layout::ByteRange& range : SampleRanges(ShardBytes(spec))) {
-    sample.pieces.push_back({data + range.begin, sample.bytes, range.end - range.begin});
+    sample.pieces.push_back(
+        {memory.data + range.begin, sample.bytes, range.end - range.begin, memory.on_device});
     sample.bytes += range.end - range.begin;
   }
   samples_.push_back(std::move(sample));

@@ -5,7 +5,9 @@
 //   bucket |--------------|--------------|--------------|--------|
 //
 // A bucket covers a run of the slab: it copies the parts there, and zeroes what is no part, so that
-// every byte under a checksum is defined. Volatile parts are copied beforehand, all at once.
+// every byte under a checksum is defined. Volatile parts are copied beforehand, all at once; so are
+// small tensors in host memory beside others on a device (the step counts of an optimizer), for
+// whose sake a fence would have to hold up the training thread.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -25,10 +27,12 @@ struct CopyPiece {
   const std::byte* source = nullptr;
   uint64_t target_offset = 0;
   uint64_t bytes = 0;
+  bool on_device = false;
 };
 
 struct Bucket {
-  std::vector<CopyPiece> pieces;
+  std::vector<CopyPiece> pieces;         // in host memory
+  std::vector<CopyPiece> device_pieces;  // on the device
   std::vector<layout::ByteRange> zeros;  // of the slab
   uint64_t slab_end = 0;                 // where the next bucket begins
 };
@@ -37,6 +41,13 @@ struct Bucket {
 struct ReplicaSample {
   std::vector<CopyPiece> pieces;  // into scratch of `bytes`
   uint64_t bytes = 0;
+  bool on_device = false;
+};
+
+// Where the bytes of a shard are.
+struct ShardMemory {
+  std::byte* data = nullptr;
+  bool on_device = false;
 };
 
 struct CaptureLayoutOptions {
@@ -44,13 +55,17 @@ struct CaptureLayoutOptions {
   uint32_t block_bytes = 1 << 20;
   uint64_t bucket_bytes = uint64_t{4} << 20;
   uint64_t replica_check_every = 0;  // steps; 0 = never
+  // Beside tensors on a device: a part of host memory of at most so many bytes is copied at once,
+  // while all of them are not more than that.
+  uint64_t small_part_bytes = 4096;
+  uint64_t small_parts_bytes_max = uint64_t{1} << 20;
 };
 
 class CaptureLayout {
  public:
-  // `data[i]` holds the shard of `table.specs()[i]`.
+  // `memory[i]` holds the shard of `table.specs()[i]`.
   static std::shared_ptr<const CaptureLayout> Make(const layout::TensorTable& table,
-                                                   std::span<std::byte* const> data,
+                                                   std::span<const ShardMemory> memory,
                                                    const CaptureLayoutOptions& options);
 
   const layout::CapturePlan& plan() const { return plan_; }
@@ -60,17 +75,24 @@ class CaptureLayout {
   uint64_t padded_bytes() const { return padded_bytes_; }
   std::span<const Bucket> buckets() const { return buckets_; }  // in the order of the slab
   std::span<const CopyPiece> volatile_pieces() const { return volatile_pieces_; }
+  // Whether any tensor is on a device, and how much staging its volatile ones need there.
+  bool on_device() const { return on_device_; }
+  uint64_t staging_bytes() const { return staging_bytes_; }
   // One per tensor with replicas, in the order of registration.
   std::span<const ReplicaSample> samples() const { return samples_; }
 
  private:
   CaptureLayout() = default;
-  void CutBuckets(const layout::TensorTable& table, std::span<std::byte* const> data);
-  void AddSample(const TensorSpec& spec, const std::byte* data);
+  void CutBuckets(const layout::TensorTable& table, std::span<const ShardMemory> memory);
+  bool IsSmall(const ShardMemory& memory, uint64_t bytes);
+  void AddSample(const TensorSpec& spec, const ShardMemory& memory);
 
   CaptureLayoutOptions options_;
   layout::CapturePlan plan_;
   uint64_t padded_bytes_ = 0;
+  bool on_device_ = false;
+  uint64_t staging_bytes_ = 0;
+  uint64_t small_bytes_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<CopyPiece> volatile_pieces_;
   std::vector<ReplicaSample> samples_;

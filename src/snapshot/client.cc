@@ -7,7 +7,8 @@
 #include "base/pidfd_watcher.h"
 #include "base/shm_segment_store.h"
 #include "base/unix_connector.h"
-#include "snapshot/host_copier.h"
+#include "snapshot/cuda_factory.h"
+#include "snapshot/routing_copier.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -28,12 +29,14 @@ Hello ToHello(const ClientIdentity& identity, ProcessLife life) {
 // In the order of construction: what stands lower uses what stands above.
 struct Client::Parts {
   explicit Parts(const std::string& socket)
-      : thread("unreft-copier"), connector(thread.executor(), socket), copier(thread.executor()) {}
+      : thread("unreft-copier"),
+        connector(thread.executor(), socket),
+        copier(thread.executor(), NewCudaCopier) {}
 
   ExecutorThread thread;
   UnixConnector connector;
   ShmSegmentStore segments;
-  HostCopier copier;
+  RoutingCopier copier;
   std::unique_ptr<ClientActor> actor;
 };
 
@@ -73,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const ClientIdentity& ident
 
 Client::~Client() {
   if (parts_->actor) {
-    parts_->actor->Fence();
+    parts_->actor->WaitForCopies();
     Await<absl::Status>([&](auto answer) {
       parts_->actor->Close();
       answer(absl::OkStatus());
@@ -109,7 +112,7 @@ absl::Status Client::RestoreEnd() {
 }
 
 absl::Status Client::Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes) {
-  parts_->actor->Fence();
+  parts_->actor->WaitForCopies();
   return Await<absl::Status>([&](auto answer) {
     parts_->actor->Register(std::move(tensors), extras_bytes, std::move(answer));
   });
@@ -120,7 +123,13 @@ absl::StatusOr<SnapshotResult> Client::Snapshot(Step step, std::span<const std::
   return parts_->actor->Snapshot(step, extras, stream);
 }
 
-void Client::Fence() { parts_->actor->Fence(); }
+absl::Status Client::Fence(void* stream) { return parts_->actor->Fence(stream); }
+
+absl::Status Client::SetWriters(std::vector<void*> streams) {
+  return parts_->actor->SetWriters(std::move(streams));
+}
+
+std::string Client::Describe() const { return parts_->copier.Describe(); }
 
 absl::Status Client::WaitCommitted(Step step, Duration timeout) {
   return Await<absl::Status>(

@@ -42,9 +42,12 @@ class Client {
   absl::Status Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes);
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
-  void Fence();
+  absl::Status Fence(void* stream);
+  absl::Status SetWriters(std::vector<void*> streams);
   absl::Status WaitCommitted(Step step, Duration timeout);
   ClientStatus status() const;
+  // Of what copies, for people.
+  std::string Describe() const;
 
  private:
   struct Parts;

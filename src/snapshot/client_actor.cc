@@ -41,11 +41,12 @@ ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore&
                          const ClientOptions& options)
     : executor_(executor),
       segments_(segments),
+      copier_(copier),
       options_(options),
       rank_(identity.rank),
       attempt_(identity.attempt),
       warm_slots_(segments),
-      restorer_(warm_slots_, copier, options.restore_threads),
+      restorer_(warm_slots_, copier, options.restore_threads, options.device_restore_threads),
       session_(executor, connector, random, std::move(identity), options.session, *this),
       follower_(executor, session_, segments, copier, options_),
       capture_(executor, copier, options.capture, board_, *this),
@@ -173,6 +174,8 @@ void ClientActor::OpenTimeline(Timeline timeline) {
 void ClientActor::RequestPlan(std::vector<BoundTensor> targets, PlanFollower::GotPlan done) {
   absl::Status status = refused_;
   if (status.ok()) status = layout::TensorTable::Create(SpecsOf(targets)).status();
+  if (status.ok()) status = copier_.Accept(targets);
+  if (status.ok() && IsOnDevice(targets)) status = copier_.BeginRestore();
   if (!status.ok()) {
     return executor_.Post([done = std::move(done), status]() mutable { done(status); });
   }
@@ -187,6 +190,8 @@ void ClientActor::FinishRead(const RestoreReport& report, PlanFollower::Finished
   follower_.Finish(lifetime_.Bind([this, status = report.status, done = std::move(done)](
                                       absl::StatusOr<std::optional<Plan>> more) mutable {
     if (!status.ok()) return done(status);
+    // Copies to a device may be under way still, those that were staged among them.
+    if (absl::Status copied = copier_.EndRestore(); more.ok() && !copied.ok()) more = copied;
     // Not when it was another read's begin that ended this one.
     if (!more.ok() && !follower_.reading()) ReportRead({.status = more.status()});
     done(std::move(more));
@@ -239,11 +244,16 @@ void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_byt
 void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
                                    layout::TensorTable table, uint64_t extras_bytes, Done done) {
   capture_.Suspend("the daemon has not answered the registration");
+  if (absl::Status status = copier_.Accept(tensors); !status.ok()) {
+    // What was registered before is no longer what the trainer has.
+    capture_.Suspend(fmt::format("not registered: {}", std::string(status.message())));
+    return Fail(std::move(done), status);
+  }
   // Before the daemon looks for room: what is mapped may be all that keeps a removed segment.
   warm_slots_.Clear();
   table_ = std::move(table);
-  data_.clear();
-  for (const BoundTensor& tensor : tensors) data_.push_back(tensor.data);
+  memory_.clear();
+  for (const BoundTensor& tensor : tensors) memory_.push_back({tensor.data, tensor.on_device()});
   register_waiter_.Wait(options_.register_timeout,
                         Late("no answer to the registration", options_.register_timeout),
                         ToUnit(std::move(done)));
@@ -270,11 +280,15 @@ absl::StatusOr<std::shared_ptr<const CaptureLayout>> ClientActor::MakeLayout(
         fmt::format("the daemon asks for capture mode {} with blocks of {} bytes",
                     registered.capture_mode, registered.block_bytes));
   }
-  auto layout = CaptureLayout::Make(table_, data_,
-                                    {.mode = mode,
-                                     .block_bytes = registered.block_bytes,
-                                     .bucket_bytes = options_.capture.bucket_bytes,
-                                     .replica_check_every = registered.replica_check_every});
+  const bool on_device = std::any_of(memory_.begin(), memory_.end(),
+                                     [](const ShardMemory& shard) { return shard.on_device; });
+  auto layout =
+      CaptureLayout::Make(table_, memory_,
+                          {.mode = mode,
+                           .block_bytes = registered.block_bytes,
+                           .bucket_bytes = on_device ? options_.capture.device_bucket_bytes
+                                                     : options_.capture.bucket_bytes,
+                           .replica_check_every = registered.replica_check_every});
   if (layout->plan().digest() != registered.layout_digest) {
     return absl::FailedPreconditionError(
         fmt::format("the daemon's capture plan has digest {:016x}, this client's {:016x}: their "
@@ -294,6 +308,9 @@ absl::Status ClientActor::Install(const Registered& registered) {
   if (absl::Status status = registered.status.ToStatus(); !status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const CaptureLayout>> layout = MakeLayout(registered);
   if (!layout.ok()) return layout.status();
+  if ((*layout)->on_device()) {
+    if (absl::Status s = copier_.Reserve((*layout)->staging_bytes()); !s.ok()) return s;
+  }
   // Mapped anew each time: only so is it sure that the name still stands for the same memory.
   absl::StatusOr<std::shared_ptr<const MappedSlots>> slots =
       MappedSlots::Open(segments_, rank_, registered);

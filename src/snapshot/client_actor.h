@@ -93,7 +93,12 @@ class ClientActor : private Session::Events, private Capture::Events {
   // --- For the training thread, see Capture ---
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
-  void Fence() { capture_.Fence(); }
+  absl::Status Fence(void* stream) { return capture_.Fence(stream); }
+  void WaitForCopies() { capture_.WaitForCopies(); }
+  // Streams besides the one of Snapshot that write the tensors.
+  absl::Status SetWriters(std::vector<void*> streams) {
+    return copier_.SetWriters(std::move(streams));
+  }
 
   // Thread-safe.
   ClientStatus status() {
@@ -141,6 +146,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   Executor& executor_;
   SegmentStore& segments_;
+  DeviceCopier& copier_;
   const ClientOptions options_;
   const Rank rank_;
   const Attempt attempt_;
@@ -163,7 +169,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   // What is registered, and where the last answer put it.
   layout::TensorTable table_;
-  std::vector<std::byte*> data_;
+  std::vector<ShardMemory> memory_;
   std::shared_ptr<const MappedSlots> slots_;
 
   // Set in turns, cleared by whoever ends the restore first.

@@ -21,10 +21,10 @@ struct SessionOptions {
 struct CaptureOptions {
   Duration fence_timeout = std::chrono::seconds(60);  // then the version is given up
   uint64_t bucket_bytes = uint64_t{4} << 20;          // of one copy
+  uint64_t device_bucket_bytes = uint64_t{8} << 20;   // if any tensor is on a device
   uint32_t buckets_in_flight = 1;  // queued at the copier; more only helps an asynchronous one
   uint64_t progress_every_bytes = uint64_t{8} << 20;  // between two Progress doorbells
-  // A training thread in a blocking fence copies too. Only for a copier whose CopyNow may run
-  // beside its CopyBucket.
+  // A training thread in a blocking fence copies host memory too.
   bool fence_helps = true;
 };
 
@@ -35,6 +35,8 @@ struct ClientOptions {
   Duration restore_timeout = std::chrono::seconds(300);  // of each of the restore calls
   Duration register_timeout = std::chrono::seconds(60);
   uint32_t restore_threads = 1;
+  // If any tensor is on a device: each thread verifies, and copies to pinned buffers.
+  uint32_t device_restore_threads = 4;
   // Blocks of one staging whose CRC may be wrong, until the restore fails.
   uint32_t staged_bad_blocks_max = 16;
   // Of the rank's own sealed slots, mapped while it waits for the decision, in turns of so many

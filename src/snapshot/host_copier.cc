@@ -1,26 +1,71 @@
 #include "snapshot/host_copier.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "base/check.h"
 #include "snapshot/stream_copy.h"
 
 namespace unreft::snapshot {
 namespace {
 
 void Copy(std::span<const CopyOp> ops) {
-  for (const CopyOp& op : ops) StreamCopy(op.target, op.source, op.bytes);
+  for (const CopyOp& op : ops) {
+    UNREFT_CHECK(!op.on_device, "host memory is copied by the host");
+    StreamCopy(op.target, op.source, op.bytes);
+  }
   StreamFence();
 }
 
 }  // namespace
 
-absl::Status HostCopier::CopyNow(std::span<const CopyOp> ops, void* /*stream*/) {
+absl::Status HostMemoryCopier::Accept(std::span<const BoundTensor> tensors) {
+  for (const BoundTensor& tensor : tensors) {
+    if (!tensor.on_device()) continue;
+    return absl::InvalidArgumentError(
+        fmt::format("tensor {}: needed host memory, found CUDA device {}", tensor.spec.name,
+                    tensor.cuda_device));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HostMemoryCopier::Reserve(uint64_t volatile_bytes) {
+  UNREFT_CHECK(volatile_bytes == 0, "no tensor is on a device");
+  return absl::OkStatus();
+}
+
+absl::Status HostMemoryCopier::Begin(void* /*stream*/) { return absl::OkStatus(); }
+
+absl::Status HostMemoryCopier::SetWriters(std::vector<void*> /*streams*/) {
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<CopyOp>> HostMemoryCopier::CopyVolatile(std::vector<CopyOp> ops,
+                                                                   void* /*stream*/) {
+  if (absl::Status status = CopyNow(ops); !status.ok()) return status;
+  return std::vector<CopyOp>();
+}
+
+absl::Status HostMemoryCopier::Fence(void* /*stream*/) { return absl::OkStatus(); }
+
+absl::Status HostMemoryCopier::BeginRestore() { return absl::OkStatus(); }
+
+absl::Status HostMemoryCopier::EndRestore() { return absl::OkStatus(); }
+
+std::shared_ptr<void> HostMemoryCopier::Pin(std::shared_ptr<const void> /*owner*/,
+                                            std::span<std::byte> /*memory*/) {
+  return nullptr;
+}
+
+std::string HostMemoryCopier::Describe() const { return "host memory"; }
+
+absl::Status HostCopier::CopyNow(std::span<const CopyOp> ops) {
   Copy(ops);
   return absl::OkStatus();
 }
 
-void HostCopier::CopyBucket(std::vector<CopyOp> ops, void* /*stream*/,
-                            absl::AnyInvocable<void(absl::Status)> done) {
+void HostCopier::CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) {
   Copy(ops);
   executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
 }

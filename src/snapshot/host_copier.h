@@ -8,13 +8,28 @@
 
 namespace unreft::snapshot {
 
-class HostCopier : public DeviceCopier {
+// What of the seam has nothing to do where all memory is the host's.
+class HostMemoryCopier : public DeviceCopier {
+ public:
+  absl::Status Accept(std::span<const BoundTensor> tensors) override;
+  absl::Status Reserve(uint64_t volatile_bytes) override;
+  absl::Status Begin(void* stream) override;
+  absl::Status SetWriters(std::vector<void*> streams) override;
+  absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops, void* stream) override;
+  absl::Status Fence(void* stream) override;
+  absl::Status BeginRestore() override;
+  absl::Status EndRestore() override;
+  std::shared_ptr<void> Pin(std::shared_ptr<const void> owner,
+                            std::span<std::byte> memory) override;
+  std::string Describe() const override;
+};
+
+class HostCopier final : public HostMemoryCopier {
  public:
   explicit HostCopier(Executor& executor) : executor_(executor) {}
 
-  absl::Status CopyNow(std::span<const CopyOp> ops, void* stream) override;
-  void CopyBucket(std::vector<CopyOp> ops, void* stream,
-                  absl::AnyInvocable<void(absl::Status)> done) override;
+  absl::Status CopyNow(std::span<const CopyOp> ops) override;
+  void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status Restore(std::span<const CopyOp> ops) override;
 
  private:

@@ -81,20 +81,31 @@ absl::StatusOr<std::vector<TargetRange>> FindGaps(const Plan& plan,
 
 RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targets) const {
   if (auto gaps = FindGaps(plan, targets); !gaps.ok()) return {.status = gaps.status()};
+  WireSlot where;
+  absl::Status status = ReadSlots(plan, targets, where);
+  // Also after a failure: nothing is copied to the targets any more.
+  const absl::Status copied = copier_.EndRestore();
+  if (!status.ok()) return ReportOf(std::move(status), where);
+  return {.status = copied};
+}
+
+// `where` is the slot that was read last.
+absl::Status Restorer::ReadSlots(const Plan& plan, std::span<const BoundTensor> targets,
+                                 WireSlot& where) const {
   const std::vector<WirePiece> sorted = BySlot(plan.pieces);
   std::span<const WirePiece> left = sorted;
   while (!left.empty()) {
     const std::span<const WirePiece> pieces =
         TakeRun(left, [](const WirePiece& p) { return p.slot; });
-    const WireSlot& where = plan.slots[pieces[0].slot];
+    where = plan.slots[pieces[0].slot];
     absl::StatusOr<SealedSlot> slot = slots_.Open(where);
-    if (!slot.ok()) return ReportOf(slot.status(), where);
+    if (!slot.ok()) return slot.status();
     absl::Status status = ReadSlot(*slot, pieces, targets);
     // A reader that was overtaken sees bytes of another generation: that is no bad memory.
     if (absl::Status still = slot->StillThere(); !still.ok()) status = still;
-    if (!status.ok()) return ReportOf(status, where);
+    if (!status.ok()) return status;
   }
-  return {};
+  return absl::OkStatus();
 }
 
 RestoreReport Restorer::ReadExtras(const WireSlot& where, std::vector<std::byte>& extras) const {
@@ -123,7 +134,7 @@ absl::StatusOr<std::vector<Restorer::Cut>> Restorer::MakeCuts(
     for (uint64_t left = piece.bytes; left > 0;) {
       const uint64_t offset = at % block_bytes;
       const uint64_t run = std::min(left, block_bytes - offset);
-      cuts.push_back({at / block_bytes, offset, target, run});
+      cuts.push_back({at / block_bytes, offset, target, run, targets[piece.target].on_device()});
       at += run;
       target += run;
       left -= run;
@@ -139,7 +150,8 @@ absl::Status Restorer::ReadSlot(const SealedSlot& slot, std::span<const WirePiec
                                 std::span<const BoundTensor> targets) const {
   absl::StatusOr<std::vector<Cut>> cuts = MakeCuts(slot, pieces, targets);
   if (!cuts.ok()) return cuts.status();
-  return threads_ > 1 ? CopyCutsOnThreads(slot, *cuts) : CopyCuts(slot, *cuts);
+  const uint32_t threads = IsOnDevice(targets) ? device_threads_ : threads_;
+  return threads > 1 ? CopyCutsOnThreads(slot, *cuts, threads) : CopyCuts(slot, *cuts);
 }
 
 absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts) const {
@@ -150,20 +162,21 @@ absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cut
     if (!block.ok()) return block.status();
     ops.clear();
     for (const Cut& cut : run) {
-      ops.push_back({block->data() + cut.block_offset, cut.target, cut.bytes});
+      ops.push_back({block->data() + cut.block_offset, cut.target, cut.bytes, cut.on_device});
     }
     if (absl::Status status = copier_.Restore(ops); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status Restorer::CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts) const {
-  std::vector<absl::Status> statuses(threads_);
+absl::Status Restorer::CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts,
+                                         uint32_t count) const {
+  std::vector<absl::Status> statuses(count);
   std::vector<std::jthread> threads;
-  for (uint32_t i = 0; i < threads_; ++i) {
+  for (uint32_t i = 0; i < count; ++i) {
     // A block that is cut in two shares is verified by both.
-    const size_t begin = cuts.size() * i / threads_;
-    const size_t end = cuts.size() * (i + 1) / threads_;
+    const size_t begin = cuts.size() * i / count;
+    const size_t end = cuts.size() * (i + 1) / count;
     threads.emplace_back(
         [this, &slot, &status = statuses[i], share = cuts.subspan(begin, end - begin)] {
           status = CopyCuts(slot, share);

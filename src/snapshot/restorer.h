@@ -31,8 +31,9 @@ class Restorer {
  public:
   // With `threads` > 1, Read copies on so many threads, which end before it returns; the copier's
   // Restore may then run on several at a time.
-  Restorer(WarmSlots& slots, DeviceCopier& copier, uint32_t threads)
-      : slots_(slots), copier_(copier), threads_(threads) {}
+  // `device_threads` if any target is on a device.
+  Restorer(WarmSlots& slots, DeviceCopier& copier, uint32_t threads, uint32_t device_threads = 1)
+      : slots_(slots), copier_(copier), threads_(threads), device_threads_(device_threads) {}
 
   // On an error the bytes of the targets are undefined. Internal for a plan that is wrong in
   // itself.
@@ -47,12 +48,16 @@ class Restorer {
     uint64_t block_offset = 0;
     std::byte* target = nullptr;
     uint64_t bytes = 0;
+    bool on_device = false;
   };
 
   absl::Status ReadSlot(const SealedSlot& slot, std::span<const WirePiece> pieces,
                         std::span<const BoundTensor> targets) const;
   absl::Status CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts) const;
-  absl::Status CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts) const;
+  absl::Status CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts,
+                                 uint32_t threads) const;
+  absl::Status ReadSlots(const Plan& plan, std::span<const BoundTensor> targets,
+                         WireSlot& where) const;
   static absl::StatusOr<std::vector<Cut>> MakeCuts(const SealedSlot& slot,
                                                    std::span<const WirePiece> pieces,
                                                    std::span<const BoundTensor> targets);
@@ -60,6 +65,7 @@ class Restorer {
   WarmSlots& slots_;
   DeviceCopier& copier_;
   const uint32_t threads_;
+  const uint32_t device_threads_;
 };
 
 // Bytes of a target.

@@ -62,7 +62,8 @@ absl::StatusOr<StagedDone> StagedReader::TakeBlock(const Staged& staged) {
     const WirePiece& piece = staged.pieces[i];
     if (absl::Status status = Claim(piece, i, staged.bytes); !status.ok()) return status;
     ops.push_back({block.data() + piece.source_offset,
-                   targets_[piece.target].data + piece.target_offset, piece.bytes});
+                   targets_[piece.target].data + piece.target_offset, piece.bytes,
+                   targets_[piece.target].on_device()});
   }
   bad_.erase(first);
   if (absl::Status status = copier_.Restore(ops); !status.ok()) return status;

@@ -15,7 +15,7 @@ namespace unreft::snapshot {
 struct ClientStatus {
   bool connected = false;
   bool ready = false;  // a snapshot would start; not on the board: Capture knows
-  Timeline timeline;  // 0 before a decision
+  Timeline timeline;   // 0 before a decision
   std::optional<Step> last_captured;
   std::optional<Step> last_sealed;
   std::optional<Step> last_committed;  // by every rank
@@ -23,6 +23,7 @@ struct ClientStatus {
   uint64_t skipped = 0;
   uint64_t given_up = 0;
   uint64_t bytes_captured = 0;
+  bool copying = false;  // a snapshot's copies may read the tensors
   Duration last_fence_wait{};
   Duration total_fence_wait{};
   std::string last_problem;  // empty when there was none

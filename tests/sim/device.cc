@@ -48,12 +48,12 @@ void Device::WhenIdle(Task idle) {
   idle_ = std::move(idle);
 }
 
-absl::Status SimCopier::CopyNow(std::span<const snapshot::CopyOp> ops, void* /*stream*/) {
+absl::Status SimCopier::CopyNow(std::span<const snapshot::CopyOp> ops) {
   for (const snapshot::CopyOp& op : ops) std::memcpy(op.target, op.source, op.bytes);
   return absl::OkStatus();
 }
 
-void SimCopier::CopyBucket(std::vector<snapshot::CopyOp> ops, void* /*stream*/,
+void SimCopier::CopyBucket(std::vector<snapshot::CopyOp> ops,
                            absl::AnyInvocable<void(absl::Status)> done) {
   device_->Queue(std::move(ops), memory_,
                  [process = &process_, done = std::move(done)](absl::Status status) mutable {
@@ -61,8 +61,6 @@ void SimCopier::CopyBucket(std::vector<snapshot::CopyOp> ops, void* /*stream*/,
                  });
 }
 
-absl::Status SimCopier::Restore(std::span<const snapshot::CopyOp> ops) {
-  return CopyNow(ops, nullptr);
-}
+absl::Status SimCopier::Restore(std::span<const snapshot::CopyOp> ops) { return CopyNow(ops); }
 
 }  // namespace unreft::sim

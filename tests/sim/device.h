@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "snapshot/device_copier.h"
+#include "snapshot/host_copier.h"
 #include "tests/fakes/sim_executor.h"
 
 namespace unreft::sim {
@@ -53,14 +53,14 @@ class Device : public std::enable_shared_from_this<Device> {
 };
 
 // The trainer's end of its device.
-class SimCopier final : public snapshot::DeviceCopier {
+class SimCopier final : public snapshot::HostMemoryCopier {
  public:
   // `memory` holds the trainer's tensors.
   SimCopier(SimExecutor& process, std::shared_ptr<Device> device, std::shared_ptr<void> memory)
       : process_(process), device_(std::move(device)), memory_(std::move(memory)) {}
 
-  absl::Status CopyNow(std::span<const snapshot::CopyOp> ops, void* stream) override;
-  void CopyBucket(std::vector<snapshot::CopyOp> ops, void* stream,
+  absl::Status CopyNow(std::span<const snapshot::CopyOp> ops) override;
+  void CopyBucket(std::vector<snapshot::CopyOp> ops,
                   absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status Restore(std::span<const snapshot::CopyOp> ops) override;
 

@@ -69,8 +69,8 @@ void BenchState::MakeTensors(uint64_t data_bytes) {
     }
   }
   const auto table = *layout::TensorTable::Create(snapshot::SpecsOf(tensors_));
-  std::vector<std::byte*> data;
-  for (const snapshot::BoundTensor& tensor : tensors_) data.push_back(tensor.data);
+  std::vector<snapshot::ShardMemory> data;
+  for (const snapshot::BoundTensor& tensor : tensors_) data.push_back({tensor.data});
   layout_ = snapshot::CaptureLayout::Make(table, data, {.block_bytes = kBlockBytes});
   bytes_ = layout_->plan().data_bytes();
 }
@@ -157,7 +157,7 @@ void BenchState::CaptureOnce(bool helping) {
   snapshot::Capture& capture = helping ? *helping_ : *waiting_;
   const auto result = capture.Snapshot(Step{generation_}, {}, nullptr);
   UNREFT_CHECK(result.ok() && result->outcome == snapshot::Outcome::kStarted);
-  capture.Fence();
+  capture.WaitForCopies();
 }
 
 void BenchState::Seal() {

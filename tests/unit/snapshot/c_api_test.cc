@@ -296,7 +296,14 @@ TEST_F(CApiLifeTest, BadTensorsAreNamed) {
   expect([](T& t) { t.data = nullptr; }, "tensor w: data is NULL");
   expect([](T& t) { t.dtype = 99; }, "99");
   expect([](T& t) { t.dtype = 300; }, "300");
-  expect([](T& t) { t.device_kind = UNREFT_CUDA; }, "tensor w: needed device kind 1");
+  expect([](T& t) { t.device_kind = 3; },
+         "tensor w: needed device kind 1 (CPU) or 2 (CUDA), found 3");
+  expect(
+      [](T& t) {
+        t.device_kind = UNREFT_CUDA;
+        t.device_index = -1;
+      },
+      "tensor w: needed a device of 0 or more, found -1");
   expect([](T& t) { t.offset = {1}; }, "tensor w");
   expect([](T& t) { t.extent = {0, 10}; }, "w");
   expect([](T& t) { t.global_shape.assign(17, 1); }, "17");

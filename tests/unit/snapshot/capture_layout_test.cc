@@ -49,7 +49,7 @@ TEST(CaptureLayoutTest, EveryByteOfTheSlabIsWrittenOnce) {
   specs[3].replica_index = 1;
   const auto table = *layout::TensorTable::Create(specs);
   std::vector<std::byte> memory(5000 * 4);
-  const std::vector<std::byte*> data(4, memory.data());
+  const std::vector<ShardMemory> data(4, {memory.data()});
   for (uint64_t bucket_bytes : {64, 100, 256, 1000, 4096, 1 << 20}) {
     const auto layout =
         CaptureLayout::Make(table, data, {.block_bytes = 256, .bucket_bytes = bucket_bytes});
@@ -73,7 +73,7 @@ TEST(CaptureLayoutTest, OnlyReplicatedTensorsAreSampled) {
   std::vector<TensorSpec> specs = {Spec("a", 10), Spec("b", 20)};
   specs[1].replica_count = 2;
   std::vector<std::byte> memory(100);
-  const std::vector<std::byte*> data = {memory.data(), memory.data()};
+  const std::vector<ShardMemory> data(2, {memory.data()});
   const auto layout = CaptureLayout::Make(*layout::TensorTable::Create(specs), data, {});
   ASSERT_EQ(layout->samples().size(), 1u);
   EXPECT_EQ(layout->samples()[0].bytes, 80u);

@@ -19,7 +19,7 @@
 namespace unreft::snapshot {
 
 // A HostCopier whose buckets wait to be let through, when it is told so.
-class GatedCopier final : public DeviceCopier {
+class GatedCopier final : public HostMemoryCopier {
  public:
   explicit GatedCopier(Executor& executor) : copier_(executor), executor_(executor) {}
 
@@ -39,14 +39,13 @@ class GatedCopier final : public DeviceCopier {
   size_t waiting() const { return waiting_.size(); }
   absl::Status failure;  // of what comes next
 
-  absl::Status CopyNow(std::span<const CopyOp> ops, void* stream) override {
+  absl::Status CopyNow(std::span<const CopyOp> ops) override {
     if (!failure.ok()) return failure;
-    return copier_.CopyNow(ops, stream);
+    return copier_.CopyNow(ops);
   }
-  void CopyBucket(std::vector<CopyOp> ops, void* stream,
-                  absl::AnyInvocable<void(absl::Status)> done) override {
-    Task copy = [this, ops = std::move(ops), stream, done = std::move(done)]() mutable {
-      if (failure.ok()) return copier_.CopyBucket(std::move(ops), stream, std::move(done));
+  void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override {
+    Task copy = [this, ops = std::move(ops), done = std::move(done)]() mutable {
+      if (failure.ok()) return copier_.CopyBucket(std::move(ops), std::move(done));
       executor_.Post([done = std::move(done), failure = failure]() mutable { done(failure); });
     };
     if (!held_) return copy();

@@ -98,14 +98,14 @@ class TwoThreads : public testing::TestWithParam<bool> {
     options_.fence_helps = GetParam();
     capture_ = std::make_unique<Capture>(thread_.executor(), copier_, options_, board_, daemon_);
     std::vector<TensorSpec> specs;
-    std::vector<std::byte*> data;
+    std::vector<ShardMemory> data;
     for (const char* name : {"a", "b", "c"}) {
       specs.push_back({.name = name,
                        .global_shape = {kElements},
                        .offset = {0},
                        .extent = {kElements},
                        .replica_count = 1});
-      data.push_back(memory_.data());
+      data.push_back({memory_.data()});
     }
     specs[1].is_volatile = true;
     layout_ =
@@ -143,7 +143,7 @@ TEST_P(TwoThreads, TensorsMayChangeAfterEachFence) {
     const auto result = capture_->Snapshot(Step{step}, {}, nullptr);
     ASSERT_TRUE(result.ok()) << result.status();
     started += result->outcome == Outcome::kStarted;
-    capture_->Fence();
+    ASSERT_TRUE(capture_->Fence(nullptr).ok());
     // Now and then, so that the next slot is granted and the next snapshot is not.
     if (step % 3 != 0) InTurn([] {});
   }
@@ -165,7 +165,7 @@ TEST_P(TwoThreads, AbandonedInTheMiddle) {
     ASSERT_TRUE(capture_->Snapshot(Step{step}, {}, nullptr).ok());
     thread_.executor().Post(
         [&, step] { capture_->Abandon({Timeline{1}, Step{step}}, "for a test"); });
-    capture_->Fence();
+    ASSERT_TRUE(capture_->Fence(nullptr).ok());
   }
   InTurn([] {});
   InTurn([] {});

@@ -66,7 +66,7 @@ TEST(HostCopierTest, ABucketIsInPlaceWhenDoneRunsInALaterTurn) {
   executor->Post([&] {
     copier.CopyBucket({{source.data(), target.data(), 50'000},
                        {source.data() + 50'000, target.data() + 50'000, 50'000}},
-                      nullptr, [&](const absl::Status& status) {
+                      [&](const absl::Status& status) {
                         EXPECT_TRUE(status.ok());
                         EXPECT_EQ(target, source);
                         done = true;
@@ -83,7 +83,7 @@ TEST(HostCopierTest, CopyNowAndRestore) {
   const std::vector<std::byte> source = RandomBytes(10'000, 3);
   std::vector<std::byte> target(source.size());
   const CopyOp op{source.data(), target.data(), source.size()};
-  EXPECT_TRUE(copier.CopyNow({&op, 1}, nullptr).ok());
+  EXPECT_TRUE(copier.CopyNow({&op, 1}).ok());
   EXPECT_EQ(target, source);
   std::fill(target.begin(), target.end(), std::byte{0});
   EXPECT_TRUE(copier.Restore({&op, 1}).ok());

@@ -160,11 +160,11 @@ TEST_F(RestorerTest, AReusedSlotIsNotReadAndNotBlamed) {
 }
 
 // Reuses the slot in the middle of the copying.
-class ReusingCopier final : public DeviceCopier {
+class ReusingCopier final : public HostMemoryCopier {
  public:
   explicit ReusingCopier(ScriptedDaemon& daemon) : daemon_(daemon) {}
-  absl::Status CopyNow(std::span<const CopyOp>, void*) override { return absl::OkStatus(); }
-  void CopyBucket(std::vector<CopyOp>, void*, absl::AnyInvocable<void(absl::Status)>) override {}
+  absl::Status CopyNow(std::span<const CopyOp>) override { return absl::OkStatus(); }
+  void CopyBucket(std::vector<CopyOp>, absl::AnyInvocable<void(absl::Status)>) override {}
   absl::Status Restore(std::span<const CopyOp>) override {
     daemon_.Grant(0, 2);
     return absl::OkStatus();

@@ -1,0 +1,72 @@
+#include "snapshot/capture_run.h"
+
+#include <cstring>
+
+namespace unreft::snapshot {
+
+std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target) {
+  std::vector<CopyOp> ops;
+  ops.reserve(pieces.size());
+  for (const CopyPiece& piece : pieces) {
+    ops.push_back({piece.source, target + piece.target_offset, piece.bytes, piece.on_device});
+  }
+  return ops;
+}
+
+// A bucket without pieces goes where nobody waits for it.
+void CaptureRun::AddJobs() {
+  const std::span<const Bucket> buckets = layout->buckets();
+  if (!staged.empty()) device.Add({CaptureJob::Kind::kStaged, 0, true});
+  staged_left_ = !staged.empty();
+  jobs_left_.resize(buckets.size());
+  for (uint32_t i = 0; i < buckets.size(); ++i) {
+    const bool on_device =
+        !buckets[i].device_pieces.empty() || (layout->on_device() && buckets[i].pieces.empty());
+    const bool on_host = !buckets[i].pieces.empty() || !on_device;
+    if (on_device) device.Add({CaptureJob::Kind::kBucket, i, true});
+    if (on_host) host.Add({CaptureJob::Kind::kBucket, i, false});
+    jobs_left_[i] = static_cast<uint8_t>(on_device) + static_cast<uint8_t>(on_host);
+  }
+  for (uint32_t i = 0; i < digests.size(); ++i) {
+    const CaptureJob job{CaptureJob::Kind::kSample, i, layout->samples()[i].on_device};
+    lane(job).Add(job);
+  }
+}
+
+bool CaptureRun::over() const {
+  const bool is_closed = !closed.empty();
+  return !preparing && device.over(is_closed) && host.over(is_closed);
+}
+
+std::vector<CopyOp> CaptureRun::OpsOf(const CaptureJob& job,
+                                      std::vector<std::byte>& scratch) const {
+  if (job.kind == CaptureJob::Kind::kStaged) return staged;
+  if (job.kind == CaptureJob::Kind::kSample) {
+    const ReplicaSample& sample = layout->samples()[job.index];
+    scratch.resize(sample.bytes);
+    return ToOps(sample.pieces, scratch.data());
+  }
+  const Bucket& bucket = layout->buckets()[job.index];
+  // With both kinds of pieces the device's job does it.
+  if (job.on_device || bucket.device_pieces.empty()) {
+    for (const layout::ByteRange& range : bucket.zeros) {
+      std::memset(data.data() + range.begin, 0, range.end - range.begin);
+    }
+  }
+  return ToOps(job.on_device ? bucket.device_pieces : bucket.pieces, data.data());
+}
+
+void CaptureRun::Finish(const CaptureJob& job) {
+  if (job.kind == CaptureJob::Kind::kStaged) staged_left_ = false;
+  if (job.kind == CaptureJob::Kind::kBucket) --jobs_left_[job.index];
+  if (staged_left_) return;
+  while (buckets_done_ < jobs_left_.size() && jobs_left_[buckets_done_] == 0) ++buckets_done_;
+}
+
+uint32_t CaptureRun::blocks_done() const {
+  if (buckets_done_ == 0) return 0;
+  const uint64_t end = layout->buckets()[buckets_done_ - 1].slab_end;
+  return static_cast<uint32_t>(end / layout->block_bytes());
+}
+
+}  // namespace unreft::snapshot

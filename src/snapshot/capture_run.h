@@ -1,0 +1,107 @@
+// CaptureRun: one snapshot under way: what is to be copied, as jobs, and how far it is.
+//
+// Jobs stand in two lanes, since memory of a device is copied by its copy engine and that of the
+// host by threads: a fence waits for the host's lane only. A bucket with both has a job in each.
+// Not thread-safe: Capture's mutex covers what changes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "snapshot/capture_layout.h"
+#include "snapshot/device_copier.h"
+#include "snapshot/mapped_slots.h"
+
+namespace unreft::snapshot {
+
+// One bucket's pieces on one side, the samples of one tensor, or what volatile tensors were staged.
+struct CaptureJob {
+  enum class Kind : uint8_t { kStaged, kBucket, kSample };
+  Kind kind = Kind::kBucket;
+  uint32_t index = 0;  // of the bucket, of the sample
+  bool on_device = false;
+};
+
+// Jobs that are taken in order, and end in any.
+class CaptureLane {
+ public:
+  void Add(const CaptureJob& job) { jobs_.push_back(job); }
+  bool all_taken() const { return next_ == jobs_.size(); }
+  // No job of it runs, nor will.
+  bool over(bool closed) const { return under_way_ == 0 && (closed || all_taken()); }
+  size_t queued() const { return queued_; }  // at the copier
+  size_t taken() const { return next_; }
+  size_t size() const { return jobs_.size(); }
+
+  CaptureJob Take(bool queue) {
+    queued_ += queue ? 1 : 0;
+    ++under_way_;
+    return jobs_[next_++];
+  }
+  void End(bool queue) {
+    queued_ -= queue ? 1 : 0;
+    --under_way_;
+  }
+
+ private:
+  std::vector<CaptureJob> jobs_;
+  size_t next_ = 0;
+  size_t queued_ = 0;
+  size_t under_way_ = 0;
+};
+
+std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target);
+
+// Shared with the copies that are under way, which may outlive Capture; `slots` keeps their target
+// mapped, `pin` registered.
+struct CaptureRun {
+  Version version;
+  SlotId slot;
+  Generation generation;
+  std::shared_ptr<const CaptureLayout> layout;
+  std::shared_ptr<const MappedSlots> slots;
+  std::shared_ptr<void> pin;
+  std::span<std::byte> data;
+  void* stream = nullptr;
+  uint64_t extras_bytes = 0;
+  std::vector<uint32_t> digests;  // one element per sample, written by its job
+
+  // Set by the preparation, before any job is taken.
+  std::vector<CopyOp> staged;
+
+  // What changes.
+  CaptureLane device;
+  CaptureLane host;
+  bool preparing = true;
+  std::string closed;  // why it is given up; empty while it is not
+  uint64_t rung_bytes = 0;
+
+  // All jobs, after the preparation.
+  void AddJobs();
+  CaptureLane& lane(const CaptureJob& job) { return job.on_device ? device : host; }
+  // No job runs, nor will.
+  bool over() const;
+  // The same for the host's lane.
+  bool host_over() const { return !preparing && host.over(!closed.empty()); }
+
+  // The copies of a job; those of a sample go to `scratch`, which is made as large. Zeroes what of
+  // the bucket is no tensor's.
+  std::vector<CopyOp> OpsOf(const CaptureJob& job, std::vector<std::byte>& scratch) const;
+
+  // Counts a job that has copied all of its bytes.
+  void Finish(const CaptureJob& job);
+  // Of the slab, from its beginning without a gap.
+  uint32_t blocks_done() const;
+
+ private:
+  std::vector<uint8_t> jobs_left_;  // per bucket
+  bool staged_left_ = false;
+  size_t buckets_done_ = 0;
+};
+
+}  // namespace unreft::snapshot

@@ -1,0 +1,16 @@
+// NewCudaCopier: the copier of a CUDA device, or why this build or machine has none.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <memory>
+
+#include "snapshot/device_copier.h"
+
+namespace unreft::snapshot {
+
+// Unavailable says what is missing: CUDA in this build, the runtime, a driver that is new enough, a
+// device.
+absl::StatusOr<std::unique_ptr<DeviceCopier>> NewCudaCopier(Executor& executor, int device);
+
+}  // namespace unreft::snapshot
