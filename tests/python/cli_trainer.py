@@ -1,7 +1,8 @@
 """One rank for the tests of the CLI: snapshots a NumPy array every step, without PyTorch.
 
 Prints a JSON line when it has restored and at each committed step; trains until it is killed, or up
-to --steps.
+to --steps or --commits. A step is committed only if all ranks captured it, and each of them waits
+for that: all ranks count the same commits, and none is under way when a job has ended.
 """
 
 import argparse
@@ -23,6 +24,7 @@ def say(**record):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--commits", type=int, default=1_000_000)
     parser.add_argument("--bytes", type=int, default=3 << 20)
     args = parser.parse_args()
 
@@ -38,7 +40,8 @@ def main():
         step = decision.step if decision.restored else 0
         say(restored=step, attempt=int(os.environ["UNREFT_ATTEMPT"]))
         client.register(tensors, extras_bytes=64)
-        while step < args.steps:
+        commits = 0
+        while step < args.steps and commits < args.commits:
             client.fence()
             step += 1
             weights[:] = step
@@ -47,6 +50,7 @@ def main():
                 with contextlib.suppress(unreft.Error):
                     client.wait_committed(step)
                     say(committed=step)
+                    commits += 1
             time.sleep(0.01)
 
 

@@ -8,45 +8,13 @@ import subprocess
 import pytest
 
 from cli_testing import BIN_DIR, NO_DAEMON, is_alive, wait_until
-
-NODES = 4
-# A loaded machine is slow; no verdict depends on how slow.
-PATIENCE_S = 120
+from cluster_testing import (NODES, pids_of, train, up_nodes, wait_protected, wait_restored,
+                             wait_status)
 
 
 @pytest.fixture
 def nodes(cli):
-    """Four nodes of groups 2 + 2, up and acquainted. No clock gives up what stands still."""
-    cli.up = cli.json("up", "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2, "--",
-                      "--version-deadline-s", 3600)
-    return cli
-
-
-def pids_of(status):
-    return [member["pid"] for member in status["members"]]
-
-
-def wait_status(cli, what, accept):
-    def ready():
-        status = cli.status_or_nothing()
-        return status if status and accept(status) else None
-
-    return wait_until(what, ready, PATIENCE_S)
-
-
-def wait_protected(cli, job, step, stands=2):
-    """Until that step or a later one is committed and its group stands so many losses."""
-    def accept(status):
-        assert job.process.poll() is None, f"the job ended: {job.output()}"
-        committed = status.get("committed")
-        return (committed and committed["step"] >= step
-                and [group["stands"] for group in status["groups"]] == [stands])
-
-    return wait_status(cli, f"step {step}, with {stands} losses to stand", accept)
-
-
-def train(cli, *words):
-    return cli.train(*words, ranks=NODES)
+    return up_nodes(cli)
 
 
 class TestUp:
@@ -86,7 +54,7 @@ class TestUp:
     def test_one_node_is_asked_by_its_number(self, nodes):
         assert nodes.json("status", "--node", 3)["pid"] == nodes.up["nodes"][3]["pid"]
         assert nodes.json("versions", "--node", 0) == {"versions": []}
-        nodes("versions", code=2)
+        nodes("inject", "flip-bit", code=2)
         assert "--node" in nodes.stderr
 
     def test_down_leaves_nothing(self, nodes):
@@ -144,23 +112,12 @@ class TestRun:
         assert min(restored) == max(restored) >= before
         wait_protected(nodes, job, restored[0] + 1)
 
-
     def test_fresh_start_gives_up_what_was_committed(self, nodes):
         job = train(nodes)
         wait_protected(nodes, job, 2)
         job.interrupt()
         nodes("fresh-start")
         wait_status(nodes, "nothing to be committed", lambda s: s["committed"] is None)
-
-
-def wait_restored(job, attempt):
-    """The steps that the ranks of that attempt restored, once all have."""
-    def ready():
-        assert job.process.poll() is None, f"the job ended: {job.output()}"
-        steps = [r["restored"] for r in job.lines() if r.get("attempt") == attempt]
-        return steps if len(steps) == NODES else None
-
-    return wait_until(f"attempt {attempt} to restore", ready, PATIENCE_S)
 
 
 class TestFaults:

@@ -156,7 +156,7 @@ cannot be run. The daemon stays up: unreft down. With --up its options come from
 environment (UNREFT_SLOTS_PER_RANK=2 ...), or start it before: unreft up -- OPTIONS.
 
 Under another launcher: eval "$(unreft up --print-env)", then
-  torchrun --nproc-per-node 4 --max-restarts 10 train.py
+  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nproc-per-node 4 --max-restarts 10 train.py
 whose RANK, WORLD_SIZE and TORCHELASTIC_RESTART_COUNT the client understands.)text";
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/node_answers.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
@@ -10,24 +11,50 @@ namespace {
 // Every byte held is read: give it a second per GiB above the usual time.
 constexpr uint64_t kMsPerGib = 1000;
 
-Milliseconds Patience(const Context& context) {
-  auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
+Milliseconds Patience(const Context& context, const Place& place) {
+  auto status = AskDaemon(place, "status", nlohmann::json::object(), context.timeout());
   const uint64_t bytes = status.ok() ? status->value("bytes", uint64_t{0}) : 0;
   return context.timeout() + Milliseconds((bytes >> 30) * kMsPerGib);
 }
 
-int Verify(const Context& context) {
-  auto answer = AskDaemon(context.place, "verify", nlohmann::json::object(), Patience(context));
-  if (!answer.ok()) return Fail(context, answer.status());
-  const nlohmann::json bad = answer->value("bad", nlohmann::json::array());
-  std::string text =
-      fmt::format("{} slots checked, {} read, {} bad\n", Cell(*answer, "slots_checked"),
-                  BytesCell(*answer, "bytes"), bad.size());
+std::string Text(const nlohmann::json& answer) {
+  const nlohmann::json bad = answer.value("bad", nlohmann::json::array());
+  std::string text = fmt::format("{} slots checked, {} read, {} bad\n",
+                                 Cell(answer, "slots_checked"), BytesCell(answer, "bytes"),
+                                 bad.size());
   for (const nlohmann::json& slot : bad) {
     text += fmt::format("slot {}: {}\n", Cell(slot, "slot"), Cell(slot, "problem"));
   }
-  Print(context, *answer, text);
-  return bad.empty() ? kExitOk : kExitCorrupt;
+  return text;
+}
+
+bool IsBad(const nlohmann::json& answer) {
+  return !answer.value("bad", nlohmann::json::array()).empty();
+}
+
+// A node that does not answer is not verified: that is no success.
+int VerifyAll(const Context& context, const Cluster& cluster) {
+  const std::vector<NodeAnswer> nodes = AskNodes(
+      cluster, "verify", [&](const Place& place) { return Patience(context, place); });
+  if (absl::Status status = AnyAnswered(nodes); !status.ok()) return Fail(context, status);
+  std::string text;
+  bool bad = false;
+  for (const NodeAnswer& node : nodes) {
+    if (!node.answer.ok()) continue;
+    text += fmt::format("node {}: {}", node.node, Text(*node.answer));
+    bad |= IsBad(*node.answer);
+  }
+  Print(context, NodesJson(cluster, nodes), text + SilentNodes(nodes));
+  return bad ? kExitCorrupt : ExitCode(AllAnswered(nodes));
+}
+
+int Verify(const Context& context) {
+  if (const Cluster* cluster = context.all_nodes()) return VerifyAll(context, *cluster);
+  auto answer = AskDaemon(context.place, "verify", nlohmann::json::object(),
+                          Patience(context, context.place));
+  if (!answer.ok()) return Fail(context, answer.status());
+  Print(context, *answer, Text(*answer));
+  return IsBad(*answer) ? kExitCorrupt : kExitOk;
 }
 
 }  // namespace
@@ -35,7 +62,7 @@ int Verify(const Context& context) {
 void AddVerify(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand(
       app, "verify", "read every sealed slot and check its bytes; exit code 5 if one is bad");
-  OnChosen(command, context, [&context] { return Verify(context); });
+  OnChosenForAll(command, context, [&context] { return Verify(context); });
 }
 
 }  // namespace unreft::cli

@@ -1,34 +1,93 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
+#include <set>
+
 #include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/node_answers.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
 namespace {
 
-std::string RankList(const nlohmann::json& version) {
-  std::vector<std::string> ranks;
-  for (const nlohmann::json& rank : version.value("ranks", nlohmann::json::array())) {
-    ranks.push_back(rank.dump());
+std::string List(const nlohmann::json& version, const char* key) {
+  std::vector<std::string> numbers;
+  for (const nlohmann::json& number : version.value(key, nlohmann::json::array())) {
+    numbers.push_back(number.dump());
   }
-  return ranks.empty() ? "-" : fmt::format("{}", fmt::join(ranks, ","));
+  return numbers.empty() ? "-" : fmt::format("{}", fmt::join(numbers, ","));
 }
 
-std::string Text(const nlohmann::json& document) {
-  Table table({"version", "world", "ranks", "whole", "live", "committed"});
+std::string Text(const nlohmann::json& document, bool several_nodes) {
+  std::vector<std::string> head{"version", "world", "ranks", "whole", "live", "committed"};
+  if (several_nodes) head.insert(head.begin() + 3, "nodes");
+  Table table(head);
   for (const nlohmann::json& version : document.value("versions", nlohmann::json::array())) {
-    table.Add({VersionCell(version), Cell(version, "world"), RankList(version),
-               Cell(version, "whole"), Cell(version, "live"), Cell(version, "committed")});
+    std::vector<std::string> row{VersionCell(version),   Cell(version, "world"),
+                                 List(version, "ranks"), Cell(version, "whole"),
+                                 Cell(version, "live"),  Cell(version, "committed")};
+    if (several_nodes) row.insert(row.begin() + 3, List(version, "nodes"));
+    table.Add(std::move(row));
   }
   return table.empty() ? "no version is stored\n" : table.Text();
 }
 
+// What the nodes hold together: newest first, with the nodes on which the ranks' parts are.
+nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
+  struct Held {
+    uint64_t world = 0;
+    std::set<uint64_t> ranks;
+    std::set<uint64_t> nodes;
+    bool live = false;
+    bool committed = false;
+  };
+  std::map<std::pair<uint64_t, uint64_t>, Held, std::greater<>> all;
+  for (const NodeAnswer& node : nodes) {
+    if (!node.answer.ok()) continue;
+    for (const nlohmann::json& version : node.answer->value("versions", nlohmann::json::array())) {
+      Held& held = all[{version.at("timeline"), version.at("step")}];
+      held.world = std::max(held.world, version.at("world").get<uint64_t>());
+      for (const nlohmann::json& rank : version.at("ranks")) held.ranks.insert(uint64_t{rank});
+      held.nodes.insert(node.node);
+      held.live |= version.at("live").get<bool>();
+      held.committed |= version.at("committed").get<bool>();
+    }
+  }
+  nlohmann::json versions = nlohmann::json::array();
+  bool newer_committed = false;  // of which some node has not heard yet
+  for (auto& [version, held] : all) {
+    held.committed = held.committed && !newer_committed;
+    newer_committed |= held.committed;
+    versions.push_back({{"timeline", version.first},
+                        {"step", version.second},
+                        {"world", held.world},
+                        {"ranks", held.ranks},
+                        {"nodes", held.nodes},
+                        {"whole", held.ranks.size() == held.world},
+                        {"live", held.live},
+                        {"committed", held.committed}});
+  }
+  return versions;
+}
+
+int VersionsOfAll(const Context& context, const Cluster& cluster) {
+  const std::vector<NodeAnswer> nodes =
+      AskNodes(cluster, "versions", [&](const Place&) { return context.timeout(); });
+  if (absl::Status status = AnyAnswered(nodes); !status.ok()) return Fail(context, status);
+  nlohmann::json document = NodesJson(cluster, nodes);
+  document["versions"] = Together(nodes);
+  Print(context, document, Text(document, /*several_nodes=*/true) + SilentNodes(nodes));
+  return kExitOk;
+}
+
 int Versions(const Context& context) {
+  if (const Cluster* cluster = context.all_nodes()) return VersionsOfAll(context, *cluster);
   auto answer = AskDaemon(context.place, "versions", nlohmann::json::object(), context.timeout());
   if (!answer.ok()) return Fail(context, answer.status());
-  Print(context, *answer, Text(*answer));
+  Print(context, *answer, Text(*answer, /*several_nodes=*/false));
   return kExitOk;
 }
 
@@ -37,8 +96,9 @@ int Versions(const Context& context) {
 void AddVersions(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand(app, "versions", "every version held, timeline:step");
   command->footer(
-      "whole: every rank's part is there. live: on the way to the present, so it may be restored.");
-  OnChosen(command, context, [&context] { return Versions(context); });
+      "whole: every rank's own part is there, on the nodes that answered; what is lost with a node "
+      "may still be decoded. live: on the way to the present, so it may be restored.");
+  OnChosenForAll(command, context, [&context] { return Versions(context); });
 }
 
 }  // namespace unreft::cli

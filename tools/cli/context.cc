@@ -5,7 +5,6 @@
 #include <cstdio>
 
 namespace unreft::cli {
-namespace {
 
 int ExitCode(const absl::Status& status) {
   switch (status.code()) {
@@ -21,8 +20,6 @@ int ExitCode(const absl::Status& status) {
       return kExitFailed;
   }
 }
-
-}  // namespace
 
 void Print(const Context& context, const nlohmann::json& document, const std::string& text) {
   std::string out = context.json ? document.dump(2) : text;

@@ -41,6 +41,9 @@ struct Context {
 // The result on standard output: `document` when --json was given, otherwise `text`.
 void Print(const Context& context, const nlohmann::json& document, const std::string& text);
 
+// By the kind of the error.
+int ExitCode(const absl::Status& status);
+
 // The error, on standard error or, with --json, as {"error", "code"} on standard output. Returns
 // the exit code of `status`.
 int Fail(const Context& context, const absl::Status& status);

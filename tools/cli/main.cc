@@ -21,7 +21,7 @@ Four nodes on this machine, any two of which may be lost:
 
 Under torchrun or another launcher:
   eval "$(unreft up --supervise --print-env)"
-  torchrun --nproc-per-node 4 --max-restarts 10 train.py
+  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nproc-per-node 4 --max-restarts 10 train.py
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 no unreftd answers; 4 a deadline passed;
 5 verify found wrong bytes. `unreft run` has its own: unreft run --help.)text";

@@ -6,6 +6,8 @@ MASTER_PORT:
 
     torchrun --nproc-per-node 4 train_gpt.py --steps 100 --log steps.jsonl --final final
 
+(Restarts by torchrun need a variable that docs/operations.md explains.)
+
 What makes two runs equal, besides the saved state:
 
 * Gradients are summed in rank order (`sum_in_rank_order`). DDP rebuilds its buckets after the

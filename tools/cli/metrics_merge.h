@@ -1,0 +1,20 @@
+// The metrics of several nodes as one text, in Prometheus' text form. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace unreft::cli {
+
+struct NodeMetrics {
+  uint64_t node = 0;
+  bool up = false;
+  std::string text;  // of its daemon, when it is up
+};
+
+// Each sample gets the label node="N", each family is there once, and unreft_node_up says of every
+// node whether it answered.
+std::string MergeMetrics(const std::vector<NodeMetrics>& nodes);
+
+}  // namespace unreft::cli
