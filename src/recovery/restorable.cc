@@ -18,6 +18,31 @@ const NodeHolding* Find(const Nodes& nodes, NodeSlot slot) {
   return it == nodes.end() ? nullptr : &it->second;
 }
 
+// The guards of a group that belong together: those of the coding that most members have. The
+// others' say nothing about these slabs.
+void KeepOneCoding(const CodedGroup& group, Nodes& nodes) {
+  std::map<uint64_t, size_t> members;
+  for (const NodeSlot slot : group.slots) {
+    if (const NodeHolding* holding = Find(nodes, slot); holding != nullptr && holding->guarded) {
+      ++members[holding->coding];
+    }
+  }
+  const auto most =
+      std::max_element(members.begin(), members.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (const NodeSlot slot : group.slots) {
+    const auto it = nodes.find(slot);
+    if (it == nodes.end() || !it->second.guarded || it->second.coding == most->first) continue;
+    it->second.guarded = false;
+    it->second.replicas.clear();
+  }
+}
+
+Nodes WithOneCoding(Nodes nodes, std::span<const CodedGroup> groups) {
+  for (const CodedGroup& group : groups) KeepOneCoding(group, nodes);
+  return nodes;
+}
+
 // What a slot's slab consists of, by anybody's copy of its manifests.
 const NodeHolding::Replica* FindReplica(const Nodes& nodes, NodeSlot of) {
   for (const auto& [slot, holding] : nodes) {
@@ -70,6 +95,55 @@ std::string MissingSlabText(NodeSlot slot, const std::vector<Rank>& ranks, std::
                      absl::StrJoin(numbers, ", "), slot, why);
 }
 
+// Whether the memory that was encoded for that member is there no more, by the guards' words.
+bool IsGone(const Nodes& nodes, const CodedGroup& group, NodeSlot slot, const Memories& memories) {
+  const auto memory = memories.find(slot);
+  if (memory == memories.end()) return true;
+  for (const NodeSlot member : group.slots) {
+    const NodeHolding* holding = Find(nodes, member);
+    if (holding == nullptr || !holding->guarded) continue;
+    for (const auto& [encoded, incarnation] : holding->encoded) {
+      if (encoded == slot && !incarnation.empty()) return incarnation != memory->second;
+    }
+  }
+  return false;
+}
+
+// What of the group's protection is missing, though the memory that is to hold it is there.
+std::string DescribeUnprotected(const Nodes& nodes, const CodedGroup& group,
+                                const Memories& memories) {
+  const size_t n = group.slots.size();
+  const size_t m = n - group.k;
+  const bool is_idle = std::none_of(group.slots.begin(), group.slots.end(), [&](NodeSlot slot) {
+    const NodeHolding* holding = Find(nodes, slot);
+    return holding != nullptr && (holding->guarded || !holding->sealed.empty());
+  });
+  if (m == 0 || is_idle) return "";
+  for (size_t member = 0; member < n; ++member) {
+    const NodeSlot slot = group.slots[member];
+    if (IsGone(nodes, group, slot, memories)) continue;
+    if (!HasParity(nodes, slot)) return fmt::format("the guard of node {} is not complete", slot);
+    const std::vector<Rank>& ranks = Find(nodes, slot)->sealed;
+    const std::set<Rank> sealed(ranks.begin(), ranks.end());
+    for (size_t i = 1; i <= m; ++i) {
+      const NodeSlot next = group.slots[(member + i) % n];
+      if (IsGone(nodes, group, next, memories)) continue;
+      const NodeHolding* holding = Find(nodes, next);
+      const bool covers =
+          holding != nullptr &&
+          std::any_of(holding->replicas.begin(), holding->replicas.end(), [&](const auto& replica) {
+            return replica.of == slot &&
+                   sealed == std::set<Rank>(replica.ranks.begin(), replica.ranks.end());
+          });
+      // A node without ranks may have been left out.
+      if (covers || sealed.empty()) continue;
+      return fmt::format("node {} has no copies of the manifests of node {}'s {} slabs", next, slot,
+                         sealed.size());
+    }
+  }
+  return "";
+}
+
 // Adds the holders of slabs that are to be decoded; what cannot be is told.
 void AddDecodable(const Nodes& nodes, const CodedGroup& group, std::set<Rank>& covered,
                   std::vector<SlabHolder>& holders, std::vector<std::string>& missing) {
@@ -96,8 +170,9 @@ void AddDecodable(const Nodes& nodes, const CodedGroup& group, std::set<Rank>& c
 
 }  // namespace
 
-std::optional<Restorable> FindHolders(Version version, const Nodes& nodes,
+std::optional<Restorable> FindHolders(Version version, const Nodes& held,
                                       std::span<const CodedGroup> groups, std::string* missing) {
+  const Nodes nodes = WithOneCoding(held, groups);
   Restorable found;
   found.version = version;
   std::set<Rank> covered;
@@ -154,25 +229,21 @@ std::string DescribeUnrestorable(const Holdings& holdings, std::span<const Coded
   return absl::StrJoin(parts, "; ");
 }
 
-std::string DescribeUncovered(const Nodes& nodes, size_t copies) {
-  for (const auto& [slot, holding] : nodes) {
-    if (holding.sealed.empty()) continue;
-    const std::set<Rank> sealed(holding.sealed.begin(), holding.sealed.end());
-    size_t covering = 0;
-    for (const auto& [other, held] : nodes) {
-      for (const NodeHolding::Replica& replica : held.replicas) {
-        covering += replica.of == slot &&
-                    sealed == std::set<Rank>(replica.ranks.begin(), replica.ranks.end());
-      }
-    }
-    if (covering >= copies) continue;
-    return fmt::format("of node {}'s {} slabs {} nodes have copies of the manifests, needed {}",
-                       slot, sealed.size(), covering, copies);
+std::optional<Restorable> FindProtected(Version version, const Nodes& held,
+                                        std::span<const CodedGroup> groups,
+                                        const Memories& memories, std::string* lacking) {
+  const Nodes nodes = WithOneCoding(held, groups);
+  for (const CodedGroup& group : groups) {
+    std::string missing = DescribeUnprotected(nodes, group, memories);
+    if (missing.empty()) continue;
+    if (lacking != nullptr) *lacking = std::move(missing);
+    return std::nullopt;
   }
-  return "";
+  return FindHolders(version, nodes, groups, lacking);
 }
 
-uint32_t LossesTolerated(const CodedGroup& group, const Nodes& nodes) {
+uint32_t LossesTolerated(const CodedGroup& group, const Nodes& held) {
+  const Nodes nodes = WithOneCoding(held, {&group, 1});
   // Each stripe stands the loss of as many chunks as it has beyond k. A member that is lost takes
   // one chunk of every stripe with it.
   const size_t n = group.slots.size();

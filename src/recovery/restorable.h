@@ -27,6 +27,9 @@ struct NodeHolding {
     uint64_t world = 0;
   };
   std::vector<Replica> replicas;  // of other slots' manifests
+  // Of the guard: which slabs went into it, and of which memories (incarnations) they are.
+  uint64_t coding = 0;
+  std::vector<std::pair<NodeSlot, std::string>> encoded;
 };
 
 // By version, then node slot.
@@ -50,8 +53,10 @@ struct Restorable {
   std::vector<SlabHolder> holders;  // of all ranks, each once, by slot
 };
 
-// From where the version can be restored; none when it cannot. `missing`, if given, is then told
-// why: "rank 3 of node 1 (k = 2 chunks needed in stripe 0, 1 left)".
+// From where the version can be restored. Guards count together only if the same slabs went into
+// them: of those of a group that differ, the ones that most members have; none when it cannot.
+// `missing`, if given, is then told why: "rank 3 of node 1 (k = 2 chunks needed in stripe 0, 1
+// left)".
 std::optional<Restorable> FindHolders(Version version, const std::map<NodeSlot, NodeHolding>& nodes,
                                       std::span<const CodedGroup> groups, std::string* missing);
 
@@ -64,10 +69,17 @@ std::vector<Restorable> RestorableVersions(const Holdings& holdings,
 std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> groups,
                                  const TimelineChain& chain);
 
-// Whether the copies of manifests that are held say of each node's slab what is sealed on it: then
-// the parities cover it. Names the first node of which fewer than `copies` nodes do; empty when all
-// are covered.
-std::string DescribeUncovered(const std::map<NodeSlot, NodeHolding>& nodes, size_t copies);
+// The memories of the members that are not lost: node slot to incarnation.
+using Memories = std::map<NodeSlot, std::string>;
+
+// From where the version can be restored, if it is also protected as far as the memories allow that
+// are left of those it was encoded in (docs/design_notes.md, "What a commit proves"): each of these
+// holds its parities, and copies of the manifests of the members before it as they are sealed. None
+// otherwise; `lacking`, if given, is then told what is missing.
+std::optional<Restorable> FindProtected(Version version,
+                                        const std::map<NodeSlot, NodeHolding>& nodes,
+                                        std::span<const CodedGroup> groups,
+                                        const Memories& memories, std::string* lacking);
 
 // Of how many more members each group stands the loss, by what it holds of the version now.
 uint32_t LossesTolerated(const CodedGroup& group, const std::map<NodeSlot, NodeHolding>& nodes);

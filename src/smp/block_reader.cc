@@ -173,23 +173,9 @@ void BlockReader::AskRecord(
         if (alive.expired()) return;
         if (answer.ok()) {
           auto record = std::make_shared<const GuardRecord>(*std::move(answer));
-          google::protobuf::RepeatedPtrField<Group> groups;
-          *groups.Add() = record->group();
-          const std::optional<GroupView> group = FindGroup(groups, slot);
-          absl::StatusOr<GroupSlabs> slabs =
-              group ? GroupSlabs::Make(group->shape, state_.options.block_bytes,
-                                       {record->members().begin(), record->members().end()})
-                    : absl::StatusOr<GroupSlabs>(absl::DataLossError("of another group"));
-          if (slabs.ok()) {
-            if (CodedOf(slot) == nullptr) {
-              absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(group->shape);
-              if (!code.ok()) return done(code.status());
-              coded_.push_back(std::make_unique<CodedSlabs>(
-                  CodedSlabs{*group, *std::move(slabs), *std::move(code)}));
-            }
-            return done(std::move(record));
-          }
-          answer = slabs.status();
+          absl::Status status = TakeRecord(slot, *record);
+          if (status.ok()) return done(std::move(record));
+          answer = std::move(status);
         }
         if (cancelled_ || state_.seams.executor.Now() >= deadline) return done(answer.status());
         state_.seams.executor.After(
@@ -198,6 +184,50 @@ void BlockReader::AskRecord(
               if (!alive.expired()) AskRecord(slot, attempt + 1, deadline, std::move(done));
             });
       });
+}
+
+absl::Status BlockReader::TakeRecord(NodeSlot slot, const GuardRecord& record) {
+  google::protobuf::RepeatedPtrField<Group> groups;
+  *groups.Add() = record.group();
+  const std::optional<GroupView> group = FindGroup(groups, slot);
+  if (!group || record.members_size() != record.group().slots_size()) {
+    return absl::DataLossError("the record is of another group");
+  }
+  if (absl::Status status = CheckFits(record); !status.ok()) return status;
+  absl::StatusOr<GroupSlabs> slabs = GroupSlabs::Make(
+      group->shape, state_.options.block_bytes, {record.members().begin(), record.members().end()});
+  if (!slabs.ok()) return slabs.status();
+  if (CodedOf(slot) != nullptr) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(group->shape);
+  if (!code.ok()) return code.status();
+  coded_.push_back(std::make_unique<CodedSlabs>(CodedSlabs{
+      *group, *std::move(slabs), *std::move(code), CodingOf(record.group(), record.members())}));
+  return absl::OkStatus();
+}
+
+// A guard may have been filled of other slabs than the version's, by one who had lost his own
+// (PROTOCOL rule 17): it decodes nothing of this one.
+absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
+  for (int i = 0; i < record.members_size(); ++i) {
+    const NodeSlot slot{record.group().slots(i)};
+    std::set<uint64_t> encoded;
+    for (const RankSlab& slab : record.members(i).slabs()) {
+      const CatalogSlab* known = catalog_.Find(Rank{slab.rank()});
+      encoded.insert(slab.rank());
+      if (known != nullptr && known->home == slot &&
+          known->manifest->data_bytes == slab.data_bytes()) {
+        continue;
+      }
+      return absl::DataLossError(
+          fmt::format("the record has another slab of rank {} on node {}", slab.rank(), slot));
+    }
+    for (const auto& [rank, slab] : catalog_.slabs()) {
+      if (slab.home != slot || !slab.lost || encoded.contains(rank.value)) continue;
+      return absl::DataLossError(
+          fmt::format("the record has no slab of rank {} on node {}", rank, slot));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Those first that cost nothing, then data, then parities; none that is known to be gone.
@@ -280,6 +310,7 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
     read.set_stripe(cell.stripe);
     read.set_parity(source.chunk - coded.group.shape.k);
     read.set_first_block(cell.position);
+    read.set_coding(coded.coding);
   }
   auto transfer = std::make_shared<TransferId>();  // known to its own end
   *transfer = peers_.Read(

@@ -58,6 +58,7 @@ class BlockReader {
     GroupView group;  // `self` is of no meaning
     GroupSlabs slabs;
     std::shared_ptr<const ec::ErasureCode> code;
+    uint64_t coding = 0;  // of the guards whose parities belong to it
   };
   struct Request {
     Rank rank;
@@ -93,6 +94,8 @@ class BlockReader {
   void Again(std::shared_ptr<Request> request, const absl::Status& failure);
   void End(Request& request, absl::Status status);
   const CodedSlabs* CodedOf(NodeSlot slot) const;
+  absl::Status TakeRecord(NodeSlot slot, const GuardRecord& record);
+  absl::Status CheckFits(const GuardRecord& record) const;
   void AskRecord(NodeSlot slot, size_t attempt, Time deadline,
                  absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
 

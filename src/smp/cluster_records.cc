@@ -1,5 +1,7 @@
 #include "smp/cluster_records.h"
 
+#include "layout/digest.h"
+
 namespace unreft::smp {
 
 std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record) {
@@ -58,7 +60,18 @@ recovery::NodeHolding HoldingOf(const VersionHolding& message) {
     for (const uint64_t rank : replica.ranks()) next.ranks.push_back(Rank{rank});
     next.world = replica.world();
   }
+  holding.coding = message.coding();
+  for (const EncodedMember& member : message.encoded()) {
+    holding.encoded.emplace_back(NodeSlot{member.slot()}, member.incarnation());
+  }
   return holding;
+}
+
+uint64_t CodingOf(const Group& group, const google::protobuf::RepeatedPtrField<MemberSlab>& slabs) {
+  GuardRecord record;  // without maps: the same bytes for the same content
+  *record.mutable_group() = group;
+  *record.mutable_members() = slabs;
+  return std::max<uint64_t>(1, layout::Digest64(record.SerializeAsString()));
 }
 
 ReplicaDigests DigestsOf(const SealedRank& sealed) {

@@ -37,6 +37,10 @@ void SetHolders(const std::vector<recovery::SlabHolder>& holders,
 
 recovery::NodeHolding HoldingOf(const VersionHolding& message);
 
+// Which slabs of which memories are encoded together: equal for guards that belong together. Never
+// 0.
+uint64_t CodingOf(const Group& group, const google::protobuf::RepeatedPtrField<MemberSlab>& slabs);
+
 ReplicaDigests DigestsOf(const SealedRank& sealed);
 void SetDigests(const ReplicaDigests& digests, SealedRank& sealed);
 

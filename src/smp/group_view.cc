@@ -12,6 +12,13 @@ constexpr uint64_t kBlocksMax = uint64_t{1} << 40;
 
 }  // namespace
 
+Group GroupView::ToMessage() const {
+  Group group;
+  for (const NodeSlot slot : slots) group.add_slots(slot.value);
+  group.set_k(shape.k);
+  return group;
+}
+
 std::vector<uint32_t> GroupView::Predecessors() const {
   std::vector<uint32_t> predecessors;
   for (uint32_t i = 1; i <= shape.m; ++i) {

@@ -20,6 +20,7 @@ struct GroupView {
   ec::CodeShape shape;
   uint32_t self = 0;
 
+  Group ToMessage() const;
   uint32_t members() const { return static_cast<uint32_t>(slots.size()); }
   // The m members whose replicas this node keeps: those before it, around the ring.
   std::vector<uint32_t> Predecessors() const;

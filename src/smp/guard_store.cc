@@ -9,6 +9,7 @@
 #include "base/crc32c.h"
 #include "base/format.h"
 #include "base/slot_header.h"
+#include "smp/cluster_records.h"
 
 namespace unreft::smp {
 namespace {
@@ -78,13 +79,16 @@ absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
   }
   adopted.view = *view;
   adopted.generation = view->generation();
-  if (view->state() != GuardState::kComplete) {
+  absl::StatusOr<GuardClaim> claim = view->CheckedClaim();
+  // One that was sealed when another had taken its place, and was not freed any more.
+  const bool is_double =
+      claim.ok() && Complete({Timeline{claim->timeline}, Step{claim->step}}) != nullptr;
+  if (view->state() != GuardState::kComplete || is_double) {
     // Its pages may be reserved in part only: populating goes through them again.
     adopted.phase = GuardPhase::kPopulating;
     adopted.view->set_state(adopted.generation, GuardState::kEmpty);
     return absl::OkStatus();
   }
-  absl::StatusOr<GuardClaim> claim = view->CheckedClaim();
   absl::StatusOr<GuardRecord> record = ReadGuardRecord(*view);
   if (!claim.ok() || !record.ok()) {
     Quarantine(adopted, std::string((claim.ok() ? record.status() : claim.status()).message()));
@@ -93,8 +97,7 @@ absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
   adopted.populated_bytes = adopted.bytes();
   adopted.claim = *claim;
   adopted.version = {Timeline{claim->timeline}, Step{claim->step}};
-  adopted.record = std::make_shared<const GuardRecord>(*std::move(record));
-  adopted.phase = GuardPhase::kComplete;
+  SetComplete(adopted, std::make_shared<const GuardRecord>(*std::move(record)));
   return absl::OkStatus();
 }
 
@@ -230,6 +233,7 @@ Guard* GuardStore::Take(Version version, const GuardNeeds& needs, Version keep_f
 void GuardStore::SetComplete(Guard& guard, std::shared_ptr<const GuardRecord> record) {
   guard.phase = GuardPhase::kComplete;
   guard.record = std::move(record);
+  guard.coding = CodingOf(guard.record->group(), guard.record->members());
 }
 
 void GuardStore::Free(Guard& guard) {

@@ -44,6 +44,7 @@ struct Guard {
   Version version;
   GuardClaim claim;                           // from kFilling on
   std::shared_ptr<const GuardRecord> record;  // from kComplete on
+  uint64_t coding = 0;                        // of the record (CodingOf)
   std::string problem;
   uint64_t populated_bytes = 0;
   uint32_t users = 0;    // reads by other nodes on their way, and verifying

@@ -35,34 +35,33 @@ absl::StatusOr<ReadHeader> ParseHeader(const std::string& bytes, size_t crcs, si
 }  // namespace
 
 Guarding::Guarding(Seams seams, const NodeOptions& options, Version version, GroupView group,
-                   GroupSlabs slabs, Guard& guard, bool alone, OnEnd on_end)
+                   GroupSlabs slabs, Guard& guard, Mode mode, OnEnd on_end)
     : seams_(std::move(seams)),
       options_(options),
       version_(version),
       group_(std::move(group)),
       slabs_(std::move(slabs)),
       guard_(guard),
-      alone_(alone),
+      coding_(CodingOf(group_.ToMessage(), {slabs_.members().begin(), slabs_.members().end()})),
+      mode_(mode),
       on_end_(std::move(on_end)) {
-  encoded_.resize(slabs_.layout().positions());
+  encoded_.resize(slabs_.layout().positions(), mode_ == Mode::kHandOn);
+  ended_ = end_told_ = mode_ == Mode::kHandOn;
+  holders_.resize(group_.shape.m);
   const std::vector<uint32_t> stripes = slabs_.layout().ParityStripes(group_.self);
   for (uint32_t parity = 0; parity < stripes.size(); ++parity) {
-    lanes_.push_back({parity, stripes[parity], alone_ || parity == 0, 0, 0, 0});
+    lanes_.push_back({parity, stripes[parity], mode_ == Mode::kAlone || parity == 0, 0, 0, 0});
   }
 }
 
 Guarding::~Guarding() {
-  for (const TransferId transfer : transfers_) seams_.peers.Cancel(transfer);
+  seams_.executor.Cancel(patience_);
+  for (const auto& [transfer, lane] : transfers_) seams_.peers.Cancel(transfer);
   RefuseWaiting();
 }
 
-void Guarding::RefuseWaiting() {
-  for (Waiting& waiting : std::exchange(waiting_, {})) {
-    waiting.done(absl::NotFoundError(fmt::format("version {} is encoded no longer", version_)));
-  }
-}
-
 void Guarding::Start() {
+  if (ended_) return;
   for (const uint32_t member : group_.Predecessors()) FetchReplica(member);
   RunRules();
 }
@@ -70,13 +69,37 @@ void Guarding::Start() {
 void Guarding::Cancel() {
   if (cancelled_) return;
   cancelled_ = true;
-  for (const TransferId transfer : transfers_) seams_.peers.Cancel(transfer);
+  for (const auto& [transfer, lane] : transfers_) seams_.peers.Cancel(transfer);
   RefuseWaiting();
   // In a turn of its own, should nothing be on its way.
   Begun();
   seams_.executor.Post([this, alive = std::weak_ptr(alive_)] {
     if (!alive.expired()) Ended();
   });
+}
+
+void Guarding::DoWithout(NodeSlot slot) {
+  const auto found = std::find(group_.slots.begin(), group_.slots.end(), slot);
+  const auto member = static_cast<uint32_t>(found - group_.slots.begin());
+  if (ended_ || found == group_.slots.end() || !gone_.insert(member).second) return;
+  for (uint32_t index = 0; index < lanes_.size(); ++index) {
+    Lane& lane = lanes_[index];
+    if (lane.encodes || slabs_.layout().Aggregator(lane.stripe) != member) continue;
+    lane.encodes = true;
+    seams_.log.Warn(
+        "version {}: node {} is gone, its stripe is encoded here from position {} of {}", version_,
+        slot, lane.next - lane.running, slabs_.layout().positions());
+    // What was asked of it fails, and is tried again the other way.
+    for (const auto& [transfer, of] : transfers_) {
+      if (of == index) seams_.peers.Cancel(transfer);
+    }
+  }
+  for (uint32_t parity = 1; parity < group_.shape.m; ++parity) {
+    if (slabs_.layout().MemberOf(group_.self, group_.shape.k + parity) != member) continue;
+    holders_[parity].asks = false;
+  }
+  Serve();
+  RunRules();
 }
 
 void Guarding::Ended() {
@@ -116,11 +139,16 @@ void Guarding::RunLane(Lane& lane) {
     ++lane.running;
     const uint64_t position = lane.next++;
     const auto index = static_cast<uint32_t>(&lane - lanes_.data());
-    if (lane.encodes) {
-      StartEncoding(index, position, false);
-    } else {
-      FetchParity(index, position);
-    }
+    StartPosition(index, position);
+  }
+  if (lane.parity == 0) BePatient(lane);
+}
+
+void Guarding::StartPosition(uint32_t lane, uint64_t position) {
+  if (lanes_[lane].encodes) {
+    StartEncoding(lane, position, false);
+  } else {
+    FetchParity(lane, position);
   }
 }
 
@@ -150,6 +178,7 @@ void Guarding::StartEncoding(uint32_t lane, uint64_t position, bool again) {
     return std::span(encoding->memory).subspan(index * stride, block_bytes);
   };
   encoding->input_crcs.resize(shape.k);
+  encoding->landed.resize(shape.k);
   for (uint32_t source = 0; source < shape.k; ++source) {
     const bool is_there =
         slabs_.layout().BlockAt(lanes_[lane].stripe, source, position).has_value();
@@ -165,15 +194,14 @@ void Guarding::StartEncoding(uint32_t lane, uint64_t position, bool again) {
 }
 
 void Guarding::ReadSources(std::shared_ptr<Encoding> encoding) {
-  encoding->failed = false;
+  std::vector<uint32_t> missing;
   for (uint32_t source = 0; source < group_.shape.k; ++source) {
-    if (!encoding->data[source].empty()) ++encoding->reading;
+    if (!encoding->data[source].empty() && !encoding->landed[source]) missing.push_back(source);
   }
+  encoding->reading = static_cast<uint32_t>(missing.size());
   // Beyond the end of all its members' slabs a stripe is zeros that nobody has.
-  if (encoding->reading == 0) return Encode(std::move(encoding));
-  for (uint32_t source = 0; source < group_.shape.k; ++source) {
-    if (!encoding->data[source].empty()) ReadSourceBlock(encoding, source);
-  }
+  if (missing.empty()) return Encode(std::move(encoding));
+  for (const uint32_t source : missing) ReadSourceBlock(encoding, source);
 }
 
 void Guarding::ReadSourceBlock(std::shared_ptr<Encoding> encoding, uint32_t source) {
@@ -200,9 +228,11 @@ void Guarding::ReadSourceBlock(std::shared_ptr<Encoding> encoding, uint32_t sour
                                       bytes.ok() ? ParseHeader(*bytes, 1, 0)
                                                  : absl::StatusOr<ReadHeader>(bytes.status());
                                   if (header.ok()) encoding->input_crcs[source] = header->crcs(0);
+                                  encoding->landed[source] = header.ok();
                                   encoding->failed |= !header.ok();
                                   if (--encoding->reading == 0 && !Ending()) {
-                                    if (encoding->failed) {
+                                    // What has landed is not read again.
+                                    if (std::exchange(encoding->failed, false)) {
                                       Retry([this, encoding] { ReadSources(encoding); });
                                     } else {
                                       Encode(encoding);
@@ -210,7 +240,7 @@ void Guarding::ReadSourceBlock(std::shared_ptr<Encoding> encoding, uint32_t sour
                                   }
                                   Ended();
                                 });
-  transfers_.insert(*transfer);
+  transfers_[*transfer] = encoding->lane;
 }
 
 void Guarding::Encode(std::shared_ptr<Encoding> encoding) {
@@ -243,6 +273,7 @@ void Guarding::Encode(std::shared_ptr<Encoding> encoding) {
 void Guarding::OnEncoded(std::shared_ptr<Encoding> encoding) {
   if (!encoding->status.ok()) {
     seams_.log.Warn("version {}: {}; reading it again", version_, encoding->status.message());
+    encoding->landed.assign(encoding->landed.size(), false);
     return Retry([this, encoding] { ReadSources(encoding); });
   }
   Lane& lane = lanes_[encoding->lane];
@@ -256,60 +287,9 @@ void Guarding::OnEncoded(std::shared_ptr<Encoding> encoding) {
   }
   if (lane.parity == 0) encoded_[encoding->position] = true;
   encoding_again_.erase(encoding->position);
-  if (lane.parity != 0 || alone_ || group_.shape.m == 1) return;
+  if (lane.parity != 0 || mode_ == Mode::kAlone || group_.shape.m == 1) return;
   fresh_[encoding->position] = {encoding, {}};
   Serve();
-}
-
-// --- handing on ---
-
-void Guarding::OnRead(const ReadRequest& request, uint64_t bytes, ReadDone done) {
-  const uint64_t positions = slabs_.layout().positions();
-  if (request.stripe() != group_.self || request.parity() == 0 ||
-      request.parity() >= group_.shape.m || request.blocks() != 1 ||
-      request.first_block() >= positions || bytes != options_.block_bytes) {
-    return done(absl::InvalidArgumentError(
-        fmt::format("version {}: parity {} of stripe {} at {} of {} positions is not handed on by "
-                    "node {}",
-                    version_, request.parity(), request.stripe(), request.first_block(), positions,
-                    seams_.peers.self())));
-  }
-  if (Ending() || alone_) return done(absl::NotFoundError("nothing is handed on"));
-  Waiting waiting{request, bytes, std::move(done)};
-  if (TryServe(waiting)) return RunRules();
-  if (waiting_.size() >= options_.reads_waiting_max) {
-    return waiting.done(absl::ResourceExhaustedError(
-        fmt::format("{} reads of parities wait already", waiting_.size())));
-  }
-  // Handed on before, and lost on the way: encoded once more.
-  const uint64_t position = request.first_block();
-  waiting_.push_back(std::move(waiting));
-  if (encoded_[position] && encoding_again_.insert(position).second) {
-    StartEncoding(0, position, true);
-  }
-}
-
-bool Guarding::TryServe(Waiting& waiting) {
-  const auto it = fresh_.find(waiting.request.first_block());
-  if (it == fresh_.end()) return false;
-  const std::shared_ptr<Encoding>& encoding = it->second.encoding;
-  const uint32_t parity = waiting.request.parity();
-  ReadHeader header;
-  header.add_crcs(encoding->parity_crcs[parity]);
-  for (const uint32_t crc : encoding->input_crcs) header.add_input_crcs(crc);
-  ReadSource source;
-  source.header = header.SerializeAsString();
-  source.parts.push_back(encoding->parity[parity]);
-  source.hold = encoding;
-  waiting.done(std::move(source));
-  it->second.served.insert(parity);
-  // What was encoded again is for one holder only.
-  if (encoding->again || it->second.served.size() == group_.shape.m - 1) fresh_.erase(it);
-  return true;
-}
-
-void Guarding::Serve() {
-  waiting_.remove_if([this](Waiting& waiting) { return TryServe(waiting); });
 }
 
 // --- a lane that is handed its parities ---
@@ -323,6 +303,7 @@ void Guarding::FetchParity(uint32_t lane_index, uint64_t position) {
   request.set_parity(lane.parity);
   request.set_first_block(position);
   request.set_blocks(1);
+  request.set_coding(coding_);
   Begun();
   auto transfer = std::make_shared<TransferId>();  // known to its own end
   *transfer = seams_.peers.Read(
@@ -336,19 +317,19 @@ void Guarding::FetchParity(uint32_t lane_index, uint64_t position) {
           if (header.ok()) {
             OnFetched(lane_index, position, *header);
           } else {
-            Retry([this, lane_index, position] { FetchParity(lane_index, position); });
+            Retry([this, lane_index, position] { StartPosition(lane_index, position); });
           }
         }
         Ended();
       });
-  transfers_.insert(*transfer);
+  transfers_[*transfer] = lane_index;
 }
 
 void Guarding::OnFetched(uint32_t lane_index, uint64_t position, const std::string& bytes) {
   absl::StatusOr<ReadHeader> header = ParseHeader(bytes, 1, group_.shape.k);
   if (!header.ok()) {
     seams_.log.Warn("version {}: {}", version_, header.status().message());
-    return Retry([this, lane_index, position] { FetchParity(lane_index, position); });
+    return Retry([this, lane_index, position] { StartPosition(lane_index, position); });
   }
   auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
   Begun();
@@ -363,7 +344,7 @@ void Guarding::OnFetched(uint32_t lane_index, uint64_t position, const std::stri
         if (*crc != header.crcs(0)) {
           seams_.log.Warn("version {}: parity {} of position {} was not what was sent", version_,
                           lane.parity, position);
-          Retry([this, lane_index, position] { FetchParity(lane_index, position); });
+          Retry([this, lane_index, position] { StartPosition(lane_index, position); });
           return Ended();
         }
         guard_.view->parity_crcs(lane.parity, slabs_.layout().positions())[position] = *crc;
@@ -411,8 +392,7 @@ void Guarding::Seal() {
   auto record = std::make_shared<GuardRecord>();  // passes to the pool and back
   record->set_format(kGuardRecordFormat);
   record->set_min_reader(kGuardRecordMinReader);
-  for (const NodeSlot slot : group_.slots) record->mutable_group()->add_slots(slot.value);
-  record->mutable_group()->set_k(group_.shape.k);
+  *record->mutable_group() = group_.ToMessage();
   record->set_member(group_.self);
   for (const MemberSlab& member : slabs_.members()) *record->add_members() = member;
   for (const auto& [member, slabs] : replicas_) {

@@ -8,7 +8,8 @@
 // there, so all of it runs along with the capture.
 //
 // When the guard is made again after a loss, each lane encodes its parity itself from the k data
-// blocks: more bytes, the same parity.
+// blocks: more bytes, the same parity. So does a lane whose aggregator is lost meanwhile, from
+// where it was left (PROTOCOL rule 18).
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -45,11 +46,16 @@ class Guarding {
   };
   using ReadDone = absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>;
 
-  // `alone`: no aggregator hands anything on. `on_end`, once, in a turn of its own: the guard is
-  // sealed (ok, with its record), it cannot be, or Cancelled.
+  enum class Mode {
+    kWithGroup,
+    kAlone,   // no aggregator hands anything on
+    kHandOn,  // the guard is complete; others may lack what this node aggregates
+  };
+  // `on_end`, once, in a turn of its own, unless kHandOn: the guard is sealed (ok, with its
+  // record), it cannot be, or Cancelled.
   using OnEnd = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)>;
   Guarding(Seams seams, const NodeOptions& options, Version version, GroupView group,
-           GroupSlabs slabs, Guard& guard, bool alone, OnEnd on_end);
+           GroupSlabs slabs, Guard& guard, Mode mode, OnEnd on_end);
   ~Guarding();
 
   void Start();
@@ -61,11 +67,16 @@ class Guarding {
   // are encoded, once more if they were before.
   void OnRead(const ReadRequest& request, uint64_t bytes, ReadDone done);
 
+  // That member's memory is gone: what it was to hand on is encoded here, and nothing is kept for
+  // it.
+  void DoWithout(NodeSlot slot);
+
   // Ends the reads that are on their way; on_end follows when nothing touches the guard any more.
   void Cancel();
 
   Version version() const { return version_; }
   Guard& guard() { return guard_; }
+  const GroupSlabs& slabs() const { return slabs_; }
 
  private:
   // One position of the aggregated stripe, or of a lane that encodes alone.
@@ -78,6 +89,7 @@ class Guarding {
     std::vector<std::span<std::byte>> parity;  // by number; the lane's own lies in the guard
     std::vector<uint32_t> input_crcs;
     std::vector<uint32_t> parity_crcs;
+    std::vector<bool> landed;  // by source
     uint32_t reading = 0;
     bool failed = false;
     absl::Status status;  // of the pool's work
@@ -103,6 +115,7 @@ class Guarding {
 
   void RunRules();
   void RunLane(Lane& lane);
+  void StartPosition(uint32_t lane, uint64_t position);
   bool Ending();
   void End(absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
 
@@ -117,6 +130,9 @@ class Guarding {
   void Serve();
   void RefuseWaiting();
   bool TryServe(Waiting& waiting);
+  bool IsExpected(uint64_t position, uint32_t parity, const Fresh& fresh) const;
+  void BePatient(const Lane& lane);
+  void LosePatience();
 
   void FetchReplica(uint32_t member);
   void Seal();
@@ -131,7 +147,8 @@ class Guarding {
   const GroupView group_;
   const GroupSlabs slabs_;
   Guard& guard_;
-  const bool alone_;
+  const uint64_t coding_;
+  const Mode mode_;
   OnEnd on_end_;
 
   std::vector<Lane> lanes_;
@@ -139,8 +156,16 @@ class Guarding {
   std::vector<bool> encoded_;        // positions of the aggregated stripe
   std::set<uint64_t> encoding_again_;
   std::list<Waiting> waiting_;
+  // Of each parity of the aggregated stripe who holds it.
+  struct Holder {
+    uint64_t asked = 0;  // the newest position
+    bool asks = true;    // or it has all, or is gone: nothing is kept for it
+  };
+  std::vector<Holder> holders_;
+  TimerId patience_ = TimerId::kNone;
+  std::set<uint32_t> gone_;                             // members
   std::map<uint32_t, std::vector<SlabMeta>> replicas_;  // by member
-  std::set<TransferId> transfers_;
+  std::map<TransferId, uint32_t> transfers_;            // and of which lane
   uint64_t running_ = 0;
   bool sealing_ = false;
   bool cancelled_ = false;

@@ -89,9 +89,13 @@ class Leader {
   std::set<Version> VersionsUnderWay() const;
   bool IsGivenUp(Version version) const;
   std::optional<std::string> FailureOf(Version version) const;
+  // What the members that are not lost hold of the version, and their memories.
+  std::map<NodeSlot, recovery::NodeHolding> HeldOf(Version version) const;
+  recovery::Memories MemoriesLeft() const;
+  bool WaitsForDecision(Version version) const;
   bool TryCommit(Version version);
   bool HaveManifests(Version version, const std::map<Rank, NodeSlot>& homes);
-  bool Commit(Version version, uint64_t world, const std::map<Rank, NodeSlot>& homes);
+  bool Commit(const recovery::Restorable& found);
   bool GiveUp(Version version, const std::string& reason, const std::string& disagreement = "");
   Step NewestStep() const;
 

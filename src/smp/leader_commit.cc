@@ -47,10 +47,39 @@ std::optional<std::string> Leader::FailureOf(Version version) const {
     }
   }
   const auto pending = pending_.find(version);
-  if (pending != pending_.end() && pending->second.overdue) {
+  if (pending != pending_.end() && pending->second.overdue && !WaitsForDecision(version)) {
     return "not sealed and protected by every node in time";
   }
   return std::nullopt;
+}
+
+std::map<NodeSlot, recovery::NodeHolding> Leader::HeldOf(Version version) const {
+  std::map<NodeSlot, recovery::NodeHolding> held;
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    if (report == nullptr) continue;
+    for (const VersionHolding& holding : report->versions()) {
+      if (VersionOf(holding) == version) held[NodeSlot{member.slot()}] = HoldingOf(holding);
+    }
+  }
+  return held;
+}
+
+recovery::Memories Leader::MemoriesLeft() const {
+  recovery::Memories memories;
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    if (!member.lost()) memories[NodeSlot{member.slot()}] = member.incarnation();
+  }
+  return memories;
+}
+
+// A version that is protected, but for nodes that were lost meanwhile with ranks of theirs: it is
+// neither committed nor given up. The next decision finds it, or those nodes come back.
+bool Leader::WaitsForDecision(Version version) const {
+  const auto found =
+      recovery::FindProtected(version, HeldOf(version), GroupsOf(version), MemoriesLeft(), nullptr);
+  return found && std::any_of(found->holders.begin(), found->holders.end(),
+                              [](const recovery::SlabHolder& holder) { return holder.lost; });
 }
 
 bool Leader::GiveUpFailed() {
@@ -113,34 +142,25 @@ bool Leader::CommitNewest() {
 }
 
 bool Leader::TryCommit(Version version) {
-  std::map<Rank, NodeSlot> homes;
   std::map<Rank, ReplicaDigests> digests;
-  uint64_t world = 0;
-  std::map<NodeSlot, recovery::NodeHolding> holdings;
-  const auto& members = store_.state().view.value.members();
-  for (const unreft::Member& member : members) {
+  for (const unreft::Member& member : store_.state().view.value.members()) {
     if (member.lost()) continue;
     const NodeReport* report = ReportOf(member);
     if (report == nullptr) return false;
-    bool guarded = options_.parity_chunks == 0;
     for (const VersionHolding& holding : report->versions()) {
       if (VersionOf(holding) != version) continue;
-      guarded |= holding.guarded();
-      holdings[NodeSlot{member.slot()}] = HoldingOf(holding);
       for (const SealedRank& sealed : holding.sealed()) {
-        homes[Rank{sealed.rank()}] = NodeSlot{member.slot()};
         digests[Rank{sealed.rank()}] = DigestsOf(sealed);
-        world = sealed.world();
       }
     }
-    if (!guarded) return false;
   }
-  if (world == 0 || homes.size() != world) return false;
-  // A node whose trainer was away while the group was told may be protected without its slab.
-  const bool none_lost = std::none_of(members.begin(), members.end(),
-                                      [](const unreft::Member& member) { return member.lost(); });
-  if (none_lost && !recovery::DescribeUncovered(holdings, options_.parity_chunks).empty()) {
-    return false;
+  const auto found =
+      recovery::FindProtected(version, HeldOf(version), GroupsOf(version), MemoriesLeft(), nullptr);
+  if (!found) return false;
+  std::map<Rank, NodeSlot> homes;
+  for (const recovery::SlabHolder& holder : found->holders) {
+    if (holder.lost) return false;
+    for (const Rank rank : holder.ranks) homes[rank] = holder.slot;
   }
   const ReplicaComparison replicas = CompareReplicas(digests);
   if (!replicas.disagreement.empty()) {
@@ -157,7 +177,7 @@ bool Leader::TryCommit(Version version) {
   if (absl::Status status = layouts_.Check(manifests); !status.ok()) {
     return GiveUp(version, std::string(status.message()));
   }
-  return Commit(version, world, homes);
+  return Commit(*found);
 }
 
 // Layouts change seldom: a rank's manifest is asked for when the digest of its layout is new.
@@ -204,20 +224,13 @@ bool Leader::HaveManifests(Version version, const std::map<Rank, NodeSlot>& home
   return to_ask.empty();
 }
 
-bool Leader::Commit(Version version, uint64_t world, const std::map<Rank, NodeSlot>& homes) {
+bool Leader::Commit(const recovery::Restorable& found) {
   CommitRecord record;
-  SetVersion(version, record);
-  record.set_world(world);
+  SetVersion(found.version, record);
+  record.set_world(found.world);
   record.set_view(store_.state().view.value.number());
   *record.mutable_groups() = store_.state().view.value.groups();
-  std::map<NodeSlot, recovery::SlabHolder> holders;
-  for (const auto& [rank, slot] : homes) {
-    holders[slot].slot = slot;
-    holders[slot].ranks.push_back(rank);
-  }
-  std::vector<recovery::SlabHolder> sorted;
-  for (auto& [slot, holder] : holders) sorted.push_back(std::move(holder));
-  SetHolders(sorted, *record.mutable_holders());
+  SetHolders(found.holders, *record.mutable_holders());
   return Write({.commit = std::move(record)}, "leader.commit");
 }
 

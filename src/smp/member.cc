@@ -149,6 +149,11 @@ void Member::FollowLeadership() {
 void Member::FollowTimeline() {
   const TimelineRecord& record = store_.state().timeline.value;
   if (!store_.state().timeline.exists()) return;
+  // A store that went back says what is over, until the leader has written what the nodes remember.
+  const bool is_behind =
+      record.chain().empty() ||
+      Timeline{record.chain().rbegin()->timeline()} < record_.chain().newest();
+  if (is_behind && record_.chain().newest() != Timeline{}) return;
   if (record.closing()) {
     if (round_closing_ >= record.round()) return;
     round_closing_ = record.round();
@@ -199,8 +204,9 @@ void Member::FollowCommit() {
     return record_.SetCommitted(version, 0);
   }
   if (record_.committed() == version && record_.committed_world() == record.world()) return;
-  // A decision to step back is followed with its timeline; this is a commit.
-  if (version.timeline != record_.chain().newest()) return;
+  // A decision to step back is followed with its timeline; this is a commit. An older one is what a
+  // store says that went back.
+  if (version.timeline != record_.chain().newest() || version < record_.committed()) return;
   record_.SetCommitted(version, record.world());
   std::vector<Version> older;
   for (const auto& [candidate, local] : local_) {
@@ -313,6 +319,12 @@ NodeReport Member::MakeReport() const {
   for (const GuardHeld& guard : protection_->Held()) {
     VersionHolding& entry = EntryOf(versions, guard.version);
     entry.set_guarded(guard.complete);
+    entry.set_coding(guard.coding);
+    for (const auto& [slot, incarnation] : guard.encoded) {
+      EncodedMember& member = *entry.add_encoded();
+      member.set_slot(slot.value);
+      member.set_incarnation(incarnation);
+    }
     for (const ReplicaHeld& replica : guard.replicas) {
       ReplicaHolding& next = *entry.add_replicas();
       next.set_slot(replica.of.value);

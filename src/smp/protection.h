@@ -25,6 +25,9 @@ struct GuardHeld {
   Version version;
   bool complete = false;  // all parity chunks and all replicas that this node is to hold
   std::vector<ReplicaHeld> replicas;
+  // Which slabs went into it, and the memories that they are in.
+  uint64_t coding = 0;
+  std::vector<std::pair<NodeSlot, std::string>> encoded;
 };
 
 // Single-threaded on the node's executor.

@@ -121,10 +121,26 @@ void Protector::RunRules() {
   if (!group) return;
   for (auto& [version, under_way] : versions_) {
     if (under_way.remade) continue;
+    if (under_way.guarding != nullptr) PassOver(*under_way.guarding, *group);
     Announce(version, under_way, *group);
     if (under_way.guarding == nullptr && under_way.said.size() == group->members()) {
       StartGuarding(version, under_way, *group);
     }
+  }
+}
+
+// Members whose memory is gone, or is another one than was encoded, hand nothing on and take
+// nothing.
+void Protector::PassOver(Guarding& guarding, const GroupView& group) {
+  const std::vector<MemberSlab>& encoded = guarding.slabs().members();
+  for (const unreft::Member& member : job_.view.value.members()) {
+    const NodeSlot slot{member.slot()};
+    const auto found = std::find(group.slots.begin(), group.slots.end(), slot);
+    if (found == group.slots.end() || slot == peers_.self()) continue;
+    const MemberSlab& slab = encoded[found - group.slots.begin()];
+    const bool is_another =
+        !slab.incarnation().empty() && slab.incarnation() != member.incarnation();
+    if (member.lost() || is_another) guarding.DoWithout(slot);
   }
 }
 
@@ -148,6 +164,8 @@ std::optional<AnnounceRequest> Protector::OwnSlabs(Version version, bool asked) 
   if (slots.empty() && !asked) return std::nullopt;
   AnnounceRequest request;
   SetVersion(version, request);
+  const RandomId& incarnation = state_.record->incarnation();
+  request.set_incarnation(std::string(incarnation.begin(), incarnation.end()));
   request.set_block_bytes(state_.options.block_bytes);
   uint64_t replica_bytes = 0;
   for (const auto& [rank, slot] : slots) {
@@ -219,12 +237,17 @@ void Protector::StartGuarding(Version version, UnderWay& under_way, const GroupV
       return Refuse(fmt::format("node {} has blocks of {} bytes, node {} of {}", slot,
                                 said.block_bytes(), peers_.self(), state_.options.block_bytes));
     }
-    *members.emplace_back().mutable_slabs() = said.slabs();
+    MemberSlab& member = members.emplace_back();
+    *member.mutable_slabs() = said.slabs();
+    member.set_incarnation(said.incarnation());
     replica_bytes.push_back(said.replica_bytes_max());
   }
   uint64_t needed = 0;
   for (const uint32_t member : group.Predecessors()) needed += replica_bytes[member];
-  StartWith(version, under_way, group, std::move(members), needed, false);
+  // Complete from an earlier life of this daemon.
+  const bool is_complete = guards_.Complete(version) != nullptr;
+  StartWith(version, under_way, group, std::move(members), needed,
+            is_complete ? Guarding::Mode::kHandOn : Guarding::Mode::kWithGroup);
 }
 
 void Protector::Refuse(const std::string& reason) {
@@ -234,7 +257,8 @@ void Protector::Refuse(const std::string& reason) {
 }
 
 bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView& group,
-                          std::vector<MemberSlab> members, uint64_t replica_bytes, bool alone) {
+                          std::vector<MemberSlab> members, uint64_t replica_bytes,
+                          Guarding::Mode mode) {
   uint64_t slabs_count = 0;
   for (const MemberSlab& member : members) slabs_count += member.slabs_size();
   absl::StatusOr<GroupSlabs> slabs =
@@ -248,18 +272,20 @@ bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   needs.sources = group.shape.k;
   needs.positions = slabs->layout().positions();
   needs.record_bytes = kRecordBytesFixed + slabs_count * kRecordBytesPerSlab + replica_bytes;
-  if (!std::exchange(under_way.provided, true)) {
+  under_way.complete = mode == Guarding::Mode::kHandOn;
+  if (!under_way.complete && !std::exchange(under_way.provided, true)) {
     if (absl::Status status = guards_.Provide(needs, state_.record->committed()); !status.ok()) {
       Refuse(std::string(status.message()));
     }
   }
-  Guard* guard = guards_.Take(version, needs, state_.record->committed());
+  Guard* guard = under_way.complete ? guards_.Complete(version)
+                                    : guards_.Take(version, needs, state_.record->committed());
   if (guard == nullptr) return false;
   std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
   under_way.guarding =
       std::make_unique<Guarding>(Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_,
                                                  state_.seams.log, std::move(code)},
-                                 state_.options, version, group, *std::move(slabs), *guard, alone,
+                                 state_.options, version, group, *std::move(slabs), *guard, mode,
                                  [this, version, id = guard->id, generation = guard->generation](
                                      absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
                                    OnGuarded(version, id, generation, std::move(result));
@@ -316,9 +342,9 @@ void Protector::Remake(Version version, const GuardRecord& of_another) {
     replica_bytes += replica.ByteSizeLong();
   // Another's replicas are of other members: a generous guess, as nobody has told their size.
   replica_bytes = 2 * replica_bytes + kRecordBytesFixed;
-  const bool started =
-      StartWith(version, under_way, *group,
-                {of_another.members().begin(), of_another.members().end()}, replica_bytes, true);
+  const bool started = StartWith(version, under_way, *group,
+                                 {of_another.members().begin(), of_another.members().end()},
+                                 replica_bytes, Guarding::Mode::kAlone);
   if (!started) versions_.erase(version);
 }
 
@@ -331,6 +357,11 @@ std::vector<GuardHeld> Protector::Held() const {
     GuardHeld next;
     next.version = guard->version;
     next.complete = true;
+    next.coding = guard->coding;
+    const GuardRecord& record = *guard->record;
+    for (int i = 0; i < record.members_size() && i < record.group().slots_size(); ++i) {
+      next.encoded.emplace_back(NodeSlot{record.group().slots(i)}, record.members(i).incarnation());
+    }
     for (const MemberReplica& replica : guard->record->replicas()) {
       ReplicaHeld& of = next.replicas.emplace_back();
       of.of = NodeSlot{replica.slot()};

@@ -72,9 +72,10 @@ class Protector final : public Protection {
   void Tell(Version version, UnderWay& under_way, NodeSlot member);
   void StartGuarding(Version version, UnderWay& under_way, const GroupView& group);
   bool StartWith(Version version, UnderWay& under_way, const GroupView& group,
-                 std::vector<MemberSlab> members, uint64_t replica_bytes, bool alone);
+                 std::vector<MemberSlab> members, uint64_t replica_bytes, Guarding::Mode mode);
   void OnGuarded(Version version, uint64_t guard, Generation generation,
                  absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
+  void PassOver(Guarding& guarding, const GroupView& group);
   void Refuse(const std::string& reason);
   std::optional<AnnounceRequest> OwnSlabs(Version version, bool asked) const;
   UnderWay& Of(Version version);

@@ -71,6 +71,10 @@ void Protector::ReadStoredParity(const ReadRequest& request, uint64_t bytes,
     return done(absl::NotFoundError(
         fmt::format("node {} has no parities of version {}", peers_.self(), version)));
   }
+  if (request.coding() != 0 && request.coding() != guard->coding) {
+    return done(absl::NotFoundError(fmt::format(
+        "node {} has parities of version {} that are of other slabs", peers_.self(), version)));
+  }
   const uint64_t positions = guard->claim.positions;
   if (request.parity() >= guard->view->geometry().chunks || request.blocks() != 1 ||
       request.first_block() >= positions || bytes != state_.options.block_bytes) {

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <string>
 
 namespace unreft::recovery {
 namespace {
@@ -127,6 +129,123 @@ TEST(RestorableTest, OneOfTwoRanksOfANodeIsDecodedAlone) {
   ASSERT_EQ(found->holders.size(), 5U);
   EXPECT_EQ(found->holders[3], (SlabHolder{NodeSlot{3}, {Rank{3}}, false}));
   EXPECT_EQ(found->holders[4], (SlabHolder{NodeSlot{3}, {Rank{4}}, true}));
+}
+
+// Encoded of the memories "m0" to "m3".
+Nodes Encoded() {
+  Nodes nodes = Whole();
+  for (auto& [slot, holding] : nodes) {
+    holding.coding = 5;
+    for (uint64_t of = 0; of < kNodes; ++of) {
+      holding.encoded.emplace_back(NodeSlot{of}, "m" + std::to_string(of));
+    }
+  }
+  return nodes;
+}
+
+Memories AllMemories() {
+  return {{NodeSlot{0}, "m0"}, {NodeSlot{1}, "m1"}, {NodeSlot{2}, "m2"}, {NodeSlot{3}, "m3"}};
+}
+
+std::optional<Restorable> Protected(const Nodes& nodes, const Memories& memories,
+                                    std::string* lacking = nullptr) {
+  const std::vector<CodedGroup> groups{GroupOfFour()};
+  return FindProtected(kVersion, nodes, groups, memories, lacking);
+}
+
+bool AnyLost(const Restorable& found) {
+  return std::any_of(found.holders.begin(), found.holders.end(),
+                     [](const SlabHolder& holder) { return holder.lost; });
+}
+
+TEST(ProtectedTest, EveryGuardAndEveryCopyIsNeeded) {
+  ASSERT_TRUE(Protected(Encoded(), AllMemories()));
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    Nodes unguarded = Encoded();
+    unguarded[NodeSlot{slot}].guarded = false;
+    std::string lacking;
+    EXPECT_FALSE(Protected(unguarded, AllMemories(), &lacking));
+    EXPECT_EQ(lacking, "the guard of node " + std::to_string(slot) + " is not complete");
+    Nodes uncopied = Encoded();
+    uncopied[NodeSlot{slot}].replicas.pop_back();
+    EXPECT_FALSE(Protected(uncopied, AllMemories(), &lacking));
+    EXPECT_NE(lacking.find("has no copies"), std::string::npos) << lacking;
+  }
+}
+
+TEST(ProtectedTest, ASlabThatWasLeftOutIsNotProtected) {
+  Nodes nodes = Encoded();
+  nodes[NodeSlot{1}].sealed.push_back(Rank{4});
+  for (auto& [slot, holding] : nodes) holding.world = 5;
+  EXPECT_TRUE(Find(nodes));
+  EXPECT_FALSE(Protected(nodes, AllMemories()));
+}
+
+TEST(ProtectedTest, OfALostMemoryNothingMoreIsAsked) {
+  Nodes nodes = Encoded();
+  nodes.erase(NodeSlot{2});
+  Memories memories = AllMemories();
+  EXPECT_FALSE(Protected(nodes, memories)) << "its node is there, and has nothing";
+  memories.erase(NodeSlot{2});
+  auto found = Protected(nodes, memories);
+  ASSERT_TRUE(found);
+  EXPECT_TRUE(AnyLost(*found));
+  // Another memory in its slot.
+  memories[NodeSlot{2}] = "new";
+  ASSERT_TRUE(Protected(nodes, memories));
+  // What the others are to hold is still needed.
+  nodes[NodeSlot{3}].guarded = false;
+  EXPECT_FALSE(Protected(nodes, memories));
+}
+
+TEST(ProtectedTest, ALostNodeWithoutRanksIsNotMissed) {
+  Nodes nodes = Encoded();
+  for (auto& [slot, holding] : nodes) {
+    holding.world = 3;
+    for (auto& replica : holding.replicas) {
+      replica.world = 3;
+      if (replica.of == NodeSlot{3}) replica = {NodeSlot{3}, {}, 0};
+    }
+  }
+  nodes.erase(NodeSlot{3});
+  Memories memories = AllMemories();
+  memories.erase(NodeSlot{3});
+  const auto found = Protected(nodes, memories);
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(AnyLost(*found));
+}
+
+TEST(ProtectedTest, MoreLossesThanParitiesAreNotStood) {
+  Nodes nodes = Encoded();
+  Memories memories = AllMemories();
+  for (const uint64_t slot : {0, 1, 2}) {
+    nodes.erase(NodeSlot{slot});
+    memories.erase(NodeSlot{slot});
+    EXPECT_EQ(Protected(nodes, memories).has_value(), slot < 2);
+  }
+}
+
+TEST(ProtectedTest, AGroupWithoutAnySlabProtectsNothing) {
+  const std::vector<CodedGroup> groups{GroupOfFour(),
+                                       {{NodeSlot{4}, NodeSlot{5}, NodeSlot{6}, NodeSlot{7}}, 2}};
+  Memories memories = AllMemories();
+  for (uint64_t slot = 4; slot < 8; ++slot) memories[NodeSlot{slot}] = "m";
+  EXPECT_TRUE(FindProtected(kVersion, Encoded(), groups, memories, nullptr));
+}
+
+TEST(RestorableTest, GuardsOfOtherSlabsDoNotCountTogether) {
+  // Node 1 came back empty and encoded the others with an empty slab of its own.
+  Nodes nodes = Encoded();
+  nodes[NodeSlot{1}].coding = 6;
+  nodes[NodeSlot{1}].sealed.clear();
+  for (auto& replica : nodes[NodeSlot{1}].replicas) replica.ranks.clear();
+  const auto found = Find(nodes);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->holders[1], (SlabHolder{NodeSlot{1}, {Rank{1}}, true}));
+  nodes.erase(NodeSlot{0});
+  EXPECT_TRUE(Find(nodes));
+  nodes.erase(NodeSlot{2});
+  EXPECT_FALSE(Find(nodes)) << "its guard is none of this coding";
 }
 
 TEST(RestorableTest, NothingHeldIsNothingRestorable) {

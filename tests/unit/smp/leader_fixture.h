@@ -1,0 +1,298 @@
+// A leader over a simulated meta store, and nodes of which a test says what they report.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "layout/manifest.h"
+#include "meta/job_store.h"
+#include "meta/leased_key.h"
+#include "smp/cluster_records.h"
+#include "smp/leader.h"
+#include "tests/fakes/capture_log_sink.h"
+#include "tests/fakes/fake_kv.h"
+#include "tests/fakes/sim_executor.h"
+#include "tests/fakes/sim_transport.h"
+#include "tests/unit/layout_testing.h"
+
+namespace unreft::smp {
+
+// What a node says and is; rank i is on node i, as long as the test says nothing else.
+struct ReportingNode {
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Peers> peers;
+  std::unique_ptr<meta::LeasedKey> presence;
+  PresenceRecord record;
+  NodeReport report;
+  std::map<Version, VersionHolding> versions;
+  std::set<Version> verified;  // that the leader asked for
+};
+
+// RS(2,2) of four nodes.
+class LeaderFixture : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kNodes = 4;
+
+  LeaderFixture() {
+    options_.job = "job";
+    options_.nodes = kNodes;
+    options_.data_chunks = 2;
+    options_.parity_chunks = 2;
+    options_.presence_ttl = std::chrono::seconds(1);
+    options_.lost_grace = std::chrono::seconds(1);
+    options_.version_deadline = std::chrono::seconds(20);
+    options_.report_interval = std::chrono::milliseconds(100);
+    options_.replica_check_every = 0;
+    UNREFT_CHECK(scheduler_.RunUntil([this] { return kv_store_.ready(); }, 100000));
+    InTurn([this] {
+      kv_ = kv_store_.NewKv(*executor_);
+      store_ = std::make_unique<meta::JobStore>(*kv_, *executor_, random_, log_, "job", [this] {
+        if (leader_ != nullptr) leader_->RunRules();
+      });
+      store_->Start();
+      leadership_ = std::make_unique<meta::LeasedKey>(
+          *kv_, *executor_, log_, store_->LeaderKey(), options_.presence_ttl,
+          [](const std::string&) { return true; }, [] {});
+      PresenceRecord record;
+      leadership_->Hold(record.SerializeAsString());
+    });
+    for (uint64_t slot = 0; slot < kNodes; ++slot) Join(NodeSlot{slot});
+    Settle();
+    StartLeader();
+    Settle();
+    UNREFT_CHECK(view().number() == 1, "{}", view().DebugString());
+  }
+  ~LeaderFixture() override {
+    for (const std::string& line : sink_.lines()) {
+      if (HasFailure()) std::puts(line.c_str());
+    }
+    executor_->Kill();
+    leader_.reset();
+  }
+
+  void InTurn(absl::FunctionRef<void()> body) {
+    bool done = false;
+    executor_->Deliver(Duration{}, [&] {
+      body();
+      done = true;
+    });
+    UNREFT_CHECK(scheduler_.RunUntil([&] { return done; }, 100000));
+  }
+  void Settle(Duration duration = std::chrono::milliseconds(500)) { scheduler_.RunFor(duration); }
+
+  // As a leader that knows nothing yet.
+  void StartLeader() {
+    InTurn([this] {
+      leader_.reset();
+      leader_ = std::make_unique<Leader>(*executor_, *store_, *nodes_.at(NodeSlot{0}).peers, log_,
+                                         options_, leadership_->create_revision(), nullptr);
+      leader_->RunRules();
+    });
+  }
+
+  // A daemon in that slot; of new memory, if there was one before.
+  ReportingNode& Join(NodeSlot slot, const std::string& life = "a") {
+    nodes_.erase(slot);
+    ReportingNode& node = nodes_[slot];
+    InTurn([&] {
+      const std::string address = fmt::format("node{}", slot);
+      node.transport = *network_.NewTransport(*executor_, address);
+      node.peers =
+          std::make_unique<Peers>(*node.transport, store_->state(), "job", slot, RandomId{});
+      Serve(node);
+      node.record.set_slot(slot.value);
+      node.record.set_incarnation(Memory(slot, life));
+      node.record.set_session(1);
+      node.record.set_address(address);
+      node.presence = std::make_unique<meta::LeasedKey>(
+          *kv_, *executor_, log_, store_->PresenceKey(slot), options_.presence_ttl,
+          [](const std::string&) { return true; }, [] {});
+      node.presence->Hold(node.record.SerializeAsString());
+      node.report.set_session(1);
+      node.report.set_incarnation(Memory(slot, life));
+    });
+    return node;
+  }
+  static std::string Memory(NodeSlot slot, const std::string& life) {
+    return fmt::format("{}{}", life, slot);
+  }
+  // Its daemon is gone; long enough, and it is lost.
+  void Leave(NodeSlot slot) {
+    InTurn([&] { nodes_.erase(slot); });
+    Settle(std::chrono::seconds(4));
+  }
+
+  void Serve(ReportingNode& node) {
+    node.peers->Answer<ManifestRequest, ManifestReply>(
+        "manifests", [this, &node](NodeSlot, const ManifestRequest& request, auto done) {
+          ManifestReply reply;
+          for (std::string& bytes : ManifestsOf(node, VersionOf(request))) {
+            reply.add_manifests(std::move(bytes));
+          }
+          done(std::move(reply));
+        });
+    node.peers->Answer<VerifyRequest, VerifyReply>(
+        "verify", [this, &node](NodeSlot, const VerifyRequest& request, auto done) {
+          node.verified.insert(VersionOf(request));
+          VerifyReply reply;
+          for (const auto& [version, holding] : node.versions) *reply.add_versions() = holding;
+          for (std::string& bytes : ManifestsOf(node, VersionOf(request))) {
+            reply.add_manifests(std::move(bytes));
+          }
+          done(std::move(reply));
+        });
+  }
+
+  // Of the ranks that are sealed on the node, and of those it has copies of.
+  std::vector<std::string> ManifestsOf(const ReportingNode& node, Version version) {
+    std::vector<std::string> manifests;
+    const auto found = node.versions.find(version);
+    if (found == node.versions.end()) return manifests;
+    for (const SealedRank& sealed : found->second.sealed()) {
+      manifests.push_back(ManifestOf(version, Rank{sealed.rank()}));
+    }
+    for (const ReplicaHolding& replica : found->second.replicas()) {
+      for (const uint64_t rank : replica.ranks()) {
+        manifests.push_back(ManifestOf(version, Rank{rank}));
+      }
+    }
+    return manifests;
+  }
+  std::string ManifestOf(Version version, Rank rank) const {
+    layout::SlotManifest manifest;
+    manifest.job = "job";
+    manifest.version = version;
+    manifest.rank = rank;
+    manifest.world = world_;
+    manifest.tensors = {Whole(fmt::format("w{}", rank), {4})};
+    manifest.layout_digest = 7 + rank.value;
+    manifest.block_bytes = 64;
+    return layout::EncodeManifest(manifest);
+  }
+
+  // --- what nodes hold ---
+
+  // A rank's slab of the version.
+  void Seal(NodeSlot slot, Version version, Rank rank) {
+    VersionHolding& holding = nodes_.at(slot).versions[version];
+    SetVersion(version, holding);
+    SealedRank& sealed = *holding.add_sealed();
+    sealed.set_rank(rank.value);
+    sealed.set_world(world_);
+    sealed.set_layout_digest(7 + rank.value);
+  }
+  // A complete guard, encoded of what `ranks` says each member has.
+  void Guard(NodeSlot slot, Version version, const std::map<NodeSlot, std::vector<Rank>>& ranks,
+             const std::string& life = "a") {
+    VersionHolding& holding = nodes_.at(slot).versions[version];
+    SetVersion(version, holding);
+    holding.set_guarded(true);
+    holding.set_coding(11);
+    for (uint64_t member = 0; member < kNodes; ++member) {
+      EncodedMember& encoded = *holding.add_encoded();
+      encoded.set_slot(member);
+      encoded.set_incarnation(Memory(NodeSlot{member}, life));
+    }
+    for (uint64_t back = 1; back <= 2; ++back) {
+      const NodeSlot of{(slot.value + kNodes - back) % kNodes};
+      ReplicaHolding& replica = *holding.add_replicas();
+      replica.set_slot(of.value);
+      const auto found = ranks.find(of);
+      if (found == ranks.end()) continue;
+      for (const Rank rank : found->second) replica.add_ranks(rank.value);
+      replica.set_world(world_);
+    }
+  }
+  // Ranks 0, 1, ... on the nodes of these numbers, all sealed and guarded everywhere.
+  void Protect(Version version) {
+    for (const auto& [slot, ranks] : homes_) {
+      for (const Rank rank : ranks) Seal(slot, version, rank);
+    }
+    for (auto& [slot, node] : nodes_) Guard(slot, version, homes_);
+  }
+
+  void Report(NodeSlot slot) {
+    ReportingNode& node = nodes_.at(slot);
+    InTurn([&] {
+      node.report.set_number(node.report.number() + 1);
+      node.report.clear_versions();
+      for (const auto& [version, holding] : node.versions) *node.report.add_versions() = holding;
+      Apply(node.report);
+      UNREFT_CHECK(leader_->OnReport(slot, node.report).ok());
+    });
+  }
+  void ReportAll() {
+    for (auto& [slot, node] : nodes_) Report(slot);
+    Settle();
+  }
+  // As a member does what the store says.
+  void Apply(NodeReport& report) const {
+    const TimelineRecord& timeline = store_->state().timeline.value;
+    report.set_round_applied(timeline.decision().round());
+    report.set_round_closed(timeline.closing() ? timeline.round() : 0);
+    *report.mutable_chain() = timeline.chain();
+    if (timeline.chain_size() > 0) {
+      report.set_newest_timeline(timeline.chain(timeline.chain_size() - 1).timeline());
+    }
+    const CommitRecord& commit = store_->state().commit.value;
+    report.set_committed_timeline(commit.timeline());
+    report.set_committed_step(commit.step());
+    report.set_committed_world(commit.world());
+  }
+
+  // Every rank asks on its node; then the nodes close and tell what they hold.
+  void Ask(uint64_t attempt) {
+    for (auto& [slot, node] : nodes_) {
+      node.report.set_attempt(attempt);
+      node.report.set_world(world_);
+      node.report.clear_asking();
+      for (const Rank rank : homes_[slot]) {
+        AskingRank& asking = *node.report.add_asking();
+        asking.set_rank(rank.value);
+        asking.set_pid(static_cast<int64_t>(100 * attempt + rank.value));
+      }
+    }
+    ReportAll();
+    ReportAll();
+    Settle();
+    for (auto& [slot, node] : nodes_) node.report.clear_asking();
+    ReportAll();
+  }
+
+  const ViewRecord& view() const { return store_->state().view.value; }
+  const CommitRecord& commit() const { return store_->state().commit.value; }
+  const DecisionRecord& decision() const { return store_->state().timeline.value.decision(); }
+  bool IsGivenUp(Version version) const {
+    const auto& versions = store_->state().abandoned.value.versions();
+    return std::any_of(versions.begin(), versions.end(),
+                       [&](const GivenUp& given_up) { return VersionOf(given_up) == version; });
+  }
+
+  SimScheduler scheduler_{1};
+  SimNetwork network_{scheduler_};
+  FakeKvStore kv_store_{scheduler_, 1};
+  CaptureLogSink sink_;
+  Log log_{sink_};
+  Random random_{3};
+  NodeOptions options_;
+  uint64_t world_ = kNodes;
+  std::map<NodeSlot, std::vector<Rank>> homes_ = {{NodeSlot{0}, {Rank{0}}},
+                                                  {NodeSlot{1}, {Rank{1}}},
+                                                  {NodeSlot{2}, {Rank{2}}},
+                                                  {NodeSlot{3}, {Rank{3}}}};
+  std::unique_ptr<SimExecutor> executor_ = scheduler_.NewExecutor("leader");
+  std::unique_ptr<meta::Kv> kv_;
+  std::unique_ptr<meta::JobStore> store_;
+  std::unique_ptr<meta::LeasedKey> leadership_;
+  std::map<NodeSlot, ReportingNode> nodes_;
+  std::unique_ptr<Leader> leader_;
+};
+
+}  // namespace unreft::smp

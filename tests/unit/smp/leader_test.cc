@@ -1,0 +1,205 @@
+// What the leader commits, gives up and decides, by what nodes report.
+
+#include "tests/unit/smp/leader_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using std::chrono::seconds;
+
+Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
+
+class LeaderTest : public LeaderFixture {
+ protected:
+  // The first attempt, of a job of which nothing is stored.
+  LeaderTest() {
+    Ask(1);
+    UNREFT_CHECK(decision().kind() == static_cast<uint32_t>(DecisionKind::kFresh));
+  }
+};
+
+TEST_F(LeaderTest, CommitsWhatEveryNodeHasSealedAndGuarded) {
+  Protect(At(1, 5));
+  ReportAll();
+  EXPECT_EQ(VersionOf(commit()), At(1, 5));
+  EXPECT_EQ(commit().world(), kNodes);
+  EXPECT_EQ(commit().holders_size(), 4);
+  ASSERT_EQ(commit().groups_size(), 1);
+  EXPECT_EQ(commit().groups(0).slots_size(), 4);
+}
+
+TEST_F(LeaderTest, WaitsForEveryGuardAndGivesUpAtTheDeadline) {
+  Protect(At(1, 5));
+  nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).set_guarded(false);
+  ReportAll();
+  EXPECT_EQ(commit().world(), 0U);
+  Settle(seconds(25));
+  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_EQ(store_->state().abandoned.value.capture_from(), 6U);
+}
+
+TEST_F(LeaderTest, ASlabThatWasSealedButNotEncodedIsNotCommitted) {
+  world_ = 5;
+  homes_[NodeSlot{1}].push_back(Rank{4});
+  Protect(At(1, 5));
+  for (const uint64_t slot : {2, 3}) {
+    for (auto& replica : *nodes_.at(NodeSlot{slot}).versions.at(At(1, 5)).mutable_replicas()) {
+      if (replica.slot() == 1) replica.mutable_ranks()->RemoveLast();
+    }
+  }
+  ReportAll();
+  EXPECT_EQ(commit().world(), 0U);
+}
+
+TEST_F(LeaderTest, AFailedRankGivesTheVersionUpForAll) {
+  Protect(At(1, 5));
+  nodes_.at(NodeSlot{1}).versions.at(At(1, 5)).set_failure("rank 1: skipped");
+  ReportAll();
+  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_EQ(commit().world(), 0U);
+}
+
+TEST_F(LeaderTest, AReportOfAnotherLifeIsRefused) {
+  NodeReport report = nodes_.at(NodeSlot{1}).report;
+  report.set_session(2);
+  absl::Status status;
+  InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report); });
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+TEST_F(LeaderTest, ANewLeaderCommitsOnceItHasHeardOfAll) {
+  Protect(At(1, 5));
+  StartLeader();
+  for (const uint64_t slot : {0, 1, 2}) Report(NodeSlot{slot});
+  Settle();
+  EXPECT_EQ(commit().world(), 0U);
+  Report(NodeSlot{3});
+  Settle();
+  EXPECT_EQ(VersionOf(commit()), At(1, 5));
+}
+
+// --- nodes are lost while a version is being encoded (PROTOCOL rule 18) ---
+
+TEST_F(LeaderTest, AVersionThatALostNodeWithoutRanksHadNoSlabOfIsCommitted) {
+  world_ = 3;
+  homes_.erase(NodeSlot{3});
+  Protect(At(1, 5));
+  nodes_.at(NodeSlot{0}).versions.at(At(1, 5)).set_guarded(false);  // it waits for node 3
+  ReportAll();
+  Leave(NodeSlot{3});
+  ReportAll();
+  EXPECT_TRUE(view().members(3).lost());
+  EXPECT_EQ(commit().world(), 0U);
+  nodes_.at(NodeSlot{0}).versions.at(At(1, 5)).set_guarded(true);
+  ReportAll();
+  EXPECT_EQ(VersionOf(commit()), At(1, 5));
+}
+
+TEST_F(LeaderTest, AVersionWhoseLostSlabsCanBeDecodedWaitsForTheDecision) {
+  Protect(At(1, 4));
+  ReportAll();
+  ASSERT_EQ(VersionOf(commit()), At(1, 4));
+  Protect(At(1, 5));
+  nodes_.at(NodeSlot{0}).versions.at(At(1, 5)).set_guarded(false);
+  ReportAll();
+  Leave(NodeSlot{3});
+  nodes_.at(NodeSlot{0}).versions.at(At(1, 5)).set_guarded(true);  // redone without node 3
+  ReportAll();
+  Settle(seconds(60));
+  ReportAll();
+  EXPECT_EQ(VersionOf(commit()), At(1, 4)) << "its rank is to be decoded";
+  EXPECT_FALSE(IsGivenUp(At(1, 5))) << "but can be";
+  // Another node in its slot; then all ranks ask.
+  Join(NodeSlot{3}, "b");
+  Settle(seconds(2));
+  Ask(2);
+  EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kRestored));
+  EXPECT_EQ(decision().version_step(), 5U);
+  ASSERT_EQ(decision().holders_size(), 4);
+  EXPECT_TRUE(decision().holders(3).lost());
+  EXPECT_EQ(VersionOf(commit()), At(1, 5));
+}
+
+TEST_F(LeaderTest, AVersionWhoseLostSlabsCannotBeDecodedIsGivenUp) {
+  Protect(At(1, 5));
+  for (auto& [slot, node] : nodes_) node.versions.at(At(1, 5)).set_guarded(false);
+  ReportAll();
+  Leave(NodeSlot{3});
+  ReportAll();
+  Settle(seconds(25));
+  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+}
+
+TEST_F(LeaderTest, AGuardThatAnEmptyNodeFilledIsNotCounted) {
+  Protect(At(1, 4));
+  ReportAll();
+  Protect(At(1, 5));
+  Leave(NodeSlot{3});
+  Join(NodeSlot{3}, "b");
+  Settle(seconds(2));
+  // It encodes the others' slabs with an empty one of its own.
+  auto homes = homes_;
+  homes.erase(NodeSlot{3});
+  Guard(NodeSlot{3}, At(1, 5), homes, "b");
+  nodes_.at(NodeSlot{3}).versions.at(At(1, 5)).set_coding(12);
+  ReportAll();
+  EXPECT_EQ(VersionOf(commit()), At(1, 4));
+  Ask(2);
+  EXPECT_EQ(decision().version_step(), 5U);
+  EXPECT_TRUE(decision().holders(3).lost());
+}
+
+// --- deciding ---
+
+TEST_F(LeaderTest, DecidesTheNewestThatCanBeRestoredAndReadsItAgain) {
+  Protect(At(1, 4));
+  ReportAll();
+  Protect(At(1, 5));
+  // Two nodes have their slabs no more, and one of the others not its parities.
+  for (const uint64_t slot : {0, 1}) nodes_.at(NodeSlot{slot}).versions.at(At(1, 5)).clear_sealed();
+  nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).set_guarded(false);
+  Ask(2);
+  EXPECT_EQ(decision().version_step(), 4U);
+  EXPECT_EQ(decision().timeline(), 2U);
+  for (const auto& [slot, node] : nodes_) EXPECT_TRUE(node.verified.contains(At(1, 4)));
+}
+
+TEST_F(LeaderTest, UntilACaptureBeginsTheSameDecisionOpensNoOtherTimeline) {
+  Protect(At(1, 4));
+  ReportAll();
+  Ask(2);
+  ASSERT_EQ(decision().timeline(), 2U);
+  Ask(3);
+  EXPECT_EQ(decision().timeline(), 2U);
+  nodes_.at(NodeSlot{1}).report.set_capture_began(true);
+  Ask(4);
+  EXPECT_EQ(decision().timeline(), 3U);
+  EXPECT_EQ(decision().version_step(), 4U);
+}
+
+TEST_F(LeaderTest, NamesTheRanksThatDoNotAsk) {
+  options_.restore_wait = seconds(3);
+  homes_[NodeSlot{2}] = {};
+  for (auto& [slot, node] : nodes_) {
+    node.report.set_attempt(7);
+    node.report.set_world(world_);
+    for (const Rank rank : homes_[slot]) node.report.add_asking()->set_rank(rank.value);
+  }
+  ReportAll();
+  Settle(seconds(4));
+  EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kFailed));
+  EXPECT_NE(decision().status_message().find("missing: rank 2"), std::string::npos)
+      << decision().status_message();
+}
+
+TEST_F(LeaderTest, WhatWasCommittedAndIsNowhereIsUnrecoverable) {
+  Protect(At(1, 4));
+  ReportAll();
+  for (const uint64_t slot : {1, 2, 3}) nodes_.at(NodeSlot{slot}).versions.clear();
+  Ask(2);
+  EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kFailed));
+  EXPECT_NE(decision().status_message().find("unrecoverable"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace unreft::smp
