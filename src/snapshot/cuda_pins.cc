@@ -25,6 +25,15 @@ std::string MemlockText() {
   return fmt::format("{} bytes", limit.rlim_cur);
 }
 
+// What could not be unregistered stays mapped until the process ends: CUDA would take whatever the
+// process maps there later for the pages of before.
+void KeepMapped(std::shared_ptr<const void> owner) {
+  static std::mutex mutex;
+  static std::list<std::shared_ptr<const void>> kept;
+  std::lock_guard lock(mutex);
+  kept.push_back(std::move(owner));
+}
+
 }  // namespace
 
 // Outlives its CudaPins when somebody still holds memory.
@@ -62,7 +71,7 @@ class CudaPins::State : public std::enable_shared_from_this<State> {
   RegionPtr ReleasedLocked();
   RegionPtr UnfinishedLocked() const;
   void RegisterNext(Region& region, std::unique_lock<std::mutex>& lock);
-  void Unregister(const Region& region) const;
+  bool Unregister(const Region& region) const;
   void NoteRefusalLocked(Region& region, cudaError_t error, const absl::Status& status);
 
   const std::shared_ptr<const CudaDevice> device_;
@@ -148,7 +157,7 @@ void CudaPins::State::Run() {
     working_ = true;
     if (RegionPtr released = ReleasedLocked()) {
       lock.unlock();
-      Unregister(*released);
+      if (!Unregister(*released)) KeepMapped(released->owner);
       released->owner.reset();  // here, where unmapping holds up nobody
       lock.lock();
     } else if (ending_) {
@@ -160,7 +169,9 @@ void CudaPins::State::Run() {
   // What is still held is no longer copied to.
   const std::list<RegionPtr> left = regions_;
   lock.unlock();
-  for (const RegionPtr& region : left) Unregister(*region);
+  for (const RegionPtr& region : left) {
+    if (!Unregister(*region)) KeepMapped(region->owner);
+  }
 }
 
 CudaPins::State::RegionPtr CudaPins::State::ReleasedLocked() {
@@ -208,14 +219,17 @@ void CudaPins::State::NoteRefusalLocked(Region& region, cudaError_t error,
   if (error != cudaErrorHostMemoryAlreadyRegistered) region.next = region.pinned.size();
 }
 
-void CudaPins::State::Unregister(const Region& region) const {
+// False when memory stays registered: it may never be unmapped then.
+bool CudaPins::State::Unregister(const Region& region) const {
+  bool gone = true;
   for (size_t i = 0; i < region.pinned.size(); ++i) {
     if (!region.pinned[i]) continue;
     const CudaScope scope(*device_);
-    if (!scope.status().ok()) return;  // a dead context has no registrations
-    scope.Check(device_->api().cudaHostUnregister(Chunk(region, i).data()), "unpinning")
-        .IgnoreError();
+    if (!scope.status().ok()) return true;  // nothing copies in a dead context
+    const cudaError_t error = device_->api().cudaHostUnregister(Chunk(region, i).data());
+    gone &= scope.Check(error, "unpinning").ok();
   }
+  return gone;
 }
 
 void CudaPins::State::End() {

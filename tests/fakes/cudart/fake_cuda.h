@@ -27,6 +27,8 @@ void fakecuda_fail_always(const char* function, cudaError_t error);
 // As if a kernel of the job had gone wrong on the current device: what streams have left to do is
 // dropped, and every call says `error` until the device is reset.
 void fakecuda_break(cudaError_t error);
+// Calls of this thread do not fail for the sake of these two, and are not counted.
+void fakecuda_exempt_thread(int exempt);
 // How many bytes cudaHostRegister may pin in all.
 void fakecuda_limit_pinned(size_t bytes);
 

@@ -239,12 +239,12 @@ void fakecuda_fail_always(const char* function, cudaError_t error) {
   world().faults[function] = {0, cudaSuccess, error};
 }
 
+void fakecuda_exempt_thread(int exempt) { Self().exempt = exempt != 0; }
+
 void fakecuda_break(cudaError_t error) {
   std::lock_guard lock(world().mutex);
   world().sticky[Self().device] = error;
-  for (auto& [stream, owner] : world().streams) {
-    if (stream->device == Self().device) stream->Drop(error);
-  }
+  world().DropLocked(Self().device, error);
 }
 
 void fakecuda_limit_pinned(size_t bytes) {

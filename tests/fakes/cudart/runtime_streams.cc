@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <cstring>
+#include <utility>
 
 #include "tests/fakes/cudart/world.h"
 
@@ -75,11 +76,10 @@ cudaError_t cudaDeviceReset(void) {
 }
 
 cudaError_t cudaGetLastError(void) {
-  const cudaError_t error = Self().last_error;
   std::lock_guard lock(world().mutex);
   // An error of the context stays.
-  if (!world().sticky.count(Self().device)) Self().last_error = cudaSuccess;
-  return error;
+  if (auto it = world().sticky.find(Self().device); it != world().sticky.end()) return it->second;
+  return std::exchange(Self().last_error, cudaSuccess);
 }
 
 cudaError_t cudaPeekAtLastError(void) {

@@ -13,7 +13,7 @@ ThreadState& Self() {
 Stream::Stream(unsigned stream_flags) : flags(stream_flags), thread_([this] { Run(); }) {}
 
 Stream::~Stream() {
-  Drop(cudaErrorContextIsDestroyed);
+  for (auto& answer : Drop(cudaErrorContextIsDestroyed)) answer(cudaErrorContextIsDestroyed);
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
@@ -23,22 +23,25 @@ Stream::~Stream() {
 }
 
 void Stream::Push(std::function<void()> run, std::function<void(cudaError_t)> always) {
+  cudaError_t dropped = cudaSuccess;
   {
     std::lock_guard lock(mutex_);
-    queue_.push_back({std::move(run), std::move(always)});
+    dropped = dropped_;
+    if (dropped == cudaSuccess) queue_.push_back({std::move(run), std::move(always)});
   }
   changed_.notify_all();
+  if (dropped != cudaSuccess && always) always(dropped);
 }
 
-void Stream::Drop(cudaError_t why) {
-  std::deque<Item> dropped;
-  {
-    std::lock_guard lock(mutex_);
-    dropped.swap(queue_);
+std::vector<std::function<void(cudaError_t)>> Stream::Drop(cudaError_t why) {
+  std::vector<std::function<void(cudaError_t)>> answers;
+  std::lock_guard lock(mutex_);
+  for (Item& item : queue_) {
+    if (item.always) answers.push_back(std::move(item.always));
   }
-  for (Item& item : dropped) {
-    if (item.always) item.always(why);
-  }
+  queue_.clear();
+  dropped_ = why;
+  return answers;
 }
 
 void Stream::Delay(unsigned microseconds_max, unsigned seed) {
@@ -122,12 +125,12 @@ cudaError_t World::FailLocked(cudaError_t error) { return Fail(error); }
 
 cudaError_t World::Enter(const char* function) {
   std::lock_guard lock(mutex);
-  ++calls[function];
+  if (!Self().exempt) ++calls[function];
   if (driver < 13000) return FailLocked(cudaErrorInsufficientDriver);
   if (devices == 0) return FailLocked(cudaErrorNoDevice);
   if (auto it = sticky.find(Self().device); it != sticky.end()) return FailLocked(it->second);
   auto it = faults.find(function);
-  if (it == faults.end()) return cudaSuccess;
+  if (it == faults.end() || Self().exempt) return cudaSuccess;
   Fault& fault = it->second;
   if (fault.always != cudaSuccess) return FailLocked(fault.always);
   if (fault.in_calls > 0 && --fault.in_calls == 0) return FailLocked(fault.error);
@@ -208,15 +211,22 @@ bool World::Touches(const std::map<uintptr_t, Range>& ranges, const void* at, si
   return address < it->first + it->second.bytes;
 }
 
+// All before any is told, since what one has left may wait for another.
+void World::DropLocked(int device, cudaError_t why) {
+  std::vector<std::function<void(cudaError_t)>> answers;
+  for (auto& [stream, owner] : streams) {
+    if (stream->device != device) continue;
+    for (auto& answer : stream->Drop(why)) answers.push_back(std::move(answer));
+  }
+  for (auto& answer : answers) answer(why);
+}
+
 // Handles stay, as destroyed: their use is seen.
 void World::ResetDeviceLocked(int device, cudaError_t why) {
   sticky.erase(device);
   lives[device] = ++last_life;
-  for (auto& [stream, owner] : streams) {
-    if (stream->device != device) continue;
-    stream->destroyed = true;
-    stream->Drop(why);
-  }
+  for (auto& [stream, owner] : streams) stream->destroyed |= stream->device == device;
+  DropLocked(device, why);
   default_streams.erase(device);
   for (auto& [event, owner] : events) {
     if (event->device == device) event->destroyed = true;

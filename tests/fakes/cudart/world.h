@@ -60,8 +60,8 @@ class Stream {
 
   // `run` is not called when it is dropped first; `always` is in any case, with why it was dropped.
   void Push(std::function<void()> run, std::function<void(cudaError_t)> always = nullptr);
-  // What has not begun.
-  void Drop(cudaError_t why);
+  // Drops what has not begun and whatever comes later; what is to be told of the first.
+  [[nodiscard]] std::vector<std::function<void(cudaError_t)>> Drop(cudaError_t why);
   void Delay(unsigned microseconds_max, unsigned seed);
 
   const unsigned flags;
@@ -86,6 +86,7 @@ class Stream {
   std::condition_variable changed_;
   std::deque<Item> queue_;
   bool ending_ = false;
+  cudaError_t dropped_ = cudaSuccess;
   unsigned delay_max_ = 0;
   std::minstd_rand random_;
   std::thread thread_;
@@ -137,6 +138,7 @@ class World {
   static bool Touches(const std::map<uintptr_t, Range>& ranges, const void* at, size_t bytes);
 
   void ResetDeviceLocked(int device, cudaError_t why);
+  void DropLocked(int device, cudaError_t why);
 
   std::mutex mutex;
   int devices = 0;
@@ -170,6 +172,7 @@ struct ThreadState {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  bool exempt = false;
 };
 ThreadState& Self();
 
