@@ -53,6 +53,9 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
             "PEM file of who signs the nodes of this job; empty, like the next two: no TLS");
   AddOption(app, transport.tls.cert_file, "transport_tls_cert", "PEM file of the certificate");
   AddOption(app, transport.tls.key_file, "transport_tls_key", "PEM file of its key");
+  AddOption(app, transport.tls.reload, "transport_tls_reload_s",
+            "how often these files are read again, for connections made later",
+            Range<Duration>{std::chrono::seconds(1), std::chrono::hours(24)});
   AddOption(app, node.presence_ttl, "presence_ttl_s",
             "a node that the meta store does not hear of for so long is absent",
             Range<Duration>{std::chrono::seconds(1), std::chrono::hours(1)});

@@ -131,7 +131,7 @@ void Node::RemoveControlAtEnd(ProcessLife life, std::string name) {
       state_.seams.processes.Watch(life, [this, life, name = std::move(name)] {
         (void)state_.seams.segments.Remove(name);
         std::erase(state_.lives_before, life);
-        if (protection_ != nullptr) protection_->OnJobChange();
+        if (protection_ != nullptr) protection_->OnRanksChange();
       }));
 }
 
@@ -284,7 +284,9 @@ RankSession& Node::SessionFor(const Hello& hello) {
   auto created = std::make_unique<RankSession>(hello, state_.seams.segments);
   created->watch = state_.seams.processes.Watch(
       hello.life, [this, rank = hello.rank, life = hello.life] { OnLifeEnded(rank, life); });
-  return *(state_.sessions[hello.rank] = std::move(created));
+  RankSession& session = *(state_.sessions[hello.rank] = std::move(created));
+  if (protection_ != nullptr) protection_->OnRanksChange();
+  return session;
 }
 
 void Node::OnLifeEnded(Rank rank, ProcessLife life) {
@@ -308,6 +310,7 @@ void Node::EndSession(Rank rank, ProcessLife life) {
   session->RemoveControl();
   state_.sessions.erase(rank);
   capture_->RunRules();
+  if (protection_ != nullptr) protection_->OnRanksChange();
 }
 
 absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {

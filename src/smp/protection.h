@@ -46,6 +46,8 @@ class Protection {
 
   // The records of the job have changed: members may have come or gone, a timeline may be new.
   virtual void OnJobChange() = 0;
+  // A rank of this node has come or gone: what the node holds may be all that it will hold.
+  virtual void OnRanksChange() = 0;
 
   virtual std::vector<GuardHeld> Held() const = 0;
   // The encoded manifests of other slots' slabs of the version, as far as they are held.
@@ -64,6 +66,7 @@ class NoProtection final : public Protection {
   void Drop(Version) override {}
   void OnCommitted(Version) override {}
   void OnJobChange() override {}
+  void OnRanksChange() override {}
   std::vector<GuardHeld> Held() const override { return {}; }
   std::vector<std::string> ReplicaManifests(Version) const override { return {}; }
   void Verify(Version, absl::AnyInvocable<void(absl::Status)> done) override {

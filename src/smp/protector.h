@@ -40,6 +40,7 @@ class Protector final : public Protection {
   void Drop(Version version) override;
   void OnCommitted(Version version) override;
   void OnJobChange() override { RunRules(); }
+  void OnRanksChange() override { RunRules(); }
   std::vector<GuardHeld> Held() const override;
   std::vector<std::string> ReplicaManifests(Version version) const override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;

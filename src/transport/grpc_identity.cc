@@ -8,6 +8,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <functional>
 #include <utility>
@@ -19,6 +20,10 @@ namespace unreft {
 namespace {
 
 namespace tls_api = grpc::experimental;
+
+unsigned Seconds(Duration duration) {
+  return static_cast<unsigned>(std::chrono::duration_cast<std::chrono::seconds>(duration).count());
+}
 
 std::string ToString(grpc::string_ref text) { return {text.data(), text.size()}; }
 
@@ -94,7 +99,7 @@ class TlsIdentity final : public GrpcIdentity {
   TlsIdentity(std::string job, const GrpcTlsOptions& tls)
       : job_(std::move(job)),
         files_(std::make_shared<tls_api::FileWatcherCertificateProvider>(
-            tls.key_file, tls.cert_file, tls.ca_file, tls.reload_s)) {}
+            tls.key_file, tls.cert_file, tls.ca_file, Seconds(tls.reload))) {}
 
   std::shared_ptr<grpc::ServerCredentials> ForServer() const override {
     tls_api::TlsServerCredentialsOptions options(files_);
@@ -159,8 +164,8 @@ absl::StatusOr<std::unique_ptr<GrpcIdentity>> GrpcIdentity::Create(const std::st
           fmt::format("TLS needs ca_file, cert_file and key_file: cannot read '{}'", file));
     }
   }
-  if (tls.reload_s < 1) {
-    return absl::InvalidArgumentError(fmt::format("reload_s is {}, at least 1", tls.reload_s));
+  if (Seconds(tls.reload) < 1) {
+    return absl::InvalidArgumentError("the interval at which TLS files are read is below 1 s");
   }
   return std::make_unique<TlsIdentity>(job, tls);
 }

@@ -24,7 +24,7 @@ struct GrpcTlsOptions {
   std::string ca_file;
   std::string cert_file;
   std::string key_file;
-  int reload_s = 10;
+  Duration reload = std::chrono::seconds(10);  // whole seconds
 };
 
 struct GrpcTransportOptions {
