@@ -48,7 +48,7 @@ def main():
             if client.snapshot(step, b"extras of a rank"):
                 # Another rank may have skipped the step, and a job goes on without a snapshot.
                 with contextlib.suppress(unreft.Error):
-                    client.wait_committed(step)
+                    client.wait_committed(step, 3600)
                     say(committed=step)
                     commits += 1
             time.sleep(0.01)
