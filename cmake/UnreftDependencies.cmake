@@ -4,6 +4,7 @@
 find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)               # module mode: Debian has no protobuf-config.cmake
 find_package(gRPC CONFIG REQUIRED)            # gRPC::grpc++
+find_package(OpenSSL 3.0 REQUIRED)             # OpenSSL::Crypto
 find_package(RocksDB CONFIG REQUIRED)         # RocksDB::rocksdb-shared
 find_package(prometheus-cpp CONFIG REQUIRED)  # prometheus-cpp::core
 find_package(spdlog CONFIG REQUIRED)          # spdlog::spdlog
@@ -21,14 +22,22 @@ if(UNREFT_WITH_TESTS)
   find_package(GTest CONFIG REQUIRED)         # GTest::gtest GTest::gmock
 endif()
 
-# Optional. This release has no CUDA code; the test totals say whether a toolkit was there.
-find_package(CUDAToolkit QUIET)
-if(CUDAToolkit_FOUND)
-  set(UNREFT_CUDA_NOTE "toolkit ${CUDAToolkit_VERSION} found, this release has no CUDA tests")
+# Optional: the headers of a toolkit of CUDA 13 or later. Without them the client copies host memory
+# only, and the test totals say so.
+option(UNREFT_WITH_CUDA "Build the CUDA copier if a toolkit is found" ON)
+set(UNREFT_CUDA_NOTE "no CUDA toolkit of 13.0 or later found")
+if(UNREFT_WITH_CUDA)
+  find_package(CUDAToolkit QUIET)
+  if(CUDAToolkit_FOUND AND CUDAToolkit_VERSION VERSION_LESS 13.0)
+    set(UNREFT_CUDA_NOTE "the CUDA toolkit found is ${CUDAToolkit_VERSION}, needed 13.0 or later")
+    set(CUDAToolkit_FOUND FALSE)
+  elseif(CUDAToolkit_FOUND)
+    set(UNREFT_CUDA_NOTE "")
+  endif()
 else()
-  set(UNREFT_CUDA_NOTE "no CUDA toolkit found, and this release has no CUDA tests")
+  set(UNREFT_CUDA_NOTE "built with UNREFT_WITH_CUDA=OFF")
 endif()
-file(WRITE ${PROJECT_BINARY_DIR}/cuda_note.txt "${UNREFT_CUDA_NOTE}\n")
+file(WRITE ${PROJECT_BINARY_DIR}/cuda_note.txt "${UNREFT_CUDA_NOTE}")
 
 if(UNREFT_WITH_PYTHON)
   # The Makefile names the interpreter of the pinned environment (-DPython3_EXECUTABLE=...). Without

@@ -14,81 +14,12 @@
 #include "snapshot/host_copier.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/unit/snapshot/turns.h"
+#include "tests/unit/snapshot/two_slot_daemon.h"
 
 namespace unreft::snapshot {
 namespace {
 
-constexpr uint32_t kBlockBytes = 4096;
 constexpr uint64_t kElements = 200'000;
-constexpr char kControl[] = "/unreft.job.0.control";
-constexpr uint64_t kSlots = 2;
-
-std::string SlotName(uint64_t slot) { return "/unreft.job.0.slot" + std::to_string(slot); }
-
-// The daemon's part: as soon as one slot is claimed it grants the other.
-class TwoSlotDaemon final : public Capture::Events {
- public:
-  explicit TwoSlotDaemon(SegmentStore& segments) {
-    control_segment_ = *segments.Create(kControl, kControlSegmentBytes);
-    EXPECT_TRUE(control_segment_->Reserve(0, kControlSegmentBytes).ok());
-    control_ = &FormatControlPage(control_segment_->bytes(), Rank{0});
-    for (uint64_t slot = 0; slot < kSlots; ++slot) {
-      const SlotGeometry geometry =
-          MakeSlotGeometry(SlotId{slot}, kBlockBytes, 4096, 4096, 3 * kElements * 4);
-      const uint64_t bytes = SlotSegmentBytes(geometry);
-      segments_.push_back(*segments.Create(SlotName(slot), bytes));
-      EXPECT_TRUE(segments_.back()->Reserve(0, bytes).ok());
-      views_.push_back(FormatSlot(segments_.back()->bytes(), geometry));
-    }
-    Grant();
-  }
-  Registered Answer() const {
-    Registered answer{.control_segment = kControl, .block_bytes = kBlockBytes};
-    for (uint64_t slot = 0; slot < kSlots; ++slot) {
-      const SlotGeometry& geometry = views_[slot].geometry();
-      answer.slots.push_back({SlotId{slot}, SlotName(slot), geometry.extras_offset,
-                              geometry.extras_capacity, geometry.data_offset,
-                              geometry.data_capacity});
-    }
-    return answer;
-  }
-
-  void OnClaimed(const Claimed&) override {
-    // A snapshot is over before the next one is claimed; its end must be heard before, too.
-    overtaken += claimed != captured + gave_up;
-    ++claimed;
-    Grant();
-  }
-  void OnProgress(const Progress&) override { ++progressed; }
-  void OnCaptured(Captured message) override {
-    // Every byte of a tensor is that of the step, or the fence let a change through.
-    for (uint64_t at : {uint64_t{0}, message.data_bytes / 2, message.data_bytes - 1}) {
-      wrong += views_[message.slot.value].data()[at] !=
-               static_cast<std::byte>(message.version.step.value);
-    }
-    ++captured;
-  }
-  void OnGaveUp(GaveUp) override { ++gave_up; }
-  void OnSkipped(Skipped) override { ++skipped; }
-
-  // Read when no turn runs any more.
-  int claimed = 0, progressed = 0, captured = 0, gave_up = 0, skipped = 0;
-  int wrong = 0, overtaken = 0;
-
- private:
-  void Grant() {
-    const Generation generation{++generation_};
-    const SlotId slot{generation_ % kSlots};
-    views_[slot.value].set_state(generation, SlotState::kCapturing);
-    control_->grant.store(GrantWord{GrantState::kGranted, slot, generation}.Encode());
-  }
-
-  std::unique_ptr<Segment> control_segment_;
-  ControlPage* control_ = nullptr;
-  std::vector<std::unique_ptr<Segment>> segments_;
-  std::vector<SlotView> views_;
-  uint64_t generation_ = 0;
-};
 
 class TwoThreads : public testing::TestWithParam<bool> {
  protected:
@@ -108,9 +39,12 @@ class TwoThreads : public testing::TestWithParam<bool> {
       data.push_back({memory_.data()});
     }
     specs[1].is_volatile = true;
-    layout_ =
-        CaptureLayout::Make(*layout::TensorTable::Create(specs), data,
-                            {.block_bytes = kBlockBytes, .bucket_bytes = options_.bucket_bytes});
+    layout_ = CaptureLayout::Make(
+        *layout::TensorTable::Create(specs), data,
+        {.block_bytes = TwoSlotDaemon::kBlockBytes, .bucket_bytes = options_.bucket_bytes});
+    for (const layout::CapturedPart& part : layout_->plan().parts()) {
+      daemon_.tensors.push_back({part.slab_offset, part.slab_offset + part.bytes});
+    }
     InTurn([&] {
       capture_->SetTimeline(Timeline{1});
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_.Answer()));
@@ -125,7 +59,7 @@ class TwoThreads : public testing::TestWithParam<bool> {
 
   FakeHostMemory host_;
   FakeSegmentStore segments_{host_};
-  TwoSlotDaemon daemon_{segments_};
+  TwoSlotDaemon daemon_{segments_, 3 * kElements * 4};
   ExecutorThread thread_{"copier"};
   HostCopier copier_{thread_.executor()};
   StatusBoard board_;

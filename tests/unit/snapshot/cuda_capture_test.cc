@@ -1,0 +1,275 @@
+// Snapshots of tensors on a device, and beside them in host memory, between a training thread and
+// the copier's threads: what a training loop does, on the fake runtime.
+
+#include "layout/tensor_table.h"
+#include "snapshot/routing_copier.h"
+#include "tests/fakes/fake_segment_store.h"
+#include "tests/unit/snapshot/cuda_fixture.h"
+#include "tests/unit/snapshot/two_slot_daemon.h"
+
+namespace unreft::snapshot {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr size_t kLarge = 60'000;
+constexpr size_t kSmall = 100;
+
+class CudaCaptureTest : public CudaFixture {
+ protected:
+  CudaCaptureTest() { options_.buffers = 32; }
+
+  // Three tensors on the device, one of them volatile; with `mixed` a large and a small one in host
+  // memory too.
+  void Start(bool mixed) {
+    AddTensor("w", kLarge, Tensor(kLarge, 0), 0);
+    AddTensor("bias", kSmall, Tensor(kSmall, 0), 0);
+    AddTensor("running_mean", 2 * kSmall, Tensor(2 * kSmall, 0), 0);
+    tensors_.back().spec.is_volatile = true;
+    if (mixed) {
+      AddTensor("offloaded", kLarge, on_host_.data(), kHostMemory);
+      AddTensor("step", 4, on_host_.data() + kLarge, kHostMemory);
+    }
+    options_capture_.device_bucket_bytes = 16'384;
+    capture_ = std::make_unique<Capture>(thread_.executor(), *routing_, options_capture_, board_,
+                                         *daemon_);
+    std::vector<ShardMemory> memory;
+    for (const BoundTensor& tensor : tensors_) {
+      memory.push_back({tensor.data, tensor.on_device()});
+    }
+    layout_ = CaptureLayout::Make(*layout::TensorTable::Create(SpecsOf(tensors_)), memory,
+                                  {.block_bytes = TwoSlotDaemon::kBlockBytes,
+                                   .bucket_bytes = options_capture_.device_bucket_bytes});
+    for (const layout::CapturedPart& part : layout_->plan().parts()) {
+      daemon_->tensors.push_back({part.slab_offset, part.slab_offset + part.bytes});
+    }
+    RunInTurn(thread_.executor(), [&] {
+      EXPECT_EQ(routing_->Accept(tensors_), absl::OkStatus());
+      EXPECT_EQ(routing_->Reserve(layout_->staging_bytes()), absl::OkStatus());
+      capture_->SetTimeline(Timeline{1});
+      capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_->Answer()));
+    });
+  }
+  void TearDown() override {
+    fakecuda_release_copies();
+    if (capture_) {
+      capture_->WaitForCopies();
+      RunInTurn(thread_.executor(), [] {});
+      RunInTurn(thread_.executor(), [] {});
+      RunInTurn(thread_.executor(), [&] { capture_.reset(); });
+    }
+    routing_.reset();
+    CudaFixture::TearDown();
+  }
+
+  void AddTensor(const std::string& name, size_t bytes, std::byte* data, int device) {
+    tensors_.push_back({.spec = {.name = name,
+                                 .dtype = Dtype::kUint8,
+                                 .global_shape = {bytes},
+                                 .offset = {0},
+                                 .extent = {bytes}},
+                        .data = data,
+                        .cuda_device = device});
+  }
+
+  // The optimizer: on the device in the order of the stream, on the host at once.
+  void Step(uint64_t step) {
+    for (const BoundTensor& tensor : tensors_) {
+      const size_t bytes = ShardBytes(tensor.spec);
+      if (tensor.on_device()) {
+        Set(stream_, tensor.data, bytes, static_cast<int>(step));
+      } else {
+        std::memset(tensor.data, static_cast<int>(step), bytes);
+      }
+    }
+  }
+  bool Snapshot(uint64_t step) {
+    const auto result = capture_->Snapshot(unreft::Step{step}, {}, stream_);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() && result->outcome == Outcome::kStarted;
+  }
+  // Calls that give a whole snapshot's copies to the device.
+  int CallsOfASnapshot() const {
+    int calls = 2;  // to the staging, and from there
+    for (const Bucket& bucket : layout_->buckets()) calls += !bucket.device_pieces.empty();
+    return calls;
+  }
+  bool EventuallyIdle() {
+    return Eventually([&] { return !board_.Read().copying; });
+  }
+  void Settle() {
+    ASSERT_TRUE(EventuallyIdle());
+    RunInTurn(thread_.executor(), [] {});
+    RunInTurn(thread_.executor(), [] {});
+  }
+
+  FakeHostMemory host_;
+  FakeSegmentStore segments_{host_};
+  std::unique_ptr<TwoSlotDaemon> daemon_ = std::make_unique<TwoSlotDaemon>(segments_, 4 * kLarge);
+  std::unique_ptr<RoutingCopier> routing_ =
+      std::make_unique<RoutingCopier>(thread_.executor(), [this](Executor& executor, int device) {
+        return CudaCopier::Create(executor, device, options_);
+      });
+  std::vector<BoundTensor> tensors_;
+  HostPages on_host_{kLarge + 4096};
+  CaptureOptions options_capture_;
+  StatusBoard board_;
+  std::shared_ptr<const CaptureLayout> layout_;
+  std::unique_ptr<Capture> capture_;
+};
+
+class CudaTrainingTest : public CudaCaptureTest, public testing::WithParamInterface<bool> {};
+
+// Sometimes the fence comes at once and the snapshot is given up, sometimes when all copies are
+// enqueued and none is done, sometimes when all are done: never is a byte of another step captured.
+TEST_P(CudaTrainingTest, TensorsMayChangeAfterEachFence) {
+  Start(/*mixed=*/GetParam());
+  fakecuda_delay(50, 7);
+  int held = 0;
+  for (uint64_t step = 1; step <= 90; ++step) {
+    Step(step);
+    const bool hold = step % 3 == 0;
+    if (hold) fakecuda_hold_copies();
+    const int before = Enqueued();
+    const bool started = Snapshot(step);
+    if (started && step % 3 == 1) {
+      ASSERT_TRUE(EventuallyIdle());
+    }
+    if (started && hold) {
+      ASSERT_TRUE(EventuallyEnqueued(before + CallsOfASnapshot()));
+      ++held;
+    }
+    ASSERT_EQ(capture_->Fence(stream_), absl::OkStatus());
+    Step(step + 1);  // before any copy has ended, where they are held
+    fakecuda_release_copies();
+    if (step % 2 == 0) Settle();
+  }
+  Settle();
+  EXPECT_EQ(daemon_->wrong, 0);
+  EXPECT_EQ(daemon_->overtaken, 0);
+  EXPECT_EQ(daemon_->claimed, daemon_->captured + daemon_->gave_up);
+  EXPECT_GT(held, 3);
+  EXPECT_GT(daemon_->captured, held);
+}
+
+INSTANTIATE_TEST_SUITE_P(State, CudaTrainingTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Mixed" : "OnDevice"; });
+
+TEST_F(CudaCaptureTest, SlotsArePinnedFromTheirFirstClaimOn) {
+  Start(/*mixed=*/false);
+  for (uint64_t step = 1; step <= 4; ++step) {
+    Step(step);
+    ASSERT_TRUE(Snapshot(step));
+    Settle();
+  }
+  // Two slots, each as much as is captured.
+  ASSERT_TRUE(Eventually([&] { return fakecuda_pinned_bytes() == 2 * layout_->padded_bytes(); }));
+  EXPECT_EQ(daemon_->captured, 4);
+  // Another layout generation maps them anew, and they are unpinned before they are unmapped.
+  RunInTurn(thread_.executor(), [&] {
+    capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_->Answer()));
+  });
+  EXPECT_TRUE(Eventually([&] { return fakecuda_pinned_bytes() == 0; }));
+}
+
+TEST_F(CudaCaptureTest, Rule9AFenceThatComesTooEarlyGivesTheSnapshotUp) {
+  options_.enqueued_max = 1;
+  Start(/*mixed=*/false);
+  Step(1);
+  fakecuda_hold_copies();
+  ASSERT_TRUE(Snapshot(1));
+  EXPECT_EQ(capture_->Fence(stream_), absl::OkStatus());
+  Step(2);
+  fakecuda_release_copies();
+  Settle();
+  EXPECT_EQ(daemon_->gave_up, 1);
+  EXPECT_EQ(daemon_->captured, 0);
+  EXPECT_THAT(daemon_->last_reason, HasSubstr("the fence came"));
+}
+
+TEST_F(CudaCaptureTest, Rule9MixedStateWaitsForTheHostsCopiesToo) {
+  Start(/*mixed=*/true);
+  Step(1);
+  fakecuda_hold_copies();
+  const int before = Enqueued();
+  ASSERT_TRUE(Snapshot(1));
+  ASSERT_TRUE(EventuallyEnqueued(before + CallsOfASnapshot()));
+  EXPECT_EQ(capture_->Fence(stream_), absl::OkStatus());
+  Step(2);  // the host's tensors change here and now
+  EXPECT_TRUE(board_.Read().copying);
+  fakecuda_release_copies();
+  Settle();
+  EXPECT_EQ(daemon_->captured, 1);
+  EXPECT_EQ(daemon_->wrong, 0);
+}
+
+TEST_F(CudaCaptureTest, Rule9StepCountsInHostMemoryHoldUpNoFence) {
+  Start(/*mixed=*/false);
+  AddTensor("step", 4, on_host_.data(), kHostMemory);
+  std::vector<ShardMemory> memory;
+  for (const BoundTensor& tensor : tensors_) memory.push_back({tensor.data, tensor.on_device()});
+  const auto layout = CaptureLayout::Make(*layout::TensorTable::Create(SpecsOf(tensors_)), memory,
+                                          {.block_bytes = TwoSlotDaemon::kBlockBytes});
+  for (const Bucket& bucket : layout->buckets()) EXPECT_TRUE(bucket.pieces.empty());
+  EXPECT_EQ(layout->volatile_pieces().size(), 2u);
+}
+
+TEST_F(CudaCaptureTest, Rule10ASnapshotWithinAGraphCaptureIsAnError) {
+  Start(/*mixed=*/false);
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+  const auto result = capture_->Snapshot(unreft::Step{1}, {}, stream_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
+  EXPECT_EQ(fakecuda_captured(stream_), 0);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  Settle();
+  Step(2);
+  ASSERT_TRUE(Snapshot(2));
+  Settle();
+  EXPECT_EQ(daemon_->gave_up, 1);
+  EXPECT_EQ(daemon_->captured, 1);
+}
+
+TEST_F(CudaCaptureTest, Rule10AFenceWithinAGraphCaptureGivesTheSnapshotUp) {
+  Start(/*mixed=*/false);
+  Step(1);
+  fakecuda_hold_copies();
+  const int before = Enqueued();
+  ASSERT_TRUE(Snapshot(1));
+  ASSERT_TRUE(EventuallyEnqueued(before + CallsOfASnapshot()));
+  ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal), cudaSuccess);
+  EXPECT_TRUE(absl::IsFailedPrecondition(capture_->Fence(stream_)));
+  EXPECT_EQ(fakecuda_captured(stream_), 0);
+  fakecuda_release_copies();
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+  Settle();
+  EXPECT_EQ(daemon_->gave_up, 1);
+  EXPECT_THAT(daemon_->last_reason, HasSubstr("a graph is being captured"));
+}
+
+TEST_F(CudaCaptureTest, AnErrorOfTheJobsKernelsAbandonsTheVersionAndIsCalledTheirs) {
+  Start(/*mixed=*/false);
+  Step(1);
+  ASSERT_TRUE(Snapshot(1));
+  Settle();
+  ASSERT_EQ(daemon_->captured, 1);
+  Gate kernel(stream_);
+  Step(2);
+  ASSERT_TRUE(Snapshot(2));
+  fakecuda_break(cudaErrorIllegalAddress);
+  kernel.Open();
+  Settle();
+  EXPECT_EQ(daemon_->captured, 1);
+  EXPECT_EQ(daemon_->gave_up, 1);
+  EXPECT_THAT(daemon_->last_reason, HasSubstr("of a kernel of the training job"));
+  const auto result = capture_->Snapshot(unreft::Step{3}, {}, stream_);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("of a kernel of the training job"));
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  RunInTurn(thread_.executor(), [&] { capture_.reset(); });
+  routing_.reset();
+  fakecuda_restart(1);
+}
+
+}  // namespace
+}  // namespace unreft::snapshot
