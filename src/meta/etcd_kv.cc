@@ -80,6 +80,7 @@ class EtcdKv::Impl {
   Impl(EtcdKvOptions options, Executor& executor, std::shared_ptr<grpc::Channel> channel)
       : options_(std::move(options)),
         executor_(executor),
+        channel_(channel),
         kv_(pb::KV::NewStub(channel)),
         lease_(pb::Lease::NewStub(channel)),
         watches_({.name = Name(),
@@ -191,6 +192,14 @@ class EtcdKv::Impl {
         code == absl::StatusCode::kCancelled || code == absl::StatusCode::kAborted) {
       code = absl::StatusCode::kUnavailable;
     }
+    if (code == absl::StatusCode::kDeadlineExceeded &&
+        channel_->GetState(false) != GRPC_CHANNEL_READY) {
+      return absl::Status(code, fmt::format("{}: no connection within the deadline{}", Name(),
+                                            options_.tls.enabled()
+                                                ? ": nobody serves there, or one of both refuses "
+                                                  "the other's certificate"
+                                                : ": nobody serves there, or only by TLS"));
+    }
     return absl::Status(code, fmt::format("{}: {}", Name(), status.error_message()));
   }
 
@@ -266,6 +275,7 @@ class EtcdKv::Impl {
 
   const EtcdKvOptions options_;
   Executor& executor_;
+  const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs
   const std::unique_ptr<pb::KV::Stub> kv_;
   const std::unique_ptr<pb::Lease::Stub> lease_;
   uint64_t cluster_id_ = 0;  // of the last answer

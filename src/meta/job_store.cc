@@ -11,6 +11,7 @@
 namespace unreft::meta {
 namespace {
 
+constexpr Duration kUnreadableWarnEvery = std::chrono::seconds(30);
 constexpr Duration kReadAgain = std::chrono::milliseconds(200);
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
@@ -61,6 +62,7 @@ void JobStore::Read() {
 void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
   if (!result.ok()) {
     status_ = result.status();
+    log_.WarnEvery("meta store", kUnreadableWarnEvery, executor_.Now(), "{}", status_.message());
     return Again(kReadAgain);
   }
   const std::vector<KeyValue>& all = result->gets.at(0);

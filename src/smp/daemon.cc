@@ -23,6 +23,7 @@
 #include "smp/node.h"
 #include "transport/counting_transport.h"
 #include "transport/grpc_transport.h"
+#include "transport/refusal_log.h"
 
 namespace unreft::smp {
 namespace {
@@ -99,7 +100,8 @@ class Daemon {
     absl::StatusOr<std::unique_ptr<Transport>> transport =
         NewGrpcTransport(executor_, options_.transport);
     if (!transport.ok()) return transport.status();
-    transport_ = std::make_unique<CountingTransport>(*std::move(transport));
+    transport_ = std::make_unique<CountingTransport>(
+        std::make_unique<RefusalLog>(*std::move(transport), executor_, log_));
     log_.Info("node {} of {} is reached at {}, its meta store is {}", options_.node.node,
               options_.node.nodes, transport_->address(), options_.kv.endpoints);
     return absl::OkStatus();

@@ -9,12 +9,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <functional>
 #include <utility>
 #include <vector>
 
 #include "transport/grpc_status.h"
+#include "transport/tls_files.h"
 
 namespace unreft {
 namespace {
@@ -158,12 +158,7 @@ std::string GrpcJobUri(const std::string& job) { return "unreft://job/" + job; }
 absl::StatusOr<std::unique_ptr<GrpcIdentity>> GrpcIdentity::Create(const std::string& job,
                                                                    const GrpcTlsOptions& tls) {
   if (!tls.enabled) return std::make_unique<PlainIdentity>(job);
-  for (const std::string& file : {tls.ca_file, tls.cert_file, tls.key_file}) {
-    if (!std::ifstream(file).good()) {
-      return absl::InvalidArgumentError(
-          fmt::format("TLS needs ca_file, cert_file and key_file: cannot read '{}'", file));
-    }
-  }
+  if (absl::Status status = tls_files::Check(job, tls); !status.ok()) return status;
   if (Seconds(tls.reload) < 1) {
     return absl::InvalidArgumentError("the interval at which TLS files are read is below 1 s");
   }

@@ -34,7 +34,7 @@ class ServerRefusal {
 
 class GrpcIdentity {
  public:
-  // InvalidArgument when a file is missing or cannot be read.
+  // InvalidArgument when the files are not what the peers would accept (tls_files.h).
   static absl::StatusOr<std::unique_ptr<GrpcIdentity>> Create(const std::string& job,
                                                               const GrpcTlsOptions& tls);
   virtual ~GrpcIdentity() = default;

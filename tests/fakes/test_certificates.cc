@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "base/check.h"
 
@@ -20,6 +21,23 @@ TestCertificates::~TestCertificates() { std::filesystem::remove_all(directory_);
 void TestCertificates::OpenSsl(const std::string& arguments) const {
   const std::string command = fmt::format("openssl {} >>'{}' 2>&1", arguments, Path("openssl.log"));
   UNREFT_CHECK(std::system(command.c_str()) == 0, "{}", command);
+}
+
+GrpcTlsOptions TestCertificates::Deploy(const std::string& name, const GrpcTlsOptions& files,
+                                        const std::vector<std::string>& ca_files) const {
+  GrpcTlsOptions deployed = files;
+  const auto put = [&](const char* what, const std::vector<std::string>& from, std::string& file) {
+    file = Path(fmt::format("deployed_{}.{}", name, what));
+    {
+      std::ofstream draft(file + ".new", std::ios::binary);
+      for (const std::string& part : from) draft << std::ifstream(part, std::ios::binary).rdbuf();
+    }
+    std::filesystem::rename(file + ".new", file);
+  };
+  put("ca", ca_files, deployed.ca_file);
+  put("key", {files.key_file}, deployed.key_file);
+  put("cert", {files.cert_file}, deployed.cert_file);
+  return deployed;
 }
 
 GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string& ca) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "transport/grpc_transport.h"
 
@@ -14,6 +15,11 @@ class TestCertificates {
   ~TestCertificates();
   TestCertificates(const TestCertificates&) = delete;
   TestCertificates& operator=(const TestCertificates&) = delete;
+
+  // Copies of a node's files under names of their own, to be replaced by others as an operator does
+  // it: each new file is renamed over the old one. `ca_files` are concatenated.
+  GrpcTlsOptions Deploy(const std::string& name, const GrpcTlsOptions& files,
+                        const std::vector<std::string>& ca_files) const;
 
   // The files of a node of that job, whose certificate and trust come from the authority `ca`; each
   // name of an authority is another one. The certificate is for the DNS name "node" too.

@@ -7,10 +7,10 @@ NODES = 4
 PATIENCE_S = 120
 
 
-def up_nodes(cli, *daemon_words):
+def up_nodes(cli, *daemon_words, up_words=()):
     """Four nodes of groups 2 + 2, up and acquainted. No clock gives up what stands still."""
-    cli.up = cli.json("up", "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2, "--",
-                      "--version-deadline-s", 3600, *daemon_words)
+    cli.up = cli.json("up", "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2, *up_words,
+                      "--", "--version-deadline-s", 3600, *daemon_words)
     return cli
 
 

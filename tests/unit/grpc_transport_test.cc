@@ -145,13 +145,15 @@ TEST_F(GrpcTransportTest, RefusesACallerWithoutACertificate) {
 TEST_F(GrpcTransportTest, RefusesAForeignAuthority) {
   MakeServer("job-1", certificates_.Make("job-1"));
   // It trusts another authority, so it is the caller who refuses.
-  GrpcTlsOptions foreign = certificates_.Make("job-1", "theirs");
+  const GrpcTlsOptions foreign = certificates_.Make("job-1", "theirs");
   const absl::Status status = CallFrom("job-1", foreign);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << status;
   // And now the server.
-  foreign.ca_file = certificates_.Make("job-1").ca_file;
-  caller_.reset();
-  EXPECT_FALSE(CallFrom("job-1", foreign).ok());
+  const std::string ours = Text(certificates_.Make("job-1").ca_file);
+  EXPECT_FALSE(
+      RawCall(grpc::SslCredentials({ours, Text(foreign.key_file), Text(foreign.cert_file)}),
+              "job-1")
+          .ok());
   EXPECT_EQ(served_, 0);
 }
 
@@ -165,14 +167,87 @@ TEST_F(GrpcTransportTest, DoesNotMixPlaintextAndTls) {
   EXPECT_EQ(served_, 0);
 }
 
-TEST_F(GrpcTransportTest, NamesTheFileThatCannotBeRead) {
-  GrpcTlsOptions tls = certificates_.Make("job-1");
-  tls.key_file += ".missing";
+// What its peers would refuse, a node says of itself when it starts.
+TEST_F(GrpcTransportTest, LooksAtItsFilesFirst) {
+  const GrpcTlsOptions good = certificates_.Make("job-1");
+  const GrpcTlsOptions theirs = certificates_.Make("job-1", "theirs");
+  const GrpcTlsOptions other = certificates_.Make("job-2");
+  const auto why = [&](const GrpcTlsOptions& tls) {
+    absl::Status status;
+    world_.InTurn([&] {
+      status = NewGrpcTransport(world_.asio(), {.job = "job-1", .tls = tls}).status();
+    });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    return std::string(status.message());
+  };
+  const auto with = [&](std::string GrpcTlsOptions::*file, const std::string& path) {
+    GrpcTlsOptions tls = good;
+    tls.*file = path;
+    return tls;
+  };
+  using Tls = GrpcTlsOptions;
+  EXPECT_THAT(why(with(&Tls::key_file, "/no/key")), HasSubstr("a key in '/no/key'"));
+  EXPECT_THAT(why(with(&Tls::cert_file, "/no/cert")), HasSubstr("a certificate in '/no/cert'"));
+  EXPECT_THAT(why(with(&Tls::ca_file, "/no/ca")), HasSubstr("a certificate in '/no/ca'"));
+  EXPECT_THAT(why(with(&Tls::cert_file, good.key_file)), HasSubstr("a certificate in"));
+  EXPECT_THAT(why(with(&Tls::key_file, other.key_file)),
+              HasSubstr("'" + other.key_file + "' is not the key of"));
+  EXPECT_THAT(why(with(&Tls::ca_file, theirs.ca_file)),
+              HasSubstr("does not verify by the authorities of '" + theirs.ca_file));
+  EXPECT_THAT(why(other), HasSubstr("is for [unreft://job/job-2], not for unreft://job/job-1"));
+  GrpcTlsOptions restless = good;
+  restless.reload = std::chrono::milliseconds(999);
+  EXPECT_THAT(why(restless), HasSubstr("below 1 s"));
+}
+
+// An authority follows another while the server runs. Who knows only the old one goes on over the
+// connection that he has, and gets no other.
+TEST_F(GrpcTransportTest, TakesUpNewFilesAndKeepsOldConnections) {
+  const GrpcTlsOptions ours = certificates_.Make("job-1");
+  const GrpcTlsOptions next = certificates_.Make("job-1", "next");
+  GrpcTlsOptions deployed = certificates_.Deploy("server", ours, {ours.ca_file});
+  deployed.reload = std::chrono::seconds(1);
+  MakeServer("job-1", deployed);
+  EXPECT_TRUE(CallFrom("job-1", ours).ok());
+  std::unique_ptr<Transport> old_caller = std::move(caller_);
+  EXPECT_EQ(CallFrom("job-1", next).code(), absl::StatusCode::kUnauthenticated);
+
+  certificates_.Deploy("server", next, {ours.ca_file, next.ca_file});
+  bool taken_up = false;
+  for (int i = 0; i < 1000 && !taken_up; ++i) {
+    world_.InTurn([this] { caller_.reset(); });
+    taken_up = CallFrom("job-1", next).ok();
+    if (!taken_up) world_.asio().RunOneFor(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(taken_up);
+
+  std::vector<Reply> replies;
   world_.InTurn([&] {
-    const auto made = NewGrpcTransport(world_.asio(), {.job = "job-1", .tls = tls});
-    EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(made.status().ToString(), HasSubstr(tls.key_file));
+    old_caller->Call(server_->address(), "hello", "", std::chrono::seconds(20),
+                     [&](Reply reply) { replies.push_back(std::move(reply)); });
   });
+  ASSERT_TRUE(world_.RunUntil([&] { return !replies.empty(); }));
+  EXPECT_TRUE(replies[0].ok()) << replies[0].status();
+  world_.InTurn([this] { caller_.reset(); });
+  EXPECT_EQ(CallFrom("job-1", ours).code(), absl::StatusCode::kUnauthenticated);
+  world_.InTurn([&] { old_caller.reset(); });
+}
+
+// The same of the one who calls.
+TEST_F(GrpcTransportTest, ShowsItsNewCertificate) {
+  const GrpcTlsOptions ours = certificates_.Make("job-1");
+  const GrpcTlsOptions next = certificates_.Make("job-1", "next");
+  GrpcTlsOptions deployed = certificates_.Deploy("caller", ours, {ours.ca_file});
+  deployed.reload = std::chrono::seconds(1);
+  MakeServer("job-1", next);
+  EXPECT_FALSE(CallFrom("job-1", deployed).ok());
+  certificates_.Deploy("caller", next, {next.ca_file});
+  bool reached = false;
+  for (int i = 0; i < 1000 && !reached; ++i) {
+    reached = Call().ok();
+    if (!reached) world_.asio().RunOneFor(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(reached);
 }
 
 TEST_F(GrpcTransportTest, OwnsItsPortAlone) {

@@ -1,10 +1,13 @@
-// Counting and failing, over the simulated network.
+// Counting, failing and warning, over the simulated network.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/conformance/world.h"
+#include "tests/fakes/capture_log_sink.h"
 #include "tests/fakes/sim_transport.h"
 #include "transport/counting_transport.h"
 #include "transport/faulty_transport.h"
+#include "transport/refusal_log.h"
 
 namespace unreft {
 namespace {
@@ -141,6 +144,35 @@ TEST_F(TransportDecoratorsTest, CancelsAReadThatIsDelayed) {
   faulty_->Clear();
   faulty_->Add({.kind = Kind::kRefuse});
   EXPECT_FALSE(Read(into, /*cancel=*/true).ok());
+}
+
+// A wrong certificate is told, once in a while; what passes by itself is not.
+TEST_F(TransportDecoratorsTest, WarnsOfRefusals) {
+  CaptureLogSink sink;
+  Log log(sink);
+  world_.InTurn(world_.executor(1), [&] {
+    caller_ = std::make_unique<CountingTransport>(std::make_unique<RefusalLog>(
+        std::move(caller_), world_.executor(1), log, std::chrono::seconds(30)));
+  });
+  std::vector<std::byte> into(1);
+  const auto refuse = [&](absl::Status status, const std::string& method) {
+    faulty_->Add({.method = method, .status = std::move(status)});
+  };
+  EXPECT_TRUE(Call().ok());
+  refuse(absl::UnavailableError("down"), "echo");
+  EXPECT_TRUE(absl::IsUnavailable(Call().status()));
+  EXPECT_TRUE(sink.lines().empty());
+  refuse(absl::PermissionDeniedError("for job-2"), "echo");
+  EXPECT_TRUE(absl::IsPermissionDenied(Call().status()));
+  EXPECT_THAT(sink.lines(), testing::ElementsAre("warn: refused: source:1 echo: for job-2"));
+  refuse(absl::UnauthenticatedError("who?"), "");
+  EXPECT_TRUE(absl::IsUnauthenticated(Read(into).status()));
+  EXPECT_EQ(sink.lines().size(), 1U);
+  world_.scheduler().RunFor(std::chrono::seconds(31));
+  refuse(absl::UnauthenticatedError("who?"), "");
+  EXPECT_TRUE(absl::IsUnauthenticated(Read(into).status()));
+  ASSERT_EQ(sink.lines().size(), 2U);
+  EXPECT_THAT(sink.lines()[1], testing::HasSubstr("refused: source:1 Read: who?"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include "tools/cli/admin_client.h"
 #include "tools/cli/meta_control.h"
@@ -25,6 +26,14 @@ absl::Status Remove(const std::filesystem::path& path) {
   return absl::InternalError(fmt::format("remove {}: {}", path.string(), error.message()));
 }
 
+// The options by which a process shows the other side, "meta" or "transport", who it is.
+void AddTlsWords(std::string_view side, const std::string& directory, const std::string& who,
+                 std::vector<std::string>& words) {
+  words.push_back(fmt::format("--{}-tls-ca={}/ca.pem", side, directory));
+  words.push_back(fmt::format("--{}-tls-cert={}/{}.pem", side, directory, who));
+  words.push_back(fmt::format("--{}-tls-key={}/{}.key", side, directory, who));
+}
+
 bool HasJoined(const nlohmann::json& answer) {
   const auto members = answer.value("members", nlohmann::json::array());
   return answer.value("view", 0) > 0 && !answer["leader"].is_null() &&
@@ -39,14 +48,25 @@ Place Cluster::NodePlace(uint64_t node) const {
   return {.job = place.job, .node = node, .run_dir = fmt::format("{}/node{}", place.run_dir, node)};
 }
 
-StartRequest Cluster::NodeRequest() const {
+StartRequest Cluster::NodeRequest(uint64_t node) const {
   StartRequest request = start;
   request.daemon_words = {fmt::format("--nodes={}", nodes),
                           fmt::format("--data-chunks={}", data_chunks),
                           fmt::format("--parity-chunks={}", parity_chunks),
                           fmt::format("--meta-endpoints={}", meta_address)};
+  if (!tls_dir.empty()) {
+    AddTlsWords("meta", tls_dir, fmt::format("node{}", node), request.daemon_words);
+    AddTlsWords("transport", tls_dir, fmt::format("node{}", node), request.daemon_words);
+  }
   request.daemon_words.insert(request.daemon_words.end(), start.daemon_words.begin(),
                               start.daemon_words.end());
+  return request;
+}
+
+StartRequest Cluster::MetaRequest() const {
+  StartRequest request = start;
+  request.daemon_words.clear();
+  if (!tls_dir.empty()) AddTlsWords("meta", tls_dir, "meta", request.daemon_words);
   return request;
 }
 
@@ -63,6 +83,7 @@ absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
                   .data_chunks = json.at("data_chunks"),
                   .parity_chunks = json.at("parity_chunks"),
                   .meta_address = json.at("meta_address"),
+                  .tls_dir = json.at("tls_dir"),
                   .start = {.daemon_path = json.at("daemon_path"),
                             .daemon_words = json.at("daemon_words"),
                             .supervise = json.at("supervise")}};
@@ -76,6 +97,7 @@ absl::Status WriteCluster(const Cluster& cluster) {
                             {"data_chunks", cluster.data_chunks},
                             {"parity_chunks", cluster.parity_chunks},
                             {"meta_address", cluster.meta_address},
+                            {"tls_dir", cluster.tls_dir},
                             {"daemon_path", cluster.start.daemon_path},
                             {"daemon_words", cluster.start.daemon_words},
                             {"supervise", cluster.start.supervise}};
@@ -97,7 +119,7 @@ absl::Status RemoveCluster(const Cluster& cluster) {
 absl::StatusOr<StartResult> StartNode(const Cluster& cluster, uint64_t node) {
   Place place = cluster.NodePlace(node);
   if (absl::Status status = Resolve(place); !status.ok()) return status;
-  return StartDaemon(place, cluster.NodeRequest());
+  return StartDaemon(place, cluster.NodeRequest(node));
 }
 
 absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds timeout) {

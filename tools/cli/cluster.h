@@ -25,13 +25,18 @@ struct Cluster {
   uint64_t data_chunks = 1;
   uint64_t parity_chunks = 0;
   std::string meta_address;
+  // The PEM files of a job whose processes talk by TLS: ca.pem, of the meta store meta.pem and
+  // meta.key, of node I nodeI.pem and nodeI.key. Empty: no TLS.
+  std::string tls_dir;
   StartRequest start;  // of each daemon; its words are the user's
 
   Place NodePlace(uint64_t node) const;
   // The node of a rank: consecutive ranks share one.
   uint64_t NodeOf(uint64_t rank, uint64_t ranks) const { return rank * nodes / ranks; }
-  // `start`, with the words by which node daemons of this cluster find each other.
-  StartRequest NodeRequest() const;
+  // `start`, with the words by which that node finds the others and shows who it is.
+  StartRequest NodeRequest(uint64_t node) const;
+  // The same of the meta store; the user's words are not for it.
+  StartRequest MetaRequest() const;
 };
 
 // The cluster of that run directory; nothing if its job is of one node.

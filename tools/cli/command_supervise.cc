@@ -9,10 +9,9 @@
 namespace unreft::cli {
 namespace {
 
-absl::Status SuperviseHere(const Context& context, const std::string& daemon_path) {
+absl::Status SuperviseHere(const Context& context, const StartRequest& request) {
   absl::StatusOr<LockFile> lock = LockFile::Acquire(context.place.run_dir, kSupervisorLock);
   if (!lock.ok()) return lock.status();
-  const StartRequest request{.daemon_path = daemon_path, .daemon_words = context.after_dashes};
   return Supervise({.argv = DaemonArgv(context.place, request)});
 }
 
@@ -26,10 +25,10 @@ void AddSupervise(CLI::App& app, Context& context) {
   command->add_option("--daemon", *daemon_path);
   command->add_option("--meta", *meta_address);  // the meta store at that address instead
   OnChosenForAll(command, context, [&context, daemon_path, meta_address] {
-    const absl::Status status =
-        meta_address->empty()
-            ? SuperviseHere(context, *daemon_path)
-            : SuperviseMeta(context.place, *meta_address, {.daemon_path = *daemon_path});
+    const StartRequest request{.daemon_path = *daemon_path, .daemon_words = context.after_dashes};
+    const absl::Status status = meta_address->empty()
+                                    ? SuperviseHere(context, request)
+                                    : SuperviseMeta(context.place, *meta_address, request);
     return status.ok() ? kExitOk : Fail(context, status);
   });
 }

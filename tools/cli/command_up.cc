@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -19,6 +20,7 @@ struct UpOptions {
   std::optional<uint64_t> nodes;
   std::optional<uint64_t> data_chunks;
   std::optional<uint64_t> parity_chunks;
+  std::string tls_dir;
   uint64_t wait_ms = 30000;
   bool print_env = false;
 };
@@ -90,7 +92,7 @@ std::string Text(const Place& place, const nlohmann::json& document) {
 
 // The groups asked for, or by default those that stand two losses as soon as there are four nodes.
 absl::StatusOr<Cluster> NewCluster(const Context& context, const UpOptions& options) {
-  Cluster cluster{.place = context.place, .nodes = *options.nodes};
+  Cluster cluster{.place = context.place, .nodes = *options.nodes, .tls_dir = options.tls_dir};
   cluster.parity_chunks = options.parity_chunks.value_or(cluster.nodes >= 4   ? 2
                                                          : cluster.nodes >= 2 ? 1
                                                                               : 0);
@@ -114,13 +116,16 @@ absl::Status CheckSame(const Cluster& cluster, const UpOptions& options) {
   const auto same = [](const std::optional<uint64_t>& asked, uint64_t found) {
     return !asked || *asked == found;
   };
-  if (same(options.nodes, cluster.nodes) && same(options.data_chunks, cluster.data_chunks) &&
+  const bool same_tls = options.tls_dir.empty() || options.tls_dir == cluster.tls_dir;
+  if (same_tls && same(options.nodes, cluster.nodes) &&
+      same(options.data_chunks, cluster.data_chunks) &&
       same(options.parity_chunks, cluster.parity_chunks)) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(fmt::format(
-      "job {} has {} nodes with {} + {} chunks in {}; first: unreft down", cluster.place.job,
-      cluster.nodes, cluster.data_chunks, cluster.parity_chunks, cluster.place.run_dir));
+      "job {} has {} nodes with {} + {} chunks and {} in {}; first: unreft down", cluster.place.job,
+      cluster.nodes, cluster.data_chunks, cluster.parity_chunks,
+      cluster.tls_dir.empty() ? "no TLS" : "TLS by " + cluster.tls_dir, cluster.place.run_dir));
 }
 
 nlohmann::json ProcessJson(FoundProcess found) {
@@ -148,7 +153,8 @@ std::string CommonExports(const Cluster& cluster) {
 absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds timeout) {
   if (absl::Status status = MakeRunDir(cluster.place); !status.ok()) return status;
   if (absl::Status status = WriteCluster(cluster); !status.ok()) return status;
-  absl::StatusOr<bool> meta_was_up = StartMeta(cluster.place, cluster.meta_address, cluster.start);
+  absl::StatusOr<bool> meta_was_up =
+      StartMeta(cluster.place, cluster.meta_address, cluster.MetaRequest());
   if (!meta_was_up.ok()) return meta_was_up.status();
   nlohmann::json document{
       {"job", cluster.place.job},           {"run_dir", cluster.place.run_dir},
@@ -210,12 +216,16 @@ int Up(const Context& context, UpOptions& options) {
   if (options.nodes && context.node_given) {
     return Fail(context, absl::InvalidArgumentError("up: either --nodes or --node"));
   }
+  if (!options.tls_dir.empty()) options.tls_dir = std::filesystem::absolute(options.tls_dir);
   if (options.nodes || context.all_nodes() != nullptr) return UpAll(context, options);
+  if (!options.tls_dir.empty()) {
+    return Fail(context, absl::InvalidArgumentError("up: --tls-dir is of a job of several nodes"));
+  }
   options.start.daemon_words = context.after_dashes;
   if (context.cluster) {
     // As it was started before: a node that was destroyed is replaced.
     const bool supervise = options.start.supervise;
-    options.start = context.cluster->NodeRequest();
+    options.start = context.cluster->NodeRequest(context.place.node);
     options.start.supervise |= supervise;
     options.start.timeout = Milliseconds(options.wait_ms);
     if (!context.after_dashes.empty()) {
@@ -250,6 +260,12 @@ void AddUp(CLI::App& app, Context& context) {
       ->add_option("--parity-chunks", options->parity_chunks,
                    "m of the protection groups: so many nodes may be lost; 0: none")
       ->check(CLI::Range(0, 63));
+  command
+      ->add_option(
+          "--tls-dir", options->tls_dir,
+          "with --nodes: ca.pem, meta.pem, meta.key and of each node nodeI.pem, nodeI.key; "
+          "all talk by TLS")
+      ->check(CLI::ExistingDirectory);
   command->add_flag("--supervise", options->start.supervise,
                     "keep a supervisor that starts unreftd again when it dies");
   command->add_flag("--print-env", options->print_env,

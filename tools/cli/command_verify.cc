@@ -19,9 +19,9 @@ Milliseconds Patience(const Context& context, const Place& place) {
 
 std::string Text(const nlohmann::json& answer) {
   const nlohmann::json bad = answer.value("bad", nlohmann::json::array());
-  std::string text = fmt::format("{} slots checked, {} read, {} bad\n",
-                                 Cell(answer, "slots_checked"), BytesCell(answer, "bytes"),
-                                 bad.size());
+  std::string text =
+      fmt::format("{} slots checked, {} read, {} bad\n", Cell(answer, "slots_checked"),
+                  BytesCell(answer, "bytes"), bad.size());
   for (const nlohmann::json& slot : bad) {
     text += fmt::format("slot {}: {}\n", Cell(slot, "slot"), Cell(slot, "problem"));
   }
@@ -34,8 +34,8 @@ bool IsBad(const nlohmann::json& answer) {
 
 // A node that does not answer is not verified: that is no success.
 int VerifyAll(const Context& context, const Cluster& cluster) {
-  const std::vector<NodeAnswer> nodes = AskNodes(
-      cluster, "verify", [&](const Place& place) { return Patience(context, place); });
+  const std::vector<NodeAnswer> nodes =
+      AskNodes(cluster, "verify", [&](const Place& place) { return Patience(context, place); });
   if (absl::Status status = AnyAnswered(nodes); !status.ok()) return Fail(context, status);
   std::string text;
   bool bad = false;

@@ -38,6 +38,8 @@ std::vector<std::string> SupervisorArgv(const Place& place, const std::string& a
   std::vector<std::string> argv = {SelfPath(),  "supervise",   "--job",  place.job,
                                    "--run-dir", place.run_dir, "--meta", address};
   if (!request.daemon_path.empty()) argv.insert(argv.end(), {"--daemon", request.daemon_path});
+  argv.push_back("--");
+  argv.insert(argv.end(), request.daemon_words.begin(), request.daemon_words.end());
   return argv;
 }
 
@@ -90,14 +92,17 @@ absl::StatusOr<std::string> ChooseMetaAddress() {
 
 std::vector<std::string> MetaArgv(const Place& place, const std::string& address,
                                   const StartRequest& request) {
-  return {request.daemon_path.empty() ? SiblingPath(kDaemonName) : request.daemon_path,
-          "--role=meta",
-          "--job",
-          place.job,
-          "--run-dir",
-          place.run_dir,
-          "--meta-listen",
-          address};
+  std::vector<std::string> argv = {
+      request.daemon_path.empty() ? SiblingPath(kDaemonName) : request.daemon_path,
+      "--role=meta",
+      "--job",
+      place.job,
+      "--run-dir",
+      place.run_dir,
+      "--meta-listen",
+      address};
+  argv.insert(argv.end(), request.daemon_words.begin(), request.daemon_words.end());
+  return argv;
 }
 
 absl::StatusOr<bool> StartMeta(const Place& place, const std::string& address,

@@ -26,7 +26,7 @@ std::string MetaLog(const Place& place);
 // store that comes back finds it free.
 absl::StatusOr<std::string> ChooseMetaAddress();
 
-// The store's command line. Of the request, `daemon_path` counts.
+// The store's command line.
 std::vector<std::string> MetaArgv(const Place& place, const std::string& address,
                                   const StartRequest& request);
 
