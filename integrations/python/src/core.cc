@@ -186,12 +186,14 @@ class Client {
     unreft_status status{};
     status.struct_bytes = sizeof(status);
     std::string problem;
+    std::string copier;
     Result result;
     {
       const py::gil_scoped_release no_gil;
       result = Guarded(status_mutex_, [&] {
         const int code = unreft_get_status(client_, &status);
         if (code == UNREFT_OK && status.last_problem != nullptr) problem = status.last_problem;
+        if (code == UNREFT_OK && status.copier != nullptr) copier = status.copier;
         return code;
       });
     }
@@ -210,6 +212,8 @@ class Client {
     fields["last_fence_wait_s"] = status.last_fence_wait_s;
     fields["total_fence_wait_s"] = status.total_fence_wait_s;
     fields["last_problem"] = problem;
+    fields["copying"] = status.copying != 0;
+    fields["copier"] = copier;
     return fields;
   }
 

@@ -66,6 +66,8 @@ class Status:
     last_fence_wait_s: float = 0.0
     total_fence_wait_s: float = 0.0
     last_problem: str = ""
+    copying: bool = False  # copies of a snapshot may read the tensors
+    copier: str = ""  # what copies, for people
 
 
 class Client:
@@ -132,7 +134,9 @@ class Client:
         return Snapshot(*self._core.snapshot(step, extras, stream))
 
     def fence(self, stream: int = 0) -> None:
-        """Returns when the registered tensors may change again."""
+        """Returns when the registered tensors may change: those on a device by what `stream` is given
+        from then on, while copies may still run (`Status.copying`).
+        """
         self._core.fence(stream)
 
     def wait_committed(self, step: int, timeout_s: float = 60.0) -> None:

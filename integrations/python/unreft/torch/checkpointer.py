@@ -87,6 +87,7 @@ class Checkpointer:
         self._restored_step: int | None = None
         self._watch: Watch | None = None  # of what is registered
         self._memory: list[Any] = []  # that copies may be reading
+        self._cuda_device: int | None = None  # of the registered tensors, if any is on one
         self._generations = 0
         self._off = ""  # why snapshots are off for good
         self._retry_at = 0.0
@@ -237,9 +238,17 @@ class Checkpointer:
 
     def _wait_for_copies(self) -> None:
         try:
-            self._client.fence()
+            self._client.fence(self._stream())
         finally:
-            self._memory = []  # A failed fence has given the copies up.
+            # On a device it is the stream that waits: copies may run on, also those given up.
+            self._memory = self._memory_in_use()
+
+    def _stream(self) -> int:
+        return 0 if self._cuda_device is None else _current_stream(self._cuda_device)
+
+    def _memory_in_use(self) -> list[Any]:
+        """What copies may still read."""
+        return self._memory if self._memory and self._client.status().copying else []
 
     def _snapshot(self, step: int) -> bool:
         if not self._restored:
@@ -250,8 +259,11 @@ class Checkpointer:
         if not self._registered() and not self._register(extras):
             self._skipped += 1
             return False
-        self._memory = self._watch.memory()
-        snapshot = self._client.snapshot(step, extras)
+        in_use = self._memory_in_use()
+        self._memory = [*in_use, *self._watch.memory()]
+        snapshot = self._client.snapshot(step, extras, self._stream())
+        if not snapshot.started:
+            self._memory = in_use
         self._note(step, snapshot)
         return snapshot.started
 
@@ -279,7 +291,8 @@ class Checkpointer:
         self._watch = None
         try:
             bounds = self._state.bind()
-            self._client.register(not_empty(bounds), len(extras))
+            tensors = not_empty(bounds)
+            self._client.register(tensors, len(extras))
         except _FOR_GOOD as error:
             self._off = str(error)
             raise
@@ -288,7 +301,10 @@ class Checkpointer:
             self._retry_at = now + max(_RETRY_MIN_S, _RETRY_FACTOR * (now - begin))
             raise
         self._watch = self._state.watch(bounds)
+        self._cuda_device = _cuda_device_of(tensors)
         self._generations += 1
+        if self._generations == 1:
+            _log.info("captures from %s", self._client.status().copier)
         if self._generations > 1:
             _log.info("the tensors changed: layout generation %d", self._generations)
         return True
@@ -302,7 +318,6 @@ class Checkpointer:
             for problem in cured:
                 del self._warned[problem]
             return
-        self._memory = []
         self._skips_in_a_row += 1
         if self._skips_in_a_row == _SKIPS_TO_WARN:
             _log.warning("%d snapshots in a row were skipped: %s", _SKIPS_TO_WARN, snapshot.reason)
@@ -339,6 +354,15 @@ class _Outcome:
         return {self.FAILED: "an error", self.NO_STORE: "no store", self.FRESH: "a fresh start"}[
             self.kind
         ]
+
+
+def _cuda_device_of(tensors: Sequence[unreft.Tensor]) -> int | None:
+    devices = [t.device_index for t in tensors if t.device == unreft.Device.CUDA]
+    return devices[0] if devices else None
+
+
+def _current_stream(device: int) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
 
 
 def _of_all_ranks(outcome: _Outcome) -> list[_Outcome]:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from unreft.errors import InvalidArgument
-from unreft.tensor import Dtype, Tensor
+from unreft.tensor import Device, Dtype, Tensor
 
 if dist.is_available():
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -123,11 +123,20 @@ def _bound(
         offset=offset,
         extent=tuple(local.shape),
         data=local.data_ptr(),
+        device=device_of(local)[0],
+        device_index=device_of(local)[1],
         replica_index=holders.index,
         replica_count=holders.count,
         volatile=volatile,
     )
     return Bound(local, spec)
+
+
+def device_of(local: torch.Tensor) -> tuple[Device, int]:
+    """Where its bytes are, and the number of the device: 0 for the CPU."""
+    if local.device.type == "cuda":
+        return Device.CUDA, local.device.index
+    return Device.CPU, 0
 
 
 def _check(name: str, local: torch.Tensor) -> None:
@@ -136,9 +145,9 @@ def _check(name: str, local: torch.Tensor) -> None:
         raise InvalidArgument(f"{subject}: layout {local.layout} is not supported, only strided is")
     if is_traceable_wrapper_subclass(local):
         raise InvalidArgument(f"{subject}: tensor class {type(local).__name__} is not supported")
-    if local.device.type != "cpu":
+    if local.device.type not in ("cpu", "cuda"):
         raise InvalidArgument(
-            f"{subject} is on {local.device}: this release captures tensors in CPU memory only"
+            f"{subject} is on {local.device}: needed CPU memory or a CUDA device"
         )
     if local.is_conj() or local.is_neg():
         raise InvalidArgument(f"{subject}: a conjugated or negated view is not supported")
