@@ -173,8 +173,8 @@ UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tenso
 
 /* Starts the capture of all registered tensors after `step` optimizer steps, with `extras`. Never
  * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture comes after what it
- * was given before, and only to tensors that are volatile does it matter what it is given until the
- * fence. FAILED_PRECONDITION while it captures a graph. */
+ * was given before; volatile tensors may be changed by what it is given next. FAILED_PRECONDITION
+ * while it captures a graph. */
 UNREFT_API int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras,
                                size_t extras_bytes, void* stream, int32_t* outcome);
 

@@ -134,8 +134,10 @@ class Client:
         return Snapshot(*self._core.snapshot(step, extras, stream))
 
     def fence(self, stream: int = 0) -> None:
-        """Returns when the registered tensors may change: those on a device by what `stream` is given
-        from then on, while copies may still run (`Status.copying`).
+        """Returns when the registered tensors may change.
+
+        Those on a device may by what `stream` is given from then on; copies may still run then
+        (`Status.copying`).
         """
         self._core.fence(stream)
 
