@@ -40,6 +40,7 @@ absl::Status Run(int argc, char** argv) {
   unreft::Log log(**sink, *level);
   unreft::SilenceGrpcLog();
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
+  if (uses_grpc) (void)unreft::KeepReceiveMemory();
   if (uses_grpc) unreft::KeepGrpcThreads();
   if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log);
   return unreft::smp::RunDaemon(options, log);

@@ -4,6 +4,7 @@
 #include <grpc/support/log.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <malloc.h>
 
 #include <cstdlib>
 #include <memory>
@@ -102,6 +103,19 @@ void KeepGrpcThreads() {
   static auto& kept = *std::make_unique<Kept>().release();
   kept.stub.UnaryCall(&kept.context, "/unreft.Nobody/Nothing", grpc::StubOptions(), &kept.request,
                       &kept.response, [](grpc::Status) {});
+}
+
+bool KeepReceiveMemory() {
+#ifdef __GLIBC__
+  // Above gRPC's slices and the messages that the daemon makes itself.
+  constexpr int kMapBytesMin = 4 << 20;
+  constexpr int kKeptBytes = 64 << 20;
+  constexpr int kArenas = 4;
+  return mallopt(M_MMAP_THRESHOLD, kMapBytesMin) == 1 &&
+         mallopt(M_TRIM_THRESHOLD, kKeptBytes) == 1 && mallopt(M_ARENA_MAX, kArenas) == 1;
+#else
+  return false;
+#endif
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,

@@ -63,6 +63,12 @@ void SilenceGrpcLog();
 // leaves in good order would seem to crash.
 void KeepGrpcThreads();
 
+// For main(), before there are threads: malloc keeps the memory that bulk was received into, up to
+// 64 MiB in each of four arenas, for what is received next. By default it gives it back after each
+// message, and the kernel clears every page anew: half of all CPU time of a Read. Process-wide.
+// False where malloc is another one, which was left as it is.
+bool KeepReceiveMemory();
+
 // "unreft://job/<job>"
 std::string GrpcJobUri(const std::string& job);
 

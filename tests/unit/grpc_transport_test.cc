@@ -5,6 +5,8 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <future>
@@ -174,13 +176,12 @@ TEST_F(GrpcTransportTest, LooksAtItsFilesFirst) {
   const GrpcTlsOptions other = certificates_.Make("job-2");
   const auto why = [&](const GrpcTlsOptions& tls) {
     absl::Status status;
-    world_.InTurn([&] {
-      status = NewGrpcTransport(world_.asio(), {.job = "job-1", .tls = tls}).status();
-    });
+    world_.InTurn(
+        [&] { status = NewGrpcTransport(world_.asio(), {.job = "job-1", .tls = tls}).status(); });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  const auto with = [&](std::string GrpcTlsOptions::*file, const std::string& path) {
+  const auto with = [&](std::string GrpcTlsOptions::* file, const std::string& path) {
     GrpcTlsOptions tls = good;
     tls.*file = path;
     return tls;
@@ -270,6 +271,40 @@ TEST_F(GrpcTransportTest, AdvertisesAHost) {
     EXPECT_TRUE((*named)->address().starts_with("localhost:")) << (*named)->address();
     EXPECT_FALSE((*named)->address().ends_with(":0")) << (*named)->address();
   });
+}
+
+// Each page of a read that is received into fresh memory costs a fault.
+TEST_F(GrpcTransportTest, ReceivesIntoMemoryThatItKeeps) {
+  if (!KeepReceiveMemory()) GTEST_SKIP() << "malloc is not glibc's";
+  MakeServer("job-1");
+  caller_ = New("job-1");
+  const std::vector<std::byte> bytes(size_t{1} << 20, std::byte{7});
+  std::vector<std::byte> into(bytes.size());
+  world_.InTurn([&] {
+    server_->ServeReads(
+        [&](std::string, uint64_t, auto done) { done(ReadSource{.parts = {bytes}}); });
+  });
+  const auto faults_of_reads = [&](int count) {
+    rusage before{};
+    UNREFT_CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+    for (int i = 0; i < count; ++i) {
+      std::vector<Reply> replies;
+      world_.InTurn([&] {
+        caller_->Read(server_->address(), "", into, std::chrono::seconds(20),
+                      [&](Reply reply) { replies.push_back(std::move(reply)); });
+      });
+      EXPECT_TRUE(world_.RunUntil([&] { return !replies.empty(); }));
+      EXPECT_TRUE(replies[0].ok()) << replies[0].status();
+    }
+    rusage after{};
+    UNREFT_CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  faults_of_reads(64);  // whichever threads gRPC uses
+  EXPECT_EQ(into, bytes);
+  constexpr int kReads = 256;
+  const long pages = kReads * static_cast<long>(bytes.size()) / sysconf(_SC_PAGESIZE);
+  EXPECT_LT(faults_of_reads(kReads), pages / 16);
 }
 
 TEST_F(GrpcTransportTest, RefusesRequestsOverTheParkingLimit) {
