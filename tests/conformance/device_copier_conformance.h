@@ -1,0 +1,209 @@
+// What every DeviceCopier does, wherever its tensors are.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/asio_executor.h"
+#include "snapshot/device_copier.h"
+
+namespace unreft::snapshot {
+
+// Where the tensors are, and what writes them.
+class DeviceCopierWorld {
+ public:
+  virtual ~DeviceCopierWorld() = default;
+  virtual std::unique_ptr<DeviceCopier> NewCopier(Executor& executor) = 0;
+  virtual int32_t device() const = 0;  // kHostMemory: none
+  virtual void* stream() = 0;
+  // Lives as long as the world.
+  virtual std::byte* NewTensor(size_t bytes) = 0;
+  // In the order of the stream.
+  virtual void Write(std::byte* tensor, size_t bytes, int value) = 0;
+  virtual std::vector<std::byte> Read(const std::byte* tensor, size_t bytes) = 0;
+  // What the world holds against the copier; "" for nothing.
+  virtual std::string Complaints() { return ""; }
+};
+
+struct DeviceCopierWorldMaker {
+  std::string name;
+  std::function<std::unique_ptr<DeviceCopierWorld>()> make;
+};
+
+class DeviceCopierConformance : public testing::TestWithParam<DeviceCopierWorldMaker> {
+ protected:
+  ~DeviceCopierConformance() override {
+    copier_.reset();
+    thread_.Join();
+    EXPECT_EQ(world_->Complaints(), "");
+  }
+
+  bool on_device() const { return world_->device() != kHostMemory; }
+  std::byte* Tensor(size_t bytes, int value) {
+    std::byte* tensor = world_->NewTensor(bytes);
+    world_->Write(tensor, bytes, value);
+    return tensor;
+  }
+  CopyOp Op(const std::byte* source, std::byte* target, size_t bytes) const {
+    return {source, target, bytes, on_device()};
+  }
+  BoundTensor Bound(const std::string& name, std::byte* data, size_t bytes, int32_t device) const {
+    return {.spec = {.name = name,
+                     .dtype = Dtype::kUint8,
+                     .global_shape = {bytes},
+                     .offset = {0},
+                     .extent = {bytes}},
+            .data = data,
+            .cuda_device = device};
+  }
+  void Begin() {
+    if (!on_device()) return;
+    EXPECT_EQ(copier_->Begin(world_->stream()), absl::OkStatus());
+  }
+  std::future<absl::Status> Copy(std::vector<CopyOp> ops) {
+    auto answer = std::make_shared<std::promise<absl::Status>>();
+    std::future<absl::Status> future = answer->get_future();
+    thread_.executor().Post([this, ops = std::move(ops), answer]() mutable {
+      auto is_inline = std::make_shared<bool>(true);
+      copier_->CopyBucket(std::move(ops), [this, answer, is_inline](absl::Status status) {
+        EXPECT_TRUE(thread_.executor().InTurn());
+        EXPECT_FALSE(*is_inline);
+        answer->set_value(std::move(status));  // throws when it is the second
+      });
+      *is_inline = false;
+    });
+    return future;
+  }
+  static bool IsAll(std::span<const std::byte> bytes, int value) {
+    return std::all_of(bytes.begin(), bytes.end(),
+                       [=](std::byte byte) { return byte == static_cast<std::byte>(value); });
+  }
+
+  std::unique_ptr<DeviceCopierWorld> world_ = GetParam().make();
+  ExecutorThread thread_{"copier"};
+  std::unique_ptr<DeviceCopier> copier_ = world_->NewCopier(thread_.executor());
+};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceCopierConformance);
+
+TEST_P(DeviceCopierConformance, ABucketIsInPlaceWhenItIsAnswered) {
+  std::byte* tensor = Tensor(70'000, 3);
+  for (const size_t bytes : {size_t{1}, size_t{63}, size_t{4096}, size_t{70'000}}) {
+    std::vector<std::byte> target(bytes + 2);
+    Begin();
+    EXPECT_EQ(Copy({Op(tensor, target.data() + 1, bytes)}).get(), absl::OkStatus());
+    EXPECT_EQ(target.front(), std::byte{0});
+    EXPECT_TRUE(IsAll(std::span(target).subspan(1, bytes), 3)) << bytes;
+    EXPECT_EQ(target.back(), std::byte{0});
+  }
+}
+
+TEST_P(DeviceCopierConformance, ABucketOfNothingIsAnswered) {
+  EXPECT_EQ(Copy({}).get(), absl::OkStatus());
+}
+
+TEST_P(DeviceCopierConformance, ManyBucketsOfManyPieces) {
+  constexpr size_t kPieces = 50, kBuckets = 40, kBytes = 33;
+  std::byte* tensors = world_->NewTensor(kBuckets * kPieces * kBytes);
+  std::vector<std::byte> target(kBuckets * kPieces * kBytes);
+  std::vector<std::vector<CopyOp>> buckets(kBuckets);
+  for (size_t i = 0; i < kBuckets * kPieces; ++i) {
+    world_->Write(tensors + i * kBytes, kBytes, static_cast<int>(i));
+    buckets[i / kPieces].push_back(Op(tensors + i * kBytes, target.data() + i * kBytes, kBytes));
+  }
+  Begin();
+  std::vector<std::future<absl::Status>> answers;
+  for (auto& bucket : buckets) answers.push_back(Copy(std::move(bucket)));
+  for (auto& answer : answers) EXPECT_EQ(answer.get(), absl::OkStatus());
+  for (size_t i = 0; i < kBuckets * kPieces; ++i) {
+    ASSERT_TRUE(IsAll(std::span(target).subspan(i * kBytes, kBytes), static_cast<int>(i))) << i;
+  }
+}
+
+TEST_P(DeviceCopierConformance, VolatileStateMayChangeAtOnce) {
+  std::byte* tensor = Tensor(5000, 3);
+  std::vector<std::byte> target(5000);
+  ASSERT_EQ(copier_->Reserve(on_device() ? 5120 : 0), absl::OkStatus());
+  Begin();
+  auto staged = copier_->CopyVolatile({Op(tensor, target.data(), 5000)}, world_->stream());
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  world_->Write(tensor, 5000, 4);
+  EXPECT_EQ(Copy(*std::move(staged)).get(), absl::OkStatus());
+  EXPECT_TRUE(IsAll(target, 3));
+}
+
+// Whatever is answered with OK is of before the change. All buckets are queued before the fence:
+// after it a capture queues none.
+TEST_P(DeviceCopierConformance, TensorsMayChangeAfterTheFence) {
+  constexpr size_t kBytes = 20'000;
+  std::byte* tensor = world_->NewTensor(kBytes);
+  for (int round = 1; round <= 30; ++round) {
+    world_->Write(tensor, kBytes, round);
+    std::vector<std::byte> target(kBytes);
+    Begin();
+    std::vector<std::future<absl::Status>> answers;
+    for (size_t at = 0; at < kBytes; at += 2000) {
+      answers.push_back(Copy({Op(tensor + at, target.data() + at, 2000)}));
+    }
+    std::promise<void> queued;
+    thread_.executor().Post([&] { queued.set_value(); });
+    queued.get_future().get();
+    EXPECT_EQ(copier_->Fence(world_->stream()), absl::OkStatus());
+    world_->Write(tensor, kBytes, round + 100);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const absl::Status status = answers[i].get();
+      ASSERT_TRUE(status.ok() || absl::IsAborted(status)) << status;
+      ASSERT_TRUE(!status.ok() || IsAll(std::span(target).subspan(i * 2000, 2000), round));
+    }
+  }
+}
+
+TEST_P(DeviceCopierConformance, RestoresOnManyThreads) {
+  constexpr size_t kShare = 25'000, kThreads = 4;
+  std::byte* tensor = Tensor(kThreads * kShare, 0);
+  ASSERT_EQ(copier_->BeginRestore(), absl::OkStatus());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        std::vector<std::byte> source(1000, static_cast<std::byte>(i + 1));
+        for (size_t at = i * kShare; at < (i + 1) * kShare; at += 1000) {
+          const CopyOp op = Op(source.data(), tensor + at, 1000);
+          EXPECT_EQ(copier_->Restore({&op, 1}), absl::OkStatus());
+        }
+      });
+    }
+  }
+  EXPECT_EQ(copier_->EndRestore(), absl::OkStatus());
+  const std::vector<std::byte> found = world_->Read(tensor, kThreads * kShare);
+  for (size_t i = 0; i < kThreads; ++i) {
+    EXPECT_TRUE(IsAll(std::span(found).subspan(i * kShare, kShare), static_cast<int>(i + 1)));
+  }
+}
+
+TEST_P(DeviceCopierConformance, AcceptsWhatItCopiesAndRefusesTheRestByName) {
+  std::byte* tensor = Tensor(64, 0);
+  const BoundTensor right = Bound("right", tensor, 64, world_->device());
+  EXPECT_EQ(copier_->Accept({&right, 1}), absl::OkStatus());
+  const BoundTensor wrong = Bound("wrong", tensor, 64, world_->device() + 1);
+  const absl::Status status = copier_->Accept({&wrong, 1});
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("tensor wrong: needed"));
+}
+
+TEST_P(DeviceCopierConformance, LetsGoOfWhatKeepsMemoryMapped) {
+  std::vector<std::byte> memory(1 << 16);
+  auto owner = std::make_shared<int>();
+  auto pin = copier_->Pin(owner, memory);
+  pin.reset();
+  copier_.reset();
+  EXPECT_EQ(owner.use_count(), 1);
+}
+
+}  // namespace unreft::snapshot
