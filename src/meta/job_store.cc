@@ -12,6 +12,7 @@ namespace unreft::meta {
 namespace {
 
 constexpr Duration kUnreadableWarnEvery = std::chrono::seconds(30);
+constexpr size_t kFormerIdsKept = 64;
 constexpr Duration kReadAgain = std::chrono::milliseconds(200);
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
@@ -50,6 +51,12 @@ std::string JobStore::PresenceKey(NodeSlot slot) const {
 
 // --- reading ---
 
+void JobStore::ReadAgain() {
+  if (watch_ == WatchId::kNone) return;  // it is being read
+  kv_.CancelWatch(std::exchange(watch_, WatchId::kNone));
+  Again(kReadAgain);
+}
+
 void JobStore::Read() {
   Txn txn;
   txn.then.push_back(GetOp{{prefix_, true}});
@@ -66,10 +73,15 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
     return Again(kReadAgain);
   }
   const std::vector<KeyValue>& all = result->gets.at(0);
-  const bool has_store = std::any_of(
+  const auto store = std::find_if(
       all.begin(), all.end(), [&](const KeyValue& kv) { return kv.key == prefix_ + "store"; });
-  if (!has_store) return MakeStore();
-  std::string known_store = state_.store_id;
+  if (store == all.end()) return MakeStore(Revision{0});
+  if (WentBack(*store, result->revision)) {
+    log_.Error("meta store: it went back to revision {}, {} was seen; it gets a new id",
+               result->revision, state_.revision);
+    return MakeStore(store->mod_revision);
+  }
+  const std::string known_store = state_.store_id;
   // In place: others refer to it.
   auto empty = std::make_unique<JobState>();
   std::swap(state_, *empty);
@@ -77,19 +89,29 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
   for (const KeyValue& kv : all) Apply(kv);
   if (!known_store.empty() && state_.store_id != known_store) {
     log_.Error("meta store: it is another one now: its id changed");
+    former_ids_.push_back(known_store);
+    if (former_ids_.size() > kFormerIdsKept) former_ids_.pop_front();
   }
   Watch();
   Changed();
 }
 
-void JobStore::MakeStore() {
+bool JobStore::WentBack(const KeyValue& store, Revision revision) const {
+  StoreRecord record;
+  if (!record.ParseFromString(store.value)) return false;
+  const bool is_former = std::find(former_ids_.begin(), former_ids_.end(), record.store_id()) !=
+                         former_ids_.end();
+  return is_former || (record.store_id() == state_.store_id && revision < state_.revision);
+}
+
+void JobStore::MakeStore(Revision seen) {
   StoreRecord record;
   record.set_format(kStoreFormat);
   record.set_min_reader(kStoreMinReader);
   record.set_store_id(AsBytes(random_.NextId()));
   const std::string key = prefix_ + "store";
   Txn txn;
-  txn.compares.push_back(Compare::Absent(key));
+  txn.compares.push_back(Compare::Modified(key, seen));
   txn.then.push_back(PutOp{key, record.SerializeAsString(), LeaseId{}});
   // Whoever made it, it is read next.
   kv_.Commit(std::move(txn),
@@ -151,6 +173,7 @@ void JobStore::Apply(const KeyValue& kv) {
   if (name == "leader") {
     Parse(kv, state_.leader);
     state_.leader_created = kv.create_revision;
+    state_.leader_value = kv.value;
     return;
   }
   if (name == "view") return Parse(kv, state_.view);
@@ -169,6 +192,7 @@ void JobStore::Forget(const std::string& key) {
   if (name == "leader") {
     state_.leader = {};
     state_.leader_created = {};
+    state_.leader_value.clear();
   }
   if (const std::optional<NodeSlot> slot = SlotOf(name)) state_.present.erase(*slot);
 }
@@ -203,8 +227,14 @@ void JobStore::Changed() {
 
 void JobStore::Write(Revision leadership, JobChange change,
                      absl::AnyInvocable<void(absl::Status)> done) {
+  if (state_.leader_created != leadership) {
+    return executor_.Post([done = std::move(done)]() mutable {
+      done(absl::AbortedError("the leader key is another one's, or its event is still to come"));
+    });
+  }
   Txn txn;
   txn.compares.push_back(Compare::Created(LeaderKey(), leadership));
+  txn.compares.push_back(Compare::Equals(LeaderKey(), state_.leader_value));
   const auto guard = [&](const char* name, Revision seen) {
     txn.compares.push_back(Compare::Modified(prefix_ + name, seen));
   };
@@ -212,6 +242,9 @@ void JobStore::Write(Revision leadership, JobChange change,
   guard("timeline", state_.timeline.modified);
   guard("commit", state_.commit.modified);
   guard("abandoned", state_.abandoned.modified);
+  for (const NodeSlot slot : change.absent) {
+    txn.compares.push_back(Compare::Absent(PresenceKey(slot)));
+  }
   const auto put = [&](const char* name, const auto& record) {
     if (record) txn.then.push_back(PutOp{prefix_ + name, record->SerializeAsString(), LeaseId{}});
   };

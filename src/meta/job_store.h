@@ -11,6 +11,7 @@
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,6 +42,7 @@ struct JobState {
   std::string store_id;  // 16 bytes; empty = not read yet
   Stored<PresenceRecord> leader;
   Revision leader_created;
+  std::string leader_value;  // of its key
   std::map<NodeSlot, PresenceRecord> present;
   Stored<ViewRecord> view;
   Stored<TimelineRecord> timeline;
@@ -54,6 +56,8 @@ struct JobChange {
   std::optional<TimelineRecord> timeline;
   std::optional<CommitRecord> commit;
   std::optional<AbandonRecord> abandoned;
+  // Written only while none of them is present: our watch may be behind.
+  std::vector<NodeSlot> absent;
 };
 
 // Single-threaded on its executor.
@@ -67,8 +71,12 @@ class JobStore {
   // Reads and watches from now on, until destroyed, however often the store goes away.
   void Start();
 
+  // Somebody knows another store than we: ours may have changed unseen.
+  void ReadAgain();
+
   const JobState& state() const { return state_; }
-  // Read at least once, and the store is of a format that we know.
+  // Read at least once, and the store is of a format that we know. A store that went back, or whose
+  // id was given up, gets a new id before anything in it is believed (PROTOCOL rule 3).
   bool ready() const { return !state_.store_id.empty(); }
   // Why the store cannot be used, when that is so; ok before it was read.
   const absl::Status& status() const { return status_; }
@@ -76,8 +84,9 @@ class JobStore {
   std::string LeaderKey() const { return prefix_ + "leader"; }
   std::string PresenceKey(NodeSlot slot) const;
 
-  // One Txn, guarded by the caller's leadership (the create revision of its leader key) and by all
-  // four records being as in state(). Aborted when the guard does not hold, naming nothing more
+  // One Txn, guarded by the caller's leadership (the create revision of its leader key, and its
+  // value: revisions come again in a store that went back) and by all four records being as in
+  // state(). Aborted when the guard does not hold, naming nothing more
   // than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the outcome is
   // unknown. When `done` gets ok, state() has the change already.
   void Write(Revision leadership, JobChange change, absl::AnyInvocable<void(absl::Status)> done);
@@ -85,7 +94,9 @@ class JobStore {
  private:
   void Read();
   void OnRead(absl::StatusOr<TxnResult> result);
-  void MakeStore();
+  // A new id; `seen`: the revision of the present one, 0 when there is none.
+  void MakeStore(Revision seen);
+  bool WentBack(const KeyValue& store, Revision revision) const;
   void Watch();
   void OnEvents(const std::vector<WatchEvent>& events);
   void Again(Duration delay);
@@ -103,6 +114,7 @@ class JobStore {
   const std::string prefix_;
   absl::AnyInvocable<void()> on_change_;
   JobState state_;
+  std::deque<std::string> former_ids_;  // the last that the store had
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;

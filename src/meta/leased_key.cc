@@ -33,6 +33,12 @@ void LeasedKey::Look() {
   Write();
 }
 
+void LeasedKey::Confirm() {
+  if (!held_) return;
+  written_.clear();
+  Write();
+}
+
 // --- the lease ---
 
 void LeasedKey::Grant() {

@@ -36,6 +36,10 @@ class LeasedKey {
   // The key may be free now: look at once.
   void Look();
 
+  // While held: the store does not seem to have it. It is written again; if another's is there, it
+  // is held no more.
+  void Confirm();
+
   bool held() const { return held_; }
   // Of the key, while it is held.
   Revision create_revision() const { return create_revision_; }

@@ -11,6 +11,12 @@
 
 namespace unreft::smp {
 
+namespace {
+
+constexpr uint64_t kRefusedMax = 4;
+
+}  // namespace
+
 Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
                const NodeOptions& options, meta::Revision leadership, FaultPoints* faults)
     : executor_(executor),
@@ -32,9 +38,12 @@ absl::Status Leader::OnReport(NodeSlot from, NodeReport report) {
   if (present == store_.state().present.end() ||
       present->second.incarnation() != report.incarnation() ||
       present->second.session() != report.session()) {
+    // If that goes on it is we who have missed something.
+    if (++refused_[from] % kRefusedMax == 0) store_.ReadAgain();
     return absl::FailedPreconditionError(fmt::format(
         "the leader does not see this life of node {} (session {})", from, report.session()));
   }
+  refused_.erase(from);
   const auto newest = reports_.find(from);
   const bool is_late = newest != reports_.end() && newest->second.session() == report.session() &&
                        newest->second.incarnation() == report.incarnation() &&
@@ -109,13 +118,17 @@ ViewRecord Leader::WantedView() {
 bool Leader::KeepView() {
   const meta::JobState& state = store_.state();
   ViewRecord wanted;
+  std::vector<NodeSlot> lost;
   if (state.view.exists()) {
     wanted = WantedView();
     if (wanted.SerializeAsString() == state.view.value.SerializeAsString()) return false;
     for (int i = 0; i < wanted.members_size(); ++i) {
       const unreft::Member& now = wanted.members(i);
       const unreft::Member& before = state.view.value.members(i);
-      if (now.lost() && !before.lost()) log_.Warn("node {} is lost", now.slot());
+      if (now.lost() && !before.lost()) {
+        log_.Warn("node {} is lost", now.slot());
+        lost.push_back(NodeSlot{now.slot()});
+      }
       if (!now.lost() && now.incarnation() != before.incarnation()) {
         log_.Info("node {} has new memory", now.slot());
       }
@@ -146,7 +159,7 @@ bool Leader::KeepView() {
   }
   wanted.set_number(state.view.value.number() + 1);
   log_.Info("view {}: {} nodes", wanted.number(), wanted.members_size());
-  return Write({.view = std::move(wanted)});
+  return Write({.view = std::move(wanted), .absent = std::move(lost)});
 }
 
 const NodeReport* Leader::ReportOf(const unreft::Member& member) const {
@@ -172,23 +185,30 @@ bool Leader::SeedRecords() {
     return chain.empty() ? uint64_t{0} : chain.rbegin()->timeline();
   };
   bool behind = false;
+  std::vector<const NodeReport*> reports;
   for (const unreft::Member& member : state.view.value.members()) {
     if (member.lost()) continue;
-    const NodeReport* report = ReportOf(member);
-    if (report == nullptr) return false;
-    if (newest_of(report->chain()) > newest_of(timeline.chain())) {
-      *timeline.mutable_chain() = report->chain();
-      behind = true;
-    }
+    reports.push_back(ReportOf(member));
+    // Once it is known that nothing is lost, nobody is waited for.
+    if (reports.back() == nullptr) return seeded_ != state.store_id;
+    if (newest_of(reports.back()->chain()) <= newest_of(timeline.chain())) continue;
+    *timeline.mutable_chain() = reports.back()->chain();
+    commit.Clear();  // it is of before that decision
+    behind = true;
+  }
+  for (const NodeReport* report : reports) {
     const uint64_t round = std::max(report->round_applied(), report->round_closed());
-    if (round > timeline.round()) {
+    const bool is_decided = timeline.closing() && report->round_applied() >= timeline.round();
+    if (round > timeline.round() || is_decided) {
       timeline.set_round(round);
       timeline.set_closing(false);
       behind = true;
     }
     const Version committed{Timeline{report->committed_timeline()}, Step{report->committed_step()}};
+    // Who has not heard of the newest decision yet may know a commit from which it steps back.
+    const bool is_current = report->newest_timeline() == newest_of(timeline.chain());
     // A fresh start is a commit of nothing, on a timeline of its own.
-    if (report->committed_world() != 0 && committed > VersionOf(commit)) {
+    if (is_current && committed > VersionOf(commit)) {
       commit.Clear();
       SetVersion(committed, commit);
       commit.set_world(report->committed_world());
@@ -197,7 +217,12 @@ bool Leader::SeedRecords() {
       behind = true;
     }
   }
-  if (!behind) return false;
+  if (!behind) {
+    seeded_ = state.store_id;
+    return false;
+  }
+  timeline.clear_decision();  // whoever follows a later one has not missed it
+  timeline.clear_asked();
   log_.Warn(
       "the meta store has lost records: timeline {} and the commit of version {} are written "
       "again from what the nodes remember",

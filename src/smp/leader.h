@@ -88,6 +88,7 @@ class Leader {
   // Committing.
   std::set<Version> VersionsUnderWay() const;
   bool IsGivenUp(Version version) const;
+  bool IsForgotten(Version version) const;
   std::optional<std::string> FailureOf(Version version) const;
   // What the members that are not lost hold of the version, and their memories.
   std::map<NodeSlot, recovery::NodeHolding> HeldOf(Version version) const;
@@ -110,6 +111,8 @@ class Leader {
   FaultPoints* faults_;
 
   std::map<NodeSlot, NodeReport> reports_;  // the newest of each
+  std::string seeded_;  // id of the store that is known to hold what all nodes remember
+  std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;
   bool rules_posted_ = false;
 

@@ -38,6 +38,15 @@ bool Leader::IsGivenUp(Version version) const {
                      [&](const GivenUp& given_up) { return VersionOf(given_up) == version; });
 }
 
+// The record has room for so many and forgets the oldest; who has not heard of them goes on to
+// report them.
+bool Leader::IsForgotten(Version version) const {
+  const auto& versions = store_.state().abandoned.value.versions();
+  return versions.size() >= kGivenUpKept &&
+         std::all_of(versions.begin(), versions.end(),
+                     [&](const GivenUp& given_up) { return version < VersionOf(given_up); });
+}
+
 std::optional<std::string> Leader::FailureOf(Version version) const {
   for (const auto& [slot, report] : reports_) {
     for (const VersionHolding& holding : report.versions()) {
@@ -93,7 +102,7 @@ bool Leader::GiveUpFailed() {
     }
   }
   for (const Version version : under_way) {
-    if (IsGivenUp(version)) continue;
+    if (IsGivenUp(version) || IsForgotten(version)) continue;
     if (const std::optional<std::string> failure = FailureOf(version)) {
       return GiveUp(version, *failure);
     }
@@ -136,7 +145,7 @@ bool Leader::GiveUp(Version version, const std::string& reason, const std::strin
 bool Leader::CommitNewest() {
   const std::set<Version> under_way = VersionsUnderWay();
   for (auto it = under_way.rbegin(); it != under_way.rend(); ++it) {
-    if (!IsGivenUp(*it) && TryCommit(*it)) return true;
+    if (!IsGivenUp(*it) && !IsForgotten(*it) && TryCommit(*it)) return true;
   }
   return false;
 }

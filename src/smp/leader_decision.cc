@@ -36,7 +36,7 @@ bool Leader::DecideRestore() {
 // The newest attempt of which ranks ask, as far as their nodes have heard of the last decision.
 std::optional<Leader::Asked> Leader::WhoAsks() const {
   std::optional<Asked> asked;
-  const uint64_t round = store_.state().timeline.value.round();
+  const uint64_t round = store_.state().timeline.value.decision().round();
   for (const unreft::Member& member : store_.state().view.value.members()) {
     const NodeReport* report = ReportOf(member);
     if (report == nullptr || report->asking().empty() || report->round_applied() < round) continue;

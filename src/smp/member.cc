@@ -14,6 +14,9 @@ namespace {
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
 
+// Versions under way on this node. While the meta store is away nothing tells which are over.
+constexpr size_t kLocalKept = 16;
+
 // A version's entry of a report, made when it is not there yet.
 VersionHolding& EntryOf(std::map<Version, VersionHolding>& versions, Version version) {
   VersionHolding& entry = versions[version];
@@ -47,7 +50,8 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
                    other.incarnation() == AsBytes(record_.incarnation());
           },
           [this] { Follow(); }),
-      peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation()) {}
+      peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
+             [this] { store_.ReadAgain(); }) {}
 
 Member::~Member() { seams_.executor.Cancel(report_timer_); }
 
@@ -80,11 +84,16 @@ bool Member::IsOfInterest(Version version) const {
   return version.timeline == record_.chain().newest() && version > record_.committed();
 }
 
+Member::Local& Member::LocalOf(Version version) {
+  while (local_.size() >= kLocalKept && !local_.contains(version)) local_.erase(local_.begin());
+  return local_[version];
+}
+
 void Member::ReportClaimed(Version version, Rank) {
   if (!IsOfInterest(version)) return;
   newest_step_ = std::max(newest_step_, version.step);
   if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
-  local_[version];
+  (void)LocalOf(version);
   if (protection_ != nullptr) protection_->OnClaimed(version);
   Report();
 }
@@ -93,7 +102,7 @@ void Member::ReportSealed(Version version, Rank, uint64_t, ReplicaDigests) {
   if (!IsOfInterest(version)) return GiveUp(version, "of no use any more");
   newest_step_ = std::max(newest_step_, version.step);
   if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
-  local_[version];
+  (void)LocalOf(version);
   if (protection_ != nullptr) protection_->OnSealed(version);
   Report();
 }
@@ -101,7 +110,7 @@ void Member::ReportSealed(Version version, Rank, uint64_t, ReplicaDigests) {
 void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {
   if (!IsOfInterest(version)) return;
   newest_step_ = std::max(newest_step_, version.step);
-  Local& local = local_[version];
+  Local& local = LocalOf(version);
   if (local.failure.empty()) local.failure = fmt::format("rank {}: {}", rank, reason);
   Report();
 }
@@ -122,6 +131,12 @@ void Member::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
 void Member::Follow() {
   FollowLeadership();
   if (!store_.ready()) return;
+  // A store that went back may know our leases and not the keys.
+  const auto own = store_.state().present.find(options_.node);
+  if (own == store_.state().present.end() || own->second.session() != record_.session().value) {
+    presence_.Confirm();
+  }
+  if (store_.state().leader_created != leadership_.create_revision()) leadership_.Confirm();
   // What is on its way to an earlier leader is not waited for.
   if (report_to_leader_ != store_.state().leader_created) report_running_ = false;
   FollowTimeline();

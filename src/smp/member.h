@@ -81,6 +81,7 @@ class Member final : public Coordinator {
   const GivenUp* FindGivenUp(Version version) const;
   void GiveUp(Version version, const std::string& reason);
   bool IsOfInterest(Version version) const;
+  Local& LocalOf(Version version);
 
   void Report();
   void SendReport();

@@ -9,12 +9,13 @@
 namespace unreft::smp {
 
 Peers::Peers(Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
-             RandomId incarnation)
+             RandomId incarnation, absl::AnyInvocable<void()> on_other_store)
     : transport_(transport),
       job_state_(job_state),
       job_(std::move(job)),
       self_(self),
-      incarnation_(incarnation.begin(), incarnation.end()) {}
+      incarnation_(incarnation.begin(), incarnation.end()),
+      on_other_store_(std::move(on_other_store)) {}
 
 Peers::~Peers() {
   for (const std::string& method : served_) transport_.Serve(method, nullptr);
@@ -46,7 +47,7 @@ std::string Peers::Wrap(const std::string& body) const {
   return envelope.SerializeAsString();
 }
 
-absl::StatusOr<Envelope> Peers::Open(const std::string& message) const {
+absl::StatusOr<Envelope> Peers::Open(const std::string& message) {
   Envelope envelope;
   if (!envelope.ParseFromString(message)) {
     return absl::InvalidArgumentError(
@@ -57,7 +58,8 @@ absl::StatusOr<Envelope> Peers::Open(const std::string& message) const {
         "node {} serves job '{}', the message is of job '{}'", self_, job_, envelope.job()));
   }
   if (job_state_.store_id.empty() || envelope.store_id() != job_state_.store_id) {
-    return absl::FailedPreconditionError(
+    on_other_store_();
+    return absl::AbortedError(
         fmt::format("node {} and node {} have different meta stores", self_, envelope.slot()));
   }
   const ViewRecord& view = job_state_.view.value;
@@ -77,9 +79,10 @@ void Peers::Call(NodeSlot to, const std::string& method, const std::string& body
   absl::StatusOr<std::string> address = AddressOf(to);
   // An address that nobody has: the transport says so in a later turn.
   transport_.Call(address.value_or(""), method, Wrap(body), timeout,
-                  [status = address.status(), alive = std::weak_ptr(alive_),
+                  [this, status = address.status(), alive = std::weak_ptr(alive_),
                    done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
                     if (alive.expired()) return;
+                    if (absl::IsAborted(reply.status())) on_other_store_();
                     if (!status.ok()) return done(status);
                     done(std::move(reply));
                   });

@@ -2,9 +2,9 @@
 // message in an envelope, and strangers and the past refused.
 //
 // A request carries the job, the meta store's id, the sender's view and its incarnation. The
-// receiver refuses another job's (PermissionDenied), another store's, and that of a sender whose
-// memory its own, newer view has given up (both FailedPrecondition): so nothing of an earlier life
-// is believed.
+// receiver refuses another job's (PermissionDenied), another store's (Aborted), and that of a
+// sender whose memory its own, newer view has given up (FailedPrecondition): so nothing of an
+// earlier life is believed. When two nodes know different stores, both read theirs again.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -34,7 +34,7 @@ class Peers {
                               absl::AnyInvocable<void(absl::StatusOr<ReadSource>)> done)>;
 
   Peers(Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
-        RandomId incarnation);
+        RandomId incarnation, absl::AnyInvocable<void()> on_other_store = [] {});
   ~Peers();
 
   NodeSlot self() const { return self_; }
@@ -84,13 +84,14 @@ class Peers {
   static absl::Status Malformed(const std::string& method, NodeSlot peer, size_t bytes);
   absl::StatusOr<std::string> AddressOf(NodeSlot slot) const;
   std::string Wrap(const std::string& body) const;
-  absl::StatusOr<Envelope> Open(const std::string& message) const;
+  absl::StatusOr<Envelope> Open(const std::string& message);
 
   Transport& transport_;
   const meta::JobState& job_state_;
   const std::string job_;
   const NodeSlot self_;
   const std::string incarnation_;
+  absl::AnyInvocable<void()> on_other_store_;
   std::vector<std::string> served_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late calls that we are gone
 };

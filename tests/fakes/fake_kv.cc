@@ -47,9 +47,12 @@ class FakeKvStore::FakeKv final : public meta::Kv {
       uint64_t cluster_id;
     };
     Ask<Answer>(
-        [txn = StoreTxn::Of(txn)](StoreEngine& engine, Reply<Answer> reply) {
-          engine.Commit(txn, [&engine, txn, reply](absl::StatusOr<StoreReply> result) {
+        [this, txn = StoreTxn::Of(txn), writes = Writes(txn), alive = alive_](
+            StoreEngine& engine, Reply<Answer> reply) {
+          engine.Commit(txn, [this, &engine, txn, writes, reply,
+                              alive](absl::StatusOr<StoreReply> result) {
             if (!result.ok()) return reply(result.status());
+            if (*alive && writes && store_.on_txn_) store_.on_txn_(node_, *result);
             reply(Answer{TxnResultOf(txn, *std::move(result)), engine.cluster_id()});
           });
         },
@@ -151,6 +154,12 @@ class FakeKvStore::FakeKv final : public meta::Kv {
     TimerId retry = TimerId::kNone;
   };
   enum class Fate { kArrives, kRequestLost, kAnswerLost };
+
+  static bool Writes(const Txn& txn) {
+    return std::ranges::any_of(txn.then, [](const meta::Op& op) {
+      return !std::holds_alternative<meta::GetOp>(op);
+    });
+  }
 
   Duration Delay() { return store_.scheduler_.RandomDelay(store_.options_.delay_max); }
 
@@ -358,6 +367,7 @@ std::unique_ptr<meta::Kv> FakeKvStore::NewKv(SimExecutor& node) {
 }
 
 void FakeKvStore::StartProcess() {
+  ++starts_;
   process_ = scheduler_.NewExecutor("meta store");
   auto records = FakeRecordStore::Open(disk_, *process_);
   UNREFT_CHECK(records.ok());

@@ -9,6 +9,7 @@
 // Single-threaded. The store outlives its Kvs.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -62,6 +63,12 @@ class FakeKvStore {
   void CutOff(const SimExecutor& node);
   void Mend(const SimExecutor& node);
 
+  // Told in the store's process what each node's Txns that write have done; null: nobody.
+  using OnTxn = std::function<void(const SimExecutor& node, const meta::StoreReply& reply)>;
+  void set_on_txn(OnTxn on_txn) { on_txn_ = std::move(on_txn); }
+  // How often it was started.
+  uint64_t starts() const { return starts_; }
+
   void set_lose_one_in(uint64_t calls) { options_.lose_one_in = calls; }
   FakeDisk& disk() { return disk_; }
   // While running.
@@ -85,6 +92,8 @@ class FakeKvStore {
   std::unique_ptr<FakeRecordStore> records_;
   std::unique_ptr<meta::StoreEngine> engine_;
   bool started_ = false;
+  uint64_t starts_ = 0;
+  OnTxn on_txn_;
   std::map<uint64_t, FakeKv*> kvs_;  // by number
   uint64_t last_kv_ = 0;
   // The engine's watches, by the number of the Kv and of its link.

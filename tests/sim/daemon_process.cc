@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tests/sim/cluster/lying_kv.h"
 #include "tests/sim/cluster/lying_transport.h"
 
 namespace unreft::sim {
@@ -36,7 +37,7 @@ void DaemonProcess::Start(smp::NodeOptions options) {
   if (cluster_ != nullptr) {
     transport_ = LieOver(machine_, *cluster_->network.NewTransport(
                                        *executor_, fmt::format("node{}", machine_.slot)));
-    kv_ = cluster_->store.NewKv(*executor_);
+    kv_ = LieOver(machine_, cluster_->store.NewKv(*executor_));
     seams.transport = transport_.get();
     seams.kv = kv_.get();
   }

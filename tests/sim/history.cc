@@ -23,6 +23,9 @@ void History::OnCommitted(Version version, uint64_t world) {
   if (version == committed_) return;
   trace_.Add("committed {} of {} ranks", version, world);
   if (!authors_.contains(version)) trace_.Fail("{} was committed, nobody trained it", version);
+  if (committed_ && version < *committed_) {
+    trace_.Fail("{} was committed after {}", version, *committed_);
+  }
   committed_ = version;
   ++commits_;
 }

@@ -35,6 +35,8 @@ enum class PlantedBug {
   kWrongParity,         // a guard is sealed with one parity block that is not the group's
   kCommitsUnguarded,    // the leader takes every slab for guarded
   kReportsTheUnsealed,  // members take what is claimed for sealed
+  kWritesUnfenced,      // the leader writes without asking whether it still leads
+  kStoresManifests,     // a commit puts a manifest into the meta store
 };
 
 // What all machines of a simulated world share: time, and what happened.

@@ -1,5 +1,7 @@
 #include "tests/sim/cluster/cluster.h"
 
+#include <absl/strings/escaping.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -32,6 +34,9 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
   }
   spoiler_ = std::make_unique<GuardSpoiler>(world_, by_slot);
   observer_ = std::make_unique<ClusterObserver>(world_, std::move(by_slot));
+  store_observer_ = std::make_unique<StoreObserver>(
+      world_, store_, options_.node.nodes, options_.trainer.world,
+      [this](const SimExecutor& process) { return WhoIs(process); });
   launcher_ = std::make_unique<Launcher>(std::move(homes), Random(random.Next()), options_.trainer);
   daemons_.resize(machines_.size());
   lives_.resize(machines_.size());
@@ -70,10 +75,26 @@ void Cluster::LookOn() {
     }
     spoiler_->AfterEvent();
     if (daemon(slot) != nullptr) observer_->AfterEvent(*daemon(slot));
+  } else {
+    store_observer_->AfterEvent();
   }
   const uint64_t events = world_.scheduler.events_run();
   if (events % kDeadlinesEvery == 0) launcher_->AfterEvent();
   if (events % kBoundsEvery == 0) CheckGuardCounts();
+}
+
+std::optional<PresenceRecord> Cluster::WhoIs(const SimExecutor& process) const {
+  for (const auto& daemon : daemons_) {
+    if (daemon == nullptr || &daemon->executor() != &process || daemon->node() == nullptr) continue;
+    const smp::NodeRecord& record = *daemon->node()->state().record;
+    PresenceRecord presence;
+    presence.set_slot(daemon->node()->state().options.node.value);
+    presence.set_session(record.session().value);
+    const RandomId incarnation = record.incarnation();
+    presence.set_incarnation({incarnation.begin(), incarnation.end()});
+    return presence;
+  }
+  return std::nullopt;
 }
 
 // Those that fit, and those that growths of the slabs have made too small, until they are old.
@@ -143,7 +164,8 @@ void Cluster::Dump() {
     for (const auto& [slot, presence] : job.present) {
       present += fmt::format(" {} (session {})", slot, presence.session());
     }
-    trace().Add("  leader {}, view {}, present:{}", job.leader.value.slot(),
+    trace().Add("  store {} at {}, leader {}, view {}, present:{}",
+                absl::BytesToHexString(job.store_id), job.revision, job.leader.value.slot(),
                 job.view.value.number(), present);
     trace().Add("  timeline {}", job.timeline.value.ShortDebugString());
     for (const smp::Slot* slot : state.slots->All()) {

@@ -11,6 +11,7 @@
 #include "tests/sim/cluster/cluster_observer.h"
 #include "tests/sim/cluster/cluster_options.h"
 #include "tests/sim/cluster/guard_spoiler.h"
+#include "tests/sim/cluster/store_observer.h"
 #include "tests/sim/daemon_process.h"
 #include "tests/sim/launcher.h"
 #include "tests/sim/simulation.h"
@@ -36,6 +37,7 @@ class Cluster {
   Launcher& launcher() { return *launcher_; }
   SimNetwork& network() { return network_; }
   FakeKvStore& store() { return store_; }
+  const StoreObserver& store_observer() const { return *store_observer_; }
   // Runs `task` so much later, whatever happens until then.
   void Later(Duration delay, Task task);
   // How often something happened.
@@ -65,6 +67,7 @@ class Cluster {
  private:
   void LookOn();
   void CheckGuardCounts();
+  std::optional<PresenceRecord> WhoIs(const SimExecutor& process) const;
 
   const ClusterOptions options_;
   World world_;
@@ -75,6 +78,7 @@ class Cluster {
   std::unique_ptr<SimExecutor> kernel_;  // what happens to the cluster
   std::unique_ptr<GuardSpoiler> spoiler_;
   std::unique_ptr<ClusterObserver> observer_;
+  std::unique_ptr<StoreObserver> store_observer_;
   std::vector<std::unique_ptr<DaemonProcess>> daemons_;
   std::vector<uint64_t> lives_;
   std::unique_ptr<Launcher> launcher_;

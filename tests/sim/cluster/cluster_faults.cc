@@ -7,6 +7,12 @@ namespace unreft::sim {
 
 using std::chrono::milliseconds;
 
+namespace {
+
+constexpr size_t kCopiesKept = 8;
+
+}  // namespace
+
 const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
   using Self = ClusterFaults;
   static const std::vector<Kind> kKinds = {
@@ -15,6 +21,8 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"kill the leader's daemon", 2, 2, &Self::KillLeader},
       {"kill a daemon and a trainer", 2, 2, &Self::KillHostProcesses},
       {"kill the meta store", 1, 3, &Self::KillStore},
+      {"lose the meta store", 1, 6, &Self::LoseStore},
+      {"roll back the meta store", 1, 6, &Self::RollBackStore},
       {"lose messages", 2, 3, &Self::LoseMessages},
       {"delay and double messages", 2, 3, &Self::SlowMessages},
       {"block one way", 2, 3, &Self::BlockOneWay},
@@ -38,6 +46,8 @@ void ClusterFaults::Plan() {
   const Duration pause(random_.Below(cluster_.options().fault_pause_max.count()));
   cluster_.Later(pause, [this] {
     if (calm_) return;
+    copies_.push_back(cluster_.store().TakeCopy());
+    if (copies_.size() > kCopiesKept) copies_.pop_front();
     const Kind& kind = *kinds_[random_.Below(kinds_.size())];
     ++injected_;
     cluster_.trace().Add("fault: {}", kind.name);
@@ -119,6 +129,27 @@ void ClusterFaults::Isolate() {
 void ClusterFaults::KillStore() {
   if (!cluster_.store().running()) return;
   cluster_.store().Kill();
+  RestartStoreLater();
+}
+
+// It comes back empty.
+void ClusterFaults::LoseStore() {
+  if (!cluster_.store().running()) return;
+  cluster_.store().Kill();
+  cluster_.store().LoseData();
+  cluster_.observer().OnStoreChanged();
+  RestartStoreLater();
+}
+
+void ClusterFaults::RollBackStore() {
+  if (!cluster_.store().running()) return;
+  cluster_.store().Kill();
+  cluster_.store().RollBack(copies_[random_.Below(copies_.size())]);
+  cluster_.observer().OnStoreChanged();
+  RestartStoreLater();
+}
+
+void ClusterFaults::RestartStoreLater() {
   cluster_.Later(DrawWhile(), [this] {
     if (!cluster_.store().running()) cluster_.store().Restart();
   });

@@ -5,6 +5,7 @@
 // the latest in Calm. Single-threaded.
 #pragma once
 
+#include <deque>
 #include <vector>
 
 #include "base/random.h"
@@ -48,18 +49,22 @@ class ClusterFaults {
   void SlowMessages();
   void BlockOneWay();
   void Isolate();
+  void LoseStore();
+  void RollBackStore();
   void CutOffFromStore();
   void LoseKvAnswers();
   void SuspendDaemon() { Suspend(AnySlot()); }
   void SuspendLeader() { Suspend(LeaderSlot()); }
   void DestroyNodes();
 
+  void RestartStoreLater();
   void Kill(size_t slot);
   void Suspend(size_t slot);
 
   Cluster& cluster_;
   Random random_;
   std::vector<const Kind*> kinds_;
+  std::deque<FakeKvStore::Copy> copies_;  // of the store's disk, the last few
   bool calm_ = false;
   uint64_t injected_ = 0;
 };

@@ -17,22 +17,26 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (daemon.node() == nullptr) return;
   const NodeSlot slot = daemon.node()->state().options.node;
   const meta::JobState& job = daemon.node()->member()->job();
-  const meta::Revision newest =
-      std::max({job.view.modified, job.timeline.modified, job.commit.modified});
+  const std::pair newest(job.store_id,
+                         std::max({job.view.modified, job.timeline.modified, job.commit.modified}));
   if (newest == seen_[slot]) return;
   seen_[slot] = newest;
   Look(slot, job);
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
-  if (job.view.exists()) OnView(slot, job.view);
-  if (job.timeline.exists() && !job.timeline.value.closing()) OnDecision(slot, job.timeline.value);
-  if (job.commit.exists()) OnCommit(job);
+  StoreSeen& store = stores_[{job.store_id, store_lives_}];
+  if (job.view.exists()) OnView(slot, job.view, store);
+  if (job.timeline.exists() && !job.timeline.value.closing()) {
+    OnDecision(slot, job.timeline.value, store);
+  }
+  if (job.commit.exists()) OnCommit(job, store);
 }
 
-void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view) {
+void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view,
+                             StoreSeen& store) {
   const uint64_t number = view.value.number();
-  const auto [it, is_new] = view_numbers_.try_emplace(number, view.value.SerializeAsString());
+  const auto [it, is_new] = store.views.try_emplace(number, view.value.SerializeAsString());
   if (!is_new) {
     if (it->second != view.value.SerializeAsString()) {
       world_.trace.Fail("node {} reads another view {} than others", slot, number);
@@ -40,25 +44,25 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
     return;
   }
   world_.trace.Add("view {}", number);
+  view_ = view.value;
   ++views_;
 }
 
-void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record) {
+void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store) {
   const DecisionRecord& decision = record.decision();
-  const auto [it, is_new] = rounds_.try_emplace(decision.round(), decision.SerializeAsString());
+  if (decision.round() == 0) return;  // none yet in this store
+  const auto [it, is_new] =
+      store.rounds.try_emplace(decision.round(), decision.SerializeAsString());
   if (!is_new) {
     if (it->second != decision.SerializeAsString()) {
       world_.trace.Fail("node {} reads another decision {} than others", slot, decision.round());
     }
     return;
   }
-  if (std::next(it) != rounds_.end()) return;  // it was told late
+  if (std::next(it) != store.rounds.end()) return;  // it was told late
+  if (!decisions_seen_.insert(it->second).second) return;
   const smp::JobDecision job = smp::DecisionOf(decision);
-  if (job.kind == DecisionKind::kFailed) {
-    world_.trace.Add("decision {} of attempt {} fails: {}", decision.round(), job.attempt,
-                     job.status.ToString());
-    return;
-  }
+  if (job.kind == DecisionKind::kFailed) return OnFailure(job, decision.round());
   ++decisions_;
   decided_ = job.version;
   // What it names is checked below; the newest whole version may be one that was given up.
@@ -70,6 +74,28 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record) {
   if (whole && !destroyed_.empty()) world_.history.OnDamaged(job.version, world_.trace.now());
   destroyed_.clear();
   is_protected_ = false;
+}
+
+void ClusterObserver::OnFailure(const smp::JobDecision& decision, uint64_t round) {
+  world_.trace.Add("decision {} of attempt {} fails: {}", round, decision.attempt,
+                   decision.status.ToString());
+  // Whoever is away longer than the grace counts as lost, with what it holds.
+  const std::optional<Version> committed = world_.history.committed();
+  if (committed && absl::IsDataLoss(decision.status) && IsBeyondBudget()) {
+    world_.history.OnDamaged(*committed, world_.trace.now());
+  }
+}
+
+// Whether more members of some group are destroyed or lost than it has parities.
+bool ClusterObserver::IsBeyondBudget() const {
+  std::set<NodeSlot> gone = destroyed_;
+  for (const Member& member : view_.members()) {
+    if (member.lost()) gone.insert(NodeSlot{member.slot()});
+  }
+  return std::ranges::any_of(view_.groups(), [&](const Group& group) {
+    const auto is_gone = [&](uint64_t slot) { return gone.contains(NodeSlot{slot}); };
+    return std::ranges::count_if(group.slots(), is_gone) + group.k() > group.slots().size();
+  });
 }
 
 void ClusterObserver::CheckHolders(const DecisionRecord& decision) {
@@ -85,12 +111,19 @@ void ClusterObserver::CheckHolders(const DecisionRecord& decision) {
   }
 }
 
-void ClusterObserver::OnCommit(const meta::JobState& job) {
-  if (job.commit.modified <= newest_commit_) return;
-  newest_commit_ = job.commit.modified;
+void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
+  if (job.commit.modified <= store.newest_commit) return;
+  store.newest_commit = job.commit.modified;
   const CommitRecord& commit = job.commit.value;
+  if (!commits_seen_.insert(commit.SerializeAsString()).second) return;
   const Version version = smp::VersionOf(commit);
-  if (decided_ == version) return;  // what was decided counts as committed; its guards may come
+  if (commit.world() == 0) {
+    // What was committed is given up by order; or there never was anything.
+    if (version != Version{}) world_.history.OnFreshStart(version.timeline);
+    return;
+  }
+  // What was decided counts as committed; its guards may come. What a store had lost comes again.
+  if (decided_ == version || world_.history.committed() == version) return;
   world_.history.OnCommitted(version, commit.world());
   if (!destroyed_.empty()) return;  // it was protected when it was written
   is_protected_ = true;

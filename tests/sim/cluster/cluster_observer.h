@@ -34,6 +34,9 @@ class ClusterObserver {
     destroyed_.insert(slot);
     is_protected_ = false;
   }
+  // The meta store comes back as another one, or as it was. Its id may be one that it had before,
+  // if nobody is left who remembers.
+  void OnStoreChanged() { ++store_lives_; }
   // What was decided or committed last was found to be protected.
   bool is_protected() const { return is_protected_; }
 
@@ -44,21 +47,34 @@ class ClusterObserver {
   uint64_t slabs_lost() const { return slabs_lost_; }
 
  private:
+  // What one meta store has said: the numbers of another one begin again.
+  struct StoreSeen {
+    std::map<uint64_t, std::string> rounds;  // what each round decided
+    std::map<uint64_t, std::string> views;   // by number
+    meta::Revision newest_commit;
+  };
+
   void Look(NodeSlot slot, const meta::JobState& job);
-  void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view);
-  void OnDecision(NodeSlot slot, const TimelineRecord& record);
-  void OnCommit(const meta::JobState& job);
+  void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view, StoreSeen& store);
+  void OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store);
+  void OnFailure(const smp::JobDecision& decision, uint64_t round);
+  void OnCommit(const meta::JobState& job, StoreSeen& store);
+  bool IsBeyondBudget() const;
   void CheckHolders(const DecisionRecord& decision);
 
   World& world_;
   const MachinesBySlot machines_;
-  std::map<NodeSlot, meta::Revision> seen_;  // the revision of the newest record of each
-  std::map<uint64_t, std::string> rounds_;   // what each round decided
-  std::map<uint64_t, std::string> view_numbers_;
+  // The store of each and the revision of its newest record.
+  std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
+  std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
+  uint64_t store_lives_ = 0;
+  ViewRecord view_;                          // the newest
+  // Of any store: one that went back says what is over.
+  std::set<std::string> decisions_seen_;
+  std::set<std::string> commits_seen_;
   std::optional<Version> decided_;
   std::set<NodeSlot> destroyed_;  // since the last decision
   bool is_protected_ = false;
-  meta::Revision newest_commit_;
   uint64_t commits_checked_ = 0;
   uint64_t decisions_ = 0;
   uint64_t views_ = 0;

@@ -93,6 +93,7 @@ class ClusterSimulation {
     result.counts["restores"] = world.history.restores();
     result.counts["commits"] = cluster_.observer().commits_checked();
     result.counts["decisions"] = cluster_.observer().decisions();
+    result.counts["writes to the meta store"] = cluster_.store_observer().writes();
     result.counts["views"] = cluster_.observer().views();
     result.counts["slabs decoded"] = cluster_.observer().slabs_lost();
     return result;

@@ -69,7 +69,7 @@ TEST(ClusterSimTest, TheSameSeedGivesTheSameRun) {
 // Within a few seeds some checker must find the bug.
 void ExpectFound(PlantedBug bug, bool faults, const std::string& by) {
   std::string found;
-  for (uint64_t seed = 1; seed <= 80; ++seed) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
     const SimulationResult result = SimulateCluster({.seed = seed, .faults = faults, .bug = bug});
     if (!result.failure) continue;
     found += fmt::format("seed {}: {}\n", seed, *result.failure);
@@ -86,6 +86,12 @@ TEST(ClusterPlantedBugTest, CommitsUnguarded) {
 }
 TEST(ClusterPlantedBugTest, ReportsTheUnsealed) {
   ExpectFound(PlantedBug::kReportsTheUnsealed, true, "and has not");
+}
+TEST(ClusterPlantedBugTest, WritesUnfenced) {
+  ExpectFound(PlantedBug::kWritesUnfenced, true, " leads");
+}
+TEST(ClusterPlantedBugTest, StoresManifests) {
+  ExpectFound(PlantedBug::kStoresManifests, false, "are enough");
 }
 
 }  // namespace

@@ -154,5 +154,54 @@ TEST_F(JobStoreTest, AnotherStoreIsAnErrorThatIsLogged) {
   EXPECT_EQ(sink_.Count("it is another one now"), 1U);
 }
 
+TEST_F(JobStoreTest, AStoreThatWentBackGetsANewId) {
+  Node a(*this, "a");
+  Node b(*this, "b");
+  Settle();
+  Lead(a);
+  const FakeKvStore::Copy copy = store_.TakeCopy();
+  const std::string before = a.store.state().store_id;
+  ASSERT_TRUE(Write(a, a.leadership.create_revision(), View(1)).ok());
+  store_.Kill();
+  store_.RollBack(copy);
+  store_.Restart();
+  Settle(seconds(5));
+  const std::string after = a.store.state().store_id;
+  EXPECT_NE(after, before);
+  EXPECT_EQ(b.store.state().store_id, after);
+  EXPECT_FALSE(a.store.state().view.exists());
+  EXPECT_GE(sink_.Count("it went back to revision"), 1U);
+
+  // The id that was given up is refused although the store is no older than what was seen of it.
+  const Revision seen = a.store.state().revision;
+  store_.Kill();
+  store_.RollBack(copy);
+  store_.Restart();
+  Settle(seconds(5));
+  EXPECT_NE(a.store.state().store_id, before);
+  EXPECT_NE(a.store.state().store_id, after);
+  EXPECT_EQ(b.store.state().store_id, a.store.state().store_id);
+  EXPECT_GT(seen.value, 0U);
+}
+
+TEST_F(JobStoreTest, WhoIsPresentIsNotWrittenAsAbsent) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  PresenceRecord presence;
+  presence.set_slot(3);
+  LeasedKey present(
+      *a.kv, *a.executor, log_, a.store.PresenceKey(NodeSlot{3}), seconds(2),
+      [](const std::string&) { return false; }, [] {});
+  InTurn(a, [&] { present.Hold(presence.SerializeAsString()); });
+  Settle();
+  JobChange change = View(1);
+  change.absent = {NodeSlot{2}, NodeSlot{3}};
+  EXPECT_TRUE(absl::IsAborted(Write(a, a.leadership.create_revision(), change)));
+  change.absent = {NodeSlot{2}};
+  EXPECT_TRUE(Write(a, a.leadership.create_revision(), change).ok());
+  a.executor->Kill();
+}
+
 }  // namespace
 }  // namespace unreft::meta

@@ -61,6 +61,7 @@ class LeaderFixture : public ::testing::Test {
           *kv_, *executor_, log_, store_->LeaderKey(), options_.presence_ttl,
           [](const std::string&) { return true; }, [] {});
       PresenceRecord record;
+      record.set_session(1);
       leadership_->Hold(record.SerializeAsString());
     });
     for (uint64_t slot = 0; slot < kNodes; ++slot) Join(NodeSlot{slot});

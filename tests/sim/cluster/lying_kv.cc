@@ -1,0 +1,66 @@
+#include "tests/sim/cluster/lying_kv.h"
+
+#include <utility>
+
+namespace unreft::sim {
+namespace {
+
+using meta::KeyRange;
+using meta::LeaseId;
+using meta::PutOp;
+using meta::Revision;
+using meta::Txn;
+using meta::WatchId;
+
+class LyingKv final : public meta::Kv {
+ public:
+  LyingKv(PlantedBug bug, std::unique_ptr<meta::Kv> kv) : bug_(bug), kv_(std::move(kv)) {}
+
+  void Commit(Txn txn, TxnDone done) override {
+    if (bug_ == PlantedBug::kWritesUnfenced) RemoveFence(txn);
+    if (bug_ == PlantedBug::kStoresManifests) AddManifest(txn);
+    kv_->Commit(std::move(txn), std::move(done));
+  }
+  void GrantLease(Duration ttl, LeaseDone done) override { kv_->GrantLease(ttl, std::move(done)); }
+  void KeepAlive(LeaseId lease, Done done) override { kv_->KeepAlive(lease, std::move(done)); }
+  void RevokeLease(LeaseId lease, Done done) override { kv_->RevokeLease(lease, std::move(done)); }
+  WatchId Watch(KeyRange range, Revision start, OnEvents on_events, Done on_end) override {
+    return kv_->Watch(std::move(range), start, std::move(on_events), std::move(on_end));
+  }
+  void CancelWatch(WatchId watch) override { kv_->CancelWatch(watch); }
+
+ private:
+  static bool Writes(const Txn& txn, std::string_view record) {
+    for (const meta::Op& op : txn.then) {
+      const auto* put = std::get_if<PutOp>(&op);
+      if (put != nullptr && put->key.ends_with(record)) return true;
+    }
+    return false;
+  }
+
+  // A view, a commit: whoever leads by now.
+  static void RemoveFence(Txn& txn) {
+    if (Writes(txn, "/leader")) return;
+    std::erase_if(txn.compares,
+                  [](const meta::Compare& compare) { return compare.key.ends_with("/leader"); });
+  }
+
+  static void AddManifest(Txn& txn) {
+    if (!Writes(txn, "/commit")) return;
+    txn.then.push_back(PutOp{"unreft/sim/manifest", std::string(1000, 'm'), LeaseId{}});
+  }
+
+  const PlantedBug bug_;
+  const std::unique_ptr<meta::Kv> kv_;
+};
+
+}  // namespace
+
+std::unique_ptr<meta::Kv> LieOver(const Machine& machine, std::unique_ptr<meta::Kv> kv) {
+  if (machine.bug != PlantedBug::kWritesUnfenced && machine.bug != PlantedBug::kStoresManifests) {
+    return kv;
+  }
+  return std::make_unique<LyingKv>(machine.bug, std::move(kv));
+}
+
+}  // namespace unreft::sim

@@ -1,0 +1,69 @@
+// StoreObserver: what is written to the meta store of a simulated cluster, seen in the store
+// itself, revision by revision.
+//
+// It fails the trace when
+//   * a record of the job is written by a node that does not hold the leader key at that revision:
+//     so two leaders never both commit (PROTOCOL rule 20),
+//   * the store holds more than the job's records, a record is larger than digests, holders and
+//     names of versions need, or a version costs more than one write (rule 24).
+// Single-threaded.
+#pragma once
+
+#include <unreft/cluster.pb.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "meta/job_store.h"
+#include "tests/fakes/fake_kv.h"
+#include "tests/sim/machine.h"
+
+namespace unreft::sim {
+
+class StoreObserver {
+ public:
+  // The presence of the daemon that is this process; none of one that has not joined.
+  using WhoIs = std::function<std::optional<PresenceRecord>(const SimExecutor&)>;
+
+  StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t ranks, WhoIs who_is);
+  ~StoreObserver();
+
+  // After each event of the store's process at least.
+  void AfterEvent();
+
+  uint64_t writes() const { return writes_; }
+  uint64_t bytes_max() const { return bytes_max_; }
+
+ private:
+  struct Event {
+    bool is_put = false;
+    meta::KeyValue kv;
+  };
+
+  void Attach();
+  void OnTxn(const SimExecutor& node, const meta::StoreReply& reply);
+  void Look(const std::vector<Event>& revision);
+  void CheckWriter(const std::string& name, meta::Revision revision);
+  void CheckSizes(const std::string& name, const meta::KeyValue& kv);
+  void CountWrites(const std::vector<Event>& revision);
+
+  World& world_;
+  FakeKvStore& store_;
+  const uint64_t record_bytes_max_;
+  const uint64_t keys_max_;
+  const WhoIs who_is_;
+  uint64_t attached_to_ = 0;  // which start of the store
+  std::deque<std::vector<Event>> unseen_;
+  std::map<meta::Revision, std::optional<PresenceRecord>> writers_;
+  std::set<std::string> keys_;
+  std::optional<PresenceRecord> leader_;
+  std::map<std::pair<std::string, std::string>, uint64_t> writes_of_;  // by record and version
+  uint64_t writes_ = 0;
+  uint64_t bytes_max_ = 0;
+};
+
+}  // namespace unreft::sim
