@@ -83,7 +83,7 @@ absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
                   .data_chunks = json.at("data_chunks"),
                   .parity_chunks = json.at("parity_chunks"),
                   .meta_address = json.at("meta_address"),
-                  .tls_dir = json.at("tls_dir"),
+                  .tls_dir = json.value("tls_dir", ""),
                   .start = {.daemon_path = json.at("daemon_path"),
                             .daemon_words = json.at("daemon_words"),
                             .supervise = json.at("supervise")}};
