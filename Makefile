@@ -11,10 +11,10 @@ VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup build test demo bench sim sanitize asan tsan lint format clean
+.PHONY: help setup build test demo bench gpu-bundle sim sanitize asan tsan lint format clean
 
 help:            ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup:           ## install what is missing (packages, Python environment)
 	@tools/setup/setup.sh
@@ -33,6 +33,9 @@ demo: build      ## the main job under kill -9, nodes lost (SEED=n: other victim
 bench: build     ## capture and restart against memcpy, JSON in build/bench
 	@mkdir -p build/bench
 	@tools/setup/bench.sh $(BUILD) $(VENV)/bin/python build/bench
+
+gpu-bundle: build  ## build/gpu-bundle: tests and benchmark for a machine with a GPU
+	@JOBS=$(JOBS) tools/setup/gpu_bundle.sh $(BUILD) build/gpu-bundle
 
 sim: build       ## one node, then clusters simulated on fresh seeds (SEEDS=n of each)
 	@$(BUILD)/bin/unreft_sim --fresh --seeds $(SEEDS) --jobs $(JOBS)

@@ -1,0 +1,252 @@
+// unreft_gpu_bench: the CUDA copier against the copy engine's peak, on device 0. JSON on stdout;
+// ends with 77 where no device is.
+//
+//   unreft_gpu_bench [BYTES] [ROUNDS]
+//
+// Peaks are those of one cudaMemcpyAsync of 64 MiB after another with memory of cudaHostAlloc.
+// Medians.
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/asio_executor.h"
+#include "base/check.h"
+#include "snapshot/cuda_copier.h"
+
+namespace unreft::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using snapshot::CopyOp;
+using snapshot::CudaCopier;
+
+constexpr size_t kBucketBytes = size_t{8} << 20;
+constexpr size_t kPeakBytes = size_t{64} << 20;
+constexpr size_t kRestoreBytes = size_t{1} << 20;  // a block
+constexpr size_t kRestoreThreads = 4;
+
+void Must(cudaError_t error, const char* what) {
+  UNREFT_CHECK(error == cudaSuccess, "{}: {}", what, cudaGetErrorString(error));
+}
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Memory as a slot is: shared, mapped, populated.
+class Slot {
+ public:
+  explicit Slot(size_t bytes) : bytes_(bytes) {
+    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    UNREFT_CHECK(mapped != MAP_FAILED, "{} bytes of memory", bytes);
+    memory_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped),
+                                         [bytes](std::byte* at) { munmap(at, bytes); });
+  }
+  std::byte* data() const { return memory_.get(); }
+  std::span<std::byte> bytes() const { return {memory_.get(), bytes_}; }
+  std::shared_ptr<const void> owner() const { return memory_; }
+
+ private:
+  const size_t bytes_;
+  std::shared_ptr<std::byte> memory_;
+};
+
+class GpuBench {
+ public:
+  GpuBench(size_t bytes, int rounds) : bytes_(bytes), rounds_(rounds), slot_(bytes) {
+    Must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+    Must(cudaMalloc(&tensors_, bytes), "device memory");
+    Must(cudaMemsetAsync(tensors_, 1, bytes, stream_), "filling");
+    Must(cudaStreamSynchronize(stream_), "filling");
+    auto made = CudaCopier::Create(thread_.executor(), 0, {});
+    UNREFT_CHECK(made.ok(), "{}", std::string(made.status().message()));
+    copier_ = *std::move(made);
+  }
+  ~GpuBench() {
+    pin_.reset();
+    copier_.reset();
+    thread_.Join();
+    Must(cudaFree(tensors_), "freeing");
+    Must(cudaStreamDestroy(stream_), "the stream's end");
+  }
+
+  std::string Run() {
+    const double d2h = Peak(cudaMemcpyDeviceToHost);
+    const double h2d = Peak(cudaMemcpyHostToDevice);
+    const double by_buffers = Capture(bytes_);
+    const Clock::time_point begin = Clock::now();
+    pin_ = copier_->Pin(slot_.owner(), slot_.bytes());
+    while (copier_->pins().progress().busy) std::this_thread::yield();
+    const double pinning_s = SecondsSince(begin);
+    const double straight = Capture(bytes_);
+    const double block_ms = Median(block_s_) * 1e3;
+    const double fence_ms = FenceMs();
+    const double small = Capture(size_t{16} << 10);
+    const double restore = Restore();
+    return fmt::format(
+        "{{\"bytes\": {}, \"rounds\": {}, \"copier\": \"{}\",\n"
+        " \"pinned_d2h_peak_gb_s\": {:.2f}, \"pinned_h2d_peak_gb_s\": {:.2f},\n"
+        " \"pinning_s\": {:.3f}, \"pinned_bytes\": {},\n"
+        " \"capture_gb_s\": {:.2f}, \"capture_of_peak\": {:.3f},\n"
+        " \"capture_16_kib_pieces_gb_s\": {:.2f}, \"capture_16_kib_pieces_of_peak\": {:.3f},\n"
+        " \"capture_by_buffers_gb_s\": {:.2f},\n"
+        " \"host_blocked_by_snapshot_ms\": {:.4f}, \"host_blocked_by_fence_ms\": {:.4f},\n"
+        " \"restore_gb_s\": {:.2f}, \"restore_of_peak\": {:.3f}}}\n",
+        bytes_, rounds_, copier_->Describe(), d2h, h2d, pinning_s,
+        copier_->pins().progress().pinned, straight, straight / d2h, small, small / d2h, by_buffers,
+        block_ms, fence_ms, restore, restore / h2d);
+  }
+
+ private:
+  double Rate(const std::vector<double>& seconds, size_t bytes) const {
+    return static_cast<double>(bytes) / Median(seconds) / 1e9;
+  }
+
+  double Peak(cudaMemcpyKind kind) {
+    void* pinned = nullptr;
+    const size_t chunk = std::min(kPeakBytes, bytes_);
+    Must(cudaHostAlloc(&pinned, chunk, cudaHostAllocDefault), "pinned memory");
+    std::vector<double> seconds;
+    const bool to_host = kind == cudaMemcpyDeviceToHost;
+    for (int round = 0; round < rounds_; ++round) {
+      const Clock::time_point begin = Clock::now();
+      for (size_t at = 0; at + chunk <= bytes_; at += chunk) {
+        std::byte* tensor = static_cast<std::byte*>(tensors_) + at;
+        Must(cudaMemcpyAsync(to_host ? pinned : tensor, to_host ? tensor : pinned, chunk, kind,
+                             stream_),
+             "copying");
+      }
+      Must(cudaStreamSynchronize(stream_), "copying");
+      seconds.push_back(SecondsSince(begin));
+    }
+    Must(cudaFreeHost(pinned), "freeing");
+    return Rate(seconds, bytes_ / chunk * chunk);
+  }
+
+  // In buckets, each of pieces of so many bytes at most.
+  double Capture(size_t piece_bytes) {
+    std::vector<double> seconds;
+    block_s_.clear();
+    for (int round = 0; round < rounds_; ++round) {
+      const Clock::time_point begin = Clock::now();
+      UNREFT_CHECK(copier_->Begin(stream_).ok(), "a snapshot begins");
+      block_s_.push_back(SecondsSince(begin));
+      std::vector<std::future<absl::Status>> answers = QueueBuckets(piece_bytes);
+      for (auto& answer : answers) {
+        const absl::Status status = answer.get();
+        UNREFT_CHECK(status.ok(), "{}", std::string(status.message()));
+      }
+      seconds.push_back(SecondsSince(begin));
+    }
+    return Rate(seconds, bytes_);
+  }
+
+  // While copies are under way; those that are not enqueued by then are given up.
+  double FenceMs() {
+    std::vector<double> seconds;
+    for (int round = 0; round < rounds_; ++round) {
+      UNREFT_CHECK(copier_->Begin(stream_).ok(), "a snapshot begins");
+      std::vector<std::future<absl::Status>> answers = QueueBuckets(kBucketBytes);
+      const Clock::time_point fence = Clock::now();
+      UNREFT_CHECK(copier_->Fence(stream_).ok(), "a fence");
+      seconds.push_back(SecondsSince(fence));
+      for (auto& answer : answers) {
+        const absl::Status status = answer.get();
+        UNREFT_CHECK(status.ok() || absl::IsAborted(status), "{}", std::string(status.message()));
+      }
+    }
+    return Median(seconds) * 1e3;
+  }
+
+  std::vector<std::future<absl::Status>> QueueBuckets(size_t piece_bytes) {
+    std::vector<std::future<absl::Status>> answers;
+    for (size_t at = 0; at < bytes_; at += kBucketBytes) {
+      const size_t end = std::min(at + kBucketBytes, bytes_);
+      std::vector<CopyOp> ops;
+      for (size_t piece = at; piece < end; piece += piece_bytes) {
+        ops.push_back({static_cast<std::byte*>(tensors_) + piece, slot_.data() + piece,
+                       std::min(piece_bytes, end - piece), true});
+      }
+      auto answer = std::make_shared<std::promise<absl::Status>>();
+      answers.push_back(answer->get_future());
+      copier_->CopyBucket(std::move(ops),
+                          [answer](absl::Status status) { answer->set_value(std::move(status)); });
+    }
+    return answers;
+  }
+
+  double Restore() {
+    std::vector<double> seconds;
+    for (int round = 0; round < rounds_; ++round) {
+      const Clock::time_point begin = Clock::now();
+      UNREFT_CHECK(copier_->BeginRestore().ok(), "a restore begins");
+      {
+        std::vector<std::jthread> threads;
+        for (size_t i = 0; i < kRestoreThreads; ++i) {
+          threads.emplace_back([this, i] { RestoreShare(i); });
+        }
+      }
+      UNREFT_CHECK(copier_->EndRestore().ok(), "a restore ends");
+      seconds.push_back(SecondsSince(begin));
+    }
+    return Rate(seconds, bytes_);
+  }
+
+  void RestoreShare(size_t share) {
+    const size_t blocks = (bytes_ + kRestoreBytes - 1) / kRestoreBytes;
+    for (size_t block = blocks * share / kRestoreThreads;
+         block < blocks * (share + 1) / kRestoreThreads; ++block) {
+      const size_t at = block * kRestoreBytes;
+      const CopyOp op{slot_.data() + at, static_cast<std::byte*>(tensors_) + at,
+                      std::min(kRestoreBytes, bytes_ - at), true};
+      UNREFT_CHECK(copier_->Restore({&op, 1}).ok(), "block {}", block);
+    }
+  }
+
+  const size_t bytes_;
+  const int rounds_;
+  Slot slot_;
+  cudaStream_t stream_ = nullptr;
+  void* tensors_ = nullptr;
+  ExecutorThread thread_{"copier"};
+  std::unique_ptr<CudaCopier> copier_;
+  std::shared_ptr<void> pin_;
+  std::vector<double> block_s_;
+};
+
+}  // namespace
+}  // namespace unreft::bench
+
+int main(int argc, char** argv) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::fprintf(stderr, "skipped: no CUDA device\n");
+    return 77;
+  }
+  const size_t bytes = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : size_t{4} << 30;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 7;
+  if (bytes < (1 << 20) || rounds < 1) {
+    std::fprintf(stderr, "needed 1 MiB or more and 1 round or more\n");
+    return 2;
+  }
+  std::fputs(unreft::bench::GpuBench(bytes, rounds).Run().c_str(), stdout);
+  return 0;
+}
