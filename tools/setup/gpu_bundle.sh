@@ -3,9 +3,9 @@
 #
 #   gpu_bundle.sh BUILD_DIR BUNDLE_DIR
 #
-# In it: the programs of BUILD_DIR/gpu, the shared libraries they need but for those of the C library
-# and the driver, and run.sh, which runs the copiers' suite on the GPU and the copy benchmark and
-# writes results.json.
+# In it: the programs of BUILD_DIR/gpu, the shared libraries they need but for those of the C
+# library and the driver, and run.sh, which runs the copiers' suite on the GPU and the copy
+# benchmark and writes results.json.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -13,7 +13,8 @@ build=$1
 bundle=$2
 megabytes_max=60
 
-cmake --build "$build" --parallel "${JOBS:-$(nproc)}" --target device_copier_gpu_test unreft_gpu_bench
+cmake --build "$build" --parallel "${JOBS:-$(nproc)}" \
+  --target device_copier_gpu_test unreft_gpu_bench
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 for program in device_copier_gpu_test unreft_gpu_bench; do

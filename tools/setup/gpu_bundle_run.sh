@@ -13,8 +13,8 @@ bin/device_copier_gpu_test
 tests=$?
 [ "$tests" -eq 77 ] && exit 77
 copies=$(bin/unreft_gpu_bench "$@") || copies=null
-gpu=$(nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.max --format=csv,noheader 2>/dev/null |
-  head -1)
+gpu=$(nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.max --format=csv,noheader \
+  2>/dev/null | head -1)
 cat >results.json <<JSON
 {"gpu": "${gpu:-unknown}", "kernel": "$(uname -sr)", "cores": $(nproc),
  "suite_passed": $([ "$tests" -eq 0 ] && echo true || echo false),
