@@ -39,7 +39,7 @@ echo
 why_no_cuda=$(cat "$build/cuda_note.txt" 2>/dev/null || echo unknown)
 if [ -z "$why_no_cuda" ]; then
   on_fake=$(ctest --test-dir "$build" -N -L cuda </dev/null | sed -n 's/^Total Tests: //p')
-  echo "CUDA tests: $on_fake on the fake runtime; on a GPU none (those are run by hand, docs/testing.md)"
+  echo "CUDA tests: $on_fake on the fake runtime; on a GPU none (see make gpu-bundle)"
 else
   echo "CUDA tests: left out ($why_no_cuda)"
 fi
