@@ -85,7 +85,13 @@ bool Member::IsOfInterest(Version version) const {
 }
 
 Member::Local& Member::LocalOf(Version version) {
-  while (local_.size() >= kLocalKept && !local_.contains(version)) local_.erase(local_.begin());
+  while (local_.size() >= kLocalKept && !local_.contains(version)) {
+    // One that has failed can be of no use any more; what is whole may still be committed.
+    auto over = std::find_if(local_.begin(), local_.end(),
+                             [](const auto& entry) { return !entry.second.failure.empty(); });
+    if (over == local_.end()) over = local_.begin();
+    GiveUp(over->first, std::string(over->second.failure));
+  }
   return local_[version];
 }
 

@@ -111,6 +111,24 @@ void ClusterObserver::CheckHolders(const DecisionRecord& decision) {
   }
 }
 
+bool ClusterObserver::IsHeld(Version version, Rank rank, const CommitRecord& commit) const {
+  return std::ranges::any_of(commit.groups(), [&](const Group& group) {
+    return std::ranges::any_of(group.slots(), [&](uint64_t slot) {
+      return machines_.at(NodeSlot{slot})->observer.Holds(version, rank);
+    });
+  });
+}
+
+// Whether none of its members has any rank: there is nothing to protect.
+bool ClusterObserver::IsIdle(Version version, const Group& group, uint64_t world) const {
+  return std::ranges::none_of(group.slots(), [&](uint64_t slot) {
+    for (uint64_t rank = 0; rank < world; ++rank) {
+      if (machines_.at(NodeSlot{slot})->observer.Holds(version, Rank{rank})) return true;
+    }
+    return false;
+  });
+}
+
 void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   if (job.commit.modified <= store.newest_commit) return;
   store.newest_commit = job.commit.modified;
@@ -128,7 +146,12 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   if (!destroyed_.empty()) return;  // it was protected when it was written
   is_protected_ = true;
   const bool deep = commits_checked_++ % kDeepEvery == 0;
+  for (uint64_t rank = 0; rank < commit.world(); ++rank) {
+    if (IsHeld(version, Rank{rank}, commit)) continue;
+    world_.trace.Fail("committed {}, and nobody has rank {}", version, rank);
+  }
   for (const Group& group : commit.groups()) {
+    if (IsIdle(version, group, commit.world())) continue;
     absl::Status status = CheckGroup(machines_, group, version, deep);
     if (!status.ok()) {
       world_.trace.Fail("committed, but not protected: {}", status.message());

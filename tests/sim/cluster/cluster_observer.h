@@ -60,6 +60,8 @@ class ClusterObserver {
   void OnFailure(const smp::JobDecision& decision, uint64_t round);
   void OnCommit(const meta::JobState& job, StoreSeen& store);
   bool IsBeyondBudget() const;
+  bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
+  bool IsIdle(Version version, const Group& group, uint64_t world) const;
   void CheckHolders(const DecisionRecord& decision);
 
   World& world_;
