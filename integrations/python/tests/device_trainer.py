@@ -1,0 +1,105 @@
+"""A rank with state on a CUDA device of the fake runtime, and some in host memory.
+
+Restores, says what it found, and takes three snapshots, each of tensors that are all its step.
+"""
+
+import ctypes
+import json
+import os
+import pathlib
+import sys
+import time
+
+import numpy as np
+import unreft
+
+RUNTIME = pathlib.Path(os.environ["UNREFT_BIN_DIR"]).parent / "fakecuda/libcudart.so.13"
+SIZES = {"w": 9_000_000, "bias": 1000, "mean": 300}
+DEADLINE_S = 60
+
+cuda = ctypes.CDLL(str(RUNTIME))  # as PyTorch would have loaded the real one
+cuda.fakecuda_violations.restype = ctypes.c_char_p
+
+
+def must(error):
+    assert error == 0, f"CUDA error {error}"
+
+
+def new_tensors():
+    tensors = []
+    for name, size in SIZES.items():
+        data = ctypes.c_void_p()
+        must(cuda.cudaMalloc(ctypes.byref(data), ctypes.c_size_t(size)))
+        shape = {"global_shape": (size,), "offset": (0,), "extent": (size,)}
+        tensors.append(
+            unreft.Tensor(
+                name,
+                unreft.Dtype.UINT8,
+                **shape,
+                data=data.value,
+                device=unreft.Device.CUDA,
+                volatile=name == "mean",
+            )
+        )
+    return tensors
+
+
+def host_tensor(name, array):
+    shape = {"global_shape": array.shape, "offset": (0,), "extent": array.shape}
+    return unreft.Tensor(name, unreft.Dtype.UINT8, **shape, data=array.ctypes.data)
+
+
+def values(tensors):
+    """The values that a tensor's bytes have, by name."""
+    must(cuda.cudaDeviceSynchronize())
+    # The fake's device memory is the host's.
+    found = {t.name: set(ctypes.string_at(t.data, t.extent[0])) for t in tensors}
+    return {name: sorted(bytes_) for name, bytes_ in found.items()}
+
+
+def say(**record):
+    print(json.dumps(record))
+
+
+def wait_until(client, condition):
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition(client.status()):
+        assert time.monotonic() < deadline, client.status()
+        time.sleep(0.001)
+
+
+def main():
+    stream = ctypes.c_void_p()
+    must(cuda.cudaStreamCreateWithFlags(ctypes.byref(stream), 0))
+    offloaded, count = np.zeros(100_000, np.uint8), np.zeros(1, np.uint8)
+    tensors = [*new_tensors(), host_tensor("offloaded", offloaded), host_tensor("step", count)]
+    client = unreft.Client()
+    decision = client.restore_begin()
+    if decision.restored:
+        client.restore_read(tensors)
+        client.restore_end()
+        say(restored=decision.step, values=values(tensors))
+    client.register(tensors)
+    for step in range(decision.step + 1, decision.step + 4):
+        client.fence(stream.value)
+        for tensor in tensors[:3]:
+            size = ctypes.c_size_t(tensor.extent[0])
+            must(cuda.cudaMemsetAsync(ctypes.c_void_p(tensor.data), step, size, stream))
+        offloaded[:] = count[:] = step
+        wait_until(client, lambda status: status.ready)
+        assert client.snapshot(step, stream=stream.value)
+        # Or the fence would give it up.
+        wait_until(client, lambda status: not status.copying)
+        client.wait_committed(step, DEADLINE_S)
+    status = client.status()
+    client.close()
+    say(
+        committed=status.last_committed_step,
+        given_up=status.given_up,
+        copier=status.copier,
+        violations=cuda.fakecuda_violations().decode(),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""State on a CUDA device, the real daemon and the real library; the CUDA runtime is the fake one."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from real_store import BIN_DIR, RUN_TIMEOUT_S, Store
+
+TRAINER = pathlib.Path(__file__).with_name("device_trainer.py")
+
+pytestmark = pytest.mark.skipif(
+    not (BIN_DIR.parent / "fakecuda/libcudart.so.13").exists(), reason="built without CUDA"
+)
+
+
+@pytest.fixture
+def store():
+    made = Store("--restore-wait-s", "20")
+    yield made
+    made.close()
+
+
+def train(store, attempt):
+    """The records of one process, which has no PyTorch: that may bring a real runtime."""
+    environment = {
+        "UNREFT_SOCKET": store.socket,
+        "UNREFT_JOB": store.job,
+        "UNREFT_ATTEMPT": str(attempt),
+        "UNREFT_BIN_DIR": str(BIN_DIR),
+    }
+    ended = subprocess.run(
+        [sys.executable, TRAINER],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        timeout=RUN_TIMEOUT_S,
+        check=True,
+    )
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_device_state_survives_its_process(store):
+    (first,) = train(store, attempt=0)
+    assert (first["committed"], first["given_up"], first["violations"]) == (3, 0, "")
+    assert first["copier"].startswith("CUDA device 0, ")
+    restored, second = train(store, attempt=1)
+    assert restored["restored"] == 3
+    names = ["w", "bias", "mean", "offloaded", "step"]
+    assert restored["values"] == {name: [3] for name in names}
+    assert (second["committed"], second["given_up"], second["violations"]) == (6, 0, "")
