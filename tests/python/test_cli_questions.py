@@ -15,8 +15,9 @@ class TestInject:
         job = cli.train()
         cli.wait_committed(job, 3)
         before = cli.committed()
+        pids = job.pids()  # now: soon there is another attempt
         killed = cli.json("inject", "kill-trainer", "--rank", 1)
-        assert killed["rank"] == 1 and killed["pid"] == job.pids()[1]
+        assert killed["rank"] == 1 and killed["pid"] == pids[1]
         wait_until("the next attempt", lambda: any(r.get("attempt") == 1 for r in job.lines()))
         restored = [r["restored"] for r in job.lines() if r.get("attempt") == 1]
         assert all(step >= before for step in restored)
