@@ -1,4 +1,4 @@
-"""State on a CUDA device, the real daemon and the real library; the CUDA runtime is the fake one."""
+"""State on a CUDA device with the real daemon and the real library, on the fake CUDA runtime."""
 
 import json
 import os
