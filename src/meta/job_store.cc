@@ -13,6 +13,8 @@ namespace {
 
 constexpr Duration kUnreadableWarnEvery = std::chrono::seconds(30);
 constexpr size_t kFormerIdsKept = 64;
+// A store that went back and is as far again before it is asked has changes that no watch tells.
+constexpr Duration kRefresh = std::chrono::seconds(10);
 constexpr Duration kReadAgain = std::chrono::milliseconds(200);
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
@@ -41,6 +43,7 @@ JobStore::JobStore(Kv& kv, Executor& executor, Random& random, Log& log, std::st
 JobStore::~JobStore() {
   kv_.CancelWatch(watch_);
   executor_.Cancel(again_);
+  executor_.Cancel(refresh_);
 }
 
 void JobStore::Start() { Read(); }
@@ -94,6 +97,17 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
   }
   Watch();
   Changed();
+  executor_.Cancel(refresh_);
+  refresh_ = executor_.After(kRefresh, [this] {
+    refresh_ = TimerId::kNone;
+    Refresh();
+  });
+}
+
+void JobStore::Refresh() {
+  if (watch_ == WatchId::kNone) return;  // it is being read
+  kv_.CancelWatch(std::exchange(watch_, WatchId::kNone));
+  Again(Duration{});
 }
 
 bool JobStore::WentBack(const KeyValue& store, Revision revision) const {

@@ -98,6 +98,7 @@ class JobStore {
   void MakeStore(Revision seen);
   bool WentBack(const KeyValue& store, Revision revision) const;
   void Watch();
+  void Refresh();
   void OnEvents(const std::vector<WatchEvent>& events);
   void Again(Duration delay);
   void Apply(const KeyValue& kv);
@@ -118,6 +119,7 @@ class JobStore {
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;
+  TimerId refresh_ = TimerId::kNone;
   bool change_told_ = true;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
