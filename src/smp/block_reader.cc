@@ -44,9 +44,9 @@ void BlockReader::Read(Rank rank, uint64_t block, std::span<std::byte> into,
 void BlockReader::Decode(Rank rank, uint64_t block, std::span<std::byte> into,
                          std::shared_ptr<void> keep, Done done) {
   ++running_;
-  auto request =
-      std::make_shared<Request>(Request{rank, block, into, std::move(keep), std::move(done),
-                                        state_.seams.executor.Now() + state_.options.read_timeout});
+  auto request = std::make_shared<Request>(
+      Request{rank, block, into, std::move(keep), std::move(done),
+              state_.seams.executor.Now() + state_.options.read_timeout, true});
   StartDecoding(std::move(request));
 }
 
@@ -66,7 +66,9 @@ void BlockReader::Again(std::shared_ptr<Request> request, const absl::Status& fa
   }
   state_.seams.executor.After(state_.options.read_retry,
                               [this, alive = std::weak_ptr(alive_), request]() mutable {
-                                if (!alive.expired()) ReadFromHome(std::move(request));
+                                if (alive.expired()) return;
+                                if (request->decode_only) return StartDecoding(std::move(request));
+                                ReadFromHome(std::move(request));
                               });
 }
 

@@ -67,6 +67,7 @@ class BlockReader {
     std::shared_ptr<void> keep;
     Done done;
     Time deadline;
+    bool decode_only = false;  // its home is who asks
   };
   // One try to decode a block.
   struct Decoding {

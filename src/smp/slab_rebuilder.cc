@@ -73,10 +73,10 @@ void SlabRebuilder::RunSlab(Rank rank, Slab& slab) {
     state_.seams.log.Info("rank {}: its slab of version {} is rebuilt, {} blocks", rank,
                           catalog_.version(), slab.blocks);
   }
-  if (slab.failed) return;
   const auto window = std::max<uint64_t>(1, 2 * state_.options.protect_window);
-  while (slab.next < slab.blocks && slab.running < window) {
-    const uint64_t block = slab.next++;
+  while ((slab.next < slab.blocks || !slab.failed.empty()) && slab.running < window) {
+    const uint64_t block =
+        slab.failed.empty() ? slab.next++ : slab.failed.extract(slab.failed.begin()).value();
     ++slab.running;
     reader_.Decode(rank, block, slab.slot->view->block(block), slab.slot->segment,
                    [this, alive = std::weak_ptr(alive_), rank, block](absl::Status status) {
@@ -90,11 +90,18 @@ void SlabRebuilder::OnBlock(Rank rank, uint64_t block, const absl::Status& statu
   Slab& slab = todo_.at(rank);
   --slab.running;
   if (!status.ok()) {
-    if (!absl::IsCancelled(status)) {
-      state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt: {}", rank,
-                             catalog_.version(), status.message());
-    }
-    slab.failed = true;
+    if (absl::IsCancelled(status)) return;
+    // As long as the decision stands: a source may come back.
+    state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt yet: {}", rank,
+                           catalog_.version(), status.message());
+    state_.seams.executor.After(state_.options.read_retry,
+                                [this, alive = std::weak_ptr(alive_), rank, block] {
+                                  if (alive.expired()) return;
+                                  const auto it = todo_.find(rank);
+                                  if (it == todo_.end()) return;
+                                  it->second.failed.insert(block);
+                                  RunSlab(rank, it->second);
+                                });
     return;
   }
   // The CRC was checked against this entry.

@@ -34,7 +34,7 @@ class SlabRebuilder {
     uint64_t next = 0;
     uint64_t running = 0;
     std::set<uint64_t> finished;  // beyond blocks_done
-    bool failed = false;
+    std::set<uint64_t> failed;    // to be tried again
   };
 
   void Provide(Rank rank);
