@@ -29,6 +29,8 @@ std::vector<NodeSlot> DealingOrder(const std::vector<GroupCandidate>& nodes) {
   return order;
 }
 
+}  // namespace
+
 std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
                              const std::map<NodeSlot, std::string>& domain_of, uint32_t m) {
   std::string text;
@@ -48,8 +50,6 @@ std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
   }
   return text;
 }
-
-}  // namespace
 
 absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m) {
   if (k == 0 || nodes.size() < k + m) {

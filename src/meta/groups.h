@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,11 @@ struct Grouping {
   // has.
   std::string exposure;
 };
+
+// Which groups have more than m members in one failure domain, with the numbers; empty when none
+// has. An empty domain is one of its own.
+std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
+                             const std::map<NodeSlot, std::string>& domain_of, uint32_t m);
 
 // Cuts the nodes into floor(N / (k + m)) groups whose sizes differ by at most one, all with m
 // parities (PROTOCOL rule 19), so that as few members as possible of a group share a failure

@@ -19,14 +19,14 @@ constexpr Duration kReadAgain = std::chrono::milliseconds(200);
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
 
-// The number at the end of "node/SLOT"; none for anything else.
-std::optional<NodeSlot> SlotOf(std::string_view name) {
-  if (!name.starts_with("node/")) return std::nullopt;
-  name.remove_prefix(5);
-  uint64_t slot = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), slot);
+// The number at the end of "KIND/NUMBER"; none for anything else.
+std::optional<uint64_t> NumberOf(std::string_view kind, std::string_view name) {
+  if (!name.starts_with(kind)) return std::nullopt;
+  name.remove_prefix(kind.size());
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   if (error != std::errc{} || end != name.data() + name.size()) return std::nullopt;
-  return NodeSlot{slot};
+  return number;
 }
 
 }  // namespace
@@ -50,6 +50,10 @@ void JobStore::Start() { Read(); }
 
 std::string JobStore::PresenceKey(NodeSlot slot) const {
   return fmt::format("{}node/{}", prefix_, slot);
+}
+
+std::string JobStore::SpareKey(uint64_t place) const {
+  return fmt::format("{}spare/{}", prefix_, place);
 }
 
 // --- reading ---
@@ -76,8 +80,8 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
     return Again(kReadAgain);
   }
   const std::vector<KeyValue>& all = result->gets.at(0);
-  const auto store = std::find_if(
-      all.begin(), all.end(), [&](const KeyValue& kv) { return kv.key == prefix_ + "store"; });
+  const auto store = std::find_if(all.begin(), all.end(),
+                                  [&](const KeyValue& kv) { return kv.key == prefix_ + "store"; });
   if (store == all.end()) return MakeStore(Revision{0});
   if (WentBack(*store, result->revision)) {
     log_.Error("meta store: it went back to revision {}, {} was seen; it gets a new id",
@@ -113,8 +117,8 @@ void JobStore::Refresh() {
 bool JobStore::WentBack(const KeyValue& store, Revision revision) const {
   StoreRecord record;
   if (!record.ParseFromString(store.value)) return false;
-  const bool is_former = std::find(former_ids_.begin(), former_ids_.end(), record.store_id()) !=
-                         former_ids_.end();
+  const bool is_former =
+      std::find(former_ids_.begin(), former_ids_.end(), record.store_id()) != former_ids_.end();
   return is_former || (record.store_id() == state_.store_id && revision < state_.revision);
 }
 
@@ -194,10 +198,14 @@ void JobStore::Apply(const KeyValue& kv) {
   if (name == "timeline") return Parse(kv, state_.timeline);
   if (name == "commit") return Parse(kv, state_.commit);
   if (name == "abandoned") return Parse(kv, state_.abandoned);
-  if (const std::optional<NodeSlot> slot = SlotOf(name)) {
+  if (const std::optional<uint64_t> slot = NumberOf("node/", name)) {
     Stored<PresenceRecord> presence;
     Parse(kv, presence);
-    if (presence.exists()) state_.present[*slot] = std::move(presence.value);
+    if (presence.exists()) state_.present[NodeSlot{*slot}] = std::move(presence.value);
+  }
+  if (const std::optional<uint64_t> place = NumberOf("spare/", name)) {
+    Parse(kv, state_.spares[*place]);
+    if (!state_.spares[*place].exists()) state_.spares.erase(*place);
   }
 }
 
@@ -208,7 +216,8 @@ void JobStore::Forget(const std::string& key) {
     state_.leader_created = {};
     state_.leader_value.clear();
   }
-  if (const std::optional<NodeSlot> slot = SlotOf(name)) state_.present.erase(*slot);
+  if (const auto slot = NumberOf("node/", name)) state_.present.erase(NodeSlot{*slot});
+  if (const auto place = NumberOf("spare/", name)) state_.spares.erase(*place);
 }
 
 void JobStore::ApplyStore(const std::string& value) {
@@ -239,6 +248,18 @@ void JobStore::Changed() {
 
 // --- writing ---
 
+void JobStore::AddTakeover(const Takeover& takeover, Txn& txn) const {
+  const Stored<SpareRecord>& spare = state_.spares.at(takeover.place);
+  PresenceRecord presence = spare.value.presence();
+  presence.set_slot(takeover.slot.value);
+  const std::string from = SpareKey(takeover.place);
+  const std::string to = PresenceKey(takeover.slot);
+  txn.compares.push_back(Compare::Modified(from, spare.modified));
+  txn.compares.push_back(Compare::Absent(to));
+  txn.then.push_back(DeleteOp{{from}});
+  txn.then.push_back(PutOp{to, presence.SerializeAsString(), LeaseId{spare.value.lease()}});
+}
+
 void JobStore::Write(Revision leadership, JobChange change,
                      absl::AnyInvocable<void(absl::Status)> done) {
   if (state_.leader_created != leadership) {
@@ -266,6 +287,7 @@ void JobStore::Write(Revision leadership, JobChange change,
   put("timeline", change.timeline);
   put("commit", change.commit);
   put("abandoned", change.abandoned);
+  if (change.takeover) AddTakeover(*change.takeover, txn);
   kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), change = std::move(change),
                               done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
     if (alive.expired()) return;
@@ -280,6 +302,7 @@ void JobStore::Write(Revision leadership, JobChange change,
     take(change.timeline, state_.timeline);
     take(change.commit, state_.commit);
     take(change.abandoned, state_.abandoned);
+    if (change.takeover) state_.spares.erase(change.takeover->place);
     Changed();
     done(absl::OkStatus());
   });

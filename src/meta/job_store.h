@@ -1,10 +1,10 @@
 // JobStore: what the nodes of a job agree on, read from the meta store and kept up to date by a
 // watch; and the leader's way to change it (docs/formats/meta_keys.md).
 //
-// One record per key: "store", "leader", "node/SLOT", "view", "timeline", "commit", "abandoned",
-// all below "unreft/JOB/". Only the leader writes the last four, in Txns that compare its own key
-// and all four records with what it has seen (PROTOCOL rule 20): so a leader that was replaced
-// changes nothing, and an unknown outcome is read back by the watch.
+// One record per key: "store", "leader", "node/SLOT", "spare/PLACE", "view", "timeline", "commit",
+// "abandoned", all below "unreft/JOB/". Only the leader writes the last four, in Txns that compare
+// its own key and all four records with what it has seen (PROTOCOL rule 20): so a leader that was
+// replaced changes nothing, and an unknown outcome is read back by the watch.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -44,10 +44,17 @@ struct JobState {
   Revision leader_created;
   std::string leader_value;  // of its key
   std::map<NodeSlot, PresenceRecord> present;
+  std::map<uint64_t, Stored<SpareRecord>> spares;  // by place
   Stored<ViewRecord> view;
   Stored<TimelineRecord> timeline;
   Stored<CommitRecord> commit;
   Stored<AbandonRecord> abandoned;
+};
+
+// A spare that becomes a node slot's daemon: its presence moves there, lease and all.
+struct Takeover {
+  uint64_t place = 0;
+  NodeSlot slot;
 };
 
 // What one Txn of the leader writes; what is absent stays as it is.
@@ -56,6 +63,8 @@ struct JobChange {
   std::optional<TimelineRecord> timeline;
   std::optional<CommitRecord> commit;
   std::optional<AbandonRecord> abandoned;
+  // Written only while that spare waits and nobody is present in that slot.
+  std::optional<Takeover> takeover;
   // Written only while none of them is present: our watch may be behind.
   std::vector<NodeSlot> absent;
 };
@@ -83,6 +92,7 @@ class JobStore {
 
   std::string LeaderKey() const { return prefix_ + "leader"; }
   std::string PresenceKey(NodeSlot slot) const;
+  std::string SpareKey(uint64_t place) const;
 
   // One Txn, guarded by the caller's leadership (the create revision of its leader key, and its
   // value: revisions come again in a store that went back) and by all four records being as in
@@ -103,6 +113,7 @@ class JobStore {
   void Again(Duration delay);
   void Apply(const KeyValue& kv);
   void Forget(const std::string& key);
+  void AddTakeover(const Takeover& takeover, Txn& txn) const;
   void ApplyStore(const std::string& value);
   template <typename Message>
   void Parse(const KeyValue& kv, Stored<Message>& into);

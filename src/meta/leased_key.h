@@ -41,6 +41,8 @@ class LeasedKey {
   void Confirm();
 
   bool held() const { return held_; }
+  // That the key is attached to, while it is held.
+  LeaseId lease() const { return lease_; }
   // Of the key, while it is held.
   Revision create_revision() const { return create_revision_; }
 

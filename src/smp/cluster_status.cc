@@ -23,7 +23,7 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
   for (uint64_t slot = 0; slot < state.options.nodes; ++slot) {
     members[NodeSlot{slot}] = {{"slot", slot},        {"present", false},   {"lost", false},
                                {"incarnation", ""},   {"session", nullptr}, {"address", ""},
-                               {"failure_domain", ""}};
+                               {"failure_domain", ""}, {"place", slot}};
   }
   for (const unreft::Member& member : job.view.value.members()) {
     Json& entry = members[NodeSlot{member.slot()}];
@@ -40,9 +40,24 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
     entry["session"] = presence.session();
     entry["address"] = presence.address();
     entry["failure_domain"] = presence.failure_domain();
+    entry["place"] = presence.place();
   }
   Json json = Json::array();
   for (auto& [slot, entry] : members) json.push_back(std::move(entry));
+  return json;
+}
+
+// Those that wait.
+Json SparesJson(const meta::JobState& job) {
+  Json json = Json::array();
+  for (const auto& [place, spare] : job.spares) {
+    const PresenceRecord& presence = spare.value.presence();
+    json.push_back({{"place", place},
+                    {"incarnation", Hex(presence.incarnation())},
+                    {"address", presence.address()},
+                    {"failure_domain", presence.failure_domain()},
+                    {"memory_bytes", spare.value.memory_bytes()}});
+  }
   return json;
 }
 
@@ -78,6 +93,7 @@ Json ClusterJson(const NodeState& state, const Member& member) {
       timeline.chain().empty() ? 0 : timeline.chain(timeline.chain_size() - 1).timeline();
   json["closed"] = timeline.closing();
   json["members"] = MembersJson(state, job);
+  json["spares"] = SparesJson(job);
   json["committed"] =
       CommittedJson(job.commit.value.timeline(), job.commit.value.step(), job.commit.value.world());
   json["groups"] = Json::array();

@@ -21,6 +21,7 @@
 #include "base/unix_listener.h"
 #include "meta/etcd_kv.h"
 #include "smp/node.h"
+#include "smp/spare.h"
 #include "transport/counting_transport.h"
 #include "transport/grpc_transport.h"
 #include "transport/refusal_log.h"
@@ -107,15 +108,44 @@ class Daemon {
     return absl::OkStatus();
   }
 
+  NodeSeams Seams() {
+    return {executor_,
+            pool_,
+            random_,
+            segments_,
+            *records_,
+            processes_,
+            log_,
+            &faults_,
+            kv_.get(),
+            transport_.get(),
+            transport_ == nullptr ? nullptr : &transport_->counts()};
+  }
+
   void Start(RandomId boot_id) {
     if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
-    node_.emplace(NodeSeams{executor_, pool_, random_, segments_, *records_, processes_, log_,
-                            &faults_, kv_.get(), transport_.get(),
-                            transport_ == nullptr ? nullptr : &transport_->counts()},
-                  options_.node);
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
+      if (spare_) return spare_->Accept(std::move(channel), peer);
       node_->Accept(std::move(channel), peer);
     });
+    if (!options_.spare) return StartNode(boot_id, options_.node);
+    spare_.emplace(Seams(), options_.node);
+    log_.Info("spare {} waits at {}", options_.common.node, SocketPath(options_.common.run_dir));
+    spare_->Start(boot_id, [this, boot_id](absl::StatusOr<NodeSlot> slot) {
+      if (!slot.ok()) return Fail(slot.status());
+      // Not in a callback of what goes.
+      executor_.Post([this, boot_id, slot = *slot] {
+        if (!spare_) return;
+        spare_.reset();
+        NodeOptions node = options_.node;
+        node.node = slot;
+        StartNode(boot_id, std::move(node));
+      });
+    });
+  }
+
+  void StartNode(RandomId boot_id, NodeOptions options) {
+    node_.emplace(Seams(), std::move(options));
     node_->Start(boot_id, [this](absl::Status status) {
       if (status.ok()) return log_.Info("serving at {}", SocketPath(options_.common.run_dir));
       Fail(std::move(status));
@@ -132,6 +162,7 @@ class Daemon {
   void Leave() {
     listener_.reset();
     node_.reset();
+    spare_.reset();
     transport_.reset();
     kv_.reset();
     executor_.Stop();
@@ -150,6 +181,7 @@ class Daemon {
   std::unique_ptr<UnixListener> listener_;
   std::unique_ptr<meta::EtcdKv> kv_;
   std::unique_ptr<CountingTransport> transport_;
+  std::optional<Spare> spare_;
   std::optional<Node> node_;
   // Last: its threads end first, while what their tasks touch is still there.
   ThreadWorkPool pool_{WorkThreads(options_)};

@@ -35,6 +35,8 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.parity_chunks, "parity_chunks",
             "m of the protection groups: so many nodes of each may be lost; 0: no protection",
             Range<uint32_t>{0, 127});
+  AddOption(app, options.spare, "spare",
+            "waits to take the slot of a node that is lost; node: a number from nodes on");
   AddOption(app, node.failure_domain, "failure_domain",
             "what this node shares its fate with, a rack or a host; empty: nobody");
   AddOption(app, options.kv.endpoints, "meta_endpoints",
@@ -99,7 +101,12 @@ absl::Status CheckClusterOptions(const DaemonOptions& options) {
         fmt::format("data_chunks + parity_chunks: {} + {} need {} nodes, found {}",
                     node.data_chunks, node.parity_chunks, chunks, node.nodes));
   }
-  if (has_store && options.common.node >= node.nodes) {
+  if (options.spare && (!has_store || options.common.node < node.nodes)) {
+    return absl::InvalidArgumentError(
+        fmt::format("spare: needed meta_endpoints, and a node from nodes ({}) on, found {}",
+                    node.nodes, options.common.node));
+  }
+  if (has_store && !options.spare && options.common.node >= node.nodes) {
     return absl::InvalidArgumentError(
         fmt::format("node: needed a slot of 0 to {}, for {} nodes, found {}", node.nodes - 1,
                     node.nodes, options.common.node));
@@ -159,6 +166,7 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   options.meta.directory = options.common.run_dir + "/meta";
   options.node.job = options.common.job;
   options.node.node = NodeSlot{options.common.node};
+  options.node.place = options.common.node;
   if (!std::has_single_bit(options.node.block_bytes)) {
     return absl::InvalidArgumentError(
         fmt::format("block_bytes: needed a power of two, found {}", options.node.block_bytes));

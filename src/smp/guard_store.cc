@@ -36,7 +36,7 @@ GuardStore::GuardStore(Executor& executor, WorkPool& pool, SegmentStore& segment
       segments_(segments),
       log_(log),
       options_(options),
-      prefix_(SegmentPrefix(options.job, options.node.value) + "guard"),
+      prefix_(MemoryPrefix(options) + "guard"),
       boot_id_(boot_id),
       incarnation_(incarnation),
       on_free_(std::move(on_free)) {}

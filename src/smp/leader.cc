@@ -10,6 +10,43 @@
 #include "smp/cluster_records.h"
 
 namespace unreft::smp {
+namespace {
+
+// How ill a spare fits into a slot's group; 0: it is like the node that was lost.
+int SparePenalty(const ViewRecord& view, NodeSlot slot, const SpareRecord& spare) {
+  const std::string& domain = spare.presence().failure_domain();
+  int penalty = 0;
+  for (const Group& group : view.groups()) {
+    const auto& slots = group.slots();
+    if (std::find(slots.begin(), slots.end(), slot.value) == slots.end()) continue;
+    for (const unreft::Member& member : view.members()) {
+      const bool is_beside = member.slot() != slot.value &&
+                             std::find(slots.begin(), slots.end(), member.slot()) != slots.end();
+      if (member.slot() == slot.value && member.failure_domain() != domain) ++penalty;
+      if (is_beside && !domain.empty() && member.failure_domain() == domain) penalty += 2;
+    }
+  }
+  return penalty;
+}
+
+// By the failure domains that the view names now.
+std::string ExposureOf(const ViewRecord& view) {
+  std::map<NodeSlot, std::string> domains;
+  for (const unreft::Member& member : view.members()) {
+    domains[NodeSlot{member.slot()}] = member.failure_domain();
+  }
+  std::vector<meta::ProtectionGroup> groups;
+  uint32_t parities = 0;
+  for (const Group& group : view.groups()) {
+    meta::ProtectionGroup& next = groups.emplace_back();
+    for (const uint64_t slot : group.slots()) next.slots.push_back(NodeSlot{slot});
+    next.k = group.k();
+    parities = static_cast<uint32_t>(group.slots_size()) - group.k();
+  }
+  return meta::DescribeExposure(groups, domains, parities);
+}
+
+}  // namespace
 
 namespace {
 
@@ -115,12 +152,39 @@ ViewRecord Leader::WantedView() {
   return wanted;
 }
 
+// Of the spares that wait, one for the first lost slot: of the lost node's failure domain, if there
+// is one, else of one that none of its group is in.
+std::optional<meta::Takeover> Leader::AssignSpare(ViewRecord& wanted) {
+  auto spares = store_.state().spares;
+  std::erase_if(spares, [](const auto& spare) { return spare.second.value.lease() == 0; });
+  if (spares.empty()) return std::nullopt;
+  for (unreft::Member& member : *wanted.mutable_members()) {
+    const NodeSlot slot{member.slot()};
+    if (!member.lost() || IsPresent(slot)) continue;
+    const auto best =
+        std::min_element(spares.begin(), spares.end(), [&](const auto& a, const auto& b) {
+          return SparePenalty(wanted, slot, a.second.value) <
+                 SparePenalty(wanted, slot, b.second.value);
+        });
+    const PresenceRecord& presence = best->second.value.presence();
+    member.set_incarnation(presence.incarnation());
+    member.set_failure_domain(presence.failure_domain());
+    member.set_lost(false);
+    overdue_.erase(slot);
+    wanted.set_exposure(ExposureOf(wanted));
+    return meta::Takeover{best->first, slot};
+  }
+  return std::nullopt;
+}
+
 bool Leader::KeepView() {
   const meta::JobState& state = store_.state();
   ViewRecord wanted;
+  std::optional<meta::Takeover> takeover;
   std::vector<NodeSlot> lost;
   if (state.view.exists()) {
     wanted = WantedView();
+    takeover = AssignSpare(wanted);
     if (wanted.SerializeAsString() == state.view.value.SerializeAsString()) return false;
     for (int i = 0; i < wanted.members_size(); ++i) {
       const unreft::Member& now = wanted.members(i);
@@ -130,7 +194,10 @@ bool Leader::KeepView() {
         lost.push_back(NodeSlot{now.slot()});
       }
       if (!now.lost() && now.incarnation() != before.incarnation()) {
-        log_.Info("node {} has new memory", now.slot());
+        log_.Info("node {} has new memory{}", now.slot(),
+                  takeover && takeover->slot.value == now.slot()
+                      ? fmt::format(", that of spare {}", takeover->place)
+                      : "");
       }
     }
   } else {
@@ -159,7 +226,7 @@ bool Leader::KeepView() {
   }
   wanted.set_number(state.view.value.number() + 1);
   log_.Info("view {}: {} nodes", wanted.number(), wanted.members_size());
-  return Write({.view = std::move(wanted), .absent = std::move(lost)});
+  return Write({.view = std::move(wanted), .takeover = takeover, .absent = std::move(lost)});
 }
 
 const NodeReport* Leader::ReportOf(const unreft::Member& member) const {

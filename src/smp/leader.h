@@ -66,6 +66,7 @@ class Leader {
   bool CommitNewest();
 
   ViewRecord WantedView();
+  std::optional<meta::Takeover> AssignSpare(ViewRecord& wanted);
   bool IsPresent(NodeSlot slot) const;
   // The report of a member that is not lost; null until it has come.
   const NodeReport* ReportOf(const unreft::Member& member) const;

@@ -70,6 +70,7 @@ PresenceRecord Member::Presence() const {
   record.set_session(record_.session().value);
   record.set_address(seams_.transport.address());
   record.set_failure_domain(options_.failure_domain);
+  record.set_place(options_.place.value_or(options_.node.value));
   return record;
 }
 

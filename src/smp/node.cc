@@ -20,7 +20,7 @@ constexpr Duration kLastWords = std::chrono::seconds(1);
 
 Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
   state_.options = std::move(options);
-  state_.prefix = SegmentPrefix(state_.options.job, state_.options.node.value);
+  state_.prefix = MemoryPrefix(state_.options);
 }
 
 Node::~Node() {

@@ -4,16 +4,20 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/executor.h"
 #include "base/ids.h"
+#include "base/segment_store.h"
 
 namespace unreft::smp {
 
 struct NodeOptions {
   std::string job = "default";
   NodeSlot node;
+  // The number by which its memory is named: the slot's, but for a spare that took the slot over.
+  std::optional<uint64_t> place;
 
   // 2 hold the newest version and the one under way; the third lets a restore step back when the
   // newest does not verify (PROTOCOL rule 7).
@@ -65,5 +69,10 @@ struct NodeOptions {
 
   std::string software_version = "0.1.0";
 };
+
+// Of the names of all segments of this node.
+inline std::string MemoryPrefix(const NodeOptions& options) {
+  return SegmentPrefix(options.job, options.place.value_or(options.node.value));
+}
 
 }  // namespace unreft::smp

@@ -27,7 +27,7 @@ SlotStore::SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id,
                      RandomId incarnation, absl::AnyInvocable<void(Slot&)> on_change)
     : seams_(seams),
       options_(options),
-      prefix_(SegmentPrefix(options.job, options.node.value)),
+      prefix_(MemoryPrefix(options)),
       boot_id_(boot_id),
       incarnation_(incarnation),
       on_change_(std::move(on_change)) {}

@@ -54,6 +54,7 @@ StartRequest Cluster::NodeRequest(uint64_t node) const {
                           fmt::format("--data-chunks={}", data_chunks),
                           fmt::format("--parity-chunks={}", parity_chunks),
                           fmt::format("--meta-endpoints={}", meta_address)};
+  if (node >= nodes) request.daemon_words.emplace_back("--spare");
   if (!tls_dir.empty()) {
     AddTlsWords("meta", tls_dir, fmt::format("node{}", node), request.daemon_words);
     AddTlsWords("transport", tls_dir, fmt::format("node{}", node), request.daemon_words);
@@ -80,6 +81,7 @@ absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
   }
   Cluster cluster{.place = {.job = place.job, .run_dir = place.run_dir},
                   .nodes = json.at("nodes"),
+                  .spares = json.value("spares", uint64_t{0}),
                   .data_chunks = json.at("data_chunks"),
                   .parity_chunks = json.at("parity_chunks"),
                   .meta_address = json.at("meta_address"),
@@ -94,6 +96,7 @@ absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
 absl::Status WriteCluster(const Cluster& cluster) {
   const nlohmann::json json{{"job", cluster.place.job},
                             {"nodes", cluster.nodes},
+                            {"spares", cluster.spares},
                             {"data_chunks", cluster.data_chunks},
                             {"parity_chunks", cluster.parity_chunks},
                             {"meta_address", cluster.meta_address},
@@ -109,7 +112,7 @@ absl::Status WriteCluster(const Cluster& cluster) {
 
 absl::Status RemoveCluster(const Cluster& cluster) {
   absl::Status status = Remove(MetaDirectory(cluster.place));
-  for (uint64_t node = 0; node < cluster.nodes && status.ok(); ++node) {
+  for (uint64_t node = 0; node < cluster.places() && status.ok(); ++node) {
     status = Remove(cluster.NodePlace(node).run_dir);
   }
   if (status.ok()) status = Remove(FilePath(cluster.place));
@@ -137,9 +140,16 @@ absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds t
   }
 }
 
+uint64_t PlaceOf(const nlohmann::json& answer, uint64_t node) {
+  for (const nlohmann::json& member : answer.value("members", nlohmann::json::array())) {
+    if (member.value("slot", UINT64_MAX) == node) return member.value("place", node);
+  }
+  return node;
+}
+
 absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout) {
   absl::Status first;
-  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+  for (uint64_t node = 0; node < cluster.places(); ++node) {
     auto answer = AskDaemon(cluster.NodePlace(node), "cluster", nlohmann::json::object(), timeout);
     if (answer.ok()) return answer;
     if (first.ok()) first = answer.status();

@@ -2,7 +2,9 @@
 //
 //   RUN_DIR/cluster.json   what it consists of; who finds it knows that the job has several nodes
 //   RUN_DIR/meta           the meta store (meta_control.h)
-//   RUN_DIR/node<I>        the run directory of node I (place.h)
+//   RUN_DIR/node<I>        the run directory of node I (place.h); from `nodes` on, of a spare
+//
+// A place is where a daemon and its memory are. Node I is at place I, until a spare takes its slot.
 #pragma once
 
 #include <absl/status/status.h>
@@ -22,6 +24,7 @@ namespace unreft::cli {
 struct Cluster {
   Place place;  // of the whole: its run directory has no daemon of its own
   uint64_t nodes = 1;
+  uint64_t spares = 0;  // daemons that wait for the slot of a lost node
   uint64_t data_chunks = 1;
   uint64_t parity_chunks = 0;
   std::string meta_address;
@@ -30,7 +33,8 @@ struct Cluster {
   std::string tls_dir;
   StartRequest start;  // of each daemon; its words are the user's
 
-  Place NodePlace(uint64_t node) const;
+  uint64_t places() const { return nodes + spares; }
+  Place NodePlace(uint64_t place) const;
   // The node of a rank: consecutive ranks share one.
   uint64_t NodeOf(uint64_t rank, uint64_t ranks) const { return rank * nodes / ranks; }
   // `start`, with the words by which that node finds the others and shows who it is.
@@ -52,6 +56,9 @@ absl::StatusOr<StartResult> StartNode(const Cluster& cluster, uint64_t node);
 // Waits until the nodes know each other: all are present, and there is a view. The answer to
 // "cluster".
 absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds timeout);
+
+// Where the node is now, by an answer to "cluster".
+uint64_t PlaceOf(const nlohmann::json& answer, uint64_t node);
 
 // The answer of the first node that gives one; Unavailable when none does.
 absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout);

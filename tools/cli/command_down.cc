@@ -88,7 +88,7 @@ int DownAll(const Context& context, const Cluster& cluster, bool keep_memory) {
                           {"nodes", nlohmann::json::array()}};
   std::string text;
   absl::Status failed;
-  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+  for (uint64_t node = 0; node < cluster.places(); ++node) {
     const Place place = cluster.NodePlace(node);
     absl::StatusOr<Outcome> outcome = TakeDown(place, keep_memory, context.timeout());
     if (!outcome.ok()) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +14,10 @@
 
 namespace unreft::cli {
 namespace {
+
+constexpr Milliseconds kPollInterval(50);
+// A spare takes a slot as soon as the node is declared lost, seconds after its last sign of life.
+constexpr Milliseconds kTakeoverTimeout(60000);
 
 struct RunOptions {
   uint32_t ranks = 1;
@@ -66,29 +71,53 @@ void ReachNodes(const Context& context, const Cluster& cluster, uint64_t& next) 
   }
 }
 
-void PlaceRanks(const Cluster& cluster, RankGroupOptions& group) {
+// Each with the daemon that is its node now.
+void PlaceRanks(const Context& context, const Cluster& cluster, RankGroupOptions& group) {
+  const auto answer = AskCluster(cluster, context.timeout());
+  group.rank_environment.clear();
   for (uint32_t rank = 0; rank < group.ranks; ++rank) {
-    group.rank_environment.push_back(
-        TrainerEnvironment(cluster.NodePlace(cluster.NodeOf(rank, group.ranks))));
+    const uint64_t node = cluster.NodeOf(rank, group.ranks);
+    const uint64_t place = answer.ok() ? PlaceOf(*answer, node) : node;
+    group.rank_environment.push_back(TrainerEnvironment(cluster.NodePlace(place)));
   }
 }
 
-// Starts a daemon in every slot that has none and that no supervisor looks after.
-absl::Status ReplaceNodes(const Context& context, const Cluster& cluster) {
-  for (uint64_t node = 0; node < cluster.nodes; ++node) {
-    const Place place = cluster.NodePlace(node);
-    FoundProcess daemon = FindDaemon(place);
-    FoundProcess supervisor = FindSupervisor(place);
-    if (!daemon.ok() || daemon->has_value()) continue;
-    if (!supervisor.ok() || supervisor->has_value()) continue;
-    absl::StatusOr<StartResult> started = StartNode(cluster, node);
-    if (!started.ok()) return started.status();
-    Tell(context,
-         {{"event", "node-replaced"}, {"node", node}, {"pid", started->status.value("pid", 0)}},
-         fmt::format("node {}: a new unreftd (pid {}) takes its slot", node,
-                     started->status.value("pid", 0)));
-  }
+// Whether a daemon is there, or a supervisor that looks after it.
+bool IsServed(const Place& place) {
+  const FoundProcess daemon = FindDaemon(place);
+  const FoundProcess supervisor = FindSupervisor(place);
+  return !daemon.ok() || daemon->has_value() || !supervisor.ok() || supervisor->has_value();
+}
+
+absl::Status ReplaceNode(const Context& context, const Cluster& cluster, uint64_t node) {
+  absl::StatusOr<StartResult> started = StartNode(cluster, node);
+  if (!started.ok()) return started.status();
+  Tell(context,
+       {{"event", "node-replaced"}, {"node", node}, {"pid", started->status.value("pid", 0)}},
+       fmt::format("node {}: a new unreftd (pid {}) takes its slot", node,
+                   started->status.value("pid", 0)));
   return absl::OkStatus();
+}
+
+// As long as spares wait, a slot without a daemon is theirs; then, if asked to, it gets a new one.
+absl::Status SettleNodes(const Context& context, const Cluster& cluster, bool replace) {
+  const Deadline deadline(kTakeoverTimeout);
+  while (true) {
+    const auto answer = AskCluster(cluster, context.timeout());
+    const bool spares = answer.ok() && !answer->value("spares", nlohmann::json::array()).empty();
+    bool waiting = false;
+    for (uint64_t node = 0; node < cluster.nodes; ++node) {
+      const uint64_t place = answer.ok() ? PlaceOf(*answer, node) : node;
+      if (IsServed(cluster.NodePlace(place))) continue;
+      if (spares && !deadline.passed()) {
+        waiting = true;
+      } else if (replace && !IsServed(cluster.NodePlace(node))) {
+        if (absl::Status status = ReplaceNode(context, cluster, node); !status.ok()) return status;
+      }
+    }
+    if (!waiting) return absl::OkStatus();
+    poll(nullptr, 0, static_cast<int>(kPollInterval.count()));
+  }
 }
 
 LaunchOptions Prepare(const Context& context, const RunOptions& options, uint64_t next_attempt) {
@@ -117,9 +146,13 @@ int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions&
   uint64_t next = 0;
   ReachNodes(context, cluster, next);
   LaunchOptions launch = Prepare(context, options, next);
-  PlaceRanks(cluster, launch.group);
-  if (options.replace_nodes) {
-    launch.before_restart = [&] { return ReplaceNodes(context, cluster); };
+  PlaceRanks(context, cluster, launch.group);
+  if (options.replace_nodes || cluster.spares > 0) {
+    launch.before_restart = [&] {
+      absl::Status status = SettleNodes(context, cluster, options.replace_nodes);
+      if (status.ok()) PlaceRanks(context, cluster, launch.group);
+      return status;
+    };
   }
   return LaunchIt(context, launch);
 }
@@ -148,7 +181,7 @@ constexpr char kFooter[] =
 MASTER_PORT (a fresh one per attempt), UNREFT_ATTEMPT, UNREFT_SOCKET, UNREFT_JOB, and
 OMP_NUM_THREADS=1 unless it is set. When a rank exits with another code than 0 or is
 killed, the others are stopped and the next attempt starts. After `up --nodes N`, rank r of
-R is of node r * N / R, and has its UNREFT_SOCKET.
+R is of node r * N / R, and has its UNREFT_SOCKET, or that of the spare which took its slot.
 
 Exit code: 0 when all ranks of an attempt exited with 0; the failed rank's code, or 128
 plus its signal, when the restarts are used up; 130 after Ctrl-C; 127 when the command
@@ -178,7 +211,8 @@ void AddRun(CLI::App& app, Context& context) {
   command->add_flag("--up", options->up, "first do what `unreft up --supervise` does");
   command->add_flag("--prefix-output", options->prefix_output, "begin each line with [RANK]");
   command->add_flag("--replace-nodes", options->replace_nodes,
-                    "before an attempt, start a new unreftd in the slot of a destroyed node");
+                    "before an attempt, start a new unreftd in the slot of a destroyed node, "
+                    "unless a spare takes it");
   command->footer(kFooter);
   OnChosenForAll(command, context, [&context, options] { return Run(context, *options); });
 }

@@ -103,7 +103,7 @@ nlohmann::json Members(const Cluster& cluster, const nlohmann::json& answer) {
     members.push_back({{"slot", node}, {"present", nullptr}, {"lost", nullptr}});
   }
   for (nlohmann::json& member : members) {
-    const Place place = cluster.NodePlace(member.at("slot"));
+    const Place place = cluster.NodePlace(member.value("place", member.at("slot").get<uint64_t>()));
     auto status = AskDaemon(place, "status", nlohmann::json::object(), kNodeAnswerTimeout);
     member["running"] = status.ok();
     member["run_dir"] = place.run_dir;
@@ -160,6 +160,12 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) 
     if (const std::string why = Cell(document, key); why != "-") text += why + "\n";
   }
   text += "\n" + MemberTable(document).Text();
+  const Table spares = RecordTable(document, "spares",
+                                   {{"spare", "place"},
+                                    {"address", "address"},
+                                    {"domain", "failure_domain"},
+                                    {"memory bytes", "memory_bytes"}});
+  if (!spares.empty()) text += "\n" + spares.Text();
   const Table groups = GroupTable(document);
   if (!groups.empty()) text += "\n" + groups.Text();
   return text;

@@ -20,6 +20,7 @@ struct UpOptions {
   std::optional<uint64_t> nodes;
   std::optional<uint64_t> data_chunks;
   std::optional<uint64_t> parity_chunks;
+  std::optional<uint64_t> spares;
   std::string tls_dir;
   uint64_t wait_ms = 30000;
   bool print_env = false;
@@ -92,7 +93,10 @@ std::string Text(const Place& place, const nlohmann::json& document) {
 
 // The groups asked for, or by default those that stand two losses as soon as there are four nodes.
 absl::StatusOr<Cluster> NewCluster(const Context& context, const UpOptions& options) {
-  Cluster cluster{.place = context.place, .nodes = *options.nodes, .tls_dir = options.tls_dir};
+  Cluster cluster{.place = context.place,
+                  .nodes = *options.nodes,
+                  .spares = options.spares.value_or(0),
+                  .tls_dir = options.tls_dir};
   cluster.parity_chunks = options.parity_chunks.value_or(cluster.nodes >= 4   ? 2
                                                          : cluster.nodes >= 2 ? 1
                                                                               : 0);
@@ -119,7 +123,7 @@ absl::Status CheckSame(const Cluster& cluster, const UpOptions& options) {
   const bool same_tls = options.tls_dir.empty() || options.tls_dir == cluster.tls_dir;
   if (same_tls && same(options.nodes, cluster.nodes) &&
       same(options.data_chunks, cluster.data_chunks) &&
-      same(options.parity_chunks, cluster.parity_chunks)) {
+      same(options.parity_chunks, cluster.parity_chunks) && same(options.spares, cluster.spares)) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(fmt::format(
@@ -165,7 +169,10 @@ absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds tim
                       {"already_up", *meta_was_up},
                       {"pid", ProcessJson(FindMeta(cluster.place))},
                       {"supervisor_pid", ProcessJson(FindMetaSupervisor(cluster.place))}};
-  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+  // A node whose slot a spare has taken is not started beside it.
+  const auto now = AskCluster(cluster, timeout);
+  for (uint64_t node = 0; node < cluster.places(); ++node) {
+    if (now.ok() && node < cluster.nodes && PlaceOf(*now, node) != node) continue;
     absl::StatusOr<StartResult> result = StartNode(cluster, node);
     if (!result.ok()) return result.status();
     document["nodes"].push_back(Document(cluster.NodePlace(node), *result));
@@ -185,7 +192,9 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) 
   text += fmt::format("  meta    pid {}, at {}, log {}\n", Cell(meta, "pid"), Cell(meta, "address"),
                       Cell(meta, "log"));
   for (const nlohmann::json& node : document["nodes"]) {
-    text += fmt::format("  node {}  pid {}{}, log {}\n", Cell(node, "node"), Cell(node, "pid"),
+    const bool is_spare = node["node"].get<uint64_t>() >= cluster.nodes;
+    text += fmt::format("  {} {}  pid {}{}, log {}\n", is_spare ? "spare" : "node",
+                        Cell(node, "node"), Cell(node, "pid"),
                         node["already_up"].get<bool>() ? " (was up)" : "", Cell(node, "log"));
   }
   return text + "`unreft run` gives each rank its node's socket; otherwise:\n" +
@@ -256,6 +265,10 @@ void AddUp(CLI::App& app, Context& context) {
       ->check(CLI::Range(1, 64));
   command->add_option("--data-chunks", options->data_chunks, "k of the protection groups")
       ->check(CLI::Range(1, 64));
+  command
+      ->add_option("--spares", options->spares,
+                   "so many daemons more, each to take the slot of a node that is lost")
+      ->check(CLI::Range(0, 16));
   command
       ->add_option("--parity-chunks", options->parity_chunks,
                    "m of the protection groups: so many nodes may be lost; 0: none")

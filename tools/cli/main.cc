@@ -74,9 +74,9 @@ absl::Status Locate(Context& context) {
   if (context.cluster && !context.node_given) {
     context.place = whole;
   } else if (context.cluster) {
-    if (context.place.node >= context.cluster->nodes) {
+    if (context.place.node >= context.cluster->places()) {
       return absl::InvalidArgumentError(fmt::format("job {} has the nodes 0 to {}, not {}",
-                                                    whole.job, context.cluster->nodes - 1,
+                                                    whole.job, context.cluster->places() - 1,
                                                     context.place.node));
     }
     context.place = context.cluster->NodePlace(context.place.node);

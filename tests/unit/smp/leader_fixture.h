@@ -114,13 +114,40 @@ class LeaderFixture : public ::testing::Test {
       node.record.set_address(address);
       node.presence = std::make_unique<meta::LeasedKey>(
           *kv_, *executor_, log_, store_->PresenceKey(slot), options_.presence_ttl,
-          [](const std::string&) { return true; }, [] {});
+          [memory = Memory(slot, life)](const std::string& value) {
+            PresenceRecord other;
+            return other.ParseFromString(value) && other.incarnation() == memory;
+          },
+          [] {});
       node.presence->Hold(node.record.SerializeAsString());
       node.report.set_session(1);
       node.report.set_incarnation(Memory(slot, life));
     });
     return node;
   }
+  // A daemon that waits for a slot.
+  void AddSpare(uint64_t place, const std::string& failure_domain = "") {
+    SpareRecord record;
+    record.mutable_presence()->set_incarnation(fmt::format("spare{}", place));
+    record.mutable_presence()->set_session(1);
+    record.mutable_presence()->set_address(fmt::format("node{}", place));
+    record.mutable_presence()->set_failure_domain(failure_domain);
+    record.mutable_presence()->set_place(place);
+    auto& key = spares_[place];
+    InTurn([&] {
+      key = std::make_unique<meta::LeasedKey>(
+          *kv_, *executor_, log_, store_->SpareKey(place), options_.presence_ttl,
+          [](const std::string&) { return true; }, [] {});
+      key->Hold(record.SerializeAsString());
+    });
+    Settle();
+    InTurn([&] {
+      record.set_lease(static_cast<int64_t>(key->lease().value));
+      key->Hold(record.SerializeAsString());
+    });
+    Settle();
+  }
+
   static std::string Memory(NodeSlot slot, const std::string& life) {
     return fmt::format("{}{}", life, slot);
   }
@@ -293,6 +320,7 @@ class LeaderFixture : public ::testing::Test {
   std::unique_ptr<meta::JobStore> store_;
   std::unique_ptr<meta::LeasedKey> leadership_;
   std::map<NodeSlot, ReportingNode> nodes_;
+  std::map<uint64_t, std::unique_ptr<meta::LeasedKey>> spares_;
   std::unique_ptr<Leader> leader_;
 };
 

@@ -201,5 +201,74 @@ TEST_F(LeaderTest, WhatWasCommittedAndIsNowhereIsUnrecoverable) {
   EXPECT_NE(decision().status_message().find("unrecoverable"), std::string::npos);
 }
 
+// --- spares ---
+
+TEST_F(LeaderTest, ASpareTakesTheSlotOfALostNode) {
+  AddSpare(4);
+  const uint64_t before = view().number();
+  EXPECT_EQ(store_->state().spares.size(), 1U);
+  Leave(NodeSlot{2});
+  EXPECT_EQ(view().members(2).incarnation(), "spare4");
+  EXPECT_FALSE(view().members(2).lost());
+  EXPECT_EQ(view().number(), before + 1) << "it is one step from lost to taken";
+  EXPECT_TRUE(store_->state().spares.empty());
+  ASSERT_TRUE(store_->state().present.contains(NodeSlot{2}));
+  const PresenceRecord& presence = store_->state().present.at(NodeSlot{2});
+  EXPECT_EQ(presence.incarnation(), "spare4");
+  EXPECT_EQ(presence.slot(), 2U);
+  EXPECT_EQ(presence.address(), "node4");
+}
+
+TEST_F(LeaderTest, WhoComesBackToASlotThatASpareTookIsRefused) {
+  AddSpare(4);
+  Leave(NodeSlot{2});
+  Join(NodeSlot{2});  // the memory that was lost
+  Settle(seconds(3));
+  EXPECT_EQ(view().members(2).incarnation(), "spare4");
+  absl::Status status;
+  InTurn([&] { status = leader_->OnReport(NodeSlot{2}, nodes_.at(NodeSlot{2}).report); });
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+}
+
+TEST_F(LeaderTest, OneSpareIsForOneSlot) {
+  AddSpare(4);
+  InTurn([&] { nodes_.erase(NodeSlot{1}); });
+  Leave(NodeSlot{3});
+  EXPECT_NE(view().members(1).lost(), view().members(3).lost());
+  const int taken = view().members(1).lost() ? 3 : 1;
+  EXPECT_EQ(view().members(taken).incarnation(), "spare4");
+  AddSpare(5);
+  Settle(seconds(1));
+  EXPECT_EQ(view().members(4 - taken).incarnation(), "spare5");
+}
+
+TEST_F(LeaderTest, ASpareThatIsGoneIsNotTaken) {
+  AddSpare(4);
+  InTurn([&] { spares_.clear(); });
+  Settle(seconds(4));
+  EXPECT_TRUE(store_->state().spares.empty());
+  Leave(NodeSlot{2});
+  EXPECT_TRUE(view().members(2).lost());
+}
+
+TEST_F(LeaderTest, ASlotIsFreeAgainWhenItsSpareIsLost) {
+  AddSpare(4);
+  Leave(NodeSlot{2});
+  InTurn([&] { spares_.clear(); });
+  Settle(seconds(6));
+  EXPECT_TRUE(view().members(2).lost());
+  EXPECT_EQ(view().members(2).incarnation(), "spare4");
+}
+
+TEST_F(LeaderTest, TheSpareOfAnotherFailureDomainThanTheGroupsComesFirst) {
+  AddSpare(4, "rack");
+  AddSpare(5, "rack");
+  AddSpare(6, "other");
+  Leave(NodeSlot{2});
+  EXPECT_EQ(view().members(2).failure_domain(), "rack");
+  Leave(NodeSlot{3});
+  EXPECT_EQ(view().members(3).failure_domain(), "other");
+}
+
 }  // namespace
 }  // namespace unreft::smp

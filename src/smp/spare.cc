@@ -1,0 +1,146 @@
+#include "smp/spare.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+
+namespace unreft::smp {
+namespace {
+
+std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
+
+}  // namespace
+
+Spare::Spare(NodeSeams seams, NodeOptions options)
+    : seams_(seams),
+      options_(std::move(options)),
+      place_(options_.place.value_or(options_.node.value)),
+      store_(*seams.kv, seams.executor, seams.random, seams.log, options_.job,
+             [this] { Follow(); }),
+      registration_(
+          *seams.kv, seams.executor, seams.log, store_.SpareKey(place_), options_.presence_ttl,
+          // An earlier process of ours; the lock on the run directory says it is dead.
+          [](const std::string&) { return true; }, [this] { Register(); }) {}
+
+Spare::~Spare() = default;
+
+void Spare::Start(RandomId boot_id, absl::AnyInvocable<void(absl::StatusOr<NodeSlot>)> done) {
+  boot_id_ = boot_id;
+  done_ = std::move(done);
+  opening_ = true;
+  NodeRecord::Open(seams_.segments, seams_.records, seams_.random, seams_.log,
+                   MemoryPrefix(options_) + "node", boot_id,
+                   [this, alive = std::weak_ptr(alive_)](auto record) {
+                     if (!alive.expired()) OnRecord(std::move(record));
+                   });
+}
+
+void Spare::OnRecord(absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
+  opening_ = false;
+  if (!record.ok()) return End(record.status());
+  record_ = *std::move(record);
+  if (is_clean_) return Follow();
+  store_.Start();
+}
+
+std::optional<NodeSlot> Spare::SlotInView() const {
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    if (member.incarnation() == AsBytes(record_->incarnation())) return NodeSlot{member.slot()};
+  }
+  return std::nullopt;
+}
+
+void Spare::Follow() {
+  if (done_ == nullptr || opening_ || !store_.ready()) return;
+  if (const std::optional<NodeSlot> slot = SlotInView()) {
+    seams_.log.Info("spare {} is node {} by view {}", place_, *slot,
+                    store_.state().view.value.number());
+    return End(*slot);
+  }
+  if (is_clean_) return Register();
+  if (absl::Status status = Forget(); !status.ok()) return End(status);
+  is_clean_ = true;
+  if (absl::StatusOr<MemoryCapacity> capacity = seams_.segments.Capacity(); capacity.ok()) {
+    memory_bytes_ = std::min(capacity->segments_free, capacity->ram_available);
+  }
+  Start(boot_id_, std::move(done_));
+}
+
+// What lies here is of a memory that the job has given up, or of none.
+absl::Status Spare::Forget() {
+  record_.reset();
+  absl::StatusOr<std::vector<SegmentInfo>> left = seams_.segments.List(MemoryPrefix(options_));
+  if (!left.ok()) return left.status();
+  for (const SegmentInfo& segment : *left) {
+    if (absl::Status status = seams_.segments.Remove(segment.name); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void Spare::Register() {
+  if (done_ == nullptr || record_ == nullptr || !is_clean_) return;
+  SpareRecord record;
+  PresenceRecord& presence = *record.mutable_presence();
+  presence.set_incarnation(AsBytes(record_->incarnation()));
+  presence.set_session(record_->session().value);
+  presence.set_address(seams_.transport->address());
+  presence.set_failure_domain(options_.failure_domain);
+  presence.set_place(place_);
+  // The leader hands the lease on with the presence: none yet, and it is not chosen.
+  if (registration_.held()) {
+    record.set_lease(static_cast<int64_t>(registration_.lease().value));
+  }
+  record.set_memory_bytes(memory_bytes_);
+  registration_.Hold(record.SerializeAsString());
+}
+
+void Spare::End(absl::StatusOr<NodeSlot> result) {
+  seams_.executor.Post([alive = std::weak_ptr(alive_), done = std::exchange(done_, nullptr),
+                        result = std::move(result)]() mutable {
+    if (!alive.expired()) done(std::move(result));
+  });
+}
+
+// --- the local session ---
+
+void Spare::Accept(std::unique_ptr<Channel> channel, PeerIdentity) {
+  const auto it = channels_.insert(channels_.end(), std::move(channel));
+  (*it)->Start([this, it](const Frame& frame) { OnFrame(**it, frame); },
+               [this, it](absl::Status) { channels_.erase(it); });
+}
+
+void Spare::OnFrame(Channel& channel, const Frame& frame) {
+  if (static_cast<FrameType>(frame.type) == FrameType::kAdminRequest) {
+    absl::StatusOr<AdminRequest> request = FromFrame<AdminRequest>(frame);
+    if (request.ok()) return channel.Send(ToFrame(Answer(*request)));
+  }
+  channel.Send(ToFrame(Refused{
+      absl::UnavailableError(fmt::format("spare {}: it has no node slot yet", place_)), true}));
+}
+
+AdminReply Spare::Answer(const AdminRequest& request) const {
+  if (request.verb != "status") {
+    return {absl::UnavailableError(
+                fmt::format("spare {}: it has no node slot yet, it answers 'status'", place_)),
+            ""};
+  }
+  nlohmann::ordered_json json{{"job", options_.job},
+                              {"node", nullptr},
+                              {"place", place_},
+                              {"spare", true},
+                              {"registered", registration_.held()},
+                              {"version", options_.software_version},
+                              {"pid", seams_.processes.Self().pid},
+                              {"session", record_ == nullptr ? 0 : record_->session().value},
+                              {"committed", nullptr},
+                              {"bytes", 0},
+                              {"ranks", nlohmann::ordered_json::array()},
+                              {"slots", nlohmann::ordered_json::array()}};
+  return {absl::OkStatus(), json.dump()};
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,67 @@
+// Spare: a daemon that waits to take the slot of a node that is lost.
+//
+//   registers "spare/PLACE" ──▶ the leader's Txn: the slot's member is this memory now, and the
+//                               presence "spare/PLACE" becomes "node/SLOT"
+//   reads the view ◀──────────  with its incarnation in it: it is that slot's node
+//
+// It is in no group and holds nothing: what an earlier process of it left, if the view does not
+// name that memory, is removed. Who it becomes is decided by the view alone, so a spare that is
+// killed at any moment finds out when it starts again.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/statusor.h>
+
+#include <list>
+#include <memory>
+#include <optional>
+
+#include "base/channel.h"
+#include "meta/job_store.h"
+#include "meta/leased_key.h"
+#include "smp/node_options.h"
+#include "smp/node_record.h"
+#include "smp/node_state.h"
+
+namespace unreft::smp {
+
+// Single-threaded on its executor, constructed and destroyed in a turn of it.
+class Spare {
+ public:
+  // `seams` has kv and transport; its options.place is this daemon's own number.
+  Spare(NodeSeams seams, NodeOptions options);
+  ~Spare();
+
+  // `done` once, in a turn of its own: the slot that this daemon has by now, or why it cannot wait.
+  // The spare does nothing more then, but keeps the slot's presence until it is destroyed.
+  void Start(RandomId boot_id, absl::AnyInvocable<void(absl::StatusOr<NodeSlot>)> done);
+
+  // Answers the CLI's "status"; trainers are refused.
+  void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
+
+ private:
+  void OnRecord(absl::StatusOr<std::unique_ptr<NodeRecord>> record);
+  void Follow();
+  absl::Status Forget();
+  void Register();
+  void End(absl::StatusOr<NodeSlot> result);
+  std::optional<NodeSlot> SlotInView() const;
+  void OnFrame(Channel& channel, const Frame& frame);
+  AdminReply Answer(const AdminRequest& request) const;
+
+  NodeSeams seams_;
+  const NodeOptions options_;
+  const uint64_t place_;
+  RandomId boot_id_{};
+  absl::AnyInvocable<void(absl::StatusOr<NodeSlot>)> done_;
+  std::unique_ptr<NodeRecord> record_;
+  bool is_clean_ = false;  // nothing of an earlier process is left
+  bool opening_ = false;
+  uint64_t memory_bytes_ = 0;  // available when it was clean
+  meta::JobStore store_;
+  meta::LeasedKey registration_;
+  std::list<std::unique_ptr<Channel>> channels_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+};
+
+}  // namespace unreft::smp
