@@ -102,11 +102,15 @@ bool Leader::GiveUpFailed() {
     }
   }
   for (const Version version : under_way) {
-    if (IsGivenUp(version) || IsForgotten(version)) continue;
-    if (const std::optional<std::string> failure = FailureOf(version)) {
+    if (IsGivenUp(version)) continue;
+    Pending& pending = pending_[version];
+    const std::optional<std::string> failure = FailureOf(version);
+    // What the record has forgotten is named again, but not over and over.
+    if (failure && (!IsForgotten(version) || pending.overdue)) {
+      executor_.Cancel(pending.deadline);
+      pending_.erase(version);
       return GiveUp(version, *failure);
     }
-    Pending& pending = pending_[version];
     if (pending.deadline != TimerId::kNone) continue;
     pending.deadline = executor_.After(options_.version_deadline, [this, version] {
       pending_[version].overdue = true;
@@ -145,7 +149,7 @@ bool Leader::GiveUp(Version version, const std::string& reason, const std::strin
 bool Leader::CommitNewest() {
   const std::set<Version> under_way = VersionsUnderWay();
   for (auto it = under_way.rbegin(); it != under_way.rend(); ++it) {
-    if (!IsGivenUp(*it) && !IsForgotten(*it) && TryCommit(*it)) return true;
+    if (!IsGivenUp(*it) && TryCommit(*it)) return true;
   }
   return false;
 }

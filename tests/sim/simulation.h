@@ -15,6 +15,7 @@ namespace unreft::sim {
 struct SimulationOptions {
   uint64_t seed = 1;
   bool faults = true;
+  bool store_losses = true;  // of a cluster: the meta store is lost or rolled back
   bool verbose = false;
   PlantedBug bug = PlantedBug::kNone;
   Duration faulty_time = std::chrono::seconds(3);

@@ -23,6 +23,7 @@ struct Flags {
   bool faults = true;
   bool cluster = false;
   bool keep_going = false;
+  bool store_losses = true;
 };
 
 int Usage() {
@@ -33,6 +34,7 @@ int Usage() {
              "           --fresh                        begins with a seed that is drawn and said\n"
              "           --jobs J                       so many seeds at a time\n"
              "           --keep-going                   a line per failure, and on\n"
+             "           --keep-store                   the meta store is not lost or rolled back\n"
              "           --no-faults                    nothing goes wrong\n");
   return 2;
 }
@@ -45,6 +47,8 @@ bool ParseSwitch(std::string_view flag, Flags& flags) {
     flags.cluster = true;
   } else if (flag == "--keep-going") {
     flags.keep_going = true;
+  } else if (flag == "--keep-store") {
+    flags.store_losses = false;
   } else if (flag == "--fresh") {
     flags.first_seed = Random::FromEntropy().Below(uint64_t{1} << 48);
   } else {
@@ -87,7 +91,8 @@ int Run(const Flags& flags) {
     std::fflush(stdout);
     return flags.keep_going;
   };
-  const SimulationOptions options = {.faults = flags.faults, .verbose = flags.verbose};
+  const SimulationOptions options = {
+      .faults = flags.faults, .store_losses = flags.store_losses, .verbose = flags.verbose};
   const SimulateFunction simulate = flags.cluster ? SimulateCluster : Simulate;
   const SeedRange range = {flags.first_seed, flags.seeds};
   const SeedTotals totals =

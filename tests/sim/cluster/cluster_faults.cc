@@ -21,8 +21,8 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"kill the leader's daemon", 2, 2, &Self::KillLeader},
       {"kill a daemon and a trainer", 2, 2, &Self::KillHostProcesses},
       {"kill the meta store", 1, 3, &Self::KillStore},
-      {"lose the meta store", 1, 6, &Self::LoseStore},
-      {"roll back the meta store", 1, 6, &Self::RollBackStore},
+      {"lose the meta store", 1, 6, &Self::LoseStore, true},
+      {"roll back the meta store", 1, 6, &Self::RollBackStore, true},
       {"lose messages", 2, 3, &Self::LoseMessages},
       {"delay and double messages", 2, 3, &Self::SlowMessages},
       {"block one way", 2, 3, &Self::BlockOneWay},
@@ -36,8 +36,10 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
   return kKinds;
 }
 
-ClusterFaults::ClusterFaults(Cluster& cluster, Random random) : cluster_(cluster), random_(random) {
+ClusterFaults::ClusterFaults(Cluster& cluster, Random random, bool store_losses)
+    : cluster_(cluster), random_(random) {
   for (const Kind& kind : AllKinds()) {
+    if (kind.loses_store && !store_losses) continue;
     if (random_.OneIn(kind.one_in)) kinds_.insert(kinds_.end(), kind.weight, &kind);
   }
 }

@@ -15,7 +15,7 @@ namespace unreft::sim {
 
 class ClusterFaults {
  public:
-  ClusterFaults(Cluster& cluster, Random random);
+  ClusterFaults(Cluster& cluster, Random random, bool store_losses);
 
   // From now on, until Calm.
   void Start() { Plan(); }
@@ -29,6 +29,7 @@ class ClusterFaults {
     uint64_t weight;  // among the kinds of a run
     uint64_t one_in;  // how many runs have it
     void (ClusterFaults::*inject)();
+    bool loses_store = false;
   };
   static const std::vector<Kind>& AllKinds();
 

@@ -19,7 +19,7 @@ class ClusterSimulation {
       : options_(options),
         random_(options.seed ^ 0xc1a5),
         cluster_(options, Random(random_.Next())),
-        faults_(cluster_, Random(random_.Next())) {}
+        faults_(cluster_, Random(random_.Next()), options.store_losses) {}
 
   SimulationResult Run() {
     cluster_.Start();

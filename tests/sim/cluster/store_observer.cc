@@ -16,8 +16,8 @@ constexpr std::string_view kRecords[] = {"view", "timeline", "commit", "abandone
 // The chain of timelines and the versions given up, with their reasons, as many as are kept.
 constexpr uint64_t kRecordBytesFixed = 16384;
 constexpr uint64_t kRecordBytesPerMember = 96;
-// The commit of a version, or that it is given up; once more when the record has forgotten it.
-constexpr uint64_t kWritesPerVersion = 2;
+// One, and one more each time that a full record has forgotten the version.
+constexpr uint64_t kWritesPerVersion = 16;
 
 bool IsRecord(std::string_view name) {
   return std::ranges::find(kRecords, name) != std::end(kRecords);
