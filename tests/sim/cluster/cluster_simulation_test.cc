@@ -46,7 +46,8 @@ TEST_P(FreshSeedsTest, SurviveFaults) {
   const uint64_t seeds = SeedsOfAShard();
   fmt::print("unreft_sim --cluster --keep-store --first-seed {} --seeds {}\n", first, seeds);
   const auto fail = [](uint64_t seed, const SimulationResult& result) {
-    ADD_FAILURE() << "unreft_sim --cluster --keep-store --seed " << seed << ": " << *result.failure << "\n"
+    ADD_FAILURE() << "unreft_sim --cluster --keep-store --seed " << seed
+                  << ": " << *result.failure << "\n"
                   << TailOf(result, 60);
     return false;
   };
