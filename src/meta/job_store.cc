@@ -260,16 +260,16 @@ void JobStore::AddTakeover(const Takeover& takeover, Txn& txn) const {
   txn.then.push_back(PutOp{to, presence.SerializeAsString(), LeaseId{spare.value.lease()}});
 }
 
-void JobStore::Write(Revision leadership, JobChange change,
+void JobStore::Write(const HeldKey& leadership, JobChange change,
                      absl::AnyInvocable<void(absl::Status)> done) {
-  if (state_.leader_created != leadership) {
+  if (!IsLedBy(leadership)) {
     return executor_.Post([done = std::move(done)]() mutable {
       done(absl::AbortedError("the leader key is another one's, or its event is still to come"));
     });
   }
   Txn txn;
-  txn.compares.push_back(Compare::Created(LeaderKey(), leadership));
-  txn.compares.push_back(Compare::Equals(LeaderKey(), state_.leader_value));
+  txn.compares.push_back(Compare::Created(LeaderKey(), leadership.created));
+  txn.compares.push_back(Compare::Equals(LeaderKey(), leadership.value));
   const auto guard = [&](const char* name, Revision seen) {
     txn.compares.push_back(Compare::Modified(prefix_ + name, seen));
   };

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "meta/kv.h"
+#include "meta/leased_key.h"
 
 namespace unreft::meta {
 
@@ -94,12 +95,17 @@ class JobStore {
   std::string PresenceKey(NodeSlot slot) const;
   std::string SpareKey(uint64_t place) const;
 
-  // One Txn, guarded by the caller's leadership (the create revision of its leader key, and its
-  // value: revisions come again in a store that went back) and by all four records being as in
-  // state(). Aborted when the guard does not hold, naming nothing more
+  // Whether the leader key is that of the caller, by what was read last.
+  bool IsLedBy(const HeldKey& leadership) const {
+    return leadership == HeldKey{state_.leader_created, state_.leader_value};
+  }
+
+  // One Txn, guarded by the caller's leadership (its leader key as it has written it) and by all
+  // four records being as in state(). Aborted when the guard does not hold, naming nothing more
   // than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the outcome is
   // unknown. When `done` gets ok, state() has the change already.
-  void Write(Revision leadership, JobChange change, absl::AnyInvocable<void(absl::Status)> done);
+  void Write(const HeldKey& leadership, JobChange change,
+             absl::AnyInvocable<void(absl::Status)> done);
 
  private:
   void Read();

@@ -35,7 +35,7 @@ void LeasedKey::Look() {
 
 void LeasedKey::Confirm() {
   if (!held_) return;
-  written_.clear();
+  confirming_ = true;
   Write();
 }
 
@@ -93,10 +93,17 @@ void LeasedKey::Lose(const absl::Status& why) {
 // --- the key ---
 
 void LeasedKey::Write() {
-  if (writing_ || lease_.value == 0 || value_.empty() || (held_ && written_ == value_)) return;
+  if (writing_ || lease_.value == 0 || value_.empty()) return;
+  if (held_ && written_ == value_ && !confirming_) return;
+  confirming_ = false;
   writing_ = true;
   Txn txn;
-  txn.compares.push_back(held_ ? Compare::Created(key_, create_revision_) : Compare::Absent(key_));
+  if (held_) {
+    txn.compares.push_back(Compare::Created(key_, create_revision_));
+    txn.compares.push_back(Compare::Equals(key_, written_));
+  } else {
+    txn.compares.push_back(Compare::Absent(key_));
+  }
   txn.then.push_back(PutOp{key_, value_, lease_});
   txn.otherwise.push_back(GetOp{{key_}});
   kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), value = value_,

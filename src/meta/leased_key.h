@@ -5,7 +5,7 @@
 // once how a daemon shows that it is present and how it campaigns for the leadership.
 //
 // That it is held is a matter of liveness only: safety comes from comparing the key's create
-// revision in every Txn (PROTOCOL rule 20).
+// revision and its value in every Txn (PROTOCOL rule 20).
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -18,6 +18,14 @@
 #include "meta/kv.h"
 
 namespace unreft::meta {
+
+// A key as its holder has written it. Revisions come again in a store that went back: only with the
+// value do they say whose key it is.
+struct HeldKey {
+  Revision created;
+  std::string value;
+  bool operator==(const HeldKey&) const = default;
+};
 
 // Single-threaded on its executor.
 class LeasedKey {
@@ -43,8 +51,8 @@ class LeasedKey {
   bool held() const { return held_; }
   // That the key is attached to, while it is held.
   LeaseId lease() const { return lease_; }
-  // Of the key, while it is held.
-  Revision create_revision() const { return create_revision_; }
+  // While it is held.
+  HeldKey holding() const { return {create_revision_, written_}; }
 
  private:
   void Grant();
@@ -74,6 +82,7 @@ class LeasedKey {
   bool granting_ = false;
   bool writing_ = false;
   bool held_ = false;
+  bool confirming_ = false;  // to be written though the value is the same
   Revision create_revision_;
   TimerId keep_alive_ = TimerId::kNone;
   TimerId again_ = TimerId::kNone;

@@ -55,13 +55,13 @@ constexpr uint64_t kRefusedMax = 4;
 }  // namespace
 
 Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
-               const NodeOptions& options, meta::Revision leadership, FaultPoints* faults)
+               const NodeOptions& options, meta::HeldKey leadership, FaultPoints* faults)
     : executor_(executor),
       store_(store),
       peers_(peers),
       log_(log),
       options_(options),
-      leadership_(leadership),
+      leadership_(std::move(leadership)),
       faults_(faults) {}
 
 Leader::~Leader() {

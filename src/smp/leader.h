@@ -32,9 +32,9 @@ namespace unreft::smp {
 // "leader.commit" when the Txn was applied and nobody knows of it yet.
 class Leader {
  public:
-  // `leadership`: the create revision of our leader key.
+  // `leadership`: our leader key.
   Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
-         const NodeOptions& options, meta::Revision leadership, FaultPoints* faults);
+         const NodeOptions& options, meta::HeldKey leadership, FaultPoints* faults);
   ~Leader();
 
   // A node's whole state. Refused (FailedPrecondition) when it is of a life that is not the one
@@ -108,7 +108,7 @@ class Leader {
   Peers& peers_;
   Log& log_;
   const NodeOptions& options_;
-  const meta::Revision leadership_;
+  const meta::HeldKey leadership_;
   FaultPoints* faults_;
 
   std::map<NodeSlot, NodeReport> reports_;  // the newest of each

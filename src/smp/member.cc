@@ -143,7 +143,7 @@ void Member::Follow() {
   if (own == store_.state().present.end() || own->second.session() != record_.session().value) {
     presence_.Confirm();
   }
-  if (store_.state().leader_created != leadership_.create_revision()) leadership_.Confirm();
+  if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
   // What is on its way to an earlier leader is not waited for.
   if (report_to_leader_ != store_.state().leader_created) report_running_ = false;
   FollowTimeline();
@@ -161,11 +161,11 @@ void Member::FollowLeadership() {
     if (!store_.state().leader.exists()) leadership_.Look();
     return;
   }
-  if (leader_ != nullptr && led_since_ == leadership_.create_revision()) return;
+  if (leader_ != nullptr && led_by_ == leadership_.holding()) return;
   seams_.log.Info("node {} leads", options_.node);
-  led_since_ = leadership_.create_revision();
+  led_by_ = leadership_.holding();
   leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_,
-                                     led_since_, seams_.faults);
+                                     led_by_, seams_.faults);
 }
 
 void Member::FollowTimeline() {

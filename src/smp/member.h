@@ -100,7 +100,7 @@ class Member final : public Coordinator {
   Peers peers_;
   Protection* protection_ = nullptr;
   std::unique_ptr<Leader> leader_;
-  meta::Revision led_since_;
+  meta::HeldKey led_by_;
 
   std::map<Version, Local> local_;
   Step newest_step_;  // that a rank of this node has named in the newest timeline

@@ -36,7 +36,7 @@ class JobStoreTest : public MetaFixture {
     ASSERT_TRUE(node.leadership.held());
   }
 
-  absl::Status Write(Node& node, Revision leadership, JobChange change) {
+  absl::Status Write(Node& node, const HeldKey& leadership, JobChange change) {
     std::optional<absl::Status> written;
     InTurn(node, [&] {
       node.store.Write(leadership, std::move(change), [&](absl::Status s) { written = s; });
@@ -68,35 +68,54 @@ TEST_F(JobStoreTest, WhatTheLeaderWritesReachesAll) {
   Node b(*this, "b");
   Settle();
   Lead(a);
-  EXPECT_TRUE(Write(a, a.leadership.create_revision(), View(1)).ok());
+  EXPECT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
   EXPECT_EQ(a.store.state().view.value.number(), 1U);
   EXPECT_EQ(b.store.state().view.value.number(), 1U);
   EXPECT_EQ(b.store.state().leader.value.address(), "a");
-  EXPECT_EQ(b.store.state().leader_created, a.leadership.create_revision());
+  EXPECT_EQ(b.store.state().leader_created, a.leadership.holding().created);
 }
 
 TEST_F(JobStoreTest, ALeaderThatWasReplacedChangesNothing) {
   Node a(*this, "a");
   Settle();
   Lead(a);
-  const Revision old = a.leadership.create_revision();
+  const HeldKey old = a.leadership.holding();
   Node b(*this, "b");
   store_.CutOff(*a.executor);
   Settle(seconds(5));
   Lead(b);
   store_.Mend(*a.executor);
-  ASSERT_TRUE(Write(b, b.leadership.create_revision(), View(1)).ok());
+  ASSERT_TRUE(Write(b, b.leadership.holding(), View(1)).ok());
   Settle(seconds(2));
   EXPECT_FALSE(a.leadership.held());
   EXPECT_TRUE(absl::IsAborted(Write(a, old, View(7))));
   EXPECT_EQ(b.store.state().view.value.number(), 1U);
 }
 
+// In a store that went back revisions come again.
+TEST_F(JobStoreTest, AKeyOfTheSameRevisionIsAnothersByItsValue) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  const HeldKey before = a.leadership.holding();
+  Node b(*this, "b");
+  store_.CutOff(*a.executor);
+  Settle(seconds(5));
+  Lead(b);
+  store_.Mend(*a.executor);
+  Settle(seconds(2));
+  const HeldKey again{b.leadership.holding().created, before.value};
+  ASSERT_EQ(a.store.state().leader_created, again.created);
+  EXPECT_FALSE(a.store.IsLedBy(again));
+  EXPECT_TRUE(absl::IsAborted(Write(a, again, View(7))));
+  EXPECT_FALSE(b.store.state().view.exists());
+}
+
 TEST_F(JobStoreTest, AWriteOnRecordsThatHaveChangedIsAborted) {
   Node a(*this, "a");
   Settle();
   Lead(a);
-  const Revision leadership = a.leadership.create_revision();
+  const HeldKey leadership = a.leadership.holding();
   std::vector<absl::Status> written;
   InTurn(a, [&] {
     a.store.Write(leadership, View(1), [&](absl::Status s) { written.push_back(s); });
@@ -115,7 +134,7 @@ TEST_F(JobStoreTest, AnAnswerThatIsLostIsReadBack) {
   uint64_t number = 0;
   for (int i = 0; i < 30; ++i) {
     const uint64_t before = a.store.state().view.value.number();
-    const absl::Status status = Write(a, a.leadership.create_revision(), View(before + 1));
+    const absl::Status status = Write(a, a.leadership.holding(), View(before + 1));
     if (status.ok()) number = before + 1;
   }
   store_.set_lose_one_in(0);
@@ -132,13 +151,13 @@ TEST_F(JobStoreTest, TheStoreRestartsAndNothingIsMissed) {
   Node b(*this, "b");
   Settle();
   Lead(a);
-  ASSERT_TRUE(Write(a, a.leadership.create_revision(), View(1)).ok());
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
   store_.Kill();
   Settle(seconds(1));
   store_.Restart();
   Settle(seconds(5));
   ASSERT_TRUE(a.leadership.held());
-  ASSERT_TRUE(Write(a, a.leadership.create_revision(), View(2)).ok());
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(2)).ok());
   EXPECT_EQ(b.store.state().view.value.number(), 2U);
 }
 
@@ -161,7 +180,7 @@ TEST_F(JobStoreTest, AStoreThatWentBackGetsANewId) {
   Lead(a);
   const FakeKvStore::Copy copy = store_.TakeCopy();
   const std::string before = a.store.state().store_id;
-  ASSERT_TRUE(Write(a, a.leadership.create_revision(), View(1)).ok());
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
   store_.Kill();
   store_.RollBack(copy);
   store_.Restart();
@@ -197,9 +216,9 @@ TEST_F(JobStoreTest, WhoIsPresentIsNotWrittenAsAbsent) {
   Settle();
   JobChange change = View(1);
   change.absent = {NodeSlot{2}, NodeSlot{3}};
-  EXPECT_TRUE(absl::IsAborted(Write(a, a.leadership.create_revision(), change)));
+  EXPECT_TRUE(absl::IsAborted(Write(a, a.leadership.holding(), change)));
   change.absent = {NodeSlot{2}};
-  EXPECT_TRUE(Write(a, a.leadership.create_revision(), change).ok());
+  EXPECT_TRUE(Write(a, a.leadership.holding(), change).ok());
   a.executor->Kill();
 }
 

@@ -46,7 +46,7 @@ TEST_F(LeasedKeyTest, IsHeldWhileItsOwnerLivesAndGoesAfterItsDeath) {
   ASSERT_TRUE(a->key.held());
   ASSERT_EQ(Stored().size(), 1U);
   EXPECT_EQ(Stored()[0].value, "a");
-  EXPECT_EQ(Stored()[0].create_revision, a->key.create_revision());
+  EXPECT_EQ(Stored()[0].create_revision, a->key.holding().created);
   EXPECT_EQ(a->changes, 1);
   a.reset();
   Settle(seconds(4));
@@ -73,36 +73,36 @@ TEST_F(LeasedKeyTest, TheNextHolderComesWhenTheFirstIsDead) {
   Hold(b, "b");
   Settle(seconds(5));
   EXPECT_FALSE(b.key.held());
-  const Revision first = a->key.create_revision();
+  const Revision first = a->key.holding().created;
   a.reset();
   Settle(seconds(6));
   EXPECT_TRUE(b.key.held());
-  EXPECT_GT(b.key.create_revision(), first);
+  EXPECT_GT(b.key.holding().created, first);
 }
 
 TEST_F(LeasedKeyTest, AnEarlierLifesKeyIsReplacedAtOnceAndCreatedAnew) {
   auto a = std::make_unique<Holder>(*this);
   Hold(*a, "life 1");
   Settle();
-  const Revision first = a->key.create_revision();
+  const Revision first = a->key.holding().created;
   a.reset();
   Holder again(*this, "life 1");
   Hold(again, "life 2");
   Settle(milliseconds(200));
   EXPECT_TRUE(again.key.held());
-  EXPECT_GT(again.key.create_revision(), first);
+  EXPECT_GT(again.key.holding().created, first);
 }
 
 TEST_F(LeasedKeyTest, ANewValueKeepsTheCreateRevision) {
   Holder a(*this);
   Hold(a, "one");
   Settle();
-  const Revision created = a.key.create_revision();
+  const Revision created = a.key.holding().created;
   Hold(a, "two");
   Settle();
   EXPECT_EQ(Stored()[0].value, "two");
   EXPECT_EQ(Stored()[0].create_revision, created);
-  EXPECT_EQ(a.key.create_revision(), created);
+  EXPECT_EQ(a.key.holding().created, created);
 }
 
 TEST_F(LeasedKeyTest, WhoIsCutOffLosesItAndComesBack) {
@@ -135,7 +135,7 @@ TEST_F(LeasedKeyTest, WhatIsHeldIsThereOnceMessagesArriveAgain) {
     EXPECT_NE(a.key.held(), b.key.held()) << "round " << round;
     EXPECT_EQ(Stored()[0].value, a.key.held() ? "a" : "b");
     EXPECT_EQ(Stored()[0].create_revision,
-              a.key.held() ? a.key.create_revision() : b.key.create_revision());
+              a.key.held() ? a.key.holding().created : b.key.holding().created);
   }
 }
 

@@ -93,7 +93,7 @@ class LeaderFixture : public ::testing::Test {
     InTurn([this] {
       leader_.reset();
       leader_ = std::make_unique<Leader>(*executor_, *store_, *nodes_.at(NodeSlot{0}).peers, log_,
-                                         options_, leadership_->create_revision(), nullptr);
+                                         options_, leadership_->holding(), nullptr);
       leader_->RunRules();
     });
   }
