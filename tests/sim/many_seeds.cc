@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/random.h"
 
 namespace unreft::sim {
 namespace {
@@ -51,6 +52,11 @@ std::string ReadAll(int pipe) {
 }
 
 }  // namespace
+
+uint64_t FirstSeed(uint64_t usual) {
+  const bool is_fresh = std::getenv("UNREFT_SIM_FRESH") != nullptr;
+  return is_fresh ? Random::FromEntropy().Below(uint64_t{1} << 48) : usual;
+}
 
 SeedTotals RunSeeds(SimulateFunction simulate, SimulationOptions options, SeedRange range,
                     const std::function<bool(uint64_t, const SimulationResult&)>& on_failure) {

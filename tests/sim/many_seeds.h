@@ -10,6 +10,10 @@ namespace unreft::sim {
 
 using SimulateFunction = SimulationResult (*)(const SimulationOptions&);
 
+// Where a test begins: at `usual`, so that it is the same in each run, or at a seed that is drawn
+// if UNREFT_SIM_FRESH is set.
+uint64_t FirstSeed(uint64_t usual);
+
 // Seeds `first`, `first + stride`, ...
 struct SeedRange {
   uint64_t first = 1;
