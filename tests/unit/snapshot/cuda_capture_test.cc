@@ -257,6 +257,7 @@ TEST_F(CudaCaptureTest, AnErrorOfTheJobsKernelsAbandonsTheVersionAndIsCalledThei
   Gate kernel(stream_);
   Step(2);
   ASSERT_TRUE(Snapshot(2));
+  kernel.AwaitBegun();
   fakecuda_break(cudaErrorIllegalAddress);
   kernel.Open();
   Settle();

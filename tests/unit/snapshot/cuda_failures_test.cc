@@ -154,6 +154,7 @@ TEST_F(CudaFailuresTest, AnErrorOfTheJobsKernelsIsCalledTheirs) {
   auto first = Copy(tensor, target.data(), 4000);
   auto second = Copy(tensor + 4000, target.data() + 4000, 4000);
   ASSERT_TRUE(EventuallyEnqueued(2));
+  kernel.AwaitBegun();
   fakecuda_break(cudaErrorIllegalAddress);
   kernel.Open();
   for (auto* answer : {&first, &second}) {

@@ -37,14 +37,19 @@ class Gate {
     open_ = true;
     open_.notify_all();
   }
+  // Until the stream has come to it: what is dropped before that never is over.
+  void AwaitBegun() { begun_.wait(false); }
 
  private:
   static void Wait(void* gate) {
     auto* self = static_cast<Gate*>(gate);
+    self->begun_ = true;
+    self->begun_.notify_all();
     self->open_.wait(false);
     self->over_ = true;
     self->over_.notify_all();
   }
+  std::atomic<bool> begun_ = false;
   std::atomic<bool> open_ = false;
   std::atomic<bool> over_ = false;
 };
