@@ -119,7 +119,8 @@ absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
         guard->phase == GuardPhase::kComplete && guard->version < keep_from && guard->users == 0;
     if (Fits(*guard, needs)) {
       ++fitting;
-    } else if (guard->phase == GuardPhase::kFree || is_old) {
+    } else if (guard->phase == GuardPhase::kFree || guard->phase == GuardPhase::kPopulating ||
+               is_old) {
       Remove(*guard);
     }
   }
@@ -178,11 +179,13 @@ void GuardStore::PopulateNext() {
     pool_.Submit([segment = guard->segment, begin, length,
                   status] { *status = segment->Reserve(begin, length); },
                  executor_,
-                 [this, alive = std::weak_ptr(alive_), id = id, length, status] {
+                 [this, alive = std::weak_ptr(alive_), id = id, segment = guard->segment, length,
+                  status] {
                    if (alive.expired()) return;
                    populating_ = false;
                    const auto it = guards_.find(id);
-                   if (it == guards_.end()) return PopulateNext();
+                   // Removed meanwhile; another may have its number.
+                   if (it == guards_.end() || it->second->segment != segment) return PopulateNext();
                    Guard& populated = *it->second;
                    if (!status->ok()) {
                      log_.Error("guard {}: {}", id, status->message());

@@ -74,7 +74,7 @@ class GuardStore {
   absl::Status Adopt();
 
   // Makes the guards that are lacking for such needs; those that are too small go when they are
-  // free, or complete and older than `keep_from`. ResourceExhausted, with the numbers, when the
+  // free or not even populated, or complete and older than `keep_from`. ResourceExhausted, with the numbers, when the
   // budget does not allow.
   absl::Status Provide(const GuardNeeds& needs, Version keep_from);
 

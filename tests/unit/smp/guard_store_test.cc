@@ -241,5 +241,26 @@ TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoOnceTheyAreOld) {
   EXPECT_EQ(store->All().size(), options_.slots_per_rank + 1);
 }
 
+// Needs that grew faster than pages are reserved left a set of guards behind each time.
+TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoWhileTheyArePopulated) {
+  options_.populate_chunk_bytes = 4 * kSegmentPage;
+  auto store = NewStore();
+  GuardNeeds larger = kNeeds;
+  larger.positions = 600;
+  InTurn([&] {
+    EXPECT_TRUE(store->Provide(kNeeds, {}).ok());
+    EXPECT_TRUE(store->Provide(larger, {}).ok());
+  });
+  EXPECT_EQ(store->All().size(), options_.slots_per_rank);
+  Settle();
+  // The pages that were reserved for the first one count for nothing in its successor's.
+  for (Guard* guard : store->All()) {
+    EXPECT_EQ(guard->phase, GuardPhase::kFree);
+    EXPECT_EQ(guard->populated_bytes, guard->bytes());
+    EXPECT_GE(*host_.ReservedBytes(guard->segment_name), guard->bytes());
+  }
+  EXPECT_EQ(segments_.List("")->size(), options_.slots_per_rank);
+}
+
 }  // namespace
 }  // namespace unreft::smp
