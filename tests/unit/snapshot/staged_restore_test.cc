@@ -65,6 +65,14 @@ class StagedRestoreTest : public ClientFixture {
       actor_->RestoreRead(tensors_, [&](absl::Status status) { read_ = std::move(status); });
     });
   }
+  // Begins a mixed read and returns as soon as so many blocks are in place; no more are staged.
+  void ReadUntilBlock(size_t blocks) {
+    PlanMixed();
+    staging_.pause_after = blocks;
+    Begin();
+    StartRead();
+    ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == blocks; }));
+  }
   absl::Status AwaitRead() {
     UNREFT_CHECK(RunUntil([&] { return read_.has_value(); }), "the read ends");
     return *read_;
@@ -245,11 +253,7 @@ TEST_F(StagedRestoreTest, TheDaemonsErrorEndsTheRestore) {
 }
 
 TEST_F(StagedRestoreTest, ARestartedDaemonStagesAnew) {
-  PlanMixed();
-  staging_.pause_after = 4;
-  Begin();
-  StartRead();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 4; }));
+  ReadUntilBlock(4);
   daemon_.Die();
   ASSERT_TRUE(RunUntil([&] { return !status().connected; }));
   staging_.MakeSegment();
@@ -265,11 +269,7 @@ TEST_F(StagedRestoreTest, ARestartedDaemonStagesAnew) {
 }
 
 TEST_F(StagedRestoreTest, ARestartedDaemonMayDivideTheBytesOtherwise) {
-  PlanMixed();
-  staging_.pause_after = 4;
-  Begin();
-  StartRead();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 4; }));
+  ReadUntilBlock(4);
   daemon_.Die();
   PlanStaged();
   staging_.pause_after = SIZE_MAX;
@@ -284,11 +284,7 @@ TEST_F(StagedRestoreTest, ARestartedDaemonMayDivideTheBytesOtherwise) {
 }
 
 TEST_F(StagedRestoreTest, ARestartedDaemonMayHaveNothingMore) {
-  PlanMixed();
-  staging_.pause_after = 4;
-  Begin();
-  StartRead();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 4; }));
+  ReadUntilBlock(4);
   daemon_.Die();
   daemon_.plan = Plan{.status = absl::NotFoundError("too few nodes are left")};
   daemon_.Listen();
@@ -318,11 +314,7 @@ TEST_F(StagedRestoreTest, TheDeadlineHoldsAndNothingIsWrittenAfterIt) {
 }
 
 TEST_F(StagedRestoreTest, AnEndOrAnotherReadEndsTheOneUnderWay) {
-  PlanMixed();
-  staging_.pause_after = 2;
-  Begin();
-  StartRead();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<StagedDone>() == 2; }));
+  ReadUntilBlock(2);
   staging_.pause_after = SIZE_MAX;
   Wipe();
   EXPECT_EQ(RestoreRead(tensors_), absl::OkStatus());
