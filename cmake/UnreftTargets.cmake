@@ -74,7 +74,9 @@ function(unreft_binary name)
   endif()
   # The target may not be called like the library 'unreft'; the file is.
   add_executable(${name}_bin ${arg_SRCS} ${arg_HDRS})
-  set_target_properties(${name}_bin PROPERTIES OUTPUT_NAME ${name})
+  # Libraries that are shipped with a program lie beside it. By the old tag they find each other, too.
+  set_target_properties(${name}_bin PROPERTIES OUTPUT_NAME ${name} BUILD_RPATH "$ORIGIN/../lib")
+  target_link_options(${name}_bin PRIVATE -Wl,--disable-new-dtags)
   _unreft_defaults(${name}_bin)
   target_link_libraries(${name}_bin PRIVATE ${arg_DEPS} Threads::Threads)
 endfunction()
