@@ -25,6 +25,12 @@ void SetVersion(Version version, Message& message) {
   message.set_step(version.step.value);
 }
 
+// Of a presence or a member: the place of its memory.
+template <typename Message>
+uint64_t PlaceOf(const Message& message) {
+  return message.has_place() ? message.place() : message.slot();
+}
+
 std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record);
 
 std::vector<recovery::CodedGroup> CodedGroupsOf(

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "smp/cluster_records.h"
+
 namespace unreft::smp {
 namespace {
 
@@ -31,6 +33,7 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
     entry["lost"] = member.lost();
     entry["incarnation"] = Hex(member.incarnation());
     entry["failure_domain"] = member.failure_domain();
+    entry["place"] = PlaceOf(member);
   }
   for (const auto& [slot, presence] : job.present) {
     Json& entry = members[slot];
@@ -40,7 +43,7 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
     entry["session"] = presence.session();
     entry["address"] = presence.address();
     entry["failure_domain"] = presence.failure_domain();
-    entry["place"] = presence.place();
+    entry["place"] = PlaceOf(presence);
   }
   Json json = Json::array();
   for (auto& [slot, entry] : members) json.push_back(std::move(entry));

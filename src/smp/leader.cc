@@ -133,6 +133,7 @@ ViewRecord Leader::WantedView() {
     const auto present = state.present.find(slot);
     if (present != state.present.end()) {
       member.set_incarnation(present->second.incarnation());
+      member.set_place(PlaceOf(present->second));
       member.set_lost(false);
       executor_.Cancel(std::exchange(absences_[slot], TimerId::kNone));
       absences_.erase(slot);
@@ -169,6 +170,7 @@ std::optional<meta::Takeover> Leader::AssignSpare(ViewRecord& wanted) {
     const PresenceRecord& presence = best->second.value.presence();
     member.set_incarnation(presence.incarnation());
     member.set_failure_domain(presence.failure_domain());
+    member.set_place(best->first);
     member.set_lost(false);
     overdue_.erase(slot);
     wanted.set_exposure(ExposureOf(wanted));
@@ -209,6 +211,7 @@ bool Leader::KeepView() {
       member.set_slot(slot.value);
       member.set_incarnation(presence.incarnation());
       member.set_failure_domain(presence.failure_domain());
+      member.set_place(PlaceOf(presence));
     }
     const absl::StatusOr<meta::Grouping> grouping =
         meta::FormGroups(nodes, options_.data_chunks, options_.parity_chunks);

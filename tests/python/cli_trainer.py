@@ -28,14 +28,16 @@ def main():
     parser.add_argument("--bytes", type=int, default=3 << 20)
     args = parser.parse_args()
 
-    weights = np.zeros(args.bytes // 8)
     rank = os.environ["RANK"]
+    # Of no other rank, place or step.
+    first = (int(rank) + 1) * 2.0**32 + np.arange(args.bytes // 8)
+    weights = np.zeros_like(first)
     tensors = [unreft.Tensor.of_array(f"weights{rank}", weights)]
     with unreft.Client() as client:
         decision = client.restore_begin()
         if decision.restored:
             client.restore_read(tensors)
-            assert (weights == decision.step).all()
+            assert (weights == first + decision.step * 2.0**24).all()
         client.restore_end()
         step = decision.step if decision.restored else 0
         say(restored=step, attempt=int(os.environ["UNREFT_ATTEMPT"]))
@@ -44,7 +46,7 @@ def main():
         while step < args.steps and commits < args.commits:
             client.fence()
             step += 1
-            weights[:] = step
+            np.add(first, step * 2.0**24, out=weights)
             if client.snapshot(step, b"extras of a rank"):
                 # Another rank may have skipped the step, and a job goes on without a snapshot.
                 with contextlib.suppress(unreft.Error):

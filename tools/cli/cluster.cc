@@ -141,20 +141,38 @@ absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds t
 }
 
 uint64_t PlaceOf(const nlohmann::json& answer, uint64_t node) {
+  if (!answer.is_object()) return node;
   for (const nlohmann::json& member : answer.value("members", nlohmann::json::array())) {
     if (member.value("slot", UINT64_MAX) == node) return member.value("place", node);
   }
   return node;
 }
 
+bool HasView(const nlohmann::json& answer) {
+  return answer.is_object() && answer.value("view", uint64_t{0}) > 0;
+}
+
 absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout) {
-  absl::Status first;
-  for (uint64_t node = 0; node < cluster.places(); ++node) {
-    auto answer = AskDaemon(cluster.NodePlace(node), "cluster", nlohmann::json::object(), timeout);
-    if (answer.ok()) return answer;
-    if (first.ok()) first = answer.status();
+  absl::Status failed;
+  std::optional<nlohmann::json> without_view;
+  for (uint64_t place = 0; place < cluster.places(); ++place) {
+    auto answer = AskDaemon(cluster.NodePlace(place), "cluster", nlohmann::json::object(), timeout);
+    if (answer.ok() && HasView(*answer)) return answer;
+    if (answer.ok() && !without_view) without_view = *std::move(answer);
+    if (failed.ok()) failed = answer.status();
   }
-  return first;
+  if (without_view) return *std::move(without_view);
+  return failed;
+}
+
+std::vector<Place> NodePlaces(const Cluster& cluster, Milliseconds timeout) {
+  absl::StatusOr<nlohmann::json> answer = nlohmann::json();
+  if (cluster.spares > 0) answer = AskCluster(cluster, timeout);
+  std::vector<Place> places;
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    places.push_back(cluster.NodePlace(answer.ok() ? PlaceOf(*answer, node) : node));
+  }
+  return places;
 }
 
 }  // namespace unreft::cli

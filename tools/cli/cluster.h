@@ -57,10 +57,17 @@ absl::StatusOr<StartResult> StartNode(const Cluster& cluster, uint64_t node);
 // "cluster".
 absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds timeout);
 
-// Where the node is now, by an answer to "cluster".
+// Where the node is now, by an answer to "cluster"; its own place if that does not say.
 uint64_t PlaceOf(const nlohmann::json& answer, uint64_t node);
 
-// The answer of the first node that gives one; Unavailable when none does.
+// Whether the answer is of a node that has read the view.
+bool HasView(const nlohmann::json& answer);
+
+// The answer of the first node that has read the view, else of the first that gives one;
+// Unavailable when none does.
 absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout);
+
+// By node, the place where it is now; its own where nobody answers.
+std::vector<Place> NodePlaces(const Cluster& cluster, Milliseconds timeout);
 
 }  // namespace unreft::cli

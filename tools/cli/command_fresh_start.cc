@@ -13,11 +13,12 @@ absl::StatusOr<nlohmann::json> Ask(const Context& context) {
   if (cluster == nullptr) {
     return AskDaemon(context.place, "fresh-start", nlohmann::json::object(), context.timeout());
   }
-  for (uint64_t node = 0;; ++node) {
-    auto answer = AskDaemon(cluster->NodePlace(node), "fresh-start", nlohmann::json::object(),
-                            context.timeout());
-    if (!absl::IsUnavailable(answer.status()) || node + 1 == cluster->nodes) return answer;
+  absl::StatusOr<nlohmann::json> answer;
+  for (const Place& place : NodePlaces(*cluster, context.timeout())) {
+    answer = AskDaemon(place, "fresh-start", nlohmann::json::object(), context.timeout());
+    if (!absl::IsUnavailable(answer.status())) break;
   }
+  return answer;
 }
 
 int FreshStart(const Context& context) {

@@ -48,8 +48,8 @@ absl::StatusOr<nlohmann::json> ChooseTrainer(const Context& context,
   const Cluster* cluster = context.all_nodes();
   if (cluster == nullptr) return ChooseTrainerOf(context, context.place, rank);
   absl::Status last;
-  for (uint64_t node = 0; node < cluster->nodes; ++node) {
-    auto trainer = ChooseTrainerOf(context, cluster->NodePlace(node), rank);
+  for (const Place& place : NodePlaces(*cluster, context.timeout())) {
+    auto trainer = ChooseTrainerOf(context, place, rank);
     if (trainer.ok()) return trainer;
     last = trainer.status();
   }

@@ -7,8 +7,7 @@ namespace unreft::cli {
 namespace {
 
 int MetricsOfAll(const Context& context, const Cluster& cluster) {
-  const std::vector<NodeAnswer> nodes =
-      AskNodes(cluster, "metrics", [&](const Place&) { return context.timeout(); });
+  const std::vector<NodeAnswer> nodes = AskNodes(cluster, "metrics", context.timeout());
   if (absl::Status status = AnyAnswered(nodes); !status.ok()) return Fail(context, status);
   std::vector<NodeMetrics> metrics;
   for (const NodeAnswer& node : nodes) {

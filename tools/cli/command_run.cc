@@ -11,6 +11,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
 #include "tools/cli/launcher.h"
+#include "tools/cli/placement.h"
 
 namespace unreft::cli {
 namespace {
@@ -60,9 +61,8 @@ void Warn(const Context& context, const std::string& text) {
 // --- several nodes on this machine ---
 
 void ReachNodes(const Context& context, const Cluster& cluster, uint64_t& next) {
-  for (uint64_t node = 0; node < cluster.nodes; ++node) {
-    auto status =
-        AskDaemon(cluster.NodePlace(node), "status", nlohmann::json::object(), context.timeout());
+  for (const Place& place : NodePlaces(cluster, context.timeout())) {
+    auto status = AskDaemon(place, "status", nlohmann::json::object(), context.timeout());
     if (status.ok()) {
       next = std::max(next, NextAttempt(*status));
     } else {
@@ -72,13 +72,12 @@ void ReachNodes(const Context& context, const Cluster& cluster, uint64_t& next) 
 }
 
 // Each with the daemon that is its node now.
-void PlaceRanks(const Context& context, const Cluster& cluster, RankGroupOptions& group) {
-  const auto answer = AskCluster(cluster, context.timeout());
+void PlaceRanks(const Cluster& cluster, const std::vector<uint64_t>& places,
+                RankGroupOptions& group) {
   group.rank_environment.clear();
   for (uint32_t rank = 0; rank < group.ranks; ++rank) {
     const uint64_t node = cluster.NodeOf(rank, group.ranks);
-    const uint64_t place = answer.ok() ? PlaceOf(*answer, node) : node;
-    group.rank_environment.push_back(TrainerEnvironment(cluster.NodePlace(place)));
+    group.rank_environment.push_back(TrainerEnvironment(cluster.NodePlace(places[node])));
   }
 }
 
@@ -99,25 +98,34 @@ absl::Status ReplaceNode(const Context& context, const Cluster& cluster, uint64_
   return absl::OkStatus();
 }
 
-// As long as spares wait, a slot without a daemon is theirs; then, if asked to, it gets a new one.
-absl::Status SettleNodes(const Context& context, const Cluster& cluster, bool replace) {
+// By node, its place for the next attempt. A slot without a daemon is a spare's as long as one
+// waits; then, if asked to, it gets a new one.
+absl::StatusOr<std::vector<uint64_t>> SettleNodes(const Context& context, const Cluster& cluster,
+                                                  bool replace) {
   const Deadline deadline(kTakeoverTimeout);
+  Placement placement;
   while (true) {
-    const auto answer = AskCluster(cluster, context.timeout());
-    const bool spares = answer.ok() && !answer->value("spares", nlohmann::json::array()).empty();
-    bool waiting = false;
-    for (uint64_t node = 0; node < cluster.nodes; ++node) {
-      const uint64_t place = answer.ok() ? PlaceOf(*answer, node) : node;
-      if (IsServed(cluster.NodePlace(place))) continue;
-      if (spares && !deadline.passed()) {
-        waiting = true;
-      } else if (replace && !IsServed(cluster.NodePlace(node))) {
-        if (absl::Status status = ReplaceNode(context, cluster, node); !status.ok()) return status;
-      }
+    nlohmann::json answer;
+    if (cluster.spares > 0) {
+      if (auto asked = AskCluster(cluster, context.timeout()); asked.ok()) answer = *asked;
     }
-    if (!waiting) return absl::OkStatus();
+    placement = FindPlacement(cluster, answer, [&](uint64_t place) {
+      return IsServed(cluster.NodePlace(place));
+    });
+    if (!placement.unsettled) break;
+    if (deadline.passed()) {
+      Warn(context, fmt::format("no spare has taken the slot of a lost node within {} ms",
+                                kTakeoverTimeout.count()));
+      break;
+    }
     poll(nullptr, 0, static_cast<int>(kPollInterval.count()));
   }
+  for (const uint64_t node : placement.vacant) {
+    if (!replace || IsServed(cluster.NodePlace(node))) continue;
+    if (absl::Status status = ReplaceNode(context, cluster, node); !status.ok()) return status;
+    placement.places[node] = node;
+  }
+  return placement.places;
 }
 
 LaunchOptions Prepare(const Context& context, const RunOptions& options, uint64_t next_attempt) {
@@ -146,14 +154,13 @@ int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions&
   uint64_t next = 0;
   ReachNodes(context, cluster, next);
   LaunchOptions launch = Prepare(context, options, next);
-  PlaceRanks(context, cluster, launch.group);
-  if (options.replace_nodes || cluster.spares > 0) {
-    launch.before_restart = [&] {
-      absl::Status status = SettleNodes(context, cluster, options.replace_nodes);
-      if (status.ok()) PlaceRanks(context, cluster, launch.group);
-      return status;
-    };
-  }
+  const auto settle = [&](bool replace) {
+    const auto places = SettleNodes(context, cluster, replace);
+    if (places.ok()) PlaceRanks(cluster, *places, launch.group);
+    return places.status();
+  };
+  if (absl::Status status = settle(false); !status.ok()) return Fail(context, status);
+  launch.before_restart = [&] { return settle(options.replace_nodes); };
   return LaunchIt(context, launch);
 }
 

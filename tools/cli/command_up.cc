@@ -142,14 +142,15 @@ std::vector<std::pair<std::string, std::string>> CommonEnvironment(const Cluster
   return {{"UNREFT_JOB", cluster.place.job}, {"UNREFT_RUN_DIR", cluster.place.run_dir}};
 }
 
-std::string CommonExports(const Cluster& cluster) {
+std::string CommonExports(const Cluster& cluster, Milliseconds timeout) {
   std::string text;
   for (const auto& [name, value] : CommonEnvironment(cluster)) {
     text += fmt::format("export {}={}\n", name, ShellQuote(value));
   }
-  for (uint64_t node = 0; node < cluster.nodes; ++node) {
-    text += fmt::format("# ranks of node {}: export UNREFT_SOCKET={}\n", node,
-                        ShellQuote(cluster.NodePlace(node).socket()));
+  uint64_t node = 0;
+  for (const Place& place : NodePlaces(cluster, timeout)) {
+    text += fmt::format("# ranks of node {}: export UNREFT_SOCKET={}\n", node++,
+                        ShellQuote(place.socket()));
   }
   return text;
 }
@@ -184,7 +185,8 @@ absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds tim
   return document;
 }
 
-std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) {
+std::string ClusterText(const Cluster& cluster, const nlohmann::json& document,
+                        Milliseconds timeout) {
   const nlohmann::json& meta = document["meta"];
   std::string text = fmt::format("job {}: {} nodes, groups of {} + {} chunks, node {} leads\n",
                                  cluster.place.job, cluster.nodes, cluster.data_chunks,
@@ -198,7 +200,7 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) 
                         node["already_up"].get<bool>() ? " (was up)" : "", Cell(node, "log"));
   }
   return text + "`unreft run` gives each rank its node's socket; otherwise:\n" +
-         CommonExports(cluster);
+         CommonExports(cluster, timeout);
 }
 
 // All nodes, as far as they are not up.
@@ -216,8 +218,25 @@ int UpAll(const Context& context, UpOptions& options) {
   auto document = StartAll(*cluster, options.start.timeout);
   if (!document.ok()) return Fail(context, document.status());
   Print(context, *document,
-        options.print_env ? CommonExports(*cluster) : ClusterText(*cluster, *document));
+        options.print_env ? CommonExports(*cluster, options.start.timeout)
+                          : ClusterText(*cluster, *document, options.start.timeout));
   return kExitOk;
+}
+
+// The slot is another's, unless that is lost, too.
+absl::Status CheckNotTaken(const Cluster& cluster, uint64_t node, Milliseconds timeout) {
+  if (cluster.spares == 0 || node >= cluster.nodes) return absl::OkStatus();
+  const auto answer = AskCluster(cluster, timeout);
+  if (!answer.ok()) return absl::OkStatus();
+  for (const nlohmann::json& member : answer->value("members", nlohmann::json::array())) {
+    const uint64_t place = member.value("place", node);
+    if (member.value("slot", UINT64_MAX) != node || place == node) continue;
+    if (member.value("lost", false)) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        fmt::format("node {}: spare {} has taken its slot; to start that one: unreft up --node {}",
+                    node, place, place));
+  }
+  return absl::OkStatus();
 }
 
 int Up(const Context& context, UpOptions& options) {
@@ -232,6 +251,9 @@ int Up(const Context& context, UpOptions& options) {
   }
   options.start.daemon_words = context.after_dashes;
   if (context.cluster) {
+    const absl::Status status =
+        CheckNotTaken(*context.cluster, context.place.node, options.start.timeout);
+    if (!status.ok()) return Fail(context, status);
     // As it was started before: a node that was destroyed is replaced.
     const bool supervise = options.start.supervise;
     options.start = context.cluster->NodeRequest(context.place.node);

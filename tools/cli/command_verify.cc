@@ -35,7 +35,8 @@ bool IsBad(const nlohmann::json& answer) {
 // A node that does not answer is not verified: that is no success.
 int VerifyAll(const Context& context, const Cluster& cluster) {
   const std::vector<NodeAnswer> nodes =
-      AskNodes(cluster, "verify", [&](const Place& place) { return Patience(context, place); });
+      AskNodes(cluster, "verify", context.timeout(),
+               [&](const Place& place) { return Patience(context, place); });
   if (absl::Status status = AnyAnswered(nodes); !status.ok()) return Fail(context, status);
   std::string text;
   bool bad = false;

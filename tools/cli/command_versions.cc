@@ -74,8 +74,7 @@ nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
 }
 
 int VersionsOfAll(const Context& context, const Cluster& cluster) {
-  const std::vector<NodeAnswer> nodes =
-      AskNodes(cluster, "versions", [&](const Place&) { return context.timeout(); });
+  const std::vector<NodeAnswer> nodes = AskNodes(cluster, "versions", context.timeout());
   if (absl::Status status = AnyAnswered(nodes); !status.ok()) return Fail(context, status);
   nlohmann::json document = NodesJson(cluster, nodes);
   document["versions"] = Together(nodes);

@@ -9,12 +9,13 @@
 namespace unreft::cli {
 
 std::vector<NodeAnswer> AskNodes(const Cluster& cluster, const std::string& verb,
-                                 const std::function<Milliseconds(const Place&)>& timeout) {
+                                 Milliseconds timeout,
+                                 const std::function<Milliseconds(const Place&)>& patience) {
   std::vector<NodeAnswer> nodes;
-  for (uint64_t node = 0; node < cluster.nodes; ++node) {
-    const Place place = cluster.NodePlace(node);
-    nodes.push_back(
-        {node, place, AskDaemon(place, verb, nlohmann::json::object(), timeout(place))});
+  for (const Place& place : NodePlaces(cluster, timeout)) {
+    nodes.push_back({nodes.size(), place,
+                     AskDaemon(place, verb, nlohmann::json::object(),
+                               patience ? patience(place) : timeout)});
   }
   return nodes;
 }
@@ -26,6 +27,7 @@ nlohmann::json NodesJson(const Cluster& cluster, const std::vector<NodeAnswer>& 
   for (const NodeAnswer& node : nodes) {
     nlohmann::json json = node.answer.ok() ? *node.answer : nlohmann::json::object();
     json["node"] = node.node;
+    json["place"] = node.place.node;
     json["run_dir"] = node.place.run_dir;
     json["running"] = node.answer.ok();
     if (!node.answer.ok()) json["error"] = std::string(node.answer.status().message());

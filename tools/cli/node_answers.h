@@ -14,15 +14,18 @@ namespace unreft::cli {
 
 struct NodeAnswer {
   uint64_t node = 0;
-  Place place;
+  Place place;  // where it is now
   absl::StatusOr<nlohmann::json> answer;
 };
 
-// One after another, by node. `timeout` says how long that node may take.
-std::vector<NodeAnswer> AskNodes(const Cluster& cluster, const std::string& verb,
-                                 const std::function<Milliseconds(const Place&)>& timeout);
+// One after another, by node, each where it is now. `patience` says how long that node may take;
+// without it `timeout` does.
+std::vector<NodeAnswer> AskNodes(
+    const Cluster& cluster, const std::string& verb, Milliseconds timeout,
+    const std::function<Milliseconds(const Place&)>& patience = nullptr);
 
-// {"job", "run_dir", "nodes": [{"node", "run_dir", "running", and what it answered or "error"}]}
+// {"job", "run_dir", "nodes": [{"node", "place", "run_dir", "running", and what it answered or
+// "error"}]}
 nlohmann::json NodesJson(const Cluster& cluster, const std::vector<NodeAnswer>& nodes);
 
 // A line of each node that did not answer.

@@ -219,6 +219,21 @@ TEST_F(LeaderTest, ASpareTakesTheSlotOfALostNode) {
   EXPECT_EQ(presence.address(), "node4");
 }
 
+TEST_F(LeaderTest, TheViewSaysWhereANodeIsAlsoWhileItsDaemonIsAway) {
+  EXPECT_EQ(PlaceOf(view().members(2)), 2U);
+  AddSpare(4);
+  Leave(NodeSlot{2});
+  EXPECT_EQ(PlaceOf(view().members(2)), 4U);
+  InTurn([&] { spares_.clear(); });
+  Settle(seconds(6));
+  ASSERT_FALSE(store_->state().present.contains(NodeSlot{2}));
+  EXPECT_EQ(PlaceOf(view().members(2)), 4U);
+  // A new node in the slot is at the slot's own place.
+  Join(NodeSlot{2}, "b");
+  Settle(seconds(1));
+  EXPECT_EQ(PlaceOf(view().members(2)), 2U);
+}
+
 TEST_F(LeaderTest, WhoComesBackToASlotThatASpareTookIsRefused) {
   AddSpare(4);
   Leave(NodeSlot{2});
