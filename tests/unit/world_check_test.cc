@@ -76,6 +76,22 @@ TEST(CheckWorldTest, RefusesTheSameReplicaTwice) {
               AllOf(HasSubstr("'w'"), HasSubstr("ranks 0 and 1"), HasSubstr("replica 1 of 2")));
 }
 
+// Each would leave it to the other, and nobody would capture it.
+TEST(CheckWorldTest, RefusesSmallReplicasAtPlacesThatDrawDifferentRanks) {
+  const auto ranks = [](uint64_t elements, int before) {
+    std::vector<std::vector<TensorSpec>> specs = {{Whole("w", {elements}, 0, 2)}, {}};
+    for (int i = 0; i < before; ++i) specs[1].push_back(Whole("own" + std::to_string(i), {1}));
+    specs[1].push_back(Whole("w", {elements}, 1, 2));
+    return specs;
+  };
+  EXPECT_THAT(Refusal(ranks(1023, 1)),
+              AllOf(HasSubstr("'w'"), HasSubstr("tensor 0 of rank 0 and tensor 1 of rank 1"),
+                    HasSubstr("less than 4096 bytes"), HasSubstr("multiple of 2")));
+  EXPECT_THAT(Refusal(ranks(1, 3)), HasSubstr("tensor 3 of rank 1"));
+  EXPECT_TRUE(Check(ranks(1, 2)).ok());
+  EXPECT_TRUE(Check(ranks(1024, 1)).ok());  // cut in parts, whatever the place
+}
+
 TEST(CheckWorldTest, RefusesHoles) {
   EXPECT_THAT(Refusal({{Spec("w", {8, 2}, {0, 0}, {4, 2})}, {Spec("w", {8, 2}, {5, 0}, {3, 2})}}),
               AllOf(HasSubstr("'w'"), HasSubstr("14 elements of the 16"), HasSubstr("[8, 2]")));
