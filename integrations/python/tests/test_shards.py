@@ -39,21 +39,24 @@ def module_of(tensor):
     return module
 
 
-def sharded(rank, mesh_shape, placements, shape):
-    """The state of a weight, without the communication that distributing it would take."""
+def sharded_tensor(mesh_shape, placements, shape):
+    """Of zeros, without the communication that distributing it would take."""
     mesh = init_device_mesh("cpu", mesh_shape)
     local, _ = compute_local_shape_and_global_offset(shape, mesh, placements)
-    stride = torch.empty(shape).stride()
-    tensor = DTensor.from_local(
+    return DTensor.from_local(
         torch.zeros(local),
         mesh,
         placements,
         run_check=False,
         shape=torch.Size(shape),
-        stride=stride,
+        stride=torch.empty(shape).stride(),
     )
-    model = module_of(tensor)
-    return TrainingState(model, [], Replicas(model, rank, mesh.size()))
+
+
+def sharded(rank, mesh_shape, placements, shape):
+    """The state of a weight."""
+    model = module_of(sharded_tensor(mesh_shape, placements, shape))
+    return TrainingState(model, [], Replicas(model, rank, dist.get_world_size()))
 
 
 def boxes(specs, name):
@@ -83,6 +86,20 @@ def test_uneven_shards_cover_and_may_be_empty(processes):
     specs = processes(uneven_rows, 4)
     assert [s["model/weight"].extent[0] for s in specs] == [2, 2, 1, 0]
     assert [s["model/weight"].offset[0] for s in specs][:3] == [0, 2, 4]
+
+
+def test_rank_with_an_empty_shard_restores():
+    dist.init_process_group("fake", rank=3, world_size=4, store=FakeStore())
+    try:
+        whole = {"global_shape": (5, 3), "offset": (0, 0), "extent": (2, 3)}
+        stored = [unreft.Tensor("model/weight", unreft.Dtype.FLOAT32, **whole)]
+        (bound,) = uneven_rows(3).bind_for_restore(stored)
+        assert bound.spec.extent == (0, 3)
+        stored[0].dtype = unreft.Dtype.BFLOAT16
+        with pytest.raises(unreft.FailedPrecondition, match="bfloat16.*stored, found float32"):
+            uneven_rows(3).bind_for_restore(stored)
+    finally:
+        dist.destroy_process_group()
 
 
 def hybrid(rank):

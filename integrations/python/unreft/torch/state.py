@@ -239,8 +239,10 @@ class TrainingState:
     # --- both sides of a restore ---
 
     def _check_same(self, bounds: Sequence[Bound], stored: dict[str, Tensor]) -> None:
-        live = {bound.spec.name: bound.spec for bound in bounds if bound.local.numel()}
-        if missing := [name for name in live if name not in stored]:
+        live = {bound.spec.name: bound.spec for bound in bounds}
+        # Of a tensor without elements here, others may have stored theirs, or there may be none.
+        filled = [bound.spec.name for bound in bounds if bound.local.numel()]
+        if missing := [name for name in filled if name not in stored]:
             raise FailedPrecondition(f"not in what was stored: {_listed(missing)}")
         ours = {f"rank{self._replicas.rank}", *(name.partition("/")[0] for name in live)}
         unknown = [
@@ -252,7 +254,7 @@ class TrainingState:
         if unknown:
             raise FailedPrecondition(f"stored, but not attached: {_listed(unknown)}")
         for name, spec in live.items():
-            other = stored[name]
+            other = stored.get(name, spec)
             if (spec.dtype, spec.global_shape) != (other.dtype, other.global_shape):
                 raise FailedPrecondition(
                     f"tensor '{name}': {_kind(other)} was stored, found {_kind(spec)}"
