@@ -18,6 +18,9 @@
  *   unreft_open -> unreft_restore_begin -> unreft_restore_read -> unreft_register
  *   each step:  forward, backward, unreft_fence, optimizer step, unreft_snapshot
  *   unreft_close
+ *
+ * State that is a function of other state, such as bf16 weights of fp32 masters, need not be
+ * registered: docs/derived_state.md says how it is verified at a restore all the same.
  */
 #ifndef UNREFT_C_H_
 #define UNREFT_C_H_

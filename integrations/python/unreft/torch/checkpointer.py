@@ -14,6 +14,8 @@ import torch
 import unreft
 from unreft.torch import extras as extras_module
 from unreft.torch import ranks
+from unreft.torch.derived_restore import StoredDerived
+from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.extras import Extras, Rng
 from unreft.torch.shards import Bound, not_empty
 from unreft.torch.state import TrainingState
@@ -56,6 +58,8 @@ class CheckpointerStatus(unreft.Status):
     protecting: bool = False
     layout_generations: int = 0  # registrations of the tensors
     restored_step: int | None = None
+    derived: int = 0  # tensors of which a digest is captured
+    not_derived: dict[str, str] = dataclasses.field(default_factory=dict)  # declared: why not
 
 
 class Checkpointer:
@@ -75,12 +79,20 @@ class Checkpointer:
     such as a data loader's worker, all calls do nothing.
     """
 
-    def __init__(self, client: ClientLike | None, state: TrainingState, extras: Extras, rng: bool):
+    def __init__(
+        self,
+        client: ClientLike | None,
+        state: TrainingState,
+        extras: Extras,
+        rng: bool,
+        derived: DerivedTensors | None = None,
+    ):
         """Without a client all calls do nothing, except that `restore` compares the ranks."""
         self._client = client
         self._state = state
         self._extras = extras
         self._rng = Rng() if rng else None
+        self._derived = derived or DerivedTensors([], state)
         self._pid = os.getpid()
 
         self._restored = False
@@ -145,10 +157,12 @@ class Checkpointer:
             raise unreft.FailedPrecondition(
                 f"step {decision.step}: extras have format {extras['format']}, needed {_FORMAT}"
             )
-        bounds = self._state.bind_for_restore(decision.tensors)
-        self._client.restore_read(not_empty(bounds))
+        derived = StoredDerived(extras.get("derived", b""), decision.step, self._state.own)
+        bounds = self._state.bind_for_restore(derived.logical(decision.tensors))
+        self._client.restore_read(not_empty(derived.to_read(bounds)))
         self._state.load_scalars(extras["scalars"])
         self._extras.load(extras["extras"])
+        derived.derive(bounds, self._derived.rules)
         if self._rng and extras["rng"] is not None:
             self._rng.load_state_dict(extras["rng"])  # last: nothing may draw after it
         return _Outcome(
@@ -212,6 +226,8 @@ class Checkpointer:
             protecting=status.connected and self._watch is not None and not self._off,
             layout_generations=self._generations,
             restored_step=self._restored_step,
+            derived=self._derived.count(),
+            not_derived=self._derived.captured(),
         )
 
     def close(self) -> None:
@@ -255,34 +271,52 @@ class Checkpointer:
             raise unreft.FailedPrecondition(
                 "snapshot() needs restore() before it, also in a new run"
             )
-        extras = self._extras_bytes(step)
-        if not self._registered() and not self._register(extras):
+        extras = self._extras_of(step)
+        if not self._follows(extras):
             self._skipped += 1
             return False
         in_use = self._memory_in_use()
         self._memory = [*in_use, *self._watch.memory()]
-        snapshot = self._client.snapshot(step, extras, self._stream())
+        snapshot = self._client.snapshot(step, self._extras_bytes(extras), self._stream())
         if not snapshot.started:
             self._memory = in_use
         self._note(step, snapshot)
         return snapshot.started
 
-    def _extras_bytes(self, step: int) -> bytes:
-        return extras_module.dumps(
-            {
-                "format": _FORMAT,
-                "step": step,
-                "scalars": self._state.scalars(),
-                "extras": self._extras.state(),
-                "rng": self._rng.state_dict() if self._rng else None,
-            }
+    def _extras_of(self, step: int) -> dict[str, Any]:
+        return {
+            "format": _FORMAT,
+            "step": step,
+            "scalars": self._state.scalars(),
+            "extras": self._extras.state(),
+            "rng": self._rng.state_dict() if self._rng else None,
+        }
+
+    def _extras_bytes(self, extras: dict[str, Any]) -> bytes:
+        record = {"derived": self._derived.record} if self._derived.record else {}
+        return extras_module.dumps({**extras, **record})
+
+    def _follows(self, extras: dict[str, Any]) -> bool:
+        """Whether what is registered is the live tensors, with the digests of what is derived."""
+        for _ in range(2):  # once more without what has turned out not to be derived
+            if not self._registered() and not self._register(extras):
+                return False
+            if self._derived.compute():
+                return True
+        raise unreft.FailedPrecondition(
+            f"tensors declared derived keep changing: {self._derived.captured()}"
         )
 
     def _registered(self) -> bool:
         """Whether the live tensors are those registered; copies what stands in for some."""
-        return self._watch is not None and self._watch.unchanged() and self._state.refresh()
+        return (
+            self._watch is not None
+            and self._watch.unchanged()
+            and self._state.refresh()
+            and self._derived.holds()
+        )
 
-    def _register(self, extras: bytes) -> bool:
+    def _register(self, extras: dict[str, Any]) -> bool:
         begin = time.monotonic()
         if begin < self._retry_at:
             return False
@@ -291,8 +325,8 @@ class Checkpointer:
         self._watch = None
         try:
             bounds = self._state.bind()
-            tensors = not_empty(bounds)
-            self._client.register(tensors, len(extras))
+            tensors = not_empty(self._derived.plan(bounds))
+            self._client.register(tensors, len(self._extras_bytes(extras)))
         except _FOR_GOOD as error:
             self._off = str(error)
             raise
@@ -300,7 +334,7 @@ class Checkpointer:
             now = time.monotonic()
             self._retry_at = now + max(_RETRY_MIN_S, _RETRY_FACTOR * (now - begin))
             raise
-        self._watch = self._state.watch(bounds)
+        self._watch = self._state.watch([*bounds, *self._derived.tables()])
         self._cuda_device = _cuda_device_of(tensors)
         self._generations += 1
         if self._generations == 1:

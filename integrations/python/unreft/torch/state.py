@@ -1,7 +1,7 @@
 """TrainingState: the tensors of a model and its optimizers by name, and what else they hold."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,12 +10,13 @@ from torch import nn
 from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Dtype, Tensor
 from unreft.torch.buffers import Buffers
-from unreft.torch.shards import Bound, DTensor, Replicas, bind
+from unreft.torch.shards import Bound, DTensor, Holders, Replicas, bind
 from unreft.torch.watch import Watch
 
 # What wrappers put into the names of parameters.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _OF_A_SET = re.compile(r"(rank|group)\d+/")
+_FOREIGN = "not a parameter of the model"
 _NAMED_MAX = 5  # subjects that one message names
 
 
@@ -27,23 +28,55 @@ class TrainingState:
     """
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], replicas: Replicas
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        replicas: Replicas,
+        masters: Mapping[str, torch.Tensor] | None = None,
     ):
+        """`masters`: what the optimizers step on instead of parameters, by their names."""
         self._model = _unwrap(model)
         self._optimizers = list(optimizers)
         self._replicas = replicas
         self._buffers = Buffers(self._model)
-        self._names = self._parameter_names()  # now, so that attach() may refuse
+        self._masters = {_clean(name): master for name, master in (masters or {}).items()}
+        self._names: dict[torch.Tensor, str] = {}  # of the parameters
+        self._stepped: dict[torch.Tensor, str] = {}  # of what the optimizers may step on
+        self._name_parameters()  # now, so that attach() may refuse
         for optimizer in self._optimizers:
             if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
                 raise InvalidArgument("ZeroRedundancyOptimizer is not supported, FSDP2 is")
             self._named_groups(optimizer)
 
+    @property
+    def own(self) -> Holders:
+        """Of what no other rank has."""
+        return self._replicas.own()
+
+    @torch.no_grad()
+    def live(self) -> list[Bound]:
+        """Everything, where it lies now."""
+        return [
+            *self._parameters(),
+            *self._bind_buffers(self._buffers.live()),
+            *self._optimizer_tensors(),
+        ]
+
+    def without_state(self) -> set[str]:
+        """The parameters, as `optim/<parameter>`, that have no optimizer state yet."""
+        return {
+            f"{self._prefix(optimizer)}/{name}"
+            for optimizer in self._optimizers
+            for names, group in zip(self._named_groups(optimizer), optimizer.param_groups)
+            for name, parameter in zip(names, group["params"])
+            if not optimizer.state.get(parameter)
+        }
+
     # --- capture ---
 
     def bind(self) -> list[Bound]:
         """Everything that a snapshot captures, as it is now."""
-        self._names = self._parameter_names()
+        self._name_parameters()
         with torch.no_grad():
             return [
                 *self._parameters(),
@@ -92,14 +125,10 @@ class TrainingState:
 
         Fails, naming them, when a tensor lacks or differs on either side.
         """
-        self._names = self._parameter_names()
+        self._name_parameters()
         with torch.no_grad():
             self._make_optimizer_state(stored)
-            bounds = [
-                *self._parameters(),
-                *self._bind_buffers(self._buffers.live()),
-                *self._optimizer_tensors(),
-            ]
+        bounds = self.live()
         self._check_same(bounds, {tensor.name: tensor for tensor in stored})
         return bounds
 
@@ -117,15 +146,28 @@ class TrainingState:
 
     # --- the model ---
 
-    def _parameter_names(self) -> dict[torch.Tensor, str]:
+    def _name_parameters(self) -> None:
         names = {}
         for name, parameter in self._model.named_parameters():
             names[parameter] = _clean(name)
             self._bind_parameter(parameter, names[parameter])
-        return names
+        self._names = names
+        self._stepped = {p: name for p, name in names.items() if name not in self._masters}
+        for name, master in self._masters.items():
+            if name not in names.values():
+                raise InvalidArgument(f"masters: '{name}' is {_FOREIGN}")
+            if master in names:
+                raise InvalidArgument(
+                    f"masters: that of '{name}' is the parameter '{names[master]}' itself"
+                )
+            self._bind_master(master, name)
+            self._stepped[master] = name
 
     def _bind_parameter(self, parameter: torch.Tensor, name: str) -> Bound:
         return bind(f"model/{name}", parameter, self._holders(parameter, name))
+
+    def _bind_master(self, master: torch.Tensor, name: str) -> Bound:
+        return bind(f"master/{name}", master, self._holders(master, name))
 
     def _holders(self, parameter: torch.Tensor, name: str):
         if isinstance(parameter, DTensor):
@@ -135,6 +177,8 @@ class TrainingState:
     def _parameters(self) -> Iterator[Bound]:
         for parameter, name in self._names.items():
             yield self._bind_parameter(parameter, name)
+        for name, master in self._masters.items():
+            yield self._bind_master(master, name)
 
     def _bind_buffers(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Bound]:
         for name, buffer in buffers:
@@ -152,12 +196,14 @@ class TrainingState:
         groups = []
         for index, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
-                if parameter not in self._names:
+                if parameter not in self._stepped:
+                    known = self._names.get(parameter)
                     raise InvalidArgument(
                         f"{type(optimizer).__name__}: parameter {position} of group {index}, shape "
-                        f"{tuple(parameter.shape)}, is not a parameter of the model"
+                        f"{tuple(parameter.shape)}, is "
+                        + (f"'{known}', which has a master" if known else _FOREIGN)
                     )
-            groups.append([self._names[parameter] for parameter in group["params"]])
+            groups.append([self._stepped[parameter] for parameter in group["params"]])
         return groups
 
     def _states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any, dict]]:
@@ -209,7 +255,7 @@ class TrainingState:
                     group[key].copy_(torch.as_tensor(value))
                 elif key != "names":
                     group[key] = value
-        parameters = {self._names[p]: p for g in optimizer.param_groups for p in g["params"]}
+        parameters = {self._stepped[p]: p for g in optimizer.param_groups for p in g["params"]}
         for name, values in stored["states"].items():
             for key, value in values.items():
                 if isinstance(value, torch.Tensor):
