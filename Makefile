@@ -34,7 +34,7 @@ bench: build     ## capture and restart against memcpy, JSON in build/bench
 	@mkdir -p build/bench
 	@tools/setup/bench.sh $(BUILD) $(VENV)/bin/python build/bench
 
-gpu-bundle: build  ## build/gpu-bundle: tests and benchmark for a machine with a GPU
+gpu-bundle: build  ## build/gpu-bundle: tests, benchmarks and demo for a machine with a GPU
 	@JOBS=$(JOBS) tools/setup/gpu_bundle.sh $(BUILD) build/gpu-bundle
 
 sim: build       ## one node, then clusters simulated on fresh seeds (SEEDS=n of each)

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Runs the copiers' suite on this machine's GPU and the copy benchmark; writes results.json here.
+# Runs the tests and benchmarks of this directory on this machine's GPU; writes results.json here.
 #
-#   run.sh [BYTES] [ROUNDS]
+#   run.sh [--device cpu] [--parts suite copies training demo] [--parameters N] [--help]
 #
-# Ends with 77 where there is no GPU, and not with 0 if a test fails.
+# Needs what needs.txt says. The interpreter is UNREFT_PYTHON, or else python3: one with PyTorch.
+# Ends with 77 where there is no GPU, and not with 0 if something failed.
 set -uo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
-export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${UNREFT_PYTHON:-python3}
 
-bin/device_copier_gpu_test
-tests=$?
-[ "$tests" -eq 77 ] && exit 77
-copies=$(bin/unreft_gpu_bench "$@") || copies=null
-gpu=$(nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.max --format=csv,noheader \
-  2>/dev/null | head -1)
-cat >results.json <<JSON
-{"gpu": "${gpu:-unknown}", "kernel": "$(uname -sr)", "cores": $(nproc),
- "suite_passed": $([ "$tests" -eq 0 ] && echo true || echo false),
- "copies": $copies}
-JSON
-cat results.json
-[ "$tests" -eq 0 ] && [ "$copies" != null ]
+fail() {
+  echo "run.sh: $1" >&2
+  printf '{"complete": false, "failed": "%s"}\n' "$1" >"$here/results.json"
+  exit 1
+}
+
+command -v "$python" >/dev/null || fail "no interpreter '$python' (set UNREFT_PYTHON)"
+found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
+  fail "'$python' is no Python interpreter (set UNREFT_PYTHON)"
+case $found in
+  2.* | 3.[0-9]) fail "needed CPython 3.10 or later, found $found ('$python'; set UNREFT_PYTHON)" ;;
+esac
+exec "$python" "$here/run.py" "$@"

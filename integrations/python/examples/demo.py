@@ -12,6 +12,8 @@ With --nodes 4 the job has four nodes with a daemon each and a meta store, all o
 one protection group of 2 + 2. Then the meta store is killed, too, and with --destroy-nodes nodes
 are: one, and two at once, with their memory; new ones take their slots.
 
+With --device cuda each rank trains on a GPU of its own, with deterministic kernels.
+
 Everything is real: `unreft up --supervise` keeps the daemon, `unreft run` the training job
 (train_gpt.py), and what the demo knows it reads from the job's log and from `unreft status`.
 """
@@ -149,6 +151,12 @@ def parse_args():
     parser.add_argument("--faults", type=int, help="at least one of each kind; 6, or as many")
     parser.add_argument("--nodes", type=int, default=1, help="4 or more, or 1")
     parser.add_argument("--destroy-nodes", action="store_true", help="with their memory")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
+                        help="cuda: a GPU for each rank")
+    parser.add_argument("--size", choices=["demo", "gpu", "tiny"], default="demo",
+                        help="of the model")
+    parser.add_argument("--step-s-min", type=float, default=0,
+                        help="under faults, where a job would end before they strike")
     parser.add_argument("--timeout-s", type=float, default=600, help="limit of the whole demo")
     parser.add_argument("--keep", metavar="DIR", help="leave logs and results in DIR")
     args = parser.parse_args()

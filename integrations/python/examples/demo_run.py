@@ -215,7 +215,9 @@ class Run:
         command += ["--", sys.executable, self._tools.trainer, "--log", self.log.path]
         command += ["--final", self._directory / "final"]
         command += ["--steps", self.steps, "--seed", self._args.seed]
-        command += ["--checkpoint", "unreft"] if checkpoint else []
+        command += ["--size", self._args.size, "--device", self._args.device]
+        if checkpoint:
+            command += ["--checkpoint", "unreft", "--step-s-min", self._args.step_s_min]
         output = self._directory / "output.txt"
         self._launcher = Launcher([*map(str, command)], self._environment(), output)
         try:

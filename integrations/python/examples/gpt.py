@@ -36,6 +36,8 @@ class Config:
 
 CONFIGS = {
     "demo": Config(n_layer=6, n_head=6, n_embd=384, context=64, batch=1),
+    # For a GPU: 26 M parameters, and long enough a step for faults to strike in it.
+    "gpu": Config(n_layer=8, n_head=8, n_embd=512, context=512, batch=32),
     "tiny": Config(n_layer=3, n_head=2, n_embd=20, context=16, batch=2),
 }
 

@@ -13,7 +13,8 @@ What makes two runs equal, besides the saved state:
 * Gradients are summed in rank order (`sum_in_rank_order`). DDP rebuilds its buckets after the
   first backward of a process, and the order in which gloo adds depends on where in a bucket an
   element lies, so a resumed process would otherwise round its first step differently.
-* One thread per rank, and only operations that torch knows to be deterministic.
+* One thread per rank, and only operations that torch knows to be deterministic. On a GPU
+  (--device cuda, one for each rank) also cuBLAS' own workspace, and attention in plain products.
 * All random numbers come from generators that are part of the state.
 """
 
@@ -67,7 +68,7 @@ def sum_in_rank_order(_, bucket):
 
     if padding:
         flat.copy_(padded[: flat.numel()])
-    done = torch.futures.Future()
+    done = torch.futures.Future(devices=[flat.device] if flat.is_cuda else None)
     done.set_result(flat)
     return done
 
@@ -78,11 +79,14 @@ class GlobalRng:
     def state_dict(self):
         numpy_state = np.random.get_state(legacy=False)
         numpy_state["state"]["key"] = torch.from_numpy(numpy_state["state"]["key"].astype(np.int64))
-        return {
+        state = {
             "torch": torch.get_rng_state(),
             "numpy": numpy_state,
             "python": random.getstate(),
         }
+        if torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state()
+        return state
 
     def load_state_dict(self, state):
         numpy_state = dict(state["numpy"], state=dict(state["numpy"]["state"]))
@@ -90,6 +94,8 @@ class GlobalRng:
         torch.set_rng_state(state["torch"])
         np.random.set_state(numpy_state)
         random.setstate(state["python"])
+        if "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"])
 
 
 @dataclasses.dataclass
@@ -98,6 +104,7 @@ class Job:
 
     rank: int
     world: int
+    device: torch.device
     model: nn.Module  # without the DDP wrapper
     ddp: nn.parallel.DistributedDataParallel
     optimizer: torch.optim.Optimizer
@@ -255,7 +262,7 @@ def hash_value(digest, value):
     """Feeds nested state (tensors, mappings, sequences, plain values) to a hash, order-stable."""
     if isinstance(value, torch.Tensor):
         digest.update(f"tensor {value.dtype} {tuple(value.shape)}:".encode())
-        flat = value.detach().contiguous().reshape(-1)
+        flat = value.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy())
     elif isinstance(value, dict):
         digest.update(f"dict {len(value)}:".encode())
@@ -305,21 +312,38 @@ def learning_rate_factor(step):
     return 0.1 + 0.45 * (1.0 + math.cos(math.pi * progress))
 
 
-def init_process(timeout_s):
-    """Joins the process group that the launcher's environment describes."""
+def init_process(timeout_s, device_type):
+    """Joins the process group that the launcher's environment describes; rank, world, device."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    device = init_cuda() if device_type == "cuda" else torch.device("cpu")
     # All ranks are on this node; gloo would otherwise use the interface of the host name.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
-    return dist.get_rank(), dist.get_world_size()
+    backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+    return dist.get_rank(), dist.get_world_size(), device
 
 
-def build_job(args, rank, world):
+def init_cuda():
+    """This rank's GPU, and kernels that give the same bits every time."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # before cuBLAS is used
+    index, found = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+    if index >= found:
+        raise RuntimeError(f"rank {index} of this node: needed {index + 1} CUDA devices, "
+                           f"found {found}")
+    torch.cuda.set_device(index)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return torch.device("cuda", index)
+
+
+def build_job(args, rank, world, device):
     """The state at step 0: the same weights on all ranks, different random numbers on each."""
     config = gpt.CONFIGS[args.size]
     torch.manual_seed(args.seed)
-    model = gpt.GPT(config)
+    model = gpt.GPT(config).to(device)
     ddp = nn.parallel.DistributedDataParallel(
         model,
         bucket_cap_mb=args.bucket_cap_mb,
@@ -335,7 +359,7 @@ def build_job(args, rank, world):
     torch.manual_seed(own_seed)
     np.random.seed(own_seed % 2**32)
     random.seed(own_seed)
-    return Job(rank, world, model, ddp, optimizer, scheduler, sampler)
+    return Job(rank, world, device, model, ddp, optimizer, scheduler, sampler)
 
 
 def build_checkpoint(args, job):
@@ -363,7 +387,7 @@ def require_same_step(step, world):
 
 def train_step(job, checkpoint):
     """One optimizer step; returns the loss, averaged over the ranks."""
-    tokens, targets = job.sampler.next()
+    tokens, targets = (rows.to(job.device) for rows in job.sampler.next())
     loss = job.ddp(tokens, targets)
     loss.backward()
     nn.utils.clip_grad_norm_(job.model.parameters(), GRADIENT_NORM_MAX)
@@ -371,7 +395,7 @@ def train_step(job, checkpoint):
         job.optimizer.step()
     job.scheduler.step()
     job.optimizer.zero_grad()
-    return mean_in_rank_order(loss.detach(), job.world)
+    return mean_in_rank_order(loss.detach().cpu(), job.world)
 
 
 def train(args, job, checkpoint, log):
@@ -391,6 +415,7 @@ def train(args, job, checkpoint, log):
         # Before the snapshot: a step counts as finished as soon as it could be lost.
         log({**record, "step_s": time.perf_counter() - begin, "unix_s": time.time()})
         checkpoint.snapshot(step)
+        time.sleep(max(0.0, begin + args.step_s_min - time.perf_counter()))
     return step
 
 
@@ -399,12 +424,14 @@ def parse_args():
     parser.add_argument("--steps", type=int, required=True, help="train up to this step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--size", choices=gpt.CONFIGS, default="demo")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--log", metavar="FILE", help="append the loss curve (rank 0)")
     parser.add_argument("--final", metavar="PREFIX", help="write PREFIX.rank<n>.json at the end")
     parser.add_argument("--checkpoint", choices=["none", "torch-save", "unreft"], default="none")
     parser.add_argument("--checkpoint-dir", metavar="DIR")
     parser.add_argument("--checkpoint-every", type=int, default=1, metavar="STEPS")
     parser.add_argument("--stop-after", type=int, metavar="STEP", help="exit early, no --final")
+    parser.add_argument("--step-s-min", type=float, default=0, help="wait if a step is shorter")
     parser.add_argument("--bucket-cap-mb", type=float, default=25, help="DDP's gradient buckets")
     parser.add_argument("--timeout-s", type=float, default=60, help="limit of one collective")
     args = parser.parse_args()
@@ -417,8 +444,8 @@ def parse_args():
 
 def main():
     args = parse_args()
-    rank, world = init_process(args.timeout_s)
-    job = build_job(args, rank, world)
+    rank, world, device = init_process(args.timeout_s, args.device)
+    job = build_job(args, rank, world, device)
     checkpoint = build_checkpoint(args, job)
     step_log = StepLog(args.log) if args.log and rank == 0 else None
     log = step_log.write if step_log else lambda record: None

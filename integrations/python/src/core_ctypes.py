@@ -1,0 +1,381 @@
+"""unreft._core without a compiled binding: the C ABI of libunreft by ctypes.
+
+A compiled binding fits one minor version of CPython; this one fits every CPython from 3.10 on.
+`make gpu-bundle` ships it as unreft/_core.py. It has what core.cc has, method for method, and its
+rules: calls release the interpreter lock, no lock is held while one waits for the client, and in a
+forked child none is taken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unreft import errors
+
+PYTHON_MIN = (3, 10)
+LIBRARY = "libunreft.so"
+_STRUCT_BYTES_MAX = 4096  # room for what a newer library knows
+_NO_STEP = 2**64 - 1
+_STARTED, _SKIPPED = 1, 2
+_FAILED_PRECONDITION, _INVALID_ARGUMENT, _FORKED = 9, 3, 100
+
+
+class _OpenOptions(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("socket", ctypes.c_char_p),
+        ("job", ctypes.c_char_p),
+        ("rank", ctypes.c_int64),
+        ("world", ctypes.c_int64),
+        ("attempt", ctypes.c_int64),
+        ("connect_timeout_ms", ctypes.c_int64),
+        ("restore_timeout_ms", ctypes.c_int64),
+        ("fence_timeout_ms", ctypes.c_int64),
+    ]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_int32),
+        ("dims", ctypes.c_int32),
+        ("global_shape", ctypes.POINTER(ctypes.c_uint64)),
+        ("offset", ctypes.POINTER(ctypes.c_uint64)),
+        ("extent", ctypes.POINTER(ctypes.c_uint64)),
+        ("data", ctypes.c_void_p),
+        ("device_kind", ctypes.c_int32),
+        ("device_index", ctypes.c_int32),
+        ("replica_index", ctypes.c_uint32),
+        ("replica_count", ctypes.c_uint32),
+        ("is_volatile", ctypes.c_int32),
+    ]
+
+
+class _Decision(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("restored", ctypes.c_int32),
+        ("step", ctypes.c_uint64),
+        ("timeline", ctypes.c_uint64),
+        ("new_timeline", ctypes.c_uint64),
+        ("tensors", ctypes.c_void_p),
+        ("tensor_count", ctypes.c_size_t),
+        ("extras", ctypes.c_void_p),
+        ("extras_bytes", ctypes.c_size_t),
+    ]
+
+
+class _Status(ctypes.Structure):
+    _fields_ = [
+        ("struct_bytes", ctypes.c_size_t),
+        ("connected", ctypes.c_int32),
+        ("ready", ctypes.c_int32),
+        ("timeline", ctypes.c_uint64),
+        ("last_captured_step", ctypes.c_uint64),
+        ("last_sealed_step", ctypes.c_uint64),
+        ("last_committed_step", ctypes.c_uint64),
+        ("snapshots_started", ctypes.c_uint64),
+        ("snapshots_skipped", ctypes.c_uint64),
+        ("snapshots_given_up", ctypes.c_uint64),
+        ("bytes_captured", ctypes.c_uint64),
+        ("last_fence_wait_s", ctypes.c_double),
+        ("total_fence_wait_s", ctypes.c_double),
+        ("last_problem", ctypes.c_char_p),
+        ("copying", ctypes.c_int32),
+        ("copier", ctypes.c_char_p),
+    ]
+
+
+def _load() -> ctypes.CDLL:
+    if sys.version_info < PYTHON_MIN:
+        needed, found = (".".join(map(str, v[:2])) for v in (PYTHON_MIN, sys.version_info))
+        raise ImportError(f"unreft needs CPython {needed} or later, found {found}")
+    here = pathlib.Path(__file__).resolve()
+    places = [here.with_name(LIBRARY), here.parents[2] / "lib" / LIBRARY]
+    path = next((place for place in places if place.exists()), None)
+    if path is None:
+        raise ImportError(f"no {LIBRARY}: looked for {' and '.join(map(str, places))}")
+    try:
+        # Its dependencies are found beside the file itself, not beside a link to it.
+        library = ctypes.CDLL(str(path.resolve()))
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded on this machine: {error}") from error
+    _declare(library)
+    return library
+
+
+def _declare(library: ctypes.CDLL) -> None:
+    pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+    number, step = ctypes.c_int64, ctypes.c_uint64
+    for name, result, arguments in (
+        ("version", text, []),
+        ("error", text, []),
+        ("open_options_init", None, [pointer]),
+        ("tensor_init", None, [pointer]),
+        ("open", ctypes.c_int, [pointer, pointer]),
+        ("close", None, [pointer]),
+        ("restore_begin", ctypes.c_int, [pointer, pointer]),
+        ("restore_read", ctypes.c_int, [pointer, pointer, size]),
+        ("restore_end", ctypes.c_int, [pointer]),
+        ("register", ctypes.c_int, [pointer, pointer, size, step]),
+        ("snapshot", ctypes.c_int, [pointer, step, text, size, pointer, pointer]),
+        ("fence", ctypes.c_int, [pointer, pointer]),
+        ("get_status", ctypes.c_int, [pointer, pointer]),
+        ("wait_committed", ctypes.c_int, [pointer, step, number]),
+    ):
+        function = getattr(library, f"unreft_{name}")
+        function.restype, function.argtypes = result, arguments
+
+
+_library = _load()
+
+
+def _defaults(name: str, struct: type[ctypes.Structure]) -> bytes:
+    """The struct as the library initialises it, with the fields that only the library knows."""
+    room = ctypes.create_string_buffer(_STRUCT_BYTES_MAX)
+    getattr(_library, f"unreft_{name}_init")(room)
+    found = struct.from_buffer(room).struct_bytes
+    if not ctypes.sizeof(struct) <= found <= _STRUCT_BYTES_MAX:
+        raise ImportError(
+            f"{LIBRARY} {version()} does not fit this package: {name} has {found} bytes, needed "
+            f"{ctypes.sizeof(struct)} or more"
+        )
+    return room.raw[:found]
+
+
+def _whole(value: Any, bits: int, what: str, signed: bool = False) -> int:
+    """As C will have it: ctypes itself would cut it short."""
+    if not hasattr(value, "__index__"):
+        raise TypeError(f"{what}: needed a whole number, found {value!r}")
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if signed else (0, 2**bits)
+    if not low <= value.__index__() < high:
+        raise TypeError(f"{what}: needed a number from {low} to {high - 1}, found {value}")
+    return value.__index__()
+
+
+def _text(value: str | None, what: str) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{what}: needed a str, found {value!r}")
+    return value.encode()
+
+
+class _TensorArray:
+    """An array of the C ABI; owns what its pointers point to, but not `data`."""
+
+    def __init__(self, tensors: Sequence[Any]):
+        self._kept: list[_Tensor] = []  # each keeps what it points to
+        self._count = len(tensors)
+        self.array = ctypes.create_string_buffer(_TENSOR_DEFAULTS * self._count)
+        for index, tensor in enumerate(tensors):
+            at = index * len(_TENSOR_DEFAULTS)
+            self._kept.append(_Tensor.from_buffer(self.array, at))
+            self._fill(self._kept[-1], tensor)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _fill(self, target: _Tensor, tensor: Any) -> None:
+        name = tensor.name
+        target.name = _text(name, "name")
+        target.dtype = _whole(tensor.dtype, 32, f"tensor '{name}': dtype", signed=True)
+        target.dims = len(tensor.global_shape)
+        for attribute in ("global_shape", "offset", "extent"):
+            numbers = list(getattr(tensor, attribute))
+            if len(numbers) != target.dims:
+                raise errors.from_code(
+                    _INVALID_ARGUMENT,
+                    f"tensor '{name}': global_shape has {target.dims} dimensions, {attribute} has "
+                    f"{len(numbers)}",
+                )
+            whole = [_whole(n, 64, f"tensor '{name}': {attribute}") for n in numbers]
+            setattr(target, attribute, (ctypes.c_uint64 * len(whole))(*whole))
+        target.data = _whole(tensor.data, 64, f"tensor '{name}': data")
+        for field, attribute, signed in (
+            ("device_kind", "device", True),
+            ("device_index", "device_index", True),
+            ("replica_index", "replica_index", False),
+            ("replica_count", "replica_count", False),
+        ):
+            value = getattr(tensor, attribute)
+            setattr(target, field, _whole(value, 32, f"tensor '{name}': {attribute}", signed))
+        target.is_volatile = 1 if tensor.volatile else 0
+
+
+def _described(decision: _Decision) -> list[tuple]:
+    # The library's own array: its elements may be longer than ours.
+    found = []
+    at = decision.tensors
+    for _ in range(decision.tensor_count):
+        tensor = _Tensor.from_address(at)
+        boxes = [
+            tuple(numbers[: tensor.dims]) if tensor.dims else ()
+            for numbers in (tensor.global_shape, tensor.offset, tensor.extent)
+        ]
+        found.append((tensor.name.decode(), tensor.dtype, *boxes))
+        at += tensor.struct_bytes
+    return found
+
+
+def _step_or_none(step: int) -> int | None:
+    return None if step == _NO_STEP else step
+
+
+def version() -> str:
+    return _library.unreft_version().decode()
+
+
+_OPTIONS_DEFAULTS = _defaults("open_options", _OpenOptions)
+_TENSOR_DEFAULTS = _defaults("tensor", _Tensor)
+
+
+class Client:
+    """Thread-safe, as core.cc's: one lock for the calls of training, one for the status."""
+
+    def __init__(
+        self,
+        *,
+        socket: str | None,
+        job: str | None,
+        rank: int,
+        world: int,
+        attempt: int,
+        connect_timeout_ms: int,
+        restore_timeout_ms: int,
+        fence_timeout_ms: int,
+    ):
+        self._client: ctypes.c_void_p | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._status_lock = threading.Lock()
+        room = ctypes.create_string_buffer(_OPTIONS_DEFAULTS)
+        options = _OpenOptions.from_buffer(room)
+        options.socket, options.job = _text(socket, "socket"), _text(job, "job")
+        for name, value in (
+            ("rank", rank),
+            ("world", world),
+            ("attempt", attempt),
+            ("connect_timeout_ms", connect_timeout_ms),
+            ("restore_timeout_ms", restore_timeout_ms),
+            ("fence_timeout_ms", fence_timeout_ms),
+        ):
+            setattr(options, name, _whole(value, 64, name, signed=True))
+        client = ctypes.c_void_p()
+        _check(_library.unreft_open(room, ctypes.byref(client)))
+        self._client = client
+
+    def __del__(self):
+        self.close()
+
+    def restore_begin(self) -> dict[str, Any]:
+        decision = _Decision(struct_bytes=ctypes.sizeof(_Decision))
+        self._call(lambda: _library.unreft_restore_begin(self._client, ctypes.byref(decision)))
+        # The next call of the kind comes from the same thread: the pointers are good until then.
+        extras = None
+        if decision.extras is not None:
+            extras = ctypes.string_at(decision.extras, decision.extras_bytes)
+        return {
+            "restored": decision.restored != 0,
+            "step": decision.step,
+            "timeline": decision.timeline,
+            "new_timeline": decision.new_timeline,
+            "tensors": _described(decision),
+            "extras": extras,
+        }
+
+    def restore_read(self, tensors: Sequence[Any]) -> None:
+        held = _TensorArray(tensors)
+        self._call(lambda: _library.unreft_restore_read(self._client, held.array, len(held)))
+
+    def restore_end(self) -> None:
+        self._call(lambda: _library.unreft_restore_end(self._client))
+
+    def register(self, tensors: Sequence[Any], extras_bytes: int) -> None:
+        held = _TensorArray(tensors)
+        size = _whole(extras_bytes, 64, "extras_bytes")
+        self._call(lambda: _library.unreft_register(self._client, held.array, len(held), size))
+
+    def snapshot(self, step: int, extras: bytes, stream: int) -> tuple[bool, str]:
+        if not isinstance(extras, bytes):
+            raise TypeError(f"extras: needed bytes, found {type(extras).__name__}")
+        number, on = _whole(step, 64, "step"), _whole(stream, 64, "stream")
+        outcome = ctypes.c_int32()
+        reason = ""
+
+        def call():
+            nonlocal reason
+            at = ctypes.byref(outcome)
+            code = _library.unreft_snapshot(self._client, number, extras, len(extras), on, at)
+            if code == 0 and outcome.value == _SKIPPED:
+                reason = _library.unreft_error().decode()
+            return code
+
+        self._call(call)
+        return outcome.value == _STARTED, reason
+
+    def fence(self, stream: int) -> None:
+        on = _whole(stream, 64, "stream")
+        self._call(lambda: _library.unreft_fence(self._client, on))
+
+    def wait_committed(self, step: int, timeout_ms: int) -> None:
+        number = _whole(step, 64, "step")
+        limit = _whole(timeout_ms, 64, "timeout_ms", signed=True)
+        self._call(lambda: _library.unreft_wait_committed(self._client, number, limit))
+
+    def status(self) -> dict[str, Any]:
+        status = _Status(struct_bytes=ctypes.sizeof(_Status))
+        texts = {}
+
+        def call():
+            code = _library.unreft_get_status(self._client, ctypes.byref(status))
+            for name in ("last_problem", "copier") if code == 0 else ():
+                texts[name] = (getattr(status, name) or b"").decode()
+            return code
+
+        self._call(call, self._status_lock)
+        return {
+            "connected": status.connected != 0,
+            "ready": status.ready != 0,
+            "timeline": status.timeline,
+            "last_captured_step": _step_or_none(status.last_captured_step),
+            "last_sealed_step": _step_or_none(status.last_sealed_step),
+            "last_committed_step": _step_or_none(status.last_committed_step),
+            "started": status.snapshots_started,
+            "skipped": status.snapshots_skipped,
+            "given_up": status.snapshots_given_up,
+            "bytes_captured": status.bytes_captured,
+            "last_fence_wait_s": status.last_fence_wait_s,
+            "total_fence_wait_s": status.total_fence_wait_s,
+            "copying": status.copying != 0,
+            **texts,
+        }
+
+    def close(self) -> None:
+        if getattr(self, "_client", None) is None or os.getpid() != self._pid:
+            return
+        with self._lock, self._status_lock:
+            client, self._client = self._client, None
+            _library.unreft_close(client)
+
+    def _call(self, function: Callable[[], int], lock: threading.Lock | None = None) -> None:
+        if os.getpid() != self._pid:
+            message = "a forked child of the training process called Unreft"
+            raise errors.from_code(_FORKED, message)
+        with lock or self._lock:
+            if self._client is None:
+                raise errors.from_code(_FAILED_PRECONDITION, "the client is closed")
+            _check(function())
+
+
+def _check(code: int) -> None:
+    """To be called on the thread that made the call, whose message it takes."""
+    if code != 0:
+        raise errors.from_code(code, _library.unreft_error().decode())
