@@ -70,7 +70,7 @@ def train(args, rank, world, net, model, masters, optimizer):
             for name, p in low.items():
                 p.copy_(masters[name])
             net.peak.copy_(peak_of(net.layers[0].weight))
-            if step == args.break_at and rank == 0:
+            if args.break_from and step >= args.break_from and rank == 0:
                 net.layers[0].bias.add_(1)
         net.zero_grad()
         committed = ck.snapshot(step) and ck.wait(step, 20)
@@ -89,7 +89,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--die-after", type=int, default=0, help="SIGKILL once that is committed")
-    parser.add_argument("--break-at", type=int, default=0, help="rank 0's bias leaves its master")
+    parser.add_argument("--break-from", type=int, default=0, help="rank 0's bias leaves its master")
     parser.add_argument("--peak", default="peak_of")
     parser.add_argument("--derive", default="all", choices=["none", "casts", "all"])
     args = parser.parse_args()
