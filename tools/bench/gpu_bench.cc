@@ -4,13 +4,15 @@
 //   unreft_gpu_bench [BYTES] [ROUNDS]
 //
 // Peaks are those of one cudaMemcpyAsync of 64 MiB after another with memory of cudaHostAlloc.
-// Medians.
+// Medians, but for the launches: how long the call of a small one took that another thread makes
+// meanwhile, at worst.
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -36,6 +38,8 @@ constexpr size_t kBucketBytes = size_t{8} << 20;
 constexpr size_t kPeakBytes = size_t{64} << 20;
 constexpr size_t kRestoreBytes = size_t{1} << 20;  // a block
 constexpr size_t kRestoreThreads = 4;
+constexpr int kEnqueued = 1024;  // CudaOptions::enqueued_max
+constexpr int kLaunchesIdle = 10000;
 
 void Must(cudaError_t error, const char* what) {
   UNREFT_CHECK(error == cudaSuccess, "{}: {}", what, cudaGetErrorString(error));
@@ -69,6 +73,36 @@ class Slot {
   std::shared_ptr<std::byte> memory_;
 };
 
+// Small launches on a stream of its own, one after the other, as a training thread makes them.
+class Launcher {
+ public:
+  Launcher() {
+    Must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
+    Must(cudaMalloc(&memory_, 256), "device memory");
+  }
+  ~Launcher() {
+    Must(cudaStreamDestroy(stream_), "the stream's end");
+    Must(cudaFree(memory_), "freeing");
+  }
+  // Until `done`; the longest call, in milliseconds.
+  template <typename Done>
+  double WorstMs(Done done) {
+    double worst = 0;
+    for (int launches = 1; !done(launches); ++launches) {
+      const Clock::time_point begin = Clock::now();
+      Must(cudaMemsetAsync(memory_, 0, 256, stream_), "a launch");
+      worst = std::max(worst, SecondsSince(begin));
+      // So that it is not its own queue that holds it up.
+      if (launches % 64 == 0) Must(cudaStreamSynchronize(stream_), "launches");
+    }
+    return worst * 1e3;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  void* memory_ = nullptr;
+};
+
 class GpuBench {
  public:
   GpuBench(size_t bytes, int rounds) : bytes_(bytes), rounds_(rounds), slot_(bytes) {
@@ -92,10 +126,15 @@ class GpuBench {
     const double d2h = Peak(cudaMemcpyDeviceToHost);
     const double h2d = Peak(cudaMemcpyHostToDevice);
     const double by_buffers = Capture(bytes_);
+    Launcher launcher;
+    const double launch_idle =
+        launcher.WorstMs([](int launches) { return launches > kLaunchesIdle; });
     const Clock::time_point begin = Clock::now();
     pin_ = copier_->Pin(slot_.owner(), slot_.bytes());
-    while (copier_->pins().progress().busy) std::this_thread::yield();
+    const double launch_pinning =
+        launcher.WorstMs([this](int) { return !copier_->pins().progress().busy; });
     const double pinning_s = SecondsSince(begin);
+    const Enqueued enqueued = EnqueueMany(launcher);
     const double straight = Capture(bytes_);
     const double block_ms = Median(block_s_) * 1e3;
     const double fence_ms = FenceMs();
@@ -105,17 +144,30 @@ class GpuBench {
         "{{\"bytes\": {}, \"rounds\": {}, \"copier\": \"{}\",\n"
         " \"pinned_d2h_peak_gb_s\": {:.2f}, \"pinned_h2d_peak_gb_s\": {:.2f},\n"
         " \"pinning_s\": {:.3f}, \"pinned_bytes\": {},\n"
+        " \"launch_idle_ms_max\": {:.4f}, \"launch_while_pinning_ms_max\": {:.4f},\n"
+        " \"copies_enqueued\": {}, \"copies_enqueued_in_ms\": {:.3f},\n"
+        " \"copies_done_in_ms\": {:.3f}, \"enqueue_call_ms_max\": {:.4f},\n"
+        " \"launch_while_enqueuing_ms_max\": {:.4f},\n"
         " \"capture_gb_s\": {:.2f}, \"capture_of_peak\": {:.3f},\n"
         " \"capture_16_kib_pieces_gb_s\": {:.2f}, \"capture_16_kib_pieces_of_peak\": {:.3f},\n"
         " \"capture_by_buffers_gb_s\": {:.2f},\n"
         " \"host_blocked_by_snapshot_ms\": {:.4f}, \"host_blocked_by_fence_ms\": {:.4f},\n"
         " \"restore_gb_s\": {:.2f}, \"restore_of_peak\": {:.3f}}}\n",
         bytes_, rounds_, copier_->Describe(), d2h, h2d, pinning_s,
-        copier_->pins().progress().pinned, straight, straight / d2h, small, small / d2h, by_buffers,
-        block_ms, fence_ms, restore, restore / h2d);
+        copier_->pins().progress().pinned, launch_idle, launch_pinning, kEnqueued,
+        enqueued.enqueued_ms, enqueued.done_ms, enqueued.call_ms_max, enqueued.launch_ms_max,
+        straight, straight / d2h, small, small / d2h, by_buffers, block_ms, fence_ms, restore,
+        restore / h2d);
   }
 
  private:
+  struct Enqueued {
+    double enqueued_ms = 0;  // all of them
+    double done_ms = 0;
+    double call_ms_max = 0;
+    double launch_ms_max = 0;  // of another thread meanwhile
+  };
+
   double Rate(const std::vector<double>& seconds, size_t bytes) const {
     return static_cast<double>(bytes) / Median(seconds) / 1e9;
   }
@@ -139,6 +191,31 @@ class GpuBench {
     }
     Must(cudaFreeHost(pinned), "freeing");
     return Rate(seconds, bytes_ / chunk * chunk);
+  }
+
+  // Whether so many copies can be given to a stream without being held up, or holding up others.
+  Enqueued EnqueueMany(Launcher& launcher) {
+    Enqueued result;
+    std::atomic<bool> done = false;
+    std::jthread other([&] {
+      result.launch_ms_max = launcher.WorstMs([&](int) { return done.load(); });
+    });
+    const size_t chunk = std::min(kBucketBytes, bytes_ / 32);
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < kEnqueued; ++i) {
+      const size_t at = static_cast<size_t>(i) % (bytes_ / chunk) * chunk;
+      const Clock::time_point call = Clock::now();
+      Must(cudaMemcpyAsync(slot_.data() + at, static_cast<std::byte*>(tensors_) + at, chunk,
+                           cudaMemcpyDeviceToHost, stream_),
+           "copying");
+      result.call_ms_max = std::max(result.call_ms_max, SecondsSince(call) * 1e3);
+    }
+    result.enqueued_ms = SecondsSince(begin) * 1e3;
+    Must(cudaStreamSynchronize(stream_), "copying");
+    result.done_ms = SecondsSince(begin) * 1e3;
+    done = true;
+    other.join();
+    return result;
   }
 
   // In buckets, each of pieces of so many bytes at most.

@@ -289,20 +289,20 @@ def in_larger_shm(args):
     if found >= needed or "training" not in args.parts or os.environ.get(IN_OWN_SHM):
         return
     numbers = f"/dev/shm has {found >> 20} MiB free, needed {needed >> 20}"
-    namespace = ["unshare", "--mount"] + (["--user", "--map-root-user"] if os.getuid() else [])
     mount = f"mount -t tmpfs -o mode=1777,size={needed + (1 << 30)} tmpfs /dev/shm"
-    try:
-        tried = subprocess.run([*namespace, "sh", "-c", mount], capture_output=True, text=True)
-        why = tried.stderr.strip()
-    except OSError as error:
-        tried, why = None, str(error)
-    if tried is None or tried.returncode != 0:
-        say(f"{numbers}; one of our own cannot be mounted: {why}")
-        return
-    say(f"{numbers}; runs in a mount namespace with one of its own")
-    again = [sys.executable, __file__, *sys.argv[1:]]
-    os.environ[IN_OWN_SHM] = "1"
-    os.execvp(namespace[0], [*namespace, "sh", "-c", mount + ' && exec "$@"', "sh", *again])
+    for more in ([], ["--user", "--map-root-user"]):
+        namespace = ["unshare", "--mount", *more]
+        try:
+            tried = subprocess.run([*namespace, "sh", "-c", mount], capture_output=True, text=True)
+        except OSError as error:
+            say(f"{numbers}; {error}")
+            return
+        if tried.returncode == 0:
+            say(f"{numbers}; runs in a mount namespace with one of its own")
+            again = [sys.executable, __file__, *sys.argv[1:]]
+            os.environ[IN_OWN_SHM] = "1"
+            os.execvp(namespace[0], [*namespace, "sh", "-c", mount + ' && exec "$@"', "sh", *again])
+    say(f"{numbers}; one of our own cannot be mounted: {tried.stderr.strip()}")
 
 
 # The verdict.

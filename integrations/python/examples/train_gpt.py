@@ -317,8 +317,9 @@ def init_process(timeout_s, device_type):
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     device = init_cuda() if device_type == "cuda" else torch.device("cpu")
-    # All ranks are on this node; gloo would otherwise use the interface of the host name.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # All ranks are on this node; they would otherwise use the interface of the host name.
+    for library in ("GLOO", "NCCL"):
+        os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo")
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
     return dist.get_rank(), dist.get_world_size(), device
@@ -347,7 +348,9 @@ def build_job(args, rank, world, device):
     ddp = nn.parallel.DistributedDataParallel(
         model,
         bucket_cap_mb=args.bucket_cap_mb,
-        gradient_as_bucket_view=True,
+        # On a GPU the order in which a norm adds depends on how its input is aligned, and where in
+        # a bucket a gradient lies differs in the first step of a process.
+        gradient_as_bucket_view=device.type == "cpu",
         forward_sync_buffers=False,  # Each rank's running average is its own.
     )
     ddp.register_comm_hook(None, sum_in_rank_order)

@@ -31,7 +31,7 @@ START_TIMEOUT_S = 20
 COMMIT_TIMEOUT_S = 120
 # That it is one process, and writes over the last checkpoint.
 warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
-# Before this many snapshots have started not every slot has been seen.
+# Before so many snapshots were whole not every slot has been used.
 WARM_SNAPSHOTS = 2 * memory.SLOTS
 PINNED = re.compile(r"(\d+) of (\d+) bytes pinned")
 
@@ -144,6 +144,7 @@ class AsyncSave(NoSnapshots):
                 self._job.tensors(), checkpoint_id=self._directory, no_dist=True
             )
             return True
+        self._order_staging()
         writer = dcp.FileSystemWriter(self._directory, thread_count=self.WRITER_THREADS)
         response = dcp.async_save(
             self._job.tensors(), storage_writer=writer, async_stager=self._stager, no_dist=True
@@ -151,6 +152,15 @@ class AsyncSave(NoSnapshots):
         self._staging = response.staging_completion
         self._upload = response.upload_completion
         return True
+
+    def _order_staging(self):
+        """The stager's stream does not wait by itself for the optimizer's kernels."""
+        if self._on_device:
+            stream = getattr(self._stager, "_staging_stream", None)
+            if stream is None:
+                torch.cuda.synchronize()
+            else:
+                stream.wait_stream(torch.cuda.current_stream())
 
     def drain(self):
         self.fence()
@@ -239,7 +249,7 @@ class Unreft(NoSnapshots):
     def is_warm(self):
         """Whether every slot was used and is pinned, or will not be."""
         status = self.status
-        if status.started < WARM_SNAPSHOTS:
+        if status.started - status.given_up < WARM_SNAPSHOTS:
             return False
         pinned = PINNED.search(status.copier)
         return pinned is None or pinned[1] == pinned[2] or "buffers: " in status.copier
