@@ -21,7 +21,7 @@ BUILD = BIN_DIR.parent
 TRAINING = ROOT / "integrations/python/bench/training"
 PROBE = pathlib.Path(__file__).with_name("core_probe.py")
 TIMEOUT_S = 240
-METHODS = ["unreft", "async_save_pinned", "async_save", "torch_save"]
+METHODS = ["unreft", "async_save_pinned", "async_save", "torch_save", "unreft_derived"]
 sys.path.insert(0, str(TRAINING))
 
 import gpt_large  # noqa: E402
@@ -147,6 +147,11 @@ def test_run_sh_without_a_gpu(bundle, tmp_path):
         for name in ("step_s", "step_without_s", "host_blocked_by_fence_ms"):
             assert mode[name]["p10"] <= mode[name]["median"] <= mode[name]["p90"]
     assert figures["modes"][0]["binding"] == "py"
+    # Of weights that follow from their masters nothing is captured but digests.
+    whole, derived = (figures["modes"][i]["captured_bytes"] for i in (0, -1))
+    assert whole >= figures["state_bytes"]
+    assert 1.8 * figures["parameters"] < whole - derived < 2.2 * figures["parameters"]
+    assert not figures["modes"][-1]["not_derived"]
     # 14 bytes a parameter; Adam's step counts and the model's buffers are small.
     assert 0 < figures["state_bytes"] - 14 * figures["parameters"] < 4096
     assert {(row["met"], row["because"]) for row in results["targets"]} == {(None, "not on a GPU")}
