@@ -1,5 +1,6 @@
 """Derived tensors of sharded models: each rank's part follows from its part of the sources."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -51,6 +52,17 @@ class Captured:
         weight.zero_()
         stored.derive(bounds, [])
         assert torch.equal(weight, expected)
+        if weight.numel():
+            self._refuses_another_box(stored, bounds)
+
+    def _refuses_another_box(self, stored, bounds):
+        bound = next(bound for bound in bounds if bound.spec.name == "model/weight")
+        moved = dataclasses.replace(bound.spec, offset=(9, 9))
+        try:  # not pytest.raises: what that raises would end the worker, not the test
+            stored.to_read([dataclasses.replace(bound, spec=moved)])
+            raise AssertionError("taken")
+        except unreft.FailedPrecondition as error:
+            assert f"known of offset {bound.spec.offset}" in str(error), error
 
 
 @pytest.mark.parametrize(
@@ -61,7 +73,7 @@ def test_shards_and_replicas(processes, mesh, placements, count):  # noqa: F811
     make = functools.partial(Captured, mesh_shape=mesh, placements=placements)
     for rank, specs in enumerate(processes(make, 4)):
         tables = {name for name in specs if name.startswith(f"rank{rank}/derived/digests/")}
-        # The fourth of five rows' shards is empty: nothing is derived of it.
+        # The last rank's shard of five rows is empty: nothing is derived of it.
         assert len(tables) == (specs["master/weight"].extent[0] > 0)
         assert specs["master/weight"].replica_count == count
         empty = {"model/weight"} if not tables else set()
