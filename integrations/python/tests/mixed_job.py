@@ -37,7 +37,7 @@ OF_WEIGHT = Derived("buffer/scale", of="model/inner.weight", fn=amax)
 
 
 class MasterSgd(torch.optim.SGD):
-    """Keeps the fp32 copies in its state, as fused optimizers do; they are made at the first step."""
+    """Keeps the fp32 copies in its state, as fused optimizers do: from the first step on."""
 
     @torch.no_grad()
     def step(self):
