@@ -61,7 +61,8 @@ def bundle(tmp_path_factory):
     (directory / "said.txt").write_text(made.stdout)
     shutil.copytree(directory / "made", directory / "moved", symlinks=True)
     shutil.rmtree(directory / "made")
-    return directory / "moved"
+    yield directory / "moved"
+    shutil.rmtree(directory)
 
 
 def test_needs_nothing_but_the_system(bundle):

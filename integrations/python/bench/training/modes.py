@@ -144,10 +144,15 @@ class AsyncSave(NoSnapshots):
                 self._job.tensors(), checkpoint_id=self._directory, no_dist=True
             )
             return True
+        # The next forward pass writes the buffers, while they are being staged.
+        state = {
+            name: tensor.clone() if name.startswith("buffer/") else tensor
+            for name, tensor in self._job.tensors().items()
+        }
         self._order_staging()
         writer = dcp.FileSystemWriter(self._directory, thread_count=self.WRITER_THREADS)
         response = dcp.async_save(
-            self._job.tensors(), storage_writer=writer, async_stager=self._stager, no_dist=True
+            state, storage_writer=writer, async_stager=self._stager, no_dist=True
         )
         self._staging = response.staging_completion
         self._upload = response.upload_completion
