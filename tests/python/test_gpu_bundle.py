@@ -156,7 +156,8 @@ def test_run_sh_without_a_gpu(bundle, tmp_path):
     # 14 bytes a parameter; Adam's step counts and the model's buffers are small.
     assert 0 < figures["state_bytes"] - 14 * figures["parameters"] < 4096
     assert {(row["met"], row["because"]) for row in results["targets"]} == {(None, "not on a GPU")}
-    assert not list(pathlib.Path("/dev/shm").glob("unreft.gpubundle-*"))
+    job = results["parts"]["training"]["job"]
+    assert not list(pathlib.Path("/dev/shm").glob(f"unreft.{job}.*"))
 
 
 def test_a_comparison_that_does_not_fit_is_refused_with_numbers():

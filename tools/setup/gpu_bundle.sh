@@ -28,6 +28,11 @@ megabytes_max=60
 c_library='libc|libm|libdl|libpthread|librt|libresolv|ld-linux-x86-64'
 of_the_system="^($c_library|libstdc\\+\\+|libgcc_s)\\.so"
 
+cudart=$(sed -n 's/^CUDA_CUDART:FILEPATH=//p' "$build/CMakeCache.txt")
+if [ ${#gpu_programs[@]} -gt 0 ] && [ ! -e "$cudart" ]; then
+  echo "$build has no CUDA runtime to link with: $(cat "$build/cuda_note.txt")" >&2
+  exit 1
+fi
 [ $as_built = yes ] || cmake --build "$build" --parallel "${JOBS:-$(nproc)}" \
   --target unreftd_bin unreft_bin unreft_shared "${gpu_programs[@]}"
 rm -rf "$bundle"
@@ -42,7 +47,7 @@ for program in "${gpu_programs[@]}"; do
 done
 for binary in "$build"/bin/unreft{d,} "$build/lib/libunreft.so" \
   "${gpu_programs[@]/#/$build/gpu/}"; do
-  LD_LIBRARY_PATH=${CUDA_LIBRARY_DIR:-/usr/local/cuda/lib64} ldd "$binary" |
+  LD_LIBRARY_PATH=$(dirname "${cudart:-/none/none}") ldd "$binary" |
     awk '$2 == "=>" {print ($3 ~ /^\//) ? $3 : "missing:" $1}'
 done | sort -u | while read -r library; do
   if [[ $library == missing:* ]]; then

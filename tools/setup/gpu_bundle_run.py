@@ -153,7 +153,7 @@ class Run:
     def training(self, part, limit):
         out = self.logs / "training.json"
         out.unlink(missing_ok=True)
-        job = f"gpubundle-{os.getpid()}"
+        job = part["job"] = f"gpubundle-{os.getpid()}"
         command = [sys.executable, PYTHON_DIR / "bench/training/compare.py", "--out", out]
         command += ["--device", self.args.device, "--parameters", self.args.parameters]
         command += ["--seconds", max(limit - 2 * SLACK_S, SLACK_S), "--job", job]
