@@ -1,0 +1,226 @@
+// A lost slab is decoded, however often its sources fail meanwhile.
+//
+// RS(1,1): node 0 is new in its slot and rebuilds the slab of rank 0, of which node 1 has the
+// parities, the catalog's part and the group's record.
+
+#include "smp/slab_rebuilder.h"
+
+#include <memory>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "ec/isal_code.h"
+#include "layout/manifest.h"
+#include "smp/block_reader.h"
+#include "smp/cluster_records.h"
+#include "smp/restore_catalog.h"
+#include "tests/fakes/sim_transport.h"
+#include "tests/unit/layout_testing.h"
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Version kVersion{Timeline{1}, Step{9}};
+constexpr uint64_t kBlocks = 5;
+constexpr uint64_t kBlockBytes = 64;
+
+uint32_t CrcOf(const std::string& bytes) { return Crc32c(std::as_bytes(std::span(bytes))); }
+
+class SlabRebuilderTest : public SmpFixture {
+ protected:
+  SlabRebuilderTest() : network_(scheduler_) {
+    options_.nodes = 2;
+    options_.read_retry = milliseconds(10);
+    options_.read_timeout = seconds(5);
+    job_.store_id = "0123456789abcdef";
+    for (const uint64_t slot : {0, 1}) {
+      job_.present[NodeSlot{slot}].set_address(fmt::format("node{}", slot));
+    }
+    group_.set_k(1);
+    for (const uint64_t slot : {0, 1}) group_.add_slots(slot);
+    *job_.view.value.add_groups() = group_;
+    Random random(7);
+    data_.resize(kBlocks * kBlockBytes);
+    for (std::byte& byte : data_) byte = std::byte(random.Below(256));
+    parity_.resize(data_.size());
+    const std::span<const std::byte> data(data_);
+    const std::span<std::byte> parity(parity_);
+    (*ec::IsalCode::Make({1, 1}))->Encode({&data, 1}, {&parity, 1});
+    MakeOther();
+    MakeOwn();
+  }
+  ~SlabRebuilderTest() override {
+    InTurn([&] {
+      rebuilder_.reset();
+      reader_.reset();
+      catalog_.reset();
+      own_peers_.reset();
+    });
+    other_->Kill();
+  }
+
+  std::string EncodedManifest() const {
+    layout::SlotManifest manifest;
+    manifest.job = "job";
+    manifest.version = kVersion;
+    manifest.world = 1;
+    manifest.tensors = {Whole("w", {kBlocks * kBlockBytes / 4})};
+    manifest.parts = {{.tensor = 0, .shard_begin = 0, .bytes = data_.size(), .slab_offset = 0}};
+    manifest.block_bytes = kBlockBytes;
+    manifest.data_bytes = data_.size();
+    return layout::EncodeManifest(manifest);
+  }
+  SlabMeta Meta() const {
+    SlabMeta meta;
+    meta.set_world(1);
+    meta.set_manifest(EncodedManifest());
+    std::vector<uint32_t> crcs;
+    for (uint64_t block = 0; block < kBlocks; ++block) {
+      crcs.push_back(Crc32c(std::span(data_).subspan(block * kBlockBytes, kBlockBytes)));
+    }
+    meta.set_crc_table(std::string(reinterpret_cast<const char*>(crcs.data()),
+                                   crcs.size() * sizeof(uint32_t)));
+    meta.set_manifest_crc(CrcOf(meta.manifest()));
+    meta.set_crc_table_crc(CrcOf(meta.crc_table()));
+    meta.set_extras_crc(CrcOf(""));
+    return meta;
+  }
+
+  // Node 1.
+  void MakeOther() {
+    other_transport_ = *network_.NewTransport(*other_, "node1");
+    other_->Deliver(Duration{}, [this] {
+      other_peers_ =
+          std::make_unique<Peers>(*other_transport_, job_, "job", NodeSlot{1}, RandomId{1});
+      other_peers_->Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
+        MetaReply reply;
+        *reply.add_slabs() = Meta();
+        done(std::move(reply));
+      });
+      other_peers_->Answer<MetaRequest, GuardRecord>("record", [this](NodeSlot, auto, auto done) {
+        GuardRecord record;
+        *record.mutable_group() = group_;
+        RankSlab& slab = *record.add_members()->add_slabs();
+        slab.set_data_bytes(data_.size());
+        record.add_members();
+        done(std::move(record));
+      });
+      other_peers_->ServeReads([this](NodeSlot, const std::string& body, uint64_t, auto done) {
+        ReadRequest request;
+        UNREFT_CHECK(request.ParseFromString(body));
+        ++asked_;
+        if (failures_ > 0) {
+          --failures_;
+          return done(absl::NotFoundError("its guard is not complete yet"));
+        }
+        const auto block =
+            std::span(parity_).subspan(request.first_block() * kBlockBytes, kBlockBytes);
+        ReadHeader header;
+        header.add_crcs(Crc32c(block));
+        ReadSource source;
+        source.header = header.SerializeAsString();
+        source.parts.push_back(block);
+        done(std::move(source));
+      });
+    });
+  }
+  // Node 0: what asks it for the slab waits, as of one that is being rebuilt.
+  void MakeOwn() {
+    own_transport_ = *network_.NewTransport(*executor_, "node0");
+    record_ = NewRecord();
+    InTurn([&] {
+      state_ = std::make_unique<NodeState>(NodeState{{*executor_, pool_, random_, segments_,
+                                                      *records_, processes_, log_}});
+      state_->options = options_;
+      state_->prefix = MemoryPrefix(options_);
+      state_->slots = std::make_unique<SlotStore>(
+          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options,
+          boot_id_, record_->incarnation(), [this] {
+            if (rebuilder_ != nullptr) rebuilder_->RunRules();
+          });
+      own_peers_ =
+          std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
+      own_peers_->ServeReads([this](NodeSlot, const std::string&, uint64_t, auto done) {
+        asked_itself_.push_back(std::move(done));
+      });
+    });
+  }
+
+  void Rebuild() {
+    JobDecision decision;
+    decision.kind = DecisionKind::kRestored;
+    decision.version = kVersion;
+    decision.holders = {{NodeSlot{0}, {Rank{0}}, true}};
+    InTurn([&] {
+      catalog_ = std::make_unique<RestoreCatalog>(
+          *state_, own_peers_.get(), &job_, decision, [this] {
+            reader_ = std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_);
+            rebuilder_ = std::make_unique<SlabRebuilder>(*state_, *reader_, *catalog_,
+                                                         [this] { done_ = true; });
+          });
+    });
+  }
+  void ExpectRebuilt() {
+    ASSERT_TRUE(done_);
+    EXPECT_TRUE(asked_itself_.empty()) << "it asked for what it is rebuilding";
+    const std::vector<Slot*> sealed = state_->slots->Sealed(kVersion);
+    ASSERT_EQ(sealed.size(), 1U);
+    const auto bytes = sealed[0]->view->data().first(data_.size());
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), data_.begin(), data_.end()));
+  }
+
+  SimNetwork network_;
+  meta::JobState job_;
+  Group group_;
+  std::vector<std::byte> data_;
+  std::vector<std::byte> parity_;
+  std::unique_ptr<SimExecutor> other_ = scheduler_.NewExecutor("other");
+  std::unique_ptr<Transport> other_transport_;
+  std::unique_ptr<Peers> other_peers_;
+  std::unique_ptr<Transport> own_transport_;
+  std::unique_ptr<Peers> own_peers_;
+  std::unique_ptr<NodeRecord> record_;
+  std::unique_ptr<NodeState> state_;
+  std::unique_ptr<RestoreCatalog> catalog_;
+  std::unique_ptr<BlockReader> reader_;
+  std::unique_ptr<SlabRebuilder> rebuilder_;
+  uint64_t asked_ = 0;     // reads of node 1
+  uint64_t failures_ = 0;  // that node 1 answers with, first
+  std::vector<absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>> asked_itself_;
+  bool done_ = false;
+};
+
+TEST_F(SlabRebuilderTest, DecodesALostSlab) {
+  Rebuild();
+  Settle(seconds(1));
+  ExpectRebuilt();
+  EXPECT_EQ(asked_, kBlocks);
+}
+
+// The second try asked the block's home, which is the node that rebuilds it, and waited for itself.
+TEST_F(SlabRebuilderTest, AfterAFailedReadItDecodesAgainAndDoesNotAskItself) {
+  failures_ = 3;
+  Rebuild();
+  Settle(seconds(2));
+  ExpectRebuilt();
+  EXPECT_EQ(asked_, kBlocks + 3);
+}
+
+// A block whose time had run out was never tried again.
+TEST_F(SlabRebuilderTest, ASourceThatComesBackAfterTheDeadlineIsWaitedFor) {
+  failures_ = UINT64_MAX;
+  Rebuild();
+  Settle(3 * options_.read_timeout);
+  EXPECT_FALSE(done_);
+  EXPECT_GT(asked_, 3 * kBlocks);
+  failures_ = 0;
+  Settle(seconds(2));
+  ExpectRebuilt();
+}
+
+}  // namespace
+}  // namespace unreft::smp
