@@ -198,6 +198,7 @@ void JobStore::Apply(const KeyValue& kv) {
   if (name == "timeline") return Parse(kv, state_.timeline);
   if (name == "commit") return Parse(kv, state_.commit);
   if (name == "abandoned") return Parse(kv, state_.abandoned);
+  if (name == "pins") return Parse(kv, state_.pins);
   if (const std::optional<uint64_t> slot = NumberOf("node/", name)) {
     Stored<PresenceRecord> presence;
     Parse(kv, presence);
@@ -277,6 +278,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
   guard("timeline", state_.timeline.modified);
   guard("commit", state_.commit.modified);
   guard("abandoned", state_.abandoned.modified);
+  guard("pins", state_.pins.modified);
   for (const NodeSlot slot : change.absent) {
     txn.compares.push_back(Compare::Absent(PresenceKey(slot)));
   }
@@ -287,6 +289,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
   put("timeline", change.timeline);
   put("commit", change.commit);
   put("abandoned", change.abandoned);
+  put("pins", change.pins);
   if (change.takeover) AddTakeover(*change.takeover, txn);
   kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), change = std::move(change),
                               done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
@@ -302,6 +305,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
     take(change.timeline, state_.timeline);
     take(change.commit, state_.commit);
     take(change.abandoned, state_.abandoned);
+    take(change.pins, state_.pins);
     if (change.takeover) state_.spares.erase(change.takeover->place);
     Changed();
     done(absl::OkStatus());

@@ -2,9 +2,9 @@
 // watch; and the leader's way to change it (docs/formats/meta_keys.md).
 //
 // One record per key: "store", "leader", "node/SLOT", "spare/PLACE", "view", "timeline", "commit",
-// "abandoned", all below "unreft/JOB/". Only the leader writes the last four, in Txns that compare
-// its own key and all four records with what it has seen (PROTOCOL rule 20): so a leader that was
-// replaced changes nothing, and an unknown outcome is read back by the watch.
+// "abandoned", "pins", all below "unreft/JOB/". Only the leader writes the last five, in Txns that
+// compare its own key and all five records with what it has seen (PROTOCOL rule 20): so a leader
+// that was replaced changes nothing, and an unknown outcome is read back by the watch.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -50,6 +50,7 @@ struct JobState {
   Stored<TimelineRecord> timeline;
   Stored<CommitRecord> commit;
   Stored<AbandonRecord> abandoned;
+  Stored<PinRecord> pins;
 };
 
 // A spare that becomes a node slot's daemon: its presence moves there, lease and all.
@@ -64,6 +65,7 @@ struct JobChange {
   std::optional<TimelineRecord> timeline;
   std::optional<CommitRecord> commit;
   std::optional<AbandonRecord> abandoned;
+  std::optional<PinRecord> pins;
   // Written only while that spare waits and nobody is present in that slot.
   std::optional<Takeover> takeover;
   // Written only while none of them is present: our watch may be behind.
@@ -101,7 +103,7 @@ class JobStore {
   }
 
   // One Txn, guarded by the caller's leadership (its leader key as it has written it) and by all
-  // four records being as in state(). Aborted when the guard does not hold, naming nothing more
+  // five records being as in state(). Aborted when the guard does not hold, naming nothing more
   // than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the outcome is
   // unknown. When `done` gets ok, state() has the change already.
   void Write(const HeldKey& leadership, JobChange change,

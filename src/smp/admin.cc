@@ -9,6 +9,7 @@
 #include <set>
 
 #include "recovery/version_choice.h"
+#include "smp/cluster_records.h"
 #include "smp/cluster_status.h"
 
 namespace unreft::smp {
@@ -100,6 +101,15 @@ Json StatusJson(const NodeState& state) {
   return json;
 }
 
+std::set<std::string> OwnersOf(const NodeState& state, Version version) {
+  std::set<std::string> owners;
+  if (!state.pins) return owners;
+  for (const Pin& pin : state.pins->pins()) {
+    if (VersionOf(pin) == version) owners.insert(pin.owner());
+  }
+  return owners;
+}
+
 Json VersionsJson(const NodeState& state) {
   std::vector<recovery::SealedSlab> slabs;
   std::map<Version, std::pair<uint64_t, std::set<uint64_t>>, std::greater<>> versions;
@@ -119,9 +129,17 @@ Json VersionsJson(const NodeState& state) {
                                 {"ranks", ranks},
                                 {"whole", ranks.size() == world},
                                 {"live", state.record->chain().IsLive(version)},
-                                {"committed", version == state.record->committed()}});
+                                {"committed", version == state.record->committed()},
+                                {"pinned_by", OwnersOf(state, version)}});
   }
   return json;
+}
+
+Json PinJson(const Pin& pin) {
+  return {{"timeline", pin.timeline()},
+          {"step", pin.step()},
+          {"owner", pin.owner()},
+          {"for_ms", pin.for_ms()}};
 }
 
 Json VerifiedJson(const NodeState& state, uint64_t checked, uint64_t bytes) {
@@ -152,6 +170,37 @@ void Verify(NodeState& state, SlotVerifier& verifier, absl::AnyInvocable<void(Ad
   });
 }
 
+// "pin" and "unpin".
+void ChangePins(NodeState& state, const AdminRequest& request,
+                absl::AnyInvocable<void(AdminReply)> reply) {
+  const auto arguments = nlohmann::json::parse(request.arguments, nullptr,
+                                               /*allow_exceptions=*/false);
+  const auto number = [&](const char* key) {
+    const auto found = arguments.find(key);
+    return found != arguments.end() && found->is_number_unsigned() ? found->get<uint64_t>() : 0;
+  };
+  const auto owner = arguments.is_object() ? arguments.find("owner") : arguments.end();
+  if (!arguments.is_object() || owner == arguments.end() || !owner->is_string()) {
+    return reply(AdminReply{absl::InvalidArgumentError(fmt::format(
+                                "{}: an object with an owner is needed, found '{}'", request.verb,
+                                request.arguments)),
+                            ""});
+  }
+  PinRequest pin;
+  pin.set_owner(owner->get<std::string>());
+  pin.set_unpin(request.verb == "unpin");
+  pin.set_step(number("step"));
+  pin.set_for_ms(number("for_ms"));
+  state.coordinator->AskPins(
+      std::move(pin), [reply = std::move(reply)](absl::StatusOr<PinReply> answer) mutable {
+        if (!answer.ok()) return reply(AdminReply{answer.status(), ""});
+        Json json;
+        json["pins"] = Json::array();
+        for (const Pin& changed : answer->pins()) json["pins"].push_back(PinJson(changed));
+        reply(Ok(json));
+      });
+}
+
 }  // namespace
 
 void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
@@ -161,6 +210,9 @@ void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
   if (request.verb == "versions") return reply(Ok(VersionsJson(state)));
   if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state)}}));
   if (request.verb == "verify") return Verify(state, verifier, std::move(reply));
+  if (request.verb == "pin" || request.verb == "unpin") {
+    return ChangePins(state, request, std::move(reply));
+  }
   if (request.verb == "fresh-start") {
     return state.coordinator->DeclareFreshStart(
         [&state, reply = std::move(reply)](absl::Status status) mutable {
@@ -169,7 +221,8 @@ void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
         });
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(
-                       "'{}' is none of: status, cluster, versions, verify, fresh-start, metrics",
+                       "'{}' is none of: status, cluster, versions, verify, pin, unpin, "
+                       "fresh-start, metrics",
                        request.verb)),
                    ""});
 }

@@ -140,10 +140,10 @@ void CaptureDesk::AnswerAll(const absl::Status& status) {
 void CaptureDesk::LogBudget() {
   uint64_t slots = state_.slots->All().size();
   state_.seams.log.Info(
-      "memory budget: {} slots of {} ranks take {} bytes of shared memory ({} per rank for "
-      "versions "
-      "of up to {} bytes)",
-      slots, state_.sessions.size(), state_.slots->bytes(), state_.options.slots_per_rank,
+      "memory budget: {} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
+      "for pins, for versions of up to {} bytes)",
+      slots, state_.sessions.size(), state_.slots->bytes(), state_.options.SlotsPerRank(),
+      state_.options.pins,
       state_.sessions.begin()->second->registration->plan.data_bytes());
 }
 
@@ -198,6 +198,7 @@ Slot* CaptureDesk::RetireForGrant(RankSession& session) {
     under_way |= slot->phase == SlotPhase::kCapturing || slot->phase == SlotPhase::kDraining ||
                  (slot->phase == SlotPhase::kSealed && slot->version > state_.record->committed());
     if (slot->phase != SlotPhase::kSealed || slot->version >= state_.record->committed()) continue;
+    if (!state_.MayRetire(slot->version)) continue;
     if (oldest == nullptr || slot->version < oldest->version) oldest = slot;
   }
   const bool eager = session.newest_step < session.eager_until;

@@ -7,6 +7,8 @@
 
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <unreft/cluster.pb.h>
 
 #include <cstdint>
 #include <map>
@@ -81,6 +83,8 @@ class Coordinator {
     virtual void OnAbandoned(Version version, const std::string& reason, Step capture_from) = 0;
     // Replicas are not equal: every rank captures all it holds from now on.
     virtual void OnReplicasDisagree(const std::string& what) = 0;
+    // What is kept for somebody, from now on.
+    virtual void OnPins(const PinRecord& pins) = 0;
   };
 
   virtual ~Coordinator() = default;
@@ -93,6 +97,10 @@ class Coordinator {
 
   // What was committed is given up, by an operator's order: the next restore finds nothing.
   virtual void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) = 0;
+
+  // Keeps what is committed for somebody, or lets go of it.
+  using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
+  virtual void AskPins(PinRequest request, PinDone done) = 0;
 };
 
 }  // namespace unreft::smp

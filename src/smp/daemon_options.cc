@@ -132,6 +132,10 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.slots_per_rank, "slots_per_rank",
             "slots of each rank: 2, and one more to step back to an older version",
             Range<uint32_t>{2, 64});
+  AddOption(app, node.pins, "pins",
+            "versions that `unreft pin` may keep beside these, a slot of each rank for each; the "
+            "same on all nodes",
+            Range<uint32_t>{0, 16});
   AddOption(app, node.block_bytes, "block_bytes", "unit of checksum, a power of two",
             Range<uint32_t>{4096, 1u << 30});
   AddOption(app, node.populate_chunk_bytes, "populate_chunk_bytes",

@@ -111,20 +111,23 @@ bool GuardStore::Fits(const Guard& guard, const GuardNeeds& needs) const {
          g.positions_max >= needs.positions;
 }
 
+bool GuardStore::IsOld(const Guard& guard, Version keep_from) const {
+  return guard.phase == GuardPhase::kComplete && guard.version < keep_from && guard.users == 0 &&
+         !kept_.contains(guard.version);
+}
+
 absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
   uint64_t fitting = 0;
   for (Guard* guard : All()) {
     if (guard->phase == GuardPhase::kQuarantined) continue;
-    const bool is_old =
-        guard->phase == GuardPhase::kComplete && guard->version < keep_from && guard->users == 0;
     if (Fits(*guard, needs)) {
       ++fitting;
     } else if (guard->phase == GuardPhase::kFree || guard->phase == GuardPhase::kPopulating ||
-               is_old) {
+               IsOld(*guard, keep_from)) {
       Remove(*guard);
     }
   }
-  for (; fitting < options_.slots_per_rank; ++fitting) {
+  for (; fitting < options_.SlotsPerRank(); ++fitting) {
     if (absl::Status status = Make(needs); !status.ok()) return status;
   }
   PopulateNext();
@@ -212,8 +215,7 @@ Guard* GuardStore::Take(Version version, const GuardNeeds& needs, Version keep_f
       taken = guard;
       break;
     }
-    const bool is_old = guard->phase == GuardPhase::kComplete && guard->version < keep_from &&
-                        guard->users == 0 && Fits(*guard, needs);
+    const bool is_old = IsOld(*guard, keep_from) && Fits(*guard, needs);
     if (is_old && (taken == nullptr || guard->version < taken->version)) taken = guard;
   }
   if (taken == nullptr) return nullptr;

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,9 @@ class GuardStore {
   // segment is of a format that this daemon does not know.
   absl::Status Adopt();
 
+  // Complete guards of these versions are never old.
+  void Keep(std::set<Version> versions) { kept_ = std::move(versions); }
+
   // Makes the guards that are lacking for such needs; those that are too small go when they are
   // free or not even populated, or complete and older than `keep_from`. ResourceExhausted, with
   // the numbers, when the budget does not allow.
@@ -99,6 +103,8 @@ class GuardStore {
   absl::Status AdoptSegment(const SegmentInfo& info);
   absl::Status Make(const GuardNeeds& needs);
   bool Fits(const Guard& guard, const GuardNeeds& needs) const;
+  // Complete, and older than `keep_from`: it may be given to another version.
+  bool IsOld(const Guard& guard, Version keep_from) const;
   void PopulateNext();
   void Remove(Guard& guard);
 
@@ -112,6 +118,7 @@ class GuardStore {
   const RandomId incarnation_;
   absl::AnyInvocable<void()> on_free_;
   std::map<uint64_t, std::unique_ptr<Guard>> guards_;
+  std::set<Version> kept_;
   bool populating_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };

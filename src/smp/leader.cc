@@ -62,9 +62,11 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log
       log_(log),
       options_(options),
       leadership_(std::move(leadership)),
-      faults_(faults) {}
+      faults_(faults),
+      pin_clock_(executor, [this] { RunRules(); }) {}
 
 Leader::~Leader() {
+  RefusePins();
   executor_.Cancel(ask_deadline_);
   for (auto& [slot, timer] : absences_) executor_.Cancel(timer);
   for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
@@ -96,6 +98,7 @@ void Leader::RunRules() {
   if (KeepView()) return;
   if (!store_.state().view.exists()) return;
   if (SeedRecords()) return;
+  if (KeepPins()) return;
   if (DecideRestore()) return;
   if (store_.state().timeline.value.closing()) return;
   if (GiveUpFailed()) return;

@@ -10,6 +10,7 @@
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "smp/layout_check.h"
 #include "smp/node_options.h"
 #include "smp/peers.h"
+#include "smp/pins.h"
 
 namespace unreft::smp {
 
@@ -44,6 +46,10 @@ class Leader {
   // What was committed is given up by an explicit order. Unavailable while a decision is made.
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done);
 
+  // Keeps what is committed for somebody, or lets go of it; answered when that is written.
+  using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
+  void AskPins(PinRequest request, PinDone done);
+
   // The records changed, or time has passed.
   void RunRules();
 
@@ -61,6 +67,8 @@ class Leader {
   // Each returns whether it started something that must end before another rule may run.
   bool KeepView();
   bool SeedRecords();
+  bool KeepPins();
+  void RefusePins();
   bool DecideRestore();
   bool GiveUpFailed();
   bool CommitNewest();
@@ -138,6 +146,13 @@ class Leader {
   std::map<Version, ManifestsByRank> round_manifests_;  // of versions that are not committed
   std::set<Version> misfits_;                           // whose slabs do not fit together
   std::string last_problem_;
+
+  PinClock pin_clock_;
+  struct WaitingPin {
+    PinRequest request;
+    PinDone done;
+  };
+  std::deque<WaitingPin> pin_requests_;
 
   std::map<Version, Pending> pending_;
   struct Manifest {

@@ -23,7 +23,8 @@ LocalCoordinator::LocalCoordinator(Executor& executor, NodeRecord& record, Node&
       node_(node),
       log_(log),
       options_(options),
-      faults_(faults) {}
+      faults_(faults),
+      pin_clock_(executor, [this] { KeepPins(); }) {}
 
 LocalCoordinator::~LocalCoordinator() {
   if (round_) executor_.Cancel(round_->deadline);
@@ -163,11 +164,50 @@ void LocalCoordinator::EndRound(JobDecision decision) {
     newest_step_ = decision.version.step;
   }
   node_.OnDecision(decision);
+  KeepPins();
 }
 
 void LocalCoordinator::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
   record_.DeclareFreshStart();
+  KeepPins();
   executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
+}
+
+// --- what is kept for somebody ---
+
+void LocalCoordinator::Start() {
+  pin_clock_.Follow(record_.pins());
+  node_.OnPins(record_.pins());
+}
+
+void LocalCoordinator::AskPins(PinRequest request, PinDone done) {
+  PinRecord pins = record_.pins();
+  absl::StatusOr<PinReply> reply = ChangePins(request, record_.committed(),
+                                              record_.committed_world(), options_.pins, pins);
+  if (!reply.ok()) {
+    return executor_.Post([status = reply.status(), done = std::move(done)]() mutable {
+      done(std::move(status));
+    });
+  }
+  SetPins(std::move(pins),
+          [reply = *std::move(reply), done = std::move(done)](absl::Status status) mutable {
+            if (status.ok()) return done(std::move(reply));
+            done(absl::Status(status.code(), fmt::format("it holds as long as this unreftd lives, "
+                                                         "since it was not written: {}",
+                                                         status.message())));
+          });
+}
+
+// They hold at once; `done` when also the next process of the daemon knows them.
+void LocalCoordinator::SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done) {
+  record_.SetPins(std::move(pins), std::move(done));
+  pin_clock_.Follow(record_.pins());
+  node_.OnPins(record_.pins());
+}
+
+void LocalCoordinator::KeepPins() {
+  PinRecord pins = record_.pins();
+  if (DropPins(pin_clock_.over(), record_.chain(), pins)) SetPins(std::move(pins), [](auto) {});
 }
 
 // --- committing and giving up ---

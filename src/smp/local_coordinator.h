@@ -15,6 +15,7 @@
 #include "smp/layout_check.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
+#include "smp/pins.h"
 
 namespace unreft::smp {
 
@@ -31,6 +32,10 @@ class LocalCoordinator : public Coordinator {
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
+  void AskPins(PinRequest request, PinDone done) override;
+
+  // What an earlier process kept for somebody is kept on. Once, when the node is ready for it.
+  void Start();
 
  private:
   // Ranks that wait for one decision.
@@ -65,6 +70,8 @@ class LocalCoordinator : public Coordinator {
   void Abandon(Version version, const std::string& reason);
   void Forget(Version version);
   bool MustCompareReplicas() const;
+  void SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done);
+  void KeepPins();
 
   Executor& executor_;
   NodeRecord& record_;
@@ -77,6 +84,7 @@ class LocalCoordinator : public Coordinator {
   std::map<Version, Pending> pending_;
   std::set<Version> abandoned_;  // of the newest timeline, after the newest committed; bounded
   LayoutCheck layouts_;
+  PinClock pin_clock_;
   Step newest_step_;  // that any rank has named in the newest timeline
   std::shared_ptr<bool> alive_ =
       std::make_shared<bool>(true);  // tells late answers that we are gone

@@ -133,6 +133,16 @@ void Member::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
               });
 }
 
+void Member::AskPins(PinRequest request, PinDone done) {
+  if (!store_.ready() || !store_.state().leader.exists()) {
+    return seams_.executor.Post([done = std::move(done)]() mutable {
+      done(absl::UnavailableError("the job has no leader now; try again"));
+    });
+  }
+  peers_.Ask<PinReply>(NodeSlot{store_.state().leader.value.slot()}, "pins", request,
+                       options_.call_timeout, std::move(done));
+}
+
 // --- what the job has decided ---
 
 void Member::Follow() {
@@ -144,6 +154,11 @@ void Member::Follow() {
     presence_.Confirm();
   }
   if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
+  // Before what may retire versions.
+  if (pins_applied_ != store_.state().pins.modified) {
+    pins_applied_ = store_.state().pins.modified;
+    node_.OnPins(store_.state().pins.value);
+  }
   // What is on its way to an earlier leader is not waited for.
   if (report_to_leader_ != store_.state().leader_created) report_running_ = false;
   FollowTimeline();
@@ -391,6 +406,10 @@ void Member::Serve() {
     leader_->DeclareFreshStart([done = std::move(done)](absl::Status status) mutable {
       done(status.ok() ? absl::StatusOr<std::string>("") : status);
     });
+  });
+  peers_.Answer<PinRequest, PinReply>("pins", [this](NodeSlot, PinRequest request, auto done) {
+    if (leader_ != nullptr) return leader_->AskPins(std::move(request), std::move(done));
+    done(absl::UnavailableError(fmt::format("node {} does not lead; try again", options_.node)));
   });
   peers_.Answer<VerifyRequest, VerifyReply>(
       "verify",

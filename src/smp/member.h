@@ -52,6 +52,7 @@ class Member final : public Coordinator {
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
+  void AskPins(PinRequest request, PinDone done) override;
   // The protection's holdings are others than they were.
   void ReportProtection() { Report(); }
 
@@ -114,6 +115,8 @@ class Member final : public Coordinator {
   uint64_t round_closed_ = 0;
   uint64_t round_applied_ = 0;
   uint64_t disagreement_applied_ = 0;  // of the timeline from which on all capture all
+
+  std::optional<meta::Revision> pins_applied_;
 
   bool report_wanted_ = false;
   bool report_running_ = false;

@@ -60,9 +60,11 @@ absl::Status Node::AdoptMemory() {
     member_ = member.get();
     state_.coordinator = std::move(member);
   } else {
-    state_.coordinator = std::make_unique<LocalCoordinator>(
+    auto local = std::make_unique<LocalCoordinator>(
         seams.executor, *state_.record, static_cast<Coordinator::Node&>(*this), seams.log,
         state_.options, seams.faults);
+    local_ = local.get();
+    state_.coordinator = std::move(local);
   }
   capture_ = std::make_unique<CaptureDesk>(state_);
   restore_ = std::make_unique<RestoreDesk>(state_);
@@ -72,6 +74,7 @@ absl::Status Node::AdoptMemory() {
   if (member_ != nullptr) {
     if (absl::Status status = JoinCluster(); !status.ok()) return status;
   }
+  if (local_ != nullptr) local_->Start();
   ReportSealedSlots();
   scrubber_ = std::make_unique<Scrubber>(state_);
   return absl::OkStatus();
@@ -393,6 +396,11 @@ void Node::OnCommitted(Version version) {
 
 void Node::OnAbandoned(Version version, const std::string& reason, Step capture_from) {
   capture_->OnAbandoned(version, reason, capture_from);
+  capture_->RunRules();
+}
+
+void Node::OnPins(const PinRecord& pins) {
+  state_.pins = pins;
   capture_->RunRules();
 }
 

@@ -25,6 +25,8 @@
 
 namespace unreft::smp {
 
+class LocalCoordinator;
+
 // Single-threaded on its executor, constructed and destroyed in a turn of it (or before it runs,
 // after it stopped).
 class Node : private Coordinator::Node {
@@ -83,10 +85,12 @@ class Node : private Coordinator::Node {
   void OnCommitted(Version version) override;
   void OnAbandoned(Version version, const std::string& reason, Step capture_from) override;
   void OnReplicasDisagree(const std::string& what) override;
+  void OnPins(const PinRecord& pins) override;
 
   NodeState state_;
   // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
   Member* member_ = nullptr;  // owned by state_
+  LocalCoordinator* local_ = nullptr;  // of a job of one node; owned by state_
   std::unique_ptr<Protection> protection_;
   std::unique_ptr<CaptureDesk> capture_;
   std::unique_ptr<RestoreDesk> restore_;

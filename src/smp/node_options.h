@@ -22,6 +22,9 @@ struct NodeOptions {
   // 2 hold the newest version and the one under way; the third lets a restore step back when the
   // newest does not verify (PROTOCOL rule 7).
   uint32_t slots_per_rank = 3;
+  // Versions that may be kept for somebody beside these (`unreft pin`): a slot of each rank, and a
+  // guard, for each.
+  uint32_t pins = 0;
   uint32_t block_bytes = 1 << 20;  // a power of two
   // Pages are populated in chunks, so that a large node does not stall in one call.
   uint64_t populate_chunk_bytes = 64 << 20;
@@ -68,6 +71,8 @@ struct NodeOptions {
   uint32_t checksum_task_blocks = 16;
 
   std::string software_version = "0.1.0";
+
+  uint32_t SlotsPerRank() const { return slots_per_rank + pins; }
 };
 
 // Of the names of all segments of this node.

@@ -14,15 +14,17 @@ namespace {
 constexpr std::string_view kCommitKey = "commit";
 constexpr std::string_view kDecisionPrefix = "decision/";
 
+constexpr std::string_view kPinsKey = "pins";
+
 // The values of the record store (docs/formats/records.md).
-struct CommitRecord {
+struct CommitValue {
   uint16_t format = 1;
   Version version;
   uint64_t world = 0;
   void Fields(auto& wire) { wire(format, version.timeline, version.step, world); }
 };
 
-struct DecisionRecord {
+struct DecisionValue {
   uint16_t format = 1;
   Timeline timeline;
   Version parent;
@@ -97,7 +99,7 @@ void NodeRecord::AdoptRecords(const std::vector<Record>& records) {
   std::vector<recovery::TimelineOrigin> origins;
   for (const Record& record : records) {
     if (record.key == kCommitKey) {
-      if (auto commit = DecodeWire<CommitRecord>(record.value, record.key); commit.ok()) {
+      if (auto commit = DecodeWire<CommitValue>(record.value, record.key); commit.ok()) {
         body_.committed_timeline = commit->version.timeline.value;
         body_.committed_step = commit->version.step.value;
         body_.committed_world = commit->world;
@@ -105,11 +107,14 @@ void NodeRecord::AdoptRecords(const std::vector<Record>& records) {
         log_.Error("record store: {}", commit.status().message());
       }
     } else if (record.key.starts_with(kDecisionPrefix)) {
-      if (auto decision = DecodeWire<DecisionRecord>(record.value, record.key); decision.ok()) {
+      if (auto decision = DecodeWire<DecisionValue>(record.value, record.key); decision.ok()) {
         origins.push_back({decision->timeline, decision->parent});
       } else {
         log_.Error("record store: {}", decision.status().message());
       }
+    } else if (record.key == kPinsKey && !pins_.ParseFromString(record.value)) {
+      log_.Error("record store: the record of the pins of {} bytes does not parse",
+                 record.value.size());
     }
   }
   chain_ = recovery::TimelineChain(std::move(origins));
@@ -136,7 +141,7 @@ Timeline NodeRecord::OpenTimeline(Version parent) {
   const Timeline opened = chain_.Open(parent);
   body_.capture_began = 0;
   Store();
-  batch.push_back({DecisionKey(opened), EncodeWire(DecisionRecord{1, opened, parent})});
+  batch.push_back({DecisionKey(opened), EncodeWire(DecisionValue{1, opened, parent})});
   Write(std::move(batch));
   return opened;
 }
@@ -151,7 +156,7 @@ void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins) {
   }
   for (const recovery::TimelineOrigin& origin : chain.origins()) {
     batch.push_back({DecisionKey(origin.timeline),
-                     EncodeWire(DecisionRecord{1, origin.timeline, origin.parent})});
+                     EncodeWire(DecisionValue{1, origin.timeline, origin.parent})});
   }
   if (chain.newest() != chain_.newest()) body_.capture_began = 0;
   chain_ = std::move(chain);
@@ -179,6 +184,21 @@ void NodeRecord::DeclareFreshStart() {
   OpenTimeline(Version{});
 }
 
+void NodeRecord::SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done) {
+  pins_ = std::move(pins);
+  records_.Write({{std::string(kPinsKey), pins_.SerializeAsString()}}, Durability::kSynced,
+                 [this, alive = std::weak_ptr(alive_), done = std::move(done)](
+                     absl::Status status) mutable {
+                   if (alive.expired()) return;
+                   if (!status.ok()) {
+                     ++failed_writes_;
+                     log_.Warn("record of the pins: {}; the next process would not know them",
+                               status.message());
+                   }
+                   done(std::move(status));
+                 });
+}
+
 void NodeRecord::WriteCommit() {
   // One write at a time: a slow disk must not make a queue of commits, only the newest counts.
   if (commit_write_running_) {
@@ -187,7 +207,7 @@ void NodeRecord::WriteCommit() {
   }
   commit_write_running_ = true;
   std::vector<RecordChange> batch{
-      {std::string(kCommitKey), EncodeWire(CommitRecord{1, committed(), committed_world()})}};
+      {std::string(kCommitKey), EncodeWire(CommitValue{1, committed(), committed_world()})}};
   records_.Write(std::move(batch), Durability::kSynced,
                  [this, alive = std::weak_ptr(alive_)](absl::Status status) {
                    if (alive.expired()) return;

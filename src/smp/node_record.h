@@ -9,6 +9,7 @@
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <unreft/cluster.pb.h>
 
 #include <memory>
 #include <string>
@@ -54,6 +55,10 @@ class NodeRecord {
   void AdoptTimelines(std::vector<recovery::TimelineOrigin> origins);
   void SetCaptureBegan();
   void SetCommitted(Version version, uint64_t world);
+  // What is kept for somebody, in a job of one node. Only in the record store: `done` says whether
+  // it is there.
+  const PinRecord& pins() const { return pins_; }
+  void SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done);
   // What was committed is given up by an explicit order.
   void DeclareFreshStart();
 
@@ -74,6 +79,7 @@ class NodeRecord {
   std::unique_ptr<Segment> segment_;
   NodeBody body_;
   recovery::TimelineChain chain_;
+  PinRecord pins_;
   bool commit_write_running_ = false;
   bool commit_write_wanted_ = false;
   uint64_t failed_writes_ = 0;

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "smp/coordinator.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
+#include "smp/pins.h"
 #include "smp/rank_session.h"
 #include "smp/slot_store.h"
 #include "transport/counting_transport.h"
@@ -69,6 +71,13 @@ struct NodeState {
   std::vector<ProcessLife> lives_before;
   // A decision is being made: nothing is granted, claimed, sealed or retired meanwhile.
   bool timeline_closed = false;
+  // What is kept for somebody; none before the coordinator has said it.
+  std::optional<PinRecord> pins;
+  // Whether a version that is older than the committed one may go: nothing is kept for anybody
+  // where there are no slots for it.
+  bool MayRetire(Version version) const {
+    return pins ? !IsPinned(*pins, version) : options.pins == 0;
+  }
   // Slots have more blocks ready, were sealed or given up: other nodes may wait for that.
   absl::AnyInvocable<void()> on_slot_change;
   NodeCounters counters;

@@ -256,6 +256,17 @@ void Protector::Refuse(const std::string& reason) {
   state_.seams.log.Error("no protection: {}", reason);
 }
 
+// Guards of older versions may be given away. Before it is known what is kept, none are.
+Version Protector::KeepFrom() {
+  if (!state_.pins && state_.options.pins > 0) return Version{};
+  std::set<Version> kept;
+  if (state_.pins) {
+    for (const Pin& pin : state_.pins->pins()) kept.insert(VersionOf(pin));
+  }
+  guards_.Keep(std::move(kept));
+  return state_.record->committed();
+}
+
 bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView& group,
                           std::vector<MemberSlab> members, uint64_t replica_bytes,
                           Guarding::Mode mode) {
@@ -274,12 +285,12 @@ bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   needs.record_bytes = kRecordBytesFixed + slabs_count * kRecordBytesPerSlab + replica_bytes;
   under_way.complete = mode == Guarding::Mode::kHandOn;
   if (!under_way.complete && !std::exchange(under_way.provided, true)) {
-    if (absl::Status status = guards_.Provide(needs, state_.record->committed()); !status.ok()) {
+    if (absl::Status status = guards_.Provide(needs, KeepFrom()); !status.ok()) {
       Refuse(std::string(status.message()));
     }
   }
   Guard* guard = under_way.complete ? guards_.Complete(version)
-                                    : guards_.Take(version, needs, state_.record->committed());
+                                    : guards_.Take(version, needs, KeepFrom());
   if (guard == nullptr) return false;
   std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
   under_way.guarding =

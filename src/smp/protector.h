@@ -77,6 +77,7 @@ class Protector final : public Protection {
   void OnGuarded(Version version, uint64_t guard, Generation generation,
                  absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
   void PassOver(Guarding& guarding, const GroupView& group);
+  Version KeepFrom();
   void Refuse(const std::string& reason);
   std::optional<AnnounceRequest> OwnSlabs(Version version, bool asked) const;
   UnderWay& Of(Version version);

@@ -151,7 +151,7 @@ absl::StatusOr<MemoryBudget> SlotStore::Budget(Rank rank, const SlotNeeds& needs
     fitting += slot->owner == rank && slot->phase != SlotPhase::kQuarantined && Fits(*slot, needs);
   }
   const uint64_t missing =
-      options_.slots_per_rank - std::min<uint64_t>(fitting, options_.slots_per_rank);
+      options_.SlotsPerRank() - std::min<uint64_t>(fitting, options_.SlotsPerRank());
   budget.needed = budget.existing + missing * SegmentBytes(needs);
   // Pages of slots that are not populated yet are still part of what the host calls free.
   uint64_t unpopulated = 0;
@@ -180,7 +180,7 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
     return absl::ResourceExhaustedError(fmt::format(
         "rank {}: {} slots of {} bytes do not fit: {}; capture less per rank (more replicas or "
         "ranks share the state), use fewer slots, or give the node more memory",
-        rank, options_.slots_per_rank, SegmentBytes(needs), budget->Describe()));
+        rank, options_.SlotsPerRank(), SegmentBytes(needs), budget->Describe()));
   }
   needs_[rank] = needs;
   provision_status_[rank] = absl::OkStatus();
@@ -193,7 +193,7 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
       Remove(*slot);
     }
   }
-  for (; fitting < options_.slots_per_rank; ++fitting) {
+  for (; fitting < options_.SlotsPerRank(); ++fitting) {
     if (absl::Status status = MakeSlot(rank, needs); !status.ok()) return status;
   }
   PopulateNext();
@@ -350,7 +350,7 @@ void SlotStore::Free(Slot& slot) {
 }
 
 void SlotStore::Reuse(Slot& slot) {
-  if (Offerable(slot.owner).size() >= options_.slots_per_rank) return Remove(slot);
+  if (Offerable(slot.owner).size() >= options_.SlotsPerRank()) return Remove(slot);
   Free(slot);
 }
 

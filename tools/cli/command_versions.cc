@@ -16,19 +16,21 @@ namespace {
 std::string List(const nlohmann::json& version, const char* key) {
   std::vector<std::string> numbers;
   for (const nlohmann::json& number : version.value(key, nlohmann::json::array())) {
-    numbers.push_back(number.dump());
+    numbers.push_back(number.is_string() ? number.get<std::string>() : number.dump());
   }
   return numbers.empty() ? "-" : fmt::format("{}", fmt::join(numbers, ","));
 }
 
 std::string Text(const nlohmann::json& document, bool several_nodes) {
-  std::vector<std::string> head{"version", "world", "ranks", "whole", "live", "committed"};
+  std::vector<std::string> head{"version", "world", "ranks", "whole", "live", "committed",
+                                "pinned by"};
   if (several_nodes) head.insert(head.begin() + 3, "nodes");
   Table table(head);
   for (const nlohmann::json& version : document.value("versions", nlohmann::json::array())) {
     std::vector<std::string> row{VersionCell(version),   Cell(version, "world"),
                                  List(version, "ranks"), Cell(version, "whole"),
-                                 Cell(version, "live"),  Cell(version, "committed")};
+                                 Cell(version, "live"),  Cell(version, "committed"),
+                                 List(version, "pinned_by")};
     if (several_nodes) row.insert(row.begin() + 3, List(version, "nodes"));
     table.Add(std::move(row));
   }
@@ -43,6 +45,7 @@ nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
     std::set<uint64_t> nodes;
     bool live = false;
     bool committed = false;
+    std::set<std::string> pinned_by;
   };
   std::map<std::pair<uint64_t, uint64_t>, Held, std::greater<>> all;
   for (const NodeAnswer& node : nodes) {
@@ -54,6 +57,9 @@ nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
       held.nodes.insert(node.node);
       held.live |= version.at("live").get<bool>();
       held.committed |= version.at("committed").get<bool>();
+      for (const nlohmann::json& owner : version.value("pinned_by", nlohmann::json::array())) {
+        held.pinned_by.insert(owner.get<std::string>());
+      }
     }
   }
   nlohmann::json versions = nlohmann::json::array();
@@ -68,7 +74,8 @@ nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
                         {"nodes", held.nodes},
                         {"whole", held.ranks.size() == held.world},
                         {"live", held.live},
-                        {"committed", held.committed}});
+                        {"committed", held.committed},
+                        {"pinned_by", held.pinned_by}});
   }
   return versions;
 }

@@ -58,6 +58,8 @@ void AddCommands(CLI::App& app, Context& context) {
   AddStatus(app, context);
   AddVersions(app, context);
   AddVerify(app, context);
+  AddPin(app, context);
+  AddUnpin(app, context);
   AddFreshStart(app, context);
   AddMetrics(app, context);
   AddInject(app, context);

@@ -216,6 +216,26 @@ TEST_F(GuardStoreTest, TheOldestBelowTheCommitIsTakenWhenNoneIsFree) {
   EXPECT_NE(store->Complete(Later(1)), nullptr);
 }
 
+TEST_F(GuardStoreTest, AVersionThatIsKeptIsNotTakenHoweverOld) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  for (uint64_t i = 0; i < options_.slots_per_rank; ++i) Complete(*store, Later(i));
+  store->Keep({kVersion});
+  ASSERT_NE(store->Take(Later(9), kNeeds, Later(2)), nullptr);
+  EXPECT_NE(store->Complete(kVersion), nullptr);
+  EXPECT_EQ(store->Complete(Later(1)), nullptr);
+  EXPECT_EQ(store->Take(Later(9), kNeeds, Later(2)), nullptr);
+  store->Keep({});
+  EXPECT_NE(store->Take(Later(9), kNeeds, Later(2)), nullptr);
+}
+
+TEST_F(GuardStoreTest, EachPinHasAGuardMore) {
+  options_.pins = 2;
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  EXPECT_EQ(store->All().size(), options_.slots_per_rank + 2);
+}
+
 TEST_F(GuardStoreTest, WhatIsReadIsFreedWhenTheReadEnds) {
   auto store = NewStore();
   Provide(*store, kNeeds);

@@ -41,6 +41,7 @@ class FakeNode final : public Coordinator::Node {
     from = capture_from;
   }
   void OnReplicasDisagree(const std::string& what) override { disagreement = what; }
+  void OnPins(const PinRecord& record) override { pins = record; }
 
   std::vector<recovery::SealedSlab> slabs;
   std::optional<Version> rotten;
@@ -49,6 +50,7 @@ class FakeNode final : public Coordinator::Node {
   std::vector<Version> abandoned;
   Step from;
   std::string disagreement;
+  PinRecord pins;
 
  private:
   Executor& executor_;
@@ -83,6 +85,28 @@ class LocalCoordinatorTest : public SmpFixture {
   void Commit(Version version) {
     Seal(version, Rank{0});
     Seal(version, Rank{1});
+  }
+  absl::Status AskPin(const std::string& owner, uint64_t for_ms) {
+    PinRequest request;
+    request.set_owner(owner);
+    request.set_for_ms(for_ms);
+    absl::Status status = absl::UnknownError("no answer");
+    InTurn([&] {
+      coordinator_->AskPins(request, [&](auto reply) { status = reply.status(); });
+    });
+    Settle();
+    return status;
+  }
+  // Another process of the daemon, on the same memory and records.
+  void Restart() {
+    InTurn([&] { coordinator_.reset(); });
+    record_ = NewRecord();
+    InTurn([&] {
+      coordinator_ =
+          std::make_unique<LocalCoordinator>(*executor_, *record_, node_, log_, options_, nullptr);
+      node_.pins.Clear();
+      coordinator_->Start();
+    });
   }
 
   FakeNode node_{*executor_};
@@ -201,6 +225,40 @@ TEST_F(LocalCoordinatorTest, VersionsOfAnEarlierTimelineAreOfNoUse) {
   Decide(2);
   Commit(In(old, 9));
   EXPECT_THAT(node_.committed, IsEmpty());
+}
+
+// --- pins ---
+
+TEST_F(LocalCoordinatorTest, APinHoldsUntilItsTimeIsUpAlsoOverARestart) {
+  options_.pins = 1;
+  const Version pinned = In(Decide().timeline, 1);
+  Commit(pinned);
+  ASSERT_TRUE(AskPin("export", 5000).ok());
+  EXPECT_TRUE(IsPinned(node_.pins, pinned));
+  Settle(std::chrono::seconds(3));
+  Restart();
+  EXPECT_TRUE(IsPinned(node_.pins, pinned)) << "the next process counts anew";
+  Settle(std::chrono::seconds(3));
+  EXPECT_TRUE(IsPinned(node_.pins, pinned));
+  Settle(std::chrono::seconds(3));
+  EXPECT_FALSE(IsPinned(node_.pins, pinned));
+  Restart();
+  EXPECT_FALSE(IsPinned(node_.pins, pinned));
+}
+
+TEST_F(LocalCoordinatorTest, APinThatIsNotWrittenIsNoPromise) {
+  options_.pins = 1;
+  Commit(In(Decide().timeline, 1));
+  disk_.set_bytes_max(1);
+  EXPECT_FALSE(AskPin("export", 5000).ok());
+}
+
+TEST_F(LocalCoordinatorTest, AFreshStartEndsPins) {
+  options_.pins = 1;
+  Commit(In(Decide().timeline, 1));
+  ASSERT_TRUE(AskPin("export", 60'000).ok());
+  InTurn([&] { coordinator_->DeclareFreshStart([](absl::Status) {}); });
+  EXPECT_THAT(node_.pins.pins(), IsEmpty());
 }
 
 }  // namespace

@@ -68,6 +68,15 @@ TEST_F(SlotStoreTest, ProvidesTheSlotsOfARankAndPopulatesThem) {
   EXPECT_EQ(store_->All().size(), options_.slots_per_rank) << "they are there already";
 }
 
+TEST_F(SlotStoreTest, EachPinIsASlotMoreOfTheBudget) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  const uint64_t without = store_->bytes();
+  options_.pins = 1;
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank + 1);
+  EXPECT_EQ(store_->bytes(), without / options_.slots_per_rank * (options_.slots_per_rank + 1));
+}
+
 TEST_F(SlotStoreTest, SaysWithNumbersThatSlotsDoNotFit) {
   options_.memory_bytes_max = 20000;
   const absl::Status status = Provide(kNeeds);

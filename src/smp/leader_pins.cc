@@ -1,0 +1,83 @@
+// How the leader keeps versions that somebody has pinned (docs/design_notes.md, "A version that is
+// kept").
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/format.h"
+#include "smp/cluster_records.h"
+#include "smp/leader.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr size_t kPinRequestsWaiting = 64;
+
+}  // namespace
+
+void Leader::AskPins(PinRequest request, PinDone done) {
+  if (pin_requests_.size() >= kPinRequestsWaiting) {
+    return done(absl::ResourceExhaustedError(
+        fmt::format("{} requests for pins wait, the limit is {}; try again", pin_requests_.size(),
+                    kPinRequestsWaiting)));
+  }
+  pin_requests_.push_back({std::move(request), std::move(done)});
+  RunRules();
+}
+
+// One Txn at a time, as for all that the leader writes: so no newer version is committed, and none
+// retired for it, between the look at the record and the pin.
+bool Leader::KeepPins() {
+  const meta::JobState& state = store_.state();
+  pin_clock_.Follow(state.pins.value);
+  PinRecord record = state.pins.value;
+  if (DropPins(pin_clock_.over(), recovery::TimelineChain(OriginsOf(state.timeline.value)),
+               record)) {
+    log_.Info("pins: {} of {} are over", state.pins.value.pins_size() - record.pins_size(),
+              state.pins.value.pins_size());
+    return Write({.pins = std::move(record)});
+  }
+  if (pin_requests_.empty() || state.timeline.value.closing()) return false;
+  auto [request, done] = std::move(pin_requests_.front());
+  pin_requests_.pop_front();
+  absl::StatusOr<PinReply> reply = ChangePins(
+      request, VersionOf(state.commit.value), state.commit.value.world(), options_.pins, record);
+  if (!reply.ok()) {
+    done(reply.status());
+    return KeepPins();
+  }
+  for (const Pin& pin : reply->pins()) {
+    log_.Info("version {} is {} by '{}'", VersionOf(pin), request.unpin() ? "unpinned" : "pinned",
+              pin.owner());
+  }
+  writing_ = true;
+  store_.Write(leadership_, {.pins = std::move(record)},
+               [this, alive = std::weak_ptr(alive_), request = std::move(request),
+                reply = *std::move(reply), done = std::move(done)](absl::Status status) mutable {
+                 // An outcome that is not known is asked for again: to set a pin is to renew it.
+                 if (!status.ok()) {
+                   done(absl::UnavailableError(
+                       fmt::format("the pin was not written: {}; try again", status.message())));
+                 } else {
+                   done(std::move(reply));
+                 }
+                 if (alive.expired()) return;
+                 writing_ = false;
+                 executor_.After(Duration{}, [this, alive] {
+                   if (!alive.expired()) RunRules();
+                 });
+               });
+  return true;
+}
+
+// They are answered in turns of their own: who asks may be going, too.
+void Leader::RefusePins() {
+  for (auto& waiting : pin_requests_) {
+    executor_.Post([done = std::move(waiting.done)]() mutable {
+      done(absl::UnavailableError("the leader has changed; try again"));
+    });
+  }
+  pin_requests_.clear();
+}
+
+}  // namespace unreft::smp
