@@ -74,7 +74,7 @@ function(unreft_binary name)
   endif()
   # The target may not be called like the library 'unreft'; the file is.
   add_executable(${name}_bin ${arg_SRCS} ${arg_HDRS})
-  # Libraries that are shipped with a program lie beside it. By the old tag they find each other, too.
+  # Libraries that are shipped with a program lie beside it; by the old tag they find each other.
   set_target_properties(${name}_bin PROPERTIES OUTPUT_NAME ${name} BUILD_RPATH "$ORIGIN/../lib")
   target_link_options(${name}_bin PRIVATE -Wl,--disable-new-dtags)
   _unreft_defaults(${name}_bin)
@@ -103,13 +103,15 @@ function(unreft_test name)
     target_link_libraries(${name} PRIVATE GTest::gmock_main)
   endif()
 
+  set(tsan "ignore_noninstrumented_modules=1:second_deadlock_stack=1")
+  string(APPEND tsan ":suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
   set(environment
       UNREFT_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY} UNREFT_SOURCE_DIR=${PROJECT_SOURCE_DIR}
       ${arg_ENVIRONMENT}
       ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
       UBSAN_OPTIONS=print_stacktrace=1
       # Debian's gRPC, RocksDB and absl are not instrumented; everything of ours is.
-      TSAN_OPTIONS=ignore_noninstrumented_modules=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp)
+      TSAN_OPTIONS=${tsan})
   if(arg_WHOLE)
     add_test(NAME ${name} COMMAND ${name})
     if(UNREFT_SANITIZE MATCHES "thread")  # what the preset's filter leaves out of the others
