@@ -16,6 +16,9 @@ namespace {
 // After a skip for want of a slot, so many steps run without a step-back version.
 constexpr uint64_t kEagerSteps = 64;
 
+// One holds the newest version while the other is captured.
+constexpr size_t kSlotsNeeded = 2;
+
 // Ranks whose registrations do not fit together have so long to register anew.
 constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 
@@ -91,6 +94,7 @@ void CaptureDesk::Answer(RankSession& session) {
                             geometry.extras_capacity, geometry.data_offset,
                             geometry.data_capacity});
   }
+  session.slots_told = answer.slots.size();
   session.Send(answer);
 }
 
@@ -130,6 +134,21 @@ void CaptureDesk::TellMisfit() {
   AnswerAll(*status);
 }
 
+// Slots that were told of and whose pages could not be had: unasked, since what the trainer maps of
+// them takes memory until it lets go, and nothing else says why its snapshots are skipped.
+void CaptureDesk::TellShortage(RankSession& session) {
+  const absl::Status status = state_.slots->ProvisionStatus(session.rank());
+  const size_t left = state_.slots->Offerable(session.rank()).size();
+  if (status.ok() || left >= session.slots_told) return;
+  if (left < kSlotsNeeded) {
+    Revoke(session);
+    session.registration_status = absl::ResourceExhaustedError(
+        fmt::format("rank {}: {} slots are needed, there is memory for {}: {}", session.rank(),
+                    kSlotsNeeded, left, status.message()));
+  }
+  Answer(session);
+}
+
 void CaptureDesk::AnswerAll(const absl::Status& status) {
   for (auto& [rank, session] : state_.sessions) {
     session->registration_status = status;
@@ -156,7 +175,10 @@ void CaptureDesk::RunRules() {
     }
     std::exchange(drained_, nullptr)();
   }
-  for (auto& [rank, session] : state_.sessions) EnsureGrant(*session);
+  for (auto& [rank, session] : state_.sessions) {
+    TellShortage(*session);
+    EnsureGrant(*session);
+  }
   if (state_.on_slot_change) state_.on_slot_change();
 }
 

@@ -51,6 +51,7 @@ class CaptureDesk {
   void CheckWorld();
   std::optional<absl::Status> WorldStatus() const;
   void TellMisfit();
+  void TellShortage(RankSession& session);
   void AnswerAll(const absl::Status& status);
   void LogBudget();
 

@@ -24,7 +24,7 @@ std::string MemoryBudget::Describe() const {
 }
 
 SlotStore::SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id,
-                     RandomId incarnation, absl::AnyInvocable<void(Slot&)> on_change)
+                     RandomId incarnation, absl::AnyInvocable<void()> on_change)
     : seams_(seams),
       options_(options),
       prefix_(MemoryPrefix(options)),
@@ -257,12 +257,15 @@ void SlotStore::Populated(Slot& slot, uint64_t bytes, const absl::Status& status
     seams_.log.Error("slot {} of rank {}: {}", slot.id, slot.owner, status.message());
     provision_status_[slot.owner] = status;
     Remove(slot);
-    return;
+    return on_change_();
   }
   slot.populated_bytes += bytes;
   if (slot.populated_bytes < slot.bytes()) return;
   slot.phase = SlotPhase::kFree;
-  on_change_(slot);
+  // The needs may have grown meanwhile.
+  const auto needs = needs_.find(slot.owner);
+  if (needs != needs_.end() && !Fits(slot, needs->second)) ScheduleRemove(slot.id);
+  on_change_();
 }
 
 // --- granting, freeing ---
@@ -367,7 +370,7 @@ void SlotStore::Abandon(Slot& slot, bool writer_done) {
 void SlotStore::FreeIfDrained(Slot& slot) {
   if (slot.phase != SlotPhase::kDraining || !slot.writer_done || slot.InUse()) return;
   Free(slot);
-  on_change_(slot);
+  on_change_();
 }
 
 void SlotStore::Quarantine(Slot& slot, std::string problem) {

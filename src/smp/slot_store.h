@@ -51,9 +51,9 @@ class SlotStore {
     Log& log;
   };
 
-  // `on_change(slot)`: a slot became free, drained or quarantined by itself, in a turn of its own.
+  // `on_change`: a slot became free or drained, or is gone, by itself; in a turn of its own.
   SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id, RandomId incarnation,
-            absl::AnyInvocable<void(Slot&)> on_change);
+            absl::AnyInvocable<void()> on_change);
   ~SlotStore();
 
   // Takes over every slot segment that exists. A slot that was being captured goes on if its writer
@@ -126,7 +126,7 @@ class SlotStore {
   std::string prefix_;
   RandomId boot_id_;
   RandomId incarnation_;
-  absl::AnyInvocable<void(Slot&)> on_change_;
+  absl::AnyInvocable<void()> on_change_;
   std::map<SlotId, std::unique_ptr<Slot>> slots_;
   std::map<Rank, SlotNeeds> needs_;
   std::map<Rank, absl::Status> provision_status_;

@@ -21,7 +21,7 @@ class SlotStoreTest : public SmpFixture {
   void MakeStore() {
     store_ = std::make_unique<SlotStore>(
         SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
-        incarnation_, [this](Slot&) { ++changes_; });
+        incarnation_, [this] { ++changes_; });
   }
   // As a daemon that was killed and came again.
   absl::Status Restart() {
@@ -97,6 +97,36 @@ TEST_F(SlotStoreTest, AFullMemoryIsToldAndLeavesNothingHalf) {
   host_.set_bytes_max(1 << 20);
   ASSERT_TRUE(Provide(kNeeds).ok());
   EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank);
+}
+
+// There was room when it was looked at; another job took it before the pages were reserved.
+TEST_F(SlotStoreTest, SlotsWhosePagesCannotBeHadAreGoneAndToldOf) {
+  InTurn([&] {
+    ASSERT_TRUE(store_->Provide(kRank, kNeeds).ok());
+    ASSERT_EQ(store_->Offerable(kRank).size(), options_.slots_per_rank);
+    host_.set_bytes_max(host_.bytes_used() + store_->All().front()->bytes());
+  });
+  Settle();
+  EXPECT_LT(store_->Offerable(kRank).size(), options_.slots_per_rank);
+  EXPECT_EQ(store_->Offerable(kRank).size(), Count(SlotPhase::kFree));
+  EXPECT_TRUE(absl::IsResourceExhausted(store_->ProvisionStatus(kRank)));
+  EXPECT_EQ(changes_, static_cast<int>(options_.slots_per_rank)) << "each, whether free or gone";
+  host_.set_bytes_max(1 << 20);
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_TRUE(store_->ProvisionStatus(kRank).ok());
+  EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank);
+}
+
+// Needs that grew faster than pages are reserved left the first slots behind for ever.
+TEST_F(SlotStoreTest, SlotsThatAreTooSmallGoOnceTheyArePopulated) {
+  InTurn([&] {
+    ASSERT_TRUE(store_->Provide(kRank, kNeeds).ok());
+    ASSERT_TRUE(store_->Provide(kRank, kMore).ok());
+  });
+  Settle();
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
+  EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank);
+  EXPECT_EQ(store_->Offerable(kRank).size(), options_.slots_per_rank);
 }
 
 TEST_F(SlotStoreTest, AdoptsFreeSlotsThatWereGrantedBefore) {

@@ -1,0 +1,201 @@
+// What a rank is told of its slots, and which of them it is granted.
+
+#include "smp/capture_desk.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <vector>
+
+#include "smp/local_coordinator.h"
+#include "tests/unit/layout_testing.h"
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Rank kRank{0};
+
+// Keeps what is sent.
+struct RecordingChannel final : Channel {
+  void Start(OnFrame, OnClose) override {}
+  void Send(Frame frame) override { sent.push_back(std::move(frame)); }
+  void Close() override {}
+  std::vector<Frame> sent;
+};
+
+struct QuietCoordinator final : Coordinator {
+  void AskDecision(Attempt, uint64_t, std::vector<Asker>) override {}
+  void ReportClaimed(Version, Rank) override {}
+  void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
+  void ReportFailed(Version, Rank, const std::string&) override {}
+  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)>) override {}
+  void AskPins(PinRequest, PinDone) override {}
+};
+
+class CaptureDeskTest : public SmpFixture {
+ protected:
+  CaptureDeskTest()
+      : state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}} {
+    options_.populate_chunk_bytes = kSegmentPage;
+    state_.options = options_;
+    state_.prefix = MemoryPrefix(options_);
+    state_.record = NewRecord();
+    state_.coordinator = std::make_unique<QuietCoordinator>();
+    InTurn([&] {
+      state_.slots = std::make_unique<SlotStore>(
+          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options,
+          boot_id_, state_.record->incarnation(), [this] { desk_->RunRules(); });
+      desk_ = std::make_unique<CaptureDesk>(state_);
+      Hello hello;
+      hello.job = "job";
+      hello.world = 1;
+      hello.life = table_.Start();
+      auto session = std::make_unique<RankSession>(hello, segments_);
+      session->Attach(&channel_);
+      session->timeline = state_.record->OpenTimeline(Version{});
+      session_ = session.get();
+      state_.sessions[kRank] = std::move(session);
+    });
+  }
+  ~CaptureDeskTest() override {
+    InTurn([&] { desk_.reset(); });
+  }
+
+  void Register() {
+    unreft::Register request;
+    request.request = 1;
+    const std::vector<TensorSpec> specs = {Whole("w", {4096})};
+    request.tensors = ToWire(specs);
+    desk_->OnRegister(*session_, std::move(request));
+  }
+  std::vector<Registered> Told() const {
+    std::vector<Registered> told;
+    for (const Frame& frame : channel_.sent) {
+      if (static_cast<FrameType>(frame.type) != FrameType::kRegistered) continue;
+      told.push_back(*FromFrame<Registered>(frame));
+    }
+    return told;
+  }
+  // Registers, and leaves memory for so many of the slots that were told of.
+  void RegisterWithMemoryFor(uint64_t slots) {
+    InTurn([&] {
+      Register();
+      // The page of each header is there.
+      const uint64_t missing = state_.slots->All().front()->bytes() - kSegmentPage;
+      host_.set_bytes_max(host_.bytes_used() + slots * missing);
+    });
+    Settle();
+  }
+
+  NodeState state_;
+  std::unique_ptr<CaptureDesk> desk_;
+  RecordingChannel channel_;
+  RankSession* session_ = nullptr;
+};
+
+TEST_F(CaptureDeskTest, ARankIsToldOfItsSlotsOnceWhenAllCanBeHad) {
+  InTurn([&] { Register(); });
+  Settle();
+  ASSERT_EQ(Told().size(), 1U);
+  EXPECT_TRUE(Told()[0].status.ToStatus().ok());
+  EXPECT_EQ(Told()[0].slots.size(), options_.slots_per_rank);
+}
+
+// The pages that the trainer mapped stayed taken, and nobody told it why nothing was captured.
+TEST_F(CaptureDeskTest, ARankIsToldUnaskedWhenThereIsNoMemoryForItsSlots) {
+  RegisterWithMemoryFor(1);
+  const std::vector<Registered> told = Told();
+  ASSERT_GE(told.size(), 2U);
+  EXPECT_TRUE(told[0].status.ToStatus().ok());
+  EXPECT_EQ(told[0].slots.size(), options_.slots_per_rank);
+  const absl::Status status = told.back().status.ToStatus();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2 slots are needed"));
+  EXPECT_EQ(told.back().slots.size(), state_.slots->Offerable(kRank).size());
+  EXPECT_LT(told.back().slots.size(), 2U);
+  // Nothing is granted until it registers again.
+  EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kNone);
+  host_.set_bytes_max(1 << 24);
+  InTurn([&] { Register(); });
+  Settle();
+  EXPECT_TRUE(Told().back().status.ToStatus().ok());
+  EXPECT_EQ(Told().back().slots.size(), options_.slots_per_rank);
+  EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
+}
+
+TEST_F(CaptureDeskTest, WithoutTheStepBackSlotSnapshotsGoOn) {
+  RegisterWithMemoryFor(2);
+  const std::vector<Registered> told = Told();
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_TRUE(told[1].status.ToStatus().ok()) << told[1].status.ToStatus();
+  EXPECT_EQ(told[1].slots.size(), 2U);
+  EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
+}
+
+// --- what may be retired ---
+
+class RetireTest : public CaptureDeskTest {
+ protected:
+  // Versions 1 to `steps`, of which the last is committed, in slots of this rank.
+  void Capture(uint64_t steps) {
+    state_.options.pins = 1;
+    InTurn([&] { Register(); });
+    Settle();
+    for (uint64_t step = 1; step <= steps; ++step) {
+      InTurn([&] {
+        const GrantWord word = GrantWord::Decode(session_->control()->grant.load());
+        UNREFT_CHECK(word.state == GrantState::kGranted, "no slot for step {}", step);
+        Slot& slot = *state_.slots->Find(word.slot);
+        slot.phase = SlotPhase::kSealed;
+        slot.version = {session_->timeline, Step{step}};
+        session_->control()->grant.store(GrantWord{}.Encode());
+        state_.record->SetCommitted(slot.version, 1);
+        desk_->RunRules();
+      });
+    }
+  }
+  bool Holds(uint64_t step) {
+    return !state_.slots->Sealed({session_->timeline, Step{step}}).empty();
+  }
+};
+
+TEST_F(RetireTest, WhatIsPinnedStaysHoweverManyAreCommittedSince) {
+  PinRecord pins;
+  pins.add_pins()->set_timeline(session_->timeline.value);
+  pins.mutable_pins(0)->set_step(2);
+  state_.pins = pins;
+  Capture(20);
+  EXPECT_TRUE(Holds(2));
+  EXPECT_FALSE(Holds(1));
+  EXPECT_FALSE(Holds(3));
+  EXPECT_TRUE(Holds(20));
+  EXPECT_TRUE(Holds(19)) << "the step-back version has a slot of its own";
+}
+
+TEST_F(RetireTest, NothingIsRetiredBeforeItIsKnownWhatIsPinned) {
+  Capture(3);
+  InTurn([&] { desk_->RunRules(); });
+  EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted)
+      << "the fourth slot is free";
+  InTurn([&] {
+    Slot& slot = *state_.slots->Find(
+        GrantWord::Decode(session_->control()->grant.load()).slot);
+    slot.phase = SlotPhase::kSealed;
+    slot.version = {session_->timeline, Step{4}};
+    session_->control()->grant.store(GrantWord{}.Encode());
+    state_.record->SetCommitted(slot.version, 1);
+    desk_->RunRules();
+  });
+  for (const uint64_t step : {1, 2, 3, 4}) EXPECT_TRUE(Holds(step));
+  InTurn([&] {
+    state_.pins.emplace();
+    desk_->RunRules();
+  });
+  EXPECT_FALSE(Holds(1));
+}
+
+}  // namespace
+}  // namespace unreft::smp
