@@ -118,9 +118,14 @@ std::vector<size_t> DrawRanks(Random& random, size_t world, size_t count) {
 std::vector<std::vector<TensorSpec>> RandomWorld(Random& random) {
   std::vector<std::vector<TensorSpec>> ranks(1 + random.Below(4));
   for (int t = 0; t < 3; ++t) {
-    const Dims shape = RandomShape(random, 3, 5);
+    Dims shape = RandomShape(random, 3, 5);
     const auto count = static_cast<uint32_t>(1 + random.Below(ranks.size()));
-    for (const Box& box : RandomGrid(random, shape)) {
+    std::vector<Box> boxes = RandomGrid(random, shape);
+    // Of 4096 bytes or more: replicas of smaller ones need the same place on all ranks.
+    shape.push_back(1024);
+    for (Box& box : boxes) {
+      box.offset.push_back(0);
+      box.extent.push_back(1024);
       const std::vector<size_t> holders = DrawRanks(random, ranks.size(), count);
       for (uint32_t i = 0; i < count; ++i) {
         ranks[holders[i]].push_back(
