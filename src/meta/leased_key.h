@@ -1,7 +1,8 @@
 // LeasedKey: a key of the meta store that is there as long as its owner lives.
 //
 // It grants itself a lease, keeps it alive, and writes the key attached to it; when the lease is
-// lost it begins again. A key that somebody else holds is left alone until it is gone. So it is at
+// lost it begins again. A key that somebody else holds is left alone until it is gone; one of an
+// earlier life of its owner is taken over without being away in between. So it is at
 // once how a daemon shows that it is present and how it campaigns for the leadership.
 //
 // That it is held is a matter of liveness only: safety comes from comparing the key's create

@@ -160,13 +160,17 @@ void Member::Follow() {
     node_.OnPins(store_.state().pins.value);
   }
   // What is on its way to an earlier leader is not waited for.
-  if (report_to_leader_ != store_.state().leader_created) report_running_ = false;
+  if (report_to_leader_ != LeaderNow()) report_running_ = false;
   FollowTimeline();
   FollowCommit();
   FollowAbandoned();
   protection_->OnJobChange();
   Report();
   if (leader_ != nullptr) leader_->RunRules();
+}
+
+meta::HeldKey Member::LeaderNow() const {
+  return {store_.state().leader_created, store_.state().leader_value};
 }
 
 void Member::FollowLeadership() {
@@ -321,7 +325,7 @@ void Member::SendReport() {
   }
   NodeReport report = MakeReport();
   report.set_number(++report_number_);
-  report_to_leader_ = state.leader_created;
+  report_to_leader_ = LeaderNow();
   peers_.Call(NodeSlot{state.leader.value.slot()}, "report", report.SerializeAsString(),
               options_.call_timeout, again);
 }

@@ -75,6 +75,7 @@ class Member final : public Coordinator {
   PresenceRecord Presence() const;
   void Follow();
   void FollowLeadership();
+  meta::HeldKey LeaderNow() const;
   void FollowTimeline();
   void ApplyDecision(const DecisionRecord& decision);
   void FollowCommit();
@@ -121,7 +122,7 @@ class Member final : public Coordinator {
   bool report_wanted_ = false;
   bool report_running_ = false;
   uint64_t report_number_ = 0;       // of the last that was sent
-  meta::Revision report_to_leader_;  // to which leader
+  meta::HeldKey report_to_leader_;   // to which leader
   TimerId report_timer_ = TimerId::kNone;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };

@@ -80,7 +80,8 @@ TEST_F(LeasedKeyTest, TheNextHolderComesWhenTheFirstIsDead) {
   EXPECT_GT(b.key.holding().created, first);
 }
 
-TEST_F(LeasedKeyTest, AnEarlierLifesKeyIsReplacedAtOnceAndCreatedAnew) {
+// Another who waits for the key does not get in between.
+TEST_F(LeasedKeyTest, AnEarlierLifesKeyIsTakenOverAtOnceAndNeverAway) {
   auto a = std::make_unique<Holder>(*this);
   Hold(*a, "life 1");
   Settle();
@@ -90,7 +91,14 @@ TEST_F(LeasedKeyTest, AnEarlierLifesKeyIsReplacedAtOnceAndCreatedAnew) {
   Hold(again, "life 2");
   Settle(milliseconds(200));
   EXPECT_TRUE(again.key.held());
-  EXPECT_GT(again.key.holding().created, first);
+  EXPECT_EQ(again.key.holding(), (HeldKey{first, "life 2"}));
+  ASSERT_EQ(Stored().size(), 1U);
+  EXPECT_EQ(Stored()[0].create_revision, first) << "it was away";
+  EXPECT_EQ(Stored()[0].value, "life 2");
+  // By a lease of its own: that of the first ends.
+  Settle(seconds(10));
+  EXPECT_TRUE(again.key.held());
+  EXPECT_EQ(Stored().size(), 1U);
 }
 
 TEST_F(LeasedKeyTest, ANewValueKeepsTheCreateRevision) {
