@@ -1,0 +1,369 @@
+// What a member tells the leader, and what it does when the job's records say something.
+
+#include <gmock/gmock.h>
+
+#include "tests/unit/smp/member_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
+
+// Timelines 1 to `newest`, each on step 10 * (its number - 1) of the one before.
+TimelineRecord Chain(uint64_t newest, uint64_t round) {
+  TimelineRecord record;
+  for (uint64_t timeline = 1; timeline <= newest; ++timeline) {
+    TimelineEntry& entry = *record.add_chain();
+    entry.set_timeline(timeline);
+    entry.set_parent_timeline(timeline - 1);
+    entry.set_parent_step(10 * (timeline - 1));
+  }
+  record.set_round(round);
+  return record;
+}
+
+TimelineRecord Decided(uint64_t timeline, uint64_t round, Version version) {
+  TimelineRecord record = Chain(timeline, round);
+  DecisionRecord& decision = *record.mutable_decision();
+  decision.set_round(round);
+  decision.set_timeline(timeline);
+  const bool fresh = version == Version{};
+  decision.set_kind(static_cast<uint32_t>(fresh ? DecisionKind::kFresh : DecisionKind::kRestored));
+  decision.set_version_timeline(version.timeline.value);
+  decision.set_version_step(version.step.value);
+  return record;
+}
+
+CommitRecord Committed(Version version, uint64_t world = 2) {
+  CommitRecord record;
+  SetVersion(version, record);
+  record.set_world(world);
+  return record;
+}
+
+class MemberTest : public MemberFixture {
+ protected:
+  // Node 1 leads, and a fresh start was decided.
+  MemberTest() {
+    leader_ = &Join(1, true);
+    StartMember();
+    Put("timeline", Decided(1, 1, Version{}));
+    UNREFT_CHECK(node_.decisions.size() == 1);
+  }
+  void Do(absl::FunctionRef<void(Member&)> what) {
+    InTurnOf(*process_, [&] { what(*member_); });
+    Settle();
+  }
+  // What the newest report says of the version.
+  std::optional<VersionHolding> Said(Version version) const {
+    for (const VersionHolding& holding : leader_->reports.back().versions()) {
+      if (VersionOf(holding) == version) return holding;
+    }
+    return std::nullopt;
+  }
+
+  Other* leader_ = nullptr;
+};
+
+// --- what it tells ---
+
+TEST_F(MemberTest, TellsTheLeaderOnEveryChangeAndNowAndThen) {
+  const size_t before = leader_->reports.size();
+  Do([](Member& member) { member.ReportClaimed(At(1, 5), Rank{0}); });
+  ASSERT_GT(leader_->reports.size(), before);
+  EXPECT_EQ(leader_->reports.back().newest_step(), 5U);
+  EXPECT_EQ(leader_->reports.back().session(), record_->session().value);
+  EXPECT_TRUE(Said(At(1, 5)));
+  const size_t quiet = leader_->reports.size();
+  Settle(seconds(1));
+  EXPECT_GE(leader_->reports.size(), quiet + 4);
+}
+
+TEST_F(MemberTest, NamesTheRankWhoseCaptureFailedAndTheFirstReasonOnly) {
+  Do([](Member& member) {
+    member.ReportFailed(At(1, 5), Rank{3}, "skipped");
+    member.ReportFailed(At(1, 5), Rank{4}, "skipped, too");
+  });
+  EXPECT_EQ(Said(At(1, 5))->failure(), "rank 3: skipped");
+}
+
+TEST_F(MemberTest, WhoAsksIsToldUntilADecisionIsForThem) {
+  Do([](Member& member) {
+    member.AskDecision(Attempt{2}, 2, {{Rank{0}, {100, 7}}, {Rank{1}, {101, 7}}});
+  });
+  EXPECT_EQ(leader_->reports.back().attempt(), 2U);
+  ASSERT_EQ(leader_->reports.back().asking_size(), 2);
+  EXPECT_EQ(leader_->reports.back().asking(1).pid(), 101);
+  // One for other lives of theirs is not theirs.
+  TimelineRecord other = Decided(2, 2, At(1, 10));
+  other.mutable_decision()->add_asked()->set_pid(99);
+  Put("timeline", other);
+  EXPECT_EQ(leader_->reports.back().asking_size(), 2);
+  TimelineRecord theirs = Decided(2, 3, At(1, 10));
+  for (const int rank : {0, 1}) {
+    AskingRank& asked = *theirs.mutable_decision()->add_asked();
+    asked.set_rank(rank);
+    asked.set_pid(100 + rank);
+    asked.set_start_time(7);
+  }
+  Put("timeline", theirs);
+  Settle(seconds(1));
+  EXPECT_EQ(leader_->reports.back().asking_size(), 0);
+  EXPECT_EQ(leader_->reports.back().round_applied(), 3U);
+}
+
+TEST_F(MemberTest, AReportThatTheLastLeaderDidNotAnswerKeepsNothingFromTheNext) {
+  leader_->answers = false;
+  Do([](Member& member) { member.ReportClaimed(At(1, 5), Rank{0}); });
+  Other& next = Join(2, false);
+  ASSERT_TRUE(next.reports.empty());
+  // Long before the call to the last one is given up.
+  ASSERT_GE(options_.call_timeout, seconds(5));
+  Put("leader", PresenceOf(2));
+  Settle(milliseconds(200));
+  leader_ = &next;
+  ASSERT_FALSE(next.reports.empty());
+  EXPECT_TRUE(Said(At(1, 5)));
+}
+
+// --- the timeline ---
+
+TEST_F(MemberTest, ClosesOnceForARoundAndSaysWhenItHas) {
+  TimelineRecord record = Chain(1, 2);
+  record.set_closing(true);
+  Put("timeline", record);
+  record.set_attempt(9);  // the same round, written again
+  Put("timeline", record);
+  ASSERT_EQ(node_.closing.size(), 1U);
+  EXPECT_EQ(leader_->reports.back().round_closed(), 0U);
+  Do([this](Member&) { node_.closing[0](); });
+  EXPECT_EQ(leader_->reports.back().round_closed(), 2U);
+}
+
+TEST_F(MemberTest, CarriesADecisionOutOnce) {
+  const TimelineRecord record = Decided(2, 2, At(1, 10));
+  Put("timeline", record);
+  Put("timeline", record);
+  ASSERT_EQ(node_.decisions.size(), 2U);
+  EXPECT_EQ(node_.decisions[1].version, At(1, 10));
+  EXPECT_EQ(record_->committed(), At(1, 10));
+  EXPECT_EQ(record_->chain().newest(), Timeline{2});
+}
+
+TEST_F(MemberTest, AFailedDecisionIsToldAndLeavesTheTimeline) {
+  TimelineRecord record = Chain(1, 2);
+  record.mutable_decision()->set_round(2);
+  record.mutable_decision()->set_kind(static_cast<uint32_t>(DecisionKind::kFailed));
+  record.mutable_decision()->set_status_code(static_cast<uint32_t>(absl::StatusCode::kDataLoss));
+  record.mutable_decision()->set_status_message("unrecoverable");
+  Put("timeline", record);
+  ASSERT_EQ(node_.decisions.size(), 2U);
+  EXPECT_TRUE(absl::IsDataLoss(node_.decisions[1].status));
+  EXPECT_EQ(record_->chain().newest(), Timeline{1});
+}
+
+TEST_F(MemberTest, WhatADaemonThatStartedAnewReadsMayBeLongOver) {
+  Put("timeline", Decided(2, 2, At(1, 10)));
+  Put("commit", Committed(At(2, 11)));
+  StopMember();
+  node_.decisions.clear();
+  StartMember();
+  EXPECT_THAT(node_.decisions, IsEmpty());
+  EXPECT_EQ(record_->committed(), At(2, 11));
+}
+
+TEST_F(MemberTest, ADecisionThatNothingWasCommittedSinceIsToldAgain) {
+  Put("timeline", Decided(2, 2, At(1, 10)));
+  StopMember();
+  node_.decisions.clear();
+  StartMember();
+  ASSERT_EQ(node_.decisions.size(), 1U);
+  EXPECT_EQ(node_.decisions[0].version, At(1, 10));
+}
+
+TEST_F(MemberTest, AStoreThatWentBackIsNotFollowed) {
+  Put("timeline", Decided(2, 2, At(1, 10)));
+  TimelineRecord older = Chain(1, 7);
+  older.set_closing(true);
+  Put("timeline", older);
+  EXPECT_THAT(node_.closing, IsEmpty());
+  EXPECT_EQ(record_->chain().newest(), Timeline{2});
+}
+
+// --- commits ---
+
+TEST_F(MemberTest, ACommitGivesUpWhatIsOlderAndNotYetWhole) {
+  Do([](Member& member) {
+    for (const uint64_t step : {4, 5, 6}) member.ReportClaimed(At(1, step), Rank{0});
+  });
+  Put("commit", Committed(At(1, 5)));
+  Put("commit", Committed(At(1, 5)));
+  EXPECT_THAT(node_.committed, ElementsAre(At(1, 5)));
+  ASSERT_EQ(node_.abandoned.size(), 1U);
+  EXPECT_EQ(node_.abandoned[0].version, At(1, 4));
+  EXPECT_THAT(node_.abandoned[0].reason, HasSubstr("1:5 was committed"));
+  EXPECT_EQ(record_->committed(), At(1, 5));
+  EXPECT_TRUE(Said(At(1, 6)));
+  EXPECT_FALSE(Said(At(1, 4)));
+}
+
+TEST_F(MemberTest, AnOlderCommitIsWhatAStoreSaysThatWentBack) {
+  Put("commit", Committed(At(1, 5)));
+  Put("commit", Committed(At(1, 4)));
+  EXPECT_THAT(node_.committed, ElementsAre(At(1, 5)));
+  EXPECT_EQ(record_->committed(), At(1, 5));
+}
+
+TEST_F(MemberTest, ACommitOfATimelineThatItHasNotHeardOfWaits) {
+  Put("commit", Committed(At(2, 11)));
+  EXPECT_THAT(node_.committed, IsEmpty());
+  Put("timeline", Decided(2, 2, At(1, 10)));
+  EXPECT_THAT(node_.committed, ElementsAre(At(2, 11)));
+}
+
+TEST_F(MemberTest, AFreshStartIsACommitOfNothing) {
+  Put("commit", Committed(At(1, 5)));
+  TimelineRecord timeline = Chain(1, 1);
+  timeline.add_chain()->set_timeline(2);
+  *timeline.mutable_decision() = Decided(1, 1, Version{}).decision();
+  Put("timeline", timeline);
+  Put("commit", Committed(At(2, 0), 0));
+  EXPECT_EQ(record_->committed_world(), 0U);
+  EXPECT_EQ(record_->chain().newest(), Timeline{2});
+}
+
+// --- versions that are given up ---
+
+TEST_F(MemberTest, AVersionThatIsGivenUpIsSoOnThisNodeAlsoIfItIsClaimedLater) {
+  Do([](Member& member) { member.ReportClaimed(At(1, 5), Rank{0}); });
+  AbandonRecord record;
+  for (const uint64_t step : {5, 6}) {
+    GivenUp& given_up = *record.add_versions();
+    SetVersion(At(1, step), given_up);
+    given_up.set_reason("rank 7: skipped");
+  }
+  record.set_capture_from(9);
+  Put("abandoned", record);
+  ASSERT_EQ(node_.abandoned.size(), 1U) << "the other one was never here";
+  EXPECT_EQ(node_.abandoned[0].reason, "rank 7: skipped");
+  EXPECT_EQ(node_.abandoned[0].capture_from, Step{9});
+  Do([](Member& member) { member.ReportClaimed(At(1, 6), Rank{0}); });
+  ASSERT_EQ(node_.abandoned.size(), 2U);
+  EXPECT_EQ(node_.abandoned[1].version, At(1, 6));
+  EXPECT_FALSE(Said(At(1, 6)));
+}
+
+TEST_F(MemberTest, WhatIsSealedTooLateIsGivenUp) {
+  Put("commit", Committed(At(1, 5)));
+  Do([](Member& member) { member.ReportSealed(At(1, 4), Rank{0}, 2, {}); });
+  ASSERT_EQ(node_.abandoned.size(), 1U);
+  EXPECT_EQ(node_.abandoned[0].version, At(1, 4));
+}
+
+TEST_F(MemberTest, VersionsThatNobodyEndsAreBounded) {
+  Do([](Member& member) {
+    for (uint64_t step = 1; step <= 40; ++step) member.ReportClaimed(At(1, step), Rank{0});
+  });
+  EXPECT_EQ(leader_->reports.back().versions_size(), 16);
+  EXPECT_EQ(node_.abandoned.size(), 24U);
+  EXPECT_TRUE(Said(At(1, 40)));
+}
+
+TEST_F(MemberTest, ReplicasThatDisagreeAreToldOnceInATimeline) {
+  AbandonRecord record;
+  record.set_full_capture_from_timeline(1);
+  record.set_disagreement("replicas of w differ");
+  Put("abandoned", record);
+  record.set_capture_from(4);
+  Put("abandoned", record);
+  EXPECT_THAT(node_.disagreements, ElementsAre("replicas of w differ"));
+}
+
+// --- pins ---
+
+TEST_F(MemberTest, SaysWhatIsKeptBeforeACommitThatMayRetire) {
+  ASSERT_EQ(node_.pins.size(), 1U) << "also when nothing is";
+  PinRecord pins;
+  SetVersion(At(1, 5), *pins.add_pins());
+  Put("pins", pins);
+  ASSERT_EQ(node_.pins.size(), 2U);
+  EXPECT_TRUE(IsPinned(node_.pins[1], At(1, 5)));
+  Put("commit", Committed(At(1, 6)));
+  EXPECT_EQ(node_.pins.size(), 2U);
+}
+
+// --- questions ---
+
+TEST_F(MemberTest, VerifiesOnlyForTheRoundThatItHasClosed) {
+  TimelineRecord record = Chain(1, 2);
+  record.set_closing(true);
+  Put("timeline", record);
+  Do([this](Member&) { node_.closing.at(0)(); });
+  std::map<uint64_t, absl::Status> answers;
+  InTurnOf(*leader_->executor, [&] {
+    for (const uint64_t round : {1, 2}) {
+      VerifyRequest request;
+      request.set_round(round);
+      SetVersion(At(1, 5), request);
+      leader_->peers->Ask<VerifyReply>(NodeSlot{0}, "verify", request, seconds(1),
+                                       [&, round](auto reply) { answers[round] = reply.status(); });
+    }
+  });
+  Settle();
+  EXPECT_TRUE(absl::IsFailedPrecondition(answers.at(1))) << answers.at(1);
+  EXPECT_TRUE(answers.at(2).ok()) << answers.at(2);
+  EXPECT_THAT(node_.verified, ElementsAre(At(1, 5)));
+}
+
+TEST_F(MemberTest, WithoutALeaderItSaysSo) {
+  absl::Status fresh;
+  absl::Status pin;
+  absl::Status exposure;
+  kv_store_.Kill();
+  StopMember();
+  StartMember();
+  Do([&](Member& member) {
+    member.DeclareFreshStart([&](absl::Status status) { fresh = status; });
+    member.AskPins({}, [&](auto reply) { pin = reply.status(); });
+    member.AskExposure([&](auto reply) { exposure = reply.status(); });
+  });
+  for (const absl::Status& status : {fresh, pin, exposure}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  }
+}
+
+// --- leading ---
+
+TEST_F(MemberTest, LeadsWhenNobodyElseDoesAndStopsWhenAnotherHasTheKey) {
+  EXPECT_FALSE(member_->leads());
+  Leave(*leader_);
+  Settle(seconds(4));
+  EXPECT_TRUE(member_->leads());
+  kv_store_.CutOff(*process_);
+  Settle(seconds(4));
+  EXPECT_FALSE(member_->leads());
+  Other& next = Join(2, true);
+  kv_store_.Mend(*process_);
+  Settle(seconds(4));
+  EXPECT_FALSE(member_->leads());
+  EXPECT_FALSE(next.reports.empty());
+}
+
+TEST_F(MemberTest, ADaemonThatStartsAgainIsPresentWithoutHavingBeenAway) {
+  const auto key = [&] {
+    return leader_->store->state().present.at(NodeSlot{0}).session();
+  };
+  const uint64_t session = key();
+  StopMember();
+  StartMember();
+  EXPECT_EQ(key(), session + 1);
+}
+
+}  // namespace
+}  // namespace unreft::smp
