@@ -1,7 +1,9 @@
 // What a member tells the leader, and what it does when the job's records say something.
 
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 
+#include "smp/cluster_status.h"
 #include "tests/unit/smp/member_fixture.h"
 
 namespace unreft::smp {
@@ -336,6 +338,29 @@ TEST_F(MemberTest, WithoutALeaderItSaysSo) {
   for (const absl::Status& status : {fresh, pin, exposure}) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   }
+}
+
+// While a spare's core starts anew nobody is present in its slot.
+TEST_F(MemberTest, SaysWhereANodeIsAlsoWhileItIsAway) {
+  ViewRecord view;
+  view.set_number(3);
+  unreft::Member& away = *view.add_members();
+  away.set_slot(2);
+  away.set_place(7);
+  Put("view", view);
+  NodeState state{NodeSeams{*process_, pool_, random_, segments_, *records_, processes_, log_}};
+  state.options = options_;
+  std::optional<AdminReply> reply;
+  InTurnOf(*process_, [&] {
+    AnswerCluster(state, member_.get(), [&](AdminReply answer) { reply = std::move(answer); });
+  });
+  Settle();
+  ASSERT_TRUE(reply);
+  const auto answer = nlohmann::json::parse(reply->result);
+  ASSERT_EQ(answer["members"].size(), 3U);
+  EXPECT_EQ(answer["members"][1]["place"], 1);
+  EXPECT_EQ(answer["members"][2]["place"], 7);
+  EXPECT_FALSE(answer["members"][2]["present"].get<bool>());
 }
 
 // --- leading ---
