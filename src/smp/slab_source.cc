@@ -130,7 +130,14 @@ bool SlabSource::TryMeta(WaitingMeta& waiting) {
     slots.push_back(slot);
   }
   MetaReply reply;
-  for (const Slot* slot : slots) *reply.add_slabs() = DescribeSlab(*slot);
+  for (const Slot* slot : slots) {
+    absl::StatusOr<SlabMeta> meta = DescribeSlab(*slot);
+    if (!meta.ok()) {
+      waiting.done(meta.status());
+      return true;
+    }
+    *reply.add_slabs() = *std::move(meta);
+  }
   waiting.done(std::move(reply));
   return true;
 }
@@ -141,9 +148,12 @@ void SlabSource::OnChange() {
   metas_.remove_if([this](WaitingMeta& waiting) { return TryMeta(waiting); });
 }
 
-SlabMeta DescribeSlab(const Slot& slot) {
+absl::StatusOr<SlabMeta> DescribeSlab(const Slot& slot) {
   SlotView view = *slot.view;
-  const SlotSeal seal = view.header().seal;
+  // Lengths that have rotted would lead beyond the segment.
+  const absl::StatusOr<SlotSeal> checked = view.CheckedSeal();
+  if (!checked.ok()) return checked.status();
+  const SlotSeal& seal = *checked;
   SlabMeta meta;
   meta.set_rank(slot.owner.value);
   meta.set_world(slot.world);

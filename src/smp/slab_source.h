@@ -58,8 +58,8 @@ class SlabSource {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late releases we are gone
 };
 
-// Everything about a sealed slot but its data.
-SlabMeta DescribeSlab(const Slot& slot);
+// Everything about a sealed slot but its data. DataLoss when its seal has rotted.
+absl::StatusOr<SlabMeta> DescribeSlab(const Slot& slot);
 
 // Whether the bytes are those that their CRCs were taken of. DataLoss naming rank and part.
 absl::Status CheckSlabMeta(const SlabMeta& meta);
