@@ -119,7 +119,11 @@ bool GuardStore::IsOld(const Guard& guard, Version keep_from) const {
 absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
   uint64_t fitting = 0;
   for (Guard* guard : All()) {
-    if (guard->phase == GuardPhase::kQuarantined) continue;
+    if (guard->phase == GuardPhase::kQuarantined) {
+      // Of no use to anybody, and its problem has been logged.
+      if (guard->users == 0) Remove(*guard);
+      continue;
+    }
     if (Fits(*guard, needs)) {
       ++fitting;
     } else if (guard->phase == GuardPhase::kFree || guard->phase == GuardPhase::kPopulating ||
@@ -220,6 +224,9 @@ Guard* GuardStore::Take(Version version, const GuardNeeds& needs, Version keep_f
   }
   if (taken == nullptr) return nullptr;
   if (taken->phase == GuardPhase::kComplete) Free(*taken);
+  // Memory that rots leads no access astray, but who adopts the guard reads its geometry.
+  GuardGeometry& geometry = taken->view->header().geometry;
+  if (!BodyCrcIsRight(geometry)) geometry = taken->view->geometry();
   taken->generation = Generation{taken->generation.value + 1};
   taken->claim = GuardClaim{};
   taken->claim.generation = taken->generation.value;

@@ -78,8 +78,8 @@ class GuardStore {
   void Keep(std::set<Version> versions) { kept_ = std::move(versions); }
 
   // Makes the guards that are lacking for such needs; those that are too small go when they are
-  // free or not even populated, or complete and older than `keep_from`. ResourceExhausted, with
-  // the numbers, when the budget does not allow.
+  // free or not even populated, or complete and older than `keep_from`; those in quarantine go.
+  // ResourceExhausted, with the numbers, when the budget does not allow.
   absl::Status Provide(const GuardNeeds& needs, Version keep_from);
 
   // A free guard that fits, claimed for the version; else the oldest complete one that is older

@@ -261,6 +261,31 @@ TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoOnceTheyAreOld) {
   EXPECT_EQ(store->All().size(), options_.slots_per_rank + 1);
 }
 
+// Each guard that had rotted stayed beside the one that was made in its place.
+TEST_F(GuardStoreTest, AQuarantinedGuardGoesWhenAnotherIsMade) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  Guard* guard = Complete(*store, kVersion);
+  store->Use(*guard);
+  store->Quarantine(*guard, "it has rotted");
+  Provide(*store, kNeeds);
+  EXPECT_EQ(store->All().size(), options_.SlotsPerRank() + 1) << "while it is read";
+  store->EndUse(guard->id, guard->generation);
+  Provide(*store, kNeeds);
+  EXPECT_EQ(store->All().size(), options_.SlotsPerRank());
+  for (Guard* other : store->All()) EXPECT_EQ(other->phase, GuardPhase::kFree);
+}
+
+// A daemon that started again quarantined the guard of a version that was whole.
+TEST_F(GuardStoreTest, ATurnedBitOfTheGeometryIsMendedWhenTheGuardIsTaken) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  for (Guard* guard : store->All()) guard->view->header().geometry.record_offset ^= 1;
+  Complete(*store, kVersion);
+  store = NewStore();
+  EXPECT_NE(store->Complete(kVersion), nullptr);
+}
+
 // Needs that grew faster than pages are reserved left a set of guards behind each time.
 TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoWhileTheyArePopulated) {
   options_.populate_chunk_bytes = 4 * kSegmentPage;
