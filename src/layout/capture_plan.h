@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "layout/tensor_table.h"
@@ -28,7 +29,8 @@ struct CapturedPart {
 };
 
 inline constexpr uint64_t kPartAlignment = 64;
-// Shards below this are not cut: one of the replicas, drawn by the tensor's index, captures all.
+// Shards below this are not cut: one of the replicas, drawn by the tensor's name, captures all. Not
+// by its place in the table, which may differ from rank to rank.
 inline constexpr uint64_t kSmallShardBytes = 4096;
 
 class CapturePlan {
@@ -42,7 +44,7 @@ class CapturePlan {
   std::span<const CapturedPart> parts() const { return parts_; }
   uint64_t data_bytes() const { return data_bytes_; }  // of the slab: where its last part ends
   CaptureMode mode() const { return mode_; }
-  // Of table and mode: ranks of a replica set that capture by equal digests fit together.
+  // Of table, mode and how plans are made: ranks of a replica set that capture by equal digests fit together.
   uint64_t digest() const { return digest_; }
 
  private:
@@ -60,6 +62,6 @@ struct ByteRange {
 
 // What replica `index` of `count` captures of a shard of `shard_bytes`; the ranges of all indices
 // are disjoint and cover the shard. Cut at multiples of kPartAlignment.
-ByteRange ReplicaPart(uint64_t shard_bytes, uint32_t index, uint32_t count, uint32_t tensor);
+ByteRange ReplicaPart(uint64_t shard_bytes, uint32_t index, uint32_t count, std::string_view name);
 
 }  // namespace unreft::layout

@@ -50,9 +50,8 @@ class TensorTable {
 // Checks the tables of all ranks of an attempt, in the order of ranks, against each other:
 // FailedPrecondition, naming tensor, ranks and numbers, when dtype or global shape of one name
 // differ, when boxes overlap without being replicas of each other, when a box is held by another
-// number of ranks than its replica count or two ranks have the same replica index of it, when
-// replicas would leave a small box to each other (capture_plan.h), or when the shards of a tensor
-// do not cover it.
+// number of ranks than its replica count or two ranks have the same replica index of it, or when
+// the shards of a tensor do not cover it.
 absl::Status CheckWorld(std::span<const TensorTable> tables);
 
 }  // namespace unreft::layout

@@ -10,7 +10,6 @@
 #include <tuple>
 
 #include "layout/box.h"
-#include "layout/capture_plan.h"
 #include "layout/tensor_table.h"
 
 namespace unreft::layout {
@@ -19,7 +18,6 @@ namespace {
 struct Holder {
   const TensorSpec* spec = nullptr;
   size_t rank = 0;
-  size_t tensor = 0;  // its place in the rank's table
 };
 
 struct HeldTensor {
@@ -32,11 +30,10 @@ std::vector<HeldTensor> GroupByName(std::span<const TensorTable> tables) {
   absl::flat_hash_map<std::string_view, size_t> index;
   std::vector<HeldTensor> tensors;
   for (size_t rank = 0; rank < tables.size(); ++rank) {
-    for (size_t tensor = 0; tensor < tables[rank].size(); ++tensor) {
-      const TensorSpec& spec = tables[rank].specs()[tensor];
+    for (const TensorSpec& spec : tables[rank].specs()) {
       const auto [found, is_new] = index.try_emplace(spec.name, tensors.size());
       if (is_new) tensors.push_back({spec.name, {}});
-      tensors[found->second].holders.push_back({&spec, rank, tensor});
+      tensors[found->second].holders.push_back({&spec, rank});
     }
   }
   return tensors;
@@ -91,17 +88,6 @@ absl::Status CheckReplicas(std::string_view name, std::span<const Holder> replic
       return Conflict(name, "ranks {} and {} both say that they are replica {} of {} of {}",
                       replicas[i - 1].rank, replicas[i].rank, replicas[i].spec->replica_index,
                       replicas.size(), box);
-    }
-    // Which of them captures a small shard is drawn by its place: they must draw the same one.
-    const Holder &first = replicas[0], &other = replicas[i];
-    if (ShardBytes(*first.spec) < kSmallShardBytes &&
-        first.tensor % replicas.size() != other.tensor % replicas.size()) {
-      return Conflict(name,
-                      "it is tensor {} of rank {} and tensor {} of rank {}: replicas of less than "
-                      "{} bytes need the same place among the tensors, or one that differs by a "
-                      "multiple of {}",
-                      first.tensor, first.rank, other.tensor, other.rank, kSmallShardBytes,
-                      replicas.size());
     }
   }
   return absl::OkStatus();

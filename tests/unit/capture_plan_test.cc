@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <string>
 #include <vector>
 
 #include "tests/unit/layout_testing.h"
@@ -21,10 +23,10 @@ TEST(ReplicaPartTest, RangesOfAllReplicasCoverTheShardOnce) {
     const uint64_t bytes =
         random.OneIn(2) ? random.Below(10000) : random.Next() >> (2 + random.Below(60));
     const auto count = static_cast<uint32_t>(1 + random.Below(random.OneIn(10) ? 300 : 9));
-    const auto tensor = static_cast<uint32_t>(random.Next());
+    const std::string name = std::to_string(random.Next());
     uint64_t at = 0;
     for (uint32_t index = 0; index < count; ++index) {
-      const ByteRange range = ReplicaPart(bytes, index, count, tensor);
+      const ByteRange range = ReplicaPart(bytes, index, count, name);
       ASSERT_LE(range.begin, range.end);
       if (range.begin == range.end) continue;
       ASSERT_EQ(range.begin, at) << bytes << " " << index << "/" << count;
@@ -38,20 +40,45 @@ TEST(ReplicaPartTest, RangesOfAllReplicasCoverTheShardOnce) {
 TEST(ReplicaPartTest, PartsAreNearlyEqual) {
   for (const uint64_t bytes : {uint64_t{4096}, uint64_t{1} << 20, (uint64_t{1} << 62) - 1}) {
     for (uint32_t index = 0; index < 7; ++index) {
-      const ByteRange range = ReplicaPart(bytes, index, 7, 0);
+      const ByteRange range = ReplicaPart(bytes, index, 7, "w");
       EXPECT_NEAR(static_cast<double>(range.end - range.begin), static_cast<double>(bytes) / 7,
                   64 + static_cast<double>(bytes) * 1e-15);
     }
   }
 }
 
-TEST(ReplicaPartTest, SmallShardsAreNotCut) {
-  for (uint32_t tensor = 0; tensor < 6; ++tensor) {
+// By the name alone, since replicas may be at different places in their ranks' tables.
+TEST(ReplicaPartTest, SmallShardsAreNotCutAndAreDrawnEvenly) {
+  std::array<int, 3> drawn{};
+  for (int tensor = 0; tensor < 300; ++tensor) {
+    const std::string name = "model/layers." + std::to_string(tensor) + ".norm.weight";
+    int holders = 0;
     for (uint32_t index = 0; index < 3; ++index) {
-      const ByteRange range = ReplicaPart(kSmallShardBytes - 1, index, 3, tensor);
+      const ByteRange range = ReplicaPart(kSmallShardBytes - 1, index, 3, name);
+      if (range.begin == range.end) continue;
       EXPECT_EQ(range.begin, 0u);
-      EXPECT_EQ(range.end, tensor % 3 == index ? kSmallShardBytes - 1 : 0);
+      EXPECT_EQ(range.end, kSmallShardBytes - 1);
+      ++holders;
+      ++drawn.at(index);
     }
+    EXPECT_EQ(holders, 1) << name;
+  }
+  for (const int times : drawn) EXPECT_GT(times, 75);
+}
+
+TEST(CapturePlanTest, ReplicasAtDifferentPlacesDrawTheSameOne) {
+  for (const uint64_t elements : {1, 1023, 1024}) {
+    uint64_t captured = 0;
+    for (uint32_t index = 0; index < 2; ++index) {
+      std::vector<TensorSpec> specs;
+      for (uint32_t i = 0; i < index; ++i) specs.push_back(Whole("own", {1}));
+      specs.push_back(Whole("w", {elements}, index, 2));
+      const CapturePlan plan = CapturePlan::Make(Table(specs), CaptureMode::kSharded);
+      for (const CapturedPart& part : plan.parts()) {
+        if (part.tensor == index) captured += part.bytes;
+      }
+    }
+    EXPECT_EQ(captured, elements * DtypeBytes(Whole("w", {1}).dtype));
   }
 }
 
@@ -67,7 +94,7 @@ TEST(CapturePlanTest, LaysPartsOutInOrderAligned) {
   EXPECT_EQ(std::vector<CapturedPart>(full.parts().begin(), full.parts().end()),
             (std::vector<CapturedPart>{{0, 0, 12, 0}, {1, 0, 8192, 64}, {2, 0, 20, 8256}}));
   EXPECT_EQ(full.data_bytes(), 8276u);
-  // Of b the second half; c is small and drawn to replica 2 % 2 = 0.
+  // Of b the second half; c is small and drawn to replica 0.
   const CapturePlan sharded = CapturePlan::Make(table, CaptureMode::kSharded);
   EXPECT_EQ(std::vector<CapturedPart>(sharded.parts().begin(), sharded.parts().end()),
             (std::vector<CapturedPart>{{0, 0, 12, 0}, {1, 4096, 4096, 64}, {2, 0, 20, 4160}}));
@@ -84,7 +111,7 @@ TEST(CapturePlanTest, DigestIsOfTableAndMode) {
   EXPECT_EQ(digest(one, CaptureMode::kSharded), digest(other, CaptureMode::kSharded));
   EXPECT_NE(digest(one, CaptureMode::kSharded), digest(one, CaptureMode::kFull));
   EXPECT_NE(digest(one, CaptureMode::kSharded), digest(different, CaptureMode::kSharded));
-  EXPECT_EQ(digest(one, CaptureMode::kSharded), 0x6fba3789b58f2178u) << "persistent";
+  EXPECT_EQ(digest(one, CaptureMode::kSharded), 0x38f7a3402f936356u) << "persistent";
 }
 
 TEST(CapturePlanTest, PartsOfAllReplicasHoldEveryByteOnce) {

@@ -159,10 +159,5 @@ def _check(name: str, local: torch.Tensor) -> None:
 
 
 def not_empty(bounds: Iterable[Bound]) -> list[Tensor]:
-    """The specs of what has bytes: there is nothing to copy of the others.
-
-    What most ranks hold comes first: it has to have the same place on all of them, and ranks may
-    differ in the number of tensors of their own.
-    """
-    specs = [bound.spec for bound in bounds if math.prod(bound.spec.extent)]
-    return sorted(specs, key=lambda spec: -spec.replica_count)
+    """The specs of what has bytes: there is nothing to copy of the others."""
+    return [bound.spec for bound in bounds if math.prod(bound.spec.extent)]
