@@ -1,11 +1,13 @@
-// A lost slab is decoded, however often its sources fail meanwhile.
+// A lost slab is decoded, however often its sources fail meanwhile; so is a block that has rotted.
 //
 // RS(1,1): node 0 is new in its slot and rebuilds the slab of rank 0, of which node 1 has the
 // parities, the catalog's part and the group's record.
 
 #include "smp/slab_rebuilder.h"
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/crc32c.h"
@@ -150,18 +152,24 @@ class SlabRebuilderTest : public SmpFixture {
     });
   }
 
-  void Rebuild() {
+  // `then` runs as soon as blocks can be read.
+  void Restore(std::function<void()> then) {
     JobDecision decision;
     decision.kind = DecisionKind::kRestored;
     decision.version = kVersion;
     decision.holders = {{NodeSlot{0}, {Rank{0}}, true}};
     InTurn([&] {
       catalog_ = std::make_unique<RestoreCatalog>(
-          *state_, own_peers_.get(), &job_, decision, [this] {
+          *state_, own_peers_.get(), &job_, decision, [this, then] {
             reader_ = std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_);
-            rebuilder_ = std::make_unique<SlabRebuilder>(*state_, *reader_, *catalog_,
-                                                         [this] { done_ = true; });
+            then();
           });
+    });
+  }
+  void Rebuild() {
+    Restore([this] {
+      rebuilder_ = std::make_unique<SlabRebuilder>(*state_, *reader_, *catalog_,
+                                                   [this] { done_ = true; });
     });
   }
   void ExpectRebuilt() {
@@ -220,6 +228,34 @@ TEST_F(SlabRebuilderTest, ASourceThatComesBackAfterTheDeadlineIsWaitedFor) {
   failures_ = 0;
   Settle(seconds(2));
   ExpectRebuilt();
+}
+
+// It was read from its home again and again until its deadline.
+TEST_F(SlabRebuilderTest, ABlockThatHasRottedAtItsHomeIsDecoded) {
+  auto into = std::make_shared<std::vector<std::byte>>(kBlockBytes);
+  std::optional<absl::Status> read;
+  Restore([&] {
+    reader_->Read(Rank{0}, 2, *into, into, [&](absl::Status status) { read = std::move(status); });
+  });
+  Settle(seconds(1));
+  ASSERT_EQ(asked_itself_.size(), 1U);
+  EXPECT_EQ(asked_, 0U);
+  const std::span<const std::byte> right = std::span(data_).subspan(2 * kBlockBytes, kBlockBytes);
+  std::vector<std::byte> rotted(right.begin(), right.end());
+  rotted[17] ^= std::byte{1};
+  InTurn([&] {
+    ReadHeader header;
+    header.add_crcs(Crc32c(right));
+    ReadSource source;
+    source.header = header.SerializeAsString();
+    source.parts.push_back(rotted);
+    asked_itself_[0](std::move(source));
+  });
+  Settle(seconds(1));
+  EXPECT_EQ(read, absl::OkStatus());
+  EXPECT_TRUE(std::equal(into->begin(), into->end(), right.begin(), right.end()));
+  EXPECT_EQ(asked_, 1U);
+  EXPECT_EQ(asked_itself_.size(), 1U);
 }
 
 }  // namespace
