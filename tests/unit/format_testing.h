@@ -141,12 +141,11 @@ inline layout::SlotManifest ExampleManifest() {
                       Whole("step", {}, 0, 1, Dtype::kInt64),
                       Whole("rng", {5}, 2, 4, Dtype::kUint8)};
   manifest.tensors[2].is_volatile = true;
-  const auto table = *layout::TensorTable::Create(manifest.tensors);
-  const auto plan = layout::CapturePlan::Make(table, layout::CaptureMode::kSharded);
-  manifest.layout_digest = plan.digest();
-  manifest.capture_mode = plan.mode();
-  manifest.data_bytes = plan.data_bytes();
-  manifest.parts.assign(plan.parts().begin(), plan.parts().end());
+  // As it was written: how plans are made may change, what is stored stays readable.
+  manifest.layout_digest = 0x26b808c94401666b;
+  manifest.capture_mode = layout::CaptureMode::kSharded;
+  manifest.data_bytes = 4165;
+  manifest.parts = {{0, 4096, 4096, 0}, {1, 0, 8, 4096}, {2, 0, 5, 4160}};
   return manifest;
 }
 
