@@ -1,14 +1,12 @@
-// HostCopier and StreamCopy: like memcpy for every size and alignment, and nothing beyond.
+// HostCopier: the bytes are in place when it says so.
 
 #include "snapshot/host_copier.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/random.h"
-#include "snapshot/stream_copy.h"
 #include "tests/fakes/sim_executor.h"
 
 namespace unreft::snapshot {
@@ -20,41 +18,6 @@ std::vector<std::byte> RandomBytes(size_t bytes, uint64_t seed) {
   for (std::byte& byte : made) byte = static_cast<std::byte>(random.Next());
   return made;
 }
-
-void ExpectCopies(size_t bytes, size_t source_offset, size_t target_offset) {
-  constexpr size_t kMargin = 128;
-  const std::vector<std::byte> source = RandomBytes(bytes + source_offset, bytes);
-  std::vector<std::byte> target(bytes + target_offset + kMargin, std::byte{0x5a});
-  StreamCopy(target.data() + target_offset, source.data() + source_offset, bytes);
-  StreamFence();
-  ASSERT_EQ(std::memcmp(target.data() + target_offset, source.data() + source_offset, bytes), 0);
-  const auto untouched = [](std::byte byte) { return byte == std::byte{0x5a}; };
-  EXPECT_TRUE(std::all_of(target.begin(), target.begin() + static_cast<ptrdiff_t>(target_offset),
-                          untouched));
-  EXPECT_TRUE(std::all_of(target.end() - kMargin, target.end(), untouched));
-}
-
-TEST(StreamCopyTest, EverySmallSize) {
-  for (size_t bytes = 1; bytes < 600; ++bytes) ExpectCopies(bytes, bytes % 7, bytes % 13);
-}
-
-TEST(StreamCopyTest, SizesAroundTheThresholdAtEveryAlignment) {
-  for (size_t bytes : {kStreamBytesMin - 1, kStreamBytesMin, kStreamBytesMin + 1,
-                       kStreamBytesMin + 255, 2 * kStreamBytesMin + 77}) {
-    for (size_t offset = 0; offset < 64; ++offset) {
-      ExpectCopies(bytes, offset, 0);
-      ExpectCopies(bytes, 0, offset);
-      ExpectCopies(bytes, 63 - offset, offset);
-    }
-  }
-}
-
-TEST(StreamCopyTest, LargeOnes) {
-  ExpectCopies((1 << 20) + 3, 1, 5);
-  ExpectCopies(4 << 20, 0, 0);
-}
-
-TEST(StreamCopyTest, NothingAtAll) { StreamCopy(nullptr, nullptr, 0); }
 
 TEST(HostCopierTest, ABucketIsInPlaceWhenDoneRunsInALaterTurn) {
   SimScheduler scheduler(1);
