@@ -46,11 +46,9 @@ std::string ExposureOf(const ViewRecord& view) {
   return meta::DescribeExposure(groups, domains, parities);
 }
 
-}  // namespace
-
-namespace {
-
 constexpr uint64_t kRefusedMax = 4;
+// Of what is tried again until it is done.
+constexpr Duration kWarnEvery = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -112,8 +110,10 @@ bool Leader::Write(meta::JobChange change, const char* fault_point) {
                  if (alive.expired()) return;  // it leads no longer
                  // After a failure the watch brings what is there now, and the rules run again.
                  writing_ = false;
-                 if (!status.ok())
-                   log_.Warn("leader: a record was not written: {}", status.message());
+                 if (!status.ok()) {
+                   log_.WarnEvery("write", kWarnEvery, executor_.Now(),
+                                  "leader: a record was not written: {}", status.message());
+                 }
                  if (status.ok() && fault_point != nullptr) (void)CheckFault(faults_, fault_point);
                  executor_.After(status.ok() ? Duration{} : options_.report_interval / 10,
                                  [this, alive] {
@@ -296,7 +296,8 @@ bool Leader::SeedRecords() {
   }
   timeline.clear_decision();  // whoever follows a later one has not missed it
   timeline.clear_asked();
-  log_.Warn(
+  log_.WarnEvery(
+      "store behind", kWarnEvery, executor_.Now(),
       "the meta store has lost records: timeline {} and the commit of version {} are written "
       "again from what the nodes remember",
       newest_of(timeline.chain()), VersionOf(commit));

@@ -109,6 +109,11 @@ void History::OnReboot(std::optional<Version> commit_on_disk) {
   if (committed_) damaged_[*committed_] = Duration{};
 }
 
+void History::OnForgotten(Version version) {
+  trace_.Add("nobody remembers the commit of {}", version);
+  committed_.reset();
+}
+
 std::optional<Author> History::AuthorOf(Version version) const {
   const auto it = authors_.find(version);
   if (it == authors_.end()) return std::nullopt;

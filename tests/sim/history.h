@@ -39,6 +39,8 @@ class History {
   // The host rebooted; its disk knows of that commit, which may be an older one (records are
   // written behind, and may fail).
   void OnReboot(std::optional<Version> commit_on_disk);
+  // The meta store was lost before more nodes had heard of that commit than were destroyed.
+  void OnForgotten(Version version);
   // A fault took part of what is sealed of that version.
   void OnDamaged(Version version, Duration now) { damaged_[version] = now; }
 

@@ -1,6 +1,7 @@
 #include "tests/sim/cluster/cluster_observer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/format.h"
 #include "smp/cluster_records.h"
@@ -16,6 +17,7 @@ constexpr uint64_t kDeepEvery = 16;
 void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (daemon.node() == nullptr) return;
   const NodeSlot slot = daemon.node()->state().options.node;
+  remembered_[slot] = daemon.node()->state().record->committed();
   const meta::JobState& job = daemon.node()->member()->job();
   const std::pair newest(job.store_id,
                          std::max({job.view.modified, job.timeline.modified, job.commit.modified}));
@@ -86,6 +88,16 @@ void ClusterObserver::OnFailure(const smp::JobDecision& decision, uint64_t round
   }
 }
 
+// Whether no node that can be asked has heard of it: those who had were destroyed or are lost.
+bool ClusterObserver::IsForgotten(Version committed) const {
+  return std::ranges::none_of(remembered_, [&](const auto& entry) {
+    const auto is_lost = [&](const Member& member) {
+      return member.lost() && member.slot() == entry.first.value;
+    };
+    return entry.second >= committed && std::ranges::none_of(view_.members(), is_lost);
+  });
+}
+
 // Whether more members of some group are destroyed or lost than it has parities.
 bool ClusterObserver::IsBeyondBudget() const {
   std::set<NodeSlot> gone = destroyed_;
@@ -142,6 +154,10 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   }
   // What was decided counts as committed; its guards may come. What a store had lost comes again.
   if (decided_ == version || world_.history.committed() == version) return;
+  if (std::exchange(is_store_new_, false)) {
+    const std::optional<Version> before = world_.history.committed();
+    if (before && version < *before && IsForgotten(*before)) world_.history.OnForgotten(*before);
+  }
   world_.history.OnCommitted(version, commit.world());
   if (!destroyed_.empty()) return;  // it was protected when it was written
   is_protected_ = true;

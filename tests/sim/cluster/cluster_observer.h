@@ -32,11 +32,15 @@ class ClusterObserver {
   // That node's memory is gone.
   void OnDestroyed(NodeSlot slot) {
     destroyed_.insert(slot);
+    remembered_.erase(slot);
     is_protected_ = false;
   }
   // The meta store comes back as another one, or as it was. Its id may be one that it had before,
   // if nobody is left who remembers.
-  void OnStoreChanged() { ++store_lives_; }
+  void OnStoreChanged() {
+    ++store_lives_;
+    is_store_new_ = true;
+  }
   // What was decided or committed last was found to be protected.
   bool is_protected() const { return is_protected_; }
 
@@ -59,6 +63,7 @@ class ClusterObserver {
   void OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store);
   void OnFailure(const smp::JobDecision& decision, uint64_t round);
   void OnCommit(const meta::JobState& job, StoreSeen& store);
+  bool IsForgotten(Version committed) const;
   bool IsBeyondBudget() const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
@@ -70,6 +75,9 @@ class ClusterObserver {
   std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
   uint64_t store_lives_ = 0;
+  bool is_store_new_ = false;  // and nothing was committed in it yet
+  // The newest commit in each node's memory.
+  std::map<NodeSlot, Version> remembered_;
   ViewRecord view_;                          // the newest
   // Of any store: one that went back says what is over.
   std::set<std::string> decisions_seen_;

@@ -260,19 +260,35 @@ class LeaderFixture : public ::testing::Test {
     for (auto& [slot, node] : nodes_) Report(slot);
     Settle();
   }
-  // As a member does what the store says.
+  // As a member does what the store says, unless it has gone back.
   void Apply(NodeReport& report) const {
     const TimelineRecord& timeline = store_->state().timeline.value;
+    const uint64_t newest = timeline.chain().empty() ? 0 : timeline.chain().rbegin()->timeline();
+    const CommitRecord& committed = commit();
+    if (newest < report.newest_timeline()) return;
+    if (newest == report.newest_timeline() && VersionOf(committed) < CommittedOf(report)) return;
     report.set_round_applied(timeline.decision().round());
     report.set_round_closed(timeline.closing() ? timeline.round() : 0);
     *report.mutable_chain() = timeline.chain();
-    if (timeline.chain_size() > 0) {
-      report.set_newest_timeline(timeline.chain(timeline.chain_size() - 1).timeline());
-    }
-    const CommitRecord& commit = store_->state().commit.value;
-    report.set_committed_timeline(commit.timeline());
-    report.set_committed_step(commit.step());
-    report.set_committed_world(commit.world());
+    report.set_newest_timeline(newest);
+    report.set_committed_timeline(committed.timeline());
+    report.set_committed_step(committed.step());
+    report.set_committed_world(committed.world());
+  }
+  static Version CommittedOf(const NodeReport& report) {
+    return {Timeline{report.committed_timeline()}, Step{report.committed_step()}};
+  }
+
+  // The meta store comes back empty, or as it was in that copy, after the leader has gone; another
+  // leads.
+  void LoseStore(const FakeKvStore::Copy* copy = nullptr) {
+    InTurn([&] { leader_.reset(); });
+    kv_store_.Kill();
+    copy == nullptr ? kv_store_.LoseData() : kv_store_.RollBack(*copy);
+    kv_store_.Restart();
+    Settle(std::chrono::seconds(15));
+    StartLeader();
+    Settle();
   }
 
   // Every rank asks on its node; then the nodes close and tell what they hold.
