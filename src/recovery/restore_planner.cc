@@ -23,14 +23,14 @@ using layout::BoxOf;
 struct Source {
   uint64_t begin = 0;
   uint64_t end = 0;
-  bool is_preferred = false;
+  size_t preference = 0;  // its slab's place among the preferred ones; beyond them for the rest
   uint32_t slab = 0;
   uint64_t slab_offset = 0;
 
   // Smaller is taken first. The offset makes the choice independent of the order of the parts.
-  auto order() const { return std::tuple(!is_preferred, slab, slab_offset); }
+  auto order() const { return std::tuple(preference, slab, slab_offset); }
   Source Tail(uint64_t from) const {
-    return {from, end, is_preferred, slab, slab_offset + (from - begin)};
+    return {from, end, preference, slab, slab_offset + (from - begin)};
   }
 };
 
@@ -88,6 +88,7 @@ struct StoredTensor {
 };
 
 using StoredTensors = absl::flat_hash_map<std::string_view, StoredTensor>;
+using Preferences = absl::flat_hash_map<uint32_t, size_t>;  // of slabs: the smaller, the sooner
 
 template <typename... Args>
 std::string About(const TensorSpec& spec, fmt::format_string<Args...> format, Args&&... args) {
@@ -103,17 +104,17 @@ bool IsSameKind(const TensorSpec& a, const TensorSpec& b) {
   return a.dtype == b.dtype && a.global_shape == b.global_shape;
 }
 
-Source SourceOf(const StoredPart& part, std::span<const uint32_t> sorted_preferred) {
+Source SourceOf(const StoredPart& part, const Preferences& preferred) {
+  const auto found = preferred.find(part.slab);
   return {.begin = part.shard_begin,
           .end = part.shard_begin + part.bytes,
-          .is_preferred =
-              std::binary_search(sorted_preferred.begin(), sorted_preferred.end(), part.slab),
+          .preference = found == preferred.end() ? preferred.size() : found->second,
           .slab = part.slab,
           .slab_offset = part.slab_offset};
 }
 
 // Makes the shards of the parts: those of one box together, so that its rows are walked once.
-absl::Status MakeShards(StoredTensor& tensor, std::span<const uint32_t> sorted_preferred) {
+absl::Status MakeShards(StoredTensor& tensor, const Preferences& preferred) {
   auto& parts = tensor.parts;
   const auto key = [](const StoredPart* p) { return std::tie(p->spec->offset, p->spec->extent); };
   std::stable_sort(parts.begin(), parts.end(),
@@ -127,7 +128,7 @@ absl::Status MakeShards(StoredTensor& tensor, std::span<const uint32_t> sorted_p
             About(*tensor.spec, "is stored as {} in one slab and as {} in slab {}",
                   KindText(*tensor.spec), KindText(*parts[end]->spec), parts[end]->slab));
       }
-      sources.push_back(SourceOf(*parts[end], sorted_preferred));
+      sources.push_back(SourceOf(*parts[end], preferred));
     }
     tensor.shards.push_back({BoxOf(*parts[begin]->spec), TakeBest(std::move(sources))});
   }
@@ -137,7 +138,7 @@ absl::Status MakeShards(StoredTensor& tensor, std::span<const uint32_t> sorted_p
 // Only what is wanted: the rest of the world's parts is looked at once and left.
 absl::StatusOr<StoredTensors> GatherWanted(std::span<const StoredPart> stored,
                                            std::span<const TensorSpec> targets,
-                                           std::span<const uint32_t> sorted_preferred) {
+                                           const Preferences& preferred) {
   StoredTensors tensors;
   for (const TensorSpec& target : targets) tensors.try_emplace(target.name);
   for (const StoredPart& part : stored) {
@@ -148,7 +149,7 @@ absl::StatusOr<StoredTensors> GatherWanted(std::span<const StoredPart> stored,
   for (const TensorSpec& target : targets) {
     StoredTensor& tensor = tensors[target.name];
     if (tensor.parts.empty() || tensor.spec != nullptr) continue;
-    if (absl::Status status = MakeShards(tensor, sorted_preferred); !status.ok()) return status;
+    if (absl::Status status = MakeShards(tensor, preferred); !status.ok()) return status;
   }
   return tensors;
 }
@@ -216,8 +217,8 @@ absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> store
   for (const TensorSpec& target : targets) {
     if (absl::Status status = layout::CheckTensorSpec(target); !status.ok()) return status;
   }
-  std::vector<uint32_t> preferred(preferred_slabs.begin(), preferred_slabs.end());
-  std::sort(preferred.begin(), preferred.end());
+  Preferences preferred;
+  for (const uint32_t slab : preferred_slabs) preferred.try_emplace(slab, preferred.size());
   const auto tensors = GatherWanted(stored, targets, preferred);
   if (!tensors.ok()) return tensors.status();
   std::vector<Piece> pieces;

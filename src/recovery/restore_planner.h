@@ -34,12 +34,12 @@ struct Piece {
 };
 
 // Pieces that write every byte of every target exactly once, sorted by (slab, slab_offset), runs
-// that continue each other merged. Where several parts hold the same bytes, those of a slab in
-// `preferred_slabs` are taken first, then those of the lower slab number. Errors name the tensor
-// and the numbers: InvalidArgument for a target that layout::CheckTensorSpec refuses, NotFound when
-// it is not stored, FailedPrecondition when dtype or global shape differ, DataLoss when some of its
-// bytes are not stored (bytes needed and found). O(n log n) in the parts and rows of what is
-// wanted.
+// that continue each other merged. Where several parts hold the same bytes, those of the slab that
+// comes first in `preferred_slabs` are taken, of others those of the lower slab number. Errors name
+// the tensor and the numbers: InvalidArgument for a target that layout::CheckTensorSpec refuses,
+// NotFound when it is not stored, FailedPrecondition when dtype or global shape differ, DataLoss
+// when some of its bytes are not stored (bytes needed and found). O(n log n) in the parts and rows
+// of what is wanted.
 absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> stored,
                                                std::span<const TensorSpec> targets,
                                                std::span<const uint32_t> preferred_slabs = {});

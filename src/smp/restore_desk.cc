@@ -290,9 +290,10 @@ absl::Status RestoreDesk::FillPlan(RankSession& session, PlanRequest request, Pl
       layout::TensorTable::Create(FromWire(std::move(request.tensors)));
   if (!table.ok()) return table.status();
 
-  // Numbered in the order of ranks; those that this node has are taken first.
+  // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is: replicas may
+  // have differed. Then those that this node has.
   std::vector<recovery::StoredPart> stored;
-  std::vector<uint32_t> here;
+  std::vector<uint32_t> preferred;
   std::vector<std::pair<Rank, std::optional<uint32_t>>> slabs;  // and the plan's number of its slot
   for (const auto& [rank, slab] : job_->catalog->slabs()) {
     const auto number = static_cast<uint32_t>(slabs.size());
@@ -300,17 +301,18 @@ absl::Status RestoreDesk::FillPlan(RankSession& session, PlanRequest request, Pl
     if (const Slot* slot = SealedSlotOf(job_->decision.version, rank)) {
       slabs.back().second = static_cast<uint32_t>(plan.slots.size());
       plan.slots.push_back({slot->id, slot->generation, slot->segment_name});
-      if (rank == session.rank() || cluster_) here.push_back(number);
+      if (cluster_) preferred.push_back(number);
     } else if (!cluster_) {
       continue;
     }
+    if (rank == session.rank()) preferred.insert(preferred.begin(), number);
     for (const layout::CapturedPart& part : slab.manifest->parts) {
       stored.push_back({&slab.manifest->tensors[part.tensor], number, part.shard_begin, part.bytes,
                         part.slab_offset});
     }
   }
   absl::StatusOr<std::vector<recovery::Piece>> pieces =
-      recovery::PlanRestore(stored, table->specs(), here);
+      recovery::PlanRestore(stored, table->specs(), preferred);
   if (!pieces.ok()) return pieces.status();
   std::vector<StagedPiece> staged;
   for (const recovery::Piece& piece : *pieces) {

@@ -72,7 +72,7 @@ TEST(RestorePlannerTest, PartsThatContinueEachOtherAreOnePiece) {
   EXPECT_THAT(*PlanRestore(store.parts, targets), ElementsAre(Piece{0, 0, 1024, 0, 256}));
 }
 
-TEST(RestorePlannerTest, PreferredSlabsComeFirstThenTheLowerNumber) {
+TEST(RestorePlannerTest, PreferredSlabsComeFirstInTheirOrderThenTheLowerNumber) {
   Store store;
   for (const uint32_t slab : {5u, 2u, 9u}) store.AddWhole(Whole("w", {64}, 0, 3), slab, slab * 64);
   const std::vector<TensorSpec> targets = {Whole("w", {64})};
@@ -81,7 +81,8 @@ TEST(RestorePlannerTest, PreferredSlabsComeFirstThenTheLowerNumber) {
   };
   EXPECT_EQ(slab_taken({}), 2u);
   EXPECT_EQ(slab_taken({9}), 9u);
-  EXPECT_EQ(slab_taken({9, 5}), 5u);
+  EXPECT_EQ(slab_taken({9, 5}), 9u);
+  EXPECT_EQ(slab_taken({7, 5, 9}), 5u);
   EXPECT_EQ(slab_taken({7}), 2u);
 }
 
@@ -157,6 +158,9 @@ class World {
     if (random_.OneIn(2)) {
       for (uint32_t slab = 0; slab < next_slab_; ++slab) {
         if (random_.OneIn(3)) preferred_.push_back(slab);
+      }
+      for (uint32_t& slab : preferred_) {  // nor do these
+        std::swap(slab, preferred_[random_.Below(preferred_.size())]);
       }
     }
     MakeTargets();
@@ -281,8 +285,8 @@ class World {
 
   uint32_t BestSlab(const std::vector<Place>& holders) const {
     const auto key = [&](const Place& place) {
-      const bool is_preferred = std::count(preferred_.begin(), preferred_.end(), place.slab) > 0;
-      return std::pair(!is_preferred, place.slab);
+      const auto preferred = std::find(preferred_.begin(), preferred_.end(), place.slab);
+      return std::pair(preferred - preferred_.begin(), place.slab);
     };
     return std::min_element(holders.begin(), holders.end(),
                             [&](const Place& a, const Place& b) { return key(a) < key(b); })
