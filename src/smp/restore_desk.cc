@@ -290,8 +290,8 @@ absl::Status RestoreDesk::FillPlan(RankSession& session, PlanRequest request, Pl
       layout::TensorTable::Create(FromWire(std::move(request.tensors)));
   if (!table.ok()) return table.status();
 
-  // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is: replicas may
-  // have differed. Then those that this node has.
+  // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is, since
+  // replicas may differ; then those that this node has.
   std::vector<recovery::StoredPart> stored;
   std::vector<uint32_t> preferred;
   std::vector<std::pair<Rank, std::optional<uint32_t>>> slabs;  // and the plan's number of its slot
