@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "smp/cluster_records.h"
 #include "smp/leader.h"
+#include "smp/refusals.h"
 #include "smp/replica_comparison.h"
 
 namespace unreft::smp {
@@ -181,8 +182,7 @@ bool Leader::TryCommit(Version version) {
   }
   const bool first = VersionOf(store_.state().commit.value).timeline != version.timeline;
   if (!replicas.complete && first && options_.replica_check_every != 0) {
-    return GiveUp(version,
-                  "its replicas were not compared, as those of a timeline's first must be");
+    return GiveUp(version, std::string(kReplicasNotCompared));
   }
   if (!HaveManifests(version, homes)) return false;
   ManifestsByRank manifests;

@@ -1,13 +1,13 @@
 // How the leader decides what is restored (PROTOCOL rule 21).
-#include <absl/strings/str_join.h>
 #include <fmt/format.h>
-
 #include <algorithm>
+
 #include <utility>
 
 #include "base/format.h"
 #include "smp/cluster_records.h"
 #include "smp/leader.h"
+#include "smp/refusals.h"
 
 namespace unreft::smp {
 namespace {
@@ -83,17 +83,10 @@ bool Leader::StartRound() {
   }
   if (!ask_overdue_) return false;
   SetAskDeadline(false);
-  std::vector<uint64_t> missing;
-  for (uint64_t rank = 0; rank < asked->world; ++rank) {
-    if (!asked->ranks.contains(rank)) missing.push_back(rank);
-  }
-  return FailRound(
-      std::move(record),
-      absl::DeadlineExceededError(fmt::format(
-          "attempt {}: of {} ranks, {} asked for the restore within {} s; missing: rank {}",
-          asked->attempt, asked->world, asked->ranks.size(),
-          std::chrono::duration_cast<std::chrono::seconds>(options_.restore_wait).count(),
-          absl::StrJoin(missing, ", "))));
+  std::set<Rank> ranks;
+  for (const auto& [rank, asking] : asked->ranks) ranks.insert(Rank{rank});
+  return FailRound(std::move(record), RanksMissing(Attempt{asked->attempt}, asked->world, ranks,
+                                                   options_.restore_wait));
 }
 
 bool Leader::FailRound(TimelineRecord record, const absl::Status& status) {
@@ -150,12 +143,8 @@ bool Leader::ContinueRound() {
     const auto restorable = recovery::FindHolders(version, it->second, groups, nullptr);
     if (!restorable) continue;
     if (restorable->world != record.world()) {
-      return FailRound(
-          record,
-          absl::FailedPreconditionError(fmt::format(
-              "version {} was saved by {} ranks, attempt {} has {}: restart with {} "
-              "ranks",
-              version, restorable->world, record.attempt(), record.world(), restorable->world)));
+      return FailRound(record, OtherWorld(version, restorable->world, Attempt{record.attempt()},
+                                          record.world()));
     }
     // A version that was not committed has not been checked as a whole yet.
     const bool is_committed = version == VersionOf(state.commit.value);
@@ -173,13 +162,8 @@ bool Leader::ContinueRound() {
   if (state.commit.value.world() == 0) return EndRoundFresh();
   const std::string missing =
       recovery::DescribeUnrestorable(holdings, CodedGroupsOf(state.view.value.groups()), chain);
-  return FailRound(
-      record,
-      absl::DataLossError(fmt::format(
-          "unrecoverable: version {} of {} ranks was committed, and no version is whole in the "
-          "nodes' memory{}{}{}{}; 'unreft fresh-start' gives the state up",
-          VersionOf(state.commit.value), state.commit.value.world(), missing.empty() ? "" : ": ",
-          missing, last_problem_.empty() ? "" : ": ", last_problem_)));
+  return FailRound(record, Unrecoverable(VersionOf(state.commit.value), state.commit.value.world(),
+                                         "the nodes'", missing, last_problem_));
 }
 
 // Whether every node that holds something of the version has read it again in this round.

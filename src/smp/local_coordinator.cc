@@ -1,13 +1,12 @@
 #include "smp/local_coordinator.h"
 
-#include <absl/strings/str_join.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "smp/replica_comparison.h"
-
 #include "base/format.h"
+#include "smp/refusals.h"
+#include "smp/replica_comparison.h"
 
 namespace unreft::smp {
 namespace {
@@ -51,16 +50,9 @@ void LocalCoordinator::AskDecision(Attempt attempt, uint64_t world, std::vector<
 void LocalCoordinator::Deadline() {
   round_->deadline = TimerId::kNone;
   if (round_->deciding) return;
-  std::vector<uint64_t> missing;
-  for (uint64_t rank = 0; rank < round_->world; ++rank) {
-    if (!round_->asked.contains(Rank{rank})) missing.push_back(rank);
-  }
   JobDecision decision;
-  decision.status = absl::DeadlineExceededError(
-      fmt::format("attempt {}: of {} ranks, {} asked for the restore within {} s; missing: rank {}",
-                  round_->attempt, round_->world, round_->asked.size(),
-                  std::chrono::duration_cast<std::chrono::seconds>(options_.restore_wait).count(),
-                  absl::StrJoin(missing, ", ")));
+  decision.status =
+      RanksMissing(round_->attempt, round_->world, round_->asked, options_.restore_wait);
   EndRound(std::move(decision));
 }
 
@@ -86,9 +78,7 @@ void LocalCoordinator::Choose(absl::Status last_failure) {
   for (const recovery::SealedSlab& slab : slabs) {
     if (slab.version != newest || slab.world == round_->world) continue;
     JobDecision decision;
-    decision.status = absl::FailedPreconditionError(
-        fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks",
-                    newest, slab.world, round_->attempt, round_->world, slab.world));
+    decision.status = OtherWorld(newest, slab.world, round_->attempt, round_->world);
     return EndRound(std::move(decision));
   }
   TryVersion(newest);
@@ -133,13 +123,10 @@ void LocalCoordinator::Restore(Version version) {
 
 void LocalCoordinator::NothingWhole(const absl::Status& last_failure) {
   if (record_.committed_world() == 0) return FreshStart();
-  std::string missing = recovery::DescribeMissing(Slabs(), record_.chain());
   JobDecision decision;
-  decision.status = absl::DataLossError(fmt::format(
-      "unrecoverable: version {} of {} ranks was committed, and no version is whole in this node's "
-      "memory{}{}{}{}; 'unreft fresh-start' gives the state up",
-      record_.committed(), record_.committed_world(), missing.empty() ? "" : ": ", missing,
-      last_failure.ok() ? "" : ": ", last_failure.message()));
+  decision.status = Unrecoverable(record_.committed(), record_.committed_world(), "this node's",
+                                  recovery::DescribeMissing(Slabs(), record_.chain()),
+                                  std::string(last_failure.message()));
   EndRound(std::move(decision));
 }
 
@@ -182,12 +169,11 @@ void LocalCoordinator::Start() {
 
 void LocalCoordinator::AskPins(PinRequest request, PinDone done) {
   PinRecord pins = record_.pins();
-  absl::StatusOr<PinReply> reply = ChangePins(request, record_.committed(),
-                                              record_.committed_world(), options_.pins, pins);
+  absl::StatusOr<PinReply> reply =
+      ChangePins(request, record_.committed(), record_.committed_world(), options_.pins, pins);
   if (!reply.ok()) {
-    return executor_.Post([status = reply.status(), done = std::move(done)]() mutable {
-      done(std::move(status));
-    });
+    return executor_.Post(
+        [status = reply.status(), done = std::move(done)]() mutable { done(std::move(status)); });
   }
   SetPins(std::move(pins),
           [reply = *std::move(reply), done = std::move(done)](absl::Status status) mutable {
@@ -248,8 +234,7 @@ void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
     return;
   }
   if (!replicas.complete && MustCompareReplicas()) {
-    return Abandon(version,
-                   "its replicas were not compared, as those of a timeline's first must be");
+    return Abandon(version, std::string(kReplicasNotCompared));
   }
   if (absl::Status status = CheckLayouts(version); !status.ok()) {
     return Abandon(version, std::string(status.message()));
@@ -271,7 +256,7 @@ void LocalCoordinator::Commit(Version version) {
   for (const auto& [candidate, pending] : pending_) {
     if (candidate < version) older.push_back(candidate);
   }
-  for (Version candidate : older) Abandon(candidate, fmt::format("{} was committed", version));
+  for (Version candidate : older) Abandon(candidate, OverruledBy(version));
   std::erase_if(abandoned_, [&](Version candidate) { return candidate < version; });
   node_.OnCommitted(version);
 }

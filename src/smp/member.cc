@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "layout/manifest.h"
 #include "smp/cluster_records.h"
+#include "smp/refusals.h"
 
 namespace unreft::smp {
 namespace {
@@ -183,17 +184,16 @@ void Member::FollowLeadership() {
   if (leader_ != nullptr && led_by_ == leadership_.holding()) return;
   seams_.log.Info("node {} leads", options_.node);
   led_by_ = leadership_.holding();
-  leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_,
-                                     led_by_, seams_.faults);
+  leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_, led_by_,
+                                     seams_.faults);
 }
 
 void Member::FollowTimeline() {
   const TimelineRecord& record = store_.state().timeline.value;
   if (!store_.state().timeline.exists()) return;
   // A store that went back says what is over, until the leader has written what the nodes remember.
-  const bool is_behind =
-      record.chain().empty() ||
-      Timeline{record.chain().rbegin()->timeline()} < record_.chain().newest();
+  const bool is_behind = record.chain().empty() ||
+                         Timeline{record.chain().rbegin()->timeline()} < record_.chain().newest();
   if (is_behind && record_.chain().newest() != Timeline{}) return;
   if (record.closing()) {
     if (round_closing_ >= record.round()) return;
@@ -255,7 +255,7 @@ void Member::FollowCommit() {
   }
   local_.erase(version);
   for (const Version candidate : older) {
-    GiveUp(candidate, fmt::format("{} was committed", version));
+    GiveUp(candidate, OverruledBy(version));
   }
   protection_->OnCommitted(version);
   node_.OnCommitted(version);

@@ -78,7 +78,7 @@ class ClusterObserver {
   bool is_store_new_ = false;  // and nothing was committed in it yet
   // The newest commit in each node's memory.
   std::map<NodeSlot, Version> remembered_;
-  ViewRecord view_;                          // the newest
+  ViewRecord view_;  // the newest
   // Of any store: one that went back says what is over.
   std::set<std::string> decisions_seen_;
   std::set<std::string> commits_seen_;

@@ -1,0 +1,43 @@
+#include "smp/refusals.h"
+
+#include <absl/strings/str_join.h>
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "base/format.h"
+
+namespace unreft::smp {
+
+absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>& asked,
+                          Duration wait) {
+  std::vector<uint64_t> missing;
+  for (uint64_t rank = 0; rank < world; ++rank) {
+    if (!asked.contains(Rank{rank})) missing.push_back(rank);
+  }
+  return absl::DeadlineExceededError(fmt::format(
+      "attempt {}: of {} ranks, {} asked for the restore within {} s; missing: rank {}", attempt,
+      world, asked.size(), std::chrono::duration_cast<std::chrono::seconds>(wait).count(),
+      absl::StrJoin(missing, ", ")));
+}
+
+absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world) {
+  return absl::FailedPreconditionError(
+      fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks",
+                  version, saved_by, attempt, world, saved_by));
+}
+
+absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
+                           std::string_view missing, std::string_view problem) {
+  std::string message = fmt::format(
+      "unrecoverable: version {} of {} ranks was committed, and no version is whole in {} memory",
+      committed, world, memory);
+  for (const std::string_view detail : {missing, problem}) {
+    if (!detail.empty()) fmt::format_to(std::back_inserter(message), ": {}", detail);
+  }
+  return absl::DataLossError(message + "; 'unreft fresh-start' gives the state up");
+}
+
+std::string OverruledBy(Version committed) { return fmt::format("{} was committed", committed); }
+
+}  // namespace unreft::smp

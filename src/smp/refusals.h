@@ -1,0 +1,33 @@
+// What ranks that ask for a restore are told when there is none, and why a version that all have
+// sealed is given up: the same words, whoever decides. Pure.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/executor.h"
+#include "base/ids.h"
+
+namespace unreft::smp {
+
+// DeadlineExceeded: of `world` ranks only those `asked` within `wait`.
+absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>& asked,
+                          Duration wait);
+
+// FailedPrecondition: what is stored was saved by another number of ranks.
+absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world);
+
+// DataLoss: something was committed and nothing is whole any more. `memory`: whose. `missing`: of
+// which version what; `problem`: what was found while reading. Either may be empty.
+absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
+                           std::string_view missing, std::string_view problem);
+
+inline constexpr std::string_view kReplicasNotCompared =
+    "its replicas were not compared, as those of a timeline's first must be";
+
+std::string OverruledBy(Version committed);
+
+}  // namespace unreft::smp
