@@ -2,7 +2,8 @@
 //
 // libunreft.so links no CUDA: it loads where there is none. The functions are looked up when the
 // first tensor on a device comes, in the libcudart that the process has loaded already, and only
-// then in one of the system's (design note "One CUDA runtime"). Immutable, so thread-safe.
+// then in one of the system's (design note "One CUDA runtime"). Immutable but for a count, so
+// thread-safe.
 #pragma once
 
 #include <absl/status/status.h>
@@ -10,6 +11,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 #include <string_view>
 
@@ -34,6 +36,10 @@ namespace unreft::snapshot {
   X(cudaHostAlloc)                    \
   X(cudaHostRegister)                 \
   X(cudaHostUnregister)               \
+  X(cudaLaunchKernelExC)              \
+  X(cudaLibraryGetKernel)             \
+  X(cudaLibraryLoadData)              \
+  X(cudaLibraryUnload)                \
   X(cudaMalloc)                       \
   X(cudaMemcpyAsync)                  \
   X(cudaMemcpyBatchAsync)             \
@@ -61,13 +67,16 @@ struct CudaApi {
   // enough, a device.
   static absl::StatusOr<std::shared_ptr<const CudaApi>> Load();
 
+  // Kernels of Unreft's own that were launched and are not known to have ended well.
+  mutable std::atomic<uint64_t> own_kernels = 0;
+
   // OK for cudaSuccess. Otherwise Internal with the error's number, name and text, and `doing`; an
-  // error that only kernels raise is called one of the training job's.
+  // error that only kernels raise is called one of the training job's, unless own_kernels.
   absl::Status ToStatus(cudaError_t error, std::string_view doing) const;
 };
 
-// Whether the error stays until the process ends or the device is reset: some kernel went wrong,
-// and as Unreft launches none, it was one of the job's.
-bool IsOfTheJob(cudaError_t error);
+// Whether the error stays until the process ends or the device is reset: some kernel went wrong. It
+// was one of the job's as long as none of Unreft's own is under way.
+bool IsOfAKernel(cudaError_t error);
 
 }  // namespace unreft::snapshot

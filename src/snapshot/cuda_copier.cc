@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "snapshot/stream_copy.h"
 
 namespace unreft::snapshot {
@@ -50,11 +51,27 @@ absl::Status CudaCopier::Open() {
   auto buffers = CudaBuffers::Create(device_, options_.buffer_bytes, options_.buffers);
   if (!buffers.ok()) return buffers.status();
   buffers_ = *std::move(buffers);
+  if (options_.checksum) {
+    if (absl::Status status = OpenChecksums(); !status.ok()) return status;
+  }
   pins_ = std::make_unique<CudaPins>(device_, options_.pin_chunk_bytes);
   flights_ = std::make_unique<CudaFlights>(device_, side_);
   restore_flights_ = std::make_unique<CudaFlights>(device_, restore_);
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
+}
+
+absl::Status CudaCopier::OpenChecksums() {
+  auto kernel = CudaChecksum::LoadKernel(device_, side_);
+  if (!kernel.ok()) return kernel.status();
+  const auto make = [&](size_t chunks, std::unique_ptr<CudaChecksum>& checksum) {
+    auto made = CudaChecksum::Create(device_, *kernel, chunks);
+    if (made.ok()) checksum = *std::move(made);
+    return made.status();
+  };
+  absl::Status status = make(options_.checksum_chunks, checksum_);
+  if (status.ok()) status = make(options_.restore_checksum_chunks, restore_checksum_);
+  return status;
 }
 
 CudaCopier::~CudaCopier() {
@@ -73,6 +90,8 @@ CudaCopier::~CudaCopier() {
   flights_.reset();
   pins_.reset();
   const CudaScope scope(*device_);
+  checksum_.reset();
+  restore_checksum_.reset();
   buffers_.reset();
   if (!scope.status().ok()) return;  // what is below is gone with the context
   const CudaApi& api = device_->api();
@@ -91,6 +110,7 @@ std::string CudaCopier::Describe() const {
   const CudaPins::Progress pins = pins_->progress();
   std::string text = fmt::format("CUDA device {}, {} of {} bytes pinned", device_->index(),
                                  pins.pinned, pins.bytes);
+  if (checksum_) text += ", checksums on the device";
   if (!pins.refused.ok()) {
     text += fmt::format("; the rest goes through buffers: {}", std::string(pins.refused.message()));
   }
@@ -105,6 +125,9 @@ absl::Status CudaCopier::Accept(std::span<const BoundTensor> tensors) {
   for (const BoundTensor& tensor : tensors) {
     if (absl::Status status = CheckTensor(tensor); !status.ok()) return status;
   }
+  if (!options_.checksum) return absl::OkStatus();
+  std::lock_guard lock(mutex_);
+  accepted_.assign(tensors.begin(), tensors.end());
   return absl::OkStatus();
 }
 
@@ -253,6 +276,7 @@ absl::Status CudaCopier::CopyNow(std::span<const CopyOp> ops) {
   for (const CopyOp& op : ops) {
     UNREFT_CHECK(!op.on_device, "only host memory is copied at once");
     StreamCopy(op.target, op.source, op.bytes);
+    if (op.crc != nullptr) *op.crc = Crc32c({op.source, op.bytes});
   }
   StreamFence();
   return absl::OkStatus();
@@ -318,6 +342,10 @@ bool CudaCopier::FrontMayGoLocked() {
   if (queue_.empty() || flights_->count() >= options_.enqueued_max) return false;
   if (routed_) return true;
   const std::vector<CopyOp>& ops = queue_.front().ops;
+  if (checksum_) {
+    const size_t chunks = CudaChecksum::ChunksOf(ops);
+    if (chunks <= checksum_->chunks_max() && !checksum_->HasRoom(chunks)) return false;
+  }
   const uint64_t unpinned = UnpinnedBytes(ops);
   const size_t needed = (unpinned + buffers_->buffer_bytes() - 1) / buffers_->buffer_bytes();
   // More than there are: Enqueue says so.
@@ -387,11 +415,15 @@ void CudaCopier::Enqueue(Bucket bucket, Route route) {
     status = absl::InternalError(fmt::format("a bucket is larger than {} buffers of {} bytes",
                                              buffers_->count(), buffers_->buffer_bytes()));
   }
+  // Before the copies in the order of the stream: what is read twice is the same.
+  auto pass = std::make_shared<std::optional<CudaChecksum::Pass>>();
+  if (status.ok()) status = LaunchChecksum(scope, std::move(bucket.ops), route, *pass);
   if (status.ok()) status = IssueBatch(scope, route.copies, cudaMemcpyDeviceToHost, side_);
   flights_->Launch(scope, std::move(status),
-                   [this, moves = std::move(route.moves), buffers = std::move(route.buffers),
+                   [this, pass, moves = std::move(route.moves), buffers = std::move(route.buffers),
                     done = std::move(bucket.done)](absl::Status status) mutable {
                      if (status.ok()) CopyNow(moves).IgnoreError();
+                     if (*pass) status.ok() ? checksum_->Finish(**pass) : checksum_->Drop(**pass);
                      {
                        std::lock_guard lock(mutex_);
                        buffers_->Give(buffers);
@@ -399,6 +431,20 @@ void CudaCopier::Enqueue(Bucket bucket, Route route) {
                      changed_.notify_all();
                      Answer(std::move(done), std::move(status));
                    });
+}
+
+// Has what is asked for computed; its results come with the bucket's copies.
+absl::Status CudaCopier::LaunchChecksum(const CudaScope& scope, std::vector<CopyOp> ops,
+                                        Route& route, std::optional<CudaChecksum::Pass>& pass) {
+  std::erase_if(ops, [](const CopyOp& op) { return op.crc == nullptr; });
+  if (ops.empty()) return absl::OkStatus();
+  UNREFT_CHECK(checksum_ != nullptr, "CRCs are asked of a copier that was made to compute them");
+  absl::StatusOr<CudaChecksum::Pass> launched = checksum_->Launch(scope, std::move(ops), side_);
+  if (!launched.ok()) return launched.status();
+  const CopyOp results = checksum_->Results(*launched);
+  if (results.bytes > 0) route.copies.push_back(results);
+  pass = *std::move(launched);
+  return absl::OkStatus();
 }
 
 absl::Status CudaCopier::IssueBatch(const CudaScope& scope, std::span<const CopyOp> copies,
@@ -425,53 +471,6 @@ absl::Status CudaCopier::IssueBatch(const CudaScope& scope, std::span<const Copy
   return scope.Check(api.cudaMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(),
                                               copies.size(), &attributes, &first, 1, stream),
                      fmt::format("copying {} pieces", copies.size()));
-}
-
-// --- Restore ---
-
-// What the job has queued for its new tensors, such as zeroing them, comes before.
-absl::Status CudaCopier::BeginRestore() {
-  const CudaScope scope(*device_);
-  if (!scope.status().ok()) return scope.status();
-  return scope.Check(device_->api().cudaDeviceSynchronize(), "waiting before a restore");
-}
-
-absl::Status CudaCopier::Restore(std::span<const CopyOp> ops) {
-  const size_t room = buffers_->buffer_bytes();
-  size_t index = 0;
-  uint64_t at = 0;  // in ops[index]
-  while (index < ops.size()) {
-    std::byte* const buffer = buffers_->Take();
-    std::vector<CopyOp> copies;
-    uint64_t used = 0;
-    for (; index < ops.size() && used < room;) {
-      const CopyOp& op = ops[index];
-      const uint64_t here = std::min<uint64_t>(op.bytes - at, room - used);
-      std::memcpy(buffer + used, op.source + at, here);
-      if (here > 0) copies.push_back({buffer + used, op.target + at, here, true});
-      used += here;
-      at += here;
-      if (at < op.bytes) break;
-      ++index;
-      at = 0;
-    }
-    const CudaScope scope(*device_);
-    absl::Status status = scope.status();
-    if (status.ok()) status = IssueBatch(scope, copies, cudaMemcpyHostToDevice, restore_);
-    restore_flights_->Launch(scope, status, [this, buffer](const absl::Status& landed) {
-      std::lock_guard lock(mutex_);
-      if (restored_.ok()) restored_ = landed;
-      buffers_->Give({&buffer, 1});
-    });
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaCopier::EndRestore() {
-  restore_flights_->WaitUntilNone();
-  std::lock_guard lock(mutex_);
-  return std::exchange(restored_, absl::OkStatus());
 }
 
 }  // namespace unreft::snapshot

@@ -10,6 +10,9 @@
 // never to pageable memory. All of a bucket's pieces are one call, so that thousands of small
 // tensors cost no thousands of calls (design note "Batches, not a packing kernel").
 //
+// Where CRCs are asked for (CudaOptions::checksum), the device computes them before the bucket's
+// batch, which brings them along; after a restore it reads what it was given again.
+//
 // Thread-safe as DeviceCopier says. Once the device is reset every call fails; it is replaced then.
 #pragma once
 
@@ -18,11 +21,13 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "snapshot/cuda_buffers.h"
+#include "snapshot/cuda_checksum.h"
 #include "snapshot/cuda_device.h"
 #include "snapshot/cuda_flights.h"
 #include "snapshot/cuda_options.h"
@@ -73,10 +78,18 @@ class CudaCopier final : public DeviceCopier {
     std::vector<std::byte*> buffers;
   };
 
+  // What a restore gave to the device, as it was where it came from.
+  struct RestoredPiece {
+    const std::byte* at = nullptr;
+    uint64_t bytes = 0;
+    uint32_t crc = 0;
+  };
+
   CudaCopier(Executor& executor, std::shared_ptr<const CudaDevice> device,
              const CudaOptions& options)
       : executor_(executor), device_(std::move(device)), options_(options) {}
   absl::Status Open();
+  absl::Status OpenChecksums();
 
   absl::Status CheckTensor(const BoundTensor& tensor) const;
   absl::Status CheckNotCapturing(const CudaScope& scope, cudaStream_t stream) const;
@@ -91,7 +104,11 @@ class CudaCopier final : public DeviceCopier {
   Route MakeRoute(std::span<const CopyOp> ops, std::vector<std::byte*> buffers) const;
   uint64_t UnpinnedBytes(std::span<const CopyOp> ops) const;
   void Enqueue(Bucket bucket, Route route);
+  absl::Status LaunchChecksum(const CudaScope& scope, std::vector<CopyOp> ops, Route& route,
+                              std::optional<CudaChecksum::Pass>& pass);
   void Answer(Done done, absl::Status status);
+  absl::Status CheckRestored(std::span<const RestoredPiece> pieces);
+  absl::Status WrongOnDevice(const RestoredPiece& piece, uint32_t found) const;
 
   Executor& executor_;
   const std::shared_ptr<const CudaDevice> device_;
@@ -102,6 +119,9 @@ class CudaCopier final : public DeviceCopier {
   cudaEvent_t began_ = nullptr;     // on the streams that Begin follows, one after the other
   cudaEvent_t staged_ = nullptr;    // on the side stream, behind the copies to the staging area
   std::unique_ptr<CudaBuffers> buffers_;
+  std::unique_ptr<CudaChecksum> checksum_;          // null unless options_.checksum, as is
+  std::unique_ptr<CudaChecksum> restore_checksum_;  // the one of the restore's stream
+  std::mutex restore_checks_;                       // held during a check of restored pieces
   std::unique_ptr<CudaPins> pins_;
   void* staging_ = nullptr;  // on the device
   uint64_t staging_bytes_ = 0;
@@ -115,6 +135,8 @@ class CudaCopier final : public DeviceCopier {
   bool enqueuing_ = false;  // one that was taken from the queue
   bool ending_ = false;
   absl::Status restored_;  // the first error of the restore under way
+  std::vector<RestoredPiece> restored_pieces_;
+  std::vector<BoundTensor> accepted_;  // the last ones, for messages; only with options_.checksum
 
   // Last: their threads use what is above.
   std::unique_ptr<CudaFlights> flights_;

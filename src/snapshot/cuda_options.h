@@ -16,6 +16,13 @@ struct CudaOptions {
   size_t enqueued_max = 1024;
   // On the device, for volatile tensors.
   uint64_t staging_bytes_max = uint64_t{64} << 20;
+  // Whether CRCs are computed on the device: of what is copied from it for those who ask, and after
+  // a restore of all that was copied to it.
+  bool checksum = false;
+  // Chunks (CudaChecksum) under way: 20 bytes of pinned memory and 4 of the device's each. As many
+  // as `enqueued_max` buckets of 8 MiB have, and again as many for small tensors.
+  size_t checksum_chunks = size_t{512} << 10;
+  size_t restore_checksum_chunks = size_t{64} << 10;
 };
 
 }  // namespace unreft::snapshot

@@ -25,6 +25,9 @@ struct CopyOp {
   std::byte* target = nullptr;
   size_t bytes = 0;
   bool on_device = false;  // the tensor's end is: the source of a capture, the target of a restore
+  // Of a capture: where the CRC32C of the bytes at the source, read where they are, is put before
+  // `done`. Null: it is not wanted.
+  uint32_t* crc = nullptr;
 };
 
 // Each volatile tensor's place in the staging area of a device begins at a multiple of it.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "snapshot/stream_copy.h"
 
 namespace unreft::snapshot {
@@ -14,6 +15,7 @@ void Copy(std::span<const CopyOp> ops) {
   for (const CopyOp& op : ops) {
     UNREFT_CHECK(!op.on_device, "host memory is copied by the host");
     StreamCopy(op.target, op.source, op.bytes);
+    if (op.crc != nullptr) *op.crc = Crc32c({op.source, op.bytes});
   }
   StreamFence();
 }

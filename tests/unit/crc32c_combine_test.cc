@@ -23,9 +23,9 @@ TEST(Crc32cCombineTest, EveryCutOfAFewBytes) {
   const auto bytes = Random(300, 1);
   const std::span<const std::byte> all(bytes);
   for (size_t cut = 0; cut <= all.size(); ++cut) {
-    EXPECT_EQ(Append(Crc32c(all.first(cut)), Crc32c(all.subspan(cut)),
-                     PowerOfBytes(all.size() - cut)),
-              Crc32c(all))
+    EXPECT_EQ(
+        Append(Crc32c(all.first(cut)), Crc32c(all.subspan(cut)), PowerOfBytes(all.size() - cut)),
+        Crc32c(all))
         << cut;
   }
 }

@@ -5,8 +5,8 @@
 // whose memory is not allocated, not pinned or pinned in two parts, a handle that was destroyed, an
 // unpinned mapping are violations, which a test expects none of.
 //
-// It has no kernels: work on a stream is cudaMemsetAsync, copies and cudaLaunchHostFunc, which the
-// real runtime has too. Thread-safe.
+// It knows kernels by their names alone and does what they do on the CPU; other work on a stream is
+// cudaMemsetAsync, copies and cudaLaunchHostFunc, which the real runtime has too. Thread-safe.
 #pragma once
 
 #include <driver_types.h>
@@ -38,10 +38,18 @@ void fakecuda_release_copies(void);
 // Every operation of a stream is delayed by up to so long, drawn from `seed`; 0 ends it.
 void fakecuda_delay(unsigned microseconds_max, unsigned seed);
 
+// The next copy between device and host that reads or writes the byte at `at` brings it with its
+// lowest bit flipped; null ends it.
+void fakecuda_flip_bit(const void* at);
+// From now on checksums that the device computes are wrong by these bits.
+void fakecuda_break_checksum(unsigned wrong_bits);
+
 int fakecuda_calls(const char* function);
 size_t fakecuda_pinned_bytes(void);
 // Operations that a capturing stream was given.
 int fakecuda_captured(cudaStream_t stream);
+// Of device code that was loaded and is not unloaded.
+int fakecuda_libraries(void);
 // Of streams that wait for nobody's legacy default stream.
 int fakecuda_non_blocking_streams(void);
 // Lines of what was done against the rules, empty when nothing was; valid until the next call.

@@ -101,6 +101,9 @@ void World::Restart(int count) {
     pinned_max = SIZE_MAX;
     registered_bytes = 0;
     delay_max = 0;
+    libraries = 0;
+    flip_at = 0;
+    wrong_kernel = 0;
     devices = count;
     driver = 13000;
     for (int device = 0; device < count; ++device) lives[device] = ++last_life;

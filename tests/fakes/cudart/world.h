@@ -159,6 +159,10 @@ class World {
   std::string violations;
   unsigned delay_max = 0;
   unsigned delay_seed = 0;
+  int libraries = 0;  // that are loaded
+  // Read by streams, relaxed, so that nothing is ordered by it.
+  std::atomic<uintptr_t> flip_at = 0;  // 0: no bit is to be flipped
+  std::atomic<uint32_t> wrong_kernel = 0;
 
   // Held copies; apart, since streams wait for it.
   std::mutex hold_mutex;

@@ -1,6 +1,10 @@
 // CudaCopier where something is missing or goes wrong: no driver, refused memory, errors of the
 // job's kernels, a device reset, and every call failing once.
 
+#include <tuple>
+
+#include "base/crc32c.h"
+#include "snapshot/cuda_image.h"
 #include "snapshot/routing_copier.h"
 #include "tests/unit/snapshot/cuda_fixture.h"
 
@@ -221,10 +225,16 @@ constexpr const char* kFunctions[] = {
     "cudaMemcpyAsync",       "cudaMemcpyBatchAsync",      "cudaPointerGetAttributes",
     "cudaSetDevice",         "cudaStreamCreateWithFlags", "cudaStreamDestroy",
     "cudaStreamIsCapturing", "cudaStreamWaitEvent",       "cudaStreamSynchronize",
+    "cudaLibraryLoadData",   "cudaLibraryGetKernel",      "cudaLibraryUnload",
+    "cudaLaunchKernelExC",
 };
 
-class EveryCallTest : public CudaFailuresTest, public testing::WithParamInterface<const char*> {
+// With and without checksums on the device.
+class EveryCallTest : public CudaFailuresTest,
+                      public testing::WithParamInterface<std::tuple<const char*, bool>> {
  protected:
+  EveryCallTest() { options_.checksum = std::get<1>(GetParam()) && !ChecksumImage().empty(); }
+
   static constexpr size_t kBytes = 6000;
 
   // A snapshot, a fence and a restore. Whatever fails says so, is answered once, leaves no error to
@@ -253,20 +263,25 @@ class EveryCallTest : public CudaFailuresTest, public testing::WithParamInterfac
   }
 
   void Snapshot(HostPages& target) {
+    uint32_t crcs[3] = {};
+    uint32_t* const crc = options_.checksum ? crcs : nullptr;
     const auto staged =
-        copier_->CopyVolatile({{volatile_, target.data() + 15'000, 100, true}}, stream_);
+        copier_->CopyVolatile({{volatile_, target.data() + 15'000, 100, true, crc}}, stream_);
     std::vector<std::future<absl::Status>> answers;
-    answers.push_back(Copy({{tensor_, target.data(), 3000, true},
-                            {tensor_ + 3000, target.data() + 3000, 3000, true}}));
-    answers.push_back(Copy(tensor_, target.data() + 8192, kBytes));
+    answers.push_back(
+        Copy({{tensor_, target.data(), 3000, true, crc != nullptr ? &crcs[1] : nullptr},
+              {tensor_ + 3000, target.data() + 3000, 3000, true}}));
+    answers.push_back(
+        Copy({{tensor_, target.data() + 8192, kBytes, true, crc != nullptr ? &crcs[2] : nullptr}}));
     RunInTurn(thread_.executor(), [] {});
     const bool fenced = copier_->Fence(stream_).ok();
     if (fenced) Set(stream_, tensor_, kBytes, 2);
     if (staged.ok()) {
-      EXPECT_TRUE(!Copy(*staged).get().ok() || IsAll(target.bytes().subspan(15'000, 100), 7));
+      EXPECT_TRUE(!Copy(*staged).get().ok() || Is(target.bytes().subspan(15'000, 100), 7, crcs[0]));
     }
-    EXPECT_TRUE(!answers[0].get().ok() || IsAll(target.bytes().first(kBytes), 1));
-    EXPECT_TRUE(!answers[1].get().ok() || IsAll(target.bytes().subspan(8192, kBytes), 1));
+    EXPECT_TRUE(!answers[0].get().ok() || (IsAll(target.bytes().first(kBytes), 1) &&
+                                           Is(target.bytes().first(3000), 1, crcs[1])));
+    EXPECT_TRUE(!answers[1].get().ok() || Is(target.bytes().subspan(8192, kBytes), 1, crcs[2]));
     EXPECT_TRUE(!fenced || IsAll(Read(tensor_, kBytes), 2));
   }
 
@@ -279,26 +294,36 @@ class EveryCallTest : public CudaFailuresTest, public testing::WithParamInterfac
     EXPECT_TRUE(!copied.ok() || !ended.ok() || IsAll({tensor_, tensor_ + kBytes}, 9));
   }
 
+  // Where checksums are asked for, with the right one.
+  bool Is(std::span<const std::byte> bytes, int value, uint32_t crc) const {
+    return IsAll(bytes, value) && (!options_.checksum || crc == Crc32c(bytes));
+  }
+
   std::byte* tensor_ = nullptr;
   std::byte* volatile_ = nullptr;
 };
 
 TEST_P(EveryCallTest, MayFail) {
-  for (int nth = 1; nth <= 12; ++nth) {
+  const char* function = std::get<0>(GetParam());
+  for (int nth = 1; nth <= 20; ++nth) {
     SCOPED_TRACE(nth);
     fakecuda_restart(1);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamDefault), cudaSuccess);
     tensor_ = Tensor(kBytes, 1);
     volatile_ = Tensor(100, 7);
-    fakecuda_fail(GetParam(), nth, cudaErrorInvalidValue);
+    fakecuda_fail(function, nth, cudaErrorInvalidValue);
     Run();
-    fakecuda_fail(GetParam(), 0, cudaSuccess);
+    fakecuda_fail(function, 0, cudaSuccess);
     EXPECT_STREQ(fakecuda_violations(), "");
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Once, EveryCallTest, testing::ValuesIn(kFunctions),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Once, EveryCallTest,
+                         testing::Combine(testing::ValuesIn(kFunctions), testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "Checksum" : "");
+                         });
 
 }  // namespace
 }  // namespace unreft::snapshot
