@@ -141,8 +141,9 @@ absl::StatusOr<std::vector<Restorer::Cut>> Restorer::MakeCuts(
     }
   }
   // Pieces may overlap in the slab, so that their cuts interleave.
-  std::stable_sort(cuts.begin(), cuts.end(),
-                   [](const Cut& a, const Cut& b) { return a.block < b.block; });
+  std::stable_sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
+    return std::pair(a.block, a.block_offset) < std::pair(b.block, b.block_offset);
+  });
   return cuts;
 }
 
@@ -155,13 +156,28 @@ absl::Status Restorer::ReadSlot(const SealedSlot& slot, std::span<const WirePiec
 }
 
 absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts) const {
+  std::vector<SealedSlot::Part> parts;
+  std::vector<Cut> later;
   std::vector<CopyOp> ops;
   while (!cuts.empty()) {
     const std::span<const Cut> run = TakeRun(cuts, [](const Cut& cut) { return cut.block; });
-    absl::StatusOr<std::span<const std::byte>> block = slot.Block(run[0].block);
-    if (!block.ok()) return block.status();
-    ops.clear();
+    parts.clear();
+    later.clear();
+    uint64_t end = 0;
     for (const Cut& cut : run) {
+      // Bytes that go to two places are copied to the second when they are verified.
+      if (cut.on_device || cut.block_offset < end) {
+        later.push_back(cut);
+      } else {
+        parts.push_back({cut.block_offset, cut.target, cut.bytes});
+        end = cut.block_offset + cut.bytes;
+      }
+    }
+    absl::StatusOr<std::span<const std::byte>> block = slot.Block(run[0].block, parts);
+    if (!block.ok()) return block.status();
+    if (later.empty()) continue;
+    ops.clear();
+    for (const Cut& cut : later) {
       ops.push_back({block->data() + cut.block_offset, cut.target, cut.bytes, cut.on_device});
     }
     if (absl::Status status = copier_.Restore(ops); !status.ok()) return status;

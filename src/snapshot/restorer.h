@@ -1,9 +1,10 @@
 // Restorer: copies a decided version out of the slots of the node into a rank's tensors.
 //
-// Block by block: verify, then copy what the plan wants of it while it is in the cache. It writes
-// nothing but the tensors, and trusts neither the bytes nor the plan: every piece is checked to lie
-// within its slot and its tensor, and all of them to write each byte of each tensor exactly once,
-// except for what is to come staged (StagedReader).
+// Block by block: verify, and copy what the plan wants of it to host memory in the same pass, or to
+// a device when it is verified. It writes nothing but the tensors, and trusts neither the bytes nor
+// the plan: every piece is checked to lie within its slot and its tensor, and all of them to write
+// each byte of each tensor exactly once, except for what is to come staged (StagedReader). What was
+// copied of a block that turns out not to verify is an error as if it had not been.
 // Stateless but for the mappings, which stay with WarmSlots; blocks the calling thread.
 #pragma once
 

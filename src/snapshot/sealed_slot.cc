@@ -4,10 +4,29 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/crc32c.h"
+#include "snapshot/stream_copy.h"
 
 namespace unreft::snapshot {
 namespace {
+
+// Returns the CRC of the whole block.
+uint32_t CopyParts(std::span<const std::byte> block, std::span<const SealedSlot::Part> parts) {
+  uint32_t crc = 0;
+  uint64_t at = 0;
+  for (const SealedSlot::Part& part : parts) {
+    UNREFT_CHECK(part.offset >= at && part.offset <= block.size() &&
+                     part.bytes <= block.size() - part.offset,
+                 "a part of {} bytes at {} of a block of {}, after one that ends at {}", part.bytes,
+                 part.offset, block.size(), at);
+    crc = Crc32cExtend(crc, block.subspan(at, part.offset - at));
+    crc = StreamCopyCrc32c(crc, part.target, block.data() + part.offset, part.bytes);
+    at = part.offset + part.bytes;
+  }
+  if (!parts.empty()) StreamFence();
+  return Crc32cExtend(crc, block.subspan(at));
+}
 
 bool SameBodies(const SlotHeader& a, const SlotHeader& b) {
   return std::memcmp(&a, &b, offsetof(SlotHeader, state)) == 0;
@@ -73,9 +92,10 @@ absl::Status SealedSlot::LoadCrcTable() {
                                          where_.segment, seal_.crc_table_crc, found));
 }
 
-absl::StatusOr<std::span<const std::byte>> SealedSlot::Block(uint64_t index) const {
+absl::StatusOr<std::span<const std::byte>> SealedSlot::Block(uint64_t index,
+                                                             std::span<const Part> parts) const {
   const std::span<const std::byte> block = view_->block(index);
-  const uint32_t found = Crc32c(block);
+  const uint32_t found = CopyParts(block, parts);
   if (found == crc_table_[index]) return block;
   return absl::DataLossError(fmt::format("segment {}: block {} needs CRC {:08x}, found {:08x}",
                                          where_.segment, index, crc_table_[index], found));

@@ -20,6 +20,13 @@ namespace unreft::snapshot {
 
 class SealedSlot {
  public:
+  // What of a block goes to host memory.
+  struct Part {
+    uint64_t offset = 0;
+    std::byte* target = nullptr;
+    uint64_t bytes = 0;
+  };
+
   // Checks header, claim, seal and the CRC table. DataLoss names what does not verify; Aborted when
   // the slot holds another generation or is not sealed.
   static absl::StatusOr<SealedSlot> Open(SegmentStore& store, const WireSlot& where);
@@ -31,7 +38,11 @@ class SealedSlot {
   uint64_t end() const { return view_->geometry().data_offset + blocks() * block_bytes(); }
 
   // The whole block, verified. DataLoss names segment, block, and the CRC needed and found.
-  absl::StatusOr<std::span<const std::byte>> Block(uint64_t index) const;
+  //
+  // `parts` of it, in order and apart from each other, are copied in the same pass: they are in
+  // place when it returns, and are what was verified only if it returns the block.
+  absl::StatusOr<std::span<const std::byte>> Block(uint64_t index,
+                                                   std::span<const Part> parts = {}) const;
 
   // Verified.
   absl::StatusOr<std::vector<std::byte>> Extras() const;

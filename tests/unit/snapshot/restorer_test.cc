@@ -176,6 +176,7 @@ class ReusingCopier final : public HostMemoryCopier {
 
 TEST_F(RestorerTest, ASlotThatIsReusedMeanwhileIsNoticed) {
   CaptureAndSeal();
+  for (BoundTensor& tensor : tensors_) tensor.cuda_device = 0;  // whose bytes the copier is given
   ReusingCopier copier(daemon_);
   WarmSlots slots(segments_);
   const Restorer restorer(slots, copier, 1);
