@@ -33,6 +33,17 @@ ReplicaDigests DigestsOf(const layout::SlotManifest& manifest) {
   return digests;
 }
 
+std::string DescribeMixedModes(const ManifestsByRank& manifests) {
+  for (const auto& [rank, manifest] : manifests) {
+    const auto& [first, other] = *manifests.begin();
+    const bool is_full = other->capture_mode == layout::CaptureMode::kFull;
+    if (manifest->capture_mode == other->capture_mode) continue;
+    return fmt::format("rank {} captured all it holds, rank {} a part of it",
+                       is_full ? first : rank, is_full ? rank : first);
+  }
+  return "";
+}
+
 absl::Status LayoutCheck::Check(const ManifestsByRank& manifests) {
   std::vector<uint64_t> digests;
   std::map<Rank, ReplicaDigests> replicas;
@@ -45,13 +56,11 @@ absl::Status LayoutCheck::Check(const ManifestsByRank& manifests) {
   }
   if (digests == fitting_) return absl::OkStatus();
 
+  if (std::string what = DescribeMixedModes(manifests); !what.empty()) {
+    return absl::FailedPreconditionError(what);
+  }
   std::vector<layout::TensorTable> tables;
   for (const auto& [rank, manifest] : manifests) {
-    if (manifest->capture_mode != manifests.begin()->second->capture_mode) {
-      return absl::FailedPreconditionError(
-          fmt::format("rank {} captured all it holds, rank {} a part of it, or the reverse",
-                      manifests.begin()->first, rank));
-    }
     absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(manifest->tensors);
     if (!table.ok()) return table.status();
     tables.push_back(*std::move(table));

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -21,6 +22,10 @@ using ManifestsByRank = std::map<Rank, std::shared_ptr<const layout::SlotManifes
 // Digest of each replicated tensor that the manifest has, by name and box; none where it was not
 // sampled, and of ranks that capture all they hold, which may differ.
 ReplicaDigests DigestsOf(const layout::SlotManifest& manifest);
+
+// Names two ranks of which one captured all it holds and the other a part of it; empty when there
+// are none.
+std::string DescribeMixedModes(const ManifestsByRank& manifests);
 
 // Single-threaded on the node's executor.
 class LayoutCheck {

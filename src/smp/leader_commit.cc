@@ -187,6 +187,10 @@ bool Leader::TryCommit(Version version) {
   if (!HaveManifests(version, homes)) return false;
   ManifestsByRank manifests;
   for (const auto& [rank, slot] : homes) manifests[rank] = manifests_.at(rank).manifest;
+  // A daemon that was told of a disagreement goes on so, one that started later may not know.
+  if (const std::string mixed = DescribeMixedModes(manifests); !mixed.empty()) {
+    return GiveUp(version, mixed, mixed);
+  }
   if (absl::Status status = layouts_.Check(manifests); !status.ok()) {
     return GiveUp(version, std::string(status.message()));
   }

@@ -275,7 +275,7 @@ void Member::FollowAbandoned() {
     if (local_.contains(version)) GiveUp(version, given_up.reason());
   }
   const uint64_t full_from = record.full_capture_from_timeline();
-  if (full_from != 0 && full_from == record_.chain().newest().value &&
+  if (full_from != 0 && full_from <= record_.chain().newest().value &&
       disagreement_applied_ != full_from) {
     disagreement_applied_ = full_from;
     node_.OnReplicasDisagree(record.disagreement());

@@ -202,6 +202,7 @@ class LeaderFixture : public ::testing::Test {
     manifest.tensors = {Whole(fmt::format("w{}", rank), {4})};
     manifest.layout_digest = 7 + rank.value;
     manifest.block_bytes = 64;
+    if (capture_all_.contains(rank)) manifest.capture_mode = layout::CaptureMode::kFull;
     return layout::EncodeManifest(manifest);
   }
 
@@ -327,6 +328,7 @@ class LeaderFixture : public ::testing::Test {
   Random random_{3};
   NodeOptions options_;
   uint64_t world_ = kNodes;
+  std::set<Rank> capture_all_;  // ranks that capture all they hold, not a part
   std::map<NodeSlot, std::vector<Rank>> homes_ = {{NodeSlot{0}, {Rank{0}}},
                                                   {NodeSlot{1}, {Rank{1}}},
                                                   {NodeSlot{2}, {Rank{2}}},

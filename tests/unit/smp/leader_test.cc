@@ -59,6 +59,17 @@ TEST_F(LeaderTest, AFailedRankGivesTheVersionUpForAll) {
   EXPECT_EQ(commit().world(), 0U);
 }
 
+// Else every version is given up from then on.
+TEST_F(LeaderTest, AllCaptureAllTheyHoldOnceOneDoes) {
+  capture_all_ = {Rank{2}};
+  Protect(At(1, 5));
+  ReportAll();
+  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_EQ(store_->state().abandoned.value.full_capture_from_timeline(), 1U);
+  EXPECT_EQ(store_->state().abandoned.value.disagreement(),
+            "rank 2 captured all it holds, rank 0 a part of it");
+}
+
 TEST_F(LeaderTest, AReportOfAnotherLifeIsRefused) {
   NodeReport report = nodes_.at(NodeSlot{1}).report;
   report.set_session(2);
