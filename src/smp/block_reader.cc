@@ -78,8 +78,7 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
   const CatalogSlab* slab = catalog_.Find(request->rank);
   UNREFT_CHECK(slab != nullptr, "rank {} is in no catalog", request->rank);
-  const auto avoided = bad_.find(slab->home);
-  const bool is_bad = avoided != bad_.end() && state_.seams.executor.Now() < avoided->second;
+  const bool is_bad = IsBad(slab->home, SourceKind::kData);
   // A home that has lost it may be rebuilding it, this node's own included: then it answers as soon
   // as the block is there.
   if (!job_.present.contains(slab->home) || is_bad) return StartDecoding(std::move(request));
@@ -99,7 +98,7 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
         if (header.ok()) return CheckHome(std::move(request), *header);
         if (cancelled_) return Again(std::move(request), header.status());
         // It may have lost the slab, and rebuilds it later: meanwhile the group decodes.
-        bad_[home] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
+        Avoid(home, SourceKind::kData);
         StartDecoding(std::move(request));
       });
   transfers_.insert(*transfer);
@@ -232,7 +231,18 @@ absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
   return absl::OkStatus();
 }
 
-// Those first that cost nothing, then data, then parities; none that is known to be gone.
+bool BlockReader::IsBad(NodeSlot slot, SourceKind kind) const {
+  const auto bad = bad_.find({slot, kind});
+  return bad != bad_.end() && state_.seams.executor.Now() < bad->second;
+}
+
+void BlockReader::Avoid(NodeSlot slot, SourceKind kind) {
+  bad_[{slot, kind}] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
+}
+
+// Those first that cost nothing, then data, then parities. If these are too few, parities of nodes
+// that have lost a slab: it may have rotted, and its node's parities have not. Slabs that are lost
+// come last: their nodes may wait for this one, and answer when they are rebuilt.
 absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedSlabs& coded,
                                                                 ec::Cell cell) const {
   const ec::StripeLayout& layout = coded.slabs.layout();
@@ -240,26 +250,31 @@ absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedSlabs
   for (const auto& [rank, slab] : catalog_.slabs()) {
     if (slab.lost) lost.insert(slab.home);
   }
-  const Time now = state_.seams.executor.Now();
-  std::vector<uint32_t> nowhere;
-  std::vector<uint32_t> good;
-  std::vector<uint32_t> doubtful;
+  enum Worth { kNowhere, kGood, kDoubtful, kBad, kLost, kWorths };
+  std::vector<uint32_t> chunks[kWorths];
   for (uint32_t chunk = 0; chunk < coded.group.shape.n(); ++chunk) {
     if (chunk == cell.chunk) continue;
     const bool is_data = chunk < coded.group.shape.k;
-    if (is_data && !layout.BlockAt(cell.stripe, chunk, cell.position)) {
-      nowhere.push_back(chunk);
-      continue;
+    const uint32_t member = layout.MemberOf(cell.stripe, chunk);
+    const NodeSlot slot = coded.group.slots[member];
+    Worth worth = kGood;
+    if (is_data) {
+      const std::optional<uint64_t> block = layout.BlockAt(cell.stripe, chunk, cell.position);
+      if (!block) {
+        worth = kNowhere;
+      } else if (catalog_.Find(coded.slabs.BlockOf(member, *block).rank)->lost) {
+        worth = kLost;
+      }
+    } else if (lost.contains(slot)) {
+      worth = kDoubtful;
     }
-    const NodeSlot slot = coded.group.slots[layout.MemberOf(cell.stripe, chunk)];
-    const auto bad = bad_.find(slot);
-    const bool is_bad = bad != bad_.end() && now < bad->second;
-    const bool is_here = job_.present.contains(slot) && !lost.contains(slot) && !is_bad;
-    (is_here ? good : doubtful).push_back(chunk);
+    const bool is_bad = !job_.present.contains(slot) ||
+                        IsBad(slot, is_data ? SourceKind::kData : SourceKind::kParity);
+    if (is_bad && worth != kNowhere) worth = std::max(worth, kBad);
+    chunks[worth].push_back(chunk);
   }
-  std::vector<uint32_t> available = std::move(nowhere);
-  available.insert(available.end(), good.begin(), good.end());
-  available.insert(available.end(), doubtful.begin(), doubtful.end());
+  std::vector<uint32_t> available;
+  for (const auto& some : chunks) available.insert(available.end(), some.begin(), some.end());
   return ec::ChooseSources(coded.group.shape, available);
 }
 
@@ -301,7 +316,8 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
   ReadRequest read;
   SetVersion(catalog_.version(), read);
   read.set_blocks(1);
-  if (source.chunk < coded.group.shape.k) {
+  const bool is_data = source.chunk < coded.group.shape.k;
+  if (is_data) {
     const RankBlock block =
         coded.slabs.BlockOf(member, *layout.BlockAt(cell.stripe, source.chunk, cell.position));
     read.set_kind(ReadRequest::DATA);
@@ -318,7 +334,7 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
   *transfer = peers_.Read(
       coded.group.slots[member], read.SerializeAsString(), source.memory,
       state_.options.read_timeout,
-      [this, alive = std::weak_ptr(alive_), decoding, index, transfer,
+      [this, alive = std::weak_ptr(alive_), decoding, index, transfer, is_data,
        slot = coded.group.slots[member]](absl::StatusOr<std::string> bytes) {
         if (alive.expired()) return;
         transfers_.erase(*transfer);
@@ -331,7 +347,7 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
           decoding->sources[index].crc = header.crcs(0);
         } else {
           decoding->failure = status;
-          bad_[slot] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
+          Avoid(slot, is_data ? SourceKind::kData : SourceKind::kParity);
         }
         if (--decoding->reading > 0) return;
         if (!decoding->failure.ok()) return Again(decoding->request, decoding->failure);

@@ -53,6 +53,8 @@ class BlockReader {
       absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
 
  private:
+  // Of one node the one may be gone and the other there.
+  enum class SourceKind { kData, kParity };
   // A group as the restored version is encoded in it.
   struct CodedSlabs {
     GroupView group;  // `self` is of no meaning
@@ -92,6 +94,8 @@ class BlockReader {
   absl::StatusOr<std::vector<uint32_t>> ChooseChunks(const CodedSlabs& coded, ec::Cell cell) const;
   void ReadSource(std::shared_ptr<Decoding> decoding, size_t index);
   void Reconstruct(std::shared_ptr<Decoding> decoding);
+  bool IsBad(NodeSlot slot, SourceKind kind) const;
+  void Avoid(NodeSlot slot, SourceKind kind);
   void Again(std::shared_ptr<Request> request, const absl::Status& failure);
   void End(Request& request, absl::Status status);
   const CodedSlabs* CodedOf(NodeSlot slot) const;
@@ -105,7 +109,8 @@ class BlockReader {
   const meta::JobState& job_;
   const RestoreCatalog& catalog_;
   std::vector<std::unique_ptr<CodedSlabs>> coded_;
-  std::map<NodeSlot, Time> bad_;  // sources that failed lately, and until when they are avoided
+  // Sources that failed lately, and until when they are avoided.
+  std::map<std::pair<NodeSlot, SourceKind>, Time> bad_;
   std::set<TransferId> transfers_;
   uint64_t running_ = 0;  // requests
   bool cancelled_ = false;

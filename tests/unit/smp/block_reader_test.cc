@@ -1,0 +1,240 @@
+// A block is decoded although most nodes of its group have lost a slab, if the chunks are there.
+//
+// RS(2,2): bits have turned in a slab on each of the nodes 0, 1 and 2, and their parities are
+// right; node 3 has no rank. Node 0 decodes its own slab. Slabs that are lost are being rebuilt:
+// who asks for them waits.
+
+#include "smp/block_reader.h"
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "ec/isal_code.h"
+#include "layout/manifest.h"
+#include "smp/restore_catalog.h"
+#include "tests/fakes/sim_transport.h"
+#include "tests/unit/layout_testing.h"
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr Version kVersion{Timeline{1}, Step{9}};
+constexpr uint64_t kNodes = 4;
+constexpr uint64_t kRanks = 3;
+constexpr uint64_t kBlocks = 4;
+constexpr uint64_t kBlockBytes = 64;
+
+uint32_t CrcOf(const std::string& bytes) { return Crc32c(std::as_bytes(std::span(bytes))); }
+
+class BlockReaderTest : public SmpFixture {
+ protected:
+  struct Other {
+    std::unique_ptr<SimExecutor> executor;
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<Peers> peers;
+  };
+  using ReadDone = absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>;
+
+  BlockReaderTest() : network_(scheduler_) {
+    options_.nodes = kNodes;
+    options_.read_retry = milliseconds(10);
+    options_.read_timeout = seconds(5);
+    job_.store_id = "0123456789abcdef";
+    record_message_.mutable_group()->set_k(2);
+    for (uint64_t slot = 0; slot < kNodes; ++slot) {
+      job_.present[NodeSlot{slot}].set_address(fmt::format("node{}", slot));
+      record_message_.mutable_group()->add_slots(slot);
+      MemberSlab& member = *record_message_.add_members();
+      if (slot >= kRanks) continue;
+      RankSlab& slab = *member.add_slabs();
+      slab.set_rank(slot);
+      slab.set_data_bytes(kBlocks * kBlockBytes);
+    }
+    *job_.view.value.add_groups() = record_message_.group();
+    Random random(7);
+    for (auto& data : data_) {
+      data.resize(kBlocks * kBlockBytes);
+      for (std::byte& byte : data) byte = std::byte(random.Below(256));
+    }
+    const auto& members = record_message_.members();
+    slabs_ = *GroupSlabs::Make({2, 2}, kBlockBytes, {members.begin(), members.end()});
+    own_record_ = NewRecord();
+    own_transport_ = *network_.NewTransport(*executor_, "node0");
+    InTurn([&] {
+      state_ = std::make_unique<NodeState>(
+          NodeState{{*executor_, pool_, random_, segments_, *records_, processes_, log_}});
+      state_->options = options_;
+      state_->slots = std::make_unique<SlotStore>(
+          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options,
+          boot_id_, own_record_->incarnation(), [] {});
+      own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{9});
+      Serve(NodeSlot{0}, *own_peers_);
+    });
+    for (uint64_t slot = 1; slot < kNodes; ++slot) MakeOther(NodeSlot{slot});
+  }
+  ~BlockReaderTest() override {
+    InTurn([&] {
+      reader_.reset();
+      catalog_.reset();
+      own_peers_.reset();
+    });
+    for (auto& [slot, other] : others_) other.executor->Kill();
+  }
+
+  void MakeOther(NodeSlot slot) {
+    Other& other = others_[slot];
+    other.executor = scheduler_.NewExecutor(fmt::format("node{}", slot));
+    other.transport = *network_.NewTransport(*other.executor, fmt::format("node{}", slot));
+    other.executor->Deliver(Duration{}, [this, slot, &other] {
+      other.peers = std::make_unique<Peers>(*other.transport, job_, "job", slot, RandomId{1});
+      Serve(slot, *other.peers);
+    });
+  }
+  void Serve(NodeSlot slot, Peers& peers) {
+    peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto request, auto done) {
+      MetaReply reply;
+      *reply.add_slabs() = MetaOf(Rank{request.slot()});
+      done(std::move(reply));
+    });
+    peers.Answer<MetaRequest, GuardRecord>(
+        "record", [this](NodeSlot, auto, auto done) { done(GuardRecord(record_message_)); });
+    peers.ServeReads([this, slot](NodeSlot, const std::string& body, uint64_t, auto done) {
+      ReadRequest request;
+      UNREFT_CHECK(request.ParseFromString(body));
+      if (request.kind() == ReadRequest::DATA) return waiting_.push_back(std::move(done));
+      if (without_parities_.contains(slot)) {
+        return done(absl::NotFoundError("it has no parities"));
+      }
+      const std::span<const std::byte> block =
+          *sent_.emplace_back(std::make_unique<std::vector<std::byte>>(
+              ParityOf(request.stripe(), request.parity(), request.first_block())));
+      ReadHeader header;
+      header.add_crcs(Crc32c(block));
+      ReadSource source;
+      source.header = header.SerializeAsString();
+      source.parts.push_back(block);
+      done(std::move(source));
+    });
+  }
+  SlabMeta MetaOf(Rank rank) const {
+    const std::vector<std::byte>& data = data_[rank.value];
+    layout::SlotManifest manifest;
+    manifest.job = "job";
+    manifest.version = kVersion;
+    manifest.rank = rank;
+    manifest.world = kRanks;
+    manifest.tensors = {Whole(fmt::format("w{}", rank), {data.size() / 4})};
+    manifest.parts = {{.tensor = 0, .shard_begin = 0, .bytes = data.size(), .slab_offset = 0}};
+    manifest.block_bytes = kBlockBytes;
+    manifest.data_bytes = data.size();
+    SlabMeta meta;
+    meta.set_rank(rank.value);
+    meta.set_world(kRanks);
+    meta.set_manifest(layout::EncodeManifest(manifest));
+    std::vector<uint32_t> crcs;
+    for (uint64_t block = 0; block < kBlocks; ++block) crcs.push_back(Crc32c(BlockOf(rank, block)));
+    meta.set_crc_table(
+        std::string(reinterpret_cast<const char*>(crcs.data()), crcs.size() * sizeof(uint32_t)));
+    meta.set_manifest_crc(CrcOf(meta.manifest()));
+    meta.set_crc_table_crc(CrcOf(meta.crc_table()));
+    meta.set_extras_crc(CrcOf(""));
+    return meta;
+  }
+  std::span<const std::byte> BlockOf(Rank rank, uint64_t block) const {
+    return std::span(data_[rank.value]).subspan(block * kBlockBytes, kBlockBytes);
+  }
+  std::vector<std::byte> ParityOf(uint32_t stripe, uint32_t parity, uint64_t position) const {
+    std::vector<std::span<const std::byte>> data;
+    for (uint32_t chunk = 0; chunk < 2; ++chunk) {
+      const std::optional<uint64_t> block = slabs_->layout().BlockAt(stripe, chunk, position);
+      if (!block) {
+        data.emplace_back();
+        continue;
+      }
+      const RankBlock at = slabs_->BlockOf(slabs_->layout().MemberOf(stripe, chunk), *block);
+      data.push_back(BlockOf(at.rank, at.block));
+    }
+    std::vector<std::byte> parities[2] = {std::vector<std::byte>(kBlockBytes),
+                                          std::vector<std::byte>(kBlockBytes)};
+    const std::span<std::byte> into[] = {parities[0], parities[1]};
+    (*ec::IsalCode::Make({2, 2}))->Encode(data, into);
+    return parities[parity];
+  }
+
+  // Node 0 decodes all of its slab; each block's bytes, or why not.
+  std::vector<absl::StatusOr<std::vector<std::byte>>> DecodeAll() {
+    std::vector<absl::StatusOr<std::vector<std::byte>>> results(
+        kBlocks, absl::DeadlineExceededError("it still waits"));
+    JobDecision decision;
+    decision.kind = DecisionKind::kRestored;
+    decision.version = kVersion;
+    for (uint64_t slot = 0; slot < kRanks; ++slot) {
+      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, true});
+    }
+    InTurn([&] {
+      catalog_ = std::make_unique<RestoreCatalog>(
+          *state_, own_peers_.get(), &job_, decision, [this, &results] {
+            reader_ = std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_);
+            for (uint64_t block = 0; block < kBlocks; ++block) {
+              auto into = std::make_shared<std::vector<std::byte>>(kBlockBytes);
+              reader_->Decode(Rank{0}, block, *into, into,
+                              [into, &result = results[block]](const absl::Status& status) {
+                                if (status.ok()) {
+                                  result = *into;
+                                } else {
+                                  result = status;
+                                }
+                              });
+            }
+          });
+    });
+    Settle(seconds(4));
+    return results;
+  }
+
+  void ExpectRight(const std::vector<absl::StatusOr<std::vector<std::byte>>>& results) const {
+    for (uint64_t block = 0; block < kBlocks; ++block) {
+      ASSERT_EQ(results[block].status(), absl::OkStatus()) << "block " << block;
+      const auto right = BlockOf(Rank{0}, block);
+      EXPECT_TRUE(std::equal(right.begin(), right.end(), results[block]->begin()));
+    }
+  }
+
+  SimNetwork network_;
+  meta::JobState job_;
+  GuardRecord record_message_;
+  std::vector<std::byte> data_[kRanks];
+  std::optional<GroupSlabs> slabs_;
+  std::map<NodeSlot, Other> others_;
+  std::unique_ptr<NodeRecord> own_record_;
+  std::unique_ptr<Transport> own_transport_;
+  std::unique_ptr<Peers> own_peers_;
+  std::unique_ptr<NodeState> state_;
+  std::unique_ptr<RestoreCatalog> catalog_;
+  std::unique_ptr<BlockReader> reader_;
+  std::set<NodeSlot> without_parities_;
+  std::vector<ReadDone> waiting_;  // for a lost slab
+  std::vector<std::unique_ptr<std::vector<std::byte>>> sent_;
+};
+
+// They waited for each other: another's lost slab was preferred to parities beside a lost slab.
+TEST_F(BlockReaderTest, NodesWhoseSlabsHaveRottedDoNotWaitForEachOther) {
+  ExpectRight(DecodeAll());
+  EXPECT_TRUE(waiting_.empty()) << "it asked for a slab that is lost";
+}
+
+TEST_F(BlockReaderTest, ANodeThatHasLostItsParitiesAsWellIsPassedOver) {
+  without_parities_ = {NodeSlot{1}};
+  ExpectRight(DecodeAll());
+  EXPECT_TRUE(waiting_.empty()) << "it asked for a slab that is lost";
+}
+
+}  // namespace
+}  // namespace unreft::smp
