@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from fake_job import Job, trained
+from fake_job import Job, registrations, trained
 from torch import nn
 
 import unreft
+from unreft.torch import extras
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
 
@@ -106,3 +107,61 @@ def test_refused_after_restore_is_one_warning(store, caplog):
     assert "no more snapshots" in caplog.text
     assert not job.ck.status.protecting
     assert "model/frozen" in job.ck.status.last_problem
+
+
+# --- what is not tensors ---
+
+
+class Counting(torch.optim.SGD):
+    """Keeps a plain number for every parameter."""
+
+    def step(self):
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state["steps"] = state.get("steps", 0) + 1
+
+
+def stored_scalars(store):
+    (optimizer,) = extras.loads(store.versions[0].extras)["scalars"]["optimizers"]
+    return optimizer
+
+
+def test_scalars_are_those_of_each_snapshot(store):
+    job = trained(store, steps=3, optimizer=Counting)
+    assert stored_scalars(store)["states"]["norm.bias"] == {"steps": 3}
+    before = registrations(job)
+    job.optimizer.param_groups[0]["lr"] = 0.5
+    job.optimizer.state[job.model.norm.bias]["steps"] = 7
+    assert job.ck.snapshot(4)
+    assert stored_scalars(store)["states"]["norm.bias"] == {"steps": 7}
+    assert stored_scalars(store)["states"]["norm.weight"] == {"steps": 3}
+    assert stored_scalars(store)["groups"][0]["lr"] == 0.5
+    assert registrations(job) == before
+
+
+def test_a_group_that_is_added_later_is_stored(store):
+    job = trained(store)
+    before = registrations(job)
+    assert len(stored_scalars(store)["groups"]) == 1
+    job.optimizer.add_param_group({"params": [job.model.frozen], "lr": 0.25})
+    assert job.ck.snapshot(3)
+    assert stored_scalars(store)["groups"][1]["names"] == ["frozen"]
+    assert stored_scalars(store)["groups"][1]["lr"] == 0.25
+    assert registrations(job) == before, "it has no tensors yet"
+
+
+def test_parameters_that_change_places_are_stored_in_their_new_ones(store):
+    job = trained(store)
+    names = stored_scalars(store)["groups"][0]["names"]
+    job.optimizer.param_groups[0]["params"].reverse()
+    assert job.ck.snapshot(3)
+    assert stored_scalars(store)["groups"][0]["names"] == names[::-1]
+
+
+def test_an_optimizer_that_steps_on_a_new_parameter_is_captured_again(store):
+    job = trained(store)
+    job.model.frozen = nn.Parameter(torch.zeros(3))
+    job.optimizer.add_param_group({"params": [job.model.frozen]})
+    assert job.ck.snapshot(3)
+    assert stored_scalars(store)["groups"][1]["names"] == ["frozen"]

@@ -284,10 +284,11 @@ class Checkpointer:
         return snapshot.started
 
     def _extras_of(self, step: int) -> dict[str, Any]:
+        """Without the optimizers' part: what is here runs code that may change tensors."""
         return {
             "format": _FORMAT,
             "step": step,
-            "scalars": self._state.scalars(),
+            "scalars": {"modules": self._state.module_extras()},
             "extras": self._extras.state(),
             "rng": self._rng.state_dict() if self._rng else None,
         }
@@ -297,9 +298,14 @@ class Checkpointer:
         return extras_module.dumps({**extras, **record})
 
     def _follows(self, extras: dict[str, Any]) -> bool:
-        """Whether what is registered is the live tensors, with the digests of what is derived."""
+        """Whether what is registered is the live tensors, with the digests of what is derived.
+
+        Completes the extras.
+        """
         for _ in range(2):  # once more without what has turned out not to be derived
-            if not self._registered() and not self._register(extras):
+            if self._registered():
+                extras["scalars"]["optimizers"] = self._state.optimizer_scalars(known=True)
+            elif not self._register(extras):
                 return False
             if self._derived.compute():
                 return True
@@ -325,6 +331,7 @@ class Checkpointer:
         self._watch = None
         try:
             bounds = self._state.bind()
+            extras["scalars"]["optimizers"] = self._state.optimizer_scalars(known=False)
             tensors = not_empty(self._derived.plan(bounds))
             self._client.register(tensors, len(self._extras_bytes(extras)))
         except _FOR_GOOD as error:

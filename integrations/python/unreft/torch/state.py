@@ -10,6 +10,7 @@ from torch import nn
 from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Dtype, Tensor
 from unreft.torch.buffers import Buffers
+from unreft.torch.scalars import OptimizerScalars
 from unreft.torch.shards import Bound, DTensor, Holders, Replicas, bind
 from unreft.torch.watch import Watch
 
@@ -42,6 +43,7 @@ class TrainingState:
         self._masters = {_clean(name): master for name, master in (masters or {}).items()}
         self._names: dict[torch.Tensor, str] = {}  # of the parameters
         self._stepped: dict[torch.Tensor, str] = {}  # of what the optimizers may step on
+        self._scalars: dict[torch.optim.Optimizer, OptimizerScalars] = {}
         self._name_parameters()  # now, so that attach() may refuse
         for optimizer in self._optimizers:
             if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
@@ -107,16 +109,29 @@ class TrainingState:
         """To be called before each snapshot; False when it needs another `bind`."""
         return self._buffers.refresh()
 
-    def scalars(self) -> dict[str, Any]:
-        """What is not tensors: hyperparameters, plain values of optimizer states, extra state."""
+    def module_extras(self) -> dict[str, Any]:
+        """What modules give of themselves, by name."""
         return {
-            "optimizers": [self._optimizer_scalars(optimizer) for optimizer in self._optimizers],
-            "modules": {
-                name: module.get_extra_state()
-                for name, module in self._model.named_modules()
-                if _has_extra_state(module)
-            },
+            name: module.get_extra_state()
+            for name, module in self._model.named_modules()
+            if _has_extra_state(module)
         }
+
+    def optimizer_scalars(self, known: bool) -> list[dict[str, Any]]:
+        """Hyperparameters and plain values of the states, of each optimizer.
+
+        `known`: the watch of the last `bind` says that nothing has changed since the last call, so
+        that of thousands of states only those with plain values are looked at.
+        """
+        if not known:
+            self._scalars = {}
+        for optimizer in self._optimizers:
+            scalars = self._scalars.get(optimizer)
+            if scalars is None or not scalars.fits():
+                self._scalars[optimizer] = OptimizerScalars(
+                    optimizer, self._named_groups(optimizer), self._states(optimizer)
+                )
+        return [self._scalars[optimizer].values() for optimizer in self._optimizers]
 
     # --- restore ---
 
@@ -222,25 +237,6 @@ class TrainingState:
                     if isinstance(value, torch.Tensor):
                         yield bind(f"{prefix}/{name}/{key}", value, holders)
 
-    def _optimizer_scalars(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        groups = [
-            {"names": names, **{key: group[key] for key in group if key != "params"}}
-            for names, group in zip(self._named_groups(optimizer), optimizer.param_groups)
-        ]
-        states = {}
-        for name, _, state in self._states(optimizer):
-            # Tensors without elements, too: nothing else would tell that they exist.
-            plain = {key: value for key, value in state.items() if not _has_bytes(value)}
-            for key, value in plain.items():
-                if not isinstance(value, torch.Tensor) and _has_tensor(value):
-                    raise InvalidArgument(
-                        f"{type(optimizer).__name__}: state '{key}' of '{name}' is a "
-                        f"{type(value).__name__} of tensors, which is not supported"
-                    )
-            if plain:
-                states[name] = plain
-        return {"groups": groups, "states": states}
-
     def _load_optimizer_scalars(self, optimizer: torch.optim.Optimizer, stored: dict) -> None:
         groups = self._named_groups(optimizer)
         if [group["names"] for group in stored["groups"]] != groups:
@@ -343,19 +339,6 @@ def _clean(name: str) -> str:
 
 def _has_extra_state(module: nn.Module) -> bool:
     return type(module).get_extra_state is not nn.Module.get_extra_state
-
-
-def _has_bytes(value: Any) -> bool:
-    """A DTensor counts also where this rank's shard is empty: other ranks store the others."""
-    return isinstance(value, torch.Tensor) and (isinstance(value, DTensor) or value.numel() > 0)
-
-
-def _has_tensor(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_tensor, value.values()))
-    if isinstance(value, (list, tuple, set)):
-        return any(map(_has_tensor, value))
-    return isinstance(value, torch.Tensor)
 
 
 def _kind(spec: Tensor) -> str:

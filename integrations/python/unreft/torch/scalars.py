@@ -1,0 +1,74 @@
+"""OptimizerScalars: what an optimizer holds beside tensors."""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from unreft.errors import InvalidArgument
+from unreft.torch.shards import DTensor
+
+
+class OptimizerScalars:
+    """Hyperparameters of the groups, and plain values in the states.
+
+    Made once for states that keep their keys and the kinds of their values, so that every snapshot
+    looks only at the few that have plain values, of thousands.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        names: list[list[str]],
+        states: Iterable[tuple[str, Any, dict]],
+    ):
+        """`names`: of each group's parameters; `states`: name, parameter and state of each."""
+        self._optimizer = optimizer
+        self._names = names
+        self._params = [list(group["params"]) for group in optimizer.param_groups]
+        self._states = [(name, state) for name, _, state in states if _plain(state)]
+
+    def fits(self) -> bool:
+        """Whether the optimizer has the same parameters in the same groups."""
+        groups = [group["params"] for group in self._optimizer.param_groups]
+        return list(map(len, groups)) == list(map(len, self._params)) and all(
+            all(map(operator.is_, live, known)) for live, known in zip(groups, self._params)
+        )
+
+    def values(self) -> dict[str, Any]:
+        """As they are now."""
+        groups = [
+            {"names": names, **{key: group[key] for key in group if key != "params"}}
+            for names, group in zip(self._names, self._optimizer.param_groups)
+        ]
+        states = {name: _plain(state) for name, state in self._states}
+        for name, plain in states.items():
+            self._check(name, plain)
+        return {"groups": groups, "states": states}
+
+    def _check(self, name: str, plain: dict[str, Any]) -> None:
+        for key, value in plain.items():
+            if not isinstance(value, torch.Tensor) and _has_tensor(value):
+                raise InvalidArgument(
+                    f"{type(self._optimizer).__name__}: state '{key}' of '{name}' is a "
+                    f"{type(value).__name__} of tensors, which is not supported"
+                )
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """Also tensors without elements: nothing else would tell that they exist."""
+    return {key: value for key, value in state.items() if not _has_bytes(value)}
+
+
+def _has_bytes(value: Any) -> bool:
+    """A DTensor counts also where this rank's shard is empty: other ranks store the others."""
+    return isinstance(value, torch.Tensor) and (isinstance(value, DTensor) or value.numel() > 0)
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_tensor, value.values()))
+    if isinstance(value, (list, tuple, set)):
+        return any(map(_has_tensor, value))
+    return isinstance(value, torch.Tensor)
