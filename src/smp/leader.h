@@ -86,6 +86,7 @@ class Leader {
   bool EndRound(const recovery::Restorable& restorable);
   bool EndRoundFresh();
   bool FailRound(TimelineRecord record, const absl::Status& status);
+  std::string DescribeLost() const;
   bool VerifyEverywhere(Version version, bool want_manifests);
   void Verify(NodeSlot slot, Version version, bool want_manifests);
   void OnVerified(NodeSlot slot, Version version, VerifyReply reply);

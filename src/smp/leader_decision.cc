@@ -1,7 +1,8 @@
 // How the leader decides what is restored (PROTOCOL rule 21).
+#include <absl/strings/str_join.h>
 #include <fmt/format.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/format.h"
@@ -163,7 +164,18 @@ bool Leader::ContinueRound() {
   const std::string missing =
       recovery::DescribeUnrestorable(holdings, CodedGroupsOf(state.view.value.groups()), chain);
   return FailRound(record, Unrecoverable(VersionOf(state.commit.value), state.commit.value.world(),
-                                         "the nodes'", missing, last_problem_));
+                                         "the nodes'", {missing, DescribeLost(), last_problem_}));
+}
+
+// What a lost node holds is not counted; it may only be away.
+std::string Leader::DescribeLost() const {
+  std::vector<uint64_t> lost;
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    if (member.lost()) lost.push_back(member.slot());
+  }
+  if (lost.empty()) return "";
+  return fmt::format("without node {}, lost: whatever comes back with its memory counts again",
+                     absl::StrJoin(lost, ", "));
 }
 
 // Whether every node that holds something of the version has read it again in this round.

@@ -124,9 +124,9 @@ void LocalCoordinator::Restore(Version version) {
 void LocalCoordinator::NothingWhole(const absl::Status& last_failure) {
   if (record_.committed_world() == 0) return FreshStart();
   JobDecision decision;
-  decision.status = Unrecoverable(record_.committed(), record_.committed_world(), "this node's",
-                                  recovery::DescribeMissing(Slabs(), record_.chain()),
-                                  std::string(last_failure.message()));
+  decision.status = Unrecoverable(
+      record_.committed(), record_.committed_world(), "this node's",
+      {recovery::DescribeMissing(Slabs(), record_.chain()), std::string(last_failure.message())});
   EndRound(std::move(decision));
 }
 

@@ -28,11 +28,11 @@ absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uin
 }
 
 absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
-                           std::string_view missing, std::string_view problem) {
+                           std::initializer_list<std::string_view> details) {
   std::string message = fmt::format(
       "unrecoverable: version {} of {} ranks was committed, and no version is whole in {} memory",
       committed, world, memory);
-  for (const std::string_view detail : {missing, problem}) {
+  for (const std::string_view detail : details) {
     if (!detail.empty()) fmt::format_to(std::back_inserter(message), ": {}", detail);
   }
   return absl::DataLossError(message + "; 'unreft fresh-start' gives the state up");

@@ -4,6 +4,7 @@
 
 #include <absl/status/status.h>
 
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,10 +21,10 @@ absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>&
 // FailedPrecondition: what is stored was saved by another number of ranks.
 absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world);
 
-// DataLoss: something was committed and nothing is whole any more. `memory`: whose. `missing`: of
-// which version what; `problem`: what was found while reading. Either may be empty.
+// DataLoss: something was committed and nothing is whole any more. `memory`: whose. `details`, as
+// far as they are not empty: what is missing of which version, where it may be, what was found.
 absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
-                           std::string_view missing, std::string_view problem);
+                           std::initializer_list<std::string_view> details);
 
 inline constexpr std::string_view kReplicasNotCompared =
     "its replicas were not compared, as those of a timeline's first must be";

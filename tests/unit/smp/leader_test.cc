@@ -210,6 +210,34 @@ TEST_F(LeaderTest, WhatWasCommittedAndIsNowhereIsUnrecoverable) {
   Ask(2);
   EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kFailed));
   EXPECT_NE(decision().status_message().find("unrecoverable"), std::string::npos);
+  EXPECT_EQ(decision().status_message().find("lost"), std::string::npos)
+      << decision().status_message();
+}
+
+TEST_F(LeaderTest, WhatIsUnrecoverableWithoutLostNodesIsRestoredWhenOneComesBack) {
+  Protect(At(1, 4));
+  ReportAll();
+  const auto kept = nodes_.at(NodeSlot{2}).versions;
+  const uint64_t number = nodes_.at(NodeSlot{2}).report.number();
+  for (const uint64_t slot : {1, 2, 3}) Leave(NodeSlot{slot});
+  for (const uint64_t slot : {1, 3}) Join(NodeSlot{slot}, "b");  // destroyed and replaced
+  Settle(seconds(2));
+  // Its rank asks on another node.
+  homes_[NodeSlot{0}].push_back(Rank{2});
+  homes_.erase(NodeSlot{2});
+  Ask(2);
+  EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kFailed));
+  EXPECT_NE(decision().status_message().find("without node 2, lost"), std::string::npos)
+      << decision().status_message();
+  // Node 2 was only away.
+  ReportingNode& back = Join(NodeSlot{2});
+  back.versions = kept;
+  back.report.set_number(number);
+  Settle(seconds(2));
+  Ask(3);
+  EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kRestored))
+      << decision().status_message();
+  EXPECT_EQ(decision().version_step(), 4U);
 }
 
 // --- pins ---
