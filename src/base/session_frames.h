@@ -303,9 +303,13 @@ struct Captured {
   // One sampled digest per registered tensor with replicas, in the order of registration; empty
   // when this snapshot was not checked.
   std::vector<uint32_t> replica_digests;
+  // The CRC32C of each block as the tensors had it where they are, computed there; empty when that
+  // is not asked for.
+  std::vector<uint32_t> block_crcs;
   void Fields(auto& wire) {
     wire(slot, generation, version.timeline, version.step, layout_digest, data_bytes, extras_bytes,
          replica_digests);
+    wire.Appended(block_crcs);
   }
 };
 

@@ -64,6 +64,7 @@ Json CountersJson(const NodeState& state) {
   json["decisions_failed"] = c.decisions_failed;
   json["sessions_refused"] = c.sessions_refused;
   json["bytes_sealed"] = c.bytes_sealed;
+  json["device_checksum_mismatches"] = c.device_checksum_mismatches;
   json["slots_quarantined"] = state.slots->quarantined();
   json["record_writes_failed"] = state.record->failed_writes();
   if (const TransportCounts* counts = state.seams.transport_counts) {

@@ -365,6 +365,7 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
   }
   if (!status.ok()) {
     state_.seams.log.Error("version {} of rank {}: {}", slot.version, slot.owner, status.message());
+    if (absl::IsDataLoss(status)) ++state_.counters.device_checksum_mismatches;
     const Version version = slot.version;
     state_.slots->Abandon(slot, true);
     state_.coordinator->ReportFailed(version, slot.owner, std::string(status.message()));

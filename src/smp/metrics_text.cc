@@ -24,6 +24,9 @@ std::string MetricsText(const NodeState& state) {
         c.decisions_failed);
   count("unreft_sessions_refused_total", "Sessions refused.", c.sessions_refused);
   count("unreft_slots_quarantined_total", "Slots that did not verify.", state.slots->quarantined());
+  count("unreft_device_checksum_mismatches_total",
+        "Snapshots given up since a block was not what the device had.",
+        c.device_checksum_mismatches);
   count("unreft_record_writes_failed_total", "Records that could not be written.",
         state.record->failed_writes());
   if (const TransportCounts* counts = state.seams.transport_counts) {

@@ -56,6 +56,7 @@ struct NodeCounters {
   uint64_t decisions_failed = 0;
   uint64_t sessions_refused = 0;
   uint64_t bytes_sealed = 0;
+  uint64_t device_checksum_mismatches = 0;
 };
 
 struct NodeState {

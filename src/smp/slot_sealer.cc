@@ -77,7 +77,56 @@ absl::Status WrongCrc(const SlotView& view, std::string_view what, uint32_t need
                                          view.geometry().slot_id, what, found, needed));
 }
 
+// The tensors of which the block has bytes.
+std::string TensorsOf(const Registration& registration, uint64_t begin, uint64_t end) {
+  constexpr size_t kNamesMax = 4;
+  std::string names;
+  size_t count = 0;
+  for (const layout::CapturedPart& part : registration.plan.parts()) {
+    if (part.slab_offset >= end || part.slab_offset + part.bytes <= begin) continue;
+    if (++count > kNamesMax) continue;
+    names += (count > 1 ? ", " : "") + registration.table.specs()[part.tensor].name;
+  }
+  if (count == 0) return "no tensor";
+  if (count > kNamesMax) names += fmt::format(" and {} more", count - kNamesMax);
+  return (count == 1 ? "tensor " : "tensors ") + names;
+}
+
+// What the trainer computed where its tensors are against what was computed here of the slot.
+absl::Status CompareCrcs(SlotView view, const Registration& registration,
+                         std::span<const uint32_t> block_crcs) {
+  const std::byte* table = view.crc_table().data();
+  const uint64_t block_bytes = view.geometry().block_bytes;
+  for (uint64_t block = 0; block < block_crcs.size(); ++block) {
+    uint32_t found = 0;
+    std::memcpy(&found, table + block * sizeof(found), sizeof(found));
+    if (found == block_crcs[block]) continue;
+    return absl::DataLossError(fmt::format(
+        "slot {}: block {} ({}) has CRC {:08x} in host memory, on the device it had {:08x} "
+        "(device_checksum)",
+        view.geometry().slot_id, block,
+        TensorsOf(registration, block * block_bytes, (block + 1) * block_bytes), found,
+        block_crcs[block]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+// What a seal is made of; passes from the executor's thread to the pool's and back.
+struct SlotSealer::Work {
+  layout::SlotManifest manifest;
+  std::shared_ptr<const Registration> registration;
+  std::vector<uint32_t> block_crcs;
+  absl::StatusOr<SlotSeal> seal = SlotSeal{};
+};
+
+absl::StatusOr<SlotSeal> SlotSealer::MakeSeal(SlotView view, Generation generation,
+                                              const Work& work) {
+  absl::Status status = CompareCrcs(view, *work.registration, work.block_crcs);
+  if (!status.ok()) return status;
+  return WriteManifest(view, work.manifest, generation);
+}
 
 SlotSealer::SlotSealer(Executor& executor, WorkPool& pool, std::string job, uint32_t task_blocks,
                        FaultPoints* faults, OnDone on_done, OnProgress on_progress)
@@ -118,6 +167,11 @@ absl::Status SlotSealer::Complete(Slot& slot, const Captured& captured) {
                       captured.replica_digests.size(), needed));
     }
   }
+  const uint64_t blocks = BlockCount(plan.data_bytes(), slot.view->geometry().block_bytes);
+  if (!captured.block_crcs.empty() && captured.block_crcs.size() != blocks) {
+    return absl::InvalidArgumentError(fmt::format("slot {}: {} CRCs of blocks, needed {} or none",
+                                                  slot.id, captured.block_crcs.size(), blocks));
+  }
   slot.captured = captured;
   Publish(slot, UINT64_MAX);
   return absl::OkStatus();
@@ -149,15 +203,13 @@ void SlotSealer::StartChecksums(Slot& slot) {
 }
 
 void SlotSealer::StartSeal(Slot& slot) {
-  struct Work {
-    layout::SlotManifest manifest;
-    absl::StatusOr<SlotSeal> seal = SlotSeal{};
-  };
-  auto work = std::make_shared<Work>();  // passes from the pool's thread to the executor's
+  auto work = std::make_shared<Work>();
   work->manifest = DescribeSlot(slot, job_);
+  work->registration = slot.registration;
+  work->block_crcs = slot.captured->block_crcs;
   slot.sealing = true;
   pool_.Submit([segment = slot.segment, view = *slot.view, generation = slot.generation,
-                work] { work->seal = WriteManifest(view, work->manifest, generation); },
+                work] { work->seal = MakeSeal(view, generation, *work); },
                executor_,
                [this, alive = std::weak_ptr(alive_), slot = &slot, work] {
                  if (alive.expired()) return;

@@ -2,7 +2,9 @@
 //
 // Computes each block's CRC once, as soon as the trainer has published it, and when the last byte
 // is there writes manifest, seal and state word, in this order, so that a death at any point leaves
-// the slot capturing. The CRC table, the manifest and the seal are written here and nowhere else.
+// the slot capturing. Where the trainer sent CRCs that were computed on its device, they are
+// compared before (design note "A checksum before the copy"). The CRC table, the manifest and the
+// seal are written here and nowhere else.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -22,7 +24,7 @@ namespace unreft::smp {
 class SlotSealer {
  public:
   // `on_done(slot, status)`: the slot is sealed (ok), was abandoned while a task ran (Aborted; free
-  // it now), or cannot be sealed.
+  // it now), or cannot be sealed: DataLoss when its bytes are not what the device had.
   using OnDone = absl::AnyInvocable<void(Slot&, absl::Status)>;
   // `on_progress(slot)`: more of its blocks have their CRCs.
   using OnProgress = absl::AnyInvocable<void(Slot&)>;
@@ -39,6 +41,9 @@ class SlotSealer {
   absl::Status Complete(Slot& slot, const Captured& captured);
 
  private:
+  struct Work;
+
+  static absl::StatusOr<SlotSeal> MakeSeal(SlotView view, Generation generation, const Work& work);
   void Advance(Slot& slot);
   void StartChecksums(Slot& slot);
   void StartSeal(Slot& slot);

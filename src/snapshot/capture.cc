@@ -21,9 +21,13 @@ Capture::Capture(Executor& executor, DeviceCopier& copier, const CaptureOptions&
 
 template <typename Message>
 void Capture::ReportLocked(void (Events::*event)(Message), std::decay_t<Message> message) {
-  reports_.push_back([this, event, message = std::move(message)]() mutable {
+  ReportLocked([this, event, message = std::move(message)]() mutable {
     (events_.*event)(std::move(message));
   });
+}
+
+void Capture::ReportLocked(Task report) {
+  reports_.push_back(std::move(report));
   if (reports_.size() > 1) return;  // the turn that will deliver is posted already
   executor_.Post(lifetime_.Bind([this] { DeliverReports(); }));
 }
@@ -164,6 +168,7 @@ Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& s
   run->data = slot.data();
   run->pin = PinLocked(slot);
   run->extras_bytes = extras_bytes;
+  run->crcs.resize(layout_->crc_count());
   if (ChecksReplicasLocked(claimed.version.step)) run->digests.resize(layout_->samples().size());
   run_ = run;
   board_.Edit([](ClientStatus& status) {
@@ -193,8 +198,8 @@ absl::Status Capture::Prepare(Run& run, std::span<const std::byte> extras) {
     if (absl::Status status = copier_.Begin(run.stream); !status.ok()) return status;
   }
   if (run.layout->volatile_pieces().empty()) return absl::OkStatus();
-  absl::StatusOr<std::vector<CopyOp>> staged =
-      copier_.CopyVolatile(ToOps(run.layout->volatile_pieces(), run.data.data()), run.stream);
+  absl::StatusOr<std::vector<CopyOp>> staged = copier_.CopyVolatile(
+      ToOps(run.layout->volatile_pieces(), run.data.data(), run.crcs), run.stream);
   if (staged.ok()) run.staged = *std::move(staged);
   return staged.status();
 }
@@ -312,11 +317,12 @@ void Capture::CloseLocked(const RunPtr& run, std::string why) {
 void Capture::EndIfDoneLocked(const RunPtr& run) {
   if (run != run_ || !run->over()) return;
   const RunPtr ended = std::exchange(run_, nullptr);
-  ReportEndLocked(*ended);
+  ReportEndLocked(ended);
   WakeLocked();
 }
 
-void Capture::ReportEndLocked(const Run& run) {
+void Capture::ReportEndLocked(const RunPtr& ended) {
+  const Run& run = *ended;
   board_.Edit([](ClientStatus& status) { status.copying = false; });
   if (!run.closed.empty()) {
     board_.Edit([&](ClientStatus& status) {
@@ -329,18 +335,12 @@ void Capture::ReportEndLocked(const Run& run) {
                                            .reason = run.closed});
     return;
   }
-  const layout::CapturePlan& plan = run.layout->plan();
   board_.Edit([&](ClientStatus& status) {
     status.last_captured = run.version.step;
-    status.bytes_captured += plan.data_bytes() + run.extras_bytes;
+    status.bytes_captured += run.layout->plan().data_bytes() + run.extras_bytes;
   });
-  ReportLocked(&Events::OnCaptured, Captured{.slot = run.slot,
-                                             .generation = run.generation,
-                                             .version = run.version,
-                                             .layout_digest = plan.digest(),
-                                             .data_bytes = plan.data_bytes(),
-                                             .extras_bytes = run.extras_bytes,
-                                             .replica_digests = run.digests});
+  // Put together in the turn: the CRCs of many pieces take their time.
+  ReportLocked([this, ended] { events_.OnCaptured(ended->ToCaptured()); });
 }
 
 void Capture::WakeLocked() {

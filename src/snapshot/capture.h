@@ -148,7 +148,7 @@ class Capture {
   void PublishLocked(Run& run);
   void CloseLocked(const RunPtr& run, std::string why);
   void EndIfDoneLocked(const RunPtr& run);
-  void ReportEndLocked(const Run& run);
+  void ReportEndLocked(const RunPtr& ended);
   void WakeLocked();
   absl::Status FenceDevice(const RunPtr& run, void* stream, std::unique_lock<std::mutex>& lock);
   void WaitLocked(const RunPtr& run, Time since, bool for_host_only,
@@ -158,6 +158,7 @@ class Capture {
   std::string LateMessage() const;
   template <typename Message>
   void ReportLocked(void (Events::*event)(Message), std::decay_t<Message> message);
+  void ReportLocked(Task report);
   void DeliverReports();
 
   Executor& executor_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/crc32c_combine.h"
 #include "base/slot_header.h"
 #include "snapshot/device_copier.h"
 #include "snapshot/replica_samples.h"
@@ -14,35 +15,38 @@ uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / un
 // Fills buckets of at most `bucket_bytes` from runs of the slab that come in its order.
 class BucketCutter {
  public:
-  BucketCutter(uint64_t bucket_bytes, uint64_t slab_bytes)
-      : bucket_bytes_(bucket_bytes), slab_bytes_(slab_bytes) {
+  // Pieces are cut at multiples of `piece_bytes` of the slab, too.
+  BucketCutter(uint64_t bucket_bytes, uint64_t slab_bytes, uint64_t piece_bytes)
+      : bucket_bytes_(bucket_bytes), slab_bytes_(slab_bytes), piece_bytes_(piece_bytes) {
     buckets_.reserve(slab_bytes / bucket_bytes + 1);
   }
 
   void Copy(const std::byte* source, uint64_t bytes, bool on_device) {
-    Cut(bytes, [&](Bucket& bucket, uint64_t run) {
+    Cut(bytes, piece_bytes_, [&](Bucket& bucket, uint64_t run) {
       auto& pieces = on_device ? bucket.device_pieces : bucket.pieces;
       pieces.push_back({source, at_, run, on_device});
       source += run;
     });
   }
   void Zero(uint64_t bytes) {
-    Cut(bytes, [&](Bucket& bucket, uint64_t run) { bucket.zeros.push_back({at_, at_ + run}); });
+    Cut(bytes, UINT64_MAX, [&](Bucket& bucket, uint64_t run) {
+      bucket.zeros.push_back({at_, at_ + run});
+    });
   }
   void Pass(uint64_t bytes) {
-    Cut(bytes, [](Bucket&, uint64_t) {});
+    Cut(bytes, UINT64_MAX, [](Bucket&, uint64_t) {});
   }
   uint64_t at() const { return at_; }
   std::vector<Bucket> Take() { return std::move(buckets_); }
 
  private:
   template <typename Add>
-  void Cut(uint64_t bytes, Add add) {
+  void Cut(uint64_t bytes, uint64_t unit, Add add) {
     while (bytes > 0) {
       if (buckets_.empty() || at_ == buckets_.back().slab_end) {
         buckets_.push_back({.slab_end = std::min(at_ + bucket_bytes_, slab_bytes_)});
       }
-      const uint64_t run = std::min(bytes, buckets_.back().slab_end - at_);
+      const uint64_t run = std::min({bytes, buckets_.back().slab_end - at_, unit - at_ % unit});
       add(buckets_.back(), run);
       at_ += run;
       bytes -= run;
@@ -51,6 +55,7 @@ class BucketCutter {
 
   const uint64_t bucket_bytes_;
   const uint64_t slab_bytes_;
+  const uint64_t piece_bytes_;
   uint64_t at_ = 0;
   std::vector<Bucket> buckets_;
 };
@@ -68,6 +73,7 @@ std::shared_ptr<const CaptureLayout> CaptureLayout::Make(const layout::TensorTab
   layout->on_device_ = std::any_of(memory.begin(), memory.end(),
                                    [](const ShardMemory& shard) { return shard.on_device; });
   layout->CutBuckets(table, memory);
+  if (options.checksum && layout->on_device_) layout->NumberPieces();
   for (size_t i = 0; i < table.size(); ++i) {
     if (table.specs()[i].replica_count > 1) layout->AddSample(table.specs()[i], memory[i]);
   }
@@ -76,14 +82,19 @@ std::shared_ptr<const CaptureLayout> CaptureLayout::Make(const layout::TensorTab
 
 void CaptureLayout::CutBuckets(const layout::TensorTable& table,
                                std::span<const ShardMemory> memory) {
-  BucketCutter cutter(options_.bucket_bytes, padded_bytes_);
+  const uint64_t unit = options_.checksum && on_device_ ? options_.block_bytes : UINT64_MAX;
+  BucketCutter cutter(options_.bucket_bytes, padded_bytes_, unit);
   for (const layout::CapturedPart& part : plan_.parts()) {
     cutter.Zero(part.slab_offset - cutter.at());
     const ShardMemory& shard = memory[part.tensor];
     const std::byte* source = shard.data + part.shard_begin;
     if (table.specs()[part.tensor].is_volatile || IsSmall(shard, part.bytes)) {
-      volatile_pieces_.push_back({source, part.slab_offset, part.bytes, shard.on_device});
-      if (shard.on_device) staging_bytes_ += RoundUp(part.bytes, kStagingAlignment);
+      for (uint64_t done = 0, run = 0; done < part.bytes; done += run) {
+        const uint64_t at = part.slab_offset + done;
+        run = std::min(part.bytes - done, unit - at % unit);
+        volatile_pieces_.push_back({source + done, at, run, shard.on_device});
+        if (shard.on_device) staging_bytes_ += RoundUp(run, kStagingAlignment);
+      }
       cutter.Pass(part.bytes);
     } else {
       cutter.Copy(source, part.bytes, shard.on_device);
@@ -98,6 +109,50 @@ bool CaptureLayout::IsSmall(const ShardMemory& memory, uint64_t bytes) {
   if (small_bytes_ + bytes > options_.small_parts_bytes_max) return false;
   small_bytes_ += bytes;
   return true;
+}
+
+// In the order of the slab.
+void CaptureLayout::NumberPieces() {
+  std::vector<CopyPiece*> pieces;
+  const auto add = [&](std::vector<CopyPiece>& some) {
+    for (CopyPiece& piece : some) pieces.push_back(&piece);
+  };
+  add(volatile_pieces_);
+  for (Bucket& bucket : buckets_) {
+    add(bucket.pieces);
+    add(bucket.device_pieces);
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const CopyPiece* a, const CopyPiece* b) {
+    return a->target_offset < b->target_offset;
+  });
+  for (CopyPiece* piece : pieces) {
+    piece->crc = static_cast<uint32_t>(crc_parts_.size());
+    crc_parts_.push_back({piece->target_offset, piece->target_offset + piece->bytes,
+                          crc32c::PowerOfBytes(piece->bytes)});
+  }
+}
+
+// What is no piece is zero.
+std::vector<uint32_t> CaptureLayout::BlockCrcs(std::span<const uint32_t> piece_crcs) const {
+  std::vector<uint32_t> blocks;
+  size_t next = 0;
+  for (uint64_t begin = 0; begin < padded_bytes_; begin += options_.block_bytes) {
+    const uint64_t end = begin + options_.block_bytes;
+    uint32_t crc = 0;
+    uint64_t at = begin;
+    const auto zeros = [&](uint64_t to) {
+      if (at == to) return;
+      crc = crc32c::Append(crc, crc32c::OfZeros(to - at), crc32c::PowerOfBytes(to - at));
+    };
+    for (; next < crc_parts_.size() && crc_parts_[next].begin < end; ++next) {
+      zeros(crc_parts_[next].begin);
+      crc = crc32c::Append(crc, piece_crcs[next], crc_parts_[next].power);
+      at = crc_parts_[next].end;
+    }
+    zeros(end);
+    blocks.push_back(crc);
+  }
+  return blocks;
 }
 
 void CaptureLayout::AddSample(const TensorSpec& spec, const ShardMemory& memory) {

@@ -22,12 +22,15 @@
 
 namespace unreft::snapshot {
 
+inline constexpr uint32_t kNoCrc = UINT32_MAX;
+
 // Bytes of the trainer's state, and where in the slab (or scratch) they go.
 struct CopyPiece {
   const std::byte* source = nullptr;
   uint64_t target_offset = 0;
   uint64_t bytes = 0;
   bool on_device = false;
+  uint32_t crc = kNoCrc;  // its place among the CRCs of a snapshot
 };
 
 struct Bucket {
@@ -59,6 +62,8 @@ struct CaptureLayoutOptions {
   // while all of them are not more than that.
   uint64_t small_part_bytes = 4096;
   uint64_t small_parts_bytes_max = uint64_t{1} << 20;
+  // Every piece lies in one block and has a CRC, if any tensor is on a device.
+  bool checksum = false;
 };
 
 class CaptureLayout {
@@ -81,11 +86,24 @@ class CaptureLayout {
   // One per tensor with replicas, in the order of registration.
   std::span<const ReplicaSample> samples() const { return samples_; }
 
+  // How many pieces have CRCs; 0 when none has.
+  size_t crc_count() const { return crc_parts_.size(); }
+  // From those of the pieces the CRC32C of each block.
+  std::vector<uint32_t> BlockCrcs(std::span<const uint32_t> piece_crcs) const;
+
  private:
   CaptureLayout() = default;
   void CutBuckets(const layout::TensorTable& table, std::span<const ShardMemory> memory);
   bool IsSmall(const ShardMemory& memory, uint64_t bytes);
   void AddSample(const TensorSpec& spec, const ShardMemory& memory);
+  void NumberPieces();
+
+  // A piece's range of the slab, and what it does to the CRC of what lies before it.
+  struct CrcPart {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint32_t power = 0;
+  };
 
   CaptureLayoutOptions options_;
   layout::CapturePlan plan_;
@@ -96,6 +114,7 @@ class CaptureLayout {
   std::vector<Bucket> buckets_;
   std::vector<CopyPiece> volatile_pieces_;
   std::vector<ReplicaSample> samples_;
+  std::vector<CrcPart> crc_parts_;  // in the order of the slab
 };
 
 }  // namespace unreft::snapshot

@@ -4,11 +4,13 @@
 
 namespace unreft::snapshot {
 
-std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target) {
+std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target,
+                          std::span<uint32_t> crcs) {
   std::vector<CopyOp> ops;
   ops.reserve(pieces.size());
   for (const CopyPiece& piece : pieces) {
-    ops.push_back({piece.source, target + piece.target_offset, piece.bytes, piece.on_device});
+    uint32_t* const crc = piece.crc < crcs.size() ? &crcs[piece.crc] : nullptr;
+    ops.push_back({piece.source, target + piece.target_offset, piece.bytes, piece.on_device, crc});
   }
   return ops;
 }
@@ -38,8 +40,7 @@ bool CaptureRun::over() const {
   return !preparing && device.over(is_closed) && host.over(is_closed);
 }
 
-std::vector<CopyOp> CaptureRun::OpsOf(const CaptureJob& job,
-                                      std::vector<std::byte>& scratch) const {
+std::vector<CopyOp> CaptureRun::OpsOf(const CaptureJob& job, std::vector<std::byte>& scratch) {
   if (job.kind == CaptureJob::Kind::kStaged) return staged;
   if (job.kind == CaptureJob::Kind::kSample) {
     const ReplicaSample& sample = layout->samples()[job.index];
@@ -53,7 +54,7 @@ std::vector<CopyOp> CaptureRun::OpsOf(const CaptureJob& job,
       std::memset(data.data() + range.begin, 0, range.end - range.begin);
     }
   }
-  return ToOps(job.on_device ? bucket.device_pieces : bucket.pieces, data.data());
+  return ToOps(job.on_device ? bucket.device_pieces : bucket.pieces, data.data(), crcs);
 }
 
 void CaptureRun::Finish(const CaptureJob& job) {
@@ -61,6 +62,19 @@ void CaptureRun::Finish(const CaptureJob& job) {
   if (job.kind == CaptureJob::Kind::kBucket) --jobs_left_[job.index];
   if (staged_left_) return;
   while (buckets_done_ < jobs_left_.size() && jobs_left_[buckets_done_] == 0) ++buckets_done_;
+}
+
+Captured CaptureRun::ToCaptured() const {
+  const layout::CapturePlan& plan = layout->plan();
+  Captured captured{.slot = slot,
+                    .generation = generation,
+                    .version = version,
+                    .layout_digest = plan.digest(),
+                    .data_bytes = plan.data_bytes(),
+                    .extras_bytes = extras_bytes,
+                    .replica_digests = digests};
+  if (!crcs.empty()) captured.block_crcs = layout->BlockCrcs(crcs);
+  return captured;
 }
 
 uint32_t CaptureRun::blocks_done() const {

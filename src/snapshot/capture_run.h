@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/session_frames.h"
 #include "snapshot/capture_layout.h"
 #include "snapshot/device_copier.h"
 #include "snapshot/mapped_slots.h"
@@ -55,7 +56,9 @@ class CaptureLane {
   size_t under_way_ = 0;
 };
 
-std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target);
+// With places for their CRCs among `crcs`, where they have any.
+std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target,
+                          std::span<uint32_t> crcs = {});
 
 // Shared with the copies that are under way, which may outlive Capture; `slots` keeps their target
 // mapped, `pin` registered.
@@ -70,6 +73,7 @@ struct CaptureRun {
   void* stream = nullptr;
   uint64_t extras_bytes = 0;
   std::vector<uint32_t> digests;  // one element per sample, written by its job
+  std::vector<uint32_t> crcs;     // of the pieces, written by theirs
 
   // Set by the preparation, before any job is taken.
   std::vector<CopyOp> staged;
@@ -91,12 +95,14 @@ struct CaptureRun {
 
   // The copies of a job; those of a sample go to `scratch`, which is made as large. Zeroes what of
   // the bucket is no tensor's.
-  std::vector<CopyOp> OpsOf(const CaptureJob& job, std::vector<std::byte>& scratch) const;
+  std::vector<CopyOp> OpsOf(const CaptureJob& job, std::vector<std::byte>& scratch);
 
   // Counts a job that has copied all of its bytes.
   void Finish(const CaptureJob& job);
   // Of the slab, from its beginning without a gap.
   uint32_t blocks_done() const;
+  // Once all jobs have.
+  Captured ToCaptured() const;
 
  private:
   std::vector<uint8_t> jobs_left_;  // per bucket

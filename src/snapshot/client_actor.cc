@@ -288,7 +288,8 @@ absl::StatusOr<std::shared_ptr<const CaptureLayout>> ClientActor::MakeLayout(
                            .block_bytes = registered.block_bytes,
                            .bucket_bytes = on_device ? options_.capture.device_bucket_bytes
                                                      : options_.capture.bucket_bytes,
-                           .replica_check_every = registered.replica_check_every});
+                           .replica_check_every = registered.replica_check_every,
+                           .checksum = options_.capture.device_checksum});
   if (layout->plan().digest() != registered.layout_digest) {
     return absl::FailedPreconditionError(
         fmt::format("the daemon's capture plan has digest {:016x}, this client's {:016x}: their "

@@ -26,6 +26,8 @@ struct CaptureOptions {
   uint64_t progress_every_bytes = uint64_t{8} << 20;  // between two Progress doorbells
   // A training thread in a blocking fence copies host memory too.
   bool fence_helps = true;
+  // Whether what is on a device is checksummed there, for the daemon to compare.
+  bool device_checksum = false;
 };
 
 struct ClientOptions {

@@ -214,6 +214,14 @@ TEST(GoldenTest, ADecisionAndAPlanThatEndBeforeWhatIsRemote) {
   EXPECT_EQ(plan->staging_segment, "");
 }
 
+// As clients before device_checksum wrote it; never written again.
+TEST(GoldenTest, ACapturedThatEndsBeforeItsBlocksCrcs) {
+  const auto captured = ReadGoldenFrame<Captured>("_before_block_crcs");
+  ASSERT_TRUE(captured.ok()) << captured.status();
+  EXPECT_EQ(captured->replica_digests, (std::vector<uint32_t>{0xd1, 0xd2}));
+  EXPECT_TRUE(captured->block_crcs.empty());
+}
+
 TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(ReadGoldenFrame<Welcome>()->sealed.at(0).segment, "/unreft.gpt.0.slot3");
   EXPECT_EQ(ReadGoldenFrame<Hello>()->life, (ProcessLife{4711, 123456}));
@@ -223,6 +231,7 @@ TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(decision->tensors.at(0).spec, Spec("w", {4, 8}, {2, 0}, {2, 8}, 1, 2));
   EXPECT_EQ(decision->extras.segment, "/unreft.gpt.0.slot3");
   EXPECT_EQ(ReadGoldenFrame<Captured>()->replica_digests, (std::vector<uint32_t>{0xd1, 0xd2}));
+  EXPECT_EQ(ReadGoldenFrame<Captured>()->block_crcs, (std::vector<uint32_t>{0xb1}));
   EXPECT_EQ(decision->remote_extras, "extras");
   EXPECT_EQ(decision->remote_extras_crc, 0xe1u);
   EXPECT_TRUE(decision->has_remote_extras);

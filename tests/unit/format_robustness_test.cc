@@ -47,6 +47,10 @@ std::optional<size_t> EarlierBytes(Message message) {
     message.staging_segment.clear();
     return ToFrame(message).payload.size() - sizeof(uint32_t) - 2 * sizeof(uint64_t);
   }
+  if constexpr (std::is_same_v<Message, Captured>) {
+    message.block_crcs.clear();
+    return ToFrame(message).payload.size() - sizeof(uint32_t);
+  }
   return std::nullopt;
 }
 

@@ -189,7 +189,8 @@ void ForEachExampleMessage(F f) {
                .slots = {{SlotId{3}, "/unreft.gpt.0.slot3", 12288, 8192, 20480, 1 << 20}}});
   f(Claimed{SlotId{3}, Generation{7}, version});
   f(Progress{SlotId{3}, Generation{7}});
-  f(Captured{SlotId{3}, Generation{7}, version, 0x1122334455667788, 2900, 77, {0xd1, 0xd2}});
+  f(Captured{
+      SlotId{3}, Generation{7}, version, 0x1122334455667788, 2900, 77, {0xd1, 0xd2}, {0xb1}});
   f(Skipped{version, "no slot is granted"});
   f(GaveUp{SlotId{3}, Generation{7}, version, "extras need 9000 bytes", 9000});
   f(VersionState{version, VersionPhase::kAbandoned, "rank 1 skipped it"});

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "smp/admin.h"
 #include "smp/local_coordinator.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/smp_fixture.h"
@@ -30,9 +31,10 @@ struct QuietCoordinator final : Coordinator {
   void AskDecision(Attempt, uint64_t, std::vector<Asker>) override {}
   void ReportClaimed(Version, Rank) override {}
   void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
-  void ReportFailed(Version, Rank, const std::string&) override {}
+  void ReportFailed(Version, Rank, const std::string& reason) override { failed.push_back(reason); }
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)>) override {}
   void AskPins(PinRequest, PinDone) override {}
+  std::vector<std::string> failed;
 };
 
 class CaptureDeskTest : public SmpFixture {
@@ -195,6 +197,34 @@ TEST_F(RetireTest, NothingIsRetiredBeforeItIsKnownWhatIsPinned) {
     desk_->RunRules();
   });
   EXPECT_FALSE(Holds(1));
+}
+
+// The trainer computed its blocks' CRCs on the device, and one is not what came to host memory.
+TEST_F(CaptureDeskTest, ASnapshotThatIsNotWhatTheDeviceHadIsGivenUpAndCounted) {
+  InTurn([&] { Register(); });
+  Settle();
+  const Version version{session_->timeline, Step{1}};
+  InTurn([&] {
+    const GrantWord grant = GrantWord::Decode(session_->control()->grant.load());
+    ASSERT_EQ(grant.state, GrantState::kGranted);
+    desk_->OnClaimed(*session_, {grant.slot, grant.generation, version});
+    const layout::CapturePlan& plan = session_->registration->plan;
+    Captured captured{.slot = grant.slot,
+                      .generation = grant.generation,
+                      .version = version,
+                      .layout_digest = plan.digest(),
+                      .data_bytes = plan.data_bytes()};
+    captured.block_crcs.resize(BlockCount(plan.data_bytes(), options_.block_bytes), 0x5ee);
+    desk_->OnCaptured(*session_, std::move(captured));
+  });
+  Settle();
+  EXPECT_EQ(state_.counters.slots_sealed, 0u);
+  EXPECT_EQ(state_.counters.device_checksum_mismatches, 1u);
+  EXPECT_THAT(MetricsText(state_), HasSubstr("unreft_device_checksum_mismatches_total 1"));
+  const auto& failed = static_cast<QuietCoordinator&>(*state_.coordinator).failed;
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_THAT(failed[0], testing::AllOf(HasSubstr("block 0 (tensor w) has CRC"),
+                                        HasSubstr("on the device it had 000005ee")));
 }
 
 }  // namespace

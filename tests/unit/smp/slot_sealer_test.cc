@@ -6,6 +6,9 @@
 #include <cstring>
 #include <memory>
 
+#include "base/crc32c.h"
+#include "base/format.h"
+
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/fakes/sim_executor.h"
 #include "tests/fakes/sim_work_pool.h"
@@ -51,6 +54,14 @@ class SlotSealerTest : public ::testing::Test {
     captured.layout_digest = slot_.registration->plan.digest();
     captured.data_bytes = slot_.registration->plan.data_bytes();
     captured.extras_bytes = 3;
+    return captured;
+  }
+  // With those of the blocks as they are now.
+  Captured WithCrcs() {
+    Captured captured = Complete();
+    for (uint64_t block = 0; block < BlockCount(1000, kBlock); ++block) {
+      captured.block_crcs.push_back(Crc32c(slot_.view->block(block)));
+    }
     return captured;
   }
   void Run(std::function<void()> turn) {
@@ -109,6 +120,36 @@ TEST_F(SlotSealerTest, AWrongBlockIsNamedWithBothCrcs) {
   slot_.view->data()[3 * kBlock] ^= std::byte{1};
   EXPECT_THAT(std::string(VerifySlot(*slot_.view).message()),
               testing::AllOf(HasSubstr("slot 0"), HasSubstr("block 3"), HasSubstr("needed")));
+}
+
+// --- What the device had ---
+
+TEST_F(SlotSealerTest, BlocksThatAreWhatTheDeviceHadAreSealed) {
+  Captured captured = WithCrcs();
+  Run([&] { ASSERT_TRUE(sealer_->Complete(slot_, captured).ok()); });
+  EXPECT_EQ(slot_.phase, SlotPhase::kSealed) << done_;
+}
+
+TEST_F(SlotSealerTest, ABlockThatIsNotIsNamedWithItsTensorAndNothingIsSealed) {
+  const Captured captured = WithCrcs();
+  slot_.view->data()[3 * kBlock + 1] ^= std::byte{1};  // on its way from the device
+  Run([&] { ASSERT_TRUE(sealer_->Complete(slot_, captured).ok()); });
+  EXPECT_TRUE(absl::IsDataLoss(done_)) << done_;
+  const uint32_t found = Crc32c(slot_.view->block(3));
+  EXPECT_EQ(
+      std::string(done_.message()),
+      fmt::format("slot 0: block 3 (tensor w) has CRC {:08x} in host memory, on the device it "
+                  "had {:08x} (device_checksum)",
+                  found, captured.block_crcs[3]));
+  EXPECT_EQ(slot_.view->state().state, SlotState::kCapturing);
+}
+
+TEST_F(SlotSealerTest, AsManyCrcsAsBlocksOrNone) {
+  Captured captured = WithCrcs();
+  captured.block_crcs.pop_back();
+  const absl::Status status = sealer_->Complete(slot_, captured);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("15 CRCs of blocks, needed 16 or none"));
 }
 
 TEST_F(SlotSealerTest, NothingIsSealedBeforeAllIsCaptured) {

@@ -1,7 +1,10 @@
 // Snapshots of tensors on a device, and beside them in host memory, between a training thread and
 // the copier's threads: what a training loop does, on the fake runtime.
 
+#include <tuple>
+
 #include "layout/tensor_table.h"
+#include "snapshot/cuda_image.h"
 #include "snapshot/routing_copier.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/unit/snapshot/cuda_fixture.h"
@@ -39,7 +42,9 @@ class CudaCaptureTest : public CudaFixture {
     }
     layout_ = CaptureLayout::Make(*layout::TensorTable::Create(SpecsOf(tensors_)), memory,
                                   {.block_bytes = TwoSlotDaemon::kBlockBytes,
-                                   .bucket_bytes = options_capture_.device_bucket_bytes});
+                                   .bucket_bytes = options_capture_.device_bucket_bytes,
+                                   .checksum = options_.checksum});
+    daemon_->expects_crcs = options_.checksum;
     for (const layout::CapturedPart& part : layout_->plan().parts()) {
       daemon_->tensors.push_back({part.slab_offset, part.slab_offset + part.bytes});
     }
@@ -118,12 +123,15 @@ class CudaCaptureTest : public CudaFixture {
   std::unique_ptr<Capture> capture_;
 };
 
-class CudaTrainingTest : public CudaCaptureTest, public testing::WithParamInterface<bool> {};
+// Of host memory too, and with checksums on the device.
+class CudaTrainingTest : public CudaCaptureTest,
+                         public testing::WithParamInterface<std::tuple<bool, bool>> {};
 
 // Sometimes the fence comes at once and the snapshot is given up, sometimes when all copies are
 // enqueued and none is done, sometimes when all are done: never is a byte of another step captured.
 TEST_P(CudaTrainingTest, TensorsMayChangeAfterEachFence) {
-  Start(/*mixed=*/GetParam());
+  options_.checksum = std::get<1>(GetParam()) && !ChecksumImage().empty();
+  Start(/*mixed=*/std::get<0>(GetParam()));
   fakecuda_delay(50, 7);
   int held = 0;
   for (uint64_t step = 1; step <= 90; ++step) {
@@ -146,14 +154,18 @@ TEST_P(CudaTrainingTest, TensorsMayChangeAfterEachFence) {
   }
   Settle();
   EXPECT_EQ(daemon_->wrong, 0);
+  EXPECT_THAT(daemon_->wrong_blocks, testing::IsEmpty());
   EXPECT_EQ(daemon_->overtaken, 0);
   EXPECT_EQ(daemon_->claimed, daemon_->captured + daemon_->gave_up);
   EXPECT_GT(held, 3);
   EXPECT_GT(daemon_->captured, held);
 }
 
-INSTANTIATE_TEST_SUITE_P(State, CudaTrainingTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Mixed" : "OnDevice"; });
+INSTANTIATE_TEST_SUITE_P(State, CudaTrainingTest,
+                         testing::Combine(testing::Bool(), testing::Bool()), [](const auto& info) {
+                           return std::string(std::get<0>(info.param) ? "Mixed" : "OnDevice") +
+                                  (std::get<1>(info.param) ? "Checksum" : "");
+                         });
 
 TEST_F(CudaCaptureTest, SlotsArePinnedFromTheirFirstClaimOn) {
   Start(/*mixed=*/false);

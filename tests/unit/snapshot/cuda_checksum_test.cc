@@ -121,6 +121,21 @@ TEST_F(CudaChecksumTest, ABitThatFlipsOnTheWayIsNotInTheCrc) {
   EXPECT_EQ(target.data()[7001] ^ tensor[7001], std::byte{1});
 }
 
+TEST_F(CudaChecksumTest, NorIsOneThatFlipsOnTheWayFromTheStaging) {
+  MakeCopier();
+  std::byte* tensor = Filled(3000, 8);
+  HostPages target(3000);
+  uint32_t crc = 0;
+  ASSERT_EQ(copier_->Reserve(4096), absl::OkStatus());
+  ASSERT_EQ(copier_->Begin(stream_), absl::OkStatus());
+  const auto staged = copier_->CopyVolatile({{tensor, target.data(), 3000, true, &crc}}, stream_);
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  fakecuda_flip_bit(staged->at(0).source + 2999);
+  EXPECT_EQ(Copy(*staged).get(), absl::OkStatus());
+  EXPECT_EQ(crc, Crc32c({tensor, 3000}));
+  EXPECT_NE(crc, Crc32c(target.bytes().first(3000)));
+}
+
 // The ring goes round, and buckets wait for room in it.
 TEST_F(CudaChecksumTest, MoreThanThereIsRoomForAtATime) {
   options_.checksum_chunks = 7;

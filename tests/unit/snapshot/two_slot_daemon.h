@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/control_page.h"
+#include "base/crc32c.h"
 #include "base/slot_header.h"
 #include "snapshot/capture.h"
 
@@ -58,6 +59,16 @@ class TwoSlotDaemon final : public Capture::Events {
       wrong += data[range.begin] != value || data[(range.begin + range.end) / 2] != value ||
                data[range.end - 1] != value;
     }
+    if (expects_crcs) {
+      const uint64_t blocks = (message.data_bytes + kBlockBytes - 1) / kBlockBytes;
+      EXPECT_EQ(message.block_crcs.size(), blocks);
+      for (uint64_t block = 0; block < message.block_crcs.size(); ++block) {
+        const uint32_t here = Crc32c(views_[message.slot.value].block(block));
+        if (message.block_crcs[block] != here) wrong_blocks.push_back(block);
+      }
+    } else {
+      EXPECT_TRUE(message.block_crcs.empty());
+    }
     ++captured;
   }
   void OnGaveUp(GaveUp message) override {
@@ -66,12 +77,15 @@ class TwoSlotDaemon final : public Capture::Events {
   }
   void OnSkipped(Skipped) override { ++skipped; }
 
-  // Where tensors lie in a slab; set before the first snapshot.
+  // Where tensors lie in a slab, and whether their blocks come with CRCs; set before the first
+  // snapshot.
   std::vector<layout::ByteRange> tensors;
+  bool expects_crcs = false;
   // Read when no turn runs any more.
   int claimed = 0, progressed = 0, captured = 0, gave_up = 0, skipped = 0;
   int wrong = 0, overtaken = 0;
   std::string last_reason;
+  std::vector<uint64_t> wrong_blocks;  // whose CRC is not that of the slot
 
  private:
   static constexpr char kControl[] = "/unreft.job.0.control";
