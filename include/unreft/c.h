@@ -88,6 +88,11 @@ typedef struct unreft_open_options {
   int64_t connect_timeout_ms; /* for unreft_open; default 10000 */
   int64_t restore_timeout_ms; /* for each of the restore calls; default 300000 */
   int64_t fence_timeout_ms;   /* a fence that waits longer gives the version up; default 60000 */
+  /* Appended; callers compiled before it go without. */
+  int32_t device_checksum; /* 1: what is on a CUDA device is checksummed there before it is copied,
+                              and after a restore; 0: not. -1: $UNREFT_DEVICE_CHECKSUM, else 0.
+                              FAILED_PRECONDITION of unreft_open where the library was built without
+                              the kernel for it. */
 } unreft_open_options;
 
 /* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense and
@@ -150,7 +155,10 @@ typedef struct unreft_status {
 UNREFT_API const char* unreft_version(void);
 UNREFT_API const char* unreft_error(void);
 
-UNREFT_API void unreft_open_options_init(unreft_open_options* options);
+/* Sets the caller's struct and no byte beyond, whichever header the caller was compiled with. */
+UNREFT_API void unreft_open_options_init_sized(unreft_open_options* options, size_t struct_bytes);
+#define unreft_open_options_init(options) \
+  unreft_open_options_init_sized((options), sizeof(*(options)))
 UNREFT_API void unreft_tensor_init(unreft_tensor* tensor);
 
 /* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline. */

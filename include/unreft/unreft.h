@@ -69,6 +69,7 @@ struct OpenOptions {
   std::optional<int64_t> connect_timeout_ms;
   std::optional<int64_t> restore_timeout_ms;
   std::optional<int64_t> fence_timeout_ms;
+  std::optional<bool> device_checksum;
 };
 
 // See unreft_tensor. A dense tensor that this rank holds alone and whole: `global_shape` is its
@@ -116,6 +117,7 @@ class Client {
     c.connect_timeout_ms = options.connect_timeout_ms.value_or(c.connect_timeout_ms);
     c.restore_timeout_ms = options.restore_timeout_ms.value_or(c.restore_timeout_ms);
     c.fence_timeout_ms = options.fence_timeout_ms.value_or(c.fence_timeout_ms);
+    if (options.device_checksum) c.device_checksum = *options.device_checksum ? 1 : 0;
     unreft_client* client = nullptr;
     if (int code = unreft_open(&c, &client)) return LastFailure(code);
     return Client(client);

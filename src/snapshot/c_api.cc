@@ -81,6 +81,9 @@ void Fill(Struct* to, Struct from) {
 
 // --- Options ---
 
+// Of the struct as it was first.
+constexpr size_t kFirstOptionsBytes = offsetof(unreft_open_options, device_checksum);
+
 absl::StatusOr<int64_t> Choose(int64_t given, const char* what,
                                std::initializer_list<const char*> names, int64_t otherwise) {
   if (given == -1) return EnvironmentNumber(names, otherwise);
@@ -130,7 +133,15 @@ absl::StatusOr<ClientOptions> ToOptions(const unreft_open_options& given) {
   for (const auto* timeout : {&connect, &restore, &fence}) {
     if (!timeout->ok()) return timeout->status();
   }
+  absl::StatusOr<int64_t> checksum =
+      Choose(given.device_checksum, "device_checksum", {"UNREFT_DEVICE_CHECKSUM"}, 0);
+  if (!checksum.ok()) return checksum.status();
+  if (*checksum > 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("device_checksum: needed 0 or 1, found {}", *checksum));
+  }
   ClientOptions options;
+  options.capture.device_checksum = *checksum == 1;
   options.connect_timeout = *connect;
   options.restore_timeout = *restore;
   options.capture.fence_timeout = *fence;
@@ -296,10 +307,11 @@ absl::Status OpenClient(const unreft_open_options* options, unreft_client** out)
   unreft_open_options given;
   unreft_open_options_init(&given);
   if (options != nullptr) {
-    if (absl::Status status = CheckStruct(options, sizeof(given), "options"); !status.ok()) {
+    if (absl::Status status = CheckStruct(options, kFirstOptionsBytes, "options"); !status.ok()) {
       return status;
     }
-    given = *options;
+    std::memcpy(static_cast<void*>(&given), options,
+                std::min(options->struct_bytes, sizeof(given)));
   }
   absl::StatusOr<ClientIdentity> identity = ToIdentity(given);
   if (!identity.ok()) return identity.status();
@@ -338,14 +350,23 @@ const char* unreft_version(void) { return "0.1.0"; }
 
 const char* unreft_error(void) { return unreft::snapshot::last_error.c_str(); }
 
-void unreft_open_options_init(unreft_open_options* options) {
+void unreft_open_options_init_sized(unreft_open_options* options, size_t struct_bytes) {
   if (options == nullptr) return;
-  *options = unreft_open_options{};
-  options->struct_bytes = sizeof(*options);
-  options->rank = options->world = options->attempt = -1;
-  options->connect_timeout_ms = 10000;
-  options->restore_timeout_ms = 300000;
-  options->fence_timeout_ms = 60000;
+  unreft_open_options defaults{};
+  defaults.struct_bytes = struct_bytes;
+  defaults.rank = defaults.world = defaults.attempt = -1;
+  defaults.connect_timeout_ms = 10000;
+  defaults.restore_timeout_ms = 300000;
+  defaults.fence_timeout_ms = 60000;
+  defaults.device_checksum = -1;
+  std::memset(static_cast<void*>(options), 0, struct_bytes);
+  std::memcpy(static_cast<void*>(options), &defaults, std::min(struct_bytes, sizeof(defaults)));
+}
+
+// What callers link that were compiled before the one above.
+#undef unreft_open_options_init
+UNREFT_API void unreft_open_options_init(unreft_open_options* options) {
+  unreft_open_options_init_sized(options, unreft::snapshot::kFirstOptionsBytes);
 }
 
 void unreft_tensor_init(unreft_tensor* tensor) {

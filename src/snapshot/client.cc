@@ -28,10 +28,12 @@ Hello ToHello(const ClientIdentity& identity, ProcessLife life) {
 
 // In the order of construction: what stands lower uses what stands above.
 struct Client::Parts {
-  explicit Parts(const std::string& socket)
+  Parts(const std::string& socket, bool device_checksum)
       : thread("unreft-copier"),
         connector(thread.executor(), socket),
-        copier(thread.executor(), NewCudaCopier) {}
+        copier(thread.executor(), [device_checksum](Executor& executor, int device) {
+          return NewCudaCopier(executor, device, device_checksum);
+        }) {}
 
   ExecutorThread thread;
   UnixConnector connector;
@@ -57,7 +59,12 @@ T Client::Await(Start start) {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(const ClientIdentity& identity,
                                                      const ClientOptions& options) {
-  std::unique_ptr<Client> client(new Client(std::make_unique<Parts>(identity.socket)));
+  const bool device_checksum = options.capture.device_checksum;
+  if (device_checksum) {
+    if (absl::Status status = CheckDeviceChecksum(); !status.ok()) return status;
+  }
+  std::unique_ptr<Client> client(
+      new Client(std::make_unique<Parts>(identity.socket, device_checksum)));
   Parts& parts = *client->parts_;
   const absl::Status status = client->Await<absl::Status>([&](auto answer) {
     const ProcessLife self = PidfdWatcher(parts.thread.executor()).Self();

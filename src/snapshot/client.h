@@ -28,7 +28,8 @@ struct ClientIdentity {
 
 class Client {
  public:
-  // Unavailable when no daemon answers in time.
+  // Unavailable when no daemon answers in time; FailedPrecondition for an option that this build
+  // cannot serve.
   static absl::StatusOr<std::unique_ptr<Client>> Open(const ClientIdentity& identity,
                                                       const ClientOptions& options);
   // Waits for the copies that are under way, then leaves.

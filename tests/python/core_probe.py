@@ -61,7 +61,7 @@ def wait_until(ready):
 def client(directory, job, attempt, **more):
     options = {"socket": f"{directory}/unreftd.sock", "job": job, "rank": 0, "world": 1,
                "attempt": attempt, "connect_timeout_ms": 20_000, "restore_timeout_ms": 60_000,
-               "fence_timeout_ms": 60_000}
+               "fence_timeout_ms": 60_000, "device_checksum": 0}
     return _core.Client(**{**options, **more})
 
 
@@ -82,6 +82,8 @@ def refused(directory, job):
     note("a job's name", client, directory, "a/b", 0)
     note("a rank beyond the world", client, directory, job, 0, rank=3)
     note("a timeout below 0", client, directory, job, 0, fence_timeout_ms=-5)
+    note("a checksum that is neither", client, directory, job, 0, device_checksum=2)
+    note("a checksum of too many bits", client, directory, job, 0, device_checksum=2**31)
     note("a rank that is text", client, directory, job, 0, rank="1")
     note("a socket that is a number", client, directory, job, 0, socket=5)
     note("a rank of too many bits", client, directory, job, 0, rank=2**63)

@@ -95,7 +95,7 @@ class Client {
  public:
   Client(const std::optional<std::string>& socket, const std::optional<std::string>& job,
          int64_t rank, int64_t world, int64_t attempt, int64_t connect_timeout_ms,
-         int64_t restore_timeout_ms, int64_t fence_timeout_ms) {
+         int64_t restore_timeout_ms, int64_t fence_timeout_ms, int32_t device_checksum) {
     unreft_open_options options;
     unreft_open_options_init(&options);
     options.socket = socket ? socket->c_str() : nullptr;
@@ -106,6 +106,7 @@ class Client {
     options.connect_timeout_ms = connect_timeout_ms;
     options.restore_timeout_ms = restore_timeout_ms;
     options.fence_timeout_ms = fence_timeout_ms;
+    options.device_checksum = device_checksum;
     Result result;
     {
       const py::gil_scoped_release no_gil;
@@ -274,10 +275,10 @@ PYBIND11_MODULE(_core, module) {
   module.def("version", &unreft_version);
   py::class_<Client>(module, "Client")
       .def(py::init<const std::optional<std::string>&, const std::optional<std::string>&, int64_t,
-                    int64_t, int64_t, int64_t, int64_t, int64_t>(),
+                    int64_t, int64_t, int64_t, int64_t, int64_t, int32_t>(),
            py::kw_only(), py::arg("socket"), py::arg("job"), py::arg("rank"), py::arg("world"),
            py::arg("attempt"), py::arg("connect_timeout_ms"), py::arg("restore_timeout_ms"),
-           py::arg("fence_timeout_ms"))
+           py::arg("fence_timeout_ms"), py::arg("device_checksum"))
       .def("restore_begin", &Client::RestoreBegin)
       .def("restore_read", &Client::RestoreRead)
       .def("restore_end", &Client::RestoreEnd)

@@ -37,6 +37,7 @@ class _OpenOptions(ctypes.Structure):
         ("connect_timeout_ms", ctypes.c_int64),
         ("restore_timeout_ms", ctypes.c_int64),
         ("fence_timeout_ms", ctypes.c_int64),
+        ("device_checksum", ctypes.c_int32),
     ]
 
 
@@ -233,7 +234,16 @@ def version() -> str:
     return _library.unreft_version().decode()
 
 
-_OPTIONS_DEFAULTS = _defaults("open_options", _OpenOptions)
+def _options_defaults() -> bytes:
+    room = ctypes.create_string_buffer(ctypes.sizeof(_OpenOptions))
+    try:
+        _library.unreft_open_options_init_sized(room, ctypes.c_size_t(len(room)))
+    except AttributeError:
+        raise ImportError(f"{LIBRARY} {version()} is older than this package") from None
+    return room.raw
+
+
+_OPTIONS_DEFAULTS = _options_defaults()
 _TENSOR_DEFAULTS = _defaults("tensor", _Tensor)
 
 
@@ -251,6 +261,7 @@ class Client:
         connect_timeout_ms: int,
         restore_timeout_ms: int,
         fence_timeout_ms: int,
+        device_checksum: int,
     ):
         self._client: ctypes.c_void_p | None = None
         self._pid = os.getpid()
@@ -268,6 +279,7 @@ class Client:
             ("fence_timeout_ms", fence_timeout_ms),
         ):
             setattr(options, name, _whole(value, 64, name, signed=True))
+        options.device_checksum = _whole(device_checksum, 32, "device_checksum", signed=True)
         client = ctypes.c_void_p()
         _check(_library.unreft_open(room, ctypes.byref(client)))
         self._client = client

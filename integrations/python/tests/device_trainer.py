@@ -1,6 +1,7 @@
 """A rank with state on a CUDA device of the fake runtime, and some in host memory.
 
-Restores, says what it found, and takes three snapshots, each of tensors that are all its step.
+Restores, says what it found, and takes three snapshots, each of tensors that are all its step. A
+bit of what is copied may flip on the way: FLIP_AT is "restore" or the step of a snapshot.
 """
 
 import ctypes
@@ -19,6 +20,8 @@ DEADLINE_S = 60
 
 cuda = ctypes.CDLL(str(RUNTIME))  # as PyTorch would have loaded the real one
 cuda.fakecuda_violations.restype = ctypes.c_char_p
+FLIP_AT = os.environ.get("FLIP_AT")
+FLIPPED_BYTE = 5_000_001
 
 
 def must(error):
@@ -57,6 +60,10 @@ def values(tensors):
     return {name: sorted(bytes_) for name, bytes_ in found.items()}
 
 
+def flip_a_bit_of(tensor):
+    cuda.fakecuda_flip_bit(ctypes.c_void_p(tensor.data + FLIPPED_BYTE))
+
+
 def say(**record):
     print(json.dumps(record))
 
@@ -76,7 +83,14 @@ def main():
     client = unreft.Client()
     decision = client.restore_begin()
     if decision.restored:
-        client.restore_read(tensors)
+        if FLIP_AT == "restore":
+            flip_a_bit_of(tensors[0])
+        try:
+            client.restore_read(tensors)
+        except unreft.DataLoss as error:
+            say(restored=None, error=str(error))
+            client.close()
+            return
         client.restore_end()
         say(restored=decision.step, values=values(tensors))
     client.register(tensors)
@@ -87,10 +101,16 @@ def main():
             must(cuda.cudaMemsetAsync(ctypes.c_void_p(tensor.data), step, size, stream))
         offloaded[:] = count[:] = step
         wait_until(client, lambda status: status.ready)
+        if FLIP_AT == str(step):
+            flip_a_bit_of(tensors[0])
         assert client.snapshot(step, stream=stream.value)
         # Or the fence would give it up.
         wait_until(client, lambda status: not status.copying)
-        client.wait_committed(step, DEADLINE_S)
+        try:
+            client.wait_committed(step, DEADLINE_S)
+        except unreft.Aborted as error:
+            assert FLIP_AT == str(step), error
+            say(abandoned=step, error=str(error))
     status = client.status()
     client.close()
     say(

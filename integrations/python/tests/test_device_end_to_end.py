@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import unreft
 from real_store import BIN_DIR, RUN_TIMEOUT_S, Store
 
 TRAINER = pathlib.Path(__file__).with_name("device_trainer.py")
@@ -24,13 +25,14 @@ def store():
     made.close()
 
 
-def train(store, attempt, script=TRAINER):
+def train(store, attempt, script=TRAINER, **more):
     """The records of one process, which has no PyTorch: that may bring a real runtime."""
     environment = {
         "UNREFT_SOCKET": store.socket,
         "UNREFT_JOB": store.job,
         "UNREFT_ATTEMPT": str(attempt),
         "UNREFT_BIN_DIR": str(BIN_DIR),
+        **more,
     }
     ended = subprocess.run(
         [sys.executable, script],
@@ -51,6 +53,52 @@ def test_device_state_survives_its_process(store):
     names = ["w", "bias", "mean", "offloaded", "step"]
     assert restored["values"] == {name: [3] for name in names}
     assert (second["committed"], second["given_up"], second["violations"]) == (6, 0, "")
+
+
+def has_kernel():
+    try:
+        unreft.Client(socket="/nonexistent", connect_timeout_s=0, device_checksum=True)
+    except unreft.FailedPrecondition:
+        return False
+    except unreft.Unavailable:
+        return True
+
+
+def metric(store, name):
+    run_dir = pathlib.Path(store.socket).parent
+    command = [BIN_DIR / "unreft", "metrics", "--job", store.job, "--run-dir", run_dir]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
+    return float(line.split()[-1])
+
+
+@pytest.mark.skipif(not has_kernel(), reason="built without nvcc")
+def test_checksums_on_the_device(store):
+    """A bit that flips on the way to host memory, and one that does on the way back."""
+    checked = {"UNREFT_DEVICE_CHECKSUM": "1"}
+    abandoned, first = train(store, 0, **checked, FLIP_AT="2")
+    assert abandoned["abandoned"] == 2
+    # 5,000,001 bytes into w, which comes first in a slab of blocks of 1 MiB.
+    assert "block 4 (tensor w) has CRC" in abandoned["error"]
+    assert "device_checksum" in abandoned["error"]
+    assert first["committed"] == 3
+    assert first["copier"].endswith("checksums on the device")
+    assert metric(store, "unreft_device_checksum_mismatches_total") == 1
+    (failed,) = train(store, 1, **checked, FLIP_AT="restore")
+    assert failed["restored"] is None
+    assert "tensor w: bytes" in failed["error"]
+    assert "after they were copied there" in failed["error"]
+    restored, second = train(store, 2, **checked)
+    assert restored["restored"] == 3
+    assert set(map(tuple, restored["values"].values())) == {(3,)}
+    assert (second["committed"], second["given_up"], second["violations"]) == (6, 0, "")
+    assert metric(store, "unreft_device_checksum_mismatches_total") == 1
+
+
+def test_without_checksums_the_flipped_bit_is_not_seen(store):
+    (first,) = train(store, 0, FLIP_AT="2")
+    assert (first["committed"], first["given_up"], first["violations"]) == (3, 0, "")
+    assert "checksums" not in first["copier"]
 
 
 def test_weights_that_are_not_captured_survive_their_process(store):

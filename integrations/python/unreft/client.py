@@ -75,7 +75,12 @@ class Client:
 
     What is None comes from the environment: `socket` from UNREFT_SOCKET, `job` from UNREFT_JOB,
     `rank` from RANK, `world` from WORLD_SIZE, `attempt` from UNREFT_ATTEMPT or else
-    TORCHELASTIC_RESTART_COUNT, which differs between ranks when torchrun runs on several nodes.
+    TORCHELASTIC_RESTART_COUNT, which differs between ranks when torchrun runs on several nodes;
+    `device_checksum` from UNREFT_DEVICE_CHECKSUM (1 or 0), or else False.
+
+    With `device_checksum` tensors on a CUDA device are checksummed there before they are copied,
+    for the daemon to compare, and again after a restore, which then raises `DataLoss`. Raises
+    `FailedPrecondition` where the library was built without the kernel for it.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Client:
         connect_timeout_s: float = 10.0,
         restore_timeout_s: float = 300.0,
         fence_timeout_s: float = 60.0,
+        device_checksum: bool | None = None,
     ):
         self._core = _core.Client(
             socket=socket,
@@ -99,6 +105,7 @@ class Client:
             connect_timeout_ms=round(connect_timeout_s * 1000),
             restore_timeout_ms=round(restore_timeout_s * 1000),
             fence_timeout_ms=round(fence_timeout_s * 1000),
+            device_checksum=-1 if device_checksum is None else int(device_checksum),
         )
 
     def restore_begin(self) -> Decision:

@@ -15,9 +15,12 @@
 #include "base/pidfd_watcher.h"
 #include "base/shm_segment_store.h"
 #include "base/unix_listener.h"
+#include "snapshot/cuda_factory.h"
 #include "tests/unit/snapshot/scripted_daemon.h"
 #include "tests/unit/snapshot/turns.h"
 #include "unreft/unreft.h"
+
+extern "C" void(unreft_open_options_init)(unreft_open_options*);
 
 namespace unreft::snapshot {
 namespace {
@@ -75,7 +78,7 @@ class CApiTest : public testing::Test {
  protected:
   CApiTest() {
     for (const char* name : {"UNREFT_SOCKET", "UNREFT_JOB", "RANK", "WORLD_SIZE", "UNREFT_ATTEMPT",
-                             "TORCHELASTIC_RESTART_COUNT"}) {
+                             "TORCHELASTIC_RESTART_COUNT", "UNREFT_DEVICE_CHECKSUM"}) {
       unsetenv(name);
     }
     unreft_open_options_init(&options_);
@@ -138,6 +141,46 @@ TEST_F(CApiTest, BadOptions) {
   options_ = good;
   options_.restore_timeout_ms = INT64_MAX;
   ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "restore_timeout_ms");
+}
+
+// Compiled with a header that ended before device_checksum, whose init is another function.
+TEST_F(CApiTest, AnOlderCallersOptionsAreSetAndReadAsFarAsTheyGo) {
+  constexpr size_t kOlder = offsetof(unreft_open_options, device_checksum);
+  unreft_open_options older;
+  std::memset(static_cast<void*>(&older), 0x5a, sizeof(older));
+  unreft_open_options_init_sized(&older, kOlder);
+  EXPECT_EQ(older.struct_bytes, kOlder);
+  EXPECT_EQ(older.fence_timeout_ms, 60000);
+  EXPECT_EQ(older.device_checksum, 0x5a5a5a5a);
+  std::memset(static_cast<void*>(&older), 0x5a, sizeof(older));
+  (unreft_open_options_init)(&older);
+  EXPECT_EQ(older.struct_bytes, kOlder);
+  EXPECT_EQ(older.rank, -1);
+  EXPECT_EQ(older.device_checksum, 0x5a5a5a5a);
+  older.socket = options_.socket;
+  older.connect_timeout_ms = 50;
+  options_ = older;
+  ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here");
+}
+
+TEST_F(CApiTest, DeviceChecksumIsOneOrZero) {
+  options_.device_checksum = 2;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "device_checksum: needed 0 or 1, found 2");
+  options_.device_checksum = -1;
+  setenv("UNREFT_DEVICE_CHECKSUM", "yes", 1);
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "UNREFT_DEVICE_CHECKSUM: needed a number, found 'yes'");
+  options_.device_checksum = 0;
+  ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here");
+  unsetenv("UNREFT_DEVICE_CHECKSUM");
+}
+
+// Not as Unavailable, which a trainer may take for "no daemon".
+TEST_F(CApiTest, DeviceChecksumIsRefusedByNameWhereTheKernelIsMissing) {
+  options_.device_checksum = 1;
+  const absl::Status built = CheckDeviceChecksum();
+  if (built.ok()) return ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here");
+  EXPECT_THAT(std::string(built.message()), HasSubstr("was made without"));
+  ExpectOpenFails(UNREFT_FAILED_PRECONDITION, std::string(built.message()));
 }
 
 TEST_F(CApiTest, BadEnvironment) {

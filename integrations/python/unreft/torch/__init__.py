@@ -63,7 +63,8 @@ def attach(
       replicas: "auto", or "none": each rank's parameters are its own, also under DDP.
       rng: whether the global random generators of Python, NumPy and torch are part of the state.
       required: False: without a daemon, one warning, and training runs unprotected.
-      options: of `unreft.Client`: socket, job, rank, world, attempt and timeouts.
+      options: of `unreft.Client`: socket, job, rank, world, attempt, timeouts and
+        device_checksum.
 
     With several of torchrun's agents all ranks attach together: they agree on the attempt's number.
 
