@@ -171,14 +171,16 @@ uint32_t StreamCopyCrc32cInTiles(uint32_t crc, void* target_begin, const void* s
                                  size_t bytes) {
   auto* target = static_cast<std::byte*>(target_begin);
   const auto* source = static_cast<const std::byte*>(source_begin);
+  // The first has the bytes before a line's beginning too, so that the others are whole lines.
+  size_t tile = kTileBytes + -reinterpret_cast<uintptr_t>(target) % kLine;
   while (bytes > 0) {
-    // No tile that is too small to stream is left for the end.
-    const size_t tile = bytes < 2 * kTileBytes ? bytes : kTileBytes;
+    if (bytes < tile + kTileBytes) tile = bytes;  // none is left that is too small to stream
     StreamCopy(target, source, tile);
     crc = Crc32cExtend(crc, std::span(source, tile));
     target += tile;
     source += tile;
     bytes -= tile;
+    tile = kTileBytes;
   }
   return crc;
 }
