@@ -7,6 +7,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,10 @@ class BenchState : private snapshot::Capture::Events {
   bool SlabEqualsTensors() const;
 
  private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
   explicit BenchState(std::string prefix);
   void MakeTensors(uint64_t data_bytes);
   absl::Status MakeSlot();
@@ -70,7 +75,7 @@ class BenchState : private snapshot::Capture::Events {
   snapshot::WarmSlots warm_slots_{segments_};
 
   uint64_t bytes_ = 0;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<std::unique_ptr<std::byte, Free>> memory_;
   std::vector<snapshot::BoundTensor> tensors_;
   std::shared_ptr<const snapshot::CaptureLayout> layout_;
 

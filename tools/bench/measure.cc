@@ -2,17 +2,26 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 
 namespace unreft::bench {
 namespace {
 
-double Seconds(const Body& body) {
+double ThreadSeconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+Seconds Measure(const Body& body) {
   body.before();
+  const double cpu_begin = ThreadSeconds();
   const auto begin = std::chrono::steady_clock::now();
   body.timed();
   const auto end = std::chrono::steady_clock::now();
+  const double cpu_end = ThreadSeconds();
   body.after();
-  return std::chrono::duration<double>(end - begin).count();
+  return {std::chrono::duration<double>(end - begin).count(), cpu_end - cpu_begin};
 }
 
 double Median(std::vector<double> values) {
@@ -23,16 +32,21 @@ double Median(std::vector<double> values) {
 
 }  // namespace
 
-std::vector<double> MedianSeconds(int repetitions, const std::vector<Body>& bodies) {
-  std::vector<std::vector<double>> seconds(bodies.size());
+std::vector<Seconds> MedianSeconds(int repetitions, const std::vector<Body>& bodies) {
+  std::vector<std::vector<double>> wall(bodies.size());
+  std::vector<std::vector<double>> cpu(bodies.size());
   for (int round = 0; round <= repetitions; ++round) {
     for (size_t i = 0; i < bodies.size(); ++i) {
-      const double taken = Seconds(bodies[i]);
-      if (round > 0) seconds[i].push_back(taken);
+      const Seconds taken = Measure(bodies[i]);
+      if (round == 0) continue;
+      wall[i].push_back(taken.wall);
+      cpu[i].push_back(taken.cpu);
     }
   }
-  std::vector<double> medians;
-  for (std::vector<double>& values : seconds) medians.push_back(Median(std::move(values)));
+  std::vector<Seconds> medians;
+  for (size_t i = 0; i < bodies.size(); ++i) {
+    medians.push_back({Median(std::move(wall[i])), Median(std::move(cpu[i]))});
+  }
   return medians;
 }
 

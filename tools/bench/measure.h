@@ -21,8 +21,15 @@ struct Body {
   std::function<void()> after = [] {};
 };
 
+// Of the same repetitions: a clock's, and what the calling thread was on a processor for, which
+// does not count how long others kept it from one.
+struct Seconds {
+  double wall = 0;
+  double cpu = 0;
+};
+
 // Runs all of `bodies` one after the other, `repetitions` times after one warm-up round; returns
-// the median seconds of each.
-std::vector<double> MedianSeconds(int repetitions, const std::vector<Body>& bodies);
+// the medians of each.
+std::vector<Seconds> MedianSeconds(int repetitions, const std::vector<Body>& bodies);
 
 }  // namespace unreft::bench

@@ -81,15 +81,15 @@ std::vector<Record> RunProtection(int repetitions) {
   std::vector<Record> records;
   for (const ec::CodeShape shape : {ec::CodeShape{2, 2}, {4, 2}, {6, 2}}) {
     Stripes stripes(shape);
-    const std::vector<double> seconds =
+    const std::vector<Seconds> seconds =
         MedianSeconds(repetitions, {[&] { stripes.CrcAndEncode(); }, [&] { stripes.CrcAlone(); },
                                     [&] { stripes.EncodeAlone(); }});
     const auto rate = [&](double s) { return static_cast<double>(stripes.data_bytes()) / s / 1e9; };
     records.push_back({.name = fmt::format("crc_and_encode_rs_{}_{}", shape.k, shape.m),
-                       .value = rate(seconds[0]),
+                       .value = rate(seconds[0].wall),
                        .unit = "GB/s",
                        .reference_name = "crc32c, then encode",
-                       .reference = rate(seconds[1] + seconds[2]),
+                       .reference = rate(seconds[1].wall + seconds[2].wall),
                        .target = kTarget});
     Print(records.back());
   }
