@@ -93,7 +93,9 @@ Json StatusJson(const NodeState& state) {
                          {"world", state.record->committed_world()}};
   }
   json["closed"] = state.timeline_closed;
-  json["bytes"] = state.slots->bytes();
+  const uint64_t guard_bytes = state.slots->guards().now.bytes;
+  json["bytes"] = state.slots->use().bytes + guard_bytes;
+  json["guard_bytes"] = guard_bytes;
   json["counters"] = CountersJson(state);
   json["ranks"] = Json::array();
   for (const auto& [rank, session] : state.sessions) json["ranks"].push_back(RankJson(*session));

@@ -22,6 +22,10 @@ constexpr size_t kSlotsNeeded = 2;
 // Ranks whose registrations do not fit together have so long to register anew.
 constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 
+// Of ranks that are on other nodes nobody knows here: the budget is told once no more of this
+// node's have come for so long.
+constexpr Duration kBudgetDelay = std::chrono::milliseconds(500);
+
 }  // namespace
 
 CaptureDesk::CaptureDesk(NodeState& state)
@@ -34,7 +38,10 @@ CaptureDesk::CaptureDesk(NodeState& state)
             if (state_.on_slot_change) state_.on_slot_change();
           }) {}
 
-CaptureDesk::~CaptureDesk() { state_.seams.executor.Cancel(misfit_timer_); }
+CaptureDesk::~CaptureDesk() {
+  state_.seams.executor.Cancel(misfit_timer_);
+  state_.seams.executor.Cancel(budget_timer_);
+}
 
 // --- registration ---
 
@@ -102,8 +109,12 @@ void CaptureDesk::Answer(RankSession& session) {
 // register one after the other: only a misfit that lasts is one.
 void CaptureDesk::CheckWorld() {
   state_.seams.executor.Cancel(std::exchange(misfit_timer_, TimerId::kNone));
+  state_.seams.executor.Cancel(std::exchange(budget_timer_, TimerId::kNone));
   const std::optional<absl::Status> status = WorldStatus();
-  if (!status) return;
+  if (!status) {
+    budget_timer_ = state_.seams.executor.After(kBudgetDelay, [this] { LogBudget(); });
+    return;
+  }
   if (!status->ok()) {
     misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
     return;
@@ -157,13 +168,30 @@ void CaptureDesk::AnswerAll(const absl::Status& status) {
 }
 
 void CaptureDesk::LogBudget() {
-  uint64_t slots = state_.slots->All().size();
-  state_.seams.log.Info(
-      "memory budget: {} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
-      "for pins, for versions of up to {} bytes)",
-      slots, state_.sessions.size(), state_.slots->bytes(), state_.options.SlotsPerRank(),
-      state_.options.pins,
-      state_.sessions.begin()->second->registration->plan.data_bytes());
+  budget_timer_ = TimerId::kNone;
+  uint64_t ranks = 0;
+  uint64_t version_bytes = 0;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration) continue;
+    ++ranks;
+    version_bytes = std::max(version_bytes, session->registration->plan.data_bytes());
+  }
+  const uint64_t bytes = state_.slots->use().bytes;
+  const GuardMemory guards = state_.slots->guards();
+  const uint64_t guard_bytes = guards.now.bytes + guards.lacking_bytes;
+  std::string protection;
+  if (guards.guards > 0) {
+    protection = fmt::format(
+        ", {} guards of other nodes' slabs {}, if those are as large: {} bytes together",
+        guards.guards, guard_bytes, bytes + guard_bytes);
+  }
+  const std::string told = fmt::format(
+      "{} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
+      "for pins, for versions of up to {} bytes){}",
+      state_.slots->All().size(), ranks, bytes, state_.options.SlotsPerRank(), state_.options.pins,
+      version_bytes, protection);
+  if (told == std::exchange(budget_told_, told)) return;
+  state_.seams.log.Info("memory budget: {}", told);
 }
 
 // --- grants ---

@@ -72,6 +72,8 @@ class CaptureDesk {
   absl::AnyInvocable<void()> drained_;  // waits in Close
   TimerId misfit_timer_ = TimerId::kNone;
   bool misfit_told_ = false;
+  TimerId budget_timer_ = TimerId::kNone;
+  std::string budget_told_;
 };
 
 }  // namespace unreft::smp

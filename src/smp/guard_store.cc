@@ -138,26 +138,37 @@ absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
   return absl::OkStatus();
 }
 
-absl::Status GuardStore::Make(const GuardNeeds& needs) {
-  uint64_t id = 0;
-  while (guards_.contains(id)) ++id;
+GuardGeometry GuardStore::GeometryFor(uint64_t id, const GuardNeeds& needs) const {
   GuardGeometry geometry = MakeGuardGeometry(id, options_.block_bytes, needs.record_bytes,
                                              needs.chunks, needs.sources, needs.positions);
   geometry.boot_id = boot_id_;
   geometry.incarnation = incarnation_;
-  const uint64_t bytes = GuardSegmentBytes(geometry);
-  absl::StatusOr<MemoryCapacity> capacity = segments_.Capacity();
-  if (!capacity.ok()) return capacity.status();
-  uint64_t unpopulated = 0;
-  for (const auto& [other_id, guard] : guards_) {
-    unpopulated += guard->bytes() - guard->populated_bytes;
+  return geometry;
+}
+
+GuardMemory GuardStore::MemoryFor(const GuardNeeds& needs) const {
+  GuardMemory memory{.now = use(), .guards = options_.SlotsPerRank()};
+  uint64_t fitting = 0;
+  for (const auto& [id, guard] : guards_) {
+    fitting += guard->phase != GuardPhase::kQuarantined && Fits(*guard, needs);
   }
-  const uint64_t available = std::min(capacity->segments_free, capacity->ram_available);
-  if (bytes + unpopulated > available) {
+  memory.lacking_bytes = (memory.guards - std::min(fitting, memory.guards)) *
+                         GuardSegmentBytes(GeometryFor(0, needs));
+  return memory;
+}
+
+absl::Status GuardStore::Make(const GuardNeeds& needs) {
+  uint64_t id = 0;
+  while (guards_.contains(id)) ++id;
+  const GuardGeometry geometry = GeometryFor(id, needs);
+  const uint64_t bytes = GuardSegmentBytes(geometry);
+  absl::StatusOr<MemoryBudget> budget =
+      CountMemory(segments_, options_, slots_ ? slots_() : MemoryUse{}, use(), bytes);
+  if (!budget.ok()) return budget.status();
+  if (!budget->Fits()) {
     return absl::ResourceExhaustedError(
-        fmt::format("a guard of {} bytes ({} blocks of parity) does not fit: {} bytes of memory "
-                    "available, {} of them promised",
-                    bytes, needs.chunks * needs.positions, available, unpopulated));
+        fmt::format("a guard of {} bytes ({} blocks of parity) does not fit: {}", bytes,
+                    needs.chunks * needs.positions, budget->Describe()));
   }
   const std::string name = fmt::format("{}{}", prefix_, id);
   absl::StatusOr<std::unique_ptr<Segment>> segment = segments_.Create(name, bytes);
@@ -303,10 +314,13 @@ std::vector<Guard*> GuardStore::All() {
   return all;
 }
 
-uint64_t GuardStore::bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [id, guard] : guards_) bytes += guard->bytes();
-  return bytes;
+MemoryUse GuardStore::use() const {
+  MemoryUse use;
+  for (const auto& [id, guard] : guards_) {
+    use.bytes += guard->bytes();
+    use.unpopulated += guard->bytes() - guard->populated_bytes;
+  }
+  return use;
 }
 
 // --- reading and sealing ---

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/segment_store.h"
 #include "base/work_pool.h"
+#include "smp/memory_budget.h"
 #include "smp/node_options.h"
 
 namespace unreft::smp {
@@ -74,6 +75,9 @@ class GuardStore {
   // segment is of a format that this daemon does not know.
   absl::Status Adopt();
 
+  // What slots take, of the same memory. Nothing, before.
+  void set_slots(absl::AnyInvocable<MemoryUse() const> slots) { slots_ = std::move(slots); }
+
   // Complete guards of these versions are never old.
   void Keep(std::set<Version> versions) { kept_ = std::move(versions); }
 
@@ -97,11 +101,14 @@ class GuardStore {
   Guard* Find(uint64_t id, Generation generation);
   Guard* Complete(Version version);
   std::vector<Guard*> All();
-  uint64_t bytes() const;
+  MemoryUse use() const;
+  // What the guards take, and what those will take that are lacking for such needs.
+  GuardMemory MemoryFor(const GuardNeeds& needs) const;
 
  private:
   absl::Status AdoptSegment(const SegmentInfo& info);
   absl::Status Make(const GuardNeeds& needs);
+  GuardGeometry GeometryFor(uint64_t id, const GuardNeeds& needs) const;
   bool Fits(const Guard& guard, const GuardNeeds& needs) const;
   // Complete, and older than `keep_from`: it may be given to another version.
   bool IsOld(const Guard& guard, Version keep_from) const;
@@ -117,6 +124,7 @@ class GuardStore {
   const RandomId boot_id_;
   const RandomId incarnation_;
   absl::AnyInvocable<void()> on_free_;
+  absl::AnyInvocable<MemoryUse() const> slots_;
   std::map<uint64_t, std::unique_ptr<Guard>> guards_;
   std::set<Version> kept_;
   bool populating_ = false;

@@ -38,7 +38,8 @@ std::string MetricsText(const NodeState& state) {
     count("unreft_node_served_bytes_total", "Bytes read by other nodes.",
           counts->reads_served.bulk_bytes);
   }
-  gauge("unreft_slot_bytes", "Shared memory held by slots.", state.slots->bytes());
+  gauge("unreft_slot_bytes", "Shared memory held by slots.", state.slots->use().bytes);
+  gauge("unreft_guard_bytes", "Shared memory held by guards.", state.slots->guards().now.bytes);
   gauge("unreft_sessions", "Trainers known.", state.sessions.size());
   gauge("unreft_timeline", "Newest timeline.", state.record->chain().newest().value);
   gauge("unreft_committed_step", "Step of the newest committed version.",

@@ -90,6 +90,9 @@ absl::Status Node::JoinCluster() {
     if (absl::Status status = protector->Adopt(); !status.ok()) return status;
     state_.on_slot_change = [protector = protector.get()] { protector->OnSlotChange(); };
     own = protector.get();
+    state_.slots->set_guards([own](std::span<const SlotNeeds> slabs) {
+      return own->MemoryFor(slabs);
+    });
     protection_ = std::move(protector);
   }
   restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});

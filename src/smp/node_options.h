@@ -30,7 +30,7 @@ struct NodeOptions {
   uint64_t populate_chunk_bytes = 64 << 20;
   // The extras region is the bytes expected, doubled, but not less than this.
   uint64_t extras_bytes_min = 64 << 10;
-  // Of all slots together; 0 = what the host has.
+  // Of all slots and guards together; 0 = what the host has.
   uint64_t memory_bytes_max = 0;
   uint64_t ranks_max = 256;
   uint64_t sessions_max = 1024;

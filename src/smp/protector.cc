@@ -30,7 +30,34 @@ Protector::Protector(NodeState& state, Peers& peers, const meta::JobState& job,
       guards_(state.seams.executor, state.seams.pool, state.seams.segments, state.seams.log,
               state.options, state.record->boot_id(), state.record->incarnation(),
               [this] { RunRules(); }) {
+  guards_.set_slots([&state] { return state.slots->use(); });
   Serve();
+}
+
+GuardMemory Protector::MemoryFor(std::span<const SlotNeeds> slabs) const {
+  const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
+  const ec::CodeShape shape =
+      group ? group->shape
+            : ec::CodeShape{state_.options.data_chunks, state_.options.parity_chunks};
+  uint64_t blocks = 0;
+  uint64_t replica_bytes = 0;
+  for (const SlotNeeds& slab : slabs) {
+    const SlotGeometry g =
+        MakeSlotGeometry(SlotId{0}, state_.options.block_bytes, slab.manifest_bytes,
+                         slab.extras_bytes, slab.data_bytes);
+    blocks += g.data_capacity / g.block_bytes;
+    replica_bytes += g.manifest_capacity + g.crc_capacity + g.extras_capacity + kRecordBytesPerSlab;
+  }
+  const absl::StatusOr<ec::StripeLayout> layout =
+      ec::StripeLayout::Make(shape, std::vector<uint64_t>(shape.n(), blocks));
+  UNREFT_CHECK(layout.ok(), "{}", layout.status().message());
+  GuardNeeds needs;
+  needs.chunks = shape.m;
+  needs.sources = shape.k;
+  needs.positions = layout->positions();
+  needs.record_bytes =
+      kRecordBytesFixed + shape.n() * slabs.size() * kRecordBytesPerSlab + shape.m * replica_bytes;
+  return guards_.MemoryFor(needs);
 }
 
 absl::Status Protector::Adopt() { return guards_.Adopt(); }
@@ -287,6 +314,10 @@ bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   if (!under_way.complete && !std::exchange(under_way.provided, true)) {
     if (absl::Status status = guards_.Provide(needs, KeepFrom()); !status.ok()) {
       Refuse(std::string(status.message()));
+    } else if (const uint64_t bytes = guards_.use().bytes; bytes != guard_bytes_told_) {
+      guard_bytes_told_ = bytes;
+      state_.seams.log.Info("memory budget: {} guards take {} bytes of shared memory",
+                            guards_.All().size(), bytes);
     }
   }
   Guard* guard = under_way.complete ? guards_.Complete(version)

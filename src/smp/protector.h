@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,8 @@ class Protector final : public Protection {
   void Remake(Version version, const GuardRecord& of_another);
 
   GuardStore& guards() { return guards_; }
+  // What they take, or will for slots like these if the slabs of all members are as large.
+  GuardMemory MemoryFor(std::span<const SlotNeeds> slabs) const;
 
  private:
   struct UnderWay {
@@ -102,6 +105,7 @@ class Protector final : public Protection {
   std::vector<std::unique_ptr<Guarding>> cancelled_;  // until nothing of theirs is on its way
   std::vector<std::shared_ptr<const ec::ErasureCode>> codes_;  // few shapes: groups are alike
   std::string last_refusal_;
+  uint64_t guard_bytes_told_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 

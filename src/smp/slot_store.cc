@@ -11,17 +11,15 @@
 namespace unreft::smp {
 namespace {
 
+// No memory has so many, and sums of what fits do not wrap.
+constexpr uint64_t kSlotBytesMax = uint64_t{1} << 48;
+
 bool IsUnwritten(std::span<const std::byte> bytes) {
   const auto head = bytes.first(std::min<size_t>(bytes.size(), kSegmentPage));
   return std::all_of(head.begin(), head.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
 }  // namespace
-
-std::string MemoryBudget::Describe() const {
-  return fmt::format("{} bytes of slots needed, {} held now, {} allowed by {}", needed, existing,
-                     allowed, limit);
-}
 
 SlotStore::SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id,
                      RandomId incarnation, absl::AnyInvocable<void()> on_change)
@@ -141,47 +139,38 @@ bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
          geometry.manifest_capacity >= needs.manifest_bytes;
 }
 
-absl::StatusOr<MemoryBudget> SlotStore::Budget(Rank rank, const SlotNeeds& needs) {
-  absl::StatusOr<MemoryCapacity> capacity = seams_.segments.Capacity();
-  if (!capacity.ok()) return capacity.status();
-  MemoryBudget budget;
+absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
+  if (const uint64_t largest = std::max(needs.data_bytes, needs.extras_bytes);
+      largest > kSlotBytesMax) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "rank {}: a slot for {} bytes, {} are possible", rank, largest, kSlotBytesMax));
+  }
   uint64_t fitting = 0;
-  for (const auto& [id, slot] : slots_) {
-    budget.existing += slot->bytes();
-    fitting += slot->owner == rank && slot->phase != SlotPhase::kQuarantined && Fits(*slot, needs);
+  for (const Slot* slot : OfRank(rank)) {
+    fitting += slot->phase != SlotPhase::kQuarantined && Fits(*slot, needs);
   }
-  const uint64_t missing =
-      options_.SlotsPerRank() - std::min<uint64_t>(fitting, options_.SlotsPerRank());
-  budget.needed = budget.existing + missing * SegmentBytes(needs);
-  // Pages of slots that are not populated yet are still part of what the host calls free.
-  uint64_t unpopulated = 0;
-  for (const auto& [id, slot] : slots_) unpopulated += slot->bytes() - slot->populated_bytes;
-  const auto allow = [&](uint64_t free_bytes, const char* limit) {
-    const uint64_t spare = free_bytes - std::min(free_bytes, unpopulated);
-    const uint64_t allowed =
-        spare > UINT64_MAX - budget.existing ? UINT64_MAX : budget.existing + spare;
-    if (!budget.limit.empty() && allowed >= budget.allowed) return;
-    budget.allowed = allowed;
-    budget.limit = limit;
-  };
-  allow(capacity->segments_free, "free space of /dev/shm");
-  allow(capacity->ram_available, "available memory");
-  if (options_.memory_bytes_max != 0 && options_.memory_bytes_max < budget.allowed) {
-    budget.allowed = options_.memory_bytes_max;
-    budget.limit = "memory_bytes_max";
+  const uint64_t slots = options_.SlotsPerRank();
+  std::map<Rank, SlotNeeds> all = needs_;
+  all[rank] = needs;
+  const GuardMemory guards = GuardsFor(all);
+  absl::StatusOr<MemoryBudget> budget =
+      CountMemory(seams_.segments, options_, use(), guards.now,
+                  (slots - std::min(fitting, slots)) * SegmentBytes(needs) + guards.lacking_bytes);
+  if (!budget.ok()) return budget.status();
+  if (budget->Fits()) return absl::OkStatus();
+  std::string with_guards;
+  if (guards.guards > 0) {
+    with_guards = fmt::format(" beside {} guards of this node, {} bytes together,", guards.guards,
+                              guards.now.bytes + guards.lacking_bytes);
   }
-  return budget;
+  return absl::ResourceExhaustedError(fmt::format(
+      "rank {}: {} slots of {} bytes{} do not fit: {}; capture less per rank (more replicas or "
+      "ranks share the state), use fewer slots, or give the node more memory",
+      rank, slots, SegmentBytes(needs), with_guards, budget->Describe()));
 }
 
 absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
-  absl::StatusOr<MemoryBudget> budget = Budget(rank, needs);
-  if (!budget.ok()) return budget.status();
-  if (budget->needed > budget->allowed) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "rank {}: {} slots of {} bytes do not fit: {}; capture less per rank (more replicas or "
-        "ranks share the state), use fewer slots, or give the node more memory",
-        rank, options_.SlotsPerRank(), SegmentBytes(needs), budget->Describe()));
-  }
+  if (absl::Status status = CheckBudget(rank, needs); !status.ok()) return status;
   needs_[rank] = needs;
   provision_status_[rank] = absl::OkStatus();
   uint64_t fitting = 0;
@@ -455,10 +444,20 @@ absl::Status SlotStore::ProvisionStatus(Rank rank) {
   return it == provision_status_.end() ? absl::OkStatus() : it->second;
 }
 
-uint64_t SlotStore::bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [id, slot] : slots_) bytes += slot->bytes();
-  return bytes;
+MemoryUse SlotStore::use() const {
+  MemoryUse use;
+  for (const auto& [id, slot] : slots_) {
+    use.bytes += slot->bytes();
+    use.unpopulated += slot->bytes() - slot->populated_bytes;
+  }
+  return use;
+}
+
+GuardMemory SlotStore::GuardsFor(const std::map<Rank, SlotNeeds>& needs) const {
+  if (!guards_) return {};
+  std::vector<SlotNeeds> slabs;
+  for (const auto& [rank, of_rank] : needs) slabs.push_back(of_rank);
+  return guards_(slabs);
 }
 
 }  // namespace unreft::smp

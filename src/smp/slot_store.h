@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "base/process_watcher.h"
 #include "base/segment_store.h"
 #include "base/work_pool.h"
+#include "smp/memory_budget.h"
 #include "smp/node_options.h"
 #include "smp/slot.h"
 
@@ -29,15 +31,6 @@ struct SlotNeeds {
   uint64_t data_bytes = 0;
   uint64_t extras_bytes = 0;
   uint64_t manifest_bytes = 0;
-};
-
-// The memory that a node's ranks take, against what there is.
-struct MemoryBudget {
-  uint64_t needed = 0;  // of all slots, those that exist included
-  uint64_t existing = 0;
-  uint64_t allowed = 0;  // existing + what may be added
-  std::string limit;     // the name of the limit that `allowed` comes from
-  std::string Describe() const;
 };
 
 // Single-threaded on the node's executor; Reserve runs on the work pool.
@@ -61,8 +54,9 @@ class SlotStore {
   // of a format that this daemon does not know: nothing is touched.
   absl::Status Adopt();
 
-  // What `needs` of one rank would take together with all other ranks' slots.
-  absl::StatusOr<MemoryBudget> Budget(Rank rank, const SlotNeeds& needs);
+  // Where slabs are guarded: what is said for the slabs of all ranks. None of them are, before.
+  using MemoryOfGuards = absl::AnyInvocable<GuardMemory(std::span<const SlotNeeds> slabs) const>;
+  void set_guards(MemoryOfGuards guards) { guards_ = std::move(guards); }
 
   // Makes the slots that the rank lacks, and forgets free ones that are too small. They populate in
   // the background. ResourceExhausted, with the numbers and advice, when the budget does not allow.
@@ -104,7 +98,9 @@ class SlotStore {
   bool HasUnpopulated(Rank rank);
   // Why the rank's slots could not be populated; ok when nothing failed.
   absl::Status ProvisionStatus(Rank rank);
-  uint64_t bytes() const;
+  MemoryUse use() const;
+  // Of the guards for the slots that were provided.
+  GuardMemory guards() const { return GuardsFor(needs_); }
   uint64_t quarantined() const { return quarantined_; }  // ever, by this process
 
  private:
@@ -112,6 +108,8 @@ class SlotStore {
   void AdoptContent(Slot& slot);
   void AdoptSealed(Slot& slot);
   void WatchWriter(Slot& slot);
+  GuardMemory GuardsFor(const std::map<Rank, SlotNeeds>& needs) const;
+  absl::Status CheckBudget(Rank rank, const SlotNeeds& needs);
   absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
   void PopulateNext();
@@ -127,6 +125,7 @@ class SlotStore {
   RandomId boot_id_;
   RandomId incarnation_;
   absl::AnyInvocable<void()> on_change_;
+  MemoryOfGuards guards_;
   std::map<SlotId, std::unique_ptr<Slot>> slots_;
   std::map<Rank, SlotNeeds> needs_;
   std::map<Rank, absl::Status> provision_status_;

@@ -169,6 +169,38 @@ TEST_F(GuardStoreTest, ProvidesAsManyAsARankHasSlots) {
   EXPECT_EQ(store->All().size(), options_.slots_per_rank);
 }
 
+TEST_F(GuardStoreTest, SaysBeforehandWhatItWillTake) {
+  auto store = NewStore();
+  const GuardMemory before = store->MemoryFor(kNeeds);
+  EXPECT_EQ(before.now.bytes, 0U);
+  EXPECT_EQ(before.guards, options_.slots_per_rank);
+  Provide(*store, kNeeds);
+  EXPECT_EQ(store->use().bytes, before.lacking_bytes);
+  EXPECT_EQ(store->use().unpopulated, 0U);
+  const GuardMemory after = store->MemoryFor(kNeeds);
+  EXPECT_EQ(after.now.bytes, before.lacking_bytes);
+  EXPECT_EQ(after.lacking_bytes, 0U);
+  GuardNeeds larger = kNeeds;
+  larger.positions *= 9;
+  EXPECT_GT(store->MemoryFor(larger).lacking_bytes, before.lacking_bytes);
+}
+
+TEST_F(GuardStoreTest, GuardsAndSlotsShareTheLimit) {
+  auto store = NewStore();
+  const uint64_t needed = store->MemoryFor(kNeeds).lacking_bytes;
+  MemoryUse slots{.bytes = 100};
+  store->set_slots([&] { return slots; });
+  options_.memory_bytes_max = needed + 99;
+  InTurn([&] {
+    const absl::Status status = store->Provide(kNeeds, Version{});
+    EXPECT_TRUE(absl::IsResourceExhausted(status));
+    EXPECT_NE(status.message().find("memory_bytes_max"), std::string::npos) << status;
+  });
+  slots.bytes = 99;
+  Provide(*store, kNeeds);
+  EXPECT_EQ(store->use().bytes, needed);
+}
+
 TEST_F(GuardStoreTest, ACompleteGuardIsAdoptedOneBeingFilledIsNot) {
   auto store = NewStore();
   Provide(*store, kNeeds);

@@ -70,11 +70,11 @@ TEST_F(SlotStoreTest, ProvidesTheSlotsOfARankAndPopulatesThem) {
 
 TEST_F(SlotStoreTest, EachPinIsASlotMoreOfTheBudget) {
   ASSERT_TRUE(Provide(kNeeds).ok());
-  const uint64_t without = store_->bytes();
+  const uint64_t without = store_->use().bytes;
   options_.pins = 1;
   ASSERT_TRUE(Provide(kNeeds).ok());
   EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank + 1);
-  EXPECT_EQ(store_->bytes(), without / options_.slots_per_rank * (options_.slots_per_rank + 1));
+  EXPECT_EQ(store_->use().bytes, without / options_.slots_per_rank * (options_.slots_per_rank + 1));
 }
 
 TEST_F(SlotStoreTest, SaysWithNumbersThatSlotsDoNotFit) {
@@ -82,6 +82,37 @@ TEST_F(SlotStoreTest, SaysWithNumbersThatSlotsDoNotFit) {
   const absl::Status status = Provide(kNeeds);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("20000 allowed by memory_bytes_max"));
+}
+
+TEST_F(SlotStoreTest, SizesThatNoMemoryHasAreRefused) {
+  for (const uint64_t bytes : {uint64_t{1} << 50, uint64_t{1} << 63, ~uint64_t{0}}) {
+    EXPECT_TRUE(absl::IsResourceExhausted(Provide({.data_bytes = bytes})));
+    EXPECT_TRUE(absl::IsResourceExhausted(Provide({.data_bytes = 100, .extras_bytes = bytes})));
+  }
+  EXPECT_TRUE(store_->All().empty());
+}
+
+TEST_F(SlotStoreTest, GuardsAreCountedBeforeTheyAreThere) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  const uint64_t slots = store_->use().bytes;
+  std::vector<SlotNeeds> asked;
+  store_->set_guards([&](std::span<const SlotNeeds> slabs) {
+    asked.assign(slabs.begin(), slabs.end());
+    return GuardMemory{.now = {.bytes = 1000}, .guards = 4, .lacking_bytes = 2000};
+  });
+  options_.memory_bytes_max = slots + 2999;
+  InTurn([&] { EXPECT_TRUE(absl::IsResourceExhausted(store_->Provide(kRank, kNeeds))); });
+  ASSERT_EQ(asked.size(), 1U);
+  EXPECT_EQ(asked[0].data_bytes, kNeeds.data_bytes);
+  const absl::Status status = Provide(kNeeds);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("beside 4 guards of this node, 3000 bytes together, do not fit"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(fmt::format("{} bytes of shared memory needed, {} held now, {} allowed",
+                                    slots + 3000, slots + 1000, slots + 2999)));
+  options_.memory_bytes_max = slots + 3000;
+  EXPECT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(store_->guards().lacking_bytes, 2000U);
 }
 
 TEST_F(SlotStoreTest, ReplacesSlotsThatAreTooSmall) {
