@@ -43,6 +43,7 @@ function(_unreft_find_nvcc)
   set(UNREFT_NVCC_NOTE "" PARENT_SCOPE)
 endfunction()
 _unreft_find_nvcc()
+file(WRITE ${PROJECT_BINARY_DIR}/nvcc_note.txt "${UNREFT_NVCC_NOTE}")
 if(CUDAToolkit_FOUND AND NOT UNREFT_NVCC)
   message(STATUS "No device_checksum: ${UNREFT_NVCC_NOTE}")
 endif()
@@ -59,4 +60,15 @@ function(unreft_cuda_image target source symbol)
     DEPENDS ${source} ${ARGN} ${PROJECT_SOURCE_DIR}/cmake/EmbedFile.cmake
     COMMENT "Compiling device code ${symbol}" VERBATIM)
   target_sources(${target} PRIVATE ${image}.c)
+endfunction()
+
+# A program for a machine with a GPU: in gpu/, beside what the bundle puts into lib/.
+function(unreft_gpu_program target)
+  set_target_properties(${target} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu
+    # As in the bundle, by the old tag: see UnreftTargets.
+    BUILD_WITH_INSTALL_RPATH ON
+    INSTALL_RPATH $ORIGIN/../lib)
+  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
+  _unreft_defaults(${target})
 endfunction()

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <future>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/asio_executor.h"
+#include "base/crc32c.h"
 #include "snapshot/device_copier.h"
 
 namespace unreft::snapshot {
@@ -28,6 +30,8 @@ class DeviceCopierWorld {
   // In the order of the stream.
   virtual void Write(std::byte* tensor, size_t bytes, int value) = 0;
   virtual std::vector<std::byte> Read(const std::byte* tensor, size_t bytes) = 0;
+  // False where the copier has no kernel to compute them with.
+  virtual bool computes_crcs() const { return true; }
   // What the world holds against the copier; "" for nothing.
   virtual std::string Complaints() { return ""; }
 };
@@ -123,6 +127,31 @@ TEST_P(DeviceCopierConformance, ManyBucketsOfManyPieces) {
   for (auto& answer : answers) EXPECT_EQ(answer.get(), absl::OkStatus());
   for (size_t i = 0; i < kBuckets * kPieces; ++i) {
     ASSERT_TRUE(IsAll(std::span(target).subspan(i * kBytes, kBytes), static_cast<int>(i))) << i;
+  }
+}
+
+TEST_P(DeviceCopierConformance, CrcsAreOfTheBytesAtTheSource) {
+  if (!world_->computes_crcs()) GTEST_SKIP() << "built without nvcc";
+  constexpr size_t kSizes[] = {0, 1, 63, 128, 4097, 32 << 10, 70'001};
+  std::byte* tensor = world_->NewTensor(200'000);
+  // Not all alike: a write of one value after the other, each shorter.
+  for (int value = 0; value < 50; ++value) world_->Write(tensor, 200'000 - value * 3999, value);
+  std::vector<std::byte> target(200'000);
+  std::vector<uint32_t> crcs(std::size(kSizes), 77);
+  std::vector<CopyOp> ops;
+  size_t at = 1;
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    ops.push_back(Op(tensor + at, target.data() + at, kSizes[i]));
+    ops.back().crc = &crcs[i];
+    at += kSizes[i] + 1;
+  }
+  Begin();
+  EXPECT_EQ(Copy(ops).get(), absl::OkStatus());
+  const std::vector<std::byte> found = world_->Read(tensor, 200'000);
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    const size_t begin = static_cast<size_t>(ops[i].target - target.data());
+    EXPECT_EQ(crcs[i], Crc32c(std::span(found).subspan(begin, kSizes[i]))) << kSizes[i];
+    EXPECT_EQ(std::memcmp(&found[begin], &target[begin], kSizes[i]), 0);
   }
 }
 

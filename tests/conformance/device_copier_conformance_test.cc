@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include "snapshot/cuda_copier.h"
+#include "snapshot/cuda_image.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #endif
 
@@ -46,10 +47,12 @@ class CudaWorld final : public DeviceCopierWorld {
     fakecuda_delay(30, 5);
   }
   std::unique_ptr<DeviceCopier> NewCopier(Executor& executor) override {
-    auto made = CudaCopier::Create(executor, 0, {.buffer_bytes = 8192, .buffers = 16});
+    auto made = CudaCopier::Create(
+        executor, 0, {.buffer_bytes = 8192, .buffers = 16, .checksum = computes_crcs()});
     UNREFT_CHECK(made.ok(), "the fake has a device");
     return *std::move(made);
   }
+  bool computes_crcs() const override { return !ChecksumImage().empty(); }
   int32_t device() const override { return 0; }
   void* stream() override { return stream_; }
   std::byte* NewTensor(size_t bytes) override {

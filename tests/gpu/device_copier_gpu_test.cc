@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "snapshot/cuda_copier.h"
+#include "snapshot/cuda_image.h"
 #include "tests/conformance/device_copier_conformance.h"
 
 namespace unreft::snapshot {
@@ -23,10 +24,12 @@ class GpuWorld final : public DeviceCopierWorld {
     UNREFT_CHECK(cudaStreamDestroy(stream_) == cudaSuccess, "the stream's end");
   }
   std::unique_ptr<DeviceCopier> NewCopier(Executor& executor) override {
-    auto made = CudaCopier::Create(executor, 0, {.buffer_bytes = 8192, .buffers = 16});
+    auto made = CudaCopier::Create(
+        executor, 0, {.buffer_bytes = 8192, .buffers = 16, .checksum = computes_crcs()});
     UNREFT_CHECK(made.ok(), "{}", std::string(made.status().message()));
     return *std::move(made);
   }
+  bool computes_crcs() const override { return !ChecksumImage().empty(); }
   int32_t device() const override { return 0; }
   void* stream() override { return stream_; }
   std::byte* NewTensor(size_t bytes) override {

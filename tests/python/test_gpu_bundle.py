@@ -131,12 +131,14 @@ def test_run_sh_refuses_an_old_interpreter(bundle, tmp_path):
 def test_run_sh_without_a_gpu(bundle, tmp_path):
     """All but the demo, which `make demo` runs."""
     out = tmp_path / "results.json"
-    done = run(bundle / "run.sh", "--device", "cpu", "--parts", "suite", "copies", "training",
-               "--out", out, UNREFT_PYTHON=sys.executable)
+    done = run(bundle / "run.sh", "--device", "cpu", "--parts", "suite", "copies", "checksum",
+               "fault", "training", "--out", out, UNREFT_PYTHON=sys.executable)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(out.read_text())
-    assert results["complete"] and list(results["parts"]) == ["suite", "copies", "training"]
-    assert "not in this bundle" in results["parts"]["suite"]["left_out"]
+    assert results["complete"]
+    assert list(results["parts"]) == ["suite", "copies", "checksum", "fault", "training"]
+    for part in ("suite", "copies", "checksum", "fault"):
+        assert "not in this bundle" in results["parts"][part]["left_out"]
     figures = results["parts"]["training"]["figures"]
     assert figures["complete"] and figures["peaks"] is None
     assert [mode["mode"] for mode in figures["modes"]] == METHODS
@@ -280,7 +282,7 @@ def verdicts(**more):
 
 def test_targets():
     met, _ = verdicts()
-    assert met == [True, True, True, True, False, False, True]
+    assert met == [True, True, True, True, False, False, True, None, None]
     # Faster because snapshots were skipped or given up is not met.
     for less in ({"snapshots_started": 20}, {"snapshots": {"given_up": 1}}):
         met, because = verdicts(**less)
@@ -288,4 +290,50 @@ def test_targets():
     assert not verdicts(step_ratio=1.006)[0][2]
     assert not verdicts(host_blocked_by_fence_ms={"median": 0.7})[0][3]
     assert not verdicts(bytes=1e9)[0][3]
-    assert [row["met"] for row in bundle_run.targets({})] == [None] * 7
+    assert [row["met"] for row in bundle_run.targets({})] == [None] * 9
+
+
+@pytest.mark.parametrize("part, met", [
+    ({"figures": {"wrong": ""}}, True),
+    ({"figures": {"wrong": "1 bytes at 0: found 1, needed 2"}, "failed": "exit code 1"}, False),
+    ({"failed": "not done after 120 s: "}, None),
+])
+def test_target_of_checksums(part, met):
+    assert bundle_run.targets({"checksum": part})[7]["met"] == met
+
+
+FAULT = {"own_error": 700, "own_error_name": "cudaErrorIllegalAddress", "committed": 1,
+         "said": "CUDA error 700 of a kernel of the training job, seen at waiting for a copy",
+         "second_committed": False}
+RESUMED = {"restored": 1, "equal": True}
+
+
+@pytest.mark.parametrize("fault, resumed, why", [
+    ({}, {}, ""),
+    ({"own_error": 0, "own_error_name": "cudaSuccess"}, {}, "the job read error cudaSuccess"),
+    ({"said": "CUDA error 700 of a kernel, of the training job or one of 1"}, {}, "whose error"),
+    ({"second_committed": True}, {}, "step 1 is committed"),
+    ({"committed": 2**64 - 1}, {}, "is committed, needed 1"),
+    ({}, {"restored": 2}, "step 2 was restored"),
+    ({}, {"equal": False}, "equal: False"),
+])
+def test_what_is_wrong_after_a_fault_of_the_job(fault, resumed, why):
+    found = bundle_run.wrong_with({**FAULT, **fault}, {**RESUMED, **resumed})
+    assert why in found and bool(why) == bool(found)
+
+
+@pytest.mark.skipif(not (BUILD / "gpu/unreft_gpu_job_fault").exists(), reason="built without nvcc")
+def test_a_fault_of_the_job_on_the_fake_runtime(bundle, tmp_path):
+    """Its own error is the job's, its version is given up, the one before is restored."""
+    faked = tmp_path / "bundle"
+    shutil.copytree(bundle, faked)
+    shutil.copy(BUILD / "gpu/unreft_gpu_job_fault", faked / "bin")
+    shutil.copy(BUILD / "fakecuda/libcudart.so.13", faked / "lib")
+    out = tmp_path / "results.json"
+    done = run(faked / "run.sh", "--device", "cpu", "--parts", "fault", "--out", out,
+               UNREFT_PYTHON=sys.executable)
+    assert done.returncode == 0, done.stdout + done.stderr
+    part = json.loads(out.read_text())["parts"]["fault"]
+    assert "failed" not in part and part["fault"]["committed"] == 1
+    assert "(said by the fake) of a kernel of the training job" in part["fault"]["said"]
+    assert part["resume"] == {"restored": 1, "equal": True}

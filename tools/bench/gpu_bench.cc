@@ -7,30 +7,18 @@
 // Medians, but for the launches: how long the call of a small one took that another thread makes
 // meanwhile, at worst.
 
-#include <cuda_runtime_api.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
-
-#include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <future>
-#include <memory>
-#include <span>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "base/asio_executor.h"
-#include "base/check.h"
 #include "snapshot/cuda_copier.h"
+#include "tools/bench/gpu_measure.h"
 
 namespace unreft::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using snapshot::CopyOp;
 using snapshot::CudaCopier;
 
@@ -40,68 +28,7 @@ constexpr size_t kRestoreBytes = size_t{1} << 20;  // a block
 constexpr size_t kRestoreThreads = 4;
 constexpr int kEnqueued = 1024;  // CudaOptions::enqueued_max
 constexpr int kLaunchesIdle = 10000;
-
-void Must(cudaError_t error, const char* what) {
-  UNREFT_CHECK(error == cudaSuccess, "{}: {}", what, cudaGetErrorString(error));
-}
-
-double SecondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Memory as a slot is: shared, mapped, populated.
-class Slot {
- public:
-  explicit Slot(size_t bytes) : bytes_(bytes) {
-    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    UNREFT_CHECK(mapped != MAP_FAILED, "{} bytes of memory", bytes);
-    memory_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped),
-                                         [bytes](std::byte* at) { munmap(at, bytes); });
-  }
-  std::byte* data() const { return memory_.get(); }
-  std::span<std::byte> bytes() const { return {memory_.get(), bytes_}; }
-  std::shared_ptr<const void> owner() const { return memory_; }
-
- private:
-  const size_t bytes_;
-  std::shared_ptr<std::byte> memory_;
-};
-
-// Small launches on a stream of its own, one after the other, as a training thread makes them.
-class Launcher {
- public:
-  Launcher() {
-    Must(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
-    Must(cudaMalloc(&memory_, 256), "device memory");
-  }
-  ~Launcher() {
-    Must(cudaStreamDestroy(stream_), "the stream's end");
-    Must(cudaFree(memory_), "freeing");
-  }
-  // Until `done`; the longest call, in milliseconds.
-  template <typename Done>
-  double WorstMs(Done done) {
-    double worst = 0;
-    for (int launches = 1; !done(launches); ++launches) {
-      const Clock::time_point begin = Clock::now();
-      Must(cudaMemsetAsync(memory_, 0, 256, stream_), "a launch");
-      worst = std::max(worst, SecondsSince(begin));
-      // So that it is not its own queue that holds it up.
-      if (launches % 64 == 0) Must(cudaStreamSynchronize(stream_), "launches");
-    }
-    return worst * 1e3;
-  }
-
- private:
-  cudaStream_t stream_ = nullptr;
-  void* memory_ = nullptr;
-};
+constexpr size_t kTinyPiecesBytes = size_t{64} << 20;
 
 class GpuBench {
  public:
@@ -129,44 +56,76 @@ class GpuBench {
     Launcher launcher;
     const double launch_idle =
         launcher.WorstMs([](int launches) { return launches > kLaunchesIdle; });
-    const Clock::time_point begin = Clock::now();
-    pin_ = copier_->Pin(slot_.owner(), slot_.bytes());
-    const double launch_pinning =
-        launcher.WorstMs([this](int) { return !copier_->pins().progress().busy; });
-    const double pinning_s = SecondsSince(begin);
+    const std::string huge = OfHugePages(launcher);
+    const Pinning pinning = Pin(slot_, launcher);
+    pin_ = pinning.pin;
     const Enqueued enqueued = EnqueueMany(launcher);
     const double straight = Capture(bytes_);
     const double block_ms = Median(block_s_) * 1e3;
     const double fence_ms = FenceMs();
     const double small = Capture(size_t{16} << 10);
+    // One word of a list for each: not of all that there is.
+    const size_t tiny_bytes = std::min(bytes_, kTinyPiecesBytes);
+    const double tiny = Capture(64, tiny_bytes);
     const double restore = Restore();
     return fmt::format(
         "{{\"bytes\": {}, \"rounds\": {}, \"copier\": \"{}\",\n"
         " \"pinned_d2h_peak_gb_s\": {:.2f}, \"pinned_h2d_peak_gb_s\": {:.2f},\n"
         " \"pinning_s\": {:.3f}, \"pinned_bytes\": {},\n"
-        " \"launch_idle_ms_max\": {:.4f}, \"launch_while_pinning_ms_max\": {:.4f},\n"
+        " \"launch_idle_ms_max\": {:.4f}, \"launch_while_pinning_ms_max\": {:.4f},\n{}"
         " \"copies_enqueued\": {}, \"copies_enqueued_in_ms\": {:.3f},\n"
         " \"copies_done_in_ms\": {:.3f}, \"enqueue_call_ms_max\": {:.4f},\n"
         " \"launch_while_enqueuing_ms_max\": {:.4f},\n"
         " \"capture_gb_s\": {:.2f}, \"capture_of_peak\": {:.3f},\n"
         " \"capture_16_kib_pieces_gb_s\": {:.2f}, \"capture_16_kib_pieces_of_peak\": {:.3f},\n"
-        " \"capture_by_buffers_gb_s\": {:.2f},\n"
+        " \"capture_64_b_pieces_gb_s\": {:.3f}, \"capture_64_b_pieces_of_peak\": {:.4f},\n"
+        " \"capture_64_b_pieces_bytes\": {}, \"capture_by_buffers_gb_s\": {:.2f},\n"
         " \"host_blocked_by_snapshot_ms\": {:.4f}, \"host_blocked_by_fence_ms\": {:.4f},\n"
         " \"restore_gb_s\": {:.2f}, \"restore_of_peak\": {:.3f}}}\n",
-        bytes_, rounds_, copier_->Describe(), d2h, h2d, pinning_s,
-        copier_->pins().progress().pinned, launch_idle, launch_pinning, kEnqueued,
-        enqueued.enqueued_ms, enqueued.done_ms, enqueued.call_ms_max, enqueued.launch_ms_max,
-        straight, straight / d2h, small, small / d2h, by_buffers, block_ms, fence_ms, restore,
-        restore / h2d);
+        bytes_, rounds_, copier_->Describe(), d2h, h2d, pinning.seconds, pinning.bytes, launch_idle,
+        pinning.launch_ms_max, huge, kEnqueued, enqueued.enqueued_ms, enqueued.done_ms,
+        enqueued.call_ms_max, enqueued.launch_ms_max, straight, straight / d2h, small, small / d2h,
+        tiny, tiny / d2h, tiny_bytes, by_buffers, block_ms, fence_ms, restore, restore / h2d);
   }
 
  private:
+  struct Pinning {
+    std::shared_ptr<void> pin;
+    double seconds = 0;
+    size_t bytes = 0;
+    double launch_ms_max = 0;  // of another thread meanwhile
+  };
   struct Enqueued {
     double enqueued_ms = 0;  // all of them
     double done_ms = 0;
     double call_ms_max = 0;
     double launch_ms_max = 0;  // of another thread meanwhile
   };
+
+  Pinning Pin(const Slot& slot, Launcher& launcher) {
+    const size_t before = copier_->pins().progress().pinned;
+    const Clock::time_point begin = Clock::now();
+    Pinning pinning{.pin = copier_->Pin(slot.owner(), slot.bytes())};
+    pinning.launch_ms_max =
+        launcher.WorstMs([this](int) { return !copier_->pins().progress().busy; });
+    pinning.seconds = SecondsSince(begin);
+    pinning.bytes = copier_->pins().progress().pinned - before;
+    return pinning;
+  }
+
+  // The same of a slot in huge pages, as far as the host gives any.
+  std::string OfHugePages(Launcher& launcher) {
+    const auto slot = std::make_unique<Slot>(bytes_, /*huge=*/true);
+    const size_t huge_bytes = slot->huge_bytes();
+    if (huge_bytes == 0) return " \"huge_page_bytes\": 0, \"pinning_huge_s\": null,\n";
+    Pinning pinning = Pin(*slot, launcher);
+    pinning.pin.reset();
+    while (copier_->pins().progress().busy) std::this_thread::yield();
+    return fmt::format(
+        " \"huge_page_bytes\": {}, \"pinning_huge_s\": {:.3f}, \"pinned_huge_bytes\": {},\n"
+        " \"launch_while_pinning_huge_ms_max\": {:.4f},\n",
+        huge_bytes, pinning.seconds, pinning.bytes, pinning.launch_ms_max);
+  }
 
   double Rate(const std::vector<double>& seconds, size_t bytes) const {
     return static_cast<double>(bytes) / Median(seconds) / 1e9;
@@ -197,9 +156,8 @@ class GpuBench {
   Enqueued EnqueueMany(Launcher& launcher) {
     Enqueued result;
     std::atomic<bool> done = false;
-    std::jthread other([&] {
-      result.launch_ms_max = launcher.WorstMs([&](int) { return done.load(); });
-    });
+    std::jthread other(
+        [&] { result.launch_ms_max = launcher.WorstMs([&](int) { return done.load(); }); });
     const size_t chunk = std::min(kBucketBytes, bytes_ / 32);
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < kEnqueued; ++i) {
@@ -219,21 +177,22 @@ class GpuBench {
   }
 
   // In buckets, each of pieces of so many bytes at most.
-  double Capture(size_t piece_bytes) {
+  double Capture(size_t piece_bytes) { return Capture(piece_bytes, bytes_); }
+  double Capture(size_t piece_bytes, size_t bytes) {
     std::vector<double> seconds;
     block_s_.clear();
     for (int round = 0; round < rounds_; ++round) {
       const Clock::time_point begin = Clock::now();
       UNREFT_CHECK(copier_->Begin(stream_).ok(), "a snapshot begins");
       block_s_.push_back(SecondsSince(begin));
-      std::vector<std::future<absl::Status>> answers = QueueBuckets(piece_bytes);
+      std::vector<std::future<absl::Status>> answers = QueueBuckets(piece_bytes, bytes);
       for (auto& answer : answers) {
         const absl::Status status = answer.get();
         UNREFT_CHECK(status.ok(), "{}", std::string(status.message()));
       }
       seconds.push_back(SecondsSince(begin));
     }
-    return Rate(seconds, bytes_);
+    return Rate(seconds, bytes);
   }
 
   // While copies are under way; those that are not enqueued by then are given up.
@@ -241,7 +200,7 @@ class GpuBench {
     std::vector<double> seconds;
     for (int round = 0; round < rounds_; ++round) {
       UNREFT_CHECK(copier_->Begin(stream_).ok(), "a snapshot begins");
-      std::vector<std::future<absl::Status>> answers = QueueBuckets(kBucketBytes);
+      std::vector<std::future<absl::Status>> answers = QueueBuckets(kBucketBytes, bytes_);
       const Clock::time_point fence = Clock::now();
       UNREFT_CHECK(copier_->Fence(stream_).ok(), "a fence");
       seconds.push_back(SecondsSince(fence));
@@ -253,10 +212,10 @@ class GpuBench {
     return Median(seconds) * 1e3;
   }
 
-  std::vector<std::future<absl::Status>> QueueBuckets(size_t piece_bytes) {
+  std::vector<std::future<absl::Status>> QueueBuckets(size_t piece_bytes, size_t bytes) {
     std::vector<std::future<absl::Status>> answers;
-    for (size_t at = 0; at < bytes_; at += kBucketBytes) {
-      const size_t end = std::min(at + kBucketBytes, bytes_);
+    for (size_t at = 0; at < bytes; at += kBucketBytes) {
+      const size_t end = std::min(at + kBucketBytes, bytes);
       std::vector<CopyOp> ops;
       for (size_t piece = at; piece < end; piece += piece_bytes) {
         ops.push_back({static_cast<std::byte*>(tensors_) + piece, slot_.data() + piece,

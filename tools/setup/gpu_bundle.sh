@@ -3,7 +3,8 @@
 #
 #   gpu_bundle.sh [--without-gpu-programs] BUILD_DIR BUNDLE_DIR
 #
-#   bin/      unreftd, unreft, and those of BUILD_DIR/gpu: the copiers' suite and the copy benchmark
+#   bin/      unreftd, unreft, and those of BUILD_DIR/gpu: the copiers' suite, benchmarks, a job
+#             whose kernel goes wrong
 #   lib/      libunreft.so and every shared library needed, but for those of the C and C++ libraries
 #   python/   the package (on ctypes: any CPython from 3.10 on), the training comparison, the demo
 #   run.sh    runs all of it and writes results.json
@@ -15,9 +16,11 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # Without them the rest is taken as it is built: for tests, where these are not.
 gpu_programs=(device_copier_gpu_test unreft_gpu_bench)
+of_nvcc=(unreft_gpu_checksum_bench unreft_gpu_job_fault)
 as_built=no
 if [ "${1:-}" = --without-gpu-programs ]; then
   gpu_programs=()
+  of_nvcc=()
   as_built=yes
   shift
 fi
@@ -33,6 +36,11 @@ if [ ${#gpu_programs[@]} -gt 0 ] && [ ! -e "$cudart" ]; then
   echo "$build has no CUDA runtime to link with: $(cat "$build/cuda_note.txt")" >&2
   exit 1
 fi
+if [ ${#of_nvcc[@]} -gt 0 ] && [ -s "$build/nvcc_note.txt" ]; then
+  echo "without ${of_nvcc[*]}: $(cat "$build/nvcc_note.txt")" >&2
+  of_nvcc=()
+fi
+gpu_programs+=("${of_nvcc[@]}")
 [ $as_built = yes ] || cmake --build "$build" --parallel "${JOBS:-$(nproc)}" \
   --target unreftd_bin unreft_bin unreft_shared "${gpu_programs[@]}"
 rm -rf "$bundle"
@@ -54,7 +62,10 @@ done | sort -u | while read -r library; do
     echo "${library#missing:} is not on this machine" >&2
     exit 1
   fi
-  grep -qE "$of_the_system" <<<"$(basename "$library")" || cp -L "$library" "$bundle/lib/"
+  # Not again what is there, stripped.
+  if [ ! -e "$bundle/lib/$(basename "$library")" ]; then
+    grep -qE "$of_the_system" <<<"$(basename "$library")" || cp -L "$library" "$bundle/lib/"
+  fi
 done
 
 python=$root/integrations/python

@@ -2,6 +2,8 @@
 
     suite     the copiers' tests on the GPU
     copies    the copier against the copy engine's peak
+    checksum  checksums on the device against those of the CPU, and what they cost
+    fault     a job whose own kernel writes out of bounds: whose error it is, what is restored
     training  a GPT with and without snapshots: this project, async_save, torch.save
     demo      a training job on the GPU, killed and resumed, against one that was left alone
 
@@ -11,6 +13,7 @@ where there is no figure.
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -21,6 +24,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -29,26 +33,32 @@ NO_GPU = 77
 NO_DEVICE = "no CUDA device"
 TAIL_LINES = 15
 STOP_TIMEOUT_S = 15
-LIMITS_S = {"suite": 45, "copies": 60, "training": 300, "demo": 130}
+START_TIMEOUT_S = 20
+LIMITS_S = {"suite": 45, "copies": 70, "checksum": 120, "fault": 45, "training": 300, "demo": 130}
 PARTS = tuple(LIMITS_S)
-SECONDS = 525  # all of them
+SECONDS = 525  # all of them, which is less than the sum: few take what they may
 SLACK_S = 15  # of a part's limit, for it to end by itself
 HOST_BLOCK_BYTES_MIN = 12e9
 SLOTS = 3.1  # of the state's bytes, in /dev/shm
 STATE_BYTES_PER_PARAMETER = 14
 IN_OWN_SHM = "UNREFT_BUNDLE_OWN_SHM"
+ILLEGAL_ADDRESS = 700  # of cudaError_t
 
 # What differs on a CPU: there it shows that everything runs, no figures.
 SIZES = {
     "cuda": {
         "parameters": 1_000_000_000,
         "copies": [],
+        "checksum": [],
+        "checked": ["--modes", "unreft", "--rounds", "1"],
         "training": [],
         "demo": ["--size", "gpu", "--steps", "200", "--step-s-min", "0.1"],
     },
     "cpu": {
         "parameters": 60_000,
         "copies": [str(32 << 20), "2"],
+        "checksum": [str(8 << 20), "1"],
+        "checked": None,  # there is no device to compute them
         "training": ["--rounds", "1", "--steps", "2", "--baseline-steps", "1"],
         "demo": ["--size", "tiny", "--steps", "150", "--step-s-min", "0.15"],
     },
@@ -131,7 +141,8 @@ class Run:
     def suite(self, part, limit):
         report = self.logs / "suite.json"
         report.unlink(missing_ok=True)
-        code = self._program("device_copier_gpu_test", [f"--gtest_output=json:{report}"], limit)
+        arguments = [f"--gtest_output=json:{report}"]
+        code = self._program("device_copier_gpu_test", arguments, limit, "suite")
         if code == NO_GPU:
             raise Left(NO_DEVICE)
         if report.exists():
@@ -142,24 +153,58 @@ class Run:
             raise Failed(f"exit code {code}: {self._tail('suite')}")
 
     def copies(self, part, limit):
-        arguments = SIZES[self.args.device]["copies"]
-        code = self._program("unreft_gpu_bench", arguments, limit, separate=True)
-        if code == NO_GPU:
-            raise Left(NO_DEVICE)
-        if code != 0:
-            raise Failed(f"exit code {code}: {self._tail('copies')}")
-        part["figures"] = json.loads((self.logs / "copies.json").read_text())
+        self._figures("copies", "unreft_gpu_bench", [], part, limit)
+
+    def checksum(self, part, limit):
+        begin = time.monotonic()
+        self._figures("checksum", "unreft_gpu_checksum_bench", [], part, limit)
+        arguments = SIZES[self.args.device]["checked"]
+        if arguments is None:
+            return
+        checked = part["training"] = {}
+        left = limit - (time.monotonic() - begin)
+        self._compare("checked", checked, left, arguments, UNREFT_DEVICE_CHECKSUM="1")
+
+    def fault(self, part, limit):
+        """Once without checksums on the device: with them the error may be theirs."""
+        if not (HERE / "bin/unreft_gpu_job_fault").exists():
+            raise Left("unreft_gpu_job_fault is not in this bundle")
+        with daemon(self.environment, self.logs) as its:
+            its["UNREFT_DEVICE_CHECKSUM"] = "0"
+            for name in ("fault", "resume"):
+                code = self._program("unreft_gpu_job_fault", [name], limit / 2, name, True, **its)
+                if code == NO_GPU:
+                    raise Left(NO_DEVICE)
+                if code != 0:
+                    raise Failed(f"{name}: exit code {code}: {self._tail(name)}")
+                part[name] = json.loads((self.logs / f"{name}.json").read_text())
+        if why := wrong_with(part["fault"], part["resume"]):
+            raise Failed(why)
 
     def training(self, part, limit):
-        out = self.logs / "training.json"
+        self._compare("training", part, limit, SIZES[self.args.device]["training"])
+
+    def _figures(self, name, program, arguments, part, limit):
+        arguments = [*arguments, *SIZES[self.args.device][name]]
+        code = self._program(program, arguments, limit, name, True)
+        if code == NO_GPU:
+            raise Left(NO_DEVICE)
+        printed = (self.logs / f"{name}.json").read_text()
+        if printed:
+            part["figures"] = json.loads(printed)
+        if code != 0:
+            raise Failed(f"exit code {code}: {self._tail(name)}")
+
+    def _compare(self, name, part, limit, arguments, **more):
+        out = self.logs / f"{name}.json"
         out.unlink(missing_ok=True)
         job = part["job"] = f"gpubundle-{os.getpid()}"
         command = [sys.executable, PYTHON_DIR / "bench/training/compare.py", "--out", out]
         command += ["--device", self.args.device, "--parameters", self.args.parameters]
         command += ["--seconds", max(limit - 2 * SLACK_S, SLACK_S), "--job", job]
-        command += SIZES[self.args.device]["training"]
+        command += arguments
         try:
-            code = self._limited("training", command, limit)
+            code = self._limited(name, command, limit, **more)
         finally:
             for segment in pathlib.Path("/dev/shm").glob(f"unreft.{job}.*"):
                 segment.unlink()
@@ -170,7 +215,7 @@ class Run:
             why = [f"{mode['mode']}: {mode['failed']}" for mode in figures.get("modes", [])
                    if "failed" in mode]
             why = figures.get("refused") or figures.get("failed") or "; ".join(why)
-            raise Failed(why or f"exit code {code}: {self._tail('training')}")
+            raise Failed(why or f"exit code {code}: {self._tail(name)}")
 
     def demo(self, part, limit):
         directory = self.logs / "demo"
@@ -192,14 +237,13 @@ class Run:
 
     # Processes.
 
-    def _program(self, name, arguments, limit, separate=False):
+    def _program(self, name, arguments, limit, log, separate=False, **more):
         program = HERE / "bin" / name
         if not program.exists():
             raise Left(f"{name} is not in this bundle")
-        log = "copies" if separate else "suite"
-        return self._limited(log, [program, *arguments], limit, separate)
+        return self._limited(log, [program, *arguments], limit, separate, **more)
 
-    def _limited(self, name, command, limit, separate=False):
+    def _limited(self, name, command, limit, separate=False, **more):
         """The exit code; Failed when it takes too long. What it says goes to logs/NAME.txt, its
         standard output to logs/NAME.json if `separate`."""
         log = open(self.logs / f"{name}.txt", "wb")
@@ -207,7 +251,7 @@ class Run:
         with log, out:
             process = subprocess.Popen(
                 [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=log,
-                env=self.environment, cwd=HERE, start_new_session=True,
+                env={**self.environment, **more}, cwd=HERE, start_new_session=True,
             )
             try:
                 return process.wait(limit)
@@ -234,6 +278,44 @@ def stop(process):
     except ProcessLookupError:
         pass
     process.wait()
+
+
+@contextlib.contextmanager
+def daemon(environment, logs):
+    """One of its own; what its trainers need to find it. Leaves nothing behind."""
+    job = f"gpubundle-{os.getpid()}-fault"
+    with tempfile.TemporaryDirectory(prefix="unreft-") as directory:
+        log = open(logs / "daemon.txt", "wb")
+        command = [HERE / "bin/unreftd", "--job", job, "--run-dir", directory]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                   env=environment, start_new_session=True)
+        socket = pathlib.Path(directory) / "unreftd.sock"
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_S
+            while not socket.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    said = (logs / "daemon.txt").read_text(errors="replace")
+                    raise Failed(f"no daemon: {said.strip()}")
+                time.sleep(0.05)
+            yield {"UNREFT_SOCKET": str(socket), "UNREFT_JOB": job}
+        finally:
+            stop(process)
+            log.close()
+            for segment in pathlib.Path("/dev/shm").glob(f"unreft.{job}.*"):
+                segment.unlink()
+
+
+def wrong_with(fault, resume):
+    """What is not as it has to be after a kernel of the job's that went wrong; "" if all is."""
+    if fault["own_error"] != ILLEGAL_ADDRESS:
+        return f"the job read error {fault['own_error_name']} of its kernel"
+    if "of a kernel of the training job" not in fault["said"]:
+        return f"whose error it is was not said: {fault['said']}"
+    if fault["second_committed"] or fault["committed"] != 1:
+        return f"step {fault['committed']} is committed, needed 1"
+    if resume["restored"] != 1 or not resume["equal"]:
+        return f"step {resume['restored']} was restored, equal: {resume['equal']}, needed step 1"
+    return ""
 
 
 # The machine.
@@ -316,6 +398,8 @@ def targets(parts):
     ours = next((m for m in training.get("modes", []) if m["mode"] == "unreft"), {})
     peaks = training.get("peaks") or {}
     demo = parts.get("demo", {})
+    checksum = parts.get("checksum", {}).get("figures") or {}
+    fault = parts.get("fault", {})
     blocked = [ours.get(f"host_blocked_by_{what}_ms") for what in ("snapshot", "fence")]
     rows = [
         ("capture, copier alone, of the pinned D2H peak", copies.get("capture_of_peak"), 0.95, ""),
@@ -331,6 +415,10 @@ def targets(parts):
         ("restore, whole client, of the pinned H2D peak",
          _ratio(ours.get("restore_gb_s"), peaks.get("h2d_gb_s")), 0.90, ""),
         ("killed and resumed, bit for bit", _flag(demo.get("bit_exact")), 1, ""),
+        ("checksums on the device that are those of the CPU, all",
+         _flag(checksum.get("wrong") == "") if checksum else None, 1, ""),
+        ("a kernel of the job's that goes wrong: its error is its own, the commit before is whole",
+         _flag("failed" not in fault) if "resume" in fault else None, 1, ""),
     ]
     return [_target(*row) for row in rows]
 

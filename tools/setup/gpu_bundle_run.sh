@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks of this directory on this machine's GPU; writes results.json here.
 #
-#   run.sh [--device cpu] [--parts suite copies training demo] [--parameters N] [--help]
+#   run.sh [--device cpu] [--parameters N] [--help]
+#          [--parts suite copies checksum fault training demo]
 #
 # Needs what needs.txt says. The interpreter is UNREFT_PYTHON, or else python3: one with PyTorch.
 # Ends with 77 where there is no GPU, and not with 0 if something failed.

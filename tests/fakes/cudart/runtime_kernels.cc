@@ -9,6 +9,7 @@
 #include "snapshot/cuda_checksum_kernel.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/cudart/world.h"
+#include "tests/gpu/out_of_bounds_kernel.h"
 
 namespace unreft::fake_cudart {
 namespace {
@@ -64,11 +65,21 @@ std::function<void()> Checksum(void** arguments) {
   };
 }
 
+// Breaks the context when it runs, as a device does.
+std::function<void()> OutOfBounds(void** /*arguments*/) {
+  return [device = Self().device] {
+    std::lock_guard lock(world().mutex);
+    world().sticky[device] = cudaErrorIllegalAddress;
+    world().DropLocked(device, cudaErrorIllegalAddress);
+  };
+}
+
 struct Kernel {
   const char* name;
   std::function<void()> (*make)(void** arguments);
 };
-const Kernel kKernels[] = {{snapshot::checksum::kKernelName, &Checksum}};
+const Kernel kKernels[] = {{snapshot::checksum::kKernelName, &Checksum},
+                           {kOutOfBoundsKernel, &OutOfBounds}};
 
 const Kernel* Find(const void* kernel) {
   const auto* found = static_cast<const Kernel*>(kernel);
