@@ -237,7 +237,12 @@ void Leader::OnVerified(NodeSlot slot, Version version, VerifyReply reply) {
         std::make_shared<const layout::SlotManifest>(*std::move(manifest));
   }
   const auto it = reports_.find(slot);
-  if (it != reports_.end()) *it->second.mutable_versions() = reply.versions();
+  if (it == reports_.end()) return;
+  // A report of before it may be on its way still, and one of after it have come.
+  NodeReport& report = it->second;
+  if (reply.report_number() != 0 && reply.report_number() < report.number()) return;
+  *report.mutable_versions() = reply.versions();
+  report.set_number(std::max(report.number(), reply.report_number()));
 }
 
 bool Leader::CaptureBegan() const {

@@ -306,7 +306,7 @@ void Member::SendReport() {
   seams_.executor.Cancel(std::exchange(report_timer_, TimerId::kNone));
   const auto again = [this, alive = std::weak_ptr(alive_),
                       number = report_number_ + 1](absl::StatusOr<std::string>) {
-    if (alive.expired() || number != report_number_) return;
+    if (alive.expired() || number != report_sent_) return;
     report_running_ = false;
     if (report_wanted_) return Report();
     report_timer_ = seams_.executor.After(options_.report_interval, [this] {
@@ -324,7 +324,8 @@ void Member::SendReport() {
     return;
   }
   NodeReport report = MakeReport();
-  report.set_number(++report_number_);
+  report_sent_ = ++report_number_;
+  report.set_number(report_sent_);
   report_to_leader_ = LeaderNow();
   peers_.Call(NodeSlot{state.leader.value.slot()}, "report", report.SerializeAsString(),
               options_.call_timeout, again);
@@ -447,6 +448,7 @@ void Member::OnVerify(const VerifyRequest& request,
       const absl::Status& problem = slabs.ok() ? guard : slabs;
       reply.set_problem(std::string(problem.message()));
       *reply.mutable_versions() = MakeReport().versions();
+      reply.set_report_number(++report_number_);
       if (want_manifests) {
         for (const HeldSlab& held : node_.Inventory()) {
           if (held.slab.version == version) {

@@ -121,8 +121,9 @@ class Member final : public Coordinator {
 
   bool report_wanted_ = false;
   bool report_running_ = false;
-  uint64_t report_number_ = 0;       // of the last that was sent
-  meta::HeldKey report_to_leader_;   // to which leader
+  uint64_t report_number_ = 0;      // the last, of reports and answers to Verify
+  uint64_t report_sent_ = 0;        // of the last that was sent
+  meta::HeldKey report_to_leader_;  // to which leader
   TimerId report_timer_ = TimerId::kNone;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };

@@ -33,6 +33,8 @@ struct ReportingNode {
   NodeReport report;
   std::map<Version, VersionHolding> versions;
   std::set<Version> verified;  // that the leader asked for
+  bool holds_answers = false;  // to Verify, until ReleaseAnswers lets them go
+  std::vector<absl::AnyInvocable<void()>> held;
 };
 
 // RS(2,2) of four nodes.
@@ -168,14 +170,27 @@ class LeaderFixture : public ::testing::Test {
         });
     node.peers->Answer<VerifyRequest, VerifyReply>(
         "verify", [this, &node](NodeSlot, const VerifyRequest& request, auto done) {
-          node.verified.insert(VersionOf(request));
-          VerifyReply reply;
-          for (const auto& [version, holding] : node.versions) *reply.add_versions() = holding;
-          for (std::string& bytes : ManifestsOf(node, VersionOf(request))) {
-            reply.add_manifests(std::move(bytes));
-          }
-          done(std::move(reply));
+          const Version version = VersionOf(request);
+          node.verified.insert(version);
+          node.held.push_back([this, &node, version, done = std::move(done)]() mutable {
+            VerifyReply reply;
+            for (const auto& [held, holding] : node.versions) *reply.add_versions() = holding;
+            for (std::string& bytes : ManifestsOf(node, version)) {
+              reply.add_manifests(std::move(bytes));
+            }
+            node.report.set_number(node.report.number() + 1);
+            reply.set_report_number(node.report.number());
+            done(std::move(reply));
+          });
+          if (!node.holds_answers) AnswerHeld(node);
         });
+  }
+  static void AnswerHeld(ReportingNode& node) {
+    for (auto& answer : std::exchange(node.held, {})) answer();
+  }
+  void ReleaseAnswers(NodeSlot slot) {
+    InTurn([&] { AnswerHeld(nodes_.at(slot)); });
+    Settle();
   }
 
   // Of the ranks that are sealed on the node, and of those it has copies of.

@@ -175,6 +175,26 @@ TEST_F(LeaderTest, DecidesTheNewestThatCanBeRestoredAndReadsItAgain) {
   for (const auto& [slot, node] : nodes_) EXPECT_TRUE(node.verified.contains(At(1, 4)));
 }
 
+// What a node had found bad was named as its slab once more.
+TEST_F(LeaderTest, AReportFromBeforeAVerificationDoesNotUndoIt) {
+  Protect(At(1, 4));
+  ReportAll();
+  ReportingNode& node = nodes_.at(NodeSlot{2});
+  for (const uint64_t slot : {2, 3}) nodes_.at(NodeSlot{slot}).holds_answers = true;
+  Ask(2);
+  NodeReport late = node.report;
+  late.set_number(late.number() + 1);
+  node.report.set_number(late.number());
+  node.versions.at(At(1, 4)).clear_sealed();  // it does not verify
+  ReleaseAnswers(NodeSlot{2});
+  InTurn([&] { ASSERT_TRUE(leader_->OnReport(NodeSlot{2}, late).ok()); });
+  ReleaseAnswers(NodeSlot{3});
+  ASSERT_EQ(decision().version_step(), 4U);
+  ASSERT_EQ(decision().holders_size(), 4);
+  EXPECT_EQ(decision().holders(2).slot(), 2U);
+  EXPECT_TRUE(decision().holders(2).lost());
+}
+
 TEST_F(LeaderTest, UntilACaptureBeginsTheSameDecisionOpensNoOtherTimeline) {
   Protect(At(1, 4));
   ReportAll();
