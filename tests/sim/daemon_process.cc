@@ -9,9 +9,10 @@
 namespace unreft::sim {
 
 DaemonProcess::DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max,
-                             ClusterSeams* cluster)
+                             ClusterSeams* cluster, bool is_spare)
     : machine_(machine),
       cluster_(cluster),
+      is_spare_(is_spare),
       life_(machine.processes.Start()),
       executor_(machine.scheduler.NewExecutor("daemon", machine.host())),
       segments_(machine),
@@ -41,22 +42,46 @@ void DaemonProcess::Start(smp::NodeOptions options) {
     seams.transport = transport_.get();
     seams.kv = kv_.get();
   }
-  node_ = std::make_unique<smp::Node>(seams, std::move(options));
+  if (is_spare_) {
+    StartSpare(seams, std::move(options));
+  } else {
+    StartNode(seams, std::move(options));
+  }
   listener_ = *machine_.network.Listen(*executor_, kSocketPath);
   listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
+    if (spare_ != nullptr) return spare_->Accept(std::move(channel), peer);
     node_->Accept(std::move(channel), peer);
   });
-  node_->Start(machine_.boot_id, [this](absl::Status status) {
-    started_ = status.ok();
-    failure_ = std::move(status);
-    if (!failure_.ok()) machine_.trace.Add("the daemon does not start: {}", failure_.ToString());
-    if (!failure_.ok() && !absl::IsResourceExhausted(failure_)) {
-      machine_.trace.Fail("the daemon does not start, and no memory is short");
-    }
-    if (!started_) return;
-    committed_seen_ = node_->state().record->committed();
-    newest_seen_ = node_->state().record->chain().newest();
+}
+
+void DaemonProcess::StartSpare(smp::NodeSeams seams, smp::NodeOptions options) {
+  spare_ = std::make_unique<smp::Spare>(seams, options);
+  spare_->Start(machine_.boot_id, [this, seams, options](absl::StatusOr<NodeSlot> slot) {
+    if (!slot.ok()) return OnStarted(slot.status());
+    // Not in a callback of what goes.
+    executor_->Post([this, seams, options, slot = *slot]() mutable {
+      spare_.reset();
+      options.node = slot;
+      StartNode(seams, std::move(options));
+    });
   });
+}
+
+void DaemonProcess::StartNode(smp::NodeSeams seams, smp::NodeOptions options) {
+  node_ = std::make_unique<smp::Node>(seams, std::move(options));
+  node_->Start(machine_.boot_id, [this](absl::Status status) { OnStarted(std::move(status)); });
+}
+
+void DaemonProcess::OnStarted(absl::Status status) {
+  started_ = status.ok();
+  failure_ = std::move(status);
+  if (!failure_.ok()) machine_.trace.Add("the daemon does not start: {}", failure_.ToString());
+  if (!failure_.ok() && !absl::IsResourceExhausted(failure_)) {
+    machine_.trace.Fail("the daemon does not start, and no memory is short");
+  }
+  if (!started_) return;
+  committed_seen_ = node_->state().record->committed();
+  newest_seen_ = node_->state().record->chain().newest();
 }
 
 void DaemonProcess::PlantBug() {

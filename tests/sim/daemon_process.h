@@ -1,10 +1,12 @@
-// DaemonProcess: one life of the daemon on a simulated machine: the real smp::Node over the fakes.
+// DaemonProcess: one life of the daemon on a simulated machine: the real smp::Node over the fakes,
+// or smp::Spare until it has a slot and is a node.
 #pragma once
 
 #include <memory>
 
 #include "base/log.h"
 #include "smp/node.h"
+#include "smp/spare.h"
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_transport.h"
 #include "tests/fakes/sim_work_pool.h"
@@ -20,9 +22,9 @@ struct ClusterSeams {
 
 class DaemonProcess {
  public:
-  // `cluster`: of a job of several nodes; null for one.
+  // `cluster`: of a job of several nodes; null for one. `is_spare`: it waits for a slot.
   DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max,
-                ClusterSeams* cluster = nullptr);
+                ClusterSeams* cluster = nullptr, bool is_spare = false);
   // kill -9, whatever it was doing.
   ~DaemonProcess();
 
@@ -30,17 +32,21 @@ class DaemonProcess {
   void AfterEvent();
 
   SimExecutor& executor() { return *executor_; }
-  // Null until it has started.
+  // Null until it has started, and while it is a spare.
   smp::Node* node() { return started_ ? node_.get() : nullptr; }
   // Why it gave up starting; ok while it has not.
   const absl::Status& failure() const { return failure_; }
 
  private:
   void Start(smp::NodeOptions options);
+  void StartSpare(smp::NodeSeams seams, smp::NodeOptions options);
+  void StartNode(smp::NodeSeams seams, smp::NodeOptions options);
+  void OnStarted(absl::Status status);
   void PlantBug();
 
   Machine& machine_;
   ClusterSeams* const cluster_;
+  const bool is_spare_;
   const ProcessLife life_;
   std::unique_ptr<SimExecutor> executor_;
   ObservedSegments segments_;
@@ -51,6 +57,7 @@ class DaemonProcess {
   std::unique_ptr<FakeRecordStore> records_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<meta::Kv> kv_;
+  std::unique_ptr<smp::Spare> spare_;
   std::unique_ptr<smp::Node> node_;
   std::unique_ptr<Listener> listener_;
   bool started_ = false;

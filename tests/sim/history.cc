@@ -12,7 +12,8 @@ std::string Name(std::optional<Version> version) {
 
 }  // namespace
 
-void History::OnSnapshotStarted(Version version, Attempt attempt) {
+void History::OnSnapshotStarted(Version version, Attempt attempt, uint64_t world) {
+  worlds_[attempt] = world;
   const auto [it, is_new] = authors_.try_emplace(version, attempt);
   if (is_new || it->second == attempt) return;
   trace_.Fail("version {} is named by attempt {} and again by attempt {}", version, it->second,
@@ -77,13 +78,17 @@ void History::OnUnrecoverable(std::optional<Version> newest_whole) {
   }
 }
 
-void History::OnToldRestored(Rank rank, Attempt attempt, Timeline timeline, Version version) {
+void History::OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timeline timeline,
+                             Version version) {
   trace_.Add("rank {} of attempt {} is told {} on timeline {}", rank, attempt, version, timeline);
   const Told told{timeline, version};
   const auto [it, is_new] = told_.try_emplace(attempt, told);
   if (!is_new && it->second != told) {
     trace_.Fail("attempt {}: rank {} restores {} on timeline {}, another {} on {}", attempt, rank,
                 version, timeline, it->second.version, it->second.timeline);
+  }
+  if (const auto saved_by = WorldOf(version); saved_by && *saved_by != world) {
+    trace_.Fail("rank {} of {} restores {}, which {} ranks saved", rank, world, version, *saved_by);
   }
   const auto parent = parents_.find(timeline);
   if (parent == parents_.end() || parent->second != version) {
@@ -114,10 +119,26 @@ void History::OnForgotten(Version version) {
   committed_.reset();
 }
 
-std::optional<Author> History::AuthorOf(Version version) const {
+std::optional<Author> History::AuthorOf(Version version, Rank rank) const {
   const auto it = authors_.find(version);
   if (it == authors_.end()) return std::nullopt;
-  return Author{version, it->second};
+  return Author{version, it->second, SaltOf(it->second, rank)};
+}
+
+uint64_t History::SaltOf(Attempt attempt, Rank rank) const {
+  return astray_.contains({attempt, rank}) ? rank.value + 1 : 0;
+}
+
+std::optional<uint64_t> History::WorldOf(Version version) const {
+  const auto author = authors_.find(version);
+  if (author == authors_.end() || !worlds_.contains(author->second)) return std::nullopt;
+  return worlds_.at(author->second);
+}
+
+std::set<uint64_t> History::worlds() const {
+  std::set<uint64_t> worlds;
+  for (const auto& [attempt, world] : worlds_) worlds.insert(world);
+  return worlds;
 }
 
 bool History::IsLive(Version version) const {

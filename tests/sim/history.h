@@ -6,12 +6,15 @@
 //   * the decision is not the newest version that memory holds whole and on the chain (rule 21),
 //   * "nothing stored" is said although something was committed (rule 22),
 //   * a decision fails although a version is whole, or loses one without a fault that explains it,
-//   * ranks of one attempt restore different versions, or one gets other bytes than were trained.
+//   * ranks of one attempt restore different versions, or one gets other bytes than were trained,
+//   * a version is restored into a world of another size than it was saved by.
 // Single-threaded.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -25,7 +28,9 @@ class History {
   explicit History(Trace& trace) : trace_(trace) {}
 
   // --- what happens ---
-  void OnSnapshotStarted(Version version, Attempt attempt);
+  void OnSnapshotStarted(Version version, Attempt attempt, uint64_t world);
+  // From its first step on the rank trains other bytes than its replicas.
+  void OnAstray(Attempt attempt, Rank rank) { astray_.insert({attempt, rank}); }
   void OnCommitted(Version version, uint64_t world);
   // The daemon opened `timeline`, or confirmed it, on top of `parent` (0:0: nothing stored);
   // `newest_whole` is what memory held.
@@ -34,7 +39,8 @@ class History {
   // It said that no version is whole.
   void OnUnrecoverable(std::optional<Version> newest_whole);
   // A rank was told; its bytes come with OnBytesRestored.
-  void OnToldRestored(Rank rank, Attempt attempt, Timeline timeline, Version version);
+  void OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timeline timeline,
+                      Version version);
   void OnFreshStart(Timeline timeline);
   // The host rebooted; its disk knows of that commit, which may be an older one (records are
   // written behind, and may fail).
@@ -45,7 +51,13 @@ class History {
   void OnDamaged(Version version, Duration now) { damaged_[version] = now; }
 
   // --- what is known ---
-  std::optional<Author> AuthorOf(Version version) const;
+  std::optional<Author> AuthorOf(Version version, Rank rank) const;
+  // Of a rank and attempt: 0 unless it has gone astray.
+  uint64_t SaltOf(Attempt attempt, Rank rank) const;
+  // How many ranks captured it.
+  std::optional<uint64_t> WorldOf(Version version) const;
+  // Of all attempts that captured anything.
+  std::set<uint64_t> worlds() const;
   bool IsLive(Version version) const;
   std::optional<Version> committed() const { return committed_; }
   uint64_t commits() const { return commits_; }
@@ -63,6 +75,8 @@ class History {
 
   Trace& trace_;
   std::map<Version, Attempt> authors_;
+  std::map<Attempt, uint64_t> worlds_;
+  std::set<std::pair<Attempt, Rank>> astray_;
   std::map<Timeline, Version> parents_;
   std::map<Attempt, Told> told_;
   std::optional<Version> committed_;

@@ -31,6 +31,9 @@ void Launcher::StartAttempt() {
   attempt_.value += 1;
   stopping_ = false;
   present_world_ = next_world_ != 0 ? std::exchange(next_world_, 0) : world_;
+  if (std::exchange(next_goes_astray_, false)) {
+    machine_.history.OnAstray(attempt_, Rank{random_.Below(present_world_)});
+  }
   auto barrier = std::make_shared<StepBarrier>(machine_.scheduler, present_world_);
   for (uint64_t rank = 0; rank < present_world_; ++rank) {
     const Duration delay = Duration(random_.Below(Duration(milliseconds(5)).count()));
@@ -112,7 +115,7 @@ Duration Launcher::MemoryLag() {
 void Launcher::DeclareFreshStart() {
   if (stopped_) return;
   admin_channel_.reset();
-  admin_connector_ = machine_.network.NewConnector(*machine_.kernel, kSocketPath);
+  admin_connector_ = homes_.front()->network.NewConnector(*machine_.kernel, kSocketPath);
   admin_connector_->Connect([this](absl::StatusOr<std::unique_ptr<Channel>> channel) {
     if (!channel.ok()) return;  // tried again below
     admin_channel_ = *std::move(channel);

@@ -38,9 +38,14 @@ class Launcher {
   // Nothing of one rank runs for so long.
   void SuspendOne(Duration pause);
 
+  // Where the ranks are from the next attempt on.
+  void SetHomes(std::vector<Machine*> homes) { homes_ = std::move(homes); }
+
   // --- faults of the time ahead ---
   // The next attempt has so many ranks, one attempt long.
   void NextWorld(uint64_t world) { next_world_ = world; }
+  // In the next attempt some rank's replicated tensors are others than its replicas'.
+  void NextGoesAstray() { next_goes_astray_ = true; }
   void set_late_kills(bool late) { late_kills_ = late; }
 
   // Whether every rank of the present attempt trains.
@@ -60,7 +65,7 @@ class Launcher {
   void DeclareFreshStart();
   Duration MemoryLag();
 
-  const std::vector<Machine*> homes_;
+  std::vector<Machine*> homes_;
   Machine& machine_;  // the first, where the launcher itself runs
   Random random_;
   const TrainerOptions like_;
@@ -69,6 +74,7 @@ class Launcher {
   uint64_t world_;  // ranks of the job
   uint64_t next_world_ = 0;
   uint64_t present_world_ = 0;
+  bool next_goes_astray_ = false;
   bool late_kills_ = true;
   bool stopping_ = false;
   bool stopped_ = false;

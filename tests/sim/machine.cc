@@ -51,12 +51,24 @@ void Machine::Reboot() {
   if (bug == PlantedBug::kForgetsCommit) disk.Wipe();
 }
 
-void Machine::Replace() {
+Machine::Host Machine::Replace() {
   disk.CrashHost();
+  Host host{std::move(memory), boot_id, disk.synced()};
   disk.Wipe();
   memory = std::make_unique<FakeHostMemory>(memory_bytes_);
   observer.Watch(*memory, prefix());
   boot_id = scheduler.random().NextId();
+  return host;
+}
+
+void Machine::ComeBack(Host host) {
+  disk.CrashHost();
+  disk.Replace(std::move(host.records));
+  memory = std::move(host.memory);
+  FreeMemory();
+  boot_id = host.boot_id;
+  observer.Watch(*memory, prefix());
+  for (const std::string& name : memory->Names()) observer.OnReturned(name);
 }
 
 std::string Machine::prefix() const { return SegmentPrefix(kJob, slot.value); }

@@ -2,6 +2,7 @@
 // network. What it holds outlives every process on it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,8 @@ enum class PlantedBug {
   kReportsTheUnsealed,  // members take what is claimed for sealed
   kWritesUnfenced,      // the leader writes without asking whether it still leads
   kStoresManifests,     // a commit puts a manifest into the meta store
+  kWritesTwice,         // a commit is written again
+  kCommitsUnsealed,     // the leader takes what is claimed for sealed, and for guarded
 };
 
 // What all machines of a simulated world share: time, and what happened.
@@ -58,8 +61,19 @@ struct Machine {
 
   // Power goes: memory is empty and everything was killed before.
   void Reboot();
+  // A host: what it holds, but for its processes.
+  struct Host {
+    std::unique_ptr<FakeHostMemory> memory;
+    RandomId boot_id;
+    std::map<std::string, std::string> records;  // on its disk
+  };
   // Another host takes its place: memory and disk are empty, everything was killed before.
-  void Replace();
+  Host Replace();
+  // As Replace, and the other host is one that was here before: it comes back as it was.
+  void ComeBack(Host host);
+  // So many bytes of memory are left, until FreeMemory or the memory goes.
+  void FillMemory(uint64_t left) { memory->set_bytes_max(memory->bytes_used() + left); }
+  void FreeMemory() { memory->set_bytes_max(memory_bytes_); }
   // Prefix of the names of the node's segments.
   std::string prefix() const;
   // SimScheduler::last_host of its processes.

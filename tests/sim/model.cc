@@ -21,7 +21,7 @@ uint64_t Mix(uint64_t x) {  // splitmix64
 uint64_t Seed(std::string_view name, const Author& author) {
   uint64_t seed = Mix(author.version.timeline.value);
   seed = Mix(seed ^ author.version.step.value);
-  seed = Mix(seed ^ author.attempt.value);
+  seed = Mix(seed ^ author.attempt.value ^ author.salt << 32);
   for (const char c : name) seed = Mix(seed ^ static_cast<uint8_t>(c));
   return seed;
 }
@@ -88,6 +88,21 @@ TensorModel ShardedTensors(uint64_t rows_max) {
     const uint64_t rows = 1 + (3 + rank.value * 37) % rows_max;
     tensors.push_back(Whole(fmt::format("layer.{}", rank.value), rows, 0, 1));
     tensors.push_back(Rows("moments", 1 + rows_max / 5, rank.value, world));
+    TensorSpec buffers = Rows("buffers", 2, rank.value, world);
+    buffers.is_volatile = true;
+    tensors.push_back(std::move(buffers));
+    return tensors;
+  };
+}
+
+TensorModel ReplicatedTensors(uint64_t rows) {
+  return [rows](Rank rank, uint64_t world) {
+    const auto index = static_cast<uint32_t>(rank.value);
+    const auto ranks = static_cast<uint32_t>(world);
+    std::vector<TensorSpec> tensors;
+    tensors.push_back(Whole("embedding", 70, index, ranks));  // 4480 bytes: cut among the replicas
+    tensors.push_back(Whole("norm", 3, index, ranks));        // too small to be cut
+    tensors.push_back(Rows("moments", rows, rank.value, world));
     TensorSpec buffers = Rows("buffers", 2, rank.value, world);
     buffers.is_volatile = true;
     tensors.push_back(std::move(buffers));

@@ -20,6 +20,7 @@ namespace unreft::sim {
 struct Author {
   Version version;
   Attempt attempt;
+  uint64_t salt = 0;  // of a rank that has gone astray: its bytes are not those of its replicas
   friend bool operator==(const Author&, const Author&) = default;
 };
 
@@ -30,6 +31,8 @@ using TensorModel = std::function<std::vector<TensorSpec>(Rank rank, uint64_t wo
 std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world);
 // None held by two ranks, and ranks of very different size: up to so many rows of 64 bytes.
 TensorModel ShardedTensors(uint64_t rows_max);
+// Some held by all ranks, large enough to be cut among them and not, and as many rows of its own.
+TensorModel ReplicatedTensors(uint64_t rows);
 
 // Bytes [begin, begin + bytes.size()) of the shard.
 void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,

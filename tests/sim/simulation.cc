@@ -171,7 +171,9 @@ class Simulation {
         return Later(milliseconds(random_.Below(500)),
                      [this] { machine_.disk.set_bytes_max(UINT64_MAX); });
       case Fault::kFlipBit:
-        machine_.observer.FlipBit(random_);
+        if (const std::optional<Version> version = machine_.observer.FlipBit(random_)) {
+          machine_.history.OnDamaged(*version, now());
+        }
         return;
       case Fault::kReboot:
         return Reboot();
@@ -222,10 +224,9 @@ class Simulation {
 
   void FillMemory() {
     memory_was_short_ = true;
-    machine_.memory->set_bytes_max(machine_.memory->bytes_used() + random_.Below(20000));
+    machine_.FillMemory(random_.Below(20000));
     launcher_.KillOne();
-    Later(milliseconds(100 + random_.Below(500)),
-          [this] { machine_.memory->set_bytes_max(uint64_t{4} << 20); });
+    Later(milliseconds(100 + random_.Below(500)), [this] { machine_.FreeMemory(); });
   }
 
   void OtherWorld() {
@@ -242,7 +243,7 @@ class Simulation {
     machine_.trace.Add("calm");
     machine_.disk.set_bytes_max(UINT64_MAX);
     machine_.disk.FailWrites(0, absl::OkStatus());
-    machine_.memory->set_bytes_max(uint64_t{4} << 20);
+    machine_.FreeMemory();
     slow_pool_ = false;
     // Who could not register trains unprotected until the next start.
     if (memory_was_short_) launcher_.KillOne();

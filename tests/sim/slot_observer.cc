@@ -71,6 +71,7 @@ Version VersionOf(const SlotSeal& seal) { return {Timeline{seal.timeline}, Step{
 void SlotObserver::Watch(FakeHostMemory& host, std::string prefix) {
   slots_.clear();
   created_.clear();
+  returned_.clear();
   just_left_.clear();
   leaving_.clear();
   host_ = &host;
@@ -81,8 +82,14 @@ void SlotObserver::OnCreated(const std::string& name) {
   if (name.starts_with(prefix_)) created_.insert(name);
 }
 
+void SlotObserver::OnReturned(const std::string& name) {
+  OnCreated(name);
+  if (created_.contains(name)) returned_.insert(name);
+}
+
 void SlotObserver::OnRemoved(const std::string& name) {
   created_.erase(name);
+  returned_.erase(name);
   const auto it = slots_.find(name);
   if (it == slots_.end()) return;
   Leave(name, it->second);
@@ -113,7 +120,10 @@ void SlotObserver::Look(const std::string& name, Seen& seen) {
   just_left_.insert(just_left_.end(), leaving_.begin(), leaving_.end());
   leaving_.clear();
   seen.word = now.Encode();
-  if (now.state == SlotState::kSealed) OnSealed(name, seen);
+  const bool is_back = returned_.erase(name) > 0;
+  if (now.state != SlotState::kSealed) return;
+  if (is_back && !Judge(seen).ok()) return;  // it has rotted
+  OnSealed(name, seen);
 }
 
 void SlotObserver::Leave(const std::string& name, Seen& seen) {
@@ -159,10 +169,10 @@ absl::StatusOr<SlotObserver::Held> SlotObserver::Judge(const Seen& seen) const {
   absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(std::string_view(
       reinterpret_cast<const char*>(manifest_bytes.data()), manifest_bytes.size()));
   if (!manifest.ok()) return manifest.status();
-  const std::optional<Author> author = history_.AuthorOf(VersionOf(seal));
+  const Rank rank{claims->claim.rank};
+  const std::optional<Author> author = history_.AuthorOf(VersionOf(seal), rank);
   if (!author) return Bad(fmt::format("nobody trained {}", VersionOf(seal)));
   if (manifest->version != author->version) return Bad("version of the manifest");
-  const Rank rank{claims->claim.rank};
   const auto extras = view->extras().first(seal.extras_bytes);
   if (!Equal(extras, ExtrasOf(rank, *author))) return Bad("extras");
   if (Crc32c(extras) != seal.extras_crc) return Bad("CRC of the extras");
@@ -206,12 +216,12 @@ bool SlotObserver::Holds(Version version, Rank rank) const {
          });
 }
 
-bool SlotObserver::FlipBit(Random& random) {
+std::optional<Version> SlotObserver::FlipBit(Random& random) {
   std::vector<std::string> sealed;
   for (auto& [name, seen] : slots_) {
     if (seen.held && !seen.flipped) sealed.push_back(name);
   }
-  if (sealed.empty()) return false;
+  if (sealed.empty()) return std::nullopt;
   const std::string& name = sealed[random.Below(sealed.size())];
   Seen& seen = slots_[name];
   const SlotView view = *SlotView::Check(seen.segment->bytes());
@@ -228,14 +238,13 @@ bool SlotObserver::FlipBit(Random& random) {
       {g.data_offset, seal.data_bytes},
       {g.data_offset, seal.data_bytes}};
   const size_t region = random.Below(std::size(regions));
-  if (regions[region].second == 0) return false;
+  if (regions[region].second == 0) return std::nullopt;
   const uint64_t offset = regions[region].first + random.Below(regions[region].second);
   host_->FlipBit(name, offset, static_cast<int>(random.Below(8)));
   trace_.Add("flipped a bit of {}, version {}, at {}", name, VersionOf(seal), offset);
   seen.flipped = true;
   seen.word = StateOf(*seen.segment).Encode();  // the flip itself is no event
-  history_.OnDamaged(VersionOf(seal), trace_.now());
-  return true;
+  return VersionOf(seal);
 }
 
 uint64_t SlotObserver::bytes() const {

@@ -36,6 +36,8 @@ class SlotObserver {
 
   // Told in the same event, so that a name that is taken again is not confused.
   void OnCreated(const std::string& name);
+  // It was there before, in this memory; bits of it may have turned.
+  void OnReturned(const std::string& name);
   void OnRemoved(const std::string& name);
   // After each event of this machine at least.
   void AfterEvent();
@@ -49,8 +51,8 @@ class SlotObserver {
   // Whether that slab was sealed and right in every bit before the last event.
   bool Holds(Version version, Rank rank) const;
 
-  // Turns one bit of some sealed slot; false when there is none.
-  bool FlipBit(Random& random);
+  // Turns one bit of some sealed slot, and says of which version; none when there is none.
+  std::optional<Version> FlipBit(Random& random);
 
   uint64_t slots() const { return slots_.size(); }
   uint64_t bytes() const;
@@ -83,11 +85,12 @@ class SlotObserver {
   const TensorModel tensors_;
   FakeHostMemory* host_ = nullptr;
   std::string prefix_;
-  std::set<std::string> created_;  // not looked at yet
+  std::set<std::string> created_;   // not looked at yet
+  std::set<std::string> returned_;  // of these
   std::map<std::string, Seen> slots_;
   std::vector<Held> just_left_;  // held and right until the event before that one
   uint64_t just_left_at_ = 0;
-  std::vector<Held> leaving_;    // in this event
+  std::vector<Held> leaving_;  // in this event
 };
 
 }  // namespace unreft::sim

@@ -140,9 +140,10 @@ void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
   for (const TensorSpec& spec : state_->specs) {
     state_->bytes.emplace_back(ShardBytes(spec), std::byte{0xee});
   }
-  machine_.history.OnToldRestored(options_.rank, options_.attempt, timeline_, restored->version);
+  machine_.history.OnToldRestored(options_.rank, options_.world, options_.attempt, timeline_,
+                                  restored->version);
   if (restored->fresh) return Register();
-  const std::optional<Author> author = machine_.history.AuthorOf(restored->version);
+  const std::optional<Author> author = machine_.history.AuthorOf(restored->version, options_.rank);
   if (!author || restored->extras != ExtrasOf(options_.rank, *author)) {
     machine_.trace.Fail("rank {}: the extras of {} are not what was saved", options_.rank,
                         restored->version);
@@ -157,7 +158,7 @@ void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
 }
 
 void TrainerProcess::CheckBytes(Version version) {
-  const std::optional<Author> author = machine_.history.AuthorOf(version);
+  const std::optional<Author> author = machine_.history.AuthorOf(version, options_.rank);
   if (!author) return machine_.trace.Fail("{} was restored, nobody trained it", version);
   for (size_t i = 0; i < state_->specs.size(); ++i) {
     std::vector<std::byte> needed(state_->bytes[i].size());
@@ -218,7 +219,11 @@ void TrainerProcess::FinishStep() {
   client_->FenceThen(std::move(go_on));
 }
 
-Author TrainerProcess::Here() const { return {{timeline_, step_}, options_.attempt}; }
+Author TrainerProcess::Here() const {
+  return {{timeline_, step_},
+          options_.attempt,
+          machine_.history.SaltOf(options_.attempt, options_.rank)};
+}
 
 void TrainerProcess::Write(const Author& author) {
   for (size_t i = 0; i < state_->specs.size(); ++i) {
@@ -230,7 +235,7 @@ void TrainerProcess::Snapshot() {
   const std::vector<std::byte> extras = ExtrasOf(options_.rank, Here());
   const absl::StatusOr<snapshot::SnapshotResult> result = client_->Snapshot(step_, extras, nullptr);
   if (result.ok() && result->outcome == snapshot::Outcome::kStarted) {
-    machine_.history.OnSnapshotStarted({timeline_, step_}, options_.attempt);
+    machine_.history.OnSnapshotStarted({timeline_, step_}, options_.attempt, options_.world);
     // What is volatile may change as soon as Snapshot has returned.
     for (size_t i = 0; i < state_->specs.size(); ++i) {
       if (state_->specs[i].is_volatile) std::ranges::fill(state_->bytes[i], std::byte{0x77});

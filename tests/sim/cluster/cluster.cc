@@ -25,19 +25,18 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
       seams_{store_, network_},
       kernel_(world_.scheduler.NewExecutor("cluster")) {
   world_.bug = options.bug;
-  MachinesBySlot by_slot;
-  std::vector<Machine*> homes;
-  for (uint64_t slot = 0; slot < options_.node.nodes; ++slot) {
-    machines_.push_back(std::make_unique<Machine>(world_, NodeSlot{slot}));
-    by_slot[NodeSlot{slot}] = machines_.back().get();
-    homes.insert(homes.end(), options_.ranks[slot], machines_.back().get());
+  std::vector<Machine*> places;
+  for (uint64_t place = 0; place < options_.node.nodes + options_.spares; ++place) {
+    machines_.push_back(std::make_unique<Machine>(world_, NodeSlot{place}));
+    places.push_back(machines_.back().get());
+    is_spare_.push_back(place >= options_.node.nodes);
   }
-  spoiler_ = std::make_unique<GuardSpoiler>(world_, by_slot);
-  observer_ = std::make_unique<ClusterObserver>(world_, std::move(by_slot));
+  spoiler_ = std::make_unique<GuardSpoiler>(world_);
+  observer_ = std::make_unique<ClusterObserver>(world_, std::move(places), options_.node.nodes);
   store_observer_ = std::make_unique<StoreObserver>(
-      world_, store_, options_.node.nodes, options_.trainer.world,
-      [this](const SimExecutor& process) { return WhoIs(process); });
-  launcher_ = std::make_unique<Launcher>(std::move(homes), Random(random.Next()), options_.trainer);
+      world_, store_, options_.node.nodes, options_.spares == 0 ? 0 : machines_.size(),
+      options_.trainer.world, [this](const SimExecutor& process) { return WhoIs(process); });
+  launcher_ = std::make_unique<Launcher>(Homes(), Random(random.Next()), options_.trainer);
   daemons_.resize(machines_.size());
   lives_.resize(machines_.size());
 }
@@ -49,9 +48,9 @@ Cluster::~Cluster() {
 
 void Cluster::Start() {
   const smp::NodeOptions& node = options_.node;
-  trace().Add("{} nodes, RS({},{}), {} ranks", node.nodes, node.data_chunks, node.parity_chunks,
-              options_.trainer.world);
-  for (size_t slot = 0; slot < size(); ++slot) StartDaemon(slot);
+  trace().Add("{} nodes, RS({},{}), {} ranks, {} spares", node.nodes, node.data_chunks,
+              node.parity_chunks, options_.trainer.world, options_.spares);
+  for (size_t place = 0; place < size(); ++place) StartDaemon(place);
   launcher_->Start();
 }
 
@@ -68,19 +67,45 @@ bool Cluster::RunOne() {
 // An event changes the memory and the processes of its host alone.
 void Cluster::LookOn() {
   if (const uint64_t host = world_.scheduler.last_host(); host != 0) {
-    const size_t slot = host - 1;
-    machines_[slot]->observer.AfterEvent();
-    if (daemon(slot) != nullptr && !daemon(slot)->failure().ok()) {
-      KillDaemon(slot, std::chrono::milliseconds(50));  // whoever minds it starts it again
+    const size_t place = host - 1;
+    machines_[place]->observer.AfterEvent();
+    if (daemon(place) != nullptr && !daemon(place)->failure().ok()) {
+      KillDaemon(place, std::chrono::milliseconds(50));  // whoever minds it starts it again
     }
-    spoiler_->AfterEvent();
-    if (daemon(slot) != nullptr) observer_->AfterEvent(*daemon(slot));
+    spoiler_->AfterEvent(*machines_[place]);
+    const uint64_t takeovers = observer_->takeovers();
+    if (daemon(place) != nullptr) observer_->AfterEvent(*daemon(place));
+    if (observer_->takeovers() != takeovers) FollowTakeover();
   } else {
     store_observer_->AfterEvent();
   }
   const uint64_t events = world_.scheduler.events_run();
   if (events % kDeadlinesEvery == 0) launcher_->AfterEvent();
   if (events % kBoundsEvery == 0) CheckGuardCounts();
+}
+
+// By rank.
+std::vector<Machine*> Cluster::Homes() const {
+  std::vector<Machine*> homes;
+  for (const auto& [slot, machine] : observer_->machines()) {
+    homes.insert(homes.end(), options_.ranks[slot.value], machine);
+  }
+  return homes;
+}
+
+// The next attempt finds its ranks where their nodes are now. Who has lost his slot is refused
+// until whoever minds the host starts it as a spare.
+void Cluster::FollowTakeover() {
+  launcher_->SetHomes(Homes());
+  for (size_t place = 0; place < size(); ++place) {
+    if (is_spare_[place] || observer_->SlotOf(*machines_[place])) continue;
+    is_spare_[place] = true;
+    Later(std::chrono::milliseconds(300), [this, place, life = life(place)] {
+      if (life == lives_[place] && daemon(place) != nullptr) {
+        KillDaemon(place, std::chrono::milliseconds(50));
+      }
+    });
+  }
 }
 
 std::optional<PresenceRecord> Cluster::WhoIs(const SimExecutor& process) const {
@@ -101,50 +126,60 @@ std::optional<PresenceRecord> Cluster::WhoIs(const SimExecutor& process) const {
 void Cluster::CheckGuardCounts() {
   const uint64_t guards_max = 3 * options_.node.slots_per_rank;
   for (const auto& machine : machines_) {
-    const auto guards =
-        std::ranges::count_if(machine->memory->Names(),
-                              [prefix = machine->prefix() + "guard"](const std::string& name) {
-                                return name.starts_with(prefix);
-                              });
+    const auto guards = std::ranges::count_if(
+        machine->memory->Names(), [prefix = machine->prefix() + "guard"](const std::string& name) {
+          return name.starts_with(prefix);
+        });
     if (static_cast<uint64_t>(guards) <= guards_max) continue;
-    trace().Fail("node {} has {} guards, {} are enough", machine->slot, guards, guards_max);
+    trace().Fail("machine {} has {} guards, {} are enough", machine->slot, guards, guards_max);
   }
 }
 
 // --- nodes ---
 
-void Cluster::StartDaemon(size_t slot) {
+void Cluster::StartDaemon(size_t place) {
   smp::NodeOptions options = options_.node;
-  options.node = NodeSlot{slot};
-  ++lives_[slot];
-  daemons_[slot] = std::make_unique<DaemonProcess>(*machines_[slot], std::move(options),
-                                                   std::chrono::microseconds(100), &seams_);
+  options.node = NodeSlot{place};
+  if (is_spare_[place]) options.place = place;
+  ++lives_[place];
+  daemons_[place] =
+      std::make_unique<DaemonProcess>(*machines_[place], std::move(options),
+                                      std::chrono::microseconds(100), &seams_, is_spare_[place]);
 }
 
-void Cluster::KillDaemon(size_t slot, Duration away) {
+void Cluster::KillDaemon(size_t place, Duration away) {
   // The network and the store know the process by its address, which another may have next.
-  if (daemons_[slot] != nullptr) store_.Mend(daemons_[slot]->executor());
-  daemons_[slot].reset();
-  machines_[slot]->observer.AfterEvent();
-  const uint64_t life = ++lives_[slot];
-  Later(away, [this, slot, life] {
-    if (life == lives_[slot] && daemons_[slot] == nullptr) StartDaemon(slot);
+  if (daemons_[place] != nullptr) store_.Mend(daemons_[place]->executor());
+  daemons_[place].reset();
+  machines_[place]->observer.AfterEvent();
+  const uint64_t life = ++lives_[place];
+  Later(away, [this, place, life] {
+    if (life == lives_[place] && daemons_[place] == nullptr) StartDaemon(place);
   });
 }
 
-void Cluster::Destroy(size_t slot, Duration away) {
-  trace().Add("node {} is destroyed", slot);
-  launcher_->KillOn(*machines_[slot]);
-  KillDaemon(slot, away);
-  machines_[slot]->Replace();
-  observer_->OnDestroyed(NodeSlot{slot});
+Machine::Host Cluster::Destroy(size_t place, Duration away) {
+  trace().Add("machine {} is destroyed", place);
+  launcher_->KillOn(*machines_[place]);
+  KillDaemon(place, away);
+  Machine::Host host = machines_[place]->Replace();
+  const std::optional<NodeSlot> slot = observer_->SlotOf(*machines_[place]);
+  if (slot) observer_->OnDestroyed(*slot);
   Count("nodes destroyed");
+  return host;
 }
 
-std::optional<size_t> Cluster::LeaderSlot() {
-  for (size_t slot = 0; slot < size(); ++slot) {
-    smp::Node* node = daemons_[slot] == nullptr ? nullptr : daemons_[slot]->node();
-    if (node != nullptr && node->member()->leads()) return slot;
+void Cluster::BringBack(size_t place, Machine::Host host, Duration away) {
+  (void)Destroy(place, away);
+  trace().Add("machine {} has its old memory again", place);
+  machines_[place]->ComeBack(std::move(host));
+  Count("old memories back");
+}
+
+std::optional<size_t> Cluster::LeaderPlace() {
+  for (size_t place = 0; place < size(); ++place) {
+    smp::Node* node = daemons_[place] == nullptr ? nullptr : daemons_[place]->node();
+    if (node != nullptr && node->member()->leads()) return place;
   }
   return std::nullopt;
 }
@@ -168,6 +203,10 @@ void Cluster::Dump() {
                 absl::BytesToHexString(job.store_id), job.revision, job.leader.value.slot(),
                 job.view.value.number(), present);
     trace().Add("  timeline {}", job.timeline.value.ShortDebugString());
+    const auto& given_up = job.abandoned.value.versions();
+    if (!given_up.empty()) {
+      trace().Add("  given up last: {}", given_up.rbegin()->ShortDebugString());
+    }
     for (const smp::Slot* slot : state.slots->All()) {
       trace().Add("  slot {} of rank {}: {} {} captured {} sealing {} reads {} {}", slot->id,
                   slot->owner, smp::SlotPhaseName(slot->phase), slot->version,
@@ -176,7 +215,7 @@ void Cluster::Dump() {
   }
   for (const auto& machine : machines_) {
     for (const GuardLook& guard : LookAtGuards(*machine)) {
-      trace().Add("node {}: guard {} of state {} of {}", machine->slot, guard.name,
+      trace().Add("machine {}: guard {} of state {} of {}", machine->slot, guard.name,
                   static_cast<int>(guard.state), guard.version);
     }
   }

@@ -32,8 +32,10 @@ class Cluster {
   Duration now() const { return world_.scheduler.now(); }
   Trace& trace() { return world_.trace; }
   const World& world() const { return world_; }
+  const History& history() const { return world_.history; }
   const ClusterOptions& options() const { return options_; }
   ClusterObserver& observer() { return *observer_; }
+  GuardSpoiler& spoiler() { return *spoiler_; }
   Launcher& launcher() { return *launcher_; }
   SimNetwork& network() { return network_; }
   FakeKvStore& store() { return store_; }
@@ -44,28 +46,32 @@ class Cluster {
   void Count(const std::string& what, uint64_t times = 1) { counts_[what] += times; }
   const std::map<std::string, uint64_t>& counts() const { return counts_; }
 
-  // --- nodes, by slot ---
+  // --- machines, by place: first those that are the nodes at first, then the spares ---
   size_t size() const { return machines_.size(); }
-  Machine& machine(size_t slot) { return *machines_[slot]; }
+  Machine& machine(size_t place) { return *machines_[place]; }
   // Null while its process is away.
-  DaemonProcess* daemon(size_t slot) { return daemons_[slot].get(); }
-  std::string Address(size_t slot) const { return fmt::format("node{}", slot); }
+  DaemonProcess* daemon(size_t place) { return daemons_[place].get(); }
+  std::string Address(size_t place) const { return fmt::format("node{}", place); }
   // Of the node's processes so far; another one is another process.
-  uint64_t life(size_t slot) const { return lives_[slot]; }
+  uint64_t life(size_t place) const { return lives_[place]; }
   // Whose daemon leads, as it thinks itself.
-  std::optional<size_t> LeaderSlot();
+  std::optional<size_t> LeaderPlace();
   // kill -9, and a new process so much later.
-  void KillDaemon(size_t slot, Duration away);
+  void KillDaemon(size_t place, Duration away);
   // In place of what is there or away.
-  void StartDaemon(size_t slot);
+  void StartDaemon(size_t place);
   // The host is gone with all that is on it; another takes its place.
-  void Destroy(size_t slot, Duration away);
+  Machine::Host Destroy(size_t place, Duration away);
+  // In place of the host that is there now one is back that was there before.
+  void BringBack(size_t place, Machine::Host host, Duration away);
 
   // What all nodes know, for a failure.
   void Dump();
 
  private:
   void LookOn();
+  void FollowTakeover();
+  std::vector<Machine*> Homes() const;
   void CheckGuardCounts();
   std::optional<PresenceRecord> WhoIs(const SimExecutor& process) const;
 
@@ -81,6 +87,7 @@ class Cluster {
   std::unique_ptr<StoreObserver> store_observer_;
   std::vector<std::unique_ptr<DaemonProcess>> daemons_;
   std::vector<uint64_t> lives_;
+  std::vector<bool> is_spare_;  // how its next process is started
   std::unique_ptr<Launcher> launcher_;
   std::map<std::string, uint64_t> counts_;
 };

@@ -1,5 +1,6 @@
 #include "tests/sim/cluster/cluster_faults.h"
 
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -32,15 +33,27 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"suspend a daemon", 2, 3, &Self::SuspendDaemon},
       {"suspend the leader", 2, 3, &Self::SuspendLeader},
       {"destroy nodes", 4, 2, &Self::DestroyNodes},
+      {"destroy a node for long", 2, 3, &Self::DestroyForLong},
+      {"flip bits of slots", 3, 3, &Self::FlipSlotBits},
+      {"flip bits of guards", 2, 3, &Self::FlipGuardBits},
+      {"fill a node's memory", 1, 4, &Self::FillMemory},
+      {"fail disk writes", 2, 3, &Self::FailDiskWrites},
+      {"fill a disk", 1, 4, &Self::FillDisk},
+      {"restart with another world", 1, 4, &Self::OtherWorld},
+      {"a replica goes astray", 2, 2, &Self::ReplicaGoesAstray},
+      {"a node's old memory comes back", 2, 4, &Self::BringOldMemoryBack},
   };
   return kKinds;
 }
 
 ClusterFaults::ClusterFaults(Cluster& cluster, Random random, bool store_losses)
     : cluster_(cluster), random_(random) {
+  const ClusterOptions& options = cluster_.options();
   for (const Kind& kind : AllKinds()) {
     if (kind.loses_store && !store_losses) continue;
-    if (random_.OneIn(kind.one_in)) kinds_.insert(kinds_.end(), kind.weight, &kind);
+    if (kind.inject == &ClusterFaults::ReplicaGoesAstray && !options.replicated) continue;
+    const bool always = kind.inject == &ClusterFaults::DestroyForLong && options.spares > 0;
+    if (random_.OneIn(always ? 1 : kind.one_in)) kinds_.insert(kinds_.end(), kind.weight, &kind);
   }
 }
 
@@ -69,18 +82,18 @@ Duration ClusterFaults::DrawAway() {
 
 // --- processes ---
 
-void ClusterFaults::Kill(size_t slot) { cluster_.KillDaemon(slot, DrawAway()); }
+void ClusterFaults::Kill(size_t place) { cluster_.KillDaemon(place, DrawAway()); }
 
 void ClusterFaults::KillHostProcesses() {
   cluster_.launcher().KillOne();
-  Kill(AnySlot());
+  Kill(AnyPlace());
 }
 
-void ClusterFaults::Suspend(size_t slot) {
-  if (cluster_.daemon(slot) == nullptr) return;
-  cluster_.daemon(slot)->executor().Suspend();
-  cluster_.Later(DrawWhile(), [this, slot, life = cluster_.life(slot)] {
-    if (life == cluster_.life(slot)) cluster_.daemon(slot)->executor().Resume();
+void ClusterFaults::Suspend(size_t place) {
+  if (cluster_.daemon(place) == nullptr) return;
+  cluster_.daemon(place)->executor().Suspend();
+  cluster_.Later(DrawWhile(), [this, place, life = cluster_.life(place)] {
+    if (life == cluster_.life(place)) cluster_.daemon(place)->executor().Resume();
   });
 }
 
@@ -88,7 +101,75 @@ void ClusterFaults::Suspend(size_t slot) {
 void ClusterFaults::DestroyNodes() {
   if (!cluster_.observer().is_protected()) return;
   const uint64_t count = 1 + random_.Below(cluster_.options().node.parity_chunks);
-  for (uint64_t i = 0; i < count; ++i) cluster_.Destroy(AnySlot(), DrawAway());
+  for (uint64_t i = 0; i < count; ++i) (void)cluster_.Destroy(AnyPlace(), DrawAway());
+}
+
+// Until a spare has its slot, if there is one.
+void ClusterFaults::DestroyForLong() {
+  if (!cluster_.observer().is_protected()) return;
+  (void)cluster_.Destroy(AnyPlace(), milliseconds(1000 + random_.Below(2000)));
+}
+
+// --- memory and disk ---
+
+// Of one node or several, and often they are read at once: what is not restored is soon freed.
+void ClusterFaults::FlipBits(bool of_guards) {
+  const uint64_t count = 1 + random_.Below(cluster_.options().node.parity_chunks + 1);
+  for (uint64_t i = 0; i < count; ++i) {
+    Machine& machine = cluster_.machine(AnyPlace());
+    const std::optional<Version> version = of_guards ? cluster_.spoiler().FlipBit(machine, random_)
+                                                     : machine.observer.FlipBit(random_);
+    const std::optional<NodeSlot> slot = cluster_.observer().SlotOf(machine);
+    if (!version || !slot) continue;
+    cluster_.observer().OnFlipped(*slot, *version);
+    cluster_.Count(of_guards ? "bits flipped in guards" : "bits flipped in slots");
+  }
+  if (random_.OneIn(2)) cluster_.launcher().KillOne();
+}
+
+// Trainers that come need room, and so do guards and slabs that are made anew.
+void ClusterFaults::FillMemory() {
+  Machine& machine = cluster_.machine(AnyPlace());
+  machine.FillMemory(random_.Below(20000));
+  if (random_.OneIn(2)) cluster_.launcher().KillOne();
+  cluster_.Later(DrawWhile(), [&machine] { machine.FreeMemory(); });
+}
+
+void ClusterFaults::FailDiskWrites() {
+  cluster_.machine(AnyPlace())
+      .disk.FailWrites(static_cast<int>(1 + random_.Below(5)),
+                       absl::UnavailableError("the disk failed"));
+}
+
+void ClusterFaults::FillDisk() {
+  FakeDisk& disk = cluster_.machine(AnyPlace()).disk;
+  disk.set_bytes_max(random_.Below(400));
+  cluster_.Later(DrawWhile(), [&disk] { disk.set_bytes_max(UINT64_MAX); });
+}
+
+// Another host takes a node's place for a while, in which the job may decide and commit.
+void ClusterFaults::BringOldMemoryBack() {
+  if (!cluster_.observer().is_protected()) return;
+  const size_t place = AnyPlace();
+  auto old = std::make_shared<Machine::Host>(cluster_.Destroy(place, DrawAway()));
+  const Duration replaced = milliseconds(random_.Below(random_.OneIn(2) ? 500 : 2500));
+  cluster_.Later(replaced, [this, place, old] {
+    if (!calm_) cluster_.BringBack(place, std::move(*old), DrawAway());
+  });
+}
+
+// --- the job ---
+
+void ClusterFaults::OtherWorld() {
+  if (!cluster_.history().committed()) return;
+  cluster_.launcher().NextWorld(1 + random_.Below(cluster_.options().trainer.world + 2));
+  cluster_.launcher().KillOne();
+}
+
+void ClusterFaults::ReplicaGoesAstray() {
+  cluster_.launcher().NextGoesAstray();
+  cluster_.Count("replicas gone astray");
+  if (random_.OneIn(2)) cluster_.launcher().KillOne();
 }
 
 // --- the network ---
@@ -114,14 +195,14 @@ void ClusterFaults::SlowMessages() {
 }
 
 void ClusterFaults::BlockOneWay() {
-  const std::string from = cluster_.Address(AnySlot());
-  const std::string to = cluster_.Address(AnySlot());
+  const std::string from = cluster_.Address(AnyPlace());
+  const std::string to = cluster_.Address(AnyPlace());
   cluster_.network().Block(from, to);
   cluster_.Later(DrawWhile(), [this, from, to] { cluster_.network().Unblock(from, to); });
 }
 
 void ClusterFaults::Isolate() {
-  const std::string address = cluster_.Address(AnySlot());
+  const std::string address = cluster_.Address(AnyPlace());
   cluster_.network().Isolate(address);
   cluster_.Later(DrawWhile(), [this, address] { cluster_.network().Rejoin(address); });
 }
@@ -158,11 +239,11 @@ void ClusterFaults::RestartStoreLater() {
 }
 
 void ClusterFaults::CutOffFromStore() {
-  const size_t slot = random_.OneIn(2) ? LeaderSlot() : AnySlot();
-  if (cluster_.daemon(slot) == nullptr) return;
-  cluster_.store().CutOff(cluster_.daemon(slot)->executor());
-  cluster_.Later(DrawWhile(), [this, slot, life = cluster_.life(slot)] {
-    if (life == cluster_.life(slot)) cluster_.store().Mend(cluster_.daemon(slot)->executor());
+  const size_t place = random_.OneIn(2) ? LeaderPlace() : AnyPlace();
+  if (cluster_.daemon(place) == nullptr) return;
+  cluster_.store().CutOff(cluster_.daemon(place)->executor());
+  cluster_.Later(DrawWhile(), [this, place, life = cluster_.life(place)] {
+    if (life == cluster_.life(place)) cluster_.store().Mend(cluster_.daemon(place)->executor());
   });
 }
 
@@ -181,16 +262,19 @@ void ClusterFaults::Calm() {
   options.slow_one_in = options.duplicate_one_in = 0;
   cluster_.store().set_lose_one_in(0);
   if (!cluster_.store().running()) cluster_.store().Restart();
-  for (size_t slot = 0; slot < cluster_.size(); ++slot) {
-    cluster_.network().Rejoin(cluster_.Address(slot));
+  for (size_t place = 0; place < cluster_.size(); ++place) {
+    cluster_.machine(place).FreeMemory();
+    cluster_.machine(place).disk.set_bytes_max(UINT64_MAX);
+    cluster_.machine(place).disk.FailWrites(0, absl::OkStatus());
+    cluster_.network().Rejoin(cluster_.Address(place));
     for (size_t to = 0; to < cluster_.size(); ++to) {
-      cluster_.network().Unblock(cluster_.Address(slot), cluster_.Address(to));
+      cluster_.network().Unblock(cluster_.Address(place), cluster_.Address(to));
     }
-    if (cluster_.daemon(slot) == nullptr) {
-      cluster_.StartDaemon(slot);
+    if (cluster_.daemon(place) == nullptr) {
+      cluster_.StartDaemon(place);
     } else {
-      cluster_.store().Mend(cluster_.daemon(slot)->executor());
-      cluster_.daemon(slot)->executor().Resume();
+      cluster_.store().Mend(cluster_.daemon(place)->executor());
+      cluster_.daemon(place)->executor().Resume();
     }
   }
 }

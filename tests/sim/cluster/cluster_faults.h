@@ -35,15 +35,15 @@ class ClusterFaults {
 
  private:
   void Plan();
-  size_t AnySlot() { return random_.Below(cluster_.size()); }
-  size_t LeaderSlot() { return cluster_.LeaderSlot().value_or(AnySlot()); }
+  size_t AnyPlace() { return random_.Below(cluster_.size()); }
+  size_t LeaderPlace() { return cluster_.LeaderPlace().value_or(AnyPlace()); }
   Duration DrawWhile();
   Duration DrawAway();
 
   // The kinds.
   void KillTrainer() { cluster_.launcher().KillOne(); }
-  void KillDaemon() { Kill(AnySlot()); }
-  void KillLeader() { Kill(LeaderSlot()); }
+  void KillDaemon() { Kill(AnyPlace()); }
+  void KillLeader() { Kill(LeaderPlace()); }
   void KillHostProcesses();
   void KillStore();
   void LoseMessages();
@@ -54,13 +54,23 @@ class ClusterFaults {
   void RollBackStore();
   void CutOffFromStore();
   void LoseKvAnswers();
-  void SuspendDaemon() { Suspend(AnySlot()); }
-  void SuspendLeader() { Suspend(LeaderSlot()); }
+  void SuspendDaemon() { Suspend(AnyPlace()); }
+  void SuspendLeader() { Suspend(LeaderPlace()); }
   void DestroyNodes();
+  void DestroyForLong();
+  void FlipSlotBits() { FlipBits(false); }
+  void FlipGuardBits() { FlipBits(true); }
+  void FillMemory();
+  void FailDiskWrites();
+  void FillDisk();
+  void OtherWorld();
+  void ReplicaGoesAstray();
+  void BringOldMemoryBack();
 
+  void FlipBits(bool of_guards);
   void RestartStoreLater();
-  void Kill(size_t slot);
-  void Suspend(size_t slot);
+  void Kill(size_t place);
+  void Suspend(size_t place);
 
   Cluster& cluster_;
   Random random_;

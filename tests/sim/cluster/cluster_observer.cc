@@ -14,6 +14,18 @@ constexpr uint64_t kDeepEvery = 16;
 
 }  // namespace
 
+ClusterObserver::ClusterObserver(World& world, std::vector<Machine*> places, uint64_t nodes)
+    : world_(world), places_(std::move(places)) {
+  for (uint64_t slot = 0; slot < nodes; ++slot) machines_[NodeSlot{slot}] = places_.at(slot);
+}
+
+std::optional<NodeSlot> ClusterObserver::SlotOf(const Machine& machine) const {
+  for (const auto& [slot, of] : machines_) {
+    if (of == &machine) return slot;
+  }
+  return std::nullopt;
+}
+
 void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (daemon.node() == nullptr) return;
   const NodeSlot slot = daemon.node()->state().options.node;
@@ -29,8 +41,11 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
   StoreSeen& store = stores_[{job.store_id, store_lives_}];
   if (job.view.exists()) OnView(slot, job.view, store);
-  if (job.timeline.exists() && !job.timeline.value.closing()) {
-    OnDecision(slot, job.timeline.value, store);
+  const TimelineRecord& timeline = job.timeline.value;
+  if (job.timeline.exists() && timeline.closing()) {
+    store.closing.try_emplace(timeline.round(), world_.trace.now());
+  } else if (job.timeline.exists()) {
+    OnDecision(slot, timeline, store);
   }
   if (job.commit.exists()) OnCommit(job, store);
 }
@@ -48,6 +63,20 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
   world_.trace.Add("view {}", number);
   view_ = view.value;
   ++views_;
+  FollowPlaces();
+}
+
+// A spare has a lost node's slot; what the node held is of no use any more.
+void ClusterObserver::FollowPlaces() {
+  for (const Member& member : view_.members()) {
+    const NodeSlot slot{member.slot()};
+    Machine* machine = places_.at(member.has_place() ? member.place() : member.slot());
+    if (machines_[slot] == machine) continue;
+    world_.trace.Add("node {} is on machine {}", slot, machine->slot);
+    machines_[slot] = machine;
+    ++takeovers_;
+    OnDestroyed(slot);
+  }
 }
 
 void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store) {
@@ -64,13 +93,19 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
   if (std::next(it) != store.rounds.end()) return;  // it was told late
   if (!decisions_seen_.insert(it->second).second) return;
   const smp::JobDecision job = smp::DecisionOf(decision);
-  if (job.kind == DecisionKind::kFailed) return OnFailure(job, decision.round());
+  if (job.kind == DecisionKind::kFailed) return OnFailure(job, record);
   ++decisions_;
   decided_ = job.version;
   // What it names is checked below; the newest whole version may be one that was given up.
   const std::optional<Version> whole =
       job.kind == DecisionKind::kRestored ? std::optional(job.version) : std::nullopt;
-  if (whole) CheckHolders(decision);
+  if (whole) CheckHolders(decision, store.closing[decision.round()]);
+  if (whole && !world_.history.IsLive(*whole)) {
+    world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
+  }
+  if (const auto committed = world_.history.committed(); committed && IsBeyondBudget(*committed)) {
+    world_.history.OnDamaged(*committed, world_.trace.now());
+  }
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now());
   // It may have been written just before.
   if (whole && !destroyed_.empty()) world_.history.OnDamaged(job.version, world_.trace.now());
@@ -78,12 +113,13 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
   is_protected_ = false;
 }
 
-void ClusterObserver::OnFailure(const smp::JobDecision& decision, uint64_t round) {
-  world_.trace.Add("decision {} of attempt {} fails: {}", round, decision.attempt,
-                   decision.status.ToString());
+void ClusterObserver::OnFailure(const smp::JobDecision& decision, const TimelineRecord& record) {
+  world_.trace.Add("decision {} of attempt {} fails: {}", record.decision().round(),
+                   decision.attempt, decision.status.ToString());
+  if (absl::IsFailedPrecondition(decision.status)) CheckRefusal(decision, record.world());
   // Whoever is away longer than the grace counts as lost, with what it holds.
   const std::optional<Version> committed = world_.history.committed();
-  if (committed && absl::IsDataLoss(decision.status) && IsBeyondBudget()) {
+  if (committed && absl::IsDataLoss(decision.status) && IsBeyondBudget(*committed)) {
     world_.history.OnDamaged(*committed, world_.trace.now());
   }
 }
@@ -98,9 +134,36 @@ bool ClusterObserver::IsForgotten(Version committed) const {
   });
 }
 
-// Whether more members of some group are destroyed or lost than it has parities.
-bool ClusterObserver::IsBeyondBudget() const {
+// An attempt with another number of ranks is told both numbers.
+void ClusterObserver::CheckRefusal(const smp::JobDecision& decision, uint64_t world) {
+  ++worlds_refused_;
+  const std::string message(decision.status.message());
+  const auto names = [&](uint64_t ranks) {
+    return message.find(fmt::format("restart with {} ranks", ranks)) != std::string::npos &&
+           message.find(fmt::format("attempt {} has {}:", decision.attempt, world)) !=
+               std::string::npos;
+  };
+  for (const uint64_t ranks : world_.history.worlds()) {
+    if (ranks != world && names(ranks)) return;
+  }
+  world_.trace.Fail("attempt {} of {} ranks is refused without both numbers: {}", decision.attempt,
+                    world, message);
+}
+
+void ClusterObserver::OnFlipped(NodeSlot slot, Version version) {
+  rotted_[version][slot] = world_.trace.now();
+  // The losses of what is whole are counted when it is asked for; of the rest nothing is expected.
+  if (!is_protected_ || version != world_.history.committed()) {
+    world_.history.OnDamaged(version, world_.trace.now());
+  }
+}
+
+// Whether more members of some group are destroyed, lost, or have rotted than it has parities.
+bool ClusterObserver::IsBeyondBudget(Version version) const {
   std::set<NodeSlot> gone = destroyed_;
+  if (const auto rotted = rotted_.find(version); rotted != rotted_.end()) {
+    for (const auto& [slot, when] : rotted->second) gone.insert(slot);
+  }
   for (const Member& member : view_.members()) {
     if (member.lost()) gone.insert(NodeSlot{member.slot()});
   }
@@ -110,11 +173,16 @@ bool ClusterObserver::IsBeyondBudget() const {
   });
 }
 
-void ClusterObserver::CheckHolders(const DecisionRecord& decision) {
+// `closed`: what rots from then on may be found too late.
+void ClusterObserver::CheckHolders(const DecisionRecord& decision, Duration closed) {
   const smp::JobDecision job = smp::DecisionOf(decision);
+  const std::map<NodeSlot, Duration>& rotted = rotted_[job.version];
   for (const recovery::SlabHolder& holder : job.holders) {
+    const auto rot = rotted.find(holder.slot);
     if (holder.lost) ++slabs_lost_;
+    if (holder.lost && rot != rotted.end() && !destroyed_.contains(holder.slot)) ++slabs_rotted_;
     if (holder.lost || destroyed_.contains(holder.slot)) continue;
+    if (rot != rotted.end() && rot->second >= closed) continue;
     for (const Rank rank : holder.ranks) {
       if (machines_.at(holder.slot)->observer.Holds(job.version, rank)) continue;
       world_.trace.Fail("decision {}: node {} is to have rank {} of {}, and has not",
@@ -159,7 +227,14 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
     if (before && version < *before && IsForgotten(*before)) world_.history.OnForgotten(*before);
   }
   world_.history.OnCommitted(version, commit.world());
-  if (!destroyed_.empty()) return;  // it was protected when it was written
+  if (const auto ranks = world_.history.WorldOf(version); ranks != commit.world()) {
+    world_.trace.Fail("{} was committed of {} ranks, {} captured it", version, commit.world(),
+                      ranks.value_or(0));
+  }
+  // It was protected when it was written, as far as the memories of the members allowed.
+  const auto is_lost = [](const Member& member) { return member.lost(); };
+  if (std::ranges::any_of(view_.members(), is_lost)) return;
+  if (!destroyed_.empty() || rotted_.contains(version)) return;
   is_protected_ = true;
   const bool deep = commits_checked_++ % kDeepEvery == 0;
   for (uint64_t rank = 0; rank < commit.world(); ++rank) {

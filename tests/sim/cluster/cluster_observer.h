@@ -4,7 +4,9 @@
 // It fails the trace when
 //   * two daemons read different decisions of one round, or records go back,
 //   * a version is committed that its groups do not protect (PROTOCOL rule 17): see GroupChecker,
-//   * a decision names holders that do not hold, or an older version than was committed (History).
+//   * a decision names holders that do not hold, a version of a dead timeline, or an older one than
+//     was committed although its groups have lost no more than they stand (History),
+//   * an attempt of another number of ranks is refused and the message does not name both.
 // Single-threaded.
 #pragma once
 
@@ -23,11 +25,16 @@ namespace unreft::sim {
 
 class ClusterObserver {
  public:
-  ClusterObserver(World& world, MachinesBySlot machines)
-      : world_(world), machines_(std::move(machines)) {}
+  // `places`: all machines, by the numbers that their memory is named by. The first `nodes` are
+  // the nodes' at first.
+  ClusterObserver(World& world, std::vector<Machine*> places, uint64_t nodes);
 
   // Of that daemon.
   void AfterEvent(DaemonProcess& daemon);
+
+  // Who is which node by the newest view.
+  const MachinesBySlot& machines() const { return machines_; }
+  std::optional<NodeSlot> SlotOf(const Machine& machine) const;
 
   // That node's memory is gone.
   void OnDestroyed(NodeSlot slot) {
@@ -35,6 +42,8 @@ class ClusterObserver {
     remembered_.erase(slot);
     is_protected_ = false;
   }
+  // A bit of that version has turned on the node, in a slot or a guard.
+  void OnFlipped(NodeSlot slot, Version version);
   // The meta store comes back as another one, or as it was. Its id may be one that it had before,
   // if nobody is left who remembers.
   void OnStoreChanged() {
@@ -49,28 +58,38 @@ class ClusterObserver {
   uint64_t views() const { return views_; }
   // Holders of decided versions whose slabs had to be decoded.
   uint64_t slabs_lost() const { return slabs_lost_; }
+  // Of those, the ones of nodes whose memory was there and had rotted.
+  uint64_t slabs_rotted() const { return slabs_rotted_; }
+  // Attempts that were refused for having another number of ranks.
+  uint64_t worlds_refused() const { return worlds_refused_; }
+  // Nodes that are on another machine than before.
+  uint64_t takeovers() const { return takeovers_; }
 
  private:
   // What one meta store has said: the numbers of another one begin again.
   struct StoreSeen {
     std::map<uint64_t, std::string> rounds;  // what each round decided
+    std::map<uint64_t, Duration> closing;    // and when it was first seen to close its timeline
     std::map<uint64_t, std::string> views;   // by number
     meta::Revision newest_commit;
   };
 
   void Look(NodeSlot slot, const meta::JobState& job);
   void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view, StoreSeen& store);
+  void FollowPlaces();
   void OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store);
-  void OnFailure(const smp::JobDecision& decision, uint64_t round);
+  void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
+  void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
   void OnCommit(const meta::JobState& job, StoreSeen& store);
   bool IsForgotten(Version committed) const;
-  bool IsBeyondBudget() const;
+  bool IsBeyondBudget(Version version) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
-  void CheckHolders(const DecisionRecord& decision);
+  void CheckHolders(const DecisionRecord& decision, Duration closed);
 
   World& world_;
-  const MachinesBySlot machines_;
+  const std::vector<Machine*> places_;
+  MachinesBySlot machines_;
   // The store of each and the revision of its newest record.
   std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
@@ -84,11 +103,16 @@ class ClusterObserver {
   std::set<std::string> commits_seen_;
   std::optional<Version> decided_;
   std::set<NodeSlot> destroyed_;  // since the last decision
+  // Nodes on which some bit of the version has turned, and when, the last time.
+  std::map<Version, std::map<NodeSlot, Duration>> rotted_;
   bool is_protected_ = false;
   uint64_t commits_checked_ = 0;
   uint64_t decisions_ = 0;
   uint64_t views_ = 0;
   uint64_t slabs_lost_ = 0;
+  uint64_t slabs_rotted_ = 0;
+  uint64_t worlds_refused_ = 0;
+  uint64_t takeovers_ = 0;
 };
 
 }  // namespace unreft::sim

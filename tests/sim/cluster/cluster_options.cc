@@ -20,6 +20,9 @@ struct Size {
   uint64_t ranks_max;
 };
 
+constexpr uint64_t kReplicatedOneIn = 4;
+constexpr uint64_t kSparesOneIn = 4;
+
 constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
 
 Size DrawSize(Random& random) {
@@ -86,12 +89,21 @@ ClusterOptions DrawClusterOptions(Random& random) {
   ClusterOptions options;
   options.node = DrawNodeOptions(random, size);
   options.trainer = DrawTrainerOptions(random);
-  options.tensors = ShardedTensors(size.rows_max);
+  options.replicated = random.OneIn(kReplicatedOneIn);
+  if (options.replicated) options.node.replica_check_every = 1 + random.Below(6);
+  options.tensors =
+      options.replicated ? ReplicatedTensors(1 + size.rows_max / 4) : ShardedTensors(size.rows_max);
   for (uint64_t slot = 0; slot < options.node.nodes; ++slot) {
     // Once in a while a node without ranks: it only keeps what is of others.
     const bool none = slot > 0 && random.OneIn(8);
     options.ranks.push_back(none ? 0 : 1 + random.Below(size.ranks_max));
     options.trainer.world += options.ranks.back();
+  }
+  if (random.OneIn(kSparesOneIn)) {
+    options.spares = 1 + random.Below(2);
+    // Such that losses come to be known while there are faults.
+    options.node.presence_ttl = milliseconds(400);
+    options.node.lost_grace = milliseconds(300 + random.Below(700));
   }
   options.fault_pause_max = milliseconds(100 + random.Below(500));
   return options;

@@ -17,7 +17,9 @@ struct ClusterOptions {
   smp::NodeOptions node;  // of each, but for its slot
   TrainerOptions trainer;
   TensorModel tensors;
+  bool replicated = false;      // some tensors are on all ranks
   std::vector<uint64_t> ranks;  // of each node
+  uint64_t spares = 0;          // hosts beside the nodes'
   Duration fault_pause_max{0};
 };
 

@@ -75,8 +75,8 @@ class ClusterSimulation {
   void End() {
     cluster_.launcher().KillAll();
     RunUntil(cluster_.now() + seconds(10), [&] { return cluster_.launcher().Empty(); });
-    for (size_t slot = 0; slot < cluster_.size(); ++slot) {
-      cluster_.machine(slot).observer.CheckAll();
+    for (size_t place = 0; place < cluster_.size(); ++place) {
+      cluster_.machine(place).observer.CheckAll();
     }
   }
 
@@ -96,6 +96,10 @@ class ClusterSimulation {
     result.counts["writes to the meta store"] = cluster_.store_observer().writes();
     result.counts["views"] = cluster_.observer().views();
     result.counts["slabs decoded"] = cluster_.observer().slabs_lost();
+    result.counts["slabs decoded that had rotted"] = cluster_.observer().slabs_rotted();
+    result.counts["worlds refused"] = cluster_.observer().worlds_refused();
+    result.counts["replicas found to differ"] = cluster_.store_observer().disagreements();
+    result.counts["slots taken by spares"] = cluster_.observer().takeovers();
     return result;
   }
 

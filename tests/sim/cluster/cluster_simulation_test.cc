@@ -42,8 +42,8 @@ TEST_P(ManySeedsTest, SurviveFaults) {
   const uint64_t seeds = SeedsOfAShard();
   fmt::print("unreft_sim --cluster --keep-store --first-seed {} --seeds {}\n", first, seeds);
   const auto fail = [](uint64_t seed, const SimulationResult& result) {
-    ADD_FAILURE() << "unreft_sim --cluster --keep-store --seed " << seed
-                  << ": " << *result.failure << "\n"
+    ADD_FAILURE() << "unreft_sim --cluster --keep-store --seed " << seed << ": " << *result.failure
+                  << "\n"
                   << TailOf(result, 60);
     return false;
   };
@@ -61,6 +61,13 @@ TEST_P(ManySeedsTest, SurviveFaults) {
   EXPECT_GE(totals.counts["restores"], 10 * seeds);
   EXPECT_GE(totals.counts["nodes destroyed"], seeds / 4);
   EXPECT_GE(totals.counts["slabs decoded"], seeds / 5);
+  EXPECT_GE(totals.counts["bits flipped in slots"], seeds / 5);
+  EXPECT_GE(totals.counts["bits flipped in guards"], seeds / 5);
+  EXPECT_GE(totals.counts["slabs decoded that had rotted"], 2u);
+  EXPECT_GE(totals.counts["worlds refused"], 2u);
+  EXPECT_GE(totals.counts["replicas found to differ"], 1u);
+  EXPECT_GE(totals.counts["old memories back"], 2u);
+  EXPECT_GE(totals.counts["slots taken by spares"], 1u);
 }
 
 TEST(ClusterSimTest, TheSameSeedGivesTheSameRun) {
@@ -68,10 +75,10 @@ TEST(ClusterSimTest, TheSameSeedGivesTheSameRun) {
   EXPECT_NE(SimulateCluster({.seed = 3}).hash, SimulateCluster({.seed = 4}).hash);
 }
 
-// Within a few seeds some checker must find the bug.
-void ExpectFound(PlantedBug bug, bool faults, const std::string& by) {
+// Within a few seeds, beginning with one that is quick, some checker must find the bug.
+void ExpectFound(PlantedBug bug, bool faults, const std::string& by, uint64_t first = 1) {
   std::string found;
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
+  for (uint64_t seed = first; seed < first + 200; ++seed) {
     const SimulationResult result = SimulateCluster({.seed = seed, .faults = faults, .bug = bug});
     if (!result.failure) continue;
     found += fmt::format("seed {}: {}\n", seed, *result.failure);
@@ -92,7 +99,13 @@ TEST(ClusterPlantedBugTest, WrongParity) {
   ExpectFound(PlantedBug::kWrongParity, false, "is not that of the slabs");
 }
 TEST(ClusterPlantedBugTest, CommitsUnguarded) {
-  ExpectFound(PlantedBug::kCommitsUnguarded, false, "there is no complete guard");
+  ExpectFound(PlantedBug::kCommitsUnguarded, false, "there is no complete guard", 3);
+}
+TEST(ClusterPlantedBugTest, CommitsUnsealed) {
+  ExpectFound(PlantedBug::kCommitsUnsealed, true, "and nobody has rank", 65);
+}
+TEST(ClusterPlantedBugTest, WritesTwice) {
+  ExpectFound(PlantedBug::kWritesTwice, false, "as committed a second time");
 }
 TEST(ClusterPlantedBugTest, ReportsTheUnsealed) {
   ExpectFound(PlantedBug::kReportsTheUnsealed, true, "and has not");

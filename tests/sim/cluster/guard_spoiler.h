@@ -1,7 +1,9 @@
-// GuardSpoiler: the planted bug of a guard that is sealed with a parity block which is not the
-// group's: it and all CRCs are right as a daemon of that bug would leave them.
+// GuardSpoiler: who makes complete guards bad: as failing memory does, and as a daemon would with
+// the planted bug of sealing a parity block that is not the group's, all CRCs right.
+// Single-threaded.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 
@@ -9,17 +11,19 @@
 
 namespace unreft::sim {
 
-// Does nothing unless the world's bug is kWrongParity.
 class GuardSpoiler {
  public:
-  GuardSpoiler(const World& world, MachinesBySlot machines)
-      : world_(world), machines_(std::move(machines)) {}
+  explicit GuardSpoiler(World& world) : world_(world) {}
 
-  void AfterEvent();
+  // Turns one bit of some complete guard in that memory, and says of which version; none when there
+  // is none.
+  std::optional<Version> FlipBit(Machine& machine, Random& random);
+
+  // Does nothing unless the world's bug is kWrongParity.
+  void AfterEvent(Machine& machine);
 
  private:
-  const World& world_;
-  const MachinesBySlot machines_;
+  World& world_;
   std::set<std::string> spoiled_;  // guards, by name and generation
 };
 

@@ -1,5 +1,6 @@
 #include "tests/sim/cluster/lying_kv.h"
 
+#include <optional>
 #include <utility>
 
 namespace unreft::sim {
@@ -19,7 +20,10 @@ class LyingKv final : public meta::Kv {
   void Commit(Txn txn, TxnDone done) override {
     if (bug_ == PlantedBug::kWritesUnfenced) RemoveFence(txn);
     if (bug_ == PlantedBug::kStoresManifests) AddManifest(txn);
+    std::optional<Txn> again;
+    if (bug_ == PlantedBug::kWritesTwice && IsCommit(txn)) again = txn;
     kv_->Commit(std::move(txn), std::move(done));
+    if (again) WriteAfter(*std::move(again));
   }
   void GrantLease(Duration ttl, LeaseDone done) override { kv_->GrantLease(ttl, std::move(done)); }
   void KeepAlive(LeaseId lease, Done done) override { kv_->KeepAlive(lease, std::move(done)); }
@@ -50,6 +54,16 @@ class LyingKv final : public meta::Kv {
     txn.then.push_back(PutOp{"unreft/sim/manifest", std::string(1000, 'm'), LeaseId{}});
   }
 
+  static bool IsCommit(const Txn& txn) {
+    return Writes(txn, "/commit") && !Writes(txn, "/timeline");
+  }
+
+  // Once more, whatever has happened meanwhile.
+  void WriteAfter(Txn txn) {
+    txn.compares.clear();
+    kv_->Commit(std::move(txn), [](auto) {});
+  }
+
   const PlantedBug bug_;
   const std::unique_ptr<meta::Kv> kv_;
 };
@@ -57,7 +71,8 @@ class LyingKv final : public meta::Kv {
 }  // namespace
 
 std::unique_ptr<meta::Kv> LieOver(const Machine& machine, std::unique_ptr<meta::Kv> kv) {
-  if (machine.bug != PlantedBug::kWritesUnfenced && machine.bug != PlantedBug::kStoresManifests) {
+  if (machine.bug != PlantedBug::kWritesUnfenced && machine.bug != PlantedBug::kStoresManifests &&
+      machine.bug != PlantedBug::kWritesTwice) {
     return kv;
   }
   return std::make_unique<LyingKv>(machine.bug, std::move(kv));

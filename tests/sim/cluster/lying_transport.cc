@@ -74,7 +74,7 @@ class LyingTransport final : public Transport {
   const std::string& address() const override { return transport_->address(); }
   void Call(const std::string& address, const std::string& method, std::string request,
             Duration timeout, CallDone done) override {
-    if (bug_ == PlantedBug::kReportsTheUnsealed && method == "report") {
+    if (SaysUnsealedIsSealed() && method == "report") {
       request = Change<NodeReport>(request, [this](NodeSlot, NodeReport& report) {
         says_sealed_.Lie(*report.mutable_versions());
       });
@@ -84,13 +84,13 @@ class LyingTransport final : public Transport {
   TransferId Read(const std::string& address, std::string request, std::span<std::byte> into,
                   Duration timeout, ReadDone done) override {
     // No parity is ever encoded, so that nobody is guarded by chance.
-    const std::string& to = bug_ == PlantedBug::kCommitsUnguarded ? "" : address;
+    const std::string& to = SaysAllIsGuarded() ? "" : address;
     return transport_->Read(to, std::move(request), into, timeout, std::move(done));
   }
   void Cancel(TransferId transfer) override { transport_->Cancel(transfer); }
 
   void Serve(const std::string& method, CallHandler handler) override {
-    if (handler && bug_ == PlantedBug::kCommitsUnguarded && method == "report") {
+    if (handler && SaysAllIsGuarded() && method == "report") {
       handler = [this, handler = std::move(handler)](const std::string& request,
                                                      CallDone done) mutable {
         handler(Change<NodeReport>(
@@ -119,6 +119,13 @@ class LyingTransport final : public Transport {
   void ServeReads(ReadHandler handler) override { transport_->ServeReads(std::move(handler)); }
 
  private:
+  bool SaysAllIsGuarded() const {
+    return bug_ == PlantedBug::kCommitsUnguarded || bug_ == PlantedBug::kCommitsUnsealed;
+  }
+  bool SaysUnsealedIsSealed() const {
+    return bug_ == PlantedBug::kReportsTheUnsealed || bug_ == PlantedBug::kCommitsUnsealed;
+  }
+
   template <typename Message, typename Lie>
   static std::string Change(const std::string& request, Lie lie) {
     Envelope envelope;
@@ -141,7 +148,8 @@ class LyingTransport final : public Transport {
 
 std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Transport> transport) {
   if (machine.bug != PlantedBug::kCommitsUnguarded &&
-      machine.bug != PlantedBug::kReportsTheUnsealed) {
+      machine.bug != PlantedBug::kReportsTheUnsealed &&
+      machine.bug != PlantedBug::kCommitsUnsealed) {
     return transport;
   }
   return std::make_unique<LyingTransport>(machine.bug, std::move(transport));

@@ -16,36 +16,30 @@ constexpr std::string_view kRecords[] = {"view", "timeline", "commit", "abandone
 // The chain of timelines and the versions given up, with their reasons, as many as are kept.
 constexpr uint64_t kRecordBytesFixed = 16384;
 constexpr uint64_t kRecordBytesPerMember = 96;
-// One, and one more each time that a full record has forgotten the version.
-constexpr uint64_t kWritesPerVersion = 16;
 
 bool IsRecord(std::string_view name) {
   return std::ranges::find(kRecords, name) != std::end(kRecords);
 }
 
-// The version that a write is about; empty when it is about none.
-std::string VersionIn(const std::string& name, const std::string& value) {
-  if (CommitRecord commit; name == "commit" && commit.ParseFromString(value)) {
-    return commit.world() == 0 ? "" : fmt::format("{}", smp::VersionOf(commit));
-  }
-  AbandonRecord abandoned;
-  if (name != "abandoned" || !abandoned.ParseFromString(value)) return "";
-  if (abandoned.versions().empty()) return "";
-  return fmt::format("{}", smp::VersionOf(*abandoned.versions().rbegin()));
+std::vector<Version> VersionsIn(const std::string& abandoned) {
+  std::vector<Version> versions;
+  AbandonRecord record;
+  if (!record.ParseFromString(abandoned)) return versions;
+  for (const GivenUp& given_up : record.versions()) versions.push_back(smp::VersionOf(given_up));
+  return versions;
 }
 
 }  // namespace
 
-StoreObserver::StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t ranks,
-                             WhoIs who_is)
+StoreObserver::StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t places,
+                             uint64_t ranks, WhoIs who_is)
     : world_(world),
       store_(store),
       record_bytes_max_(kRecordBytesFixed + kRecordBytesPerMember * (nodes + ranks)),
-      keys_max_(nodes + 2 + std::size(kRecords)),
+      keys_max_(nodes + places + 2 + std::size(kRecords)),
       who_is_(std::move(who_is)) {
-  store_.set_on_txn([this](const SimExecutor& node, const meta::StoreReply& reply) {
-    OnTxn(node, reply);
-  });
+  store_.set_on_txn(
+      [this](const SimExecutor& node, const meta::StoreReply& reply) { OnTxn(node, reply); });
 }
 
 StoreObserver::~StoreObserver() { store_.set_on_txn(nullptr); }
@@ -73,7 +67,8 @@ void StoreObserver::Attach() {
   unseen_.clear();
   writers_.clear();
   keys_.clear();
-  writes_of_.clear();
+  commits_.clear();
+  given_up_.clear();
   store_.process().Post([this, start = attached_to_] {
     const meta::KeyRange all{std::string(kPrefix), true};
     meta::Txn read;
@@ -84,13 +79,13 @@ void StoreObserver::Attach() {
           leader_.reset();
           for (const meta::KeyValue& kv : reply->replies.at(0).kvs) {
             keys_.insert(kv.key);
+            if (kv.key.ends_with("/abandoned")) given_up_ = VersionsIn(kv.value);
             if (!kv.key.ends_with("/leader")) continue;
             leader_.emplace().ParseFromString(kv.value);
           }
           (void)store_.engine()->Watch(
               meta::KeySpan::Of({std::string(kPrefix), true}),
-              meta::Revision{reply->revision.value + 1},
-              [this](meta::StoreWatchEvents events) {
+              meta::Revision{reply->revision.value + 1}, [this](meta::StoreWatchEvents events) {
                 std::vector<Event> revision;
                 for (meta::WatchEvent& event : events.events) {
                   const bool is_put = event.kind == meta::WatchEvent::Kind::kPut;
@@ -116,7 +111,10 @@ void StoreObserver::Look(const std::vector<Event>& revision) {
     if (name == "leader") leader_.emplace().ParseFromString(event.kv.value);
   }
   if (keys_.size() > keys_max_) {
-    world_.trace.Fail("the meta store has {} keys, {} are enough", keys_.size(), keys_max_);
+    std::string keys;
+    for (const std::string& key : keys_) keys += " " + key;
+    world_.trace.Fail("the meta store has {} keys, {} are enough:{}", keys_.size(), keys_max_,
+                      keys);
   }
   CountWrites(revision);
 }
@@ -141,17 +139,42 @@ void StoreObserver::CheckSizes(const std::string& name, const meta::KeyValue& kv
                     record_bytes_max_);
 }
 
+// One write for each version that is committed or given up: whoever leads next reads it, and an
+// answer that is lost is read back.
 void StoreObserver::CountWrites(const std::vector<Event>& revision) {
   // A decision names the version that it restores once more; what a store lost is written again.
   const auto is_decision = [](const Event& event) { return event.kv.key.ends_with("/timeline"); };
-  if (std::ranges::any_of(revision, is_decision)) return;
+  const bool decides = std::ranges::any_of(revision, is_decision);
   for (const Event& event : revision) {
     if (!event.is_put) continue;
-    const std::string name = event.kv.key.substr(kPrefix.size());
-    const std::string version = VersionIn(name, event.kv.value);
-    if (version.empty() || ++writes_of_[{name, version}] <= kWritesPerVersion) continue;
-    world_.trace.Fail("version {} was written as '{}' a second time", version, name);
+    if (event.kv.key.ends_with("/commit") && !decides) CountCommit(event.kv.value);
+    if (event.kv.key.ends_with("/abandoned")) CountGivenUp(event.kv.value);
   }
+}
+
+void StoreObserver::CountCommit(const std::string& value) {
+  CommitRecord commit;
+  if (!commit.ParseFromString(value) || commit.world() == 0) return;
+  const Version version = smp::VersionOf(commit);
+  if (commits_.insert(version).second) return;
+  world_.trace.Fail("version {} was written as committed a second time", version);
+}
+
+// The record names so many; only what it has forgotten may be named again.
+void StoreObserver::CountGivenUp(const std::string& value) {
+  const std::vector<Version> before = std::exchange(given_up_, VersionsIn(value));
+  if (given_up_.empty()) return;
+  const Version newest = given_up_.back();
+  AbandonRecord record;
+  if (record.ParseFromString(value) && !record.versions().empty()) {
+    disagreements_ += record.versions().rbegin()->reason() == record.disagreement();
+  }
+  const auto last = given_up_.end() - 1;
+  if (std::find(before.begin(), before.end(), newest) == before.end() &&
+      std::find(given_up_.begin(), last, newest) == last) {
+    return;
+  }
+  world_.trace.Fail("version {} was written as given up a second time", newest);
 }
 
 }  // namespace unreft::sim

@@ -5,7 +5,8 @@
 //   * a record of the job is written by a node that does not hold the leader key at that revision:
 //     so two leaders never both commit (PROTOCOL rule 20),
 //   * the store holds more than the job's records, a record is larger than digests, holders and
-//     names of versions need, or a version costs more than one write (rule 24).
+//     names of versions need, or a version is written as committed or as given up twice, in a life
+//     of the store, though nothing had forgotten it (rule 24).
 // Single-threaded.
 #pragma once
 
@@ -29,7 +30,10 @@ class StoreObserver {
   // The presence of the daemon that is this process; none of one that has not joined.
   using WhoIs = std::function<std::optional<PresenceRecord>(const SimExecutor&)>;
 
-  StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t ranks, WhoIs who_is);
+  // `places`: hosts that may register as spares; each host has one daemon at a time, but the key of
+  // one that died stays for its lease.
+  StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t places, uint64_t ranks,
+                WhoIs who_is);
   ~StoreObserver();
 
   // After each event of the store's process at least.
@@ -37,6 +41,8 @@ class StoreObserver {
 
   uint64_t writes() const { return writes_; }
   uint64_t bytes_max() const { return bytes_max_; }
+  // Versions given up because replicas differ.
+  uint64_t disagreements() const { return disagreements_; }
 
  private:
   struct Event {
@@ -50,6 +56,8 @@ class StoreObserver {
   void CheckWriter(const std::string& name, meta::Revision revision);
   void CheckSizes(const std::string& name, const meta::KeyValue& kv);
   void CountWrites(const std::vector<Event>& revision);
+  void CountCommit(const std::string& value);
+  void CountGivenUp(const std::string& value);
 
   World& world_;
   FakeKvStore& store_;
@@ -61,9 +69,11 @@ class StoreObserver {
   std::map<meta::Revision, std::optional<PresenceRecord>> writers_;
   std::set<std::string> keys_;
   std::optional<PresenceRecord> leader_;
-  std::map<std::pair<std::string, std::string>, uint64_t> writes_of_;  // by record and version
+  std::set<Version> commits_;      // by a write of their own
+  std::vector<Version> given_up_;  // what the record names
   uint64_t writes_ = 0;
   uint64_t bytes_max_ = 0;
+  uint64_t disagreements_ = 0;
 };
 
 }  // namespace unreft::sim
