@@ -61,19 +61,6 @@ absl::Status CudaCopier::Open() {
   return absl::OkStatus();
 }
 
-absl::Status CudaCopier::OpenChecksums() {
-  auto kernel = CudaChecksum::LoadKernel(device_, side_);
-  if (!kernel.ok()) return kernel.status();
-  const auto make = [&](size_t chunks, std::unique_ptr<CudaChecksum>& checksum) {
-    auto made = CudaChecksum::Create(device_, *kernel, chunks);
-    if (made.ok()) checksum = *std::move(made);
-    return made.status();
-  };
-  absl::Status status = make(options_.checksum_chunks, checksum_);
-  if (status.ok()) status = make(options_.restore_checksum_chunks, restore_checksum_);
-  return status;
-}
-
 CudaCopier::~CudaCopier() {
   if (thread_.joinable()) {
     {
@@ -95,10 +82,10 @@ CudaCopier::~CudaCopier() {
   buffers_.reset();
   if (!scope.status().ok()) return;  // what is below is gone with the context
   const CudaApi& api = device_->api();
-  for (cudaEvent_t event : {began_, staged_}) {
+  for (cudaEvent_t event : {began_, staged_, checked_}) {
     if (event != nullptr) scope.Check(api.cudaEventDestroy(event), "an event's end").IgnoreError();
   }
-  for (cudaStream_t stream : {side_, restore_}) {
+  for (cudaStream_t stream : {side_, restore_, checks_}) {
     if (stream != nullptr) {
       scope.Check(api.cudaStreamDestroy(stream), "a stream's end").IgnoreError();
     }
@@ -238,7 +225,9 @@ absl::Status CudaCopier::Follow(const CudaScope& scope, cudaStream_t stream,
   const CudaApi& api = device_->api();
   absl::Status status = scope.Check(api.cudaEventRecord(event, stream), "recording an event");
   if (!status.ok()) return status;
-  return scope.Check(api.cudaStreamWaitEvent(side_, event, 0), "ordering the side stream");
+  status = scope.Check(api.cudaStreamWaitEvent(side_, event, 0), "ordering the side stream");
+  if (!status.ok() || checks_ == nullptr) return status;
+  return scope.Check(api.cudaStreamWaitEvent(checks_, event, 0), "ordering the checksums");
 }
 
 // On the side stream, which is idle between snapshots, so that they are one batch also where the
@@ -262,6 +251,9 @@ absl::StatusOr<std::vector<CopyOp>> CudaCopier::CopyVolatile(std::vector<CopyOp>
   if (status.ok()) status = IssueBatch(scope, copies, cudaMemcpyDeviceToDevice, side_);
   const CudaApi& api = device_->api();
   if (status.ok()) status = scope.Check(api.cudaEventRecord(staged_, side_), "recording an event");
+  if (status.ok() && checks_ != nullptr) {
+    status = scope.Check(api.cudaStreamWaitEvent(checks_, staged_, 0), "ordering the checksums");
+  }
   std::vector<cudaStream_t> waiting = writers_;
   waiting.push_back(ToStream(stream));
   for (cudaStream_t writer : waiting) {
@@ -415,7 +407,6 @@ void CudaCopier::Enqueue(Bucket bucket, Route route) {
     status = absl::InternalError(fmt::format("a bucket is larger than {} buffers of {} bytes",
                                              buffers_->count(), buffers_->buffer_bytes()));
   }
-  // Before the copies in the order of the stream: what is read twice is the same.
   auto pass = std::make_shared<std::optional<CudaChecksum::Pass>>();
   if (status.ok()) status = LaunchChecksum(scope, std::move(bucket.ops), route, *pass);
   if (status.ok()) status = IssueBatch(scope, route.copies, cudaMemcpyDeviceToHost, side_);
@@ -431,20 +422,6 @@ void CudaCopier::Enqueue(Bucket bucket, Route route) {
                      changed_.notify_all();
                      Answer(std::move(done), std::move(status));
                    });
-}
-
-// Has what is asked for computed; its results come with the bucket's copies.
-absl::Status CudaCopier::LaunchChecksum(const CudaScope& scope, std::vector<CopyOp> ops,
-                                        Route& route, std::optional<CudaChecksum::Pass>& pass) {
-  std::erase_if(ops, [](const CopyOp& op) { return op.crc == nullptr; });
-  if (ops.empty()) return absl::OkStatus();
-  UNREFT_CHECK(checksum_ != nullptr, "CRCs are asked of a copier that was made to compute them");
-  absl::StatusOr<CudaChecksum::Pass> launched = checksum_->Launch(scope, std::move(ops), side_);
-  if (!launched.ok()) return launched.status();
-  const CopyOp results = checksum_->Results(*launched);
-  if (results.bytes > 0) route.copies.push_back(results);
-  pass = *std::move(launched);
-  return absl::OkStatus();
 }
 
 absl::Status CudaCopier::IssueBatch(const CudaScope& scope, std::span<const CopyOp> copies,

@@ -10,8 +10,9 @@
 // never to pageable memory. All of a bucket's pieces are one call, so that thousands of small
 // tensors cost no thousands of calls (design note "Batches, not a packing kernel").
 //
-// Where CRCs are asked for (CudaOptions::checksum), the device computes them before the bucket's
-// batch, which brings them along; after a restore it reads what it was given again.
+// Where CRCs are asked for (CudaOptions::checksum), the device computes them on a stream of their
+// own, for which the bucket's batch waits and brings them along; after a restore it reads what it
+// was given again.
 //
 // Thread-safe as DeviceCopier says. Once the device is reset every call fails; it is replaced then.
 #pragma once
@@ -116,8 +117,10 @@ class CudaCopier final : public DeviceCopier {
 
   cudaStream_t side_ = nullptr;     // of captures
   cudaStream_t restore_ = nullptr;  // of restores
+  cudaStream_t checks_ = nullptr;   // of checksums; null unless options_.checksum
   cudaEvent_t began_ = nullptr;     // on the streams that Begin follows, one after the other
   cudaEvent_t staged_ = nullptr;    // on the side stream, behind the copies to the staging area
+  cudaEvent_t checked_ = nullptr;   // on that of checksums, before the bucket's copies
   std::unique_ptr<CudaBuffers> buffers_;
   std::unique_ptr<CudaChecksum> checksum_;          // null unless options_.checksum, as is
   std::unique_ptr<CudaChecksum> restore_checksum_;  // the one of the restore's stream

@@ -1,7 +1,4 @@
-// CudaCopier's part of a restore: pinned buffers to the device, then what the device holds against
-// what it was given.
-
-#include <fmt/format.h>
+// CudaCopier's part of a restore: by way of pinned buffers to the device.
 
 #include <algorithm>
 #include <cstring>
@@ -73,44 +70,6 @@ absl::Status CudaCopier::EndRestore() {
     pieces.swap(restored_pieces_);
   }
   return status.ok() ? CheckRestored(pieces) : status;
-}
-
-absl::Status CudaCopier::CheckRestored(std::span<const RestoredPiece> pieces) {
-  if (pieces.empty()) return absl::OkStatus();
-  std::lock_guard checking(restore_checks_);
-  std::vector<uint32_t> found(pieces.size());
-  std::vector<CopyOp> ops;
-  ops.reserve(pieces.size());
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    ops.push_back({pieces[i].at, nullptr, pieces[i].bytes, true, &found[i]});
-  }
-  const CudaScope scope(*device_);
-  absl::Status status = scope.status();
-  if (status.ok()) status = restore_checksum_->ComputeNow(scope, ops, restore_);
-  if (!status.ok()) return status;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (found[i] != pieces[i].crc) return WrongOnDevice(pieces[i], found[i]);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaCopier::WrongOnDevice(const RestoredPiece& piece, uint32_t found) const {
-  std::string where = fmt::format("{} bytes at {}", piece.bytes, fmt::ptr(piece.at));
-  {
-    std::lock_guard lock(mutex_);
-    for (const BoundTensor& tensor : accepted_) {
-      const uint64_t bytes = ShardBytes(tensor.spec);
-      if (piece.at < tensor.data || piece.at >= tensor.data + bytes) continue;
-      const auto begin = static_cast<uint64_t>(piece.at - tensor.data);
-      where =
-          fmt::format("tensor {}: bytes {} to {}", tensor.spec.name, begin, begin + piece.bytes);
-      break;
-    }
-  }
-  return absl::DataLossError(
-      fmt::format("{} have CRC {:08x} on CUDA device {} after they were copied there, needed {:08x}"
-                  " (device_checksum)",
-                  where, found, device_->index(), piece.crc));
 }
 
 }  // namespace unreft::snapshot

@@ -95,18 +95,20 @@ TEST_F(CudaChecksumTest, TheyAreOfWhatTheStreamHeldAndTheFenceCoversThem) {
 
 TEST_F(CudaChecksumTest, VolatileTensorsAreReadInTheirStaging) {
   MakeCopier();
-  std::byte* tensor = Tensor(5000, 4);
+  fakecuda_delay(100, 3);
   HostPages target(5000);
-  uint32_t crc = 0;
   ASSERT_EQ(copier_->Reserve(8192), absl::OkStatus());
-  ASSERT_EQ(copier_->Begin(stream_), absl::OkStatus());
-  const auto staged = copier_->CopyVolatile({{tensor, target.data(), 5000, true, &crc}}, stream_);
-  ASSERT_TRUE(staged.ok()) << staged.status();
-  Set(stream_, tensor, 5000, 5);  // before their CRC is asked for
-  ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
-  EXPECT_EQ(Copy(*staged).get(), absl::OkStatus());
-  const std::vector<std::byte> fours(5000, std::byte{4});
-  EXPECT_EQ(crc, Crc32c(fours));
+  for (int step = 1; step <= 20; ++step) {
+    std::byte* tensor = Tensor(5000, step);
+    uint32_t crc = 0;
+    ASSERT_EQ(copier_->Begin(stream_), absl::OkStatus());
+    const auto staged = copier_->CopyVolatile({{tensor, target.data(), 5000, true, &crc}}, stream_);
+    ASSERT_TRUE(staged.ok()) << staged.status();
+    Set(stream_, tensor, 5000, 99);  // before their CRC is asked for
+    EXPECT_EQ(Copy(*staged).get(), absl::OkStatus());
+    const std::vector<std::byte> values(5000, static_cast<std::byte>(step));
+    EXPECT_EQ(crc, Crc32c(values)) << step;
+  }
 }
 
 TEST_F(CudaChecksumTest, ABitThatFlipsOnTheWayIsNotInTheCrc) {
