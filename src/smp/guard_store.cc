@@ -32,14 +32,14 @@ GuardStore::GuardStore(Executor& executor, WorkPool& pool, SegmentStore& segment
                        const NodeOptions& options, RandomId boot_id, RandomId incarnation,
                        absl::AnyInvocable<void()> on_free)
     : executor_(executor),
-      pool_(pool),
       segments_(segments),
       log_(log),
       options_(options),
       prefix_(MemoryPrefix(options) + "guard"),
       boot_id_(boot_id),
       incarnation_(incarnation),
-      on_free_(std::move(on_free)) {}
+      on_free_(std::move(on_free)),
+      populator_(executor, pool, options.populate_chunk_bytes) {}
 
 // --- adoption ---
 
@@ -49,7 +49,6 @@ absl::Status GuardStore::Adopt() {
   for (const SegmentInfo& info : *segments) {
     if (absl::Status status = AdoptSegment(info); !status.ok()) return status;
   }
-  PopulateNext();
   return absl::OkStatus();
 }
 
@@ -85,8 +84,8 @@ absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
       claim.ok() && Complete({Timeline{claim->timeline}, Step{claim->step}}) != nullptr;
   if (view->state() != GuardState::kComplete || is_double) {
     // Its pages may be reserved in part only: populating goes through them again.
-    adopted.phase = GuardPhase::kPopulating;
     adopted.view->set_state(adopted.generation, GuardState::kEmpty);
+    Populate(adopted);
     return absl::OkStatus();
   }
   absl::StatusOr<GuardRecord> record = ReadGuardRecord(*view);
@@ -134,7 +133,6 @@ absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
   for (; fitting < options_.SlotsPerRank(); ++fitting) {
     if (absl::Status status = Make(needs); !status.ok()) return status;
   }
-  PopulateNext();
   return absl::OkStatus();
 }
 
@@ -182,43 +180,33 @@ absl::Status GuardStore::Make(const GuardNeeds& needs) {
   guard->segment_name = name;
   guard->segment = *std::move(segment);
   guard->view = FormatGuard(guard->segment->bytes(), geometry);
+  Guard& made = *guard;
   guards_[id] = std::move(guard);
+  Populate(made);
   return absl::OkStatus();
 }
 
-void GuardStore::PopulateNext() {
-  if (populating_) return;
-  for (auto& [id, guard] : guards_) {
-    if (guard->phase != GuardPhase::kPopulating) continue;
-    populating_ = true;
-    const uint64_t begin = guard->populated_bytes;
-    const uint64_t length = std::min(options_.populate_chunk_bytes, guard->bytes() - begin);
-    auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
-    pool_.Submit([segment = guard->segment, begin, length,
-                  status] { *status = segment->Reserve(begin, length); },
-                 executor_,
-                 [this, alive = std::weak_ptr(alive_), id = id, segment = guard->segment, length,
-                  status] {
-                   if (alive.expired()) return;
-                   populating_ = false;
-                   const auto it = guards_.find(id);
-                   // Removed meanwhile; another may have its number.
-                   if (it == guards_.end() || it->second->segment != segment) return PopulateNext();
-                   Guard& populated = *it->second;
-                   if (!status->ok()) {
-                     log_.Error("guard {}: {}", id, status->message());
-                     Remove(populated);
-                   } else {
-                     populated.populated_bytes += length;
-                     if (populated.populated_bytes == populated.bytes()) {
-                       populated.phase = GuardPhase::kFree;
-                       on_free_();
-                     }
-                   }
-                   PopulateNext();
-                 });
-    return;
+void GuardStore::Populate(Guard& guard) {
+  guard.phase = GuardPhase::kPopulating;
+  populator_.Add(guard.segment, [this, id = guard.id, segment = guard.segment.get()](
+                                    absl::StatusOr<uint64_t> bytes) {
+    const auto it = guards_.find(id);
+    // Removed meanwhile; another may have its number.
+    if (it == guards_.end() || it->second->segment.get() != segment) return false;
+    Populated(*it->second, bytes);
+    return true;
+  });
+}
+
+void GuardStore::Populated(Guard& guard, const absl::StatusOr<uint64_t>& bytes) {
+  if (!bytes.ok()) {
+    log_.Error("guard {}: {}", guard.id, bytes.status().message());
+    return Remove(guard);
   }
+  guard.populated_bytes = *bytes;
+  if (guard.populated_bytes < guard.bytes()) return;
+  guard.phase = GuardPhase::kFree;
+  on_free_();
 }
 
 // --- handing out ---

@@ -22,6 +22,7 @@
 #include "base/work_pool.h"
 #include "smp/memory_budget.h"
 #include "smp/node_options.h"
+#include "smp/page_populator.h"
 
 namespace unreft::smp {
 
@@ -112,11 +113,11 @@ class GuardStore {
   bool Fits(const Guard& guard, const GuardNeeds& needs) const;
   // Complete, and older than `keep_from`: it may be given to another version.
   bool IsOld(const Guard& guard, Version keep_from) const;
-  void PopulateNext();
+  void Populate(Guard& guard);
+  void Populated(Guard& guard, const absl::StatusOr<uint64_t>& bytes);
   void Remove(Guard& guard);
 
   Executor& executor_;
-  WorkPool& pool_;
   SegmentStore& segments_;
   Log& log_;
   const NodeOptions& options_;
@@ -127,7 +128,7 @@ class GuardStore {
   absl::AnyInvocable<MemoryUse() const> slots_;
   std::map<uint64_t, std::unique_ptr<Guard>> guards_;
   std::set<Version> kept_;
-  bool populating_ = false;
+  PagePopulator populator_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };
 

@@ -28,7 +28,8 @@ SlotStore::SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id,
       prefix_(MemoryPrefix(options)),
       boot_id_(boot_id),
       incarnation_(incarnation),
-      on_change_(std::move(on_change)) {}
+      on_change_(std::move(on_change)),
+      populator_(seams.executor, seams.pool, options.populate_chunk_bytes) {}
 
 SlotStore::~SlotStore() {
   for (auto& [id, slot] : slots_) seams_.processes.Unwatch(slot->writer_watch);
@@ -42,7 +43,6 @@ absl::Status SlotStore::Adopt() {
   for (const SegmentInfo& info : *segments) {
     if (absl::Status status = AdoptSegment(info); !status.ok()) return status;
   }
-  PopulateNext();
   return absl::OkStatus();
 }
 
@@ -88,8 +88,7 @@ void SlotStore::AdoptContent(Slot& slot) {
     absl::StatusOr<SlotClaim> last_claim = slot.view->CheckedClaim();
     if (!last_claim.ok()) return Remove(slot);
     slot.owner = Rank{last_claim->rank};
-    slot.phase = SlotPhase::kPopulating;
-    return;
+    return Populate(slot);
   }
   absl::StatusOr<SlotClaim> claim = slot.view->CheckedClaim();
   if (!claim.ok()) return Quarantine(slot, std::string(claim.status().message()));
@@ -185,7 +184,6 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
   for (; fitting < options_.SlotsPerRank(); ++fitting) {
     if (absl::Status status = MakeSlot(rank, needs); !status.ok()) return status;
   }
-  PopulateNext();
   return absl::OkStatus();
 }
 
@@ -216,39 +214,32 @@ absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
   slot->owner = rank;
   slot->segment = *std::move(segment);
   slot->view = FormatSlot(slot->segment->bytes(), geometry);
+  Slot& made = *slot;
   slots_[id] = std::move(slot);
+  Populate(made);
   return absl::OkStatus();
 }
 
-void SlotStore::PopulateNext() {
-  if (populating_) return;
-  for (auto& [id, slot] : slots_) {
-    if (slot->phase != SlotPhase::kPopulating) continue;
-    populating_ = true;
-    const uint64_t begin = slot->populated_bytes;
-    const uint64_t length = std::min(options_.populate_chunk_bytes, slot->bytes() - begin);
-    auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
-    seams_.pool.Submit([segment = slot->segment, begin, length,
-                        status] { *status = segment->Reserve(begin, length); },
-                       seams_.executor,
-                       [this, alive = std::weak_ptr(alive_), id = id, length, status] {
-                         if (alive.expired()) return;
-                         populating_ = false;
-                         if (Slot* populated = Find(id)) Populated(*populated, length, *status);
-                         PopulateNext();
-                       });
-    return;
-  }
+void SlotStore::Populate(Slot& slot) {
+  slot.phase = SlotPhase::kPopulating;
+  populator_.Add(slot.segment, [this, id = slot.id, segment = slot.segment.get()](
+                                   absl::StatusOr<uint64_t> bytes) {
+    Slot* populated = Find(id);
+    // Removed meanwhile; another may have its number.
+    if (populated == nullptr || populated->segment.get() != segment) return false;
+    Populated(*populated, std::move(bytes));
+    return true;
+  });
 }
 
-void SlotStore::Populated(Slot& slot, uint64_t bytes, const absl::Status& status) {
-  if (!status.ok()) {
-    seams_.log.Error("slot {} of rank {}: {}", slot.id, slot.owner, status.message());
-    provision_status_[slot.owner] = status;
+void SlotStore::Populated(Slot& slot, absl::StatusOr<uint64_t> bytes) {
+  if (!bytes.ok()) {
+    seams_.log.Error("slot {} of rank {}: {}", slot.id, slot.owner, bytes.status().message());
+    provision_status_[slot.owner] = bytes.status();
     Remove(slot);
     return on_change_();
   }
-  slot.populated_bytes += bytes;
+  slot.populated_bytes = *bytes;
   if (slot.populated_bytes < slot.bytes()) return;
   slot.phase = SlotPhase::kFree;
   // The needs may have grown meanwhile.

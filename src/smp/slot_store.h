@@ -22,6 +22,7 @@
 #include "base/work_pool.h"
 #include "smp/memory_budget.h"
 #include "smp/node_options.h"
+#include "smp/page_populator.h"
 #include "smp/slot.h"
 
 namespace unreft::smp {
@@ -112,8 +113,8 @@ class SlotStore {
   absl::Status CheckBudget(Rank rank, const SlotNeeds& needs);
   absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
-  void PopulateNext();
-  void Populated(Slot& slot, uint64_t bytes, const absl::Status& status);
+  void Populate(Slot& slot);
+  void Populated(Slot& slot, absl::StatusOr<uint64_t> bytes);
   void Remove(Slot& slot);
   void ScheduleRemove(SlotId id);
   SlotId UnusedId() const;
@@ -126,10 +127,10 @@ class SlotStore {
   RandomId incarnation_;
   absl::AnyInvocable<void()> on_change_;
   MemoryOfGuards guards_;
+  PagePopulator populator_;
   std::map<SlotId, std::unique_ptr<Slot>> slots_;
   std::map<Rank, SlotNeeds> needs_;
   std::map<Rank, absl::Status> provision_status_;
-  bool populating_ = false;
   uint64_t quarantined_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };

@@ -1,0 +1,37 @@
+#include "smp/page_populator.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace unreft::smp {
+
+void PagePopulator::Add(std::shared_ptr<Segment> segment, OnChunk on_chunk) {
+  items_.push_back({std::move(segment), 0, std::move(on_chunk)});
+  if (items_.size() == 1) RunNext();
+}
+
+void PagePopulator::RunNext() {
+  if (items_.empty()) return;
+  const std::shared_ptr<Segment>& segment = items_.front().segment;
+  const uint64_t begin = items_.front().bytes;
+  const uint64_t length = std::min(chunk_bytes_, segment->bytes().size() - begin);
+  auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
+  pool_.Submit([segment, begin, length, status] { *status = segment->Reserve(begin, length); },
+               executor_,
+               [this, alive = std::weak_ptr(alive_), length, status] {
+                 if (!alive.expired()) OnReserved(length, *status);
+               });
+}
+
+void PagePopulator::OnReserved(uint64_t bytes, const absl::Status& status) {
+  Item& item = items_.front();
+  item.bytes += bytes;
+  const bool is_over = !status.ok() || item.bytes == item.segment->bytes().size();
+  // It may add others.
+  const bool is_wanted =
+      status.ok() ? item.on_chunk(item.bytes) : item.on_chunk(absl::StatusOr<uint64_t>(status));
+  if (is_over || !is_wanted) items_.pop_front();
+  RunNext();
+}
+
+}  // namespace unreft::smp
