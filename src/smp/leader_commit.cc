@@ -14,6 +14,16 @@ namespace unreft::smp {
 namespace {
 
 constexpr int kGivenUpKept = 64;
+// Of each; the node that says it has it whole in its log. The record stays small (PROTOCOL rule
+// 24).
+constexpr size_t kReasonBytesMax = 192;
+
+std::string Shortened(const std::string& reason) {
+  if (reason.size() <= kReasonBytesMax) return reason;
+  size_t bytes = kReasonBytesMax - 3;
+  while (bytes > 0 && (static_cast<unsigned char>(reason[bytes]) & 0xc0) == 0x80) --bytes;
+  return reason.substr(0, bytes) + "...";
+}
 
 }  // namespace
 
@@ -137,12 +147,12 @@ bool Leader::GiveUp(Version version, const std::string& reason, const std::strin
   AbandonRecord record = store_.state().abandoned.value;
   GivenUp& given_up = *record.add_versions();
   SetVersion(version, given_up);
-  given_up.set_reason(reason);
+  given_up.set_reason(Shortened(reason));
   if (record.versions_size() > kGivenUpKept) record.mutable_versions()->DeleteSubrange(0, 1);
   record.set_capture_from(std::max(NewestStep().value, version.step.value) + 1);
   if (!disagreement.empty()) {
     record.set_full_capture_from_timeline(version.timeline.value);
-    record.set_disagreement(disagreement);
+    record.set_disagreement(Shortened(disagreement));
   }
   return Write({.abandoned = std::move(record)});
 }

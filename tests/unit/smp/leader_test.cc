@@ -70,6 +70,19 @@ TEST_F(LeaderTest, AllCaptureAllTheyHoldOnceOneDoes) {
             "rank 2 captured all it holds, rank 0 a part of it");
 }
 
+TEST_F(LeaderTest, ALongReasonIsCutBetweenCharacters) {
+  Protect(At(1, 5));
+  std::string reason = "rank 1: ";
+  while (reason.size() < 400) reason += "\u00e9";
+  nodes_.at(NodeSlot{1}).versions.at(At(1, 5)).set_failure(reason);
+  ReportAll();
+  ASSERT_TRUE(IsGivenUp(At(1, 5)));
+  const std::string& written = store_->state().abandoned.value.versions(0).reason();
+  EXPECT_LE(written.size(), 192U);
+  EXPECT_TRUE(written.starts_with("node 1: rank 1: \u00e9")) << written;
+  EXPECT_TRUE(written.ends_with("\u00e9...")) << written;
+}
+
 TEST_F(LeaderTest, AReportOfAnotherLifeIsRefused) {
   NodeReport report = nodes_.at(NodeSlot{1}).report;
   report.set_session(2);
