@@ -54,8 +54,11 @@ std::string ReadAll(int pipe) {
 }  // namespace
 
 uint64_t FirstSeed(uint64_t usual) {
-  const bool is_fresh = std::getenv("UNREFT_SIM_FRESH") != nullptr;
-  return is_fresh ? Random::FromEntropy().Below(uint64_t{1} << 48) : usual;
+  if (std::getenv("UNREFT_SIM_FRESH") != nullptr) {
+    return Random::FromEntropy().Below(uint64_t{1} << 48);
+  }
+  const char* first = std::getenv("UNREFT_SIM_FIRST_SEED");
+  return usual + (first == nullptr ? 0 : std::strtoull(first, nullptr, 10));
 }
 
 SeedTotals RunSeeds(SimulateFunction simulate, SimulationOptions options, SeedRange range,

@@ -10,8 +10,9 @@ namespace unreft::sim {
 
 using SimulateFunction = SimulationResult (*)(const SimulationOptions&);
 
-// Where a test begins: at `usual`, so that it is the same in each run, or at a seed that is drawn
-// if UNREFT_SIM_FRESH is set.
+// Where a test begins: at `usual`, so that it is the same in each run; or as much after
+// UNREFT_SIM_FIRST_SEED, which .ci/run takes from the commit, so that every commit has seeds of its
+// own and the same whenever it is tested; or at one that is drawn if UNREFT_SIM_FRESH is set.
 uint64_t FirstSeed(uint64_t usual);
 
 // Seeds `first`, `first + stride`, ...
