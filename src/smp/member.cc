@@ -255,7 +255,12 @@ void Member::FollowCommit() {
   }
   local_.erase(version);
   for (const Version candidate : older) {
-    GiveUp(candidate, OverruledBy(version));
+    // What is pinned was committed, and this node has not read it before a newer one was.
+    if (IsPinned(store_.state().pins.value, candidate)) {
+      local_.erase(candidate);
+    } else {
+      GiveUp(candidate, OverruledBy(version));
+    }
   }
   protection_->OnCommitted(version);
   node_.OnCommitted(version);

@@ -312,6 +312,16 @@ TEST_F(MemberTest, SaysWhatIsKeptBeforeACommitThatMayRetire) {
   EXPECT_EQ(node_.pins.size(), 2U);
 }
 
+// Its slots were freed as those of a version that a newer one has overruled.
+TEST_F(MemberTest, AVersionThatIsPinnedIsKeptThoughItsCommitWasMissed) {
+  Do([](Member& member) { member.ReportSealed(At(1, 5), Rank{0}, 2, {}); });
+  PinRecord pins;
+  SetVersion(At(1, 5), *pins.add_pins());
+  Put("pins", pins);
+  Put("commit", Committed(At(1, 6)));
+  EXPECT_TRUE(node_.abandoned.empty());
+}
+
 // --- questions ---
 
 TEST_F(MemberTest, VerifiesOnlyForTheRoundThatItHasClosed) {
