@@ -102,7 +102,7 @@ TEST(ClusterPlantedBugTest, CommitsUnguarded) {
   ExpectFound(PlantedBug::kCommitsUnguarded, false, "there is no complete guard", 3);
 }
 TEST(ClusterPlantedBugTest, CommitsUnsealed) {
-  ExpectFound(PlantedBug::kCommitsUnsealed, true, "and nobody has rank", 65);
+  ExpectFound(PlantedBug::kCommitsUnsealed, true, "committed", 3);
 }
 TEST(ClusterPlantedBugTest, WritesTwice) {
   ExpectFound(PlantedBug::kWritesTwice, false, "as committed a second time");
