@@ -107,7 +107,11 @@ class Leader {
   bool TryCommit(Version version);
   bool HaveManifests(Version version, const std::map<Rank, NodeSlot>& homes);
   bool Commit(const recovery::Restorable& found);
-  bool GiveUp(Version version, const std::string& reason, const std::string& disagreement = "");
+  struct Failed {
+    Version version;
+    std::string reason;
+  };
+  bool GiveUp(const std::vector<Failed>& versions, const std::string& disagreement = "");
   Step NewestStep() const;
 
   bool Write(meta::JobChange change, const char* fault_point = nullptr);

@@ -14,6 +14,8 @@ namespace unreft::smp {
 namespace {
 
 constexpr int kGivenUpKept = 64;
+// In one Txn: as quick as ranks may skip, it must not fall behind.
+constexpr size_t kGivenUpAtOnce = kGivenUpKept / 2;
 // Of each; the node that says it has it whole in its log. The record stays small (PROTOCOL rule
 // 24).
 constexpr size_t kReasonBytesMax = 192;
@@ -112,15 +114,18 @@ bool Leader::GiveUpFailed() {
       ++it;
     }
   }
+  std::vector<Failed> failed;
   for (const Version version : under_way) {
     if (IsGivenUp(version)) continue;
     Pending& pending = pending_[version];
     const std::optional<std::string> failure = FailureOf(version);
     // What the record has forgotten is named again, but not over and over.
     if (failure && (!IsForgotten(version) || pending.overdue)) {
+      if (failed.size() == kGivenUpAtOnce) continue;
       executor_.Cancel(pending.deadline);
       pending_.erase(version);
-      return GiveUp(version, *failure);
+      failed.push_back({version, *failure});
+      continue;
     }
     if (pending.deadline != TimerId::kNone) continue;
     pending.deadline = executor_.After(options_.version_deadline, [this, version] {
@@ -128,7 +133,7 @@ bool Leader::GiveUpFailed() {
       RunRules();
     });
   }
-  return false;
+  return !failed.empty() && GiveUp(failed);
 }
 
 Step Leader::NewestStep() const {
@@ -143,15 +148,20 @@ Step Leader::NewestStep() const {
   return Step{newest};
 }
 
-bool Leader::GiveUp(Version version, const std::string& reason, const std::string& disagreement) {
+bool Leader::GiveUp(const std::vector<Failed>& versions, const std::string& disagreement) {
   AbandonRecord record = store_.state().abandoned.value;
-  GivenUp& given_up = *record.add_versions();
-  SetVersion(version, given_up);
-  given_up.set_reason(Shortened(reason));
-  if (record.versions_size() > kGivenUpKept) record.mutable_versions()->DeleteSubrange(0, 1);
-  record.set_capture_from(std::max(NewestStep().value, version.step.value) + 1);
+  uint64_t newest = NewestStep().value;
+  for (const auto& [version, reason] : versions) {
+    GivenUp& given_up = *record.add_versions();
+    SetVersion(version, given_up);
+    given_up.set_reason(Shortened(reason));
+    newest = std::max(newest, version.step.value);
+  }
+  const int too_many = record.versions_size() - kGivenUpKept;
+  if (too_many > 0) record.mutable_versions()->DeleteSubrange(0, too_many);
+  record.set_capture_from(newest + 1);
   if (!disagreement.empty()) {
-    record.set_full_capture_from_timeline(version.timeline.value);
+    record.set_full_capture_from_timeline(versions.back().version.timeline.value);
     record.set_disagreement(Shortened(disagreement));
   }
   return Write({.abandoned = std::move(record)});
@@ -188,21 +198,21 @@ bool Leader::TryCommit(Version version) {
   }
   const ReplicaComparison replicas = CompareReplicas(digests);
   if (!replicas.disagreement.empty()) {
-    return GiveUp(version, replicas.disagreement, replicas.disagreement);
+    return GiveUp({{version, replicas.disagreement}}, replicas.disagreement);
   }
   const bool first = VersionOf(store_.state().commit.value).timeline != version.timeline;
   if (!replicas.complete && first && options_.replica_check_every != 0) {
-    return GiveUp(version, std::string(kReplicasNotCompared));
+    return GiveUp({{version, std::string(kReplicasNotCompared)}});
   }
   if (!HaveManifests(version, homes)) return false;
   ManifestsByRank manifests;
   for (const auto& [rank, slot] : homes) manifests[rank] = manifests_.at(rank).manifest;
   // A daemon that was told of a disagreement goes on so, one that started later may not know.
   if (const std::string mixed = DescribeMixedModes(manifests); !mixed.empty()) {
-    return GiveUp(version, mixed, mixed);
+    return GiveUp({{version, mixed}}, mixed);
   }
   if (absl::Status status = layouts_.Check(manifests); !status.ok()) {
-    return GiveUp(version, std::string(status.message()));
+    return GiveUp({{version, std::string(status.message())}});
   }
   return Commit(*found);
 }

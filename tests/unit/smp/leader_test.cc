@@ -70,6 +70,23 @@ TEST_F(LeaderTest, AllCaptureAllTheyHoldOnceOneDoes) {
             "rank 2 captured all it holds, rank 0 a part of it");
 }
 
+TEST_F(LeaderTest, AllThatHaveFailedAreGivenUpAtOnce) {
+  for (const uint64_t step : {5, 6, 7}) {
+    Protect(At(1, step));
+    nodes_.at(NodeSlot{0}).versions.at(At(1, step)).set_failure("rank 0: skipped");
+  }
+  for (const uint64_t slot : {1, 2, 3}) Report(NodeSlot{slot});
+  const meta::Revision before = store_->state().abandoned.modified;
+  uint64_t writes = 0;
+  kv_store_.set_on_txn([&](const SimExecutor&, const meta::StoreReply&) { ++writes; });
+  Report(NodeSlot{0});
+  Settle();
+  EXPECT_NE(store_->state().abandoned.modified, before);
+  for (const uint64_t step : {5, 6, 7}) EXPECT_TRUE(IsGivenUp(At(1, step))) << step;
+  EXPECT_EQ(store_->state().abandoned.value.capture_from(), 8U);
+  EXPECT_LE(writes, 2U);
+}
+
 TEST_F(LeaderTest, ALongReasonIsCutBetweenCharacters) {
   Protect(At(1, 5));
   std::string reason = "rank 1: ";
