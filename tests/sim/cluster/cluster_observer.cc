@@ -61,6 +61,10 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
     return;
   }
   world_.trace.Add("view {}", number);
+  for (int i = 0; i < std::min(view_.members_size(), view.value.members_size()); ++i) {
+    if (view_.members(i).incarnation() == view.value.members(i).incarnation()) continue;
+    replaced_.insert(NodeSlot{view_.members(i).slot()});
+  }
   view_ = view.value;
   ++views_;
   FollowPlaces();
@@ -110,6 +114,7 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
   // It may have been written just before.
   if (whole && !destroyed_.empty()) world_.history.OnDamaged(job.version, world_.trace.now());
   destroyed_.clear();
+  replaced_.clear();
   is_protected_ = false;
 }
 
@@ -161,12 +166,15 @@ void ClusterObserver::OnFlipped(NodeSlot slot, Version version) {
 // Whether more members of some group are destroyed, lost, or have rotted than it has parities.
 bool ClusterObserver::IsBeyondBudget(Version version) const {
   std::set<NodeSlot> gone = destroyed_;
+  gone.insert(replaced_.begin(), replaced_.end());
   if (const auto rotted = rotted_.find(version); rotted != rotted_.end()) {
     for (const auto& [slot, when] : rotted->second) gone.insert(slot);
   }
   for (const Member& member : view_.members()) {
     if (member.lost()) gone.insert(NodeSlot{member.slot()});
   }
+  // What was decided and not committed before is whole, but nobody has to have guarded it.
+  if (!gone.empty() && !proven_.contains(version)) return true;
   return std::ranges::any_of(view_.groups(), [&](const Group& group) {
     const auto is_gone = [&](uint64_t slot) { return gone.contains(NodeSlot{slot}); };
     return std::ranges::count_if(group.slots(), is_gone) + group.k() > group.slots().size();
@@ -236,6 +244,7 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   if (std::ranges::any_of(view_.members(), is_lost)) return;
   if (!destroyed_.empty() || rotted_.contains(version)) return;
   is_protected_ = true;
+  proven_.insert(version);
   const bool deep = commits_checked_++ % kDeepEvery == 0;
   for (uint64_t rank = 0; rank < commit.world(); ++rank) {
     if (IsHeld(version, Rank{rank}, commit)) continue;

@@ -103,6 +103,8 @@ class ClusterObserver {
   std::set<std::string> commits_seen_;
   std::optional<Version> decided_;
   std::set<NodeSlot> destroyed_;  // since the last decision
+  std::set<NodeSlot> replaced_;   // by another memory, since then: the old one may be there still
+  std::set<Version> proven_;      // that were protected when they were committed
   // Nodes on which some bit of the version has turned, and when, the last time.
   std::map<Version, std::map<NodeSlot, Duration>> rotted_;
   bool is_protected_ = false;
