@@ -148,22 +148,22 @@ void LeasedKey::Replace(const KeyValue& existing) {
   Txn txn;
   txn.compares.push_back(Compare::Modified(key_, existing.mod_revision));
   txn.then.push_back(PutOp{key_, value_, lease_});
-  kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), value = value_, lease = lease_,
-                              created = existing.create_revision](
-                                 absl::StatusOr<TxnResult> result) {
-    if (alive.expired()) return;
-    writing_ = false;
-    if (lease != lease_) return Again(Duration{});
-    if (!result.ok()) {
-      if (absl::IsNotFound(result.status())) return Lose(result.status());
-      return Again(ttl_ / 4);
-    }
-    if (!result->succeeded) return Write();
-    create_revision_ = created;
-    written_ = value;
-    SetHeld(true);
-    Write();  // the value may have changed meanwhile
-  });
+  kv_.Commit(std::move(txn),
+             [this, alive = std::weak_ptr(alive_), value = value_, lease = lease_,
+              created = existing.create_revision](absl::StatusOr<TxnResult> result) {
+               if (alive.expired()) return;
+               writing_ = false;
+               if (lease != lease_) return Again(Duration{});
+               if (!result.ok()) {
+                 if (absl::IsNotFound(result.status())) return Lose(result.status());
+                 return Again(ttl_ / 4);
+               }
+               if (!result->succeeded) return Write();
+               create_revision_ = created;
+               written_ = value;
+               SetHeld(true);
+               Write();  // the value may have changed meanwhile
+             });
 }
 
 void LeasedKey::Again(Duration delay) {

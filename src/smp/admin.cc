@@ -184,24 +184,25 @@ void ChangePins(NodeState& state, const AdminRequest& request,
   };
   const auto owner = arguments.is_object() ? arguments.find("owner") : arguments.end();
   if (!arguments.is_object() || owner == arguments.end() || !owner->is_string()) {
-    return reply(AdminReply{absl::InvalidArgumentError(fmt::format(
-                                "{}: an object with an owner is needed, found '{}'", request.verb,
-                                request.arguments)),
-                            ""});
+    return reply(AdminReply{
+        absl::InvalidArgumentError(fmt::format("{}: an object with an owner is needed, found '{}'",
+                                               request.verb, request.arguments)),
+        ""});
   }
   PinRequest pin;
   pin.set_owner(owner->get<std::string>());
   pin.set_unpin(request.verb == "unpin");
   pin.set_step(number("step"));
   pin.set_for_ms(number("for_ms"));
-  state.coordinator->AskPins(
-      std::move(pin), [reply = std::move(reply)](absl::StatusOr<PinReply> answer) mutable {
-        if (!answer.ok()) return reply(AdminReply{answer.status(), ""});
-        Json json;
-        json["pins"] = Json::array();
-        for (const Pin& changed : answer->pins()) json["pins"].push_back(PinJson(changed));
-        reply(Ok(json));
-      });
+  state.coordinator->AskPins(std::move(pin),
+                             [reply = std::move(reply)](absl::StatusOr<PinReply> answer) mutable {
+                               if (!answer.ok()) return reply(AdminReply{answer.status(), ""});
+                               Json json;
+                               json["pins"] = Json::array();
+                               for (const Pin& changed : answer->pins())
+                                 json["pins"].push_back(PinJson(changed));
+                               reply(Ok(json));
+                             });
 }
 
 }  // namespace

@@ -89,34 +89,36 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
   read.set_first_block(request->block);
   read.set_blocks(1);
   auto transfer = std::make_shared<TransferId>();  // known to its own end
-  *transfer = peers_.Read(
-      slab->home, read.SerializeAsString(), request->into, state_.options.read_timeout,
-      [this, alive = std::weak_ptr(alive_), request, transfer,
-       home = slab->home](absl::StatusOr<std::string> header) mutable {
-        if (alive.expired()) return;
-        transfers_.erase(*transfer);
-        if (header.ok()) return CheckHome(std::move(request), *header);
-        if (cancelled_) return Again(std::move(request), header.status());
-        // It may have lost the slab, and rebuilds it later: meanwhile the group decodes.
-        Avoid(home, SourceKind::kData);
-        StartDecoding(std::move(request));
-      });
+  *transfer =
+      peers_.Read(slab->home, read.SerializeAsString(), request->into, state_.options.read_timeout,
+                  [this, alive = std::weak_ptr(alive_), request, transfer,
+                   home = slab->home](absl::StatusOr<std::string> header) mutable {
+                    if (alive.expired()) return;
+                    transfers_.erase(*transfer);
+                    if (header.ok()) return CheckHome(std::move(request), *header);
+                    if (cancelled_) return Again(std::move(request), header.status());
+                    // It may have lost the slab, and rebuilds it later: meanwhile the group
+                    // decodes.
+                    Avoid(home, SourceKind::kData);
+                    StartDecoding(std::move(request));
+                  });
   transfers_.insert(*transfer);
 }
 
 void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&) {
   auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
-  state_.seams.pool.Submit(
-      [request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
-      [this, alive = std::weak_ptr(alive_), request, crc] {
-        if (alive.expired()) return;
-        const uint32_t needed = catalog_.Find(request->rank)->crcs[request->block];
-        if (*crc == needed) return End(*request, absl::OkStatus());
-        state_.seams.log.Warn("block {} of rank {}: CRC {:08x}, needed {:08x}", request->block,
-                              request->rank, *crc, needed);
-        // What has rotted there since it was verified stays so: the group has it still.
-        StartDecoding(request);
-      });
+  state_.seams.pool.Submit([request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
+                           [this, alive = std::weak_ptr(alive_), request, crc] {
+                             if (alive.expired()) return;
+                             const uint32_t needed =
+                                 catalog_.Find(request->rank)->crcs[request->block];
+                             if (*crc == needed) return End(*request, absl::OkStatus());
+                             state_.seams.log.Warn("block {} of rank {}: CRC {:08x}, needed {:08x}",
+                                                   request->block, request->rank, *crc, needed);
+                             // What has rotted there since it was verified stays so: the group has
+                             // it still.
+                             StartDecoding(request);
+                           });
 }
 
 // --- from k chunks of its stripe ---

@@ -23,8 +23,8 @@ std::string Hex(const std::string& bytes) {
 Json MembersJson(const NodeState& state, const meta::JobState& job) {
   std::map<NodeSlot, Json> members;
   for (uint64_t slot = 0; slot < state.options.nodes; ++slot) {
-    members[NodeSlot{slot}] = {{"slot", slot},        {"present", false},   {"lost", false},
-                               {"incarnation", ""},   {"session", nullptr}, {"address", ""},
+    members[NodeSlot{slot}] = {{"slot", slot},         {"present", false},   {"lost", false},
+                               {"incarnation", ""},    {"session", nullptr}, {"address", ""},
                                {"failure_domain", ""}, {"place", slot}};
   }
   for (const unreft::Member& member : job.view.value.members()) {

@@ -150,8 +150,8 @@ GuardMemory GuardStore::MemoryFor(const GuardNeeds& needs) const {
   for (const auto& [id, guard] : guards_) {
     fitting += guard->phase != GuardPhase::kQuarantined && Fits(*guard, needs);
   }
-  memory.lacking_bytes = (memory.guards - std::min(fitting, memory.guards)) *
-                         GuardSegmentBytes(GeometryFor(0, needs));
+  memory.lacking_bytes =
+      (memory.guards - std::min(fitting, memory.guards)) * GuardSegmentBytes(GeometryFor(0, needs));
   return memory;
 }
 
@@ -188,8 +188,8 @@ absl::Status GuardStore::Make(const GuardNeeds& needs) {
 
 void GuardStore::Populate(Guard& guard) {
   guard.phase = GuardPhase::kPopulating;
-  populator_.Add(guard.segment, [this, id = guard.id, segment = guard.segment.get()](
-                                    absl::StatusOr<uint64_t> bytes) {
+  populator_.Add(guard.segment, [this, id = guard.id,
+                                 segment = guard.segment.get()](absl::StatusOr<uint64_t> bytes) {
     const auto it = guards_.find(id);
     // Removed meanwhile; another may have its number.
     if (it == guards_.end() || it->second->segment.get() != segment) return false;

@@ -40,8 +40,8 @@ bool Leader::KeepPins() {
   if (pin_requests_.empty() || state.timeline.value.closing()) return false;
   auto [request, done] = std::move(pin_requests_.front());
   pin_requests_.pop_front();
-  absl::StatusOr<PinReply> reply = ChangePins(
-      request, VersionOf(state.commit.value), state.commit.value.world(), options_.pins, record);
+  absl::StatusOr<PinReply> reply = ChangePins(request, VersionOf(state.commit.value),
+                                              state.commit.value.world(), options_.pins, record);
   if (!reply.ok()) {
     done(reply.status());
     return KeepPins();

@@ -60,9 +60,9 @@ absl::Status Node::AdoptMemory() {
     member_ = member.get();
     state_.coordinator = std::move(member);
   } else {
-    auto local = std::make_unique<LocalCoordinator>(
-        seams.executor, *state_.record, static_cast<Coordinator::Node&>(*this), seams.log,
-        state_.options, seams.faults);
+    auto local = std::make_unique<LocalCoordinator>(seams.executor, *state_.record,
+                                                    static_cast<Coordinator::Node&>(*this),
+                                                    seams.log, state_.options, seams.faults);
     local_ = local.get();
     state_.coordinator = std::move(local);
   }
@@ -90,9 +90,8 @@ absl::Status Node::JoinCluster() {
     if (absl::Status status = protector->Adopt(); !status.ok()) return status;
     state_.on_slot_change = [protector = protector.get()] { protector->OnSlotChange(); };
     own = protector.get();
-    state_.slots->set_guards([own](std::span<const SlotNeeds> slabs) {
-      return own->MemoryFor(slabs);
-    });
+    state_.slots->set_guards(
+        [own](std::span<const SlotNeeds> slabs) { return own->MemoryFor(slabs); });
     protection_ = std::move(protector);
   }
   restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});

@@ -89,7 +89,7 @@ class Node : private Coordinator::Node {
 
   NodeState state_;
   // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
-  Member* member_ = nullptr;  // owned by state_
+  Member* member_ = nullptr;           // owned by state_
   LocalCoordinator* local_ = nullptr;  // of a job of one node; owned by state_
   std::unique_ptr<Protection> protection_;
   std::unique_ptr<CaptureDesk> capture_;

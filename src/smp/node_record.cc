@@ -186,17 +186,17 @@ void NodeRecord::DeclareFreshStart() {
 
 void NodeRecord::SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done) {
   pins_ = std::move(pins);
-  records_.Write({{std::string(kPinsKey), pins_.SerializeAsString()}}, Durability::kSynced,
-                 [this, alive = std::weak_ptr(alive_), done = std::move(done)](
-                     absl::Status status) mutable {
-                   if (alive.expired()) return;
-                   if (!status.ok()) {
-                     ++failed_writes_;
-                     log_.Warn("record of the pins: {}; the next process would not know them",
-                               status.message());
-                   }
-                   done(std::move(status));
-                 });
+  records_.Write(
+      {{std::string(kPinsKey), pins_.SerializeAsString()}}, Durability::kSynced,
+      [this, alive = std::weak_ptr(alive_), done = std::move(done)](absl::Status status) mutable {
+        if (alive.expired()) return;
+        if (!status.ok()) {
+          ++failed_writes_;
+          log_.Warn("record of the pins: {}; the next process would not know them",
+                    status.message());
+        }
+        done(std::move(status));
+      });
 }
 
 void NodeRecord::WriteCommit() {

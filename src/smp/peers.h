@@ -33,8 +33,9 @@ class Peers {
       absl::AnyInvocable<void(NodeSlot from, std::string body, uint64_t bytes,
                               absl::AnyInvocable<void(absl::StatusOr<ReadSource>)> done)>;
 
-  Peers(Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
-        RandomId incarnation, absl::AnyInvocable<void()> on_other_store = [] {});
+  Peers(
+      Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
+      RandomId incarnation, absl::AnyInvocable<void()> on_other_store = [] {});
   ~Peers();
 
   NodeSlot self() const { return self_; }

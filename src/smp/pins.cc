@@ -43,16 +43,16 @@ absl::Status CheckRoom(const PinRequest& request, Version version, uint32_t slot
   for (const Pin& pin : record.pins()) pinned.insert(VersionOf(pin));
   const bool needs_slot = !pinned.contains(version);
   if (needs_slot && pinned.size() >= slots) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "pin of version {} for '{}': 1 pin slot needed, 0 of {} free: {}{}", version,
-        request.owner(), slots, Describe(record),
-        slots == 0 ? "; start unreftd with --pins 1 or more" : ""));
+    return absl::ResourceExhaustedError(
+        fmt::format("pin of version {} for '{}': 1 pin slot needed, 0 of {} free: {}{}", version,
+                    request.owner(), slots, Describe(record),
+                    slots == 0 ? "; start unreftd with --pins 1 or more" : ""));
   }
   if (record.pins_size() >= kPinsKept) {
-    return absl::ResourceExhaustedError(fmt::format("pin of version {} for '{}': {} pins, the "
-                                                    "limit is {}",
-                                                    version, request.owner(), record.pins_size(),
-                                                    kPinsKept));
+    return absl::ResourceExhaustedError(
+        fmt::format("pin of version {} for '{}': {} pins, the "
+                    "limit is {}",
+                    version, request.owner(), record.pins_size(), kPinsKept));
   }
   return absl::OkStatus();
 }
@@ -77,8 +77,7 @@ absl::StatusOr<PinReply> ChangePins(const PinRequest& request, Version committed
         fmt::format("pin for '{}': it needs a time of 1 ms or more", request.owner()));
   }
   if (world == 0) {
-    return absl::NotFoundError(
-        fmt::format("pin for '{}': nothing is committed", request.owner()));
+    return absl::NotFoundError(fmt::format("pin for '{}': nothing is committed", request.owner()));
   }
   // One's own pin is renewed where it is, also when a newer version is committed by now.
   auto& pins = *record.mutable_pins();
@@ -131,8 +130,8 @@ void PinClock::Follow(const PinRecord& record) {
     numbers.insert(pin.number());
     if (over_.contains(pin.number()) || running_.contains(pin.number())) continue;
     // What no clock counts to is as good as for ever.
-    const auto time = std::chrono::milliseconds(
-        std::min<uint64_t>(pin.for_ms(), uint64_t{1} << 42));
+    const auto time =
+        std::chrono::milliseconds(std::min<uint64_t>(pin.for_ms(), uint64_t{1} << 42));
     running_[pin.number()] = executor_.After(time, [this, number = pin.number()] {
       running_.erase(number);
       over_.insert(number);

@@ -320,8 +320,8 @@ bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
                             guards_.All().size(), bytes);
     }
   }
-  Guard* guard = under_way.complete ? guards_.Complete(version)
-                                    : guards_.Take(version, needs, KeepFrom());
+  Guard* guard =
+      under_way.complete ? guards_.Complete(version) : guards_.Take(version, needs, KeepFrom());
   if (guard == nullptr) return false;
   std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
   under_way.guarding =

@@ -141,8 +141,8 @@ bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
 absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
   if (const uint64_t largest = std::max(needs.data_bytes, needs.extras_bytes);
       largest > kSlotBytesMax) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "rank {}: a slot for {} bytes, {} are possible", rank, largest, kSlotBytesMax));
+    return absl::ResourceExhaustedError(
+        fmt::format("rank {}: a slot for {} bytes, {} are possible", rank, largest, kSlotBytesMax));
   }
   uint64_t fitting = 0;
   for (const Slot* slot : OfRank(rank)) {
@@ -222,8 +222,8 @@ absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
 
 void SlotStore::Populate(Slot& slot) {
   slot.phase = SlotPhase::kPopulating;
-  populator_.Add(slot.segment, [this, id = slot.id, segment = slot.segment.get()](
-                                   absl::StatusOr<uint64_t> bytes) {
+  populator_.Add(slot.segment, [this, id = slot.id,
+                                segment = slot.segment.get()](absl::StatusOr<uint64_t> bytes) {
     Slot* populated = Find(id);
     // Removed meanwhile; another may have its number.
     if (populated == nullptr || populated->segment.get() != segment) return false;

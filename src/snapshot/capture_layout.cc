@@ -29,9 +29,8 @@ class BucketCutter {
     });
   }
   void Zero(uint64_t bytes) {
-    Cut(bytes, UINT64_MAX, [&](Bucket& bucket, uint64_t run) {
-      bucket.zeros.push_back({at_, at_ + run});
-    });
+    Cut(bytes, UINT64_MAX,
+        [&](Bucket& bucket, uint64_t run) { bucket.zeros.push_back({at_, at_ + run}); });
   }
   void Pass(uint64_t bytes) {
     Cut(bytes, UINT64_MAX, [](Bucket&, uint64_t) {});

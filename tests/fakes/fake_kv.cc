@@ -47,14 +47,14 @@ class FakeKvStore::FakeKv final : public meta::Kv {
       uint64_t cluster_id;
     };
     Ask<Answer>(
-        [this, txn = StoreTxn::Of(txn), writes = Writes(txn), alive = alive_](
-            StoreEngine& engine, Reply<Answer> reply) {
-          engine.Commit(txn, [this, &engine, txn, writes, reply,
-                              alive](absl::StatusOr<StoreReply> result) {
-            if (!result.ok()) return reply(result.status());
-            if (*alive && writes && store_.on_txn_) store_.on_txn_(node_, *result);
-            reply(Answer{TxnResultOf(txn, *std::move(result)), engine.cluster_id()});
-          });
+        [this, txn = StoreTxn::Of(txn), writes = Writes(txn), alive = alive_](StoreEngine& engine,
+                                                                              Reply<Answer> reply) {
+          engine.Commit(
+              txn, [this, &engine, txn, writes, reply, alive](absl::StatusOr<StoreReply> result) {
+                if (!result.ok()) return reply(result.status());
+                if (*alive && writes && store_.on_txn_) store_.on_txn_(node_, *result);
+                reply(Answer{TxnResultOf(txn, *std::move(result)), engine.cluster_id()});
+              });
         },
         [this, done = std::move(done)](absl::StatusOr<Answer> answer) mutable {
           if (!answer.ok()) return done(answer.status());
@@ -156,9 +156,8 @@ class FakeKvStore::FakeKv final : public meta::Kv {
   enum class Fate { kArrives, kRequestLost, kAnswerLost };
 
   static bool Writes(const Txn& txn) {
-    return std::ranges::any_of(txn.then, [](const meta::Op& op) {
-      return !std::holds_alternative<meta::GetOp>(op);
-    });
+    return std::ranges::any_of(
+        txn.then, [](const meta::Op& op) { return !std::holds_alternative<meta::GetOp>(op); });
   }
 
   Duration Delay() { return store_.scheduler_.RandomDelay(store_.options_.delay_max); }

@@ -82,8 +82,8 @@ void SimScheduler::Run(Events::iterator next) {
   running_ = false;
 }
 
-SimExecutor::SimExecutor(SimScheduler& scheduler, uint64_t number, std::string name,
-                         uint64_t host, Duration origin)
+SimExecutor::SimExecutor(SimScheduler& scheduler, uint64_t number, std::string name, uint64_t host,
+                         Duration origin)
     : scheduler_(scheduler),
       number_(number),
       name_(std::move(name)),

@@ -148,7 +148,7 @@ class Bench {
 
   void Add(const std::string& name, const std::string& unit, const std::string& reference,
            std::optional<double> target, const std::vector<Seconds>& seconds,
-           double Seconds::*clock) {
+           double Seconds::* clock) {
     const auto best = std::ranges::min_element(seconds.begin() + 1, seconds.end(), {}, clock);
     const auto rate = [this](double s) { return static_cast<double>(state_.bytes()) / s / 1e9; };
     records_.push_back({.name = name,

@@ -38,8 +38,8 @@ int Change(const Context& context, const std::string& verb, const PinOptions& op
   for (const nlohmann::json& pin : answer->value("pins", nlohmann::json::array())) {
     text += verb == "pin" ? fmt::format("version {} is kept for '{}' for {} s\n", VersionCell(pin),
                                         Cell(pin, "owner"), pin.value("for_ms", 0.0) / 1000)
-                          : fmt::format("version {} is no longer kept for '{}'\n",
-                                        VersionCell(pin), Cell(pin, "owner"));
+                          : fmt::format("version {} is no longer kept for '{}'\n", VersionCell(pin),
+                                        Cell(pin, "owner"));
   }
   Print(context, *answer, text);
   return kExitOk;
@@ -57,8 +57,7 @@ void AddPin(CLI::App& app, Context& context) {
   CLI::App* command =
       AddCommand(app, "pin", "keep the version that is committed now, until unpin or a deadline");
   AddOptions(command, *options);
-  command
-      ->add_option("--for", options->for_ms, "how long at most: 90s, 10m, 2h")
+  command->add_option("--for", options->for_ms, "how long at most: 90s, 10m, 2h")
       ->transform(CLI::AsNumberWithUnit(
           std::map<std::string, uint64_t>{
               {"ms", 1}, {"s", 1000}, {"m", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}},

@@ -109,9 +109,8 @@ absl::StatusOr<std::vector<uint64_t>> SettleNodes(const Context& context, const 
     if (cluster.spares > 0) {
       if (auto asked = AskCluster(cluster, context.timeout()); asked.ok()) answer = *asked;
     }
-    placement = FindPlacement(cluster, answer, [&](uint64_t place) {
-      return IsServed(cluster.NodePlace(place));
-    });
+    placement = FindPlacement(cluster, answer,
+                              [&](uint64_t place) { return IsServed(cluster.NodePlace(place)); });
     if (!placement.unsettled) break;
     if (deadline.passed()) {
       Warn(context, fmt::format("no spare has taken the slot of a lost node within {} ms",

@@ -22,14 +22,14 @@ std::string List(const nlohmann::json& version, const char* key) {
 }
 
 std::string Text(const nlohmann::json& document, bool several_nodes) {
-  std::vector<std::string> head{"version", "world", "ranks", "whole", "live", "committed",
-                                "pinned by"};
+  std::vector<std::string> head{"version", "world",     "ranks",    "whole",
+                                "live",    "committed", "pinned by"};
   if (several_nodes) head.insert(head.begin() + 3, "nodes");
   Table table(head);
   for (const nlohmann::json& version : document.value("versions", nlohmann::json::array())) {
-    std::vector<std::string> row{VersionCell(version),   Cell(version, "world"),
-                                 List(version, "ranks"), Cell(version, "whole"),
-                                 Cell(version, "live"),  Cell(version, "committed"),
+    std::vector<std::string> row{VersionCell(version),      Cell(version, "world"),
+                                 List(version, "ranks"),    Cell(version, "whole"),
+                                 Cell(version, "live"),     Cell(version, "committed"),
                                  List(version, "pinned_by")};
     if (several_nodes) row.insert(row.begin() + 3, List(version, "nodes"));
     table.Add(std::move(row));

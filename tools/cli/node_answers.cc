@@ -13,9 +13,9 @@ std::vector<NodeAnswer> AskNodes(const Cluster& cluster, const std::string& verb
                                  const std::function<Milliseconds(const Place&)>& patience) {
   std::vector<NodeAnswer> nodes;
   for (const Place& place : NodePlaces(cluster, timeout)) {
-    nodes.push_back({nodes.size(), place,
-                     AskDaemon(place, verb, nlohmann::json::object(),
-                               patience ? patience(place) : timeout)});
+    nodes.push_back(
+        {nodes.size(), place,
+         AskDaemon(place, verb, nlohmann::json::object(), patience ? patience(place) : timeout)});
   }
   return nodes;
 }

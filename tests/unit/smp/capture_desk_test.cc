@@ -183,8 +183,7 @@ TEST_F(RetireTest, NothingIsRetiredBeforeItIsKnownWhatIsPinned) {
   EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted)
       << "the fourth slot is free";
   InTurn([&] {
-    Slot& slot = *state_.slots->Find(
-        GrantWord::Decode(session_->control()->grant.load()).slot);
+    Slot& slot = *state_.slots->Find(GrantWord::Decode(session_->control()->grant.load()).slot);
     slot.phase = SlotPhase::kSealed;
     slot.version = {session_->timeline, Step{4}};
     session_->control()->grant.store(GrantWord{}.Encode());

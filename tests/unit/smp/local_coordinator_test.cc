@@ -91,9 +91,7 @@ class LocalCoordinatorTest : public SmpFixture {
     request.set_owner(owner);
     request.set_for_ms(for_ms);
     absl::Status status = absl::UnknownError("no answer");
-    InTurn([&] {
-      coordinator_->AskPins(request, [&](auto reply) { status = reply.status(); });
-    });
+    InTurn([&] { coordinator_->AskPins(request, [&](auto reply) { status = reply.status(); }); });
     Settle();
     return status;
   }

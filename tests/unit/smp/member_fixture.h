@@ -100,8 +100,8 @@ class MemberFixture : public SmpFixture {
     UNREFT_CHECK(scheduler_.RunUntil([this] { return record_ != nullptr; }, 100000));
     InTurnOf(*process_, [this] {
       protection_ = std::make_unique<NoProtection>(*process_);
-      member_ = std::make_unique<Member>(
-          Member::Seams{*process_, *kv_, *transport_, random_, log_}, *record_, node_, options_);
+      member_ = std::make_unique<Member>(Member::Seams{*process_, *kv_, *transport_, random_, log_},
+                                         *record_, node_, options_);
       member_->Start(*protection_);
     });
     Settle(std::chrono::milliseconds(500));
@@ -129,8 +129,8 @@ class MemberFixture : public SmpFixture {
     const PresenceRecord presence = PresenceOf(slot);
     InTurnOf(*other.executor, [&] {
       SimExecutor& executor = *other.executor;
-      other.store = std::make_unique<meta::JobStore>(*other.kv, executor, random_, log_, "job",
-                                                     [] {});
+      other.store =
+          std::make_unique<meta::JobStore>(*other.kv, executor, random_, log_, "job", [] {});
       other.peers = std::make_unique<Peers>(*other.transport, other.store->state(), "job",
                                             NodeSlot{slot}, RandomId{1});
       other.peers->Serve("report",
@@ -173,8 +173,8 @@ class MemberFixture : public SmpFixture {
     bool done = false;
     executor->Deliver(Duration{}, [&] {
       meta::Txn txn;
-      txn.then.push_back(meta::PutOp{"unreft/job/" + name, record.SerializeAsString(),
-                                     meta::LeaseId{}});
+      txn.then.push_back(
+          meta::PutOp{"unreft/job/" + name, record.SerializeAsString(), meta::LeaseId{}});
       kv->Commit(std::move(txn), [&](auto) { done = true; });
     });
     UNREFT_CHECK(scheduler_.RunUntil([&] { return done; }, 100000));

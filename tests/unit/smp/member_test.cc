@@ -403,9 +403,7 @@ TEST_F(MemberTest, LeadsWhenNobodyElseDoesAndStopsWhenAnotherHasTheKey) {
 }
 
 TEST_F(MemberTest, ADaemonThatStartsAgainIsPresentWithoutHavingBeenAway) {
-  const auto key = [&] {
-    return leader_->store->state().present.at(NodeSlot{0}).session();
-  };
+  const auto key = [&] { return leader_->store->state().present.at(NodeSlot{0}).session(); };
   const uint64_t session = key();
   StopMember();
   StartMember();

@@ -84,8 +84,8 @@ class SlabRebuilderTest : public SmpFixture {
     for (uint64_t block = 0; block < kBlocks; ++block) {
       crcs.push_back(Crc32c(std::span(data_).subspan(block * kBlockBytes, kBlockBytes)));
     }
-    meta.set_crc_table(std::string(reinterpret_cast<const char*>(crcs.data()),
-                                   crcs.size() * sizeof(uint32_t)));
+    meta.set_crc_table(
+        std::string(reinterpret_cast<const char*>(crcs.data()), crcs.size() * sizeof(uint32_t)));
     meta.set_manifest_crc(CrcOf(meta.manifest()));
     meta.set_crc_table_crc(CrcOf(meta.crc_table()));
     meta.set_extras_crc(CrcOf(""));
@@ -135,8 +135,8 @@ class SlabRebuilderTest : public SmpFixture {
     own_transport_ = *network_.NewTransport(*executor_, "node0");
     record_ = NewRecord();
     InTurn([&] {
-      state_ = std::make_unique<NodeState>(NodeState{{*executor_, pool_, random_, segments_,
-                                                      *records_, processes_, log_}});
+      state_ = std::make_unique<NodeState>(
+          NodeState{{*executor_, pool_, random_, segments_, *records_, processes_, log_}});
       state_->options = options_;
       state_->prefix = MemoryPrefix(options_);
       state_->slots = std::make_unique<SlotStore>(
@@ -144,8 +144,7 @@ class SlabRebuilderTest : public SmpFixture {
           boot_id_, record_->incarnation(), [this] {
             if (rebuilder_ != nullptr) rebuilder_->RunRules();
           });
-      own_peers_ =
-          std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
+      own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
       own_peers_->ServeReads([this](NodeSlot, const std::string&, uint64_t, auto done) {
         asked_itself_.push_back(std::move(done));
       });
@@ -168,8 +167,8 @@ class SlabRebuilderTest : public SmpFixture {
   }
   void Rebuild() {
     Restore([this] {
-      rebuilder_ = std::make_unique<SlabRebuilder>(*state_, *reader_, *catalog_,
-                                                   [this] { done_ = true; });
+      rebuilder_ =
+          std::make_unique<SlabRebuilder>(*state_, *reader_, *catalog_, [this] { done_ = true; });
     });
   }
   void ExpectRebuilt() {
