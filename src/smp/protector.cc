@@ -136,8 +136,8 @@ void Protector::RunRules() {
   std::vector<Version> dead;
   for (const auto& [version, under_way] : versions_) {
     if (under_way.remade) {
-      // Its sources keep it as long as nothing newer is committed, or decided.
-      if (version < state_.record->committed()) dead.push_back(version);
+      // Its sources keep it until something else is committed, or decided: that may be older.
+      if (version != state_.record->committed()) dead.push_back(version);
       continue;
     }
     // A node without ranks hears of a version that is given up by the record alone.

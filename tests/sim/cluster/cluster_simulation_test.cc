@@ -95,6 +95,10 @@ TEST(ClusterSimTest, GuardsThatAreTooSmallGoWhileTheyArePopulated) {
   for (const uint64_t seed : {5139, 1020}) ExpectPasses({.seed = seed, .store_losses = false});
 }
 
+TEST(ClusterSimTest, AStepBackEndsTheGuardOfWhatWasRestoredBefore) {
+  ExpectPasses({.seed = 9610762861, .store_losses = false});
+}
+
 TEST(ClusterPlantedBugTest, WrongParity) {
   ExpectFound(PlantedBug::kWrongParity, false, "is not that of the slabs");
 }
