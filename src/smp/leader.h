@@ -16,6 +16,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/executor.h"
@@ -88,8 +89,11 @@ class Leader {
   bool FailRound(TimelineRecord record, const absl::Status& status);
   std::string DescribeLost() const;
   bool VerifyEverywhere(Version version, bool want_manifests);
-  void Verify(NodeSlot slot, Version version, bool want_manifests);
-  void OnVerified(NodeSlot slot, Version version, VerifyReply reply);
+  // A process of a node: what it found, the next one has not looked for.
+  using Life = std::tuple<NodeSlot, std::string, uint64_t>;
+  static Life LifeOf(NodeSlot slot, const NodeReport& report);
+  void Verify(const Life& life, Version version, bool want_manifests);
+  void OnVerified(const Life& life, Version version, VerifyReply reply);
   recovery::Holdings ClosedHoldings() const;
   std::vector<recovery::CodedGroup> GroupsOf(Version version) const;
   void OpenTimeline(TimelineRecord& record, Version parent) const;
@@ -146,8 +150,8 @@ class Leader {
 
   // Of the round under way.
   uint64_t verified_round_ = 0;
-  std::set<std::pair<Version, NodeSlot>> verified_;
-  std::set<std::pair<Version, NodeSlot>> verifying_;
+  std::set<std::pair<Version, Life>> verified_;
+  std::set<std::pair<Version, Life>> verifying_;
   std::map<Version, ManifestsByRank> round_manifests_;  // of versions that are not committed
   std::set<Version> misfits_;                           // whose slabs do not fit together
   std::string last_problem_;

@@ -187,25 +187,30 @@ bool Leader::VerifyEverywhere(Version version, bool want_manifests) {
     const bool holds =
         std::any_of(report->versions().begin(), report->versions().end(),
                     [&](const VersionHolding& holding) { return VersionOf(holding) == version; });
-    const NodeSlot slot{member.slot()};
-    if (!holds || verified_.contains({version, slot})) continue;
+    const Life life = LifeOf(NodeSlot{member.slot()}, *report);
+    if (!holds || verified_.contains({version, life})) continue;
     all = false;
-    if (!verifying_.contains({version, slot})) Verify(slot, version, want_manifests);
+    if (!verifying_.contains({version, life})) Verify(life, version, want_manifests);
   }
   return all;
 }
 
-void Leader::Verify(NodeSlot slot, Version version, bool want_manifests) {
-  verifying_.insert({version, slot});
+Leader::Life Leader::LifeOf(NodeSlot slot, const NodeReport& report) {
+  return {slot, report.incarnation(), report.session()};
+}
+
+void Leader::Verify(const Life& life, Version version, bool want_manifests) {
+  verifying_.insert({version, life});
+  const NodeSlot slot = std::get<NodeSlot>(life);
   VerifyRequest request;
   request.set_round(verified_round_);
   request.set_want_manifests(want_manifests);
   SetVersion(version, request);
   peers_.Ask<VerifyReply>(slot, "verify", request, options_.verify_timeout,
-                          [this, alive = std::weak_ptr(alive_), slot, version,
+                          [this, alive = std::weak_ptr(alive_), slot, life, version,
                            round = verified_round_](absl::StatusOr<VerifyReply> reply) {
                             if (alive.expired() || round != verified_round_) return;
-                            verifying_.erase({version, slot});
+                            verifying_.erase({version, life});
                             if (!reply.ok()) {
                               // Asked again by the rules, unless the node is lost by then.
                               log_.Warn("node {} did not verify version {}: {}", slot, version,
@@ -215,13 +220,16 @@ void Leader::Verify(NodeSlot slot, Version version, bool want_manifests) {
                               });
                               return;
                             }
-                            OnVerified(slot, version, *std::move(reply));
+                            OnVerified(life, version, *std::move(reply));
                             RunRules();
                           });
 }
 
-void Leader::OnVerified(NodeSlot slot, Version version, VerifyReply reply) {
-  verified_.insert({version, slot});
+void Leader::OnVerified(const Life& life, Version version, VerifyReply reply) {
+  const NodeSlot slot = std::get<NodeSlot>(life);
+  const auto it = reports_.find(slot);
+  if (it == reports_.end() || LifeOf(slot, it->second) != life) return;
+  verified_.insert({version, life});
   if (!reply.problem().empty()) {
     last_problem_ = fmt::format("node {}: {}", slot, reply.problem());
     log_.Error("version {} on node {}: {}", version, slot, reply.problem());
@@ -236,8 +244,6 @@ void Leader::OnVerified(NodeSlot slot, Version version, VerifyReply reply) {
     round_manifests_[version][rank] =
         std::make_shared<const layout::SlotManifest>(*std::move(manifest));
   }
-  const auto it = reports_.find(slot);
-  if (it == reports_.end()) return;
   // A report of before it may be on its way still, and one of after it have come.
   NodeReport& report = it->second;
   if (reply.report_number() != 0 && reply.report_number() < report.number()) return;

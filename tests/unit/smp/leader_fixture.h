@@ -127,6 +127,15 @@ class LeaderFixture : public ::testing::Test {
     });
     return node;
   }
+  // The next process of its daemon, on the same memory.
+  void StartAgain(NodeSlot slot) {
+    ReportingNode& node = nodes_.at(slot);
+    node.record.set_session(node.record.session() + 1);
+    node.report.set_session(node.record.session());
+    node.report.set_number(0);
+    InTurn([&] { node.presence->Hold(node.record.SerializeAsString()); });
+    Settle();
+  }
   // A daemon that waits for a slot.
   void AddSpare(uint64_t place, const std::string& failure_domain = "") {
     SpareRecord record;

@@ -225,6 +225,31 @@ TEST_F(LeaderTest, AReportFromBeforeAVerificationDoesNotUndoIt) {
   EXPECT_TRUE(decision().holders(2).lost());
 }
 
+// What is found bad is only known to the process that has found it.
+TEST_F(LeaderTest, ADaemonThatStartsAgainInARoundVerifiesAgain) {
+  Protect(At(1, 4));
+  ReportAll();
+  ReportingNode& node = nodes_.at(NodeSlot{2});
+  for (const uint64_t slot : {2, 3}) nodes_.at(NodeSlot{slot}).holds_answers = true;
+  Ask(2);
+  const VersionHolding sealed = node.versions.at(At(1, 4));
+  node.versions.at(At(1, 4)).clear_sealed();  // it does not verify
+  ReleaseAnswers(NodeSlot{2});
+  // The next process takes the slot for what its header says.
+  node.versions.at(At(1, 4)) = sealed;
+  node.verified.clear();
+  StartAgain(NodeSlot{2});
+  Report(NodeSlot{2});
+  Settle();
+  EXPECT_TRUE(node.verified.contains(At(1, 4)));
+  node.versions.at(At(1, 4)).clear_sealed();
+  ReleaseAnswers(NodeSlot{3});
+  EXPECT_EQ(decision().holders_size(), 0) << "decided on what nobody has read";
+  ReleaseAnswers(NodeSlot{2});
+  ASSERT_EQ(decision().holders_size(), 4);
+  EXPECT_TRUE(decision().holders(2).lost());
+}
+
 TEST_F(LeaderTest, UntilACaptureBeginsTheSameDecisionOpensNoOtherTimeline) {
   Protect(At(1, 4));
   ReportAll();
