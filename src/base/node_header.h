@@ -44,7 +44,7 @@ struct NodeBody {
   uint64_t committed_world = 0;  // ranks of the committed version; 0 = nothing was ever committed
   uint64_t capture_began = 0;    // 1 once a capture began in the newest timeline
   DecisionEntry decision[kDecisionsKept] = {};
-  uint32_t reserved = 0;
+  uint32_t taken_slot = 0;  // of a spare: one more than the slot that it was given; 0 = none
   uint32_t crc = 0;  // CRC32C of all bytes before it
 };
 static_assert(sizeof(NodeBody) == 872);

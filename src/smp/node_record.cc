@@ -178,6 +178,17 @@ void NodeRecord::SetCommitted(Version version, uint64_t world) {
   WriteCommit();
 }
 
+std::optional<NodeSlot> NodeRecord::taken_slot() const {
+  if (body_.taken_slot == 0) return std::nullopt;
+  return NodeSlot{body_.taken_slot - 1};
+}
+
+void NodeRecord::SetTakenSlot(NodeSlot slot) {
+  if (taken_slot() == slot) return;
+  body_.taken_slot = static_cast<uint32_t>(slot.value + 1);
+  Store();
+}
+
 void NodeRecord::DeclareFreshStart() {
   SetCommitted(Version{}, 0);
   // On a timeline of its own no earlier version is a candidate any more.

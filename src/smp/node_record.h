@@ -12,6 +12,7 @@
 #include <unreft/cluster.pb.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,9 @@ class NodeRecord {
   void AdoptTimelines(std::vector<recovery::TimelineOrigin> origins);
   void SetCaptureBegan();
   void SetCommitted(Version version, uint64_t world);
+  // The slot that the view has given to this memory, if it was a spare's.
+  std::optional<NodeSlot> taken_slot() const;
+  void SetTakenSlot(NodeSlot slot);
   // What is kept for somebody, in a job of one node. Only in the record store: `done` says whether
   // it is there.
   const PinRecord& pins() const { return pins_; }

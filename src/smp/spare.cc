@@ -54,14 +54,47 @@ std::optional<NodeSlot> Spare::SlotInView() const {
   return std::nullopt;
 }
 
+// A view that names another memory for the slot, and that one lives, has given ours up. Without a
+// view the store has lost it; then, or if the other is lost, ours may be the only one.
+Spare::Fate Spare::FateOfMemory() const {
+  const std::optional<NodeSlot> slot = record_->taken_slot();
+  if (!slot) return Fate::kGivenUp;
+  const meta::JobState& state = store_.state();
+  const auto present = state.present.find(*slot);
+  const bool is_free = present == state.present.end() ||
+                       present->second.incarnation() == AsBytes(record_->incarnation());
+  if (!state.view.exists()) return is_free ? Fate::kComesBack : Fate::kUndecided;
+  if (!is_free) return Fate::kGivenUp;
+  for (const unreft::Member& member : state.view.value.members()) {
+    if (member.slot() != slot->value) continue;
+    return member.lost() ? Fate::kComesBack : Fate::kUndecided;
+  }
+  return Fate::kGivenUp;
+}
+
 void Spare::Follow() {
   if (done_ == nullptr || opening_ || !store_.ready()) return;
   if (const std::optional<NodeSlot> slot = SlotInView()) {
     seams_.log.Info("spare {} is node {} by view {}", place_, *slot,
                     store_.state().view.value.number());
+    record_->SetTakenSlot(*slot);
     return End(*slot);
   }
   if (is_clean_) return Register();
+  switch (FateOfMemory()) {
+    case Fate::kComesBack: {
+      const NodeSlot slot = *record_->taken_slot();
+      seams_.log.Warn(
+          "spare {} was node {}, and no other is by view {}: it comes back with its "
+          "memory",
+          place_, slot, store_.state().view.value.number());
+      return End(slot);
+    }
+    case Fate::kUndecided:
+      return;
+    case Fate::kGivenUp:
+      break;
+  }
   if (absl::Status status = Forget(); !status.ok()) return End(status);
   is_clean_ = true;
   if (absl::StatusOr<MemoryCapacity> capacity = seams_.segments.Capacity(); capacity.ok()) {

@@ -4,9 +4,10 @@
 //                               presence "spare/PLACE" becomes "node/SLOT"
 //   reads the view ◀──────────  with its incarnation in it: it is that slot's node
 //
-// It is in no group and holds nothing: what an earlier process of it left, if the view does not
-// name that memory, is removed. Who it becomes is decided by the view alone, so a spare that is
-// killed at any moment finds out when it starts again.
+// It is in no group and holds nothing. Who it becomes is decided by the view, so a spare that is
+// killed at any moment finds out when it starts again. What an earlier process of it left is
+// removed if it never was in a view, or if another memory lives in its slot; a view that was lost
+// or went back says neither, and the slot that the memory remembers is taken again.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -46,6 +47,9 @@ class Spare {
   void Register();
   void End(absl::StatusOr<NodeSlot> result);
   std::optional<NodeSlot> SlotInView() const;
+  // Of what an earlier process left, where the view does not name it.
+  enum class Fate { kGivenUp, kComesBack, kUndecided };
+  Fate FateOfMemory() const;
   void OnFrame(Channel& channel, const Frame& frame);
   AdminReply Answer(const AdminRequest& request) const;
 

@@ -73,22 +73,34 @@ class SpareTest : public SmpFixture {
     return (**got)[0].value;
   }
   // The view names that memory as slot 2's.
-  void Assign(const std::string& incarnation) {
+  void Assign(const std::string& incarnation, bool lost = false) {
     ViewRecord view;
     view.set_number(7);
     unreft::Member& member = *view.add_members();
     member.set_slot(2);
     member.set_incarnation(incarnation);
+    member.set_lost(lost);
+    Put("unreft/job/view", view.SerializeAsString());
+  }
+  void Put(const std::string& key, const std::string& value) {
     bool done = false;
     const auto executor = scheduler_.NewExecutor("leader");
     const auto kv = kv_store_.NewKv(*executor);
     executor->Deliver(Duration{}, [&] {
       meta::Txn txn;
-      txn.then.push_back(meta::PutOp{"unreft/job/view", view.SerializeAsString(), meta::LeaseId{}});
+      txn.then.push_back(meta::PutOp{key, value, meta::LeaseId{}});
       kv->Commit(std::move(txn), [&](auto) { done = true; });
     });
     UNREFT_CHECK(scheduler_.RunUntil([&] { return done; }, 100000));
     Settle(seconds(1));
+  }
+  // It is node 2, has a slab and is killed.
+  void TakeSlotAndDie() {
+    Run();
+    Assign(Registered()->presence().incarnation());
+    UNREFT_CHECK(slot_.has_value() && slot_->ok());
+    UNREFT_CHECK(segments_.Create("/unreft.job.4.slot0", 4096).ok());
+    Kill();
   }
   size_t Segments() { return segments_.List("/unreft.job.4.")->size(); }
 
@@ -152,6 +164,44 @@ TEST_F(SpareTest, AMemoryThatTheJobHasGivenUpIsForgotten) {
   EXPECT_EQ(Segments(), 1U);
   ASSERT_TRUE(Registered());
   EXPECT_NE(Registered()->presence().incarnation(), first);
+}
+
+// Without a view it took its slab for a stranger's, and the job waited for a node that was there.
+TEST_F(SpareTest, IsItsSlotsNodeStillWhenTheStoreHasLostTheView) {
+  TakeSlotAndDie();
+  kv_store_.Kill();
+  kv_store_.LoseData();
+  kv_store_.Restart();
+  Run();
+  ASSERT_TRUE(slot_);
+  EXPECT_EQ(slot_->value(), NodeSlot{2});
+  EXPECT_EQ(Segments(), 2U);
+}
+
+TEST_F(SpareTest, ComesBackToItsSlotWhenTheOneThatTheViewNamesIsLost) {
+  TakeSlotAndDie();
+  Assign("another memory");  // it may only be away, or the store went back
+  Run();
+  EXPECT_FALSE(slot_);
+  EXPECT_FALSE(Registered());
+  EXPECT_EQ(Segments(), 2U);
+  Assign("another memory", true);
+  ASSERT_TRUE(slot_);
+  EXPECT_EQ(slot_->value(), NodeSlot{2});
+  EXPECT_EQ(Segments(), 2U);
+}
+
+TEST_F(SpareTest, AMemoryInWhoseSlotAnotherLivesIsForgotten) {
+  TakeSlotAndDie();
+  Assign("another memory");
+  PresenceRecord other;
+  other.set_slot(2);
+  other.set_incarnation("another memory");
+  Put("unreft/job/node/2", other.SerializeAsString());
+  Run();
+  EXPECT_FALSE(slot_);
+  EXPECT_EQ(Segments(), 1U);
+  EXPECT_TRUE(Registered());
 }
 
 TEST_F(SpareTest, WaitsForTheStore) {
