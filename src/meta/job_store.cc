@@ -258,7 +258,8 @@ void JobStore::AddTakeover(const Takeover& takeover, Txn& txn) const {
   txn.compares.push_back(Compare::Modified(from, spare.modified));
   txn.compares.push_back(Compare::Absent(to));
   txn.then.push_back(DeleteOp{{from}});
-  txn.then.push_back(PutOp{to, presence.SerializeAsString(), LeaseId{spare.value.lease()}});
+  txn.then.push_back(
+      PutOp{to, presence.SerializeAsString(), LeaseId{static_cast<uint64_t>(spare.value.lease())}});
 }
 
 void JobStore::Write(const HeldKey& leadership, JobChange change,

@@ -47,8 +47,6 @@ std::string ExposureOf(const ViewRecord& view) {
 }
 
 constexpr uint64_t kRefusedMax = 4;
-// Of what is tried again until it is done.
-constexpr Duration kWarnEvery = std::chrono::seconds(10);
 
 }  // namespace
 

@@ -16,7 +16,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/executor.h"
@@ -59,6 +58,8 @@ class Leader {
 
  private:
   static constexpr int kChainKept = 32;  // timelines in the record
+  // Of what is tried again until it is done.
+  static constexpr Duration kWarnEvery = std::chrono::seconds(10);
 
   struct Pending {
     TimerId deadline = TimerId::kNone;
@@ -90,7 +91,12 @@ class Leader {
   std::string DescribeLost() const;
   bool VerifyEverywhere(Version version, bool want_manifests);
   // A process of a node: what it found, the next one has not looked for.
-  using Life = std::tuple<NodeSlot, std::string, uint64_t>;
+  struct Life {
+    NodeSlot slot;
+    std::string incarnation;
+    uint64_t session = 0;
+    auto operator<=>(const Life&) const = default;
+  };
   static Life LifeOf(NodeSlot slot, const NodeReport& report);
   void Verify(const Life& life, Version version, bool want_manifests);
   void OnVerified(const Life& life, Version version, VerifyReply reply);

@@ -201,20 +201,22 @@ Leader::Life Leader::LifeOf(NodeSlot slot, const NodeReport& report) {
 
 void Leader::Verify(const Life& life, Version version, bool want_manifests) {
   verifying_.insert({version, life});
-  const NodeSlot slot = std::get<NodeSlot>(life);
   VerifyRequest request;
+  request.set_session(life.session);
+  request.set_incarnation(life.incarnation);
   request.set_round(verified_round_);
   request.set_want_manifests(want_manifests);
   SetVersion(version, request);
-  peers_.Ask<VerifyReply>(slot, "verify", request, options_.verify_timeout,
-                          [this, alive = std::weak_ptr(alive_), slot, life, version,
+  peers_.Ask<VerifyReply>(life.slot, "verify", request, options_.verify_timeout,
+                          [this, alive = std::weak_ptr(alive_), life, version,
                            round = verified_round_](absl::StatusOr<VerifyReply> reply) {
                             if (alive.expired() || round != verified_round_) return;
                             verifying_.erase({version, life});
                             if (!reply.ok()) {
                               // Asked again by the rules, unless the node is lost by then.
-                              log_.Warn("node {} did not verify version {}: {}", slot, version,
-                                        reply.status().message());
+                              log_.WarnEvery("verify", kWarnEvery, executor_.Now(),
+                                             "node {} did not verify version {}: {}", life.slot,
+                                             version, reply.status().message());
                               executor_.After(options_.report_interval / 4, [this, alive] {
                                 if (!alive.expired()) RunRules();
                               });
@@ -226,7 +228,7 @@ void Leader::Verify(const Life& life, Version version, bool want_manifests) {
 }
 
 void Leader::OnVerified(const Life& life, Version version, VerifyReply reply) {
-  const NodeSlot slot = std::get<NodeSlot>(life);
+  const NodeSlot slot = life.slot;
   const auto it = reports_.find(slot);
   if (it == reports_.end() || LifeOf(slot, it->second) != life) return;
   verified_.insert({version, life});

@@ -441,6 +441,12 @@ void Member::OnVerify(const VerifyRequest& request,
         fmt::format("node {} has closed round {}, round {} was asked for", options_.node,
                     round_closed_, request.round())));
   }
+  if (request.session() != 0 && (request.session() != record_.session().value ||
+                                 request.incarnation() != AsBytes(record_.incarnation()))) {
+    return done(absl::FailedPreconditionError(
+        fmt::format("node {} is of session {}, session {} was asked for", options_.node,
+                    record_.session(), request.session())));
+  }
   const Version version = VersionOf(request);
   node_.Verify(version, [this, alive = std::weak_ptr(alive_), version,
                          want_manifests = request.want_manifests(),

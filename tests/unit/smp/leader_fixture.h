@@ -179,6 +179,9 @@ class LeaderFixture : public ::testing::Test {
         });
     node.peers->Answer<VerifyRequest, VerifyReply>(
         "verify", [this, &node](NodeSlot, const VerifyRequest& request, auto done) {
+          if (request.session() != node.record.session()) {
+            return done(absl::FailedPreconditionError("another process was asked for"));
+          }
           const Version version = VersionOf(request);
           node.verified.insert(version);
           node.held.push_back([this, &node, version, done = std::move(done)]() mutable {

@@ -250,6 +250,22 @@ TEST_F(LeaderTest, ADaemonThatStartsAgainInARoundVerifiesAgain) {
   EXPECT_TRUE(decision().holders(2).lost());
 }
 
+// Its answer was taken for one of the process before it, whose reports count higher.
+TEST_F(LeaderTest, ADaemonThatTheStoreDoesNotTellOfYetVerifiesNothing) {
+  Protect(At(1, 4));
+  ReportAll();
+  ReportingNode& node = nodes_.at(NodeSlot{2});
+  node.record.set_session(2);
+  Ask(2);
+  EXPECT_EQ(decision().holders_size(), 0);
+  node.versions.at(At(1, 4)).clear_sealed();
+  StartAgain(NodeSlot{2});
+  Report(NodeSlot{2});
+  Settle();
+  ASSERT_EQ(decision().holders_size(), 4);
+  EXPECT_TRUE(decision().holders(2).lost());
+}
+
 TEST_F(LeaderTest, UntilACaptureBeginsTheSameDecisionOpensNoOtherTimeline) {
   Protect(At(1, 4));
   ReportAll();

@@ -324,25 +324,31 @@ TEST_F(MemberTest, AVersionThatIsPinnedIsKeptThoughItsCommitWasMissed) {
 
 // --- questions ---
 
-TEST_F(MemberTest, VerifiesOnlyForTheRoundThatItHasClosed) {
+TEST_F(MemberTest, VerifiesOnlyForTheRoundThatItHasClosedAndOnlyAsItself) {
   TimelineRecord record = Chain(1, 2);
   record.set_closing(true);
   Put("timeline", record);
   Do([this](Member&) { node_.closing.at(0)(); });
-  std::map<uint64_t, absl::Status> answers;
-  InTurnOf(*leader_->executor, [&] {
-    for (const uint64_t round : {1, 2}) {
-      VerifyRequest request;
-      request.set_round(round);
-      SetVersion(At(1, 5), request);
+  const auto asked = [this](uint64_t round, uint64_t session) {
+    VerifyRequest request;
+    request.set_round(round);
+    request.set_session(session);
+    request.set_incarnation(leader_->reports.back().incarnation());
+    SetVersion(At(1, 5), request);
+    absl::Status answer = absl::UnknownError("no answer");
+    InTurnOf(*leader_->executor, [&] {
       leader_->peers->Ask<VerifyReply>(NodeSlot{0}, "verify", request, seconds(1),
-                                       [&, round](auto reply) { answers[round] = reply.status(); });
-    }
-  });
-  Settle();
-  EXPECT_TRUE(absl::IsFailedPrecondition(answers.at(1))) << answers.at(1);
-  EXPECT_TRUE(answers.at(2).ok()) << answers.at(2);
-  EXPECT_THAT(node_.verified, ElementsAre(At(1, 5)));
+                                       [&](auto reply) { answer = reply.status(); });
+    });
+    Settle();
+    return answer;
+  };
+  const uint64_t session = leader_->reports.back().session();
+  EXPECT_TRUE(absl::IsFailedPrecondition(asked(1, session)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(asked(2, session + 1)));
+  EXPECT_TRUE(asked(2, session).ok());
+  EXPECT_TRUE(asked(2, 0).ok()) << "of an older leader";
+  EXPECT_THAT(node_.verified, ElementsAre(At(1, 5), At(1, 5)));
 }
 
 TEST_F(MemberTest, WithoutALeaderItSaysSo) {
