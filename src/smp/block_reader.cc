@@ -149,43 +149,53 @@ void BlockReader::StartDecoding(std::shared_ptr<Request> request) {
 void BlockReader::GroupRecordOf(
     NodeSlot slot,
     absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
-  AskRecord(slot, 0, state_.seams.executor.Now() + state_.options.read_timeout, std::move(done));
+  AskRecord({slot, 0, 0, state_.seams.executor.Now() + state_.options.read_timeout},
+            std::move(done));
 }
 
 void BlockReader::AskRecord(
-    NodeSlot slot, size_t attempt, Time deadline,
+    RecordSearch search,
     absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
+  const NodeSlot slot = search.slot;
+  std::set<NodeSlot> lost;
+  for (const unreft::Member& member : job_.view.value.members()) {
+    if (member.lost()) lost.insert(NodeSlot{member.slot()});
+  }
   std::vector<NodeSlot> members;
   for (const auto* groups : {&job_.commit.value.groups(), &job_.view.value.groups()}) {
     const std::optional<GroupView> group = FindGroup(*groups, slot);
     if (!group) continue;
     for (const NodeSlot member : group->slots) {
-      if (member != slot) members.push_back(member);
+      if (member != slot && !lost.contains(member)) members.push_back(member);
     }
   }
   if (members.empty()) {
-    return done(absl::DataLossError(
-        fmt::format("node {} is in no protection group: its slabs cannot be decoded", slot)));
+    return done(absl::DataLossError(fmt::format(
+        "node {} is in no protection group, or alone in it: its slabs cannot be decoded", slot)));
   }
   MetaRequest request;
   SetVersion(catalog_.version(), request);
   peers_.Ask<GuardRecord>(
-      members[attempt % members.size()], "record", request, state_.options.call_timeout,
-      [this, alive = std::weak_ptr(alive_), slot, attempt, deadline,
+      members[search.attempt % members.size()], "record", request, state_.options.call_timeout,
+      [this, alive = std::weak_ptr(alive_), search, all = members.size(),
        done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
         if (alive.expired()) return;
         if (answer.ok()) {
           auto record = std::make_shared<const GuardRecord>(*std::move(answer));
-          absl::Status status = TakeRecord(slot, *record);
+          absl::Status status = TakeRecord(search.slot, *record);
           if (status.ok()) return done(std::move(record));
           answer = std::move(status);
         }
-        if (cancelled_ || state_.seams.executor.Now() >= deadline) return done(answer.status());
-        state_.seams.executor.After(
-            state_.options.read_retry,
-            [this, alive, slot, attempt, deadline, done = std::move(done)]() mutable {
-              if (!alive.expired()) AskRecord(slot, attempt + 1, deadline, std::move(done));
-            });
+        search.have_none = absl::IsNotFound(answer.status()) ? search.have_none + 1 : 0;
+        ++search.attempt;
+        if (cancelled_ || search.have_none >= all ||
+            state_.seams.executor.Now() >= search.deadline) {
+          return done(answer.status());
+        }
+        state_.seams.executor.After(state_.options.read_retry,
+                                    [this, alive, search, done = std::move(done)]() mutable {
+                                      if (!alive.expired()) AskRecord(search, std::move(done));
+                                    });
       });
 }
 

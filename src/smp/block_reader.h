@@ -46,8 +46,8 @@ class BlockReader {
   // Nothing of it is on its way any more.
   bool idle() const { return running_ == 0; }
 
-  // The record of the group that the slot is in, asked of its members; DeadlineExceeded when none
-  // has told in time.
+  // The record of the group that the slot is in, asked of its members; NotFound when all of them
+  // have said that they have none, else the last failure when none has told in time.
   void GroupRecordOf(
       NodeSlot slot,
       absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
@@ -101,7 +101,13 @@ class BlockReader {
   const CodedSlabs* CodedOf(NodeSlot slot) const;
   absl::Status TakeRecord(NodeSlot slot, const GuardRecord& record);
   absl::Status CheckFits(const GuardRecord& record) const;
-  void AskRecord(NodeSlot slot, size_t attempt, Time deadline,
+  struct RecordSearch {
+    NodeSlot slot;
+    size_t attempt = 0;
+    size_t have_none = 0;  // members in a row that have none
+    Time deadline;
+  };
+  void AskRecord(RecordSearch search,
                  absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
 
   NodeState& state_;

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "smp/cluster_records.h"
+#include "smp/group_view.h"
 #include "smp/slab_source.h"
 
 namespace unreft::smp {
@@ -28,6 +29,35 @@ RestoreCatalog::RestoreCatalog(NodeState& state, Peers* peers, const meta::JobSt
 const CatalogSlab* RestoreCatalog::Find(Rank rank) const {
   const auto it = slabs_.find(rank);
   return it == slabs_.end() ? nullptr : &it->second;
+}
+
+std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
+  const CommitRecord& commit = job_->commit.value;
+  const auto& groups = VersionOf(commit) == version_ ? commit.groups() : job_->view.value.groups();
+  const std::optional<GroupView> group = FindGroup(groups, slot);
+  if (!group) return std::nullopt;
+  GuardRecord record;
+  *record.mutable_group() = group->ToMessage();
+  bool is_idle = true;
+  for (const NodeSlot of : group->slots) {
+    MemberSlab& member = *record.add_members();
+    for (const unreft::Member& now : job_->view.value.members()) {
+      if (now.slot() == of.value) member.set_incarnation(now.incarnation());
+    }
+    MemberReplica& replica = *record.add_replicas();
+    replica.set_slot(of.value);
+    for (const auto& [rank, known] : slabs_) {
+      if (known.home != of) continue;
+      is_idle = false;
+      RankSlab& slab = *member.add_slabs();
+      slab.set_rank(rank.value);
+      slab.set_generation(known.meta.generation());
+      slab.set_data_bytes(known.manifest->data_bytes);
+      *replica.add_slabs() = known.meta;
+    }
+  }
+  if (is_idle) return std::nullopt;
+  return record;
 }
 
 // The trainers map these slots and verify what they read.

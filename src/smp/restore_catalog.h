@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "layout/manifest.h"
@@ -42,6 +43,9 @@ class RestoreCatalog {
   // By rank; complete once it is ready.
   const std::map<Rank, CatalogSlab>& slabs() const { return slabs_; }
   const CatalogSlab* Find(Rank rank) const;
+  // Once it is ready: the slabs of the slot's group, as whoever guards them would write them down.
+  // The same for all members. Without slabs there is nothing to guard: none.
+  std::optional<GuardRecord> DescribeGroup(NodeSlot slot) const;
 
  private:
   void TakeLocal();

@@ -184,6 +184,16 @@ void RestoreDesk::OnRebuilt() {
   job_->reader->GroupRecordOf(
       state_.options.node,
       [this, version](absl::StatusOr<std::shared_ptr<const GuardRecord>> record) {
+        if (job_ == nullptr || job_->decision.version != version) return;
+        if (absl::IsNotFound(record.status())) {
+          // It was whole when it was decided, and nobody had guarded it.
+          const auto group = job_->catalog->DescribeGroup(state_.options.node);
+          if (!group) return;
+          state_.seams.log.Info("version {}: nobody has guarded it yet: node {} does so now",
+                                version, state_.options.node);
+          cluster_->protector->Remake(version, *group);
+          return;
+        }
         if (!record.ok()) {
           state_.seams.log.Error(
               "version {}: this node's share of its protection is not made "

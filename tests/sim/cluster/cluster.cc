@@ -162,9 +162,9 @@ Machine::Host Cluster::Destroy(size_t place, Duration away) {
   trace().Add("machine {} is destroyed", place);
   launcher_->KillOn(*machines_[place]);
   KillDaemon(place, away);
-  Machine::Host host = machines_[place]->Replace();
   const std::optional<NodeSlot> slot = observer_->SlotOf(*machines_[place]);
-  if (slot) observer_->OnDestroyed(*slot);
+  if (slot) observer_->OnDestroyed(*slot);  // which looks at what was there
+  Machine::Host host = machines_[place]->Replace();
   Count("nodes destroyed");
   return host;
 }

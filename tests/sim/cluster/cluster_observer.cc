@@ -11,6 +11,7 @@ namespace {
 
 // Every so many commits all losses are decoded.
 constexpr uint64_t kDeepEvery = 16;
+constexpr Duration kProveEvery = std::chrono::milliseconds(2);
 
 }  // namespace
 
@@ -30,6 +31,10 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (daemon.node() == nullptr) return;
   const NodeSlot slot = daemon.node()->state().options.node;
   remembered_[slot] = daemon.node()->state().record->committed();
+  if (world_.trace.now() >= prove_next_) {
+    prove_next_ = world_.trace.now() + kProveEvery;
+    ProveDecided();
+  }
   const meta::JobState& job = daemon.node()->member()->job();
   const std::pair newest(job.store_id,
                          std::max({job.view.modified, job.timeline.modified, job.commit.modified}));
@@ -81,6 +86,30 @@ void ClusterObserver::FollowPlaces() {
     ++takeovers_;
     OnDestroyed(slot);
   }
+}
+
+void ClusterObserver::OnDestroyed(NodeSlot slot) {
+  ProveDecided();
+  destroyed_.insert(slot);
+  remembered_.erase(slot);
+  is_protected_ = false;
+}
+
+// What was decided and never committed is guarded after the decision, at no moment that any record
+// tells.
+void ClusterObserver::ProveDecided() {
+  const std::optional<Version> version = decided_;
+  if (!version || version != world_.history.committed() || proven_.contains(*version)) return;
+  const auto is_lost = [](const Member& member) { return member.lost(); };
+  if (std::ranges::any_of(view_.members(), is_lost)) return;
+  if (!destroyed_.empty() || rotted_.contains(*version)) return;
+  const uint64_t world = world_.history.WorldOf(*version).value_or(0);
+  for (const Group& group : view_.groups()) {
+    if (IsIdle(*version, group, world)) continue;
+    if (!CheckGroup(machines_, group, *version, false).ok()) return;
+  }
+  proven_.insert(*version);
+  ++guarded_anew_;
 }
 
 void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store) {
@@ -173,7 +202,7 @@ bool ClusterObserver::IsBeyondBudget(Version version) const {
   for (const Member& member : view_.members()) {
     if (member.lost()) gone.insert(NodeSlot{member.slot()});
   }
-  // What was decided and not committed before is whole, but nobody has to have guarded it.
+  // What was decided and not committed before is whole, but nobody may have guarded it yet.
   if (!gone.empty() && !proven_.contains(version)) return true;
   return std::ranges::any_of(view_.groups(), [&](const Group& group) {
     const auto is_gone = [&](uint64_t slot) { return gone.contains(NodeSlot{slot}); };
@@ -184,7 +213,8 @@ bool ClusterObserver::IsBeyondBudget(Version version) const {
 // `closed`: what rots from then on may be found too late.
 void ClusterObserver::CheckHolders(const DecisionRecord& decision, Duration closed) {
   const smp::JobDecision job = smp::DecisionOf(decision);
-  const std::map<NodeSlot, Duration>& rotted = rotted_[job.version];
+  const auto found = rotted_.find(job.version);
+  const auto rotted = found == rotted_.end() ? std::map<NodeSlot, Duration>() : found->second;
   for (const recovery::SlabHolder& holder : job.holders) {
     const auto rot = rotted.find(holder.slot);
     if (holder.lost) ++slabs_lost_;

@@ -36,12 +36,8 @@ class ClusterObserver {
   const MachinesBySlot& machines() const { return machines_; }
   std::optional<NodeSlot> SlotOf(const Machine& machine) const;
 
-  // That node's memory is gone.
-  void OnDestroyed(NodeSlot slot) {
-    destroyed_.insert(slot);
-    remembered_.erase(slot);
-    is_protected_ = false;
-  }
+  // That node's memory goes.
+  void OnDestroyed(NodeSlot slot);
   // A bit of that version has turned on the node, in a slot or a guard.
   void OnFlipped(NodeSlot slot, Version version);
   // The meta store comes back as another one, or as it was. Its id may be one that it had before,
@@ -64,6 +60,8 @@ class ClusterObserver {
   uint64_t worlds_refused() const { return worlds_refused_; }
   // Nodes that are on another machine than before.
   uint64_t takeovers() const { return takeovers_; }
+  // Versions that were decided and never committed, and were protected later.
+  uint64_t guarded_anew() const { return guarded_anew_; }
 
  private:
   // What one meta store has said: the numbers of another one begin again.
@@ -81,6 +79,7 @@ class ClusterObserver {
   void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
   void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
   void OnCommit(const meta::JobState& job, StoreSeen& store);
+  void ProveDecided();
   bool IsForgotten(Version committed) const;
   bool IsBeyondBudget(Version version) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
@@ -104,9 +103,10 @@ class ClusterObserver {
   std::optional<Version> decided_;
   std::set<NodeSlot> destroyed_;  // since the last decision
   std::set<NodeSlot> replaced_;   // by another memory, since then: the old one may be there still
-  std::set<Version> proven_;      // that were protected when they were committed
+  std::set<Version> proven_;      // that were seen protected
   // Nodes on which some bit of the version has turned, and when, the last time.
   std::map<Version, std::map<NodeSlot, Duration>> rotted_;
+  Duration prove_next_{};
   bool is_protected_ = false;
   uint64_t commits_checked_ = 0;
   uint64_t decisions_ = 0;
@@ -115,6 +115,7 @@ class ClusterObserver {
   uint64_t slabs_rotted_ = 0;
   uint64_t worlds_refused_ = 0;
   uint64_t takeovers_ = 0;
+  uint64_t guarded_anew_ = 0;
 };
 
 }  // namespace unreft::sim

@@ -99,6 +99,7 @@ class ClusterSimulation {
     result.counts["slabs decoded that had rotted"] = cluster_.observer().slabs_rotted();
     result.counts["worlds refused"] = cluster_.observer().worlds_refused();
     result.counts["replicas found to differ"] = cluster_.store_observer().disagreements();
+    result.counts["decided versions guarded anew"] = cluster_.observer().guarded_anew();
     result.counts["slots taken by spares"] = cluster_.observer().takeovers();
     return result;
   }

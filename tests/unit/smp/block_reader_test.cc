@@ -103,8 +103,11 @@ class BlockReaderTest : public SmpFixture {
       *reply.add_slabs() = MetaOf(Rank{request.slot()});
       done(std::move(reply));
     });
-    peers.Answer<MetaRequest, GuardRecord>(
-        "record", [this](NodeSlot, auto, auto done) { done(GuardRecord(record_message_)); });
+    peers.Answer<MetaRequest, GuardRecord>("record", [this, slot](NodeSlot, auto, auto done) {
+      const auto refusal = record_refusals_.find(slot);
+      if (refusal != record_refusals_.end()) return done(refusal->second);
+      done(GuardRecord(record_message_));
+    });
     peers.ServeReads([this, slot](NodeSlot, const std::string& body, uint64_t, auto done) {
       ReadRequest request;
       UNREFT_CHECK(request.ParseFromString(body));
@@ -137,6 +140,7 @@ class BlockReaderTest : public SmpFixture {
     SlabMeta meta;
     meta.set_rank(rank.value);
     meta.set_world(kRanks);
+    meta.set_generation(5 + rank.value);
     meta.set_manifest(layout::EncodeManifest(manifest));
     std::vector<uint32_t> crcs;
     for (uint64_t block = 0; block < kBlocks; ++block) crcs.push_back(Crc32c(BlockOf(rank, block)));
@@ -199,6 +203,33 @@ class BlockReaderTest : public SmpFixture {
     return results;
   }
 
+  // What node 0 learns of its group within a second, though it would ask for five.
+  absl::StatusOr<std::shared_ptr<const GuardRecord>> AskForRecord() {
+    absl::StatusOr<std::shared_ptr<const GuardRecord>> result =
+        absl::DeadlineExceededError("it still asks");
+    JobDecision decision;
+    decision.kind = DecisionKind::kRestored;
+    decision.version = kVersion;
+    for (uint64_t slot = 0; slot < kRanks; ++slot) {
+      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, false});
+    }
+    InTurn([&] {
+      reader_.reset();
+      catalog_ = std::make_unique<RestoreCatalog>(
+          *state_, own_peers_.get(), &job_, decision, [this, &result] {
+            reader_ = std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_);
+            reader_->GroupRecordOf(NodeSlot{0}, [&result](auto record) { result = record; });
+          });
+    });
+    Settle(seconds(1));
+    return result;
+  }
+  void NobodyHasARecord() {
+    for (uint64_t slot = 0; slot < kNodes; ++slot) {
+      record_refusals_[NodeSlot{slot}] = absl::NotFoundError("it has no guard");
+    }
+  }
+
   void ExpectRight(const std::vector<absl::StatusOr<std::vector<std::byte>>>& results) const {
     for (uint64_t block = 0; block < kBlocks; ++block) {
       ASSERT_EQ(results[block].status(), absl::OkStatus()) << "block " << block;
@@ -220,6 +251,7 @@ class BlockReaderTest : public SmpFixture {
   std::unique_ptr<RestoreCatalog> catalog_;
   std::unique_ptr<BlockReader> reader_;
   std::set<NodeSlot> without_parities_;
+  std::map<NodeSlot, absl::Status> record_refusals_;
   std::vector<ReadDone> waiting_;  // for a lost slab
   std::vector<std::unique_ptr<std::vector<std::byte>>> sent_;
 };
@@ -234,6 +266,44 @@ TEST_F(BlockReaderTest, ANodeThatHasLostItsParitiesAsWellIsPassedOver) {
   without_parities_ = {NodeSlot{1}};
   ExpectRight(DecodeAll());
   EXPECT_TRUE(waiting_.empty()) << "it asked for a slab that is lost";
+}
+
+TEST_F(BlockReaderTest, WhatNobodyHasGuardedIsDescribedByTheCatalog) {
+  NobodyHasARecord();
+  EXPECT_TRUE(absl::IsNotFound(AskForRecord().status()));
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    const auto record = catalog_->DescribeGroup(NodeSlot{slot});
+    ASSERT_TRUE(record);
+    EXPECT_EQ(record->group().SerializeAsString(), record_message_.group().SerializeAsString());
+    ASSERT_EQ(record->members_size(), static_cast<int>(kNodes));
+    for (uint64_t rank = 0; rank < kRanks; ++rank) {
+      ASSERT_EQ(record->members(rank).slabs_size(), 1);
+      const RankSlab& slab = record->members(rank).slabs(0);
+      EXPECT_EQ(slab.rank(), rank);
+      EXPECT_EQ(slab.generation(), 5 + rank);
+      EXPECT_EQ(slab.data_bytes(), kBlocks * kBlockBytes);
+    }
+    EXPECT_EQ(record->members(kRanks).slabs_size(), 0);
+  }
+}
+
+TEST_F(BlockReaderTest, WhoDoesNotAnswerMayHaveARecord) {
+  NobodyHasARecord();
+  record_refusals_[NodeSlot{2}] = absl::UnavailableError("it starts");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(AskForRecord().status()));
+  record_refusals_.erase(NodeSlot{2});
+  const auto record = AskForRecord();
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ((*record)->members_size(), static_cast<int>(kNodes));
+}
+
+TEST_F(BlockReaderTest, WhoIsLostIsNotAsked) {
+  NobodyHasARecord();
+  record_refusals_[NodeSlot{3}] = absl::UnavailableError("it is away");
+  unreft::Member& lost = *job_.view.value.add_members();
+  lost.set_slot(3);
+  lost.set_lost(true);
+  EXPECT_TRUE(absl::IsNotFound(AskForRecord().status()));
 }
 
 }  // namespace
