@@ -13,6 +13,13 @@ namespace {
 
 constexpr size_t kPinRequestsWaiting = 64;
 
+void LogPins(Log& log, const PinReply& changed, bool unpin) {
+  for (const Pin& pin : changed.pins()) {
+    log.Info("version {} is {} by '{}'", VersionOf(pin), unpin ? "unpinned" : "pinned",
+             pin.owner());
+  }
+}
+
 }  // namespace
 
 void Leader::AskPins(PinRequest request, PinDone done) {
@@ -46,20 +53,17 @@ bool Leader::KeepPins() {
     done(reply.status());
     return KeepPins();
   }
-  for (const Pin& pin : reply->pins()) {
-    log_.Info("version {} is {} by '{}'", VersionOf(pin), request.unpin() ? "unpinned" : "pinned",
-              pin.owner());
-  }
   writing_ = true;
   store_.Write(leadership_, {.pins = std::move(record)},
-               [this, alive = std::weak_ptr(alive_), request = std::move(request),
+               [this, alive = std::weak_ptr(alive_), unpin = request.unpin(),
                 reply = *std::move(reply), done = std::move(done)](absl::Status status) mutable {
-                 // An outcome that is not known is asked for again: to set a pin is to renew it.
-                 if (!status.ok()) {
+                 if (status.ok()) {
+                   if (!alive.expired()) LogPins(log_, reply, unpin);
+                   done(std::move(reply));
+                 } else {
+                   // An outcome that is not known is asked for again: to set a pin is to renew it.
                    done(absl::UnavailableError(
                        fmt::format("the pin was not written: {}; try again", status.message())));
-                 } else {
-                   done(std::move(reply));
                  }
                  if (alive.expired()) return;
                  writing_ = false;

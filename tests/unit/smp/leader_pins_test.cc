@@ -48,6 +48,18 @@ TEST_F(LeaderPinsTest, WhatIsCommittedIsPinnedUntilItsTimeIsUp) {
   EXPECT_FALSE(IsPinned(pins(), At(1, 5)));
 }
 
+TEST_F(LeaderPinsTest, APinIsSaidOnceItIsWritten) {
+  options_.pins = 1;
+  CommitStep(5);
+  EXPECT_TRUE(Ask("export", 0, 60'000).ok());
+  EXPECT_EQ(sink_.Count("version 1:5 is pinned by 'export'"), 1U);
+  kv_store_.CutOff(*executor_);
+  EXPECT_FALSE(Ask("nightly", 0, 60'000).ok());
+  EXPECT_EQ(sink_.Count("pinned by 'nightly'"), 0U);
+  EXPECT_FALSE(Ask("export", 0, 0, true).ok());
+  EXPECT_EQ(sink_.Count("unpinned"), 0U);
+}
+
 TEST_F(LeaderPinsTest, OneIsRefusedWithoutASlotUntilTheOtherIsUnpinned) {
   options_.pins = 1;
   CommitStep(5);
