@@ -156,8 +156,9 @@ void Member::Follow() {
   }
   if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
   // Before what may retire versions.
-  if (pins_applied_ != store_.state().pins.modified) {
-    pins_applied_ = store_.state().pins.modified;
+  const std::pair pins(store_.state().store_id, store_.state().pins.modified);
+  if (pins_applied_ != pins) {
+    pins_applied_ = pins;
     node_.OnPins(store_.state().pins.value);
   }
   // What is on its way to an earlier leader is not waited for.

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/executor.h"
@@ -117,7 +118,8 @@ class Member final : public Coordinator {
   uint64_t round_applied_ = 0;
   uint64_t disagreement_applied_ = 0;  // of the timeline from which on all capture all
 
-  std::optional<meta::Revision> pins_applied_;
+  // Of which store, too: another one may have written others at the same revision.
+  std::optional<std::pair<std::string, meta::Revision>> pins_applied_;
 
   bool report_wanted_ = false;
   bool report_running_ = false;

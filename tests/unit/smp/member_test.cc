@@ -322,6 +322,32 @@ TEST_F(MemberTest, AVersionThatIsPinnedIsKeptThoughItsCommitWasMissed) {
   EXPECT_TRUE(node_.abandoned.empty());
 }
 
+// Its revisions begin again, and one may be the same.
+TEST_F(MemberTest, ThePinsOfAnotherStoreAreOthersAlsoAtTheSameRevision) {
+  for (int i = 0; i < 30; ++i) Put("filler", PinRecord());
+  PinRecord pins;
+  SetVersion(At(1, 5), *pins.add_pins());
+  Put("pins", pins);
+  EXPECT_TRUE(IsPinned(node_.pins.back(), At(1, 5)));
+  const meta::Revision revision = member_->job().pins.modified;
+  kv_store_.CutOff(*process_);
+  kv_store_.Kill();
+  kv_store_.LoseData();
+  kv_store_.Restart();
+  Settle(seconds(20));
+  const meta::JobState& job = leader_->store->state();
+  ASSERT_NE(job.store_id, member_->job().store_id);
+  while (job.revision.value + 1 < revision.value) Put("filler", PinRecord());
+  pins.Clear();
+  SetVersion(At(1, 6), *pins.add_pins());
+  Put("pins", pins);
+  ASSERT_EQ(job.pins.modified, revision);
+  kv_store_.Mend(*process_);
+  Settle(seconds(20));
+  ASSERT_EQ(job.store_id, member_->job().store_id);
+  EXPECT_TRUE(IsPinned(node_.pins.back(), At(1, 6)));
+}
+
 // --- questions ---
 
 TEST_F(MemberTest, VerifiesOnlyForTheRoundThatItHasClosedAndOnlyAsItself) {
