@@ -39,6 +39,7 @@ enum class PlantedBug {
   kWritesUnfenced,      // the leader writes without asking whether it still leads
   kStoresManifests,     // a commit puts a manifest into the meta store
   kWritesTwice,         // a commit is written again
+  kForgetsPins,         // one node is never told what is pinned
   kCommitsUnsealed,     // the leader takes what is claimed for sealed, and for guarded
 };
 

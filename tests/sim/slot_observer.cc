@@ -216,6 +216,14 @@ bool SlotObserver::Holds(Version version, Rank rank) const {
          });
 }
 
+std::set<std::pair<Version, Rank>> SlotObserver::Slabs() const {
+  std::set<std::pair<Version, Rank>> slabs;
+  for (const auto& [name, seen] : slots_) {
+    if (seen.held) slabs.emplace(seen.held->version, seen.held->rank);
+  }
+  return slabs;
+}
+
 std::optional<Version> SlotObserver::FlipBit(Random& random) {
   std::vector<std::string> sealed;
   for (auto& [name, seen] : slots_) {

@@ -14,6 +14,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -50,6 +51,9 @@ class SlotObserver {
 
   // Whether that slab was sealed and right in every bit before the last event.
   bool Holds(Version version, Rank rank) const;
+
+  // Of all sealed slots.
+  std::set<std::pair<Version, Rank>> Slabs() const;
 
   // Turns one bit of some sealed slot, and says of which version; none when there is none.
   std::optional<Version> FlipBit(Random& random);

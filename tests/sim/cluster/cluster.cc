@@ -13,6 +13,7 @@ namespace {
 
 // What is looked at now and then only: bounds, and deadlines with slack.
 constexpr uint64_t kBoundsEvery = 1024;
+constexpr uint64_t kGuardsEvery = 256;
 constexpr uint64_t kDeadlinesEvery = 16;
 
 }  // namespace
@@ -23,7 +24,8 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
       network_(world_.scheduler),
       store_(world_.scheduler, random.Next()),
       seams_{store_, network_},
-      kernel_(world_.scheduler.NewExecutor("cluster")) {
+      kernel_(world_.scheduler.NewExecutor("cluster")),
+      pins_(world_) {
   world_.bug = options.bug;
   std::vector<Machine*> places;
   for (uint64_t place = 0; place < options_.node.nodes + options_.spares; ++place) {
@@ -75,6 +77,10 @@ void Cluster::LookOn() {
     spoiler_->AfterEvent(*machines_[place]);
     const uint64_t takeovers = observer_->takeovers();
     if (daemon(place) != nullptr) observer_->AfterEvent(*daemon(place));
+    if (daemon(place) != nullptr && daemon(place)->node() != nullptr) {
+      pins_.AfterEvent(*machines_[place], daemon(place)->node()->member()->job(),
+                       observer_->machines());
+    }
     if (observer_->takeovers() != takeovers) FollowTakeover();
   } else {
     store_observer_->AfterEvent();
@@ -82,6 +88,7 @@ void Cluster::LookOn() {
   const uint64_t events = world_.scheduler.events_run();
   if (events % kDeadlinesEvery == 0) launcher_->AfterEvent();
   if (events % kBoundsEvery == 0) CheckGuardCounts();
+  if (events % kGuardsEvery == 0) pins_.CheckGuards();
 }
 
 // By rank.
@@ -100,6 +107,7 @@ void Cluster::FollowTakeover() {
   for (size_t place = 0; place < size(); ++place) {
     if (is_spare_[place] || observer_->SlotOf(*machines_[place])) continue;
     is_spare_[place] = true;
+    pins_.OnGivenUp(*machines_[place]);
     Later(std::chrono::milliseconds(300), [this, place, life = life(place)] {
       if (life == lives_[place] && daemon(place) != nullptr) {
         KillDaemon(place, std::chrono::milliseconds(50));
@@ -124,7 +132,7 @@ std::optional<PresenceRecord> Cluster::WhoIs(const SimExecutor& process) const {
 
 // Those that fit, and those that growths of the slabs have made too small, until they are old.
 void Cluster::CheckGuardCounts() {
-  const uint64_t guards_max = 3 * options_.node.slots_per_rank;
+  const uint64_t guards_max = 3 * options_.node.SlotsPerRank();
   for (const auto& machine : machines_) {
     const auto guards = std::ranges::count_if(
         machine->memory->Names(), [prefix = machine->prefix() + "guard"](const std::string& name) {

@@ -11,6 +11,7 @@
 #include "tests/sim/cluster/cluster_observer.h"
 #include "tests/sim/cluster/cluster_options.h"
 #include "tests/sim/cluster/guard_spoiler.h"
+#include "tests/sim/cluster/pin_checker.h"
 #include "tests/sim/cluster/store_observer.h"
 #include "tests/sim/daemon_process.h"
 #include "tests/sim/launcher.h"
@@ -36,6 +37,7 @@ class Cluster {
   const ClusterOptions& options() const { return options_; }
   ClusterObserver& observer() { return *observer_; }
   GuardSpoiler& spoiler() { return *spoiler_; }
+  PinChecker& pins() { return pins_; }
   Launcher& launcher() { return *launcher_; }
   SimNetwork& network() { return network_; }
   FakeKvStore& store() { return store_; }
@@ -85,6 +87,7 @@ class Cluster {
   std::unique_ptr<GuardSpoiler> spoiler_;
   std::unique_ptr<ClusterObserver> observer_;
   std::unique_ptr<StoreObserver> store_observer_;
+  PinChecker pins_;
   std::vector<std::unique_ptr<DaemonProcess>> daemons_;
   std::vector<uint64_t> lives_;
   std::vector<bool> is_spare_;  // how its next process is started

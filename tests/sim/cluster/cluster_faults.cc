@@ -42,6 +42,7 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"restart with another world", 1, 4, &Self::OtherWorld},
       {"a replica goes astray", 2, 2, &Self::ReplicaGoesAstray},
       {"a node's old memory comes back", 2, 4, &Self::BringOldMemoryBack},
+      {"what is committed is pinned", 8, 1, &Self::PinCommitted},
   };
   return kKinds;
 }
@@ -52,6 +53,7 @@ ClusterFaults::ClusterFaults(Cluster& cluster, Random random, bool store_losses)
   for (const Kind& kind : AllKinds()) {
     if (kind.loses_store && !store_losses) continue;
     if (kind.inject == &ClusterFaults::ReplicaGoesAstray && !options.replicated) continue;
+    if (kind.inject == &ClusterFaults::PinCommitted && options.node.pins == 0) continue;
     const bool always = kind.inject == &ClusterFaults::DestroyForLong && options.spares > 0;
     if (random_.OneIn(always ? 1 : kind.one_in)) kinds_.insert(kinds_.end(), kind.weight, &kind);
   }
@@ -122,6 +124,7 @@ void ClusterFaults::FlipBits(bool of_guards) {
     const std::optional<NodeSlot> slot = cluster_.observer().SlotOf(machine);
     if (!version || !slot) continue;
     cluster_.observer().OnFlipped(*slot, *version);
+    cluster_.pins().OnFlipped(machine, *version);
     cluster_.Count(of_guards ? "bits flipped in guards" : "bits flipped in slots");
   }
   if (random_.OneIn(2)) cluster_.launcher().KillOne();
@@ -164,6 +167,21 @@ void ClusterFaults::OtherWorld() {
   if (!cluster_.history().committed()) return;
   cluster_.launcher().NextWorld(1 + random_.Below(cluster_.options().trainer.world + 2));
   cluster_.launcher().KillOne();
+}
+
+// Or let go again.
+void ClusterFaults::PinCommitted() {
+  DaemonProcess* daemon = cluster_.daemon(AnyPlace());
+  if (daemon == nullptr) return;
+  const size_t owner = random_.Below(std::size(kPinOwners));
+  PinRequest request;
+  request.set_owner(kPinOwners[owner]);
+  request.set_unpin(owner > 0 && random_.OneIn(2));
+  request.set_for_ms(50 + random_.Below(random_.OneIn(4) ? 3000 : 500));
+  daemon->executor().Deliver(Duration{}, [daemon, request] {
+    if (daemon->node() == nullptr) return;
+    daemon->node()->member()->AskPins(request, [](const absl::StatusOr<PinReply>&) {});
+  });
 }
 
 void ClusterFaults::ReplicaGoesAstray() {
@@ -221,6 +239,7 @@ void ClusterFaults::LoseStore() {
   cluster_.store().Kill();
   cluster_.store().LoseData();
   cluster_.observer().OnStoreChanged();
+  cluster_.pins().OnStoreChanged();
   RestartStoreLater();
 }
 
@@ -229,6 +248,7 @@ void ClusterFaults::RollBackStore() {
   cluster_.store().Kill();
   cluster_.store().RollBack(copies_[random_.Below(copies_.size())]);
   cluster_.observer().OnStoreChanged();
+  cluster_.pins().OnStoreChanged();
   RestartStoreLater();
 }
 

@@ -66,6 +66,7 @@ class ClusterFaults {
   void OtherWorld();
   void ReplicaGoesAstray();
   void BringOldMemoryBack();
+  void PinCommitted();
 
   void FlipBits(bool of_guards);
   void RestartStoreLater();

@@ -22,6 +22,7 @@ struct Size {
 
 constexpr uint64_t kReplicatedOneIn = 4;
 constexpr uint64_t kSparesOneIn = 4;
+constexpr uint64_t kPinsOneIn = 3;
 
 constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
 
@@ -104,6 +105,10 @@ ClusterOptions DrawClusterOptions(Random& random) {
     // Such that losses come to be known while there are faults.
     options.node.presence_ttl = milliseconds(400);
     options.node.lost_grace = milliseconds(300 + random.Below(700));
+  }
+  if (Random beside = random; beside.OneIn(kPinsOneIn)) {
+    options.node.pins = 1;
+    options.node.memory_bytes_max *= 2;
   }
   options.fault_pause_max = milliseconds(100 + random.Below(500));
   return options;

@@ -1,5 +1,6 @@
 #include "tests/sim/cluster/cluster_simulation.h"
 
+#include <list>
 #include <utility>
 
 #include "base/format.h"
@@ -27,6 +28,7 @@ class ClusterSimulation {
     RunUntil(options_.faulty_time, [] { return false; });
     if (!cluster_.failed()) BringCalm();
     if (!cluster_.failed()) WaitForProgress();
+    if (!cluster_.failed() && cluster_.options().node.pins > 0) WaitForRoom();
     if (!cluster_.failed()) WaitForLastRestart();
     if (!cluster_.failed()) End();
     return Result();
@@ -59,6 +61,39 @@ class ClusterSimulation {
                           cluster_.observer().commits_checked() - before,
                           std::chrono::duration_cast<seconds>(kCalmMax).count(),
                           cluster_.launcher().Trains());
+  }
+
+  // All pins end when their time is up, and what they kept goes for newer versions.
+  void WaitForRoom() {
+    const bool over = RunUntil(cluster_.now() + kCalmMax, [&] {
+      const auto leader = cluster_.LeaderPlace();
+      return leader && cluster_.daemon(*leader)->node()->member()->job().pins.value.pins().empty();
+    });
+    if (!over && !cluster_.failed()) {
+      cluster_.Dump();
+      cluster_.trace().Fail("pins are not over in {} s of calm",
+                            std::chrono::duration_cast<seconds>(kCalmMax).count());
+    }
+    struct Held {
+      const Machine& machine;
+      Version version;
+      Rank rank;
+    };
+    std::list<Held> held;
+    for (const auto& [slot, machine] : cluster_.observer().machines()) {
+      for (const auto& [version, rank] : machine->observer.Slabs()) {
+        held.push_back({*machine, version, rank});
+      }
+    }
+    const bool gone = RunUntil(cluster_.now() + kCalmMax, [&] {
+      held.remove_if(
+          [](const Held& slab) { return !slab.machine.observer.Holds(slab.version, slab.rank); });
+      return held.empty();
+    });
+    if (gone || cluster_.failed()) return;
+    cluster_.Dump();
+    cluster_.trace().Fail("machine {} keeps {} of rank {}, and nobody has pinned it",
+                          held.front().machine.slot, held.front().version, held.front().rank);
   }
 
   void WaitForLastRestart() {
@@ -100,6 +135,7 @@ class ClusterSimulation {
     result.counts["worlds refused"] = cluster_.observer().worlds_refused();
     result.counts["replicas found to differ"] = cluster_.store_observer().disagreements();
     result.counts["decided versions guarded anew"] = cluster_.observer().guarded_anew();
+    result.counts["versions pinned"] = cluster_.pins().pinned();
     result.counts["slots taken by spares"] = cluster_.observer().takeovers();
     return result;
   }

@@ -69,6 +69,7 @@ TEST_P(ManySeedsTest, SurviveFaults) {
   EXPECT_GE(totals.counts["old memories back"], 2u);
   EXPECT_GE(totals.counts["decided versions guarded anew"], 1u);
   EXPECT_GE(totals.counts["slots taken by spares"], 1u);
+  EXPECT_GE(totals.counts["versions pinned"], seeds / 10);
 }
 
 TEST(ClusterSimTest, TheSameSeedGivesTheSameRun) {
@@ -111,6 +112,9 @@ TEST(ClusterPlantedBugTest, CommitsUnsealed) {
 }
 TEST(ClusterPlantedBugTest, WritesTwice) {
   ExpectFound(PlantedBug::kWritesTwice, false, "as committed a second time");
+}
+TEST(ClusterPlantedBugTest, ForgetsPins) {
+  ExpectFound(PlantedBug::kForgetsPins, true, "is pinned, and machine 1 has freed");
 }
 TEST(ClusterPlantedBugTest, ReportsTheUnsealed) {
   ExpectFound(PlantedBug::kReportsTheUnsealed, true, "and has not");

@@ -29,6 +29,12 @@ class LyingKv final : public meta::Kv {
   void KeepAlive(LeaseId lease, Done done) override { kv_->KeepAlive(lease, std::move(done)); }
   void RevokeLease(LeaseId lease, Done done) override { kv_->RevokeLease(lease, std::move(done)); }
   WatchId Watch(KeyRange range, Revision start, OnEvents on_events, Done on_end) override {
+    if (bug_ == PlantedBug::kForgetsPins) {
+      on_events = [on_events = std::move(on_events)](std::vector<meta::WatchEvent> events) mutable {
+        std::erase_if(events, [](const auto& event) { return event.kv.key.ends_with("/pins"); });
+        on_events(std::move(events));
+      };
+    }
     return kv_->Watch(std::move(range), start, std::move(on_events), std::move(on_end));
   }
   void CancelWatch(WatchId watch) override { kv_->CancelWatch(watch); }
@@ -71,8 +77,9 @@ class LyingKv final : public meta::Kv {
 }  // namespace
 
 std::unique_ptr<meta::Kv> LieOver(const Machine& machine, std::unique_ptr<meta::Kv> kv) {
-  if (machine.bug != PlantedBug::kWritesUnfenced && machine.bug != PlantedBug::kStoresManifests &&
-      machine.bug != PlantedBug::kWritesTwice) {
+  const bool forgets = machine.bug == PlantedBug::kForgetsPins && machine.slot == NodeSlot{1};
+  if (!forgets && machine.bug != PlantedBug::kWritesUnfenced &&
+      machine.bug != PlantedBug::kStoresManifests && machine.bug != PlantedBug::kWritesTwice) {
     return kv;
   }
   return std::make_unique<LyingKv>(machine.bug, std::move(kv));

@@ -1,0 +1,119 @@
+#include "tests/sim/cluster/pin_checker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/cluster_records.h"
+#include "tests/sim/cluster/group_checker.h"
+
+namespace unreft::sim {
+namespace {
+
+bool HasGuard(Machine& machine, Version version) {
+  return std::ranges::any_of(LookAtGuards(machine), [&](const GuardLook& guard) {
+    return guard.state == GuardState::kComplete && guard.version == version;
+  });
+}
+
+}  // namespace
+
+void PinChecker::AfterEvent(Machine& machine, const meta::JobState& job,
+                            const std::map<NodeSlot, Machine*>& machines) {
+  if (job.pins.modified != newest_ || job.store_id != store_id_) Follow(job, machines);
+  for (const auto& [version, kept] : kept_) {
+    if (!world_.history.IsLive(version)) continue;
+    for (const Slab& slab : kept.slabs) {
+      if (slab.machine != &machine || slab.boot_id != machine.boot_id) continue;
+      if (machine.observer.Holds(version, slab.rank)) continue;
+      world_.trace.Fail("{} is pinned, and machine {} has freed its slab of rank {}", version,
+                        machine.slot, slab.rank);
+    }
+  }
+}
+
+void PinChecker::CheckGuards() {
+  for (const auto& [version, kept] : kept_) {
+    if (!world_.history.IsLive(version)) continue;
+    for (const Guard& guard : kept.guards) {
+      if (guard.boot_id != guard.machine->boot_id || HasGuard(*guard.machine, version)) continue;
+      world_.trace.Fail("{} is pinned, and machine {} has freed its guard", version,
+                        guard.machine->slot);
+    }
+  }
+}
+
+void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Machine*>& machines) {
+  if (job.store_id.empty() || dead_stores_.contains(job.store_id)) return;
+  if (std::exchange(store_id_, job.store_id) != job.store_id) newest_ = meta::Revision{};
+  if (job.pins.modified <= newest_) return;  // it was told late
+  newest_ = job.pins.modified;
+  FollowTimes(job.pins.value);
+  std::set<Version> pinned;
+  for (const Pin& pin : job.pins.value.pins()) pinned.insert(smp::VersionOf(pin));
+  std::erase_if(kept_, [&](const auto& entry) { return !pinned.contains(entry.first); });
+  for (const Version version : pinned) {
+    if (kept_.contains(version)) continue;
+    ++pinned_;
+    world_.trace.Add("{} is pinned", version);
+    kept_[version] = WhatIsThere(version, machines);
+  }
+}
+
+void PinChecker::FollowTimes(const PinRecord& record) {
+  std::set<std::pair<Version, std::string>> present;
+  for (const Pin& pin : record.pins()) {
+    const auto [it, is_new] = present.emplace(smp::VersionOf(pin), pin.owner());
+    Time& time = times_[*it];
+    if (time.number == pin.number()) continue;
+    time = {pin.number(), world_.trace.now() + std::chrono::milliseconds(pin.for_ms())};
+  }
+  std::erase_if(times_, [&](const auto& entry) {
+    const auto& [version, owner] = entry.first;
+    if (present.contains(entry.first)) return false;
+    if (owner == kPinOwners[0] && world_.trace.now() < entry.second.end &&
+        world_.history.IsLive(version)) {
+      world_.trace.Fail("the pin of {} for '{}' is over before its time", version, owner);
+    }
+    return true;
+  });
+}
+
+PinChecker::Kept PinChecker::WhatIsThere(Version version,
+                                         const std::map<NodeSlot, Machine*>& machines) const {
+  Kept kept;
+  const uint64_t world = world_.history.WorldOf(version).value_or(0);
+  for (const auto& [slot, machine] : machines) {
+    for (uint64_t rank = 0; rank < world; ++rank) {
+      if (!machine->observer.Holds(version, Rank{rank})) continue;
+      kept.slabs.push_back({machine, machine->boot_id, Rank{rank}});
+    }
+    if (rotted_.contains({machine, version}) || !HasGuard(*machine, version)) continue;
+    kept.guards.push_back({machine, machine->boot_id});
+  }
+  return kept;
+}
+
+void PinChecker::OnFlipped(const Machine& machine, Version version) {
+  rotted_.emplace(&machine, version);
+  if (const auto it = kept_.find(version); it != kept_.end()) Forget(machine, it->second);
+}
+
+void PinChecker::OnGivenUp(const Machine& machine) {
+  for (auto& [version, kept] : kept_) Forget(machine, kept);
+}
+
+void PinChecker::Forget(const Machine& machine, Kept& kept) {
+  const auto is_there = [&](const auto& part) { return part.machine == &machine; };
+  std::erase_if(kept.slabs, is_there);
+  std::erase_if(kept.guards, is_there);
+}
+
+void PinChecker::OnStoreChanged() {
+  kept_.clear();
+  times_.clear();
+  if (!store_id_.empty()) dead_stores_.insert(std::exchange(store_id_, ""));
+  newest_ = meta::Revision{};
+}
+
+}  // namespace unreft::sim

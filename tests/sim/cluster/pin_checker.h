@@ -1,0 +1,80 @@
+// PinChecker: that what is pinned is kept for as long as was asked, slots and guards: seen from
+// outside, by the pins that daemons read and by the memories of their machines.
+//
+// It fails the trace when
+//   * a node frees a slab or a guard of a version that is pinned (PROTOCOL rule 7),
+//   * a pin is over before its time, and nobody has let go of it.
+// A pin ends with its record, with the timeline (a decision that stepped back, a fresh start) and
+// with the meta store; a slab or guard with its memory, or when bits of it turn. Single-threaded.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "smp/member.h"
+#include "tests/sim/machine.h"
+
+namespace unreft::sim {
+
+// Who pins in simulated clusters. The first one never lets go.
+inline constexpr const char* kPinOwners[] = {"keeper", "export"};
+
+class PinChecker {
+ public:
+  explicit PinChecker(World& world) : world_(world) {}
+
+  // Of a daemon on that machine, which sees the records so; `machines`: all that are a node now.
+  void AfterEvent(Machine& machine, const meta::JobState& job,
+                  const std::map<NodeSlot, Machine*>& machines);
+  // Now and then.
+  void CheckGuards();
+
+  void OnFlipped(const Machine& machine, Version version);
+  // It is no node any more, and will forget all that it holds.
+  void OnGivenUp(const Machine& machine);
+  // It comes back as another one, or as it was.
+  void OnStoreChanged();
+
+  // Versions that were pinned.
+  uint64_t pinned() const { return pinned_; }
+
+ private:
+  // What is kept of a version, in the memory that it was in when it was pinned.
+  struct Slab {
+    Machine* machine = nullptr;
+    RandomId boot_id;
+    Rank rank;
+  };
+  struct Guard {
+    Machine* machine = nullptr;
+    RandomId boot_id;
+  };
+  struct Kept {
+    std::vector<Slab> slabs;
+    std::vector<Guard> guards;
+  };
+  struct Time {
+    uint64_t number = 0;  // of the pin
+    Duration end{};
+  };
+
+  void Follow(const meta::JobState& job, const std::map<NodeSlot, Machine*>& machines);
+  void FollowTimes(const PinRecord& record);
+  static void Forget(const Machine& machine, Kept& kept);
+  Kept WhatIsThere(Version version, const std::map<NodeSlot, Machine*>& machines) const;
+
+  World& world_;
+  std::string store_id_;
+  meta::Revision newest_;              // of the record
+  std::set<std::string> dead_stores_;  // who still sees one of these says nothing
+  std::map<Version, Kept> kept_;
+  std::map<std::pair<Version, std::string>, Time> times_;  // by owner
+  std::set<std::pair<const Machine*, Version>> rotted_;    // in part
+  uint64_t pinned_ = 0;
+};
+
+}  // namespace unreft::sim
