@@ -14,6 +14,9 @@
 namespace unreft::smp {
 namespace {
 
+// Those that fit, and those that growths of the slabs have made too small, until they are over.
+constexpr uint64_t kGuardsPerSlot = 3;
+
 bool IsUnmade(std::span<const std::byte> bytes) {
   uint64_t magic = 0;
   std::memcpy(&magic, bytes.data(), sizeof(magic));
@@ -131,6 +134,13 @@ absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
     }
   }
   for (; fitting < options_.SlotsPerRank(); ++fitting) {
+    // Of versions under way, while the meta store is away, nothing says that they are over.
+    if (const uint64_t max = kGuardsPerSlot * options_.SlotsPerRank(); guards_.size() >= max) {
+      return absl::ResourceExhaustedError(
+          fmt::format("{} guards are needed that are large enough, there are {}; the other {} are "
+                      "in use, the limit is {} together",
+                      options_.SlotsPerRank(), fitting, guards_.size() - fitting, max));
+    }
     if (absl::Status status = Make(needs); !status.ok()) return status;
   }
   return absl::OkStatus();

@@ -293,6 +293,33 @@ TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoOnceTheyAreOld) {
   EXPECT_EQ(store->All().size(), options_.slots_per_rank + 1);
 }
 
+// Each growth left as many behind as were being filled, for versions that nobody said were over.
+TEST_F(GuardStoreTest, HoweverOftenTheSlabsGrowThereIsALimit) {
+  auto store = NewStore();
+  GuardNeeds needs = kNeeds;
+  for (uint64_t growth = 0; growth < 3; ++growth) {
+    needs.record_bytes = (growth + 1) * 2 * kSegmentPage;
+    Provide(*store, needs);
+    for (uint64_t i = 0; i < options_.SlotsPerRank(); ++i) {
+      ASSERT_NE(store->Take(Later(10 * growth + i), needs, Version{}), nullptr);
+    }
+  }
+  needs.record_bytes = 8 * kSegmentPage;
+  absl::Status status;
+  InTurn([&] { status = store->Provide(needs, Version{}); });
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(status.message().find("the other 9 are in use, the limit is 9"), std::string::npos)
+      << status;
+  EXPECT_EQ(store->All().size(), 3 * options_.SlotsPerRank());
+  // One is over.
+  store->Free(*store->All().front());
+  InTurn([&] { status = store->Provide(needs, Version{}); });
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  Settle();
+  EXPECT_NE(store->Take(Later(40), needs, Version{}), nullptr);
+  EXPECT_EQ(store->All().size(), 3 * options_.SlotsPerRank());
+}
+
 // Each guard that had rotted stayed beside the one that was made in its place.
 TEST_F(GuardStoreTest, AQuarantinedGuardGoesWhenAnotherIsMade) {
   auto store = NewStore();
