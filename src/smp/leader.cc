@@ -143,15 +143,48 @@ ViewRecord Leader::WantedView() {
     }
     if (overdue_.contains(slot)) {
       member.set_lost(true);
-    } else if (!absences_.contains(slot) && !member.lost()) {
-      absences_[slot] = executor_.After(options_.lost_grace, [this, slot] {
-        absences_.erase(slot);
-        overdue_.insert(slot);
-        RunRules();
-      });
+    } else if (!member.lost()) {
+      BeginGrace(slot);
     }
   }
   return wanted;
+}
+
+void Leader::BeginGrace(NodeSlot slot) {
+  if (absences_.contains(slot)) return;
+  absences_[slot] = executor_.After(options_.lost_grace, [this, slot] {
+    absences_.erase(slot);
+    overdue_.insert(slot);
+    RunRules();
+  });
+}
+
+// In a new job whoever is late is waited for. In one whose store has lost the view, slots whose
+// nodes do not come back are lost from the start, if spares wait for all of them.
+std::optional<std::vector<NodeSlot>> Leader::LostBeforeFirstView() {
+  const meta::JobState& state = store_.state();
+  const bool is_new = std::ranges::all_of(
+      reports_, [](const auto& report) { return report.second.chain().empty(); });
+  std::vector<NodeSlot> lost;
+  bool all_overdue = true;
+  for (uint64_t number = 0; number < options_.nodes; ++number) {
+    const NodeSlot slot{number};
+    if (IsPresent(slot)) {
+      executor_.Cancel(std::exchange(absences_[slot], TimerId::kNone));
+      absences_.erase(slot);
+      overdue_.erase(slot);
+      continue;
+    }
+    if (is_new) return std::nullopt;
+    lost.push_back(slot);
+    if (overdue_.contains(slot)) continue;
+    all_overdue = false;
+    BeginGrace(slot);
+  }
+  const auto waits = [](const auto& spare) { return spare.second.value.lease() != 0; };
+  const auto spares = static_cast<size_t>(std::ranges::count_if(state.spares, waits));
+  if (!all_overdue || spares < lost.size()) return std::nullopt;
+  return lost;
 }
 
 // Of the spares that wait, one for the first lost slot: of the lost node's failure domain, if there
@@ -204,7 +237,9 @@ bool Leader::KeepView() {
       }
     }
   } else {
-    if (state.present.size() < options_.nodes) return false;
+    std::optional<std::vector<NodeSlot>> missing = LostBeforeFirstView();
+    if (!missing) return false;
+    lost = *std::move(missing);
     std::vector<meta::GroupCandidate> nodes;
     for (const auto& [slot, presence] : state.present) {
       nodes.push_back({slot, presence.failure_domain()});
@@ -213,6 +248,14 @@ bool Leader::KeepView() {
       member.set_incarnation(presence.incarnation());
       member.set_failure_domain(presence.failure_domain());
       member.set_place(PlaceOf(presence));
+    }
+    for (const NodeSlot slot : lost) {
+      log_.Warn("node {} is lost: the meta store has lost the view, and it has not come back",
+                slot);
+      nodes.push_back({slot, ""});
+      unreft::Member& member = *wanted.add_members();
+      member.set_slot(slot.value);
+      member.set_lost(true);
     }
     const absl::StatusOr<meta::Grouping> grouping =
         meta::FormGroups(nodes, options_.data_chunks, options_.parity_chunks);

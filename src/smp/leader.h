@@ -76,6 +76,8 @@ class Leader {
   bool CommitNewest();
 
   ViewRecord WantedView();
+  void BeginGrace(NodeSlot slot);
+  std::optional<std::vector<NodeSlot>> LostBeforeFirstView();
   std::optional<meta::Takeover> AssignSpare(ViewRecord& wanted);
   bool IsPresent(NodeSlot slot) const;
   // The report of a member that is not lost; null until it has come.

@@ -67,6 +67,11 @@ void PinChecker::FollowTimes(const PinRecord& record) {
     Time& time = times_[*it];
     if (time.number == pin.number()) continue;
     time = {pin.number(), world_.trace.now() + std::chrono::milliseconds(pin.for_ms())};
+    // Whoever led all the while has counted on.
+    const auto before = times_before_.find(*it);
+    if (before != times_before_.end() && before->second.number == pin.number()) {
+      time.end = std::min(time.end, before->second.end);
+    }
   }
   std::erase_if(times_, [&](const auto& entry) {
     const auto& [version, owner] = entry.first;
@@ -111,7 +116,7 @@ void PinChecker::Forget(const Machine& machine, Kept& kept) {
 
 void PinChecker::OnStoreChanged() {
   kept_.clear();
-  times_.clear();
+  for (const auto& [pin, time] : std::exchange(times_, {})) times_before_[pin] = time;
   if (!store_id_.empty()) dead_stores_.insert(std::exchange(store_id_, ""));
   newest_ = meta::Revision{};
 }

@@ -72,8 +72,9 @@ class PinChecker {
   meta::Revision newest_;              // of the record
   std::set<std::string> dead_stores_;  // who still sees one of these says nothing
   std::map<Version, Kept> kept_;
-  std::map<std::pair<Version, std::string>, Time> times_;  // by owner
-  std::set<std::pair<const Machine*, Version>> rotted_;    // in part
+  std::map<std::pair<Version, std::string>, Time> times_;         // by owner
+  std::map<std::pair<Version, std::string>, Time> times_before_;  // in stores of before
+  std::set<std::pair<const Machine*, Version>> rotted_;           // in part
   uint64_t pinned_ = 0;
 };
 

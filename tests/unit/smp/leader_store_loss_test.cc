@@ -63,5 +63,44 @@ TEST_F(LeaderStoreLossTest, ACommitOfWhichNothingIsLeftIsStillACommit) {
       << decision().status_message();
 }
 
+// All others waited for a node that had a spare in its place, or was to have one.
+TEST_F(LeaderStoreLossTest, WhoDoesNotComeBackIsLostOnceASpareWaits) {
+  InTurn([&] { nodes_.erase(NodeSlot{3}); });
+  LoseStore();
+  ReportAll();
+  Settle(std::chrono::seconds(10));
+  EXPECT_EQ(view().number(), 0U) << "an operator may bring it back";
+  AddSpare(4);
+  Settle(std::chrono::seconds(1));
+  ASSERT_EQ(view().members_size(), 4);
+  EXPECT_EQ(view().members(3).slot(), 3U);
+  EXPECT_EQ(view().members(3).incarnation(), "spare4");
+  EXPECT_FALSE(view().members(3).lost());
+  EXPECT_EQ(view().groups(0).slots_size(), 4);
+}
+
+TEST_F(LeaderStoreLossTest, WhoIsOnlyLateIsNotReplaced) {
+  options_.lost_grace = std::chrono::seconds(4);
+  InTurn([&] { nodes_.erase(NodeSlot{3}); });
+  LoseStore();
+  ReportAll();
+  AddSpare(4);
+  Join(NodeSlot{3}, "b");
+  Settle(std::chrono::seconds(5));
+  ASSERT_EQ(view().members_size(), 4);
+  EXPECT_EQ(view().members(3).incarnation(), Memory(NodeSlot{3}, "b"));
+}
+
+class LeaderNewJobTest : public LeaderFixture {};
+
+TEST_F(LeaderNewJobTest, ANodeThatIsLateIsWaitedFor) {
+  InTurn([&] { nodes_.erase(NodeSlot{3}); });
+  LoseStore();
+  ReportAll();
+  AddSpare(4);
+  Settle(std::chrono::seconds(10));
+  EXPECT_EQ(view().number(), 0U);
+}
+
 }  // namespace
 }  // namespace unreft::smp
