@@ -38,14 +38,13 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
   if (!group) return std::nullopt;
   GuardRecord record;
   *record.mutable_group() = group->ToMessage();
+  record.set_member(group->self);
   bool is_idle = true;
   for (const NodeSlot of : group->slots) {
     MemberSlab& member = *record.add_members();
     for (const unreft::Member& now : job_->view.value.members()) {
       if (now.slot() == of.value) member.set_incarnation(now.incarnation());
     }
-    MemberReplica& replica = *record.add_replicas();
-    replica.set_slot(of.value);
     for (const auto& [rank, known] : slabs_) {
       if (known.home != of) continue;
       is_idle = false;
@@ -53,10 +52,16 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
       slab.set_rank(rank.value);
       slab.set_generation(known.meta.generation());
       slab.set_data_bytes(known.manifest->data_bytes);
-      *replica.add_slabs() = known.meta;
     }
   }
   if (is_idle) return std::nullopt;
+  for (const uint32_t index : group->Predecessors()) {
+    MemberReplica& replica = *record.add_replicas();
+    replica.set_slot(group->slots[index].value);
+    for (const auto& [rank, known] : slabs_) {
+      if (known.home == group->slots[index]) *replica.add_slabs() = known.meta;
+    }
+  }
   return record;
 }
 

@@ -43,8 +43,8 @@ class RestoreCatalog {
   // By rank; complete once it is ready.
   const std::map<Rank, CatalogSlab>& slabs() const { return slabs_; }
   const CatalogSlab* Find(Rank rank) const;
-  // Once it is ready: the slabs of the slot's group, as whoever guards them would write them down.
-  // The same for all members. Without slabs there is nothing to guard: none.
+  // Once it is ready: the record of the guard that the slot would have, of its group's slabs where
+  // they are now: the same slabs for all members. None if there is nothing to guard.
   std::optional<GuardRecord> DescribeGroup(NodeSlot slot) const;
 
  private:

@@ -91,6 +91,9 @@ void Spare::Follow() {
       return End(slot);
     }
     case Fate::kUndecided:
+      seams_.log.WarnEvery("undecided", std::chrono::seconds(10), seams_.executor.Now(),
+                           "spare {} was node {}: it waits until a view says whether it still is",
+                           place_, *record_->taken_slot());
       return;
     case Fate::kGivenUp:
       break;

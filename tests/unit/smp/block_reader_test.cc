@@ -284,6 +284,12 @@ TEST_F(BlockReaderTest, WhatNobodyHasGuardedIsDescribedByTheCatalog) {
       EXPECT_EQ(slab.data_bytes(), kBlocks * kBlockBytes);
     }
     EXPECT_EQ(record->members(kRanks).slabs_size(), 0);
+    // Copies of the manifests of the two members before it.
+    ASSERT_EQ(record->replicas_size(), 2);
+    for (const MemberReplica& replica : record->replicas()) {
+      EXPECT_NE(replica.slot(), slot);
+      EXPECT_EQ(replica.slabs_size(), replica.slot() < kRanks ? 1 : 0);
+    }
   }
 }
 
