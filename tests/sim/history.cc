@@ -28,6 +28,7 @@ void History::OnCommitted(Version version, uint64_t world) {
     trace_.Fail("{} was committed after {}", version, *committed_);
   }
   committed_ = version;
+  was_given_up_ = false;
   ++commits_;
 }
 
@@ -72,7 +73,10 @@ void History::CheckNewest(Version restored, std::optional<Version> newest_whole,
 void History::OnUnrecoverable(std::optional<Version> newest_whole) {
   trace_.Add("unrecoverable, it says; newest whole {}", Name(newest_whole));
   if (newest_whole) trace_.Fail("unrecoverable, it says, but {} is whole", *newest_whole);
-  if (!committed_) trace_.Fail("unrecoverable, it says, but nothing was committed");
+  // A node may hear of the decision after somebody has given up what it was about.
+  if (!committed_ && !was_given_up_) {
+    trace_.Fail("unrecoverable, it says, but nothing was committed");
+  }
   if (committed_ && !damaged_.contains(*committed_)) {
     trace_.Fail("{} was committed and is lost, and no fault explains it", *committed_);
   }
@@ -101,6 +105,7 @@ void History::OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timelin
 void History::OnFreshStart(Timeline timeline) {
   trace_.Add("fresh start declared: timeline {}", timeline);
   parents_[timeline] = Version{};
+  was_given_up_ |= committed_.has_value();
   committed_.reset();
 }
 

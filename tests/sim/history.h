@@ -80,6 +80,7 @@ class History {
   std::map<Timeline, Version> parents_;
   std::map<Attempt, Told> told_;
   std::optional<Version> committed_;
+  bool was_given_up_ = false;            // by a fresh start, and nothing was committed since
   std::map<Version, Duration> damaged_;  // and when, the last time
   uint64_t commits_ = 0;
   uint64_t restores_ = 0;

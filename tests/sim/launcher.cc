@@ -195,7 +195,7 @@ bool Launcher::Trains() const {
   for (const auto& trainer : trainers_) {
     training += trainer->attempt() == attempt_ && trainer->training();
   }
-  return training == world_ && present_world_ == world_;
+  return training > 0 && training == present_world_;
 }
 
 }  // namespace unreft::sim

@@ -44,6 +44,11 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
+  // Who is cut off may see a store that is no more. One that went back has its id until it is
+  // found.
+  const bool is_old = ids_before_.contains(job.store_id);
+  if (!is_old) has_new_id_ = true;
+  if (is_old && has_new_id_) return;
   StoreSeen& store = stores_[{job.store_id, store_lives_}];
   if (job.view.exists()) OnView(slot, job.view, store);
   const TimelineRecord& timeline = job.timeline.value;

@@ -45,6 +45,8 @@ class ClusterObserver {
   void OnStoreChanged() {
     ++store_lives_;
     is_store_new_ = true;
+    has_new_id_ = false;
+    for (const auto& [store, seen] : stores_) ids_before_.insert(store.first);
   }
   // What was decided or committed last was found to be protected.
   bool is_protected() const { return is_protected_; }
@@ -93,7 +95,9 @@ class ClusterObserver {
   std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
   uint64_t store_lives_ = 0;
-  bool is_store_new_ = false;  // and nothing was committed in it yet
+  bool is_store_new_ = false;         // and nothing was committed in it yet
+  std::set<std::string> ids_before_;  // of earlier lives
+  bool has_new_id_ = false;           // in this life
   // The newest commit in each node's memory.
   std::map<NodeSlot, Version> remembered_;
   ViewRecord view_;  // the newest

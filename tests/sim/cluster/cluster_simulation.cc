@@ -51,14 +51,14 @@ class ClusterSimulation {
   }
 
   void WaitForProgress() {
-    const uint64_t before = cluster_.observer().commits_checked();
+    const uint64_t before = cluster_.history().commits();
     const bool well = RunUntil(cluster_.now() + kCalmMax, [&] {
-      return cluster_.launcher().Trains() && cluster_.observer().commits_checked() > before + 3;
+      return cluster_.launcher().Trains() && cluster_.history().commits() > before + 3;
     });
     if (well || cluster_.failed()) return;
     cluster_.Dump();
     cluster_.trace().Fail("no progress: {} commits in {} s of calm, trains: {}",
-                          cluster_.observer().commits_checked() - before,
+                          cluster_.history().commits() - before,
                           std::chrono::duration_cast<seconds>(kCalmMax).count(),
                           cluster_.launcher().Trains());
   }
