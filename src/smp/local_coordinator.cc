@@ -101,7 +101,12 @@ absl::Status LocalCoordinator::CheckLayouts(Version version) {
 void LocalCoordinator::TryVersion(Version version) {
   node_.Verify(version, [this, alive = std::weak_ptr(alive_), version](absl::Status status) {
     if (alive.expired()) return;
-    if (status.ok()) return Restore(version);
+    if (status.ok()) {
+      // What was found bad before it was asked for is not read again.
+      const std::vector<Version> whole = recovery::WholeVersions(Slabs(), record_.chain());
+      const bool is_whole = std::find(whole.begin(), whole.end(), version) != whole.end();
+      return is_whole ? Restore(version) : Choose(absl::OkStatus());
+    }
     log_.Error("version {} does not verify: {}; looking for an older one", version,
                status.message());
     Choose(std::move(status));

@@ -252,6 +252,16 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
   answer.timeline = decision.timeline;
   if (decision.kind != DecisionKind::kRestored) return answer;
 
+  // In a job of one node nothing but its slot has a rank's extras.
+  const CatalogSlab* slab_of_rank = job_->catalog->Find(session.rank());
+  if (slab_of_rank == nullptr ||
+      (!cluster_ && SealedSlotOf(decision.version, session.rank()) == nullptr)) {
+    answer.kind = DecisionKind::kFailed;
+    answer.status =
+        absl::DataLossError(fmt::format("rank {}: its slab of version {} does not verify any more",
+                                        session.rank(), decision.version));
+    return answer;
+  }
   std::map<std::string, WireTensor> others;  // tensors of which this rank held no box
   std::set<std::string> own;
   for (const auto& [rank, slab] : job_->catalog->slabs()) {

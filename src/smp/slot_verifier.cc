@@ -41,8 +41,9 @@ void SlotVerifier::Finish(Run& run, SlotId id, Generation generation, const absl
     if (slot != nullptr && slot->phase == SlotPhase::kSealed) {
       slots_.Quarantine(*slot, std::string(status.message()));
       slot->reusable = true;
-      if (run.first_failure.ok()) run.first_failure = status;
     }
+    // Also if another call has found it first.
+    if (run.first_failure.ok()) run.first_failure = status;
   }
   if (--run.running == 0) run.done(run.first_failure);
 }

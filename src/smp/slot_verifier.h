@@ -19,7 +19,8 @@ class SlotVerifier {
   SlotVerifier(Executor& executor, WorkPool& pool, SlotStore& slots);
 
   // Reads every given slot that is sealed; those that do not verify are quarantined (a slot that
-  // was reused meanwhile is left alone). `done` gets the first failure.
+  // was reused meanwhile is left alone). `done` gets the first failure: OK says that all of them
+  // were right when they were read.
   void Verify(const std::vector<Slot*>& slots, absl::AnyInvocable<void(absl::Status)> done);
 
  private:

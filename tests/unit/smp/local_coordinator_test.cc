@@ -25,6 +25,10 @@ class FakeNode final : public Coordinator::Node {
       status = absl::DataLossError("rotten");
       std::erase_if(slabs, [&](const auto& slab) { return slab.version == version; });
     }
+    // Found by somebody else, and not read any more.
+    if (found_rotten == version) {
+      std::erase_if(slabs, [&](const auto& slab) { return slab.version == version; });
+    }
     executor_.Post([done = std::move(done), status]() mutable { done(status); });
   }
   std::vector<HeldSlab> Inventory() override {
@@ -45,6 +49,7 @@ class FakeNode final : public Coordinator::Node {
 
   std::vector<recovery::SealedSlab> slabs;
   std::optional<Version> rotten;
+  std::optional<Version> found_rotten;
   std::vector<JobDecision> decisions;
   std::vector<Version> committed;
   std::vector<Version> abandoned;
@@ -151,6 +156,16 @@ TEST_F(LocalCoordinatorTest, StepsBackWhenTheNewestDoesNotVerify) {
   Commit(In(timeline, 1));
   Commit(In(timeline, 2));
   node_.rotten = In(timeline, 2);
+  EXPECT_EQ(Decide(2).version, In(timeline, 1));
+}
+
+// The scrubber found it bad between the choice and the reading: decided all the same, a rank was
+// told that it had saved no extras.
+TEST_F(LocalCoordinatorTest, StepsBackWhenTheNewestIsNotThereAnyMore) {
+  const Timeline timeline = Decide().timeline;
+  Commit(In(timeline, 1));
+  Commit(In(timeline, 2));
+  node_.found_rotten = In(timeline, 2);
   EXPECT_EQ(Decide(2).version, In(timeline, 1));
 }
 
