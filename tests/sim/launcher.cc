@@ -81,8 +81,8 @@ void Launcher::OnEnd(Attempt attempt) {
   if (attempt != attempt_ || stopping_ || stopped_) return;
   StopRest();
   const Duration delay = milliseconds(1 + random_.Below(40));
-  machine_.kernel->Deliver(delay, [this, alive = std::weak_ptr(alive_)] {
-    if (alive.expired()) return;
+  machine_.kernel->Deliver(delay, [this, alive = std::weak_ptr(alive_), attempt] {
+    if (alive.expired() || attempt != attempt_) return;
     wants_fresh_start_ ? DeclareFreshStart() : StartAttempt();
   });
 }
@@ -129,9 +129,11 @@ void Launcher::DeclareFreshStart() {
         [](const absl::Status&) {});
     admin_channel_->Send(ToFrame(AdminRequest{"fresh-start", "{}"}));
   });
-  machine_.kernel->Deliver(milliseconds(50), [this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired() && wants_fresh_start_) DeclareFreshStart();
-  });
+  machine_.kernel->Deliver(milliseconds(50),
+                           [this, alive = std::weak_ptr(alive_), attempt = attempt_] {
+                             if (!alive.expired() && attempt == attempt_ && wants_fresh_start_)
+                               DeclareFreshStart();
+                           });
 }
 
 void Launcher::AfterEvent() {
