@@ -44,13 +44,12 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
-  // Who is cut off may see a store that is no more. One that went back has its id until it is
-  // found.
+  // Who is cut off may see a store that is no more: where nodes are now it does not say. One that
+  // went back has its id until somebody finds it out.
   const bool is_old = ids_before_.contains(job.store_id);
-  if (!is_old) has_new_id_ = true;
-  if (is_old && has_new_id_) return;
+  has_new_id_ |= !is_old;
   StoreSeen& store = stores_[{job.store_id, store_lives_}];
-  if (job.view.exists()) OnView(slot, job.view, store);
+  if (job.view.exists() && !(is_old && has_new_id_)) OnView(slot, job.view, store);
   const TimelineRecord& timeline = job.timeline.value;
   if (job.timeline.exists() && timeline.closing()) {
     store.closing.try_emplace(timeline.round(), world_.trace.now());
