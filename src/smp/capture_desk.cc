@@ -334,9 +334,13 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
       claimed.version <= state_.record->committed()) {
     return Refuse(session, *slot, claimed.version, "of another timeline, or too old");
   }
-  // The trainer writes one snapshot at a time: an earlier one that it never completed is over.
+  // The trainer writes one snapshot at a time: an earlier one that it never completed is over. What
+  // it tells again to a new daemon process may have a later one beside it, not told again yet, that
+  // it still writes.
   for (Slot* other : state_.slots->OfRank(session.rank())) {
-    if (other != slot && other->phase == SlotPhase::kCapturing && !other->captured &&
+    const bool is_earlier =
+        is_offer || (other->version.step.value != 0 && other->version < claimed.version);
+    if (other != slot && is_earlier && other->phase == SlotPhase::kCapturing && !other->captured &&
         other->writer == session.life()) {
       state_.slots->Abandon(*other, true);
     }

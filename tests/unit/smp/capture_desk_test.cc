@@ -137,6 +137,41 @@ TEST_F(CaptureDeskTest, WithoutTheStepBackSlotSnapshotsGoOn) {
   EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
 }
 
+// --- after a restart of the daemon ---
+
+// Told of the earlier one again, the daemon took the later for over and granted its slot anew while
+// it was written: the next attempt's version was sealed with the bytes of this one.
+TEST_F(CaptureDeskTest, WhatIsToldAgainEndsNothingThatIsStillWritten) {
+  InTurn([&] { Register(); });
+  Settle();
+  // Adopted: which versions they are of, nobody has said yet.
+  std::vector<Slot*> slots;
+  InTurn([&] {
+    for (int i = 0; i < 2; ++i) {
+      Slot* slot = state_.slots->Grant(kRank, session_->life(), 1, Attempt{1}, session_->timeline);
+      UNREFT_CHECK(slot != nullptr);
+      slot->phase = SlotPhase::kCapturing;
+      slot->registration = session_->registration;
+      slots.push_back(slot);
+    }
+  });
+  const auto tell = [&](const Slot& slot, uint64_t step) {
+    InTurn([&] {
+      desk_->OnClaimed(*session_, {slot.id, slot.generation, {session_->timeline, Step{step}}});
+    });
+  };
+  tell(*slots[0], 8);
+  EXPECT_EQ(slots[1]->phase, SlotPhase::kCapturing);
+  tell(*slots[1], 9);
+  EXPECT_EQ(slots[1]->phase, SlotPhase::kCapturing);
+  EXPECT_NE(slots[0]->phase, SlotPhase::kCapturing) << "it is over, as a later one was begun";
+  // A new one begins only after all others.
+  const GrantWord word = GrantWord::Decode(session_->control()->grant.load());
+  ASSERT_EQ(word.state, GrantState::kGranted);
+  tell(*state_.slots->Find(word.slot), 10);
+  EXPECT_NE(slots[1]->phase, SlotPhase::kCapturing);
+}
+
 // --- what may be retired ---
 
 class RetireTest : public CaptureDeskTest {
