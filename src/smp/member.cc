@@ -224,16 +224,16 @@ void Member::ApplyDecision(const DecisionRecord& record) {
     local_.clear();
     newest_step_ = decision.version.step;
   }
-  if (decision.kind == DecisionKind::kRestored) {
-    // The record may be of a later commit by now; it is followed next.
-    record_.SetCommitted(decision.version, store_.state().commit.value.world());
-  }
-  // A daemon that has started anew reads of a decision that may be long over.
+  // A daemon that has started anew reads of a decision that may be long over, as what was committed
+  // since says: in the store, or, if that went back, in its own memory.
   const CommitRecord& commit = store_.state().commit.value;
-  const Version committed = VersionOf(commit);
-  const bool is_over = commit.world() != 0 && committed.timeline == decision.timeline &&
-                       committed > decision.version;
-  if (!is_over) node_.OnDecision(decision);
+  const auto is_since = [&](Version committed, uint64_t world) {
+    return world != 0 && committed.timeline == decision.timeline && committed > decision.version;
+  };
+  if (is_since(record_.committed(), record_.committed_world())) return;
+  if (decision.kind == DecisionKind::kRestored)
+    record_.SetCommitted(decision.version, commit.world());
+  if (!is_since(VersionOf(commit), commit.world())) node_.OnDecision(decision);
 }
 
 void Member::FollowCommit() {

@@ -222,6 +222,18 @@ TEST_F(MemberTest, AnOlderCommitIsWhatAStoreSaysThatWentBack) {
   EXPECT_EQ(record_->committed(), At(1, 5));
 }
 
+// It was lowered to that of the store: what it had freed for the newer one was to be restored.
+TEST_F(MemberTest, ANewProcessKeepsTheCommitThatTheStoreHasLost) {
+  Put("timeline", Decided(2, 2, At(1, 10)));
+  Put("commit", Committed(At(2, 12)));
+  StopMember();
+  Put("commit", Committed(At(2, 11)));
+  StartMember();
+  Settle();
+  EXPECT_EQ(record_->chain().newest(), Timeline{2});
+  EXPECT_EQ(record_->committed(), At(2, 12));
+}
+
 TEST_F(MemberTest, ACommitOfATimelineThatItHasNotHeardOfWaits) {
   Put("commit", Committed(At(2, 11)));
   EXPECT_THAT(node_.committed, IsEmpty());
