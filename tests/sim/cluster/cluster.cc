@@ -38,6 +38,8 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
   store_observer_ = std::make_unique<StoreObserver>(
       world_, store_, options_.node.nodes, options_.spares == 0 ? 0 : machines_.size(),
       options_.trainer.world, [this](const SimExecutor& process) { return WhoIs(process); });
+  observer_->set_is_over(
+      [this](const std::string& store_id) { return store_observer_->IsOver(store_id); });
   launcher_ = std::make_unique<Launcher>(Homes(), Random(random.Next()), options_.trainer);
   daemons_.resize(machines_.size());
   lives_.resize(machines_.size());

@@ -44,12 +44,10 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
-  // Who is cut off may see a store that is no more: where nodes are now it does not say. One that
-  // went back has its id until somebody finds it out.
-  const bool is_old = ids_before_.contains(job.store_id);
-  has_new_id_ |= !is_old;
   StoreSeen& store = stores_[{job.store_id, store_lives_}];
-  if (job.view.exists() && !(is_old && has_new_id_)) OnView(slot, job.view, store);
+  // Where nodes are now a store does not say that is no more, and that somebody sees who is cut
+  // off.
+  if (job.view.exists() && !is_over_(job.store_id)) OnView(slot, job.view, store);
   const TimelineRecord& timeline = job.timeline.value;
   if (job.timeline.exists() && timeline.closing()) {
     store.closing.try_emplace(timeline.round(), world_.trace.now());

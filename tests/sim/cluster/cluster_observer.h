@@ -10,6 +10,7 @@
 // Single-threaded.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +30,10 @@ class ClusterObserver {
   // the nodes' at first.
   ClusterObserver(World& world, std::vector<Machine*> places, uint64_t nodes);
 
+  // Whether a store of that id is no more.
+  using IsOver = std::function<bool(const std::string& store_id)>;
+  void set_is_over(IsOver is_over) { is_over_ = std::move(is_over); }
+
   // Of that daemon.
   void AfterEvent(DaemonProcess& daemon);
 
@@ -45,8 +50,6 @@ class ClusterObserver {
   void OnStoreChanged() {
     ++store_lives_;
     is_store_new_ = true;
-    has_new_id_ = false;
-    for (const auto& [store, seen] : stores_) ids_before_.insert(store.first);
   }
   // What was decided or committed last was found to be protected.
   bool is_protected() const { return is_protected_; }
@@ -90,14 +93,13 @@ class ClusterObserver {
 
   World& world_;
   const std::vector<Machine*> places_;
+  IsOver is_over_;
   MachinesBySlot machines_;
   // The store of each and the revision of its newest record.
   std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
   uint64_t store_lives_ = 0;
-  bool is_store_new_ = false;         // and nothing was committed in it yet
-  std::set<std::string> ids_before_;  // of earlier lives
-  bool has_new_id_ = false;           // in this life
+  bool is_store_new_ = false;  // and nothing was committed in it yet
   // The newest commit in each node's memory.
   std::map<NodeSlot, Version> remembered_;
   ViewRecord view_;  // the newest

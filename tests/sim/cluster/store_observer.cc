@@ -69,6 +69,7 @@ void StoreObserver::Attach() {
   keys_.clear();
   commits_.clear();
   given_up_.clear();
+  id_.clear();
   store_.process().Post([this, start = attached_to_] {
     const meta::KeyRange all{std::string(kPrefix), true};
     meta::Txn read;
@@ -80,6 +81,7 @@ void StoreObserver::Attach() {
           for (const meta::KeyValue& kv : reply->replies.at(0).kvs) {
             keys_.insert(kv.key);
             if (kv.key.ends_with("/abandoned")) given_up_ = VersionsIn(kv.value);
+            if (kv.key.ends_with("/store")) OnId(kv.value);
             if (!kv.key.ends_with("/leader")) continue;
             leader_.emplace().ParseFromString(kv.value);
           }
@@ -97,6 +99,15 @@ void StoreObserver::Attach() {
   });
 }
 
+void StoreObserver::OnId(const std::string& value) {
+  StoreRecord record;
+  if (record.ParseFromString(value)) ids_.insert(id_ = record.store_id());
+}
+
+bool StoreObserver::IsOver(const std::string& store_id) const {
+  return !id_.empty() && store_id != id_ && ids_.contains(store_id);
+}
+
 void StoreObserver::Look(const std::vector<Event>& revision) {
   for (const Event& event : revision) {
     const std::string name = event.kv.key.substr(kPrefix.size());
@@ -109,6 +120,7 @@ void StoreObserver::Look(const std::vector<Event>& revision) {
     if (IsRecord(name)) CheckWriter(name, event.kv.mod_revision);
     CheckSizes(name, event.kv);
     if (name == "leader") leader_.emplace().ParseFromString(event.kv.value);
+    if (name == "store") OnId(event.kv.value);
   }
   // The pins are a record once something was pinned.
   const uint64_t keys_max = keys_max_ + keys_.count(std::string(kPrefix) + "pins");

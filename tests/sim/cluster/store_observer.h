@@ -41,6 +41,8 @@ class StoreObserver {
 
   uint64_t writes() const { return writes_; }
   uint64_t bytes_max() const { return bytes_max_; }
+  // Whether that id is one that the store had before, and has another now.
+  bool IsOver(const std::string& store_id) const;
   // Versions given up because replicas differ.
   uint64_t disagreements() const { return disagreements_; }
 
@@ -52,6 +54,7 @@ class StoreObserver {
 
   void Attach();
   void OnTxn(const SimExecutor& node, const meta::StoreReply& reply);
+  void OnId(const std::string& value);
   void Look(const std::vector<Event>& revision);
   void CheckWriter(const std::string& name, meta::Revision revision);
   void CheckSizes(const std::string& name, const meta::KeyValue& kv);
@@ -67,6 +70,8 @@ class StoreObserver {
   uint64_t attached_to_ = 0;  // which start of the store
   std::deque<std::vector<Event>> unseen_;
   std::map<meta::Revision, std::optional<PresenceRecord>> writers_;
+  std::string id_;  // of the store, once it is known
+  std::set<std::string> ids_;
   std::set<std::string> keys_;
   std::optional<PresenceRecord> leader_;
   std::set<Version> commits_;      // by a write of their own
