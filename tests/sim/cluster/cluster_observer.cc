@@ -65,7 +65,8 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
     if (it->second != view.value.SerializeAsString()) {
       world_.trace.Fail("node {} reads another view {} than others", slot, number);
     }
-    return;
+    // A store that went back may come to the same view again.
+    if (number <= view_.number()) return;
   }
   world_.trace.Add("view {}", number);
   for (int i = 0; i < std::min(view_.members_size(), view.value.members_size()); ++i) {
@@ -134,7 +135,13 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
   // What it names is checked below; the newest whole version may be one that was given up.
   const std::optional<Version> whole =
       job.kind == DecisionKind::kRestored ? std::optional(job.version) : std::nullopt;
-  if (whole) CheckHolders(decision, store.closing[decision.round()]);
+  // A store that went back meanwhile was not closed later for that.
+  Duration closed = store.closing[decision.round()];
+  for (const auto& [id, seen] : stores_) {
+    const auto before = seen.closing.find(decision.round());
+    if (before != seen.closing.end()) closed = std::min(closed, before->second);
+  }
+  if (whole) CheckHolders(decision, closed);
   if (whole && !world_.history.IsLive(*whole)) {
     world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
   }
