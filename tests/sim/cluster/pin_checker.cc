@@ -67,11 +67,12 @@ void PinChecker::FollowTimes(const PinRecord& record) {
     Time& time = times_[*it];
     if (time.number == pin.number()) continue;
     time = {pin.number(), world_.trace.now() + std::chrono::milliseconds(pin.for_ms())};
-    // Whoever led all the while has counted on.
+    // Of before the store went back: whoever led all the while has counted on, and of a renewal
+    // that was lost nobody knows from when.
     const auto before = times_before_.find(*it);
-    if (before != times_before_.end() && before->second.number == pin.number()) {
-      time.end = std::min(time.end, before->second.end);
-    }
+    if (before == times_before_.end()) continue;
+    if (before->second.number == pin.number()) time.end = std::min(time.end, before->second.end);
+    if (before->second.number > pin.number()) time.end = world_.trace.now();
   }
   std::erase_if(times_, [&](const auto& entry) {
     const auto& [version, owner] = entry.first;
@@ -80,6 +81,7 @@ void PinChecker::FollowTimes(const PinRecord& record) {
         world_.history.IsLive(version)) {
       world_.trace.Fail("the pin of {} for '{}' is over before its time", version, owner);
     }
+    times_before_[entry.first] = entry.second;
     return true;
   });
 }
