@@ -199,9 +199,9 @@ void Member::FollowTimeline() {
   if (record.closing()) {
     if (round_closing_ >= record.round()) return;
     round_closing_ = record.round();
-    node_.CloseTimeline([this, alive = std::weak_ptr(alive_), round = record.round()] {
-      if (alive.expired()) return;
-      round_closed_ = round;
+    node_.CloseTimeline([this, alive = std::weak_ptr(alive_), number = ++closings_] {
+      if (alive.expired() || number != closings_) return;
+      round_closed_ = round_closing_;
       Report();
     });
     return;
@@ -213,7 +213,8 @@ void Member::FollowTimeline() {
 void Member::ApplyDecision(const DecisionRecord& record) {
   const JobDecision decision = DecisionOf(record);
   round_applied_ = record.round();
-  round_closing_ = std::max(round_closing_, round_applied_);
+  ++closings_;  // a store that went back may close the timeline for a later round once more
+  round_closing_ = round_applied_;
   round_closed_ = 0;
   if (asking_ && std::all_of(asking_->askers.begin(), asking_->askers.end(),
                              [&](const Asker& asker) { return IsFor(decision, asker); })) {
@@ -246,8 +247,7 @@ void Member::FollowCommit() {
     return record_.SetCommitted(version, 0);
   }
   if (record_.committed() == version && record_.committed_world() == record.world()) return;
-  // A decision to step back is followed with its timeline; this is a commit. An older one is what a
-  // store says that went back.
+  // An older one is what a store says that went back; a step back comes with its timeline.
   if (version.timeline != record_.chain().newest() || version < record_.committed()) return;
   record_.SetCommitted(version, record.world());
   std::vector<Version> older;

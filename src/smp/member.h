@@ -113,6 +113,7 @@ class Member final : public Coordinator {
     std::vector<Asker> askers;
   };
   std::optional<Asking> asking_;
+  uint64_t closings_ = 0;       // of which the last counts
   uint64_t round_closing_ = 0;  // the node was told to close for it
   uint64_t round_closed_ = 0;
   uint64_t round_applied_ = 0;

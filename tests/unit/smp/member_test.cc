@@ -198,6 +198,22 @@ TEST_F(MemberTest, AStoreThatWentBackIsNotFollowed) {
   EXPECT_EQ(record_->chain().newest(), Timeline{2});
 }
 
+// It took the round for one that it had closed, and the leader waited for it for ever.
+TEST_F(MemberTest, ATimelineThatADecisionOpenedIsClosedAgainForTheSameRound) {
+  TimelineRecord closing = Chain(1, 3);
+  closing.set_closing(true);
+  Put("timeline", closing);
+  Do([this](Member&) { node_.closing.at(0)(); });
+  EXPECT_EQ(leader_->reports.back().round_closed(), 3U);
+  Put("timeline", Decided(1, 2, Version{}));  // the store went back
+  EXPECT_EQ(leader_->reports.back().round_closed(), 0U);
+  Put("timeline", closing);
+  ASSERT_EQ(node_.closing.size(), 2U);
+  EXPECT_EQ(leader_->reports.back().round_closed(), 0U);
+  Do([this](Member&) { node_.closing.at(1)(); });
+  EXPECT_EQ(leader_->reports.back().round_closed(), 3U);
+}
+
 // --- commits ---
 
 TEST_F(MemberTest, ACommitGivesUpWhatIsOlderAndNotYetWhole) {
