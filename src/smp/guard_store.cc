@@ -348,14 +348,16 @@ absl::Status VerifyGuard(GuardView view) {
   if (!claim.ok()) return claim.status();
   absl::StatusOr<GuardRecord> record = ReadGuardRecord(view);
   if (!record.ok()) return record.status();
-  const GuardSeal seal = *view.CheckedSeal();
+  // It may have rotted since the record was read.
+  const absl::StatusOr<GuardSeal> seal = view.CheckedSeal();
+  if (!seal.ok()) return seal.status();
   const uint32_t parity_crc = Crc32c(view.parity_crc_table());
-  if (parity_crc != seal.parity_crc_table_crc) {
-    return WrongCrc(view, "table of parity CRCs", seal.parity_crc_table_crc, parity_crc);
+  if (parity_crc != seal->parity_crc_table_crc) {
+    return WrongCrc(view, "table of parity CRCs", seal->parity_crc_table_crc, parity_crc);
   }
   const uint32_t input_crc = Crc32c(view.input_crc_table());
-  if (input_crc != seal.input_crc_table_crc) {
-    return WrongCrc(view, "table of input CRCs", seal.input_crc_table_crc, input_crc);
+  if (input_crc != seal->input_crc_table_crc) {
+    return WrongCrc(view, "table of input CRCs", seal->input_crc_table_crc, input_crc);
   }
   for (uint32_t chunk = 0; chunk < view.geometry().chunks; ++chunk) {
     const auto crcs = view.parity_crcs(chunk, claim->positions);

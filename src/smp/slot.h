@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/process_watcher.h"
@@ -23,6 +24,7 @@
 #include "layout/capture_plan.h"
 #include "layout/manifest.h"
 #include "layout/tensor_table.h"
+#include "smp/slot_reading.h"
 
 namespace unreft::smp {
 
@@ -85,13 +87,15 @@ struct Slot {
 
   uint64_t populated_bytes = 0;
   uint32_t reads = 0;  // by other nodes, on their way
+  // By the pool, that verifies; each shared with its task.
+  std::vector<std::shared_ptr<SlotReading>> readings;
 
   uint64_t bytes() const {
     return view ? SlotSegmentBytes(view->geometry()) : segment->bytes().size();
   }
   bool InUseByPool() const { return checksum_running || sealing; }
   // Not to be given to another version yet (PROTOCOL rule 6).
-  bool InUse() const { return InUseByPool() || reads > 0; }
+  bool InUse() const { return InUseByPool() || reads > 0 || !readings.empty(); }
 };
 
 }  // namespace unreft::smp

@@ -60,8 +60,9 @@ class SlotSealer {
 };
 
 // Reads everything that a sealed slot holds again: every block, extras, manifest, CRC table.
-// DataLoss naming the slot, the block and both CRCs. Thread-safe on a sealed slot: reads only.
-absl::Status VerifySlot(SlotView view);
+// DataLoss naming the slot, the block and both CRCs; Aborted when `reading` was stopped. Reads
+// only, of a slot that nobody writes to meanwhile.
+absl::Status VerifySlot(SlotView view, const SlotReading& reading = SlotReading());
 
 // The manifest of a sealed slot, checked against its CRC and its seal.
 absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view);

@@ -308,7 +308,8 @@ void SlotStore::WatchWriter(Slot& slot) {
 
 void SlotStore::Free(Slot& slot) {
   UNREFT_CHECK(!slot.InUseByPool(), "slot {} is in use", slot.id);
-  if (slot.reads > 0) {
+  std::erase_if(slot.readings, [](const auto& reading) { return !reading->Stop(); });
+  if (slot.InUse()) {
     slot.abandoned = true;
     slot.writer_done = true;
     slot.phase = SlotPhase::kDraining;

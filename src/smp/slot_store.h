@@ -72,7 +72,7 @@ class SlotStore {
   Slot* TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest);
 
   // The trainer did not take the offer, or the slot's content is of no use any more and nobody
-  // writes to it: back to free (or removed, when it is too small by now).
+  // writes to it: back to free (or removed, when it is too small by now), once nobody reads it.
   void Free(Slot& slot);
 
   // A quarantined slot of which only the content was at fault: back to free, or removed when the
@@ -82,7 +82,7 @@ class SlotStore {
   // The version is given up. The slot is freed when its writer cannot write any more: it says so
   // (`writer_done`), or its life has ended.
   void Abandon(Slot& slot, bool writer_done);
-  // To be called when the pool has done with an abandoned slot.
+  // To be called when a read of the slot has ended, or the pool has done with it.
   void FreeIfDrained(Slot& slot);
 
   void Quarantine(Slot& slot, std::string problem);

@@ -1,5 +1,8 @@
 #include "smp/slot_verifier.h"
 
+#include <fmt/format.h>
+
+#include "base/format.h"
 #include "smp/slot_sealer.h"
 
 namespace unreft::smp {
@@ -8,6 +11,14 @@ struct SlotVerifier::Run {
   size_t running = 0;
   absl::Status first_failure;
   absl::AnyInvocable<void(absl::Status)> done;
+};
+
+// One slot of it; passes from the executor to the pool and back.
+struct SlotVerifier::Item {
+  SlotId id;
+  Generation generation;
+  std::shared_ptr<SlotReading> reading = std::make_shared<SlotReading>();
+  absl::Status status;
 };
 
 SlotVerifier::SlotVerifier(Executor& executor, WorkPool& pool, SlotStore& slots)
@@ -21,13 +32,15 @@ void SlotVerifier::Verify(const std::vector<Slot*>& slots,
   for (Slot* slot : slots) {
     if (slot->phase != SlotPhase::kSealed) continue;
     ++run->running;
-    auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
+    auto item = std::make_shared<Item>(slot->id, slot->generation);
+    slot->readings.push_back(item->reading);
     pool_.Submit(
-        [segment = slot->segment, view = *slot->view, status] { *status = VerifySlot(view); },
+        [segment = slot->segment, view = *slot->view, item] {
+          if (item->reading->Begin()) item->status = VerifySlot(view, *item->reading);
+        },
         executor_,
-        [this, alive = std::weak_ptr(alive_), run, id = slot->id, generation = slot->generation,
-         status] {
-          if (!alive.expired()) Finish(*run, id, generation, *status);
+        [this, alive = std::weak_ptr(alive_), run, item] {
+          if (!alive.expired()) Finish(*run, *item);
         });
   }
   executor_.Post([alive = std::weak_ptr(alive_), run] {
@@ -35,15 +48,22 @@ void SlotVerifier::Verify(const std::vector<Slot*>& slots,
   });
 }
 
-void SlotVerifier::Finish(Run& run, SlotId id, Generation generation, const absl::Status& status) {
-  if (!status.ok()) {
-    Slot* slot = slots_.Find(id, generation);
-    if (slot != nullptr && slot->phase == SlotPhase::kSealed) {
-      slots_.Quarantine(*slot, std::string(status.message()));
-      slot->reusable = true;
-    }
-    // Also if another call has found it first.
-    if (run.first_failure.ok()) run.first_failure = status;
+void SlotVerifier::Finish(Run& run, const Item& item) {
+  Slot* slot = slots_.Find(item.id, item.generation);
+  absl::Status status = item.status;
+  if (item.reading->stopped()) {
+    // What it has found by then may be what the freeing wrote.
+    status = absl::AbortedError(fmt::format("slot {}: it was freed while it was read", item.id));
+  } else if (!status.ok() && slot != nullptr && slot->phase == SlotPhase::kSealed) {
+    slots_.Quarantine(*slot, std::string(status.message()));
+    slot->reusable = true;
+  }
+  // Also if another call has found it first.
+  const bool is_first = run.first_failure.ok() || absl::IsAborted(run.first_failure);
+  if (!status.ok() && is_first) run.first_failure = status;
+  if (slot != nullptr) {
+    std::erase(slot->readings, item.reading);
+    slots_.FreeIfDrained(*slot);
   }
   if (--run.running == 0) run.done(run.first_failure);
 }

@@ -89,6 +89,10 @@ TEST_F(SlotSealerTest, WhatIsSealedVerifies) {
   Seal();
   EXPECT_EQ(slot_.view->state().state, SlotState::kSealed);
   EXPECT_TRUE(VerifySlot(*slot_.view).ok()) << VerifySlot(*slot_.view);
+  SlotReading stopped;
+  EXPECT_TRUE(stopped.Begin());
+  EXPECT_TRUE(stopped.Stop());
+  EXPECT_TRUE(absl::IsAborted(VerifySlot(*slot_.view, stopped)));
   EXPECT_EQ(*ReadManifest(*slot_.view), *slot_.manifest);
 }
 

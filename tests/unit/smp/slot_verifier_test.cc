@@ -3,14 +3,14 @@
 #include <optional>
 #include <vector>
 
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/sealed_slot_fixture.h"
 
 namespace unreft::smp {
 namespace {
 
-constexpr Rank kRank{1};
+constexpr Version kVersion{Timeline{1}, Step{5}};
 
-class SlotVerifierTest : public SmpFixture {
+class SlotVerifierTest : public SealedSlotFixture {
  protected:
   ~SlotVerifierTest() override {
     verifier_.reset();
@@ -29,9 +29,8 @@ class SlotVerifierTest : public SmpFixture {
     return *slot;
   }
 
-  std::unique_ptr<SlotStore> store_ =
-      std::make_unique<SlotStore>(SlotStore::Seams{*executor_, pool_, segments_, processes_, log_},
-                                  options_, boot_id_, random_.NextId(), [] {});
+  int changes_ = 0;  // that the store has told
+  std::unique_ptr<SlotStore> store_ = NewStore([this] { ++changes_; });
   std::unique_ptr<SlotVerifier> verifier_ =
       std::make_unique<SlotVerifier>(*executor_, pool_, *store_);
 };
@@ -59,6 +58,73 @@ TEST_F(SlotVerifierTest, BothOfTwoAtATimeAreTold) {
   Settle();
   ASSERT_EQ(told.size(), 2U);
   for (const absl::Status& status : told) EXPECT_FALSE(status.ok());
+}
+
+// What the next snapshot had written by then was taken for rotten.
+TEST_F(SlotVerifierTest, ASlotThatIsCapturedAnewMeanwhileIsLeftAlone) {
+  Slot& slot = Seal(*store_, kVersion);
+  std::optional<absl::Status> status;
+  InTurn([&] {
+    verifier_->Verify({&slot}, [&](absl::Status found) { status = found; });
+    store_->Free(slot);
+    EXPECT_EQ(store_->Grant(kRank, table_.Start(), 1, Attempt{1}, Timeline{1}), &slot);
+  });
+  Settle();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(absl::IsAborted(*status)) << *status;
+  EXPECT_EQ(slot.phase, SlotPhase::kGranted);
+}
+
+TEST_F(SlotVerifierTest, ASlotIsNotGivenAwayWhileItIsRead) {
+  Slot& slot = Seal(*store_, kVersion);
+  changes_ = 0;
+  std::optional<absl::Status> status;
+  InTurn([&] {
+    verifier_->Verify({&slot}, [&](absl::Status found) { status = found; });
+    // As the pool does; it has not come to the end when the slot is wanted.
+    ASSERT_EQ(slot.readings.size(), 1U);
+    ASSERT_TRUE(slot.readings[0]->Begin());
+    store_->Free(slot);
+    EXPECT_TRUE(slot.readings[0]->stopped());
+    EXPECT_EQ(slot.phase, SlotPhase::kDraining);
+    EXPECT_NE(store_->Grant(kRank, table_.Start(), 1, Attempt{1}, Timeline{1}), &slot);
+  });
+  EXPECT_EQ(changes_, 0);
+  Settle();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(absl::IsAborted(*status)) << *status;
+  EXPECT_EQ(slot.phase, SlotPhase::kFree);
+  EXPECT_EQ(changes_, 1);
+}
+
+TEST_F(SlotVerifierTest, WhatHasRottedIsToldBeforeWhatWasFreed) {
+  Slot& freed = Seal(*store_, kVersion);
+  Slot& rotten = Seal(*store_, {Timeline{1}, Step{6}});
+  Slot& freed_too = Seal(*store_, {Timeline{1}, Step{7}});
+  Flip(rotten);
+  std::optional<absl::Status> status;
+  InTurn([&] {
+    verifier_->Verify({&freed, &rotten, &freed_too}, [&](absl::Status found) { status = found; });
+    store_->Free(freed);
+    store_->Free(freed_too);
+  });
+  Settle();
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(absl::IsDataLoss(*status)) << *status;
+  EXPECT_EQ(rotten.phase, SlotPhase::kQuarantined);
+  EXPECT_EQ(freed.phase, SlotPhase::kFree);
+}
+
+// Otherwise a scrub and a decision in which the same slot is read would keep it for ever.
+TEST_F(SlotVerifierTest, NothingIsHeldOnceAllHaveReadIt) {
+  Slot& slot = Seal(*store_, kVersion);
+  InTurn([&] {
+    for (int call = 0; call < 2; ++call) verifier_->Verify({&slot}, [](const absl::Status&) {});
+  });
+  Settle();
+  EXPECT_FALSE(slot.InUse());
+  InTurn([&] { store_->Free(slot); });
+  EXPECT_EQ(slot.phase, SlotPhase::kFree);
 }
 
 }  // namespace
