@@ -1,0 +1,116 @@
+// What a member answers to other nodes, and what it asks the leader for the CLI.
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/format.h"
+#include "layout/manifest.h"
+#include "smp/cluster_records.h"
+#include "smp/member.h"
+
+namespace unreft::smp {
+
+void Member::Serve() {
+  peers_.Serve("report", [this](NodeSlot from, const std::string& body, Transport::CallDone done) {
+    NodeReport report;
+    if (leader_ == nullptr) {
+      return done(
+          absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
+    }
+    if (!report.ParseFromString(body)) {
+      return done(absl::InvalidArgumentError(
+          fmt::format("the report of node {} of {} bytes is of no use", from, body.size())));
+    }
+    const absl::Status status = leader_->OnReport(from, std::move(report));
+    done(status.ok() ? absl::StatusOr<std::string>("") : status);
+  });
+  peers_.Serve("fresh-start", [this](NodeSlot, const std::string&, Transport::CallDone done) {
+    if (leader_ == nullptr) {
+      return done(
+          absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
+    }
+    leader_->DeclareFreshStart([done = std::move(done)](absl::Status status) mutable {
+      done(status.ok() ? absl::StatusOr<std::string>("") : status);
+    });
+  });
+  peers_.Answer<PinRequest, PinReply>("pins", [this](NodeSlot, PinRequest request, auto done) {
+    if (leader_ != nullptr) return leader_->AskPins(std::move(request), std::move(done));
+    done(absl::UnavailableError(fmt::format("node {} does not lead; try again", options_.node)));
+  });
+  peers_.Answer<VerifyRequest, VerifyReply>(
+      "verify",
+      [this](NodeSlot, VerifyRequest request, auto done) { OnVerify(request, std::move(done)); });
+  peers_.Answer<ManifestRequest, ManifestReply>(
+      "manifests",
+      [this](NodeSlot, ManifestRequest request, auto done) { done(OnManifests(request)); });
+  peers_.Answer<ExposureRequest, ExposureReply>(
+      "exposure", [this](NodeSlot, ExposureRequest, auto done) {
+        if (leader_ != nullptr) return done(leader_->Exposure());
+        done(absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
+      });
+}
+
+void Member::OnVerify(const VerifyRequest& request,
+                      absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done) {
+  if (request.round() != round_closed_) {
+    return done(absl::FailedPreconditionError(
+        fmt::format("node {} has closed round {}, round {} was asked for", options_.node,
+                    round_closed_, request.round())));
+  }
+  if (request.session() != 0 && (request.session() != record_.session().value ||
+                                 request.incarnation() != Presence().incarnation())) {
+    return done(absl::FailedPreconditionError(
+        fmt::format("node {} is of session {}, session {} was asked for", options_.node,
+                    record_.session(), request.session())));
+  }
+  const Version version = VersionOf(request);
+  node_.Verify(version, [this, alive = std::weak_ptr(alive_), version,
+                         want_manifests = request.want_manifests(),
+                         done = std::move(done)](absl::Status slabs) mutable {
+    if (alive.expired()) return;
+    protection_->Verify(version, [this, alive, version, want_manifests, slabs,
+                                  done = std::move(done)](absl::Status guard) mutable {
+      if (alive.expired()) return;
+      VerifyReply reply;
+      const absl::Status& problem = slabs.ok() ? guard : slabs;
+      reply.set_problem(std::string(problem.message()));
+      *reply.mutable_versions() = MakeReport().versions();
+      reply.set_report_number(++report_number_);
+      if (want_manifests) {
+        for (const HeldSlab& held : node_.Inventory()) {
+          if (held.slab.version == version) {
+            reply.add_manifests(layout::EncodeManifest(*held.manifest));
+          }
+        }
+        for (std::string& manifest : protection_->ReplicaManifests(version)) {
+          reply.add_manifests(std::move(manifest));
+        }
+      }
+      done(std::move(reply));
+    });
+  });
+}
+
+void Member::AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done) {
+  const meta::JobState& state = store_.state();
+  if (!store_.ready() || !state.leader.exists()) {
+    const absl::Status none = absl::UnavailableError(
+        fmt::format("node {} knows of no leader{}{}", options_.node,
+                    store_.status().ok() ? "" : ": ", store_.status().message()));
+    return seams_.executor.Post([none, done = std::move(done)]() mutable { done(none); });
+  }
+  peers_.Ask<ExposureReply>(NodeSlot{state.leader.value.slot()}, "exposure", ExposureRequest(),
+                            options_.call_timeout, std::move(done));
+}
+
+absl::StatusOr<ManifestReply> Member::OnManifests(const ManifestRequest& request) {
+  ManifestReply reply;
+  for (const HeldSlab& held : node_.Inventory()) {
+    if (held.slab.version != VersionOf(request)) continue;
+    reply.add_manifests(layout::EncodeManifest(*held.manifest));
+  }
+  return reply;
+}
+
+}  // namespace unreft::smp
