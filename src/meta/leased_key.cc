@@ -27,6 +27,14 @@ void LeasedKey::Hold(std::string value) {
   Write();
 }
 
+void LeasedKey::Release() {
+  value_.clear();
+  executor_.Cancel(std::exchange(keep_alive_, TimerId::kNone));
+  executor_.Cancel(std::exchange(again_, TimerId::kNone));
+  if (lease_.value != 0) Revoke(std::exchange(lease_, LeaseId{}));
+  SetHeld(false);
+}
+
 void LeasedKey::Look() {
   if (value_.empty() || held_) return;
   if (lease_.value == 0) return Grant();
@@ -51,6 +59,10 @@ void LeasedKey::Grant() {
 
 void LeasedKey::OnGranted(absl::StatusOr<LeaseId> lease) {
   granting_ = false;
+  if (value_.empty()) {  // released meanwhile
+    if (lease.ok()) Revoke(*lease);
+    return;
+  }
   if (!lease.ok()) return Again(ttl_ / 3);
   lease_ = *lease;
   alive_until_ = executor_.Now() + ttl_;
@@ -88,6 +100,11 @@ void LeasedKey::Lose(const absl::Status& why) {
   lease_ = LeaseId{};
   SetHeld(false);
   Grant();
+}
+
+// If that does not arrive, the lease ends by itself.
+void LeasedKey::Revoke(LeaseId lease) {
+  kv_.RevokeLease(lease, [](const absl::Status&) {});
 }
 
 // --- the key ---

@@ -42,6 +42,9 @@ class LeasedKey {
   // Begins to hold the key with this value, or changes it.
   void Hold(std::string value);
 
+  // Gives the key up, with its lease, and leaves it alone until the next Hold.
+  void Release();
+
   // The key may be free now: look at once.
   void Look();
 
@@ -65,6 +68,7 @@ class LeasedKey {
   void OnWritten(const std::string& value, absl::StatusOr<TxnResult> result);
   void Replace(const KeyValue& existing);
   void Lose(const absl::Status& why);
+  void Revoke(LeaseId lease);
   void Again(Duration delay);
   void SetHeld(bool held);
 
@@ -76,7 +80,7 @@ class LeasedKey {
   MayReplace may_replace_;
   absl::AnyInvocable<void()> on_change_;
 
-  std::string value_;    // wanted
+  std::string value_;    // wanted; empty: the key is not
   std::string written_;  // in the store, while held
   LeaseId lease_;
   Time alive_until_;  // as far as we know

@@ -60,8 +60,7 @@ void Member::Start(Protection& protection) {
   protection_ = &protection;
   Serve();
   store_.Start();
-  presence_.Hold(Presence().SerializeAsString());
-  leadership_.Hold(Presence().SerializeAsString());
+  Hold();
 }
 
 PresenceRecord Member::Presence() const {
@@ -155,6 +154,7 @@ void Member::Follow() {
     presence_.Confirm();
   }
   if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
+  FollowView();
   // Before what may retire versions.
   const std::pair pins(store_.state().store_id, store_.state().pins.modified);
   if (pins_applied_ != pins) {
@@ -169,6 +169,44 @@ void Member::Follow() {
   protection_->OnJobChange();
   Report();
   if (leader_ != nullptr) leader_->RunRules();
+}
+
+// A memory that was in a view and is not in a later one is out of the job, as long as the one that
+// has its slot is in it: if it took the key while the other's daemon starts again, the view would
+// name it once more, and what the other holds would be given up. One that never was in a view is a
+// new one, for which the key is free; one that was in a view of another store does not know better.
+void Member::FollowView() {
+  const meta::JobState& state = store_.state();
+  const ViewRecord& view = state.view.value;
+  const auto slot = std::find_if(
+      view.members().begin(), view.members().end(),
+      [this](const unreft::Member& member) { return member.slot() == options_.node.value; });
+  const bool is_named =
+      slot != view.members().end() && slot->incarnation() == AsBytes(record_.incarnation());
+  if (is_named) named_ = {state.store_id, view.number()};
+  const bool is_replaced = !is_named && slot != view.members().end() && !slot->lost() &&
+                           named_.store_id == state.store_id && named_.view < view.number();
+  if (is_replaced == std::exchange(is_replaced_, is_replaced)) return;
+  if (!is_replaced) {
+    seams_.log.Info("node {}: its slot may be this memory's again by view {}", options_.node,
+                    view.number());
+    return Hold();
+  }
+  seams_.log.Error(
+      "node {}: by view {} its slot has another memory{}; this daemon was away for too long and is "
+      "out of the job: nothing that it holds counts, and its trainers train on unprotected until "
+      "the next attempt. It comes back only if the other is lost. Stop it, or start it anew as a "
+      "spare (--spare)",
+      options_.node, view.number(),
+      slot->has_place() ? fmt::format(", at place {}", slot->place()) : "");
+  presence_.Release();
+  leadership_.Release();
+  FollowLeadership();  // it leads no longer, from now on
+}
+
+void Member::Hold() {
+  presence_.Hold(Presence().SerializeAsString());
+  leadership_.Hold(Presence().SerializeAsString());
 }
 
 meta::HeldKey Member::LeaderNow() const {

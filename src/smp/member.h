@@ -76,6 +76,8 @@ class Member final : public Coordinator {
   PresenceRecord Presence() const;
   void Follow();
   void FollowLeadership();
+  void FollowView();
+  void Hold();
   meta::HeldKey LeaderNow() const;
   void FollowTimeline();
   void ApplyDecision(const DecisionRecord& decision);
@@ -104,6 +106,12 @@ class Member final : public Coordinator {
   Protection* protection_ = nullptr;
   std::unique_ptr<Leader> leader_;
   meta::HeldKey led_by_;
+  struct Named {
+    std::string store_id;
+    uint64_t view = 0;
+  };
+  Named named_;               // the last view that had this memory
+  bool is_replaced_ = false;  // a later one has another: the keys are released
 
   std::map<Version, Local> local_;
   Step newest_step_;  // that a rank of this node has named in the newest timeline

@@ -127,6 +127,37 @@ TEST_F(LeasedKeyTest, WhoIsCutOffLosesItAndComesBack) {
   EXPECT_EQ(Stored().size(), 1U);
 }
 
+TEST_F(LeasedKeyTest, WhatIsReleasedIsGoneAndLeftAloneUntilItIsWantedAgain) {
+  Holder a(*this);
+  Hold(a, "a");
+  Settle();
+  ASSERT_TRUE(a.key.held());
+  InTurn(a, [&] { a.key.Release(); });
+  Settle(milliseconds(200));
+  EXPECT_FALSE(a.key.held());
+  EXPECT_EQ(a.changes, 2);
+  EXPECT_TRUE(Stored().empty()) << "it does not wait for the lease's end";
+  InTurn(a, [&] { a.key.Look(); });
+  Settle(seconds(10));
+  EXPECT_TRUE(Stored().empty());
+  Hold(a, "b");
+  Settle();
+  EXPECT_TRUE(a.key.held());
+  EXPECT_EQ(Stored().at(0).value, "b");
+}
+
+TEST_F(LeasedKeyTest, WhatIsReleasedBeforeItIsHeldStaysAway) {
+  for (int delay = 0; delay < 20; ++delay) {
+    Holder a(*this);
+    Hold(a, "a");
+    Settle(std::chrono::microseconds(50 * delay));
+    InTurn(a, [&] { a.key.Release(); });
+    Settle(seconds(6));
+    EXPECT_FALSE(a.key.held());
+    EXPECT_TRUE(Stored().empty()) << "after " << delay;
+  }
+}
+
 // What it believes must become what the store has, whatever was lost on the way: a write that is
 // answered after its lease was lost once made a key count as held that nobody keeps alive.
 TEST_F(LeasedKeyTest, WhatIsHeldIsThereOnceMessagesArriveAgain) {
