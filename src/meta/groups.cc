@@ -29,6 +29,39 @@ std::vector<NodeSlot> DealingOrder(const std::vector<GroupCandidate>& nodes) {
   return order;
 }
 
+// The nodes in so many groups with m parities.
+std::vector<ProtectionGroup> Deal(const std::vector<GroupCandidate>& nodes, size_t count,
+                                  uint32_t m) {
+  std::vector<ProtectionGroup> groups(count);
+  const std::vector<NodeSlot> order = DealingOrder(nodes);
+  for (size_t i = 0; i < order.size(); ++i) groups[i % count].slots.push_back(order[i]);
+  for (ProtectionGroup& group : groups) {
+    std::sort(group.slots.begin(), group.slots.end());
+    group.k = static_cast<uint32_t>(group.slots.size()) - m;
+  }
+  return groups;
+}
+
+// The kept groups and so many of the other nodes that they are `count`; empty if that cannot be.
+std::vector<ProtectionGroup> Complete(std::vector<ProtectionGroup> groups,
+                                      std::vector<GroupCandidate> nodes, size_t count, uint32_t m) {
+  const size_t size = nodes.size() / count;  // of the smallest
+  for (const ProtectionGroup& group : groups) {
+    if (group.slots.size() - group.k != m) return {};
+    for (const NodeSlot slot : group.slots) {
+      const auto is_it = [&](const GroupCandidate& node) { return node.slot == slot; };
+      if (std::erase_if(nodes, is_it) == 0) return {};  // no such node, or in two of them
+    }
+  }
+  if (groups.size() > count || (groups.size() == count && !nodes.empty())) return {};
+  if (groups.size() < count)
+    std::ranges::move(Deal(nodes, count - groups.size(), m), std::back_inserter(groups));
+  const bool fits = std::ranges::all_of(groups, [&](const ProtectionGroup& group) {
+    return group.slots.size() == size || group.slots.size() == size + 1;
+  });
+  return fits ? groups : std::vector<ProtectionGroup>{};
+}
+
 }  // namespace
 
 std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
@@ -51,7 +84,8 @@ std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
   return text;
 }
 
-absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m) {
+absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m,
+                                    const std::vector<ProtectionGroup>& kept) {
   if (k == 0 || nodes.size() < k + m) {
     return absl::InvalidArgumentError(
         fmt::format("a group of RS({},{}) needs {} nodes, found {}", k, m, k + m, nodes.size()));
@@ -64,16 +98,10 @@ absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t 
       return absl::InvalidArgumentError(fmt::format("node slot {} is there twice", node.slot));
     }
   }
+  const size_t count = nodes.size() / (k + m);
   Grouping grouping;
-  grouping.groups.resize(nodes.size() / (k + m));
-  const std::vector<NodeSlot> order = DealingOrder(nodes);
-  for (size_t i = 0; i < order.size(); ++i) {
-    grouping.groups[i % grouping.groups.size()].slots.push_back(order[i]);
-  }
-  for (ProtectionGroup& group : grouping.groups) {
-    std::sort(group.slots.begin(), group.slots.end());
-    group.k = static_cast<uint32_t>(group.slots.size()) - m;
-  }
+  grouping.groups = Complete(kept, nodes, count, m);
+  if (grouping.groups.empty()) grouping.groups = Deal(nodes, count, m);
   std::sort(grouping.groups.begin(), grouping.groups.end(),
             [](const auto& a, const auto& b) { return a.slots.front() < b.slots.front(); });
   grouping.exposure = DescribeExposure(grouping.groups, domain_of, m);

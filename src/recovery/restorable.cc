@@ -18,13 +18,35 @@ const NodeHolding* Find(const Nodes& nodes, NodeSlot slot) {
   return it == nodes.end() ? nullptr : &it->second;
 }
 
+// The group that a complete guard was encoded in; none if it is of a release that did not say.
+std::optional<CodedGroup> GroupOfGuard(const NodeHolding& holding) {
+  CodedGroup group;
+  for (const auto& [slot, incarnation] : holding.encoded) group.slots.push_back(slot);
+  group.k = holding.data_chunks;
+  if (!holding.guarded || group.k == 0 || group.k > group.slots.size()) return std::nullopt;
+  return group;
+}
+
+bool Overlap(const CodedGroup& a, const CodedGroup& b) {
+  return std::ranges::any_of(
+      a.slots, [&](NodeSlot slot) { return std::ranges::find(b.slots, slot) != b.slots.end(); });
+}
+
 // The guards of a group that belong together: those of the coding that most members have. The
-// others' say nothing about these slabs.
+// others', and those of other groups, say nothing about these slabs.
 void KeepOneCoding(const CodedGroup& group, Nodes& nodes) {
+  const auto let_go = [](NodeHolding& holding) {
+    holding.guarded = false;
+    holding.replicas.clear();
+  };
   std::map<uint64_t, size_t> members;
   for (const NodeSlot slot : group.slots) {
-    if (const NodeHolding* holding = Find(nodes, slot); holding != nullptr && holding->guarded) {
-      ++members[holding->coding];
+    const auto it = nodes.find(slot);
+    if (it == nodes.end() || !it->second.guarded) continue;
+    if (GroupOfGuard(it->second).value_or(group) != group) {
+      let_go(it->second);
+    } else {
+      ++members[it->second.coding];
     }
   }
   const auto most =
@@ -33,8 +55,7 @@ void KeepOneCoding(const CodedGroup& group, Nodes& nodes) {
   for (const NodeSlot slot : group.slots) {
     const auto it = nodes.find(slot);
     if (it == nodes.end() || !it->second.guarded || it->second.coding == most->first) continue;
-    it->second.guarded = false;
-    it->second.replicas.clear();
+    let_go(it->second);
   }
 }
 
@@ -43,10 +64,12 @@ Nodes WithOneCoding(Nodes nodes, std::span<const CodedGroup> groups) {
   return nodes;
 }
 
-// What a slot's slab consists of, by anybody's copy of its manifests.
-const NodeHolding::Replica* FindReplica(const Nodes& nodes, NodeSlot of) {
-  for (const auto& [slot, holding] : nodes) {
-    for (const NodeHolding::Replica& replica : holding.replicas) {
+// What a slot's slab consists of, by any copy of its manifests that its group has.
+const NodeHolding::Replica* FindReplica(const Nodes& nodes, const CodedGroup& group, NodeSlot of) {
+  for (const NodeSlot slot : group.slots) {
+    const NodeHolding* holding = Find(nodes, slot);
+    if (holding == nullptr) continue;
+    for (const NodeHolding::Replica& replica : holding->replicas) {
       if (replica.of == of) return &replica;
     }
   }
@@ -54,10 +77,10 @@ const NodeHolding::Replica* FindReplica(const Nodes& nodes, NodeSlot of) {
 }
 
 // Whether all of the slot's own slab is in its memory.
-bool HasData(const Nodes& nodes, NodeSlot slot) {
+bool HasData(const Nodes& nodes, const CodedGroup& group, NodeSlot slot) {
   const NodeHolding* holding = Find(nodes, slot);
   if (holding == nullptr) return false;
-  const NodeHolding::Replica* replica = FindReplica(nodes, slot);
+  const NodeHolding::Replica* replica = FindReplica(nodes, group, slot);
   if (replica == nullptr) return true;
   const std::set<Rank> sealed(holding->sealed.begin(), holding->sealed.end());
   return std::all_of(replica->ranks.begin(), replica->ranks.end(),
@@ -81,7 +104,7 @@ uint32_t FewestChunksLeft(const Nodes& nodes, const CodedGroup& group, size_t lo
     for (size_t member = 0; member < n; ++member) {
       const bool is_parity = (member + n - stripe) % n < m;
       left += is_parity ? HasParity(nodes, group.slots[member])
-                        : member != lost && HasData(nodes, group.slots[member]);
+                        : member != lost && HasData(nodes, group, group.slots[member]);
     }
     fewest = std::min(fewest, left);
   }
@@ -149,8 +172,8 @@ void AddDecodable(const Nodes& nodes, const CodedGroup& group, std::set<Rank>& c
                   std::vector<SlabHolder>& holders, std::vector<std::string>& missing) {
   for (size_t member = 0; member < group.slots.size(); ++member) {
     const NodeSlot slot = group.slots[member];
-    const NodeHolding::Replica* replica = FindReplica(nodes, slot);
-    if (replica == nullptr || HasData(nodes, slot)) continue;
+    const NodeHolding::Replica* replica = FindReplica(nodes, group, slot);
+    if (replica == nullptr || HasData(nodes, group, slot)) continue;
     std::vector<Rank> lost;
     for (const Rank rank : replica->ranks) {
       if (!covered.contains(rank)) lost.push_back(rank);
@@ -170,8 +193,42 @@ void AddDecodable(const Nodes& nodes, const CodedGroup& group, std::set<Rank>& c
 
 }  // namespace
 
+std::vector<CodedGroup> EncodedGroups(const Nodes& nodes, std::span<const CodedGroup> recorded) {
+  std::map<std::pair<std::vector<NodeSlot>, uint32_t>, size_t> named;  // by how many guards
+  for (const auto& [slot, holding] : nodes) {
+    if (const std::optional<CodedGroup> group = GroupOfGuard(holding)) {
+      ++named[{group->slots, group->k}];
+    }
+  }
+  struct Named {
+    size_t guards;
+    bool is_recorded;
+    CodedGroup group;
+  };
+  std::vector<Named> best_first;
+  for (const auto& [name, guards] : named) {
+    CodedGroup group{name.first, name.second};
+    const bool is_recorded = std::ranges::find(recorded, group) != recorded.end();
+    best_first.push_back({guards, is_recorded, std::move(group)});
+  }
+  std::ranges::stable_sort(best_first, [](const Named& a, const Named& b) {
+    return std::pair(a.guards, a.is_recorded) > std::pair(b.guards, b.is_recorded);
+  });
+  std::vector<CodedGroup> groups;
+  const auto add = [&](const CodedGroup& group) {
+    if (std::ranges::none_of(groups, [&](const auto& other) { return Overlap(other, group); })) {
+      groups.push_back(group);
+    }
+  };
+  for (const Named& next : best_first) add(next.group);
+  for (const CodedGroup& group : recorded) add(group);
+  std::ranges::sort(groups, {}, [](const CodedGroup& group) { return group.slots.front(); });
+  return groups;
+}
+
 std::optional<Restorable> FindHolders(Version version, const Nodes& held,
-                                      std::span<const CodedGroup> groups, std::string* missing) {
+                                      std::span<const CodedGroup> recorded, std::string* missing) {
+  std::vector<CodedGroup> groups = EncodedGroups(held, recorded);
   const Nodes nodes = WithOneCoding(held, groups);
   Restorable found;
   found.version = version;
@@ -192,6 +249,7 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
   for (const CodedGroup& group : groups) AddDecodable(nodes, group, covered, found.holders, gone);
   std::stable_sort(found.holders.begin(), found.holders.end(),
                    [](const SlabHolder& a, const SlabHolder& b) { return a.slot < b.slot; });
+  found.groups = std::move(groups);
   if (found.world != 0 && covered.size() == found.world) return found;
   if (missing != nullptr) {
     std::vector<uint64_t> ranks;
@@ -206,25 +264,26 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
 }
 
 std::vector<Restorable> RestorableVersions(const Holdings& holdings,
-                                           std::span<const CodedGroup> groups,
+                                           std::span<const CodedGroup> recorded,
                                            const TimelineChain& chain) {
   std::vector<Restorable> versions;
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
     if (!chain.IsLive(it->first)) continue;
-    if (auto found = FindHolders(it->first, it->second, groups, nullptr)) {
+    if (auto found = FindHolders(it->first, it->second, recorded, nullptr)) {
       versions.push_back(*std::move(found));
     }
   }
   return versions;
 }
 
-std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> groups,
+std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> recorded,
                                  const TimelineChain& chain) {
   std::vector<std::string> parts;
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
     if (!chain.IsLive(it->first)) continue;
     std::string missing;
-    if (!FindHolders(it->first, it->second, groups, &missing)) parts.push_back(std::move(missing));
+    if (!FindHolders(it->first, it->second, recorded, &missing))
+      parts.push_back(std::move(missing));
   }
   return absl::StrJoin(parts, "; ");
 }
@@ -253,8 +312,8 @@ uint32_t LossesTolerated(const CodedGroup& group, const Nodes& held) {
     size_t left = 0;
     for (size_t member = 0; member < n; ++member) {
       const bool is_parity = (member + n - stripe) % n < m;
-      left +=
-          is_parity ? HasParity(nodes, group.slots[member]) : HasData(nodes, group.slots[member]);
+      left += is_parity ? HasParity(nodes, group.slots[member])
+                        : HasData(nodes, group, group.slots[member]);
     }
     fewest = std::min(fewest, left);
   }

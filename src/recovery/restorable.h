@@ -27,9 +27,11 @@ struct NodeHolding {
     uint64_t world = 0;
   };
   std::vector<Replica> replicas;  // of other slots' manifests
-  // Of the guard: which slabs went into it, and of which memories (incarnations) they are.
+  // Of the guard: which slabs went into it, and of which memories (incarnations) they are, by the
+  // group's members in order, and the group's k. Of older releases empty, or 0.
   uint64_t coding = 0;
   std::vector<std::pair<NodeSlot, std::string>> encoded;
+  uint32_t data_chunks = 0;
 };
 
 // By version, then node slot.
@@ -38,6 +40,7 @@ using Holdings = std::map<Version, std::map<NodeSlot, NodeHolding>>;
 struct CodedGroup {
   std::vector<NodeSlot> slots;  // in the order of the group's members
   uint32_t k = 1;
+  friend bool operator==(const CodedGroup&, const CodedGroup&) = default;
 };
 
 struct SlabHolder {
@@ -51,31 +54,38 @@ struct Restorable {
   Version version;
   uint64_t world = 0;
   std::vector<SlabHolder> holders;  // of all ranks, each once, by slot
+  std::vector<CodedGroup> groups;   // that it is encoded in
 };
 
-// From where the version can be restored. Guards count together only if the same slabs went into
-// them: of those of a group that differ, the ones that most members have; none when it cannot.
-// `missing`, if given, is then told why: "rank 3 of node 1 (k = 2 chunks needed in stripe 0, 1
-// left)".
+// The groups that a version is encoded in, by their first slot: those that its complete guards name
+// (where these contradict each other, what most say, or else what is recorded), and of the recorded
+// ones those of which no slot is in any of these.
+std::vector<CodedGroup> EncodedGroups(const std::map<NodeSlot, NodeHolding>& nodes,
+                                      std::span<const CodedGroup> recorded);
+
+// From where the version can be restored, decoded in its EncodedGroups. Guards count together only
+// if the same slabs went into them: of those of a group that differ, the ones that most members
+// have; none when it cannot. `missing`, if given, is then told why: "rank 3 of node 1 (k = 2 chunks
+// needed in stripe 0, 1 left)".
 std::optional<Restorable> FindHolders(Version version, const std::map<NodeSlot, NodeHolding>& nodes,
-                                      std::span<const CodedGroup> groups, std::string* missing);
+                                      std::span<const CodedGroup> recorded, std::string* missing);
 
 // Of the live versions those that can be restored, newest first.
 std::vector<Restorable> RestorableVersions(const Holdings& holdings,
-                                           std::span<const CodedGroup> groups,
+                                           std::span<const CodedGroup> recorded,
                                            const TimelineChain& chain);
 
 // For an error: of every live version why it cannot be restored, newest first.
-std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> groups,
+std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> recorded,
                                  const TimelineChain& chain);
 
 // The memories of the members that are not lost: node slot to incarnation.
 using Memories = std::map<NodeSlot, std::string>;
 
-// From where the version can be restored, if it is also protected as far as the memories allow that
-// are left of those it was encoded in (docs/design_notes.md, "What a commit proves"): each of these
-// holds its parities, and copies of the manifests of the members before it as they are sealed. None
-// otherwise; `lacking`, if given, is then told what is missing.
+// From where the version can be restored, if it is also protected in these groups, as far as the
+// memories allow that are left of those it was encoded in (docs/design_notes.md, "What a commit
+// proves"): each of these holds its parities, and copies of the manifests of the members before it
+// as they are sealed. None otherwise; `lacking`, if given, is then told what is missing.
 std::optional<Restorable> FindProtected(Version version,
                                         const std::map<NodeSlot, NodeHolding>& nodes,
                                         std::span<const CodedGroup> groups,

@@ -24,6 +24,16 @@ std::vector<recovery::CodedGroup> CodedGroupsOf(
   return coded;
 }
 
+void SetGroups(const std::vector<recovery::CodedGroup>& groups,
+               google::protobuf::RepeatedPtrField<Group>& into) {
+  into.Clear();
+  for (const recovery::CodedGroup& group : groups) {
+    Group& next = *into.Add();
+    for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
+    next.set_k(group.k);
+  }
+}
+
 std::vector<recovery::SlabHolder> HoldersOf(
     const google::protobuf::RepeatedPtrField<Holder>& holders) {
   std::vector<recovery::SlabHolder> result;
@@ -61,6 +71,7 @@ recovery::NodeHolding HoldingOf(const VersionHolding& message) {
     next.world = replica.world();
   }
   holding.coding = message.coding();
+  holding.data_chunks = message.data_chunks();
   for (const EncodedMember& member : message.encoded()) {
     holding.encoded.emplace_back(NodeSlot{member.slot()}, member.incarnation());
   }

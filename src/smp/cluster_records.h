@@ -35,6 +35,8 @@ std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record);
 
 std::vector<recovery::CodedGroup> CodedGroupsOf(
     const google::protobuf::RepeatedPtrField<Group>& groups);
+void SetGroups(const std::vector<recovery::CodedGroup>& groups,
+               google::protobuf::RepeatedPtrField<Group>& into);
 
 std::vector<recovery::SlabHolder> HoldersOf(
     const google::protobuf::RepeatedPtrField<Holder>& holders);

@@ -213,6 +213,60 @@ std::optional<meta::Takeover> Leader::AssignSpare(ViewRecord& wanted) {
   return std::nullopt;
 }
 
+// The groups that stored versions are encoded in, which nodes know where the store does not; of
+// those that contradict each other the newest version's, and first of all the committed one's.
+std::vector<recovery::CodedGroup> Leader::GroupsOfStored() const {
+  // Who has not heard of the newest decision yet may know a commit from which it steps back.
+  std::pair<uint64_t, Version> committed;
+  recovery::Holdings holdings;
+  for (const auto& [slot, report] : reports_) {
+    if (!IsPresent(slot)) continue;
+    const Version known{Timeline{report.committed_timeline()}, Step{report.committed_step()}};
+    committed = std::max(committed, {report.newest_timeline(), known});
+    for (const VersionHolding& version : report.versions()) {
+      holdings[VersionOf(version)][slot] = HoldingOf(version);
+    }
+  }
+  std::vector<recovery::CodedGroup> groups;
+  for (const auto& [version, held] : holdings) groups = recovery::EncodedGroups(held, groups);
+  return recovery::EncodedGroups(holdings[committed.second], groups);
+}
+
+// False as long as it cannot be said.
+bool Leader::FormFirstGroups(ViewRecord& wanted) const {
+  std::vector<meta::GroupCandidate> nodes;
+  for (const unreft::Member& member : wanted.members()) {
+    if (!member.lost() && ReportOf(member) == nullptr) return false;  // to come
+    nodes.push_back({NodeSlot{member.slot()}, member.failure_domain()});
+  }
+  std::vector<meta::ProtectionGroup> stored;
+  for (recovery::CodedGroup& group : GroupsOfStored()) {
+    stored.push_back({std::move(group.slots), group.k});
+  }
+  const absl::StatusOr<meta::Grouping> grouping =
+      meta::FormGroups(nodes, options_.data_chunks, options_.parity_chunks, stored);
+  if (!grouping.ok()) {
+    log_.Error("no protection groups: {}", grouping.status().message());
+    return false;
+  }
+  for (const meta::ProtectionGroup& group : grouping->groups) {
+    Group& next = *wanted.add_groups();
+    for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
+    next.set_k(group.k);
+  }
+  for (const meta::ProtectionGroup& group : stored) {
+    if (std::ranges::find(grouping->groups, group) != grouping->groups.end()) continue;
+    log_.Warn(
+        "protection groups are formed anew: those of stored versions are not such as are "
+        "asked for now, RS({},{}) of {} nodes",
+        options_.data_chunks, options_.parity_chunks, nodes.size());
+    break;
+  }
+  wanted.set_exposure(grouping->exposure);
+  if (!grouping->exposure.empty()) log_.Warn("protection: {}", grouping->exposure);
+  return true;
+}
+
 bool Leader::KeepView() {
   const meta::JobState& state = store_.state();
   ViewRecord wanted;
@@ -240,9 +294,7 @@ bool Leader::KeepView() {
     std::optional<std::vector<NodeSlot>> missing = LostBeforeFirstView();
     if (!missing) return false;
     lost = *std::move(missing);
-    std::vector<meta::GroupCandidate> nodes;
     for (const auto& [slot, presence] : state.present) {
-      nodes.push_back({slot, presence.failure_domain()});
       unreft::Member& member = *wanted.add_members();
       member.set_slot(slot.value);
       member.set_incarnation(presence.incarnation());
@@ -252,24 +304,11 @@ bool Leader::KeepView() {
     for (const NodeSlot slot : lost) {
       log_.Warn("node {} is lost: the meta store has lost the view, and it has not come back",
                 slot);
-      nodes.push_back({slot, ""});
       unreft::Member& member = *wanted.add_members();
       member.set_slot(slot.value);
       member.set_lost(true);
     }
-    const absl::StatusOr<meta::Grouping> grouping =
-        meta::FormGroups(nodes, options_.data_chunks, options_.parity_chunks);
-    if (!grouping.ok()) {
-      log_.Error("no protection groups: {}", grouping.status().message());
-      return false;
-    }
-    for (const meta::ProtectionGroup& group : grouping->groups) {
-      Group& next = *wanted.add_groups();
-      for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
-      next.set_k(group.k);
-    }
-    wanted.set_exposure(grouping->exposure);
-    if (!grouping->exposure.empty()) log_.Warn("protection: {}", grouping->exposure);
+    if (!FormFirstGroups(wanted)) return false;
   }
   wanted.set_number(state.view.value.number() + 1);
   log_.Info("view {}: {} nodes", wanted.number(), wanted.members_size());
@@ -327,7 +366,8 @@ bool Leader::SeedRecords() {
       SetVersion(committed, commit);
       commit.set_world(report->committed_world());
       commit.set_view(state.view.value.number());
-      *commit.mutable_groups() = state.view.value.groups();
+      const std::vector<recovery::CodedGroup> recorded = CodedGroupsOf(state.view.value.groups());
+      SetGroups(recovery::EncodedGroups(HeldOf(committed), recorded), *commit.mutable_groups());
       behind = true;
     }
   }

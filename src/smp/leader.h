@@ -79,6 +79,8 @@ class Leader {
   void BeginGrace(NodeSlot slot);
   std::optional<std::vector<NodeSlot>> LostBeforeFirstView();
   std::optional<meta::Takeover> AssignSpare(ViewRecord& wanted);
+  bool FormFirstGroups(ViewRecord& wanted) const;
+  std::vector<recovery::CodedGroup> GroupsOfStored() const;
   bool IsPresent(NodeSlot slot) const;
   // The report of a member that is not lost; null until it has come.
   const NodeReport* ReportOf(const unreft::Member& member) const;
@@ -103,7 +105,7 @@ class Leader {
   void Verify(const Life& life, Version version, bool want_manifests);
   void OnVerified(const Life& life, Version version, VerifyReply reply);
   recovery::Holdings ClosedHoldings() const;
-  std::vector<recovery::CodedGroup> GroupsOf(Version version) const;
+  std::vector<recovery::CodedGroup> RecordedGroupsOf(Version version) const;
   void OpenTimeline(TimelineRecord& record, Version parent) const;
   bool CaptureBegan() const;
 

@@ -98,8 +98,8 @@ recovery::Memories Leader::MemoriesLeft() const {
 // A version that is protected, but for nodes that were lost meanwhile with ranks of theirs: it is
 // neither committed nor given up. The next decision finds it, or those nodes come back.
 bool Leader::WaitsForDecision(Version version) const {
-  const auto found =
-      recovery::FindProtected(version, HeldOf(version), GroupsOf(version), MemoriesLeft(), nullptr);
+  const auto found = recovery::FindProtected(version, HeldOf(version), RecordedGroupsOf(version),
+                                             MemoriesLeft(), nullptr);
   return found && std::any_of(found->holders.begin(), found->holders.end(),
                               [](const recovery::SlabHolder& holder) { return holder.lost; });
 }
@@ -188,8 +188,8 @@ bool Leader::TryCommit(Version version) {
       }
     }
   }
-  const auto found =
-      recovery::FindProtected(version, HeldOf(version), GroupsOf(version), MemoriesLeft(), nullptr);
+  const auto found = recovery::FindProtected(version, HeldOf(version), RecordedGroupsOf(version),
+                                             MemoriesLeft(), nullptr);
   if (!found) return false;
   std::map<Rank, NodeSlot> homes;
   for (const recovery::SlabHolder& holder : found->holders) {

@@ -112,8 +112,8 @@ recovery::Holdings Leader::ClosedHoldings() const {
   return holdings;
 }
 
-// The group map under which the version is encoded.
-std::vector<recovery::CodedGroup> Leader::GroupsOf(Version version) const {
+// Under which the version is encoded as far as the records say.
+std::vector<recovery::CodedGroup> Leader::RecordedGroupsOf(Version version) const {
   const CommitRecord& commit = store_.state().commit.value;
   if (commit.world() != 0 && VersionOf(commit) == version) return CodedGroupsOf(commit.groups());
   return CodedGroupsOf(store_.state().view.value.groups());
@@ -140,8 +140,8 @@ bool Leader::ContinueRound() {
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
     const Version version = it->first;
     if (!chain.IsLive(version) || IsGivenUp(version) || misfits_.contains(version)) continue;
-    const std::vector<recovery::CodedGroup> groups = GroupsOf(version);
-    const auto restorable = recovery::FindHolders(version, it->second, groups, nullptr);
+    const auto restorable =
+        recovery::FindHolders(version, it->second, RecordedGroupsOf(version), nullptr);
     if (!restorable) continue;
     if (restorable->world != record.world()) {
       return FailRound(record, OtherWorld(version, restorable->world, Attempt{record.attempt()},
@@ -299,10 +299,7 @@ bool Leader::EndRound(const recovery::Restorable& restorable) {
   SetVersion(restorable.version, commit);
   commit.set_world(restorable.world);
   commit.set_view(state.view.value.number());
-  *commit.mutable_groups() =
-      state.commit.value.world() != 0 && VersionOf(state.commit.value) == restorable.version
-          ? state.commit.value.groups()
-          : state.view.value.groups();
+  SetGroups(restorable.groups, *commit.mutable_groups());
   SetHolders(restorable.holders, *commit.mutable_holders());
   log_.Info("decision {}: version {} for attempt {} opens timeline {}", record.round(),
             restorable.version, record.attempt(), decision.timeline());

@@ -348,22 +348,21 @@ void Member::Report() {
 void Member::SendReport() {
   report_wanted_ = false;
   seams_.executor.Cancel(std::exchange(report_timer_, TimerId::kNone));
-  const auto again = [this, alive = std::weak_ptr(alive_),
-                      number = report_number_ + 1](absl::StatusOr<std::string>) {
-    if (alive.expired() || number != report_sent_) return;
-    report_running_ = false;
-    if (report_wanted_) return Report();
+  const auto later = [this] {
     report_timer_ = seams_.executor.After(options_.report_interval, [this] {
       report_timer_ = TimerId::kNone;
       Report();
     });
   };
+  const auto again = [this, later, alive = std::weak_ptr(alive_),
+                      number = report_number_ + 1](absl::StatusOr<std::string>) {
+    if (alive.expired() || number != report_sent_) return;
+    report_running_ = false;
+    report_wanted_ ? Report() : later();
+  };
   const meta::JobState& state = store_.state();
   if (!store_.ready() || !state.leader.exists() || !presence_.held()) {
-    report_timer_ = seams_.executor.After(options_.report_interval, [this] {
-      report_timer_ = TimerId::kNone;
-      Report();
-    });
+    later();
     report_running_ = false;
     return;
   }
@@ -406,6 +405,7 @@ NodeReport Member::MakeReport() const {
     VersionHolding& entry = EntryOf(versions, guard.version);
     entry.set_guarded(guard.complete);
     entry.set_coding(guard.coding);
+    entry.set_data_chunks(guard.data_chunks);
     for (const auto& [slot, incarnation] : guard.encoded) {
       EncodedMember& member = *entry.add_encoded();
       member.set_slot(slot.value);

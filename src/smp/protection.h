@@ -28,6 +28,7 @@ struct GuardHeld {
   // Which slabs went into it, and the memories that they are in.
   uint64_t coding = 0;
   std::vector<std::pair<NodeSlot, std::string>> encoded;
+  uint32_t data_chunks = 0;  // k of that group
 };
 
 // Single-threaded on the node's executor.

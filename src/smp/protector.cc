@@ -401,6 +401,7 @@ std::vector<GuardHeld> Protector::Held() const {
     next.complete = true;
     next.coding = guard->coding;
     const GuardRecord& record = *guard->record;
+    next.data_chunks = record.group().k();
     for (int i = 0; i < record.members_size() && i < record.group().slots_size(); ++i) {
       next.encoded.emplace_back(NodeSlot{record.group().slots(i)}, record.members(i).incarnation());
     }

@@ -279,5 +279,112 @@ TEST(RestorableTest, LossesToleratedCountsDown) {
   EXPECT_EQ(LossesTolerated(GroupOfFour(), nodes), 0U);
 }
 
+// --- what stored versions are encoded in ---
+
+CodedGroup GroupOf(std::initializer_list<uint64_t> slots) {
+  CodedGroup group;
+  for (const uint64_t slot : slots) group.slots.push_back(NodeSlot{slot});
+  group.k = static_cast<uint32_t>(group.slots.size() - kParities);
+  return group;
+}
+
+// Adds what the members of the group hold: rank i of node i, of eight.
+void Protect(Nodes& nodes, const CodedGroup& group, uint64_t coding) {
+  const size_t n = group.slots.size();
+  for (size_t member = 0; member < n; ++member) {
+    NodeHolding& holding = nodes[group.slots[member]];
+    holding.sealed = {Rank{group.slots[member].value}};
+    holding.world = 8;
+    holding.guarded = true;
+    holding.coding = coding;
+    holding.data_chunks = group.k;
+    for (const NodeSlot slot : group.slots) holding.encoded.emplace_back(slot, "m");
+    for (size_t back = 1; back <= kParities; ++back) {
+      const NodeSlot of = group.slots[(member + n - back) % n];
+      holding.replicas.push_back({of, {Rank{of.value}}, 8});
+    }
+  }
+}
+
+const CodedGroup kEven = GroupOf({0, 2, 4, 6});
+const CodedGroup kOdd = GroupOf({1, 3, 5, 7});
+// As they would be formed of other failure domains.
+const std::vector<CodedGroup> kOthers = {GroupOf({0, 3, 5, 7}), GroupOf({1, 2, 4, 6})};
+
+Nodes EvenAndOdd() {
+  Nodes nodes;
+  Protect(nodes, kEven, 9);  // the lower coding is the odd ones'
+  Protect(nodes, kOdd, 5);
+  return nodes;
+}
+
+TEST(EncodedGroupsTest, AreThoseThatGuardsNameNotThoseThatAreRecorded) {
+  EXPECT_EQ(EncodedGroups(EvenAndOdd(), kOthers), (std::vector{kEven, kOdd}));
+  for (uint64_t slot = 0; slot < 8; ++slot) {
+    Nodes nodes = EvenAndOdd();
+    nodes.erase(NodeSlot{slot});
+    const auto found = FindHolders(kVersion, nodes, kOthers, nullptr);
+    ASSERT_TRUE(found) << "without node " << slot;
+    EXPECT_EQ(found->groups, (std::vector{kEven, kOdd}));
+    EXPECT_TRUE(found->holders[slot].lost);
+  }
+}
+
+TEST(EncodedGroupsTest, EveryLossThatTheirGroupsStandIsDecodedAndNoOther) {
+  for (uint32_t lost = 0; lost < 1U << 8; ++lost) {
+    Nodes nodes = EvenAndOdd();
+    int losses[2] = {};
+    for (uint64_t slot = 0; slot < 8; ++slot) {
+      if ((lost >> slot & 1) == 0) continue;
+      nodes.erase(NodeSlot{slot});
+      ++losses[slot % 2];
+    }
+    const bool is_stood = losses[0] <= 2 && losses[1] <= 2;
+    EXPECT_EQ(FindHolders(kVersion, nodes, kOthers, nullptr).has_value(), is_stood) << lost;
+  }
+}
+
+TEST(EncodedGroupsTest, WhatNoGuardNamesIsAsRecorded) {
+  Nodes nodes;
+  EXPECT_EQ(EncodedGroups(nodes, kOthers), kOthers);
+  Protect(nodes, kEven, 9);
+  EXPECT_EQ(EncodedGroups(nodes, {}), std::vector{kEven});
+  EXPECT_EQ(EncodedGroups(nodes, std::vector{kEven, kOdd}), (std::vector{kEven, kOdd}));
+  EXPECT_EQ(EncodedGroups(nodes, kOthers), std::vector{kEven}) << "no slot is in two groups";
+  for (auto& [slot, holding] : nodes) holding.data_chunks = 0;
+  EXPECT_EQ(EncodedGroups(nodes, kOthers), kOthers) << "of a release that did not say";
+  for (auto& [slot, holding] : nodes) holding.data_chunks = 5;
+  EXPECT_EQ(EncodedGroups(nodes, kOthers), kOthers) << "no such group";
+}
+
+TEST(EncodedGroupsTest, OfThoseThatContradictEachOtherTheOneThatMoreGuardsName) {
+  Nodes nodes = EvenAndOdd();
+  Nodes others;
+  for (const CodedGroup& group : kOthers) Protect(others, group, 7);
+  nodes[NodeSlot{0}] = others[NodeSlot{0}];
+  EXPECT_EQ(EncodedGroups(nodes, kOthers), (std::vector{kEven, kOdd}));
+  nodes[NodeSlot{2}] = others[NodeSlot{2}];
+  nodes[NodeSlot{4}] = others[NodeSlot{4}];
+  EXPECT_EQ(EncodedGroups(nodes, kOthers), (std::vector{kEven, kOdd}))
+      << "the odd ones are named by four, and two of the others lie across";
+  // Two of each: what is recorded.
+  nodes = {};
+  Protect(nodes, kEven, 9);
+  for (const uint64_t slot : {4, 6}) nodes[NodeSlot{slot}] = others[NodeSlot{slot}];
+  EXPECT_EQ(EncodedGroups(nodes, kOthers)[1], kOthers[1]);
+  EXPECT_EQ(EncodedGroups(nodes, std::vector{kEven}), std::vector{kEven});
+}
+
+TEST(EncodedGroupsTest, GuardsOfAnotherGroupProtectNothing) {
+  const Memories memories = {{NodeSlot{0}, "m"}, {NodeSlot{1}, "m"}, {NodeSlot{2}, "m"},
+                             {NodeSlot{3}, "m"}, {NodeSlot{4}, "m"}, {NodeSlot{5}, "m"},
+                             {NodeSlot{6}, "m"}, {NodeSlot{7}, "m"}};
+  const Nodes nodes = EvenAndOdd();
+  EXPECT_TRUE(FindProtected(kVersion, nodes, std::vector{kEven, kOdd}, memories, nullptr));
+  EXPECT_FALSE(FindProtected(kVersion, nodes, kOthers, memories, nullptr));
+  EXPECT_EQ(LossesTolerated(kEven, nodes), 2U);
+  EXPECT_EQ(LossesTolerated(kOthers[0], nodes), 0U);
+}
+
 }  // namespace
 }  // namespace unreft::recovery

@@ -37,14 +37,17 @@ struct ReportingNode {
   std::vector<absl::AnyInvocable<void()>> held;
 };
 
-// RS(2,2) of four nodes.
+// RS(2,2), of four nodes if the test says nothing else.
 class LeaderFixture : public ::testing::Test {
  protected:
   static constexpr uint64_t kNodes = 4;
 
-  LeaderFixture() {
+  // `own_domains`: node i is in failure domain "hi".
+  explicit LeaderFixture(uint64_t nodes = kNodes, bool own_domains = false)
+      : world_(nodes), own_domains_(own_domains) {
+    for (uint64_t slot = 0; slot < nodes; ++slot) homes_[NodeSlot{slot}] = {Rank{slot}};
     options_.job = "job";
-    options_.nodes = kNodes;
+    options_.nodes = nodes;
     options_.data_chunks = 2;
     options_.parity_chunks = 2;
     options_.presence_ttl = std::chrono::seconds(1);
@@ -66,10 +69,10 @@ class LeaderFixture : public ::testing::Test {
       record.set_session(1);
       leadership_->Hold(record.SerializeAsString());
     });
-    for (uint64_t slot = 0; slot < kNodes; ++slot) Join(NodeSlot{slot});
+    for (uint64_t slot = 0; slot < nodes; ++slot) Join(NodeSlot{slot});
     Settle();
     StartLeader();
-    Settle();
+    ReportAll();
     UNREFT_CHECK(view().number() == 1, "{}", view().DebugString());
   }
   ~LeaderFixture() override {
@@ -114,6 +117,7 @@ class LeaderFixture : public ::testing::Test {
       node.record.set_incarnation(Memory(slot, life));
       node.record.set_session(1);
       node.record.set_address(address);
+      if (own_domains_) node.record.set_failure_domain(fmt::format("h{}", slot));
       node.presence = std::make_unique<meta::LeasedKey>(
           *kv_, *executor_, log_, store_->PresenceKey(slot), options_.presence_ttl,
           [memory = Memory(slot, life)](const std::string& value) {
@@ -354,12 +358,10 @@ class LeaderFixture : public ::testing::Test {
   Log log_{sink_};
   Random random_{3};
   NodeOptions options_;
-  uint64_t world_ = kNodes;
+  uint64_t world_;
+  const bool own_domains_;
   std::set<Rank> capture_all_;  // ranks that capture all they hold, not a part
-  std::map<NodeSlot, std::vector<Rank>> homes_ = {{NodeSlot{0}, {Rank{0}}},
-                                                  {NodeSlot{1}, {Rank{1}}},
-                                                  {NodeSlot{2}, {Rank{2}}},
-                                                  {NodeSlot{3}, {Rank{3}}}};
+  std::map<NodeSlot, std::vector<Rank>> homes_;
   std::unique_ptr<SimExecutor> executor_ = scheduler_.NewExecutor("leader");
   std::unique_ptr<meta::Kv> kv_;
   std::unique_ptr<meta::JobStore> store_;

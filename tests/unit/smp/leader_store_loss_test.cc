@@ -86,7 +86,9 @@ TEST_F(LeaderStoreLossTest, WhoIsOnlyLateIsNotReplaced) {
   ReportAll();
   AddSpare(4);
   Join(NodeSlot{3}, "b");
-  Settle(std::chrono::seconds(5));
+  Settle(std::chrono::seconds(1));
+  Report(NodeSlot{3});
+  Settle(std::chrono::seconds(4));
   ASSERT_EQ(view().members_size(), 4);
   EXPECT_EQ(view().members(3).incarnation(), Memory(NodeSlot{3}, "b"));
 }
