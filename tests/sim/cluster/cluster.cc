@@ -151,6 +151,7 @@ void Cluster::StartDaemon(size_t place) {
   smp::NodeOptions options = options_.node;
   options.node = NodeSlot{place};
   if (is_spare_[place]) options.place = place;
+  if (!options_.failure_domains.empty()) options.failure_domain = options_.failure_domains[place];
   ++lives_[place];
   daemons_[place] =
       std::make_unique<DaemonProcess>(*machines_[place], std::move(options),

@@ -1,5 +1,7 @@
 #include "tests/sim/cluster/cluster_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -23,6 +25,7 @@ struct Size {
 constexpr uint64_t kReplicatedOneIn = 4;
 constexpr uint64_t kSparesOneIn = 4;
 constexpr uint64_t kPinsOneIn = 3;
+constexpr uint64_t kDomainsOneIn = 2;
 
 constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
 
@@ -83,6 +86,20 @@ TrainerOptions DrawTrainerOptions(Random& random) {
   return options;
 }
 
+// Each host's own, or one for two nodes. A spare's name is before or after all others: whoever
+// forms groups of them anew deals them out in another order.
+std::vector<std::string> DrawFailureDomains(Random& random, uint64_t nodes, uint64_t spares) {
+  const uint64_t sharing = random.OneIn(3) ? 2 : 1;
+  std::vector<std::string> domains;
+  for (uint64_t slot = 0; slot < nodes; ++slot) {
+    domains.push_back(fmt::format("h{:02}", slot / sharing));
+  }
+  for (uint64_t place = nodes; place < nodes + spares; ++place) {
+    domains.push_back(fmt::format("{}{:02}", random.OneIn(2) ? 'a' : 'z', place));
+  }
+  return domains;
+}
+
 }  // namespace
 
 ClusterOptions DrawClusterOptions(Random& random) {
@@ -106,9 +123,14 @@ ClusterOptions DrawClusterOptions(Random& random) {
     options.node.presence_ttl = milliseconds(400);
     options.node.lost_grace = milliseconds(300 + random.Below(700));
   }
-  if (Random beside = random; beside.OneIn(kPinsOneIn)) {
+  // Draws of their own, so that the others stay as they are.
+  Random beside = random;
+  if (beside.OneIn(kPinsOneIn)) {
     options.node.pins = 1;
     options.node.memory_bytes_max *= 2;
+  }
+  if (beside.OneIn(kDomainsOneIn)) {
+    options.failure_domains = DrawFailureDomains(beside, options.node.nodes, options.spares);
   }
   options.fault_pause_max = milliseconds(100 + random.Below(500));
   return options;

@@ -4,6 +4,7 @@
 // 64 KiB, in blocks of 64 bytes.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/random.h"
@@ -20,6 +21,8 @@ struct ClusterOptions {
   bool replicated = false;      // some tensors are on all ranks
   std::vector<uint64_t> ranks;  // of each node
   uint64_t spares = 0;          // hosts beside the nodes'
+  // Of each host, the nodes' first; empty: none is named.
+  std::vector<std::string> failure_domains;
   Duration fault_pause_max{0};
 };
 
