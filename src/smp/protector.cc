@@ -134,10 +134,14 @@ void Protector::RunRules() {
     if (is_dead || IsGivenUp(guard->version)) guards_.Free(*guard);
   }
   std::vector<Version> dead;
-  for (const auto& [version, under_way] : versions_) {
-    if (under_way.remade) {
+  for (auto& [version, under_way] : versions_) {
+    if (under_way.remaking) {
       // Its sources keep it until something else is committed, or decided: that may be older.
-      if (version != state_.record->committed()) dead.push_back(version);
+      if (version != state_.record->committed()) {
+        dead.push_back(version);
+      } else {
+        StartRemaking(version, under_way);
+      }
       continue;
     }
     // A node without ranks hears of a version that is given up by the record alone.
@@ -147,7 +151,7 @@ void Protector::RunRules() {
   const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
   if (!group) return;
   for (auto& [version, under_way] : versions_) {
-    if (under_way.remade) continue;
+    if (under_way.remaking) continue;
     if (under_way.guarding != nullptr) PassOver(*under_way.guarding, *group);
     Announce(version, under_way, *group);
     if (under_way.guarding == nullptr && under_way.said.size() == group->members()) {
@@ -269,11 +273,14 @@ void Protector::StartGuarding(Version version, UnderWay& under_way, const GroupV
     member.set_incarnation(said.incarnation());
     replica_bytes.push_back(said.replica_bytes_max());
   }
+  absl::StatusOr<GroupSlabs> slabs =
+      GroupSlabs::Make(group.shape, state_.options.block_bytes, std::move(members));
+  if (!slabs.ok()) return Refuse(std::string(slabs.status().message()));
   uint64_t needed = 0;
   for (const uint32_t member : group.Predecessors()) needed += replica_bytes[member];
   // Complete from an earlier life of this daemon.
   const bool is_complete = guards_.Complete(version) != nullptr;
-  StartWith(version, under_way, group, std::move(members), needed,
+  StartWith(version, under_way, group, *slabs, needed,
             is_complete ? Guarding::Mode::kHandOn : Guarding::Mode::kWithGroup);
 }
 
@@ -294,21 +301,14 @@ Version Protector::KeepFrom() {
   return state_.record->committed();
 }
 
-bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView& group,
-                          std::vector<MemberSlab> members, uint64_t replica_bytes,
-                          Guarding::Mode mode) {
+void Protector::StartWith(Version version, UnderWay& under_way, const GroupView& group,
+                          const GroupSlabs& slabs, uint64_t replica_bytes, Guarding::Mode mode) {
   uint64_t slabs_count = 0;
-  for (const MemberSlab& member : members) slabs_count += member.slabs_size();
-  absl::StatusOr<GroupSlabs> slabs =
-      GroupSlabs::Make(group.shape, state_.options.block_bytes, std::move(members));
-  if (!slabs.ok()) {
-    Refuse(std::string(slabs.status().message()));
-    return false;
-  }
+  for (const MemberSlab& member : slabs.members()) slabs_count += member.slabs_size();
   GuardNeeds needs;
   needs.chunks = group.shape.m;
   needs.sources = group.shape.k;
-  needs.positions = slabs->layout().positions();
+  needs.positions = slabs.layout().positions();
   needs.record_bytes = kRecordBytesFixed + slabs_count * kRecordBytesPerSlab + replica_bytes;
   under_way.complete = mode == Guarding::Mode::kHandOn;
   if (!under_way.complete && !std::exchange(under_way.provided, true)) {
@@ -322,18 +322,17 @@ bool Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   }
   Guard* guard =
       under_way.complete ? guards_.Complete(version) : guards_.Take(version, needs, KeepFrom());
-  if (guard == nullptr) return false;
+  if (guard == nullptr) return;
   std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
   under_way.guarding =
       std::make_unique<Guarding>(Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_,
                                                  state_.seams.log, std::move(code)},
-                                 state_.options, version, group, *std::move(slabs), *guard, mode,
+                                 state_.options, version, group, slabs, *guard, mode,
                                  [this, version, id = guard->id, generation = guard->generation](
                                      absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
                                    OnGuarded(version, id, generation, std::move(result));
                                  });
   under_way.guarding->Start();
-  return true;
 }
 
 void Protector::OnGuarded(Version version, uint64_t id, Generation generation,
@@ -345,7 +344,7 @@ void Protector::OnGuarded(Version version, uint64_t id, Generation generation,
   if (result.ok() && wanted) {
     it->second.complete = true;
     guards_.SetComplete(*guard, *std::move(result));
-    if (it->second.remade) {
+    if (it->second.remaking) {
       state_.seams.log.Info("version {}: its protection is restored on node {}", version,
                             peers_.self());
       versions_.erase(it);
@@ -367,27 +366,6 @@ void Protector::OnGuarded(Version version, uint64_t id, Generation generation,
   }
   on_change_();
   RunRules();
-}
-
-void Protector::Remake(Version version, const GuardRecord& of_another) {
-  if (guards_.Complete(version) != nullptr || versions_.contains(version)) return;
-  google::protobuf::RepeatedPtrField<Group> groups;
-  *groups.Add() = of_another.group();
-  const std::optional<GroupView> group = FindGroup(groups, peers_.self());
-  if (!group || of_another.members_size() != static_cast<int>(group->members())) {
-    return Refuse(fmt::format("version {}: the group's record is of other members", version));
-  }
-  UnderWay& under_way = Of(version);
-  under_way.remade = true;
-  uint64_t replica_bytes = 0;
-  for (const MemberReplica& replica : of_another.replicas())
-    replica_bytes += replica.ByteSizeLong();
-  // Another's replicas are of other members: a generous guess, as nobody has told their size.
-  replica_bytes = 2 * replica_bytes + kRecordBytesFixed;
-  const bool started = StartWith(version, under_way, *group,
-                                 {of_another.members().begin(), of_another.members().end()},
-                                 replica_bytes, Guarding::Mode::kAlone);
-  if (!started) versions_.erase(version);
 }
 
 // --- what is held ---

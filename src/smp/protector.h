@@ -10,6 +10,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -51,8 +52,9 @@ class Protector final : public Protection {
 
   // What is held of other slots' slabs of a version; null when this node has no complete guard.
   std::shared_ptr<const GuardRecord> RecordOf(Version version);
-  // Makes the guard of a restored version anew, from the group's slabs as that record has them.
-  // Does nothing when it is complete or being made.
+  // Makes the guard of a restored version anew, from the group's slabs as that record has them, as
+  // soon as a guard is there for it. Does nothing when it is complete or being made. It is given up
+  // when something else is committed.
   void Remake(Version version, const GuardRecord& of_another);
 
   GuardStore& guards() { return guards_; }
@@ -60,6 +62,12 @@ class Protector final : public Protection {
   GuardMemory MemoryFor(std::span<const SlotNeeds> slabs) const;
 
  private:
+  // A share in a restored version's protection, as the group's record has it.
+  struct Remaking {
+    GroupView group;
+    GroupSlabs slabs;
+    uint64_t replica_bytes = 0;
+  };
   struct UnderWay {
     bool announced = false;                    // own slabs are known
     std::map<NodeSlot, AnnounceRequest> said;  // by every member, this one included
@@ -68,15 +76,16 @@ class Protector final : public Protection {
     bool provided = false;
     std::unique_ptr<Guarding> guarding;
     bool complete = false;
-    bool remade = false;  // of a restored version
+    std::optional<Remaking> remaking;  // of a restored version: nobody announces it
   };
 
   void RunRules();
   void Announce(Version version, UnderWay& under_way, const GroupView& group);
   void Tell(Version version, UnderWay& under_way, NodeSlot member);
   void StartGuarding(Version version, UnderWay& under_way, const GroupView& group);
-  bool StartWith(Version version, UnderWay& under_way, const GroupView& group,
-                 std::vector<MemberSlab> members, uint64_t replica_bytes, Guarding::Mode mode);
+  void StartRemaking(Version version, UnderWay& under_way);
+  void StartWith(Version version, UnderWay& under_way, const GroupView& group,
+                 const GroupSlabs& slabs, uint64_t replica_bytes, Guarding::Mode mode);
   void OnGuarded(Version version, uint64_t guard, Generation generation,
                  absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
   void PassOver(Guarding& guarding, const GroupView& group);
@@ -106,6 +115,7 @@ class Protector final : public Protection {
   std::vector<std::shared_ptr<const ec::ErasureCode>> codes_;  // few shapes: groups are alike
   std::string last_refusal_;
   uint64_t guard_bytes_told_ = 0;
+  bool provides_again_ = false;  // later: a restored version waits for a guard
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 

@@ -1,0 +1,72 @@
+// What is made anew after a loss: this node's share in a restored version's protection.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/protector.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr uint64_t kReplicaBytesMin = 4096;
+// Memory that was lacking for a guard is asked for again after so many retries' time.
+constexpr int kProvideAgainRetries = 100;
+
+}  // namespace
+
+void Protector::Remake(Version version, const GuardRecord& of_another) {
+  if (guards_.Complete(version) != nullptr) return;
+  const auto found = versions_.find(version);
+  const bool waits = found != versions_.end() && found->second.remaking && !found->second.guarding;
+  if (found != versions_.end() && !waits) return;
+  google::protobuf::RepeatedPtrField<Group> groups;
+  *groups.Add() = of_another.group();
+  const std::optional<GroupView> group = FindGroup(groups, peers_.self());
+  if (!group || of_another.members_size() != static_cast<int>(group->members())) {
+    return Refuse(fmt::format("version {}: the group's record is of other members", version));
+  }
+  absl::StatusOr<GroupSlabs> slabs =
+      GroupSlabs::Make(group->shape, state_.options.block_bytes,
+                       {of_another.members().begin(), of_another.members().end()});
+  if (!slabs.ok()) return Refuse(fmt::format("version {}: {}", version, slabs.status().message()));
+  uint64_t replica_bytes = 0;
+  for (const MemberReplica& replica : of_another.replicas())
+    replica_bytes += replica.ByteSizeLong();
+  // Another's replicas are of other members: a generous guess, as nobody has told their size.
+  replica_bytes = 2 * replica_bytes + kReplicaBytesMin;
+  UnderWay& under_way = Of(version);
+  under_way.provided = false;
+  under_way.remaking.emplace(Remaking{*group, *std::move(slabs), replica_bytes});
+  StartRemaking(version, under_way);
+  if (under_way.guarding != nullptr) return;
+  state_.seams.log.Info(
+      "version {}: its protection is not restored on node {} yet: no guard is free", version,
+      peers_.self());
+}
+
+// It waits for a guard to become free: to have its pages, or to be of no use any more.
+void Protector::StartRemaking(Version version, UnderWay& under_way) {
+  if (under_way.guarding != nullptr) return;
+  // Newer versions come first: what is too small for this one may be right for them.
+  under_way.provided |= std::any_of(versions_.begin(), versions_.end(), [&](const auto& other) {
+    return other.first > version && other.second.provided;
+  });
+  const Remaking& remaking = *under_way.remaking;
+  StartWith(version, under_way, remaking.group, remaking.slabs, remaking.replica_bytes,
+            Guarding::Mode::kAlone);
+  if (under_way.guarding != nullptr || std::exchange(provides_again_, true)) return;
+  // Nobody tells when there is memory that was lacking.
+  state_.seams.executor.After(kProvideAgainRetries * state_.options.read_retry,
+                              [this, alive = std::weak_ptr(alive_)] {
+                                if (alive.expired()) return;
+                                provides_again_ = false;
+                                for (auto& [of, waiting] : versions_) {
+                                  if (waiting.remaking) waiting.provided = false;
+                                }
+                                RunRules();
+                              });
+}
+
+}  // namespace unreft::smp
