@@ -11,6 +11,9 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr size_t kCopiesKept = 8;
+// For the moment in which a loss is made good and nothing newer is committed.
+constexpr Duration kLookEvery = milliseconds(1);
+constexpr uint64_t kLooksMax = 8000;
 
 }  // namespace
 
@@ -33,6 +36,7 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"suspend a daemon", 2, 3, &Self::SuspendDaemon},
       {"suspend the leader", 2, 3, &Self::SuspendLeader},
       {"destroy nodes", 4, 2, &Self::DestroyNodes},
+      {"destroy nodes, and then others", 2, 3, &Self::DestroyAgain},
       {"destroy a node for long", 2, 3, &Self::DestroyForLong},
       {"flip bits of slots", 3, 3, &Self::FlipSlotBits},
       {"flip bits of guards", 2, 3, &Self::FlipGuardBits},
@@ -104,6 +108,24 @@ void ClusterFaults::DestroyNodes() {
   if (!cluster_.observer().is_protected()) return;
   const uint64_t count = 1 + random_.Below(cluster_.options().node.parity_chunks);
   for (uint64_t i = 0; i < count; ++i) (void)cluster_.Destroy(AnyPlace(), DrawAway());
+}
+
+// As soon as what they held is rebuilt and guarded elsewhere, as many may go once more.
+void ClusterFaults::DestroyAgain() {
+  if (!cluster_.observer().is_protected()) return;
+  DestroyNodes();
+  DestroyOnceMadeGood(cluster_.observer().losses_made_good(), kLooksMax);
+}
+
+void ClusterFaults::DestroyOnceMadeGood(uint64_t losses_before, uint64_t looks) {
+  cluster_.Later(kLookEvery, [this, losses_before, looks] {
+    if (calm_ || looks == 0) return;
+    if (cluster_.observer().losses_made_good() == losses_before) {
+      return DestroyOnceMadeGood(losses_before, looks - 1);
+    }
+    if (cluster_.observer().is_protected()) cluster_.Count("losses on losses");
+    DestroyNodes();
+  });
 }
 
 // Until a spare has its slot, if there is one.

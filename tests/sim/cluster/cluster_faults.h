@@ -57,6 +57,7 @@ class ClusterFaults {
   void SuspendDaemon() { Suspend(AnyPlace()); }
   void SuspendLeader() { Suspend(LeaderPlace()); }
   void DestroyNodes();
+  void DestroyAgain();
   void DestroyForLong();
   void FlipSlotBits() { FlipBits(false); }
   void FlipGuardBits() { FlipBits(true); }
@@ -68,6 +69,7 @@ class ClusterFaults {
   void BringOldMemoryBack();
   void PinCommitted();
 
+  void DestroyOnceMadeGood(uint64_t losses_before, uint64_t looks);
   void FlipBits(bool of_guards);
   void RestartStoreLater();
   void Kill(size_t place);

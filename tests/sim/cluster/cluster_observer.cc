@@ -102,17 +102,18 @@ void ClusterObserver::OnDestroyed(NodeSlot slot) {
 // tells.
 void ClusterObserver::ProveDecided() {
   const std::optional<Version> version = decided_;
-  if (!version || version != world_.history.committed() || proven_.contains(*version)) return;
+  if (is_protected_ || !version || version != world_.history.committed()) return;
   const auto is_lost = [](const Member& member) { return member.lost(); };
   if (std::ranges::any_of(view_.members(), is_lost)) return;
-  if (!destroyed_.empty() || rotted_.contains(*version)) return;
+  if (!destroyed_.empty() || !replaced_.empty() || rotted_.contains(*version)) return;
   const uint64_t world = world_.history.WorldOf(*version).value_or(0);
   for (const Group& group : view_.groups()) {
     if (IsIdle(*version, group, world)) continue;
     if (!CheckGroup(machines_, group, *version, false).ok()) return;
   }
-  proven_.insert(*version);
-  ++guarded_anew_;
+  is_protected_ = true;
+  if (proven_.insert(*version).second) ++guarded_anew_;
+  if (is_rebuilt_) ++losses_made_good_;
 }
 
 void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store) {
@@ -141,7 +142,9 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
     const auto before = seen.closing.find(decision.round());
     if (before != seen.closing.end()) closed = std::min(closed, before->second);
   }
+  const uint64_t lost_before = slabs_lost_;
   if (whole) CheckHolders(decision, closed);
+  is_rebuilt_ = slabs_lost_ > lost_before;
   if (whole && !world_.history.IsLive(*whole)) {
     world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
   }

@@ -67,6 +67,8 @@ class ClusterObserver {
   uint64_t takeovers() const { return takeovers_; }
   // Versions that were decided and never committed, and were protected later.
   uint64_t guarded_anew() const { return guarded_anew_; }
+  // Decided versions whose lost slabs were rebuilt and guarded again before the next commit.
+  uint64_t losses_made_good() const { return losses_made_good_; }
 
  private:
   // What one meta store has said: the numbers of another one begin again.
@@ -114,6 +116,7 @@ class ClusterObserver {
   std::map<Version, std::map<NodeSlot, Duration>> rotted_;
   Duration prove_next_{};
   bool is_protected_ = false;
+  bool is_rebuilt_ = false;  // what was decided last, of which slabs were lost
   uint64_t commits_checked_ = 0;
   uint64_t decisions_ = 0;
   uint64_t views_ = 0;
@@ -122,6 +125,7 @@ class ClusterObserver {
   uint64_t worlds_refused_ = 0;
   uint64_t takeovers_ = 0;
   uint64_t guarded_anew_ = 0;
+  uint64_t losses_made_good_ = 0;
 };
 
 }  // namespace unreft::sim

@@ -26,6 +26,9 @@ constexpr uint64_t kReplicatedOneIn = 4;
 constexpr uint64_t kSparesOneIn = 4;
 constexpr uint64_t kPinsOneIn = 3;
 constexpr uint64_t kDomainsOneIn = 2;
+// In which commits are rare: what is restored stays the newest for long.
+constexpr uint64_t kSparseOneIn = 4;
+constexpr uint64_t kSparseSteps = 8;
 
 constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
 
@@ -132,6 +135,7 @@ ClusterOptions DrawClusterOptions(Random& random) {
   if (beside.OneIn(kDomainsOneIn)) {
     options.failure_domains = DrawFailureDomains(beside, options.node.nodes, options.spares);
   }
+  if (beside.OneIn(kSparseOneIn)) options.trainer.snapshot_every *= kSparseSteps;
   options.fault_pause_max = milliseconds(100 + random.Below(500));
   return options;
 }

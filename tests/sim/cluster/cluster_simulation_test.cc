@@ -68,6 +68,7 @@ TEST_P(ManySeedsTest, SurviveFaults) {
   EXPECT_GE(totals.counts["replicas found to differ"], 1u);
   EXPECT_GE(totals.counts["old memories back"], 2u);
   EXPECT_GE(totals.counts["decided versions guarded anew"], 1u);
+  EXPECT_GE(totals.counts["losses made good before a commit"], seeds / 25);
   EXPECT_GE(totals.counts["slots taken by spares"], 1u);
   EXPECT_GE(totals.counts["versions pinned"], seeds / 10);
 }
