@@ -149,13 +149,14 @@ void BlockReader::StartDecoding(std::shared_ptr<Request> request) {
 void BlockReader::GroupRecordOf(
     NodeSlot slot,
     absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
-  AskRecord({slot, 0, 0, state_.seams.executor.Now() + state_.options.read_timeout},
+  AskRecord({slot, 0, {}, state_.seams.executor.Now() + state_.options.read_timeout},
             std::move(done));
 }
 
 void BlockReader::AskRecord(
     RecordSearch search,
     absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
+  if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
   const NodeSlot slot = search.slot;
   std::set<NodeSlot> lost;
   for (const unreft::Member& member : job_.view.value.members()) {
@@ -175,9 +176,10 @@ void BlockReader::AskRecord(
   }
   MetaRequest request;
   SetVersion(catalog_.version(), request);
+  const NodeSlot asked = members[search.attempt % members.size()];
   peers_.Ask<GuardRecord>(
-      members[search.attempt % members.size()], "record", request, state_.options.call_timeout,
-      [this, alive = std::weak_ptr(alive_), search, all = members.size(),
+      asked, "record", request, state_.options.call_timeout,
+      [this, alive = std::weak_ptr(alive_), search, asked, members,
        done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
         if (alive.expired()) return;
         if (answer.ok()) {
@@ -186,11 +188,23 @@ void BlockReader::AskRecord(
           if (status.ok()) return done(std::move(record));
           answer = std::move(status);
         }
-        search.have_none = absl::IsNotFound(answer.status()) ? search.have_none + 1 : 0;
         ++search.attempt;
-        if (cancelled_ || search.have_none >= all ||
-            state_.seams.executor.Now() >= search.deadline) {
-          return done(answer.status());
+        if (absl::IsNotFound(answer.status())) {
+          search.have_none.insert(asked);
+        } else {
+          search.have_none.clear();
+        }
+        const bool nobody_has = std::all_of(members.begin(), members.end(), [&](NodeSlot member) {
+          return search.have_none.contains(member);
+        });
+        // Nothing follows about those who were not asked.
+        if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
+        if (nobody_has) return done(answer.status());
+        if (state_.seams.executor.Now() >= search.deadline) {
+          if (!absl::IsNotFound(answer.status())) return done(answer.status());
+          return done(absl::DeadlineExceededError(
+              fmt::format("not all members of the group of node {} have told; the last: {}",
+                          search.slot, answer.status().message())));
         }
         state_.seams.executor.After(state_.options.read_retry,
                                     [this, alive, search, done = std::move(done)]() mutable {

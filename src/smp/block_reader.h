@@ -47,7 +47,8 @@ class BlockReader {
   bool idle() const { return running_ == 0; }
 
   // The record of the group that the slot is in, asked of its members; NotFound when all of them
-  // have said that they have none, else the last failure when none has told in time.
+  // have said that they have none, else the last failure when none has told in time. After Cancel:
+  // Cancelled.
   void GroupRecordOf(
       NodeSlot slot,
       absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
@@ -104,7 +105,7 @@ class BlockReader {
   struct RecordSearch {
     NodeSlot slot;
     size_t attempt = 0;
-    size_t have_none = 0;  // members in a row that have none
+    std::set<NodeSlot> have_none;  // members that said so, one after the other
     Time deadline;
   };
   void AskRecord(RecordSearch search,

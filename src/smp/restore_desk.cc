@@ -134,6 +134,7 @@ void RestoreDesk::Begin(const JobDecision& decision) {
   }
   Retire();
   job_ = std::make_unique<Job>();
+  job_->number = ++jobs_;
   job_->decision = decision;
   if (decision.kind != DecisionKind::kRestored) return;
   job_->catalog = std::make_unique<RestoreCatalog>(state_, cluster_ ? &cluster_->peers : nullptr,
@@ -171,37 +172,44 @@ void RestoreDesk::OnCommitted(Version version) {
 
 void RestoreDesk::OnCatalog() {
   job_->rebuilder = std::make_unique<SlabRebuilder>(state_, *job_->reader, *job_->catalog,
-                                                    [this] { OnRebuilt(); });
+                                                    [this, number = job_->number] {
+                                                      if (IsCurrent(number)) OnRebuilt();
+                                                    });
   AnswerWaiting();
 }
 
 // This node's slabs are whole again; now its share of the group's protection.
 void RestoreDesk::OnRebuilt() {
   cluster_->on_rebuilt();
+  MakeShareAnew();
+}
+
+// What a superseded job learns is of its own catalog: the next one asks itself.
+void RestoreDesk::MakeShareAnew() {
   if (cluster_->protector == nullptr) return;
-  const Version version = job_->decision.version;
-  if (cluster_->protector->RecordOf(version) != nullptr) return;
+  if (cluster_->protector->RecordOf(job_->decision.version) != nullptr) return;
   job_->reader->GroupRecordOf(
       state_.options.node,
-      [this, version](absl::StatusOr<std::shared_ptr<const GuardRecord>> record) {
-        if (job_ == nullptr || job_->decision.version != version) return;
+      [this, number = job_->number](absl::StatusOr<std::shared_ptr<const GuardRecord>> record) {
+        if (!IsCurrent(number)) return;
+        const Version version = job_->decision.version;
         if (absl::IsNotFound(record.status())) {
           // It was whole when it was decided, and nobody had guarded it.
           const auto group = job_->catalog->DescribeGroup(state_.options.node);
           if (!group) return;
           state_.seams.log.Info("version {}: nobody has guarded it yet: node {} does so now",
                                 version, state_.options.node);
-          cluster_->protector->Remake(version, *group);
-          return;
+          return cluster_->protector->Remake(version, *group);
         }
-        if (!record.ok()) {
-          state_.seams.log.Error(
-              "version {}: this node's share of its protection is not made "
-              "anew: {}",
-              version, record.status().message());
-          return;
-        }
-        cluster_->protector->Remake(version, **record);
+        if (record.ok()) return cluster_->protector->Remake(version, **record);
+        // As long as the decision stands: who has the record may come back.
+        state_.seams.log.Error(
+            "version {}: this node's share of its protection is not made anew yet: {}", version,
+            record.status().message());
+        state_.seams.executor.After(state_.options.read_retry,
+                                    [this, alive = std::weak_ptr(alive_), number] {
+                                      if (!alive.expired() && IsCurrent(number)) MakeShareAnew();
+                                    });
       });
 }
 

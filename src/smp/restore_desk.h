@@ -63,6 +63,7 @@ class RestoreDesk {
  private:
   // A restore that was decided: of one version, for all ranks of this node.
   struct Job {
+    uint64_t number = 0;
     JobDecision decision;
     std::unique_ptr<RestoreCatalog> catalog;
     std::unique_ptr<BlockReader> reader;       // null in a job of one node
@@ -74,6 +75,9 @@ class RestoreDesk {
   void Retire();
   void OnCatalog();
   void OnRebuilt();
+  void MakeShareAnew();
+  // Of a job: others are superseded, and may still hear of what they began.
+  bool IsCurrent(uint64_t number) const { return job_ != nullptr && job_->number == number; }
   void AnswerWaiting();
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;
   Slot* SealedSlotOf(Version version, Rank rank) const;
@@ -86,6 +90,7 @@ class RestoreDesk {
   SlotVerifier verifier_;
   std::optional<Cluster> cluster_;
   std::unique_ptr<Job> job_;
+  uint64_t jobs_ = 0;
   std::vector<std::unique_ptr<Job>> retired_;  // until nothing of theirs is on its way
   TimerId retired_timer_ = TimerId::kNone;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone

@@ -104,6 +104,7 @@ class BlockReaderTest : public SmpFixture {
       done(std::move(reply));
     });
     peers.Answer<MetaRequest, GuardRecord>("record", [this, slot](NodeSlot, auto, auto done) {
+      if (on_record_asked_) on_record_asked_(slot);
       const auto refusal = record_refusals_.find(slot);
       if (refusal != record_refusals_.end()) return done(refusal->second);
       done(GuardRecord(record_message_));
@@ -252,6 +253,7 @@ class BlockReaderTest : public SmpFixture {
   std::unique_ptr<BlockReader> reader_;
   std::set<NodeSlot> without_parities_;
   std::map<NodeSlot, absl::Status> record_refusals_;
+  std::function<void(NodeSlot)> on_record_asked_;
   std::vector<ReadDone> waiting_;  // for a lost slab
   std::vector<std::unique_ptr<std::vector<std::byte>>> sent_;
 };
@@ -310,6 +312,40 @@ TEST_F(BlockReaderTest, WhoIsLostIsNotAsked) {
   lost.set_slot(3);
   lost.set_lost(true);
   EXPECT_TRUE(absl::IsNotFound(AskForRecord().status()));
+}
+
+// Whoever said so last when time was up was taken for all.
+TEST_F(BlockReaderTest, WhenTimeIsUpWhoDidNotAnswerMayHaveARecord) {
+  NobodyHasARecord();
+  record_refusals_[NodeSlot{2}] = absl::UnavailableError("it starts");
+  for (int retries = 0; retries < 3; ++retries) {
+    state_->options.read_timeout = retries * options_.read_retry;
+    const absl::Status status = AskForRecord().status();
+    EXPECT_FALSE(status.ok() || absl::IsNotFound(status)) << status;
+  }
+}
+
+// One of three had said that it has none, and that was taken for the answer of all.
+TEST_F(BlockReaderTest, ASearchThatIsCancelledTellsNothingOfTheOthers) {
+  NobodyHasARecord();
+  on_record_asked_ = [this](NodeSlot) {
+    executor_->Deliver(Duration{}, [this] { reader_->Cancel(); });
+  };
+  EXPECT_TRUE(absl::IsCancelled(AskForRecord().status()));
+}
+
+// With fewer to be asked, those who had been asked twice were as many as all.
+TEST_F(BlockReaderTest, WhoIsLostMeanwhileDoesNotCountForWhoWasNotAsked) {
+  NobodyHasARecord();
+  record_refusals_.erase(NodeSlot{3});
+  on_record_asked_ = [this](NodeSlot slot) {
+    if (slot != NodeSlot{2}) return;
+    unreft::Member& lost = *job_.view.value.add_members();
+    lost.set_slot(1);
+    lost.set_lost(true);
+  };
+  const auto record = AskForRecord();
+  EXPECT_TRUE(record.ok()) << record.status();
 }
 
 }  // namespace
