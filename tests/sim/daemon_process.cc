@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/node_header.h"
 #include "tests/sim/cluster/lying_kv.h"
 #include "tests/sim/cluster/lying_transport.h"
 
@@ -88,6 +89,15 @@ void DaemonProcess::PlantBug() {
   if (machine_.bug == PlantedBug::kForgetsNodeSegment) {
     (void)segments_.Remove(machine_.prefix() + "node");
     machine_.disk.Wipe();
+  }
+  if (machine_.bug == PlantedBug::kGoesBack) {
+    const auto node = segments_.Open(machine_.prefix() + "node", Access::kReadWrite, 0, 0);
+    absl::StatusOr<NodeBody> body = absl::NotFoundError("none");
+    if (node.ok()) body = ReadNodeBody((*node)->bytes());
+    if (body.ok() && body->committed_step > 0) {
+      --body->committed_step;
+      WriteNodeBody((*node)->bytes(), *body);
+    }
   }
   if (machine_.bug == PlantedBug::kLosesSlots) {
     const std::vector<SegmentInfo> slots = *segments_.List(machine_.prefix() + "slot");

@@ -15,6 +15,7 @@ std::string Name(std::optional<Version> version) {
 void History::OnSnapshotStarted(Version version, Attempt attempt, uint64_t world) {
   worlds_[attempt] = world;
   const auto [it, is_new] = authors_.try_emplace(version, attempt);
+  if (is_new) begun_[version] = trace_.now();
   if (is_new || it->second == attempt) return;
   trace_.Fail("version {} is named by attempt {} and again by attempt {}", version, it->second,
               attempt);
@@ -28,12 +29,13 @@ void History::OnCommitted(Version version, uint64_t world) {
     trace_.Fail("{} was committed after {}", version, *committed_);
   }
   committed_ = version;
-  was_given_up_ = false;
+  given_up_by_.reset();
+  fresh_start_asked_.reset();
   ++commits_;
 }
 
 void History::OnDecided(Timeline timeline, Version parent, std::optional<Version> newest_whole,
-                        Duration now) {
+                        Duration now, bool excused) {
   ++decisions_;
   trace_.Add("decided: restore {}, timeline {}; newest whole {}", parent, timeline,
              Name(newest_whole));
@@ -54,9 +56,11 @@ void History::OnDecided(Timeline timeline, Version parent, std::optional<Version
   } else {
     CheckNewest(parent, newest_whole, now);
   }
-  if (committed_ && parent < *committed_ && !damaged_.contains(*committed_)) {
+  if (committed_ && parent < *committed_ && !excused && !damaged_.contains(*committed_)) {
     trace_.Fail("{} was committed, {} is restored, and no fault explains it", *committed_, parent);
   }
+  // Whatever happened to it before, it was there.
+  if (newest_whole == parent) damaged_.erase(parent);
   parents_[timeline] = parent;
   if (parent != Version{}) committed_ = parent;
 }
@@ -70,14 +74,20 @@ void History::CheckNewest(Version restored, std::optional<Version> newest_whole,
   trace_.Fail("{} is to be restored, the newest whole version is {}", restored, Name(newest_whole));
 }
 
-void History::OnUnrecoverable(std::optional<Version> newest_whole) {
+void History::OnLost(Attempt attempt, bool excused) {
+  lost_.insert(attempt);
+  if (!committed_ || excused) return;
+  trace_.Fail("{} was committed and is lost, and no fault explains it", *committed_);
+}
+
+void History::OnUnrecoverable(Attempt attempt, std::optional<Version> newest_whole) {
   trace_.Add("unrecoverable, it says; newest whole {}", Name(newest_whole));
   if (newest_whole) trace_.Fail("unrecoverable, it says, but {} is whole", *newest_whole);
   // A node may hear of the decision after somebody has given up what it was about.
-  if (!committed_ && !was_given_up_) {
+  if (!committed_ && (!given_up_by_ || attempt > *given_up_by_)) {
     trace_.Fail("unrecoverable, it says, but nothing was committed");
   }
-  if (committed_ && !damaged_.contains(*committed_)) {
+  if (committed_ && !lost_.contains(attempt) && !damaged_.contains(*committed_)) {
     trace_.Fail("{} was committed and is lost, and no fault explains it", *committed_);
   }
 }
@@ -104,8 +114,11 @@ void History::OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timelin
 
 void History::OnFreshStart(Timeline timeline) {
   trace_.Add("fresh start declared: timeline {}", timeline);
+  if (!fresh_start_asked_) {
+    trace_.Fail("a fresh start gives up {}, and nobody has asked for it", Name(committed_));
+  }
   parents_[timeline] = Version{};
-  was_given_up_ |= committed_.has_value();
+  if (committed_) given_up_by_ = fresh_start_asked_;
   committed_.reset();
 }
 
@@ -113,6 +126,7 @@ void History::OnReboot(std::optional<Version> commit_on_disk) {
   trace_.Add("rebooted; the disk knows of commit {}", Name(commit_on_disk));
   // Nothing that was sealed is left, so its names may come again if the disk has lost them.
   authors_.clear();
+  begun_.clear();
   parents_.clear();
   committed_ = commit_on_disk;
   damaged_.clear();
@@ -128,6 +142,12 @@ std::optional<Author> History::AuthorOf(Version version, Rank rank) const {
   const auto it = authors_.find(version);
   if (it == authors_.end()) return std::nullopt;
   return Author{version, it->second, SaltOf(it->second, rank)};
+}
+
+std::optional<Duration> History::BegunAt(Version version) const {
+  const auto it = begun_.find(version);
+  if (it == begun_.end()) return std::nullopt;
+  return it->second;
 }
 
 uint64_t History::SaltOf(Attempt attempt, Rank rank) const {

@@ -4,7 +4,8 @@
 // outside, and fails the trace when
 //   * a version's name is used for two contents, or timelines do not grow (PROTOCOL rule 1),
 //   * the decision is not the newest version that memory holds whole and on the chain (rule 21),
-//   * "nothing stored" is said although something was committed (rule 22),
+//   * "nothing stored" is said although something was committed (rule 22), or something is given up
+//     by a fresh start that nobody has ordered,
 //   * a decision fails although a version is whole, or loses one without a fault that explains it,
 //   * ranks of one attempt restore different versions, or one gets other bytes than were trained,
 //   * a version is restored into a world of another size than it was saved by.
@@ -33,14 +34,20 @@ class History {
   void OnAstray(Attempt attempt, Rank rank) { astray_.insert({attempt, rank}); }
   void OnCommitted(Version version, uint64_t world);
   // The daemon opened `timeline`, or confirmed it, on top of `parent` (0:0: nothing stored);
-  // `newest_whole` is what memory held.
+  // `newest_whole` is what memory held. `excused`: so much is gone by faults that this decision may
+  // step back; the next one needs an excuse of its own.
   void OnDecided(Timeline timeline, Version parent, std::optional<Version> newest_whole,
-                 Duration now);
-  // It said that no version is whole.
-  void OnUnrecoverable(std::optional<Version> newest_whole);
+                 Duration now, bool excused = false);
+  // It was decided, for that attempt, that what was committed is lost.
+  void OnLost(Attempt attempt, bool excused);
+  // A rank of the attempt was told that no version is whole.
+  void OnUnrecoverable(Attempt attempt, std::optional<Version> newest_whole);
   // A rank was told; its bytes come with OnBytesRestored.
   void OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timeline timeline,
                       Version version);
+  // Somebody orders a fresh start, when that attempt was the last. The order holds, however often
+  // it is carried out, until something is committed again.
+  void OnFreshStartAsked(Attempt attempt) { fresh_start_asked_ = attempt; }
   void OnFreshStart(Timeline timeline);
   // The host rebooted; its disk knows of that commit, which may be an older one (records are
   // written behind, and may fail).
@@ -59,6 +66,8 @@ class History {
   // Of all attempts that captured anything.
   std::set<uint64_t> worlds() const;
   bool IsLive(Version version) const;
+  // When the first rank began to capture it.
+  std::optional<Duration> BegunAt(Version version) const;
   std::optional<Version> committed() const { return committed_; }
   uint64_t commits() const { return commits_; }
   uint64_t restores() const { return restores_; }
@@ -75,12 +84,17 @@ class History {
 
   Trace& trace_;
   std::map<Version, Attempt> authors_;
+  std::map<Version, Duration> begun_;
   std::map<Attempt, uint64_t> worlds_;
   std::set<std::pair<Attempt, Rank>> astray_;
   std::map<Timeline, Version> parents_;
   std::map<Attempt, Told> told_;
+  // Of which it was decided, and looked at, that what was committed is lost.
+  std::set<Attempt> lost_;
   std::optional<Version> committed_;
-  bool was_given_up_ = false;            // by a fresh start, and nothing was committed since
+  std::optional<Attempt> fresh_start_asked_;  // and nothing was committed since
+  // The last attempt that may hear of what a fresh start gave up; nothing was committed since.
+  std::optional<Attempt> given_up_by_;
   std::map<Version, Duration> damaged_;  // and when, the last time
   uint64_t commits_ = 0;
   uint64_t restores_ = 0;

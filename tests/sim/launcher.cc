@@ -127,6 +127,7 @@ void Launcher::DeclareFreshStart() {
           StartAttempt();
         },
         [](const absl::Status&) {});
+    machine_.history.OnFreshStartAsked(attempt_);
     admin_channel_->Send(ToFrame(AdminRequest{"fresh-start", "{}"}));
   });
   machine_.kernel->Deliver(milliseconds(50),

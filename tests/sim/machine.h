@@ -40,7 +40,11 @@ enum class PlantedBug {
   kStoresManifests,     // a commit puts a manifest into the meta store
   kWritesTwice,         // a commit is written again
   kForgetsPins,         // one node is never told what is pinned
-  kCommitsUnsealed,     // the leader takes what is claimed for sealed, and for guarded
+  kCommitsUnsealed,     // seals do not stay in the memory, and nobody looks
+  kReportsNothing,      // members say that they hold nothing when a decision is made
+  kUnaskedFreshStart,   // a member asks for a fresh start now and then
+  kGoesBack,            // a daemon that starts again finds an older commit in its node segment
+  kGivesUpCommitted,    // a commit names the version as given up as well
 };
 
 // What all machines of a simulated world share: time, and what happened.

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/format.h"
+#include "tests/sim/history.h"
 #include "tests/sim/many_seeds.h"
 #include "tests/sim/simulation.h"
 
@@ -21,6 +23,76 @@ void ExpectPasses(const SimulationOptions& options) {
 uint64_t SeedsOfThisRun() {
   const char* seeds = std::getenv("UNREFT_SIM_SEEDS");  // fewer under a sanitizer
   return seeds != nullptr ? std::strtoull(seeds, nullptr, 10) : 200;
+}
+
+// A history that has a commit.
+class HistoryTest : public testing::Test {
+ protected:
+  HistoryTest() {
+    history_.OnDecided(Timeline{1}, Version{}, std::nullopt, Duration{});
+    Commit({Timeline{1}, Step{1}});
+    Commit({Timeline{1}, Step{2}});
+  }
+  void Commit(Version version) {
+    history_.OnSnapshotStarted(version, Attempt{1}, 1);
+    history_.OnCommitted(version, 1);
+  }
+  std::string failure() const { return trace_.failure().value_or(""); }
+
+  SimScheduler scheduler_{1};
+  Trace trace_{scheduler_, false};
+  History history_{trace_};
+};
+
+TEST_F(HistoryTest, AnExcuseIsForOneDecision) {
+  const Version first{Timeline{1}, Step{1}};
+  history_.OnDecided(Timeline{2}, first, first, Duration{}, true);
+  EXPECT_EQ(failure(), "");
+  history_.OnSnapshotStarted({Timeline{2}, Step{2}}, Attempt{2}, 1);
+  history_.OnCommitted({Timeline{2}, Step{2}}, 1);
+  history_.OnDecided(Timeline{3}, first, first, Duration{});
+  EXPECT_EQ(failure(), "2:2 was committed, 1:1 is restored, and no fault explains it");
+}
+
+TEST_F(HistoryTest, WhatWasRestoredWholeIsNotDamagedAnyMore) {
+  const Version second{Timeline{1}, Step{2}};
+  history_.OnDamaged(second, Duration{});
+  history_.OnDecided(Timeline{2}, second, second, Duration{});
+  EXPECT_EQ(failure(), "");
+  history_.OnUnrecoverable(Attempt{2}, std::nullopt);
+  EXPECT_EQ(failure(), "1:2 was committed and is lost, and no fault explains it");
+}
+
+TEST_F(HistoryTest, ALossIsHeardByTheAttemptThatItWasDecidedFor) {
+  history_.OnLost(Attempt{2}, true);
+  history_.OnUnrecoverable(Attempt{2}, std::nullopt);
+  EXPECT_EQ(failure(), "");
+  history_.OnUnrecoverable(Attempt{3}, std::nullopt);
+  EXPECT_EQ(failure(), "1:2 was committed and is lost, and no fault explains it");
+}
+
+TEST_F(HistoryTest, AFreshStartIsAskedFor) {
+  history_.OnFreshStart(Timeline{2});
+  EXPECT_EQ(failure(), "a fresh start gives up 1:2, and nobody has asked for it");
+}
+
+TEST_F(HistoryTest, AnOrderEndsWithTheNextCommit) {
+  history_.OnFreshStartAsked(Attempt{1});
+  history_.OnFreshStart(Timeline{2});
+  history_.OnFreshStart(Timeline{3});
+  EXPECT_EQ(failure(), "");
+  Commit({Timeline{3}, Step{1}});
+  history_.OnFreshStart(Timeline{4});
+  EXPECT_EQ(failure(), "a fresh start gives up 3:1, and nobody has asked for it");
+}
+
+TEST_F(HistoryTest, WhoStartsAfterAFreshStartHearsOfNoLoss) {
+  history_.OnFreshStartAsked(Attempt{2});
+  history_.OnFreshStart(Timeline{2});
+  history_.OnUnrecoverable(Attempt{2}, std::nullopt);
+  EXPECT_EQ(failure(), "");
+  history_.OnUnrecoverable(Attempt{3}, std::nullopt);
+  EXPECT_EQ(failure(), "unrecoverable, it says, but nothing was committed");
 }
 
 TEST(SimTest, WithoutFaultsEverySeedTrains) {

@@ -130,7 +130,7 @@ void TrainerProcess::Restore() {
 void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
   if (absl::IsDataLoss(restored.status()) &&
       restored.status().message().find("unrecoverable") != std::string::npos) {
-    machine_.history.OnUnrecoverable(machine_.observer.NewestWhole());
+    machine_.history.OnUnrecoverable(options_.attempt, machine_.observer.NewestWhole());
   }
   if (!restored.ok()) return Exit(restored.status());
   timeline_ = restored->timeline;

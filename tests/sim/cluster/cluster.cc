@@ -79,6 +79,7 @@ void Cluster::LookOn() {
     spoiler_->AfterEvent(*machines_[place]);
     const uint64_t takeovers = observer_->takeovers();
     if (daemon(place) != nullptr) observer_->AfterEvent(*daemon(place));
+    pins_.FollowCommitted(observer_->standing(), observer_->machines());
     if (daemon(place) != nullptr && daemon(place)->node() != nullptr) {
       pins_.AfterEvent(*machines_[place], daemon(place)->node()->member()->job(),
                        observer_->machines());
@@ -89,8 +90,8 @@ void Cluster::LookOn() {
   }
   const uint64_t events = world_.scheduler.events_run();
   if (events % kDeadlinesEvery == 0) launcher_->AfterEvent();
-  if (events % kBoundsEvery == 0) CheckGuardCounts();
-  if (events % kGuardsEvery == 0) pins_.CheckGuards();
+  if (events % kBoundsEvery == 0) CheckMemory();
+  if (events % kGuardsEvery == 0) CheckKept();
 }
 
 // By rank.
@@ -132,10 +133,29 @@ std::optional<PresenceRecord> Cluster::WhoIs(const SimExecutor& process) const {
   return std::nullopt;
 }
 
-// Those that fit, and those that growths of the slabs have made too small, until they are old.
-void Cluster::CheckGuardCounts() {
+void Cluster::CheckKept() {
+  pins_.CheckGuards();
+  for (size_t place = 0; place < size(); ++place) {
+    if (daemon(place) == nullptr || daemon(place)->node() == nullptr) continue;
+    pins_.CheckInventory(*machines_[place], *daemon(place)->node());
+  }
+}
+
+// Guards that fit, and those that growths of the slabs have made too small, until they are old.
+void Cluster::CheckMemory() {
   const uint64_t guards_max = 3 * options_.node.SlotsPerRank();
   for (const auto& machine : machines_) {
+    uint64_t bytes = 0;
+    const absl::StatusOr<std::vector<SegmentInfo>> segments =
+        FakeSegmentStore(*machine->memory).List(machine->prefix());
+    for (const SegmentInfo& segment : segments.value()) {
+      const std::string kind = segment.name.substr(machine->prefix().size());
+      if (kind.starts_with("slot") || kind.starts_with("guard")) bytes += segment.bytes;
+    }
+    if (bytes > options_.node.memory_bytes_max) {
+      trace().Fail("the slots and guards of machine {} take {} bytes, memory_bytes_max is {}",
+                   machine->slot, bytes, options_.node.memory_bytes_max);
+    }
     const auto guards = std::ranges::count_if(
         machine->memory->Names(), [prefix = machine->prefix() + "guard"](const std::string& name) {
           return name.starts_with(prefix);

@@ -74,7 +74,8 @@ class Cluster {
   void LookOn();
   void FollowTakeover();
   std::vector<Machine*> Homes() const;
-  void CheckGuardCounts();
+  void CheckKept();
+  void CheckMemory();
   std::optional<PresenceRecord> WhoIs(const SimExecutor& process) const;
 
   const ClusterOptions options_;

@@ -30,7 +30,7 @@ std::optional<NodeSlot> ClusterObserver::SlotOf(const Machine& machine) const {
 void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (daemon.node() == nullptr) return;
   const NodeSlot slot = daemon.node()->state().options.node;
-  remembered_[slot] = daemon.node()->state().record->committed();
+  Remember(slot, *daemon.node()->state().record);
   if (world_.trace.now() >= prove_next_) {
     prove_next_ = world_.trace.now() + kProveEvery;
     ProveDecided();
@@ -41,6 +41,18 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (newest == seen_[slot]) return;
   seen_[slot] = newest;
   Look(slot, job);
+}
+
+// What a memory has heard of it knows as long as it lives, whatever its daemons hear later.
+void ClusterObserver::Remember(NodeSlot slot, const smp::NodeRecord& record) {
+  const Known known(record.chain().newest(), record.committed());
+  Known& before = memories_[record.incarnation()];
+  if (known < before) {
+    world_.trace.Fail("node {} knows of timeline {} and commit {}, and of {} and {} before", slot,
+                      known.first, known.second, before.first, before.second);
+  }
+  before = known;
+  remembered_[slot] = known;
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
@@ -71,7 +83,11 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
   world_.trace.Add("view {}", number);
   for (int i = 0; i < std::min(view_.members_size(), view.value.members_size()); ++i) {
     if (view_.members(i).incarnation() == view.value.members(i).incarnation()) continue;
-    replaced_.insert(NodeSlot{view_.members(i).slot()});
+    replaced_[NodeSlot{view_.members(i).slot()}] = world_.trace.now();
+  }
+  // Until now, that is.
+  for (const Member& member : view_.members()) {
+    if (member.lost()) lost_[NodeSlot{member.slot()}] = world_.trace.now();
   }
   view_ = view.value;
   ++views_;
@@ -93,7 +109,7 @@ void ClusterObserver::FollowPlaces() {
 
 void ClusterObserver::OnDestroyed(NodeSlot slot) {
   ProveDecided();
-  destroyed_.insert(slot);
+  destroyed_[slot] = world_.trace.now();
   remembered_.erase(slot);
   is_protected_ = false;
 }
@@ -105,14 +121,15 @@ void ClusterObserver::ProveDecided() {
   if (is_protected_ || !version || version != world_.history.committed()) return;
   const auto is_lost = [](const Member& member) { return member.lost(); };
   if (std::ranges::any_of(view_.members(), is_lost)) return;
-  if (!destroyed_.empty() || !replaced_.empty() || rotted_.contains(*version)) return;
   const uint64_t world = world_.history.WorldOf(*version).value_or(0);
   for (const Group& group : view_.groups()) {
     if (IsIdle(*version, group, world)) continue;
     if (!CheckGroup(machines_, group, *version, false).ok()) return;
   }
+  proven_[*version] = world_.trace.now();
+  standing_ = version;
   is_protected_ = true;
-  if (proven_.insert(*version).second) ++guarded_anew_;
+  ++guarded_anew_;
   if (is_rebuilt_) ++losses_made_good_;
 }
 
@@ -127,47 +144,58 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
     }
     return;
   }
-  if (std::next(it) != store.rounds.end()) return;  // it was told late
-  if (!decisions_seen_.insert(it->second).second) return;
   const smp::JobDecision job = smp::DecisionOf(decision);
+  if (std::next(it) != store.rounds.end()) {  // it was told late
+    if (absl::IsDataLoss(job.status)) world_.history.OnLost(job.attempt, true);
+    return;
+  }
+  if (!decisions_seen_.insert(it->second).second) return;
   if (job.kind == DecisionKind::kFailed) return OnFailure(job, record);
   ++decisions_;
   decided_ = job.version;
   // What it names is checked below; the newest whole version may be one that was given up.
   const std::optional<Version> whole =
       job.kind == DecisionKind::kRestored ? std::optional(job.version) : std::nullopt;
-  // A store that went back meanwhile was not closed later for that.
-  Duration closed = store.closing[decision.round()];
-  for (const auto& [id, seen] : stores_) {
-    const auto before = seen.closing.find(decision.round());
-    if (before != seen.closing.end()) closed = std::min(closed, before->second);
-  }
+  const Duration closed = ClosedAt(decision.round());
   const uint64_t lost_before = slabs_lost_;
   if (whole) CheckHolders(decision, closed);
   is_rebuilt_ = slabs_lost_ > lost_before;
   if (whole && !world_.history.IsLive(*whole)) {
     world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
   }
-  if (const auto committed = world_.history.committed(); committed && IsBeyondBudget(*committed)) {
-    world_.history.OnDamaged(*committed, world_.trace.now());
+  const std::optional<Version> committed = world_.history.committed();
+  const bool steps_back = committed && job.version < *committed;
+  world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(),
+                           steps_back && IsExcused(*committed, closed));
+  standing_.reset();
+  if (whole && !GoneSince(*whole, SafeAt(*whole), closed).empty()) {
+    // What is gone is yet to be made anew.
+    proven_.erase(*whole);
+    verified_[*whole] = closed;
   }
-  world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now());
-  // It may have been written just before.
-  if (whole && !destroyed_.empty()) world_.history.OnDamaged(job.version, world_.trace.now());
-  destroyed_.clear();
-  replaced_.clear();
   is_protected_ = false;
+}
+
+// When the round was first seen to close its timeline. A store that went back meanwhile was not
+// closed later for that.
+Duration ClusterObserver::ClosedAt(uint64_t round) const {
+  Duration closed = world_.trace.now();
+  for (const auto& [id, seen] : stores_) {
+    const auto before = seen.closing.find(round);
+    if (before != seen.closing.end()) closed = std::min(closed, before->second);
+  }
+  return closed;
 }
 
 void ClusterObserver::OnFailure(const smp::JobDecision& decision, const TimelineRecord& record) {
   world_.trace.Add("decision {} of attempt {} fails: {}", record.decision().round(),
                    decision.attempt, decision.status.ToString());
+  ++failures_;
   if (absl::IsFailedPrecondition(decision.status)) CheckRefusal(decision, record.world());
-  // Whoever is away longer than the grace counts as lost, with what it holds.
+  if (!absl::IsDataLoss(decision.status)) return;
   const std::optional<Version> committed = world_.history.committed();
-  if (committed && absl::IsDataLoss(decision.status) && IsBeyondBudget(*committed)) {
-    world_.history.OnDamaged(*committed, world_.trace.now());
-  }
+  const Duration closed = ClosedAt(record.decision().round());
+  world_.history.OnLost(decision.attempt, committed && IsExcused(*committed, closed));
 }
 
 // Whether no node that can be asked has heard of it: those who had were destroyed or are lost.
@@ -176,7 +204,7 @@ bool ClusterObserver::IsForgotten(Version committed) const {
     const auto is_lost = [&](const Member& member) {
       return member.lost() && member.slot() == entry.first.value;
     };
-    return entry.second >= committed && std::ranges::none_of(view_.members(), is_lost);
+    return entry.second.second >= committed && std::ranges::none_of(view_.members(), is_lost);
   });
 }
 
@@ -198,22 +226,40 @@ void ClusterObserver::CheckRefusal(const smp::JobDecision& decision, uint64_t wo
 
 void ClusterObserver::OnFlipped(NodeSlot slot, Version version) {
   rotted_[version][slot] = world_.trace.now();
-  // The losses of what is whole are counted when it is asked for; of the rest nothing is expected.
-  if (!is_protected_ || version != world_.history.committed()) {
-    world_.history.OnDamaged(version, world_.trace.now());
-  }
 }
 
-// Whether more members of some group are destroyed, lost, or have rotted than it has parities.
-bool ClusterObserver::IsBeyondBudget(Version version) const {
-  std::set<NodeSlot> gone = destroyed_;
-  gone.insert(replaced_.begin(), replaced_.end());
+// From when on what is lost of the version counts: all of it was there then.
+Duration ClusterObserver::SafeAt(Version version) const {
+  if (const auto proven = proven_.find(version); proven != proven_.end()) return proven->second;
+  const auto verified = verified_.find(version);
+  if (verified != verified_.end()) return verified->second;
+  return world_.history.BegunAt(version).value_or(Duration{});
+}
+
+// Who has lost what it had of the version since then, or is lost, or was so after `closed`.
+std::set<NodeSlot> ClusterObserver::GoneSince(Version version, Duration since,
+                                              Duration closed) const {
+  std::set<NodeSlot> gone;
+  const auto add = [&gone](const Times& times, Duration from) {
+    for (const auto& [slot, when] : times) {
+      if (when >= from) gone.insert(slot);
+    }
+  };
+  add(destroyed_, since);
+  add(replaced_, since);
   if (const auto rotted = rotted_.find(version); rotted != rotted_.end()) {
-    for (const auto& [slot, when] : rotted->second) gone.insert(slot);
+    add(rotted->second, since);
   }
+  add(lost_, closed);
   for (const Member& member : view_.members()) {
     if (member.lost()) gone.insert(NodeSlot{member.slot()});
   }
+  return gone;
+}
+
+// Whether more members of some group are gone than it has parities.
+bool ClusterObserver::IsBeyondBudget(Version version, Duration closed) const {
+  const std::set<NodeSlot> gone = GoneSince(version, SafeAt(version), closed);
   // What was decided and not committed before is whole, but nobody may have guarded it yet.
   if (!gone.empty() && !proven_.contains(version)) return true;
   return std::ranges::any_of(view_.groups(), [&](const Group& group) {
@@ -222,16 +268,35 @@ bool ClusterObserver::IsBeyondBudget(Version version) const {
   });
 }
 
+// Whether a decision that was begun at `closed` may restore less than was committed.
+bool ClusterObserver::IsExcused(Version committed, Duration closed) {
+  if (!IsBeyondBudget(committed, closed)) return false;
+  if (IsForgotten(committed)) return true;
+  // So many losses, and yet all may be there. Who came back meanwhile was not asked, and what has
+  // rotted in any bit says little.
+  std::set<NodeSlot> gone = GoneSince(committed, closed, closed);
+  for (const auto& [slot, when] : rotted_[committed]) gone.insert(slot);
+  const uint64_t world = world_.history.WorldOf(committed).value_or(0);
+  if (!CanBeHad(machines_, view_, gone, committed, world)) return true;
+  world_.trace.Fail("{} was committed and is given up, and can be had from what is left",
+                    committed);
+  return false;
+}
+
 // `closed`: what rots from then on may be found too late.
 void ClusterObserver::CheckHolders(const DecisionRecord& decision, Duration closed) {
   const smp::JobDecision job = smp::DecisionOf(decision);
   const auto found = rotted_.find(job.version);
-  const auto rotted = found == rotted_.end() ? std::map<NodeSlot, Duration>() : found->second;
+  const Times rotted = found == rotted_.end() ? Times() : found->second;
+  const auto is_destroyed = [&](NodeSlot slot) {
+    const auto destroyed = destroyed_.find(slot);
+    return destroyed != destroyed_.end() && destroyed->second >= closed;
+  };
   for (const recovery::SlabHolder& holder : job.holders) {
     const auto rot = rotted.find(holder.slot);
     if (holder.lost) ++slabs_lost_;
-    if (holder.lost && rot != rotted.end() && !destroyed_.contains(holder.slot)) ++slabs_rotted_;
-    if (holder.lost || destroyed_.contains(holder.slot)) continue;
+    if (holder.lost && rot != rotted.end()) ++slabs_rotted_;
+    if (holder.lost || is_destroyed(holder.slot)) continue;
     if (rot != rotted.end() && rot->second >= closed) continue;
     for (const Rank rank : holder.ranks) {
       if (machines_.at(holder.slot)->observer.Holds(job.version, rank)) continue;
@@ -259,6 +324,19 @@ bool ClusterObserver::IsIdle(Version version, const Group& group, uint64_t world
   });
 }
 
+// What a store had lost comes again, once what was committed since is forgotten.
+void ClusterObserver::OnFreshStart(Version opened) {
+  standing_.reset();
+  if (fresh_starts_.insert(opened.timeline).second) {
+    return world_.history.OnFreshStart(opened.timeline);
+  }
+  const std::optional<Version> before = world_.history.committed();
+  if (!before || *before < opened) return;
+  if (IsForgotten(*before)) return world_.history.OnForgotten(*before);
+  world_.trace.Fail("the fresh start of timeline {} gives up {}, which was committed after it",
+                    opened.timeline, *before);
+}
+
 void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   if (job.commit.modified <= store.newest_commit) return;
   store.newest_commit = job.commit.modified;
@@ -267,9 +345,10 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   const Version version = smp::VersionOf(commit);
   if (commit.world() == 0) {
     // What was committed is given up by order; or there never was anything.
-    if (version != Version{}) world_.history.OnFreshStart(version.timeline);
+    if (version != Version{}) OnFreshStart(version);
     return;
   }
+  if (version != standing_) standing_.reset();
   // What was decided counts as committed; its guards may come. What a store had lost comes again.
   if (decided_ == version || world_.history.committed() == version) return;
   if (std::exchange(is_store_new_, false)) {
@@ -284,9 +363,12 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   // It was protected when it was written, as far as the memories of the members allowed.
   const auto is_lost = [](const Member& member) { return member.lost(); };
   if (std::ranges::any_of(view_.members(), is_lost)) return;
-  if (!destroyed_.empty() || rotted_.contains(version)) return;
+  const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
+  const auto is_hit = [&](const auto& destroyed) { return destroyed.second >= begun; };
+  if (std::ranges::any_of(destroyed_, is_hit) || rotted_.contains(version)) return;
   is_protected_ = true;
-  proven_.insert(version);
+  proven_[version] = world_.trace.now();
+  standing_ = version;
   const bool deep = commits_checked_++ % kDeepEvery == 0;
   for (uint64_t rank = 0; rank < commit.world(); ++rank) {
     if (IsHeld(version, Rank{rank}, commit)) continue;

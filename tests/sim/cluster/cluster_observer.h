@@ -3,9 +3,11 @@
 //
 // It fails the trace when
 //   * two daemons read different decisions of one round, or records go back,
+//   * a node's memory forgets a timeline or a commit,
 //   * a version is committed that its groups do not protect (PROTOCOL rule 17): see GroupChecker,
 //   * a decision names holders that do not hold, a version of a dead timeline, or an older one than
-//     was committed although its groups have lost no more than they stand (History),
+//     was committed, or none, although its groups have lost no more than they stand (History), or
+//     although it can be had from the memories that are left (CanBeHad),
 //   * an attempt of another number of ranks is refused and the message does not name both.
 // Single-threaded.
 #pragma once
@@ -50,12 +52,19 @@ class ClusterObserver {
   void OnStoreChanged() {
     ++store_lives_;
     is_store_new_ = true;
+    standing_.reset();
   }
   // What was decided or committed last was found to be protected.
   bool is_protected() const { return is_protected_; }
+  // The version that is committed and was seen protected, until another is committed or anything is
+  // decided.
+  std::optional<Version> standing() const { return standing_; }
+  std::optional<Version> decided() const { return decided_; }
 
   uint64_t commits_checked() const { return commits_checked_; }
   uint64_t decisions() const { return decisions_; }
+  // Decisions that restore nothing and say why.
+  uint64_t failures() const { return failures_; }
   uint64_t views() const { return views_; }
   // Holders of decided versions whose slabs had to be decoded.
   uint64_t slabs_lost() const { return slabs_lost_; }
@@ -79,16 +88,22 @@ class ClusterObserver {
     meta::Revision newest_commit;
   };
 
+  void Remember(NodeSlot slot, const smp::NodeRecord& record);
   void Look(NodeSlot slot, const meta::JobState& job);
   void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view, StoreSeen& store);
   void FollowPlaces();
   void OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store);
   void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
+  Duration ClosedAt(uint64_t round) const;
   void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
   void OnCommit(const meta::JobState& job, StoreSeen& store);
+  void OnFreshStart(Version opened);
   void ProveDecided();
   bool IsForgotten(Version committed) const;
-  bool IsBeyondBudget(Version version) const;
+  Duration SafeAt(Version version) const;
+  bool IsExcused(Version committed, Duration closed);
+  bool IsBeyondBudget(Version version, Duration closed) const;
+  std::set<NodeSlot> GoneSince(Version version, Duration since, Duration closed) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
   void CheckHolders(const DecisionRecord& decision, Duration closed);
@@ -102,23 +117,32 @@ class ClusterObserver {
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
   uint64_t store_lives_ = 0;
   bool is_store_new_ = false;  // and nothing was committed in it yet
-  // The newest commit in each node's memory.
-  std::map<NodeSlot, Version> remembered_;
-  ViewRecord view_;  // the newest
+  // The newest timeline and commit in each node's memory, and in any that was one.
+  using Known = std::pair<Timeline, Version>;
+  std::map<NodeSlot, Known> remembered_;
+  std::map<RandomId, Known> memories_;  // by incarnation
+  ViewRecord view_;                     // the newest
   // Of any store: one that went back says what is over.
   std::set<std::string> decisions_seen_;
   std::set<std::string> commits_seen_;
   std::optional<Version> decided_;
-  std::set<NodeSlot> destroyed_;  // since the last decision
-  std::set<NodeSlot> replaced_;   // by another memory, since then: the old one may be there still
-  std::set<Version> proven_;      // that were seen protected
-  // Nodes on which some bit of the version has turned, and when, the last time.
-  std::map<Version, std::map<NodeSlot, Duration>> rotted_;
+  std::optional<Version> standing_;
+  std::set<Timeline> fresh_starts_;
+  // And when, the last time. What happens while a decision is made may come too late for it.
+  using Times = std::map<NodeSlot, Duration>;
+  Times destroyed_;
+  Times replaced_;  // by another memory, in the view: the old one may be there still
+  Times lost_;      // seen so
+  std::map<Version, Times> rotted_;  // nodes on which some bit of the version has turned
+  // When a version was last seen protected, or else was found to be restorable by a decision.
+  std::map<Version, Duration> proven_;
+  std::map<Version, Duration> verified_;
   Duration prove_next_{};
   bool is_protected_ = false;
   bool is_rebuilt_ = false;  // what was decided last, of which slabs were lost
   uint64_t commits_checked_ = 0;
   uint64_t decisions_ = 0;
+  uint64_t failures_ = 0;
   uint64_t views_ = 0;
   uint64_t slabs_lost_ = 0;
   uint64_t slabs_rotted_ = 0;

@@ -52,15 +52,17 @@ class ClusterSimulation {
 
   void WaitForProgress() {
     const uint64_t before = cluster_.history().commits();
+    const uint64_t checked = cluster_.observer().commits_checked();
     const bool well = RunUntil(cluster_.now() + kCalmMax, [&] {
-      return cluster_.launcher().Trains() && cluster_.history().commits() > before + 3;
+      return cluster_.launcher().Trains() && cluster_.history().commits() > before + 3 &&
+             cluster_.observer().commits_checked() > checked;
     });
     if (well || cluster_.failed()) return;
     cluster_.Dump();
-    cluster_.trace().Fail("no progress: {} commits in {} s of calm, trains: {}",
-                          cluster_.history().commits() - before,
-                          std::chrono::duration_cast<seconds>(kCalmMax).count(),
-                          cluster_.launcher().Trains());
+    cluster_.trace().Fail(
+        "no progress: {} commits, {} seen protected, in {} s of calm, trains: {}",
+        cluster_.history().commits() - before, cluster_.observer().commits_checked() - checked,
+        std::chrono::duration_cast<seconds>(kCalmMax).count(), cluster_.launcher().Trains());
   }
 
   // All pins end when their time is up, and what they kept goes for newer versions.
@@ -96,15 +98,28 @@ class ClusterSimulation {
                           held.front().machine.slot, held.front().version, held.front().rank);
   }
 
+  // In the calm nothing explains a step back.
   void WaitForLastRestart() {
-    const uint64_t before = cluster_.observer().decisions();
+    const std::optional<Version> committed = cluster_.history().committed();
+    const uint64_t decisions = cluster_.observer().decisions();
+    const uint64_t failures = cluster_.observer().failures();
+    const uint64_t commits = cluster_.history().commits();
     cluster_.launcher().KillOne();
     const bool well = RunUntil(cluster_.now() + kCalmMax, [&] {
-      return cluster_.observer().decisions() > before && cluster_.launcher().Trains();
+      return cluster_.observer().decisions() > decisions && cluster_.launcher().Trains() &&
+             cluster_.history().commits() > commits;
     });
-    if (well || cluster_.failed()) return;
-    cluster_.Dump();
-    cluster_.trace().Fail("the last restart did not train again");
+    if (cluster_.failed()) return;
+    if (!well) {
+      cluster_.Dump();
+      cluster_.trace().Fail("the last restart did not train and commit again");
+    } else if (cluster_.observer().failures() > failures) {
+      cluster_.trace().Fail("the last restart was refused {} times",
+                            cluster_.observer().failures() - failures);
+    } else if (committed && cluster_.observer().decided() < committed) {
+      cluster_.trace().Fail("{} was committed in the calm, and the last restart has restored {}",
+                            *committed, *cluster_.observer().decided());
+    }
   }
 
   void End() {

@@ -109,7 +109,26 @@ TEST(ClusterPlantedBugTest, CommitsUnguarded) {
   ExpectFound(PlantedBug::kCommitsUnguarded, false, "there is no complete guard", 3);
 }
 TEST(ClusterPlantedBugTest, CommitsUnsealed) {
-  ExpectFound(PlantedBug::kCommitsUnsealed, true, "committed", 3);
+  ExpectFound(PlantedBug::kCommitsUnsealed, false, "and nobody has rank");
+}
+TEST(ClusterPlantedBugTest, ReportsNothing) {
+  ExpectFound(PlantedBug::kReportsNothing, false, "is lost, and no fault explains it");
+  ExpectFound(PlantedBug::kReportsNothing, true, "can be had from what is left");
+}
+TEST(ClusterPlantedBugTest, LosesSlots) {
+  ExpectFound(PlantedBug::kLosesSlots, true, "is committed, and machine");
+}
+TEST(ClusterPlantedBugTest, ForgetsNodeSegment) {
+  ExpectFound(PlantedBug::kForgetsNodeSegment, true, "is committed, and the daemon of machine");
+}
+TEST(ClusterPlantedBugTest, UnaskedFreshStart) {
+  ExpectFound(PlantedBug::kUnaskedFreshStart, false, "and nobody has asked for it");
+}
+TEST(ClusterPlantedBugTest, GoesBack) {
+  ExpectFound(PlantedBug::kGoesBack, true, "knows of timeline");
+}
+TEST(ClusterPlantedBugTest, GivesUpCommitted) {
+  ExpectFound(PlantedBug::kGivesUpCommitted, false, "is given up");
 }
 TEST(ClusterPlantedBugTest, WritesTwice) {
   ExpectFound(PlantedBug::kWritesTwice, false, "as committed a second time");

@@ -303,7 +303,85 @@ class Checker {
   std::optional<smp::GroupSlabs> slabs_;
 };
 
+// What a member has of a version.
+struct Left {
+  bool counts = false;
+  std::map<uint64_t, uint64_t> slabs;  // by rank, of which generation
+  std::optional<GuardRecord> guard;
+};
+
+Left LeftOf(Machine& machine, Version version, const std::string& incarnation) {
+  Left left;
+  const auto is_own = [&](const RandomId& id) {
+    return std::string(id.begin(), id.end()) == incarnation;
+  };
+  for (const auto& [rank, slab] : SlabsOf(machine, version)) {
+    if (!is_own(slab.view->geometry().incarnation)) continue;
+    if (!machine.observer.Holds(version, rank)) continue;
+    left.slabs[rank.value] = slab.view->state().generation.value;
+  }
+  absl::StatusOr<Guard> guard = GuardOf(machine, version);
+  if (guard.ok() && is_own(guard->view->geometry().incarnation)) {
+    left.guard = std::move(guard->record);
+  }
+  return left;
+}
+
+// Of which slabs the guard is, whoever's it is.
+std::string CodingOf(const GuardRecord& record) {
+  std::string coding = record.group().SerializeAsString();
+  for (const MemberSlab& member : record.members()) coding += member.SerializeAsString() + "/";
+  return coding;
+}
+
+bool HasWhatWasEncoded(const Left& left) {
+  const MemberSlab& encoded = left.guard->members(static_cast<int>(left.guard->member()));
+  return std::ranges::all_of(encoded.slabs(), [&](const RankSlab& slab) {
+    const auto found = left.slabs.find(slab.rank());
+    return found != left.slabs.end() && found->second == slab.generation();
+  });
+}
+
+void AddDecodable(const Group& group, const std::map<NodeSlot, Left>& left, std::set<Rank>& had) {
+  std::map<std::string, std::vector<const Left*>> codings;
+  for (const uint64_t slot : group.slots()) {
+    const auto it = left.find(NodeSlot{slot});
+    if (it == left.end() || !it->second.guard) continue;
+    codings[CodingOf(*it->second.guard)].push_back(&it->second);
+  }
+  for (const auto& [coding, members] : codings) {
+    const auto is_rival = [&](const auto& other) {
+      return other.first != coding && other.second.size() >= members.size();
+    };
+    if (std::ranges::any_of(codings, is_rival)) continue;
+    const auto is_whole = [](const Left* of) { return of->counts && HasWhatWasEncoded(*of); };
+    if (std::ranges::count_if(members, is_whole) < group.k()) continue;
+    for (const MemberSlab& member : members.front()->guard->members()) {
+      for (const RankSlab& slab : member.slabs()) had.insert(Rank{slab.rank()});
+    }
+  }
+}
+
 }  // namespace
+
+bool CanBeHad(const MachinesBySlot& machines, const ViewRecord& view,
+              const std::set<NodeSlot>& gone, Version version, uint64_t world) {
+  std::set<Rank> had;
+  std::map<NodeSlot, Left> left;
+  for (const unreft::Member& member : view.members()) {
+    if (member.lost()) continue;
+    const NodeSlot slot{member.slot()};
+    Left& of = left[slot] = LeftOf(*machines.at(slot), version, member.incarnation());
+    of.counts = !gone.contains(slot);
+    if (!of.counts) continue;
+    for (const auto& [rank, generation] : of.slabs) had.insert(Rank{rank});
+  }
+  for (const Group& group : view.groups()) AddDecodable(group, left, had);
+  for (uint64_t rank = 0; rank < world; ++rank) {
+    if (!had.contains(Rank{rank})) return false;
+  }
+  return world > 0;
+}
 
 absl::Status CheckGroup(const MachinesBySlot& machines, const Group& group, Version version,
                         bool deep) {

@@ -7,6 +7,7 @@
 #include <unreft/cluster.pb.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,12 @@ using MachinesBySlot = std::map<NodeSlot, Machine*>;
 // saying what is not.
 absl::Status CheckGroup(const MachinesBySlot& machines, const Group& group, Version version,
                         bool deep);
+
+// Whether all ranks' slabs of the version are in the memories of members that are not lost, or can
+// be decoded there: of a group k members have their own slabs and guards of the coding that most
+// members have. Members of `gone` count as nothing. That it says no proves nothing.
+bool CanBeHad(const MachinesBySlot& machines, const ViewRecord& view,
+              const std::set<NodeSlot>& gone, Version version, uint64_t world);
 
 // For an error.
 struct GuardLook {

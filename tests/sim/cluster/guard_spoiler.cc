@@ -57,6 +57,7 @@ std::optional<Version> GuardSpoiler::FlipBit(Machine& machine, Random& random) {
 }
 
 void GuardSpoiler::AfterEvent(Machine& machine) {
+  if (world_.bug == PlantedBug::kCommitsUnsealed) UnsealSlots(machine);
   if (world_.bug != PlantedBug::kWrongParity || machine.slot != NodeSlot{1}) return;
   FakeSegmentStore store(*machine.memory);
   for (const std::string& name : machine.memory->Names()) {
@@ -74,6 +75,19 @@ void GuardSpoiler::AfterEvent(Machine& machine) {
     GuardSeal& seal = view->header().seal;
     seal.parity_crc_table_crc = Crc32c(view->parity_crc_table());
     SetBodyCrc(seal);
+  }
+}
+
+void GuardSpoiler::UnsealSlots(Machine& machine) {
+  FakeSegmentStore store(*machine.memory);
+  for (const std::string& name : machine.memory->Names()) {
+    if (!name.starts_with(machine.prefix() + "slot")) continue;
+    if (*machine.memory->ReservedBytes(name) < kSegmentPage) continue;
+    const absl::StatusOr<std::unique_ptr<Segment>> segment = store.Open(name, Access::kReadWrite);
+    if (!segment.ok()) continue;
+    absl::StatusOr<SlotView> view = SlotView::Check((*segment)->bytes());
+    if (!view.ok() || view->state().state != SlotState::kSealed) continue;
+    view->set_state(view->state().generation, SlotState::kCapturing);
   }
 }
 

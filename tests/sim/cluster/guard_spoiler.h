@@ -1,5 +1,6 @@
 // GuardSpoiler: who makes complete guards bad: as failing memory does, and as a daemon would with
-// the planted bug of sealing a parity block that is not the group's, all CRCs right.
+// the planted bug of sealing a parity block that is not the group's, all CRCs right. With another
+// one it takes the seals of slots away.
 // Single-threaded.
 #pragma once
 
@@ -19,10 +20,12 @@ class GuardSpoiler {
   // is none.
   std::optional<Version> FlipBit(Machine& machine, Random& random);
 
-  // Does nothing unless the world's bug is kWrongParity.
+  // Does nothing unless the world's bug is kWrongParity or kCommitsUnsealed.
   void AfterEvent(Machine& machine);
 
  private:
+  static void UnsealSlots(Machine& machine);
+
   World& world_;
   std::set<std::string> spoiled_;  // guards, by name and generation
 };

@@ -2,6 +2,9 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
+
+#include "smp/cluster_records.h"
 
 namespace unreft::sim {
 namespace {
@@ -20,6 +23,7 @@ class LyingKv final : public meta::Kv {
   void Commit(Txn txn, TxnDone done) override {
     if (bug_ == PlantedBug::kWritesUnfenced) RemoveFence(txn);
     if (bug_ == PlantedBug::kStoresManifests) AddManifest(txn);
+    if (bug_ == PlantedBug::kGivesUpCommitted && IsCommit(txn)) GiveUpAlso(txn);
     std::optional<Txn> again;
     if (bug_ == PlantedBug::kWritesTwice && IsCommit(txn)) again = txn;
     kv_->Commit(std::move(txn), std::move(done));
@@ -60,6 +64,18 @@ class LyingKv final : public meta::Kv {
     txn.then.push_back(PutOp{"unreft/sim/manifest", std::string(1000, 'm'), LeaseId{}});
   }
 
+  static void GiveUpAlso(Txn& txn) {
+    for (const meta::Op& op : std::vector(txn.then)) {
+      const auto* put = std::get_if<PutOp>(&op);
+      if (put == nullptr || !put->key.ends_with("/commit")) continue;
+      CommitRecord commit;
+      commit.ParseFromString(put->value);
+      AbandonRecord record;
+      smp::SetVersion(smp::VersionOf(commit), *record.add_versions());
+      txn.then.push_back(PutOp{"unreft/sim/abandoned", record.SerializeAsString(), LeaseId{}});
+    }
+  }
+
   static bool IsCommit(const Txn& txn) {
     return Writes(txn, "/commit") && !Writes(txn, "/timeline");
   }
@@ -78,9 +94,14 @@ class LyingKv final : public meta::Kv {
 
 std::unique_ptr<meta::Kv> LieOver(const Machine& machine, std::unique_ptr<meta::Kv> kv) {
   const bool forgets = machine.bug == PlantedBug::kForgetsPins && machine.slot == NodeSlot{1};
-  if (!forgets && machine.bug != PlantedBug::kWritesUnfenced &&
-      machine.bug != PlantedBug::kStoresManifests && machine.bug != PlantedBug::kWritesTwice) {
-    return kv;
+  switch (machine.bug) {
+    case PlantedBug::kWritesUnfenced:
+    case PlantedBug::kStoresManifests:
+    case PlantedBug::kWritesTwice:
+    case PlantedBug::kGivesUpCommitted:
+      break;
+    default:
+      if (!forgets) return kv;
   }
   return std::make_unique<LyingKv>(machine.bug, std::move(kv));
 }

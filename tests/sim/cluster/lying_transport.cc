@@ -74,7 +74,18 @@ class LyingTransport final : public Transport {
   const std::string& address() const override { return transport_->address(); }
   void Call(const std::string& address, const std::string& method, std::string request,
             Duration timeout, CallDone done) override {
-    if (SaysUnsealedIsSealed() && method == "report") {
+    if (bug_ == PlantedBug::kReportsNothing && method == "report") {
+      request = Change<NodeReport>(request, [](NodeSlot, NodeReport& report) {
+        if (report.round_closed() != 0) report.clear_versions();
+      });
+    }
+    if (bug_ == PlantedBug::kUnaskedFreshStart && method == "report" && ++reports_ % 64 == 0) {
+      Envelope envelope;
+      envelope.ParseFromString(request);
+      envelope.clear_body();
+      transport_->Call(address, "fresh-start", envelope.SerializeAsString(), timeout, [](auto) {});
+    }
+    if (bug_ == PlantedBug::kReportsTheUnsealed && method == "report") {
       request = Change<NodeReport>(request, [this](NodeSlot, NodeReport& report) {
         says_sealed_.Lie(*report.mutable_versions());
       });
@@ -119,12 +130,7 @@ class LyingTransport final : public Transport {
   void ServeReads(ReadHandler handler) override { transport_->ServeReads(std::move(handler)); }
 
  private:
-  bool SaysAllIsGuarded() const {
-    return bug_ == PlantedBug::kCommitsUnguarded || bug_ == PlantedBug::kCommitsUnsealed;
-  }
-  bool SaysUnsealedIsSealed() const {
-    return bug_ == PlantedBug::kReportsTheUnsealed || bug_ == PlantedBug::kCommitsUnsealed;
-  }
+  bool SaysAllIsGuarded() const { return bug_ == PlantedBug::kCommitsUnguarded; }
 
   template <typename Message, typename Lie>
   static std::string Change(const std::string& request, Lie lie) {
@@ -140,6 +146,7 @@ class LyingTransport final : public Transport {
 
   const PlantedBug bug_;
   const std::unique_ptr<Transport> transport_;
+  uint64_t reports_ = 0;
   SaysGuarded says_guarded_;
   SaysSealed says_sealed_;
 };
@@ -147,10 +154,14 @@ class LyingTransport final : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Transport> transport) {
-  if (machine.bug != PlantedBug::kCommitsUnguarded &&
-      machine.bug != PlantedBug::kReportsTheUnsealed &&
-      machine.bug != PlantedBug::kCommitsUnsealed) {
-    return transport;
+  switch (machine.bug) {
+    case PlantedBug::kCommitsUnguarded:
+    case PlantedBug::kReportsTheUnsealed:
+    case PlantedBug::kReportsNothing:
+    case PlantedBug::kUnaskedFreshStart:
+      break;
+    default:
+      return transport;
   }
   return std::make_unique<LyingTransport>(machine.bug, std::move(transport));
 }

@@ -21,26 +21,55 @@ bool HasGuard(Machine& machine, Version version) {
 void PinChecker::AfterEvent(Machine& machine, const meta::JobState& job,
                             const std::map<NodeSlot, Machine*>& machines) {
   if (job.pins.modified != newest_ || job.store_id != store_id_) Follow(job, machines);
-  for (const auto& [version, kept] : kept_) {
-    if (!world_.history.IsLive(version)) continue;
-    for (const Slab& slab : kept.slabs) {
-      if (slab.machine != &machine || slab.boot_id != machine.boot_id) continue;
-      if (machine.observer.Holds(version, slab.rank)) continue;
-      world_.trace.Fail("{} is pinned, and machine {} has freed its slab of rank {}", version,
-                        machine.slot, slab.rank);
-    }
+  for (const auto& [version, kept] : kept_) CheckSlabs(machine, version, kept, "pinned");
+  if (committed_) CheckSlabs(machine, committed_->first, committed_->second, "committed");
+}
+
+void PinChecker::CheckSlabs(const Machine& machine, Version version, const Kept& kept,
+                            const char* why) {
+  if (!world_.history.IsLive(version)) return;
+  for (const Slab& slab : kept.slabs) {
+    if (slab.machine != &machine || slab.boot_id != machine.boot_id) continue;
+    if (machine.observer.Holds(version, slab.rank)) continue;
+    world_.trace.Fail("{} is {}, and machine {} has freed its slab of rank {}", version, why,
+                      machine.slot, slab.rank);
   }
 }
 
 void PinChecker::CheckGuards() {
-  for (const auto& [version, kept] : kept_) {
-    if (!world_.history.IsLive(version)) continue;
-    for (const Guard& guard : kept.guards) {
-      if (guard.boot_id != guard.machine->boot_id || HasGuard(*guard.machine, version)) continue;
-      world_.trace.Fail("{} is pinned, and machine {} has freed its guard", version,
-                        guard.machine->slot);
-    }
+  for (const auto& [version, kept] : kept_) CheckGuards(version, kept, "pinned");
+  if (committed_) CheckGuards(committed_->first, committed_->second, "committed");
+}
+
+void PinChecker::CheckGuards(Version version, const Kept& kept, const char* why) {
+  if (!world_.history.IsLive(version)) return;
+  for (const Guard& guard : kept.guards) {
+    if (guard.boot_id != guard.machine->boot_id || HasGuard(*guard.machine, version)) continue;
+    world_.trace.Fail("{} is {}, and machine {} has freed its guard", version, why,
+                      guard.machine->slot);
   }
+}
+
+// A slab that a daemon does not vouch for is there for nobody.
+void PinChecker::CheckInventory(const Machine& machine, smp::Node& node) {
+  if (!committed_ || !world_.history.IsLive(committed_->first)) return;
+  const std::vector<smp::Slot*> sealed = node.state().slots->Sealed(committed_->first);
+  for (const Slab& slab : committed_->second.slabs) {
+    if (slab.machine != &machine || slab.boot_id != machine.boot_id) continue;
+    const auto is_it = [&](const smp::Slot* slot) { return slot->owner == slab.rank; };
+    if (std::ranges::any_of(sealed, is_it)) continue;
+    world_.trace.Fail("{} is committed, and the daemon of machine {} has lost its slab of rank {}",
+                      committed_->first, machine.slot, slab.rank);
+  }
+}
+
+void PinChecker::FollowCommitted(std::optional<Version> version,
+                                 const std::map<NodeSlot, Machine*>& machines) {
+  const std::optional<Version> before =
+      committed_ ? std::optional(committed_->first) : std::nullopt;
+  if (version == before) return;
+  committed_.reset();
+  if (version) committed_.emplace(*version, WhatIsThere(*version, machines));
 }
 
 void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Machine*>& machines) {
@@ -104,10 +133,12 @@ PinChecker::Kept PinChecker::WhatIsThere(Version version,
 void PinChecker::OnFlipped(const Machine& machine, Version version) {
   rotted_.emplace(&machine, version);
   if (const auto it = kept_.find(version); it != kept_.end()) Forget(machine, it->second);
+  if (committed_ && committed_->first == version) Forget(machine, committed_->second);
 }
 
 void PinChecker::OnGivenUp(const Machine& machine) {
   for (auto& [version, kept] : kept_) Forget(machine, kept);
+  if (committed_) Forget(machine, committed_->second);
 }
 
 void PinChecker::Forget(const Machine& machine, Kept& kept) {

@@ -1,8 +1,11 @@
 // PinChecker: that what is pinned is kept for as long as was asked, slots and guards: seen from
-// outside, by the pins that daemons read and by the memories of their machines.
+// outside, by the pins that daemons read and by the memories of their machines. What was committed
+// last and seen protected is kept as if it were pinned, until anything else is committed or
+// decided: that losses can be decoded is no leave to lose.
 //
 // It fails the trace when
-//   * a node frees a slab or a guard of a version that is pinned (PROTOCOL rule 7),
+//   * a node frees a slab or a guard of a version that is pinned (PROTOCOL rule 7) or committed
+//     last, or its daemon does not know that slab any more,
 //   * a pin is over before its time, and nobody has let go of it.
 // A pin ends with its record, with the timeline (a decision that stepped back, a fresh start) and
 // with the meta store; a slab or guard with its memory, or when bits of it turn. Single-threaded.
@@ -10,12 +13,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "smp/member.h"
+#include "smp/node.h"
 #include "tests/sim/machine.h"
 
 namespace unreft::sim {
@@ -30,8 +35,12 @@ class PinChecker {
   // Of a daemon on that machine, which sees the records so; `machines`: all that are a node now.
   void AfterEvent(Machine& machine, const meta::JobState& job,
                   const std::map<NodeSlot, Machine*>& machines);
+  // The version that is committed and protected now, if any: what there is of it is to stay.
+  void FollowCommitted(std::optional<Version> version,
+                       const std::map<NodeSlot, Machine*>& machines);
   // Now and then.
   void CheckGuards();
+  void CheckInventory(const Machine& machine, smp::Node& node);
 
   void OnFlipped(const Machine& machine, Version version);
   // It is no node any more, and will forget all that it holds.
@@ -62,6 +71,8 @@ class PinChecker {
     Duration end{};
   };
 
+  void CheckSlabs(const Machine& machine, Version version, const Kept& kept, const char* why);
+  void CheckGuards(Version version, const Kept& kept, const char* why);
   void Follow(const meta::JobState& job, const std::map<NodeSlot, Machine*>& machines);
   void FollowTimes(const PinRecord& record);
   static void Forget(const Machine& machine, Kept& kept);
@@ -72,6 +83,7 @@ class PinChecker {
   meta::Revision newest_;              // of the record
   std::set<std::string> dead_stores_;  // who still sees one of these says nothing
   std::map<Version, Kept> kept_;
+  std::optional<std::pair<Version, Kept>> committed_;
   std::map<std::pair<Version, std::string>, Time> times_;         // by owner
   std::map<std::pair<Version, std::string>, Time> times_before_;  // in stores of before
   std::set<std::pair<const Machine*, Version>> rotted_;           // in part

@@ -81,6 +81,7 @@ void StoreObserver::Attach() {
           for (const meta::KeyValue& kv : reply->replies.at(0).kvs) {
             keys_.insert(kv.key);
             if (kv.key.ends_with("/abandoned")) given_up_ = VersionsIn(kv.value);
+            if (kv.key.ends_with("/commit")) RememberCommit(kv.value);
             if (kv.key.ends_with("/store")) OnId(kv.value);
             if (!kv.key.ends_with("/leader")) continue;
             leader_.emplace().ParseFromString(kv.value);
@@ -160,23 +161,38 @@ void StoreObserver::CountWrites(const std::vector<Event>& revision) {
   const bool decides = std::ranges::any_of(revision, is_decision);
   for (const Event& event : revision) {
     if (!event.is_put) continue;
-    if (event.kv.key.ends_with("/commit") && !decides) CountCommit(event.kv.value);
+    if (event.kv.key.ends_with("/commit")) {
+      if (decides) (void)RememberCommit(event.kv.value);
+      if (!decides) CountCommit(event.kv.value);
+    }
     if (event.kv.key.ends_with("/abandoned")) CountGivenUp(event.kv.value);
   }
 }
 
-void StoreObserver::CountCommit(const std::string& value) {
+// Whether it was given up is for those to ask who commit or decide now.
+std::optional<Version> StoreObserver::RememberCommit(const std::string& value) {
   CommitRecord commit;
-  if (!commit.ParseFromString(value) || commit.world() == 0) return;
+  if (!commit.ParseFromString(value) || commit.world() == 0) return std::nullopt;
   const Version version = smp::VersionOf(commit);
-  if (commits_.insert(version).second) return;
-  world_.trace.Fail("version {} was written as committed a second time", version);
+  if (std::ranges::find(given_up_, version) != given_up_.end()) {
+    world_.trace.Fail("version {} was given up and is committed", version);
+  }
+  return commits_.insert(version).second ? std::nullopt : std::optional(version);
+}
+
+void StoreObserver::CountCommit(const std::string& value) {
+  const std::optional<Version> again = RememberCommit(value);
+  if (again) world_.trace.Fail("version {} was written as committed a second time", *again);
 }
 
 // The record names so many; only what it has forgotten may be named again.
 void StoreObserver::CountGivenUp(const std::string& value) {
   const std::vector<Version> before = std::exchange(given_up_, VersionsIn(value));
   if (given_up_.empty()) return;
+  for (const Version version : given_up_) {
+    if (!commits_.contains(version)) continue;
+    world_.trace.Fail("version {} was committed and is given up", version);
+  }
   const Version newest = given_up_.back();
   AbandonRecord record;
   if (record.ParseFromString(value) && !record.versions().empty()) {

@@ -6,7 +6,8 @@
 //     so two leaders never both commit (PROTOCOL rule 20),
 //   * the store holds more than the job's records, a record is larger than digests, holders and
 //     names of versions need, or a version is written as committed or as given up twice, in a life
-//     of the store, though nothing had forgotten it (rule 24).
+//     of the store, though nothing had forgotten it (rule 24),
+//   * a version is committed or decided that was given up, or given up that was committed.
 // Single-threaded.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -59,6 +61,8 @@ class StoreObserver {
   void CheckWriter(const std::string& name, meta::Revision revision);
   void CheckSizes(const std::string& name, const meta::KeyValue& kv);
   void CountWrites(const std::vector<Event>& revision);
+  // The version, if it is known already.
+  std::optional<Version> RememberCommit(const std::string& value);
   void CountCommit(const std::string& value);
   void CountGivenUp(const std::string& value);
 
@@ -74,7 +78,7 @@ class StoreObserver {
   std::set<std::string> ids_;
   std::set<std::string> keys_;
   std::optional<PresenceRecord> leader_;
-  std::set<Version> commits_;      // by a write of their own
+  std::set<Version> commits_;
   std::vector<Version> given_up_;  // what the record names
   uint64_t writes_ = 0;
   uint64_t bytes_max_ = 0;
