@@ -77,7 +77,6 @@ void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Mach
   if (std::exchange(store_id_, job.store_id) != job.store_id) newest_ = meta::Revision{};
   if (job.pins.modified <= newest_) return;  // it was told late
   newest_ = job.pins.modified;
-  FollowTimes(job.pins.value);
   std::set<Version> pinned;
   for (const Pin& pin : job.pins.value.pins()) pinned.insert(smp::VersionOf(pin));
   std::erase_if(kept_, [&](const auto& entry) { return !pinned.contains(entry.first); });
@@ -89,19 +88,26 @@ void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Mach
   }
 }
 
-void PinChecker::FollowTimes(const PinRecord& record) {
+void PinChecker::FollowTimes(const PinRecord& record, bool is_first) {
+  if (store_changed_ && !is_first) return;  // what it lost was written late
+  if (std::exchange(store_changed_, false)) {
+    for (const auto& [pin, time] : std::exchange(times_, {})) times_before_[pin] = time;
+  }
   std::set<std::pair<Version, std::string>> present;
   for (const Pin& pin : record.pins()) {
     const auto [it, is_new] = present.emplace(smp::VersionOf(pin), pin.owner());
     Time& time = times_[*it];
     if (time.number == pin.number()) continue;
     time = {pin.number(), world_.trace.now() + std::chrono::milliseconds(pin.for_ms())};
-    // Of before the store went back: whoever led all the while has counted on, and of a renewal
-    // that was lost nobody knows from when.
+    // Of before the store went back: whoever led all the while has counted on. From when a renewal
+    // counts that was lost, or that nobody saw written, is not known.
     const auto before = times_before_.find(*it);
-    if (before == times_before_.end()) continue;
-    if (before->second.number == pin.number()) time.end = std::min(time.end, before->second.end);
-    if (before->second.number > pin.number()) time.end = world_.trace.now();
+    const bool is_known = before != times_before_.end();
+    if (is_known && before->second.number == pin.number()) {
+      time.end = std::min(time.end, before->second.end);
+    } else if (is_first || (is_known && before->second.number > pin.number())) {
+      time.end = world_.trace.now();
+    }
   }
   std::erase_if(times_, [&](const auto& entry) {
     const auto& [version, owner] = entry.first;
@@ -149,7 +155,7 @@ void PinChecker::Forget(const Machine& machine, Kept& kept) {
 
 void PinChecker::OnStoreChanged() {
   kept_.clear();
-  for (const auto& [pin, time] : std::exchange(times_, {})) times_before_[pin] = time;
+  store_changed_ = true;
   if (!store_id_.empty()) dead_stores_.insert(std::exchange(store_id_, ""));
   newest_ = meta::Revision{};
 }

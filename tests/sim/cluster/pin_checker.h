@@ -35,6 +35,8 @@ class PinChecker {
   // Of a daemon on that machine, which sees the records so; `machines`: all that are a node now.
   void AfterEvent(Machine& machine, const meta::JobState& job,
                   const std::map<NodeSlot, Machine*>& machines);
+  // As the store has it, from when on the time of a pin counts; `is_first`: after its start.
+  void FollowTimes(const PinRecord& record, bool is_first);
   // The version that is committed and protected now, if any: what there is of it is to stay.
   void FollowCommitted(std::optional<Version> version,
                        const std::map<NodeSlot, Machine*>& machines);
@@ -74,13 +76,13 @@ class PinChecker {
   void CheckSlabs(const Machine& machine, Version version, const Kept& kept, const char* why);
   void CheckGuards(Version version, const Kept& kept, const char* why);
   void Follow(const meta::JobState& job, const std::map<NodeSlot, Machine*>& machines);
-  void FollowTimes(const PinRecord& record);
   static void Forget(const Machine& machine, Kept& kept);
   Kept WhatIsThere(Version version, const std::map<NodeSlot, Machine*>& machines) const;
 
   World& world_;
   std::string store_id_;
   meta::Revision newest_;              // of the record
+  bool store_changed_ = false;         // it is yet to start again
   std::set<std::string> dead_stores_;  // who still sees one of these says nothing
   std::map<Version, Kept> kept_;
   std::optional<std::pair<Version, Kept>> committed_;

@@ -78,14 +78,17 @@ void StoreObserver::Attach() {
         meta::StoreTxn::Of(read), [this, start](absl::StatusOr<meta::StoreReply> reply) {
           if (!reply.ok() || start != attached_to_) return;
           leader_.reset();
+          PinRecord pins;
           for (const meta::KeyValue& kv : reply->replies.at(0).kvs) {
             keys_.insert(kv.key);
             if (kv.key.ends_with("/abandoned")) given_up_ = VersionsIn(kv.value);
             if (kv.key.ends_with("/commit")) RememberCommit(kv.value);
             if (kv.key.ends_with("/store")) OnId(kv.value);
+            if (kv.key.ends_with("/pins")) pins.ParseFromString(kv.value);
             if (!kv.key.ends_with("/leader")) continue;
             leader_.emplace().ParseFromString(kv.value);
           }
+          if (on_pins_) on_pins_(pins, true);
           (void)store_.engine()->Watch(
               meta::KeySpan::Of({std::string(kPrefix), true}),
               meta::Revision{reply->revision.value + 1}, [this](meta::StoreWatchEvents events) {
@@ -122,6 +125,8 @@ void StoreObserver::Look(const std::vector<Event>& revision) {
     CheckSizes(name, event.kv);
     if (name == "leader") leader_.emplace().ParseFromString(event.kv.value);
     if (name == "store") OnId(event.kv.value);
+    PinRecord pins;
+    if (name == "pins" && on_pins_ && pins.ParseFromString(event.kv.value)) on_pins_(pins, false);
   }
   // The pins are a record once something was pinned.
   const uint64_t keys_max = keys_max_ + keys_.count(std::string(kPrefix) + "pins");

@@ -38,6 +38,10 @@ class StoreObserver {
                 WhoIs who_is);
   ~StoreObserver();
 
+  // What is pinned, as it is written; `is_first`: as a start of the store finds it.
+  using OnPins = std::function<void(const PinRecord& pins, bool is_first)>;
+  void set_on_pins(OnPins on_pins) { on_pins_ = std::move(on_pins); }
+
   // After each event of the store's process at least.
   void AfterEvent();
 
@@ -71,6 +75,7 @@ class StoreObserver {
   const uint64_t record_bytes_max_;
   const uint64_t keys_max_;
   const WhoIs who_is_;
+  OnPins on_pins_;
   uint64_t attached_to_ = 0;  // which start of the store
   std::deque<std::vector<Event>> unseen_;
   std::map<meta::Revision, std::optional<PresenceRecord>> writers_;
