@@ -31,6 +31,7 @@ class DaemonProcess {
   // Looks at what the node did in the last event and tells the history; of a job of one node.
   void AfterEvent();
 
+  const Machine& machine() const { return machine_; }
   SimExecutor& executor() { return *executor_; }
   // Null until it has started, and while it is a spare.
   smp::Node* node() { return started_ ? node_.get() : nullptr; }

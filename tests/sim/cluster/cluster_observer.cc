@@ -30,7 +30,12 @@ std::optional<NodeSlot> ClusterObserver::SlotOf(const Machine& machine) const {
 void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (daemon.node() == nullptr) return;
   const NodeSlot slot = daemon.node()->state().options.node;
-  Remember(slot, *daemon.node()->state().record);
+  const smp::NodeRecord& record = *daemon.node()->state().record;
+  Remember(slot, record);
+  if (machines_[slot] == &daemon.machine()) {
+    const RandomId incarnation = record.incarnation();
+    memory_of_[slot].assign(incarnation.begin(), incarnation.end());
+  }
   if (world_.trace.now() >= prove_next_) {
     prove_next_ = world_.trace.now() + kProveEvery;
     ProveDecided();
@@ -111,6 +116,7 @@ void ClusterObserver::OnDestroyed(NodeSlot slot) {
   ProveDecided();
   destroyed_[slot] = world_.trace.now();
   remembered_.erase(slot);
+  memory_of_.erase(slot);
   is_protected_ = false;
 }
 
@@ -122,6 +128,12 @@ void ClusterObserver::ProveDecided() {
   const auto is_lost = [](const Member& member) { return member.lost(); };
   if (std::ranges::any_of(view_.members(), is_lost)) return;
   const uint64_t world = world_.history.WorldOf(*version).value_or(0);
+  for (uint64_t rank = 0; rank < world; ++rank) {
+    const auto holds = [&](const auto& entry) {
+      return entry.second->observer.Holds(*version, Rank{rank});
+    };
+    if (std::ranges::none_of(machines_, holds)) return;
+  }
   for (const Group& group : view_.groups()) {
     if (IsIdle(*version, group, world)) continue;
     if (!CheckGroup(machines_, group, *version, false).ok()) return;
@@ -364,8 +376,15 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
   const auto is_lost = [](const Member& member) { return member.lost(); };
   if (std::ranges::any_of(view_.members(), is_lost)) return;
   const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
-  const auto is_hit = [&](const auto& destroyed) { return destroyed.second >= begun; };
-  if (std::ranges::any_of(destroyed_, is_hit) || rotted_.contains(version)) return;
+  const auto is_hit = [&](const Member& member) {
+    const auto destroyed = destroyed_.find(NodeSlot{member.slot()});
+    if (destroyed == destroyed_.end()) return false;
+    // Until the view has the new memory the leader knows of none that could have a guard.
+    const auto memory = memory_of_.find(destroyed->first);
+    return destroyed->second >= begun || memory == memory_of_.end() ||
+           memory->second != member.incarnation();
+  };
+  if (std::ranges::any_of(view_.members(), is_hit) || rotted_.contains(version)) return;
   is_protected_ = true;
   proven_[version] = world_.trace.now();
   standing_ = version;

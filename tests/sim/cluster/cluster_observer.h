@@ -120,8 +120,9 @@ class ClusterObserver {
   // The newest timeline and commit in each node's memory, and in any that was one.
   using Known = std::pair<Timeline, Version>;
   std::map<NodeSlot, Known> remembered_;
-  std::map<RandomId, Known> memories_;  // by incarnation
-  ViewRecord view_;                     // the newest
+  std::map<RandomId, Known> memories_;         // by incarnation
+  std::map<NodeSlot, std::string> memory_of_;  // the incarnation that each node has now
+  ViewRecord view_;                            // the newest
   // Of any store: one that went back says what is over.
   std::set<std::string> decisions_seen_;
   std::set<std::string> commits_seen_;
