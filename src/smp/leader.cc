@@ -390,6 +390,12 @@ void Leader::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
   if (writing_ || !store_.ready() || state.timeline.value.closing()) {
     return done(absl::UnavailableError("the leader is busy with a decision; try again"));
   }
+  // Older than what the nodes remember it would be undone by that.
+  if (!state.view.exists() || seeded_ != state.store_id) {
+    return done(absl::UnavailableError(
+        "it is not known yet what the nodes remember: not all of them have told the leader; try "
+        "again"));
+  }
   TimelineRecord timeline = state.timeline.value;
   const uint64_t newest =
       timeline.chain().empty() ? 0 : timeline.chain(timeline.chain_size() - 1).timeline();

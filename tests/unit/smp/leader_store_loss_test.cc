@@ -52,6 +52,28 @@ TEST_F(LeaderStoreLossTest, AStoreThatWentBackToAnEarlierCommitIsToldOfTheLater)
   EXPECT_EQ(VersionOf(commit()), At(1, 5));
 }
 
+// Else it would be older than what the nodes remember, and undone by that.
+TEST_F(LeaderStoreLossTest, AFreshStartWaitsForWhatTheNodesRemember) {
+  const auto declare = [this] {
+    absl::Status status = absl::UnknownError("not answered");
+    InTurn([&] { leader_->DeclareFreshStart([&](absl::Status answer) { status = answer; }); });
+    Settle();
+    return status;
+  };
+  LoseStore();
+  EXPECT_EQ(declare().code(), absl::StatusCode::kUnavailable) << "there is no view";
+  for (const uint64_t slot : {0, 1, 2}) Report(NodeSlot{slot});
+  Settle();
+  EXPECT_EQ(declare().code(), absl::StatusCode::kUnavailable) << "node 3 may know more";
+  ReportAll();
+  ASSERT_EQ(VersionOf(commit()), At(1, 5));
+  EXPECT_TRUE(declare().ok());
+  EXPECT_EQ(commit().world(), 0U);
+  EXPECT_EQ(VersionOf(commit()), At(2, 0));
+  ReportAll();
+  EXPECT_EQ(VersionOf(commit()), At(2, 0));
+}
+
 // So that a restore says what is lost, and not that nothing was ever stored (rule 22).
 TEST_F(LeaderStoreLossTest, ACommitOfWhichNothingIsLeftIsStillACommit) {
   for (auto& [slot, node] : nodes_) node.versions.clear();
