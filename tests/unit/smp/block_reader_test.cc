@@ -11,92 +11,51 @@
 #include <optional>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "ec/isal_code.h"
-#include "layout/manifest.h"
 #include "smp/restore_catalog.h"
-#include "tests/fakes/sim_transport.h"
 #include "tests/unit/layout_testing.h"
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/group_fixture.h"
 
 namespace unreft::smp {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Version kVersion{Timeline{1}, Step{9}};
 constexpr uint64_t kNodes = 4;
 constexpr uint64_t kRanks = 3;
 constexpr uint64_t kBlocks = 4;
-constexpr uint64_t kBlockBytes = 64;
 
-uint32_t CrcOf(const std::string& bytes) { return Crc32c(std::as_bytes(std::span(bytes))); }
-
-class BlockReaderTest : public SmpFixture {
+class BlockReaderTest : public GroupFixture {
  protected:
-  struct Other {
-    std::unique_ptr<SimExecutor> executor;
-    std::unique_ptr<Transport> transport;
-    std::unique_ptr<Peers> peers;
-  };
   using ReadDone = absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>;
 
-  BlockReaderTest() : network_(scheduler_) {
-    options_.nodes = kNodes;
-    options_.read_retry = milliseconds(10);
+  BlockReaderTest() : GroupFixture(2, 2) {
     options_.read_timeout = seconds(5);
-    job_.store_id = "0123456789abcdef";
-    record_message_.mutable_group()->set_k(2);
+    *record_message_.mutable_group() = group();
     for (uint64_t slot = 0; slot < kNodes; ++slot) {
-      job_.present[NodeSlot{slot}].set_address(fmt::format("node{}", slot));
-      record_message_.mutable_group()->add_slots(slot);
       MemberSlab& member = *record_message_.add_members();
       if (slot >= kRanks) continue;
       RankSlab& slab = *member.add_slabs();
       slab.set_rank(slot);
       slab.set_data_bytes(kBlocks * kBlockBytes);
     }
-    *job_.view.value.add_groups() = record_message_.group();
     Random random(7);
-    for (auto& data : data_) {
-      data.resize(kBlocks * kBlockBytes);
-      for (std::byte& byte : data) byte = std::byte(random.Below(256));
-    }
+    for (auto& data : data_) data = RandomBytes(random, kBlocks * kBlockBytes);
     const auto& members = record_message_.members();
     slabs_ = *GroupSlabs::Make({2, 2}, kBlockBytes, {members.begin(), members.end()});
-    own_record_ = NewRecord();
-    own_transport_ = *network_.NewTransport(*executor_, "node0");
-    InTurn([&] {
-      state_ = std::make_unique<NodeState>(
-          NodeState{{*executor_, pool_, random_, segments_, *records_, processes_, log_}});
-      state_->options = options_;
-      state_->slots = std::make_unique<SlotStore>(
-          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options,
-          boot_id_, own_record_->incarnation(), [] {});
-      own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{9});
-      Serve(NodeSlot{0}, *own_peers_);
-    });
-    for (uint64_t slot = 1; slot < kNodes; ++slot) MakeOther(NodeSlot{slot});
+    StartOwn();
+    InTurn([&] { Serve(NodeSlot{0}, *own_peers_); });
+    for (uint64_t slot = 1; slot < kNodes; ++slot) {
+      StartOther(NodeSlot{slot}, [this, slot](Peers& peers) { Serve(NodeSlot{slot}, peers); });
+    }
   }
   ~BlockReaderTest() override {
     InTurn([&] {
       reader_.reset();
       catalog_.reset();
-      own_peers_.reset();
     });
-    for (auto& [slot, other] : others_) other.executor->Kill();
   }
 
-  void MakeOther(NodeSlot slot) {
-    Other& other = others_[slot];
-    other.executor = scheduler_.NewExecutor(fmt::format("node{}", slot));
-    other.transport = *network_.NewTransport(*other.executor, fmt::format("node{}", slot));
-    other.executor->Deliver(Duration{}, [this, slot, &other] {
-      other.peers = std::make_unique<Peers>(*other.transport, job_, "job", slot, RandomId{1});
-      Serve(slot, *other.peers);
-    });
-  }
   void Serve(NodeSlot slot, Peers& peers) {
     peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto request, auto done) {
       MetaReply reply;
@@ -119,37 +78,14 @@ class BlockReaderTest : public SmpFixture {
       const std::span<const std::byte> block =
           *sent_.emplace_back(std::make_unique<std::vector<std::byte>>(
               ParityOf(request.stripe(), request.parity(), request.first_block())));
-      ReadHeader header;
-      header.add_crcs(Crc32c(block));
-      ReadSource source;
-      source.header = header.SerializeAsString();
-      source.parts.push_back(block);
-      done(std::move(source));
+      done(SourceOf(block));
     });
   }
   SlabMeta MetaOf(Rank rank) const {
     const std::vector<std::byte>& data = data_[rank.value];
-    layout::SlotManifest manifest;
-    manifest.job = "job";
-    manifest.version = kVersion;
-    manifest.rank = rank;
-    manifest.world = kRanks;
-    manifest.tensors = {Whole(fmt::format("w{}", rank), {data.size() / 4})};
-    manifest.parts = {{.tensor = 0, .shard_begin = 0, .bytes = data.size(), .slab_offset = 0}};
-    manifest.block_bytes = kBlockBytes;
-    manifest.data_bytes = data.size();
-    SlabMeta meta;
-    meta.set_rank(rank.value);
-    meta.set_world(kRanks);
+    SlabMeta meta = GroupFixture::MetaOf(rank, kRanks,
+                                         Whole(fmt::format("w{}", rank), {data.size() / 4}), data);
     meta.set_generation(5 + rank.value);
-    meta.set_manifest(layout::EncodeManifest(manifest));
-    std::vector<uint32_t> crcs;
-    for (uint64_t block = 0; block < kBlocks; ++block) crcs.push_back(Crc32c(BlockOf(rank, block)));
-    meta.set_crc_table(
-        std::string(reinterpret_cast<const char*>(crcs.data()), crcs.size() * sizeof(uint32_t)));
-    meta.set_manifest_crc(CrcOf(meta.manifest()));
-    meta.set_crc_table_crc(CrcOf(meta.crc_table()));
-    meta.set_extras_crc(CrcOf(""));
     return meta;
   }
   std::span<const std::byte> BlockOf(Rank rank, uint64_t block) const {
@@ -239,16 +175,9 @@ class BlockReaderTest : public SmpFixture {
     }
   }
 
-  SimNetwork network_;
-  meta::JobState job_;
   GuardRecord record_message_;
   std::vector<std::byte> data_[kRanks];
   std::optional<GroupSlabs> slabs_;
-  std::map<NodeSlot, Other> others_;
-  std::unique_ptr<NodeRecord> own_record_;
-  std::unique_ptr<Transport> own_transport_;
-  std::unique_ptr<Peers> own_peers_;
-  std::unique_ptr<NodeState> state_;
   std::unique_ptr<RestoreCatalog> catalog_;
   std::unique_ptr<BlockReader> reader_;
   std::set<NodeSlot> without_parities_;

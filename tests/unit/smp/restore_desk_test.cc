@@ -11,13 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "base/crc32c.h"
-#include "layout/manifest.h"
 #include "smp/cluster_records.h"
-#include "tests/fakes/capture_log_sink.h"
-#include "tests/fakes/sim_transport.h"
 #include "tests/unit/layout_testing.h"
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/group_fixture.h"
 
 namespace unreft::smp {
 namespace {
@@ -25,63 +21,41 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Version kVersion{Timeline{1}, Step{9}};
 constexpr uint64_t kNodes = 3;
 constexpr uint64_t kBlocks = 4;
-constexpr uint64_t kBlockBytes = 64;
 
-uint32_t CrcOf(const std::string& bytes) { return Crc32c(std::as_bytes(std::span(bytes))); }
-
-class RestoreDeskTest : public SmpFixture {
+class RestoreDeskTest : public GroupFixture {
  protected:
   using RecordDone = absl::AnyInvocable<void(absl::StatusOr<GuardRecord>)>;
   struct Other {
-    std::unique_ptr<SimExecutor> executor;
-    std::unique_ptr<Transport> transport;
-    std::unique_ptr<Peers> peers;
     bool describes = true;  // its slabs
     bool gives = true;      // its blocks
     std::function<void(RecordDone)> on_record;
     std::vector<absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>> waiting;
   };
 
-  RestoreDeskTest() : network_(scheduler_) {
-    options_.nodes = kNodes;
-    options_.data_chunks = 2;
-    options_.parity_chunks = 1;
+  RestoreDeskTest() : GroupFixture(2, 1) {
     options_.slots_per_rank = 2;
     options_.read_retry = milliseconds(50);
     options_.read_timeout = seconds(2);
-    job_.store_id = "0123456789abcdef";
-    record_of_group_.mutable_group()->set_k(2);
+    *record_of_group_.mutable_group() = group();
     Random random(7);
     for (uint64_t slot = 0; slot < kNodes; ++slot) {
-      job_.present[NodeSlot{slot}].set_address(fmt::format("node{}", slot));
-      record_of_group_.mutable_group()->add_slots(slot);
       MemberSlab& member = *record_of_group_.add_members();
       member.set_incarnation(fmt::format("incarnation {}", slot));
       if (slot == 0) continue;
       RankSlab& slab = *member.add_slabs();
       slab.set_rank(slot - 1);
       slab.set_data_bytes(kBlocks * kBlockBytes);
-      data_[slot].resize(kBlocks * kBlockBytes);
-      for (std::byte& byte : data_[slot]) byte = std::byte(random.Below(256));
-      MakeOther(NodeSlot{slot});
+      data_[slot] = RandomBytes(random, kBlocks * kBlockBytes);
+      Other& other = others_[NodeSlot{slot}];
+      other.on_record = [this](RecordDone done) { done(GuardRecord(record_of_group_)); };
+      StartOther(NodeSlot{slot},
+                 [this, slot, &other](Peers& peers) { Serve(NodeSlot{slot}, other, peers); });
     }
-    *job_.view.value.add_groups() = record_of_group_.group();
-    auto record = NewRecord();
-    own_transport_ = *network_.NewTransport(*executor_, "node0");
+    StartOwn();
     InTurn([&] {
-      state_ = std::make_unique<NodeState>(
-          NodeState{{*executor_, pool_, random_, segments_, *records_, processes_, log_}});
-      state_->options = options_;
-      state_->prefix = MemoryPrefix(options_);
-      state_->record = std::move(record);
       state_->record->SetCommitted(kVersion, 2);
-      state_->slots = std::make_unique<SlotStore>(
-          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options,
-          boot_id_, state_->record->incarnation(), [] {});
-      own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
       protector_ = std::make_unique<Protector>(*state_, *own_peers_, job_, [] {});
       desk_ = std::make_unique<RestoreDesk>(*state_);
       desk_->Join({*own_peers_, job_, protector_.get(), [] {}});
@@ -91,67 +65,25 @@ class RestoreDeskTest : public SmpFixture {
     InTurn([&] {
       desk_.reset();
       protector_.reset();
-      own_peers_.reset();
     });
-    for (auto& [slot, other] : others_) other.executor->Kill();
   }
 
-  void MakeOther(NodeSlot slot) {
-    Other& other = others_[slot];
-    other.executor = scheduler_.NewExecutor(fmt::format("node{}", slot));
-    other.transport = *network_.NewTransport(*other.executor, fmt::format("node{}", slot));
-    other.on_record = [this](RecordDone done) { done(GuardRecord(record_of_group_)); };
-    other.executor->Deliver(Duration{}, [this, slot, &other] {
-      other.peers = std::make_unique<Peers>(*other.transport, job_, "job", slot, RandomId{1});
-      other.peers->Answer<MetaRequest, MetaReply>(
-          "meta", [this, slot, &other](auto, auto, auto done) {
-            if (!other.describes) return done(absl::UnavailableError("not now"));
-            MetaReply reply;
-            *reply.add_slabs() = MetaOf(slot);
-            done(std::move(reply));
-          });
-      other.peers->Answer<MetaRequest, GuardRecord>(
-          "record", [&other](auto, auto, auto done) { other.on_record(std::move(done)); });
-      other.peers->ServeReads([this, slot, &other](auto, const std::string& body, auto, auto done) {
-        ReadRequest request;
-        UNREFT_CHECK(request.ParseFromString(body));
-        if (!other.gives) return other.waiting.push_back(std::move(done));
-        const auto block =
-            std::span(data_[slot.value]).subspan(request.first_block() * kBlockBytes, kBlockBytes);
-        ReadHeader header;
-        header.add_crcs(Crc32c(block));
-        ReadSource source;
-        source.header = header.SerializeAsString();
-        source.parts.push_back(block);
-        done(std::move(source));
-      });
+  void Serve(NodeSlot slot, Other& other, Peers& peers) {
+    peers.Answer<MetaRequest, MetaReply>("meta", [this, slot, &other](auto, auto, auto done) {
+      if (!other.describes) return done(absl::UnavailableError("not now"));
+      MetaReply reply;
+      *reply.add_slabs() = MetaOf(Rank{slot.value - 1}, 2, TensorOf(slot), data_[slot.value]);
+      done(std::move(reply));
     });
-  }
-  SlabMeta MetaOf(NodeSlot slot) const {
-    const std::vector<std::byte>& data = data_[slot.value];
-    layout::SlotManifest manifest;
-    manifest.job = "job";
-    manifest.version = kVersion;
-    manifest.rank = Rank{slot.value - 1};
-    manifest.world = 2;
-    manifest.tensors = {TensorOf(slot)};
-    manifest.parts = {{.tensor = 0, .shard_begin = 0, .bytes = data.size(), .slab_offset = 0}};
-    manifest.block_bytes = kBlockBytes;
-    manifest.data_bytes = data.size();
-    SlabMeta meta;
-    meta.set_rank(slot.value - 1);
-    meta.set_world(2);
-    meta.set_manifest(layout::EncodeManifest(manifest));
-    std::vector<uint32_t> crcs;
-    for (uint64_t block = 0; block < kBlocks; ++block) {
-      crcs.push_back(Crc32c(std::span(data).subspan(block * kBlockBytes, kBlockBytes)));
-    }
-    meta.set_crc_table(
-        std::string(reinterpret_cast<const char*>(crcs.data()), crcs.size() * sizeof(uint32_t)));
-    meta.set_manifest_crc(CrcOf(meta.manifest()));
-    meta.set_crc_table_crc(CrcOf(meta.crc_table()));
-    meta.set_extras_crc(CrcOf(""));
-    return meta;
+    peers.Answer<MetaRequest, GuardRecord>(
+        "record", [&other](auto, auto, auto done) { other.on_record(std::move(done)); });
+    peers.ServeReads([this, slot, &other](auto, const std::string& body, auto, auto done) {
+      ReadRequest request;
+      UNREFT_CHECK(request.ParseFromString(body));
+      if (!other.gives) return other.waiting.push_back(std::move(done));
+      done(SourceOf(
+          std::span(data_[slot.value]).subspan(request.first_block() * kBlockBytes, kBlockBytes)));
+    });
   }
   static TensorSpec TensorOf(NodeSlot slot) {
     return Whole(fmt::format("w{}", slot), {kBlocks * kBlockBytes / 4});
@@ -191,16 +123,9 @@ class RestoreDeskTest : public SmpFixture {
     return CodingOf(record_of_group_.group(), record_of_group_.members());
   }
 
-  SimNetwork network_;
-  meta::JobState job_;
   GuardRecord record_of_group_;
   std::array<std::vector<std::byte>, kNodes> data_;
-  CaptureLogSink log_lines_;
-  Log log_{log_lines_};
   std::map<NodeSlot, Other> others_;
-  std::unique_ptr<Transport> own_transport_;
-  std::unique_ptr<Peers> own_peers_;
-  std::unique_ptr<NodeState> state_;
   std::unique_ptr<Protector> protector_;
   std::unique_ptr<RankSession> session_;
   std::unique_ptr<RestoreDesk> desk_;

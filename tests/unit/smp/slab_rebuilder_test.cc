@@ -10,144 +10,73 @@
 #include <optional>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "ec/isal_code.h"
-#include "layout/manifest.h"
 #include "smp/block_reader.h"
 #include "smp/cluster_records.h"
 #include "smp/restore_catalog.h"
-#include "tests/fakes/sim_transport.h"
 #include "tests/unit/layout_testing.h"
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/group_fixture.h"
 
 namespace unreft::smp {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr Version kVersion{Timeline{1}, Step{9}};
 constexpr uint64_t kBlocks = 5;
-constexpr uint64_t kBlockBytes = 64;
 
-uint32_t CrcOf(const std::string& bytes) { return Crc32c(std::as_bytes(std::span(bytes))); }
-
-class SlabRebuilderTest : public SmpFixture {
+class SlabRebuilderTest : public GroupFixture {
  protected:
-  SlabRebuilderTest() : network_(scheduler_) {
-    options_.nodes = 2;
-    options_.read_retry = milliseconds(10);
+  SlabRebuilderTest() : GroupFixture(1, 1) {
     options_.read_timeout = seconds(5);
-    job_.store_id = "0123456789abcdef";
-    for (const uint64_t slot : {0, 1}) {
-      job_.present[NodeSlot{slot}].set_address(fmt::format("node{}", slot));
-    }
-    group_.set_k(1);
-    for (const uint64_t slot : {0, 1}) group_.add_slots(slot);
-    *job_.view.value.add_groups() = group_;
     Random random(7);
-    data_.resize(kBlocks * kBlockBytes);
-    for (std::byte& byte : data_) byte = std::byte(random.Below(256));
+    data_ = RandomBytes(random, kBlocks * kBlockBytes);
     parity_.resize(data_.size());
     const std::span<const std::byte> data(data_);
     const std::span<std::byte> parity(parity_);
     (*ec::IsalCode::Make({1, 1}))->Encode({&data, 1}, {&parity, 1});
-    MakeOther();
-    MakeOwn();
+    StartOther(NodeSlot{1}, [this](Peers& peers) { ServeOther(peers); });
+    StartOwn([this] {
+      if (rebuilder_ != nullptr) rebuilder_->RunRules();
+    });
+    // What asks node 0 for the slab waits, as of one that is being rebuilt.
+    InTurn([&] {
+      own_peers_->ServeReads([this](NodeSlot, const std::string&, uint64_t, auto done) {
+        asked_itself_.push_back(std::move(done));
+      });
+    });
   }
   ~SlabRebuilderTest() override {
     InTurn([&] {
       rebuilder_.reset();
       reader_.reset();
       catalog_.reset();
-      own_peers_.reset();
     });
-    other_->Kill();
-  }
-
-  std::string EncodedManifest() const {
-    layout::SlotManifest manifest;
-    manifest.job = "job";
-    manifest.version = kVersion;
-    manifest.world = 1;
-    manifest.tensors = {Whole("w", {kBlocks * kBlockBytes / 4})};
-    manifest.parts = {{.tensor = 0, .shard_begin = 0, .bytes = data_.size(), .slab_offset = 0}};
-    manifest.block_bytes = kBlockBytes;
-    manifest.data_bytes = data_.size();
-    return layout::EncodeManifest(manifest);
-  }
-  SlabMeta Meta() const {
-    SlabMeta meta;
-    meta.set_world(1);
-    meta.set_manifest(EncodedManifest());
-    std::vector<uint32_t> crcs;
-    for (uint64_t block = 0; block < kBlocks; ++block) {
-      crcs.push_back(Crc32c(std::span(data_).subspan(block * kBlockBytes, kBlockBytes)));
-    }
-    meta.set_crc_table(
-        std::string(reinterpret_cast<const char*>(crcs.data()), crcs.size() * sizeof(uint32_t)));
-    meta.set_manifest_crc(CrcOf(meta.manifest()));
-    meta.set_crc_table_crc(CrcOf(meta.crc_table()));
-    meta.set_extras_crc(CrcOf(""));
-    return meta;
   }
 
   // Node 1.
-  void MakeOther() {
-    other_transport_ = *network_.NewTransport(*other_, "node1");
-    other_->Deliver(Duration{}, [this] {
-      other_peers_ =
-          std::make_unique<Peers>(*other_transport_, job_, "job", NodeSlot{1}, RandomId{1});
-      other_peers_->Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
-        MetaReply reply;
-        *reply.add_slabs() = Meta();
-        done(std::move(reply));
-      });
-      other_peers_->Answer<MetaRequest, GuardRecord>("record", [this](NodeSlot, auto, auto done) {
-        GuardRecord record;
-        *record.mutable_group() = group_;
-        RankSlab& slab = *record.add_members()->add_slabs();
-        slab.set_data_bytes(data_.size());
-        record.add_members();
-        done(std::move(record));
-      });
-      other_peers_->ServeReads([this](NodeSlot, const std::string& body, uint64_t, auto done) {
-        ReadRequest request;
-        UNREFT_CHECK(request.ParseFromString(body));
-        ++asked_;
-        if (failures_ > 0) {
-          --failures_;
-          return done(absl::NotFoundError("its guard is not complete yet"));
-        }
-        const auto block =
-            std::span(parity_).subspan(request.first_block() * kBlockBytes, kBlockBytes);
-        ReadHeader header;
-        header.add_crcs(Crc32c(block));
-        ReadSource source;
-        source.header = header.SerializeAsString();
-        source.parts.push_back(block);
-        done(std::move(source));
-      });
+  void ServeOther(Peers& peers) {
+    peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
+      MetaReply reply;
+      *reply.add_slabs() = MetaOf(Rank{0}, 1, Whole("w", {kBlocks * kBlockBytes / 4}), data_);
+      done(std::move(reply));
     });
-  }
-  // Node 0: what asks it for the slab waits, as of one that is being rebuilt.
-  void MakeOwn() {
-    own_transport_ = *network_.NewTransport(*executor_, "node0");
-    record_ = NewRecord();
-    InTurn([&] {
-      state_ = std::make_unique<NodeState>(
-          NodeState{{*executor_, pool_, random_, segments_, *records_, processes_, log_}});
-      state_->options = options_;
-      state_->prefix = MemoryPrefix(options_);
-      state_->slots = std::make_unique<SlotStore>(
-          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options,
-          boot_id_, record_->incarnation(), [this] {
-            if (rebuilder_ != nullptr) rebuilder_->RunRules();
-          });
-      own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
-      own_peers_->ServeReads([this](NodeSlot, const std::string&, uint64_t, auto done) {
-        asked_itself_.push_back(std::move(done));
-      });
+    peers.Answer<MetaRequest, GuardRecord>("record", [this](NodeSlot, auto, auto done) {
+      GuardRecord record;
+      *record.mutable_group() = group();
+      RankSlab& slab = *record.add_members()->add_slabs();
+      slab.set_data_bytes(data_.size());
+      record.add_members();
+      done(std::move(record));
+    });
+    peers.ServeReads([this](NodeSlot, const std::string& body, uint64_t, auto done) {
+      ReadRequest request;
+      UNREFT_CHECK(request.ParseFromString(body));
+      ++asked_;
+      if (failures_ > 0) {
+        --failures_;
+        return done(absl::NotFoundError("its guard is not complete yet"));
+      }
+      done(SourceOf(std::span(parity_).subspan(request.first_block() * kBlockBytes, kBlockBytes)));
     });
   }
 
@@ -180,18 +109,8 @@ class SlabRebuilderTest : public SmpFixture {
     EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), data_.begin(), data_.end()));
   }
 
-  SimNetwork network_;
-  meta::JobState job_;
-  Group group_;
   std::vector<std::byte> data_;
   std::vector<std::byte> parity_;
-  std::unique_ptr<SimExecutor> other_ = scheduler_.NewExecutor("other");
-  std::unique_ptr<Transport> other_transport_;
-  std::unique_ptr<Peers> other_peers_;
-  std::unique_ptr<Transport> own_transport_;
-  std::unique_ptr<Peers> own_peers_;
-  std::unique_ptr<NodeRecord> record_;
-  std::unique_ptr<NodeState> state_;
   std::unique_ptr<RestoreCatalog> catalog_;
   std::unique_ptr<BlockReader> reader_;
   std::unique_ptr<SlabRebuilder> rebuilder_;
