@@ -259,8 +259,11 @@ std::set<NodeSlot> ClusterObserver::GoneSince(Version version, Duration since,
   };
   add(destroyed_, since);
   add(replaced_, since);
+  // A decision reads slabs again, no guards: what it does not ask for may have rotted before.
+  const auto proven = proven_.find(version);
+  const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
   if (const auto rotted = rotted_.find(version); rotted != rotted_.end()) {
-    add(rotted->second, since);
+    add(rotted->second, std::min(since, proven != proven_.end() ? proven->second : begun));
   }
   add(lost_, closed);
   for (const Member& member : view_.members()) {
