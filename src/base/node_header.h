@@ -7,6 +7,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -42,12 +43,13 @@ struct NodeBody {
   uint64_t committed_timeline = 0;
   uint64_t committed_step = 0;
   uint64_t committed_world = 0;  // ranks of the committed version; 0 = nothing was ever committed
-  uint64_t capture_began = 0;    // 1 once a capture began in the newest timeline
+  uint32_t capture_began = 0;    // 1 once a capture began in the newest timeline
+  uint32_t view = 0;             // number of the newest view that this memory was in; 0 = none
   DecisionEntry decision[kDecisionsKept] = {};
   uint32_t taken_slot = 0;  // of a spare: one more than the slot that it was given; 0 = none
-  uint32_t crc = 0;  // CRC32C of all bytes before it
+  uint32_t crc = 0;         // CRC32C of all bytes before it
 };
-static_assert(sizeof(NodeBody) == 872);
+static_assert(offsetof(NodeBody, view) == 92 && sizeof(NodeBody) == 872);
 
 struct NodeHeader {
   NodeBody body[2];

@@ -163,8 +163,9 @@ void Leader::BeginGrace(NodeSlot slot) {
 // nodes do not come back are lost from the start, if spares wait for all of them.
 std::optional<std::vector<NodeSlot>> Leader::LostBeforeFirstView() {
   const meta::JobState& state = store_.state();
-  const bool is_new = std::ranges::all_of(
-      reports_, [](const auto& report) { return report.second.chain().empty(); });
+  const bool is_new = std::ranges::all_of(reports_, [](const auto& report) {
+    return report.second.chain().empty() && report.second.view() == 0;
+  });
   std::vector<NodeSlot> lost;
   bool all_overdue = true;
   for (uint64_t number = 0; number < options_.nodes; ++number) {
@@ -310,7 +311,9 @@ bool Leader::KeepView() {
     }
     if (!FormFirstGroups(wanted)) return false;
   }
-  wanted.set_number(state.view.value.number() + 1);
+  uint64_t newest = state.view.value.number();
+  for (const auto& [slot, report] : reports_) newest = std::max(newest, report.view());
+  wanted.set_number(newest + 1);
   log_.Info("view {}: {} nodes", wanted.number(), wanted.members_size());
   return Write({.view = std::move(wanted), .takeover = takeover, .absent = std::move(lost)});
 }

@@ -183,7 +183,10 @@ void Member::FollowView() {
       [this](const unreft::Member& member) { return member.slot() == options_.node.value; });
   const bool is_named =
       slot != view.members().end() && slot->incarnation() == AsBytes(record_.incarnation());
-  if (is_named) named_ = {state.store_id, view.number()};
+  if (is_named) {
+    named_ = {state.store_id, view.number()};
+    record_.SetView(view.number());
+  }
   const bool is_replaced = !is_named && slot != view.members().end() && !slot->lost() &&
                            named_.store_id == state.store_id && named_.view < view.number();
   if (is_replaced == std::exchange(is_replaced_, is_replaced)) return;
@@ -391,6 +394,7 @@ NodeReport Member::MakeReport() const {
   report.set_committed_timeline(record_.committed().timeline.value);
   report.set_committed_step(record_.committed().step.value);
   report.set_committed_world(record_.committed_world());
+  report.set_view(record_.view());
   report.set_newest_step(newest_step_.value);
   std::map<Version, VersionHolding> versions;
   for (const HeldSlab& held : node_.Inventory()) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/format.h"
 #include "base/wire.h"
@@ -167,6 +168,14 @@ void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins) {
 void NodeRecord::SetCaptureBegan() {
   if (body_.capture_began != 0) return;
   body_.capture_began = 1;
+  Store();
+}
+
+void NodeRecord::SetView(uint64_t number) {
+  constexpr uint64_t kMax = std::numeric_limits<decltype(body_.view)>::max();
+  const uint64_t kept = std::min(number, kMax);
+  if (kept <= body_.view) return;
+  body_.view = static_cast<uint32_t>(kept);
   Store();
 }
 

@@ -42,6 +42,8 @@ class NodeRecord {
   const recovery::TimelineChain& chain() const { return chain_; }
   // Whether a capture may have begun in the newest timeline.
   bool capture_began() const { return body_.capture_began != 0; }
+  // Number of the newest view that this memory was in; 0: none.
+  uint64_t view() const { return body_.view; }
 
   // The newest committed version and the ranks it needs; 0 ranks: nothing was ever committed, or a
   // fresh start was declared since.
@@ -55,6 +57,8 @@ class NodeRecord {
   // Takes over the timelines that the leader has opened, oldest first.
   void AdoptTimelines(std::vector<recovery::TimelineOrigin> origins);
   void SetCaptureBegan();
+  // One that is not newer than view() changes nothing.
+  void SetView(uint64_t number);
   void SetCommitted(Version version, uint64_t world);
   // The slot that the view has given to this memory, if it was a spare's.
   std::optional<NodeSlot> taken_slot() const;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -297,6 +298,7 @@ class LeaderFixture : public ::testing::Test {
     const TimelineRecord& timeline = store_->state().timeline.value;
     const uint64_t newest = timeline.chain().empty() ? 0 : timeline.chain().rbegin()->timeline();
     const CommitRecord& committed = commit();
+    report.set_view(std::max(report.view(), view().number()));
     if (newest < report.newest_timeline()) return;
     if (newest == report.newest_timeline() && VersionOf(committed) < CommittedOf(report)) return;
     report.set_round_applied(timeline.decision().round());

@@ -160,7 +160,7 @@ TEST_F(LeaderGroupsTest, TheFirstViewWaitsForTheReportOfEveryNodeThatIsThere) {
   EXPECT_EQ(view().number(), 0U);
   Report(NodeSlot{kEight - 1});
   Settle();
-  EXPECT_EQ(view().number(), 1U);
+  EXPECT_EQ(view().number(), 2U);
   EXPECT_EQ(SlotsOf(view().groups()), kDealt);
 }
 

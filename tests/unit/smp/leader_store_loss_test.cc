@@ -126,5 +126,25 @@ TEST_F(LeaderNewJobTest, ANodeThatIsLateIsWaitedFor) {
   EXPECT_EQ(view().number(), 0U);
 }
 
+// Nothing was ever captured; still its trainers run where the spare is, or was to be.
+TEST_F(LeaderNewJobTest, AJobThatHadAViewIsNoNewOne) {
+  ReportAll();
+  InTurn([&] { nodes_.erase(NodeSlot{3}); });
+  LoseStore();
+  ReportAll();
+  AddSpare(4);
+  Settle(std::chrono::seconds(1));
+  ASSERT_EQ(view().members_size(), 4);
+  EXPECT_EQ(view().members(3).incarnation(), "spare4");
+}
+
+// So that a number names one view, whatever the store has forgotten (PROTOCOL rule 3).
+TEST_F(LeaderStoreLossTest, TheNumberOfTheViewGoesOnWhereTheNodesLeftIt) {
+  ASSERT_EQ(view().number(), 1U);
+  LoseStore();
+  ReportAll();
+  EXPECT_EQ(view().number(), 2U);
+}
+
 }  // namespace
 }  // namespace unreft::smp

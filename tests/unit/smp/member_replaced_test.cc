@@ -116,6 +116,16 @@ TEST_F(MemberReplacedTest, AMemoryThatWasInNoViewTakesTheSlot) {
   EXPECT_TRUE(Present());
 }
 
+// For a store that forgets, also after its daemon's death.
+TEST_F(MemberReplacedTest, TellsTheNewestViewThatItWasIn) {
+  Name(4, own_);
+  Name(5, "another memory");
+  EXPECT_EQ(leader_->reports.back().view(), 4U);
+  StopMember();
+  StartMember();
+  EXPECT_EQ(record_->view(), 4U);
+}
+
 // It says who was there before.
 TEST_F(MemberReplacedTest, AnOlderViewIsNotBelieved) {
   Name(3, own_);

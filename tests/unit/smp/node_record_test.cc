@@ -33,15 +33,29 @@ TEST_F(NodeRecordTest, ARestartedProcessKnowsEverythingAndIsANewSession) {
     EXPECT_EQ(record->OpenTimeline(Version{}), Timeline{1});
     record->SetCaptureBegan();
     record->SetCommitted(kFirst, 4);
+    record->SetView(3);
   });
   record.reset();
   record = NewRecord();
+  EXPECT_EQ(record->view(), 3u);
   EXPECT_EQ(record->incarnation(), incarnation);
   EXPECT_EQ(record->session(), SessionNumber{2});
   EXPECT_EQ(record->chain().newest(), Timeline{1});
   EXPECT_TRUE(record->capture_began());
   EXPECT_EQ(record->committed(), kFirst);
   EXPECT_EQ(record->committed_world(), 4u);
+}
+
+TEST_F(NodeRecordTest, TheNumberOfTheViewOnlyGrows) {
+  auto record = NewRecord();
+  const auto set = [&](uint64_t number) {
+    InTurn([&] { record->SetView(number); });
+    return record->view();
+  };
+  EXPECT_EQ(record->view(), 0u);
+  EXPECT_EQ(set(3), 3u);
+  EXPECT_EQ(set(2), 3u);
+  EXPECT_EQ(set(uint64_t{1} << 40), UINT32_MAX) << "the most that fits in the segment";
 }
 
 TEST_F(NodeRecordTest, ATornWriteLosesAtMostTheLastOne) {
