@@ -84,10 +84,11 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
                                   [&](const KeyValue& kv) { return kv.key == prefix_ + "store"; });
   if (store == all.end()) return MakeStore(Revision{0});
   if (WentBack(*store, result->revision)) {
-    log_.Error("meta store: it went back to revision {}, {} was seen; it gets a new id",
+    log_.Error("meta store: it went back and is at revision {}, {} was seen; it gets a new id",
                result->revision, state_.revision);
     return MakeStore(store->mod_revision);
   }
+  went_back_ = false;
   const std::string known_store = state_.store_id;
   // In place: others refer to it.
   auto empty = std::make_unique<JobState>();
@@ -119,7 +120,8 @@ bool JobStore::WentBack(const KeyValue& store, Revision revision) const {
   if (!record.ParseFromString(store.value)) return false;
   const bool is_former =
       std::find(former_ids_.begin(), former_ids_.end(), record.store_id()) != former_ids_.end();
-  return is_former || (record.store_id() == state_.store_id && revision < state_.revision);
+  const bool is_older = went_back_ || revision < state_.revision;
+  return is_former || (record.store_id() == state_.store_id && is_older);
 }
 
 void JobStore::MakeStore(Revision seen) {
@@ -146,6 +148,7 @@ void JobStore::Watch() {
       [this](absl::Status status) {
         watch_ = WatchId::kNone;
         log_.Warn("meta store: the watch ended, all is read anew: {}", status.message());
+        went_back_ |= absl::IsDataLoss(status);  // it may be as far again when it is read
         Again(kReadAgain);
       });
 }

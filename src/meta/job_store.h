@@ -140,6 +140,7 @@ class JobStore {
   TimerId again_ = TimerId::kNone;
   TimerId refresh_ = TimerId::kNone;
   bool change_told_ = true;
+  bool went_back_ = false;  // says a watch, and it was not read since
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 

@@ -189,7 +189,7 @@ TEST_F(JobStoreTest, AStoreThatWentBackGetsANewId) {
   EXPECT_NE(after, before);
   EXPECT_EQ(b.store.state().store_id, after);
   EXPECT_FALSE(a.store.state().view.exists());
-  EXPECT_GE(sink_.Count("it went back to revision"), 1U);
+  EXPECT_GE(sink_.Count("it went back and is at revision"), 1U);
 
   // The id that was given up is refused although the store is no older than what was seen of it.
   const Revision seen = a.store.state().revision;
@@ -201,6 +201,38 @@ TEST_F(JobStoreTest, AStoreThatWentBackGetsANewId) {
   EXPECT_NE(a.store.state().store_id, after);
   EXPECT_EQ(b.store.state().store_id, a.store.state().store_id);
   EXPECT_GT(seen.value, 0U);
+}
+
+// Others write to it, too: by its revision alone it was taken for one that had only restarted.
+TEST_F(JobStoreTest, AStoreThatWentBackAndIsAsFarAgainGetsANewId) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  const FakeKvStore::Copy copy = store_.TakeCopy();
+  const std::string before = a.store.state().store_id;
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
+  const Revision seen = a.store.state().revision;
+  store_.Kill();
+  store_.RollBack(copy);
+  store_.Restart();
+  Process other(*this);
+  ASSERT_TRUE(scheduler_.RunUntil([&] { return sink_.Count("the watch ended") > 0; }, 100000));
+  Revision written;
+  for (int i = 0; i < 5; ++i) {
+    Settle(std::chrono::milliseconds(20));
+    InTurn(other, [&] {
+      Txn txn;
+      txn.then.push_back(PutOp{"elsewhere", "value", LeaseId{}});
+      other.kv->Commit(std::move(txn), [&](absl::StatusOr<TxnResult> result) {
+        if (result.ok()) written = result->revision;
+      });
+    });
+  }
+  EXPECT_EQ(a.store.state().store_id, before) << "it was not read yet";
+  EXPECT_GT(written, seen);
+  Settle(seconds(5));
+  EXPECT_NE(a.store.state().store_id, before);
+  EXPECT_FALSE(a.store.state().view.exists());
 }
 
 TEST_F(JobStoreTest, WhoIsPresentIsNotWrittenAsAbsent) {
