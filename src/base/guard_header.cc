@@ -75,6 +75,10 @@ absl::StatusOr<GuardView> GuardView::Check(std::span<std::byte> bytes) {
   return view;
 }
 
+void GuardView::MendGeometry() {
+  if (!BodyCrcIsRight(header_->geometry)) header_->geometry = geometry_;
+}
+
 absl::StatusOr<GuardClaim> GuardView::CheckedClaim() const {
   const GuardClaim claim = header_->claim;
   if (!BodyCrcIsRight(claim) || claim.generation != generation().value ||

@@ -100,6 +100,8 @@ class GuardView {
   static absl::StatusOr<GuardView> Check(std::span<std::byte> bytes);
 
   const GuardGeometry& geometry() const { return geometry_; }
+  // As SlotView::MendGeometry.
+  void MendGeometry();
   GuardHeader& header() { return *header_; }
 
   Generation generation() const { return Generation{LoadState() >> 8}; }

@@ -234,8 +234,7 @@ Guard* GuardStore::Take(Version version, const GuardNeeds& needs, Version keep_f
   if (taken == nullptr) return nullptr;
   if (taken->phase == GuardPhase::kComplete) Free(*taken);
   // Memory that rots leads no access astray, but who adopts the guard reads its geometry.
-  GuardGeometry& geometry = taken->view->header().geometry;
-  if (!BodyCrcIsRight(geometry)) geometry = taken->view->geometry();
+  taken->view->MendGeometry();
   taken->generation = Generation{taken->generation.value + 1};
   taken->claim = GuardClaim{};
   taken->claim.generation = taken->generation.value;
@@ -255,6 +254,11 @@ void GuardStore::SetComplete(Guard& guard, std::shared_ptr<const GuardRecord> re
   guard.phase = GuardPhase::kComplete;
   guard.record = std::move(record);
   guard.coding = CodingOf(guard.record->group(), guard.record->members());
+}
+
+void GuardStore::MendHeader(Guard& guard) {
+  guard.view->MendGeometry();
+  guard.view->set_state(guard.generation, GuardState::kComplete);
 }
 
 void GuardStore::Free(Guard& guard) {

@@ -93,6 +93,9 @@ class GuardStore {
 
   // Everything is in place and sealed.
   void SetComplete(Guard& guard, std::shared_ptr<const GuardRecord> record);
+  // Writes geometry and state word of a complete guard again as they were: they may have rotted,
+  // and the daemon that adopts it begins with them, while this one never looks at them.
+  void MendHeader(Guard& guard);
   void Free(Guard& guard);
   // Keeps a complete guard from being given to another version.
   void Use(Guard& guard) { ++guard.users; }

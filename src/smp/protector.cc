@@ -417,6 +417,7 @@ void Protector::Verify(Version version, absl::AnyInvocable<void(absl::Status)> d
     state_.seams.executor.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
     return;
   }
+  guards_.MendHeader(*guard);
   guards_.Use(*guard);
   auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
   state_.seams.pool.Submit(

@@ -345,6 +345,18 @@ TEST_F(GuardStoreTest, ATurnedBitOfTheGeometryIsMendedWhenTheGuardIsTaken) {
   EXPECT_NE(store->Complete(kVersion), nullptr);
 }
 
+// It was counted on by a decision, and quarantined or forgotten by the next process.
+TEST_F(GuardStoreTest, TurnedBitsOfTheHeaderThatNobodyReadsAreMended) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  Guard* guard = Complete(*store, kVersion);
+  guard->view->header().geometry.record_offset ^= 1;
+  guard->view->header().state.fetch_xor(1);
+  store->MendHeader(*guard);
+  store = NewStore();
+  EXPECT_NE(store->Complete(kVersion), nullptr);
+}
+
 // Needs that grew faster than pages are reserved left a set of guards behind each time.
 TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoWhileTheyArePopulated) {
   options_.populate_chunk_bytes = 4 * kSegmentPage;

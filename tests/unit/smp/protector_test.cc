@@ -96,6 +96,23 @@ TEST_F(ProtectorTest, AFreshNodeMakesItsShareAnewWhenAGuardHasItsPages) {
   ExpectGuarded();
 }
 
+// A decision counted on it, and the daemon that started after it quarantined it or forgot it.
+TEST_F(ProtectorTest, VerifyingMendsWhatTheNextProcessBeginsWith) {
+  Remake();
+  Settle(seconds(1));
+  Guard* guard = nullptr;
+  InTurn([&] {
+    guard = protector_->guards().Complete(kVersion);
+    ASSERT_NE(guard, nullptr);
+    guard->view->header().geometry.record_offset ^= 1;
+    guard->view->header().state.fetch_xor(1);
+  });
+  ExpectGuarded();
+  const auto view = GuardView::Check(guard->segment->bytes());
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->state(), GuardState::kComplete);
+}
+
 TEST_F(ProtectorTest, MemoryThatIsLackingForItIsAskedForAgain) {
   const uint64_t bytes_max = host_.bytes_max();
   host_.set_bytes_max(host_.bytes_used());
