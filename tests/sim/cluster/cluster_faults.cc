@@ -268,9 +268,13 @@ void ClusterFaults::LoseStore() {
 void ClusterFaults::RollBackStore() {
   if (!cluster_.store().running()) return;
   cluster_.store().Kill();
-  cluster_.store().RollBack(copies_[random_.Below(copies_.size())]);
-  cluster_.observer().OnStoreChanged();
-  cluster_.pins().OnStoreChanged();
+  const FakeKvStore::Copy& copy = copies_[random_.Below(copies_.size())];
+  const bool goes_back = copy != cluster_.store().TakeCopy();
+  cluster_.store().RollBack(copy);
+  if (goes_back) {
+    cluster_.observer().OnStoreChanged();
+    cluster_.pins().OnStoreChanged();
+  }
   RestartStoreLater();
 }
 

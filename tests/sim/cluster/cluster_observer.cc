@@ -259,11 +259,8 @@ std::set<NodeSlot> ClusterObserver::GoneSince(Version version, Duration since,
   };
   add(destroyed_, since);
   add(replaced_, since);
-  // A decision reads slabs again, no guards: what it does not ask for may have rotted before.
-  const auto proven = proven_.find(version);
-  const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
   if (const auto rotted = rotted_.find(version); rotted != rotted_.end()) {
-    add(rotted->second, std::min(since, proven != proven_.end() ? proven->second : begun));
+    add(rotted->second, since);
   }
   add(lost_, closed);
   for (const Member& member : view_.members()) {
@@ -375,34 +372,66 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
     world_.trace.Fail("{} was committed of {} ranks, {} captured it", version, commit.world(),
                       ranks.value_or(0));
   }
-  // It was protected when it was written, as far as the memories of the members allowed.
-  const auto is_lost = [](const Member& member) { return member.lost(); };
-  if (std::ranges::any_of(view_.members(), is_lost)) return;
+  CheckCommit(version, commit);
+}
+
+// Members of whose memories nothing is to be expected of a version that is committed now.
+std::set<NodeSlot> ClusterObserver::HitBefore(Version version) const {
   const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
-  const auto is_hit = [&](const Member& member) {
-    const auto destroyed = destroyed_.find(NodeSlot{member.slot()});
-    if (destroyed == destroyed_.end()) return false;
+  const auto rotted = rotted_.find(version);
+  std::set<NodeSlot> hit;
+  for (const Member& member : view_.members()) {
+    const NodeSlot slot{member.slot()};
+    const auto is_since = [&](const Times& times) {
+      const auto it = times.find(slot);
+      return it != times.end() && it->second >= begun;
+    };
     // Until the view has the new memory the leader knows of none that could have a guard.
-    const auto memory = memory_of_.find(destroyed->first);
-    return destroyed->second >= begun || memory == memory_of_.end() ||
-           memory->second != member.incarnation();
-  };
-  if (std::ranges::any_of(view_.members(), is_hit) || rotted_.contains(version)) return;
-  is_protected_ = true;
-  proven_[version] = world_.trace.now();
-  standing_ = version;
-  const bool deep = commits_checked_++ % kDeepEvery == 0;
-  for (uint64_t rank = 0; rank < commit.world(); ++rank) {
+    const auto memory = memory_of_.find(slot);
+    const bool is_unnamed = destroyed_.contains(slot) &&
+                            (memory == memory_of_.end() || memory->second != member.incarnation());
+    const bool has_rotted = rotted != rotted_.end() && rotted->second.contains(slot);
+    if (member.lost() || is_unnamed || has_rotted || is_since(destroyed_) || is_since(replaced_) ||
+        is_since(lost_)) {
+      hit.insert(slot);
+    }
+  }
+  return hit;
+}
+
+// It was protected when it was written, as far as the memories of the members allowed.
+void ClusterObserver::CheckCommit(Version version, const CommitRecord& commit) {
+  const std::set<NodeSlot> hit = HitBefore(version);
+  const bool deep = hit.empty() && commits_checked_++ % kDeepEvery == 0;
+  for (uint64_t rank = 0; hit.empty() && rank < commit.world(); ++rank) {
     if (IsHeld(version, Rank{rank}, commit)) continue;
     world_.trace.Fail("committed {}, and nobody has rank {}", version, rank);
   }
+  for (const Holder& holder : commit.holders()) {
+    const NodeSlot slot{holder.slot()};
+    if (hit.contains(slot)) continue;
+    for (const uint64_t rank : holder.ranks()) {
+      if (machines_.at(slot)->observer.Holds(version, Rank{rank})) continue;
+      world_.trace.Fail("committed {}, and node {} has not its rank {}", version, slot, rank);
+    }
+  }
   for (const Group& group : commit.groups()) {
     if (IsIdle(version, group, commit.world())) continue;
-    absl::Status status = CheckGroup(machines_, group, version, deep);
+    const auto is_hit = [&](uint64_t slot) { return hit.contains(NodeSlot{slot}); };
+    const absl::Status status = std::ranges::any_of(group.slots(), is_hit)
+                                    ? CheckRest(machines_, group, version, hit)
+                                    : CheckGroup(machines_, group, version, deep);
     if (!status.ok()) {
       world_.trace.Fail("committed, but not protected: {}", status.message());
     }
   }
+  if (!hit.empty()) {
+    ++commits_checked_in_part_;
+    return;
+  }
+  is_protected_ = true;
+  proven_[version] = world_.trace.now();
+  standing_ = version;
 }
 
 }  // namespace unreft::sim

@@ -62,6 +62,8 @@ class ClusterObserver {
   std::optional<Version> decided() const { return decided_; }
 
   uint64_t commits_checked() const { return commits_checked_; }
+  // Of which some node's memory was hit meanwhile: what the others have was looked at.
+  uint64_t commits_checked_in_part() const { return commits_checked_in_part_; }
   uint64_t decisions() const { return decisions_; }
   // Decisions that restore nothing and say why.
   uint64_t failures() const { return failures_; }
@@ -97,6 +99,8 @@ class ClusterObserver {
   Duration ClosedAt(uint64_t round) const;
   void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
   void OnCommit(const meta::JobState& job, StoreSeen& store);
+  std::set<NodeSlot> HitBefore(Version version) const;
+  void CheckCommit(Version version, const CommitRecord& commit);
   void OnFreshStart(Version opened);
   void ProveDecided();
   bool IsForgotten(Version committed) const;
@@ -142,6 +146,7 @@ class ClusterObserver {
   bool is_protected_ = false;
   bool is_rebuilt_ = false;  // what was decided last, of which slabs were lost
   uint64_t commits_checked_ = 0;
+  uint64_t commits_checked_in_part_ = 0;
   uint64_t decisions_ = 0;
   uint64_t failures_ = 0;
   uint64_t views_ = 0;

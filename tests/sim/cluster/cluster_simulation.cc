@@ -150,6 +150,7 @@ class ClusterSimulation {
     result.counts["worlds refused"] = cluster_.observer().worlds_refused();
     result.counts["replicas found to differ"] = cluster_.store_observer().disagreements();
     result.counts["decided versions guarded anew"] = cluster_.observer().guarded_anew();
+    result.counts["commits checked in part"] = cluster_.observer().commits_checked_in_part();
     result.counts["losses made good before a commit"] = cluster_.observer().losses_made_good();
     result.counts["versions pinned"] = cluster_.pins().pinned();
     result.counts["slots taken by spares"] = cluster_.observer().takeovers();

@@ -394,6 +394,23 @@ absl::Status CheckGroup(const MachinesBySlot& machines, const Group& group, Vers
   return status;
 }
 
+absl::Status CheckRest(const MachinesBySlot& machines, const Group& group, Version version,
+                       const std::set<NodeSlot>& gone) {
+  std::map<std::string, NodeSlot> codings;
+  for (const uint64_t number : group.slots()) {
+    const NodeSlot slot{number};
+    if (gone.contains(slot)) continue;
+    const absl::StatusOr<Guard> guard = GuardOf(*machines.at(slot), version);
+    if (!guard.ok()) {
+      return Bad(fmt::format("version {} on node {}: {}", version, slot, guard.status().message()));
+    }
+    codings.emplace(CodingOf(guard->record), slot);
+  }
+  if (codings.size() <= 1) return absl::OkStatus();
+  return Bad(fmt::format("version {}: the guards of nodes {} and {} are of different slabs",
+                         version, codings.begin()->second, std::next(codings.begin())->second));
+}
+
 std::vector<GuardLook> LookAtGuards(Machine& machine) {
   std::vector<GuardLook> looks;
   for (const std::unique_ptr<Segment>& segment : SegmentsOf(machine, "guard")) {

@@ -26,6 +26,11 @@ using MachinesBySlot = std::map<NodeSlot, Machine*>;
 absl::Status CheckGroup(const MachinesBySlot& machines, const Group& group, Version version,
                         bool deep);
 
+// Whether all members but those of `gone` have guards of the same slabs. DataLoss, saying what is
+// not.
+absl::Status CheckRest(const MachinesBySlot& machines, const Group& group, Version version,
+                       const std::set<NodeSlot>& gone);
+
 // Whether all ranks' slabs of the version are in the memories of members that are not lost, or can
 // be decoded there: of a group k members have their own slabs and guards of the coding that most
 // members have. Members of `gone` count as nothing. That it says no proves nothing.

@@ -99,13 +99,14 @@ void PinChecker::FollowTimes(const PinRecord& record, bool is_first) {
     Time& time = times_[*it];
     if (time.number == pin.number()) continue;
     time = {pin.number(), world_.trace.now() + std::chrono::milliseconds(pin.for_ms())};
+    if (!is_first) continue;  // it was written now
     // Of before the store went back: whoever led all the while has counted on. From when a renewal
     // counts that was lost, or that nobody saw written, is not known.
     const auto before = times_before_.find(*it);
     const bool is_known = before != times_before_.end();
     if (is_known && before->second.number == pin.number()) {
       time.end = std::min(time.end, before->second.end);
-    } else if (is_first || (is_known && before->second.number > pin.number())) {
+    } else {
       time.end = world_.trace.now();
     }
   }
