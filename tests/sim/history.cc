@@ -154,6 +154,13 @@ uint64_t History::SaltOf(Attempt attempt, Rank rank) const {
   return astray_.contains({attempt, rank}) ? rank.value + 1 : 0;
 }
 
+bool History::IsAstray(Version version) const {
+  const auto author = authors_.find(version);
+  return author != authors_.end() && std::ranges::any_of(astray_, [&](const auto& rank) {
+           return rank.first == author->second;
+         });
+}
+
 std::optional<uint64_t> History::WorldOf(Version version) const {
   const auto author = authors_.find(version);
   if (author == authors_.end() || !worlds_.contains(author->second)) return std::nullopt;

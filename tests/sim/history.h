@@ -61,6 +61,8 @@ class History {
   std::optional<Author> AuthorOf(Version version, Rank rank) const;
   // Of a rank and attempt: 0 unless it has gone astray.
   uint64_t SaltOf(Attempt attempt, Rank rank) const;
+  // Whether some rank of the attempt that captured it may hold other bytes than its replicas.
+  bool IsAstray(Version version) const;
   // How many ranks captured it.
   std::optional<uint64_t> WorldOf(Version version) const;
   // Of all attempts that captured anything.

@@ -65,6 +65,9 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
   // Where nodes are now a store does not say that is no more, and that somebody sees who is cut
   // off.
   if (job.view.exists() && !is_over_(job.store_id)) OnView(slot, job.view, store);
+  for (const GivenUp& version : job.abandoned.value.versions()) {
+    given_up_.insert(smp::VersionOf(version));
+  }
   const TimelineRecord& timeline = job.timeline.value;
   if (job.timeline.exists() && timeline.closing()) {
     store.closing.try_emplace(timeline.round(), world_.trace.now());
@@ -72,6 +75,28 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
     OnDecision(slot, timeline, store);
   }
   if (job.commit.exists()) OnCommit(job, store);
+}
+
+// A later version of that world that every node could read, as far as it was closed, and that
+// nobody gave up, is the one to be restored (PROTOCOL rule 21).
+void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration closed) {
+  std::map<Version, std::set<Rank>> held;
+  for (const Member& member : view_.members()) {
+    const NodeSlot slot{member.slot()};
+    const auto memory = memory_of_.find(slot);
+    if (memory == memory_of_.end() || memory->second != member.incarnation()) continue;
+    for (const auto& [version, rank] : machines_.at(slot)->observer.Slabs()) {
+      if (version > decided && !GoneSince(version, closed, closed).contains(slot)) {
+        held[version].insert(rank);
+      }
+    }
+  }
+  for (const auto& [version, ranks] : held) {
+    if (ranks.size() < world || world_.history.WorldOf(version) != world) continue;
+    if (!world_.history.IsLive(version) || given_up_.contains(version)) continue;
+    if (rotted_.contains(version) || world_.history.IsAstray(version)) continue;
+    world_.trace.Fail("{} is decided, and {} was whole on nodes that took part", decided, version);
+  }
 }
 
 void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view,
@@ -176,6 +201,7 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
     world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
   }
   const std::optional<Version> committed = world_.history.committed();
+  CheckPassedOver(job.version, record.world(), closed);
   const bool steps_back = committed && job.version < *committed;
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(),
                            steps_back && IsExcused(*committed, closed));

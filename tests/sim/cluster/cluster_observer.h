@@ -110,6 +110,7 @@ class ClusterObserver {
   std::set<NodeSlot> GoneSince(Version version, Duration since, Duration closed) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
+  void CheckPassedOver(Version decided, uint64_t world, Duration closed);
   void CheckHolders(const DecisionRecord& decision, Duration closed);
 
   World& world_;
@@ -133,6 +134,7 @@ class ClusterObserver {
   std::optional<Version> decided_;
   std::optional<Version> standing_;
   std::set<Timeline> fresh_starts_;
+  std::set<Version> given_up_;  // in any store
   // And when, the last time. What happens while a decision is made may come too late for it.
   using Times = std::map<NodeSlot, Duration>;
   Times destroyed_;
