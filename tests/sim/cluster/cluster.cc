@@ -81,7 +81,7 @@ void Cluster::LookOn() {
     spoiler_->AfterEvent(*machines_[place]);
     const uint64_t takeovers = observer_->takeovers();
     if (daemon(place) != nullptr) observer_->AfterEvent(*daemon(place));
-    pins_.FollowCommitted(observer_->standing(), observer_->machines());
+    pins_.FollowStanding(observer_->standing(), observer_->machines());
     if (daemon(place) != nullptr && daemon(place)->node() != nullptr) {
       pins_.AfterEvent(*machines_[place], daemon(place)->node()->member()->job(),
                        observer_->machines());

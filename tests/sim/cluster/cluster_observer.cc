@@ -164,7 +164,7 @@ void ClusterObserver::ProveDecided() {
     if (!CheckGroup(machines_, group, *version, false).ok()) return;
   }
   proven_[*version] = world_.trace.now();
-  standing_ = version;
+  standing_ = {*version, true};
   is_protected_ = true;
   ++guarded_anew_;
   if (is_rebuilt_) ++losses_made_good_;
@@ -206,6 +206,7 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(),
                            steps_back && IsExcused(*committed, closed));
   standing_.reset();
+  if (whole) standing_ = {*whole, false};
   if (whole && !GoneSince(*whole, SafeAt(*whole), closed).empty()) {
     // What is gone is yet to be made anew.
     proven_.erase(*whole);
@@ -330,7 +331,9 @@ void ClusterObserver::CheckHolders(const DecisionRecord& decision, Duration clos
     const auto destroyed = destroyed_.find(slot);
     return destroyed != destroyed_.end() && destroyed->second >= closed;
   };
+  std::set<Rank> ranks;
   for (const recovery::SlabHolder& holder : job.holders) {
+    ranks.insert(holder.ranks.begin(), holder.ranks.end());
     const auto rot = rotted.find(holder.slot);
     if (holder.lost) ++slabs_lost_;
     if (holder.lost && rot != rotted.end()) ++slabs_rotted_;
@@ -342,6 +345,9 @@ void ClusterObserver::CheckHolders(const DecisionRecord& decision, Duration clos
                         decision.round(), holder.slot, rank, job.version);
     }
   }
+  if (ranks.size() == world_.history.WorldOf(job.version)) return;
+  world_.trace.Fail("decision {}: {} is of {} ranks, and {} have holders", decision.round(),
+                    job.version, world_.history.WorldOf(job.version).value_or(0), ranks.size());
 }
 
 bool ClusterObserver::IsHeld(Version version, Rank rank, const CommitRecord& commit) const {
@@ -386,7 +392,7 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
     if (version != Version{}) OnFreshStart(version);
     return;
   }
-  if (version != standing_) standing_.reset();
+  if (standing_ && standing_->version != version) standing_.reset();
   // What was decided counts as committed; its guards may come. What a store had lost comes again.
   if (decided_ == version || world_.history.committed() == version) return;
   if (std::exchange(is_store_new_, false)) {
@@ -457,7 +463,7 @@ void ClusterObserver::CheckCommit(Version version, const CommitRecord& commit) {
   }
   is_protected_ = true;
   proven_[version] = world_.trace.now();
-  standing_ = version;
+  standing_ = {version, true};
 }
 
 }  // namespace unreft::sim

@@ -4,9 +4,11 @@
 // It fails the trace when
 //   * two daemons read different decisions of one round, or records go back,
 //   * a node's memory forgets a timeline or a commit,
-//   * a version is committed that its groups do not protect (PROTOCOL rule 17): see GroupChecker,
-//   * a decision names holders that do not hold, a version of a dead timeline, or an older one than
-//     was committed, or none, although its groups have lost no more than they stand (History), or
+//   * a version is committed that its groups do not protect (PROTOCOL rule 17): see GroupChecker;
+//     where some memories were hit meanwhile, the others are looked at (CheckRest),
+//   * a decision names holders that do not hold or not all ranks, a version of a dead timeline, or
+//     passes over a newer one that was whole (PROTOCOL rule 21), or names an older one than was
+//     committed, or none, although its groups have lost no more than they stand (History), or
 //     although it can be had from the memories that are left (CanBeHad),
 //   * an attempt of another number of ranks is refused and the message does not name both.
 // Single-threaded.
@@ -25,6 +27,13 @@
 #include "tests/sim/daemon_process.h"
 
 namespace unreft::sim {
+
+// The version that would be restored now; its guards may be made anew until it is protected.
+struct Standing {
+  Version version;
+  bool is_protected = false;
+  friend bool operator==(const Standing&, const Standing&) = default;
+};
 
 class ClusterObserver {
  public:
@@ -56,9 +65,8 @@ class ClusterObserver {
   }
   // What was decided or committed last was found to be protected.
   bool is_protected() const { return is_protected_; }
-  // The version that is committed and was seen protected, until another is committed or anything is
-  // decided.
-  std::optional<Version> standing() const { return standing_; }
+  // The version that is committed and was seen protected, or that was decided and is yet to be.
+  std::optional<Standing> standing() const { return standing_; }
   std::optional<Version> decided() const { return decided_; }
 
   uint64_t commits_checked() const { return commits_checked_; }
@@ -132,7 +140,7 @@ class ClusterObserver {
   std::set<std::string> decisions_seen_;
   std::set<std::string> commits_seen_;
   std::optional<Version> decided_;
-  std::optional<Version> standing_;
+  std::optional<Standing> standing_;
   std::set<Timeline> fresh_starts_;
   std::set<Version> given_up_;  // in any store
   // And when, the last time. What happens while a decision is made may come too late for it.

@@ -22,7 +22,7 @@ void PinChecker::AfterEvent(Machine& machine, const meta::JobState& job,
                             const std::map<NodeSlot, Machine*>& machines) {
   if (job.pins.modified != newest_ || job.store_id != store_id_) Follow(job, machines);
   for (const auto& [version, kept] : kept_) CheckSlabs(machine, version, kept, "pinned");
-  if (committed_) CheckSlabs(machine, committed_->first, committed_->second, "committed");
+  if (standing_) CheckSlabs(machine, standing_->first.version, standing_->second, "standing");
 }
 
 void PinChecker::CheckSlabs(const Machine& machine, Version version, const Kept& kept,
@@ -38,7 +38,7 @@ void PinChecker::CheckSlabs(const Machine& machine, Version version, const Kept&
 
 void PinChecker::CheckGuards() {
   for (const auto& [version, kept] : kept_) CheckGuards(version, kept, "pinned");
-  if (committed_) CheckGuards(committed_->first, committed_->second, "committed");
+  if (standing_) CheckGuards(standing_->first.version, standing_->second, "standing");
 }
 
 void PinChecker::CheckGuards(Version version, const Kept& kept, const char* why) {
@@ -52,24 +52,25 @@ void PinChecker::CheckGuards(Version version, const Kept& kept, const char* why)
 
 // A slab that a daemon does not vouch for is there for nobody.
 void PinChecker::CheckInventory(const Machine& machine, smp::Node& node) {
-  if (!committed_ || !world_.history.IsLive(committed_->first)) return;
-  const std::vector<smp::Slot*> sealed = node.state().slots->Sealed(committed_->first);
-  for (const Slab& slab : committed_->second.slabs) {
+  if (!standing_ || !world_.history.IsLive(standing_->first.version)) return;
+  const std::vector<smp::Slot*> sealed = node.state().slots->Sealed(standing_->first.version);
+  for (const Slab& slab : standing_->second.slabs) {
     if (slab.machine != &machine || slab.boot_id != machine.boot_id) continue;
     const auto is_it = [&](const smp::Slot* slot) { return slot->owner == slab.rank; };
     if (std::ranges::any_of(sealed, is_it)) continue;
-    world_.trace.Fail("{} is committed, and the daemon of machine {} has lost its slab of rank {}",
-                      committed_->first, machine.slot, slab.rank);
+    world_.trace.Fail("{} is standing, and the daemon of machine {} has lost its slab of rank {}",
+                      standing_->first.version, machine.slot, slab.rank);
   }
 }
 
-void PinChecker::FollowCommitted(std::optional<Version> version,
-                                 const std::map<NodeSlot, Machine*>& machines) {
-  const std::optional<Version> before =
-      committed_ ? std::optional(committed_->first) : std::nullopt;
-  if (version == before) return;
-  committed_.reset();
-  if (version) committed_.emplace(*version, WhatIsThere(*version, machines));
+void PinChecker::FollowStanding(std::optional<Standing> standing,
+                                const std::map<NodeSlot, Machine*>& machines) {
+  const std::optional<Standing> before = standing_ ? std::optional(standing_->first) : std::nullopt;
+  if (standing == before) return;
+  standing_.reset();
+  if (!standing) return;
+  standing_.emplace(*standing, WhatIsThere(standing->version, machines));
+  if (!standing->is_protected) standing_->second.guards.clear();
 }
 
 void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Machine*>& machines) {
@@ -140,12 +141,12 @@ PinChecker::Kept PinChecker::WhatIsThere(Version version,
 void PinChecker::OnFlipped(const Machine& machine, Version version) {
   rotted_.emplace(&machine, version);
   if (const auto it = kept_.find(version); it != kept_.end()) Forget(machine, it->second);
-  if (committed_ && committed_->first == version) Forget(machine, committed_->second);
+  if (standing_ && standing_->first.version == version) Forget(machine, standing_->second);
 }
 
 void PinChecker::OnGivenUp(const Machine& machine) {
   for (auto& [version, kept] : kept_) Forget(machine, kept);
-  if (committed_) Forget(machine, committed_->second);
+  if (standing_) Forget(machine, standing_->second);
 }
 
 void PinChecker::Forget(const Machine& machine, Kept& kept) {

@@ -1,11 +1,12 @@
 // PinChecker: that what is pinned is kept for as long as was asked, slots and guards: seen from
 // outside, by the pins that daemons read and by the memories of their machines. What was committed
-// last and seen protected is kept as if it were pinned, until anything else is committed or
-// decided: that losses can be decoded is no leave to lose.
+// last and seen protected is kept as if it were pinned, and so are the slabs of what was decided
+// last, until anything else is committed or decided: that losses can be decoded is no leave to
+// lose.
 //
 // It fails the trace when
-//   * a node frees a slab or a guard of a version that is pinned (PROTOCOL rule 7) or committed
-//     last, or its daemon does not know that slab any more,
+//   * a node frees a slab or a guard of a version that is pinned (PROTOCOL rule 7) or standing,
+//     or its daemon does not know that slab any more,
 //   * a pin is over before its time, and nobody has let go of it.
 // A pin ends with its record, with the timeline (a decision that stepped back, a fresh start) and
 // with the meta store; a slab or guard with its memory, or when bits of it turn. Single-threaded.
@@ -21,6 +22,7 @@
 
 #include "smp/member.h"
 #include "smp/node.h"
+#include "tests/sim/cluster/cluster_observer.h"
 #include "tests/sim/machine.h"
 
 namespace unreft::sim {
@@ -37,9 +39,9 @@ class PinChecker {
                   const std::map<NodeSlot, Machine*>& machines);
   // As the store has it, from when on the time of a pin counts; `is_first`: after its start.
   void FollowTimes(const PinRecord& record, bool is_first);
-  // The version that is committed and protected now, if any: what there is of it is to stay.
-  void FollowCommitted(std::optional<Version> version,
-                       const std::map<NodeSlot, Machine*>& machines);
+  // What there is of it is to stay.
+  void FollowStanding(std::optional<Standing> standing,
+                      const std::map<NodeSlot, Machine*>& machines);
   // Now and then.
   void CheckGuards();
   void CheckInventory(const Machine& machine, smp::Node& node);
@@ -85,7 +87,7 @@ class PinChecker {
   bool store_changed_ = false;         // it is yet to start again
   std::set<std::string> dead_stores_;  // who still sees one of these says nothing
   std::map<Version, Kept> kept_;
-  std::optional<std::pair<Version, Kept>> committed_;
+  std::optional<std::pair<Standing, Kept>> standing_;
   std::map<std::pair<Version, std::string>, Time> times_;         // by owner
   std::map<std::pair<Version, std::string>, Time> times_before_;  // in stores of before
   std::set<std::pair<const Machine*, Version>> rotted_;           // in part
