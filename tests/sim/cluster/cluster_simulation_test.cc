@@ -116,10 +116,10 @@ TEST(ClusterPlantedBugTest, ReportsNothing) {
   ExpectFound(PlantedBug::kReportsNothing, true, "can be had from what is left");
 }
 TEST(ClusterPlantedBugTest, LosesSlots) {
-  ExpectFound(PlantedBug::kLosesSlots, true, "is committed, and machine");
+  ExpectFound(PlantedBug::kLosesSlots, true, "has freed its slab");
 }
 TEST(ClusterPlantedBugTest, ForgetsNodeSegment) {
-  ExpectFound(PlantedBug::kForgetsNodeSegment, true, "is committed, and the daemon of machine");
+  ExpectFound(PlantedBug::kForgetsNodeSegment, true, "has lost its slab");
 }
 TEST(ClusterPlantedBugTest, UnaskedFreshStart) {
   ExpectFound(PlantedBug::kUnaskedFreshStart, false, "and nobody has asked for it");

@@ -16,13 +16,18 @@ bool HasGuard(Machine& machine, Version version) {
   });
 }
 
+const char* NameOf(const Standing& standing) {
+  return standing.is_protected ? "committed" : "decided";
+}
+
 }  // namespace
 
 void PinChecker::AfterEvent(Machine& machine, const meta::JobState& job,
                             const std::map<NodeSlot, Machine*>& machines) {
   if (job.pins.modified != newest_ || job.store_id != store_id_) Follow(job, machines);
   for (const auto& [version, kept] : kept_) CheckSlabs(machine, version, kept, "pinned");
-  if (standing_) CheckSlabs(machine, standing_->first.version, standing_->second, "standing");
+  if (!standing_) return;
+  CheckSlabs(machine, standing_->first.version, standing_->second, NameOf(standing_->first));
 }
 
 void PinChecker::CheckSlabs(const Machine& machine, Version version, const Kept& kept,
@@ -38,7 +43,8 @@ void PinChecker::CheckSlabs(const Machine& machine, Version version, const Kept&
 
 void PinChecker::CheckGuards() {
   for (const auto& [version, kept] : kept_) CheckGuards(version, kept, "pinned");
-  if (standing_) CheckGuards(standing_->first.version, standing_->second, "standing");
+  if (!standing_) return;
+  CheckGuards(standing_->first.version, standing_->second, NameOf(standing_->first));
 }
 
 void PinChecker::CheckGuards(Version version, const Kept& kept, const char* why) {
@@ -58,8 +64,8 @@ void PinChecker::CheckInventory(const Machine& machine, smp::Node& node) {
     if (slab.machine != &machine || slab.boot_id != machine.boot_id) continue;
     const auto is_it = [&](const smp::Slot* slot) { return slot->owner == slab.rank; };
     if (std::ranges::any_of(sealed, is_it)) continue;
-    world_.trace.Fail("{} is standing, and the daemon of machine {} has lost its slab of rank {}",
-                      standing_->first.version, machine.slot, slab.rank);
+    world_.trace.Fail("{} is {}, and the daemon of machine {} has lost its slab of rank {}",
+                      standing_->first.version, NameOf(standing_->first), machine.slot, slab.rank);
   }
 }
 
