@@ -124,6 +124,12 @@ bool JobStore::WentBack(const KeyValue& store, Revision revision) const {
   return is_former || (record.store_id() == state_.store_id && is_older);
 }
 
+bool JobStore::IsOfAnother(const KeyValue& kv) const {
+  StoreRecord record;
+  return kv.key == prefix_ + "store" && record.ParseFromString(kv.value) &&
+         record.store_id() != state_.store_id;
+}
+
 void JobStore::MakeStore(Revision seen) {
   StoreRecord record;
   record.set_format(kStoreFormat);
@@ -154,6 +160,9 @@ void JobStore::Watch() {
 }
 
 void JobStore::OnEvents(const std::vector<WatchEvent>& events) {
+  if (std::ranges::any_of(events, [this](const auto& event) { return IsOfAnother(event.kv); })) {
+    return Refresh();  // what is known is of the one before
+  }
   for (const WatchEvent& event : events) {
     // A Txn of our own may have been applied before its event comes.
     if (event.kv.mod_revision < state_.revision) continue;

@@ -115,6 +115,8 @@ class JobStore {
   // A new id; `seen`: the revision of the present one, 0 when there is none.
   void MakeStore(Revision seen);
   bool WentBack(const KeyValue& store, Revision revision) const;
+  // Of the event of a key: it gives the store another id, as one that others saw go back.
+  bool IsOfAnother(const KeyValue& kv) const;
   void Watch();
   void Refresh();
   void OnEvents(const std::vector<WatchEvent>& events);

@@ -235,6 +235,31 @@ TEST_F(JobStoreTest, AStoreThatWentBackAndIsAsFarAgainGetsANewId) {
   EXPECT_FALSE(a.store.state().view.exists());
 }
 
+// Others have seen it go back. The records of before were kept, under the new id.
+TEST_F(JobStoreTest, ANewIdThatAWatchTellsMeansThatAllIsReadAnew) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
+  const std::string before = a.store.state().store_id;
+  StoreRecord record;
+  record.set_format(1);
+  record.set_min_reader(1);
+  record.set_store_id("the id of another one");
+  record.mutable_store_id()->resize(before.size());
+  Process other(*this);
+  InTurn(other, [&] {
+    Txn txn;
+    txn.then.push_back(DeleteOp{{"unreft/job/view", false}});
+    txn.then.push_back(PutOp{"unreft/job/store", record.SerializeAsString(), LeaseId{}});
+    other.kv->Commit(std::move(txn), [](auto) {});
+  });
+  Settle();
+  EXPECT_EQ(a.store.state().store_id, record.store_id());
+  EXPECT_FALSE(a.store.state().view.exists());
+  EXPECT_EQ(sink_.Count("it is another one now"), 1U);
+}
+
 TEST_F(JobStoreTest, WhoIsPresentIsNotWrittenAsAbsent) {
   Node a(*this, "a");
   Settle();
