@@ -253,6 +253,9 @@ void Member::FollowTimeline() {
 
 void Member::ApplyDecision(const DecisionRecord& record) {
   const JobDecision decision = DecisionOf(record);
+  // Whoever hears of it later may have another memory than the node had when it was made, and its
+  // trainers may have captured by then.
+  const bool took_part = round_closed_ == record.round();
   round_applied_ = record.round();
   ++closings_;  // a store that went back may close the timeline for a later round once more
   round_closing_ = round_applied_;
@@ -262,7 +265,7 @@ void Member::ApplyDecision(const DecisionRecord& record) {
     asking_.reset();
   }
   if (decision.kind != DecisionKind::kFailed) {
-    record_.AdoptTimelines(OriginsOf(store_.state().timeline.value));
+    record_.AdoptTimelines(OriginsOf(store_.state().timeline.value), took_part);
     local_.clear();
     newest_step_ = decision.version.step;
   }
@@ -284,7 +287,9 @@ void Member::FollowCommit() {
   if (record.world() == 0) {
     // Nothing was ever committed, or a fresh start was declared.
     if (!store_.state().commit.exists() || version <= record_.committed()) return;
-    record_.AdoptTimelines(OriginsOf(store_.state().timeline.value));
+    // Nobody captures in it before a decision, which was followed above if it is over.
+    const TimelineRecord& timelines = store_.state().timeline.value;
+    record_.AdoptTimelines(OriginsOf(timelines), !timelines.closing());
     return record_.SetCommitted(version, 0);
   }
   if (record_.committed() == version && record_.committed_world() == record.world()) return;

@@ -147,7 +147,7 @@ Timeline NodeRecord::OpenTimeline(Version parent) {
   return opened;
 }
 
-void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins) {
+void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins, bool unused) {
   recovery::TimelineChain chain(std::move(origins));
   chain.Trim(kDecisionsKept);
   if (std::ranges::equal(chain.origins(), chain_.origins())) return;
@@ -159,7 +159,7 @@ void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins) {
     batch.push_back({DecisionKey(origin.timeline),
                      EncodeWire(DecisionValue{1, origin.timeline, origin.parent})});
   }
-  if (chain.newest() != chain_.newest()) body_.capture_began = 0;
+  if (chain.newest() != chain_.newest()) body_.capture_began = unused ? 0 : 1;
   chain_ = std::move(chain);
   Store();
   Write(std::move(batch));

@@ -54,8 +54,9 @@ class NodeRecord {
 
   // Opens a timeline on `parent` (0:0: a fresh start) and returns it.
   Timeline OpenTimeline(Version parent);
-  // Takes over the timelines that the leader has opened, oldest first.
-  void AdoptTimelines(std::vector<recovery::TimelineOrigin> origins);
+  // Takes over the timelines that the leader has opened, oldest first. `unused`: no capture can
+  // have begun in one that is new, on this node; otherwise one may have.
+  void AdoptTimelines(std::vector<recovery::TimelineOrigin> origins, bool unused);
   void SetCaptureBegan();
   // One that is not newer than view() changes nothing.
   void SetView(uint64_t number);

@@ -87,6 +87,20 @@ TEST_F(MemberTest, TellsTheLeaderOnEveryChangeAndNowAndThen) {
   EXPECT_GE(leader_->reports.size(), quiet + 4);
 }
 
+// A node of new memory said that none had, though the one before it had captured: the timeline was
+// given again.
+TEST_F(MemberTest, ACaptureMayHaveBegunInATimelineThatWasOpenedWithoutIt) {
+  EXPECT_TRUE(leader_->reports.back().capture_began());
+  TimelineRecord closing = Chain(1, 2);
+  closing.set_closing(true);
+  Put("timeline", closing);
+  Do([&](Member&) { node_.closing.back()(); });
+  Put("timeline", Decided(2, 2, At(1, 10)));
+  EXPECT_FALSE(leader_->reports.back().capture_began());
+  Put("timeline", Decided(3, 3, At(2, 20)));
+  EXPECT_TRUE(leader_->reports.back().capture_began());
+}
+
 TEST_F(MemberTest, NamesTheRankWhoseCaptureFailedAndTheFirstReasonOnly) {
   Do([](Member& member) {
     member.ReportFailed(At(1, 5), Rank{3}, "skipped");
