@@ -65,7 +65,8 @@ class ClusterSimulation {
         std::chrono::duration_cast<seconds>(kCalmMax).count(), cluster_.launcher().Trains());
   }
 
-  // All pins end when their time is up, and what they kept goes for newer versions.
+  // All pins end when their time is up, and what they kept goes for newer versions of ranks that
+  // train there.
   void WaitForRoom() {
     const bool over = RunUntil(cluster_.now() + kCalmMax, [&] {
       const auto leader = cluster_.LeaderPlace();
@@ -84,7 +85,7 @@ class ClusterSimulation {
     std::list<Held> held;
     for (const auto& [slot, machine] : cluster_.observer().machines()) {
       for (const auto& [version, rank] : machine->observer.Slabs()) {
-        held.push_back({*machine, version, rank});
+        if (cluster_.IsServed(*machine, rank)) held.push_back({*machine, version, rank});
       }
     }
     const bool gone = RunUntil(cluster_.now() + kCalmMax, [&] {
