@@ -43,13 +43,14 @@ struct NodeBody {
   uint64_t committed_timeline = 0;
   uint64_t committed_step = 0;
   uint64_t committed_world = 0;  // ranks of the committed version; 0 = nothing was ever committed
-  uint32_t capture_began = 0;    // 1 once a capture began in the newest timeline
+  uint16_t capture_began = 0;    // 1 once a capture began in the newest timeline
+  uint16_t captures_all = 0;     // 1 once replicas were found to differ
   uint32_t view = 0;             // number of the newest view that this memory was in; 0 = none
   DecisionEntry decision[kDecisionsKept] = {};
   uint32_t taken_slot = 0;  // of a spare: one more than the slot that it was given; 0 = none
   uint32_t crc = 0;         // CRC32C of all bytes before it
 };
-static_assert(offsetof(NodeBody, view) == 92 && sizeof(NodeBody) == 872);
+static_assert(offsetof(NodeBody, captures_all) == 90 && sizeof(NodeBody) == 872);
 
 struct NodeHeader {
   NodeBody body[2];

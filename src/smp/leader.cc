@@ -375,6 +375,7 @@ bool Leader::SeedRecords() {
     }
   }
   if (!behind) {
+    if (SeedCaptureMode(reports)) return true;
     seeded_ = state.store_id;
     return false;
   }
@@ -386,6 +387,21 @@ bool Leader::SeedRecords() {
       "again from what the nodes remember",
       newest_of(timeline.chain()), VersionOf(commit));
   return Write({.timeline = std::move(timeline), .commit = std::move(commit)});
+}
+
+// Else some ranks would capture all they hold and others a part of it, which fit no version.
+bool Leader::SeedCaptureMode(const std::vector<const NodeReport*>& reports) {
+  AbandonRecord record = store_.state().abandoned.value;
+  const auto captures_all = [](const NodeReport* report) { return report->captures_all(); };
+  if (record.full_capture_from_timeline() != 0 || std::ranges::none_of(reports, captures_all)) {
+    return false;
+  }
+  record.set_full_capture_from_timeline(1);
+  record.set_disagreement("replicas were found to differ, as the nodes remember");
+  log_.WarnEvery("capture mode behind", kWarnEvery, executor_.Now(),
+                 "the meta store has lost that replicas differ: it is written again from what the "
+                 "nodes remember");
+  return Write({.abandoned = std::move(record)});
 }
 
 void Leader::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {

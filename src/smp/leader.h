@@ -69,6 +69,7 @@ class Leader {
   // Each returns whether it started something that must end before another rule may run.
   bool KeepView();
   bool SeedRecords();
+  bool SeedCaptureMode(const std::vector<const NodeReport*>& reports);
   bool KeepPins();
   void RefusePins();
   bool DecideRestore();

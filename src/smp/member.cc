@@ -58,6 +58,8 @@ Member::~Member() { seams_.executor.Cancel(report_timer_); }
 
 void Member::Start(Protection& protection) {
   protection_ = &protection;
+  // Trainers may come before the meta store answers.
+  if (record_.captures_all()) node_.OnReplicasDisagree("replicas were found to differ before");
   Serve();
   store_.Start();
   Hold();
@@ -330,6 +332,7 @@ void Member::FollowAbandoned() {
   if (full_from != 0 && full_from <= record_.chain().newest().value &&
       disagreement_applied_ != full_from) {
     disagreement_applied_ = full_from;
+    record_.SetCapturesAll();
     node_.OnReplicasDisagree(record.disagreement());
   }
 }
@@ -400,6 +403,7 @@ NodeReport Member::MakeReport() const {
   report.set_committed_step(record_.committed().step.value);
   report.set_committed_world(record_.committed_world());
   report.set_view(record_.view());
+  report.set_captures_all(record_.captures_all());
   report.set_newest_step(newest_step_.value);
   std::map<Version, VersionHolding> versions;
   for (const HeldSlab& held : node_.Inventory()) {

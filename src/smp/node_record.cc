@@ -171,6 +171,12 @@ void NodeRecord::SetCaptureBegan() {
   Store();
 }
 
+void NodeRecord::SetCapturesAll() {
+  if (captures_all()) return;
+  body_.captures_all = 1;
+  Store();
+}
+
 void NodeRecord::SetView(uint64_t number) {
   constexpr uint64_t kMax = std::numeric_limits<decltype(body_.view)>::max();
   const uint64_t kept = std::min(number, kMax);

@@ -42,6 +42,8 @@ class NodeRecord {
   const recovery::TimelineChain& chain() const { return chain_; }
   // Whether a capture may have begun in the newest timeline.
   bool capture_began() const { return body_.capture_began != 0; }
+  // Whether replicas were found to differ, so that every rank captures all it holds.
+  bool captures_all() const { return body_.captures_all != 0; }
   // Number of the newest view that this memory was in; 0: none.
   uint64_t view() const { return body_.view; }
 
@@ -58,6 +60,7 @@ class NodeRecord {
   // have begun in one that is new, on this node; otherwise one may have.
   void AdoptTimelines(std::vector<recovery::TimelineOrigin> origins, bool unused);
   void SetCaptureBegan();
+  void SetCapturesAll();
   // One that is not newer than view() changes nothing.
   void SetView(uint64_t number);
   void SetCommitted(Version version, uint64_t world);

@@ -101,6 +101,7 @@ TEST(GoldenTest, NodeHeader) {
   EXPECT_EQ(body->sequence, 2u);
   EXPECT_EQ(body->committed_step, 41u);
   EXPECT_EQ(body->capture_began, 1u);
+  EXPECT_EQ(body->captures_all, 0u);
   EXPECT_EQ(body->view, 0u);
   EXPECT_EQ(body->decision[1].parent_step, 40u);
 }

@@ -138,6 +138,22 @@ TEST_F(LeaderNewJobTest, AJobThatHadAViewIsNoNewOne) {
   EXPECT_EQ(view().members(3).incarnation(), "spare4");
 }
 
+// Else daemons that start later capture a part of what others capture all of.
+TEST_F(LeaderStoreLossTest, ThatReplicasDisagreeIsWrittenAgain) {
+  const auto full_from = [this] {
+    return store_->state().abandoned.value.full_capture_from_timeline();
+  };
+  LoseStore();
+  ReportAll();
+  EXPECT_EQ(full_from(), 0U);
+  nodes_.at(NodeSlot{1}).report.set_captures_all(true);
+  LoseStore();
+  ReportAll();
+  EXPECT_EQ(full_from(), 1U);
+  EXPECT_NE(store_->state().abandoned.value.disagreement(), "");
+  EXPECT_EQ(VersionOf(commit()), At(1, 5));
+}
+
 // So that a number names one view, whatever the store has forgotten (PROTOCOL rule 3).
 TEST_F(LeaderStoreLossTest, TheNumberOfTheViewGoesOnWhereTheNodesLeftIt) {
   ASSERT_EQ(view().number(), 1U);

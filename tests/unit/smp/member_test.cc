@@ -319,28 +319,6 @@ TEST_F(MemberTest, VersionsThatNobodyEndsAreBounded) {
   EXPECT_TRUE(Said(At(1, 40)));
 }
 
-TEST_F(MemberTest, ReplicasThatDisagreeAreToldOnceInATimeline) {
-  AbandonRecord record;
-  record.set_full_capture_from_timeline(1);
-  record.set_disagreement("replicas of w differ");
-  Put("abandoned", record);
-  record.set_capture_from(4);
-  Put("abandoned", record);
-  EXPECT_THAT(node_.disagreements, ElementsAre("replicas of w differ"));
-}
-
-TEST_F(MemberTest, WhoStartsInALaterTimelineIsToldThatReplicasDisagree) {
-  AbandonRecord record;
-  record.set_full_capture_from_timeline(1);
-  record.set_disagreement("replicas of w differ");
-  Put("abandoned", record);
-  Put("timeline", Decided(2, 2, At(1, 10)));
-  StopMember();
-  node_.disagreements.clear();
-  StartMember();
-  EXPECT_THAT(node_.disagreements, ElementsAre("replicas of w differ"));
-}
-
 // --- pins ---
 
 TEST_F(MemberTest, SaysWhatIsKeptBeforeACommitThatMayRetire) {

@@ -33,11 +33,13 @@ TEST_F(NodeRecordTest, ARestartedProcessKnowsEverythingAndIsANewSession) {
     EXPECT_EQ(record->OpenTimeline(Version{}), Timeline{1});
     record->SetCaptureBegan();
     record->SetCommitted(kFirst, 4);
+    record->SetCapturesAll();
     record->SetView(3);
   });
   record.reset();
   record = NewRecord();
   EXPECT_EQ(record->view(), 3u);
+  EXPECT_TRUE(record->captures_all());
   EXPECT_EQ(record->incarnation(), incarnation);
   EXPECT_EQ(record->session(), SessionNumber{2});
   EXPECT_EQ(record->chain().newest(), Timeline{1});

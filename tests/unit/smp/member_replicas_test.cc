@@ -1,0 +1,90 @@
+// A member that is told that replicas differ: its ranks capture all they hold from then on.
+
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "tests/unit/smp/member_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+
+class MemberReplicasTest : public MemberFixture {
+ protected:
+  // Node 1 leads, and a fresh start was decided.
+  MemberReplicasTest() {
+    leader_ = &Join(1, true);
+    StartMember();
+    PutTimelines(1);
+  }
+
+  void PutTimelines(uint64_t newest) {
+    TimelineRecord record;
+    for (uint64_t timeline = 1; timeline <= newest; ++timeline) {
+      record.add_chain()->set_timeline(timeline);
+    }
+    record.set_round(newest);
+    record.mutable_decision()->set_round(newest);
+    record.mutable_decision()->set_timeline(newest);
+    record.mutable_decision()->set_kind(static_cast<uint32_t>(DecisionKind::kFresh));
+    Put("timeline", record);
+  }
+
+  void PutDisagreement(const std::string& what, uint64_t capture_from = 0) {
+    AbandonRecord record;
+    record.set_full_capture_from_timeline(1);
+    record.set_disagreement(what);
+    record.set_capture_from(capture_from);
+    Put("abandoned", record);
+  }
+  void StartAnotherProcess() {
+    StopMember();
+    node_.disagreements.clear();
+    StartMember();
+  }
+  bool Reports() {
+    Settle(seconds(1));
+    return leader_->reports.back().captures_all();
+  }
+
+  Other* leader_ = nullptr;
+};
+
+TEST_F(MemberReplicasTest, TellsTheNodeOnce) {
+  PutDisagreement("replicas of w differ");
+  PutDisagreement("replicas of w differ", 4);
+  EXPECT_THAT(node_.disagreements, ElementsAre("replicas of w differ"));
+}
+
+// Trainers may come before the meta store answers.
+TEST_F(MemberReplicasTest, ALaterProcessKnowsBeforeItHasReadTheRecord) {
+  PutDisagreement("replicas of w differ");
+  StartAnotherProcess();
+  EXPECT_THAT(node_.disagreements,
+              ElementsAre("replicas were found to differ before", "replicas of w differ"));
+}
+
+TEST_F(MemberReplicasTest, WhoStartsInALaterTimelineIsTold) {
+  StopMember();
+  PutTimelines(2);
+  PutDisagreement("replicas of w differ");
+  StartMember();
+  EXPECT_THAT(node_.disagreements, ElementsAre("replicas of w differ"));
+}
+
+// PROTOCOL rule 3: the leader writes it again, should the store have lost it.
+TEST_F(MemberReplicasTest, RemembersAndReportsWhatTheStoreHasLost) {
+  EXPECT_FALSE(Reports());
+  PutDisagreement("replicas of w differ");
+  EXPECT_TRUE(Reports());
+  Put("abandoned", AbandonRecord());
+  StartAnotherProcess();
+  EXPECT_THAT(node_.disagreements, ElementsAre("replicas were found to differ before"));
+  EXPECT_TRUE(Reports());
+}
+
+}  // namespace
+}  // namespace unreft::smp
