@@ -108,6 +108,7 @@ bool Leader::Write(meta::JobChange change, const char* fault_point) {
                  if (alive.expired()) return;  // it leads no longer
                  // After a failure the watch brings what is there now, and the rules run again.
                  writing_ = false;
+                 if (status.ok()) announced_.clear();
                  if (!status.ok()) {
                    log_.WarnEvery("write", kWarnEvery, executor_.Now(),
                                   "leader: a record was not written: {}", status.message());
@@ -119,6 +120,11 @@ bool Leader::Write(meta::JobChange change, const char* fault_point) {
                                  });
                });
   return true;
+}
+
+void Leader::Announce(LogLevel level, const std::string& line) {
+  if (!announced_.insert(line).second) return;
+  level == LogLevel::kWarn ? log_.Warn("{}", line) : log_.Info("{}", line);
 }
 
 // --- membership ---
@@ -281,14 +287,15 @@ bool Leader::KeepView() {
       const unreft::Member& now = wanted.members(i);
       const unreft::Member& before = state.view.value.members(i);
       if (now.lost() && !before.lost()) {
-        log_.Warn("node {} is lost", now.slot());
+        Announce(LogLevel::kWarn, fmt::format("node {} is lost", now.slot()));
         lost.push_back(NodeSlot{now.slot()});
       }
       if (!now.lost() && now.incarnation() != before.incarnation()) {
-        log_.Info("node {} has new memory{}", now.slot(),
-                  takeover && takeover->slot.value == now.slot()
-                      ? fmt::format(", that of spare {}", takeover->place)
-                      : "");
+        Announce(LogLevel::kInfo,
+                 fmt::format("node {} has new memory{}", now.slot(),
+                             takeover && takeover->slot.value == now.slot()
+                                 ? fmt::format(", that of spare {}", takeover->place)
+                                 : ""));
       }
     }
   } else {
@@ -303,8 +310,9 @@ bool Leader::KeepView() {
       member.set_place(PlaceOf(presence));
     }
     for (const NodeSlot slot : lost) {
-      log_.Warn("node {} is lost: the meta store has lost the view, and it has not come back",
-                slot);
+      Announce(LogLevel::kWarn, fmt::format("node {} is lost: the meta store has lost the view, "
+                                            "and it has not come back",
+                                            slot));
       unreft::Member& member = *wanted.add_members();
       member.set_slot(slot.value);
       member.set_lost(true);
@@ -314,7 +322,8 @@ bool Leader::KeepView() {
   uint64_t newest = state.view.value.number();
   for (const auto& [slot, report] : reports_) newest = std::max(newest, report.view());
   wanted.set_number(newest + 1);
-  log_.Info("view {}: {} nodes", wanted.number(), wanted.members_size());
+  Announce(LogLevel::kInfo,
+           fmt::format("view {}: {} nodes", wanted.number(), wanted.members_size()));
   return Write({.view = std::move(wanted), .takeover = takeover, .absent = std::move(lost)});
 }
 

@@ -130,6 +130,8 @@ class Leader {
   Step NewestStep() const;
 
   bool Write(meta::JobChange change, const char* fault_point = nullptr);
+  // Says what is about to be written, once until it is.
+  void Announce(LogLevel level, const std::string& line);
 
   Executor& executor_;
   meta::JobStore& store_;
@@ -143,6 +145,7 @@ class Leader {
   std::string seeded_;  // id of the store that is known to hold what all nodes remember
   std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;
+  std::set<std::string> announced_;  // since the last write
   bool rules_posted_ = false;
 
   std::map<NodeSlot, TimerId> absences_;  // of members whose grace runs

@@ -301,8 +301,9 @@ bool Leader::EndRound(const recovery::Restorable& restorable) {
   commit.set_view(state.view.value.number());
   SetGroups(restorable.groups, *commit.mutable_groups());
   SetHolders(restorable.holders, *commit.mutable_holders());
-  log_.Info("decision {}: version {} for attempt {} opens timeline {}", record.round(),
-            restorable.version, record.attempt(), decision.timeline());
+  Announce(LogLevel::kInfo,
+           fmt::format("decision {}: version {} for attempt {} opens timeline {}", record.round(),
+                       restorable.version, record.attempt(), decision.timeline()));
   return Write({.timeline = std::move(record), .commit = std::move(commit)}, "leader.decision");
 }
 

@@ -40,8 +40,9 @@ bool Leader::KeepPins() {
   PinRecord record = state.pins.value;
   if (DropPins(pin_clock_.over(), recovery::TimelineChain(OriginsOf(state.timeline.value)),
                record)) {
-    log_.Info("pins: {} of {} are over", state.pins.value.pins_size() - record.pins_size(),
-              state.pins.value.pins_size());
+    const int before = state.pins.value.pins_size();
+    Announce(LogLevel::kInfo,
+             fmt::format("pins: {} of {} are over", before - record.pins_size(), before));
     return Write({.pins = std::move(record)});
   }
   if (pin_requests_.empty() || state.timeline.value.closing()) return false;

@@ -48,6 +48,19 @@ TEST_F(LeaderPinsTest, WhatIsCommittedIsPinnedUntilItsTimeIsUp) {
   EXPECT_FALSE(IsPinned(pins(), At(1, 5)));
 }
 
+// A record that cannot be written is tried again and again.
+TEST_F(LeaderPinsTest, ThatAPinIsOverIsSaidOnceThoughTheStoreDoesNotAnswer) {
+  options_.pins = 1;
+  CommitStep(5);
+  ASSERT_TRUE(Ask("export", 0, 5000).ok());
+  kv_store_.Kill();
+  Settle(seconds(6));
+  kv_store_.Restart();
+  Settle(seconds(3));
+  EXPECT_FALSE(IsPinned(pins(), At(1, 5)));
+  EXPECT_EQ(sink_.Count("pins: 1 of 1 are over"), 1U);
+}
+
 TEST_F(LeaderPinsTest, APinIsSaidOnceItIsWritten) {
   options_.pins = 1;
   CommitStep(5);
