@@ -105,6 +105,8 @@ class ClusterSimulation {
     const uint64_t decisions = cluster_.observer().decisions();
     const uint64_t failures = cluster_.observer().failures();
     const uint64_t commits = cluster_.history().commits();
+    // It may have begun anew with another number than it had.
+    cluster_.launcher().KeepWorld();
     cluster_.launcher().KillOne();
     const bool well = RunUntil(cluster_.now() + kCalmMax, [&] {
       return cluster_.observer().decisions() > decisions && cluster_.launcher().Trains() &&

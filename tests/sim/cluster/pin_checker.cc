@@ -25,6 +25,9 @@ const char* NameOf(const Standing& standing) {
 void PinChecker::AfterEvent(Machine& machine, const meta::JobState& job,
                             const std::map<NodeSlot, Machine*>& machines) {
   if (job.pins.modified != newest_ || job.store_id != store_id_) Follow(job, machines);
+  if (!store_id_.empty() && job.store_id == store_id_ && has_read_.insert(&machine).second) {
+    for (auto& [version, kept] : kept_) AddWhatIsThere(version, machine, kept);
+  }
   for (const auto& [version, kept] : kept_) CheckSlabs(machine, version, kept, "pinned");
   if (!standing_) return;
   CheckSlabs(machine, standing_->first.version, standing_->second, NameOf(standing_->first));
@@ -75,7 +78,10 @@ void PinChecker::FollowStanding(std::optional<Standing> standing,
   if (standing == before) return;
   standing_.reset();
   if (!standing) return;
-  standing_.emplace(*standing, WhatIsThere(standing->version, machines));
+  standing_.emplace(*standing, Kept{});
+  for (const auto& [slot, machine] : machines) {
+    AddWhatIsThere(standing->version, *machine, standing_->second);
+  }
   if (!standing->is_protected) standing_->second.guards.clear();
 }
 
@@ -91,7 +97,10 @@ void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Mach
     if (kept_.contains(version)) continue;
     ++pinned_;
     world_.trace.Add("{} is pinned", version);
-    kept_[version] = WhatIsThere(version, machines);
+    Kept& kept = kept_[version];
+    for (const auto& [slot, machine] : machines) {
+      if (has_read_.contains(machine)) AddWhatIsThere(version, *machine, kept);
+    }
   }
 }
 
@@ -129,19 +138,14 @@ void PinChecker::FollowTimes(const PinRecord& record, bool is_first) {
   });
 }
 
-PinChecker::Kept PinChecker::WhatIsThere(Version version,
-                                         const std::map<NodeSlot, Machine*>& machines) const {
-  Kept kept;
+void PinChecker::AddWhatIsThere(Version version, Machine& machine, Kept& kept) const {
   const uint64_t world = world_.history.WorldOf(version).value_or(0);
-  for (const auto& [slot, machine] : machines) {
-    for (uint64_t rank = 0; rank < world; ++rank) {
-      if (!machine->observer.Holds(version, Rank{rank})) continue;
-      kept.slabs.push_back({machine, machine->boot_id, Rank{rank}});
-    }
-    if (rotted_.contains({machine, version}) || !HasGuard(*machine, version)) continue;
-    kept.guards.push_back({machine, machine->boot_id});
+  for (uint64_t rank = 0; rank < world; ++rank) {
+    if (!machine.observer.Holds(version, Rank{rank})) continue;
+    kept.slabs.push_back({&machine, machine.boot_id, Rank{rank}});
   }
-  return kept;
+  if (rotted_.contains({&machine, version}) || !HasGuard(machine, version)) return;
+  kept.guards.push_back({&machine, machine.boot_id});
 }
 
 void PinChecker::OnFlipped(const Machine& machine, Version version) {
@@ -163,6 +167,7 @@ void PinChecker::Forget(const Machine& machine, Kept& kept) {
 
 void PinChecker::OnStoreChanged() {
   kept_.clear();
+  has_read_.clear();
   store_changed_ = true;
   if (!store_id_.empty()) dead_stores_.insert(std::exchange(store_id_, ""));
   newest_ = meta::Revision{};

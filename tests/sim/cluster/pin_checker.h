@@ -79,13 +79,14 @@ class PinChecker {
   void CheckGuards(Version version, const Kept& kept, const char* why);
   void Follow(const meta::JobState& job, const std::map<NodeSlot, Machine*>& machines);
   static void Forget(const Machine& machine, Kept& kept);
-  Kept WhatIsThere(Version version, const std::map<NodeSlot, Machine*>& machines) const;
+  void AddWhatIsThere(Version version, Machine& machine, Kept& kept) const;
 
   World& world_;
   std::string store_id_;
   meta::Revision newest_;              // of the record
   bool store_changed_ = false;         // it is yet to start again
   std::set<std::string> dead_stores_;  // who still sees one of these says nothing
+  std::set<const Machine*> has_read_;  // its daemons, the store as it is since it changed
   std::map<Version, Kept> kept_;
   std::optional<std::pair<Standing, Kept>> standing_;
   std::map<std::pair<Version, std::string>, Time> times_;         // by owner

@@ -21,10 +21,8 @@ bool IsRecord(std::string_view name) {
   return std::ranges::find(kRecords, name) != std::end(kRecords);
 }
 
-std::vector<Version> VersionsIn(const std::string& abandoned) {
+std::vector<Version> VersionsIn(const AbandonRecord& record) {
   std::vector<Version> versions;
-  AbandonRecord record;
-  if (!record.ParseFromString(abandoned)) return versions;
   for (const GivenUp& given_up : record.versions()) versions.push_back(smp::VersionOf(given_up));
   return versions;
 }
@@ -68,7 +66,7 @@ void StoreObserver::Attach() {
   writers_.clear();
   keys_.clear();
   commits_.clear();
-  given_up_.clear();
+  abandoned_.Clear();
   id_.clear();
   store_.process().Post([this, start = attached_to_] {
     const meta::KeyRange all{std::string(kPrefix), true};
@@ -81,7 +79,7 @@ void StoreObserver::Attach() {
           PinRecord pins;
           for (const meta::KeyValue& kv : reply->replies.at(0).kvs) {
             keys_.insert(kv.key);
-            if (kv.key.ends_with("/abandoned")) given_up_ = VersionsIn(kv.value);
+            if (kv.key.ends_with("/abandoned")) abandoned_.ParseFromString(kv.value);
             if (kv.key.ends_with("/commit")) RememberCommit(kv.value);
             if (kv.key.ends_with("/store")) OnId(kv.value);
             if (kv.key.ends_with("/pins")) pins.ParseFromString(kv.value);
@@ -179,7 +177,8 @@ std::optional<Version> StoreObserver::RememberCommit(const std::string& value) {
   CommitRecord commit;
   if (!commit.ParseFromString(value) || commit.world() == 0) return std::nullopt;
   const Version version = smp::VersionOf(commit);
-  if (std::ranges::find(given_up_, version) != given_up_.end()) {
+  const std::vector<Version> given_up = VersionsIn(abandoned_);
+  if (std::ranges::find(given_up, version) != given_up.end()) {
     world_.trace.Fail("version {} was given up and is committed", version);
   }
   return commits_.insert(version).second ? std::nullopt : std::optional(version);
@@ -192,20 +191,25 @@ void StoreObserver::CountCommit(const std::string& value) {
 
 // The record names so many; only what it has forgotten may be named again.
 void StoreObserver::CountGivenUp(const std::string& value) {
-  const std::vector<Version> before = std::exchange(given_up_, VersionsIn(value));
-  if (given_up_.empty()) return;
-  for (const Version version : given_up_) {
+  AbandonRecord record;
+  record.ParseFromString(value);
+  const AbandonRecord old = std::exchange(abandoned_, record);
+  const std::vector<Version> before = VersionsIn(old);
+  const std::vector<Version> given_up = VersionsIn(record);
+  const bool says_mode = record.full_capture_from_timeline() != 0;
+  // A store that went back may be told again that replicas differ.
+  if (given_up.empty() || (given_up == before && says_mode && !old.full_capture_from_timeline())) {
+    return;
+  }
+  for (const Version version : given_up) {
     if (!commits_.contains(version)) continue;
     world_.trace.Fail("version {} was committed and is given up", version);
   }
-  const Version newest = given_up_.back();
-  AbandonRecord record;
-  if (record.ParseFromString(value) && !record.versions().empty()) {
-    disagreements_ += record.versions().rbegin()->reason() == record.disagreement();
-  }
-  const auto last = given_up_.end() - 1;
+  const Version newest = given_up.back();
+  disagreements_ += record.versions().rbegin()->reason() == record.disagreement();
+  const auto last = given_up.end() - 1;
   if (std::find(before.begin(), before.end(), newest) == before.end() &&
-      std::find(given_up_.begin(), last, newest) == last) {
+      std::find(given_up.begin(), last, newest) == last) {
     return;
   }
   world_.trace.Fail("version {} was written as given up a second time", newest);

@@ -84,7 +84,7 @@ class StoreObserver {
   std::set<std::string> keys_;
   std::optional<PresenceRecord> leader_;
   std::set<Version> commits_;
-  std::vector<Version> given_up_;  // what the record names
+  AbandonRecord abandoned_;
   uint64_t writes_ = 0;
   uint64_t bytes_max_ = 0;
   uint64_t disagreements_ = 0;
