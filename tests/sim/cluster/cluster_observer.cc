@@ -70,7 +70,9 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
   }
   const TimelineRecord& timeline = job.timeline.value;
   if (job.timeline.exists() && timeline.closing()) {
-    store.closing.try_emplace(timeline.round(), world_.trace.now());
+    const auto [it, is_new] = store.closing.try_emplace(timeline.round(), world_.trace.now());
+    const std::optional<Version> committed = world_.history.committed();
+    if (is_new && committed) had_at_closing_[it->second] = IsThere(*committed, it->second);
   } else if (job.timeline.exists()) {
     OnDecision(slot, timeline, store);
   }
@@ -307,16 +309,25 @@ bool ClusterObserver::IsBeyondBudget(Version version, Duration closed) const {
   });
 }
 
+// Whether all of it can be had. Who came back since `closed` was not asked, and what has rotted in
+// any bit says little.
+bool ClusterObserver::IsThere(Version version, Duration closed) const {
+  std::set<NodeSlot> gone = GoneSince(version, closed, closed);
+  if (const auto rotted = rotted_.find(version); rotted != rotted_.end()) {
+    for (const auto& [slot, when] : rotted->second) gone.insert(slot);
+  }
+  const uint64_t world = world_.history.WorldOf(version).value_or(0);
+  return CanBeHad(machines_, view_, gone, version, world);
+}
+
 // Whether a decision that was begun at `closed` may restore less than was committed.
 bool ClusterObserver::IsExcused(Version committed, Duration closed) {
   if (!IsBeyondBudget(committed, closed)) return false;
   if (IsForgotten(committed)) return true;
-  // So many losses, and yet all may be there. Who came back meanwhile was not asked, and what has
-  // rotted in any bit says little.
-  std::set<NodeSlot> gone = GoneSince(committed, closed, closed);
-  for (const auto& [slot, when] : rotted_[committed]) gone.insert(slot);
-  const uint64_t world = world_.history.WorldOf(committed).value_or(0);
-  if (!CanBeHad(machines_, view_, gone, committed, world)) return true;
+  // So many losses, and yet all may be there. What was made anew meanwhile was not asked for.
+  const auto before = had_at_closing_.find(closed);
+  if (before != had_at_closing_.end() && !before->second) return true;
+  if (!IsThere(committed, closed)) return true;
   world_.trace.Fail("{} was committed and is given up, and can be had from what is left",
                     committed);
   return false;

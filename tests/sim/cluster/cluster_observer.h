@@ -113,6 +113,7 @@ class ClusterObserver {
   void ProveDecided();
   bool IsForgotten(Version committed) const;
   Duration SafeAt(Version version) const;
+  bool IsThere(Version version, Duration closed) const;
   bool IsExcused(Version committed, Duration closed);
   bool IsBeyondBudget(Version version, Duration closed) const;
   std::set<NodeSlot> GoneSince(Version version, Duration since, Duration closed) const;
@@ -128,6 +129,8 @@ class ClusterObserver {
   // The store of each and the revision of its newest record.
   std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
+  // Whether what was committed could be had when a round was first seen to close its timeline.
+  std::map<Duration, bool> had_at_closing_;
   uint64_t store_lives_ = 0;
   bool is_store_new_ = false;  // and nothing was committed in it yet
   // The newest timeline and commit in each node's memory, and in any that was one.
