@@ -36,7 +36,9 @@ CaptureDesk::CaptureDesk(NodeState& state)
           [this](Slot& slot, absl::Status status) { OnSealed(slot, status); },
           [this](Slot&) {
             if (state_.on_slot_change) state_.on_slot_change();
-          }) {}
+          }),
+      mode_(state.record->captures_all() ? layout::CaptureMode::kFull
+                                         : layout::CaptureMode::kSharded) {}
 
 CaptureDesk::~CaptureDesk() {
   state_.seams.executor.Cancel(misfit_timer_);
@@ -473,6 +475,7 @@ void CaptureDesk::OnAbandoned(Version version, const std::string& reason, Step c
 void CaptureDesk::OnReplicasDisagree(const std::string& what) {
   state_.seams.log.Warn("{}; every rank captures all it holds from now on", what);
   mode_ = layout::CaptureMode::kFull;
+  state_.record->SetCapturesAll();
   for (auto& [rank, session] : state_.sessions) {
     if (!session->registration || session->registration->plan.mode() == mode_) continue;
     const auto specs = session->registration->table.specs();

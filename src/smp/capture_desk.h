@@ -68,7 +68,7 @@ class CaptureDesk {
 
   NodeState& state_;
   SlotSealer sealer_;
-  layout::CaptureMode mode_ = layout::CaptureMode::kSharded;
+  layout::CaptureMode mode_;
   absl::AnyInvocable<void()> drained_;  // waits in Close
   TimerId misfit_timer_ = TimerId::kNone;
   bool misfit_told_ = false;

@@ -58,8 +58,6 @@ Member::~Member() { seams_.executor.Cancel(report_timer_); }
 
 void Member::Start(Protection& protection) {
   protection_ = &protection;
-  // Trainers may come before the meta store answers.
-  if (record_.captures_all()) node_.OnReplicasDisagree("replicas were found to differ before");
   Serve();
   store_.Start();
   Hold();
@@ -332,7 +330,6 @@ void Member::FollowAbandoned() {
   if (full_from != 0 && full_from <= record_.chain().newest().value &&
       disagreement_applied_ != full_from) {
     disagreement_applied_ = full_from;
-    record_.SetCapturesAll();
     node_.OnReplicasDisagree(record.disagreement());
   }
 }

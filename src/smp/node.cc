@@ -68,6 +68,7 @@ absl::Status Node::AdoptMemory() {
   }
   capture_ = std::make_unique<CaptureDesk>(state_);
   restore_ = std::make_unique<RestoreDesk>(state_);
+  moved_ = std::make_unique<MovedRanks>(state_);
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   RemoveControlsOfTheDead();
@@ -393,6 +394,7 @@ void Node::OnDecision(const JobDecision& decision) {
 void Node::OnCommitted(Version version) {
   restore_->OnCommitted(version);
   capture_->OnCommitted(version);
+  moved_->OnCommitted(version);
   capture_->RunRules();
 }
 

@@ -19,6 +19,7 @@
 #include "smp/capture_desk.h"
 #include "smp/coordinator.h"
 #include "smp/member.h"
+#include "smp/moved_ranks.h"
 #include "smp/node_state.h"
 #include "smp/restore_desk.h"
 #include "smp/scrubber.h"
@@ -94,6 +95,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<Protection> protection_;
   std::unique_ptr<CaptureDesk> capture_;
   std::unique_ptr<RestoreDesk> restore_;
+  std::unique_ptr<MovedRanks> moved_;
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
   std::list<Connection> connections_;

@@ -138,6 +138,13 @@ bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
          geometry.manifest_capacity >= needs.manifest_bytes;
 }
 
+// Not that of a rank that is forgotten, nor one that is too small by now.
+bool SlotStore::IsOfUse(const Slot& slot) const {
+  if (forgotten_.contains(slot.owner)) return false;
+  const auto needs = needs_.find(slot.owner);
+  return needs == needs_.end() || Fits(slot, needs->second);
+}
+
 absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
   if (const uint64_t largest = std::max(needs.data_bytes, needs.extras_bytes);
       largest > kSlotBytesMax) {
@@ -171,6 +178,7 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
 absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
   if (absl::Status status = CheckBudget(rank, needs); !status.ok()) return status;
   needs_[rank] = needs;
+  forgotten_.erase(rank);
   provision_status_[rank] = absl::OkStatus();
   uint64_t fitting = 0;
   for (Slot* slot : OfRank(rank)) {
@@ -185,6 +193,13 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
     if (absl::Status status = MakeSlot(rank, needs); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+void SlotStore::Forget(Rank rank) {
+  needs_.erase(rank);
+  provision_status_.erase(rank);
+  forgotten_.insert(rank);
+  for (const Slot* slot : OfRank(rank)) ScheduleRemove(slot->id);
 }
 
 SlotId SlotStore::UnusedId() const {
@@ -243,8 +258,7 @@ void SlotStore::Populated(Slot& slot, absl::StatusOr<uint64_t> bytes) {
   if (slot.populated_bytes < slot.bytes()) return;
   slot.phase = SlotPhase::kFree;
   // The needs may have grown meanwhile.
-  const auto needs = needs_.find(slot.owner);
-  if (needs != needs_.end() && !Fits(slot, needs->second)) ScheduleRemove(slot.id);
+  if (!IsOfUse(slot)) ScheduleRemove(slot.id);
   on_change_();
 }
 
@@ -329,8 +343,7 @@ void SlotStore::Free(Slot& slot) {
   slot.problem.clear();
   slot.reusable = false;
   slot.version = Version{};
-  const auto needs = needs_.find(slot.owner);
-  if (needs != needs_.end() && !Fits(slot, needs->second)) ScheduleRemove(slot.id);
+  if (!IsOfUse(slot)) ScheduleRemove(slot.id);
 }
 
 void SlotStore::Reuse(Slot& slot) {
@@ -368,7 +381,7 @@ void SlotStore::ScheduleRemove(SlotId id) {
   seams_.executor.Post([this, alive = std::weak_ptr(alive_), id] {
     if (alive.expired()) return;
     Slot* slot = Find(id);
-    if (slot != nullptr && slot->phase == SlotPhase::kFree) Remove(*slot);
+    if (slot != nullptr && slot->phase == SlotPhase::kFree && !IsOfUse(*slot)) Remove(*slot);
   });
 }
 

@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,6 +64,10 @@ class SlotStore {
   // the background. ResourceExhausted, with the numbers and advice, when the budget does not allow.
   absl::Status Provide(Rank rank, const SlotNeeds& needs);
 
+  // Until it is provided again the rank has no use for slots: free ones are removed, the others
+  // once they are free.
+  void Forget(Rank rank);
+
   // A free slot of the rank that fits its needs, claimed for this writer in a new generation; null
   // when there is none.
   Slot* Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt attempt, Timeline timeline);
@@ -113,6 +118,7 @@ class SlotStore {
   absl::Status CheckBudget(Rank rank, const SlotNeeds& needs);
   absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
+  bool IsOfUse(const Slot& slot) const;
   void Populate(Slot& slot);
   void Populated(Slot& slot, absl::StatusOr<uint64_t> bytes);
   void Remove(Slot& slot);
@@ -131,6 +137,7 @@ class SlotStore {
   std::map<SlotId, std::unique_ptr<Slot>> slots_;
   std::map<Rank, SlotNeeds> needs_;
   std::map<Rank, absl::Status> provision_status_;
+  std::set<Rank> forgotten_;
   uint64_t quarantined_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };

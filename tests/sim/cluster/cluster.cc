@@ -105,13 +105,6 @@ std::vector<Machine*> Cluster::Homes() const {
   return homes;
 }
 
-bool Cluster::IsServed(const Machine& machine, Rank rank) const {
-  return std::ranges::any_of(daemons_, [&](const auto& daemon) {
-    return daemon != nullptr && &daemon->machine() == &machine && daemon->node() != nullptr &&
-           daemon->node()->state().sessions.contains(rank);
-  });
-}
-
 // The next attempt finds its ranks where their nodes are now. Who has lost his slot is refused
 // until whoever minds the host starts it as a spare.
 void Cluster::FollowTakeover() {

@@ -67,8 +67,6 @@ class Cluster {
   // In place of the host that is there now one is back that was there before.
   void BringBack(size_t place, Machine::Host host, Duration away);
 
-  // Whether a trainer of that rank is connected there.
-  bool IsServed(const Machine& machine, Rank rank) const;
   // What all nodes know, for a failure.
   void Dump();
 

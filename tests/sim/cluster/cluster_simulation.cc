@@ -65,8 +65,7 @@ class ClusterSimulation {
         std::chrono::duration_cast<seconds>(kCalmMax).count(), cluster_.launcher().Trains());
   }
 
-  // All pins end when their time is up, and what they kept goes for newer versions of ranks that
-  // train there.
+  // All pins end when their time is up, and what they kept goes for newer versions.
   void WaitForRoom() {
     const bool over = RunUntil(cluster_.now() + kCalmMax, [&] {
       const auto leader = cluster_.LeaderPlace();
@@ -85,7 +84,7 @@ class ClusterSimulation {
     std::list<Held> held;
     for (const auto& [slot, machine] : cluster_.observer().machines()) {
       for (const auto& [version, rank] : machine->observer.Slabs()) {
-        if (cluster_.IsServed(*machine, rank)) held.push_back({*machine, version, rank});
+        held.push_back({*machine, version, rank});
       }
     }
     const bool gone = RunUntil(cluster_.now() + kCalmMax, [&] {

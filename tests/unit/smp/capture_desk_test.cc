@@ -172,6 +172,22 @@ TEST_F(CaptureDeskTest, WhatIsToldAgainEndsNothingThatIsStillWritten) {
   EXPECT_NE(slots[1]->phase, SlotPhase::kCapturing);
 }
 
+// Else its ranks captured a part of what others capture all of, until the store answered.
+TEST_F(CaptureDeskTest, ALaterProcessKnowsThatReplicasDiffer) {
+  InTurn([&] {
+    Register();
+    desk_->OnReplicasDisagree("replicas of w differ");
+    desk_ = std::make_unique<CaptureDesk>(state_);
+    Register();
+  });
+  Settle();
+  ASSERT_EQ(Told().size(), 3U);
+  const auto mode = [](const Registered& told) { return layout::CaptureMode{told.capture_mode}; };
+  EXPECT_EQ(mode(Told()[0]), layout::CaptureMode::kSharded);
+  EXPECT_EQ(mode(Told()[1]), layout::CaptureMode::kFull);
+  EXPECT_EQ(mode(Told()[2]), layout::CaptureMode::kFull);
+}
+
 // --- what may be retired ---
 
 class RetireTest : public CaptureDeskTest {

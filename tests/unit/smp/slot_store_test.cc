@@ -148,6 +148,30 @@ TEST_F(SlotStoreTest, SlotsWhosePagesCannotBeHadAreGoneAndToldOf) {
   EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank);
 }
 
+TEST_F(SlotStoreTest, ARankThatIsForgottenKeepsOnlyWhatIsInUse) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Slot& granted = Grant();
+  InTurn([&] { store_->Forget(kRank); });
+  Settle();
+  EXPECT_EQ(store_->All(), std::vector<Slot*>{&granted});
+  EXPECT_EQ(store_->guards().guards, 0U);
+  InTurn([&] { store_->Free(granted); });
+  Settle();
+  EXPECT_TRUE(store_->All().empty());
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank);
+}
+
+TEST_F(SlotStoreTest, ASlotThatWasForgottenWhileItWasPopulatedGoes) {
+  InTurn([&] {
+    ASSERT_TRUE(store_->Provide(kRank, kNeeds).ok());
+    store_->Forget(kRank);
+  });
+  Settle();
+  EXPECT_TRUE(store_->All().empty());
+  EXPECT_EQ(host_.bytes_used(), 0U);
+}
+
 // Needs that grew faster than pages are reserved left the first slots behind for ever.
 TEST_F(SlotStoreTest, SlotsThatAreTooSmallGoOnceTheyArePopulated) {
   InTurn([&] {

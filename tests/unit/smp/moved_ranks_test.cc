@@ -1,0 +1,139 @@
+// What ranks leave on a node that train on another by now.
+
+#include "smp/moved_ranks.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr SlotNeeds kNeeds{.data_bytes = 4000, .extras_bytes = 100, .manifest_bytes = 500};
+constexpr Rank kHere{0};
+constexpr Rank kElsewhere{1};
+
+class MovedRanksTest : public SmpFixture {
+ protected:
+  // Both have captured 1:8 and 1:10 here; 1:10 was restored and opened timeline 2, in which rank 1
+  // trains elsewhere.
+  MovedRanksTest()
+      : state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}} {
+    state_.options = options_;
+    state_.prefix = MemoryPrefix(options_);
+    state_.record = NewRecord();
+    InTurn([&] {
+      state_.record->OpenTimeline(Version{});
+      state_.slots = std::make_unique<SlotStore>(
+          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options,
+          boot_id_, state_.record->incarnation(), [] {});
+      for (const Rank rank : {kHere, kElsewhere}) {
+        UNREFT_CHECK(state_.slots->Provide(rank, kNeeds).ok());
+      }
+    });
+    Settle();
+    InTurn([&] {
+      for (const Rank rank : {kHere, kElsewhere}) {
+        for (const uint64_t step : {8, 10}) Seal(rank, At(1, step));
+      }
+      state_.record->OpenTimeline(At(1, 10));
+    });
+    Connect(kHere);
+    moved_ = std::make_unique<MovedRanks>(state_);
+  }
+
+  static Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
+  void Seal(Rank rank, Version version) {
+    Slot* slot = state_.slots->Grant(rank, table_.Start(), 2, Attempt{1}, version.timeline);
+    UNREFT_CHECK(slot != nullptr);
+    slot->phase = SlotPhase::kSealed;
+    slot->version = version;
+  }
+  void Connect(Rank rank) {
+    Hello hello;
+    hello.job = "job";
+    hello.rank = rank;
+    hello.world = 2;
+    hello.life = table_.Start();
+    state_.sessions[rank] = std::make_unique<RankSession>(hello, segments_);
+  }
+  void Commit(Version version) {
+    InTurn([&] {
+      state_.record->SetCommitted(version, 2);
+      moved_->OnCommitted(version);
+    });
+    Settle();
+  }
+  size_t SlotsOf(Rank rank) { return state_.slots->OfRank(rank).size(); }
+  bool Holds(Rank rank, Version version) {
+    for (const Slot* slot : state_.slots->Sealed(version)) {
+      if (slot->owner == rank) return true;
+    }
+    return false;
+  }
+
+  NodeState state_;
+  std::unique_ptr<MovedRanks> moved_;
+};
+
+TEST_F(MovedRanksTest, WhatTheyLeftIsTheStepBackVersionForOneCommitAndThenGone) {
+  ASSERT_EQ(SlotsOf(kElsewhere), 3U);
+  Commit(At(2, 12));
+  EXPECT_TRUE(Holds(kElsewhere, At(1, 10)));
+  EXPECT_EQ(SlotsOf(kElsewhere), 1U) << "what is older is of no use, and so are free slots";
+  Commit(At(2, 14));
+  EXPECT_EQ(SlotsOf(kElsewhere), 0U);
+  EXPECT_EQ(SlotsOf(kHere), 3U);
+  EXPECT_TRUE(Holds(kHere, At(1, 8)));
+}
+
+// Its trainer has just ended, and is perhaps about to come back.
+TEST_F(MovedRanksTest, WhoCapturedTheCommittedVersionHereKeepsItsSlots) {
+  InTurn([&] { Seal(kElsewhere, At(2, 12)); });
+  Commit(At(2, 12));
+  EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+  EXPECT_TRUE(Holds(kElsewhere, At(1, 8)));
+}
+
+TEST_F(MovedRanksTest, WhoIsPinnedStaysUntilAtLastItMayGo) {
+  PinRecord pins;
+  pins.add_pins()->set_timeline(1);
+  pins.mutable_pins(0)->set_step(8);
+  state_.pins = pins;
+  for (const uint64_t step : {12, 14, 16}) Commit(At(2, step));
+  EXPECT_EQ(SlotsOf(kElsewhere), 1U);
+  EXPECT_TRUE(Holds(kElsewhere, At(1, 8)));
+  state_.pins.emplace();
+  Commit(At(2, 18));
+  EXPECT_EQ(SlotsOf(kElsewhere), 0U);
+}
+
+TEST_F(MovedRanksTest, TrainersOfAnEarlierDaemonProcessAreWaitedFor) {
+  state_.lives_before.push_back(table_.Start());
+  for (const uint64_t step : {12, 14}) Commit(At(2, step));
+  EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+  state_.lives_before.clear();
+  Commit(At(2, 16));
+  EXPECT_EQ(SlotsOf(kElsewhere), 0U);
+}
+
+TEST_F(MovedRanksTest, NothingGoesWhileADecisionIsMade) {
+  state_.timeline_closed = true;
+  for (const uint64_t step : {12, 14}) Commit(At(2, step));
+  EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+}
+
+TEST_F(MovedRanksTest, WhoComesBackHasSlotsAgain) {
+  for (const uint64_t step : {12, 14}) Commit(At(2, step));
+  Connect(kElsewhere);
+  InTurn([&] { EXPECT_TRUE(state_.slots->Provide(kElsewhere, kNeeds).ok()); });
+  Settle();
+  EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+  Commit(At(2, 16));
+  EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+}
+
+}  // namespace
+}  // namespace unreft::smp
