@@ -34,6 +34,8 @@ class CaptureDesk {
   void OnCommitted(Version version);
   void OnAbandoned(Version version, const std::string& reason, Step capture_from);
   void OnReplicasDisagree(const std::string& what);
+  // Slots were removed: who was refused for want of memory may have its own now, unasked.
+  void ProvideRefused();
 
   // Takes back what was offered; `drained` runs once everything completely captured is sealed.
   void Close(absl::AnyInvocable<void()> drained);

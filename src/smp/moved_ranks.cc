@@ -1,8 +1,6 @@
 #include "smp/moved_ranks.h"
 
 #include <algorithm>
-#include <set>
-#include <vector>
 
 namespace unreft::smp {
 
@@ -21,17 +19,19 @@ void MovedRanks::OnCommitted(Version version) {
   newest_ = version;
   // Trainers may be about to come back to this process; a decision may be about to need anything.
   if (!state_.lives_before.empty() || state_.timeline_closed) return;
-  std::set<Rank> ranks;
-  for (const Slot* slot : state_.slots->All()) {
-    if (slot->view) ranks.insert(slot->owner);
-  }
-  for (const Rank rank : ranks) {
+  for (const Rank rank : state_.slots->Ranks()) {
     if (!IsMoved(rank, version)) continue;
     for (Slot* slot : state_.slots->OfRank(rank)) {
       const bool is_old = slot->phase == SlotPhase::kSealed && slot->version < before;
       if (is_old && state_.MayRetire(slot->version)) state_.slots->Free(*slot);
     }
     state_.slots->Forget(rank);
+  }
+}
+
+void MovedRanks::OnFreshStart() {
+  for (const Rank rank : state_.slots->Ranks()) {
+    if (!state_.sessions.contains(rank)) state_.slots->Forget(rank);
   }
 }
 

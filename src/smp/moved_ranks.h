@@ -16,6 +16,8 @@ class MovedRanks {
   // Of every commit. Those without a session that did not capture `version` here lose their free
   // slots and what is older than the commit before, unless it is pinned.
   void OnCommitted(Version version);
+  // Nothing that was captured is of use any more: those without a session have no slots, either.
+  void OnFreshStart();
 
  private:
   bool IsMoved(Rank rank, Version committed);

@@ -388,7 +388,12 @@ std::vector<HeldSlab> Node::Inventory() { return restore_->Inventory(); }
 void Node::OnDecision(const JobDecision& decision) {
   state_.timeline_closed = false;
   restore_->OnDecision(decision);
+  if (decision.kind == DecisionKind::kFresh) moved_->OnFreshStart();
   capture_->RunRules();
+  // Behind what goes now, in turns of its own.
+  state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) capture_->ProvideRefused();
+  });
 }
 
 void Node::OnCommitted(Version version) {

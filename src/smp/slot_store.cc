@@ -347,8 +347,8 @@ void SlotStore::Free(Slot& slot) {
 }
 
 void SlotStore::Reuse(Slot& slot) {
-  if (Offerable(slot.owner).size() >= options_.SlotsPerRank()) return Remove(slot);
-  Free(slot);
+  const bool is_extra = Offerable(slot.owner).size() >= options_.SlotsPerRank();
+  return is_extra && !slot.InUse() ? Remove(slot) : Free(slot);
 }
 
 void SlotStore::Abandon(Slot& slot, bool writer_done) {
@@ -409,6 +409,15 @@ std::vector<Slot*> SlotStore::All() {
   std::vector<Slot*> all;
   for (auto& [id, slot] : slots_) all.push_back(slot.get());
   return all;
+}
+
+std::set<Rank> SlotStore::Ranks() const {
+  std::set<Rank> ranks;
+  for (const auto& [rank, needs] : needs_) ranks.insert(rank);
+  for (const auto& [id, slot] : slots_) {
+    if (slot->view) ranks.insert(slot->owner);
+  }
+  return ranks;
 }
 
 std::vector<Slot*> SlotStore::OfRank(Rank rank) {

@@ -99,6 +99,8 @@ class SlotStore {
   // Of those, what Grant may give out now or later: they fit the rank's needs.
   std::vector<Slot*> Offerable(Rank rank);
   std::vector<Slot*> All();
+  // Those that were provided, and those that own a slot.
+  std::set<Rank> Ranks() const;
   std::vector<Slot*> Sealed(Version version);
 
   bool HasUnpopulated(Rank rank);

@@ -128,6 +128,23 @@ TEST_F(CaptureDeskTest, ARankIsToldUnaskedWhenThereIsNoMemoryForItsSlots) {
   EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
 }
 
+TEST_F(CaptureDeskTest, WhoWasRefusedIsToldUnaskedWhenMemoryIsFree) {
+  state_.options.memory_bytes_max = 1;
+  InTurn([&] { Register(); });
+  ASSERT_EQ(Told().size(), 1U);
+  EXPECT_TRUE(absl::IsResourceExhausted(Told()[0].status.ToStatus()));
+  InTurn([&] { desk_->ProvideRefused(); });
+  Settle();
+  EXPECT_EQ(Told().size(), 1U) << "as before";
+  state_.options.memory_bytes_max = 0;
+  InTurn([&] { desk_->ProvideRefused(); });
+  Settle();
+  ASSERT_EQ(Told().size(), 2U);
+  EXPECT_TRUE(Told()[1].status.ToStatus().ok());
+  EXPECT_EQ(Told()[1].slots.size(), options_.slots_per_rank);
+  EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
+}
+
 TEST_F(CaptureDeskTest, WithoutTheStepBackSlotSnapshotsGoOn) {
   RegisterWithMemoryFor(2);
   const std::vector<Registered> told = Told();

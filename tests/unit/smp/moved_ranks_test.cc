@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 
 #include "tests/unit/smp/smp_fixture.h"
 
@@ -123,6 +124,31 @@ TEST_F(MovedRanksTest, NothingGoesWhileADecisionIsMade) {
   state_.timeline_closed = true;
   for (const uint64_t step : {12, 14}) Commit(At(2, step));
   EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+}
+
+// There may be no memory for those of the ranks that there are, and so no commit.
+TEST_F(MovedRanksTest, AfterAFreshStartThoseWhoAreNotThereHaveNoSlots) {
+  InTurn([&] {
+    for (Slot* slot : state_.slots->Sealed(At(1, 8))) state_.slots->Free(*slot);
+    for (Slot* slot : state_.slots->Sealed(At(1, 10))) state_.slots->Free(*slot);
+    moved_->OnFreshStart();
+  });
+  Settle();
+  EXPECT_EQ(SlotsOf(kElsewhere), 0U);
+  EXPECT_EQ(SlotsOf(kHere), 3U);
+  EXPECT_EQ(state_.slots->Ranks(), std::set<Rank>{kHere});
+}
+
+TEST_F(MovedRanksTest, WhoWasRefusedSlotsHasNoNeedsEither) {
+  InTurn([&] {
+    EXPECT_TRUE(state_.slots->Provide(Rank{2}, kNeeds).ok());
+    host_.set_bytes_max(host_.bytes_used());  // their pages cannot be had
+  });
+  Settle();
+  EXPECT_EQ(SlotsOf(Rank{2}), 0U);
+  EXPECT_TRUE(state_.slots->Ranks().contains(Rank{2}));
+  Commit(At(2, 12));
+  EXPECT_FALSE(state_.slots->Ranks().contains(Rank{2}));
 }
 
 TEST_F(MovedRanksTest, WhoComesBackHasSlotsAgain) {

@@ -1,0 +1,190 @@
+// How ranks register: the slots that they are given, what they are told of them, and whether what
+// they hold fits together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/capture_desk.h"
+
+namespace unreft::smp {
+namespace {
+
+// One holds the newest version while the other is captured.
+constexpr size_t kSlotsNeeded = 2;
+
+// Ranks whose registrations do not fit together have so long to register anew.
+constexpr Duration kMisfitGrace = std::chrono::seconds(2);
+
+// Of ranks that are on other nodes nobody knows here: the budget is told once no more of this
+// node's have come for so long.
+constexpr Duration kBudgetDelay = std::chrono::milliseconds(500);
+
+}  // namespace
+
+void CaptureDesk::OnRegister(RankSession& session, Register request) {
+  session.register_request = request.request;
+  session.extras_bytes = request.extras_bytes;
+  Revoke(session);
+  session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
+  if (session.registration_status.ok()) AdoptGrant(session);
+  if (session.registration_status.ok()) CheckWorld();
+  // Before the answer: the trainer's first snapshot may follow at once.
+  RunRules();
+  Answer(session);
+}
+
+absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> specs) {
+  absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(std::move(specs));
+  if (!table.ok()) return table.status();
+  auto registration = std::make_shared<Registration>();
+  registration->plan = layout::CapturePlan::Make(*table, mode_);
+  registration->table = *std::move(table);
+  registration->extras_bytes = session.extras_bytes;
+  session.registration = std::move(registration);
+  return ProvideSlots(session);
+}
+
+absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
+  if (absl::Status status = session.OpenControl(state_.prefix); !status.ok()) return status;
+  SlotNeeds needs;
+  needs.data_bytes = session.registration->plan.data_bytes();
+  needs.extras_bytes = std::max(state_.options.extras_bytes_min, 2 * session.extras_bytes);
+  layout::SlotManifest manifest;
+  manifest.job = state_.options.job;
+  const auto specs = session.registration->table.specs();
+  const auto parts = session.registration->plan.parts();
+  manifest.tensors.assign(specs.begin(), specs.end());
+  manifest.parts.assign(parts.begin(), parts.end());
+  needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
+  return state_.slots->Provide(session.rank(), needs);
+}
+
+void CaptureDesk::ProvideRefused() {
+  for (auto& [rank, session] : state_.sessions) {
+    if (!session->registration || !absl::IsResourceExhausted(session->registration_status))
+      continue;
+    absl::Status status = ProvideSlots(*session);
+    if (!status.ok()) continue;
+    state_.seams.log.Info("rank {}: there is memory for its slots now", rank);
+    session->registration_status = std::move(status);
+    AdoptGrant(*session);
+    CheckWorld();
+    Answer(*session);
+  }
+  RunRules();
+}
+
+void CaptureDesk::Answer(RankSession& session) {
+  Registered answer;
+  answer.request = session.register_request;
+  answer.status = session.registration_status;
+  answer.control_segment = session.control_name();
+  answer.block_bytes = state_.options.block_bytes;
+  answer.replica_check_every = state_.options.replica_check_every;
+  if (session.registration) {
+    answer.capture_mode = static_cast<uint8_t>(session.registration->plan.mode());
+    answer.layout_digest = session.registration->plan.digest();
+  }
+  // Not what is removed when it is free, perhaps before the trainer maps it.
+  for (Slot* slot : state_.slots->Offerable(session.rank())) {
+    const SlotGeometry& geometry = slot->view->geometry();
+    answer.slots.push_back({slot->id, slot->segment_name, geometry.extras_offset,
+                            geometry.extras_capacity, geometry.data_offset,
+                            geometry.data_capacity});
+  }
+  session.slots_told = answer.slots.size();
+  session.Send(answer);
+}
+
+// Once all ranks have registered, their tables must fit together. When a layout changes, the ranks
+// register one after the other: only a misfit that lasts is one.
+void CaptureDesk::CheckWorld() {
+  state_.seams.executor.Cancel(std::exchange(misfit_timer_, TimerId::kNone));
+  state_.seams.executor.Cancel(std::exchange(budget_timer_, TimerId::kNone));
+  const std::optional<absl::Status> status = WorldStatus();
+  if (!status) {
+    budget_timer_ = state_.seams.executor.After(kBudgetDelay, [this] { LogBudget(); });
+    return;
+  }
+  if (!status->ok()) {
+    misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
+    return;
+  }
+  LogBudget();
+  if (std::exchange(misfit_told_, false)) AnswerAll(absl::OkStatus());
+}
+
+// None while some rank has not registered.
+std::optional<absl::Status> CaptureDesk::WorldStatus() const {
+  std::vector<layout::TensorTable> tables;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (rank.value != tables.size() || !session->registration) return std::nullopt;
+    tables.push_back(session->registration->table);
+  }
+  if (tables.empty() || tables.size() != state_.sessions.begin()->second->world()) {
+    return std::nullopt;
+  }
+  return layout::CheckWorld(tables);
+}
+
+void CaptureDesk::TellMisfit() {
+  misfit_timer_ = TimerId::kNone;
+  const std::optional<absl::Status> status = WorldStatus();
+  if (!status || status->ok()) return;
+  misfit_told_ = true;
+  state_.seams.log.Error("no snapshots: {}", status->message());
+  AnswerAll(*status);
+}
+
+// Slots that were told of and whose pages could not be had: unasked, since what the trainer maps of
+// them takes memory until it lets go, and nothing else says why its snapshots are skipped.
+void CaptureDesk::TellShortage(RankSession& session) {
+  const absl::Status status = state_.slots->ProvisionStatus(session.rank());
+  const size_t left = state_.slots->Offerable(session.rank()).size();
+  if (status.ok() || left >= session.slots_told) return;
+  if (left < kSlotsNeeded) {
+    Revoke(session);
+    session.registration_status = absl::ResourceExhaustedError(
+        fmt::format("rank {}: {} slots are needed, there is memory for {}: {}", session.rank(),
+                    kSlotsNeeded, left, status.message()));
+  }
+  Answer(session);
+}
+
+void CaptureDesk::AnswerAll(const absl::Status& status) {
+  for (auto& [rank, session] : state_.sessions) {
+    session->registration_status = status;
+    Answer(*session);
+  }
+}
+
+void CaptureDesk::LogBudget() {
+  budget_timer_ = TimerId::kNone;
+  uint64_t ranks = 0;
+  uint64_t version_bytes = 0;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration) continue;
+    ++ranks;
+    version_bytes = std::max(version_bytes, session->registration->plan.data_bytes());
+  }
+  const uint64_t bytes = state_.slots->use().bytes;
+  const GuardMemory guards = state_.slots->guards();
+  const uint64_t guard_bytes = guards.now.bytes + guards.lacking_bytes;
+  std::string protection;
+  if (guards.guards > 0) {
+    protection = fmt::format(
+        ", {} guards of other nodes' slabs {}, if those are as large: {} bytes together",
+        guards.guards, guard_bytes, bytes + guard_bytes);
+  }
+  const std::string told = fmt::format(
+      "{} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
+      "for pins, for versions of up to {} bytes){}",
+      state_.slots->All().size(), ranks, bytes, state_.options.SlotsPerRank(), state_.options.pins,
+      version_bytes, protection);
+  if (told == std::exchange(budget_told_, told)) return;
+  state_.seams.log.Info("memory budget: {}", told);
+}
+
+}  // namespace unreft::smp
