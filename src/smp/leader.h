@@ -94,6 +94,7 @@ class Leader {
   bool EndRoundFresh();
   bool FailRound(TimelineRecord record, const absl::Status& status);
   std::string DescribeLost() const;
+  std::string DescribeUnguarded() const;
   bool VerifyEverywhere(Version version, bool want_manifests);
   // A process of a node: what it found, the next one has not looked for.
   struct Life {

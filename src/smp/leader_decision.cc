@@ -163,8 +163,30 @@ bool Leader::ContinueRound() {
   if (state.commit.value.world() == 0) return EndRoundFresh();
   const std::string missing =
       recovery::DescribeUnrestorable(holdings, CodedGroupsOf(state.view.value.groups()), chain);
-  return FailRound(record, Unrecoverable(VersionOf(state.commit.value), state.commit.value.world(),
-                                         "the nodes'", {missing, DescribeLost(), last_problem_}));
+  return FailRound(
+      record, Unrecoverable(VersionOf(state.commit.value), state.commit.value.world(), "the nodes'",
+                            {missing, DescribeLost(), DescribeUnguarded(), last_problem_}));
+}
+
+// After a loss was made good in part: an attempt that comes later may find what this one does not.
+std::string Leader::DescribeUnguarded() const {
+  const meta::JobState& state = store_.state();
+  const Version version = VersionOf(state.commit.value);
+  const DecisionRecord& last = state.timeline.value.decision();
+  const bool is_restored = last.kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
+                           DecisionOf(last).version == version;
+  if (!is_restored || options_.parity_chunks == 0) return "";
+  const std::map<NodeSlot, recovery::NodeHolding> held = HeldOf(version);
+  std::vector<uint64_t> slots;
+  for (const unreft::Member& member : state.view.value.members()) {
+    const auto it = held.find(NodeSlot{member.slot()});
+    const bool is_guarded = it != held.end() && it->second.guarded;
+    if (!member.lost() && !is_guarded) slots.push_back(member.slot());
+  }
+  if (slots.empty()) return "";
+  return fmt::format(
+      "node {} may still be making its share of version {} anew: start again before giving it up",
+      absl::StrJoin(slots, ", "), version);
 }
 
 // What a lost node holds is not counted; it may only be away.

@@ -305,6 +305,21 @@ TEST_F(LeaderTest, WhatWasCommittedAndIsNowhereIsUnrecoverable) {
       << decision().status_message();
 }
 
+TEST_F(LeaderTest, WhatIsUnrecoverableWhileALossIsMadeGoodIsToBeTriedAgain) {
+  Protect(At(1, 4));
+  ReportAll();
+  Ask(2);
+  ASSERT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kRestored));
+  for (const uint64_t slot : {1, 3}) nodes_.at(NodeSlot{slot}).versions.clear();
+  nodes_.at(NodeSlot{2}).versions.at(At(1, 4)).clear_sealed();
+  Ask(3);
+  EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kFailed));
+  EXPECT_NE(decision().status_message().find("node 1, 3 may still be making its share of version "
+                                             "1:4 anew: start again"),
+            std::string::npos)
+      << decision().status_message();
+}
+
 TEST_F(LeaderTest, WhatIsUnrecoverableWithoutLostNodesIsRestoredWhenOneComesBack) {
   Protect(At(1, 4));
   ReportAll();
