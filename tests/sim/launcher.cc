@@ -65,7 +65,9 @@ void Launcher::OnExit(Attempt attempt, Rank rank, const absl::Status& status) {
   for (const auto& trainer : trainers_) {
     if (trainer->attempt() == attempt && trainer->rank() == rank) trainer->Kill(MemoryLag());
   }
-  if (absl::IsDataLoss(status) && status.message().find("unrecoverable") != std::string::npos) {
+  // Of the last attempt: a later one may have found what this one did not.
+  if (attempt == attempt_ && absl::IsDataLoss(status) &&
+      status.message().find("unrecoverable") != std::string::npos) {
     wants_fresh_start_ = true;
   }
   // The job may have begun anew while it had another number of ranks.

@@ -69,14 +69,16 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
     given_up_.insert(smp::VersionOf(version));
   }
   const TimelineRecord& timeline = job.timeline.value;
+  bool is_new = false;
   if (job.timeline.exists() && timeline.closing()) {
-    const auto [it, is_new] = store.closing.try_emplace(timeline.round(), world_.trace.now());
-    const std::optional<Version> committed = world_.history.committed();
-    if (is_new && committed) had_at_closing_[it->second] = IsThere(*committed, it->second);
+    is_new = store.closing.try_emplace(timeline.round(), world_.trace.now()).second;
   } else if (job.timeline.exists()) {
     OnDecision(slot, timeline, store);
   }
   if (job.commit.exists()) OnCommit(job, store);
+  const std::optional<Version> committed = world_.history.committed();
+  const Duration now = world_.trace.now();
+  if (is_new && committed) had_at_closing_[{*committed, now}] = IsThere(*committed, now);
 }
 
 // A later version of that world that every node could read, as far as it was closed, and that
@@ -325,7 +327,7 @@ bool ClusterObserver::IsExcused(Version committed, Duration closed) {
   if (!IsBeyondBudget(committed, closed)) return false;
   if (IsForgotten(committed)) return true;
   // So many losses, and yet all may be there. What was made anew meanwhile was not asked for.
-  const auto before = had_at_closing_.find(closed);
+  const auto before = had_at_closing_.find({committed, closed});
   if (before != had_at_closing_.end() && !before->second) return true;
   if (!IsThere(committed, closed)) return true;
   world_.trace.Fail("{} was committed and is given up, and can be had from what is left",
@@ -415,15 +417,17 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
     world_.trace.Fail("{} was committed of {} ranks, {} captured it", version, commit.world(),
                       ranks.value_or(0));
   }
-  CheckCommit(version, commit);
+  // A store that went back may have gone on with an earlier view than was seen.
+  const bool is_its_view = job.view.value.number() == commit.view();
+  CheckCommit(version, commit, is_its_view ? job.view.value : view_);
 }
 
 // Members of whose memories nothing is to be expected of a version that is committed now.
-std::set<NodeSlot> ClusterObserver::HitBefore(Version version) const {
+std::set<NodeSlot> ClusterObserver::HitBefore(Version version, const ViewRecord& view) const {
   const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
   const auto rotted = rotted_.find(version);
   std::set<NodeSlot> hit;
-  for (const Member& member : view_.members()) {
+  for (const Member& member : view.members()) {
     const NodeSlot slot{member.slot()};
     const auto is_since = [&](const Times& times) {
       const auto it = times.find(slot);
@@ -443,8 +447,9 @@ std::set<NodeSlot> ClusterObserver::HitBefore(Version version) const {
 }
 
 // It was protected when it was written, as far as the memories of the members allowed.
-void ClusterObserver::CheckCommit(Version version, const CommitRecord& commit) {
-  const std::set<NodeSlot> hit = HitBefore(version);
+void ClusterObserver::CheckCommit(Version version, const CommitRecord& commit,
+                                  const ViewRecord& view) {
+  const std::set<NodeSlot> hit = HitBefore(version, view);
   const bool deep = hit.empty() && commits_checked_++ % kDeepEvery == 0;
   for (uint64_t rank = 0; hit.empty() && rank < commit.world(); ++rank) {
     if (IsHeld(version, Rank{rank}, commit)) continue;

@@ -107,8 +107,8 @@ class ClusterObserver {
   Duration ClosedAt(uint64_t round) const;
   void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
   void OnCommit(const meta::JobState& job, StoreSeen& store);
-  std::set<NodeSlot> HitBefore(Version version) const;
-  void CheckCommit(Version version, const CommitRecord& commit);
+  std::set<NodeSlot> HitBefore(Version version, const ViewRecord& view) const;
+  void CheckCommit(Version version, const CommitRecord& commit, const ViewRecord& view);
   void OnFreshStart(Version opened);
   void ProveDecided();
   bool IsForgotten(Version committed) const;
@@ -130,7 +130,7 @@ class ClusterObserver {
   std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
   // Whether what was committed could be had when a round was first seen to close its timeline.
-  std::map<Duration, bool> had_at_closing_;
+  std::map<std::pair<Version, Duration>, bool> had_at_closing_;
   uint64_t store_lives_ = 0;
   bool is_store_new_ = false;  // and nothing was committed in it yet
   // The newest timeline and commit in each node's memory, and in any that was one.

@@ -28,7 +28,8 @@ class ClusterSimulation {
     RunUntil(options_.faulty_time, [] { return false; });
     if (!cluster_.failed()) BringCalm();
     if (!cluster_.failed()) WaitForProgress();
-    if (!cluster_.failed() && cluster_.options().node.pins > 0) WaitForRoom();
+    if (!cluster_.failed() && cluster_.options().node.pins > 0) WaitForPins();
+    if (!cluster_.failed()) WaitForRoom();
     if (!cluster_.failed()) WaitForLastRestart();
     if (!cluster_.failed()) End();
     return Result();
@@ -65,17 +66,20 @@ class ClusterSimulation {
         std::chrono::duration_cast<seconds>(kCalmMax).count(), cluster_.launcher().Trains());
   }
 
-  // All pins end when their time is up, and what they kept goes for newer versions.
-  void WaitForRoom() {
+  // All pins end when their time is up.
+  void WaitForPins() {
     const bool over = RunUntil(cluster_.now() + kCalmMax, [&] {
       const auto leader = cluster_.LeaderPlace();
       return leader && cluster_.daemon(*leader)->node()->member()->job().pins.value.pins().empty();
     });
-    if (!over && !cluster_.failed()) {
-      cluster_.Dump();
-      cluster_.trace().Fail("pins are not over in {} s of calm",
-                            std::chrono::duration_cast<seconds>(kCalmMax).count());
-    }
+    if (over || cluster_.failed()) return;
+    cluster_.Dump();
+    cluster_.trace().Fail("pins are not over in {} s of calm",
+                          std::chrono::duration_cast<seconds>(kCalmMax).count());
+  }
+
+  // What is there goes for newer versions, and slots of ranks that train elsewhere for good.
+  void WaitForRoom() {
     struct Held {
       const Machine& machine;
       Version version;
@@ -92,10 +96,34 @@ class ClusterSimulation {
           [](const Held& slab) { return !slab.machine.observer.Holds(slab.version, slab.rank); });
       return held.empty();
     });
-    if (gone || cluster_.failed()) return;
-    cluster_.Dump();
-    cluster_.trace().Fail("machine {} keeps {} of rank {}, and nobody has pinned it",
-                          held.front().machine.slot, held.front().version, held.front().rank);
+    if (!gone && !cluster_.failed()) {
+      cluster_.Dump();
+      cluster_.trace().Fail("machine {} keeps {} of rank {}, and nobody has pinned it",
+                            held.front().machine.slot, held.front().version, held.front().rank);
+    }
+    if (!cluster_.failed() && !RunUntil(cluster_.now() + kCalmMax, [&] { return !MovedSlot(); })) {
+      const auto [place, rank] = MovedSlot().value_or(std::pair{size_t{0}, Rank{0}});
+      cluster_.Dump();
+      cluster_.trace().Fail("the daemon at {} keeps slots of rank {}, which trains elsewhere",
+                            place, rank);
+    }
+  }
+
+  std::optional<std::pair<size_t, Rank>> MovedSlot() {
+    for (size_t place = 0; place < cluster_.size(); ++place) {
+      if (cluster_.daemon(place) == nullptr || cluster_.daemon(place)->node() == nullptr) continue;
+      const smp::NodeState& state = cluster_.daemon(place)->node()->state();
+      for (const Rank rank : state.slots->Ranks()) {
+        const auto slots = state.slots->OfRank(rank);
+        const auto is_fine = [](const smp::Slot* slot) {
+          return slot->phase != smp::SlotPhase::kQuarantined;
+        };
+        if (!state.sessions.contains(rank) && std::ranges::any_of(slots, is_fine)) {
+          return std::pair{place, rank};
+        }
+      }
+    }
+    return std::nullopt;
   }
 
   // In the calm nothing explains a step back.

@@ -25,7 +25,10 @@ const char* NameOf(const Standing& standing) {
 void PinChecker::AfterEvent(Machine& machine, const meta::JobState& job,
                             const std::map<NodeSlot, Machine*>& machines) {
   if (job.pins.modified != newest_ || job.store_id != store_id_) Follow(job, machines);
-  if (!store_id_.empty() && job.store_id == store_id_ && has_read_.insert(&machine).second) {
+  const auto is_it = [&](const auto& node) { return node.second == &machine; };
+  const bool is_node = std::ranges::any_of(machines, is_it);
+  const bool reads = is_node && !store_id_.empty() && job.store_id == store_id_;
+  if (reads && has_read_.insert(&machine).second) {
     for (auto& [version, kept] : kept_) AddWhatIsThere(version, machine, kept);
   }
   for (const auto& [version, kept] : kept_) CheckSlabs(machine, version, kept, "pinned");
