@@ -71,6 +71,7 @@ class RankSession {
 
   // Restore.
   std::optional<uint64_t> restore_request;
+  std::optional<uint64_t> restore_answered;  // the last one
 
  private:
   Hello hello_;

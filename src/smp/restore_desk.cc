@@ -60,6 +60,10 @@ void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& r
       IsFor(job_->decision, {session.rank(), session.life()})) {
     return AnswerWaiting();
   }
+  // The answer was lost with the connection. Others that had theirs train by now, and do not ask.
+  const bool was_answered = session.restore_answered == request.request && job_ != nullptr &&
+                            job_->decision.timeline == session.timeline;
+  if (was_answered && Waits(session, job_->decision)) return Answer(session);
   AskAgain(session);
 }
 
@@ -217,11 +221,14 @@ void RestoreDesk::AnswerWaiting() {
   if (job_ == nullptr) return;
   if (job_->catalog != nullptr && !job_->catalog->ready()) return;
   for (auto& [rank, session] : state_.sessions) {
-    if (!Waits(*session, job_->decision)) continue;
-    session->timeline = job_->decision.timeline;
-    session->Send(AnswerFor(*session, job_->decision));
-    session->restore_request.reset();
+    if (Waits(*session, job_->decision)) Answer(*session);
   }
+}
+
+void RestoreDesk::Answer(RankSession& session) {
+  session.timeline = job_->decision.timeline;
+  session.Send(AnswerFor(session, job_->decision));
+  session.restore_answered = std::exchange(session.restore_request, std::nullopt);
 }
 
 void RestoreDesk::OnSlotChange() {

@@ -79,6 +79,7 @@ class RestoreDesk {
   // Of a job: others are superseded, and may still hear of what they began.
   bool IsCurrent(uint64_t number) const { return job_ != nullptr && job_->number == number; }
   void AnswerWaiting();
+  void Answer(RankSession& session);
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;
   Slot* SealedSlotOf(Version version, Rank rank) const;
   absl::Status FillPlan(RankSession& session, PlanRequest request, Plan& plan);

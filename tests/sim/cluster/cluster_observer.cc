@@ -12,6 +12,7 @@ namespace {
 // Every so many commits all losses are decoded.
 constexpr uint64_t kDeepEvery = 16;
 constexpr Duration kProveEvery = std::chrono::milliseconds(2);
+constexpr Duration kGuardedFor = std::chrono::milliseconds(10);
 
 }  // namespace
 
@@ -165,8 +166,13 @@ void ClusterObserver::ProveDecided() {
   }
   for (const Group& group : view_.groups()) {
     if (IsIdle(*version, group, world)) continue;
-    if (!CheckGroup(machines_, group, *version, false).ok()) return;
+    if (!CheckGroup(machines_, group, *version, false).ok()) {
+      return guarded_since_.reset();
+    }
   }
+  // What was complete in memory when the decision came, and no daemon knew, is made anew.
+  if (!guarded_since_) guarded_since_ = world_.trace.now();
+  if (world_.trace.now() < *guarded_since_ + kGuardedFor) return;
   proven_[*version] = world_.trace.now();
   standing_ = {*version, true};
   is_protected_ = true;
@@ -197,6 +203,7 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
   // What it names is checked below; the newest whole version may be one that was given up.
   const std::optional<Version> whole =
       job.kind == DecisionKind::kRestored ? std::optional(job.version) : std::nullopt;
+  guarded_since_.reset();
   const Duration closed = ClosedAt(decision.round());
   const uint64_t lost_before = slabs_lost_;
   if (whole) CheckHolders(decision, closed);

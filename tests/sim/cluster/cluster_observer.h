@@ -157,7 +157,8 @@ class ClusterObserver {
   std::map<Version, Duration> verified_;
   Duration prove_next_{};
   bool is_protected_ = false;
-  bool is_rebuilt_ = false;  // what was decided last, of which slabs were lost
+  std::optional<Duration> guarded_since_;  // what was decided, as far as was seen
+  bool is_rebuilt_ = false;                // what was decided last, of which slabs were lost
   uint64_t commits_checked_ = 0;
   uint64_t commits_checked_in_part_ = 0;
   uint64_t decisions_ = 0;
