@@ -10,7 +10,7 @@
 #include "smp/admin.h"
 #include "smp/local_coordinator.h"
 #include "tests/unit/layout_testing.h"
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/node_state_fixture.h"
 
 namespace unreft::smp {
 namespace {
@@ -19,47 +19,16 @@ using ::testing::HasSubstr;
 
 constexpr Rank kRank{0};
 
-// Keeps what is sent.
-struct RecordingChannel final : Channel {
-  void Start(OnFrame, OnClose) override {}
-  void Send(Frame frame) override { sent.push_back(std::move(frame)); }
-  void Close() override {}
-  std::vector<Frame> sent;
-};
-
-struct QuietCoordinator final : Coordinator {
-  void AskDecision(Attempt, uint64_t, std::vector<Asker>) override {}
-  void ReportClaimed(Version, Rank) override {}
-  void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
-  void ReportFailed(Version, Rank, const std::string& reason) override { failed.push_back(reason); }
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)>) override {}
-  void AskPins(PinRequest, PinDone) override {}
-  std::vector<std::string> failed;
-};
-
-class CaptureDeskTest : public SmpFixture {
+class CaptureDeskTest : public NodeStateFixture {
  protected:
-  CaptureDeskTest()
-      : state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}} {
+  CaptureDeskTest() {
     options_.populate_chunk_bytes = kSegmentPage;
-    state_.options = options_;
-    state_.prefix = MemoryPrefix(options_);
-    state_.record = NewRecord();
-    state_.coordinator = std::make_unique<QuietCoordinator>();
     InTurn([&] {
-      state_.slots = std::make_unique<SlotStore>(
-          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options,
-          boot_id_, state_.record->incarnation(), [this] { desk_->RunRules(); });
+      MakeSlots([this] { desk_->RunRules(); });
       desk_ = std::make_unique<CaptureDesk>(state_);
-      Hello hello;
-      hello.job = "job";
-      hello.world = 1;
-      hello.life = table_.Start();
-      auto session = std::make_unique<RankSession>(hello, segments_);
-      session->Attach(&channel_);
-      session->timeline = state_.record->OpenTimeline(Version{});
-      session_ = session.get();
-      state_.sessions[kRank] = std::move(session);
+      session_ = &Connect(kRank, 1);
+      session_->Attach(&channel_);
+      session_->timeline = state_.record->OpenTimeline(Version{});
     });
   }
   ~CaptureDeskTest() override {
@@ -73,14 +42,7 @@ class CaptureDeskTest : public SmpFixture {
     request.tensors = ToWire(specs);
     desk_->OnRegister(*session_, std::move(request));
   }
-  std::vector<Registered> Told() const {
-    std::vector<Registered> told;
-    for (const Frame& frame : channel_.sent) {
-      if (static_cast<FrameType>(frame.type) != FrameType::kRegistered) continue;
-      told.push_back(*FromFrame<Registered>(frame));
-    }
-    return told;
-  }
+  std::vector<Registered> Told() const { return channel_.Told<Registered>(FrameType::kRegistered); }
   // Registers, and leaves memory for so many of the slots that were told of.
   void RegisterWithMemoryFor(uint64_t slots) {
     InTurn([&] {
@@ -92,7 +54,6 @@ class CaptureDeskTest : public SmpFixture {
     Settle();
   }
 
-  NodeState state_;
   std::unique_ptr<CaptureDesk> desk_;
   RecordingChannel channel_;
   RankSession* session_ = nullptr;
@@ -288,7 +249,7 @@ TEST_F(CaptureDeskTest, ASnapshotThatIsNotWhatTheDeviceHadIsGivenUpAndCounted) {
   EXPECT_EQ(state_.counters.slots_sealed, 0u);
   EXPECT_EQ(state_.counters.device_checksum_mismatches, 1u);
   EXPECT_THAT(MetricsText(state_), HasSubstr("unreft_device_checksum_mismatches_total 1"));
-  const auto& failed = static_cast<QuietCoordinator&>(*state_.coordinator).failed;
+  const auto& failed = coordinator_->failed;
   ASSERT_EQ(failed.size(), 1u);
   EXPECT_THAT(failed[0], testing::AllOf(HasSubstr("block 0 (tensor w) has CRC"),
                                         HasSubstr("on the device it had 000005ee")));

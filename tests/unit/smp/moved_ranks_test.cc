@@ -7,7 +7,7 @@
 #include <memory>
 #include <set>
 
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/node_state_fixture.h"
 
 namespace unreft::smp {
 namespace {
@@ -16,20 +16,14 @@ constexpr SlotNeeds kNeeds{.data_bytes = 4000, .extras_bytes = 100, .manifest_by
 constexpr Rank kHere{0};
 constexpr Rank kElsewhere{1};
 
-class MovedRanksTest : public SmpFixture {
+class MovedRanksTest : public NodeStateFixture {
  protected:
   // Both have captured 1:8 and 1:10 here; 1:10 was restored and opened timeline 2, in which rank 1
   // trains elsewhere.
-  MovedRanksTest()
-      : state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}} {
-    state_.options = options_;
-    state_.prefix = MemoryPrefix(options_);
-    state_.record = NewRecord();
+  MovedRanksTest() {
     InTurn([&] {
       state_.record->OpenTimeline(Version{});
-      state_.slots = std::make_unique<SlotStore>(
-          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options,
-          boot_id_, state_.record->incarnation(), [] {});
+      MakeSlots();
       for (const Rank rank : {kHere, kElsewhere}) {
         UNREFT_CHECK(state_.slots->Provide(rank, kNeeds).ok());
       }
@@ -40,8 +34,8 @@ class MovedRanksTest : public SmpFixture {
         for (const uint64_t step : {8, 10}) Seal(rank, At(1, step));
       }
       state_.record->OpenTimeline(At(1, 10));
+      Connect(kHere, 2);
     });
-    Connect(kHere);
     moved_ = std::make_unique<MovedRanks>(state_);
   }
 
@@ -51,14 +45,6 @@ class MovedRanksTest : public SmpFixture {
     UNREFT_CHECK(slot != nullptr);
     slot->phase = SlotPhase::kSealed;
     slot->version = version;
-  }
-  void Connect(Rank rank) {
-    Hello hello;
-    hello.job = "job";
-    hello.rank = rank;
-    hello.world = 2;
-    hello.life = table_.Start();
-    state_.sessions[rank] = std::make_unique<RankSession>(hello, segments_);
   }
   void Commit(Version version) {
     InTurn([&] {
@@ -75,7 +61,6 @@ class MovedRanksTest : public SmpFixture {
     return false;
   }
 
-  NodeState state_;
   std::unique_ptr<MovedRanks> moved_;
 };
 
@@ -153,8 +138,10 @@ TEST_F(MovedRanksTest, WhoWasRefusedSlotsHasNoNeedsEither) {
 
 TEST_F(MovedRanksTest, WhoComesBackHasSlotsAgain) {
   for (const uint64_t step : {12, 14}) Commit(At(2, step));
-  Connect(kElsewhere);
-  InTurn([&] { EXPECT_TRUE(state_.slots->Provide(kElsewhere, kNeeds).ok()); });
+  InTurn([&] {
+    Connect(kElsewhere, 2);
+    EXPECT_TRUE(state_.slots->Provide(kElsewhere, kNeeds).ok());
+  });
   Settle();
   EXPECT_EQ(SlotsOf(kElsewhere), 3U);
   Commit(At(2, 16));

@@ -6,59 +6,22 @@
 #include <vector>
 
 #include "smp/restore_desk.h"
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/node_state_fixture.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr Rank kRank{0};
 
-struct RecordingChannel final : Channel {
-  void Start(OnFrame, OnClose) override {}
-  void Send(Frame frame) override {
-    if (static_cast<FrameType>(frame.type) != FrameType::kDecision) return;
-    told.push_back(*FromFrame<Decision>(frame));
-  }
-  void Close() override {}
-  std::vector<Decision> told;
-};
-
-struct CountingCoordinator final : Coordinator {
-  void AskDecision(Attempt, uint64_t, std::vector<Asker>) override { ++asked; }
-  void ReportClaimed(Version, Rank) override {}
-  void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
-  void ReportFailed(Version, Rank, const std::string&) override {}
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)>) override {}
-  void AskPins(PinRequest, PinDone) override {}
-  int asked = 0;
-};
-
-class RestoreAgainTest : public SmpFixture {
+class RestoreAgainTest : public NodeStateFixture {
  protected:
   // The rank has asked with request 7, and attempt 1 was told to begin anew on timeline 1; the
   // answer was lost with the connection.
-  RestoreAgainTest()
-      : state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}} {
-    state_.options = options_;
-    state_.prefix = MemoryPrefix(options_);
-    state_.record = NewRecord();
-    auto coordinator = std::make_unique<CountingCoordinator>();
-    coordinator_ = coordinator.get();
-    state_.coordinator = std::move(coordinator);
+  RestoreAgainTest() {
     InTurn([&] {
-      state_.slots = std::make_unique<SlotStore>(
-          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options,
-          boot_id_, state_.record->incarnation(), [] {});
+      MakeSlots();
       desk_ = std::make_unique<RestoreDesk>(state_);
-      Hello hello;
-      hello.job = "job";
-      hello.rank = kRank;
-      hello.world = 1;
-      hello.attempt = Attempt{1};
-      hello.life = table_.Start();
-      auto session = std::make_unique<RankSession>(hello, segments_);
-      session_ = session.get();
-      state_.sessions[kRank] = std::move(session);
+      session_ = &Connect(kRank, 1);
     });
     Ask(7);
     Decide(Attempt{1});
@@ -68,6 +31,7 @@ class RestoreAgainTest : public SmpFixture {
     InTurn([&] { desk_.reset(); });
   }
 
+  std::vector<Decision> Told() const { return channel_.Told<Decision>(FrameType::kDecision); }
   void Ask(uint64_t request) {
     InTurn([&] { desk_->OnRestoreRequest(*session_, {.request = request}); });
   }
@@ -81,8 +45,6 @@ class RestoreAgainTest : public SmpFixture {
     });
   }
 
-  NodeState state_;
-  CountingCoordinator* coordinator_ = nullptr;
   std::unique_ptr<RestoreDesk> desk_;
   RecordingChannel channel_;
   RankSession* session_ = nullptr;
@@ -94,22 +56,22 @@ TEST_F(RestoreAgainTest, TheSameQuestionHasTheSameAnswer) {
   InTurn([&] { state_.record->SetCaptureBegan(); });
   Ask(7);
   EXPECT_EQ(coordinator_->asked, 1);
-  ASSERT_EQ(channel_.told.size(), 1U);
-  EXPECT_EQ(channel_.told[0].request, 7U);
-  EXPECT_EQ(channel_.told[0].timeline, Timeline{1});
+  ASSERT_EQ(Told().size(), 1U);
+  EXPECT_EQ(Told()[0].request, 7U);
+  EXPECT_EQ(Told()[0].timeline, Timeline{1});
 }
 
 TEST_F(RestoreAgainTest, AnotherQuestionIsAskedAnew) {
   Ask(8);
   EXPECT_EQ(coordinator_->asked, 2);
-  EXPECT_TRUE(channel_.told.empty());
+  EXPECT_TRUE(Told().empty());
 }
 
 TEST_F(RestoreAgainTest, ASupersededAnswerIsNotGivenAgain) {
   Decide(Attempt{2});
   Ask(7);
   EXPECT_EQ(coordinator_->asked, 2);
-  EXPECT_TRUE(channel_.told.empty());
+  EXPECT_TRUE(Told().empty());
 }
 
 }  // namespace

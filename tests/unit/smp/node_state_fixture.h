@@ -1,0 +1,79 @@
+// The state of a node with its slots and the trainers that are connected to it, over the fakes.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "smp/node_state.h"
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+
+// Keeps what is sent.
+struct RecordingChannel final : Channel {
+  void Start(OnFrame, OnClose) override {}
+  void Send(Frame frame) override { sent.push_back(std::move(frame)); }
+  void Close() override {}
+  // What was sent of one kind of message.
+  template <typename Message>
+  std::vector<Message> Told(FrameType type) const {
+    std::vector<Message> told;
+    for (const Frame& frame : sent) {
+      if (static_cast<FrameType>(frame.type) == type) told.push_back(*FromFrame<Message>(frame));
+    }
+    return told;
+  }
+  std::vector<Frame> sent;
+};
+
+// Does nothing of what it is asked.
+struct RecordingCoordinator final : Coordinator {
+  void AskDecision(Attempt, uint64_t, std::vector<Asker>) override { ++asked; }
+  void ReportClaimed(Version, Rank) override {}
+  void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
+  void ReportFailed(Version, Rank, const std::string& reason) override { failed.push_back(reason); }
+  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)>) override {}
+  void AskPins(PinRequest, PinDone) override {}
+  int asked = 0;
+  std::vector<std::string> failed;
+};
+
+class NodeStateFixture : public SmpFixture {
+ protected:
+  NodeStateFixture()
+      : state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}} {
+    state_.record = NewRecord();
+    auto coordinator = std::make_unique<RecordingCoordinator>();
+    coordinator_ = coordinator.get();
+    state_.coordinator = std::move(coordinator);
+  }
+
+  // After the test has set `options_`, in its turn.
+  void MakeSlots(absl::AnyInvocable<void()> on_change = [] {}) {
+    state_.options = options_;
+    state_.prefix = MemoryPrefix(options_);
+    state_.slots = std::make_unique<SlotStore>(
+        SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options, boot_id_,
+        state_.record->incarnation(), std::move(on_change));
+  }
+  // A trainer of attempt 1, in its turn.
+  RankSession& Connect(Rank rank, uint32_t world) {
+    Hello hello;
+    hello.job = "job";
+    hello.rank = rank;
+    hello.world = world;
+    hello.attempt = Attempt{1};
+    hello.life = table_.Start();
+    auto session = std::make_unique<RankSession>(hello, segments_);
+    return *(state_.sessions[rank] = std::move(session));
+  }
+
+  NodeState state_;
+  RecordingCoordinator* coordinator_ = nullptr;
+};
+
+}  // namespace unreft::smp
