@@ -42,6 +42,7 @@ struct GrantWord {
   friend bool operator==(const GrantWord&, const GrantWord&) = default;
 };
 inline constexpr uint64_t kSlotIdMax = 0xffff;
+inline constexpr uint64_t kGenerationMax = 0xff'ffff'ffff;
 
 // How much of a claimed slot is copied: blocks 32 bits | the generation's low 32 bits above.
 struct ProgressWord {

@@ -48,7 +48,8 @@ absl::Status Node::AdoptMemory() {
   const NodeSeams& seams = state_.seams;
   state_.slots = std::make_unique<SlotStore>(
       SlotStore::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
-      state_.options, state_.record->boot_id(), state_.record->incarnation(), [this] {
+      state_.options, state_.record->boot_id(), state_.record->incarnation(),
+      state_.record->session(), [this] {
         capture_->RunRules();
         restore_->OnSlotChange();
       });

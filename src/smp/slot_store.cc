@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/control_page.h"
 #include "base/format.h"
 #include "smp/slot_sealer.h"
 
@@ -19,17 +20,27 @@ bool IsUnwritten(std::span<const std::byte> bytes) {
   return std::all_of(head.begin(), head.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
+// Each daemon process has generations of its own, as it does not know those of what an earlier one
+// removed: 2 years of them at 4 grants a second. After 4096 sessions they come again.
+constexpr int kGenerationBitsOfSession = 28;
+
+Generation BeforeFirst(SessionNumber session) {
+  return Generation{session.value << kGenerationBitsOfSession & kGenerationMax};
+}
+
 }  // namespace
 
 SlotStore::SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id,
-                     RandomId incarnation, absl::AnyInvocable<void()> on_change)
+                     RandomId incarnation, SessionNumber session,
+                     absl::AnyInvocable<void()> on_change)
     : seams_(seams),
       options_(options),
       prefix_(MemoryPrefix(options)),
       boot_id_(boot_id),
       incarnation_(incarnation),
       on_change_(std::move(on_change)),
-      populator_(seams.executor, seams.pool, options.populate_chunk_bytes) {}
+      populator_(seams.executor, seams.pool, options.populate_chunk_bytes),
+      newest_generation_(BeforeFirst(session)) {}
 
 SlotStore::~SlotStore() {
   for (auto& [id, slot] : slots_) seams_.processes.Unwatch(slot->writer_watch);
@@ -88,11 +99,13 @@ void SlotStore::AdoptContent(Slot& slot) {
     absl::StatusOr<SlotClaim> last_claim = slot.view->CheckedClaim();
     if (!last_claim.ok()) return Remove(slot);
     slot.owner = Rank{last_claim->rank};
+    newest_generation_ = std::max(newest_generation_, slot.generation);
     return Populate(slot);
   }
   absl::StatusOr<SlotClaim> claim = slot.view->CheckedClaim();
   if (!claim.ok()) return Quarantine(slot, std::string(claim.status().message()));
   slot.owner = Rank{claim->rank};
+  newest_generation_ = std::max(newest_generation_, slot.generation);
   slot.populated_bytes = SlotSegmentBytes(slot.view->geometry());
   slot.writer = {claim->pid, claim->start_time};
   slot.world = claim->world;
@@ -270,7 +283,8 @@ Slot* SlotStore::Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt at
   if (needs == needs_.end()) return nullptr;
   for (Slot* slot : OfRank(rank)) {
     if (slot->phase != SlotPhase::kFree || !Fits(*slot, needs->second)) continue;
-    slot->generation = Generation{slot->generation.value + 1};
+    newest_generation_ = Generation{(newest_generation_.value + 1) & kGenerationMax};
+    slot->generation = newest_generation_;
     slot->view->MendGeometry();
     SlotClaim claim;
     claim.generation = slot->generation.value;
@@ -387,6 +401,8 @@ void SlotStore::ScheduleRemove(SlotId id) {
 
 void SlotStore::Remove(Slot& slot) {
   seams_.processes.Unwatch(slot.writer_watch);
+  // A trainer may map it yet.
+  if (slot.view) slot.view->set_state(slot.generation, SlotState::kEmpty);
   if (absl::Status status = seams_.segments.Remove(slot.segment_name); !status.ok()) {
     seams_.log.Warn("segment {}: {}", slot.segment_name, status.message());
   }

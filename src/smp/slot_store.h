@@ -47,8 +47,9 @@ class SlotStore {
   };
 
   // `on_change`: a slot became free or drained, or is gone, by itself; in a turn of its own.
+  // `session`: of this daemon process.
   SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id, RandomId incarnation,
-            absl::AnyInvocable<void()> on_change);
+            SessionNumber session, absl::AnyInvocable<void()> on_change);
   ~SlotStore();
 
   // Takes over every slot segment that exists. A slot that was being captured goes on if its writer
@@ -68,8 +69,10 @@ class SlotStore {
   // once they are free.
   void Forget(Rank rank);
 
-  // A free slot of the rank that fits its needs, claimed for this writer in a new generation; null
-  // when there is none.
+  // A free slot of the rank that fits its needs, claimed for this writer; null when there is none.
+  // Its generation is greater than that of any grant before, also of slots that were removed: one
+  // made anew under the number of another is never taken for it, neither by a trainer that still
+  // maps the other's memory nor by a message about it.
   Slot* Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt attempt, Timeline timeline);
 
   // A free slot of the rank for a slab that is decoded into it; null when there is none. Nobody but
@@ -140,6 +143,7 @@ class SlotStore {
   std::map<Rank, SlotNeeds> needs_;
   std::map<Rank, absl::Status> provision_status_;
   std::set<Rank> forgotten_;
+  Generation newest_generation_;
   uint64_t quarantined_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };

@@ -109,8 +109,9 @@ const MappedSlot* Capture::GrantedLocked(GrantWord grant, std::string& why) cons
   }
   const MappedSlot* slot = slots_->Find(grant.slot);
   // A grant in memory that was made anew meanwhile, or of a slot that the daemon has yet to tell
-  // of.
-  if (slot == nullptr || slot->state().generation != grant.generation) {
+  // of. What is removed was free, so memory that is mapped and gone does not look granted.
+  const SlotStateWord granted{grant.generation, SlotState::kCapturing};
+  if (slot == nullptr || slot->state().Encode() != granted.Encode()) {
     why = fmt::format("slot {} of generation {} is not mapped yet", grant.slot, grant.generation);
     return nullptr;
   }

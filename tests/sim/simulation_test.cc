@@ -126,6 +126,7 @@ TEST(SimTest, GeometryThatRotsLeadsNobodyAstray) { ExpectPasses({.seed = 1}); }
 TEST(SimTest, CorruptSlotIsNotOfferedAgain) { ExpectPasses({.seed = 6}); }
 TEST(SimTest, ControlPageOfAnEarlierAttemptGoes) { ExpectPasses({.seed = 8}); }
 TEST(SimTest, ExtrasGrowWhileASlotIsOffered) { ExpectPasses({.seed = 29}); }
+TEST(SimTest, ASlotMadeAnewIsNotTakenForTheOneBefore) { ExpectPasses({.seed = 30779152794245}); }
 TEST(SimTest, FullMemoryLeavesNoControlPage) { ExpectPasses({.seed = 59}); }
 
 // Within a few seeds some checker must find the bug.

@@ -76,7 +76,7 @@ class GroupFixture : public SmpFixture {
       state_->record = std::move(record);
       state_->slots = std::make_unique<SlotStore>(
           SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options,
-          boot_id_, state_->record->incarnation(), on_slot_change);
+          boot_id_, state_->record->incarnation(), state_->record->session(), on_slot_change);
       own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
     });
   }

@@ -20,7 +20,7 @@ class SealedSlotFixture : public SmpFixture {
   std::unique_ptr<SlotStore> NewStore(absl::AnyInvocable<void()> on_change = [] {}) {
     return std::make_unique<SlotStore>(
         SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
-        random_.NextId(), std::move(on_change));
+        random_.NextId(), SessionNumber{1}, std::move(on_change));
   }
 
   // A slot of the rank that holds the version, captured and sealed as a trainer's is.

@@ -21,7 +21,7 @@ class SlotStoreTest : public SmpFixture {
   void MakeStore() {
     store_ = std::make_unique<SlotStore>(
         SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
-        incarnation_, [this] { ++changes_; });
+        incarnation_, SessionNumber{++sessions_}, [this] { ++changes_; });
   }
   // As a daemon that was killed and came again.
   absl::Status Restart() {
@@ -58,6 +58,7 @@ class SlotStoreTest : public SmpFixture {
   RandomId incarnation_ = random_.NextId();
   ProcessLife writer_ = table_.Start();
   int changes_ = 0;
+  uint64_t sessions_ = 0;
   std::unique_ptr<SlotStore> store_;
 };
 
@@ -120,6 +121,42 @@ TEST_F(SlotStoreTest, ReplacesSlotsThatAreTooSmall) {
   ASSERT_TRUE(Provide(kMore).ok());
   EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
   EXPECT_GE(Grant().view->data().size(), kMore.data_bytes);
+}
+
+// A trainer that still mapped the first one took the grant for one of that.
+TEST_F(SlotStoreTest, ASlotUnderTheNumberOfARemovedOneIsGrantedInAGreaterGeneration) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Slot& first = Grant();
+  const SlotId number = first.id;
+  const Generation before = first.generation;
+  InTurn([&] { store_->Free(first); });
+  ASSERT_TRUE(Provide(kMore).ok());
+  const Slot& anew = Grant();
+  ASSERT_EQ(anew.id, number);
+  EXPECT_GT(anew.generation, before);
+}
+
+TEST_F(SlotStoreTest, ALaterDaemonGrantsInGreaterGenerationsThanWhatIsGone) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Generation before;
+  for (int grants = 0; grants < 5; ++grants) {
+    Slot& slot = Grant();
+    before = slot.generation;
+    InTurn([&] { store_->Free(slot); });
+  }
+  ASSERT_TRUE(Provide(kMore).ok());
+  ASSERT_TRUE(Restart().ok());
+  ASSERT_TRUE(Provide(kMore).ok());
+  EXPECT_GT(Grant().generation, before);
+}
+
+TEST_F(SlotStoreTest, WhatIsAdoptedIsGrantedInGreaterGenerationsToo) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  const Generation before = Grant().generation;
+  sessions_ = 0;  // as if the numbers of sessions came again
+  ASSERT_TRUE(Restart().ok());
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_GT(Grant().generation, before);
 }
 
 TEST_F(SlotStoreTest, AFullMemoryIsToldAndLeavesNothingHalf) {

@@ -95,8 +95,18 @@ TEST_F(CaptureTest, SkipsUntilAllRanksStartAgain) {
 TEST_F(CaptureTest, SkipsAGrantOfMemoryThatIsNotMapped) {
   Ready();
   daemon_.Grant(0, 2);
-  daemon_.slot(0).view->set_state(Generation{3}, SlotState::kEmpty);
+  daemon_.slot(0).view->set_state(Generation{3}, SlotState::kCapturing);
   ExpectSkipped(1, "not mapped yet");
+}
+
+// What was captured there was sealed with the bytes of the memory that has its name by now.
+TEST_F(CaptureTest, SkipsAGrantWhileTheMemoryThatIsMappedIsNotGranted) {
+  Ready();
+  daemon_.Grant(0, 2);
+  daemon_.slot(0).view->set_state(Generation{2}, SlotState::kEmpty);
+  ExpectSkipped(1, "not mapped yet");
+  daemon_.slot(0).view->set_state(Generation{2}, SlotState::kCapturing);
+  ExpectStarted(2);
 }
 
 TEST_F(CaptureTest, StepsGoForward) {
