@@ -113,7 +113,8 @@ JobDecision DecisionOf(const DecisionRecord& record) {
   decision.timeline = Timeline{record.timeline()};
   decision.holders = HoldersOf(record.holders());
   for (const AskingRank& asked : record.asked()) {
-    decision.asked[Rank{asked.rank()}] = {asked.pid(), asked.start_time()};
+    const Rank rank{asked.rank()};
+    decision.asked[rank] = {rank, {asked.pid(), asked.start_time()}, asked.request()};
   }
   return decision;
 }

@@ -25,10 +25,12 @@
 
 namespace unreft::smp {
 
-// A rank that asks, and which life of it does.
+// A rank that asks, which life of it does, and with which request of that life.
 struct Asker {
   Rank rank;
   ProcessLife life;
+  uint64_t request = 0;
+  friend bool operator==(const Asker&, const Asker&) = default;
 };
 
 // One decision for one attempt.
@@ -39,17 +41,17 @@ struct JobDecision {
   Timeline timeline;    // opened
   Attempt attempt;      // that asked
   // Who asked, of all ranks; empty in a job of one node.
-  std::map<Rank, ProcessLife> asked;
+  std::map<Rank, Asker> asked;
   // Where the slabs of the restored version are; empty in a job of one node.
   std::vector<recovery::SlabHolder> holders;
 };
 
-// Whether that life of the rank asked for this decision; in a job of one node the coordinator has
-// told by the attempt.
+// Whether that request of that life of the rank is what was decided; in a job of one node the
+// coordinator has told by the attempt.
 inline bool IsFor(const JobDecision& decision, const Asker& asker) {
   if (decision.asked.empty()) return true;
   const auto asked = decision.asked.find(asker.rank);
-  return asked != decision.asked.end() && asked->second == asker.life;
+  return asked != decision.asked.end() && asked->second == asker;
 }
 
 // Digest of each replicated tensor that a rank captured a part of, by tensor name and box; none

@@ -438,6 +438,7 @@ NodeReport Member::MakeReport() const {
       asking.set_rank(asker.rank.value);
       asking.set_pid(asker.life.pid);
       asking.set_start_time(asker.life.start_time);
+      asking.set_request(asker.request);
     }
   }
   return report;

@@ -24,7 +24,7 @@ WireTensor WholeTensor(TensorSpec spec) {
 // Whether the session waits for this decision.
 bool Waits(const RankSession& session, const JobDecision& decision) {
   return session.restore_request && session.attempt() == decision.attempt &&
-         IsFor(decision, {session.rank(), session.life()});
+         IsFor(decision, {session.rank(), session.life(), *session.restore_request});
 }
 
 }  // namespace
@@ -55,11 +55,8 @@ void RestoreDesk::Join(Cluster cluster) {
 
 void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& request) {
   session.restore_request = request.request;
-  // It asked before, and the answer went to an earlier process of this daemon.
-  if (cluster_ && job_ != nullptr && job_->decision.attempt == session.attempt() &&
-      IsFor(job_->decision, {session.rank(), session.life()})) {
-    return AnswerWaiting();
-  }
+  // It asked this before, and the answer was lost or went to an earlier process of this daemon.
+  if (cluster_ && job_ != nullptr && Waits(session, job_->decision)) return AnswerWaiting();
   // The answer was lost with the connection. Others that had theirs train by now, and do not ask.
   const bool was_answered = session.restore_answered == request.request && job_ != nullptr &&
                             job_->decision.timeline == session.timeline;
@@ -72,7 +69,7 @@ void RestoreDesk::AskAgain(const RankSession& like) {
   for (const auto& [rank, session] : state_.sessions) {
     if (session->restore_request && session->attempt() == like.attempt() &&
         session->world() == like.world()) {
-      asking.push_back({rank, session->life()});
+      asking.push_back({rank, session->life(), *session->restore_request});
     }
   }
   if (!asking.empty()) {

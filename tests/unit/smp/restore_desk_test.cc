@@ -14,6 +14,7 @@
 #include "smp/cluster_records.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/group_fixture.h"
+#include "tests/unit/smp/node_state_fixture.h"
 
 namespace unreft::smp {
 namespace {
@@ -162,6 +163,43 @@ TEST_F(RestoreDeskTest, AnAnswerToASupersededRestoreTellsNothingOfTheNext) {
   others_[NodeSlot{2}].describes = true;
   Settle(seconds(2));
   EXPECT_EQ(OwnCoding(), GroupCoding());
+}
+
+// It was given the first one's timeline again, in which the rank had captured: two trainings had
+// versions of one name.
+TEST_F(RestoreDeskTest, ATrainersSecondRestoreIsDecidedAnewAndTheFirstAskedAgainIsNot) {
+  RecordingChannel channel;
+  RecordingCoordinator* coordinator = nullptr;
+  Hello hello;
+  hello.world = 1;
+  hello.attempt = Attempt{1};
+  hello.life = table_.Start();
+  const auto ask = [&](uint64_t request) {
+    InTurn([&] { desk_->OnRestoreRequest(*state_->sessions.at(Rank{0}), {.request = request}); });
+  };
+  InTurn([&] {
+    auto recording = std::make_unique<RecordingCoordinator>();
+    coordinator = recording.get();
+    state_->coordinator = std::move(recording);
+    state_->sessions[Rank{0}] = std::make_unique<RankSession>(hello, segments_);
+    state_->sessions[Rank{0}]->Attach(&channel);
+  });
+  ask(7);
+  ASSERT_EQ(coordinator->asked, 1);
+  JobDecision decision;
+  decision.kind = DecisionKind::kFresh;
+  decision.attempt = Attempt{1};
+  decision.timeline = Timeline{2};
+  decision.asked[Rank{0}] = {Rank{0}, hello.life, 7};
+  InTurn([&] { desk_->OnDecision(decision); });
+  ask(7);
+  EXPECT_EQ(coordinator->asked, 1);
+  EXPECT_EQ(channel.Told<Decision>(FrameType::kDecision).size(), 2U);
+  InTurn([&] { state_->record->SetCaptureBegan(); });
+  ask(8);
+  EXPECT_EQ(coordinator->asked, 2);
+  EXPECT_EQ(channel.Told<Decision>(FrameType::kDecision).size(), 2U);
+  InTurn([&] { state_->sessions.clear(); });
 }
 
 // It was told to the log, and nothing was tried again.
