@@ -266,6 +266,13 @@ void BlockReader::Avoid(NodeSlot slot, SourceKind kind) {
   bad_[{slot, kind}] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
 }
 
+void BlockReader::AvoidSource(const Decoding& decoding, uint32_t chunk) {
+  const CodedSlabs& coded = *decoding.coded;
+  const uint32_t member = coded.slabs.layout().MemberOf(decoding.cell.stripe, chunk);
+  const bool is_data = chunk < coded.group.shape.k;
+  Avoid(coded.group.slots[member], is_data ? SourceKind::kData : SourceKind::kParity);
+}
+
 // Those first that cost nothing, then data, then parities. If these are too few, parities of nodes
 // that have lost a slab: it may have rotted, and its node's parities have not. Slabs that are lost
 // come last: their nodes may wait for this one, and answer when they are rebuilt.
@@ -360,8 +367,8 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
   *transfer = peers_.Read(
       coded.group.slots[member], read.SerializeAsString(), source.memory,
       state_.options.read_timeout,
-      [this, alive = std::weak_ptr(alive_), decoding, index, transfer, is_data,
-       slot = coded.group.slots[member]](absl::StatusOr<std::string> bytes) {
+      [this, alive = std::weak_ptr(alive_), decoding, index,
+       transfer](absl::StatusOr<std::string> bytes) {
         if (alive.expired()) return;
         transfers_.erase(*transfer);
         ReadHeader header;
@@ -373,7 +380,7 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
           decoding->sources[index].crc = header.crcs(0);
         } else {
           decoding->failure = status;
-          Avoid(slot, is_data ? SourceKind::kData : SourceKind::kParity);
+          AvoidSource(*decoding, decoding->sources[index].chunk);
         }
         if (--decoding->reading > 0) return;
         if (!decoding->failure.ok()) return Again(decoding->request, decoding->failure);
@@ -387,12 +394,13 @@ void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
   state_.seams.pool.Submit(
       [decoding, needed, code = decoding->coded->code] {
         std::vector<ec::SourceChunk> sources;
-        for (const Decoding::Source& source : decoding->sources) {
+        for (Decoding::Source& source : decoding->sources) {
           sources.push_back({source.chunk, source.memory});
           if (source.memory.empty() || Crc32c(source.memory) == source.crc) continue;
+          source.differs = true;
           decoding->status = absl::DataLossError("a chunk was not what its source sent");
-          return;
         }
+        if (!decoding->status.ok()) return;
         const ec::TargetChunk target{decoding->cell.chunk, decoding->request->into};
         decoding->status = code->Reconstruct(sources, {&target, 1});
         if (!decoding->status.ok()) return;
@@ -407,6 +415,10 @@ void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
         if (decoding->status.ok()) return End(*decoding->request, absl::OkStatus());
         state_.seams.log.Warn("block {} of rank {}: {}", decoding->request->block,
                               decoding->request->rank, decoding->status.message());
+        // What has rotted there stays so: others may do.
+        for (const Decoding::Source& source : decoding->sources) {
+          if (source.differs) AvoidSource(*decoding, source.chunk);
+        }
         Again(decoding->request, decoding->status);
       });
 }

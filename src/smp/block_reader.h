@@ -81,6 +81,7 @@ class BlockReader {
       uint32_t chunk = 0;
       std::vector<std::byte> memory;  // empty: zeros that are nowhere
       uint32_t crc = 0;
+      bool differs = false;  // from what its node says that it is
     };
     std::vector<Source> sources;
     uint32_t reading = 0;
@@ -96,6 +97,7 @@ class BlockReader {
   void ReadSource(std::shared_ptr<Decoding> decoding, size_t index);
   void Reconstruct(std::shared_ptr<Decoding> decoding);
   bool IsBad(NodeSlot slot, SourceKind kind) const;
+  void AvoidSource(const Decoding& decoding, uint32_t chunk);
   void Avoid(NodeSlot slot, SourceKind kind);
   void Again(std::shared_ptr<Request> request, const absl::Status& failure);
   void End(Request& request, absl::Status status);
