@@ -46,6 +46,7 @@ void CaptureDesk::RunRules() {
   }
   for (auto& [rank, session] : state_.sessions) {
     TellShortage(*session);
+    TellNewSlots(*session);
     EnsureGrant(*session);
   }
   if (state_.on_slot_change) state_.on_slot_change();

@@ -54,6 +54,7 @@ class CaptureDesk {
   std::optional<absl::Status> WorldStatus() const;
   void TellMisfit();
   void TellShortage(RankSession& session);
+  void TellNewSlots(RankSession& session);
   void AnswerAll(const absl::Status& status);
   void LogBudget();
 

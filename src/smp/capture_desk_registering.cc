@@ -25,6 +25,7 @@ constexpr Duration kBudgetDelay = std::chrono::milliseconds(500);
 
 void CaptureDesk::OnRegister(RankSession& session, Register request) {
   session.register_request = request.request;
+  session.slots_told = 0;
   session.extras_bytes = request.extras_bytes;
   Revoke(session);
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
@@ -93,6 +94,7 @@ void CaptureDesk::Answer(RankSession& session) {
     answer.slots.push_back({slot->id, slot->segment_name, geometry.extras_offset,
                             geometry.extras_capacity, geometry.data_offset,
                             geometry.data_capacity});
+    slot->told_to = session.life();
   }
   session.slots_told = answer.slots.size();
   session.Send(answer);
@@ -150,6 +152,19 @@ void CaptureDesk::TellShortage(RankSession& session) {
         fmt::format("rank {}: {} slots are needed, there is memory for {}: {}", session.rank(),
                     kSlotsNeeded, left, status.message()));
   }
+  Answer(session);
+}
+
+// Slots that were made for a slab that is rebuilt, or that are used again: unasked, or the trainer
+// skipped whatever is granted in them.
+void CaptureDesk::TellNewSlots(RankSession& session) {
+  const bool is_told = session.slots_told > 0 && session.registration_status.ok();
+  if (!is_told || !session.connected()) return;
+  const std::vector<Slot*> slots = state_.slots->Offerable(session.rank());
+  const bool knows_all =
+      std::ranges::all_of(slots, [&](const Slot* slot) { return slot->told_to == session.life(); });
+  if (knows_all) return;
+  Revoke(session);  // what is offered now may be too small, and not told of any more
   Answer(session);
 }
 

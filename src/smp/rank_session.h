@@ -58,7 +58,7 @@ class RankSession {
   std::shared_ptr<const Registration> registration;
   uint64_t register_request = 0;
   uint64_t extras_bytes = 0;
-  size_t slots_told = 0;  // that it may be granted
+  size_t slots_told = 0;  // that it may be granted; 0 until its registration is answered
   absl::Status registration_status = absl::UnavailableError("not registered yet");
   Step newest_step;
   // Snapshots up to this step claim a slot before the one before is committed: the step-back

@@ -64,6 +64,9 @@ struct Slot {
   std::string problem;
   bool reusable = false;
 
+  // The life of its rank that was told of it, and maps it.
+  ProcessLife told_to;
+
   // From the grant on.
   ProcessLife writer;
   WatchId writer_watch = WatchId::kNone;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "smp/admin.h"
@@ -65,6 +66,27 @@ TEST_F(CaptureDeskTest, ARankIsToldOfItsSlotsOnceWhenAllCanBeHad) {
   ASSERT_EQ(Told().size(), 1U);
   EXPECT_TRUE(Told()[0].status.ToStatus().ok());
   EXPECT_EQ(Told()[0].slots.size(), options_.slots_per_rank);
+}
+
+// Slots that were made for a slab that is rebuilt here: whatever was granted in them was skipped.
+TEST_F(CaptureDeskTest, ARankIsToldUnaskedOfSlotsThatItDoesNotKnow) {
+  InTurn([&] { Register(); });
+  Settle();
+  InTurn([&] {
+    ASSERT_TRUE(state_.slots->Provide(kRank, {1 << 16, 1 << 14, 1 << 14}).ok());
+    desk_->RunRules();
+  });
+  Settle();
+  const std::vector<Registered> answers = Told();
+  ASSERT_EQ(answers.size(), 2U);
+  std::set<SlotId> told;
+  for (const WireSlotRegion& slot : answers[1].slots) told.insert(slot.slot);
+  std::set<SlotId> offered;
+  for (const Slot* slot : state_.slots->Offerable(kRank)) offered.insert(slot->id);
+  EXPECT_EQ(told, offered);
+  const GrantWord grant = GrantWord::Decode(session_->control()->grant.load());
+  EXPECT_EQ(grant.state, GrantState::kGranted);
+  EXPECT_TRUE(told.contains(grant.slot));
 }
 
 // The pages that the trainer mapped stayed taken, and nobody told it why nothing was captured.
