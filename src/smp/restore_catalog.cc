@@ -154,6 +154,11 @@ absl::Status RestoreCatalog::TakeSlab(NodeSlot home, bool lost, const SlabMeta& 
     return absl::DataLossError(fmt::format("rank {}: {} bytes of CRCs for {} blocks", meta.rank(),
                                            meta.crc_table().size(), blocks));
   }
+  if (meta.extras().size() != manifest->extras_bytes) {
+    return absl::DataLossError(fmt::format("rank {}: {} bytes of extras, its manifest says {}",
+                                           meta.rank(), meta.extras().size(),
+                                           manifest->extras_bytes));
+  }
   CatalogSlab slab;
   slab.home = home;
   slab.lost = lost;

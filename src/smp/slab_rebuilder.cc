@@ -28,12 +28,21 @@ SlabRebuilder::SlabRebuilder(NodeState& state, BlockReader& reader, const Restor
     const bool is_back = std::any_of(sealed.begin(), sealed.end(),
                                      [&, rank = rank](Slot* s) { return s->owner == rank; });
     if (is_back) continue;
+    if (slab.manifest->block_bytes != state_.options.block_bytes) {
+      state_.seams.log.Error(
+          "rank {}: its slab of version {} is not rebuilt: it was saved in blocks of {} bytes, "
+          "this "
+          "node has blocks of {}",
+          rank, catalog_.version(), slab.manifest->block_bytes, state_.options.block_bytes);
+      is_refused_ = true;
+      continue;
+    }
     todo_[rank].blocks = slab.crcs.size();
     Provide(rank);
   }
   state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
     if (alive.expired()) return;
-    if (todo_.empty()) return on_done_();
+    if (todo_.empty() && !is_refused_) return on_done_();
     RunRules();
   });
 }
@@ -50,7 +59,9 @@ void SlabRebuilder::Provide(Rank rank) {
   needs.data_bytes = slab.manifest->data_bytes;
   needs.extras_bytes =
       std::max<uint64_t>(state_.options.extras_bytes_min, 2 * slab.manifest->extras_bytes);
-  needs.manifest_bytes = layout::ManifestBytesMax(*slab.manifest);
+  // Another release may write more into it than this one reads.
+  needs.manifest_bytes =
+      std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest), slab.meta.manifest().size());
   if (absl::Status status = state_.slots->Provide(rank, needs); !status.ok()) {
     state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt: {}", rank,
                            catalog_.version(), status.message());
@@ -68,7 +79,8 @@ void SlabRebuilder::RunRules() {
 
 void SlabRebuilder::RunSlab(Rank rank, Slab& slab) {
   if (slab.slot == nullptr) {
-    slab.slot = state_.slots->TakeForRebuild(rank, catalog_.Find(rank)->manifest);
+    const CatalogSlab& of = *catalog_.Find(rank);
+    slab.slot = state_.slots->TakeForRebuild(rank, of.manifest, of.meta.manifest().size());
     if (slab.slot == nullptr) return;
     state_.seams.log.Info("rank {}: its slab of version {} is rebuilt, {} blocks", rank,
                           catalog_.version(), slab.blocks);
@@ -141,7 +153,7 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   state_.seams.log.Info("rank {}: its slab of version {} is back", rank, slot.version);
   todo_.erase(rank);
   if (state_.on_slot_change) state_.on_slot_change();
-  if (todo_.empty()) {
+  if (todo_.empty() && !is_refused_) {
     state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
       if (!alive.expired()) on_done_();
     });

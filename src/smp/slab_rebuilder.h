@@ -47,6 +47,7 @@ class SlabRebuilder {
   const RestoreCatalog& catalog_;
   absl::AnyInvocable<void()> on_done_;
   std::map<Rank, Slab> todo_;
+  bool is_refused_ = false;  // a slab that cannot be rebuilt on this node: it is never done
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 

@@ -283,35 +283,49 @@ Slot* SlotStore::Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt at
   if (needs == needs_.end()) return nullptr;
   for (Slot* slot : OfRank(rank)) {
     if (slot->phase != SlotPhase::kFree || !Fits(*slot, needs->second)) continue;
-    newest_generation_ = Generation{(newest_generation_.value + 1) & kGenerationMax};
-    slot->generation = newest_generation_;
-    slot->view->MendGeometry();
-    SlotClaim claim;
-    claim.generation = slot->generation.value;
-    claim.rank = rank.value;
-    claim.world = world;
-    claim.pid = writer.pid;
-    claim.start_time = writer.start_time;
-    claim.attempt = attempt.value;
-    claim.timeline = timeline.value;
-    SetBodyCrc(claim);
-    slot->view->header().claim = claim;
-    slot->view->set_state(slot->generation, SlotState::kCapturing);
-    slot->phase = SlotPhase::kGranted;
-    slot->writer = writer;
-    slot->world = world;
-    slot->attempt = attempt;
-    slot->version = Version{timeline, Step{0}};
+    Claim(*slot, writer, world, attempt, timeline);
     return slot;
   }
   return nullptr;
 }
 
-Slot* SlotStore::TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest) {
+void SlotStore::Claim(Slot& slot, ProcessLife writer, uint64_t world, Attempt attempt,
+                      Timeline timeline) {
+  newest_generation_ = Generation{(newest_generation_.value + 1) & kGenerationMax};
+  slot.generation = newest_generation_;
+  slot.view->MendGeometry();
+  SlotClaim claim;
+  claim.generation = slot.generation.value;
+  claim.rank = slot.owner.value;
+  claim.world = world;
+  claim.pid = writer.pid;
+  claim.start_time = writer.start_time;
+  claim.attempt = attempt.value;
+  claim.timeline = timeline.value;
+  SetBodyCrc(claim);
+  slot.view->header().claim = claim;
+  slot.view->set_state(slot.generation, SlotState::kCapturing);
+  slot.phase = SlotPhase::kGranted;
+  slot.writer = writer;
+  slot.world = world;
+  slot.attempt = attempt;
+  slot.version = Version{timeline, Step{0}};
+}
+
+Slot* SlotStore::TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest,
+                                uint64_t manifest_bytes) {
+  const SlotNeeds needs = {.data_bytes = manifest->data_bytes,
+                           .extras_bytes = manifest->extras_bytes,
+                           .manifest_bytes = manifest_bytes};
+  // The rank may have been provided for less since.
+  std::vector<Slot*> slots = OfRank(rank);
+  const auto found = std::ranges::find_if(slots, [&](const Slot* slot) {
+    return slot->phase == SlotPhase::kFree && IsOfUse(*slot) && Fits(*slot, needs);
+  });
+  if (found == slots.end()) return nullptr;
+  Slot* slot = *found;
   // A life that never was: whoever adopts the slot finds its writer gone.
-  Slot* slot =
-      Grant(rank, ProcessLife{}, manifest->world, manifest->attempt, manifest->version.timeline);
-  if (slot == nullptr) return nullptr;
+  Claim(*slot, ProcessLife{}, manifest->world, manifest->attempt, manifest->version.timeline);
   slot->phase = SlotPhase::kRebuilding;
   slot->version = manifest->version;
   slot->parent = manifest->parent;

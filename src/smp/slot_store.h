@@ -75,9 +75,11 @@ class SlotStore {
   // maps the other's memory nor by a message about it.
   Slot* Grant(Rank rank, ProcessLife writer, uint64_t world, Attempt attempt, Timeline timeline);
 
-  // A free slot of the rank for a slab that is decoded into it; null when there is none. Nobody but
-  // this process writes to it, and it is free again if this process dies.
-  Slot* TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest);
+  // A free slot of the rank for a slab that is decoded into it, whose manifest is so long; null
+  // when there is none that it fits into. Nobody but this process writes to it, and it is free
+  // again if this process dies.
+  Slot* TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest,
+                       uint64_t manifest_bytes);
 
   // The trainer did not take the offer, or the slot's content is of no use any more and nobody
   // writes to it: back to free (or removed, when it is too small by now), once nobody reads it.
@@ -123,6 +125,8 @@ class SlotStore {
   absl::Status CheckBudget(Rank rank, const SlotNeeds& needs);
   absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
+  // Claimed as Grant says.
+  void Claim(Slot& slot, ProcessLife writer, uint64_t world, Attempt attempt, Timeline timeline);
   bool IsOfUse(const Slot& slot) const;
   void Populate(Slot& slot);
   void Populated(Slot& slot, absl::StatusOr<uint64_t> bytes);

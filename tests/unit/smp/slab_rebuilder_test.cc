@@ -57,7 +57,9 @@ class SlabRebuilderTest : public GroupFixture {
   void ServeOther(Peers& peers) {
     peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
       MetaReply reply;
-      *reply.add_slabs() = MetaOf(Rank{0}, 1, Whole("w", {kBlocks * kBlockBytes / 4}), data_);
+      SlabMeta& slab = *reply.add_slabs();
+      slab = MetaOf(Rank{0}, 1, Whole("w", {kBlocks * kBlockBytes / 4}), data_);
+      if (change_) change_(slab);
       done(std::move(reply));
     });
     peers.Answer<MetaRequest, GuardRecord>("record", [this](NodeSlot, auto, auto done) {
@@ -114,8 +116,9 @@ class SlabRebuilderTest : public GroupFixture {
   std::unique_ptr<RestoreCatalog> catalog_;
   std::unique_ptr<BlockReader> reader_;
   std::unique_ptr<SlabRebuilder> rebuilder_;
-  uint64_t asked_ = 0;     // reads of node 1
-  uint64_t failures_ = 0;  // that node 1 answers with, first
+  std::function<void(SlabMeta&)> change_;  // of what node 1 says of the slab
+  uint64_t asked_ = 0;                     // reads of node 1
+  uint64_t failures_ = 0;                  // that node 1 answers with, first
   std::vector<absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>> asked_itself_;
   bool done_ = false;
 };
@@ -125,6 +128,37 @@ TEST_F(SlabRebuilderTest, DecodesALostSlab) {
   Settle(seconds(1));
   ExpectRebuilt();
   EXPECT_EQ(asked_, kBlocks);
+}
+
+// They were written beyond their region.
+TEST_F(SlabRebuilderTest, ExtrasThatAreMoreThanTheManifestSaysAreNotTaken) {
+  change_ = [](SlabMeta& slab) {
+    slab.set_extras(std::string(1 << 20, 'x'));
+    slab.set_extras_crc(Crc32c(std::as_bytes(std::span(slab.extras()))));
+  };
+  Rebuild();
+  Settle(seconds(1));
+  EXPECT_FALSE(done_);
+  EXPECT_TRUE(state_->slots->Sealed(kVersion).empty());
+  change_ = nullptr;
+  Settle(seconds(20));
+  ExpectRebuilt();
+}
+
+TEST_F(SlabRebuilderTest, ASlabInBlocksOfAnotherSizeIsRefused) {
+  change_ = [this](SlabMeta& slab) {
+    layout::SlotManifest manifest = *layout::DecodeManifest(slab.manifest());
+    manifest.block_bytes = 2 * kBlockBytes;
+    slab.set_manifest(layout::EncodeManifest(manifest));
+    slab.set_manifest_crc(Crc32c(std::as_bytes(std::span(slab.manifest()))));
+    slab.set_crc_table(std::string((kBlocks + 1) / 2 * sizeof(uint32_t), '\0'));
+    slab.set_crc_table_crc(Crc32c(std::as_bytes(std::span(slab.crc_table()))));
+  };
+  Rebuild();
+  Settle(seconds(1));
+  EXPECT_FALSE(done_);
+  EXPECT_TRUE(state_->slots->All().empty());
+  EXPECT_EQ(log_lines_.Count("saved in blocks of 128 bytes, this node has blocks of 64"), 1U);
 }
 
 // The second try asked the block's home, which is the node that rebuilds it, and waited for itself.

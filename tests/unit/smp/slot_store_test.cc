@@ -159,6 +159,23 @@ TEST_F(SlotStoreTest, WhatIsAdoptedIsGrantedInGreaterGenerationsToo) {
   EXPECT_GT(Grant().generation, before);
 }
 
+// It was written beyond the slot's end.
+TEST_F(SlotStoreTest, ASlabIsRebuiltOnlyWhereItFits) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  auto manifest = std::make_shared<layout::SlotManifest>();
+  manifest->data_bytes = kMore.data_bytes;
+  const auto take = [&](uint64_t manifest_bytes) {
+    Slot* slot = nullptr;
+    InTurn([&] { slot = store_->TakeForRebuild(kRank, manifest, manifest_bytes); });
+    return slot;
+  };
+  EXPECT_EQ(take(100), nullptr);
+  manifest->data_bytes = kNeeds.data_bytes;
+  EXPECT_EQ(take(1 << 20), nullptr);
+  ASSERT_NE(take(100), nullptr);
+  EXPECT_EQ(Count(SlotPhase::kRebuilding), 1U);
+}
+
 TEST_F(SlotStoreTest, AFullMemoryIsToldAndLeavesNothingHalf) {
   host_.set_bytes_max(8192);
   EXPECT_TRUE(absl::IsResourceExhausted(Provide(kNeeds)));
