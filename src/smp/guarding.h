@@ -76,6 +76,7 @@ class Guarding {
 
   Version version() const { return version_; }
   Guard& guard() { return guard_; }
+  const GroupView& group() const { return group_; }
   const GroupSlabs& slabs() const { return slabs_; }
 
  private:

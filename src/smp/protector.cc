@@ -152,23 +152,24 @@ void Protector::RunRules() {
   if (!group) return;
   for (auto& [version, under_way] : versions_) {
     if (under_way.remaking) continue;
-    if (under_way.guarding != nullptr) PassOver(*under_way.guarding, *group);
+    if (under_way.guarding != nullptr) PassOver(*under_way.guarding);
     Announce(version, under_way, *group);
-    if (under_way.guarding == nullptr && under_way.said.size() == group->members()) {
-      StartGuarding(version, under_way, *group);
-    }
+    // Others may have told, too: of groups that were formed anew.
+    const bool all_told = std::ranges::all_of(
+        group->slots, [&, &said = under_way.said](NodeSlot slot) { return said.contains(slot); });
+    if (under_way.guarding == nullptr && all_told) StartGuarding(version, under_way, *group);
   }
 }
 
 // Members whose memory is gone, or is another one than was encoded, hand nothing on and take
 // nothing.
-void Protector::PassOver(Guarding& guarding, const GroupView& group) {
-  const std::vector<MemberSlab>& encoded = guarding.slabs().members();
+void Protector::PassOver(Guarding& guarding) {
+  const std::vector<NodeSlot>& slots = guarding.group().slots;
   for (const unreft::Member& member : job_.view.value.members()) {
     const NodeSlot slot{member.slot()};
-    const auto found = std::find(group.slots.begin(), group.slots.end(), slot);
-    if (found == group.slots.end() || slot == peers_.self()) continue;
-    const MemberSlab& slab = encoded[found - group.slots.begin()];
+    const auto found = std::find(slots.begin(), slots.end(), slot);
+    if (found == slots.end() || slot == peers_.self()) continue;
+    const MemberSlab& slab = guarding.slabs().members()[found - slots.begin()];
     const bool is_another =
         !slab.incarnation().empty() && slab.incarnation() != member.incarnation();
     if (member.lost() || is_another) guarding.DoWithout(slot);

@@ -88,7 +88,7 @@ class Protector final : public Protection {
                  const GroupSlabs& slabs, uint64_t replica_bytes, Guarding::Mode mode);
   void OnGuarded(Version version, uint64_t guard, Generation generation,
                  absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
-  void PassOver(Guarding& guarding, const GroupView& group);
+  void PassOver(Guarding& guarding);
   Version KeepFrom();
   void Refuse(const std::string& reason);
   std::optional<AnnounceRequest> OwnSlabs(Version version, bool asked) const;

@@ -90,6 +90,17 @@ class GroupFixture : public SmpFixture {
       serve(*other.peers);
     });
   }
+  // Node 0's answer to another.
+  absl::StatusOr<std::string> Call(NodeSlot from, std::string method, std::string body) {
+    absl::StatusOr<std::string> answer = absl::UnknownError("no answer");
+    Other& other = others_.at(from);
+    other.executor->Post([&] {
+      other.peers->Call(NodeSlot{0}, method, body, std::chrono::seconds(1),
+                        [&answer](auto reply) { answer = std::move(reply); });
+    });
+    Settle(std::chrono::seconds(2));
+    return answer;
+  }
 
   // A slab that consists of that one tensor.
   static SlabMeta MetaOf(Rank rank, uint64_t world, const TensorSpec& tensor,

@@ -113,6 +113,17 @@ TEST_F(ProtectorTest, VerifyingMendsWhatTheNextProcessBeginsWith) {
   EXPECT_EQ(view->state(), GuardState::kComplete);
 }
 
+// With another's in its place there were as many as members, and the daemon ended.
+TEST_F(ProtectorTest, AnAnnouncementOfAnotherGroupsNodeStandsForNoMembers) {
+  StartOther(NodeSlot{5}, [](Peers&) {});
+  AnnounceRequest request;
+  SetVersion(kNext, request);
+  request.set_block_bytes(kBlockBytes);
+  ASSERT_TRUE(Call(NodeSlot{5}, "announce", request.SerializeAsString()).ok());
+  EXPECT_TRUE(protector_->Held().empty());
+  ASSERT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
+}
+
 TEST_F(ProtectorTest, MemoryThatIsLackingForItIsAskedForAgain) {
   const uint64_t bytes_max = host_.bytes_max();
   host_.set_bytes_max(host_.bytes_used());
