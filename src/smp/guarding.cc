@@ -17,6 +17,8 @@ namespace {
 // not.
 constexpr uint64_t kTilePadding = 67 * 64;
 
+constexpr Duration kWarnEvery = std::chrono::seconds(10);
+
 uint64_t TileStride(uint64_t block_bytes) {
   return block_bytes < kTilePadding ? block_bytes : block_bytes + kTilePadding;
 }
@@ -381,6 +383,9 @@ void Guarding::FetchReplica(uint32_t member) {
         if (status.ok()) {
           replicas_[member] = std::move(slabs);
         } else if (!Ending()) {
+          seams_.log.WarnEvery("replica", kWarnEvery, seams_.executor.Now(),
+                               "version {}: the replica of node {} is not had yet: {}", version_,
+                               group_.slots[member], status.message());
           Retry([this, member] { FetchReplica(member); });
         }
         Ended();

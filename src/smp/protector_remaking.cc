@@ -31,11 +31,8 @@ void Protector::Remake(Version version, const GuardRecord& of_another) {
       GroupSlabs::Make(group->shape, state_.options.block_bytes,
                        {of_another.members().begin(), of_another.members().end()});
   if (!slabs.ok()) return Refuse(fmt::format("version {}: {}", version, slabs.status().message()));
-  uint64_t replica_bytes = 0;
-  for (const MemberReplica& replica : of_another.replicas())
-    replica_bytes += replica.ByteSizeLong();
   // Another's replicas are of other members: a generous guess, as nobody has told their size.
-  replica_bytes = 2 * replica_bytes + kReplicaBytesMin;
+  const uint64_t replica_bytes = 2 * of_another.replica_bytes() + kReplicaBytesMin;
   UnderWay& under_way = Of(version);
   under_way.provided = false;
   under_way.remaking.emplace(Remaking{*group, *std::move(slabs), replica_bytes});

@@ -131,7 +131,17 @@ absl::StatusOr<GuardRecord> Protector::OnRecord(Version version) {
     return absl::NotFoundError(
         fmt::format("node {} has no guard of version {}", peers_.self(), version));
   }
-  return *record;
+  // Extras may make replicas larger than a message can be, and who asks has no use for them.
+  GuardRecord answer;
+  answer.set_format(record->format());
+  answer.set_min_reader(record->min_reader());
+  *answer.mutable_group() = record->group();
+  answer.set_member(record->member());
+  *answer.mutable_members() = record->members();
+  for (const MemberReplica& replica : record->replicas()) {
+    answer.set_replica_bytes(answer.replica_bytes() + replica.ByteSizeLong());
+  }
+  return answer;
 }
 
 }  // namespace unreft::smp

@@ -124,6 +124,22 @@ TEST_F(ProtectorTest, AnAnnouncementOfAnotherGroupsNodeStandsForNoMembers) {
   ASSERT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
 }
 
+// With extras they may be more than a message holds.
+TEST_F(ProtectorTest, TheGroupsRecordIsToldWithoutReplicas) {
+  Remake();
+  Settle(seconds(1));
+  MetaRequest request;
+  SetVersion(kVersion, request);
+  const auto answer = Call(NodeSlot{1}, "record", request.SerializeAsString());
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  GuardRecord record;
+  ASSERT_TRUE(record.ParseFromString(*answer));
+  EXPECT_EQ(CodingOf(record.group(), record.members()),
+            CodingOf(record_of_other_.group(), record_of_other_.members()));
+  EXPECT_EQ(record.replicas_size(), 0);
+  EXPECT_GT(record.replica_bytes(), 0U);
+}
+
 TEST_F(ProtectorTest, MemoryThatIsLackingForItIsAskedForAgain) {
   const uint64_t bytes_max = host_.bytes_max();
   host_.set_bytes_max(host_.bytes_used());
