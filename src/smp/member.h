@@ -93,6 +93,7 @@ class Member final : public Coordinator {
   NodeReport MakeReport() const;
   void OnVerify(const VerifyRequest& request,
                 absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done);
+  void OnVerified(uint64_t round, Version version, const absl::Status& problem);
   absl::StatusOr<ManifestReply> OnManifests(const ManifestRequest& request);
 
   Seams seams_;
@@ -125,6 +126,13 @@ class Member final : public Coordinator {
   uint64_t round_closing_ = 0;  // the node was told to close for it
   uint64_t round_closed_ = 0;
   uint64_t round_applied_ = 0;
+  // What is being read for a round's question: who asks again waits for the same reading, as one
+  // that takes longer than a question waits would never be answered.
+  struct Question {
+    bool wants_manifests = false;
+    absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done;
+  };
+  std::map<std::pair<uint64_t, Version>, std::vector<Question>> verifying_;
   uint64_t disagreement_applied_ = 0;  // of the timeline from which on all capture all
 
   // Of which store, too: another one may have written others at the same revision.

@@ -65,31 +65,38 @@ void Member::OnVerify(const VerifyRequest& request,
                     record_.session(), request.session())));
   }
   const Version version = VersionOf(request);
-  node_.Verify(version, [this, alive = std::weak_ptr(alive_), version,
-                         want_manifests = request.want_manifests(),
-                         done = std::move(done)](absl::Status slabs) mutable {
+  const uint64_t round = request.round();
+  std::vector<Question>& questions = verifying_[{round, version}];
+  questions.push_back({request.want_manifests(), std::move(done)});
+  if (questions.size() > 1) return;
+  const std::weak_ptr alive(alive_);
+  node_.Verify(version, [this, alive, round, version](absl::Status slabs) {
     if (alive.expired()) return;
-    protection_->Verify(version, [this, alive, version, want_manifests, slabs,
-                                  done = std::move(done)](absl::Status guard) mutable {
-      if (alive.expired()) return;
-      VerifyReply reply;
-      const absl::Status& problem = slabs.ok() ? guard : slabs;
-      reply.set_problem(std::string(problem.message()));
-      *reply.mutable_versions() = MakeReport().versions();
-      reply.set_report_number(++report_number_);
-      if (want_manifests) {
-        for (const HeldSlab& held : node_.Inventory()) {
-          if (held.slab.version == version) {
-            reply.add_manifests(layout::EncodeManifest(*held.manifest));
-          }
-        }
-        for (std::string& manifest : protection_->ReplicaManifests(version)) {
-          reply.add_manifests(std::move(manifest));
-        }
-      }
-      done(std::move(reply));
+    protection_->Verify(version, [this, alive, round, version, slabs](absl::Status guard) {
+      if (!alive.expired()) OnVerified(round, version, slabs.ok() ? guard : slabs);
     });
   });
+}
+
+void Member::OnVerified(uint64_t round, Version version, const absl::Status& problem) {
+  auto questions = verifying_.extract({round, version});
+  for (Question& question : questions.mapped()) {
+    VerifyReply reply;
+    reply.set_problem(std::string(problem.message()));
+    *reply.mutable_versions() = MakeReport().versions();
+    reply.set_report_number(++report_number_);
+    if (question.wants_manifests) {
+      for (const HeldSlab& held : node_.Inventory()) {
+        if (held.slab.version == version) {
+          reply.add_manifests(layout::EncodeManifest(*held.manifest));
+        }
+      }
+      for (std::string& manifest : protection_->ReplicaManifests(version)) {
+        reply.add_manifests(std::move(manifest));
+      }
+    }
+    question.done(std::move(reply));
+  }
 }
 
 void Member::AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done) {

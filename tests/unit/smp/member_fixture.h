@@ -24,7 +24,8 @@ struct RecordingNode final : Coordinator::Node {
   }
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
     verified.push_back(version);
-    done(absl::OkStatus());
+    if (verifies) return done(absl::OkStatus());
+    verifying.push_back(std::move(done));
   }
   std::vector<HeldSlab> Inventory() override { return held; }
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
@@ -43,6 +44,8 @@ struct RecordingNode final : Coordinator::Node {
   std::vector<HeldSlab> held;
   std::vector<absl::AnyInvocable<void()>> closing;
   std::vector<Version> verified;
+  bool verifies = true;
+  std::vector<absl::AnyInvocable<void(absl::Status)>> verifying;  // as it does not
   std::vector<JobDecision> decisions;
   std::vector<Version> committed;
   std::vector<Abandoned> abandoned;

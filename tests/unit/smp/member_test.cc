@@ -62,6 +62,20 @@ class MemberTest : public MemberFixture {
     InTurnOf(*process_, [&] { what(*member_); });
     Settle();
   }
+  // What comes of the leader's question whether 1:5 verifies.
+  std::shared_ptr<absl::Status> AskToVerify(uint64_t round, uint64_t session) {
+    VerifyRequest request;
+    request.set_round(round);
+    request.set_session(session);
+    request.set_incarnation(leader_->reports.back().incarnation());
+    SetVersion(At(1, 5), request);
+    auto answer = std::make_shared<absl::Status>(absl::UnknownError("no answer"));
+    InTurnOf(*leader_->executor, [&] {
+      leader_->peers->Ask<VerifyReply>(NodeSlot{0}, "verify", request, seconds(1),
+                                       [answer](auto reply) { *answer = reply.status(); });
+    });
+    return answer;
+  }
   // What the newest report says of the version.
   std::optional<VersionHolding> Said(Version version) const {
     for (const VersionHolding& holding : leader_->reports.back().versions()) {
@@ -376,18 +390,9 @@ TEST_F(MemberTest, VerifiesOnlyForTheRoundThatItHasClosedAndOnlyAsItself) {
   Put("timeline", record);
   Do([this](Member&) { node_.closing.at(0)(); });
   const auto asked = [this](uint64_t round, uint64_t session) {
-    VerifyRequest request;
-    request.set_round(round);
-    request.set_session(session);
-    request.set_incarnation(leader_->reports.back().incarnation());
-    SetVersion(At(1, 5), request);
-    absl::Status answer = absl::UnknownError("no answer");
-    InTurnOf(*leader_->executor, [&] {
-      leader_->peers->Ask<VerifyReply>(NodeSlot{0}, "verify", request, seconds(1),
-                                       [&](auto reply) { answer = reply.status(); });
-    });
+    const auto answer = AskToVerify(round, session);
     Settle();
-    return answer;
+    return *answer;
   };
   const uint64_t session = leader_->reports.back().session();
   EXPECT_TRUE(absl::IsFailedPrecondition(asked(1, session)));
@@ -395,6 +400,25 @@ TEST_F(MemberTest, VerifiesOnlyForTheRoundThatItHasClosedAndOnlyAsItself) {
   EXPECT_TRUE(asked(2, session).ok());
   EXPECT_TRUE(asked(2, 0).ok()) << "of an older leader";
   EXPECT_THAT(node_.verified, ElementsAre(At(1, 5), At(1, 5)));
+}
+
+// What took longer than a question waits was begun again with each, and never answered.
+TEST_F(MemberTest, AQuestionThatIsAskedAgainWaitsForTheSameReading) {
+  TimelineRecord record = Chain(1, 2);
+  record.set_closing(true);
+  Put("timeline", record);
+  Do([this](Member&) { node_.closing.at(0)(); });
+  node_.verifies = false;
+  const auto first = AskToVerify(2, 0);
+  Settle(milliseconds(1500));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(*first)) << *first;
+  const auto again = AskToVerify(2, 0);
+  Settle();
+  ASSERT_EQ(node_.verifying.size(), 1U);
+  Do([this](Member&) { node_.verifying[0](absl::OkStatus()); });
+  Settle();
+  EXPECT_EQ(*again, absl::OkStatus());
+  EXPECT_THAT(node_.verified, ElementsAre(At(1, 5)));
 }
 
 TEST_F(MemberTest, WithoutALeaderItSaysSo) {
