@@ -6,7 +6,6 @@
 #include <absl/strings/str_replace.h>
 #include <absl/strings/str_split.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/run_dir.h"
 #include "base/segment_store.h"
 
 namespace unreft {
@@ -324,14 +324,9 @@ void AddCommonOptions(CLI::App& app, CommonOptions& options) {
 }
 
 absl::Status FinishCommonOptions(CommonOptions& options) {
-  if (options.run_dir.empty()) options.run_dir = DefaultRunDir();
-  return CheckJobName(options.job);
-}
-
-std::string DefaultRunDir() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime != '\0') return std::string(runtime) + "/unreft";
-  return fmt::format("/tmp/unreft-{}", geteuid());
+  if (absl::Status status = CheckJobName(options.job); !status.ok()) return status;
+  if (options.run_dir.empty()) options.run_dir = DefaultRunDir(options.job, options.node);
+  return absl::OkStatus();
 }
 
 }  // namespace unreft

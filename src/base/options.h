@@ -69,7 +69,7 @@ std::string FormatByteSize(uint64_t bytes);
 struct CommonOptions {
   std::string job = "default";  // isolates everything; CheckJobName
   uint64_t node = 0;            // slot of this node, 0..N-1
-  std::string run_dir;          // sockets, pid files, records; DefaultRunDir() unless set
+  std::string run_dir;          // sockets, pid files, records; base/run_dir.h unless set
   std::string log_level = "info";
   std::string log_file;  // stderr unless set
   uint64_t log_file_bytes_max = uint64_t{64} << 20;
@@ -80,8 +80,5 @@ void AddCommonOptions(CLI::App& app, CommonOptions& options);
 
 // Fills run_dir if it is empty, and checks what no single option can.
 absl::Status FinishCommonOptions(CommonOptions& options);
-
-// $XDG_RUNTIME_DIR/unreft, or else /tmp/unreft-<uid>.
-std::string DefaultRunDir();
 
 }  // namespace unreft

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <optional>
 
+#include "base/run_dir.h"
+
 namespace unreft {
 namespace {
 
@@ -265,16 +267,16 @@ TEST(CommonOptions, AreParsedAndFinished) {
   ASSERT_TRUE(FinishCommonOptions(options).ok());
   EXPECT_EQ(options.node, 3u);
   EXPECT_EQ(options.log_file_bytes_max, uint64_t{1} << 20);
-  EXPECT_EQ(options.run_dir, DefaultRunDir());
+  EXPECT_EQ(options.run_dir, DefaultRunDir("llama", 3));
   options.job = "a.b";
   EXPECT_THAT(std::string(FinishCommonOptions(options).message()), HasSubstr("\"a.b\""));
 }
 
 TEST(CommonOptions, TheRunDirectoryIsTheUsersOwn) {
   setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
-  EXPECT_EQ(DefaultRunDir(), "/run/user/7/unreft");
+  EXPECT_EQ(DefaultRunDir("llama", 0), fmt::format("/run/user/7/unreft-{}/llama", geteuid()));
   unsetenv("XDG_RUNTIME_DIR");
-  EXPECT_EQ(DefaultRunDir(), fmt::format("/tmp/unreft-{}", geteuid()));
+  EXPECT_EQ(DefaultRunDir("llama", 3), fmt::format("/tmp/unreft-{}/llama.node3", geteuid()));
 }
 
 using OptionsDeathTest = OptionsTest;

@@ -9,20 +9,13 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/run_dir.h"
 #include "base/segment_store.h"
 
 namespace unreft::cli {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
-
-std::string DefaultRunDir(const Place& place) {
-  const char* base = std::getenv("XDG_RUNTIME_DIR");
-  if (base == nullptr || *base == '\0') base = "/tmp";
-  // A job's name has no '.', so another node's directory is no other job's.
-  const std::string node = place.node == 0 ? "" : fmt::format(".node{}", place.node);
-  return fmt::format("{}/unreft-{}/{}{}", base, getuid(), place.job, node);
-}
 
 // Makes one directory; what is there already must be ours alone, or another user could replace
 // the socket in it.
@@ -46,7 +39,7 @@ std::string Place::Name() const { return fmt::format("job {}, node {}", job, nod
 
 absl::Status Resolve(Place& place) {
   if (absl::Status status = CheckJobName(place.job); !status.ok()) return status;
-  if (place.run_dir.empty()) place.run_dir = DefaultRunDir(place);
+  if (place.run_dir.empty()) place.run_dir = DefaultRunDir(place.job, place.node);
   std::error_code error;
   const auto absolute = std::filesystem::absolute(place.run_dir, error);
   if (error) return absl::InvalidArgumentError(fmt::format("run directory: {}", error.message()));

@@ -1,0 +1,13 @@
+// Where a daemon has its socket, lock and records unless it is told, and the command looks for them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace unreft {
+
+// ${XDG_RUNTIME_DIR:-/tmp}/unreft-<uid>/<job>, and behind it .node<node> unless that is 0.
+std::string DefaultRunDir(std::string_view job, uint64_t node);
+
+}  // namespace unreft
