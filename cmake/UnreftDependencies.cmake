@@ -15,9 +15,6 @@ find_package(absl CONFIG REQUIRED)            # absl::status absl::statusor absl
 find_package(Boost 1.81 REQUIRED)             # Boost::headers
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)         # PkgConfig::ISAL
-pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)  # PkgConfig::HTTPLIB: compiled, its
-                                                                 # flags are part of its ABI
-find_package(benchmark CONFIG REQUIRED)       # benchmark::benchmark
 if(UNREFT_WITH_TESTS)
   find_package(GTest CONFIG REQUIRED)         # GTest::gtest GTest::gmock
 endif()

@@ -115,7 +115,8 @@ typedef struct unreft_tensor {
       is_volatile; /* changes outside the optimizer step: copied before unreft_snapshot returns */
 } unreft_tensor;
 
-/* What the store decided for this attempt; the same on every rank. */
+/* What the store decided for this attempt. Tensors and extras are this rank's, the rest is the same
+ * on every rank. */
 typedef struct unreft_decision {
   size_t struct_bytes;
   int32_t restored;             /* 0: nothing was ever committed, start from scratch */

@@ -1,5 +1,6 @@
-// The byte layout of a rank's control segment: the words that trainer and daemon share outside any
-// slot (docs/formats/control.md). One page per rank, it outlives both of them.
+// The byte layout of a trainer's control segment: the words that it shares with the daemon outside
+// any slot (docs/formats/control.md). One page per life of a trainer; it outlives the daemon's
+// process.
 //
 // Every change is followed by a frame on the session (the doorbell); the words themselves are what
 // lets a training thread act without a socket call (PROTOCOL rule 8).

@@ -52,13 +52,6 @@ std::string DtypeName(Dtype dtype) {
   return info ? std::string(info->name) : fmt::format("dtype {}", static_cast<int>(dtype));
 }
 
-std::optional<Dtype> DtypeFromName(std::string_view name) {
-  for (const DtypeInfo& info : kDtypes) {
-    if (info.name == name) return info.dtype;
-  }
-  return std::nullopt;
-}
-
 uint64_t ShardElements(const TensorSpec& spec) {
   uint64_t elements = 1;
   for (uint64_t extent : spec.extent) elements *= extent;

@@ -35,7 +35,6 @@ enum class Dtype : uint8_t {
 uint32_t DtypeBytes(Dtype dtype);
 // "float32"; "dtype 99" for a number that names no type.
 std::string DtypeName(Dtype dtype);
-std::optional<Dtype> DtypeFromName(std::string_view name);
 
 // The shard of one logical tensor that a rank holds: the box [offset, offset + extent) of a tensor
 // of shape `global_shape`, row-major and dense. A scalar has no dimensions.

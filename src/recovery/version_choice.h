@@ -1,4 +1,4 @@
-// Which sealed versions are whole, and which is to be restored. Pure.
+// Which sealed versions are whole, and what others lack. Pure.
 #pragma once
 
 #include <cstdint>

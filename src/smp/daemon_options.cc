@@ -145,7 +145,7 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
             "the least room for a rank's extras in a slot");
   AddOption(app, node.memory_bytes_max, "memory_bytes_max",
             "limit of all slots and guards together; 0: what the host has");
-  AddOption(app, node.ranks_max, "ranks_max", "most ranks of a job on this node",
+  AddOption(app, node.ranks_max, "ranks_max", "most ranks of a job, those on other nodes included",
             Range<uint64_t>{1, 65536});
   AddOption(app, node.sessions_max, "sessions_max", "most connections at a time",
             Range<uint64_t>{1, 1 << 20});

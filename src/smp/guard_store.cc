@@ -34,8 +34,7 @@ absl::Status WrongCrc(const GuardView& view, std::string_view what, uint32_t nee
 GuardStore::GuardStore(Executor& executor, WorkPool& pool, SegmentStore& segments, Log& log,
                        const NodeOptions& options, RandomId boot_id, RandomId incarnation,
                        absl::AnyInvocable<void()> on_free)
-    : executor_(executor),
-      segments_(segments),
+    : segments_(segments),
       log_(log),
       options_(options),
       prefix_(MemoryPrefix(options) + "guard"),

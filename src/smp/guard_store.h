@@ -120,7 +120,6 @@ class GuardStore {
   void Populated(Guard& guard, const absl::StatusOr<uint64_t>& bytes);
   void Remove(Guard& guard);
 
-  Executor& executor_;
   SegmentStore& segments_;
   Log& log_;
   const NodeOptions& options_;
@@ -132,7 +131,6 @@ class GuardStore {
   std::map<uint64_t, std::unique_ptr<Guard>> guards_;
   std::set<Version> kept_;
   PagePopulator populator_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };
 
 // The record of a sealed guard, checked against its CRC. DataLoss.

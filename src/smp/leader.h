@@ -147,7 +147,6 @@ class Leader {
   std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;
   std::set<std::string> announced_;  // since the last write
-  bool rules_posted_ = false;
 
   std::map<NodeSlot, TimerId> absences_;  // of members whose grace runs
   std::set<NodeSlot> overdue_;            // whose grace has run out

@@ -223,7 +223,7 @@ SlotId SlotStore::UnusedId() const {
 
 absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
   const SlotId id = UnusedId();
-  if (id.value > 0xffff) return absl::ResourceExhaustedError("no slot number is left of 65536");
+  if (id.value > kSlotIdMax) return absl::ResourceExhaustedError("no slot number is left of 65536");
   SlotGeometry geometry = MakeSlotGeometry(id, options_.block_bytes, needs.manifest_bytes,
                                            needs.extras_bytes, needs.data_bytes);
   geometry.boot_id = boot_id_;
@@ -474,13 +474,6 @@ std::vector<Slot*> SlotStore::Sealed(Version version) {
     return slot->phase != SlotPhase::kSealed || slot->version != version;
   });
   return slots;
-}
-
-bool SlotStore::HasUnpopulated(Rank rank) {
-  for (Slot* slot : OfRank(rank)) {
-    if (slot->phase == SlotPhase::kPopulating) return true;
-  }
-  return false;
 }
 
 absl::Status SlotStore::ProvisionStatus(Rank rank) {

@@ -108,7 +108,6 @@ class SlotStore {
   std::set<Rank> Ranks() const;
   std::vector<Slot*> Sealed(Version version);
 
-  bool HasUnpopulated(Rank rank);
   // Why the rank's slots could not be populated; ok when nothing failed.
   absl::Status ProvisionStatus(Rank rank);
   MemoryUse use() const;

@@ -101,7 +101,6 @@ class CudaCopier final : public DeviceCopier {
 
   void Run();
   bool FrontMayGoLocked();
-  static size_t BuffersNeeded(std::span<const CopyOp> unpinned, size_t buffer_bytes);
   Route MakeRoute(std::span<const CopyOp> ops, std::vector<std::byte*> buffers) const;
   uint64_t UnpinnedBytes(std::span<const CopyOp> ops) const;
   void Enqueue(Bucket bucket, Route route);

@@ -83,7 +83,9 @@ bool Parse(int argc, char** argv, Flags& flags) {
 
 int Run(const Flags& flags) {
   const auto begin = std::chrono::steady_clock::now();
-  const char* kind = flags.cluster ? "--cluster " : "";
+  const std::string kind =
+      fmt::format("{}{}{}", flags.cluster ? "--cluster " : "",
+                  flags.store_losses ? "" : "--keep-store ", flags.faults ? "" : "--no-faults ");
   fmt::print("unreft_sim {}--first-seed {} --seeds {}\n", kind, flags.first_seed, flags.seeds);
   const auto on_failure = [&](uint64_t seed, const SimulationResult& result) {
     if (!flags.verbose && !flags.keep_going) fmt::print("{}", TailOf(result, 400));

@@ -20,7 +20,7 @@ os_id=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}-${VERSION_ID:-}") 
 common="cmake ninja-build ccache mold pkg-config g++ git ca-certificates
   protobuf-compiler libprotobuf-dev protobuf-compiler-grpc libgrpc++-dev libssl-dev openssl
   librocksdb-dev libisal-dev libgtest-dev libgmock-dev
-  libbenchmark-dev prometheus-cpp-dev libcpp-httplib-dev libspdlog-dev libfmt-dev libcli11-dev
+  prometheus-cpp-dev libspdlog-dev libfmt-dev libcli11-dev
   nlohmann-json3-dev libabsl-dev etcd-server etcd-client pybind11-dev python3-dev python3-venv"
 lint_packages="clang-format-19 clang-tidy-19"
 

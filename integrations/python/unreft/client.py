@@ -28,7 +28,7 @@ def version() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What the store decided for this attempt; the same on every rank."""
+    """What the store decided for this attempt; boxes and extras are of this rank."""
 
     restored: bool  # False: nothing was ever committed, start from scratch
     step: int  # of the version that every rank restores

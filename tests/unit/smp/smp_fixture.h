@@ -54,7 +54,7 @@ class SmpFixture : public ::testing::Test {
     UNREFT_CHECK(scheduler_.RunUntil([&] { return opened.has_value(); }, 100000));
     return *std::move(opened);
   }
-  // Sets a fresh start's timeline up, so that there is a newest one.
+  // Without a timeline.
   std::unique_ptr<NodeRecord> NewRecord() {
     auto record = OpenRecord();
     UNREFT_CHECK(record.ok());
