@@ -2,13 +2,13 @@
 #
 #   unreft_library(base SRCS executor.cc ... HDRS executor.h ... DEPS absl::status ...
 #                  [PRIVATE_DEPS RocksDB::rocksdb-shared ...])
-#     -> static library unreft_base, position independent, alias unreft::base.
+#     -> static library unreft_base, position independent.
 #   unreft_binary(unreftd SRCS main.cc DEPS unreft_smp)
 #     -> ${PROJECT_BINARY_DIR}/bin/unreftd
 #   unreft_test(executor_test SRCS executor_test.cc DEPS unreft_base
-#               [LABELS unit] [TIMEOUT 60] [ENVIRONMENT A=b] [RUN_SERIAL] [WHOLE] [NO_MAIN])
+#               [LABELS unit] [TIMEOUT 60] [ENVIRONMENT A=b] [WHOLE])
 #     -> ${PROJECT_BINARY_DIR}/tests/executor_test; every GoogleTest case is one ctest test, or with
-#        WHOLE the executable is. NO_MAIN: the sources have their own main().
+#        WHOLE the executable is.
 #
 # Includes are "base/executor.h" (root src/), <unreft/c.h> (root include/) and, in tests/ only,
 # "tests/fakes/...". Every test runs with UNREFT_BIN_DIR and UNREFT_SOURCE_DIR set.
@@ -64,7 +64,6 @@ function(unreft_library name)
   target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR}/src
                              ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${target} ${scope} ${arg_DEPS} Threads::Threads)
-  add_library(unreft::${name} ALIAS ${target})
 endfunction()
 
 function(unreft_binary name)
@@ -85,7 +84,7 @@ function(unreft_test name)
   if(NOT UNREFT_WITH_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "RUN_SERIAL;WHOLE;NO_MAIN" "TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "WHOLE" "TIMEOUT"
                         "SRCS;HDRS;DEPS;LABELS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "unreft_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
@@ -98,10 +97,8 @@ function(unreft_test name)
   add_executable(${name} ${arg_SRCS} ${arg_HDRS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   _unreft_defaults(${name})
-  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest Threads::Threads)
-  if(NOT arg_NO_MAIN)
-    target_link_libraries(${name} PRIVATE GTest::gmock_main)
-  endif()
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock_main GTest::gmock GTest::gtest
+                        Threads::Threads)
 
   set(tsan "ignore_noninstrumented_modules=1:second_deadlock_stack=1")
   string(APPEND tsan ":suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp")
@@ -118,8 +115,7 @@ function(unreft_test name)
       list(APPEND environment "GTEST_FILTER=-Grpc*:Embedded/*:Etcd*")
     endif()
     set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${arg_LABELS}"
-                         ENVIRONMENT "${environment}" RUN_SERIAL "${arg_RUN_SERIAL}"
-                         SKIP_RETURN_CODE 77)
+                         ENVIRONMENT "${environment}" SKIP_RETURN_CODE 77)
   else()
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                          NO_PRETTY_VALUES  # a value printed as bytes differs from run to run
@@ -128,7 +124,7 @@ function(unreft_test name)
     file(CONFIGURE OUTPUT ${name}_properties.cmake @ONLY CONTENT [=[
 if(@name@_cases)
   set_tests_properties(${@name@_cases} PROPERTIES TIMEOUT @timeout@ LABELS "@arg_LABELS@"
-                       ENVIRONMENT "@environment@" RUN_SERIAL "@arg_RUN_SERIAL@")
+                       ENVIRONMENT "@environment@")
 endif()
 ]=])
     set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES

@@ -1,4 +1,4 @@
-// Where a daemon has its socket, lock and records unless it is told, and the command looks for them.
+// Where a daemon has its socket, lock and records by default, and the command looks for them.
 #pragma once
 
 #include <cstdint>

@@ -120,14 +120,12 @@ TEST(SimTest, TheSameSeedGivesTheSameRun) {
   EXPECT_NE(Simulate({.seed = 1}).hash, Simulate({.seed = 2}).hash);
 }
 
-// Seeds that found a bug. They draw other faults when the simulation changes, so each bug that can
-// be had in fewer words has a test of its own beside its code.
-TEST(SimTest, GeometryThatRotsLeadsNobodyAstray) { ExpectPasses({.seed = 1}); }
-TEST(SimTest, CorruptSlotIsNotOfferedAgain) { ExpectPasses({.seed = 6}); }
-TEST(SimTest, ControlPageOfAnEarlierAttemptGoes) { ExpectPasses({.seed = 8}); }
-TEST(SimTest, ExtrasGrowWhileASlotIsOffered) { ExpectPasses({.seed = 29}); }
-TEST(SimTest, ASlotMadeAnewIsNotTakenForTheOneBefore) { ExpectPasses({.seed = 30779152794245}); }
-TEST(SimTest, FullMemoryLeavesNoControlPage) { ExpectPasses({.seed = 59}); }
+// They draw other faults when the simulation changes, so each bug that can be had in fewer words
+// has a test of its own beside its code.
+TEST(SimTest, SeedsThatOnceFailed) {
+  for (const uint64_t seed : {1, 6, 8, 29, 59}) ExpectPasses({.seed = seed});
+  ExpectPasses({.seed = 30779152794245});
+}
 
 // Within a few seeds some checker must find the bug.
 void ExpectFound(PlantedBug bug, const std::string& by) {

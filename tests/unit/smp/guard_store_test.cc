@@ -114,7 +114,7 @@ TEST(GuardFormatTest, ASegmentThatIsCutOffIsRefused) {
   }
 }
 
-TEST(GuardFormatTest, AnotherFormatIsNotAnError) {
+TEST(GuardFormatTest, ANewerFormatIsRefusedAsSuchAndIsNoLoss) {
   SealedGuard guard;
   auto* geometry = reinterpret_cast<GuardGeometry*>(guard.bytes().data());
   geometry->min_reader = kGuardFormat + 1;

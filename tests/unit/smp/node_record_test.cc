@@ -68,9 +68,11 @@ TEST_F(NodeRecordTest, ATornWriteLosesAtMostTheLastOne) {
         record->SetCommitted(kFirst, 4);
         record->SetCommitted(kSecond, 4);
       });
+      const RandomId incarnation = record->incarnation();
       record.reset();
       Spoil(body, offset);
       record = NewRecord();
+      EXPECT_EQ(record->incarnation(), incarnation) << "body " << body << " offset " << offset;
       const bool known = record->committed() == kFirst || record->committed() == kSecond;
       EXPECT_TRUE(known) << "body " << body << " offset " << offset;
     }

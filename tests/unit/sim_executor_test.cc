@@ -1,4 +1,4 @@
-// The simulation itself: what a crash, a stall and a seed mean in it.
+// The fakes of the simulations: what a crash, a stall and a seed mean in them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -34,21 +34,21 @@ std::string Chatter(uint64_t seed, uint64_t* digest = nullptr) {
   return order;
 }
 
-TEST(SimTest, OneSeedIsOneRun) {
+TEST(SimSchedulerTest, OneSeedIsOneRun) {
   uint64_t first_digest = 0;
   uint64_t second_digest = 0;
   EXPECT_EQ(Chatter(5, &first_digest), Chatter(5, &second_digest));
   EXPECT_EQ(first_digest, second_digest);
 }
 
-TEST(SimTest, SeedsDiffer) {
+TEST(SimSchedulerTest, SeedsDiffer) {
   uint64_t first_digest = 0;
   uint64_t second_digest = 0;
   EXPECT_NE(Chatter(5, &first_digest), Chatter(6, &second_digest));
   EXPECT_NE(first_digest, second_digest);
 }
 
-TEST(SimTest, RunForEndsAtItsTime) {
+TEST(SimSchedulerTest, RunForEndsAtItsTime) {
   SimScheduler scheduler(1, {.timer_lateness_max = Duration(0)});
   const auto process = scheduler.NewExecutor("a");
   int runs = 0;
@@ -63,7 +63,7 @@ TEST(SimTest, RunForEndsAtItsTime) {
   EXPECT_EQ(runs, 2);
 }
 
-TEST(SimTest, RunUntilGivesUp) {
+TEST(SimSchedulerTest, RunUntilGivesUp) {
   SimScheduler scheduler(1);
   const auto process = scheduler.NewExecutor("a");
   EXPECT_FALSE(scheduler.RunUntil([] { return false; }, kEventsMax));  // nothing is left
@@ -73,7 +73,7 @@ TEST(SimTest, RunUntilGivesUp) {
   EXPECT_EQ(scheduler.events_run(), 100U);
 }
 
-TEST(SimTest, ALoopOfPostsDoesNotStopTheClock) {
+TEST(SimSchedulerTest, ALoopOfPostsDoesNotStopTheClock) {
   SimScheduler scheduler(1, {.post_delay_max = Duration(0)});
   const auto process = scheduler.NewExecutor("a");
   std::function<void()> forever = [&] { process->Post([&] { forever(); }); };
@@ -82,14 +82,14 @@ TEST(SimTest, ALoopOfPostsDoesNotStopTheClock) {
   EXPECT_GE(scheduler.events_run(), 1000U);
 }
 
-TEST(SimTest, ClocksOfProcessesAreNotCompared) {
+TEST(SimSchedulerTest, ClocksOfProcessesAreNotCompared) {
   SimScheduler scheduler(1);
   const auto a = scheduler.NewExecutor("a");
   const auto b = scheduler.NewExecutor("b");
   EXPECT_NE(a->Now(), b->Now());
 }
 
-TEST(SimTest, AKilledProcessRunsNothingMore) {
+TEST(SimSchedulerTest, AKilledProcessRunsNothingMore) {
   SimScheduler scheduler(1);
   const auto process = scheduler.NewExecutor("a");
   SimWorkPool pool(*process);
@@ -109,7 +109,7 @@ TEST(SimTest, AKilledProcessRunsNothingMore) {
   EXPECT_FALSE(scheduler.RunOne());
 }
 
-TEST(SimTest, AProcessMayKillItselfInItsTurn) {
+TEST(SimSchedulerTest, AProcessMayKillItselfInItsTurn) {
   SimScheduler scheduler(1);
   const auto process = scheduler.NewExecutor("a");
   bool went_on = false;
@@ -124,7 +124,7 @@ TEST(SimTest, AProcessMayKillItselfInItsTurn) {
   EXPECT_FALSE(scheduler.RunOne());
 }
 
-TEST(SimTest, ASuspendedProcessCatchesUpInOrder) {
+TEST(SimSchedulerTest, ASuspendedProcessCatchesUpInOrder) {
   SimScheduler scheduler(1);
   const auto stopped = scheduler.NewExecutor("stopped");
   const auto other = scheduler.NewExecutor("other");
