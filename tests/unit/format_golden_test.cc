@@ -83,6 +83,41 @@ TEST(GoldenTest, SlotHeaderOfALaterFormat) {
               AllOf(HasSubstr("format 3"), HasSubstr("readers of 2"), HasSubstr("knows 1")));
 }
 
+PageBuffer GuardOfFormat(uint16_t format, uint16_t min_reader) {
+  PageBuffer guard = ExampleGuard();
+  auto& geometry = reinterpret_cast<GuardHeader*>(guard.span().data())->geometry;
+  geometry.format = format;
+  geometry.min_reader = min_reader;
+  SetBodyCrc(geometry);
+  return guard;
+}
+
+TEST(GoldenTest, GuardHeader) {
+  ExpectGolden("guard_header", ExampleGuard().Head(sizeof(GuardHeader)));
+  PageBuffer guard(GuardSegmentBytes(ExampleGuardGeometry()), Golden("guard_header"));
+  const auto view = GuardView::Check(guard.span());
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->geometry().guard_id, 5u);
+  EXPECT_EQ(view->geometry().incarnation, ExampleId(0x20));
+  EXPECT_EQ(view->generation(), Generation{7});
+  EXPECT_EQ(view->state(), GuardState::kComplete);
+  EXPECT_EQ(view->CheckedClaim()->step, 41u);
+  EXPECT_EQ(view->CheckedSeal()->record_bytes, 1234u);
+}
+
+TEST(GoldenTest, GuardHeaderOfALaterFormat) {
+  ExpectGolden("guard_header_format2", GuardOfFormat(2, 1).Head(sizeof(GuardHeader)));
+  PageBuffer guard(GuardSegmentBytes(ExampleGuardGeometry()), Golden("guard_header_format2"));
+  const auto view = GuardView::Check(guard.span());
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->CheckedClaim()->step, 41u);
+
+  const absl::Status refused = GuardView::Check(GuardOfFormat(3, 2).span()).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("format 3"), HasSubstr("readers of 2"), HasSubstr("knows 1")));
+}
+
 PageBuffer NodeOfFormat(uint16_t format, uint16_t min_reader) {
   PageBuffer node(kNodeSegmentBytes);
   NodeBody body = ExampleNodeBody();

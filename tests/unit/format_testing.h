@@ -12,6 +12,7 @@
 
 #include "base/control_page.h"
 #include "base/framing.h"
+#include "base/guard_header.h"
 #include "base/node_header.h"
 #include "base/session_frames.h"
 #include "base/slot_header.h"
@@ -90,6 +91,29 @@ inline PageBuffer ExampleSlot() {
                         .crc_table_crc = 0xe3};
   SetBodyCrc(view.header().seal);
   view.set_state(generation, SlotState::kSealed);
+  return buffer;
+}
+
+inline GuardGeometry ExampleGuardGeometry() {
+  GuardGeometry geometry = MakeGuardGeometry(5, 256, 2000, 2, 3, 10);
+  geometry.boot_id = ExampleId(0x10);
+  geometry.incarnation = ExampleId(0x20);
+  return geometry;
+}
+
+// Complete: geometry, claim and seal are all there.
+inline PageBuffer ExampleGuard() {
+  PageBuffer buffer(GuardSegmentBytes(ExampleGuardGeometry()));
+  GuardView view = FormatGuard(buffer.span(), ExampleGuardGeometry());
+  view.header().claim = {.generation = 7, .timeline = 5, .step = 41, .positions = 9, .sources = 3};
+  SetBodyCrc(view.header().claim);
+  view.header().seal = {.generation = 7,
+                        .record_bytes = 1234,
+                        .record_crc = 0xe1,
+                        .parity_crc_table_crc = 0xe2,
+                        .input_crc_table_crc = 0xe3};
+  SetBodyCrc(view.header().seal);
+  view.set_state(Generation{7}, GuardState::kComplete);
   return buffer;
 }
 
