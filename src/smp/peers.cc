@@ -106,7 +106,12 @@ void Peers::Serve(const std::string& method, CallHandler handler) {
                                                                 Transport::CallDone done) mutable {
     absl::StatusOr<Envelope> envelope = Open(request);
     if (!envelope.ok()) return done(envelope.status());
-    handler(NodeSlot{envelope->slot()}, std::move(*envelope->mutable_body()), std::move(done));
+    handler(NodeSlot{envelope->slot()}, std::move(*envelope->mutable_body()),
+            [this, alive = std::weak_ptr(alive_),
+             done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
+              if (!alive.expired() && absl::IsAborted(reply.status())) on_other_store_();
+              done(std::move(reply));
+            });
   });
 }
 

@@ -27,6 +27,7 @@ namespace unreft::smp {
 // Single-threaded on the node's executor.
 class Peers {
  public:
+  // Answers Aborted where one of both has read of the store what is so no more: both read it again.
   using CallHandler =
       absl::AnyInvocable<void(NodeSlot from, std::string body, Transport::CallDone done)>;
   using ReadHandler =

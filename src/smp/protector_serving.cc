@@ -17,6 +17,16 @@ void Protector::Serve() {
           return done(absl::InvalidArgumentError(fmt::format(
               "an announcement of node {} of {} bytes does not parse", from, body.size())));
         }
+        for (const unreft::Member& member : job_.view.value.members()) {
+          if (NodeSlot{member.slot()} != from || member.incarnation() == request.incarnation()) {
+            continue;
+          }
+          // One of both has an old view; as of a store that went back it may have the greater
+          // number.
+          return done(absl::AbortedError(fmt::format(
+              "node {} announces slabs of a memory that view {} of node {} does not name", from,
+              job_.view.value.number(), peers_.self())));
+        }
         const Version version = VersionOf(request);
         // What is over needs no answer but this: the sender stops telling it.
         if (IsOfInterest(version)) {

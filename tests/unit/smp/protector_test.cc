@@ -124,6 +124,22 @@ TEST_F(ProtectorTest, AnAnnouncementOfAnotherGroupsNodeStandsForNoMembers) {
   ASSERT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
 }
 
+// A daemon that had not heard that the store went back took itself for the node, and what it
+// announced was encoded in the place of the node's slabs.
+TEST_F(ProtectorTest, AnAnnouncementOfAMemoryThatTheViewDoesNotNameIsRefused) {
+  unreft::Member& member = *job_.view.value.add_members();
+  member.set_slot(1);
+  member.set_incarnation("named");
+  AnnounceRequest request;
+  SetVersion(kNext, request);
+  request.set_block_bytes(kBlockBytes);
+  request.set_incarnation("another");
+  const auto refused = Call(NodeSlot{1}, "announce", request.SerializeAsString()).status();
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
+  request.set_incarnation("named");
+  EXPECT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
+}
+
 // With extras they may be more than a message holds.
 TEST_F(ProtectorTest, TheGroupsRecordIsToldWithoutReplicas) {
   Remake();
