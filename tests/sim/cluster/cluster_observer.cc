@@ -44,9 +44,17 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   const meta::JobState& job = daemon.node()->member()->job();
   const std::pair newest(job.store_id,
                          std::max({job.view.modified, job.timeline.modified, job.commit.modified}));
-  if (newest == seen_[slot]) return;
-  seen_[slot] = newest;
-  Look(slot, job);
+  if (newest == std::exchange(seen_[&daemon.machine()], newest)) return;
+  Look(slot, job, IsStale(daemon.machine(), job));
+}
+
+// Who has not heard that the store went back follows what is written since, and has the view of
+// before all the same, until it reads all again. A view that stands is read by others, too.
+bool ClusterObserver::IsStale(const Machine& machine, const meta::JobState& job) {
+  const std::string& view = views_read_[&machine] = job.view.value.SerializeAsString();
+  const auto stale = stale_views_.find(&machine);
+  if (stale != stale_views_.end() && stale->second != view) stale_views_.erase(stale);
+  return stale_views_.contains(&machine);
 }
 
 // What a memory has heard of it knows as long as it lives, whatever its daemons hear later.
@@ -61,11 +69,11 @@ void ClusterObserver::Remember(NodeSlot slot, const smp::NodeRecord& record) {
   remembered_[slot] = known;
 }
 
-void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job) {
+void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_stale) {
   StoreSeen& store = stores_[{job.store_id, store_lives_}];
   // Where nodes are now a store does not say that is no more, and that somebody sees who is cut
   // off.
-  if (job.view.exists() && !is_over_(job.store_id)) OnView(slot, job.view, store);
+  if (job.view.exists() && !is_stale && !is_over_(job.store_id)) OnView(slot, job.view, store);
   for (const GivenUp& version : job.abandoned.value.versions()) {
     given_up_.insert(smp::VersionOf(version));
   }

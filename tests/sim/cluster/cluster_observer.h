@@ -61,6 +61,7 @@ class ClusterObserver {
   void OnStoreChanged() {
     ++store_lives_;
     is_store_new_ = true;
+    stale_views_ = views_read_;
     standing_.reset();
   }
   // What was decided or committed last was found to be protected.
@@ -99,7 +100,8 @@ class ClusterObserver {
   };
 
   void Remember(NodeSlot slot, const smp::NodeRecord& record);
-  void Look(NodeSlot slot, const meta::JobState& job);
+  bool IsStale(const Machine& machine, const meta::JobState& job);
+  void Look(NodeSlot slot, const meta::JobState& job, bool is_stale);
   void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view, StoreSeen& store);
   void FollowPlaces();
   void OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store);
@@ -127,7 +129,9 @@ class ClusterObserver {
   IsOver is_over_;
   MachinesBySlot machines_;
   // The store of each and the revision of its newest record.
-  std::map<NodeSlot, std::pair<std::string, meta::Revision>> seen_;
+  std::map<const Machine*, std::pair<std::string, meta::Revision>> seen_;
+  std::map<const Machine*, std::string> views_read_;              // by the machines' daemons
+  std::map<const Machine*, std::string> stale_views_;             // before the store changed
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
   // Whether what was committed could be had when a round was first seen to close its timeline.
   std::map<std::pair<Version, Duration>, bool> had_at_closing_;
