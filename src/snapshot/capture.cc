@@ -225,6 +225,7 @@ Capture::RunPtr Capture::TakeLocked(bool by_executor, CaptureJob& what) {
   if (!run_ || run_->preparing || !run_->closed.empty()) return nullptr;
   if (by_executor && !run_->device.all_taken()) {
     what = run_->device.Take(/*queue=*/true);
+    ++run_->handing_over;
     return run_;
   }
   CaptureLane& host = run_->host;
@@ -254,7 +255,7 @@ void Capture::Pump() {
 }
 
 void Capture::StartJob(RunPtr run, const CaptureJob& what) {
-  Job job = MakeJob(std::move(run), what);
+  Job job = MakeJob(run, what);
   // Moving a vector keeps its buffer, so the operations still point into the scratch.
   std::vector<CopyOp> ops = std::move(job.ops);
   copier_.CopyBucket(
@@ -263,6 +264,10 @@ void Capture::StartJob(RunPtr run, const CaptureJob& what) {
         FinishJob(job, status, /*by_executor=*/true);
         Pump();
       }));
+  if (!what.on_device) return;
+  std::lock_guard lock(mutex_);
+  --run->handing_over;
+  ended_.notify_all();
 }
 
 void Capture::Help(std::unique_lock<std::mutex>& lock) {
@@ -379,6 +384,8 @@ absl::Status Capture::Fence(void* stream) {
 // Also of a snapshot that is given up already: copies of it may still be reading.
 absl::Status Capture::FenceDevice(const RunPtr& run, void* stream,
                                   std::unique_lock<std::mutex>& lock) {
+  // What came to the copier after its fence would be read when it may change.
+  ended_.wait(lock, [&] { return run->handing_over == 0; });
   if (!run->device.all_taken() || run->preparing) {
     CloseLocked(run, fmt::format("the fence came when {} of {} copies from the device were queued",
                                  run->device.taken(), run->device.size()));
