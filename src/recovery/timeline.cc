@@ -1,6 +1,7 @@
 #include "recovery/timeline.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace unreft::recovery {
 
@@ -11,8 +12,17 @@ std::optional<Version> TimelineChain::ParentOf(Timeline timeline) const {
   return std::nullopt;
 }
 
-Timeline TimelineChain::Open(Version parent, Timeline at_least) {
-  const Timeline next{std::max(newest().value + 1, at_least.value)};
+Timeline TimelineChain::Open(Version parent) {
+  const Timeline next{newest().value + 1};
+  std::vector<TimelineOrigin> kept;
+  Version stands_on = parent;
+  for (const TimelineOrigin& origin : origins_ | std::views::reverse) {
+    if (origin.timeline != stands_on.timeline) continue;
+    kept.push_back(origin);
+    stands_on = origin.parent;
+  }
+  std::ranges::reverse(kept);
+  origins_ = std::move(kept);
   origins_.push_back({next, parent});
   return next;
 }

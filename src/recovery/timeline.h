@@ -31,8 +31,9 @@ class TimelineChain {
   std::span<const TimelineOrigin> origins() const { return origins_; }  // oldest first
   std::optional<Version> ParentOf(Timeline timeline) const;
 
-  // Opens the next timeline and returns its number. `at_least` is a floor for it.
-  Timeline Open(Version parent, Timeline at_least = Timeline{0});
+  // Opens the next timeline and returns its number. Those that `parent` does not stand on are
+  // forgotten: they are dead for ever.
+  Timeline Open(Version parent);
 
   // Forgets the oldest origins beyond `limit`.
   void Trim(size_t limit);

@@ -1,5 +1,6 @@
 #include "smp/cluster_records.h"
 
+#include "base/node_header.h"
 #include "layout/digest.h"
 
 namespace unreft::smp {
@@ -11,6 +12,24 @@ std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record) {
                        Version{Timeline{entry.parent_timeline()}, Step{entry.parent_step()}}});
   }
   return origins;
+}
+
+recovery::TimelineChain ChainOf(const TimelineRecord& record) {
+  return recovery::TimelineChain(OriginsOf(record));
+}
+
+Timeline OpenNext(TimelineRecord& record, Version parent) {
+  recovery::TimelineChain chain = ChainOf(record);
+  const Timeline opened = chain.Open(parent);
+  chain.Trim(kDecisionsKept);
+  record.clear_chain();
+  for (const recovery::TimelineOrigin& origin : chain.origins()) {
+    TimelineEntry& entry = *record.add_chain();
+    entry.set_timeline(origin.timeline.value);
+    entry.set_parent_timeline(origin.parent.timeline.value);
+    entry.set_parent_step(origin.parent.step.value);
+  }
+  return opened;
 }
 
 std::vector<recovery::CodedGroup> CodedGroupsOf(

@@ -32,6 +32,9 @@ uint64_t PlaceOf(const Message& message) {
 }
 
 std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record);
+recovery::TimelineChain ChainOf(const TimelineRecord& record);
+// Opens the next timeline of the record and returns it.
+Timeline OpenNext(TimelineRecord& record, Version parent);
 
 std::vector<recovery::CodedGroup> CodedGroupsOf(
     const google::protobuf::RepeatedPtrField<Group>& groups);

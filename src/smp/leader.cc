@@ -425,13 +425,9 @@ void Leader::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
         "again"));
   }
   TimelineRecord timeline = state.timeline.value;
-  const uint64_t newest =
-      timeline.chain().empty() ? 0 : timeline.chain(timeline.chain_size() - 1).timeline();
   // On a timeline of its own no earlier version is a candidate any more.
-  timeline.add_chain()->set_timeline(newest + 1);
-  if (timeline.chain_size() > kChainKept) timeline.mutable_chain()->DeleteSubrange(0, 1);
   CommitRecord commit;
-  commit.set_timeline(newest + 1);
+  commit.set_timeline(OpenNext(timeline, Version{}).value);
   log_.Warn("a fresh start is declared: what was committed up to {} is given up",
             VersionOf(state.commit.value));
   writing_ = true;

@@ -57,7 +57,6 @@ class Leader {
   ExposureReply Exposure() const;
 
  private:
-  static constexpr int kChainKept = 32;  // timelines in the record
   // Of what is tried again until it is done.
   static constexpr Duration kWarnEvery = std::chrono::seconds(10);
 

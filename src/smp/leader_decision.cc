@@ -24,8 +24,11 @@ DecisionRecord& BeginDecision(TimelineRecord& record) {
   return decision;
 }
 
-recovery::TimelineChain ChainOf(const TimelineRecord& record) {
-  return recovery::TimelineChain(OriginsOf(record));
+bool AreOfSameProcesses(const google::protobuf::RepeatedPtrField<AskingRank>& before,
+                        const google::protobuf::RepeatedPtrField<AskingRank>& now) {
+  return std::ranges::equal(before, now, [](const AskingRank& a, const AskingRank& b) {
+    return a.rank() == b.rank() && a.pid() == b.pid() && a.start_time() == b.start_time();
+  });
 }
 
 }  // namespace
@@ -288,22 +291,15 @@ bool Leader::CaptureBegan() const {
   return false;
 }
 
-// Until a capture begins in a timeline, the same decision does not open another.
+// Until a capture begins in a timeline, the same decision for the same processes opens no other.
+// For others it does: somebody who was told of that one may live on.
 void Leader::OpenTimeline(TimelineRecord& record, Version parent) const {
-  const int size = record.chain_size();
-  if (size > 0 && !CaptureBegan()) {
-    const TimelineEntry& newest = record.chain(size - 1);
-    if (newest.parent_timeline() == parent.timeline.value &&
-        newest.parent_step() == parent.step.value) {
-      return;
-    }
-  }
-  TimelineEntry opened;
-  opened.set_timeline(size == 0 ? 1 : record.chain(size - 1).timeline() + 1);
-  opened.set_parent_timeline(parent.timeline.value);
-  opened.set_parent_step(parent.step.value);
-  *record.add_chain() = opened;
-  if (record.chain_size() > kChainKept) record.mutable_chain()->DeleteSubrange(0, 1);
+  const recovery::TimelineChain chain = ChainOf(record);
+  const DecisionRecord& last = record.decision();
+  const bool again =
+      last.timeline() == chain.newest().value && AreOfSameProcesses(last.asked(), record.asked());
+  if (again && chain.ParentOf(chain.newest()) == parent && !CaptureBegan()) return;
+  OpenNext(record, parent);
 }
 
 bool Leader::EndRound(const recovery::Restorable& restorable) {

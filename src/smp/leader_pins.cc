@@ -38,8 +38,7 @@ bool Leader::KeepPins() {
   const meta::JobState& state = store_.state();
   pin_clock_.Follow(state.pins.value);
   PinRecord record = state.pins.value;
-  if (DropPins(pin_clock_.over(), recovery::TimelineChain(OriginsOf(state.timeline.value)),
-               record)) {
+  if (DropPins(pin_clock_.over(), ChainOf(state.timeline.value), record)) {
     const int before = state.pins.value.pins_size();
     Announce(LogLevel::kInfo,
              fmt::format("pins: {} of {} are over", before - record.pins_size(), before));

@@ -43,7 +43,7 @@ void LocalCoordinator::AskDecision(Attempt attempt, uint64_t world, std::vector<
   }
   if (round_->deciding) return;
   round_->asked.clear();
-  for (const Asker& asker : askers) round_->asked.insert(asker.rank);
+  for (const Asker& asker : askers) round_->asked[asker.rank] = asker.life;
   if (round_->asked.size() == world) Decide();
 }
 
@@ -51,8 +51,9 @@ void LocalCoordinator::Deadline() {
   round_->deadline = TimerId::kNone;
   if (round_->deciding) return;
   JobDecision decision;
-  decision.status =
-      RanksMissing(round_->attempt, round_->world, round_->asked, options_.restore_wait);
+  std::set<Rank> ranks;
+  for (const auto& [rank, life] : round_->asked) ranks.insert(rank);
+  decision.status = RanksMissing(round_->attempt, round_->world, ranks, options_.restore_wait);
   EndRound(std::move(decision));
 }
 
@@ -114,13 +115,10 @@ void LocalCoordinator::TryVersion(Version version) {
 }
 
 void LocalCoordinator::Restore(Version version) {
-  // Until a capture begins in a timeline, asking again is the same decision.
-  const std::optional<Version> parent = record_.chain().ParentOf(record_.chain().newest());
-  const bool same = !record_.capture_began() && parent == version;
   JobDecision decision;
   decision.kind = DecisionKind::kRestored;
   decision.version = version;
-  decision.timeline = same ? record_.chain().newest() : record_.OpenTimeline(version);
+  decision.timeline = TimelineOn(version);
   record_.SetCommitted(version, round_->world);
   (void)CheckFault(faults_, "node.decision");
   EndRound(std::move(decision));
@@ -136,13 +134,20 @@ void LocalCoordinator::NothingWhole(const absl::Status& last_failure) {
 }
 
 void LocalCoordinator::FreshStart() {
-  const Timeline newest = record_.chain().newest();
-  const std::optional<Version> parent = record_.chain().ParentOf(newest);
-  const bool same = !record_.capture_began() && parent == Version{};
   JobDecision decision;
   decision.kind = DecisionKind::kFresh;
-  decision.timeline = same ? newest : record_.OpenTimeline(Version{});
+  decision.timeline = TimelineOn(Version{});
   EndRound(std::move(decision));
+}
+
+// Until a capture begins in a timeline, asking again is the same decision for the same processes.
+// For others it opens another: somebody who was told of this one may live on.
+Timeline LocalCoordinator::TimelineOn(Version parent) {
+  const Timeline newest = record_.chain().newest();
+  const bool again = round_->asked == decided_for_ && !record_.capture_began();
+  if (again && record_.chain().ParentOf(newest) == parent) return newest;
+  decided_for_ = round_->asked;
+  return record_.OpenTimeline(parent);
 }
 
 void LocalCoordinator::EndRound(JobDecision decision) {

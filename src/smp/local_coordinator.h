@@ -42,7 +42,7 @@ class LocalCoordinator : public Coordinator {
   struct Round {
     Attempt attempt;
     uint64_t world = 0;
-    std::set<Rank> asked;
+    std::map<Rank, ProcessLife> asked;
     TimerId deadline = TimerId::kNone;
     bool deciding = false;
   };
@@ -60,6 +60,7 @@ class LocalCoordinator : public Coordinator {
   void Restore(Version version);
   void NothingWhole(const absl::Status& last_failure);
   void FreshStart();
+  Timeline TimelineOn(Version parent);
   void EndRound(JobDecision decision);
 
   std::vector<recovery::SealedSlab> Slabs() const;
@@ -81,6 +82,7 @@ class LocalCoordinator : public Coordinator {
   FaultPoints* faults_;
 
   std::optional<Round> round_;
+  std::map<Rank, ProcessLife> decided_for_;  // who was told of the newest timeline
   std::map<Version, Pending> pending_;
   std::set<Version> abandoned_;  // of the newest timeline, after the newest committed; bounded
   LayoutCheck layouts_;

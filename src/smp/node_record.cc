@@ -119,11 +119,10 @@ void NodeRecord::AdoptRecords(const std::vector<Record>& records) {
     }
   }
   chain_ = recovery::TimelineChain(std::move(origins));
-  chain_.Trim(kDecisionsKept);
+  chain_.Trim(kDecisionsKept);  // what is read may be odd
 }
 
 void NodeRecord::Store() {
-  chain_.Trim(kDecisionsKept);
   const auto origins = chain_.origins();
   body_.decisions = static_cast<uint32_t>(origins.size());
   for (size_t i = 0; i < origins.size(); ++i) {
@@ -134,21 +133,17 @@ void NodeRecord::Store() {
 }
 
 Timeline NodeRecord::OpenTimeline(Version parent) {
-  const size_t kept = chain_.origins().size();
-  std::vector<RecordChange> batch;
-  if (kept == kDecisionsKept) {
-    batch.push_back({DecisionKey(chain_.origins().front().timeline), std::nullopt});
-  }
-  const Timeline opened = chain_.Open(parent);
-  body_.capture_began = 0;
-  Store();
-  batch.push_back({DecisionKey(opened), EncodeWire(DecisionValue{1, opened, parent})});
-  Write(std::move(batch));
+  recovery::TimelineChain chain = chain_;
+  const Timeline opened = chain.Open(parent);
+  SetChain(std::move(chain), /*unused=*/true);
   return opened;
 }
 
 void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins, bool unused) {
-  recovery::TimelineChain chain(std::move(origins));
+  SetChain(recovery::TimelineChain(std::move(origins)), unused);
+}
+
+void NodeRecord::SetChain(recovery::TimelineChain chain, bool unused) {
   chain.Trim(kDecisionsKept);
   if (std::ranges::equal(chain.origins(), chain_.origins())) return;
   std::vector<RecordChange> batch;

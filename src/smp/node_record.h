@@ -82,6 +82,7 @@ class NodeRecord {
   absl::Status Adopt(SegmentStore& segments, Random& random, const std::string& segment_name,
                      RandomId boot_id, const std::vector<Record>& records);
   void AdoptRecords(const std::vector<Record>& records);
+  void SetChain(recovery::TimelineChain chain, bool unused);
   void Store();
   void Write(std::vector<RecordChange> batch);
   void WriteCommit();

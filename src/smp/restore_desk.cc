@@ -121,11 +121,6 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
                             ? std::string("a fresh start")
                             : fmt::format("version {} is restored and", decision.version),
                         decision.timeline);
-  // Ranks of an earlier attempt may live on: they have no part in the timeline, though it may be
-  // the one that they were told of, as nobody had captured in it.
-  for (auto& [rank, session] : state_.sessions) {
-    if (session->attempt() < decision.attempt) session->timeline = Timeline{};
-  }
   Begin(decision);
   DropDeadVersions();
   AnswerWaiting();

@@ -38,6 +38,22 @@ TEST(TimelineChainTest, AFreshStartKillsAllBefore) {
   EXPECT_TRUE(chain.IsLive(V(2, 1)));
 }
 
+// Or attempts that never capture would push out those that the committed version stands on.
+TEST(TimelineChainTest, WhatTheParentDoesNotStandOnIsForgotten) {
+  TimelineChain chain;
+  chain.Open(V(0, 0));
+  chain.Open(V(1, 5));
+  chain.Open(V(2, 9));
+  EXPECT_EQ(chain.Open(V(2, 9)), Timeline{4});
+  EXPECT_EQ(chain.Open(V(2, 9)), Timeline{5});
+  EXPECT_EQ(chain.origins().size(), 3u);
+  EXPECT_TRUE(chain.IsLive(V(2, 9)));
+  EXPECT_TRUE(chain.IsLive(V(1, 5)));
+  EXPECT_FALSE(chain.IsLive(V(3, 10)));
+  EXPECT_EQ(chain.Open(V(0, 0)), Timeline{6});
+  EXPECT_EQ(chain.origins().size(), 1u);
+}
+
 TEST(TimelineChainTest, ForgottenOriginsEndTheChain) {
   TimelineChain chain;
   chain.Open(V(0, 0));

@@ -73,7 +73,9 @@ class LocalCoordinatorTest : public SmpFixture {
 
   void Ask(uint64_t attempt, uint64_t world, std::vector<Rank> ranks) {
     std::vector<Asker> askers;
-    for (const Rank rank : ranks) askers.push_back({rank, ProcessLife{}});
+    for (const Rank rank : ranks) {
+      askers.push_back({rank, ProcessLife{static_cast<int64_t>(100 * attempt + rank.value), 1}});
+    }
     InTurn([&] { coordinator_->AskDecision(Attempt{attempt}, world, std::move(askers)); });
     Settle();
   }
@@ -125,9 +127,17 @@ TEST_F(LocalCoordinatorTest, NothingStoredOpensATimelineAndSaysTheSameAgain) {
   EXPECT_EQ(first.kind, DecisionKind::kFresh);
   EXPECT_EQ(first.timeline, Timeline{1});
   // Of the record, a fresh one: no capture began.
-  EXPECT_EQ(Decide(2).timeline, Timeline{1});
+  EXPECT_EQ(Decide().timeline, Timeline{1});
   InTurn([&] { record_->SetCaptureBegan(); });
-  EXPECT_EQ(Decide(3).timeline, Timeline{2});
+  EXPECT_EQ(Decide().timeline, Timeline{2});
+}
+
+// A process of the earlier attempt that lives on would name its versions as they do.
+TEST_F(LocalCoordinatorTest, OtherProcessesHaveATimelineOfTheirOwn) {
+  EXPECT_EQ(Decide(1).timeline, Timeline{1});
+  EXPECT_EQ(Decide(2).timeline, Timeline{2});
+  Restart();  // who was told of it is not known any more
+  EXPECT_EQ(Decide(2).timeline, Timeline{3});
 }
 
 TEST_F(LocalCoordinatorTest, WaitsForAllRanksAndNamesTheMissing) {

@@ -67,19 +67,6 @@ TEST_F(RestoreAgainTest, AnotherQuestionIsAskedAnew) {
   EXPECT_TRUE(Told().empty());
 }
 
-// Both attempts named the same version, if the timeline was the same again.
-TEST_F(RestoreAgainTest, ALaterAttemptsDecisionEndsTheEarlierOnesPartInTheTimeline) {
-  EXPECT_EQ(session_->timeline, Timeline{1});
-  InTurn([&] {
-    JobDecision decision;
-    decision.kind = DecisionKind::kFresh;
-    decision.attempt = Attempt{2};
-    decision.timeline = Timeline{1};
-    desk_->OnDecision(decision);
-  });
-  EXPECT_EQ(session_->timeline, Timeline{});
-}
-
 TEST_F(RestoreAgainTest, ASupersededAnswerIsNotGivenAgain) {
   Decide(Attempt{2});
   Ask(7);
