@@ -316,10 +316,8 @@ absl::Status ClientActor::Install(const Registered& registered) {
   absl::StatusOr<std::shared_ptr<const MappedSlots>> slots =
       MappedSlots::Open(segments_, rank_, registered);
   if (!slots.ok()) return slots.status();
-  const std::shared_ptr<const MappedSlots> before = std::exchange(slots_, *slots);
-  session_.RepeatDoorbells([&](SlotId slot, Generation generation) {
-    return before != nullptr && slots_->Continues(*before, slot, generation);
-  });
+  slots_ = *slots;
+  session_.RepeatDoorbells(slots_->incarnation());
   capture_.Install(*std::move(layout), slots_);
   return absl::OkStatus();
 }
@@ -340,7 +338,7 @@ void ClientActor::WaitCommitted(Step step, Duration timeout, Done done) {
 
 void ClientActor::OnClaimed(const Claimed& claimed) {
   fates_.Started(claimed.version);
-  session_.Ring(claimed);
+  session_.Ring(claimed, slots_->incarnation());
 }
 
 void ClientActor::OnProgress(const Progress& progress) { session_.Ring(progress); }

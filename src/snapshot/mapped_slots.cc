@@ -62,6 +62,10 @@ absl::StatusOr<std::shared_ptr<const MappedSlots>> MappedSlots::Open(SegmentStor
   for (const WireSlotRegion& region : registered.slots) {
     absl::StatusOr<MappedSlot> slot = MappedSlot::Open(store, region);
     if (!slot.ok()) return slot.status();
+    if (!slots->slots_.empty() && slot->incarnation() != slots->incarnation()) {
+      return absl::DataLossError(fmt::format(
+          "segment {}: it is of another incarnation than the slots before it", region.segment));
+    }
     slots->slots_.emplace(region.slot, *std::move(slot));
   }
   return slots;
@@ -70,6 +74,10 @@ absl::StatusOr<std::shared_ptr<const MappedSlots>> MappedSlots::Open(SegmentStor
 const MappedSlot* MappedSlots::Find(SlotId slot) const {
   auto it = slots_.find(slot);
   return it == slots_.end() ? nullptr : &it->second;
+}
+
+RandomId MappedSlots::incarnation() const {
+  return slots_.empty() ? RandomId{} : slots_.begin()->second.incarnation();
 }
 
 bool MappedSlots::Continues(const MappedSlots& earlier, SlotId slot, Generation generation) const {

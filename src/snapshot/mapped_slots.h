@@ -58,6 +58,8 @@ class MappedSlots {
 
   ControlPage& control() const { return *control_page_; }
   const MappedSlot* Find(SlotId slot) const;
+  // Of the daemon's memory, which all of them belong to; null id if there are none.
+  RandomId incarnation() const;
 
   // Whether the generation of the slot that was mapped in `earlier` lies in this mapping too.
   bool Continues(const MappedSlots& earlier, SlotId slot, Generation generation) const;

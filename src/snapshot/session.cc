@@ -202,9 +202,9 @@ void Session::Tell(RestoreDone done) {
 
 void Session::Tell(const StagedDone& done) { Send(done); }
 
-void Session::Ring(const Claimed& claimed) {
+void Session::Ring(const Claimed& claimed, const RandomId& memory) {
   if (doorbells_.size() >= kDoorbellsMax) doorbells_.erase(doorbells_.begin());
-  doorbells_[claimed.slot] = Doorbells{.claimed = claimed};
+  doorbells_[claimed.slot] = Doorbells{.memory = memory, .claimed = claimed};
   SendDoorbell(claimed);
 }
 
@@ -231,10 +231,8 @@ void Session::Ring(Skipped skipped) {
   skipped_ = std::move(skipped);
 }
 
-void Session::RepeatDoorbells(absl::FunctionRef<bool(SlotId, Generation)> same_memory) {
-  std::erase_if(doorbells_, [&](const auto& item) {
-    return !same_memory(item.first, item.second.claimed.generation);
-  });
+void Session::RepeatDoorbells(const RandomId& memory) {
+  std::erase_if(doorbells_, [&](const auto& item) { return item.second.memory != memory; });
   if (doorbells_open_ || !welcomed_) return;
   doorbells_open_ = true;
   for (const auto& [slot, doorbells] : doorbells_) Repeat(doorbells);

@@ -11,7 +11,6 @@
 // Never blocks. Single-threaded on its executor.
 #pragma once
 
-#include <absl/functional/function_ref.h>
 #include <absl/status/status.h>
 
 #include <map>
@@ -69,19 +68,22 @@ class Session {
   void EndPlan() { plan_.reset(); }
 
   // The doorbells of a snapshot.
-  void Ring(const Claimed& claimed);
+  // `memory`: the incarnation that the slot belongs to.
+  void Ring(const Claimed& claimed, const RandomId& memory);
   void Ring(const Progress& progress);
   void Ring(Captured captured);
   void Ring(GaveUp gave_up);
   void Ring(Skipped skipped);
 
   // To be called once the daemon has answered the registration of this connection: says again what
-  // it may have missed about the snapshots for which `same_memory` holds, and forgets the others.
-  void RepeatDoorbells(absl::FunctionRef<bool(SlotId, Generation)> same_memory);
+  // it may have missed about the snapshots in `memory`, its incarnation by now, and forgets others.
+  // Slots that it offers no more are among them: nobody else knows what was captured there.
+  void RepeatDoorbells(const RandomId& memory);
 
  private:
   // What was rung about the last snapshot in a slot.
   struct Doorbells {
+    RandomId memory;
     Claimed claimed;
     std::optional<Captured> captured;
     std::optional<GaveUp> gave_up;

@@ -315,6 +315,23 @@ TEST_F(CaptureTest, DoorbellsOfACommittedVersionAreNotRepeated) {
   EXPECT_EQ(daemon_.Count<Claimed>(), 1u);
 }
 
+// It may be too small for the next snapshot. Nobody else knows what was captured there, nor that it
+// is not written any more.
+TEST_F(CaptureTest, DoorbellsOfASlotThatIsOfferedNoMoreAreRepeated) {
+  Ready();
+  ExpectStarted(1);
+  AwaitCaptured();
+  daemon_.not_offered = {0};
+  daemon_.SendRegistered();
+  RunFor(milliseconds(10));
+  daemon_.Die();
+  daemon_.Listen();
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<unreft::Register>() == 2; }));
+  RunFor(seconds(1));
+  EXPECT_EQ(daemon_.Count<Claimed>(), 2u);
+  EXPECT_EQ(daemon_.Count<Captured>(), 2u);
+}
+
 // A daemon that lost its memory uses the same names and numbers: bytes in the old memory must not
 // be sealed in the new one.
 TEST_F(CaptureTest, MemoryThatWasMadeAnewEndsTheCaptureAndHearsNoDoorbell) {

@@ -116,6 +116,7 @@ void ScriptedDaemon::SendRegistered() {
       .block_bytes = kBlockBytes,
       .replica_check_every = replica_check_every};
   for (const auto& [id, slot] : slots_) {
+    if (not_offered.contains(id)) continue;
     const SlotGeometry& geometry = slot.view->geometry();
     answer.slots.push_back({SlotId{id}, slot.name, geometry.extras_offset, geometry.extras_capacity,
                             geometry.data_offset, geometry.data_capacity});

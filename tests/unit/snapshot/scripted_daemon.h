@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ class ScriptedDaemon {
   layout::CaptureMode mode = layout::CaptureMode::kSharded;
   uint64_t replica_check_every = 0;
   uint64_t extras_capacity = 4096;
+  std::set<uint64_t> not_offered;         // slots that it tells nothing of any more
   std::optional<uint64_t> layout_digest;  // instead of the right one
 
   // Makes slots of that data capacity from now on, under the same names if they exist.
