@@ -49,9 +49,9 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
 }
 
 // Who has not heard that the store went back follows what is written since, and has the view of
-// before all the same, until it reads all again. A view that stands is read by others, too.
+// before all the same, until it reads all again: under another id, unless the store kept its own.
 bool ClusterObserver::IsStale(const Machine& machine, const meta::JobState& job) {
-  const std::string& view = views_read_[&machine] = job.view.value.SerializeAsString();
+  const auto view = views_read_[&machine] = {job.store_id, job.view.value.SerializeAsString()};
   const auto stale = stale_views_.find(&machine);
   if (stale != stale_views_.end() && stale->second != view) stale_views_.erase(stale);
   return stale_views_.contains(&machine);
@@ -84,7 +84,7 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
   } else if (job.timeline.exists()) {
     OnDecision(slot, timeline, store);
   }
-  if (job.commit.exists()) OnCommit(job, store);
+  if (job.commit.exists()) OnCommit(job, store, is_stale);
   const std::optional<Version> committed = world_.history.committed();
   const Duration now = world_.trace.now();
   if (is_new && committed) had_at_closing_[{*committed, now}] = IsThere(*committed, now);
@@ -409,7 +409,7 @@ void ClusterObserver::OnFreshStart(Version opened) {
                     opened.timeline, *before);
 }
 
-void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
+void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store, bool is_stale) {
   if (job.commit.modified <= store.newest_commit) return;
   store.newest_commit = job.commit.modified;
   const CommitRecord& commit = job.commit.value;
@@ -433,7 +433,7 @@ void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store) {
                       ranks.value_or(0));
   }
   // A store that went back may have gone on with an earlier view than was seen.
-  const bool is_its_view = job.view.value.number() == commit.view();
+  const bool is_its_view = !is_stale && job.view.value.number() == commit.view();
   CheckCommit(version, commit, is_its_view ? job.view.value : view_);
 }
 

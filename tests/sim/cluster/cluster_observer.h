@@ -108,7 +108,7 @@ class ClusterObserver {
   void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
   Duration ClosedAt(uint64_t round) const;
   void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
-  void OnCommit(const meta::JobState& job, StoreSeen& store);
+  void OnCommit(const meta::JobState& job, StoreSeen& store, bool is_stale);
   std::set<NodeSlot> HitBefore(Version version, const ViewRecord& view) const;
   void CheckCommit(Version version, const CommitRecord& commit, const ViewRecord& view);
   void OnFreshStart(Version opened);
@@ -130,8 +130,9 @@ class ClusterObserver {
   MachinesBySlot machines_;
   // The store of each and the revision of its newest record.
   std::map<const Machine*, std::pair<std::string, meta::Revision>> seen_;
-  std::map<const Machine*, std::string> views_read_;              // by the machines' daemons
-  std::map<const Machine*, std::string> stale_views_;             // before the store changed
+  // By the machines' daemons: the store's id and the view; and those of before the store changed.
+  std::map<const Machine*, std::pair<std::string, std::string>> views_read_;
+  std::map<const Machine*, std::pair<std::string, std::string>> stale_views_;
   std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
   // Whether what was committed could be had when a round was first seen to close its timeline.
   std::map<std::pair<Version, Duration>, bool> had_at_closing_;
