@@ -262,7 +262,21 @@ void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
 }
 
 void ClientActor::OnRegistered(Registered registered) {
-  const absl::Status status = Install(registered);
+  const uint64_t number = ++last_answer_;
+  absl::StatusOr<LayoutPtr> layout = MakeLayout(registered);
+  if (!layout.ok()) return EndRegistering(layout.status());
+  if ((*layout)->staging_bytes() <= staging_bytes_) {
+    return EndRegistering(Install(*std::move(layout), registered));
+  }
+  // What a snapshot under way has staged lies where room is made.
+  capture_.Suspend("room is made on the device for what its snapshots stage");
+  capture_.FenceThen(lifetime_.Bind(
+      [this, number, layout = *layout, registered = std::move(registered)]() mutable {
+        if (number == last_answer_) EndRegistering(Install(std::move(layout), registered));
+      }));
+}
+
+void ClientActor::EndRegistering(const absl::Status& status) {
   if (!status.ok()) {
     const std::string why = fmt::format("not registered: {}", std::string(status.message()));
     capture_.Suspend(why);
@@ -271,8 +285,8 @@ void ClientActor::OnRegistered(Registered registered) {
   register_waiter_.Answer(FromStatus(status));
 }
 
-absl::StatusOr<std::shared_ptr<const CaptureLayout>> ClientActor::MakeLayout(
-    const Registered& registered) const {
+absl::StatusOr<ClientActor::LayoutPtr> ClientActor::MakeLayout(const Registered& registered) const {
+  if (absl::Status status = registered.status.ToStatus(); !status.ok()) return status;
   const auto mode = static_cast<layout::CaptureMode>(registered.capture_mode);
   const bool known = mode == layout::CaptureMode::kSharded || mode == layout::CaptureMode::kFull;
   if (!known || !std::has_single_bit(registered.block_bytes)) {
@@ -305,12 +319,10 @@ absl::StatusOr<std::shared_ptr<const CaptureLayout>> ClientActor::MakeLayout(
   return layout;
 }
 
-absl::Status ClientActor::Install(const Registered& registered) {
-  if (absl::Status status = registered.status.ToStatus(); !status.ok()) return status;
-  absl::StatusOr<std::shared_ptr<const CaptureLayout>> layout = MakeLayout(registered);
-  if (!layout.ok()) return layout.status();
-  if ((*layout)->on_device()) {
-    if (absl::Status s = copier_.Reserve((*layout)->staging_bytes()); !s.ok()) return s;
+absl::Status ClientActor::Install(LayoutPtr layout, const Registered& registered) {
+  if (layout->on_device()) {
+    if (absl::Status s = copier_.Reserve(layout->staging_bytes()); !s.ok()) return s;
+    staging_bytes_ = std::max(staging_bytes_, layout->staging_bytes());
   }
   // Mapped anew each time: only so is it sure that the name still stands for the same memory.
   absl::StatusOr<std::shared_ptr<const MappedSlots>> slots =
@@ -318,7 +330,7 @@ absl::Status ClientActor::Install(const Registered& registered) {
   if (!slots.ok()) return slots.status();
   slots_ = *slots;
   session_.RepeatDoorbells(slots_->incarnation());
-  capture_.Install(*std::move(layout), slots_);
+  capture_.Install(std::move(layout), slots_);
   return absl::OkStatus();
 }
 
@@ -369,6 +381,7 @@ void ClientActor::OnWelcome(const Welcome& welcome) {
 }
 
 void ClientActor::OnLost(const absl::Status& why) {
+  ++last_answer_;  // what it answered holds no more
   board_.Edit([&](ClientStatus& status) {
     status.connected = false;
     status.last_problem = fmt::format("lost the daemon: {}", std::string(why.message()));

@@ -110,6 +110,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   const Restorer& restorer() const { return restorer_; }
 
  private:
+  using LayoutPtr = std::shared_ptr<const CaptureLayout>;
+
   void OnWelcome(const Welcome& welcome) override;
   void OnLost(const absl::Status& why) override;
   void OnRefused(const absl::Status& why) override;
@@ -137,9 +139,9 @@ class ClientActor : private Session::Events, private Capture::Events {
   void MapAhead(std::vector<WireSlot> slots);
   void MapSome();
   void UnmapLater();
-  absl::Status Install(const Registered& registered);
-  absl::StatusOr<std::shared_ptr<const CaptureLayout>> MakeLayout(
-      const Registered& registered) const;
+  absl::StatusOr<LayoutPtr> MakeLayout(const Registered& registered) const;
+  absl::Status Install(LayoutPtr layout, const Registered& registered);
+  void EndRegistering(const absl::Status& status);
   void Fail(Done done, absl::Status status);
   // The message of a deadline, which also says how the connection is.
   absl::AnyInvocable<std::string()> Late(std::string what, Duration timeout) const;
@@ -171,6 +173,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   layout::TensorTable table_;
   std::vector<ShardMemory> memory_;
   std::shared_ptr<const MappedSlots> slots_;
+  uint64_t last_answer_ = 0;    // counts answers and losses of the daemon that gave one
+  uint64_t staging_bytes_ = 0;  // that the copier has reserved
 
   // Set in turns, cleared by whoever ends the restore first.
   std::atomic<bool> restore_open_ = false;

@@ -399,6 +399,30 @@ TEST_F(CaptureTest, AnotherModeHoldsForTheNextSnapshot) {
   EXPECT_NE(captured[0].layout_digest, captured[1].layout_digest);
 }
 
+// What the snapshot has staged lies in the room that there is.
+TEST_F(CaptureTest, RoomToStageIsMadeWhenNoSnapshotIsUnderWay) {
+  copier_.has_device = true;
+  for (BoundTensor& tensor : tensors_) tensor.cuda_device = 0;
+  tensors_[1].spec.replica_index = 1;  // the other replica captures it
+  tensors_[1].spec.replica_count = 2;
+  tensors_[1].spec.is_volatile = true;
+  Ready();
+  const uint64_t before = copier_.reserved_bytes;
+  copier_.Hold();
+  ExpectStarted(1);
+  ASSERT_TRUE(RunUntil([&] { return copier_.waiting() > 0; }));
+  daemon_.mode = layout::CaptureMode::kFull;
+  daemon_.SendRegistered();
+  RunFor(milliseconds(10));
+  EXPECT_EQ(copier_.reserved_bytes, before);
+  copier_.Release();
+  AwaitCaptured();
+  ASSERT_TRUE(RunUntil([&] { return copier_.reserved_bytes > before; }));
+  daemon_.Grant(1, 2);
+  ExpectStarted(2);
+  AwaitCaptured(2);
+}
+
 TEST_F(CaptureTest, ReplicaDigestsAreTakenUntilACommitThenWhenAsked) {
   tensors_[0].spec.replica_count = 2;
   tensors_[1].spec.replica_count = 2;

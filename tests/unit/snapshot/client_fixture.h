@@ -38,13 +38,24 @@ class GatedCopier final : public HostMemoryCopier {
   }
   size_t waiting() const { return waiting_.size(); }
   absl::Status failure;  // of what comes next
+  // Takes memory for that of a device, and says what room was made there while no bucket waited.
+  bool has_device = false;
+  uint64_t reserved_bytes = 0;
 
+  absl::Status Accept(std::span<const BoundTensor> tensors) override {
+    return has_device ? absl::OkStatus() : HostMemoryCopier::Accept(tensors);
+  }
+  absl::Status Reserve(uint64_t volatile_bytes) override {
+    EXPECT_EQ(waiting(), 0u) << "a snapshot is under way";
+    reserved_bytes = volatile_bytes;
+    return absl::OkStatus();
+  }
   absl::Status CopyNow(std::span<const CopyOp> ops) override {
     if (!failure.ok()) return failure;
-    return copier_.CopyNow(ops);
+    return copier_.CopyNow(OfTheHost({ops.begin(), ops.end()}));
   }
   void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override {
-    Task copy = [this, ops = std::move(ops), done = std::move(done)]() mutable {
+    Task copy = [this, ops = OfTheHost(std::move(ops)), done = std::move(done)]() mutable {
       if (failure.ok()) return copier_.CopyBucket(std::move(ops), std::move(done));
       executor_.Post([done = std::move(done), failure = failure]() mutable { done(failure); });
     };
@@ -54,6 +65,11 @@ class GatedCopier final : public HostMemoryCopier {
   absl::Status Restore(std::span<const CopyOp> ops) override { return copier_.Restore(ops); }
 
  private:
+  static std::vector<CopyOp> OfTheHost(std::vector<CopyOp> ops) {
+    for (CopyOp& op : ops) op.on_device = false;
+    return ops;
+  }
+
   HostCopier copier_;
   Executor& executor_;
   bool held_ = false;
