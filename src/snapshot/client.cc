@@ -98,6 +98,7 @@ absl::StatusOr<Restored> Client::RestoreBegin() {
 }
 
 absl::Status Client::RestoreRead(const std::vector<BoundTensor>& targets) {
+  parts_->actor->WaitForCopies();
   absl::StatusOr<Plan> plan = Await<absl::StatusOr<Plan>>(
       [&](auto answer) { parts_->actor->RequestPlan(targets, std::move(answer)); });
   while (plan.ok()) {

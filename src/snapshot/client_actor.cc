@@ -189,9 +189,11 @@ void ClientActor::FinishRead(const RestoreReport& report, PlanFollower::Finished
   }
   follower_.Finish(lifetime_.Bind([this, status = report.status, done = std::move(done)](
                                       absl::StatusOr<std::optional<Plan>> more) mutable {
+    // Copies to a device may be under way still, those that were staged among them; also when the
+    // read has failed, after which the targets are the caller's again.
+    const absl::Status copied = copier_.EndRestore();
     if (!status.ok()) return done(status);
-    // Copies to a device may be under way still, those that were staged among them.
-    if (absl::Status copied = copier_.EndRestore(); more.ok() && !copied.ok()) more = copied;
+    if (more.ok() && !copied.ok()) more = copied;
     // Not when it was another read's begin that ended this one.
     if (!more.ok() && !follower_.reading()) ReportRead({.status = more.status()});
     done(std::move(more));

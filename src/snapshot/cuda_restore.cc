@@ -51,9 +51,12 @@ absl::Status CudaCopier::Restore(std::span<const CopyOp> ops) {
       restored_pieces_.insert(restored_pieces_.end(), pieces.begin(), pieces.end());
     }
     restore_flights_->Launch(scope, status, [this, buffer](const absl::Status& landed) {
-      std::lock_guard lock(mutex_);
-      if (restored_.ok()) restored_ = landed;
-      buffers_->Give({&buffer, 1});
+      {
+        std::lock_guard lock(mutex_);
+        if (restored_.ok()) restored_ = landed;
+        buffers_->Give({&buffer, 1});
+      }
+      changed_.notify_all();
     });
     if (!status.ok()) return status;
   }
