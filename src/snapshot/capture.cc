@@ -223,7 +223,7 @@ void Capture::PostPump() {
 // All of a device's at once, as a fence gives up what is not with the copier.
 Capture::RunPtr Capture::TakeLocked(bool by_executor, CaptureJob& what) {
   if (!run_ || run_->preparing || !run_->closed.empty()) return nullptr;
-  if (by_executor && !run_->device.all_taken()) {
+  if (by_executor && !run_->device.all_taken() && !run_->fencing) {
     what = run_->device.Take(/*queue=*/true);
     ++run_->handing_over;
     return run_;
@@ -385,6 +385,7 @@ absl::Status Capture::Fence(void* stream) {
 absl::Status Capture::FenceDevice(const RunPtr& run, void* stream,
                                   std::unique_lock<std::mutex>& lock) {
   // What came to the copier after its fence would be read when it may change.
+  run->fencing = true;
   ended_.wait(lock, [&] { return run->handing_over == 0; });
   if (!run->device.all_taken() || run->preparing) {
     CloseLocked(run, fmt::format("the fence came when {} of {} copies from the device were queued",

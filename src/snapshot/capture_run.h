@@ -82,6 +82,7 @@ struct CaptureRun {
   CaptureLane device;
   CaptureLane host;
   uint32_t handing_over = 0;  // device jobs that are taken and not with the copier yet
+  bool fencing = false;       // no further device job is taken
   bool preparing = true;
   std::string closed;  // why it is given up; empty while it is not
   uint64_t rung_bytes = 0;
