@@ -14,6 +14,7 @@
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/fakes/sim_channel.h"
 #include "tests/fakes/sim_executor.h"
+#include "tests/unit/snapshot/as_host_memory.h"
 #include "tests/unit/snapshot/scripted_daemon.h"
 
 namespace unreft::snapshot {
@@ -52,10 +53,10 @@ class GatedCopier final : public HostMemoryCopier {
   }
   absl::Status CopyNow(std::span<const CopyOp> ops) override {
     if (!failure.ok()) return failure;
-    return copier_.CopyNow(OfTheHost({ops.begin(), ops.end()}));
+    return copier_.CopyNow(AsHostMemory({ops.begin(), ops.end()}));
   }
   void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override {
-    Task copy = [this, ops = OfTheHost(std::move(ops)), done = std::move(done)]() mutable {
+    Task copy = [this, ops = AsHostMemory(std::move(ops)), done = std::move(done)]() mutable {
       if (failure.ok()) return copier_.CopyBucket(std::move(ops), std::move(done));
       executor_.Post([done = std::move(done), failure = failure]() mutable { done(failure); });
     };
@@ -65,11 +66,6 @@ class GatedCopier final : public HostMemoryCopier {
   absl::Status Restore(std::span<const CopyOp> ops) override { return copier_.Restore(ops); }
 
  private:
-  static std::vector<CopyOp> OfTheHost(std::vector<CopyOp> ops) {
-    for (CopyOp& op : ops) op.on_device = false;
-    return ops;
-  }
-
   HostCopier copier_;
   Executor& executor_;
   bool held_ = false;

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +17,7 @@
 #include "snapshot/capture.h"
 #include "snapshot/host_copier.h"
 #include "tests/fakes/fake_segment_store.h"
+#include "tests/unit/snapshot/as_host_memory.h"
 #include "tests/unit/snapshot/turns.h"
 #include "tests/unit/snapshot/two_slot_daemon.h"
 
@@ -21,6 +26,51 @@ namespace {
 
 constexpr uint64_t kElements = 200'000;
 
+// A HostCopier that plays a device's. While it holds, a bucket that is handed to it waits at the
+// door until a fence overtakes it, or for `kDoor` if none does.
+class DoorCopier final : public HostMemoryCopier {
+ public:
+  static constexpr auto kDoor = std::chrono::milliseconds(200);
+
+  explicit DoorCopier(Executor& executor) : copier_(executor) {}
+
+  void Hold() { holds_ = true; }
+  void AwaitBucket() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return handed_ > 0; });
+  }
+  int overtaken() const { return overtaken_; }
+
+  absl::Status CopyNow(std::span<const CopyOp> ops) override {
+    return copier_.CopyNow(AsHostMemory({ops.begin(), ops.end()}));
+  }
+  void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override {
+    if (holds_) {
+      std::unique_lock lock(mutex_);
+      ++handed_;
+      changed_.notify_all();
+      overtaken_ += changed_.wait_for(lock, kDoor, [this] { return fenced_; });
+    }
+    copier_.CopyBucket(AsHostMemory(std::move(ops)), std::move(done));
+  }
+  absl::Status Fence(void* /*stream*/) override {
+    std::lock_guard lock(mutex_);
+    fenced_ = true;
+    changed_.notify_all();
+    return absl::OkStatus();
+  }
+  absl::Status Restore(std::span<const CopyOp> ops) override { return copier_.Restore(ops); }
+
+ private:
+  HostCopier copier_;
+  std::atomic<bool> holds_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int handed_ = 0;
+  bool fenced_ = false;
+  std::atomic<int> overtaken_ = 0;
+};
+
 class TwoThreads : public testing::TestWithParam<bool> {
  protected:
   TwoThreads() : memory_(kElements * 4) {
@@ -28,6 +78,12 @@ class TwoThreads : public testing::TestWithParam<bool> {
     options_.progress_every_bytes = 128 * 1024;
     options_.fence_helps = GetParam();
     capture_ = std::make_unique<Capture>(thread_.executor(), copier_, options_, board_, daemon_);
+    InTurn([&] { capture_->SetTimeline(Timeline{1}); });
+    Install(/*on_device=*/false);
+  }
+  ~TwoThreads() override { thread_.Join(); }
+
+  void Install(bool on_device) {
     std::vector<TensorSpec> specs;
     std::vector<ShardMemory> data;
     for (const char* name : {"a", "b", "c"}) {
@@ -36,22 +92,20 @@ class TwoThreads : public testing::TestWithParam<bool> {
                        .offset = {0},
                        .extent = {kElements},
                        .replica_count = 1});
-      data.push_back({memory_.data()});
+      data.push_back({memory_.data(), on_device});
     }
     specs[1].is_volatile = true;
     layout_ = CaptureLayout::Make(
         *layout::TensorTable::Create(specs), data,
         {.block_bytes = TwoSlotDaemon::kBlockBytes, .bucket_bytes = options_.bucket_bytes});
+    daemon_.tensors.clear();
     for (const layout::CapturedPart& part : layout_->plan().parts()) {
       daemon_.tensors.push_back({part.slab_offset, part.slab_offset + part.bytes});
     }
     InTurn([&] {
-      capture_->SetTimeline(Timeline{1});
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_.Answer()));
     });
   }
-  ~TwoThreads() override { thread_.Join(); }
-
   template <typename Body>
   void InTurn(Body body) {
     RunInTurn(thread_.executor(), std::move(body));
@@ -61,7 +115,7 @@ class TwoThreads : public testing::TestWithParam<bool> {
   FakeSegmentStore segments_{host_};
   TwoSlotDaemon daemon_{segments_, 3 * kElements * 4};
   ExecutorThread thread_{"copier"};
-  HostCopier copier_{thread_.executor()};
+  DoorCopier copier_{thread_.executor()};
   StatusBoard board_;
   CaptureOptions options_;
   std::vector<std::byte> memory_;
@@ -91,6 +145,18 @@ TEST_P(TwoThreads, TensorsMayChangeAfterEachFence) {
   EXPECT_EQ(daemon_.overtaken, 0);
   EXPECT_EQ(board_.Read().skipped + board_.Read().started, kSteps);
   EXPECT_GT(started, 10);
+}
+
+// A copy that the copier got after the fence would read what the optimizer is writing.
+TEST_P(TwoThreads, AFenceWaitsForABucketOnItsWayToTheCopier) {
+  Install(/*on_device=*/true);
+  copier_.Hold();
+  std::memset(memory_.data(), 1, memory_.size());
+  ASSERT_TRUE(capture_->Snapshot(Step{1}, {}, nullptr).ok());
+  copier_.AwaitBucket();
+  ASSERT_TRUE(capture_->Fence(nullptr).ok());
+  EXPECT_EQ(copier_.overtaken(), 0);
+  InTurn([] {});
 }
 
 TEST_P(TwoThreads, AbandonedInTheMiddle) {
