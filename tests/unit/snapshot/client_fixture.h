@@ -63,7 +63,16 @@ class GatedCopier final : public HostMemoryCopier {
     if (!held_) return copy();
     waiting_.push_back(std::move(copy));
   }
-  absl::Status Restore(std::span<const CopyOp> ops) override { return copier_.Restore(ops); }
+  // Whether a restore has copies that nobody has waited for.
+  bool is_restoring = false;
+  absl::Status Restore(std::span<const CopyOp> ops) override {
+    is_restoring = true;
+    return copier_.Restore(ops);
+  }
+  absl::Status EndRestore() override {
+    is_restoring = false;
+    return absl::OkStatus();
+  }
 
  private:
   HostCopier copier_;

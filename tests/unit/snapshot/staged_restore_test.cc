@@ -343,6 +343,24 @@ TEST_F(StagedRestoreTest, ABadLocalBlockEndsTheStagingToo) {
   EXPECT_LE(daemon_.Count<StagedDone>(), kPlaces);
 }
 
+// The targets are the caller's again, and what was staged may be on its way to their device.
+TEST_F(StagedRestoreTest, AFailedReadWaitsForWhatWasStagedMeanwhile) {
+  PlanMixed();
+  Begin();
+  const auto plan = Call<absl::StatusOr<Plan>>(
+      [&](auto answer) { actor_->RequestPlan(tensors_, std::move(answer)); });
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const auto& slot = daemon_.slot(0);
+  host_.FlipBit(slot.name, slot.view->geometry().data_offset + 1000, 3);
+  const RestoreReport report = actor_->restorer().Read(*plan, tensors_);
+  ASSERT_TRUE(absl::IsDataLoss(report.status));
+  ASSERT_TRUE(RunUntil([&] { return copier_.is_restoring; }));
+  const auto more = Call<absl::StatusOr<std::optional<Plan>>>(
+      [&](auto answer) { actor_->FinishRead(report, std::move(answer)); });
+  EXPECT_EQ(more.status(), report.status);
+  EXPECT_FALSE(copier_.is_restoring);
+}
+
 TEST_F(StagedRestoreTest, AStagingSegmentThatIsNotThereIsNamed) {
   PlanMixed();
   daemon_.plan->staging_bytes += 1;
