@@ -82,6 +82,8 @@ void History::OnLost(Attempt attempt, bool excused) {
 
 void History::OnUnrecoverable(Attempt attempt, std::optional<Version> newest_whole) {
   trace_.Add("unrecoverable, it says; newest whole {}", Name(newest_whole));
+  // Heard late: what is whole or committed by now may be of those who began anew since.
+  if (told_.upper_bound(attempt) != told_.end()) return;
   if (newest_whole) trace_.Fail("unrecoverable, it says, but {} is whole", *newest_whole);
   // A node may hear of the decision after somebody has given up what it was about.
   if (!committed_ && (!given_up_by_ || attempt > *given_up_by_)) {
