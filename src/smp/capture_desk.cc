@@ -268,13 +268,16 @@ void CaptureDesk::OnSkipped(RankSession& session, const Skipped& skipped) {
 void CaptureDesk::OnGaveUp(RankSession& session, const GaveUp& gave_up) {
   ++session.given_up;
   session.newest_step = std::max(session.newest_step, gave_up.version.step);
-  if (gave_up.extras_bytes_needed > session.extras_bytes) {
+  Slot* slot = SlotOf(session, gave_up.slot, gave_up.generation);
+  // Not when it is said again and was heard: the rank may have registered with less since.
+  const bool is_news = slot != nullptr && slot->phase != SlotPhase::kFree && session.registration;
+  if (is_news && gave_up.extras_bytes_needed > session.extras_bytes) {
     session.extras_bytes = gave_up.extras_bytes_needed;
     Revoke(session);  // what is offered now is too small, and not told of any more
     session.registration_status = ProvideSlots(session);
     Answer(session);
+    slot = SlotOf(session, gave_up.slot, gave_up.generation);
   }
-  Slot* slot = SlotOf(session, gave_up.slot, gave_up.generation);
   if (slot != nullptr && !slot->captured) {
     if (slot->phase == SlotPhase::kGranted) slot->phase = SlotPhase::kCapturing;
     state_.slots->Abandon(*slot, true);

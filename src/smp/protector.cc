@@ -191,7 +191,8 @@ std::optional<AnnounceRequest> Protector::OwnSlabs(Version version, bool asked) 
   // told its ranks the decision yet has ranks that will take part.
   if (!state_.lives_before.empty()) return std::nullopt;
   for (const auto& [rank, session] : state_.sessions) {
-    if (session->timeline <= version.timeline && !slots.contains(rank)) return std::nullopt;
+    const bool takes_part = !session->superseded && session->timeline <= version.timeline;
+    if (takes_part && !slots.contains(rank)) return std::nullopt;
   }
   if (slots.empty() && !asked) return std::nullopt;
   AnnounceRequest request;

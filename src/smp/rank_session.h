@@ -52,7 +52,8 @@ class RankSession {
 
   WatchId watch = WatchId::kNone;
   bool life_ended = false;
-  Timeline timeline;  // that it may capture into; 0 until a decision reached it
+  Timeline timeline;        // that it may capture into; 0 until a decision reached it
+  bool superseded = false;  // a decision was made for a later attempt
 
   // Capture.
   std::shared_ptr<const Registration> registration;

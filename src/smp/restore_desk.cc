@@ -121,6 +121,12 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
                             ? std::string("a fresh start")
                             : fmt::format("version {} is restored and", decision.version),
                         decision.timeline);
+  // Ranks of an earlier attempt may live on: they take no part in what follows.
+  for (auto& [rank, session] : state_.sessions) {
+    if (session->attempt() >= decision.attempt) continue;
+    session->timeline = Timeline{};
+    session->superseded = true;
+  }
   Begin(decision);
   DropDeadVersions();
   AnswerWaiting();

@@ -172,6 +172,29 @@ TEST_F(CaptureDeskTest, WhatIsToldAgainEndsNothingThatIsStillWritten) {
   EXPECT_NE(slots[1]->phase, SlotPhase::kCapturing);
 }
 
+TEST_F(CaptureDeskTest, GivingUpASlotThatIsFreeAsksForNothing) {
+  InTurn([&] { Register(); });
+  Settle();
+  GaveUp gave_up{.version = {session_->timeline, Step{1}}, .extras_bytes_needed = 1 << 20};
+  InTurn([&] {
+    Slot* slot = state_.slots->Grant(kRank, session_->life(), 1, Attempt{1}, session_->timeline);
+    gave_up.slot = slot->id;
+    gave_up.generation = slot->generation;
+    slot->phase = SlotPhase::kCapturing;
+    state_.slots->Abandon(*slot, true);
+    desk_->OnGaveUp(*session_, gave_up);
+  });
+  Settle();
+  EXPECT_EQ(session_->extras_bytes, 0u);
+  EXPECT_EQ(Told().size(), 1U);
+}
+
+TEST_F(CaptureDeskTest, GivingUpBeforeRegisteringAsksForNothing) {
+  InTurn([&] { desk_->OnGaveUp(*session_, {.extras_bytes_needed = 1 << 20}); });
+  Settle();
+  EXPECT_TRUE(Told().empty());
+}
+
 // Else its ranks captured a part of what others capture all of, until the store answered.
 TEST_F(CaptureDeskTest, ALaterProcessKnowsThatReplicasDiffer) {
   InTurn([&] {

@@ -67,6 +67,15 @@ TEST_F(RestoreAgainTest, AnotherQuestionIsAskedAnew) {
   EXPECT_TRUE(Told().empty());
 }
 
+// A rank of the earlier attempt that hangs would keep the node's group from guarding anything.
+TEST_F(RestoreAgainTest, ALaterAttemptsDecisionEndsTheEarlierOnesPart) {
+  EXPECT_EQ(session_->timeline, Timeline{1});
+  EXPECT_FALSE(session_->superseded);
+  Decide(Attempt{2});
+  EXPECT_EQ(session_->timeline, Timeline{});
+  EXPECT_TRUE(session_->superseded);
+}
+
 TEST_F(RestoreAgainTest, ASupersededAnswerIsNotGivenAgain) {
   Decide(Attempt{2});
   Ask(7);
