@@ -56,7 +56,8 @@ absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std:
     if (slot == nullptr) return SkipLocked(step, why);
     last_step_ = step;
     const Claimed claimed{grant.slot, grant.generation, {timeline_, step}};
-    ReportLocked(&Events::OnClaimed, claimed);
+    ReportLocked(
+        [this, claimed, memory = slots_->incarnation()] { events_.OnClaimed(claimed, memory); });
     if (extras.size() > slot->extras().size()) {
       return RefuseExtrasLocked(claimed, extras.size(), slot->extras().size());
     }
@@ -86,10 +87,8 @@ std::string Capture::WhySkipLocked(Step step) const {
   if (!suspended_.empty()) return suspended_;
   const uint64_t from = slots_->control().capture_from.load(std::memory_order_acquire);
   if (step.value < from) return fmt::format("all ranks start again with step {}", from);
-  if (run_) {
-    return fmt::format("the snapshot of step {} is still being copied", run_->version.step);
-  }
-  return {};
+  if (!run_) return {};
+  return fmt::format("the snapshot of step {} is still being copied", run_->version.step);
 }
 
 absl::StatusOr<SnapshotResult> Capture::SkipLocked(Step step, std::string why) {

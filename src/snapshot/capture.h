@@ -52,7 +52,8 @@ class Capture {
   class Events {
    public:
     virtual ~Events() = default;
-    virtual void OnClaimed(const Claimed& claimed) = 0;
+    // `memory`: the incarnation that the slot belongs to.
+    virtual void OnClaimed(const Claimed& claimed, const RandomId& memory) = 0;
     virtual void OnProgress(const Progress& progress) = 0;
     virtual void OnCaptured(Captured captured) = 0;
     virtual void OnGaveUp(GaveUp gave_up) = 0;

@@ -246,8 +246,10 @@ void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_byt
 void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
                                    layout::TensorTable table, uint64_t extras_bytes, Done done) {
   capture_.Suspend("the daemon has not answered the registration");
+  ++last_answer_;  // an answer that waits to be installed is of an earlier one
   if (absl::Status status = copier_.Accept(tensors); !status.ok()) {
     // What was registered before is no longer what the trainer has.
+    session_.EndRegistration();
     capture_.Suspend(fmt::format("not registered: {}", std::string(status.message())));
     return Fail(std::move(done), status);
   }
@@ -350,9 +352,9 @@ void ClientActor::WaitCommitted(Step step, Duration timeout, Done done) {
   fates_.Wait({timeline_, step}, timeout, std::move(done));
 }
 
-void ClientActor::OnClaimed(const Claimed& claimed) {
+void ClientActor::OnClaimed(const Claimed& claimed, const RandomId& memory) {
   fates_.Started(claimed.version);
-  session_.Ring(claimed, slots_->incarnation());
+  session_.Ring(claimed, memory);
 }
 
 void ClientActor::OnProgress(const Progress& progress) { session_.Ring(progress); }

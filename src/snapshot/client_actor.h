@@ -121,7 +121,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   void OnRegistered(Registered registered) override;
   void OnVersionState(VersionState state) override;
 
-  void OnClaimed(const Claimed& claimed) override;
+  void OnClaimed(const Claimed& claimed, const RandomId& memory) override;
   void OnProgress(const Progress& progress) override;
   void OnCaptured(Captured captured) override;
   void OnGaveUp(GaveUp gave_up) override;
@@ -173,7 +173,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   layout::TensorTable table_;
   std::vector<ShardMemory> memory_;
   std::shared_ptr<const MappedSlots> slots_;
-  uint64_t last_answer_ = 0;    // counts answers and losses of the daemon that gave one
+  uint64_t last_answer_ = 0;    // counts answers, and what makes the last one void
   uint64_t staging_bytes_ = 0;  // that the copier has reserved
 
   // Set in turns, cleared by whoever ends the restore first.

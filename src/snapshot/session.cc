@@ -203,8 +203,9 @@ void Session::Tell(RestoreDone done) {
 void Session::Tell(const StagedDone& done) { Send(done); }
 
 void Session::Ring(const Claimed& claimed, const RandomId& memory) {
+  if (memory != memory_) return;
   if (doorbells_.size() >= kDoorbellsMax) doorbells_.erase(doorbells_.begin());
-  doorbells_[claimed.slot] = Doorbells{.memory = memory, .claimed = claimed};
+  doorbells_[claimed.slot] = Doorbells{.claimed = claimed};
   SendDoorbell(claimed);
 }
 
@@ -232,7 +233,8 @@ void Session::Ring(Skipped skipped) {
 }
 
 void Session::RepeatDoorbells(const RandomId& memory) {
-  std::erase_if(doorbells_, [&](const auto& item) { return item.second.memory != memory; });
+  if (memory_ != memory) doorbells_.clear();
+  memory_ = memory;
   if (doorbells_open_ || !welcomed_) return;
   doorbells_open_ = true;
   for (const auto& [slot, doorbells] : doorbells_) Repeat(doorbells);

@@ -66,9 +66,12 @@ class Session {
   void Tell(const StagedDone& done);
   // Nothing more is wanted of the plan: it is not asked for again.
   void EndPlan() { plan_.reset(); }
+  // What was registered is not there any more.
+  void EndRegistration() { registration_.reset(); }
 
   // The doorbells of a snapshot.
-  // `memory`: the incarnation that the slot belongs to.
+  // `memory`: the incarnation that the slot belongs to. Nothing is said of a snapshot in another
+  // than the daemon's.
   void Ring(const Claimed& claimed, const RandomId& memory);
   void Ring(const Progress& progress);
   void Ring(Captured captured);
@@ -83,7 +86,6 @@ class Session {
  private:
   // What was rung about the last snapshot in a slot.
   struct Doorbells {
-    RandomId memory;
     Claimed claimed;
     std::optional<Captured> captured;
     std::optional<GaveUp> gave_up;
@@ -133,6 +135,7 @@ class Session {
   std::optional<Register> registration_;
   std::optional<Skipped> skipped_;
   std::map<SlotId, Doorbells> doorbells_;
+  RandomId memory_ = {};  // the daemon's
 
   Lifetime lifetime_;
 };

@@ -61,7 +61,7 @@ class BenchState : private snapshot::Capture::Events {
   void Grant();
   void InTurn(std::function<void()> body);
 
-  void OnClaimed(const Claimed&) override {}
+  void OnClaimed(const Claimed&, const RandomId&) override {}
   void OnProgress(const Progress&) override {}
   void OnCaptured(Captured captured) override { captured_ = std::move(captured); }
   void OnGaveUp(GaveUp gave_up) override;

@@ -164,6 +164,48 @@ TEST_F(SessionTest, AnAnswerToAnEarlierRegistrationIsIgnored) {
   EXPECT_EQ(Snapshot(1)->outcome, Outcome::kStarted);
 }
 
+// What it would install are tensors that may be gone.
+TEST_F(SessionTest, AnAnswerThatWaitsForTheFenceIsOverWithANewRegistration) {
+  copier_.has_device = true;
+  AddTensor("w", 100).cuda_device = 0;
+  AddTensor("v", 1000).cuda_device = 0;
+  tensors_[1].spec.is_volatile = true;
+  tensors_[1].spec.replica_index = 1;  // the other replica captures it
+  tensors_[1].spec.replica_count = 2;
+  Ready();
+  copier_.Hold();
+  ASSERT_EQ(Snapshot(1)->outcome, Outcome::kStarted);
+  ASSERT_TRUE(RunUntil([&] { return copier_.waiting() > 0; }));
+  std::optional<absl::Status> registered;
+  daemon_.answers_register = false;
+  InTurn([&] {
+    actor_->Register(tensors_, 0, [&](absl::Status status) { registered = std::move(status); });
+  });
+  daemon_.mode = layout::CaptureMode::kFull;  // needs more room on the device
+  daemon_.SendRegistered();
+  RunFor(std::chrono::milliseconds(10));
+  copier_.Release();
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<unreft::Register>() == 2; }));
+  RunFor(std::chrono::milliseconds(100));
+  EXPECT_FALSE(registered.has_value());
+  daemon_.Grant(1, 2);
+  EXPECT_THAT(Snapshot(2)->reason, HasSubstr("has not answered the registration"));
+  daemon_.SendRegistered();
+  ASSERT_TRUE(RunUntil([&] { return registered.has_value(); }));
+  EXPECT_EQ(*registered, absl::OkStatus());
+  EXPECT_EQ(Snapshot(3)->outcome, Outcome::kStarted);
+}
+
+TEST_F(SessionTest, TensorsThatCannotBeCopiedEndWhatWasRegistered) {
+  AddTensor("w", 100);
+  Ready();
+  tensors_[0].cuda_device = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(Register()));
+  daemon_.SendRegistered();
+  RunFor(std::chrono::milliseconds(10));
+  EXPECT_THAT(Snapshot(1)->reason, HasSubstr("not registered"));
+}
+
 TEST_F(SessionTest, ALateTimelineClosesCapture) {
   AddTensor("w", 100);
   Ready();

@@ -44,7 +44,7 @@ class TwoSlotDaemon final : public Capture::Events {
     return answer;
   }
 
-  void OnClaimed(const Claimed&) override {
+  void OnClaimed(const Claimed&, const RandomId&) override {
     // A snapshot is over before the next one is claimed; its end must be heard before, too.
     overtaken += claimed != captured + gave_up;
     ++claimed;
