@@ -184,8 +184,9 @@ UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tenso
                                uint64_t extras_bytes);
 
 /* Starts the capture of all registered tensors after `step` optimizer steps, with `extras`. Never
- * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture comes after what it
- * was given before; volatile tensors may be changed by what it is given next. FAILED_PRECONDITION
+ * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture of tensors on a device
+ * comes after what it was given before; volatile tensors may be changed by what it is given next.
+ * Tensors in host memory are read from now on: copies to them must have ended. FAILED_PRECONDITION
  * while it captures a graph. */
 UNREFT_API int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras,
                                size_t extras_bytes, void* stream, int32_t* outcome);

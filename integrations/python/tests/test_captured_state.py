@@ -109,6 +109,16 @@ def test_refused_after_restore_is_one_warning(store, caplog):
     assert "model/frozen" in job.ck.status.last_problem
 
 
+def test_state_that_is_no_parameters_is_refused_by_name(store, caplog):
+    job = trained(store)
+    job.optimizer.state["rounds"] = 0
+    for step in (3, 4, 5):
+        assert not job.ck.snapshot(step)
+    assert "state under 'rounds'" in caplog.text
+    assert len(caplog.records) == 1
+    assert registrations(job) == 1
+
+
 # --- what is not tensors ---
 
 

@@ -1,5 +1,6 @@
 """Tensors that move between snapshots are noticed and registered again."""
 
+import copy
 import gc
 import weakref
 
@@ -89,3 +90,24 @@ def test_memory_is_held_until_the_fence_and_no_longer(store):
     job.ck.fence()
     gc.collect()
     assert storage() is None
+
+
+class StateIsAProperty(torch.optim.AdamW):
+    """As wrappers of optimizers do it."""
+
+    @property
+    def state(self):
+        return self._inner
+
+    @state.setter
+    def state(self, value):
+        self._inner = value
+
+
+def test_state_behind_a_property_is_watched(store):
+    job = trained(store, steps=3, optimizer=StateIsAProperty)
+    before = registrations(job)
+    parameters = {id(p): p for p in job.optimizer._inner}  # not copied
+    job.optimizer._inner = copy.deepcopy(job.optimizer._inner, parameters)
+    assert job.ck.snapshot(4)
+    assert registrations(job) == before + 1

@@ -14,6 +14,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unreft
+from unreft.torch import extras
 from unreft.torch.shards import Replicas, bind
 from unreft.torch.state import TrainingState
 
@@ -156,6 +157,60 @@ def test_state_of_sharded_parameters(processes):
     assert boxes(specs, "optim/weight/exp_avg") == [((0, 0), (2, 3)), ((2, 0), (2, 3))]
     # The step count is no shard: all ranks of the mesh have the same.
     assert replicas(specs, "optim/weight/step") == [(0, 2), (1, 2)]
+
+
+@pytest.fixture
+def one_of_two():
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda weight: setattr(weight, "_local_tensor", weight._local_tensor.clone()),
+        lambda weight: setattr(weight._local_tensor, "data", torch.ones(2, 3)),
+        lambda weight: torch.utils.swap_tensors(weight, nn.Parameter(weight.detach().clone())),
+    ],
+    ids=["part", "memory", "conversion"],
+)
+def test_a_part_that_moves_is_noticed(one_of_two, move):
+    state = with_optimizer(0)
+    bounds = state.bind()
+    watch = state.watch(bounds)
+    assert watch.unchanged()
+    weight = state._model.weight
+    move(weight)
+    assert not watch.unchanged()
+    live = {bound.spec.name: bound.spec.data for bound in state.bind()}
+    assert live["model/weight"] == weight._local_tensor.data_ptr()
+
+
+def test_gathered_parameters_are_a_matter_of_time(one_of_two):
+    state = with_optimizer(0)
+    part = state._model.weight
+    state._model.weight = nn.Parameter(torch.zeros(4, 3))
+    with pytest.raises(unreft.FailedPrecondition, match="not a parameter.*now: FSDP2"):
+        state.bind()
+    state._model.weight = part
+    assert len(state.bind()) == 4
+
+
+def test_extras_with_a_sharded_tensor_are_refused(one_of_two):
+    norm = sharded_tensor((2,), [Replicate()], (1,))
+    with pytest.raises(unreft.InvalidArgument, match=r"extras: a DTensor of shape \(1,\)"):
+        extras.dumps({"norm": norm})
+
+
+def compiled_data_parallel(rank):
+    model = torch.compile(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)))
+    return TrainingState(model, [], Replicas(model, rank, 2))
+
+
+def test_compiled_data_parallel_replicas(processes):
+    specs = processes(compiled_data_parallel, 2)
+    assert replicas(specs, "model/weight") == [(0, 2), (1, 2)]
 
 
 def data_parallel(rank, mode="auto"):

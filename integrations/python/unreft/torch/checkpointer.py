@@ -334,6 +334,7 @@ class Checkpointer:
             extras["scalars"]["optimizers"] = self._state.optimizer_scalars(known=False)
             tensors = not_empty(self._derived.plan(bounds))
             self._client.register(tensors, len(self._extras_bytes(extras)))
+            self._watch = self._state.watch([*bounds, *self._derived.tables()])
         except _FOR_GOOD as error:
             self._off = str(error)
             raise
@@ -341,7 +342,6 @@ class Checkpointer:
             now = time.monotonic()
             self._retry_at = now + max(_RETRY_MIN_S, _RETRY_FACTOR * (now - begin))
             raise
-        self._watch = self._state.watch([*bounds, *self._derived.tables()])
         self._cuda_device = _cuda_device_of(tensors)
         self._generations += 1
         if self._generations == 1:

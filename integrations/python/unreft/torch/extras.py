@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from unreft.errors import FailedPrecondition
+from unreft.errors import FailedPrecondition, InvalidArgument
 
 _log = logging.getLogger("unreft")
 
@@ -34,6 +35,11 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any):
         if not isinstance(value, torch.Tensor):
             return NotImplemented
+        if is_traceable_wrapper_subclass(value) or value.layout != torch.strided:
+            raise InvalidArgument(
+                f"extras: a {type(value).__name__} of shape {tuple(value.shape)} and layout "
+                f"{value.layout} is not supported: store its parts, such as to_local()"
+            )
         whole = value.detach().to("cpu").contiguous()
         data = ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
         return _tensor, (str(whole.dtype).removeprefix("torch."), tuple(whole.shape), data)

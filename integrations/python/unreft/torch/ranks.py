@@ -32,7 +32,7 @@ def common_attempt() -> int | None:
     the others start their ranks anew with the old number. None: the environment's will do.
     """
     agents = int(os.environ.get("GROUP_WORLD_SIZE", 1))
-    if "UNREFT_ATTEMPT" in os.environ or agents == 1 or not connected():
+    if os.environ.get("UNREFT_ATTEMPT") or agents == 1 or not connected():
         return None
     if "TORCHELASTIC_RESTART_COUNT" not in os.environ:
         return None

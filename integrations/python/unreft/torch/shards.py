@@ -37,10 +37,21 @@ class Holders:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """A live tensor, and what the store knows it as. `local` is the memory of this rank."""
+    """A live tensor, and what the store knows it as.
+
+    `local` is the memory of this rank; `owner` the DTensor that it is a part of, if it is one's.
+    """
 
     local: torch.Tensor
     spec: Tensor
+    owner: torch.Tensor | None = None
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """What torch.compile was given, if it has made `model`."""
+    while hasattr(model, "_orig_mod"):
+        model = model._orig_mod
+    return model
 
 
 class Replicas:
@@ -59,6 +70,7 @@ class Replicas:
         self._plain = Holders("", 0, 1) if world == 1 else self._own
         self._not_synchronised: frozenset[str] = frozenset()
         if mode == "auto" and dist.is_available():
+            model = uncompiled(model)
             if isinstance(model, nn.parallel.DistributedDataParallel):
                 self._plain = self._of(dist.get_process_group_ranks(model.process_group))
                 self._not_synchronised = frozenset(model.parameters_to_ignore)
@@ -102,8 +114,16 @@ def _bind_dtensor(name: str, tensor: "DTensor", prefix: str, volatile: bool) -> 
             raise InvalidArgument(f"tensor '{name}': placement {placement} is not supported")
     shape = tuple(tensor.shape)
     _, offset = compute_local_shape_and_global_offset(shape, mesh, tensor.placements)
-    local = tensor.to_local()
-    return _bound(name, local, shape, tuple(offset), Holders(prefix, index, count), volatile)
+    # Not to_local(), which returns a view of a parameter's that does not follow where it goes.
+    bound = _bound(
+        name,
+        tensor._local_tensor,
+        shape,
+        tuple(offset),
+        Holders(prefix, index, count),
+        volatile,
+    )
+    return dataclasses.replace(bound, owner=tensor)
 
 
 def _bound(

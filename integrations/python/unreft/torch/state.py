@@ -11,13 +11,14 @@ from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Dtype, Tensor
 from unreft.torch.buffers import Buffers
 from unreft.torch.scalars import OptimizerScalars
-from unreft.torch.shards import Bound, DTensor, Holders, Replicas, bind
+from unreft.torch.shards import Bound, DTensor, Holders, Replicas, bind, uncompiled
 from unreft.torch.watch import Watch
 
 # What wrappers put into the names of parameters.
 _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _OF_A_SET = re.compile(r"(rank|group)\d+/")
 _FOREIGN = "not a parameter of the model"
+_GATHERED = "FSDP2 keeps those of the root gathered after a forward pass until reshard()"
 _NAMED_MAX = 5  # subjects that one message names
 
 
@@ -88,16 +89,20 @@ class TrainingState:
 
     def watch(self, bounds: Sequence[Bound]) -> Watch:
         """Of what the last `bind` returned."""
-        containers, slots = [], self._buffers.watched()
+        containers = []
         for module in self._model.modules():
             containers += [module._parameters, module._modules]
         for optimizer in self._optimizers:
             containers += [optimizer.state, *optimizer.state.values()]
-            slots.append((vars(optimizer), "state"))  # load_state_dict makes another dict
         return Watch(
             sized=[*containers, *(module._buffers for module in self._model.modules())],
             containers=containers,
-            slots=slots,
+            slots=self._buffers.watched(),
+            # load_state_dict makes another dict; conversions of a model, and FSDP2, other parts.
+            attributes=[
+                *((optimizer, "state") for optimizer in self._optimizers),
+                *((bound.owner, "_local_tensor") for bound in bounds if bound.owner is not None),
+            ],
             tensors=[bound.local for bound in bounds],
         )
 
@@ -213,10 +218,14 @@ class TrainingState:
             for position, parameter in enumerate(group["params"]):
                 if parameter not in self._stepped:
                     known = self._names.get(parameter)
-                    raise InvalidArgument(
+                    subject = (
                         f"{type(optimizer).__name__}: parameter {position} of group {index}, shape "
                         f"{tuple(parameter.shape)}, is "
-                        + (f"'{known}', which has a master" if known else _FOREIGN)
+                    )
+                    if isinstance(parameter, DTensor) and not known:
+                        raise FailedPrecondition(f"{subject}{_FOREIGN} now: {_GATHERED}")
+                    raise InvalidArgument(
+                        subject + (f"'{known}', which has a master" if known else _FOREIGN)
                     )
             groups.append([self._stepped[parameter] for parameter in group["params"]])
         return groups
@@ -230,6 +239,12 @@ class TrainingState:
 
     def _optimizer_tensors(self) -> Iterator[Bound]:
         for optimizer in self._optimizers:
+            for key in optimizer.state:
+                if not isinstance(key, torch.Tensor):
+                    raise InvalidArgument(
+                        f"{type(optimizer).__name__}: state under {key!r} is not supported, only "
+                        "that of a parameter is"
+                    )
             prefix = self._prefix(optimizer)
             for name, parameter, state in self._states(optimizer):
                 holders = self._holders(parameter, name)
@@ -325,8 +340,9 @@ def _torch_dtype(dtype: Dtype) -> str:
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
+    model = uncompiled(model)
     while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        model = model.module
+        model = uncompiled(model.module)
     return model
 
 

@@ -24,8 +24,8 @@ class Watch:
 
     Changed is: one of `sized` with another number of values; one of `containers` in which a tensor,
     module or dict is another object or stands where none stood; one of `slots`, (container, key),
-    likewise; one of `tensors`, local memory, at another place or with another shape. Plain values
-    in containers may change.
+    likewise; one of `attributes`, (object, name), another object; one of `tensors`, local memory,
+    at another place or with another shape. Plain values in containers may change.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Watch:
         sized: Iterable[dict],
         containers: Iterable[dict],
         slots: Iterable[tuple[dict, str]],
+        attributes: Iterable[tuple[Any, str]],
         tensors: Iterable[torch.Tensor],
     ):
         self._sized = list(sized)
@@ -46,6 +47,7 @@ class Watch:
                 slots += ((container, key) for key in container)
         self._values = list(self._live_values())
         self._slots = [(container, key, _pinned(container, key)) for container, key in slots]
+        self._attributes = [(owner, name, getattr(owner, name)) for owner, name in attributes]
         self._tensors = list(tensors)
         reads = (_POINTER, _SHAPE, _STRIDE)
         self._layout = [(read, list(map(read, self._tensors))) for read in reads]
@@ -55,6 +57,7 @@ class Watch:
             list(map(len, self._sized)) == self._lengths
             and all(map(operator.is_, self._live_values(), self._values))
             and all(_pinned(c, key) is value for c, key, value in self._slots)
+            and all(getattr(o, name) is value for o, name, value in self._attributes)
             and all(self._matches(read, known) for read, known in self._layout)
         )
 
