@@ -20,6 +20,9 @@ void UnixConnector::Connect(OnConnect done) {
     const auto alive = pending.lock();
     if (!alive) return;
     auto socket = ConnectUnixSocket(path_);
+    if (socket.ok()) {
+      if (absl::Status status = CheckServer(socket->get(), path_); !status.ok()) socket = status;
+    }
     auto done = std::exchange(*alive, nullptr);  // which may destroy the connector
     if (!socket.ok()) return done(socket.status());
     done(std::make_unique<UnixChannel>(executor_, std::move(*socket), options_));

@@ -67,10 +67,6 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
 
 }  // namespace
 
-bool PeerIsWelcome(const PeerIdentity& peer, uint32_t own_uid) {
-  return peer.uid == own_uid || peer.uid == 0;
-}
-
 // The listening socket. Outlives its listener until the handlers under way are gone, silently.
 class UnixListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
  public:

@@ -17,9 +17,6 @@
 
 namespace unreft {
 
-// Whether a daemon of `own_uid` serves that peer.
-bool PeerIsWelcome(const PeerIdentity& peer, uint32_t own_uid);
-
 class UnixListener final : public Listener {
  public:
   using OnRefused = absl::AnyInvocable<void(PeerIdentity)>;

@@ -58,4 +58,16 @@ absl::StatusOr<PeerIdentity> PeerOf(int socket) {
   return PeerIdentity{.uid = credentials.uid, .pid = credentials.pid};
 }
 
+bool PeerIsWelcome(const PeerIdentity& peer, uint32_t own_uid) {
+  return peer.uid == own_uid || peer.uid == 0;
+}
+
+absl::Status CheckServer(int socket, const std::string& path) {
+  const absl::StatusOr<PeerIdentity> peer = PeerOf(socket);
+  if (!peer.ok()) return peer.status();
+  if (PeerIsWelcome(*peer, geteuid())) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      fmt::format("{} is served by user {}, needed user {} or root", path, peer->uid, geteuid()));
+}
+
 }  // namespace unreft

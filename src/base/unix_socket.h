@@ -26,7 +26,14 @@ int TryConnect(const UniqueFd& socket, const sockaddr_un& address);
 // listener's backlog is full.
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path);
 
-// Who connected, as of then.
+// Who is at the other end, as of when it connected or began to listen.
 absl::StatusOr<PeerIdentity> PeerOf(int socket);
+
+// Whether a process of `own_uid` talks with that peer: with its own user and with root.
+bool PeerIsWelcome(const PeerIdentity& peer, uint32_t own_uid);
+
+// PermissionDenied when a peer that is not welcome serves the socket, connected to `path`: what it
+// says would be believed.
+absl::Status CheckServer(int socket, const std::string& path);
 
 }  // namespace unreft

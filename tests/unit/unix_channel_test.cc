@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/framing.h"
+#include "base/unix_connector.h"
 #include "base/unix_listener.h"
 #include "base/unix_socket.h"
 #include "tests/conformance/world.h"
@@ -273,6 +274,26 @@ TEST_F(UnixChannelTest, RefusesAnotherUser) {
   // And goes on serving others.
   EXPECT_TRUE(ConnectUnixSocket(path_).ok());
   EXPECT_TRUE(world_.RunUntil([&] { return channel_ != nullptr; }));
+}
+
+// Who made the directory first could put a socket of its own there, and what it says be believed.
+TEST_F(UnixChannelTest, TrustsNoDaemonOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can take another uid";
+  ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
+  const auto address = UnixAddress(path_);
+  ChildProcess child([&] {
+    syscall(SYS_setuid, 65534);  // of this thread: the library's would look for others
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    (void)!bind(fd, reinterpret_cast<const sockaddr*>(&*address), sizeof(*address));
+    (void)!listen(fd, 8);
+  });
+  ASSERT_TRUE(world_.RunUntil([&] { return ConnectUnixSocket(path_).ok(); }));
+  UnixConnector connector(world_.asio(), path_);
+  std::optional<absl::Status> status;
+  connector.Connect([&](auto channel) { status = channel.status(); });
+  ASSERT_TRUE(world_.RunUntil([&] { return status.has_value(); }));
+  EXPECT_TRUE(absl::IsPermissionDenied(*status)) << *status;
+  EXPECT_THAT(std::string(status->message()), HasSubstr("served by user 65534, needed user 0"));
 }
 
 TEST_F(UnixChannelTest, AcceptsAgainWhenThereAreDescriptorsAgain) {

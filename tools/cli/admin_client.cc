@@ -13,6 +13,7 @@
 
 #include "base/framing.h"
 #include "base/session_frames.h"
+#include "base/unix_socket.h"
 #include "tools/cli/owned_fd.h"
 
 namespace unreft::cli {
@@ -38,7 +39,7 @@ class Conversation {
       if (deadline_.passed()) return TooLate("takes no connection");
       poll(nullptr, 0, 10);
     }
-    return CheckPeer();
+    return CheckServer(fd_.get(), place_.socket());
   }
 
   absl::Status Send(const Frame& frame) {
@@ -88,17 +89,6 @@ class Conversation {
   absl::Status TooLate(const std::string& what) {
     return absl::DeadlineExceededError(
         fmt::format("{}: unreftd at {} {} ('{}')", place_.Name(), place_.socket(), what, verb_));
-  }
-
-  absl::Status CheckPeer() {
-    ucred peer{};
-    socklen_t length = sizeof(peer);
-    if (getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
-      return absl::ErrnoToStatus(errno, "look who listens at " + place_.socket());
-    }
-    if (peer.uid == getuid() || peer.uid == 0) return absl::OkStatus();
-    return absl::PermissionDeniedError(fmt::format("{} is served by user {}, needed user {}",
-                                                   place_.socket(), peer.uid, getuid()));
   }
 
   absl::Status Wait(short events) {
