@@ -22,6 +22,7 @@ constexpr size_t kUnaryCallsMax = 100'000;  // the engine refuses long before
 template <typename Body>
 grpc::ServerUnaryReactor* BeginUnary(ServerContext& context, Body body) {
   auto call = BeginCall<ServerUnary>(context, kUnaryCallsMax);
+  if (call->finished()) return call.get();  // refused: its request is gRPC's again
   context.Post([call, body = std::move(body)] { body(call); });
   return call.get();
 }

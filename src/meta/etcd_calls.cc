@@ -49,7 +49,11 @@ void KeepAliveCall::OnReadDone(bool ok) {
 }
 
 void KeepAliveCall::OnDone(const grpc::Status& status) {
-  done_(answered_ ? grpc::Status::OK : status, std::move(response_));
+  const bool is_silent = !answered_ && status.ok();  // an empty answer means that the lease is over
+  done_(answered_   ? grpc::Status::OK
+        : is_silent ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "it ended without an answer")
+                    : status,
+        std::move(response_));
   set_->Remove(shared_from_this());
 }
 

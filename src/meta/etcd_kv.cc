@@ -55,6 +55,7 @@ grpc::ChannelArguments ArgumentsOf(const EtcdKvOptions& options) {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // clients of one process are strangers
   if (!options.tls.server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls.server_name);
@@ -206,6 +207,8 @@ class EtcdKv::Impl {
   void Prepare(EtcdCall& call, Duration left) {
     SetDeadline(call.context, left);
     call.context.set_wait_for_ready(true);
+    // A member that is cut off from the others says so instead of holding the call.
+    call.context.AddMetadata("hasleader", "true");
   }
 
   // A callback for gRPC's threads, which brings the answer into a turn.

@@ -76,8 +76,10 @@ class MetaDaemon {
   absl::Status WriteAddress() const {
     const std::string path = AddressPath();
     const std::string draft = path + ".new";
-    std::ofstream(draft) << server_->address() << "\n";
-    if (::rename(draft.c_str(), path.c_str()) == 0) return absl::OkStatus();
+    std::ofstream file(draft);
+    file << server_->address() << "\n";
+    file.close();
+    if (file.good() && ::rename(draft.c_str(), path.c_str()) == 0) return absl::OkStatus();
     return absl::UnavailableError(fmt::format("the address cannot be written to {}", path));
   }
 

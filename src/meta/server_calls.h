@@ -105,6 +105,7 @@ class ServerUnary final : public grpc::ServerUnaryReactor, public ServerCall {
   void Abort(const grpc::Status& status) override {
     if (!std::exchange(finished_, true)) Finish(status);
   }
+  bool finished() const { return finished_; }
 
  private:
   void OnDone() override { calls_.Remove(this); }
