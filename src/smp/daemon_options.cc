@@ -175,6 +175,11 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
     return absl::InvalidArgumentError(
         fmt::format("block_bytes: needed a power of two, found {}", options.node.block_bytes));
   }
+  if (options.node.nodes > 1 && options.node.block_bytes > options.transport.message_bytes_max) {
+    return absl::InvalidArgumentError(
+        fmt::format("block_bytes: nodes read blocks of up to {} bytes of each other, found {}",
+                    options.transport.message_bytes_max, options.node.block_bytes));
+  }
   const meta::MetaTlsOptions& meta_tls = options.meta.server.tls;
   if (absl::Status status = CheckTlsFiles("meta_tls", meta_tls.ca, meta_tls.cert, meta_tls.key);
       !status.ok()) {

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import cli_testing
 from cli_testing import BIN_DIR, NO_DAEMON, is_alive, wait_until
 
 
@@ -44,6 +45,13 @@ class TestUpAndDown:
             assert "no-such-option" in cli.stderr and str(cli.run_dir) in cli.stderr
             assert time.monotonic() - begin < 10
         assert not cli.segments()
+
+    def test_blocks_that_no_other_node_could_read_are_refused(self, cli):
+        done = subprocess.run(
+            [BIN_DIR / "unreftd", "--job", cli.job, "--run-dir", cli.run_dir, "--nodes", "4",
+             "--block-bytes", str(128 << 20)], capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        assert "67108864 bytes of each other, found 134217728" in done.stdout + done.stderr
 
     def test_down_removes_everything(self, cli):
         pid = cli.json("up")["pid"]
@@ -166,6 +174,20 @@ class TestDaemon:
         for pid in (first["supervisor_pid"], second):
             assert not is_alive(pid)
         assert "killed by signal 9" in (cli.run_dir / "unreftd.log").read_text()
+
+    def test_supervisor_tries_again_when_the_binary_is_away(self, cli, tmp_path, monkeypatch):
+        for name in ("unreft", "unreftd"):
+            shutil.copy(BIN_DIR / name, tmp_path)
+        monkeypatch.setattr(cli_testing, "BIN_DIR", tmp_path)
+        first = cli.json("up", "--supervise")
+        away = (tmp_path / "unreftd").rename(tmp_path / "away")
+        cli("inject", "kill-daemon")
+        log = cli.run_dir / "unreftd.log"
+        wait_until("a start that fails", lambda: "trying again in" in log.read_text())
+        away.rename(tmp_path / "unreftd")
+        wait_until("another daemon",
+                   lambda: cli.status_or_nothing().get("pid", first["pid"])
+                   != first["pid"])
 
     def test_orderly_stop_ends_the_supervisor(self, cli):
         first = cli.json("up", "--supervise")

@@ -82,7 +82,15 @@ absl::Status Supervise(const SupervisorOptions& options) {
   RestartPolicy policy(options.restart);
   for (bool first = true;; first = false) {
     absl::StatusOr<Life> life = Life::Begin(options.argv);
-    if (!life.ok()) return life.status();
+    if (!life.ok()) {
+      // Its file may be being replaced, or there are too many processes for a moment.
+      const std::optional<Milliseconds> delay =
+          first ? std::nullopt : policy.NextDelay(Milliseconds{0});
+      if (!delay.has_value()) return life.status();
+      Say(fmt::format("{}; trying again in {} ms", life.status().ToString(), delay->count()));
+      if (StopAskedWithin(*delay)) return absl::OkStatus();
+      continue;
+    }
     const std::optional<int> end = life->WaitEnd();
     if (!end.has_value()) return life->End(options.stop_timeout);
     if (WIFEXITED(*end) && WEXITSTATUS(*end) == 0) return absl::OkStatus();
