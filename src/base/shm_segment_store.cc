@@ -10,16 +10,96 @@
 #include <boost/interprocess/mapped_region.hpp>
 #include <boost/interprocess/shared_memory_object.hpp>
 #include <cerrno>
+#include <condition_variable>
+#include <deque>
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/host_memory.h"
 
 namespace unreft {
-namespace {
-
 namespace bip = boost::interprocess;
+
+// Unmaps on a thread of its own, in order. Thread-safe.
+class BackgroundUnmapper {
+ public:
+  BackgroundUnmapper() : thread_([this] { Run(); }) {}
+  ~BackgroundUnmapper() {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void Take(bip::shared_memory_object file, bip::mapped_region region) {
+    struct stat info{};
+    const bool is_removed =
+        fstat(file.get_mapping_handle().handle, &info) == 0 && info.st_nlink == 0;
+    const uint64_t bytes = is_removed ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+    {
+      std::lock_guard lock(mutex_);
+      freeing_ += bytes;
+      queue_.push_back({std::move(file), std::move(region), bytes});
+    }
+    changed_.notify_all();
+  }
+
+  // Whether there was anything to wait for.
+  bool WaitUntilIdle() {
+    std::unique_lock lock(mutex_);
+    const bool was_busy = busy_ || !queue_.empty();
+    changed_.wait(lock, [this] { return !busy_ && queue_.empty(); });
+    return was_busy;
+  }
+
+  // What will be free, if nobody else maps it.
+  uint64_t freeing() const {
+    std::lock_guard lock(mutex_);
+    return freeing_;
+  }
+
+ private:
+  struct Mapping {
+    bip::shared_memory_object file;
+    bip::mapped_region region;
+    uint64_t bytes = 0;
+  };
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      busy_ = true;
+      std::optional<Mapping> mapping = std::move(queue_.front());
+      queue_.pop_front();
+      const uint64_t bytes = mapping->bytes;
+      lock.unlock();
+      mapping.reset();
+      lock.lock();
+      busy_ = false;
+      freeing_ -= bytes;
+      changed_.notify_all();
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_.
+  std::deque<Mapping> queue_;
+  bool busy_ = false;
+  bool ending_ = false;
+  uint64_t freeing_ = 0;
+
+  std::thread thread_;  // last, as it uses the others
+};
+
+namespace {
 
 constexpr char kShmDirectory[] = "/dev/shm";
 constexpr mode_t kMode = 0600;
@@ -48,13 +128,18 @@ std::string BytesFree() {
 
 class ShmSegment final : public Segment {
  public:
+  // `unmapper`: null, or who unmaps it.
   ShmSegment(std::string name, bip::shared_memory_object file, bip::mapped_region region,
-             uint64_t offset)
+             uint64_t offset, std::shared_ptr<BackgroundUnmapper> unmapper)
       : name_(std::move(name)),
         file_(std::move(file)),
         region_(std::move(region)),
-        offset_(offset) {
+        offset_(offset),
+        unmapper_(std::move(unmapper)) {
     AdviseMapping();
+  }
+  ~ShmSegment() override {
+    if (unmapper_ != nullptr) unmapper_->Take(std::move(file_), std::move(region_));
   }
 
   const std::string& name() const override { return name_; }
@@ -73,7 +158,10 @@ class ShmSegment final : public Segment {
           fmt::format("segment {}: reserve needs a read-write mapping", name_));
     }
     if (length == 0) return absl::OkStatus();
-    const absl::Status status = Allocate(offset, length);
+    absl::Status status = Allocate(offset, length);
+    if (absl::IsResourceExhausted(status) && unmapper_ != nullptr && unmapper_->WaitUntilIdle()) {
+      status = Allocate(offset, length);
+    }
 #ifdef MADV_POPULATE_WRITE
     // Zeroes the pages now, not under the first copy.
     if (status.ok()) Advise(offset, length, MADV_POPULATE_WRITE);
@@ -138,14 +226,16 @@ class ShmSegment final : public Segment {
   }
 
   const std::string name_;
-  const bip::shared_memory_object file_;
-  const bip::mapped_region region_;
+  bip::shared_memory_object file_;
+  bip::mapped_region region_;
   const uint64_t offset_;  // of the mapping in the segment
+  const std::shared_ptr<BackgroundUnmapper> unmapper_;
 };
 
 absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,
                                              bip::shared_memory_object file, uint64_t offset,
-                                             uint64_t length) {
+                                             uint64_t length,
+                                             std::shared_ptr<BackgroundUnmapper> unmapper) {
   bip::mapped_region region;
   const int error = CatchErrno([&] {
     region = bip::mapped_region(file, file.get_mode(), static_cast<bip::offset_t>(offset), length);
@@ -153,7 +243,8 @@ absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,
   if (error != 0) {
     return absl::ErrnoToStatus(error, fmt::format("map {} bytes of segment {}", length, name));
   }
-  return std::make_unique<ShmSegment>(name, std::move(file), std::move(region), offset);
+  return std::make_unique<ShmSegment>(name, std::move(file), std::move(region), offset,
+                                      std::move(unmapper));
 }
 
 absl::Status NotOurs(const std::string& name, uid_t owner) {
@@ -170,7 +261,20 @@ absl::Status OpenError(const std::string& name, int error) {
   return absl::ErrnoToStatus(error, "open segment " + name);
 }
 
+uint64_t Plus(uint64_t bytes, uint64_t more) {
+  return bytes > UINT64_MAX - more ? UINT64_MAX : bytes + more;
+}
+
 }  // namespace
+
+ShmSegmentStore::ShmSegmentStore(uint64_t background_bytes)
+    : background_bytes_(background_bytes),
+      unmapper_(background_bytes == UINT64_MAX ? nullptr : std::make_shared<BackgroundUnmapper>()) {
+}
+
+ShmSegmentStore::~ShmSegmentStore() {
+  if (unmapper_ != nullptr) unmapper_->WaitUntilIdle();
+}
 
 absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Create(const std::string& name,
                                                                  uint64_t bytes) {
@@ -194,7 +298,7 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Create(const std::stri
   if (ftruncate(file.get_mapping_handle().handle, static_cast<off_t>(bytes)) != 0) {
     segment = absl::ErrnoToStatus(errno, fmt::format("size segment {} to {} bytes", name, bytes));
   } else {
-    segment = Map(name, std::move(file), 0, bytes);
+    segment = Map(name, std::move(file), 0, bytes, bytes < background_bytes_ ? nullptr : unmapper_);
   }
   if (!segment.ok()) bip::shared_memory_object::remove(name.c_str());
   return segment;
@@ -221,7 +325,9 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Open(const std::string
         fmt::format("segment {} has {} bytes: cannot map [{}, +{}) (offsets are multiples of {})",
                     name, size, offset, length, kOffsetUnit));
   }
-  return Map(name, std::move(file), offset, length == 0 ? size - offset : length);
+  if (length == 0) length = size - offset;
+  return Map(name, std::move(file), offset, length,
+             length < background_bytes_ ? nullptr : unmapper_);
 }
 
 absl::StatusOr<std::vector<SegmentInfo>> ShmSegmentStore::List(std::string_view prefix) {
@@ -250,8 +356,9 @@ absl::Status ShmSegmentStore::Remove(const std::string& name) {
 }
 
 absl::StatusOr<MemoryCapacity> ShmSegmentStore::Capacity() {
-  return MemoryCapacity{.segments_free = FileSystemFreeBytes(kShmDirectory),
-                        .ram_available = RamAvailableBytes(),
+  const uint64_t freeing = unmapper_ == nullptr ? 0 : unmapper_->freeing();
+  return MemoryCapacity{.segments_free = Plus(FileSystemFreeBytes(kShmDirectory), freeing),
+                        .ram_available = Plus(RamAvailableBytes(), freeing),
                         .memlock_limit = MemlockLimitBytes()};
 }
 

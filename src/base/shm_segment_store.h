@@ -2,15 +2,26 @@
 //
 // No lock of Boost.Interprocess is ever taken: a killed owner makes it unrecoverable. Every mapping
 // is MADV_DONTFORK, so that a forked data loader neither holds nor writes the bytes (PROTOCOL rule
-// 5). Segments never shrink. Stateless and thread-safe.
+// 5). Segments never shrink. Thread-safe.
 #pragma once
+
+#include <memory>
 
 #include "base/segment_store.h"
 
 namespace unreft {
 
+class BackgroundUnmapper;
+
 class ShmSegmentStore : public SegmentStore {
  public:
+  // Mappings of at least `background_bytes` are unmapped by a thread of the store's own, as freeing
+  // what nobody else holds takes the kernel some 0.3 s per GiB. Capacity counts it as free at once,
+  // and Reserve waits for it before it fails. UINT64_MAX: there is no such thread.
+  explicit ShmSegmentStore(uint64_t background_bytes = UINT64_MAX);
+  // Blocks until all is unmapped that was given up.
+  ~ShmSegmentStore() override;
+
   absl::StatusOr<std::unique_ptr<Segment>> Create(const std::string& name, uint64_t bytes) override;
 
   // Besides the seam's: PermissionDenied names both user ids; OutOfRange also for a segment of zero
@@ -20,6 +31,10 @@ class ShmSegmentStore : public SegmentStore {
   absl::StatusOr<std::vector<SegmentInfo>> List(std::string_view prefix) override;
   absl::Status Remove(const std::string& name) override;
   absl::StatusOr<MemoryCapacity> Capacity() override;
+
+ private:
+  const uint64_t background_bytes_;
+  const std::shared_ptr<BackgroundUnmapper> unmapper_;  // null: none
 };
 
 }  // namespace unreft

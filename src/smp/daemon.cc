@@ -174,7 +174,8 @@ class Daemon {
   AsioExecutor executor_;
   boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
   Random random_ = Random::FromEntropy();
-  ShmSegmentStore segments_;
+  // A slot of 10 GiB takes the kernel seconds to free, for which the node's presence would lapse.
+  ShmSegmentStore segments_{uint64_t{64} << 20};
   FaultPoints faults_;
   PidfdWatcher processes_{executor_};
   std::unique_ptr<RocksRecordStore> records_;

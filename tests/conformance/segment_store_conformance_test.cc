@@ -21,7 +21,9 @@ namespace {
 // One job per process, so that tests run side by side.
 class ShmHarness : public SegmentStoreHarness {
  public:
-  ShmHarness() { RemoveAll(); }
+  explicit ShmHarness(uint64_t background_bytes = UINT64_MAX) : store_(background_bytes) {
+    RemoveAll();
+  }
   ~ShmHarness() override { RemoveAll(); }
   SegmentStore& store() override { return store_; }
   std::string prefix() override { return SegmentPrefix(fmt::format("test-{}", getpid()), 0); }
@@ -46,6 +48,8 @@ class FakeHarness : public SegmentStoreHarness {
 
 INSTANTIATE_TEST_SUITE_P(Shm, SegmentStoreConformance,
                          testing::Values([] { return std::make_unique<ShmHarness>(); }));
+INSTANTIATE_TEST_SUITE_P(ShmInBackground, SegmentStoreConformance,
+                         testing::Values([] { return std::make_unique<ShmHarness>(1); }));
 INSTANTIATE_TEST_SUITE_P(Fake, SegmentStoreConformance,
                          testing::Values([] { return std::make_unique<FakeHarness>(); }));
 INSTANTIATE_TEST_SUITE_P(Shm, SegmentStoreConformanceDeathTest,
@@ -126,6 +130,26 @@ int FillSmallShm() {
 TEST(ShmSegmentStoreDeathTest, AFullFileSystemIsAnErrorAndNeverASignal) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(RunInPrivateTmpfs("/dev/shm", 1 << 20, FillSmallShm), ExitedWellOrNotRun, "");
+}
+
+// What was given up and is still being unmapped is free to whoever needs it.
+int ReuseSmallShm() {
+  ShmHarness harness(1);
+  constexpr size_t kMost = 768 << 10;
+  for (int round = 1; round <= 50; ++round) {
+    auto segment = harness.store().Create(harness.prefix() + "reused", kMost);
+    if (!segment.ok() || !(*segment)->Reserve(0, kMost).ok()) return round;
+    std::fill_n((*segment)->bytes().begin(), kMost, std::byte{1});
+    if (!harness.store().Remove(harness.prefix() + "reused").ok()) return round;
+    segment->reset();
+    if (harness.store().Capacity()->segments_free < kMost) return round;
+  }
+  return 0;
+}
+
+TEST(ShmSegmentStoreDeathTest, WhatIsUnmappedInTheBackgroundIsFree) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(RunInPrivateTmpfs("/dev/shm", 1 << 20, ReuseSmallShm), ExitedWellOrNotRun, "");
 }
 
 // A forked data loader must not hold the state (PROTOCOL rule 5).
