@@ -9,6 +9,9 @@ import pytest
 from cli_testing import BIN_DIR, wait_until
 from cluster_testing import NODES, train, up_nodes, wait_protected, wait_restored, wait_status
 
+# How a daemon's log begins to tell that it or another lets somebody not in: a connection that is
+# refused because nobody listens any more is told otherwise.
+REFUSAL = "] refused: "
 NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 
 
@@ -99,7 +102,7 @@ def test_destroyed_node_is_replaced(nodes):
     (end,) = job.events("attempt-end")
     assert end["signal"] == signal.SIGKILL
     for node in range(NODES):
-        assert "refused" not in log_of(nodes, node)
+        assert REFUSAL not in log_of(nodes, node)
 
 
 def test_no_plaintext(nodes):
@@ -165,7 +168,7 @@ class TestCertificateOfAnother:
         with started(nodes, "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2,
                      "--meta-endpoints", address, *ours.words("meta", "node3"),
                      *theirs.words("transport", "node3")):
-            wait_logged(nodes, 3, "refused: ", leader, "andshake failed")
+            wait_logged(nodes, 3, REFUSAL, leader, "andshake failed")
 
 
 def test_tls_dir_must_be_whole(cli, ours):
