@@ -126,6 +126,7 @@ class RocksRecordStore::Impl {
  public:
   Impl(RocksRecordStoreOptions options, LockFile lock, Executor& executor)
       : queue_max_(options.queue_max),
+        open_at_once_(options.open_at_once),
         directory_(options.directory),
         lock_(std::move(lock)),
         executor_(executor),
@@ -142,7 +143,7 @@ class RocksRecordStore::Impl {
   }
 
   absl::Status Start() {
-    if (absl::Status status = database_.Open(); !status.ok()) return status;
+    if (absl::Status status = database_.Open(); open_at_once_ && !status.ok()) return status;
     thread_ = std::thread([this] { RunThread(); });
     pthread_setname_np(thread_.native_handle(), "unreft-records");
     return absl::OkStatus();
@@ -199,6 +200,7 @@ class RocksRecordStore::Impl {
   }
 
   const size_t queue_max_;
+  const bool open_at_once_;
   const std::string directory_;
   const LockFile lock_;
   Executor& executor_;

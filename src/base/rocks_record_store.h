@@ -18,13 +18,16 @@ struct RocksRecordStoreOptions {
   // Calls that wait for the disk; beyond it a call fails with ResourceExhausted.
   size_t queue_max = 1024;
   uint64_t write_buffer_bytes = uint64_t{1} << 20;
+  // Whether Open fails when the records cannot be read. Otherwise the calls do, each with the
+  // reason, until the disk is mended.
+  bool open_at_once = true;
 };
 
 class RocksRecordStore : public RecordStore {
  public:
   // Blocks until the records of a former life are read, some milliseconds. FailedPrecondition names
-  // the directory and the process that holds it; ResourceExhausted; DataLoss. `executor` outlives
-  // the store.
+  // the directory and the process that holds it; with open_at_once ResourceExhausted and DataLoss,
+  // too. `executor` outlives the store.
   static absl::StatusOr<std::unique_ptr<RocksRecordStore>> Open(RocksRecordStoreOptions options,
                                                                 Executor& executor);
   // Blocks until the batches accepted are written.

@@ -78,6 +78,7 @@ class Daemon {
     lock_ = *std::move(lock);
     RocksRecordStoreOptions records;
     records.directory = options_.common.run_dir + "/records";
+    records.open_at_once = false;  // the memory may know all that is needed (NodeRecord::Open)
     absl::StatusOr<std::unique_ptr<RocksRecordStore>> store =
         RocksRecordStore::Open(records, executor_);
     if (!store.ok()) return store.status();

@@ -36,6 +36,14 @@ std::string DecisionKey(Timeline timeline) {
   return fmt::format("{}{:020}", kDecisionPrefix, timeline.value);
 }
 
+absl::Status NothingKnown(const absl::Status& records) {
+  return absl::Status(
+      records.code(),
+      fmt::format("{}; and no memory of this boot says what was committed. Mend the disk; if there "
+                  "is nothing to go back to, remove the records",
+                  records.message()));
+}
+
 }  // namespace
 
 void NodeRecord::Open(SegmentStore& segments, RecordStore& records, Random& random, Log& log,
@@ -44,11 +52,7 @@ void NodeRecord::Open(SegmentStore& segments, RecordStore& records, Random& rand
   records.Scan("", [record = std::move(record), &segments, &random, &log, boot_id,
                     segment_name = std::move(segment_name),
                     done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
-    if (!found.ok()) {
-      log.Error("record store: {}; going on with what the segments say", found.status().message());
-      found = std::vector<Record>{};
-    }
-    absl::Status status = record->Adopt(segments, random, segment_name, boot_id, *found);
+    absl::Status status = record->Adopt(segments, random, segment_name, boot_id, found);
     if (!status.ok()) return done(status);
     done(std::move(record));
   });
@@ -56,8 +60,8 @@ void NodeRecord::Open(SegmentStore& segments, RecordStore& records, Random& rand
 
 absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
                                const std::string& segment_name, RandomId boot_id,
-                               const std::vector<Record>& records) {
-  AdoptRecords(records);
+                               const absl::StatusOr<std::vector<Record>>& records) {
+  if (records.ok()) AdoptRecords(*records);
   absl::StatusOr<std::unique_ptr<Segment>> segment =
       segments.Open(segment_name, Access::kReadWrite);
   if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size
@@ -65,28 +69,20 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
     segment = absl::NotFoundError(segment_name);
   }
   const bool fresh_memory = absl::IsNotFound(segment.status());
+  if (fresh_memory && !records.ok()) return NothingKnown(records.status());
   if (fresh_memory) segment = segments.Create(segment_name, kNodeSegmentBytes);
   if (!segment.ok()) return segment.status();
   segment_ = *std::move(segment);
   if (absl::Status status = segment_->Reserve(0, kNodeSegmentBytes); !status.ok()) return status;
 
   if (!fresh_memory) {
-    absl::StatusOr<NodeBody> body = ReadNodeBody(segment_->bytes());
-    if (absl::IsFailedPrecondition(body.status())) return body.status();
-    if (body.ok() && body->boot_id == boot_id) {
-      body_ = *body;
-      std::vector<recovery::TimelineOrigin> origins;
-      for (const DecisionEntry& entry : std::span(body_.decision).first(body_.decisions)) {
-        origins.push_back(
-            {Timeline{entry.timeline}, {Timeline{entry.parent_timeline}, Step{entry.parent_step}}});
-      }
-      chain_ = recovery::TimelineChain(std::move(origins));
-      body_.session += 1;
-      Store();
-      return absl::OkStatus();
+    absl::StatusOr<bool> adopted = AdoptBody(boot_id);
+    if (!adopted.ok()) return adopted.status();
+    if (!*adopted && !records.ok()) return NothingKnown(records.status());
+    if (*adopted && !records.ok()) {
+      log_.Error("{}; going on with what the memory says", records.status().message());
     }
-    log_.Error("node segment {}: {}; the slots are quarantined", segment_name,
-               body.ok() ? "of another boot" : body.status().message());
+    if (*adopted) return absl::OkStatus();
   }
   body_.boot_id = boot_id;
   body_.incarnation = random.NextId();
@@ -94,6 +90,26 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
   body_.capture_began = 1;  // unknown: the safe answer
   Store();
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> NodeRecord::AdoptBody(RandomId boot_id) {
+  absl::StatusOr<NodeBody> body = ReadNodeBody(segment_->bytes());
+  if (absl::IsFailedPrecondition(body.status())) return body.status();
+  if (!body.ok() || body->boot_id != boot_id) {
+    log_.Error("node segment {}: {}; the slots are quarantined", segment_->name(),
+               body.ok() ? "of another boot" : body.status().message());
+    return false;
+  }
+  body_ = *body;
+  std::vector<recovery::TimelineOrigin> origins;
+  for (const DecisionEntry& entry : std::span(body_.decision).first(body_.decisions)) {
+    origins.push_back(
+        {Timeline{entry.timeline}, {Timeline{entry.parent_timeline}, Step{entry.parent_step}}});
+  }
+  chain_ = recovery::TimelineChain(std::move(origins));
+  body_.session += 1;
+  Store();
+  return true;
 }
 
 void NodeRecord::AdoptRecords(const std::vector<Record>& records) {

@@ -32,7 +32,10 @@ class NodeRecord {
   using OpenDone = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<NodeRecord>>)>;
 
   // Adopts the node segment named `segment_name`, or makes it; what it lacks comes from `records`.
-  // FailedPrecondition for a segment of an unknown format. `records`, `log` outlive the result.
+  // FailedPrecondition for a segment of an unknown format. If the records cannot be read, the
+  // segment is enough; without one of this boot that is their error, and nothing is made: what was
+  // committed is not known then, and "nothing" would be a guess. `records`, `log` outlive the
+  // result.
   static void Open(SegmentStore& segments, RecordStore& records, Random& random, Log& log,
                    std::string segment_name, RandomId boot_id, OpenDone done);
 
@@ -80,7 +83,9 @@ class NodeRecord {
   NodeRecord(RecordStore& records, Log& log) : records_(records), log_(log) {}
 
   absl::Status Adopt(SegmentStore& segments, Random& random, const std::string& segment_name,
-                     RandomId boot_id, const std::vector<Record>& records);
+                     RandomId boot_id, const absl::StatusOr<std::vector<Record>>& records);
+  // Whether the segment has a body of this boot, which is ours now; FailedPrecondition.
+  absl::StatusOr<bool> AdoptBody(RandomId boot_id);
   void AdoptRecords(const std::vector<Record>& records);
   void SetChain(recovery::TimelineChain chain, bool unused);
   void Store();

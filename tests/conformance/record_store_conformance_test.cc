@@ -141,6 +141,31 @@ TEST(RocksRecordStore, CorruptFilesAreDataLoss) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr(world.directory()));
 }
 
+TEST(RocksRecordStore, WhatCannotBeOpenedMayBeMendedLater) {
+  RocksWorld world;
+  {
+    auto store = world.Open();
+    ASSERT_TRUE(store.ok());
+    EXPECT_TRUE(WriteNow(world.world(), **store, {{"k", "v"}}).ok());
+  }
+  const std::filesystem::path current = world.directory() + "/CURRENT";
+  const std::filesystem::path away = world.directory() + "/away";
+  std::filesystem::rename(current, away);
+  std::ofstream(current) << "garbage";
+  const absl::Status refused = world.Open().status();
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr(world.directory()));
+  auto store = RocksRecordStore::Open({.directory = world.directory(), .open_at_once = false},
+                                      world.world().executor(0));
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ(ScanNow(world.world(), **store).status(), refused);
+  EXPECT_EQ(WriteNow(world.world(), **store, {{"k", "w"}}), refused);
+  std::filesystem::rename(away, current);
+  auto records = ScanNow(world.world(), **store);
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ((*records)[0].value, "v");
+}
+
 // A process that writes until it is killed; says each batch that was reported on `pipe`.
 [[noreturn]] void WriteForEver(const std::string& directory, int pipe) {
   AsioWorld world;

@@ -1,5 +1,7 @@
 #include "smp/node_record.h"
 
+#include <gmock/gmock.h>
+
 #include <cstring>
 
 #include "tests/unit/smp/smp_fixture.h"
@@ -117,6 +119,44 @@ TEST_F(NodeRecordTest, AFailingDiskIsCountedAndStopsNothing) {
   Settle();
   EXPECT_EQ(record->failed_writes(), 2u);
   EXPECT_EQ(record->committed(), kFirst);
+}
+
+TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreNotMissedWhileTheMemoryIsThere) {
+  auto record = NewRecord();
+  const RandomId incarnation = record->incarnation();
+  InTurn([&] {
+    record->OpenTimeline(Version{});
+    record->SetCommitted(kFirst, 4);
+  });
+  record.reset();
+  disk_.set_corrupt(true);
+  record = NewRecord();
+  EXPECT_EQ(record->incarnation(), incarnation);
+  EXPECT_EQ(record->session(), SessionNumber{2});
+  EXPECT_EQ(record->committed(), kFirst);
+  EXPECT_EQ(record->chain().newest(), Timeline{1});
+}
+
+// That nothing was committed would be a guess, and a job that begins again its result.
+TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreAnErrorWithoutMemoryOfThisBoot) {
+  auto record = NewRecord();
+  InTurn([&] { record->SetCommitted(kFirst, 4); });
+  Settle();
+  record.reset();
+  Spoil(0, 100);
+  Spoil(1, 100);
+  disk_.set_corrupt(true);
+  const auto refused = [&] {
+    const absl::Status status = OpenRecord().status();
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("what was committed"));
+    return absl::IsDataLoss(status);
+  };
+  EXPECT_TRUE(refused());
+  ASSERT_TRUE(segments_.Remove(kNodeSegment).ok());
+  EXPECT_TRUE(refused());
+  EXPECT_TRUE(refused()) << "nothing was made that the next process would take for an answer";
+  disk_.set_corrupt(false);
+  EXPECT_EQ(NewRecord()->committed(), kFirst);
 }
 
 TEST_F(NodeRecordTest, ADeclaredFreshStartForgetsTheCommit) {
