@@ -49,12 +49,9 @@ class BackgroundUnmapper {
     changed_.notify_all();
   }
 
-  // Whether there was anything to wait for.
-  bool WaitUntilIdle() {
+  void WaitUntilIdle() {
     std::unique_lock lock(mutex_);
-    const bool was_busy = busy_ || !queue_.empty();
     changed_.wait(lock, [this] { return !busy_ && queue_.empty(); });
-    return was_busy;
   }
 
   // What will be free, if nobody else maps it.
@@ -159,7 +156,8 @@ class ShmSegment final : public Segment {
     }
     if (length == 0) return absl::OkStatus();
     absl::Status status = Allocate(offset, length);
-    if (absl::IsResourceExhausted(status) && unmapper_ != nullptr && unmapper_->WaitUntilIdle()) {
+    if (absl::IsResourceExhausted(status) && unmapper_ != nullptr) {
+      unmapper_->WaitUntilIdle();  // it may be so already: after this one failed
       status = Allocate(offset, length);
     }
 #ifdef MADV_POPULATE_WRITE
