@@ -42,6 +42,11 @@ class Segment {
   // table of this process ahead of its first touch, where the system can: a hint. Blocks for about
   // 70 ms per GiB of small pages. Thread-safe.
   virtual void Populate(size_t offset, size_t length) = 0;
+
+  // Makes whoever holds this mapping the one that serves the segment, until the mapping goes or its
+  // process ends, however it ends. FailedPrecondition while another mapping has the lock;
+  // NotFound when the segment's name was taken away meanwhile. Keeps out only who asks.
+  virtual absl::Status Lock() = 0;
 };
 
 struct SegmentInfo {

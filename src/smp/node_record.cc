@@ -73,6 +73,7 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
   if (fresh_memory) segment = segments.Create(segment_name, kNodeSegmentBytes);
   if (!segment.ok()) return segment.status();
   segment_ = *std::move(segment);
+  if (absl::Status status = segment_->Lock(); !status.ok()) return status;
   if (absl::Status status = segment_->Reserve(0, kNodeSegmentBytes); !status.ok()) return status;
 
   if (!fresh_memory) {
@@ -249,11 +250,7 @@ void NodeRecord::WriteCommit() {
                  [this, alive = std::weak_ptr(alive_)](absl::Status status) {
                    if (alive.expired()) return;
                    commit_write_running_ = false;
-                   if (!status.ok()) {
-                     ++failed_writes_;
-                     log_.Warn("record of the commit: {}; a reboot of this host would not know it",
-                               status.message());
-                   }
+                   OnWritten(status, "record of the commit");
                    if (std::exchange(commit_write_wanted_, false)) WriteCommit();
                  });
 }
@@ -261,11 +258,17 @@ void NodeRecord::WriteCommit() {
 void NodeRecord::Write(std::vector<RecordChange> batch) {
   records_.Write(std::move(batch), Durability::kSynced,
                  [this, alive = std::weak_ptr(alive_)](absl::Status status) {
-                   if (alive.expired() || status.ok()) return;
-                   ++failed_writes_;
-                   log_.Warn("record of a decision: {}; a reboot of this host would not know it",
-                             status.message());
+                   if (!alive.expired()) OnWritten(status, "record of a decision");
                  });
+}
+
+void NodeRecord::OnWritten(const absl::Status& status, std::string_view what) {
+  const bool failed_before = std::exchange(last_write_failed_, !status.ok());
+  if (status.ok() && failed_before) log_.Info("{}: written, as before the failure", what);
+  if (status.ok()) return;
+  ++failed_writes_;
+  if (failed_before) return;
+  log_.Warn("{}: {}; a reboot of this host would not know it", what, status.message());
 }
 
 }  // namespace unreft::smp

@@ -3,7 +3,7 @@
 //
 // Kept twice: in the node segment, written at once, which survives the daemon's death; and in the
 // record store, written behind, which survives the host's. A failing record store is counted and
-// told once; nothing waits for it (PROTOCOL rule 2).
+// told when it begins and when it is over; nothing waits for it (PROTOCOL rule 2).
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -32,10 +32,11 @@ class NodeRecord {
   using OpenDone = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<NodeRecord>>)>;
 
   // Adopts the node segment named `segment_name`, or makes it; what it lacks comes from `records`.
-  // FailedPrecondition for a segment of an unknown format. If the records cannot be read, the
-  // segment is enough; without one of this boot that is their error, and nothing is made: what was
-  // committed is not known then, and "nothing" would be a guess. `records`, `log` outlive the
-  // result.
+  // FailedPrecondition for a segment of an unknown format, or one that another daemon serves: its
+  // lock is held as long as the result, whatever the run directories. If the records cannot be
+  // read, the segment is enough; without one of this boot that is their error, and nothing is made:
+  // what was committed is not known then, and "nothing" would be a guess. `records`, `log` outlive
+  // the result.
   static void Open(SegmentStore& segments, RecordStore& records, Random& random, Log& log,
                    std::string segment_name, RandomId boot_id, OpenDone done);
 
@@ -91,6 +92,7 @@ class NodeRecord {
   void Store();
   void Write(std::vector<RecordChange> batch);
   void WriteCommit();
+  void OnWritten(const absl::Status& status, std::string_view what);
 
   RecordStore& records_;
   Log& log_;
@@ -100,6 +102,7 @@ class NodeRecord {
   PinRecord pins_;
   bool commit_write_running_ = false;
   bool commit_write_wanted_ = false;
+  bool last_write_failed_ = false;
   uint64_t failed_writes_ = 0;
   std::shared_ptr<bool> alive_ =
       std::make_shared<bool>(true);  // tells late writes that we are gone

@@ -105,6 +105,29 @@ TEST_P(SegmentStoreConformance, BytesOutliveTheMapping) {
   EXPECT_EQ((*again)->bytes()[9], std::byte{9});
 }
 
+TEST_P(SegmentStoreConformance, OneMappingHasTheLockUntilItGoes) {
+  auto holder = Make("locked", kPage);
+  ASSERT_TRUE(holder->Lock().ok());
+  EXPECT_TRUE(holder->Lock().ok()) << "it has it already";
+  auto other = *store().Open(Name("locked"), Access::kReadWrite);
+  const absl::Status refused = other->Lock();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr(Name("locked")));
+  *store().Open(Name("locked"), Access::kReadWrite);  // the end of a mapping without it
+  EXPECT_FALSE(other->Lock().ok());
+  holder.reset();
+  EXPECT_TRUE(other->Lock().ok());
+}
+
+TEST_P(SegmentStoreConformance, ALockOnWhatWasRemovedIsNone) {
+  auto late = Make("removed", kPage);
+  ASSERT_TRUE(store().Remove(Name("removed")).ok());
+  EXPECT_EQ(late->Lock().code(), absl::StatusCode::kNotFound);
+  auto next = Make("removed", kPage);
+  EXPECT_EQ(late->Lock().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(next->Lock().ok());
+}
+
 TEST_P(SegmentStoreConformance, MapsAPart) {
   auto whole = Make("part", 4 * kPage);
   whole->bytes()[kPage] = std::byte{1};

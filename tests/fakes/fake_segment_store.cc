@@ -112,6 +112,26 @@ class FakeSegmentMemory {
     return 0;
   }
 
+  void set_removed() {
+    std::lock_guard lock(mutex_);
+    removed_ = true;
+  }
+
+  absl::Status Lock(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    if (removed_) return absl::NotFoundError(fmt::format("segment {} was removed meanwhile", name));
+    if (std::exchange(locked_, true)) {
+      return absl::FailedPreconditionError(
+          fmt::format("segment {} is served by another process", name));
+    }
+    return absl::OkStatus();
+  }
+
+  void Unlock() {
+    std::lock_guard lock(mutex_);
+    locked_ = false;
+  }
+
  private:
   uint64_t mapped_bytes() const { return PagesOf(bytes_) * kPageBytes; }
 
@@ -128,6 +148,8 @@ class FakeSegmentMemory {
   mutable std::mutex mutex_;    // covers all below
   std::vector<bool> reserved_;  // by page
   uint64_t reserved_count_ = 0;
+  bool removed_ = false;
+  bool locked_ = false;
 };
 
 namespace {
@@ -143,6 +165,10 @@ class FakeSegment final : public Segment {
         access_(access),
         offset_(offset),
         length_(length) {}
+
+  ~FakeSegment() override {
+    if (has_lock_) memory_->Unlock();
+  }
 
   const std::string& name() const override { return name_; }
 
@@ -166,6 +192,13 @@ class FakeSegment final : public Segment {
 
   void Populate(size_t, size_t) override {}  // its pages are all there
 
+  absl::Status Lock() override {
+    if (has_lock_) return absl::OkStatus();
+    absl::Status status = memory_->Lock(name_);
+    has_lock_ = status.ok();
+    return status;
+  }
+
  private:
   const std::string name_;
   const std::shared_ptr<FakeSegmentMemory> memory_;
@@ -173,6 +206,7 @@ class FakeSegment final : public Segment {
   const Access access_;
   const uint64_t offset_;
   const uint64_t length_;
+  bool has_lock_ = false;
 };
 
 }  // namespace
@@ -275,9 +309,12 @@ absl::StatusOr<std::vector<SegmentInfo>> FakeSegmentStore::List(std::string_view
 absl::Status FakeSegmentStore::Remove(const std::string& name) {
   if (absl::Status status = CheckSegmentName(name); !status.ok()) return status;
   std::lock_guard lock(host_.mutex_);
-  if (host_.segments_.erase(name) == 0) {
+  const auto found = host_.segments_.find(name);
+  if (found == host_.segments_.end()) {
     return absl::NotFoundError(fmt::format("no segment {}", name));
   }
+  found->second.memory->set_removed();
+  host_.segments_.erase(found);
   return absl::OkStatus();
 }
 

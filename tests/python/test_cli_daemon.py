@@ -147,6 +147,46 @@ class TestDaemon:
         assert str(cli.run_dir) in second.stderr and str(pid) in second.stderr
         assert cli.daemon_pid() == pid
 
+    def test_memory_has_one_daemon_whatever_the_run_dirs(self, cli):
+        pid = cli.json("up")["pid"]
+        with tempfile.TemporaryDirectory(prefix="unreft-") as other:
+            second = subprocess.run([BIN_DIR / "unreftd", "--job", cli.job, "--run-dir", other],
+                                    capture_output=True, text=True, timeout=60)
+        assert second.returncode != 0
+        assert f"unreft.{cli.job}.0.node is served by another process" in second.stderr
+        assert cli.daemon_pid() == pid
+
+    def test_killed_daemon_goes_on_without_its_records(self, cli):
+        cli("up")
+        job = cli.train()
+        cli.wait_committed(job, 3)
+        cli("inject", "kill-daemon")
+        (cli.run_dir / "records" / "CURRENT").write_text("garbage")
+        cli("up")
+        assert cli.committed() >= 3
+        cli.wait_committed(job, cli.committed() + 2)
+        job.interrupt()
+        log = (cli.run_dir / "unreftd.log").read_text()
+        assert "CURRENT" in log and "going on with what the memory says" in log
+        assert cli.json("status")["counters"]["record_writes_failed"] > 0
+
+    def test_without_memory_and_records_nobody_guesses(self, cli):
+        cli("up")
+        job = cli.train()
+        cli.wait_committed(job, 1)
+        job.interrupt()
+        cli("down", "--keep-memory")
+        for segment in cli.segments():
+            segment.unlink()
+        current = cli.run_dir / "records" / "CURRENT"
+        good = current.read_text()
+        current.write_text("garbage")
+        cli("up", code=1)
+        assert "what was committed" in cli.stderr and str(cli.run_dir) in cli.stderr
+        current.write_text(good)
+        cli("up")
+        assert cli.committed() >= 1
+
     def test_killed_daemon_adopts_its_memory(self, cli):
         cli("up")
         job = cli.train()

@@ -105,6 +105,7 @@ class LocalCoordinatorTest : public SmpFixture {
   // Another process of the daemon, on the same memory and records.
   void Restart() {
     InTurn([&] { coordinator_.reset(); });
+    record_.reset();
     record_ = NewRecord();
     InTurn([&] {
       coordinator_ =

@@ -50,6 +50,13 @@ TEST_F(NodeRecordTest, ARestartedProcessKnowsEverythingAndIsANewSession) {
   EXPECT_EQ(record->committed_world(), 4u);
 }
 
+TEST_F(NodeRecordTest, MemoryThatAnotherDaemonServesIsRefusedAndLeftAlone) {
+  auto record = NewRecord();
+  EXPECT_EQ(OpenRecord().status().code(), absl::StatusCode::kFailedPrecondition);
+  record.reset();
+  EXPECT_EQ(NewRecord()->session(), SessionNumber{2}) << "the refused one is no session";
+}
+
 TEST_F(NodeRecordTest, TheNumberOfTheViewOnlyGrows) {
   auto record = NewRecord();
   const auto set = [&](uint64_t number) {
@@ -119,6 +126,18 @@ TEST_F(NodeRecordTest, AFailingDiskIsCountedAndStopsNothing) {
   Settle();
   EXPECT_EQ(record->failed_writes(), 2u);
   EXPECT_EQ(record->committed(), kFirst);
+}
+
+TEST_F(NodeRecordTest, AFailingDiskIsToldWhenItBeginsAndWhenItIsOver) {
+  auto record = NewRecord();
+  disk_.FailWrites(3, absl::ResourceExhaustedError("full"));
+  for (uint64_t step = 1; step <= 5; ++step) {
+    InTurn([&] { record->SetCommitted({Timeline{1}, Step{step}}, 4); });
+    Settle();
+  }
+  EXPECT_EQ(record->failed_writes(), 3u);
+  EXPECT_EQ(sink_.Count("record of the commit: full"), 1u);
+  EXPECT_EQ(sink_.Count("record of the commit: written"), 1u);
 }
 
 TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreNotMissedWhileTheMemoryIsThere) {

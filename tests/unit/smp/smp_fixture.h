@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
+#include "tests/fakes/capture_log_sink.h"
 #include "tests/fakes/fake_process_watcher.h"
 #include "tests/fakes/fake_record_store.h"
 #include "tests/fakes/fake_segment_store.h"
@@ -19,11 +20,6 @@
 #include "tests/fakes/sim_work_pool.h"
 
 namespace unreft::smp {
-
-class NoSink final : public LogSink {
- public:
-  void Write(LogLevel, std::string_view) override {}
-};
 
 class SmpFixture : public ::testing::Test {
  protected:
@@ -72,7 +68,7 @@ class SmpFixture : public ::testing::Test {
   SimWorkPool pool_{*executor_};
   Random random_{3};
   RandomId boot_id_ = random_.NextId();
-  NoSink sink_;
+  CaptureLogSink sink_;
   Log log_{sink_};
   NodeOptions options_;
 };
