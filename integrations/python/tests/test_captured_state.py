@@ -156,17 +156,17 @@ def test_a_group_that_is_added_later_is_stored(store):
     assert len(stored_scalars(store)["groups"]) == 1
     job.optimizer.add_param_group({"params": [job.model.frozen], "lr": 0.25})
     assert job.ck.snapshot(3)
-    assert stored_scalars(store)["groups"][1]["names"] == ["frozen"]
+    assert stored_scalars(store)["groups"][1]["params"] == ["frozen"]
     assert stored_scalars(store)["groups"][1]["lr"] == 0.25
     assert registrations(job) == before, "it has no tensors yet"
 
 
 def test_parameters_that_change_places_are_stored_in_their_new_ones(store):
     job = trained(store)
-    names = stored_scalars(store)["groups"][0]["names"]
+    names = stored_scalars(store)["groups"][0]["params"]
     job.optimizer.param_groups[0]["params"].reverse()
     assert job.ck.snapshot(3)
-    assert stored_scalars(store)["groups"][0]["names"] == names[::-1]
+    assert stored_scalars(store)["groups"][0]["params"] == names[::-1]
 
 
 def test_an_optimizer_that_steps_on_a_new_parameter_is_captured_again(store):
@@ -174,4 +174,4 @@ def test_an_optimizer_that_steps_on_a_new_parameter_is_captured_again(store):
     job.model.frozen = nn.Parameter(torch.zeros(3))
     job.optimizer.add_param_group({"params": [job.model.frozen]})
     assert job.ck.snapshot(3)
-    assert stored_scalars(store)["groups"][1]["names"] == ["frozen"]
+    assert stored_scalars(store)["groups"][1]["params"] == ["frozen"]

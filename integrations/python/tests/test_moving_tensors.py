@@ -31,6 +31,24 @@ def test_buffer_that_is_replaced_later(store):
     assert registrations(job) == before + 1
 
 
+def test_copy_of_a_buffer_holds_no_graph(store):
+    """Of one that is made of parameters, as of an average that nobody detached."""
+    job = trained(store)
+    for step in range(3, 6):
+        scaled = job.model.norm.weight * float(step)
+        job.model.norm.running_mean = scaled * scaled
+        assert job.ck.snapshot(step)
+        _, data = store.versions[0].tensors["rank0/buffer/norm.running_mean"]
+        assert data == job.model.norm.running_mean.detach().numpy().tobytes()
+    saved = weakref.ref(scaled.untyped_storage())
+    del scaled
+    assert saved() is not None
+    job.model.norm.running_mean = torch.zeros(4)
+    job.ck.fence()
+    gc.collect()
+    assert saved() is None
+
+
 @pytest.mark.parametrize(
     "move",
     [

@@ -62,6 +62,15 @@ def test_hyperparameters(store):
     assert second.optimizer.param_groups[0]["lr"] == 0.025
 
 
+def test_options_of_a_group_by_any_name(store):
+    first = trained(store)
+    first.optimizer.param_groups[0]["names"] = ["a", "b"]
+    first.ck.snapshot(3)
+    second = Job(store)
+    assert second.ck.restore() == 3
+    assert second.optimizer.param_groups[0]["names"] == ["a", "b"]
+
+
 def test_fresh_start_is_none(store):
     assert Job(store).ck.restore() is None
 

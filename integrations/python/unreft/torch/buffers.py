@@ -59,6 +59,7 @@ class Buffers:
         """The slots whose value must stay the same object."""
         return [(c, key) for name, c, key in self.slots() if name not in self._staged]
 
+    @torch.no_grad()  # one that is made of parameters would hold the graph of its step
     def refresh(self) -> bool:
         """Copies what is staged; False when a buffer no longer fits its place."""
         for container, key, staged in self._copies:

@@ -37,9 +37,9 @@ class OptimizerScalars:
         )
 
     def values(self) -> dict[str, Any]:
-        """As they are now."""
+        """As they are now; the groups with names as their `params`."""
         groups = [
-            {"names": names, **{key: group[key] for key in group if key != "params"}}
+            {**group, "params": names}
             for names, group in zip(self._names, self._optimizer.param_groups)
         ]
         states = {name: _plain(state) for name, state in self._states}

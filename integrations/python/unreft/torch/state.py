@@ -254,17 +254,19 @@ class TrainingState:
 
     def _load_optimizer_scalars(self, optimizer: torch.optim.Optimizer, stored: dict) -> None:
         groups = self._named_groups(optimizer)
-        if [group["names"] for group in stored["groups"]] != groups:
+        if [group["params"] for group in stored["groups"]] != groups:
             raise FailedPrecondition(
                 f"{type(optimizer).__name__}: the parameter groups differ from the stored ones, "
-                f"needed {_sizes(group['names'] for group in stored['groups'])}, found "
+                f"needed {_sizes(group['params'] for group in stored['groups'])}, found "
                 f"{_sizes(groups)}"
             )
         for group, values in zip(optimizer.param_groups, stored["groups"]):
             for key, value in values.items():
-                if isinstance(group.get(key), torch.Tensor) and key != "names":
+                if key == "params":
+                    continue
+                if isinstance(group.get(key), torch.Tensor):
                     group[key].copy_(torch.as_tensor(value))
-                elif key != "names":
+                else:
                     group[key] = value
         parameters = {self._stepped[p]: p for g in optimizer.param_groups for p in g["params"]}
         for name, values in stored["states"].items():
