@@ -12,6 +12,7 @@ absl::StatusOr<MappedSlot> MappedSlot::Open(SegmentStore& store, const WireSlotR
   if (!header.ok()) return header.status();
   slot.header_ = *std::move(header);
   if (absl::Status status = slot.CheckHeader(); !status.ok()) return status;
+  slot.incarnation_ = slot.header().geometry.incarnation;
   absl::StatusOr<std::unique_ptr<Segment>> body =
       store.Open(region.segment, Access::kReadWrite, region.extras_offset);
   if (!body.ok()) return body.status();

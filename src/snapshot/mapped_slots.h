@@ -26,7 +26,7 @@ class MappedSlot {
 
   SlotId id() const { return region_.slot; }
   // Of the memory that is mapped, whatever lies under the name by now.
-  const RandomId& incarnation() const { return header().geometry.incarnation; }
+  const RandomId& incarnation() const { return incarnation_; }
   SlotStateWord state() const {
     return SlotStateWord::Decode(header().state.load(std::memory_order_acquire));
   }
@@ -46,6 +46,7 @@ class MappedSlot {
   absl::Status CheckHeader() const;
 
   WireSlotRegion region_;
+  RandomId incarnation_{};  // as the header said when it was checked: it may rot later
   std::unique_ptr<Segment> header_;
   std::unique_ptr<Segment> body_;
 };

@@ -137,7 +137,7 @@ TEST(SimTest, TheSameSeedGivesTheSameRun) {
 // has a test of its own beside its code.
 TEST(SimTest, SeedsThatOnceFailed) {
   for (const uint64_t seed : {1, 6, 8, 29, 59}) ExpectPasses({.seed = seed});
-  for (const uint64_t seed : {30779152794245, 279543764858533, 42028863046962})
+  for (const uint64_t seed : {30779152794245, 279543764858533, 42028863046962, 247518586860963})
     ExpectPasses({.seed = seed});
 }
 

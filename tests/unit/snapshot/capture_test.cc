@@ -355,6 +355,18 @@ TEST_F(CaptureTest, MemoryThatWasMadeAnewEndsTheCaptureAndHearsNoDoorbell) {
   AwaitCaptured();
 }
 
+// Rot in the header of an idle slot is the scrubber's to find: snapshots go on in the other slots.
+TEST_F(CaptureTest, AHeaderThatRotsAfterTheMappingDoesNotSilenceTheDoorbells) {
+  Ready();
+  ExpectStarted(1);
+  AwaitCaptured();
+  host_.FlipBit(daemon_.slot(0).name, offsetof(SlotHeader, geometry.incarnation), 3);
+  daemon_.Grant(1, 2);
+  ExpectStarted(2);
+  AwaitCaptured(2);
+  EXPECT_EQ(daemon_.Count<Claimed>(), 2u);
+}
+
 TEST_F(CaptureTest, ANewRegistrationWaitsForTheSnapshotUnderWay) {
   Ready();
   copier_.Hold();
