@@ -75,7 +75,7 @@ def strike(run, fault, totals):
     # The end of a step that is seen now: the fault's moment is counted from it.
     step = run.wait_step(max(fault.step, run.log.last_step + 1))["step"]
     seen_at, attempt = time.monotonic(), run.attempt
-    killed_at = chaos.inject(fault, seen_at, run.kill)
+    killed_at = chaos.inject(fault, seen_at, run.killer())
     totals.faults += 1
     say(f"  fault {totals.faults}: {fault}, {fault.delay_ms:.0f} ms after step {step}")
     if fault.stops_training:

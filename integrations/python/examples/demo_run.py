@@ -194,10 +194,19 @@ class Run:
         self._daemon_pids = {node["node"]: node["pid"] for node in up["nodes"]}
         self._meta_pid = up["meta"]["pid"]
 
-    def kill(self, victim):
-        """SIGKILL to a victim of a fault (chaos.Fault). For a node: how to wait for its end."""
+    def killer(self):
+        """Who sends SIGKILL to victims of a fault (chaos.Fault), trainers of the present attempt.
+
+        For a node it returns how to wait for its end.
+        """
+        trainer_pids = self.trainer_pids
+        return lambda victim: self._kill(victim, trainer_pids)
+
+    def _kill(self, victim, trainer_pids):
         if not isinstance(victim, str):
-            os.kill(self.trainer_pids[victim], signal.SIGKILL)
+            # The launcher ends the others of an attempt that has lost one.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(trainer_pids[victim], signal.SIGKILL)
         elif victim.startswith("daemon"):
             node = int(victim.split()[1]) if " " in victim else 0
             os.kill(self._daemon_pids[node], signal.SIGKILL)
