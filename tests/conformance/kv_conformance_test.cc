@@ -41,7 +41,8 @@ class FakeWorld : public KvWorld {
     WaitForStore();
   }
   World& world() override { return world_; }
-  std::unique_ptr<Kv> NewKv() override { return store_.NewKv(world_.sim()); }
+  using KvWorld::NewKv;
+  std::unique_ptr<Kv> NewKv(Duration) override { return store_.NewKv(world_.sim()); }
   void Stop() override { store_.Kill(); }
   void Start() override {
     store_.Restart();
@@ -85,8 +86,9 @@ class EmbeddedWorld : public KvWorld {
     std::filesystem::remove_all(directory_);
   }
   World& world() override { return world_; }
-  std::unique_ptr<Kv> NewKv() override {
-    auto kv = EtcdKv::Create({.endpoints = address_}, world_.executor(0));
+  std::unique_ptr<Kv> NewKv(Duration call_timeout) override {
+    auto kv =
+        EtcdKv::Create({.endpoints = address_, .call_timeout = call_timeout}, world_.executor(0));
     UNREFT_CHECK(kv.ok());
     return *std::move(kv);
   }
@@ -139,8 +141,10 @@ class EtcdWorld : public KvWorld {
   }
   std::string missing() const override { return EtcdProcesses::Missing(); }
   World& world() override { return world_; }
-  std::unique_ptr<Kv> NewKv() override {
-    auto kv = EtcdKv::Create({.endpoints = etcd_->endpoints()}, world_.executor(0));
+  using KvWorld::NewKv;
+  std::unique_ptr<Kv> NewKv(Duration call_timeout) override {
+    auto kv = EtcdKv::Create({.endpoints = etcd_->endpoints(), .call_timeout = call_timeout},
+                             world_.executor(0));
     UNREFT_CHECK(kv.ok());
     return *std::move(kv);
   }
@@ -307,7 +311,7 @@ TEST(FakeKv, AFailedWriteIsTakenBackBeforeTheNext) {
 TEST(EtcdCluster, WritesGoOnWhenTheLeaderDies) {
   EtcdWorld world(3);
   if (!world.missing().empty()) GTEST_SKIP() << world.missing();
-  auto kv = world.NewKv();
+  auto kv = world.NewKv(std::chrono::seconds(1));
   Counter counter(*kv, world.world().executor());
   std::vector<int> seen;
   std::optional<absl::Status> end;

@@ -80,6 +80,11 @@ class Cli:
     def train(self, *words, ranks=2):
         return self.launch("--ranks", ranks, *words, "--", sys.executable, TRAINER)
 
+    def train_to_end(self, commits, ranks=2):
+        """A job of so many commits; nothing is under way any more when this returns."""
+        job = self.launch("--ranks", ranks, "--", sys.executable, TRAINER, "--commits", commits)
+        assert job.wait() == 0, job.output()
+
     def daemon_pid(self):
         return self.json("status")["pid"]
 

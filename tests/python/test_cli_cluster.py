@@ -17,13 +17,18 @@ def nodes(cli):
     return up_nodes(cli)
 
 
+def memories(status):
+    return [member["incarnation"] for member in status["members"]]
+
+
 class TestUp:
     def test_up_and_status(self, nodes):
         up = nodes.up
-        status = nodes.json("status")
-        assert status["running"] and status["view"] == 1 and status["leader"] in range(NODES)
+        status = wait_status(nodes, "all of them", lambda s: s["leader"] in range(NODES)
+                             and all(member["present"] for member in s["members"]))
+        assert status["running"] and status["view"] == 1
         assert [member["slot"] for member in status["members"]] == list(range(NODES))
-        assert all(member["present"] and not member["lost"] for member in status["members"])
+        assert not any(member["lost"] for member in status["members"])
         assert pids_of(status) == [node["pid"] for node in up["nodes"]]
         (group,) = status["groups"]
         assert (group["slots"], group["k"], group["m"]) == ([0, 1, 2, 3], 2, 2)
@@ -73,12 +78,14 @@ class TestUp:
         wait_protected(nodes, job, 2)
         job.interrupt()
         committed = nodes.committed()
+        before = memories(nodes.json("status"))
         nodes("down", "--keep-memory")
         assert nodes.segments()
-        assert nodes.json("up")["view"] == 1
+        nodes("up")
         status = wait_status(nodes, "the group",
                              lambda s: [group["stands"] for group in s["groups"]] == [2])
         assert status["committed"]["step"] >= committed
+        assert memories(status) == before
 
 
 class TestDaemonOptions:
@@ -113,9 +120,7 @@ class TestRun:
         wait_protected(nodes, job, restored[0] + 1)
 
     def test_fresh_start_gives_up_what_was_committed(self, nodes):
-        job = train(nodes)
-        wait_protected(nodes, job, 2)
-        job.interrupt()
+        nodes.train_to_end(2, NODES)
         nodes("fresh-start")
         wait_status(nodes, "nothing to be committed", lambda s: s["committed"] is None)
 

@@ -3,11 +3,10 @@
 import os
 import re
 import signal
-import sys
 
 import pytest
 
-from cli_testing import CORRUPT, NO_DAEMON, TRAINER
+from cli_testing import CORRUPT, NO_DAEMON
 from cluster_testing import NODES, up_nodes
 
 COMMITS = 3
@@ -17,8 +16,7 @@ COMMITS = 3
 def stored(cli):
     """Four nodes that hold what one job has committed; it has ended, and nothing changes."""
     up_nodes(cli)
-    job = cli.launch("--ranks", NODES, "--", sys.executable, TRAINER, "--commits", COMMITS)
-    assert job.wait() == 0, job.output()
+    cli.train_to_end(COMMITS, NODES)
     return cli
 
 
@@ -121,7 +119,7 @@ class TestOneDown:
         pid = stored.json("status")["members"][3]["pid"]
         os.kill(pid, signal.SIGSTOP)
         try:
-            document = stored.json("versions", "--timeout-ms", 5000)
+            document = stored.json("versions", "--timeout-ms", 15000)
             assert running(document) == [True, True, True, False]
             assert "did not answer in time" in document["nodes"][3]["error"]
         finally:

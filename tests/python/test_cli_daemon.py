@@ -43,7 +43,7 @@ class TestUpAndDown:
             begin = time.monotonic()
             cli("up", *words, "--", "--no-such-option", code=1)
             assert "no-such-option" in cli.stderr and str(cli.run_dir) in cli.stderr
-            assert time.monotonic() - begin < 10
+            assert time.monotonic() - begin < 30  # it does not wait for an answer
         assert not cli.segments()
 
     def test_blocks_that_no_other_node_could_read_are_refused(self, cli):
@@ -55,9 +55,9 @@ class TestUpAndDown:
 
     def test_down_removes_everything(self, cli):
         pid = cli.json("up")["pid"]
-        job = cli.train()
-        cli.wait_committed(job, 1)
-        job.interrupt()
+        cli.train_to_end(1)
+        # Each session has a segment until the daemon has noticed its end.
+        wait_until("the sessions' end", lambda: not cli.json("status")["ranks"])
         held = len(cli.segments())
         assert held > 2
         down = cli.json("down")
@@ -93,9 +93,7 @@ class TestUpAndDown:
 
     def test_down_can_keep_the_memory(self, cli):
         cli("up")
-        job = cli.train()
-        cli.wait_committed(job, 3)
-        job.interrupt()
+        cli.train_to_end(3)
         committed, kept = cli.committed(), cli.segments()
         assert cli.json("down", "--keep-memory")["segments_kept"] == len(kept)
         assert cli.segments() == kept
@@ -189,9 +187,7 @@ class TestDaemon:
 
     def test_killed_daemon_adopts_its_memory(self, cli):
         cli("up")
-        job = cli.train()
-        cli.wait_committed(job, 3)
-        job.interrupt()
+        cli.train_to_end(3)
         before = cli.json("status")
         assert cli.json("inject", "kill-daemon")["pid"] == before["pid"]
         cli("status", code=NO_DAEMON)

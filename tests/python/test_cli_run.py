@@ -67,7 +67,7 @@ class TestRun:
         job = cli.launch("--ranks", 2, "--max-restarts", 0, "--grace-ms", 200, "--", "sh", "-c",
                          script)
         assert job.wait() == 1
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 30
         assert not any(is_alive(pid) for pid in job.pids())
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

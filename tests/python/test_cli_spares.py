@@ -20,13 +20,19 @@ def nodes():
         yield cli
 
 
+def registered(nodes):
+    own = nodes.json("status", "--node", NODES)
+    return own if own["registered"] else None
+
+
 def test_a_spare_waits_and_is_shown(nodes):
     status = nodes.json("status")
     (spare,) = status["spares"]
     assert spare["place"] == NODES and spare["memory_bytes"] > 0
     assert [member["place"] for member in status["members"]] == list(range(NODES))
-    own = nodes.json("status", "--node", NODES)
-    assert own["spare"] and own["registered"] and own["node"] is None
+    # The others hear of it before it does.
+    own = wait_until("its registration", lambda: registered(nodes))
+    assert own["spare"] and own["node"] is None
     assert "spare" in nodes("status")
     nodes("up", "--spares", 2, code=1)
 

@@ -18,6 +18,11 @@ def has_committed(status, step):
     return status.get("committed") and status["committed"]["step"] >= step
 
 
+def died(status):
+    """The nodes whose daemon is not the first."""
+    return [member for member in status["members"] if (member.get("session") or 1) > 1]
+
+
 class TestOneNode:
     def test_dies_at_commits_and_training_goes_on(self, cli):
         cli("up", "--supervise", "--", "--fault-points", "node.commit=crash:3")
@@ -31,9 +36,7 @@ class TestOneNode:
 
     def test_dies_at_a_decision_and_the_next_process_answers(self, cli):
         cli("up", "--", "--fault-points", "node.decision=crash")
-        job = cli.train()
-        cli.wait_committed(job, 3)
-        job.interrupt()
+        cli.train_to_end(3)
         committed = cli.committed()
         job = cli.train()
         wait_until("the daemon's end", lambda: not cli.status_or_nothing())
@@ -48,18 +51,16 @@ class TestLeader:
 
         def accept(status):
             assert job.process.poll() is None, f"the job ended: {job.output()}"
-            died = [m for m in status["members"] if (m.get("session") or 1) > 1]
-            return has_committed(status, 10) and len(died) > 1
+            return has_committed(status, 10) and len(died(status)) > 1
 
         wait_status(cli, "commits of several leaders", accept)
 
     def test_dies_at_a_decision_and_another_decides(self, cli):
         up_nodes(cli, "--fault-points", "leader.decision=crash:2", up_words=["--supervise"])
-        job = train(cli)
-        wait_status(cli, "a commit", lambda status: has_committed(status, 3))
-        job.interrupt()
+        cli.train_to_end(3, NODES)
         committed = cli.committed()
         job = train(cli)
         assert restored(job, NODES) == [committed] * NODES
-        died = [m for m in cli.json("status")["members"] if (m.get("session") or 1) > 1]
-        assert len(died) == 1
+        # It answers its rank before it has told the others that it is another process.
+        status = wait_status(cli, "its next process", died)
+        assert len(died(status)) == 1

@@ -38,11 +38,11 @@ class MetaStore:
         shutil.rmtree(self.run_dir)
 
     def command(self, *words):
-        return ["etcdctl", f"--endpoints={self.listen}", *words]
+        return ["etcdctl", f"--endpoints={self.listen}", "--command-timeout=20s", *words]
 
     def __call__(self, *words, **options):
         return subprocess.run(self.command(*words), env={**os.environ, "ETCDCTL_API": "3"},
-                              capture_output=True, text=True, timeout=20, check=True,
+                              capture_output=True, text=True, timeout=30, check=True,
                               **options).stdout.split("\n")[:-1]
 
 

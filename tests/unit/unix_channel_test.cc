@@ -287,7 +287,10 @@ TEST_F(UnixChannelTest, TrustsNoDaemonOfAnotherUser) {
     (void)!bind(fd, reinterpret_cast<const sockaddr*>(&*address), sizeof(*address));
     (void)!listen(fd, 8);
   });
-  ASSERT_TRUE(world_.RunUntil([&] { return ConnectUnixSocket(path_).ok(); }));
+  ASSERT_TRUE(world_.RunUntil([&] {
+    world_.asio().Post([] {});
+    return ConnectUnixSocket(path_).ok();
+  }));
   UnixConnector connector(world_.asio(), path_);
   std::optional<absl::Status> status;
   connector.Connect([&](auto channel) { status = channel.status(); });

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import pathlib
+import re
 import runpy
 import secrets
 import shutil
@@ -102,6 +103,13 @@ class Store:
             probe.connect(self.socket)
             return True
         return False
+
+    def metric(self, name):
+        """A metric of the daemon that has one value, by `unreft metrics`."""
+        command = [BIN_DIR / "unreft", "metrics", "--job", self.job, "--run-dir", self.directory]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in text.splitlines() if re.split("[{ ]", line)[0] == name]
+        return float(line.split()[-1])
 
     def kill(self):
         self.process.kill()

@@ -64,14 +64,6 @@ def has_kernel():
         return True
 
 
-def metric(store, name):
-    run_dir = pathlib.Path(store.socket).parent
-    command = [BIN_DIR / "unreft", "metrics", "--job", store.job, "--run-dir", run_dir]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    (line,) = [line for line in text.splitlines() if line.split("{")[0].split(" ")[0] == name]
-    return float(line.split()[-1])
-
-
 @pytest.mark.skipif(not has_kernel(), reason="built without nvcc")
 def test_checksums_on_the_device(store):
     """A bit that flips on the way to host memory, and one that does on the way back."""
@@ -83,7 +75,7 @@ def test_checksums_on_the_device(store):
     assert "device_checksum" in abandoned["error"]
     assert first["committed"] == 3
     assert first["copier"].endswith("checksums on the device")
-    assert metric(store, "unreft_device_checksum_mismatches_total") == 1
+    assert store.metric("unreft_device_checksum_mismatches_total") == 1
     (failed,) = train(store, 1, **checked, FLIP_AT="restore")
     assert failed["restored"] is None
     assert "tensor w: bytes" in failed["error"]
@@ -92,7 +84,7 @@ def test_checksums_on_the_device(store):
     assert restored["restored"] == 3
     assert set(map(tuple, restored["values"].values())) == {(3,)}
     assert (second["committed"], second["given_up"], second["violations"]) == (6, 0, "")
-    assert metric(store, "unreft_device_checksum_mismatches_total") == 1
+    assert store.metric("unreft_device_checksum_mismatches_total") == 1
 
 
 def test_without_checksums_the_flipped_bit_is_not_seen(store):

@@ -138,6 +138,8 @@ def test_example_resumes(store, tmp_path):
     while not log.exists() or len(exact.train_gpt.StepLog.losses(log)) < 10:
         assert time.monotonic() < deadline
         time.sleep(0.002)
+    while store.metric("unreft_committed_step") < 8:
+        assert time.monotonic() < deadline
     exact.kill(ranks)
     store.train(3, *args, *run, "--checkpoint", "unreft", script=script)
 
