@@ -81,7 +81,8 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
     if (!adopted.ok()) return adopted.status();
     if (!*adopted && !records.ok()) return NothingKnown(records.status());
     if (*adopted && !records.ok()) {
-      log_.Error("{}; going on with what the memory says", records.status().message());
+      log_.Error("{}; going on with what the memory says, which does not know of pins",
+                 records.status().message());
     }
     if (*adopted) return absl::OkStatus();
   }

@@ -108,12 +108,12 @@ void Spare::Follow() {
 
 // What lies here is of a memory that the job has given up, or of none.
 absl::Status Spare::Forget() {
-  record_.reset();
   absl::StatusOr<std::vector<SegmentInfo>> left = seams_.segments.List(MemoryPrefix(options_));
   if (!left.ok()) return left.status();
   for (const SegmentInfo& segment : *left) {
     if (absl::Status status = seams_.segments.Remove(segment.name); !status.ok()) return status;
   }
+  record_.reset();  // only now: another daemon may wait for its lock
   return absl::OkStatus();
 }
 

@@ -34,19 +34,20 @@ def test_buffer_that_is_replaced_later(store):
 def test_copy_of_a_buffer_holds_no_graph(store):
     """Of one that is made of parameters, as of an average that nobody detached."""
     job = trained(store)
+    saved = []
     for step in range(3, 6):
         scaled = job.model.norm.weight * float(step)
         job.model.norm.running_mean = scaled * scaled
         assert job.ck.snapshot(step)
         _, data = store.versions[0].tensors["rank0/buffer/norm.running_mean"]
         assert data == job.model.norm.running_mean.detach().numpy().tobytes()
-    saved = weakref.ref(scaled.untyped_storage())
+        saved.append(weakref.ref(scaled.untyped_storage()))
     del scaled
-    assert saved() is not None
+    assert saved[-1]() is not None
     job.model.norm.running_mean = torch.zeros(4)
     job.ck.fence()
     gc.collect()
-    assert saved() is None
+    assert [storage() for storage in saved] == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,7 @@ class Buffers:
         where = {name: (container, key) for name, container, key in self.slots()}
         self._copies = []
         for name, buffer in self.live():
-            known = self._seen.get(name)
-            self._seen[name] = buffer
+            known = self._seen.pop(name, None)
             if name in self._staged or known is not None and known is not buffer:
                 if not _fits(self._staged.get(name), buffer):
                     self._staged[name] = torch.empty_like(
@@ -53,6 +52,8 @@ class Buffers:
                 self._copies.append((*where[name], self._staged[name]))
                 self._staged[name].copy_(buffer)
                 buffer = self._staged[name]
+            else:
+                self._seen[name] = buffer  # not one that is staged: it may hold a graph
             yield name, buffer
 
     def watched(self) -> list[tuple[dict, str]]:

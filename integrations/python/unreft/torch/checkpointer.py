@@ -23,7 +23,7 @@ from unreft.torch.watch import Watch
 
 _log = logging.getLogger("unreft")
 
-_FORMAT = 1  # of the extras
+_FORMAT = 2  # of the extras
 _CONTEXT = contextlib.nullcontext()
 # Errors that trying again does not cure.
 _FOR_GOOD = (unreft.InvalidArgument, unreft.PermissionDenied, unreft.Internal, unreft.Forked)
