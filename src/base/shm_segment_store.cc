@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -129,13 +128,12 @@ class ShmSegment final : public Segment {
  public:
   // `unmapper`: null, or who unmaps it.
   ShmSegment(std::string name, bip::shared_memory_object file, bip::mapped_region region,
-             uint64_t offset, std::shared_ptr<BackgroundUnmapper> unmapper, Duration lock_patience)
+             uint64_t offset, std::shared_ptr<BackgroundUnmapper> unmapper)
       : name_(std::move(name)),
         file_(std::move(file)),
         region_(std::move(region)),
         offset_(offset),
-        unmapper_(std::move(unmapper)),
-        lock_patience_(lock_patience) {
+        unmapper_(std::move(unmapper)) {
     AdviseMapping();
   }
   ~ShmSegment() override {
@@ -181,16 +179,15 @@ class ShmSegment final : public Segment {
   // By flock, which belongs to this opening of the file: neither a forked child's end nor another
   // opening's lets go of it.
   absl::Status Lock() override {
-    const auto deadline = std::chrono::steady_clock::now() + lock_patience_;
-    while (flock(fd(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) return absl::ErrnoToStatus(errno, "lock segment " + name_);
-      if (std::chrono::steady_clock::now() >= deadline) {
-        return absl::FailedPreconditionError(
-            fmt::format("segment {} is served by another process", name_));
-      }
-      poll(nullptr, 0, 10);
+    int result = 0;
+    do {
+      result = flock(fd(), LOCK_EX | LOCK_NB);
+    } while (result != 0 && errno == EINTR);
+    if (result != 0 && errno == EWOULDBLOCK) {
+      return absl::FailedPreconditionError(
+          fmt::format("segment {} is served by another process", name_));
     }
+    if (result != 0) return absl::ErrnoToStatus(errno, "lock segment " + name_);
     struct stat own{};
     struct stat named{};
     if (fstat(fd(), &own) == 0 && stat(PathOf(name_).c_str(), &named) == 0 &&
@@ -255,15 +252,13 @@ class ShmSegment final : public Segment {
   bip::mapped_region region_;
   const uint64_t offset_;  // of the mapping in the segment
   const std::shared_ptr<BackgroundUnmapper> unmapper_;
-  const Duration lock_patience_;
   bool has_lock_ = false;
 };
 
 absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,
                                              bip::shared_memory_object file, uint64_t offset,
                                              uint64_t length,
-                                             std::shared_ptr<BackgroundUnmapper> unmapper,
-                                             Duration lock_patience) {
+                                             std::shared_ptr<BackgroundUnmapper> unmapper) {
   bip::mapped_region region;
   const int error = CatchErrno([&] {
     region = bip::mapped_region(file, file.get_mode(), static_cast<bip::offset_t>(offset), length);
@@ -272,7 +267,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,
     return absl::ErrnoToStatus(error, fmt::format("map {} bytes of segment {}", length, name));
   }
   return std::make_unique<ShmSegment>(name, std::move(file), std::move(region), offset,
-                                      std::move(unmapper), lock_patience);
+                                      std::move(unmapper));
 }
 
 absl::Status NotOurs(const std::string& name, uid_t owner) {
@@ -295,9 +290,8 @@ uint64_t Plus(uint64_t bytes, uint64_t more) {
 
 }  // namespace
 
-ShmSegmentStore::ShmSegmentStore(uint64_t background_bytes, Duration lock_patience)
+ShmSegmentStore::ShmSegmentStore(uint64_t background_bytes)
     : background_bytes_(background_bytes),
-      lock_patience_(lock_patience),
       unmapper_(background_bytes == UINT64_MAX ? nullptr : std::make_shared<BackgroundUnmapper>()) {
 }
 
@@ -327,8 +321,7 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Create(const std::stri
   if (ftruncate(file.get_mapping_handle().handle, static_cast<off_t>(bytes)) != 0) {
     segment = absl::ErrnoToStatus(errno, fmt::format("size segment {} to {} bytes", name, bytes));
   } else {
-    segment = Map(name, std::move(file), 0, bytes, bytes < background_bytes_ ? nullptr : unmapper_,
-                  lock_patience_);
+    segment = Map(name, std::move(file), 0, bytes, bytes < background_bytes_ ? nullptr : unmapper_);
   }
   if (!segment.ok()) bip::shared_memory_object::remove(name.c_str());
   return segment;
@@ -357,7 +350,7 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Open(const std::string
   }
   if (length == 0) length = size - offset;
   return Map(name, std::move(file), offset, length,
-             length < background_bytes_ ? nullptr : unmapper_, lock_patience_);
+             length < background_bytes_ ? nullptr : unmapper_);
 }
 
 absl::StatusOr<std::vector<SegmentInfo>> ShmSegmentStore::List(std::string_view prefix) {

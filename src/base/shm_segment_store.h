@@ -7,7 +7,6 @@
 
 #include <memory>
 
-#include "base/executor.h"
 #include "base/segment_store.h"
 
 namespace unreft {
@@ -18,10 +17,8 @@ class ShmSegmentStore : public SegmentStore {
  public:
   // Mappings of at least `background_bytes` are unmapped by a thread of the store's own, as freeing
   // what nobody else holds takes the kernel some 0.3 s per GiB. Capacity counts it as free at once,
-  // and Reserve waits for it before it fails. UINT64_MAX: there is no such thread. Lock blocks for
-  // up to `lock_patience`: a holder that was killed lets go when the kernel has closed its files.
-  explicit ShmSegmentStore(uint64_t background_bytes = UINT64_MAX,
-                           Duration lock_patience = Duration::zero());
+  // and Reserve waits for it before it fails. UINT64_MAX: there is no such thread.
+  explicit ShmSegmentStore(uint64_t background_bytes = UINT64_MAX);
   // Blocks until all is unmapped that was given up.
   ~ShmSegmentStore() override;
 
@@ -37,7 +34,6 @@ class ShmSegmentStore : public SegmentStore {
 
  private:
   const uint64_t background_bytes_;
-  const Duration lock_patience_;
   const std::shared_ptr<BackgroundUnmapper> unmapper_;  // null: none
 };
 

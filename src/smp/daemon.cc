@@ -176,8 +176,7 @@ class Daemon {
   boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
   Random random_ = Random::FromEntropy();
   // A slot of 10 GiB takes the kernel seconds to free, for which the node's presence would lapse.
-  // A daemon that was killed may not have let go of its memory yet.
-  ShmSegmentStore segments_{uint64_t{64} << 20, std::chrono::seconds(5)};
+  ShmSegmentStore segments_{uint64_t{64} << 20};
   FaultPoints faults_;
   PidfdWatcher processes_{executor_};
   std::unique_ptr<RocksRecordStore> records_;
