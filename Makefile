@@ -20,7 +20,7 @@ setup:           ## install what is missing (packages, Python environment)
 	@tools/setup/setup.sh
 
 build: setup     ## release build, binaries in build/release/bin
-	@cmake --preset release -B $(BUILD) -DPython3_EXECUTABLE=$(VENV)/bin/python >/dev/null
+	@cmake --preset release -B $(BUILD) >/dev/null
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
 test: build      ## every C++ and Python test, totals last

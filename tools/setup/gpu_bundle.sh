@@ -71,7 +71,6 @@ done
 python=$root/integrations/python
 tar -C "$python" --exclude=__pycache__ -cf - unreft examples bench/training |
   tar -C "$bundle/python" -xf -
-cp "$python/src/core_ctypes.py" "$bundle/python/unreft/_core.py"
 cp "$root/tools/setup/gpu_bundle_run.py" "$bundle/run.py"
 install -m 755 "$root/tools/setup/gpu_bundle_run.sh" "$bundle/run.sh"
 

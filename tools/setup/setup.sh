@@ -21,7 +21,7 @@ common="cmake ninja-build ccache mold pkg-config g++ git ca-certificates
   protobuf-compiler libprotobuf-dev protobuf-compiler-grpc libgrpc++-dev libssl-dev openssl
   librocksdb-dev libisal-dev libgtest-dev libgmock-dev
   prometheus-cpp-dev libspdlog-dev libfmt-dev libcli11-dev
-  nlohmann-json3-dev libabsl-dev etcd-server etcd-client pybind11-dev python3-dev python3-venv"
+  nlohmann-json3-dev libabsl-dev etcd-server etcd-client python3-venv"
 lint_packages="clang-format-19 clang-tidy-19"
 
 case "$os_id" in

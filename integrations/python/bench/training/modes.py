@@ -329,7 +329,6 @@ class Unreft(NoSnapshots):
             "copier": status.copier,
             "last_problem": status.last_problem,
             "not_derived": status.not_derived,
-            "binding": pathlib.Path(unreft.client._core.__file__).suffix.removeprefix("."),
         }
 
     def close(self):

@@ -1,9 +1,7 @@
-"""unreft._core without a compiled binding: the C ABI of libunreft by ctypes.
+"""The C ABI of libunreft by ctypes: one binding for every CPython from 3.10 on.
 
-A compiled binding fits one minor version of CPython; this one fits every CPython from 3.10 on.
-`make gpu-bundle` ships it as unreft/_core.py. It has what core.cc has, method for method, and its
-rules: calls release the interpreter lock, no lock is held while one waits for the client, and in a
-forked child none is taken.
+Calls release the interpreter lock, no lock is held while a call waits for the interpreter's, and in
+a forked child no lock is taken.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ def _load() -> ctypes.CDLL:
     if sys.version_info < PYTHON_MIN:
         needed, found = (".".join(map(str, v[:2])) for v in (PYTHON_MIN, sys.version_info))
         raise ImportError(f"unreft needs CPython {needed} or later, found {found}")
-    here = pathlib.Path(__file__).resolve()
+    here = pathlib.Path(os.path.abspath(__file__))  # a link to it counts as where it lies
     places = [here.with_name(LIBRARY), here.parents[2] / "lib" / LIBRARY]
     path = next((place for place in places if place.exists()), None)
     if path is None:
@@ -248,7 +246,7 @@ _TENSOR_DEFAULTS = _defaults("tensor", _Tensor)
 
 
 class Client:
-    """Thread-safe, as core.cc's: one lock for the calls of training, one for the status."""
+    """Thread-safe: one lock for the calls of training, one for the status."""
 
     def __init__(
         self,
