@@ -21,7 +21,8 @@ common="cmake ninja-build ccache mold pkg-config g++ git ca-certificates
   protobuf-compiler libprotobuf-dev protobuf-compiler-grpc libgrpc++-dev libssl-dev openssl
   librocksdb-dev libisal-dev libgtest-dev libgmock-dev
   prometheus-cpp-dev libspdlog-dev libfmt-dev libcli11-dev
-  nlohmann-json3-dev libabsl-dev etcd-server etcd-client python3-venv"
+  nlohmann-json3-dev libabsl-dev etcd-server etcd-client python3-venv
+  patchelf prometheus"
 lint_packages="clang-format-19 clang-tidy-19"
 
 case "$os_id" in
@@ -68,10 +69,15 @@ install_packages() {
     apt-get -q install -y --no-install-recommends "$@"' sh $missing </dev/null >&2
 
   # The package starts a server at once and at every boot; only the tests want it, and start theirs.
-  if [[ " $missing " == *" etcd-server "* && -d /run/systemd/system ]]; then
-    say "disabling the service that etcd-server brought"
-    "${sudo[@]}" systemctl disable --now etcd >&2
-  fi
+  # The same for prometheus, of which the tests want promtool.
+  local package service
+  for package in etcd-server prometheus; do
+    service=${package%-server}
+    if [[ " $missing " == *" $package "* && -d /run/systemd/system ]]; then
+      say "disabling the service that $package brought"
+      "${sudo[@]}" systemctl disable --now "$service" >&2
+    fi
+  done
 }
 
 if [ "${UNREFT_NO_PACKAGES:-}" = 1 ]; then
