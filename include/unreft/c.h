@@ -8,7 +8,8 @@
  *  3. Structs begin with `struct_bytes`, set by the caller to sizeof: older callers go on working.
  *     unreft_*_init() sets it and the defaults.
  *  4. Strings and arrays passed in are copied before the call returns. Memory behind tensors'
- * `data` is the caller's: it stays in place from unreft_register to the end of the last fence.
+ * `data` is the caller's: it stays in place from unreft_register to the end of the last fence, or
+ * of the first fence after unreft_rebind gave the tensor another place.
  *  5. Pointers handed out belong to the client and live until the next call of the same kind.
  *  6. A client is used by one training thread at a time; unreft_error is per thread.
  *  7. In a forked child every call returns UNREFT_FORKED and touches nothing.
@@ -182,6 +183,15 @@ UNREFT_API int unreft_restore_end(unreft_client* client);
  * for the daemon's answer; the slots fill with memory in the background after it. */
 UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tensors, size_t count,
                                uint64_t extras_bytes);
+
+/* Tells that tensors were replaced by others like them: from the next snapshot on the indices[i]-th
+ * tensor of the last unreft_register lies at data[i], with the same dtype, box, replicas and
+ * device. Called after a fence, or while no copies run; quick, since nobody else is told and
+ * nothing is granted anew. What lay at the old addresses may be freed after the fence. On an error
+ * nothing is rebound: FAILED_PRECONDITION when nothing is registered, OUT_OF_RANGE for an index,
+ * INVALID_ARGUMENT for data that is NULL. */
+UNREFT_API int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* data,
+                             size_t count);
 
 /* Starts the capture of all registered tensors after `step` optimizer steps, with `extras`. Never
  * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture of tensors on a device

@@ -151,6 +151,14 @@ class Client {
     return ToDone(unreft_register(client_.get(), c.data(), c.size(), extras_bytes));
   }
 
+  // The `indices[i]`-th tensor of the last Register lies at `data[i]` from now on.
+  Done Rebind(const std::vector<uint64_t>& indices, const std::vector<void*>& data) {
+    if (indices.size() != data.size()) {
+      return Failure{UNREFT_INVALID_ARGUMENT, "rebind: as many indices as addresses are needed"};
+    }
+    return ToDone(unreft_rebind(client_.get(), indices.data(), data.data(), indices.size()));
+  }
+
   Result<Snapped> Snapshot(uint64_t step, const std::string& extras = {}, void* stream = nullptr) {
     int32_t outcome = UNREFT_SKIPPED;
     if (int code =

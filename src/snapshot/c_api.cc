@@ -429,6 +429,16 @@ int unreft_register(unreft_client* client, const unreft_tensor* tensors, size_t 
   });
 }
 
+int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* data, size_t count) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    if (count > 0 && indices == nullptr) return MissingArgument("indices");
+    if (count > 0 && data == nullptr) return MissingArgument("data");
+    return client->client->Rebind({indices, count},
+                                  {reinterpret_cast<std::byte* const*>(data), count});
+  });
+}
+
 int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras, size_t extras_bytes,
                     void* stream, int32_t* outcome) {
   return Border([&]() -> absl::Status {

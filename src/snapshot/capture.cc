@@ -7,14 +7,6 @@
 #include "base/crc32c.h"
 
 namespace unreft::snapshot {
-namespace {
-
-long long Milliseconds(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
-
-}  // namespace
-
 Capture::Capture(Executor& executor, DeviceCopier& copier, const CaptureOptions& options,
                  StatusBoard& board, Events& events)
     : executor_(executor), copier_(copier), options_(options), board_(board), events_(events) {}
@@ -164,6 +156,7 @@ Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& s
   run->slot = claimed.slot;
   run->generation = claimed.generation;
   run->layout = layout_;
+  run->memory = memory_;
   run->slots = slots_;
   run->data = slot.data();
   run->pin = PinLocked(slot);
@@ -199,7 +192,7 @@ absl::Status Capture::Prepare(Run& run, std::span<const std::byte> extras) {
   }
   if (run.layout->volatile_pieces().empty()) return absl::OkStatus();
   absl::StatusOr<std::vector<CopyOp>> staged = copier_.CopyVolatile(
-      ToOps(run.layout->volatile_pieces(), run.data.data(), run.crcs), run.stream);
+      ToOps(run.layout->volatile_pieces(), *run.memory, run.data.data(), run.crcs), run.stream);
   if (staged.ok()) run.staged = *std::move(staged);
   return staged.status();
 }
@@ -211,6 +204,29 @@ void Capture::EndPreparation(const RunPtr& run, const absl::Status& status) {
   if (!status.ok()) CloseLocked(run, std::string(status.message()));
   EndIfDoneLocked(run);
   if (run_) PostPump();
+}
+
+// A snapshot under way goes on with what it began with.
+absl::Status Capture::Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
+  std::lock_guard lock(mutex_);
+  const size_t count = memory_->size();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i] >= count) {
+      return count == 0 ? absl::FailedPreconditionError(
+                              "no tensors are registered: register them before they are rebound")
+                        : absl::OutOfRangeError(fmt::format(
+                              "tensor {}: needed one of the {} tensors of the last registration, "
+                              "counted from 0",
+                              tensors[i], count));
+    }
+    if (data[i] == nullptr) {
+      return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensors[i]));
+    }
+  }
+  auto rebound = std::make_shared<std::vector<ShardMemory>>(*memory_);
+  for (size_t i = 0; i < tensors.size(); ++i) (*rebound)[tensors[i]].data = data[i];
+  memory_ = std::move(rebound);
+  return absl::OkStatus();
 }
 
 // --- Jobs ---
@@ -360,98 +376,6 @@ void Capture::WakeLocked() {
   waiting_.clear();
 }
 
-// --- Fence ---
-
-std::string Capture::LateMessage() const {
-  return fmt::format("a fence waited {} ms for its copies", Milliseconds(options_.fence_timeout));
-}
-
-absl::Status Capture::Fence(void* stream) {
-  UNREFT_CHECK(!executor_.InTurn());
-  const Time since = executor_.Now();
-  absl::Status status;
-  {
-    std::unique_lock lock(mutex_);
-    const RunPtr run = run_;
-    if (run && run->layout->on_device()) status = FenceDevice(run, stream, lock);
-    WaitLocked(run, since, /*for_host_only=*/true, lock);
-  }
-  RecordWait(since);
-  return status;
-}
-
-// Also of a snapshot that is given up already: copies of it may still be reading.
-absl::Status Capture::FenceDevice(const RunPtr& run, void* stream,
-                                  std::unique_lock<std::mutex>& lock) {
-  // What came to the copier after its fence would be read when it may change.
-  run->fencing = true;
-  ended_.wait(lock, [&] { return run->handing_over == 0; });
-  if (!run->device.all_taken() || run->preparing) {
-    CloseLocked(run, fmt::format("the fence came when {} of {} copies from the device were queued",
-                                 run->device.taken(), run->device.size()));
-  }
-  lock.unlock();
-  absl::Status status = copier_.Fence(stream);
-  lock.lock();
-  if (!status.ok()) {
-    CloseLocked(run, fmt::format("no fence: {}", std::string(status.message())));
-  }
-  return status;
-}
-
-void Capture::WaitForCopies() {
-  UNREFT_CHECK(!executor_.InTurn());
-  std::unique_lock lock(mutex_);
-  WaitLocked(run_, executor_.Now(), /*for_host_only=*/false, lock);
-}
-
-void Capture::WaitLocked(const RunPtr& waited_for, Time since, bool for_host_only,
-                         std::unique_lock<std::mutex>& lock) {
-  const RunPtr run = waited_for;  // run_ itself may be what is referred to
-  while (run && run_ == run && !(for_host_only && run->host_over())) {
-    const Duration left = since + options_.fence_timeout - executor_.Now();
-    if (run->closed.empty() && left <= Duration::zero()) {
-      CloseLocked(run, LateMessage());
-    } else if (run->closed.empty() && options_.fence_helps && !run->preparing &&
-               !run->host.all_taken()) {
-      Help(lock);
-    } else if (run->closed.empty()) {
-      ended_.wait_for(lock, left);
-    } else {
-      ended_.wait(lock);  // for the copies that are under way: they end without anybody's help
-    }
-  }
-}
-
-void Capture::RecordWait(Time since) {
-  const Duration waited = executor_.Now() - since;
-  board_.Edit([&](ClientStatus& status) {
-    status.last_fence_wait = waited;
-    status.total_fence_wait += waited;
-  });
-}
-
-void Capture::FenceThen(Task done) {
-  const Time since = executor_.Now();
-  Task finish = lifetime_.Bind([this, since, done = std::move(done)]() mutable {
-    RecordWait(since);
-    done();
-  });
-  std::lock_guard lock(mutex_);
-  if (!run_) return executor_.Post(std::move(finish));
-  const uint64_t id = ++last_waiting_;
-  const TimerId timer =
-      executor_.After(options_.fence_timeout, lifetime_.Bind([this, id] { FenceTimedOut(id); }));
-  waiting_.push_back({id, std::move(finish), timer});
-}
-
-void Capture::FenceTimedOut(uint64_t waiting_id) {
-  std::lock_guard lock(mutex_);
-  for (const Waiting& waiting : waiting_) {
-    if (waiting.id == waiting_id) return CloseLocked(run_, LateMessage());
-  }
-}
-
 // --- What the daemon says ---
 
 void Capture::SetTimeline(Timeline timeline) {
@@ -478,9 +402,16 @@ void Capture::Suspend(std::string why) {
   suspended_ = std::move(why);
 }
 
+void Capture::Bind(std::vector<ShardMemory> memory) {
+  auto bound = std::make_shared<const std::vector<ShardMemory>>(std::move(memory));
+  std::lock_guard lock(mutex_);
+  memory_ = std::move(bound);
+}
+
 void Capture::Install(std::shared_ptr<const CaptureLayout> layout,
                       std::shared_ptr<const MappedSlots> slots) {
   std::lock_guard lock(mutex_);
+  UNREFT_CHECK(memory_->size() == layout->tensor_count(), "the tensors of a layout lie somewhere");
   if (run_ && !slots->Continues(*run_->slots, run_->slot, run_->generation)) {
     CloseLocked(run_, fmt::format("slot {} was made anew", run_->slot));
   }

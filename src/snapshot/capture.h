@@ -85,6 +85,11 @@ class Capture {
   // Returns once no copy reads the tensors any more, nor will. Not in a turn.
   void WaitForCopies();
 
+  // The `tensors[i]`-th of the last Bind lies at `data[i]` from the next snapshot on; one under way
+  // goes on reading where it was. FailedPrecondition when nothing is bound, OutOfRange, and
+  // InvalidArgument for data that is null; nothing is changed then.
+  absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data);
+
   // --- In turns of the executor ---
 
   // Like WaitForCopies, by callback.
@@ -100,6 +105,9 @@ class Capture {
 
   // From now on nothing is captured, and Snapshot skips because of `why`.
   void Suspend(std::string why);
+
+  // Where the tensors of the layouts lie that are installed from now on. Nothing is under way.
+  void Bind(std::vector<ShardMemory> memory);
 
   // Snapshots follow this layout into these slots. A snapshot under way goes on if its slot lies in
   // the same memory, and is closed otherwise.
@@ -173,6 +181,7 @@ class Capture {
   std::condition_variable ended_;  // a run or a job of it ended
   RunPtr run_;                     // null: nothing touches the tensors
   std::shared_ptr<const CaptureLayout> layout_;
+  MemoryPtr memory_ = std::make_shared<const std::vector<ShardMemory>>();
   std::shared_ptr<const MappedSlots> slots_;
   std::map<SlotId, std::shared_ptr<void>> pins_;  // of slots_, from their first claim on
   std::string suspended_ = "no tensors are registered";

@@ -21,11 +21,11 @@ class BucketCutter {
     buckets_.reserve(slab_bytes / bucket_bytes + 1);
   }
 
-  void Copy(const std::byte* source, uint64_t bytes, bool on_device) {
+  void Copy(uint32_t tensor, uint64_t begin, uint64_t bytes, bool on_device) {
     Cut(bytes, piece_bytes_, [&](Bucket& bucket, uint64_t run) {
       auto& pieces = on_device ? bucket.device_pieces : bucket.pieces;
-      pieces.push_back({source, at_, run, on_device});
-      source += run;
+      pieces.push_back({tensor, begin, at_, run, on_device});
+      begin += run;
     });
   }
   void Zero(uint64_t bytes) {
@@ -67,14 +67,16 @@ std::shared_ptr<const CaptureLayout> CaptureLayout::Make(const layout::TensorTab
   std::shared_ptr<CaptureLayout> layout(new CaptureLayout);
   layout->options_ = options;
   layout->plan_ = layout::CapturePlan::Make(table, options.mode);
+  layout->tensor_count_ = table.size();
   layout->padded_bytes_ =
       BlockCount(layout->plan_.data_bytes(), options.block_bytes) * options.block_bytes;
   layout->on_device_ = std::any_of(memory.begin(), memory.end(),
                                    [](const ShardMemory& shard) { return shard.on_device; });
   layout->CutBuckets(table, memory);
   if (options.checksum && layout->on_device_) layout->NumberPieces();
-  for (size_t i = 0; i < table.size(); ++i) {
-    if (table.specs()[i].replica_count > 1) layout->AddSample(table.specs()[i], memory[i]);
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    const TensorSpec& spec = table.specs()[i];
+    if (spec.replica_count > 1) layout->AddSample(i, spec, memory[i].on_device);
   }
   return layout;
 }
@@ -86,17 +88,17 @@ void CaptureLayout::CutBuckets(const layout::TensorTable& table,
   for (const layout::CapturedPart& part : plan_.parts()) {
     cutter.Zero(part.slab_offset - cutter.at());
     const ShardMemory& shard = memory[part.tensor];
-    const std::byte* source = shard.data + part.shard_begin;
     if (table.specs()[part.tensor].is_volatile || IsSmall(shard, part.bytes)) {
       for (uint64_t done = 0, run = 0; done < part.bytes; done += run) {
         const uint64_t at = part.slab_offset + done;
         run = std::min(part.bytes - done, unit - at % unit);
-        volatile_pieces_.push_back({source + done, at, run, shard.on_device});
+        volatile_pieces_.push_back(
+            {part.tensor, part.shard_begin + done, at, run, shard.on_device});
         if (shard.on_device) staging_bytes_ += RoundUp(run, kStagingAlignment);
       }
       cutter.Pass(part.bytes);
     } else {
-      cutter.Copy(source, part.bytes, shard.on_device);
+      cutter.Copy(part.tensor, part.shard_begin, part.bytes, shard.on_device);
     }
   }
   cutter.Zero(padded_bytes_ - cutter.at());
@@ -154,11 +156,11 @@ std::vector<uint32_t> CaptureLayout::BlockCrcs(std::span<const uint32_t> piece_c
   return blocks;
 }
 
-void CaptureLayout::AddSample(const TensorSpec& spec, const ShardMemory& memory) {
-  ReplicaSample sample{.on_device = memory.on_device};
+void CaptureLayout::AddSample(uint32_t tensor, const TensorSpec& spec, bool on_device) {
+  ReplicaSample sample{.on_device = on_device};
   for (const layout::ByteRange& range : SampleRanges(ShardBytes(spec))) {
     sample.pieces.push_back(
-        {memory.data + range.begin, sample.bytes, range.end - range.begin, memory.on_device});
+        {tensor, range.begin, sample.bytes, range.end - range.begin, on_device});
     sample.bytes += range.end - range.begin;
   }
   samples_.push_back(std::move(sample));

@@ -1,5 +1,7 @@
 // CaptureLayout: what one snapshot copies from where to where, cut into buckets. Pure; immutable,
-// so it is shared by threads and by the snapshots of its generation (PROTOCOL rule 12).
+// so it is shared by threads and by the snapshots of its generation (PROTOCOL rule 12). It knows
+// the tensors by their place in the table: where each lies comes with the snapshot, since a tensor
+// may be replaced by another like it.
 //
 //   slab   |part|part |gap| volatile |  part            |  zeros |
 //   bucket |--------------|--------------|--------------|--------|
@@ -26,7 +28,8 @@ inline constexpr uint32_t kNoCrc = UINT32_MAX;
 
 // Bytes of the trainer's state, and where in the slab (or scratch) they go.
 struct CopyPiece {
-  const std::byte* source = nullptr;
+  uint32_t tensor = 0;  // index in the table
+  uint64_t begin = 0;   // in its shard
   uint64_t target_offset = 0;
   uint64_t bytes = 0;
   bool on_device = false;
@@ -68,12 +71,13 @@ struct CaptureLayoutOptions {
 
 class CaptureLayout {
  public:
-  // `memory[i]` holds the shard of `table.specs()[i]`.
+  // `memory[i]` holds the shard of `table.specs()[i]`; on which side it lies is all that counts.
   static std::shared_ptr<const CaptureLayout> Make(const layout::TensorTable& table,
                                                    std::span<const ShardMemory> memory,
                                                    const CaptureLayoutOptions& options);
 
   const layout::CapturePlan& plan() const { return plan_; }
+  size_t tensor_count() const { return tensor_count_; }
   uint32_t block_bytes() const { return options_.block_bytes; }
   uint64_t replica_check_every() const { return options_.replica_check_every; }
   // Of the slab, in whole blocks.
@@ -95,7 +99,7 @@ class CaptureLayout {
   CaptureLayout() = default;
   void CutBuckets(const layout::TensorTable& table, std::span<const ShardMemory> memory);
   bool IsSmall(const ShardMemory& memory, uint64_t bytes);
-  void AddSample(const TensorSpec& spec, const ShardMemory& memory);
+  void AddSample(uint32_t tensor, const TensorSpec& spec, bool on_device);
   void NumberPieces();
 
   // A piece's range of the slab, and what it does to the CRC of what lies before it.
@@ -107,6 +111,7 @@ class CaptureLayout {
 
   CaptureLayoutOptions options_;
   layout::CapturePlan plan_;
+  size_t tensor_count_ = 0;
   uint64_t padded_bytes_ = 0;
   bool on_device_ = false;
   uint64_t staging_bytes_ = 0;

@@ -4,13 +4,14 @@
 
 namespace unreft::snapshot {
 
-std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target,
-                          std::span<uint32_t> crcs) {
+std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::span<const ShardMemory> memory,
+                          std::byte* target, std::span<uint32_t> crcs) {
   std::vector<CopyOp> ops;
   ops.reserve(pieces.size());
   for (const CopyPiece& piece : pieces) {
     uint32_t* const crc = piece.crc < crcs.size() ? &crcs[piece.crc] : nullptr;
-    ops.push_back({piece.source, target + piece.target_offset, piece.bytes, piece.on_device, crc});
+    ops.push_back({memory[piece.tensor].data + piece.begin, target + piece.target_offset,
+                   piece.bytes, piece.on_device, crc});
   }
   return ops;
 }
@@ -45,7 +46,7 @@ std::vector<CopyOp> CaptureRun::OpsOf(const CaptureJob& job, std::vector<std::by
   if (job.kind == CaptureJob::Kind::kSample) {
     const ReplicaSample& sample = layout->samples()[job.index];
     scratch.resize(sample.bytes);
-    return ToOps(sample.pieces, scratch.data());
+    return ToOps(sample.pieces, *memory, scratch.data());
   }
   const Bucket& bucket = layout->buckets()[job.index];
   // With both kinds of pieces the device's job does it.
@@ -54,7 +55,7 @@ std::vector<CopyOp> CaptureRun::OpsOf(const CaptureJob& job, std::vector<std::by
       std::memset(data.data() + range.begin, 0, range.end - range.begin);
     }
   }
-  return ToOps(job.on_device ? bucket.device_pieces : bucket.pieces, data.data(), crcs);
+  return ToOps(job.on_device ? bucket.device_pieces : bucket.pieces, *memory, data.data(), crcs);
 }
 
 void CaptureRun::Finish(const CaptureJob& job) {

@@ -56,9 +56,12 @@ class CaptureLane {
   size_t under_way_ = 0;
 };
 
+// Where the shards of a table lie; immutable, so a snapshot under way keeps what it began with.
+using MemoryPtr = std::shared_ptr<const std::vector<ShardMemory>>;
+
 // With places for their CRCs among `crcs`, where they have any.
-std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::byte* target,
-                          std::span<uint32_t> crcs = {});
+std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::span<const ShardMemory> memory,
+                          std::byte* target, std::span<uint32_t> crcs = {});
 
 // Shared with the copies that are under way, which may outlive Capture; `slots` keeps their target
 // mapped, `pin` registered.
@@ -67,6 +70,7 @@ struct CaptureRun {
   SlotId slot;
   Generation generation;
   std::shared_ptr<const CaptureLayout> layout;
+  MemoryPtr memory;
   std::shared_ptr<const MappedSlots> slots;
   std::shared_ptr<void> pin;
   std::span<std::byte> data;

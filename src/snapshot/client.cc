@@ -126,6 +126,10 @@ absl::Status Client::Register(std::vector<BoundTensor> tensors, uint64_t extras_
   });
 }
 
+absl::Status Client::Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
+  return parts_->actor->Rebind(tensors, data);
+}
+
 absl::StatusOr<SnapshotResult> Client::Snapshot(Step step, std::span<const std::byte> extras,
                                                 void* stream) {
   return parts_->actor->Snapshot(step, extras, stream);

@@ -41,6 +41,8 @@ class Client {
   absl::Status RestoreRead(const std::vector<BoundTensor>& targets);
   absl::Status RestoreEnd();
   absl::Status Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes);
+  // Waits for nothing.
+  absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data);
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
   absl::Status Fence(void* stream);

@@ -250,6 +250,7 @@ void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
   if (absl::Status status = copier_.Accept(tensors); !status.ok()) {
     // What was registered before is no longer what the trainer has.
     session_.EndRegistration();
+    capture_.Bind({});
     capture_.Suspend(fmt::format("not registered: {}", std::string(status.message())));
     return Fail(std::move(done), status);
   }
@@ -258,6 +259,7 @@ void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
   table_ = std::move(table);
   memory_.clear();
   for (const BoundTensor& tensor : tensors) memory_.push_back({tensor.data, tensor.on_device()});
+  capture_.Bind(memory_);
   register_waiter_.Wait(options_.register_timeout,
                         Late("no answer to the registration", options_.register_timeout),
                         ToUnit(std::move(done)));

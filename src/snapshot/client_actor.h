@@ -95,6 +95,9 @@ class ClientActor : private Session::Events, private Capture::Events {
                                           void* stream);
   absl::Status Fence(void* stream) { return capture_.Fence(stream); }
   void WaitForCopies() { capture_.WaitForCopies(); }
+  absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
+    return capture_.Rebind(tensors, data);
+  }
   // Streams besides the one of Snapshot that write the tensors.
   absl::Status SetWriters(std::vector<void*> streams) {
     return copier_.SetWriters(std::move(streams));
@@ -171,7 +174,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   // What is registered, and where the last answer put it.
   layout::TensorTable table_;
-  std::vector<ShardMemory> memory_;
+  std::vector<ShardMemory> memory_;  // as it was registered; Capture follows what is rebound
   std::shared_ptr<const MappedSlots> slots_;
   uint64_t last_answer_ = 0;    // counts answers, and what makes the last one void
   uint64_t staging_bytes_ = 0;  // that the copier has reserved

@@ -78,9 +78,8 @@ void BenchState::MakeTensors(uint64_t data_bytes) {
     }
   }
   const auto table = *layout::TensorTable::Create(snapshot::SpecsOf(tensors_));
-  std::vector<snapshot::ShardMemory> data;
-  for (const snapshot::BoundTensor& tensor : tensors_) data.push_back({tensor.data});
-  layout_ = snapshot::CaptureLayout::Make(table, data, {.block_bytes = kBlockBytes});
+  for (const snapshot::BoundTensor& tensor : tensors_) shards_.push_back({tensor.data});
+  layout_ = snapshot::CaptureLayout::Make(table, shards_, {.block_bytes = kBlockBytes});
   bytes_ = layout_->plan().data_bytes();
 }
 
@@ -121,6 +120,7 @@ std::unique_ptr<snapshot::Capture> BenchState::NewCapture(bool helping) {
       std::make_unique<snapshot::Capture>(thread_.executor(), copier_, options, board_, events);
   InTurn([&] {
     capture->SetTimeline(Timeline{1});
+    capture->Bind(shards_);
     capture->Install(layout_, slots_);
   });
   return capture;

@@ -6,6 +6,7 @@ a forked child no lock is taken.
 
 from __future__ import annotations
 
+import array
 import ctypes
 import os
 import pathlib
@@ -124,6 +125,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("restore_read", ctypes.c_int, [pointer, pointer, size]),
         ("restore_end", ctypes.c_int, [pointer]),
         ("register", ctypes.c_int, [pointer, pointer, size, step]),
+        ("rebind", ctypes.c_int, [pointer, pointer, pointer, size]),
         ("snapshot", ctypes.c_int, [pointer, step, text, size, pointer, pointer]),
         ("fence", ctypes.c_int, [pointer, pointer]),
         ("get_status", ctypes.c_int, [pointer, pointer]),
@@ -157,6 +159,17 @@ def _whole(value: Any, bits: int, what: str, signed: bool = False) -> int:
     if not low <= value.__index__() < high:
         raise TypeError(f"{what}: needed a number from {low} to {high - 1}, found {value}")
     return value.__index__()
+
+
+def _numbers(values: Any, what: str) -> tuple[Any, int]:
+    """Its numbers where they lie, for a buffer of unsigned 64-bit ones; else a copy of them."""
+    if not (isinstance(values, array.array) and values.typecode == "Q"):
+        try:
+            values = array.array("Q", values)
+        except (OverflowError, TypeError) as error:
+            needed = f"whole numbers from 0 to {2**64 - 1}"
+            raise TypeError(f"{what}: needed {needed}: {error}") from None
+    return (ctypes.c_uint64 * len(values)).from_buffer(values), len(values)
 
 
 def _text(value: str | None, what: str) -> bytes | None:
@@ -312,6 +325,15 @@ class Client:
         held = _TensorArray(tensors)
         size = _whole(extras_bytes, 64, "extras_bytes")
         self._call(lambda: _library.unreft_register(self._client, held.array, len(held), size))
+
+    def rebind(self, indices: Any, addresses: Any) -> None:
+        at, count = _numbers(indices, "indices")
+        data, data_count = _numbers(addresses, "addresses")
+        if count != data_count:
+            raise errors.from_code(
+                _INVALID_ARGUMENT, f"rebind: {count} indices and {data_count} addresses"
+            )
+        self._call(lambda: _library.unreft_rebind(self._client, at, data, count))
 
     def snapshot(self, step: int, extras: bytes, stream: int) -> tuple[bool, str]:
         if not isinstance(extras, bytes):

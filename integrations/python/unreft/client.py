@@ -136,6 +136,18 @@ class Client:
         """
         self._core.register(tensors, extras_bytes)
 
+    def rebind(self, indices: Sequence[int], addresses: Sequence[int]) -> None:
+        """Tells that tensors were replaced by others like them, without a registration.
+
+        The `indices[i]`-th tensor of the last `register` lies at `addresses[i]` from the next
+        snapshot on: same dtype, box, replicas and device. Called after a fence, or while no copies
+        run; what lay at the old addresses may be freed after the fence. Waits for nobody. Each is
+        an `array.array("Q")`, used as it is, or a sequence. On an error nothing is rebound:
+        `FailedPrecondition` when nothing is registered, `OutOfRange` for an index,
+        `InvalidArgument` for an address of 0.
+        """
+        self._core.rebind(indices, addresses)
+
     def snapshot(self, step: int, extras: bytes = b"", stream: int = 0) -> Snapshot:
         """Begins to capture the state after `step` optimizer steps. Never waits for a daemon."""
         return Snapshot(*self._core.snapshot(step, extras, stream))

@@ -110,6 +110,7 @@ TEST_F(CApiTest, NullClients) {
   EXPECT_EQ(unreft_restore_read(nullptr, nullptr, 0), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_restore_end(nullptr), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_register(nullptr, nullptr, 0, 0), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_rebind(nullptr, nullptr, nullptr, 0), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_snapshot(nullptr, 1, nullptr, 0, nullptr, &outcome), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_fence(nullptr, nullptr), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_get_status(nullptr, &status), UNREFT_INVALID_ARGUMENT);
@@ -326,6 +327,24 @@ TEST_F(CApiLifeTest, RestoresWhatIsStaged) {
   daemon_.InTurn([&] { daemon_.daemon().on_frame = nullptr; });
 }
 
+TEST_F(CApiLifeTest, FollowsATensorThatWasReplaced) {
+  ASSERT_TRUE(client_->Restore().ok());
+  ASSERT_TRUE(client_->Register({tensor_}, 0).ok());
+  daemon_.InTurn([&] { daemon_.daemon().Grant(0, 1); });
+  ASSERT_TRUE(client_->Fence().ok());
+  std::vector<float> other(1000, 2.5F);
+  EXPECT_EQ(client_->Rebind({0, 0}, {other.data()}).error().code, UNREFT_INVALID_ARGUMENT);
+  const auto rebound = client_->Rebind({0}, {other.data()});
+  ASSERT_TRUE(rebound.ok()) << rebound.error().message;
+  EXPECT_TRUE(client_->Snapshot(1)->started);
+  EXPECT_TRUE(client_->Fence().ok());
+  daemon_.InTurn([&] {
+    EXPECT_EQ(daemon_.daemon().Count<unreft::Register>(), 1u);
+    const auto slab = daemon_.daemon().slot(0).view->data();
+    EXPECT_EQ(std::memcmp(slab.data(), other.data(), 4000), 0);
+  });
+}
+
 TEST_F(CApiLifeTest, BadTensorsAreNamed) {
   const auto expect = [&](auto change, const std::string& message) {
     unreft::Tensor tensor = tensor_;
@@ -370,6 +389,12 @@ TEST_F(CApiLifeTest, ArraysOfAnotherStructSizeAreRefused) {
   EXPECT_EQ(unreft_register(client, tensors, 2, 0), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_register(client, nullptr, 2, 0), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_register(client, tensors, SIZE_MAX, 0), UNREFT_INVALID_ARGUMENT);
+  const uint64_t index = 0;
+  void* const data = weights_.data();
+  EXPECT_EQ(unreft_rebind(client, nullptr, &data, 1), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_rebind(client, &index, nullptr, 1), UNREFT_INVALID_ARGUMENT);
+  EXPECT_EQ(unreft_rebind(client, &index, &data, 1), UNREFT_FAILED_PRECONDITION);
+  EXPECT_EQ(unreft_rebind(client, nullptr, nullptr, 0), UNREFT_OK);
   EXPECT_EQ(unreft_snapshot(client, 1, nullptr, 5, nullptr, nullptr), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_snapshot(client, 1, nullptr, 0, nullptr, nullptr), UNREFT_FAILED_PRECONDITION);
   EXPECT_EQ(unreft_wait_committed(client, 1, -5), UNREFT_INVALID_ARGUMENT);

@@ -97,8 +97,9 @@ TEST(CaptureLayoutTest, CrcsOfBlocksArePutTogetherFromThoseOfPieces) {
       ASSERT_LT(piece.crc, crcs.size());
       ++numbered[piece.crc];
       EXPECT_EQ(piece.target_offset / 256, (piece.target_offset + piece.bytes - 1) / 256);
-      std::memcpy(slab.data() + piece.target_offset, piece.source, piece.bytes);
-      crcs[piece.crc] = Crc32c({piece.source, piece.bytes});
+      const std::byte* const source = data[piece.tensor].data + piece.begin;
+      std::memcpy(slab.data() + piece.target_offset, source, piece.bytes);
+      crcs[piece.crc] = Crc32c({source, piece.bytes});
     };
     for (const CopyPiece& piece : layout->volatile_pieces()) copy(piece);
     for (const Bucket& bucket : layout->buckets()) {

@@ -103,6 +103,7 @@ class TwoThreads : public testing::TestWithParam<bool> {
       daemon_.tensors.push_back({part.slab_offset, part.slab_offset + part.bytes});
     }
     InTurn([&] {
+      capture_->Bind(data);
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_.Answer()));
     });
   }

@@ -52,6 +52,7 @@ class CudaCaptureTest : public CudaFixture {
       EXPECT_EQ(routing_->Accept(tensors_), absl::OkStatus());
       EXPECT_EQ(routing_->Reserve(layout_->staging_bytes()), absl::OkStatus());
       capture_->SetTimeline(Timeline{1});
+      capture_->Bind(memory);
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_->Answer()));
     });
   }
