@@ -38,6 +38,7 @@ extern "C" {
 /* Codes are persistent. 0..16 are those of absl::StatusCode. */
 typedef enum unreft_code {
   UNREFT_OK = 0,
+  UNREFT_CANCELLED = 1, /* keep_waiting ended the call */
   UNREFT_INVALID_ARGUMENT = 3,
   UNREFT_DEADLINE_EXCEEDED = 4,
   UNREFT_NOT_FOUND = 5,
@@ -94,6 +95,13 @@ typedef struct unreft_open_options {
                               and after a restore; 0: not. -1: $UNREFT_DEVICE_CHECKSUM, else 0.
                               FAILED_PRECONDITION of unreft_open where the library was built without
                               the kernel for it. */
+  /* Asked about every 100 ms, on the thread that waits, by a call that waits for something outside
+   * of this process: unreft_open, _restore_begin, _restore_read, _register, _register_within,
+   * _wait_ready, _wait_committed; never by _fence or _snapshot. `waited_for` is part of a sentence
+   * and lives until the answer. Not 0: the call ends with UNREFT_CANCELLED, and touches none of its
+   * caller's memory any more. It may not call the client. NULL: nothing is asked. */
+  int32_t (*keep_waiting)(void* context, const char* waited_for, double seconds_so_far);
+  void* keep_waiting_context;
 } unreft_open_options;
 
 /* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense and
@@ -192,6 +200,12 @@ UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tenso
  * INVALID_ARGUMENT for data that is NULL. */
 UNREFT_API int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* data,
                              size_t count);
+
+/* As unreft_register, but waits for no longer than `timeout_ms` for the daemon. DEADLINE_EXCEEDED:
+ * the registration goes on in the background, and snapshots are skipped until the daemon has
+ * answered it. For the calls of a training step. */
+UNREFT_API int unreft_register_within(unreft_client* client, const unreft_tensor* tensors,
+                                      size_t count, uint64_t extras_bytes, int64_t timeout_ms);
 
 /* Starts the capture of all registered tensors after `step` optimizer steps, with `extras`. Never
  * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture of tensors on a device

@@ -21,6 +21,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +71,8 @@ struct OpenOptions {
   std::optional<int64_t> restore_timeout_ms;
   std::optional<int64_t> fence_timeout_ms;
   std::optional<bool> device_checksum;
+  // Whether a call that waits goes on; what it throws ends the call as false does.
+  std::function<bool(const char* waited_for, double seconds_so_far)> keep_waiting;
 };
 
 // See unreft_tensor. A dense tensor that this rank holds alone and whole: `global_shape` is its
@@ -118,9 +121,14 @@ class Client {
     c.restore_timeout_ms = options.restore_timeout_ms.value_or(c.restore_timeout_ms);
     c.fence_timeout_ms = options.fence_timeout_ms.value_or(c.fence_timeout_ms);
     if (options.device_checksum) c.device_checksum = *options.device_checksum ? 1 : 0;
+    auto keep_waiting = std::make_unique<KeepWaiting>(options.keep_waiting);
+    if (*keep_waiting) {
+      c.keep_waiting = &Client::AskToWait;
+      c.keep_waiting_context = keep_waiting.get();
+    }
     unreft_client* client = nullptr;
     if (int code = unreft_open(&c, &client)) return LastFailure(code);
-    return Client(client);
+    return Client(client, std::move(keep_waiting));
   }
 
   Result<Restored> Restore() {
@@ -157,6 +165,13 @@ class Client {
       return Failure{UNREFT_INVALID_ARGUMENT, "rebind: as many indices as addresses are needed"};
     }
     return ToDone(unreft_rebind(client_.get(), indices.data(), data.data(), indices.size()));
+  }
+  // Waits for no longer than `timeout_ms`; see unreft_register_within.
+  Done RegisterWithin(const std::vector<Tensor>& tensors, uint64_t extras_bytes,
+                      int64_t timeout_ms) {
+    const CTensors c(tensors);
+    return ToDone(
+        unreft_register_within(client_.get(), c.data(), c.size(), extras_bytes, timeout_ms));
   }
 
   Result<Snapped> Snapshot(uint64_t step, const std::string& extras = {}, void* stream = nullptr) {
@@ -227,7 +242,18 @@ class Client {
     std::vector<std::vector<uint64_t>> zeros_;
   };
 
-  explicit Client(unreft_client* client) : client_(client) {}
+  using KeepWaiting = std::function<bool(const char*, double)>;
+
+  Client(unreft_client* client, std::unique_ptr<KeepWaiting> keep_waiting)
+      : keep_waiting_(std::move(keep_waiting)), client_(client) {}
+
+  static int32_t AskToWait(void* context, const char* waited_for, double seconds) noexcept {
+    try {
+      return (*static_cast<KeepWaiting*>(context))(waited_for, seconds) ? 0 : 1;
+    } catch (...) {
+      return 1;
+    }
+  }
 
   static Failure LastFailure(int code) { return {code, unreft_error()}; }
   static Done ToDone(int code) {
@@ -247,6 +273,7 @@ class Client {
     return tensor;
   }
 
+  std::unique_ptr<KeepWaiting> keep_waiting_;  // where the client below looks for it
   std::unique_ptr<unreft_client, Closer> client_;
 };
 

@@ -11,15 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "snapshot/c_inputs.h"
 #include "snapshot/client.h"
-#include "snapshot/environment.h"
 #include "unreft/c.h"
 
 namespace unreft::snapshot {
 namespace {
 
-constexpr size_t kTensorsMax = 1 << 24;
-constexpr int32_t kDimsMax = 16;
 constexpr size_t kWritersMax = 64;
 
 thread_local std::string last_error;  // of the calling thread, see convention 1
@@ -56,173 +54,11 @@ int Border(Body body) {
   }
 }
 
-absl::Status MissingArgument(const char* what) {
-  return absl::InvalidArgumentError(fmt::format("{} is NULL", what));
-}
-
-// Callers compiled with an older header give shorter structs, with a newer one longer ones.
-template <typename Struct>
-absl::Status CheckStruct(const Struct* value, size_t bytes_min, const char* what) {
-  if (value == nullptr) return MissingArgument(what);
-  if (value->struct_bytes >= bytes_min && value->struct_bytes <= size_t{1} << 16) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      fmt::format("{}: needed struct_bytes of {} or more, found {} (call its _init)", what,
-                  bytes_min, value->struct_bytes));
-}
-
 // Writes as much of `from` as the caller's struct has room for.
 template <typename Struct>
 void Fill(Struct* to, Struct from) {
   from.struct_bytes = to->struct_bytes;
   std::memcpy(to, &from, std::min(to->struct_bytes, sizeof(Struct)));
-}
-
-// --- Options ---
-
-// Of the struct as it was first.
-constexpr size_t kFirstOptionsBytes = offsetof(unreft_open_options, device_checksum);
-
-absl::StatusOr<int64_t> Choose(int64_t given, const char* what,
-                               std::initializer_list<const char*> names, int64_t otherwise) {
-  if (given == -1) return EnvironmentNumber(names, otherwise);
-  if (given >= 0) return given;
-  return absl::InvalidArgumentError(fmt::format("{}: needed 0 or more, found {}", what, given));
-}
-
-absl::StatusOr<ClientIdentity> ToIdentity(const unreft_open_options& options) {
-  ClientIdentity identity;
-  identity.socket =
-      options.socket != nullptr ? options.socket : EnvironmentText({"UNREFT_SOCKET"}, "");
-  if (identity.socket.empty()) {
-    return absl::InvalidArgumentError("no socket of a daemon: neither given nor in UNREFT_SOCKET");
-  }
-  identity.job = options.job != nullptr ? options.job : EnvironmentText({"UNREFT_JOB"}, "default");
-  if (absl::Status status = CheckJobName(identity.job); !status.ok()) return status;
-  absl::StatusOr<int64_t> rank = Choose(options.rank, "rank", {"RANK"}, 0);
-  absl::StatusOr<int64_t> world = Choose(options.world, "world", {"WORLD_SIZE"}, 1);
-  absl::StatusOr<int64_t> attempt =
-      Choose(options.attempt, "attempt", {"UNREFT_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"}, 0);
-  for (const auto* number : {&rank, &world, &attempt}) {
-    if (!number->ok()) return number->status();
-  }
-  if (*rank >= *world) {
-    return absl::InvalidArgumentError(
-        fmt::format("rank {}: needed one below the world's {} ranks", *rank, *world));
-  }
-  identity.rank.value = static_cast<uint64_t>(*rank);
-  identity.world = static_cast<uint64_t>(*world);
-  identity.attempt.value = static_cast<uint64_t>(*attempt);
-  return identity;
-}
-
-// About 30 years, so that no sum of durations overflows.
-constexpr int64_t kTimeoutMaxMs = int64_t{1} << 40;
-
-absl::StatusOr<Duration> ToDuration(int64_t ms, const char* what) {
-  if (ms >= 0 && ms <= kTimeoutMaxMs) return std::chrono::milliseconds(ms);
-  return absl::InvalidArgumentError(
-      fmt::format("{}: needed 0 to {} ms, found {}", what, kTimeoutMaxMs, ms));
-}
-
-absl::StatusOr<ClientOptions> ToOptions(const unreft_open_options& given) {
-  absl::StatusOr<Duration> connect = ToDuration(given.connect_timeout_ms, "connect_timeout_ms");
-  absl::StatusOr<Duration> restore = ToDuration(given.restore_timeout_ms, "restore_timeout_ms");
-  absl::StatusOr<Duration> fence = ToDuration(given.fence_timeout_ms, "fence_timeout_ms");
-  for (const auto* timeout : {&connect, &restore, &fence}) {
-    if (!timeout->ok()) return timeout->status();
-  }
-  absl::StatusOr<int64_t> checksum =
-      Choose(given.device_checksum, "device_checksum", {"UNREFT_DEVICE_CHECKSUM"}, 0);
-  if (!checksum.ok()) return checksum.status();
-  if (*checksum > 1) {
-    return absl::InvalidArgumentError(
-        fmt::format("device_checksum: needed 0 or 1, found {}", *checksum));
-  }
-  ClientOptions options;
-  options.capture.device_checksum = *checksum == 1;
-  options.connect_timeout = *connect;
-  options.restore_timeout = *restore;
-  options.capture.fence_timeout = *fence;
-  return options;
-}
-
-// --- Tensors ---
-
-absl::Status CheckTensor(const unreft_tensor& tensor, size_t index) {
-  if (tensor.name == nullptr) return MissingArgument(fmt::format("tensor {}: name", index).c_str());
-  if (tensor.dims < 0 || tensor.dims > kDimsMax) {
-    return absl::InvalidArgumentError(fmt::format("tensor {}: needed 0 to {} dimensions, found {}",
-                                                  tensor.name, kDimsMax, tensor.dims));
-  }
-  if (tensor.dtype < 1 || tensor.dtype > UINT8_MAX) {
-    return absl::InvalidArgumentError(
-        fmt::format("tensor {}: dtype {} is not known", tensor.name, tensor.dtype));
-  }
-  const bool shaped =
-      tensor.global_shape != nullptr && tensor.offset != nullptr && tensor.extent != nullptr;
-  if (tensor.dims > 0 && !shaped) {
-    return absl::InvalidArgumentError(
-        fmt::format("tensor {}: global_shape, offset or extent is NULL", tensor.name));
-  }
-  if (tensor.data == nullptr) {
-    return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensor.name));
-  }
-  if (tensor.device_kind != UNREFT_CPU && tensor.device_kind != UNREFT_CUDA) {
-    return absl::InvalidArgumentError(fmt::format(
-        "tensor {}: needed device kind {} (CPU) or {} (CUDA), found {}", tensor.name,
-        static_cast<int>(UNREFT_CPU), static_cast<int>(UNREFT_CUDA), tensor.device_kind));
-  }
-  if (tensor.device_kind == UNREFT_CUDA && tensor.device_index < 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("tensor {}: needed a device of 0 or more, found "
-                    "{}",
-                    tensor.name, tensor.device_index));
-  }
-  return absl::OkStatus();
-}
-
-std::vector<uint64_t> ToVector(const uint64_t* values, int32_t count) {
-  return count == 0 ? std::vector<uint64_t>() : std::vector<uint64_t>(values, values + count);
-}
-
-BoundTensor ToBound(const unreft_tensor& tensor) {
-  return {.spec = {.name = tensor.name,
-                   .dtype = static_cast<Dtype>(tensor.dtype),
-                   .global_shape = ToVector(tensor.global_shape, tensor.dims),
-                   .offset = ToVector(tensor.offset, tensor.dims),
-                   .extent = ToVector(tensor.extent, tensor.dims),
-                   .replica_index = tensor.replica_index,
-                   .replica_count = tensor.replica_count,
-                   .is_volatile = tensor.is_volatile != 0},
-          .data = static_cast<std::byte*>(tensor.data),
-          .cuda_device = tensor.device_kind == UNREFT_CUDA ? tensor.device_index : kHostMemory};
-}
-
-// The elements of the array lie as far apart as the caller's header says a struct is long.
-absl::StatusOr<std::vector<BoundTensor>> ToTensors(const unreft_tensor* tensors, size_t count) {
-  if (count > kTensorsMax) {
-    return absl::InvalidArgumentError(fmt::format("{} tensors, {} at most", count, kTensorsMax));
-  }
-  if (count > 0 && tensors == nullptr) return MissingArgument("tensors");
-  std::vector<BoundTensor> bound;
-  bound.reserve(count);
-  const auto* at = reinterpret_cast<const std::byte*>(tensors);
-  for (size_t i = 0; i < count; ++i) {
-    const auto* given = reinterpret_cast<const unreft_tensor*>(at);
-    absl::Status status = CheckStruct(given, sizeof(unreft_tensor), "tensor");
-    if (status.ok() && given->struct_bytes != tensors->struct_bytes) {
-      status = absl::InvalidArgumentError(
-          fmt::format("tensor {}: needed struct_bytes of {} as in the first, found {}", i,
-                      tensors->struct_bytes, given->struct_bytes));
-    }
-    if (status.ok()) status = CheckTensor(*given, i);
-    if (!status.ok()) return status;
-    bound.push_back(ToBound(*given));
-    at += tensors->struct_bytes;
-  }
-  return bound;
 }
 
 }  // namespace
@@ -317,7 +153,8 @@ absl::Status OpenClient(const unreft_open_options* options, unreft_client** out)
   if (!identity.ok()) return identity.status();
   absl::StatusOr<ClientOptions> client_options = ToOptions(given);
   if (!client_options.ok()) return client_options.status();
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::Open(*identity, *client_options);
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::Open(*identity, *client_options,
+                                                              ToKeepWaiting(given));
   if (!client.ok()) return client.status();
   auto handle = std::make_unique<unreft_client>();
   handle->client = *std::move(client);
@@ -436,6 +273,18 @@ int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* d
     if (count > 0 && data == nullptr) return MissingArgument("data");
     return client->client->Rebind({indices, count},
                                   {reinterpret_cast<std::byte* const*>(data), count});
+  });
+}
+
+int unreft_register_within(unreft_client* client, const unreft_tensor* tensors, size_t count,
+                           uint64_t extras_bytes, int64_t timeout_ms) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    auto bound = ToTensors(tensors, count);
+    if (!bound.ok()) return bound.status();
+    auto timeout = unreft::snapshot::ToDuration(timeout_ms, "timeout_ms");
+    if (!timeout.ok()) return timeout.status();
+    return client->client->Register(*std::move(bound), extras_bytes, *timeout);
   });
 }
 

@@ -1,5 +1,6 @@
 #include "snapshot/client.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
@@ -28,13 +29,22 @@ Hello ToHello(const ClientIdentity& identity, ProcessLife life) {
 
 // In the order of construction: what stands lower uses what stands above.
 struct Client::Parts {
-  Parts(const std::string& socket, bool device_checksum)
-      : thread("unreft-copier"),
-        connector(thread.executor(), socket),
-        copier(thread.executor(), [device_checksum](Executor& executor, int device) {
-          return NewCudaCopier(executor, device, device_checksum);
-        }) {}
+  Parts(const ClientIdentity& identity, const ClientOptions& options, KeepWaiting keep_waiting)
+      : socket(identity.socket),
+        world(identity.world),
+        wait_slice(options.wait_slice),
+        keep_waiting(std::move(keep_waiting)),
+        thread("unreft-copier"),
+        connector(thread.executor(), identity.socket),
+        copier(thread.executor(),
+               [device_checksum = options.capture.device_checksum](Executor& executor, int device) {
+                 return NewCudaCopier(executor, device, device_checksum);
+               }) {}
 
+  const std::string socket;
+  const uint64_t world;
+  const Duration wait_slice;
+  const KeepWaiting keep_waiting;
   ExecutorThread thread;
   UnixConnector connector;
   ShmSegmentStore segments;
@@ -44,36 +54,79 @@ struct Client::Parts {
 
 Client::Client(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
+Patience Client::NewPatience() const {
+  return {parts_->thread.executor(), parts_->wait_slice, parts_->keep_waiting};
+}
+
+std::string Client::WaitedFor(const std::string& what) const {
+  if (!what.empty() && parts_->actor->status().connected) return what;
+  const std::string then = what.empty() ? "" : ", and then for " + what;
+  return fmt::format("the daemon at {} to answer{}", parts_->socket, then);
+}
+
 // Runs `start(answer)` in a turn and waits until somebody calls `answer`: the actor does, at its
-// deadline at the latest.
+// deadline at the latest. `start` owns what it needs: the answer may come when nobody waits for it
+// any more, after `limit` or the end of the caller's patience.
 template <typename T, typename Start>
-T Client::Await(Start start) {
-  std::promise<T> promise;
-  std::future<T> future = promise.get_future();
-  parts_->thread.executor().Post([&] {
-    start(
-        [promise = std::move(promise)](T answer) mutable { promise.set_value(std::move(answer)); });
+T Client::Await(Patience& patience, const std::string& waited_for, std::optional<Duration> limit,
+                Start start) {
+  const auto promise = std::make_shared<std::promise<T>>();
+  std::future<T> future = promise->get_future();
+  parts_->thread.executor().Post([start = std::move(start), promise]() mutable {
+    start([promise](T answer) { promise->set_value(std::move(answer)); });
   });
-  return future.get();
+  Duration slice = patience.slice();
+  while (true) {
+    if (limit) slice = std::min(slice, std::max(*limit - patience.so_far(), Duration::zero()));
+    if (future.wait_for(slice) == std::future_status::ready) return future.get();
+    if (limit && patience.so_far() >= *limit) {
+      return T(absl::DeadlineExceededError(
+          fmt::format("waited {:.1f} s for {}",
+                      std::chrono::duration<double>(patience.so_far()).count(),
+                      WaitedFor(waited_for))));
+    }
+    if (!patience.Lasts([&] { return WaitedFor(waited_for); })) {
+      return EndWait(T(absl::CancelledError(fmt::format("the caller ended the wait for {}",
+                                                        WaitedFor(waited_for)))));
+    }
+  }
+}
+
+// Returns when no turn touches the caller's memory any more.
+template <typename T>
+T Client::EndWait(T answer) {
+  std::promise<void> done;
+  parts_->thread.executor().Post([&] {
+    parts_->actor->EndWaits(absl::CancelledError("the caller ended the wait"));
+    done.set_value();
+  });
+  done.get_future().get();
+  return answer;
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(const ClientIdentity& identity,
-                                                     const ClientOptions& options) {
-  const bool device_checksum = options.capture.device_checksum;
-  if (device_checksum) {
+                                                     const ClientOptions& options,
+                                                     KeepWaiting keep_waiting) {
+  if (options.capture.device_checksum) {
     if (absl::Status status = CheckDeviceChecksum(); !status.ok()) return status;
   }
   std::unique_ptr<Client> client(
-      new Client(std::make_unique<Parts>(identity.socket, device_checksum)));
+      new Client(std::make_unique<Parts>(identity, options, std::move(keep_waiting))));
   Parts& parts = *client->parts_;
-  const absl::Status status = client->Await<absl::Status>([&](auto answer) {
+  std::promise<void> made;
+  parts.thread.executor().Post([&] {
     const ProcessLife self = PidfdWatcher(parts.thread.executor()).Self();
     parts.actor = std::make_unique<ClientActor>(parts.thread.executor(), parts.connector,
                                                 parts.segments, parts.copier, Random::FromEntropy(),
                                                 ToHello(identity, self), options);
     parts.actor->Start();
-    parts.actor->WhenConnected(std::move(answer));
+    made.set_value();
   });
+  made.get_future().get();
+  Patience patience = client->NewPatience();
+  const absl::Status status = client->Await<absl::Status>(
+      patience, "", std::nullopt,
+      [actor = parts.actor.get()](auto answer) { actor->WhenConnected(std::move(answer)); });
   if (!status.ok()) {
     return absl::Status(status.code(),
                         fmt::format("{}: {}", identity.socket, std::string(status.message())));
@@ -84,28 +137,41 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const ClientIdentity& ident
 Client::~Client() {
   if (parts_->actor) {
     parts_->actor->WaitForCopies();
-    Await<absl::Status>([&](auto answer) {
+    std::promise<void> closed;
+    parts_->thread.executor().Post([&] {
       parts_->actor->Close();
-      answer(absl::OkStatus());
-    }).IgnoreError();
+      closed.set_value();
+    });
+    closed.get_future().get();
   }
   parts_->thread.Join();
 }
 
 absl::StatusOr<Restored> Client::RestoreBegin() {
+  Patience patience = NewPatience();
+  const std::string all =
+      parts_->world == 1 ? "" : fmt::format(", for which all {} ranks must ask", parts_->world);
   return Await<absl::StatusOr<Restored>>(
-      [&](auto answer) { parts_->actor->RestoreBegin(std::move(answer)); });
+      patience, "the decision what to restore" + all, std::nullopt,
+      [actor = parts_->actor.get()](auto answer) { actor->RestoreBegin(std::move(answer)); });
 }
 
 absl::Status Client::RestoreRead(const std::vector<BoundTensor>& targets) {
-  parts_->actor->WaitForCopies();
+  ClientActor* const actor = parts_->actor.get();
+  actor->WaitForCopies();
+  Patience patience = NewPatience();
+  const auto goes_on = [&] {
+    return patience.Lasts([] { return "the tensors to be copied from memory"; });
+  };
   absl::StatusOr<Plan> plan = Await<absl::StatusOr<Plan>>(
-      [&](auto answer) { parts_->actor->RequestPlan(targets, std::move(answer)); });
+      patience, "where the bytes of the version lie", std::nullopt,
+      [actor, targets](auto answer) { actor->RequestPlan(targets, std::move(answer)); });
   while (plan.ok()) {
     // Here rather than in a turn, so that the session stays alive during a long copy.
-    const RestoreReport report = parts_->actor->restorer().Read(*plan, targets);
+    const RestoreReport report = actor->restorer().Read(*plan, targets, goes_on);
     absl::StatusOr<std::optional<Plan>> more = Await<absl::StatusOr<std::optional<Plan>>>(
-        [&](auto answer) { parts_->actor->FinishRead(report, std::move(answer)); });
+        patience, "the bytes of the version that other nodes hold", std::nullopt,
+        [actor, report](auto answer) { actor->FinishRead(report, std::move(answer)); });
     if (!more.ok() || !*more) return more.status();
     plan = **std::move(more);
   }
@@ -113,17 +179,24 @@ absl::Status Client::RestoreRead(const std::vector<BoundTensor>& targets) {
 }
 
 absl::Status Client::RestoreEnd() {
-  return Await<absl::Status>([&](auto answer) {
-    parts_->actor->RestoreEnd();
-    answer(absl::OkStatus());
-  });
+  Patience patience = NewPatience();
+  return Await<absl::Status>(patience, "the restore to end", std::nullopt,
+                             [actor = parts_->actor.get()](auto answer) {
+                               actor->RestoreEnd();
+                               answer(absl::OkStatus());
+                             });
 }
 
-absl::Status Client::Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes) {
-  parts_->actor->WaitForCopies();
-  return Await<absl::Status>([&](auto answer) {
-    parts_->actor->Register(std::move(tensors), extras_bytes, std::move(answer));
-  });
+absl::Status Client::Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes,
+                              std::optional<Duration> timeout) {
+  Patience patience = NewPatience();
+  ClientActor* const actor = parts_->actor.get();
+  actor->WaitForCopies();
+  return Await<absl::Status>(
+      patience, "the daemon to take over the tensors", timeout,
+      [actor, tensors = std::move(tensors), extras_bytes](auto answer) mutable {
+        actor->Register(std::move(tensors), extras_bytes, std::move(answer));
+      });
 }
 
 absl::Status Client::Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
@@ -144,8 +217,12 @@ absl::Status Client::SetWriters(std::vector<void*> streams) {
 std::string Client::Describe() const { return parts_->copier.Describe(); }
 
 absl::Status Client::WaitCommitted(Step step, Duration timeout) {
+  Patience patience = NewPatience();
   return Await<absl::Status>(
-      [&](auto answer) { parts_->actor->WaitCommitted(step, timeout, std::move(answer)); });
+      patience, fmt::format("all ranks to commit step {}", step), std::nullopt,
+      [actor = parts_->actor.get(), step, timeout](auto answer) {
+        actor->WaitCommitted(step, timeout, std::move(answer));
+      });
 }
 
 ClientStatus Client::status() const { return parts_->actor->status(); }

@@ -1,19 +1,23 @@
 // Client: the client of a real training process: a ClientActor on a copier thread of its own, and
 // blocking calls around it.
 //
-// Used by one training thread at a time, except for status(), which any thread may call. After
-// Register nothing waits for the daemon; every other wait has a deadline in the options.
+// Used by one training thread at a time, except for status(), which any thread may call. Snapshot
+// and Fence wait for no daemon; every other wait has a deadline, and ends early, Cancelled, when
+// `keep_waiting` says so. A call that ended so touches none of its caller's memory any more; what
+// it asked for may come true later.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "snapshot/client_actor.h"
+#include "snapshot/patience.h"
 
 namespace unreft::snapshot {
 
@@ -31,7 +35,8 @@ class Client {
   // Unavailable when no daemon answers in time; FailedPrecondition for an option that this build
   // cannot serve.
   static absl::StatusOr<std::unique_ptr<Client>> Open(const ClientIdentity& identity,
-                                                      const ClientOptions& options);
+                                                      const ClientOptions& options,
+                                                      KeepWaiting keep_waiting = nullptr);
   // Waits for the copies that are under way, then leaves.
   ~Client();
   Client(const Client&) = delete;
@@ -40,9 +45,12 @@ class Client {
   absl::StatusOr<Restored> RestoreBegin();
   absl::Status RestoreRead(const std::vector<BoundTensor>& targets);
   absl::Status RestoreEnd();
-  absl::Status Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes);
   // Waits for nothing.
   absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data);
+  // DeadlineExceeded after `timeout`, or that of the options: the registration goes on then, and
+  // snapshots skip until the daemon has answered it.
+  absl::Status Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes,
+                        std::optional<Duration> timeout = std::nullopt);
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
   absl::Status Fence(void* stream);
@@ -56,8 +64,13 @@ class Client {
   struct Parts;
 
   explicit Client(std::unique_ptr<Parts> parts);
+  Patience NewPatience() const;
   template <typename T, typename Start>
-  T Await(Start start);
+  T Await(Patience& patience, const std::string& waited_for, std::optional<Duration> limit,
+          Start start);
+  template <typename T>
+  T EndWait(T answer);
+  std::string WaitedFor(const std::string& what) const;
 
   const std::unique_ptr<Parts> parts_;
 };

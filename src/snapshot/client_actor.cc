@@ -245,7 +245,7 @@ void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_byt
 
 void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
                                    layout::TensorTable table, uint64_t extras_bytes, Done done) {
-  capture_.Suspend("the daemon has not answered the registration");
+  capture_.Suspend("the daemon has not taken over the tensors yet");
   ++last_answer_;  // an answer that waits to be installed is of an earlier one
   if (absl::Status status = copier_.Accept(tensors); !status.ok()) {
     // What was registered before is no longer what the trainer has.
@@ -338,6 +338,15 @@ absl::Status ClientActor::Install(LayoutPtr layout, const Registered& registered
   session_.RepeatDoorbells(slots_->incarnation());
   capture_.Install(std::move(layout), slots_);
   return absl::OkStatus();
+}
+
+void ClientActor::EndWaits(const absl::Status& why) {
+  connect_waiter_.Answer(why);
+  restore_waiter_.Answer(why);
+  register_waiter_.Answer(why);
+  if (!follower_.reading()) return;
+  follower_.Cancel(why);
+  copier_.EndRestore().IgnoreError();  // of what was staged: `why` is what the read ends with
 }
 
 // --- Capture ---

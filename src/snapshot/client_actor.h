@@ -84,6 +84,10 @@ class ClientActor : private Session::Events, private Capture::Events {
   // deadline passes the registration stays, and holds once the daemon has answered it.
   void Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes, Done done);
 
+  // Whoever waits for a welcome, a decision, a read or a registration is answered with `why`. No
+  // target of a read is touched any more when this returns.
+  void EndWaits(const absl::Status& why);
+
   void FenceThen(Task done);
 
   // OK when every rank has committed the snapshot of `step`; Aborted when it was skipped, given up

@@ -1,15 +1,21 @@
 #include "snapshot/restorer.h"
 
 #include <algorithm>
-#include <thread>
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <utility>
 
 namespace unreft::snapshot {
 namespace {
 
+// How often the caller is asked while other threads copy.
+constexpr auto kAskEvery = std::chrono::milliseconds(20);
+
 RestoreReport ReportOf(absl::Status status, const WireSlot& where) {
   // Aborted: the slot went to another generation. Internal: the plan is at fault, not the bytes.
-  const bool bad = !status.ok() && !absl::IsAborted(status) && !absl::IsInternal(status);
+  const bool bad = !status.ok() && !absl::IsAborted(status) && !absl::IsInternal(status) &&
+                   !absl::IsCancelled(status);
   if (!bad) return {.status = std::move(status)};
   return {.status = std::move(status), .bad_slot = where.slot, .bad_generation = where.generation};
 }
@@ -79,10 +85,11 @@ absl::StatusOr<std::vector<TargetRange>> FindGaps(const Plan& plan,
       left_out, gaps.empty() ? "-" : targets[gaps[0].target].spec.name, plan.staged_bytes));
 }
 
-RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targets) const {
+RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targets,
+                             GoesOn goes_on) const {
   if (auto gaps = FindGaps(plan, targets); !gaps.ok()) return {.status = gaps.status()};
   WireSlot where;
-  absl::Status status = ReadSlots(plan, targets, where);
+  absl::Status status = ReadSlots(plan, targets, goes_on, where);
   // Also after a failure: nothing is copied to the targets any more.
   const absl::Status copied = copier_.EndRestore();
   if (!status.ok()) return ReportOf(std::move(status), where);
@@ -91,7 +98,7 @@ RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targ
 
 // `where` is the slot that was read last.
 absl::Status Restorer::ReadSlots(const Plan& plan, std::span<const BoundTensor> targets,
-                                 WireSlot& where) const {
+                                 GoesOn goes_on, WireSlot& where) const {
   const std::vector<WirePiece> sorted = BySlot(plan.pieces);
   std::span<const WirePiece> left = sorted;
   while (!left.empty()) {
@@ -100,7 +107,7 @@ absl::Status Restorer::ReadSlots(const Plan& plan, std::span<const BoundTensor> 
     where = plan.slots[pieces[0].slot];
     absl::StatusOr<SealedSlot> slot = slots_.Open(where);
     if (!slot.ok()) return slot.status();
-    absl::Status status = ReadSlot(*slot, pieces, targets);
+    absl::Status status = ReadSlot(*slot, pieces, targets, goes_on);
     // A reader that was overtaken sees bytes of another generation: that is no bad memory.
     if (absl::Status still = slot->StillThere(); !still.ok()) status = still;
     if (!status.ok()) return status;
@@ -148,18 +155,21 @@ absl::StatusOr<std::vector<Restorer::Cut>> Restorer::MakeCuts(
 }
 
 absl::Status Restorer::ReadSlot(const SealedSlot& slot, std::span<const WirePiece> pieces,
-                                std::span<const BoundTensor> targets) const {
+                                std::span<const BoundTensor> targets, GoesOn goes_on) const {
   absl::StatusOr<std::vector<Cut>> cuts = MakeCuts(slot, pieces, targets);
   if (!cuts.ok()) return cuts.status();
   const uint32_t threads = IsOnDevice(targets) ? device_threads_ : threads_;
-  return threads > 1 ? CopyCutsOnThreads(slot, *cuts, threads) : CopyCuts(slot, *cuts);
+  return threads > 1 ? CopyCutsOnThreads(slot, *cuts, threads, goes_on)
+                     : CopyCuts(slot, *cuts, goes_on);
 }
 
-absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts) const {
+absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts,
+                                GoesOn goes_on) const {
   std::vector<SealedSlot::Part> parts;
   std::vector<Cut> later;
   std::vector<CopyOp> ops;
   while (!cuts.empty()) {
+    if (!goes_on()) return absl::CancelledError("the caller ended the restore");
     const std::span<const Cut> run = TakeRun(cuts, [](const Cut& cut) { return cut.block; });
     parts.clear();
     later.clear();
@@ -186,23 +196,26 @@ absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cut
 }
 
 absl::Status Restorer::CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts,
-                                         uint32_t count) const {
-  std::vector<absl::Status> statuses(count);
-  std::vector<std::jthread> threads;
+                                         uint32_t count, GoesOn goes_on) const {
+  std::atomic<bool> is_ended = false;
+  std::vector<std::future<absl::Status>> shares;
   for (uint32_t i = 0; i < count; ++i) {
     // A block that is cut in two shares is verified by both.
     const size_t begin = cuts.size() * i / count;
     const size_t end = cuts.size() * (i + 1) / count;
-    threads.emplace_back(
-        [this, &slot, &status = statuses[i], share = cuts.subspan(begin, end - begin)] {
-          status = CopyCuts(slot, share);
-        });
+    shares.push_back(std::async(
+        std::launch::async, [this, &slot, &is_ended, share = cuts.subspan(begin, end - begin)] {
+          return CopyCuts(slot, share, [&is_ended] { return !is_ended.load(); });
+        }));
   }
-  threads.clear();
-  for (const absl::Status& status : statuses) {
-    if (!status.ok()) return status;
+  absl::Status first;
+  for (std::future<absl::Status>& share : shares) {
+    while (share.wait_for(kAskEvery) != std::future_status::ready) {
+      if (!goes_on()) is_ended = true;
+    }
+    first.Update(share.get());
   }
-  return absl::OkStatus();
+  return first;
 }
 
 }  // namespace unreft::snapshot

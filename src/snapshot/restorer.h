@@ -8,6 +8,7 @@
 // Stateless but for the mappings, which stay with WarmSlots; blocks the calling thread.
 #pragma once
 
+#include <absl/functional/function_ref.h>
 #include <absl/status/status.h>
 
 #include <span>
@@ -36,9 +37,14 @@ class Restorer {
   Restorer(WarmSlots& slots, DeviceCopier& copier, uint32_t threads, uint32_t device_threads = 1)
       : slots_(slots), copier_(copier), threads_(threads), device_threads_(device_threads) {}
 
+  // Asked between blocks, on the thread that called Read, whether to go on.
+  using GoesOn = absl::FunctionRef<bool()>;
+
   // On an error the bytes of the targets are undefined. Internal for a plan that is wrong in
-  // itself.
-  RestoreReport Read(const Plan& plan, std::span<const BoundTensor> targets) const;
+  // itself, Cancelled when it shall not go on. No target is touched once it has returned.
+  RestoreReport Read(
+      const Plan& plan, std::span<const BoundTensor> targets,
+      GoesOn goes_on = [] { return true; }) const;
 
   RestoreReport ReadExtras(const WireSlot& where, std::vector<std::byte>& extras) const;
 
@@ -53,11 +59,11 @@ class Restorer {
   };
 
   absl::Status ReadSlot(const SealedSlot& slot, std::span<const WirePiece> pieces,
-                        std::span<const BoundTensor> targets) const;
-  absl::Status CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts) const;
+                        std::span<const BoundTensor> targets, GoesOn goes_on) const;
+  absl::Status CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts, GoesOn goes_on) const;
   absl::Status CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts,
-                                 uint32_t threads) const;
-  absl::Status ReadSlots(const Plan& plan, std::span<const BoundTensor> targets,
+                                 uint32_t threads, GoesOn goes_on) const;
+  absl::Status ReadSlots(const Plan& plan, std::span<const BoundTensor> targets, GoesOn goes_on,
                          WireSlot& where) const;
   static absl::StatusOr<std::vector<Cut>> MakeCuts(const SealedSlot& slot,
                                                    std::span<const WirePiece> pieces,

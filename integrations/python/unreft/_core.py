@@ -11,11 +11,10 @@ import ctypes
 import os
 import pathlib
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unreft import errors
+from unreft import _waiting, errors
 
 PYTHON_MIN = (3, 10)
 LIBRARY = "libunreft.so"
@@ -37,6 +36,8 @@ class _OpenOptions(ctypes.Structure):
         ("restore_timeout_ms", ctypes.c_int64),
         ("fence_timeout_ms", ctypes.c_int64),
         ("device_checksum", ctypes.c_int32),
+        ("keep_waiting", _waiting.KEEP_WAITING),
+        ("keep_waiting_context", ctypes.c_void_p),
     ]
 
 
@@ -126,6 +127,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("restore_end", ctypes.c_int, [pointer]),
         ("register", ctypes.c_int, [pointer, pointer, size, step]),
         ("rebind", ctypes.c_int, [pointer, pointer, pointer, size]),
+        ("register_within", ctypes.c_int, [pointer, pointer, size, step, number]),
         ("snapshot", ctypes.c_int, [pointer, step, text, size, pointer, pointer]),
         ("fence", ctypes.c_int, [pointer, pointer]),
         ("get_status", ctypes.c_int, [pointer, pointer]),
@@ -259,7 +261,7 @@ _TENSOR_DEFAULTS = _defaults("tensor", _Tensor)
 
 
 class Client:
-    """Thread-safe: one lock for the calls of training, one for the status."""
+    """Thread-safe: one turn for the calls of training, one for the status. `close` ends waits."""
 
     def __init__(
         self,
@@ -276,8 +278,9 @@ class Client:
     ):
         self._client: ctypes.c_void_p | None = None
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._status_lock = threading.Lock()
+        self._turn = _waiting.Turn()
+        self._status_turn = _waiting.Turn()
+        self._waits = _waiting.Waits()
         room = ctypes.create_string_buffer(_OPTIONS_DEFAULTS)
         options = _OpenOptions.from_buffer(room)
         options.socket, options.job = _text(socket, "socket"), _text(job, "job")
@@ -291,16 +294,20 @@ class Client:
         ):
             setattr(options, name, _whole(value, 64, name, signed=True))
         options.device_checksum = _whole(device_checksum, 32, "device_checksum", signed=True)
+        options.keep_waiting = self._waits.keep_waiting
         client = ctypes.c_void_p()
-        _check(_library.unreft_open(room, ctypes.byref(client)))
-        self._client = client
+        try:
+            self._waits.run(lambda: _check(_library.unreft_open(room, ctypes.byref(client))))
+        finally:
+            self._client = client if client.value else None  # also when the wait was interrupted
 
     def __del__(self):
         self.close()
 
     def restore_begin(self) -> dict[str, Any]:
         decision = _Decision(struct_bytes=ctypes.sizeof(_Decision))
-        self._call(lambda: _library.unreft_restore_begin(self._client, ctypes.byref(decision)))
+        at = ctypes.byref(decision)
+        self._wait(lambda: _library.unreft_restore_begin(self._client, at))
         # The next call of the kind comes from the same thread: the pointers are good until then.
         extras = None
         if decision.extras is not None:
@@ -316,15 +323,22 @@ class Client:
 
     def restore_read(self, tensors: Sequence[Any]) -> None:
         held = _TensorArray(tensors)
-        self._call(lambda: _library.unreft_restore_read(self._client, held.array, len(held)))
+        self._wait(lambda: _library.unreft_restore_read(self._client, held.array, len(held)))
 
     def restore_end(self) -> None:
         self._call(lambda: _library.unreft_restore_end(self._client))
 
-    def register(self, tensors: Sequence[Any], extras_bytes: int) -> None:
+    def register(
+        self, tensors: Sequence[Any], extras_bytes: int, timeout_ms: int | None = None
+    ) -> None:
         held = _TensorArray(tensors)
         size = _whole(extras_bytes, 64, "extras_bytes")
-        self._call(lambda: _library.unreft_register(self._client, held.array, len(held), size))
+        if timeout_ms is None:
+            register, limit = _library.unreft_register, ()
+        else:
+            register = _library.unreft_register_within
+            limit = (_whole(timeout_ms, 64, "timeout_ms", signed=True),)
+        self._wait(lambda: register(self._client, held.array, len(held), size, *limit))
 
     def rebind(self, indices: Any, addresses: Any) -> None:
         at, count = _numbers(indices, "indices")
@@ -360,7 +374,7 @@ class Client:
     def wait_committed(self, step: int, timeout_ms: int) -> None:
         number = _whole(step, 64, "step")
         limit = _whole(timeout_ms, 64, "timeout_ms", signed=True)
-        self._call(lambda: _library.unreft_wait_committed(self._client, number, limit))
+        self._wait(lambda: _library.unreft_wait_committed(self._client, number, limit))
 
     def status(self) -> dict[str, Any]:
         status = _Status(struct_bytes=ctypes.sizeof(_Status))
@@ -372,7 +386,7 @@ class Client:
                 texts[name] = (getattr(status, name) or b"").decode()
             return code
 
-        self._call(call, self._status_lock)
+        self._call(call, self._status_turn)
         return {
             "connected": status.connected != 0,
             "ready": status.ready != 0,
@@ -393,21 +407,34 @@ class Client:
     def close(self) -> None:
         if getattr(self, "_client", None) is None or os.getpid() != self._pid:
             return
-        with self._lock, self._status_lock:
+        self._waits.closing = True
+        if self._turn.is_mine() or self._status_turn.is_mine():
+            return  # from a signal's handler, for example: the call under way closes at its end
+        with self._turn, self._status_turn:
             client, self._client = self._client, None
-            _library.unreft_close(client)
+            if client is not None:
+                _library.unreft_close(client)
 
-    def _call(self, function: Callable[[], int], lock: threading.Lock | None = None) -> None:
+    def _wait(self, function: Callable[[], int]) -> None:
+        """A call that may wait for the daemon or other ranks."""
+        self._call(lambda: self._waits.run(lambda: _check(function())))
+
+    def _call(self, function: Callable[[], int | None], turn: _waiting.Turn | None = None) -> None:
         if os.getpid() != self._pid:
             message = "a forked child of the training process called Unreft"
             raise errors.from_code(_FORKED, message)
-        with lock or self._lock:
-            if self._client is None:
-                raise errors.from_code(_FAILED_PRECONDITION, "the client is closed")
-            _check(function())
+        turn = turn or self._turn
+        try:
+            with turn:
+                if self._client is None or self._waits.closing:
+                    raise errors.from_code(_FAILED_PRECONDITION, "the client is closed")
+                _check(function())
+        finally:
+            if self._waits.closing and not turn.is_mine():
+                self.close()
 
 
-def _check(code: int) -> None:
-    """To be called on the thread that made the call, whose message it takes."""
-    if code != 0:
+def _check(code: int | None) -> None:
+    """To be called on the thread that made the call, whose message it takes. None: checked."""
+    if code:
         raise errors.from_code(code, _library.unreft_error().decode())

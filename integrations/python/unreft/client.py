@@ -10,7 +10,10 @@ The order of calls is that of <unreft/c.h>:
     each step:  client.fence(); change the tensors; client.snapshot(step, extras)
     client.close()
 
-Calls that may wait release the interpreter lock. One training thread at a time; `status` from any.
+Calls that may wait release the interpreter lock. One training thread at a time; `status` from all.
+Waits of the main thread answer signals: what Ctrl-C raises ends the call, and is raised once
+nothing of it touches the caller's memory any more. Every 10 s a wait says in the log "unreft" what
+for.
 """
 
 import dataclasses
@@ -128,13 +131,19 @@ class Client:
         """Lets the store reuse what was restored; implied by the first snapshot."""
         self._core.restore_end()
 
-    def register(self, tensors: Sequence[Tensor], extras_bytes: int = 0) -> None:
+    def register(
+        self, tensors: Sequence[Tensor], extras_bytes: int = 0, timeout_s: float | None = None
+    ) -> None:
         """Declares what is captured from now on; `extras_bytes` is the size expected of extras.
+
+        `DeadlineExceeded` after `timeout_s` without an answer of the daemon (None: 60 s): the
+        registration goes on in the background, and snapshots are skipped until it is answered.
 
         The memory of the tensors stays valid until the last fence, or until they are replaced by
         another registration after a fence.
         """
-        self._core.register(tensors, extras_bytes)
+        timeout_ms = None if timeout_s is None else round(timeout_s * 1000)
+        self._core.register(tensors, extras_bytes, timeout_ms)
 
     def rebind(self, indices: Sequence[int], addresses: Sequence[int]) -> None:
         """Tells that tensors were replaced by others like them, without a registration.
@@ -168,7 +177,11 @@ class Client:
         return Status(**self._core.status())
 
     def close(self) -> None:
-        """Waits for the copies under way and leaves. Calls after it raise, except `close`."""
+        """Waits for the copies under way and leaves. Calls after it raise, except `close`.
+
+        A call that waits on another thread ends with `Cancelled`. Within a call of the same thread,
+        as in a signal's handler, the client closes at the end of that call.
+        """
         self._core.close()
 
     def __enter__(self) -> "Client":

@@ -6,6 +6,7 @@ A message names its subject, the number needed and the number found.
 __all__ = [
     "Aborted",
     "AlreadyExists",
+    "Cancelled",
     "DataLoss",
     "DeadlineExceeded",
     "Error",
@@ -29,6 +30,12 @@ class Error(Exception):
     def __init__(self, message: str):
         super().__init__(message)
         self.message = message
+
+
+class Cancelled(Error):
+    """The wait was ended from this process, as by `close` on another thread."""
+
+    code = 1
 
 
 class InvalidArgument(Error, ValueError):

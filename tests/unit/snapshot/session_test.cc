@@ -189,7 +189,7 @@ TEST_F(SessionTest, AnAnswerThatWaitsForTheFenceIsOverWithANewRegistration) {
   RunFor(std::chrono::milliseconds(100));
   EXPECT_FALSE(registered.has_value());
   daemon_.Grant(1, 2);
-  EXPECT_THAT(Snapshot(2)->reason, HasSubstr("has not answered the registration"));
+  EXPECT_THAT(Snapshot(2)->reason, HasSubstr("has not taken over the tensors yet"));
   daemon_.SendRegistered();
   ASSERT_TRUE(RunUntil([&] { return registered.has_value(); }));
   EXPECT_EQ(*registered, absl::OkStatus());

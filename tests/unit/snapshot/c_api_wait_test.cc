@@ -1,0 +1,170 @@
+// Calls of the C ABI that wait: they end when the caller says so, or after as long as they may.
+
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
+#include "base/crc32c.h"
+#include "tests/unit/snapshot/c_api_fixture.h"
+
+namespace unreft::snapshot {
+namespace {
+
+using testing::HasSubstr;
+
+// Every call that waits ends when the caller says so, and what comes later touches nothing of its.
+class CApiWaitTest : public CApiTest {
+ protected:
+  CApiWaitTest() {
+    auto client = unreft::Client::Open({.socket = daemon_.socket(),
+                                        .world = 2,
+                                        .keep_waiting = [this](const char* what, double seconds) {
+                                          ++asked_;
+                                          waited_for_ = what;
+                                          EXPECT_GT(seconds, 0);
+                                          return waits_;
+                                        }});
+    EXPECT_TRUE(client.ok()) << client.error().message;
+    client_.emplace(*std::move(client));
+    tensor_.name = "w";
+    tensor_.global_shape = {100, 10};
+    tensor_.data = weights_.data();
+  }
+  // A decision that wants 2000 of the tensor's 4000 bytes from this node, the others staged.
+  void DecideHalfStaged(const std::string& staging, uint64_t staging_bytes) {
+    daemon_.InTurn([&] {
+      ScriptedDaemon& daemon = daemon_.daemon();
+      daemon.Grant(0, 1);
+      daemon.Seal({.slot = SlotId{0}, .generation = Generation{1}, .data_bytes = 2000});
+      daemon.decision = Decision{.kind = DecisionKind::kRestored, .timeline = Timeline{8}};
+      daemon.plan = Plan{.slots = {daemon.Where(0)},
+                         .pieces = {{.bytes = 2000}},
+                         .staging_segment = staging,
+                         .staging_bytes = staging_bytes,
+                         .staged_bytes = 2000};
+    });
+  }
+  template <typename Result>
+  void ExpectCancelled(const Result& result, const std::string& what) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, UNREFT_CANCELLED) << result.error().message;
+    EXPECT_THAT(waited_for_, HasSubstr(what));
+    EXPECT_THAT(result.error().message, HasSubstr(what));
+  }
+
+  RealScriptedDaemon daemon_;
+  bool waits_ = false;
+  int asked_ = 0;
+  std::string waited_for_;
+  std::optional<unreft::Client> client_;
+  std::vector<float> weights_ = std::vector<float>(1000, 1.5F);
+  unreft::Tensor tensor_;
+};
+
+TEST_F(CApiWaitTest, EndsTheWaitForADecisionAndGetsItWhenAskedAgain) {
+  std::optional<Decision> decision;
+  daemon_.InTurn([&] { std::swap(decision, daemon_.daemon().decision); });
+  ExpectCancelled(client_->Restore(), "the decision what to restore, for which all 2 ranks");
+  EXPECT_EQ(asked_, 1);
+  daemon_.InTurn([&] { daemon_.daemon().decision = decision; });
+  const auto restored = client_->Restore();
+  ASSERT_TRUE(restored.ok()) << restored.error().message;
+  EXPECT_TRUE(restored->fresh);
+}
+
+TEST_F(CApiWaitTest, IsAskedUntilTheAnswerComes) {
+  waits_ = true;
+  std::optional<Decision> decision;
+  daemon_.InTurn([&] { std::swap(decision, daemon_.daemon().decision); });
+  std::thread later([&] {
+    daemon_.Await([&] { return daemon_.daemon().Count<RestoreRequest>() > 0; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(250));
+    daemon_.InTurn([&] {
+      decision->request = daemon_.daemon().Got<RestoreRequest>().back().request;
+      daemon_.daemon().Send(*decision);
+    });
+  });
+  EXPECT_TRUE(client_->Restore().ok());
+  later.join();
+  EXPECT_GT(asked_, 0);
+}
+
+TEST_F(CApiWaitTest, EndsTheWaitForARegistrationWhichHoldsOnceItIsAnswered) {
+  ASSERT_TRUE(client_->Restore().ok());
+  daemon_.InTurn([&] { daemon_.daemon().answers_register = false; });
+  ExpectCancelled(client_->Register({tensor_}, 0), "the daemon to take over the tensors");
+  auto skipped = client_->Snapshot(1);
+  ASSERT_TRUE(skipped.ok());
+  EXPECT_THAT(skipped->reason, HasSubstr("the daemon has not taken over the tensors yet"));
+  daemon_.InTurn([&] {
+    daemon_.daemon().SendRegistered();
+    daemon_.daemon().Grant(0, 1);
+  });
+  uint64_t step = 2;
+  EXPECT_TRUE(daemon_.Await([&] { return client_->Snapshot(step++)->started; }));
+}
+
+TEST_F(CApiWaitTest, EndsTheWaitForACommit) {
+  ASSERT_TRUE(client_->Restore().ok());
+  ASSERT_TRUE(client_->Register({tensor_}, 0).ok());
+  daemon_.InTurn([&] { daemon_.daemon().Grant(0, 1); });
+  ASSERT_TRUE(client_->Snapshot(1)->started);
+  ExpectCancelled(client_->WaitCommitted(1, 60000), "all ranks to commit step 1");
+}
+
+TEST_F(CApiWaitTest, AReadThatWasEndedWritesNothingAfterIt) {
+  ShmSegmentStore segments;
+  const std::string name = SegmentPrefix("ended" + std::to_string(getpid()), 0) + "staging";
+  auto staging = segments.Create(name, 4096);
+  ASSERT_TRUE(staging.ok()) << staging.status();
+  ASSERT_TRUE((*staging)->Reserve(0, 4096).ok());
+  DecideHalfStaged(name, 400);
+  ASSERT_TRUE(client_->Restore().ok());
+  ExpectCancelled(client_->Read({tensor_}), "that other nodes hold");
+  const std::vector<float> after = weights_;
+  daemon_.InTurn([&] {
+    std::fill_n((*staging)->bytes().begin(), 400, std::byte{0x77});
+    ScriptedDaemon& daemon = daemon_.daemon();
+    daemon.Send(Staged{.request = daemon.Got<PlanRequest>().back().request,
+                       .bytes = 400,
+                       .crc = Crc32c((*staging)->bytes().first(400)),
+                       .pieces = {{.target_offset = 2000, .bytes = 400}}});
+  });
+  // Answered on the same connection behind it.
+  ASSERT_TRUE(client_->Restore().ok());
+  EXPECT_EQ(weights_, after);
+  EXPECT_TRUE(segments.Remove(name).ok());
+}
+
+TEST_F(CApiWaitTest, AnExceptionEndsTheWaitToo) {
+  auto client = unreft::Client::Open(
+      {.socket = "/tmp/unreft_nobody_listens_here",
+       .connect_timeout_ms = 60000,
+       .keep_waiting = [](const char*, double) -> bool { throw std::runtime_error("no"); }});
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.error().code, UNREFT_CANCELLED);
+  EXPECT_THAT(client.error().message,
+              HasSubstr("the daemon at /tmp/unreft_nobody_listens_here to answer"));
+}
+
+// A step of training waits for so long and no longer, whatever the daemon does.
+TEST_F(CApiLifeTest, ARegistrationWaitsAsLongAsItMay) {
+  ASSERT_TRUE(client_->Restore().ok());
+  daemon_.InTurn([&] { daemon_.daemon().answers_register = false; });
+  const auto late = client_->RegisterWithin({tensor_}, 0, 20);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, UNREFT_DEADLINE_EXCEEDED);
+  EXPECT_THAT(late.error().message, HasSubstr("s for the daemon to take over the tensors"));
+  EXPECT_FALSE(client_->Snapshot(1)->started);
+  daemon_.InTurn([&] { daemon_.daemon().SendRegistered(); });
+  daemon_.InTurn([&] { daemon_.daemon().Grant(0, 1); });
+  uint64_t step = 2;
+  EXPECT_TRUE(daemon_.Await([&] { return client_->Snapshot(step++)->started; }));
+  daemon_.InTurn([&] { daemon_.daemon().answers_register = true; });
+  EXPECT_TRUE(client_->Fence().ok());
+  EXPECT_TRUE(client_->RegisterWithin({tensor_}, 0, 60000).ok());
+  EXPECT_EQ(client_->RegisterWithin({tensor_}, 0, -1).error().code, UNREFT_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace unreft::snapshot
