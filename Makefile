@@ -11,13 +11,17 @@ VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup build test demo bench gpu-bundle sim sanitize asan tsan lint format clean
+.PHONY: help setup programs build test demo bench gpu-bundle sim sanitize asan tsan lint format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup:           ## install what is missing (packages, Python environment)
 	@tools/setup/setup.sh
+
+programs: setup  ## only what a job runs: unreftd, unreft, the Python package
+	@cmake --preset release -B $(BUILD) >/dev/null
+	@cmake --build $(BUILD) --parallel $(JOBS) --target programs
 
 build: setup     ## release build, binaries in build/release/bin
 	@cmake --preset release -B $(BUILD) >/dev/null
@@ -26,7 +30,7 @@ build: setup     ## release build, binaries in build/release/bin
 test: build      ## every C++ and Python test, totals last
 	@JOBS=$(JOBS) tools/setup/run_tests.sh $(BUILD) $(VENV)/bin/python
 
-demo: build      ## the main job under kill -9, nodes lost (SEED=n: other victims; NODES=1: one node)
+demo: programs   ## the main job under kill -9, nodes lost (SEED=n: other victims; NODES=1: one node)
 	@$(PY) integrations/python/examples/demo.py $(if $(SEED),--seed $(SEED)) \
 	  $(if $(filter-out 1,$(NODES)),--nodes $(NODES) --destroy-nodes)
 
@@ -34,7 +38,7 @@ bench: build     ## capture and restart against memcpy, JSON in build/bench
 	@mkdir -p build/bench
 	@tools/setup/bench.sh $(BUILD) $(VENV)/bin/python build/bench
 
-gpu-bundle: build  ## build/gpu-bundle: tests, benchmarks and demo for a machine with a GPU
+gpu-bundle: programs  ## build/gpu-bundle: tests, benchmarks and demo for a machine with a GPU
 	@JOBS=$(JOBS) tools/setup/gpu_bundle.sh $(BUILD) build/gpu-bundle
 
 sim: build       ## one node, then clusters simulated on fresh seeds (SEEDS=n of each)
