@@ -74,7 +74,8 @@ function(unreft_binary name)
   # The target may not be called like the library 'unreft'; the file is.
   add_executable(${name}_bin ${arg_SRCS} ${arg_HDRS})
   # Libraries that are shipped with a program lie beside it; by the old tag they find each other.
-  set_target_properties(${name}_bin PROPERTIES OUTPUT_NAME ${name} BUILD_RPATH "$ORIGIN/../lib")
+  set_target_properties(${name}_bin PROPERTIES
+    OUTPUT_NAME ${name} BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../lib")
   target_link_options(${name}_bin PRIVATE -Wl,--disable-new-dtags)
   _unreft_defaults(${name}_bin)
   target_link_libraries(${name}_bin PRIVATE ${arg_DEPS} Threads::Threads)

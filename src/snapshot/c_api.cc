@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "snapshot/c_inputs.h"
 #include "snapshot/client.h"
 #include "unreft/c.h"
@@ -183,7 +184,7 @@ using unreft::snapshot::ToTensors;
 
 extern "C" {
 
-const char* unreft_version(void) { return "0.1.0"; }
+const char* unreft_version(void) { return unreft::SoftwareVersion(); }
 
 const char* unreft_error(void) { return unreft::snapshot::last_error.c_str(); }
 

@@ -85,7 +85,9 @@ absl::StatusOr<ClientIdentity> ToIdentity(const unreft_open_options& options) {
   identity.socket =
       options.socket != nullptr ? options.socket : EnvironmentText({"UNREFT_SOCKET"}, "");
   if (identity.socket.empty()) {
-    return absl::InvalidArgumentError("no socket of a daemon: neither given nor in UNREFT_SOCKET");
+    return absl::InvalidArgumentError(
+        "no socket of a daemon: neither given nor in UNREFT_SOCKET. Start the job by `unreft run "
+        "--up`, or its daemon by `eval \"$(unreft up --supervise --print-env)\"`, which sets it");
   }
   identity.job = options.job != nullptr ? options.job : EnvironmentText({"UNREFT_JOB"}, "default");
   if (absl::Status status = CheckJobName(identity.job); !status.ok()) return status;

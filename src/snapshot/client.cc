@@ -8,13 +8,12 @@
 #include "base/pidfd_watcher.h"
 #include "base/shm_segment_store.h"
 #include "base/unix_connector.h"
+#include "base/version.h"
 #include "snapshot/cuda_factory.h"
 #include "snapshot/routing_copier.h"
 
 namespace unreft::snapshot {
 namespace {
-
-constexpr char kVersion[] = "0.1.0";
 
 Hello ToHello(const ClientIdentity& identity, ProcessLife life) {
   return {.job = identity.job,
@@ -22,7 +21,7 @@ Hello ToHello(const ClientIdentity& identity, ProcessLife life) {
           .world = identity.world,
           .attempt = identity.attempt,
           .life = life,
-          .client_version = kVersion};
+          .client_version = SoftwareVersion()};
 }
 
 }  // namespace

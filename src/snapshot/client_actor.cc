@@ -74,7 +74,11 @@ void ClientActor::WhenConnected(Done done) {
   if (!refused_.ok()) return Fail(std::move(done), refused_);
   if (session_.connected()) return Fail(std::move(done), absl::OkStatus());
   auto unavailable = [done = std::move(done)](absl::Status status) mutable {
-    if (absl::IsDeadlineExceeded(status)) status = absl::UnavailableError(status.message());
+    if (absl::IsDeadlineExceeded(status)) {
+      status = absl::UnavailableError(fmt::format(
+          "{}; `unreft status` says whether it is up, `unreft up --supervise` starts it",
+          std::string(status.message())));
+    }
     done(std::move(status));
   };
   connect_waiter_.Wait(options_.connect_timeout,

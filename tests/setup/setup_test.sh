@@ -91,6 +91,19 @@ no_interpreter() {
   expect "no Python interpreter at '$tmp/nowhere'" "$tmp/out"
 }
 
+# Not a fake: CMake itself, of which two packages are hidden.
+missing_for_cmake() {
+  cmake -S "$root" -B "$tmp/build" -G Ninja -DCMAKE_DISABLE_FIND_PACKAGE_RocksDB=ON \
+    -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON >"$tmp/out" 2>&1 && fail "configured"
+  expect 'Not found on this system: gRPC, RocksDB' "$tmp/out"
+  tr -s ' \n' ' ' <"$tmp/out" >"$tmp/flat"
+  expect 'apt-get install -y protobuf-compiler-grpc libgrpc\+\+-dev librocksdb-dev elsewhere' \
+    "$tmp/flat"
+  cmake -S "$root" -B "$tmp/build" -G Ninja -DPKG_CONFIG_EXECUTABLE=/none >"$tmp/out" 2>&1 &&
+    fail "configured without pkg-config"
+  expect 'apt-get install -y pkg-config ' "$tmp/out"
+}
+
 totals() {
   cat >"$tmp/ctest.xml" <<'END'
 <testsuite><testcase name="a" classname="a" status="run"/>

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 SOURCE_DIR = pathlib.Path(os.environ.get("UNREFT_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-TOPS = ("include", "proto", "src", "tools", "integrations", "tests", "cmake", ".ci")
+TOPS = ("include", "proto", "src", "tools", "integrations", "tests", "cmake", "examples", ".ci")
 SUFFIXES = (".h", ".cc", ".cu", ".c", ".proto", ".py", ".sh", ".cmake")
 NAMES = ("CMakeLists.txt", "Makefile")
 SKIPPED = ("__pycache__", "golden")

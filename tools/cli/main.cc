@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/version.h"
 #include "tools/cli/commands.h"
 
 namespace unreft::cli {
@@ -94,7 +95,7 @@ int Main(int argc, char** argv) {
   if (dashes != end) context.after_dashes.assign(dashes + 1, end);
 
   CLI::App app("Keeps the state of a training job alive in host memory.", "unreft");
-  app.set_version_flag("--version", UNREFT_VERSION);
+  app.set_version_flag("--version", SoftwareVersion());
   app.require_subcommand(1);
   app.footer(kFooter);
   AddCommonOptions(app, context);

@@ -17,18 +17,13 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 # ID and VERSION_ID of the system, without polluting this shell.
 os_id=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}-${VERSION_ID:-}") || os_id=unknown-
 
-common="cmake ninja-build ccache mold pkg-config g++ git ca-certificates
-  protobuf-compiler libprotobuf-dev protobuf-compiler-grpc libgrpc++-dev libssl-dev openssl
-  librocksdb-dev libisal-dev libgtest-dev libgmock-dev
-  prometheus-cpp-dev libspdlog-dev libfmt-dev libcli11-dev
-  nlohmann-json3-dev libabsl-dev etcd-server etcd-client python3-venv
-  patchelf prometheus"
 lint_packages="clang-format-19 clang-tidy-19"
 
-case "$os_id" in
-  ubuntu-24.04) build_packages="$common libboost1.83-dev" ;;  # by its package names; untested
-  *) build_packages="$common libboost1.81-dev" ;;             # Debian 12
-esac
+# A system that is neither is taken for Debian 12; Ubuntu's names are untested.
+names_of=$os_id
+[ "$os_id" = ubuntu-24.04 ] || names_of=debian-12
+build_packages=$(awk -v os="$names_of" '$1 !~ /^#/ && ($2 == "*" || $2 == os) {print $1}' \
+  "$here/packages.txt")
 
 case "$what" in
   all | packages) wanted=$build_packages ;;

@@ -99,10 +99,16 @@ def _load() -> ctypes.CDLL:
         needed, found = (".".join(map(str, v[:2])) for v in (PYTHON_MIN, sys.version_info))
         raise ImportError(f"unreft needs CPython {needed} or later, found {found}")
     here = pathlib.Path(os.path.abspath(__file__))  # a link to it counts as where it lies
-    places = [here.with_name(LIBRARY), here.parents[2] / "lib" / LIBRARY]
+    # In a wheel or a build directory, in a bundle, in an installed tree.
+    above = here.parents[2]
+    places = [here.with_name(LIBRARY), above / "lib" / LIBRARY, above / LIBRARY]
     path = next((place for place in places if place.exists()), None)
     if path is None:
-        raise ImportError(f"no {LIBRARY}: looked for {' and '.join(map(str, places))}")
+        raise ImportError(
+            f"no {LIBRARY}: looked for {', '.join(map(str, places))}; install the wheel (`pip "
+            "install .` in the source tree), or run `make programs` there and set PYTHONPATH to "
+            "build/release/python"
+        )
     try:
         # Its dependencies are found beside the file itself, not beside a link to it.
         library = ctypes.CDLL(str(path.resolve()))

@@ -18,7 +18,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(
+        "unreft.torch needs PyTorch, which this Python does not have: pip install 'unreft[torch]', "
+        "or torch as your machine has it; unreft.Client needs no framework"
+    ) from error
 import torch.distributed as dist
 from torch import nn
 

@@ -1,0 +1,7 @@
+#include "base/version.h"
+
+namespace unreft {
+
+const char* SoftwareVersion() { return UNREFT_VERSION; }
+
+}  // namespace unreft
