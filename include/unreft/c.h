@@ -104,9 +104,9 @@ typedef struct unreft_open_options {
   void* keep_waiting_context;
 } unreft_open_options;
 
-/* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense and
- * row-major at `data`. Of `replica_count` ranks that hold the same box with the same bytes, this is
- * the `replica_index`-th. */
+/* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense at
+ * `data`, row-major unless `memory_order` says otherwise. Of `replica_count` ranks that hold the
+ * same box with the same bytes, this is the `replica_index`-th. */
 typedef struct unreft_tensor {
   size_t struct_bytes;
   const char* name;
@@ -122,6 +122,11 @@ typedef struct unreft_tensor {
   uint32_t replica_count;
   int32_t
       is_volatile; /* changes outside the optimizer step: copied before unreft_snapshot returns */
+  /* Appended; callers compiled before it go without. */
+  const uint32_t* memory_order; /* [dims]: the dimensions as they lie in memory, from the slowest to
+                                   the fastest; {0, 2, 3, 1} is channels_last. NULL: row-major. The
+                                   same on all ranks that hold the tensor. A restore into another
+                                   order is refused. */
 } unreft_tensor;
 
 /* What the store decided for this attempt. Tensors and extras are this rank's, the rest is the same
@@ -136,6 +141,10 @@ typedef struct unreft_decision {
   size_t tensor_count;
   const void* extras; /* this rank's earlier extras, verified; NULL when it had none */
   size_t extras_bytes;
+  /* Appended; callers compiled before it go without. */
+  size_t tensor_bytes; /* set by the caller, to sizeof(unreft_tensor): how far apart the elements of
+                          `tensors` are to be; 0: as far as they were at first, without what was
+                          appended to them */
 } unreft_decision;
 
 typedef enum unreft_outcome {
@@ -169,7 +178,8 @@ UNREFT_API const char* unreft_error(void);
 UNREFT_API void unreft_open_options_init_sized(unreft_open_options* options, size_t struct_bytes);
 #define unreft_open_options_init(options) \
   unreft_open_options_init_sized((options), sizeof(*(options)))
-UNREFT_API void unreft_tensor_init(unreft_tensor* tensor);
+UNREFT_API void unreft_tensor_init_sized(unreft_tensor* tensor, size_t struct_bytes);
+#define unreft_tensor_init(tensor) unreft_tensor_init_sized((tensor), sizeof(*(tensor)))
 
 /* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline. */
 UNREFT_API int unreft_open(const unreft_open_options* options, unreft_client** client);

@@ -89,6 +89,7 @@ struct Tensor {
   uint32_t replica_index = 0;
   uint32_t replica_count = 1;
   bool is_volatile = false;
+  std::vector<uint32_t> memory_order;  // dimensions from slowest to fastest; empty: row-major
 };
 
 // What the store decided; the same on every rank, but for `tensors` and `extras`.
@@ -134,6 +135,7 @@ class Client {
   Result<Restored> Restore() {
     unreft_decision c{};
     c.struct_bytes = sizeof(c);
+    c.tensor_bytes = sizeof(unreft_tensor);
     if (int code = unreft_restore_begin(client_.get(), &c)) return LastFailure(code);
     Restored restored;
     restored.fresh = c.restored == 0;
@@ -232,6 +234,10 @@ class Client {
       c.replica_index = tensor.replica_index;
       c.replica_count = tensor.replica_count;
       c.is_volatile = tensor.is_volatile ? 1 : 0;
+      // One of another length leads to a NULL in place of the shape, and so is refused.
+      const size_t ordered = tensor.memory_order.size();
+      if (ordered > 0) c.memory_order = tensor.memory_order.data();
+      if (ordered > 0 && ordered != tensor.global_shape.size()) c.global_shape = nullptr;
       return c;
     }
     static const uint64_t* Checked(const std::vector<uint64_t>& values, int32_t dims) {
@@ -270,6 +276,9 @@ class Client {
     tensor.replica_index = c.replica_index;
     tensor.replica_count = c.replica_count;
     tensor.is_volatile = c.is_volatile != 0;
+    if (c.memory_order != nullptr) {
+      tensor.memory_order.assign(c.memory_order, c.memory_order + c.dims);
+    }
     return tensor;
   }
 

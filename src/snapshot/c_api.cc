@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "snapshot/c_inputs.h"
 #include "snapshot/client.h"
+#include "snapshot/memory_order.h"
 #include "unreft/c.h"
 
 namespace unreft::snapshot {
@@ -69,7 +70,9 @@ void Fill(Struct* to, Struct from) {
 struct unreft_client {
   std::unique_ptr<unreft::snapshot::Client> client;
   unreft::snapshot::Restored restored;
-  std::vector<unreft_tensor> restored_tensors;
+  std::vector<unreft::snapshot::LogicalTensor> stored;  // of `restored`
+  // As handed out: each an unreft_tensor, so far apart as the caller's header says.
+  std::vector<std::byte> stored_tensors;
   std::string last_problem;
   std::string copier;
 };
@@ -77,7 +80,8 @@ struct unreft_client {
 namespace unreft::snapshot {
 namespace {
 
-unreft_tensor ToC(const TensorSpec& spec) {
+unreft_tensor ToC(const LogicalTensor& logical) {
+  const TensorSpec& spec = logical.spec;
   unreft_tensor tensor;
   unreft_tensor_init(&tensor);
   tensor.name = spec.name.c_str();
@@ -89,21 +93,42 @@ unreft_tensor ToC(const TensorSpec& spec) {
   tensor.replica_index = spec.replica_index;
   tensor.replica_count = spec.replica_count;
   tensor.is_volatile = spec.is_volatile ? 1 : 0;
+  if (!logical.order.empty()) tensor.memory_order = logical.order.data();
   return tensor;
 }
 
-void HandOut(unreft_client& client, unreft_decision* decision) {
-  const Restored& restored = client.restored;
-  client.restored_tensors.clear();
-  for (const TensorSpec& spec : restored.tensors) client.restored_tensors.push_back(ToC(spec));
+// How far apart the caller takes the decision's tensors to be.
+absl::StatusOr<size_t> TensorBytes(const unreft_decision& decision) {
+  const bool says = decision.struct_bytes >= sizeof(unreft_decision) && decision.tensor_bytes != 0;
+  if (!says) return kFirstTensorBytes;
+  const size_t bytes = decision.tensor_bytes;
+  if (bytes >= kFirstTensorBytes && bytes <= size_t{1} << 16 && bytes % alignof(unreft_tensor) == 0)
+    return bytes;
+  return absl::InvalidArgumentError(
+      fmt::format("decision: needed tensor_bytes of sizeof(unreft_tensor), found {}", bytes));
+}
+
+void HandOut(unreft_client& client, size_t tensor_bytes, unreft_decision* decision) {
+  Restored& restored = client.restored;
+  client.stored.clear();
+  for (TensorSpec& spec : restored.tensors) client.stored.push_back(ToLogical(std::move(spec)));
+  restored.tensors.clear();
+  client.stored_tensors.assign(client.stored.size() * tensor_bytes, std::byte{0});
+  for (size_t i = 0; i < client.stored.size(); ++i) {
+    unreft_tensor tensor = ToC(client.stored[i]);
+    tensor.struct_bytes = tensor_bytes;
+    std::memcpy(client.stored_tensors.data() + i * tensor_bytes, &tensor,
+                std::min(tensor_bytes, sizeof(tensor)));
+  }
   static constexpr std::byte kNothing{};
   unreft_decision out{};
   out.restored = restored.fresh ? 0 : 1;
   out.step = restored.version.step.value;
   out.timeline = restored.version.timeline.value;
   out.new_timeline = restored.timeline.value;
-  out.tensors = client.restored_tensors.data();
-  out.tensor_count = client.restored_tensors.size();
+  out.tensors = reinterpret_cast<const unreft_tensor*>(client.stored_tensors.data());
+  out.tensor_count = client.stored.size();
+  out.tensor_bytes = tensor_bytes;
   if (restored.extras) {
     // NULL means that there were none, so extras of no bytes need a place too.
     out.extras = restored.extras->empty() ? &kNothing : restored.extras->data();
@@ -207,12 +232,20 @@ UNREFT_API void unreft_open_options_init(unreft_open_options* options) {
   unreft_open_options_init_sized(options, unreft::snapshot::kFirstOptionsBytes);
 }
 
-void unreft_tensor_init(unreft_tensor* tensor) {
+void unreft_tensor_init_sized(unreft_tensor* tensor, size_t struct_bytes) {
   if (tensor == nullptr) return;
-  *tensor = unreft_tensor{};
-  tensor->struct_bytes = sizeof(*tensor);
-  tensor->device_kind = UNREFT_CPU;
-  tensor->replica_count = 1;
+  unreft_tensor defaults{};
+  defaults.struct_bytes = struct_bytes;
+  defaults.device_kind = UNREFT_CPU;
+  defaults.replica_count = 1;
+  std::memset(static_cast<void*>(tensor), 0, struct_bytes);
+  std::memcpy(static_cast<void*>(tensor), &defaults, std::min(struct_bytes, sizeof(defaults)));
+}
+
+// What callers link that were compiled before the one above.
+#undef unreft_tensor_init
+UNREFT_API void unreft_tensor_init(unreft_tensor* tensor) {
+  unreft_tensor_init_sized(tensor, unreft::snapshot::kFirstTensorBytes);
 }
 
 int unreft_open(const unreft_open_options* options, unreft_client** client) {
@@ -231,12 +264,14 @@ void unreft_close(unreft_client* client) {
 int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");
-    absl::Status status = CheckStruct(decision, sizeof(unreft_decision), "decision");
+    absl::Status status = CheckStruct(decision, unreft::snapshot::kFirstDecisionBytes, "decision");
     if (!status.ok()) return status;
+    absl::StatusOr<size_t> tensor_bytes = unreft::snapshot::TensorBytes(*decision);
+    if (!tensor_bytes.ok()) return tensor_bytes.status();
     auto restored = client->client->RestoreBegin();
     if (!restored.ok()) return restored.status();
     client->restored = *std::move(restored);
-    HandOut(*client, decision);
+    HandOut(*client, *tensor_bytes, decision);
     return absl::OkStatus();
   });
 }
@@ -246,7 +281,8 @@ int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors, siz
     if (client == nullptr) return MissingArgument("client");
     auto targets = ToTensors(tensors, count);
     if (!targets.ok()) return targets.status();
-    return client->client->RestoreRead(*targets);
+    absl::Status status = unreft::snapshot::CheckMemoryOrders(client->stored, *targets);
+    return status.ok() ? client->client->RestoreRead(*targets) : status;
   });
 }
 

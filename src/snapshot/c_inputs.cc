@@ -1,11 +1,14 @@
 #include "snapshot/c_inputs.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 
 #include "base/segment_store.h"
 #include "snapshot/environment.h"
+#include "snapshot/memory_order.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -156,15 +159,25 @@ absl::StatusOr<std::vector<BoundTensor>> ToTensors(const unreft_tensor* tensors,
   const auto* at = reinterpret_cast<const std::byte*>(tensors);
   for (size_t i = 0; i < count; ++i) {
     const auto* given = reinterpret_cast<const unreft_tensor*>(at);
-    absl::Status status = CheckStruct(given, sizeof(unreft_tensor), "tensor");
+    absl::Status status = CheckStruct(given, kFirstTensorBytes, "tensor");
     if (status.ok() && given->struct_bytes != tensors->struct_bytes) {
       status = absl::InvalidArgumentError(
           fmt::format("tensor {}: needed struct_bytes of {} as in the first, found {}", i,
                       tensors->struct_bytes, given->struct_bytes));
     }
-    if (status.ok()) status = CheckTensor(*given, i);
+    unreft_tensor tensor{};
+    if (status.ok()) {
+      const size_t known = std::min(given->struct_bytes, sizeof(tensor));
+      std::memcpy(static_cast<void*>(&tensor), given, known);
+      status = CheckTensor(tensor, i);
+    }
     if (!status.ok()) return status;
-    bound.push_back(ToBound(*given));
+    bound.push_back(ToBound(tensor));
+    const size_t ordered = tensor.memory_order == nullptr ? 0 : static_cast<size_t>(tensor.dims);
+    absl::StatusOr<TensorSpec> spec =
+        InMemoryOrder(std::move(bound.back().spec), {tensor.memory_order, ordered});
+    if (!spec.ok()) return spec.status();
+    bound.back().spec = *std::move(spec);
     at += tensors->struct_bytes;
   }
   return bound;

@@ -19,6 +19,9 @@ namespace unreft::snapshot {
 // Of the struct as it was first.
 inline constexpr size_t kFirstOptionsBytes = offsetof(unreft_open_options, device_checksum);
 
+inline constexpr size_t kFirstTensorBytes = offsetof(unreft_tensor, memory_order);
+inline constexpr size_t kFirstDecisionBytes = offsetof(unreft_decision, tensor_bytes);
+
 absl::Status MissingArgument(const char* what);
 
 // Callers compiled with an older header give shorter structs, with a newer one longer ones.

@@ -18,7 +18,6 @@ from unreft import _waiting, errors
 
 PYTHON_MIN = (3, 10)
 LIBRARY = "libunreft.so"
-_STRUCT_BYTES_MAX = 4096  # room for what a newer library knows
 _NO_STEP = 2**64 - 1
 _STARTED, _SKIPPED = 1, 2
 _FAILED_PRECONDITION, _INVALID_ARGUMENT, _FORKED = 9, 3, 100
@@ -56,6 +55,7 @@ class _Tensor(ctypes.Structure):
         ("replica_index", ctypes.c_uint32),
         ("replica_count", ctypes.c_uint32),
         ("is_volatile", ctypes.c_int32),
+        ("memory_order", ctypes.POINTER(ctypes.c_uint32)),
     ]
 
 
@@ -70,6 +70,7 @@ class _Decision(ctypes.Structure):
         ("tensor_count", ctypes.c_size_t),
         ("extras", ctypes.c_void_p),
         ("extras_bytes", ctypes.c_size_t),
+        ("tensor_bytes", ctypes.c_size_t),
     ]
 
 
@@ -125,7 +126,6 @@ def _declare(library: ctypes.CDLL) -> None:
         ("version", text, []),
         ("error", text, []),
         ("open_options_init", None, [pointer]),
-        ("tensor_init", None, [pointer]),
         ("open", ctypes.c_int, [pointer, pointer]),
         ("close", None, [pointer]),
         ("restore_begin", ctypes.c_int, [pointer, pointer]),
@@ -144,19 +144,6 @@ def _declare(library: ctypes.CDLL) -> None:
 
 
 _library = _load()
-
-
-def _defaults(name: str, struct: type[ctypes.Structure]) -> bytes:
-    """The struct as the library initialises it, with the fields that only the library knows."""
-    room = ctypes.create_string_buffer(_STRUCT_BYTES_MAX)
-    getattr(_library, f"unreft_{name}_init")(room)
-    found = struct.from_buffer(room).struct_bytes
-    if not ctypes.sizeof(struct) <= found <= _STRUCT_BYTES_MAX:
-        raise ImportError(
-            f"{LIBRARY} {version()} does not fit this package: {name} has {found} bytes, needed "
-            f"{ctypes.sizeof(struct)} or more"
-        )
-    return room.raw[:found]
 
 
 def _whole(value: Any, bits: int, what: str, signed: bool = False) -> int:
@@ -228,10 +215,22 @@ class _TensorArray:
             value = getattr(tensor, attribute)
             setattr(target, field, _whole(value, 32, f"tensor '{name}': {attribute}", signed))
         target.is_volatile = 1 if tensor.volatile else 0
+        if tensor.memory_order is not None:
+            target.memory_order = _memory_order(tensor)
+
+
+def _memory_order(tensor: Any) -> Any:
+    what = f"tensor '{tensor.name}': memory_order"
+    order = [_whole(dim, 32, what) for dim in tensor.memory_order]
+    if len(order) != len(tensor.global_shape):
+        raise errors.from_code(
+            _INVALID_ARGUMENT,
+            f"{what} has {len(order)} dimensions, global_shape has {len(tensor.global_shape)}",
+        )
+    return (ctypes.c_uint32 * len(order))(*order)
 
 
 def _described(decision: _Decision) -> list[tuple]:
-    # The library's own array: its elements may be longer than ours.
     found = []
     at = decision.tensors
     for _ in range(decision.tensor_count):
@@ -240,7 +239,8 @@ def _described(decision: _Decision) -> list[tuple]:
             tuple(numbers[: tensor.dims]) if tensor.dims else ()
             for numbers in (tensor.global_shape, tensor.offset, tensor.extent)
         ]
-        found.append((tensor.name.decode(), tensor.dtype, *boxes))
+        order = tuple(tensor.memory_order[: tensor.dims]) if tensor.memory_order else None
+        found.append((tensor.name.decode(), tensor.dtype, *boxes, order))
         at += tensor.struct_bytes
     return found
 
@@ -253,16 +253,17 @@ def version() -> str:
     return _library.unreft_version().decode()
 
 
-def _options_defaults() -> bytes:
-    room = ctypes.create_string_buffer(ctypes.sizeof(_OpenOptions))
+def _defaults(name: str, struct: type[ctypes.Structure]) -> bytes:
+    """The struct as the library initialises it."""
+    room = ctypes.create_string_buffer(ctypes.sizeof(struct))
     try:
-        _library.unreft_open_options_init_sized(room, ctypes.c_size_t(len(room)))
+        getattr(_library, f"unreft_{name}_init_sized")(room, ctypes.c_size_t(len(room)))
     except AttributeError:
         raise ImportError(f"{LIBRARY} {version()} is older than this package") from None
     return room.raw
 
 
-_OPTIONS_DEFAULTS = _options_defaults()
+_OPTIONS_DEFAULTS = _defaults("open_options", _OpenOptions)
 _TENSOR_DEFAULTS = _defaults("tensor", _Tensor)
 
 
@@ -311,7 +312,9 @@ class Client:
         self.close()
 
     def restore_begin(self) -> dict[str, Any]:
-        decision = _Decision(struct_bytes=ctypes.sizeof(_Decision))
+        decision = _Decision(
+            struct_bytes=ctypes.sizeof(_Decision), tensor_bytes=ctypes.sizeof(_Tensor)
+        )
         at = ctypes.byref(decision)
         self._wait(lambda: _library.unreft_restore_begin(self._client, at))
         # The next call of the kind comes from the same thread: the pointers are good until then.

@@ -115,8 +115,8 @@ class Client:
         """Waits until the store has decided for all ranks of this attempt."""
         fields = self._core.restore_begin()
         tensors = [
-            Tensor(name, Dtype(dtype), shape, offset, extent)
-            for name, dtype, shape, offset, extent in fields.pop("tensors")
+            Tensor(name, Dtype(dtype), shape, offset, extent, memory_order=memory_order)
+            for name, dtype, shape, offset, extent, memory_order in fields.pop("tensors")
         ]
         return Decision(tensors=tensors, **fields)
 

@@ -48,11 +48,15 @@ class Device(enum.IntEnum):
 
 @dataclasses.dataclass(slots=True)
 class Tensor:
-    """The box [offset, offset + extent) of a tensor of `global_shape`, row-major, dense at `data`.
+    """The box [offset, offset + extent) of a tensor of `global_shape`, dense at `data`.
 
     Of `replica_count` ranks that hold the same box with the same bytes, this is the
     `replica_index`-th. A `volatile` tensor changes outside the optimizer step: it is copied before
     `Client.snapshot` returns. What owns the memory is the caller's business.
+
+    `memory_order` names the dimensions as they lie in memory, from the slowest to the fastest, the
+    same on all ranks: (0, 2, 3, 1) is channels_last. None: row-major. A restore into another order
+    than the stored one raises `FailedPrecondition`.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Tensor:
     replica_index: int = 0
     replica_count: int = 1
     volatile: bool = False
+    memory_order: tuple[int, ...] | None = None
 
     @classmethod
     def of_array(
