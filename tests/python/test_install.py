@@ -56,7 +56,7 @@ def test_one_version(prefix):
     package = {"PYTHONPATH": str(prefix / "lib/python")}
     assert said(prefix / "bin/unreft", "--version").split() == [version]
     assert pkg_config(prefix, "--modversion") == [version]
-    printed = "import unreft; print(unreft.version())"
+    printed = "import unreft; print(unreft.__version__)"
     assert said(sys.executable, "-c", printed, **package).split() == [version]
     assert said(sys.executable, "-m", "unreft", "--version", **package).split() == [version]
 

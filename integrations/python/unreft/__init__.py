@@ -9,6 +9,8 @@ from unreft.client import Client, Decision, Snapshot, Status, version
 from unreft.errors import *  # noqa: F403
 from unreft.tensor import Device, Dtype, Tensor
 
+__version__ = version()
+
 __all__ = [
     "Client",
     "Decision",
