@@ -4,6 +4,7 @@
 
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -83,7 +84,18 @@ Time AsioExecutor::Now() const { return std::chrono::steady_clock::now(); }
 
 bool AsioExecutor::InTurn() const { return thread_.load() == std::this_thread::get_id(); }
 
-ExecutorThread::ExecutorThread(const std::string& name) : thread_([this] { executor_.Run(); }) {
+// A turn that finds no memory ends there, and whoever waits for its answer learns that none comes:
+// in the process of somebody else, which goes on.
+ExecutorThread::ExecutorThread(const std::string& name)
+    : thread_([this] {
+        while (true) {
+          try {
+            return executor_.Run();
+          } catch (const std::bad_alloc&) {
+            continue;
+          }
+        }
+      }) {
   pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
 }
 

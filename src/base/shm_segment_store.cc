@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/fork_guard.h"
 #include "base/host_memory.h"
 
 namespace unreft {
@@ -258,7 +259,8 @@ class ShmSegment final : public Segment {
 absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,
                                              bip::shared_memory_object file, uint64_t offset,
                                              uint64_t length,
-                                             std::shared_ptr<BackgroundUnmapper> unmapper) {
+                                             std::shared_ptr<BackgroundUnmapper> unmapper,
+                                             bool closes_file = false) {
   bip::mapped_region region;
   const int error = CatchErrno([&] {
     region = bip::mapped_region(file, file.get_mode(), static_cast<bip::offset_t>(offset), length);
@@ -266,6 +268,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,
   if (error != 0) {
     return absl::ErrnoToStatus(error, fmt::format("map {} bytes of segment {}", length, name));
   }
+  if (closes_file) file = bip::shared_memory_object();
   return std::make_unique<ShmSegment>(name, std::move(file), std::move(region), offset,
                                       std::move(unmapper));
 }
@@ -290,8 +293,9 @@ uint64_t Plus(uint64_t bytes, uint64_t more) {
 
 }  // namespace
 
-ShmSegmentStore::ShmSegmentStore(uint64_t background_bytes)
+ShmSegmentStore::ShmSegmentStore(uint64_t background_bytes, Descriptors descriptors)
     : background_bytes_(background_bytes),
+      descriptors_(descriptors),
       unmapper_(background_bytes == UINT64_MAX ? nullptr : std::make_shared<BackgroundUnmapper>()) {
 }
 
@@ -331,6 +335,8 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Open(const std::string
                                                                Access access, uint64_t offset,
                                                                uint64_t length) {
   if (absl::Status status = CheckSegmentName(name); !status.ok()) return status;
+  std::optional<ForkGuard> no_fork;
+  if (descriptors_ == Descriptors::kClosed) no_fork.emplace();
   bip::shared_memory_object file;
   const auto mode = access == Access::kReadOnly ? bip::read_only : bip::read_write;
   const int error =
@@ -350,7 +356,8 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Open(const std::string
   }
   if (length == 0) length = size - offset;
   return Map(name, std::move(file), offset, length,
-             length < background_bytes_ ? nullptr : unmapper_);
+             length < background_bytes_ ? nullptr : unmapper_,
+             descriptors_ == Descriptors::kClosed);
 }
 
 absl::StatusOr<std::vector<SegmentInfo>> ShmSegmentStore::List(std::string_view prefix) {

@@ -3,6 +3,9 @@
 // No lock of Boost.Interprocess is ever taken: a killed owner makes it unrecoverable. Every mapping
 // is MADV_DONTFORK, so that a forked data loader neither holds nor writes the bytes (PROTOCOL rule
 // 5). Segments never shrink. Thread-safe.
+//
+// A forked child would inherit the descriptors, too, and so keep the bytes of a segment that was
+// removed: a process that forks opens segments with Descriptors::kClosed.
 #pragma once
 
 #include <memory>
@@ -15,10 +18,15 @@ class BackgroundUnmapper;
 
 class ShmSegmentStore : public SegmentStore {
  public:
+  // kClosed: of a segment that was opened none is left once it is mapped, and none in a child that
+  // is forked meanwhile. It cannot be locked nor reserved.
+  enum class Descriptors { kKept, kClosed };
+
   // Mappings of at least `background_bytes` are unmapped by a thread of the store's own, as freeing
   // what nobody else holds takes the kernel some 0.3 s per GiB. Capacity counts it as free at once,
   // and Reserve waits for it before it fails. UINT64_MAX: there is no such thread.
-  explicit ShmSegmentStore(uint64_t background_bytes = UINT64_MAX);
+  explicit ShmSegmentStore(uint64_t background_bytes = UINT64_MAX,
+                           Descriptors descriptors = Descriptors::kKept);
   // Blocks until all is unmapped that was given up.
   ~ShmSegmentStore() override;
 
@@ -34,6 +42,7 @@ class ShmSegmentStore : public SegmentStore {
 
  private:
   const uint64_t background_bytes_;
+  const Descriptors descriptors_;
   const std::shared_ptr<BackgroundUnmapper> unmapper_;  // null: none
 };
 

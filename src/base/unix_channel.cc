@@ -8,10 +8,12 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/fork_guard.h"
 #include "base/framing.h"
 
 namespace unreft {
@@ -32,6 +34,7 @@ class UnixChannel::Stream : public std::enable_shared_from_this<Stream> {
       : executor_(executor),
         options_(options),
         socket_(executor.context(), socket.Release()),
+        closed_in_children_(socket_.native_handle()),
         decoder_(options.frame_bytes_max) {}
 
   void Start(OnFrame on_frame, OnClose on_close) {
@@ -190,12 +193,15 @@ class UnixChannel::Stream : public std::enable_shared_from_this<Stream> {
     open_ = false;
     const auto on_frame = std::exchange(on_frame_, nullptr);
     queue_.clear();
+    const ForkGuard no_fork;
+    closed_in_children_.reset();
     const UniqueFd closed(socket_.release());  // which cancels what waits for it
   }
 
   AsioExecutor& executor_;
   const UnixChannelOptions options_;
   Descriptor socket_;
+  std::optional<ClosedInChildren> closed_in_children_;
   bool open_ = true;     // the socket is
   bool silent_ = false;  // closed by its owner
   bool started_ = false;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/fork_guard.h"
 #include "base/unix_socket.h"
 
 namespace unreft {
@@ -19,14 +20,19 @@ void UnixConnector::Connect(OnConnect done) {
   executor_.Post([this, pending = std::weak_ptr(pending_)] {
     const auto alive = pending.lock();
     if (!alive) return;
-    auto socket = ConnectUnixSocket(path_);
-    if (socket.ok()) {
-      if (absl::Status status = CheckServer(socket->get(), path_); !status.ok()) socket = status;
-    }
+    absl::StatusOr<std::unique_ptr<Channel>> channel = MakeChannel();
     auto done = std::exchange(*alive, nullptr);  // which may destroy the connector
-    if (!socket.ok()) return done(socket.status());
-    done(std::make_unique<UnixChannel>(executor_, std::move(*socket), options_));
+    done(std::move(channel));
   });
+}
+
+// No child gets the socket: from the channel on it is closed there.
+absl::StatusOr<std::unique_ptr<Channel>> UnixConnector::MakeChannel() {
+  const ForkGuard no_fork;
+  absl::StatusOr<UniqueFd> socket = ConnectUnixSocket(path_);
+  if (!socket.ok()) return socket.status();
+  if (absl::Status status = CheckServer(socket->get(), path_); !status.ok()) return status;
+  return std::make_unique<UnixChannel>(executor_, *std::move(socket), options_);
 }
 
 }  // namespace unreft

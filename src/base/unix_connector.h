@@ -17,6 +17,8 @@ class UnixConnector final : public Connector {
   void Connect(OnConnect done) override;
 
  private:
+  absl::StatusOr<std::unique_ptr<Channel>> MakeChannel();
+
   AsioExecutor& executor_;
   const std::string path_;
   const UnixChannelOptions options_;

@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <future>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -86,6 +87,14 @@ TEST(AsioExecutorTest, JoinsItsThreadOnceOrTwice) {
   executor.Join();
   executor.Join();
   executor.executor().Post([] { ADD_FAILURE(); });
+}
+
+TEST(AsioExecutorTest, AThreadOutlivesATurnWithoutMemory) {
+  ExecutorThread executor("test");
+  std::promise<void> done;
+  executor.executor().Post([] { throw std::bad_alloc(); });
+  executor.executor().Post([&] { done.set_value(); });
+  done.get_future().get();
 }
 
 }  // namespace
