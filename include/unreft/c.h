@@ -181,7 +181,8 @@ UNREFT_API void unreft_open_options_init_sized(unreft_open_options* options, siz
 UNREFT_API void unreft_tensor_init_sized(unreft_tensor* tensor, size_t struct_bytes);
 #define unreft_tensor_init(tensor) unreft_tensor_init_sized((tensor), sizeof(*(tensor)))
 
-/* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline. */
+/* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline,
+ * FAILED_PRECONDITION while this process has another client open for the same rank. */
 UNREFT_API int unreft_open(const unreft_open_options* options, unreft_client** client);
 /* Waits for the copies that are under way, then leaves. NULL is ignored. */
 UNREFT_API void unreft_close(unreft_client* client);
@@ -217,6 +218,12 @@ UNREFT_API int unreft_rebind(unreft_client* client, const uint64_t* indices, voi
 UNREFT_API int unreft_register_within(unreft_client* client, const unreft_tensor* tensors,
                                       size_t count, uint64_t extras_bytes, int64_t timeout_ms);
 
+/* Waits until a snapshot would start: until the daemon has taken over what is registered and has
+ * memory for it. DEADLINE_EXCEEDED says what is missing; FAILED_PRECONDITION when waiting does not
+ * help, since nothing is registered or no restore is decided. For the first snapshot; one that
+ * comes earlier is skipped. */
+UNREFT_API int unreft_wait_ready(unreft_client* client, int64_t timeout_ms);
+
 /* Starts the capture of all registered tensors after `step` optimizer steps, with `extras`. Never
  * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture of tensors on a device
  * comes after what it was given before; volatile tensors may be changed by what it is given next.
@@ -227,9 +234,10 @@ UNREFT_API int unreft_snapshot(unreft_client* client, uint64_t step, const void*
 
 /* Tells that the registered tensors will change. Returns when those in host memory may: their
  * copies are done, or given up. Those on a device may be changed by what `stream` is given from
- * then on: it waits for the copies that were enqueued, the host does not; if some were not yet, the
- * snapshot is given up. An error says that the stream does not wait. Depends on nothing but this
- * process. */
+ * then on: it waits for the copies. The host waits until they are enqueued, which takes some ms, or
+ * with more than 8 GiB on the device until that much is left; if that takes longer than
+ * fence_timeout_ms, the snapshot is given up. An error says that the stream does not wait. Depends
+ * on nothing but this process. */
 UNREFT_API int unreft_fence(unreft_client* client, void* stream);
 
 /* The streams besides that of unreft_snapshot which write registered tensors on a device. */

@@ -189,6 +189,10 @@ class Client {
   Done SetWriterStreams(const std::vector<void*>& streams) {
     return ToDone(unreft_set_writer_streams(client_.get(), streams.data(), streams.size()));
   }
+  // Until a snapshot would start.
+  Done WaitReady(int64_t timeout_ms) {
+    return ToDone(unreft_wait_ready(client_.get(), timeout_ms));
+  }
   Done WaitCommitted(uint64_t step, int64_t timeout_ms) {
     return ToDone(unreft_wait_committed(client_.get(), step, timeout_ms));
   }

@@ -15,6 +15,7 @@
 #include "snapshot/c_inputs.h"
 #include "snapshot/client.h"
 #include "snapshot/memory_order.h"
+#include "snapshot/open_rank.h"
 #include "unreft/c.h"
 
 namespace unreft::snapshot {
@@ -68,6 +69,7 @@ void Fill(Struct* to, Struct from) {
 
 // What the caller holds: the client, and what was handed out of it.
 struct unreft_client {
+  std::unique_ptr<unreft::snapshot::OpenRank> rank;  // longer than the client
   std::unique_ptr<unreft::snapshot::Client> client;
   unreft::snapshot::Restored restored;
   std::vector<unreft::snapshot::LogicalTensor> stored;  // of `restored`
@@ -179,10 +181,13 @@ absl::Status OpenClient(const unreft_open_options* options, unreft_client** out)
   if (!identity.ok()) return identity.status();
   absl::StatusOr<ClientOptions> client_options = ToOptions(given);
   if (!client_options.ok()) return client_options.status();
+  absl::StatusOr<std::unique_ptr<OpenRank>> rank = OpenRank::Claim(*identity);
+  if (!rank.ok()) return rank.status();
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Open(*identity, *client_options,
                                                               ToKeepWaiting(given));
   if (!client.ok()) return client.status();
   auto handle = std::make_unique<unreft_client>();
+  handle->rank = *std::move(rank);
   handle->client = *std::move(client);
   if (clients_open.fetch_add(1) == 0) owner_pid = getpid();
   *out = handle.release();
@@ -363,6 +368,15 @@ int unreft_get_status(unreft_client* client, unreft_status* status) {
     if (!checked.ok()) return checked;
     HandOut(*client, client->client->status(), status);
     return absl::OkStatus();
+  });
+}
+
+int unreft_wait_ready(unreft_client* client, int64_t timeout_ms) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    auto timeout = unreft::snapshot::ToDuration(timeout_ms, "timeout_ms");
+    if (!timeout.ok()) return timeout.status();
+    return client->client->WaitReady(*timeout);
   });
 }
 

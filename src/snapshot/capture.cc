@@ -1,12 +1,27 @@
 #include "snapshot/capture.h"
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
 
 namespace unreft::snapshot {
+namespace {
+
+// What the body returns, or that it found no memory: nothing thrown may leave a snapshot open.
+template <typename Body>
+absl::Status CatchNoMemory(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory");
+  }
+}
+
+}  // namespace
+
 Capture::Capture(Executor& executor, DeviceCopier& copier, const CaptureOptions& options,
                  StatusBoard& board, Events& events)
     : executor_(executor), copier_(copier), options_(options), board_(board), events_(events) {}
@@ -53,10 +68,17 @@ absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std:
     if (extras.size() > slot->extras().size()) {
       return RefuseExtrasLocked(claimed, extras.size(), slot->extras().size());
     }
-    run = BeginLocked(claimed, *slot, extras.size());
+    absl::Status begun = CatchNoMemory([&] {
+      run = BeginLocked(claimed, *slot, extras.size());
+      return absl::OkStatus();
+    });
+    if (!begun.ok()) {
+      GiveUpClaimLocked(claimed, std::string(begun.message()), 0);
+      return begun;
+    }
     run->stream = stream;
   }
-  absl::Status status = Prepare(*run, extras);
+  absl::Status status = CatchNoMemory([&] { return Prepare(*run, extras); });
   EndPreparation(run, status);
   if (!status.ok()) return status;
   return SnapshotResult{.outcome = Outcome::kStarted};
@@ -95,7 +117,7 @@ absl::StatusOr<SnapshotResult> Capture::SkipLocked(Step step, std::string why) {
 
 const MappedSlot* Capture::GrantedLocked(GrantWord grant, std::string& why) const {
   if (grant.state != GrantState::kGranted) {
-    why = board_.Read().connected ? "no slot is free" : "no slot is free, the daemon is away";
+    why = uncommitted_.WhyNoneIsFree(board_.Read().connected, had_memory_);
     return nullptr;
   }
   const MappedSlot* slot = slots_->Find(grant.slot);
@@ -103,18 +125,27 @@ const MappedSlot* Capture::GrantedLocked(GrantWord grant, std::string& why) cons
   // of. What is removed was free, so memory that is mapped and gone does not look granted.
   const SlotStateWord granted{grant.generation, SlotState::kCapturing};
   if (slot == nullptr || slot->state().Encode() != granted.Encode()) {
-    why = fmt::format("slot {} of generation {} is not mapped yet", grant.slot, grant.generation);
+    why = "the memory for the snapshots is still being prepared";
     return nullptr;
   }
   return slot;
 }
 
-bool Capture::Ready() {
+absl::Status Capture::WhyNotReady() {
   std::lock_guard lock(mutex_);
-  if (timeline_ == Timeline{} || slots_ == nullptr || !suspended_.empty() || run_) return false;
+  if (timeline_ == Timeline{}) return absl::FailedPreconditionError(why_no_timeline_);
+  if (!suspended_.empty()) {
+    return suspension_passes_ ? absl::UnavailableError(suspended_)
+                              : absl::FailedPreconditionError(suspended_);
+  }
   std::string why;
-  const uint64_t word = slots_->control().grant.load(std::memory_order_acquire);
-  return GrantedLocked(GrantWord::Decode(word), why) != nullptr;
+  if (run_) {
+    why = fmt::format("the snapshot of step {} is still being copied", run_->version.step);
+  } else {
+    const uint64_t word = slots_->control().grant.load(std::memory_order_acquire);
+    if (GrantedLocked(GrantWord::Decode(word), why) != nullptr) return absl::OkStatus();
+  }
+  return absl::UnavailableError(why);
 }
 
 const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
@@ -126,17 +157,24 @@ const MappedSlot* Capture::ClaimLocked(GrantWord& grant, std::string& why) {
   GrantWord claimed = grant;
   claimed.state = GrantState::kClaimed;
   if (!control.grant.compare_exchange_strong(word, claimed.Encode(), std::memory_order_acq_rel)) {
-    why = "the daemon took the slot back";
+    why = "the daemon has just taken back the memory for the snapshot";
     return nullptr;
   }
+  had_memory_ = true;
   control.progress.store(ProgressWord{0, static_cast<uint32_t>(grant.generation.value)}.Encode(),
                          std::memory_order_release);
   return slot;
 }
 
 absl::Status Capture::RefuseExtrasLocked(const Claimed& claimed, uint64_t needed, uint64_t found) {
-  std::string why = fmt::format("step {}: extras need {} bytes, their region has {}",
-                                claimed.version.step, needed, found);
+  const std::string why = fmt::format("step {}: extras need {} bytes, their region has {}",
+                                      claimed.version.step, needed, found);
+  GiveUpClaimLocked(claimed, why, needed);
+  return absl::ResourceExhaustedError(why);
+}
+
+void Capture::GiveUpClaimLocked(const Claimed& claimed, std::string why,
+                                uint64_t extras_bytes_needed) {
   board_.Edit([&](ClientStatus& status) {
     ++status.given_up;
     status.last_problem = why;
@@ -144,9 +182,8 @@ absl::Status Capture::RefuseExtrasLocked(const Claimed& claimed, uint64_t needed
   ReportLocked(&Events::OnGaveUp, GaveUp{.slot = claimed.slot,
                                          .generation = claimed.generation,
                                          .version = claimed.version,
-                                         .reason = why,
-                                         .extras_bytes_needed = needed});
-  return absl::ResourceExhaustedError(why);
+                                         .reason = std::move(why),
+                                         .extras_bytes_needed = extras_bytes_needed});
 }
 
 Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& slot,
@@ -197,9 +234,12 @@ absl::Status Capture::Prepare(Run& run, std::span<const std::byte> extras) {
   return staged.status();
 }
 
-void Capture::EndPreparation(const RunPtr& run, const absl::Status& status) {
+void Capture::EndPreparation(const RunPtr& run, absl::Status& status) {
   std::lock_guard lock(mutex_);
-  run->AddJobs();
+  status.Update(CatchNoMemory([&] {
+    run->AddJobs();
+    return absl::OkStatus();
+  }));
   run->preparing = false;
   if (!status.ok()) CloseLocked(run, std::string(status.message()));
   EndIfDoneLocked(run);
@@ -270,15 +310,22 @@ void Capture::Pump() {
 }
 
 void Capture::StartJob(RunPtr run, const CaptureJob& what) {
-  Job job = MakeJob(run, what);
-  // Moving a vector keeps its buffer, so the operations still point into the scratch.
-  std::vector<CopyOp> ops = std::move(job.ops);
-  copier_.CopyBucket(
-      std::move(ops),
-      lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
-        FinishJob(job, status, /*by_executor=*/true);
-        Pump();
-      }));
+  const absl::Status status = CatchNoMemory([&] {
+    Job job = MakeJob(run, what);
+    // Moving a vector keeps its buffer, so the operations still point into the scratch.
+    std::vector<CopyOp> ops = std::move(job.ops);
+    copier_.CopyBucket(
+        std::move(ops),
+        lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
+          FinishJob(job, status, /*by_executor=*/true);
+          Pump();
+        }));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) {  // then the copier has not taken it
+    Job job{.run = run, .what = what};
+    FinishJob(job, status, /*by_executor=*/true);
+  }
   if (!what.on_device) return;
   std::lock_guard lock(mutex_);
   --run->handing_over;
@@ -290,8 +337,11 @@ void Capture::Help(std::unique_lock<std::mutex>& lock) {
   RunPtr run = TakeLocked(/*by_executor=*/false, what);
   if (!run) return;
   lock.unlock();
-  Job job = MakeJob(std::move(run), what);
-  const absl::Status status = copier_.CopyNow(job.ops);
+  Job job{.run = run, .what = what};
+  const absl::Status status = CatchNoMemory([&] {
+    job = MakeJob(std::move(run), what);
+    return copier_.CopyNow(job.ops);
+  });
   FinishJob(job, status, /*by_executor=*/false);
   lock.lock();
 }
@@ -299,7 +349,7 @@ void Capture::Help(std::unique_lock<std::mutex>& lock) {
 void Capture::FinishJob(Job& job, const absl::Status& status, bool by_executor) {
   Run& run = *job.run;
   if (job.what.kind == CaptureJob::Kind::kSample) {
-    run.digests[job.what.index] = Crc32c(job.scratch);
+    if (status.ok()) run.digests[job.what.index] = Crc32c(job.scratch);
   }
   std::lock_guard lock(mutex_);
   run.lane(job.what).End(by_executor);
@@ -356,6 +406,7 @@ void Capture::ReportEndLocked(const RunPtr& ended) {
                                            .reason = run.closed});
     return;
   }
+  if (run.version.timeline == timeline_) uncommitted_.Captured(run.version.step);
   board_.Edit([&](ClientStatus& status) {
     status.last_captured = run.version.step;
     status.bytes_captured += run.layout->plan().data_bytes() + run.extras_bytes;
@@ -382,13 +433,16 @@ void Capture::SetTimeline(Timeline timeline) {
   std::lock_guard lock(mutex_);
   if (timeline_ == timeline) return;
   timeline_ = timeline;
+  uncommitted_.Clear();
   last_step_.reset();
   replicas_checked_ = false;
 }
 
 void Capture::NoteCommitted(const Version& version) {
   std::lock_guard lock(mutex_);
-  if (version.timeline == timeline_) replicas_checked_ = true;
+  if (version.timeline != timeline_) return;
+  replicas_checked_ = true;
+  uncommitted_.Committed(version.step);
 }
 
 void Capture::CloseTimeline(std::string why) {
@@ -397,9 +451,10 @@ void Capture::CloseTimeline(std::string why) {
   why_no_timeline_ = std::move(why);
 }
 
-void Capture::Suspend(std::string why) {
+void Capture::Suspend(std::string why, bool passes) {
   std::lock_guard lock(mutex_);
   suspended_ = std::move(why);
+  suspension_passes_ = passes;
 }
 
 void Capture::Bind(std::vector<ShardMemory> memory) {
@@ -410,20 +465,26 @@ void Capture::Bind(std::vector<ShardMemory> memory) {
 
 void Capture::Install(std::shared_ptr<const CaptureLayout> layout,
                       std::shared_ptr<const MappedSlots> slots) {
+  // What is replaced is unmapped and unpinned once the lock is given back.
+  std::map<SlotId, std::shared_ptr<void>> pins;
   std::lock_guard lock(mutex_);
   UNREFT_CHECK(memory_->size() == layout->tensor_count(), "the tensors of a layout lie somewhere");
   if (run_ && !slots->Continues(*run_->slots, run_->slot, run_->generation)) {
-    CloseLocked(run_, fmt::format("slot {} was made anew", run_->slot));
+    CloseLocked(run_, "the memory for the snapshot was made anew");
   }
-  if (layout_ && layout_->plan().digest() != layout->plan().digest()) replicas_checked_ = false;
-  layout_ = std::move(layout);
-  slots_ = std::move(slots);
-  pins_.clear();
+  if (layout_ == nullptr || layout_->plan().digest() != layout->plan().digest()) {
+    replicas_checked_ = false;
+    had_memory_ = false;
+  }
+  layout_.swap(layout);
+  slots_.swap(slots);
+  pins_.swap(pins);
   suspended_.clear();
 }
 
 void Capture::Abandon(const Version& version, const std::string& why) {
   std::lock_guard lock(mutex_);
+  if (version.timeline == timeline_) uncommitted_.Abandoned(version.step);
   if (run_ && run_->version == version) CloseLocked(run_, fmt::format("abandoned: {}", why));
 }
 

@@ -36,6 +36,7 @@
 #include "snapshot/lifetime.h"
 #include "snapshot/mapped_slots.h"
 #include "snapshot/status_board.h"
+#include "snapshot/uncommitted.h"
 
 namespace unreft::snapshot {
 
@@ -71,9 +72,10 @@ class Capture {
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
 
-  // Whether a snapshot of a step that is not too early would start: a slot is granted, and none is
-  // being copied.
-  bool Ready();
+  // OK if a snapshot of a step that is not too early would start: a slot is granted, and none is
+  // being copied. Unavailable where waiting may help, FailedPrecondition where it does not. Any
+  // thread.
+  absl::Status WhyNotReady();
 
   // Returns once what `stream` is given from now on may change the tensors. Of host memory the
   // copies have ended, or were given up at the deadline. Tensors on a device hold up the stream,
@@ -103,8 +105,9 @@ class Capture {
   // From now on Snapshot fails because of `why`: no decision holds.
   void CloseTimeline(std::string why);
 
-  // From now on nothing is captured, and Snapshot skips because of `why`.
-  void Suspend(std::string why);
+  // From now on nothing is captured, and Snapshot skips because of `why`. `passes`: an Install is
+  // on its way.
+  void Suspend(std::string why, bool passes = false);
 
   // Where the tensors of the layouts lie that are installed from now on. Nothing is under way.
   void Bind(std::vector<ShardMemory> memory);
@@ -139,13 +142,14 @@ class Capture {
   std::string WhySkipLocked(Step step) const;
   absl::StatusOr<SnapshotResult> SkipLocked(Step step, std::string why);
   const MappedSlot* GrantedLocked(GrantWord grant, std::string& why) const;
+  void GiveUpClaimLocked(const Claimed& claimed, std::string why, uint64_t extras_bytes_needed);
   const MappedSlot* ClaimLocked(GrantWord& grant, std::string& why);
   absl::Status RefuseExtrasLocked(const Claimed& claimed, uint64_t needed, uint64_t found);
   RunPtr BeginLocked(const Claimed& claimed, const MappedSlot& slot, uint64_t extras_bytes);
   std::shared_ptr<void> PinLocked(const MappedSlot& slot);
   bool ChecksReplicasLocked(Step step) const;
   absl::Status Prepare(Run& run, std::span<const std::byte> extras);
-  void EndPreparation(const RunPtr& run, const absl::Status& status);
+  void EndPreparation(const RunPtr& run, absl::Status& status);
 
   RunPtr TakeLocked(bool by_executor, CaptureJob& what);
   static Job MakeJob(RunPtr run, const CaptureJob& what);
@@ -159,7 +163,9 @@ class Capture {
   void EndIfDoneLocked(const RunPtr& run);
   void ReportEndLocked(const RunPtr& ended);
   void WakeLocked();
-  absl::Status FenceDevice(const RunPtr& run, void* stream, std::unique_lock<std::mutex>& lock);
+  absl::Status FenceDevice(const RunPtr& run, void* stream, Time since,
+                           std::unique_lock<std::mutex>& lock);
+  void AwaitEnqueued(const RunPtr& run, Time since, std::unique_lock<std::mutex>& lock);
   void WaitLocked(const RunPtr& run, Time since, bool for_host_only,
                   std::unique_lock<std::mutex>& lock);
   void FenceTimedOut(uint64_t waiting_id);
@@ -185,6 +191,9 @@ class Capture {
   std::shared_ptr<const MappedSlots> slots_;
   std::map<SlotId, std::shared_ptr<void>> pins_;  // of slots_, from their first claim on
   std::string suspended_ = "no tensors are registered";
+  bool suspension_passes_ = false;
+  bool had_memory_ = false;  // granted for layout_
+  Uncommitted uncommitted_;  // of timeline_
   Timeline timeline_;  // 0 while none is open
   std::string why_no_timeline_ = "no restore has been decided in this process";
   std::optional<Step> last_step_;  // claimed in timeline_

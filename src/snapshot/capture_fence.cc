@@ -25,16 +25,32 @@ absl::Status Capture::Fence(void* stream) {
   {
     std::unique_lock lock(mutex_);
     const RunPtr run = run_;
-    if (run && run->layout->on_device()) status = FenceDevice(run, stream, lock);
+    if (run && run->layout->on_device()) status = FenceDevice(run, stream, since, lock);
     WaitLocked(run, since, /*for_host_only=*/true, lock);
   }
   RecordWait(since);
   return status;
 }
 
+// Until the device has all copies, or there is no need: a host that runs ahead of its device gets
+// to the fence before that, and would give up every snapshot otherwise.
+void Capture::AwaitEnqueued(const RunPtr& run, Time since, std::unique_lock<std::mutex>& lock) {
+  const auto handed_over = [&] {
+    return !run->closed.empty() ||
+           (!run->preparing && run->device.all_taken() && run->handing_over == 0);
+  };
+  const Time until = since + options_.fence_timeout;
+  ended_.wait_for(lock, until - executor_.Now(), handed_over);
+  if (!run->closed.empty()) return;
+  lock.unlock();
+  copier_.AwaitEnqueued(until - executor_.Now());
+  lock.lock();
+}
+
 // Also of a snapshot that is given up already: copies of it may still be reading.
 absl::Status Capture::FenceDevice(const RunPtr& run, void* stream,
-                                  std::unique_lock<std::mutex>& lock) {
+                                  Time since, std::unique_lock<std::mutex>& lock) {
+  AwaitEnqueued(run, since, lock);
   // What came to the copier after its fence would be read when it may change.
   run->fencing = true;
   ended_.wait(lock, [&] { return run->handing_over == 0; });

@@ -1,6 +1,7 @@
 #include "snapshot/client.h"
 
 #include <algorithm>
+#include <chrono>
 #include <future>
 #include <utility>
 
@@ -14,6 +15,48 @@
 
 namespace unreft::snapshot {
 namespace {
+
+// Runs `body` in a turn, and returns whether it ended: one that finds no memory does not.
+template <typename Body>
+bool RunTurn(Executor& executor, Body body) {
+  auto done = std::make_unique<std::promise<void>>();
+  bool ended = false;
+  const std::future<void> future = done->get_future();
+  executor.Post([done = std::move(done), &body, &ended] {
+    body();
+    ended = true;
+    done->set_value();
+  });
+  future.wait();
+  return ended;
+}
+
+// Larger ones take the kernel longer to unmap than a turn may.
+constexpr uint64_t kUnmappedInBackgroundBytes = uint64_t{1} << 20;
+
+// Segments in a training process. What snapshots go to is unmapped by a thread of its own; what a
+// restore reads at once, since the daemon is asked for room afterwards.
+class TrainerSegments final : public SegmentStore {
+ public:
+  absl::StatusOr<std::unique_ptr<Segment>> Create(const std::string& name,
+                                                  uint64_t bytes) override {
+    return read_.Create(name, bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Segment>> Open(const std::string& name, Access access,
+                                                uint64_t offset, uint64_t length) override {
+    return (access == Access::kReadWrite ? written_ : read_).Open(name, access, offset, length);
+  }
+  absl::StatusOr<std::vector<SegmentInfo>> List(std::string_view prefix) override {
+    return read_.List(prefix);
+  }
+  absl::Status Remove(const std::string& name) override { return read_.Remove(name); }
+  absl::StatusOr<MemoryCapacity> Capacity() override { return read_.Capacity(); }
+
+ private:
+  static constexpr auto kClosed = ShmSegmentStore::Descriptors::kClosed;
+  ShmSegmentStore read_{UINT64_MAX, kClosed};
+  ShmSegmentStore written_{kUnmappedInBackgroundBytes, kClosed};
+};
 
 Hello ToHello(const ClientIdentity& identity, ProcessLife life) {
   return {.job = identity.job,
@@ -46,7 +89,7 @@ struct Client::Parts {
   const KeepWaiting keep_waiting;
   ExecutorThread thread;
   UnixConnector connector;
-  ShmSegmentStore segments;
+  TrainerSegments segments;
   RoutingCopier copier;
   std::unique_ptr<ClientActor> actor;
 };
@@ -77,7 +120,13 @@ T Client::Await(Patience& patience, const std::string& waited_for, std::optional
   Duration slice = patience.slice();
   while (true) {
     if (limit) slice = std::min(slice, std::max(*limit - patience.so_far(), Duration::zero()));
-    if (future.wait_for(slice) == std::future_status::ready) return future.get();
+    if (future.wait_for(slice) == std::future_status::ready) {
+      try {
+        return future.get();
+      } catch (const std::future_error&) {
+        return T(absl::ResourceExhaustedError("out of memory on the client's thread"));
+      }
+    }
     if (limit && patience.so_far() >= *limit) {
       return T(absl::DeadlineExceededError(
           fmt::format("waited {:.1f} s for {}",
@@ -94,12 +143,9 @@ T Client::Await(Patience& patience, const std::string& waited_for, std::optional
 // Returns when no turn touches the caller's memory any more.
 template <typename T>
 T Client::EndWait(T answer) {
-  std::promise<void> done;
-  parts_->thread.executor().Post([&] {
+  RunTurn(parts_->thread.executor(), [&] {
     parts_->actor->EndWaits(absl::CancelledError("the caller ended the wait"));
-    done.set_value();
   });
-  done.get_future().get();
   return answer;
 }
 
@@ -112,16 +158,14 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const ClientIdentity& ident
   std::unique_ptr<Client> client(
       new Client(std::make_unique<Parts>(identity, options, std::move(keep_waiting))));
   Parts& parts = *client->parts_;
-  std::promise<void> made;
-  parts.thread.executor().Post([&] {
+  const bool is_made = RunTurn(parts.thread.executor(), [&] {
     const ProcessLife self = PidfdWatcher(parts.thread.executor()).Self();
     parts.actor = std::make_unique<ClientActor>(parts.thread.executor(), parts.connector,
                                                 parts.segments, parts.copier, Random::FromEntropy(),
                                                 ToHello(identity, self), options);
     parts.actor->Start();
-    made.set_value();
   });
-  made.get_future().get();
+  if (!is_made) return absl::ResourceExhaustedError("out of memory for a client");
   Patience patience = client->NewPatience();
   const absl::Status status = client->Await<absl::Status>(
       patience, "", std::nullopt,
@@ -136,12 +180,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Open(const ClientIdentity& ident
 Client::~Client() {
   if (parts_->actor) {
     parts_->actor->WaitForCopies();
-    std::promise<void> closed;
-    parts_->thread.executor().Post([&] {
-      parts_->actor->Close();
-      closed.set_value();
-    });
-    closed.get_future().get();
+    RunTurn(parts_->thread.executor(), [&] { parts_->actor->Close(); });
   }
   parts_->thread.Join();
 }
@@ -214,6 +253,16 @@ absl::Status Client::SetWriters(std::vector<void*> streams) {
 }
 
 std::string Client::Describe() const { return parts_->copier.Describe(); }
+
+absl::Status Client::WaitReady(Duration timeout) {
+  Patience patience = NewPatience();
+  ClientActor* const actor = parts_->actor.get();
+  const std::string what = fmt::format("memory for a snapshot ({})",
+                                       std::string(actor->WhyNotReady().message()));
+  return Await<absl::Status>(patience, what, std::nullopt, [actor, timeout](auto answer) {
+    actor->WaitReady(timeout, std::move(answer));
+  });
+}
 
 absl::Status Client::WaitCommitted(Step step, Duration timeout) {
   Patience patience = NewPatience();

@@ -55,6 +55,8 @@ class Client {
                                           void* stream);
   absl::Status Fence(void* stream);
   absl::Status SetWriters(std::vector<void*> streams);
+  // Until a snapshot would start. FailedPrecondition when waiting does not help.
+  absl::Status WaitReady(Duration timeout);
   absl::Status WaitCommitted(Step step, Duration timeout);
   ClientStatus status() const;
   // Of what copies, for people.

@@ -53,6 +53,7 @@ ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore&
       connect_waiter_(executor),
       restore_waiter_(executor),
       register_waiter_(executor),
+      ready_waiter_(executor),
       fates_(executor, options.versions_remembered) {}
 
 void ClientActor::Start() { session_.Start(); }
@@ -249,7 +250,7 @@ void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_byt
 
 void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
                                    layout::TensorTable table, uint64_t extras_bytes, Done done) {
-  capture_.Suspend("the daemon has not taken over the tensors yet");
+  capture_.Suspend("the daemon has not taken over the tensors yet", /*passes=*/true);
   ++last_answer_;  // an answer that waits to be installed is of an earlier one
   if (absl::Status status = copier_.Accept(tensors); !status.ok()) {
     // What was registered before is no longer what the trainer has.
@@ -279,7 +280,7 @@ void ClientActor::OnRegistered(Registered registered) {
     return EndRegistering(Install(*std::move(layout), registered));
   }
   // What a snapshot under way has staged lies where room is made.
-  capture_.Suspend("room is made on the device for what its snapshots stage");
+  capture_.Suspend("room is made on the device for what its snapshots stage", /*passes=*/true);
   capture_.FenceThen(lifetime_.Bind(
       [this, number, layout = *layout, registered = std::move(registered)]() mutable {
         if (number == last_answer_) EndRegistering(Install(std::move(layout), registered));
@@ -344,10 +345,28 @@ absl::Status ClientActor::Install(LayoutPtr layout, const Registered& registered
   return absl::OkStatus();
 }
 
+void ClientActor::WaitReady(Duration timeout, Done done) {
+  auto late = [this, timeout] {
+    return fmt::format("no memory for a snapshot within {} ms: {} ({})", Milliseconds(timeout),
+                       std::string(capture_.WhyNotReady().message()), session_.Connection());
+  };
+  ready_waiter_.Wait(timeout, std::move(late), ToUnit(std::move(done)));
+  LookWhetherReady();
+}
+
+// Again and again: the grant is a word in shared memory that rings no bell.
+void ClientActor::LookWhetherReady() {
+  if (!ready_waiter_.waiting()) return;
+  const absl::Status why = capture_.WhyNotReady();
+  if (!absl::IsUnavailable(why)) return ready_waiter_.Answer(FromStatus(why));
+  executor_.After(options_.ready_poll, lifetime_.Bind([this] { LookWhetherReady(); }));
+}
+
 void ClientActor::EndWaits(const absl::Status& why) {
   connect_waiter_.Answer(why);
   restore_waiter_.Answer(why);
   register_waiter_.Answer(why);
+  ready_waiter_.Answer(why);
   if (!follower_.reading()) return;
   follower_.Cancel(why);
   copier_.EndRestore().IgnoreError();  // of what was staged: `why` is what the read ends with

@@ -84,6 +84,9 @@ class ClientActor : private Session::Events, private Capture::Events {
   // deadline passes the registration stays, and holds once the daemon has answered it.
   void Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes, Done done);
 
+  // OK once a snapshot would start; FailedPrecondition when waiting does not help.
+  void WaitReady(Duration timeout, Done done);
+
   // Whoever waits for a welcome, a decision, a read or a registration is answered with `why`. No
   // target of a read is touched any more when this returns.
   void EndWaits(const absl::Status& why);
@@ -110,9 +113,11 @@ class ClientActor : private Session::Events, private Capture::Events {
   // Thread-safe.
   ClientStatus status() {
     ClientStatus status = board_.Read();
-    status.ready = capture_.Ready();
+    status.ready = capture_.WhyNotReady().ok();
     return status;
   }
+  // As of Capture. Thread-safe.
+  absl::Status WhyNotReady() { return capture_.WhyNotReady(); }
   // On any thread, one at a time.
   const Restorer& restorer() const { return restorer_; }
 
@@ -143,6 +148,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   void OpenTimeline(Timeline timeline);
   void SendRegistration(const std::vector<BoundTensor>& tensors, layout::TensorTable table,
                         uint64_t extras_bytes, Done done);
+  void LookWhetherReady();
   void MapAhead(std::vector<WireSlot> slots);
   void MapSome();
   void UnmapLater();
@@ -174,6 +180,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   Waiter<Unit> connect_waiter_;
   Waiter<Restored> restore_waiter_;
   Waiter<Unit> register_waiter_;
+  Waiter<Unit> ready_waiter_;
   VersionFates fates_;
 
   // What is registered, and where the last answer put it.

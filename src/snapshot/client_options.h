@@ -38,6 +38,8 @@ struct ClientOptions {
   Duration register_timeout = std::chrono::seconds(60);
   // Between two questions whether a caller that can end its wait goes on waiting.
   Duration wait_slice = std::chrono::milliseconds(100);
+  // Between two looks whether memory for a snapshot is there.
+  Duration ready_poll = std::chrono::milliseconds(5);
   uint32_t restore_threads = 1;
   // If any tensor is on a device: each thread verifies, and copies to pinned buffers.
   uint32_t device_restore_threads = 4;

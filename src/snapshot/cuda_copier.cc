@@ -113,8 +113,9 @@ absl::Status CudaCopier::Accept(std::span<const BoundTensor> tensors) {
     if (absl::Status status = CheckTensor(tensor); !status.ok()) return status;
   }
   if (!options_.checksum) return absl::OkStatus();
+  std::vector<BoundTensor> accepted(tensors.begin(), tensors.end());
   std::lock_guard lock(mutex_);
-  accepted_.assign(tensors.begin(), tensors.end());
+  accepted_.swap(accepted);
   return absl::OkStatus();
 }
 
@@ -163,7 +164,9 @@ absl::Status CudaCopier::Reserve(uint64_t volatile_bytes) {
   }
   absl::Status status = scope.Check(
       api.cudaMalloc(&staging_, volatile_bytes),
-      fmt::format("allocating {} bytes of staging for volatile tensors", volatile_bytes));
+      fmt::format("allocating {} bytes on the device, where volatile tensors are staged at a "
+                  "snapshot",
+                  volatile_bytes));
   if (!status.ok()) {
     staging_ = nullptr;
     return absl::ResourceExhaustedError(status.message());
@@ -272,6 +275,11 @@ absl::Status CudaCopier::CopyNow(std::span<const CopyOp> ops) {
   }
   StreamFence();
   return absl::OkStatus();
+}
+
+void CudaCopier::AwaitEnqueued(Duration limit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, limit, [this] { return queue_.empty() && !enqueuing_; });
 }
 
 absl::Status CudaCopier::Fence(void* stream) {

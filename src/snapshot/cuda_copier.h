@@ -54,6 +54,7 @@ class CudaCopier final : public DeviceCopier {
   absl::Status Begin(void* stream) override;
   absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops, void* stream) override;
   absl::Status CopyNow(std::span<const CopyOp> ops) override;
+  void AwaitEnqueued(Duration limit) override;
   absl::Status Fence(void* stream) override;
   void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override;
 

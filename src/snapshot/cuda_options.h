@@ -14,8 +14,8 @@ struct CudaOptions {
   size_t pin_chunk_bytes = size_t{32} << 20;
   // Buckets on the side stream at a time: fewer than the driver takes without blocking.
   size_t enqueued_max = 1024;
-  // On the device, for volatile tensors.
-  uint64_t staging_bytes_max = uint64_t{64} << 20;
+  // On the device, for volatile tensors: as much as they have, if the device gives it.
+  uint64_t staging_bytes_max = UINT64_MAX;
   // Whether CRCs are computed on the device: of what is copied from it for those who ask, and after
   // a restore of all that was copied to it.
   bool checksum = false;

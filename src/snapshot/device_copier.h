@@ -65,6 +65,9 @@ class DeviceCopier {
   // Copies host memory before it returns. May run beside CopyBucket.
   virtual absl::Status CopyNow(std::span<const CopyOp> ops) = 0;
 
+  // Returns when every bucket that was handed over is enqueued on its device, or after `limit`.
+  virtual void AwaitEnqueued(Duration /*limit*/) {}
+
   // Makes `stream` wait for the copies that are enqueued on a device, without blocking the host;
   // those that are not yet will not be, and are answered Aborted. FailedPrecondition as Begin.
   virtual absl::Status Fence(void* stream) = 0;

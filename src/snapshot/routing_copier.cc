@@ -81,6 +81,10 @@ absl::StatusOr<std::vector<CopyOp>> RoutingCopier::CopyVolatile(std::vector<Copy
 
 absl::Status RoutingCopier::CopyNow(std::span<const CopyOp> ops) { return host_.CopyNow(ops); }
 
+void RoutingCopier::AwaitEnqueued(Duration limit) {
+  if (const auto device = this->device()) device->AwaitEnqueued(limit);
+}
+
 absl::Status RoutingCopier::Fence(void* stream) {
   const auto device = this->device();
   return device ? device->Fence(stream) : absl::OkStatus();

@@ -28,6 +28,7 @@ class RoutingCopier final : public DeviceCopier {
   absl::Status SetWriters(std::vector<void*> streams) override;
   absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops, void* stream) override;
   absl::Status CopyNow(std::span<const CopyOp> ops) override;
+  void AwaitEnqueued(Duration limit) override;
   absl::Status Fence(void* stream) override;
   void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status BeginRestore() override;

@@ -155,10 +155,28 @@ class TestClose:
         trainer.expect("raised FailedPrecondition the client is closed")
         assert trainer.ends() == (0, "")
 
+    def test_lets_another_open(self, place):
+        place.start()
+        trainer = place.run("several")
+        trainer.expect("raised FailedPrecondition rank 0 of job waits")
+        trainer.expect("after close True")
+        assert trainer.ends() == (0, "")
+
     def test_is_not_needed_to_end(self, place):
         place.start()
         trainer = place.run("no_close")
         trainer.expect("ends")
+        assert trainer.ends() == (0, "")
+
+
+class TestFork:
+    def test_a_child_holds_nothing_and_does_nothing(self, place):
+        place.start()
+        trainer = place.run("forks")
+        trainer.expect("trainer 1 True False")
+        trainer.expect("children [0]")
+        trainer.expect("with the lock held 0")
+        trainer.expect("captures True True")
         assert trainer.ends() == (0, "")
 
 

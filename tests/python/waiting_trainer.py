@@ -5,6 +5,7 @@
 
 import logging
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -127,6 +128,90 @@ def stopped_daemon():
     say("captures again")
 
 
+def child(check):
+    """What `check` returns in a forked child, as its exit status; a hang is killed by its alarm."""
+    pid = os.fork()
+    if pid == 0:
+        status = 99
+        try:
+            signal.alarm(20)
+            status = check()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def descriptors():
+    """Of this process: what they stand for."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:
+            pass  # the directory's own
+    return found
+
+
+def ours():
+    """Of this process: descriptors and mappings that hold memory or connections of Unreft's."""
+    maps = pathlib.Path("/proc/self/maps").read_text()
+    held = [what for what in descriptors() if what.startswith(("socket:", "/dev/shm/unreft."))]
+    return [what for what in held if what not in BEFORE], maps.count("/dev/shm/unreft.")
+
+
+def forks():
+    """Children of a data loader, while another thread trains, and while a call has the lock."""
+    used = client()
+    registered(used)
+    used.wait_ready(60)
+    sockets, mapped = ours()
+    say("trainer", len(sockets), mapped > 0, any("shm" in what for what in sockets))
+    stop = threading.Event()
+
+    def train():
+        step = 0
+        while not stop.is_set():
+            step += 1
+            used.fence()
+            used.snapshot(step)
+
+    def inert():
+        if ours() != ([], 0):
+            return 1
+        for call in (used.fence, used.status, lambda: used.snapshot(10**9)):
+            try:
+                call()
+            except unreft.Forked:
+                continue
+            return 2
+        used.close()
+        used.__del__() if hasattr(used, "__del__") else None
+        return 0
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    say("children", sorted({child(inert) for _ in range(100)}))
+    stop.set()
+    trainer.join()
+    with used._core._turn:
+        say("with the lock held", child(inert))
+    say("captures", used.status().started > 0, used.status().connected)
+    used.close()
+
+
+def several():
+    """One after the other in one process, and two at a time for one rank."""
+    first = client()
+    registered(first)
+    raised(client)
+    first.close()
+    second = client()
+    registered(second)
+    second.wait_ready(60)
+    say("after close", second.snapshot(1).started)
+    second.close()
+
+
 def no_close():
     """Ends without closing, in the middle of all."""
     used = client()
@@ -137,6 +222,7 @@ def no_close():
 
 
 if __name__ == "__main__":
+    BEFORE = descriptors()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     say(os.getpid())
     globals()[sys.argv[3]]()

@@ -137,6 +137,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("snapshot", ctypes.c_int, [pointer, step, text, size, pointer, pointer]),
         ("fence", ctypes.c_int, [pointer, pointer]),
         ("get_status", ctypes.c_int, [pointer, pointer]),
+        ("wait_ready", ctypes.c_int, [pointer, number]),
         ("wait_committed", ctypes.c_int, [pointer, step, number]),
     ):
         function = getattr(library, f"unreft_{name}")
@@ -379,6 +380,10 @@ class Client:
     def fence(self, stream: int) -> None:
         on = _whole(stream, 64, "stream")
         self._call(lambda: _library.unreft_fence(self._client, on))
+
+    def wait_ready(self, timeout_ms: int) -> None:
+        limit = _whole(timeout_ms, 64, "timeout_ms", signed=True)
+        self._wait(lambda: _library.unreft_wait_ready(self._client, limit))
 
     def wait_committed(self, step: int, timeout_ms: int) -> None:
         number = _whole(step, 64, "step")

@@ -169,6 +169,13 @@ class Client:
         """
         self._core.fence(stream)
 
+    def wait_ready(self, timeout_s: float) -> None:
+        """Waits until a snapshot would start: for the memory that the first one needs.
+
+        `DeadlineExceeded` says what is missing, `FailedPrecondition` why waiting does not help.
+        """
+        self._core.wait_ready(round(timeout_s * 1000))
+
     def wait_committed(self, step: int, timeout_s: float = 60.0) -> None:
         """Waits until all ranks committed `step`; `Aborted` when it was skipped or given up."""
         self._core.wait_committed(step, round(timeout_s * 1000))

@@ -151,7 +151,7 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
   auto skipped = client_->Snapshot(4);
   ASSERT_TRUE(skipped.ok());
   EXPECT_FALSE(skipped->started);
-  EXPECT_THAT(skipped->reason, HasSubstr("no slot is free"));
+  EXPECT_THAT(skipped->reason, HasSubstr("the snapshot of step 3 is not committed yet"));
   ASSERT_TRUE(daemon_.Await([&] { return daemon_.daemon().Count<Captured>() == 1; }));
   daemon_.InTurn([&] {
     ScriptedDaemon& daemon = daemon_.daemon();
@@ -287,6 +287,7 @@ TEST_F(CApiLifeTest, ArraysOfAnotherStructSizeAreRefused) {
   unreft_open_options options;
   unreft_open_options_init(&options);
   options.socket = daemon_.socket().c_str();
+  client_.reset();  // of the same rank
   unreft_client* client = nullptr;
   ASSERT_EQ(unreft_open(&options, &client), UNREFT_OK);
   unreft_tensor tensors[2];
@@ -309,6 +310,16 @@ TEST_F(CApiLifeTest, ArraysOfAnotherStructSizeAreRefused) {
   EXPECT_EQ(unreft_wait_committed(client, 1, -5), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_wait_committed(client, 1, 0), UNREFT_NOT_FOUND);
   unreft_close(client);
+}
+
+TEST_F(CApiLifeTest, ARankHasOneClientInAProcess) {
+  const auto second = unreft::Client::Open({.socket = daemon_.socket()});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.error().code, UNREFT_FAILED_PRECONDITION);
+  EXPECT_THAT(second.error().message, HasSubstr("rank 0 of job default has a client"));
+  EXPECT_TRUE(unreft::Client::Open({.socket = daemon_.socket(), .rank = 1, .world = 2}).ok());
+  client_.reset();
+  EXPECT_TRUE(unreft::Client::Open({.socket = daemon_.socket()}).ok());
 }
 
 TEST_F(CApiLifeTest, AForkedChildIsInert) {

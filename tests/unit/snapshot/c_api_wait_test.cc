@@ -147,6 +147,27 @@ TEST_F(CApiWaitTest, AnExceptionEndsTheWaitToo) {
               HasSubstr("the daemon at /tmp/unreft_nobody_listens_here to answer"));
 }
 
+TEST_F(CApiWaitTest, WaitsForMemoryOfASnapshot) {
+  EXPECT_EQ(client_->WaitReady(1000).error().code, UNREFT_FAILED_PRECONDITION);
+  ASSERT_TRUE(client_->Restore().ok());
+  const auto unregistered = client_->WaitReady(1000);
+  EXPECT_EQ(unregistered.error().code, UNREFT_FAILED_PRECONDITION);
+  EXPECT_THAT(unregistered.error().message, HasSubstr("no tensors are registered"));
+  ASSERT_TRUE(client_->Register({tensor_}, 0).ok());
+  ExpectCancelled(client_->WaitReady(60000), "memory for the snapshots is still being prepared");
+  waits_ = true;
+  const auto late = client_->WaitReady(10);
+  EXPECT_EQ(late.error().code, UNREFT_DEADLINE_EXCEEDED);
+  EXPECT_THAT(late.error().message, HasSubstr("still being prepared"));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    daemon_.InTurn([&] { daemon_.daemon().Grant(0, 1); });
+  });
+  EXPECT_TRUE(client_->WaitReady(60000).ok());
+  EXPECT_TRUE(client_->Snapshot(1)->started);
+  later.join();
+}
+
 // A step of training waits for so long and no longer, whatever the daemon does.
 TEST_F(CApiLifeTest, ARegistrationWaitsAsLongAsItMay) {
   ASSERT_TRUE(client_->Restore().ok());

@@ -78,7 +78,7 @@ TEST_F(CaptureTest, SkipsWithoutAGrant) {
   EXPECT_TRUE(status().ready);
   ASSERT_TRUE(daemon_.TakeBackGrant(0, 1));
   EXPECT_FALSE(status().ready);
-  ExpectSkipped(1, "no slot is free");
+  ExpectSkipped(1, "the memory for the snapshots is still being prepared");
   ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Skipped>() == 1; }));
   EXPECT_EQ(daemon_.Got<Skipped>().at(0).version, (Version{Timeline{7}, Step{1}}));
   EXPECT_EQ(status().skipped, 1u);
@@ -96,7 +96,7 @@ TEST_F(CaptureTest, SkipsAGrantOfMemoryThatIsNotMapped) {
   Ready();
   daemon_.Grant(0, 2);
   daemon_.slot(0).view->set_state(Generation{3}, SlotState::kCapturing);
-  ExpectSkipped(1, "not mapped yet");
+  ExpectSkipped(1, "still being prepared");
 }
 
 // What was captured there was sealed with the bytes of the memory that has its name by now.
@@ -104,7 +104,7 @@ TEST_F(CaptureTest, SkipsAGrantWhileTheMemoryThatIsMappedIsNotGranted) {
   Ready();
   daemon_.Grant(0, 2);
   daemon_.slot(0).view->set_state(Generation{2}, SlotState::kEmpty);
-  ExpectSkipped(1, "not mapped yet");
+  ExpectSkipped(1, "still being prepared");
   daemon_.slot(0).view->set_state(Generation{2}, SlotState::kCapturing);
   ExpectStarted(2);
 }

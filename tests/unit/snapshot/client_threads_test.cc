@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,11 +41,20 @@ class DoorCopier final : public HostMemoryCopier {
     changed_.wait(lock, [this] { return handed_ > 0; });
   }
   int overtaken() const { return overtaken_; }
+  // Of what calls from now on find no memory.
+  std::atomic<bool> now_fails = false, volatile_fails = false, bucket_fails = false;
 
+  absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops,
+                                                   void* stream) override {
+    if (volatile_fails) throw std::bad_alloc();
+    return HostMemoryCopier::CopyVolatile(std::move(ops), stream);
+  }
   absl::Status CopyNow(std::span<const CopyOp> ops) override {
+    if (now_fails) throw std::bad_alloc();
     return copier_.CopyNow(AsHostMemory({ops.begin(), ops.end()}));
   }
   void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override {
+    if (bucket_fails) throw std::bad_alloc();
     if (holds_) {
       std::unique_lock lock(mutex_);
       ++handed_;
@@ -174,6 +184,36 @@ TEST_P(TwoThreads, AbandonedInTheMiddle) {
   EXPECT_EQ(daemon_.captured + daemon_.gave_up, daemon_.claimed);
   EXPECT_EQ(daemon_.wrong, 0);
   EXPECT_EQ(daemon_.overtaken, 0);
+}
+
+// Wherever no memory is found the snapshot is given up, the fence returns, and the next one works.
+TEST_P(TwoThreads, WithoutMemoryASnapshotIsGivenUp) {
+  uint64_t step = 0;
+  for (std::atomic<bool>* fails :
+       {&copier_.volatile_fails, &copier_.now_fails, &copier_.bucket_fails}) {
+    *fails = fails != &copier_.now_fails;
+    std::memset(memory_.data(), static_cast<int>(++step), memory_.size());
+    const auto result = capture_->Snapshot(Step{step}, {}, nullptr);
+    *fails = true;  // the copies at once of the preparation came before
+    EXPECT_EQ(absl::IsResourceExhausted(result.status()), fails == &copier_.volatile_fails)
+        << result.status();
+    EXPECT_TRUE(capture_->Fence(nullptr).ok());
+    copier_.volatile_fails = copier_.now_fails = copier_.bucket_fails = false;
+    InTurn([] {});
+    std::memset(memory_.data(), static_cast<int>(++step), memory_.size());
+    const auto next = capture_->Snapshot(Step{step}, {}, nullptr);
+    ASSERT_TRUE(next.ok()) << next.status();
+    EXPECT_EQ(next->outcome, Outcome::kStarted) << next->reason;
+    EXPECT_TRUE(capture_->Fence(nullptr).ok());
+    InTurn([] {});
+    InTurn([] {});
+  }
+  thread_.Join();
+  EXPECT_EQ(daemon_.wrong, 0);
+  EXPECT_EQ(daemon_.claimed, 6);
+  EXPECT_EQ(daemon_.captured + daemon_.gave_up, 6);
+  // What is not prepared, and where the training thread does not copy in time, the bucket's.
+  EXPECT_GE(daemon_.gave_up, GetParam() ? 1 : 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fence, TwoThreads, testing::Bool(),

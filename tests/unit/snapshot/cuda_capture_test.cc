@@ -187,6 +187,7 @@ TEST_F(CudaCaptureTest, SlotsArePinnedFromTheirFirstClaimOn) {
 
 TEST_F(CudaCaptureTest, Rule9AFenceThatComesTooEarlyGivesTheSnapshotUp) {
   options_.enqueued_max = 1;
+  options_capture_.fence_timeout = std::chrono::milliseconds(30);
   Start(/*mixed=*/false);
   Step(1);
   fakecuda_hold_copies();
@@ -198,6 +199,23 @@ TEST_F(CudaCaptureTest, Rule9AFenceThatComesTooEarlyGivesTheSnapshotUp) {
   EXPECT_EQ(daemon_->gave_up, 1);
   EXPECT_EQ(daemon_->captured, 0);
   EXPECT_THAT(daemon_->last_reason, HasSubstr("the fence came"));
+}
+
+// The host runs ahead of the device, and there is more than can be enqueued at a time.
+TEST_F(CudaCaptureTest, AFenceThatComesAtOnceGivesNothingUp) {
+  options_.enqueued_max = 1;
+  Start(/*mixed=*/false);
+  fakecuda_delay(200, 3);
+  for (uint64_t step = 1; step <= 10; ++step) {
+    Step(step);
+    ASSERT_TRUE(Snapshot(step));
+    EXPECT_EQ(capture_->Fence(stream_), absl::OkStatus());
+    Step(step + 1);
+    Settle();
+  }
+  EXPECT_EQ(daemon_->captured, 10);
+  EXPECT_EQ(daemon_->gave_up, 0);
+  EXPECT_EQ(daemon_->wrong, 0);
 }
 
 TEST_F(CudaCaptureTest, Rule9MixedStateWaitsForTheHostsCopiesToo) {
