@@ -102,6 +102,10 @@ missing_for_cmake() {
   cmake -S "$root" -B "$tmp/build" -G Ninja -DPKG_CONFIG_EXECUTABLE=/none >"$tmp/out" 2>&1 &&
     fail "configured without pkg-config"
   expect 'apt-get install -y pkg-config ' "$tmp/out"
+  for tool in cmake ninja; do ln -s "$(command -v $tool)" "$tmp/bin/$tool"; done
+  env -u CC -u CXX PATH="$tmp/bin" cmake -S "$root" -B "$tmp/no-compiler" -G Ninja \
+    >"$tmp/out" 2>&1 && fail "configured without a compiler"
+  expect 'apt-get install -y g\+\+' "$tmp/out"
 }
 
 totals() {
