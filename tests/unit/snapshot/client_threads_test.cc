@@ -7,6 +7,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <mutex>
 #include <new>
 #include <string>
@@ -79,6 +81,40 @@ class DoorCopier final : public HostMemoryCopier {
   int handed_ = 0;
   bool fenced_ = false;
   std::atomic<int> overtaken_ = 0;
+};
+
+// A segment that asks something as it is unmapped.
+class AskingSegment final : public Segment {
+ public:
+  AskingSegment(std::unique_ptr<Segment> segment, std::function<void()> ask)
+      : segment_(std::move(segment)), ask_(std::move(ask)) {}
+  ~AskingSegment() override { ask_(); }
+  const std::string& name() const override { return segment_->name(); }
+  std::span<std::byte> bytes() override { return segment_->bytes(); }
+  absl::Status Reserve(size_t offset, size_t length) override {
+    return segment_->Reserve(offset, length);
+  }
+  void Populate(size_t offset, size_t length) override { segment_->Populate(offset, length); }
+  absl::Status Lock() override { return segment_->Lock(); }
+
+ private:
+  const std::unique_ptr<Segment> segment_;
+  const std::function<void()> ask_;
+};
+
+class AskingStore final : public FakeSegmentStore {
+ public:
+  AskingStore(FakeHostMemory& host, std::function<void()> ask)
+      : FakeSegmentStore(host), ask_(std::move(ask)) {}
+  absl::StatusOr<std::unique_ptr<Segment>> Open(const std::string& name, Access access,
+                                                uint64_t offset, uint64_t length) override {
+    auto segment = FakeSegmentStore::Open(name, access, offset, length);
+    if (!segment.ok()) return segment;
+    return std::make_unique<AskingSegment>(*std::move(segment), ask_);
+  }
+
+ private:
+  const std::function<void()> ask_;
 };
 
 class TwoThreads : public testing::TestWithParam<bool> {
@@ -214,6 +250,22 @@ TEST_P(TwoThreads, WithoutMemoryASnapshotIsGivenUp) {
   EXPECT_EQ(daemon_.captured + daemon_.gave_up, 6);
   // What is not prepared, and where the training thread does not copy in time, the bucket's.
   EXPECT_GE(daemon_.gave_up, GetParam() ? 1 : 2);
+}
+
+// To unmap a slot takes long: meanwhile the training thread gets what it asks.
+TEST_P(TwoThreads, SlotsAreUnmappedWithoutTheLockOfAFence) {
+  std::vector<std::future<absl::Status>> fences;  // one that has to wait ends after the Install
+  AskingStore segments(host_, [&] {
+    fences.push_back(std::async(std::launch::async, [&] { return capture_->Fence(nullptr); }));
+    EXPECT_EQ(fences.back().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  });
+  InTurn([&] {
+    capture_->Install(layout_, *MappedSlots::Open(segments, Rank{0}, daemon_.Answer()));
+  });
+  EXPECT_TRUE(fences.empty());
+  Install(/*on_device=*/false);
+  EXPECT_FALSE(fences.empty());
+  for (std::future<absl::Status>& fence : fences) EXPECT_EQ(fence.get(), absl::OkStatus());
 }
 
 INSTANTIATE_TEST_SUITE_P(Fence, TwoThreads, testing::Bool(),

@@ -89,7 +89,7 @@ TEST_F(CudaFailuresTest, StagingIsRefused) {
   fakecuda_fail("cudaMalloc", 1, cudaErrorMemoryAllocation);
   const absl::Status status = copier_->Reserve(1000);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(Text(status), HasSubstr("allocating 1000 bytes of staging"));
+  EXPECT_THAT(Text(status), HasSubstr("allocating 1000 bytes on the device"));
   EXPECT_EQ(copier_->Reserve(1000), absl::OkStatus());
 }
 
