@@ -41,7 +41,8 @@ absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path) {
       return fd;
     case ENOENT:
     case ECONNREFUSED:
-      return absl::UnavailableError(fmt::format("{}: nobody listens", path));
+      return absl::UnavailableError(
+          fmt::format("{}: no daemon listens there (`unreft up` starts it)", path));
     case EAGAIN:
       return absl::UnavailableError(fmt::format("{}: the listener's backlog is full", path));
     default:

@@ -68,7 +68,7 @@ void CaptureDesk::ProvideRefused() {
       continue;
     absl::Status status = ProvideSlots(*session);
     if (!status.ok()) continue;
-    state_.seams.log.Info("rank {}: there is memory for its slots now", rank);
+    state_.seams.log.Info("rank {}: there is memory for its versions now", rank);
     session->registration_status = std::move(status);
     AdoptGrant(*session);
     CheckWorld();
@@ -149,8 +149,8 @@ void CaptureDesk::TellShortage(RankSession& session) {
   if (left < kSlotsNeeded) {
     Revoke(session);
     session.registration_status = absl::ResourceExhaustedError(
-        fmt::format("rank {}: {} slots are needed, there is memory for {}: {}", session.rank(),
-                    kSlotsNeeded, left, status.message()));
+        fmt::format("rank {}: memory for {} versions is needed, there is some for {}: {}",
+                    session.rank(), kSlotsNeeded, left, status.message()));
   }
   Answer(session);
 }

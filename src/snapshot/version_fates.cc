@@ -25,15 +25,17 @@ void VersionFates::Committed(Version version) {
   // A version that was never committed will not be once a newer one is.
   for (Fate& fate : fates_) {
     if (fate.version < version && !fate.known) {
-      Settle(fate.version, absl::AbortedError(fmt::format("version {} was committed before {}",
-                                                          version, fate.version)));
+      Settle(fate.version, absl::AbortedError(fmt::format(
+                               "the snapshot of step {} is not committed: step {} was before it",
+                               fate.version.step, version.step)));
     }
   }
   Settle(version, absl::OkStatus());
 }
 
 void VersionFates::Failed(Version version, const std::string& why) {
-  Settle(version, absl::AbortedError(fmt::format("version {}: {}", version, why)));
+  Settle(version, absl::AbortedError(fmt::format("the snapshot of step {} is not committed: {}",
+                                                 version.step, why)));
 }
 
 void VersionFates::Settle(Version version, const absl::Status& status) {
@@ -52,7 +54,8 @@ void VersionFates::Wait(Version version, Duration timeout, Done done) {
   waiting_.push_back({++last_id_, version, std::move(done)});
   auto waiting = std::prev(waiting_.end());
   if (fate == nullptr) {
-    return Answer(waiting, absl::NotFoundError(fmt::format("there was no snapshot {}", version)));
+    return Answer(waiting, absl::NotFoundError(
+                               fmt::format("there was no snapshot of step {}", version.step)));
   }
   if (fate->known) return Answer(waiting, fate->status);
   waiting->timer = executor_.After(
@@ -71,9 +74,9 @@ void VersionFates::Expire(uint64_t id, Duration timeout) {
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     if (it->id != id) continue;
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
-    return Answer(it,
-                  absl::DeadlineExceededError(fmt::format(
-                      "version {} was not committed by all ranks within {} ms", it->version, ms)));
+    return Answer(it, absl::DeadlineExceededError(fmt::format(
+                          "the snapshot of step {} was not committed by all ranks within {} ms",
+                          it->version.step, ms)));
   }
 }
 

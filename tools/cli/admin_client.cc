@@ -77,8 +77,10 @@ class Conversation {
 
  private:
   absl::Status NobodyThere(int error) {
-    return absl::UnavailableError(fmt::format("{}: no unreftd answers at {} ({})", place_.Name(),
-                                              place_.socket(), std::strerror(error)));
+    return absl::UnavailableError(
+        fmt::format("{}: no unreftd answers at {} ({}): `unreft up` starts it; --job, --node and "
+                    "--run-dir say which",
+                    place_.Name(), place_.socket(), std::strerror(error)));
   }
 
   absl::Status Lost(const std::string& why) {

@@ -98,7 +98,7 @@ TEST_F(CaptureDeskTest, ARankIsToldUnaskedWhenThereIsNoMemoryForItsSlots) {
   EXPECT_EQ(told[0].slots.size(), options_.slots_per_rank);
   const absl::Status status = told.back().status.ToStatus();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("2 slots are needed"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("memory for 2 versions is needed"));
   EXPECT_EQ(told.back().slots.size(), state_.slots->Offerable(kRank).size());
   EXPECT_LT(told.back().slots.size(), 2U);
   // Nothing is granted until it registers again.
