@@ -97,9 +97,10 @@ typedef struct unreft_open_options {
                               the kernel for it. */
   /* Asked about every 100 ms, on the thread that waits, by a call that waits for something outside
    * of this process: unreft_open, _restore_begin, _restore_read, _register, _register_within,
-   * _wait_ready, _wait_committed; never by _fence or _snapshot. `waited_for` is part of a sentence
-   * and lives until the answer. Not 0: the call ends with UNREFT_CANCELLED, and touches none of its
-   * caller's memory any more. It may not call the client. NULL: nothing is asked. */
+   * _wait_ready, _wait_committed, _ever_committed; never by _fence or _snapshot. `waited_for` is
+   * part of a sentence and lives until the answer. Not 0: the call ends with UNREFT_CANCELLED, and
+   * touches none of its caller's memory any more. It may not call the client. NULL: nothing is
+   * asked. */
   int32_t (*keep_waiting)(void* context, const char* waited_for, double seconds_so_far);
   void* keep_waiting_context;
 } unreft_open_options;
@@ -169,6 +170,15 @@ typedef struct unreft_status {
   const char* last_problem; /* "" when there was none */
   int32_t copying;          /* copies of a snapshot may read the tensors */
   const char* copier;       /* what copies, for people: "host memory", "CUDA device 0, ..." */
+  /* Whether what was trained is safe: the newest step for which unreft_snapshot was called is
+   * committed, or the oldest that is not is younger than 60 s, or than 5 times the usual distance
+   * of two commits if that is longer. What was restored counts as committed; 0 before the first
+   * commit of a fresh start. While no snapshot is called for, as in a long evaluation, it stays. */
+  int32_t protecting;
+  double seconds_since_commit; /* or since the restore, if nothing was committed after it; -1:
+                                  nothing is committed yet */
+  const char* why_unprotected; /* for people, whole sentences: since when, why, what to do; "" while
+                                  it is protecting */
 } unreft_status;
 
 UNREFT_API const char* unreft_version(void);
@@ -248,6 +258,12 @@ UNREFT_API int unreft_get_status(unreft_client* client, unreft_status* status);
 /* Waits until the snapshot of `step` is committed by all ranks, or was skipped or abandoned
  * (ABORTED). For tests and for the end of a run; training does not need it. */
 UNREFT_API int unreft_wait_committed(unreft_client* client, uint64_t step, int64_t timeout_ms);
+
+/* Whether anything was ever committed in this job, as this node's daemon knows it: 1 or 0 in
+ * `answer`. 0 also after a fresh start was declared since. Decides nothing, opens no timeline and
+ * waits for no other rank; may be called at any time after unreft_open. UNAVAILABLE when the daemon
+ * cannot say within the connect timeout. */
+UNREFT_API int unreft_ever_committed(unreft_client* client, int32_t* answer);
 
 #ifdef __cplusplus
 }

@@ -197,7 +197,14 @@ class Client {
     return ToDone(unreft_wait_committed(client_.get(), step, timeout_ms));
   }
 
-  // `last_problem` points into the client until the next call of GetStatus.
+  // Whether anything was ever committed in this job, as this node's daemon knows it.
+  Result<bool> EverCommitted() {
+    int32_t answer = 0;
+    if (int code = unreft_ever_committed(client_.get(), &answer)) return LastFailure(code);
+    return answer != 0;
+  }
+
+  // Its strings point into the client until the next call of GetStatus.
   Result<unreft_status> GetStatus() {
     unreft_status status{};
     status.struct_bytes = sizeof(status);

@@ -48,7 +48,9 @@ void ProtectionAccount::Skipped(Step step, const std::string& why, Time now) {
 
 void ProtectionAccount::GaveUp(Step step, const std::string& why) {
   clock_.GivenUp(step);
-  if (!IsNews(step)) return;
+  // One that is reported later is skipped then.
+  const bool is_reported = clock_.newest() && step <= *clock_.newest();
+  if (!is_reported || !IsNews(step)) return;
   ++given_up_.count;
   given_up_.last = step;
   given_up_.why = why;
@@ -73,10 +75,10 @@ std::string ProtectionAccount::WhyNot(const std::string& obstacle, const std::st
       text += ": no snapshot was taken so far";
     }
   } else {
-    text = fmt::format("nothing is committed since {}: step {} is the newest that is, step {} waits "
-                       "for {}",
-                       ForPeople(*clock_.SinceCommit(now)), *clock_.committed(),
-                       clock_.waiting().value_or(Step{}), ForPeople(clock_.WaitingFor(now)));
+    text = fmt::format(
+        "nothing is committed since {}: step {} is the newest that is, step {} waits for {}",
+        ForPeople(*clock_.SinceCommit(now)), *clock_.committed(), clock_.waiting().value_or(Step{}),
+        ForPeople(clock_.WaitingFor(now)));
   }
   if (!obstacle.empty()) text += ": " + obstacle;
   for (const auto& [failures, verb] : {std::pair(&given_up_, "given up"), {&skipped_, "skipped"}}) {

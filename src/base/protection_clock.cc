@@ -52,19 +52,13 @@ void ProtectionClock::Committed(Step step, Time now) {
   }
 }
 
-// The median, so that one pause or one failure does not make a distance usual. Before two commits
-// have a distance, that between the first and the next report is a bound below it.
+// The median, so that one pause or one failure does not make a distance usual.
 Duration ProtectionClock::limit() const {
-  Duration usual{};
-  if (!distances_.empty()) {
-    std::vector<Duration> sorted(distances_.begin(), distances_.end());
-    const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-    std::nth_element(sorted.begin(), middle, sorted.end());
-    usual = *middle;
-  } else if (committed_ && !is_restored_ && !waiting_.empty()) {
-    usual = std::max(usual, waiting_.front().since - committed_at_);
-  }
-  return std::max(kLimitMin, kUsualDistances * usual);
+  if (distances_.empty()) return kLimitMin;
+  std::vector<Duration> sorted(distances_.begin(), distances_.end());
+  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return std::max(kLimitMin, kUsualDistances * *middle);
 }
 
 Time ProtectionClock::AgesUntil(Time now) const { return under_way_ ? now : last_report_; }

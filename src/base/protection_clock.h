@@ -1,8 +1,8 @@
 // ProtectionClock: whether what a job has trained is safe, by what was reported and committed.
 //
-//   protecting  <=>  something is committed, and the newest reported step is committed or the oldest
-//                    reported one that is not is younger than the limit: 60 s, or 5 times the usual
-//                    distance of two commits if that is longer
+//   protecting  <=>  something is committed, and the newest reported step is committed, or the
+//                    oldest reported one that is not is younger than the limit: 60 s, or 5 times
+//                    the usual distance of two commits if that is longer
 //
 // A step is reported when a trainer calls snapshot for it, whether that starts or is skipped. Its
 // age is work at risk: as long as nothing is reported and no snapshot is under way, such as in a
@@ -71,7 +71,7 @@ class ProtectionClock {
   Time last_report_{};
   std::optional<Step> committed_;
   Time committed_at_{};
-  bool is_restored_ = false;         // committed_ is what the decision restored
+  bool is_restored_ = false;        // committed_ is what the decision restored
   std::deque<Duration> distances_;  // of the last commits; the newest last
 };
 

@@ -46,6 +46,12 @@ std::string_view FrameTypeName(FrameType type) {
       return "Staged";
     case FrameType::kStagedDone:
       return "StagedDone";
+    case FrameType::kEverCommittedRequest:
+      return "EverCommittedRequest";
+    case FrameType::kEverCommitted:
+      return "EverCommitted";
+    case FrameType::kObstacle:
+      return "Obstacle";
   }
   return "frame";
 }

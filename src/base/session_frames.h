@@ -16,6 +16,9 @@
 //     │ Claimed, Progress, Captured ───────▶ │  doorbells of one snapshot
 //     │ Skipped, GaveUp ───────────────────▶ │
 //     │ ◀─────────────────────  VersionState │  sealed, committed, abandoned
+//     │ ◀─────────────────────────  Obstacle │  what keeps every version from being committed
+//     │ EverCommittedRequest ──────────────▶ │  at any time: was anything ever committed?
+//     │ ◀─────────────────────  EverCommitted│
 //
 // After either side's crash or a lost connection the client says Hello and Register again, then
 // repeats the doorbells of snapshots until a VersionState (or GaveUp) ends them. Every message
@@ -58,7 +61,13 @@ enum class FrameType : uint16_t {
   kAdminReply = 18,
   kStaged = 19,
   kStagedDone = 20,
+  kEverCommittedRequest = 21,
+  kEverCommitted = 22,
+  kObstacle = 23,
 };
+
+// The newest that this release knows.
+inline constexpr FrameType kNewestFrameType = FrameType::kObstacle;
 
 std::string_view FrameTypeName(FrameType type);
 
@@ -120,9 +129,13 @@ struct Welcome {
   // The sealed slots of this rank, the newest version first, for a client that maps them while it
   // waits for the decision. A hint: any of them may be reused at once.
   std::vector<WireSlot> sealed;
+  // The newest message that the daemon knows: it ends the session of a client that sends a newer
+  // one. 0 = it is of a release that did not say so, and knows StagedDone.
+  uint16_t newest_frame = 0;
   void Fields(auto& wire) {
     wire(session, node, timeline, block_bytes, daemon_version);
     wire.Appended(sealed);
+    wire.Appended(newest_frame);
   }
 };
 
@@ -342,6 +355,30 @@ struct VersionState {
   VersionPhase phase = VersionPhase::kSealed;
   std::string reason;  // of an abandonment
   void Fields(auto& wire) { wire(version.timeline, version.step, phase, reason); }
+};
+
+// Whether anything was ever committed in this job. Decides nothing, opens no timeline and waits for
+// no other rank.
+struct EverCommittedRequest {
+  static constexpr FrameType kType = FrameType::kEverCommittedRequest;
+  uint64_t request = 0;
+  void Fields(auto& wire) { wire(request); }
+};
+
+struct EverCommitted {
+  static constexpr FrameType kType = FrameType::kEverCommitted;
+  uint64_t request = 0;
+  WireStatus status;  // not ok: the daemon cannot say
+  bool ever = false;
+  void Fields(auto& wire) { wire(request, status, ever); }
+};
+
+// What keeps every version from being committed, as far as the daemon sees, in words for a user,
+// such as a rank that never registered; empty = nothing any more.
+struct Obstacle {
+  static constexpr FrameType kType = FrameType::kObstacle;
+  std::string what;
+  void Fields(auto& wire) { wire(what); }
 };
 
 // The CLI's questions; `verb` and its arguments as JSON, the answer as JSON.

@@ -41,8 +41,7 @@ absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path) {
       return fd;
     case ENOENT:
     case ECONNREFUSED:
-      return absl::UnavailableError(
-          fmt::format("{}: no daemon listens there (`unreft up` starts it)", path));
+      return absl::UnavailableError(fmt::format("{}: no daemon listens there", path));
     case EAGAIN:
       return absl::UnavailableError(fmt::format("{}: the listener's backlog is full", path));
     default:

@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "recovery/version_choice.h"
 #include "smp/cluster_records.h"
 #include "smp/cluster_status.h"
+#include "smp/protection_watch.h"
 
 namespace unreft::smp {
 namespace {
@@ -21,6 +23,34 @@ std::string Hex(const RandomId& id) {
   std::string text;
   for (uint8_t byte : id) text += fmt::format("{:02x}", byte);
   return text;
+}
+
+// What the rank has, and how much of it a version takes from here.
+void AddCaptured(const RankSession& session, Json& rank) {
+  rank["registered"] = session.registration != nullptr;
+  rank["last_captured_step"] = nullptr;
+  if (session.last_captured) rank["last_captured_step"] = session.last_captured->value;
+  rank["extras_bytes"] = session.captured_extras_bytes;
+  if (session.registration == nullptr) return;
+  uint64_t bytes = 0;
+  uint64_t replicated = 0;
+  uint64_t replicated_bytes = 0;
+  uint64_t parts = 1;
+  for (const TensorSpec& spec : session.registration->table.specs()) {
+    bytes += ShardBytes(spec);
+    if (spec.replica_count <= 1) continue;
+    ++replicated;
+    replicated_bytes += ShardBytes(spec);
+    parts = std::max<uint64_t>(parts, spec.replica_count);
+  }
+  const layout::CapturePlan& plan = session.registration->plan;
+  rank["tensors"] = session.registration->table.specs().size();
+  rank["bytes"] = bytes;
+  rank["captured_bytes"] = plan.data_bytes();
+  rank["replicated_tensors"] = replicated;
+  rank["replicated_bytes"] = replicated_bytes;
+  // 1: all of them, since replicas were found to differ, or since there is no other.
+  rank["replica_parts"] = plan.mode() == layout::CaptureMode::kFull ? 1 : parts;
 }
 
 Json RankJson(const RankSession& session) {
@@ -35,6 +65,8 @@ Json RankJson(const RankSession& session) {
   rank["skipped"] = session.skipped;
   rank["given_up"] = session.given_up;
   rank["last_skip"] = session.last_skip;
+  rank["last_given_up"] = session.last_given_up;
+  AddCaptured(session, rank);
   rank["problem"] = std::string(session.registration_status.message());
   return rank;
 }
@@ -76,6 +108,20 @@ Json CountersJson(const NodeState& state) {
   return json;
 }
 
+Json ProtectionJson(const NodeState& state) {
+  const JobProtection protection = ProtectionOf(state);
+  Json json;
+  json["state"] = std::string(ProtectionName(protection));
+  json["why"] = protection.why_not;
+  json["seconds_since_commit"] = nullptr;
+  if (protection.since_commit) {
+    json["seconds_since_commit"] = std::chrono::duration<double>(*protection.since_commit).count();
+  }
+  json["skipped"] = state.account.skipped();
+  json["given_up"] = state.account.given_up();
+  return json;
+}
+
 Json StatusJson(const NodeState& state) {
   Json json;
   json["job"] = state.options.job;
@@ -93,6 +139,7 @@ Json StatusJson(const NodeState& state) {
                          {"world", state.record->committed_world()}};
   }
   json["closed"] = state.timeline_closed;
+  json["protection"] = ProtectionJson(state);
   const uint64_t guard_bytes = state.slots->guards().now.bytes;
   json["bytes"] = state.slots->use().bytes + guard_bytes;
   json["guard_bytes"] = guard_bytes;

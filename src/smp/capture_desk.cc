@@ -154,7 +154,8 @@ void CaptureDesk::TellEnd(RankSession& session, Version version) {
   if (version == state_.record->committed()) {
     return session.Send(VersionState{version, VersionPhase::kCommitted, ""});
   }
-  TellAbandoned(session, version, "its slot was given to another snapshot");
+  TellAbandoned(session, version,
+                "how it ended was not heard of, and its memory is used by another snapshot");
 }
 
 void CaptureDesk::Refuse(RankSession& session, Slot& slot, Version version,
@@ -174,7 +175,8 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   session.newest_step = std::max(session.newest_step, claimed.version.step);
   if (state_.timeline_closed || claimed.version.timeline != state_.record->chain().newest() ||
       claimed.version <= state_.record->committed()) {
-    return Refuse(session, *slot, claimed.version, "of another timeline, or too old");
+    return Refuse(session, *slot, claimed.version,
+                  "a newer one is committed, or another attempt of the job has begun");
   }
   // The trainer writes one snapshot at a time: an earlier one that it never completed is over. What
   // it tells again to a new daemon process may have a later one beside it, not told again yet, that
@@ -191,6 +193,7 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   slot->version = claimed.version;
   slot->parent = state_.record->chain().ParentOf(claimed.version.timeline).value_or(Version{});
   slot->registration = session.registration;
+  state_.account.Started(claimed.version.step, state_.seams.executor.Now());
   state_.coordinator->ReportClaimed(claimed.version, session.rank());
   RunRules();
 }
@@ -213,11 +216,11 @@ void CaptureDesk::OnCaptured(RankSession& session, Captured captured) {
   }
   if (slot->phase == SlotPhase::kDraining) {
     state_.slots->Abandon(*slot, true);
-    return TellAbandoned(session, captured.version, "abandoned before it was complete");
+    return TellAbandoned(session, captured.version, "it was given up before it was complete");
   }
   if (slot->phase != SlotPhase::kCapturing || slot->captured) return;
   if (slot->version != captured.version || !slot->registration) {
-    return Refuse(session, *slot, captured.version, "its claim was never announced");
+    return Refuse(session, *slot, captured.version, "the daemon was not told that it had begun");
   }
   const Version version = captured.version;
   if (state_.timeline_closed) {
@@ -249,6 +252,8 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
   state_.counters.bytes_sealed += slot.manifest->data_bytes;
   if (session != nullptr && session->life() == slot.writer) {
     ++session->captured;
+    session->last_captured = slot.version.step;
+    session->captured_extras_bytes = slot.captured ? slot.captured->extras_bytes : 0;
     session->Send(VersionState{slot.version, VersionPhase::kSealed, ""});
   }
   state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world, DigestsOf(*slot.manifest));
@@ -261,12 +266,18 @@ void CaptureDesk::OnSkipped(RankSession& session, const Skipped& skipped) {
   session.last_skip = skipped.reason;
   session.newest_step = std::max(session.newest_step, skipped.version.step);
   session.eager_until = Step{session.newest_step.value + kEagerSteps};
+  if (skipped.version.timeline == state_.record->chain().newest()) {
+    state_.account.Skipped(skipped.version.step,
+                           fmt::format("rank {}: {}", session.rank(), skipped.reason),
+                           state_.seams.executor.Now());
+  }
   state_.coordinator->ReportFailed(skipped.version, session.rank(), "skipped: " + skipped.reason);
   RunRules();
 }
 
 void CaptureDesk::OnGaveUp(RankSession& session, const GaveUp& gave_up) {
   ++session.given_up;
+  session.last_given_up = gave_up.reason;
   session.newest_step = std::max(session.newest_step, gave_up.version.step);
   Slot* slot = SlotOf(session, gave_up.slot, gave_up.generation);
   // Not when it is said again and was heard: the rank may have registered with less since.

@@ -97,6 +97,11 @@ class Coordinator {
   virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
   virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;
 
+  // Whether anything was ever committed in this job and not given up since, by what is written.
+  // Decides nothing; Unavailable when that is not known within call_timeout.
+  using EverCommittedDone = absl::AnyInvocable<void(absl::StatusOr<bool>)>;
+  virtual void AskEverCommitted(EverCommittedDone done) = 0;
+
   // What was committed is given up, by an operator's order: the next restore finds nothing.
   virtual void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) = 0;
 

@@ -115,6 +115,7 @@ class Leader {
   bool IsGivenUp(Version version) const;
   bool IsForgotten(Version version) const;
   std::optional<std::string> FailureOf(Version version) const;
+  std::string NotCompletedInTime(Version version) const;
   // What the members that are not lost hold of the version, and their memories.
   std::map<NodeSlot, recovery::NodeHolding> HeldOf(Version version) const;
   recovery::Memories MemoriesLeft() const;

@@ -60,6 +60,21 @@ bool Leader::IsForgotten(Version version) const {
                      [&](const GivenUp& given_up) { return version < VersionOf(given_up); });
 }
 
+std::string Leader::NotCompletedInTime(Version version) const {
+  std::set<Rank> sealed;
+  uint64_t world = 0;
+  for (const auto& [slot, report] : reports_) {
+    for (const VersionHolding& holding : report.versions()) {
+      if (VersionOf(holding) != version) continue;
+      for (const SealedRank& rank : holding.sealed()) {
+        sealed.insert(Rank{rank.rank()});
+        world = std::max<uint64_t>(world, rank.world());
+      }
+    }
+  }
+  return NotCompletedBy(sealed, world, options_.version_deadline);
+}
+
 std::optional<std::string> Leader::FailureOf(Version version) const {
   for (const auto& [slot, report] : reports_) {
     for (const VersionHolding& holding : report.versions()) {
@@ -70,7 +85,7 @@ std::optional<std::string> Leader::FailureOf(Version version) const {
   }
   const auto pending = pending_.find(version);
   if (pending != pending_.end() && pending->second.overdue && !WaitsForDecision(version)) {
-    return "not sealed and protected by every node in time";
+    return NotCompletedInTime(version);
   }
   return std::nullopt;
 }

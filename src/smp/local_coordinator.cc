@@ -164,6 +164,11 @@ void LocalCoordinator::EndRound(JobDecision decision) {
   KeepPins();
 }
 
+void LocalCoordinator::AskEverCommitted(EverCommittedDone done) {
+  executor_.Post(
+      [ever = record_.committed_world() != 0, done = std::move(done)]() mutable { done(ever); });
+}
+
 void LocalCoordinator::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
   record_.DeclareFreshStart();
   KeepPins();
@@ -216,10 +221,17 @@ LocalCoordinator::Pending& LocalCoordinator::PendingOf(Version version) {
   auto [it, is_new] = pending_.try_emplace(version);
   if (is_new) {
     it->second.deadline = executor_.After(options_.version_deadline, [this, version] {
-      Abandon(version, "not sealed by every rank in time");
+      Abandon(version, DescribeUnsealed(version));
     });
   }
   return it->second;
+}
+
+std::string LocalCoordinator::DescribeUnsealed(Version version) const {
+  const Pending& pending = pending_.at(version);
+  std::set<Rank> sealed;
+  for (const auto& [rank, digests] : pending.sealed) sealed.insert(rank);
+  return NotCompletedBy(sealed, pending.world, options_.version_deadline);
 }
 
 void LocalCoordinator::ReportClaimed(Version version, Rank) {
@@ -230,9 +242,9 @@ void LocalCoordinator::ReportClaimed(Version version, Rank) {
 
 void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
                                     ReplicaDigests digests) {
-  if (!IsOfInterest(version)) return Abandon(version, "of no use any more");
+  if (!IsOfInterest(version)) return Abandon(version, std::string(kOfNoUse));
   newest_step_ = std::max(newest_step_, version.step);
-  if (abandoned_.contains(version)) return Abandon(version, "abandoned before");
+  if (abandoned_.contains(version)) return Abandon(version, "it was given up before");
   Pending& pending = PendingOf(version);
   pending.world = world;
   pending.sealed[rank] = std::move(digests);

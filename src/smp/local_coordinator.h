@@ -31,6 +31,7 @@ class LocalCoordinator : public Coordinator {
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
+  void AskEverCommitted(EverCommittedDone done) override;
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
   void AskPins(PinRequest request, PinDone done) override;
 
@@ -69,6 +70,7 @@ class LocalCoordinator : public Coordinator {
   Pending& PendingOf(Version version);
   void Commit(Version version);
   void Abandon(Version version, const std::string& reason);
+  std::string DescribeUnsealed(Version version) const;
   void Forget(Version version);
   bool MustCompareReplicas() const;
   void SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done);

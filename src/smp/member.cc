@@ -15,6 +15,10 @@ namespace {
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
 
+long long Milliseconds(Duration duration) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+}
+
 // Versions under way on this node. While the meta store is away nothing tells which are over.
 constexpr size_t kLocalKept = 16;
 
@@ -54,7 +58,10 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
       peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
              [this] { store_.ReadAgain(); }) {}
 
-Member::~Member() { seams_.executor.Cancel(report_timer_); }
+Member::~Member() {
+  seams_.executor.Cancel(report_timer_);
+  for (const auto& [number, asked] : ever_asked_) seams_.executor.Cancel(asked.timer);
+}
 
 void Member::Start(Protection& protection) {
   protection_ = &protection;
@@ -106,7 +113,7 @@ void Member::ReportClaimed(Version version, Rank) {
 }
 
 void Member::ReportSealed(Version version, Rank, uint64_t, ReplicaDigests) {
-  if (!IsOfInterest(version)) return GiveUp(version, "of no use any more");
+  if (!IsOfInterest(version)) return GiveUp(version, std::string(kOfNoUse));
   newest_step_ = std::max(newest_step_, version.step);
   if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
   (void)LocalOf(version);
@@ -120,6 +127,32 @@ void Member::ReportFailed(Version version, Rank rank, const std::string& reason)
   Local& local = LocalOf(version);
   if (local.failure.empty()) local.failure = fmt::format("rank {}: {}", rank, reason);
   Report();
+}
+
+// By the store, or by this node's memory if the store was lost and nobody has told it yet.
+bool Member::EverCommitted() const {
+  return store_.state().commit.value.world() != 0 || record_.committed_world() != 0;
+}
+
+void Member::AskEverCommitted(EverCommittedDone done) {
+  const uint64_t number = ++last_ever_asked_;
+  ever_asked_[number] = {std::move(done), TimerId::kNone};
+  if (store_.ready()) return AnswerEverAsked(number, EverCommitted());
+  ever_asked_[number].timer = seams_.executor.After(options_.call_timeout, [this, number] {
+    AnswerEverAsked(number, absl::UnavailableError(fmt::format(
+                                "node {}: whether anything was ever committed is not known, since "
+                                "the meta store was not read within {} ms: {}",
+                                options_.node, Milliseconds(options_.call_timeout),
+                                store_.status().ok() ? "it does not answer"
+                                                     : std::string(store_.status().message()))));
+  });
+}
+
+void Member::AnswerEverAsked(uint64_t number, absl::StatusOr<bool> answer) {
+  auto asked = ever_asked_.extract(number);
+  seams_.executor.Cancel(asked.mapped().timer);
+  seams_.executor.Post([done = std::move(asked.mapped().done),
+                        answer = std::move(answer)]() mutable { done(std::move(answer)); });
 }
 
 void Member::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
@@ -167,6 +200,7 @@ void Member::Follow() {
   FollowCommit();
   FollowAbandoned();
   protection_->OnJobChange();
+  while (!ever_asked_.empty()) AnswerEverAsked(ever_asked_.begin()->first, EverCommitted());
   Report();
   if (leader_ != nullptr) leader_->RunRules();
 }

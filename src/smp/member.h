@@ -52,6 +52,7 @@ class Member final : public Coordinator {
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
+  void AskEverCommitted(EverCommittedDone done) override;
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
   void AskPins(PinRequest request, PinDone done) override;
   // The protection's holdings are others than they were.
@@ -87,6 +88,9 @@ class Member final : public Coordinator {
   void GiveUp(Version version, const std::string& reason);
   bool IsOfInterest(Version version) const;
   Local& LocalOf(Version version);
+
+  bool EverCommitted() const;
+  void AnswerEverAsked(uint64_t number, absl::StatusOr<bool> answer);
 
   void Report();
   void SendReport();
@@ -137,6 +141,14 @@ class Member final : public Coordinator {
 
   // Of which store, too: another one may have written others at the same revision.
   std::optional<std::pair<std::string, meta::Revision>> pins_applied_;
+
+  // Who asks whether anything was ever committed before the records were read.
+  struct EverAsked {
+    EverCommittedDone done;
+    TimerId timer = TimerId::kNone;
+  };
+  std::map<uint64_t, EverAsked> ever_asked_;
+  uint64_t last_ever_asked_ = 0;
 
   bool report_wanted_ = false;
   bool report_running_ = false;

@@ -1,8 +1,16 @@
 // The daemon's metrics in Prometheus' text format, from its counters.
+#include <limits>
+
 #include "base/metrics.h"
 #include "smp/admin.h"
+#include "smp/protection_watch.h"
 
 namespace unreft::smp {
+namespace {
+
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
 
 std::string MetricsText(const NodeState& state) {
   const NodeCounters& c = state.counters;
@@ -44,6 +52,19 @@ std::string MetricsText(const NodeState& state) {
   gauge("unreft_timeline", "Newest timeline.", state.record->chain().newest().value);
   gauge("unreft_committed_step", "Step of the newest committed version.",
         state.record->committed().step.value);
+  // Of a job that does not run neither yes nor no, so that an alert on either is not raised.
+  const JobProtection protection = ProtectionOf(state);
+  const bool runs = protection.phase == JobPhase::kRunning;
+  metrics
+      .NewGauge("unreft_protected",
+                "1: what the job trains is protected; 0: it is not; NaN: no job runs.")
+      .Set(runs ? static_cast<double>(protection.protecting) : kNotANumber);
+  metrics
+      .NewGauge("unreft_seconds_since_commit",
+                "Since the newest commit, or the restore if that is newer; NaN: nothing is "
+                "committed yet, or no job runs.")
+      .Set(protection.since_commit ? std::chrono::duration<double>(*protection.since_commit).count()
+                                   : kNotANumber);
   return metrics.Text();
 }
 

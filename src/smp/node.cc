@@ -16,6 +16,10 @@ namespace {
 // How long the daemon goes on listening to a trainer that is dead.
 constexpr Duration kLastWords = std::chrono::seconds(1);
 
+constexpr char kSharePids[] =
+    ": they run in different pid namespaces. Let them share one (docker run --pid=host, or "
+    "shareProcessNamespace: true in the Kubernetes pod), or start unreftd beside the trainer";
+
 }  // namespace
 
 Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
@@ -70,6 +74,10 @@ absl::Status Node::AdoptMemory() {
   capture_ = std::make_unique<CaptureDesk>(state_);
   restore_ = std::make_unique<RestoreDesk>(state_);
   moved_ = std::make_unique<MovedRanks>(state_);
+  watch_ = std::make_unique<ProtectionWatch>(state_);
+  if (state_.record->committed_world() != 0) {
+    state_.account.Begin(state_.record->committed().step, seams.executor.Now());
+  }
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   RemoveControlsOfTheDead();
@@ -166,8 +174,9 @@ void Node::Accept(std::unique_ptr<Channel> channel, PeerIdentity peer) {
 
 void Node::TurnAway(std::unique_ptr<Channel> channel) {
   const auto status = absl::UnavailableError(
-      started_ ? fmt::format("node {}: {} connections are open already", state_.options.node,
-                             connections_.size())
+      started_ ? fmt::format("node {}: {} connections are open already, the limit is "
+                             "--sessions-max {}",
+                             state_.options.node, connections_.size(), state_.options.sessions_max)
                : fmt::format("node {}: still starting", state_.options.node));
   channel->Start([](Frame) {}, [](absl::Status) {});
   channel->Send(ToFrame(Refused{status, true}));
@@ -225,31 +234,49 @@ void Node::OnHello(ConnectionIt connection, const Frame& frame) {
   RankSession& session = SessionFor(*hello);
   connection->trainer = {hello->rank, hello->life};
   session.Attach(connection->channel.get());
+  state_.ranks_came = true;
+  watch_->Wake();
   // After a restart of the daemon the trainer tells which decision it follows.
   if (hello->timeline == state_.record->chain().newest()) session.timeline = hello->timeline;
   session.Send(Welcome{state_.record->session(), state_.options.node,
                        state_.record->chain().newest(), state_.options.block_bytes,
-                       state_.options.software_version, restore_->SealedSlotsOf(hello->rank)});
+                       state_.options.software_version, restore_->SealedSlotsOf(hello->rank),
+                       static_cast<uint16_t>(kNewestFrameType)});
+  watch_->Greet(session);
 }
 
 absl::Status Node::Admit(const Hello& hello, PeerIdentity peer) {
   if (hello.job != state_.options.job) {
     return absl::PermissionDeniedError(
-        fmt::format("this daemon serves job '{}', not '{}'", state_.options.job, hello.job));
+        fmt::format("this daemon serves job '{}', not '{}': give trainers UNREFT_JOB={}, or the "
+                    "UNREFT_SOCKET of the daemon of their job",
+                    state_.options.job, hello.job, state_.options.job));
   }
-  if (hello.rank.value >= hello.world || hello.world > state_.options.ranks_max) {
-    return absl::InvalidArgumentError(fmt::format("rank {} of {}; at most {} ranks are served",
-                                                  hello.rank, hello.world,
-                                                  state_.options.ranks_max));
+  if (hello.rank.value >= hello.world) {
+    return absl::InvalidArgumentError(fmt::format("rank {} of {} ranks: needed a rank below {}",
+                                                  hello.rank, hello.world, hello.world));
+  }
+  if (hello.world > state_.options.ranks_max) {
+    return absl::InvalidArgumentError(
+        fmt::format("rank {} of {} ranks: this daemon serves jobs of at most {}; start it, on all "
+                    "nodes, with --ranks-max {}",
+                    hello.rank, hello.world, state_.options.ranks_max, hello.world));
   }
   if (peer.pid == 0) {
     return absl::FailedPreconditionError(
-        "the trainer's pid is not visible to the daemon: let them share a pid namespace");
+        fmt::format("the trainer's pid is not visible to the daemon{}", kSharePids));
   }
   absl::StatusOr<ProcessLife> life = state_.seams.processes.Identify(peer.pid);
   if (!life.ok() || *life != hello.life) {
-    return absl::PermissionDeniedError(fmt::format(
-        "pid {} says it is pid {} started at {}", peer.pid, hello.life.pid, hello.life.start_time));
+    if (peer.pid != hello.life.pid) {
+      return absl::PermissionDeniedError(
+          fmt::format("the trainer calls itself pid {} and is pid {} to the daemon{}",
+                      hello.life.pid, peer.pid, kSharePids));
+    }
+    return absl::PermissionDeniedError(
+        fmt::format("pid {} says that it started at {} (ticks since boot), which it did not: it "
+                    "runs in another time namespace, or is not who it says",
+                    peer.pid, hello.life.start_time));
   }
   for (const auto& [rank, other] : state_.sessions) {
     if (absl::Status status = AdmitBeside(*other, hello); !status.ok()) return status;
@@ -272,8 +299,10 @@ absl::Status Node::AdmitBeside(const RankSession& other, const Hello& hello) {
                     other.world(), other.rank(), hello.world, hello.rank));
   }
   if (other.rank() == hello.rank) {
-    return absl::AlreadyExistsError(fmt::format("rank {} of attempt {} is pid {}, which lives",
-                                                hello.rank, hello.attempt, other.life().pid));
+    return absl::AlreadyExistsError(
+        fmt::format("rank {} of attempt {} is pid {}, which lives: start each rank once, and give "
+                    "each start of the job a number of its own (UNREFT_ATTEMPT)",
+                    hello.rank, hello.attempt, other.life().pid));
   }
   return absl::OkStatus();
 }
@@ -310,7 +339,9 @@ void Node::OnLifeEnded(Rank rank, ProcessLife life) {
 void Node::EndSession(Rank rank, ProcessLife life) {
   RankSession* session = state_.SessionOf(rank);
   if (session == nullptr || session->life() != life) return;
-  session->Send(Refused{absl::AbortedError("a later life of this rank took over"), false});
+  session->Send(Refused{absl::AbortedError("another process is this rank by now; this "
+                                           "one trains on unprotected"),
+                        false});
   capture_->OnSessionEnded(*session);
   restore_->OnSessionEnded(*session);
   state_.seams.processes.Unwatch(session->watch);
@@ -351,10 +382,23 @@ absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
       return take.operator()<Skipped>([&](auto m) { capture.OnSkipped(session, m); });
     case FrameType::kGaveUp:
       return take.operator()<GaveUp>([&](auto m) { capture.OnGaveUp(session, m); });
+    case FrameType::kEverCommittedRequest:
+      return take.operator()<EverCommittedRequest>(
+          [&](auto m) { OnEverCommittedRequest(session, m); });
     default:
       return absl::InvalidArgumentError(fmt::format(
           "a trainer does not send {} ({})", FrameTypeName(FrameType{frame.type}), frame.type));
   }
+}
+
+void Node::OnEverCommittedRequest(const RankSession& asker, EverCommittedRequest request) {
+  state_.coordinator->AskEverCommitted([this, alive = std::weak_ptr(alive_), rank = asker.rank(),
+                                        life = asker.life(),
+                                        request](const absl::StatusOr<bool>& ever) {
+    RankSession* session = alive.expired() ? nullptr : state_.SessionOf(rank);
+    if (session == nullptr || session->life() != life) return;
+    session->Send(EverCommitted{request.request, ever.status(), ever.value_or(false)});
+  });
 }
 
 // --- the CLI ---
@@ -388,6 +432,11 @@ std::vector<HeldSlab> Node::Inventory() { return restore_->Inventory(); }
 
 void Node::OnDecision(const JobDecision& decision) {
   state_.timeline_closed = false;
+  if (decision.kind != DecisionKind::kFailed) {
+    const bool fresh = decision.kind == DecisionKind::kFresh;
+    state_.account.Begin(fresh ? std::nullopt : std::optional(decision.version.step),
+                         state_.seams.executor.Now());
+  }
   restore_->OnDecision(decision);
   if (decision.kind == DecisionKind::kFresh) moved_->OnFreshStart();
   capture_->RunRules();
@@ -402,9 +451,14 @@ void Node::OnCommitted(Version version) {
   capture_->OnCommitted(version);
   moved_->OnCommitted(version);
   capture_->RunRules();
+  state_.account.Committed(version.step, state_.seams.executor.Now());
+  watch_->Look();
 }
 
 void Node::OnAbandoned(Version version, const std::string& reason, Step capture_from) {
+  if (version.timeline == state_.record->chain().newest()) {
+    state_.account.GaveUp(version.step, reason);
+  }
   capture_->OnAbandoned(version, reason, capture_from);
   capture_->RunRules();
 }

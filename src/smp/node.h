@@ -21,6 +21,7 @@
 #include "smp/member.h"
 #include "smp/moved_ranks.h"
 #include "smp/node_state.h"
+#include "smp/protection_watch.h"
 #include "smp/restore_desk.h"
 #include "smp/scrubber.h"
 
@@ -73,6 +74,7 @@ class Node : private Coordinator::Node {
   absl::Status AdmitBeside(const RankSession& other, const Hello& hello);
   void OnAdminRequest(ConnectionIt connection, const Frame& frame);
   absl::Status Dispatch(RankSession& session, const Frame& frame);
+  void OnEverCommittedRequest(const RankSession& session, EverCommittedRequest request);
 
   RankSession& SessionFor(const Hello& hello);
   void OnLifeEnded(Rank rank, ProcessLife life);
@@ -98,6 +100,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<MovedRanks> moved_;
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
+  std::unique_ptr<ProtectionWatch> watch_;
   std::list<Connection> connections_;
   std::vector<WatchId> control_watches_;  // of lives that an earlier daemon process served
   bool started_ = false;

@@ -14,6 +14,7 @@
 #include "base/fault_points.h"
 #include "base/log.h"
 #include "base/process_watcher.h"
+#include "base/protection_account.h"
 #include "base/random.h"
 #include "base/record_store.h"
 #include "base/segment_store.h"
@@ -82,6 +83,9 @@ struct NodeState {
   // Slots have more blocks ready, were sealed or given up: other nodes may wait for that.
   absl::AnyInvocable<void()> on_slot_change;
   NodeCounters counters;
+  // Of what this node's ranks report, and what is committed.
+  ProtectionAccount account;
+  bool ranks_came = false;  // to this process of the daemon
 
   RankSession* SessionOf(Rank rank) {
     const auto it = sessions.find(rank);

@@ -69,6 +69,9 @@ class RankSession {
   uint64_t skipped = 0;
   uint64_t given_up = 0;
   std::string last_skip;
+  std::string last_given_up;  // why
+  std::optional<Step> last_captured;
+  uint64_t captured_extras_bytes = 0;  // of the last one
 
   // Restore.
   std::optional<uint64_t> restore_request;

@@ -8,6 +8,11 @@
 #include "base/format.h"
 
 namespace unreft::smp {
+namespace {
+
+constexpr size_t kRanksNamed = 8;
+
+}  // namespace
 
 absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>& asked,
                           Duration wait) {
@@ -36,6 +41,24 @@ absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view m
     if (!detail.empty()) fmt::format_to(std::back_inserter(message), ": {}", detail);
   }
   return absl::DataLossError(message + "; 'unreft fresh-start' gives the state up");
+}
+
+std::string NotCompletedBy(const std::set<Rank>& completed, uint64_t world, Duration deadline) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(deadline).count();
+  if (completed.empty()) return fmt::format("no rank completed it within {} s", seconds);
+  std::vector<uint64_t> missing;
+  for (uint64_t rank = 0; rank < world; ++rank) {
+    if (!completed.contains(Rank{rank})) missing.push_back(rank);
+  }
+  if (missing.empty()) {
+    return fmt::format("all {} ranks completed it, but some node did not protect it within {} s",
+                       world, seconds);
+  }
+  const size_t more = missing.size() > kRanksNamed ? missing.size() - kRanksNamed : 0;
+  missing.resize(missing.size() - more);
+  return fmt::format("rank {}{} of {} did not complete it within {} s",
+                     absl::StrJoin(missing, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "", world, seconds);
 }
 
 std::string OverruledBy(Version committed) { return fmt::format("{} was committed", committed); }

@@ -26,8 +26,15 @@ absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uin
 absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
                            std::initializer_list<std::string_view> details);
 
+inline constexpr std::string_view kOfNoUse =
+    "a newer one is committed, or another attempt of the job has begun";
+
 inline constexpr std::string_view kReplicasNotCompared =
     "its replicas were not compared, as those of a timeline's first must be";
+
+// Why a version is given up at its deadline: which of `world` ranks (0: not known, as none has)
+// have not completed it; all have: some node has not protected it.
+std::string NotCompletedBy(const std::set<Rank>& completed, uint64_t world, Duration deadline);
 
 std::string OverruledBy(Version committed);
 

@@ -13,6 +13,7 @@
 
 #include "base/version.h"
 #include "snapshot/c_inputs.h"
+#include "snapshot/c_status.h"
 #include "snapshot/client.h"
 #include "snapshot/memory_order.h"
 #include "snapshot/open_rank.h"
@@ -75,8 +76,7 @@ struct unreft_client {
   std::vector<unreft::snapshot::LogicalTensor> stored;  // of `restored`
   // As handed out: each an unreft_tensor, so far apart as the caller's header says.
   std::vector<std::byte> stored_tensors;
-  std::string last_problem;
-  std::string copier;
+  unreft::snapshot::CStatus status;
 };
 
 namespace unreft::snapshot {
@@ -139,32 +139,6 @@ void HandOut(unreft_client& client, size_t tensor_bytes, unreft_decision* decisi
   Fill(decision, out);
 }
 
-uint64_t OrNone(const std::optional<Step>& step) { return step ? step->value : UINT64_MAX; }
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-void HandOut(unreft_client& client, const ClientStatus& status, unreft_status* to) {
-  client.last_problem = status.last_problem;
-  client.copier = client.client->Describe();
-  unreft_status out{};
-  out.connected = status.connected ? 1 : 0;
-  out.ready = status.ready ? 1 : 0;
-  out.timeline = status.timeline.value;
-  out.last_captured_step = OrNone(status.last_captured);
-  out.last_sealed_step = OrNone(status.last_sealed);
-  out.last_committed_step = OrNone(status.last_committed);
-  out.snapshots_started = status.started;
-  out.snapshots_skipped = status.skipped;
-  out.snapshots_given_up = status.given_up;
-  out.bytes_captured = status.bytes_captured;
-  out.last_fence_wait_s = Seconds(status.last_fence_wait);
-  out.total_fence_wait_s = Seconds(status.total_fence_wait);
-  out.last_problem = client.last_problem.c_str();
-  out.copying = status.copying ? 1 : 0;
-  out.copier = client.copier.c_str();
-  Fill(to, out);
-}
-
 absl::Status OpenClient(const unreft_open_options* options, unreft_client** out) {
   if (out == nullptr) return MissingArgument("client");
   *out = nullptr;
@@ -208,6 +182,7 @@ absl::Status TakeSnapshot(unreft_client* client, Step step, std::span<const std:
 
 using unreft::snapshot::Border;
 using unreft::snapshot::CheckStruct;
+using unreft::snapshot::Fill;
 using unreft::snapshot::HandOut;
 using unreft::snapshot::MissingArgument;
 using unreft::snapshot::ToTensors;
@@ -366,7 +341,18 @@ int unreft_get_status(unreft_client* client, unreft_status* status) {
     if (client == nullptr) return MissingArgument("client");
     absl::Status checked = CheckStruct(status, offsetof(unreft_status, copying), "status");
     if (!checked.ok()) return checked;
-    HandOut(*client, client->client->status(), status);
+    Fill(status, client->status.Of(client->client->status(), client->client->Describe()));
+    return absl::OkStatus();
+  });
+}
+
+int unreft_ever_committed(unreft_client* client, int32_t* answer) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    if (answer == nullptr) return MissingArgument("answer");
+    auto ever = client->client->EverCommitted();
+    if (!ever.ok()) return ever.status();
+    *answer = *ever ? 1 : 0;
     return absl::OkStatus();
   });
 }

@@ -273,6 +273,13 @@ absl::Status Client::WaitCommitted(Step step, Duration timeout) {
       });
 }
 
+absl::StatusOr<bool> Client::EverCommitted() {
+  Patience patience = NewPatience();
+  return Await<absl::StatusOr<bool>>(
+      patience, "its word whether anything was ever committed", std::nullopt,
+      [actor = parts_->actor.get()](auto answer) { actor->EverCommitted(std::move(answer)); });
+}
+
 ClientStatus Client::status() const { return parts_->actor->status(); }
 
 }  // namespace unreft::snapshot

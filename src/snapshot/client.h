@@ -58,6 +58,7 @@ class Client {
   // Until a snapshot would start. FailedPrecondition when waiting does not help.
   absl::Status WaitReady(Duration timeout);
   absl::Status WaitCommitted(Step step, Duration timeout);
+  absl::StatusOr<bool> EverCommitted();
   ClientStatus status() const;
   // Of what copies, for people.
   std::string Describe() const;

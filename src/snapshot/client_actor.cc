@@ -54,6 +54,7 @@ ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore&
       restore_waiter_(executor),
       register_waiter_(executor),
       ready_waiter_(executor),
+      ever_committed_waiter_(executor),
       fates_(executor, options.versions_remembered) {}
 
 void ClientActor::Start() { session_.Start(); }
@@ -146,7 +147,7 @@ absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
   ReportRead(report);
   if (!report.status.ok()) return report.status;
   restore_open_ = !restored.fresh;
-  OpenTimeline(decision.timeline);
+  OpenTimeline(restored);
   return restored;
 }
 
@@ -166,12 +167,14 @@ RestoreReport ClientActor::TakeExtras(const Decision& decision,
   return {};
 }
 
-void ClientActor::OpenTimeline(Timeline timeline) {
-  timeline_ = timeline;
-  session_.Follow(timeline);
-  capture_.SetTimeline(timeline);
+void ClientActor::OpenTimeline(const Restored& restored) {
+  timeline_ = restored.timeline;
+  session_.Follow(timeline_);
+  capture_.SetTimeline(timeline_);
+  protection_.Begin(restored.fresh ? std::nullopt : std::optional(restored.version.step),
+                    executor_.Now());
   board_.Edit([&](ClientStatus& status) {
-    status.timeline = timeline;
+    status.timeline = timeline_;
     status.last_captured = status.last_sealed = status.last_committed = std::nullopt;
   });
 }
@@ -318,14 +321,14 @@ absl::StatusOr<ClientActor::LayoutPtr> ClientActor::MakeLayout(const Registered&
   if (layout->plan().digest() != registered.layout_digest) {
     return absl::FailedPreconditionError(
         fmt::format("the daemon's capture plan has digest {:016x}, this client's {:016x}: their "
-                    "versions do not fit together",
+                    "releases do not fit together; use unreftd and libunreft of the same",
                     registered.layout_digest, layout->plan().digest()));
   }
   for (const WireSlotRegion& slot : registered.slots) {
     if (slot.data_capacity >= layout->padded_bytes()) continue;
-    return absl::ResourceExhaustedError(fmt::format("slot {}: the state needs {} bytes, found {}",
-                                                    slot.slot, layout->padded_bytes(),
-                                                    slot.data_capacity));
+    return absl::ResourceExhaustedError(
+        fmt::format("the state needs {} bytes of shared memory, the daemon gives {}",
+                    layout->padded_bytes(), slot.data_capacity));
   }
   return layout;
 }
@@ -367,6 +370,7 @@ void ClientActor::EndWaits(const absl::Status& why) {
   restore_waiter_.Answer(why);
   register_waiter_.Answer(why);
   ready_waiter_.Answer(why);
+  ever_committed_waiter_.Answer(why);
   if (!follower_.reading()) return;
   follower_.Cancel(why);
   copier_.EndRestore().IgnoreError();  // of what was staged: `why` is what the read ends with
@@ -377,7 +381,9 @@ void ClientActor::EndWaits(const absl::Status& why) {
 absl::StatusOr<SnapshotResult> ClientActor::Snapshot(Step step, std::span<const std::byte> extras,
                                                      void* stream) {
   if (restore_open_) executor_.Post(lifetime_.Bind([this] { RestoreEnd(); }));
-  return capture_.Snapshot(step, extras, stream);
+  absl::StatusOr<SnapshotResult> result = capture_.Snapshot(step, extras, stream);
+  protection_.Snapshot(step, result.status(), result.ok() ? result->reason : "", executor_.Now());
+  return result;
 }
 
 void ClientActor::FenceThen(Task done) { capture_.FenceThen(std::move(done)); }
@@ -396,6 +402,9 @@ void ClientActor::OnProgress(const Progress& progress) { session_.Ring(progress)
 void ClientActor::OnCaptured(Captured captured) { session_.Ring(std::move(captured)); }
 
 void ClientActor::OnGaveUp(GaveUp gave_up) {
+  if (gave_up.version.timeline == timeline_) {
+    protection_.GaveUp(gave_up.version.step, gave_up.reason);
+  }
   fates_.Failed(gave_up.version, gave_up.reason);
   session_.Ring(std::move(gave_up));
 }
@@ -409,11 +418,15 @@ void ClientActor::OnSkipped(Skipped skipped) {
 
 void ClientActor::OnWelcome(const Welcome& welcome) {
   board_.Edit([](ClientStatus& status) { status.connected = true; });
+  protection_.Connected();
   connect_waiter_.Answer(Unit{});
+  TellIfItCannotBeAsked();
   if (timeline_ == Timeline{}) return MapAhead(welcome.sealed);
   if (welcome.timeline <= timeline_) return;
-  std::string why =
-      fmt::format("timeline {} was closed, the present one is {}", timeline_, welcome.timeline);
+  std::string why = fmt::format(
+      "another attempt of the job has begun (timeline {} after {}), to which this "
+      "process does not belong",
+      welcome.timeline, timeline_);
   board_.Problem(why);
   capture_.CloseTimeline(std::move(why));
 }
@@ -424,12 +437,15 @@ void ClientActor::OnLost(const absl::Status& why) {
     status.connected = false;
     status.last_problem = fmt::format("lost the daemon: {}", std::string(why.message()));
   });
+  protection_.Lost(std::string(why.message()));
   follower_.OnLost();
 }
 
 void ClientActor::OnRefused(const absl::Status& why) {
   refused_ = why;
   OnLost(why);
+  protection_.Refused(std::string(why.message()));
+  ever_committed_waiter_.Answer(why);
   capture_.Suspend(fmt::format("refused by the daemon: {}", std::string(why.message())));
   connect_waiter_.Answer(why);
   restore_waiter_.Answer(why);
@@ -444,10 +460,14 @@ void ClientActor::OnVersionState(VersionState state) {
       if (present) board_.Edit([&](ClientStatus& s) { s.last_sealed = state.version.step; });
       return;
     case VersionPhase::kCommitted:
-      if (present) board_.Edit([&](ClientStatus& s) { s.last_committed = state.version.step; });
+      if (present) {
+        board_.Edit([&](ClientStatus& s) { s.last_committed = state.version.step; });
+        protection_.Committed(state.version.step, executor_.Now());
+      }
       capture_.NoteCommitted(state.version);
       return fates_.Committed(state.version);
     case VersionPhase::kAbandoned:
+      if (present) protection_.GaveUp(state.version.step, state.reason);
       capture_.Abandon(state.version, state.reason);
       return fates_.Failed(state.version, state.reason);
   }

@@ -33,6 +33,7 @@
 #include "snapshot/device_copier.h"
 #include "snapshot/lifetime.h"
 #include "snapshot/plan_follower.h"
+#include "snapshot/protection_board.h"
 #include "snapshot/restorer.h"
 #include "snapshot/session.h"
 #include "snapshot/status_board.h"
@@ -97,6 +98,10 @@ class ClientActor : private Session::Events, private Capture::Events {
   // or abandoned; NotFound when there was none. `step` is of the present timeline.
   void WaitCommitted(Step step, Duration timeout, Done done);
 
+  // Whether anything was ever committed in this job, as the daemon knows it. Decides nothing and
+  // waits for no other rank; Unavailable when the daemon cannot say within the connect timeout.
+  void EverCommitted(absl::AnyInvocable<void(absl::StatusOr<bool>)> done);
+
   // --- For the training thread, see Capture ---
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
@@ -114,6 +119,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   ClientStatus status() {
     ClientStatus status = board_.Read();
     status.ready = capture_.WhyNotReady().ok();
+    protection_.Fill(status, executor_.Now());
     return status;
   }
   // As of Capture. Thread-safe.
@@ -132,6 +138,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   void OnStaged(Staged staged) override { follower_.OnStaged(staged); }
   void OnRegistered(Registered registered) override;
   void OnVersionState(VersionState state) override;
+  void OnEverCommitted(const unreft::EverCommitted& answer) override;
+  void OnObstacle(Obstacle obstacle) override { protection_.Obstacle(std::move(obstacle.what)); }
 
   void OnClaimed(const Claimed& claimed, const RandomId& memory) override;
   void OnProgress(const Progress& progress) override;
@@ -145,7 +153,7 @@ class ClientActor : private Session::Events, private Capture::Events {
                            std::optional<std::vector<std::byte>>& extras) const;
   void ReadPlan(const Plan& plan, std::vector<BoundTensor> targets, Done done);
   void ReportRead(const RestoreReport& report);
-  void OpenTimeline(Timeline timeline);
+  void OpenTimeline(const Restored& restored);
   void SendRegistration(const std::vector<BoundTensor>& tensors, layout::TensorTable table,
                         uint64_t extras_bytes, Done done);
   void LookWhetherReady();
@@ -156,6 +164,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   absl::Status Install(LayoutPtr layout, const Registered& registered);
   void EndRegistering(const absl::Status& status);
   void Fail(Done done, absl::Status status);
+  void TellIfItCannotBeAsked();
   // The message of a deadline, which also says how the connection is.
   absl::AnyInvocable<std::string()> Late(std::string what, Duration timeout) const;
 
@@ -167,6 +176,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   const Attempt attempt_;
 
   StatusBoard board_;
+  ProtectionBoard protection_;
   WarmSlots warm_slots_;
   Restorer restorer_;
   Session session_;
@@ -181,6 +191,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   Waiter<Restored> restore_waiter_;
   Waiter<Unit> register_waiter_;
   Waiter<Unit> ready_waiter_;
+  Waiter<bool> ever_committed_waiter_;
   VersionFates fates_;
 
   // What is registered, and where the last answer put it.

@@ -135,6 +135,19 @@ absl::Status Session::Handle(const Frame& frame) {
       }
       return absl::OkStatus();
     }
+    case FrameType::kEverCommitted: {
+      absl::StatusOr<EverCommitted> answer = FromFrame<EverCommitted>(frame);
+      if (!answer.ok()) return answer.status();
+      if (!ever_committed_ || ever_committed_->request != answer->request) return absl::OkStatus();
+      ever_committed_.reset();
+      events_.OnEverCommitted(*answer);
+      return absl::OkStatus();
+    }
+    case FrameType::kObstacle: {
+      absl::StatusOr<Obstacle> obstacle = FromFrame<Obstacle>(frame);
+      if (obstacle.ok()) events_.OnObstacle(*std::move(obstacle));
+      return obstacle.status();
+    }
     default:
       return absl::OkStatus();  // of a newer daemon
   }
@@ -143,6 +156,7 @@ absl::Status Session::Handle(const Frame& frame) {
 void Session::Accept(const Welcome& welcome) {
   if (welcomed_) return;
   welcomed_ = true;
+  newest_frame_ = welcome.newest_frame;
   backoff_ = Duration{};
   executor_.Cancel(std::exchange(welcome_timer_, TimerId::kNone));
   SayAgain();
@@ -173,6 +187,7 @@ void Session::SayAgain() {
   if (plan_) Send(*plan_);
   if (restore_done_) Send(*std::exchange(restore_done_, std::nullopt));
   if (registration_) Send(*registration_);
+  if (ever_committed_ && knows(ever_committed_->kType)) Send(*ever_committed_);
 }
 
 void Session::Ask(RestoreRequest request) {
@@ -189,6 +204,11 @@ void Session::Ask(PlanRequest request) {
 void Session::Ask(Register registration) {
   registration_ = std::move(registration);
   Send(*registration_);
+}
+
+void Session::Ask(EverCommittedRequest request) {
+  ever_committed_ = request;
+  if (knows(request.kType)) Send(request);
 }
 
 void Session::Tell(RestoreDone done) {

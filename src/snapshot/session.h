@@ -43,6 +43,8 @@ class Session {
     virtual void OnStaged(Staged staged) = 0;
     virtual void OnRegistered(Registered registered) = 0;
     virtual void OnVersionState(VersionState state) = 0;
+    virtual void OnEverCommitted(const EverCommitted& answer) = 0;
+    virtual void OnObstacle(Obstacle obstacle) = 0;
   };
 
   Session(Executor& executor, Connector& connector, Random random, Hello identity,
@@ -55,6 +57,10 @@ class Session {
   void Close();
 
   bool connected() const { return welcomed_; }
+  // Whether the daemon of this connection knows messages of the type.
+  bool knows(FrameType type) const {
+    return welcomed_ && newest_frame_ >= static_cast<uint16_t>(type);
+  }
   // "connected", or why not.
   std::string Connection() const;
 
@@ -62,6 +68,8 @@ class Session {
   void Ask(RestoreRequest request);
   void Ask(PlanRequest request);
   void Ask(Register registration);
+  // Not sent to a daemon that does not know it, see `knows`.
+  void Ask(EverCommittedRequest request);
   void Tell(RestoreDone done);
   void Tell(const StagedDone& done);
   // Nothing more is wanted of the plan: it is not asked for again.
@@ -121,6 +129,7 @@ class Session {
   std::unique_ptr<Channel> channel_;
   uint64_t epoch_ = 0;  // counts channels, so that a callback of an earlier one is known
   bool welcomed_ = false;
+  uint16_t newest_frame_ = 0;    // that the daemon knows
   bool doorbells_open_ = false;  // RepeatDoorbells was called on this connection
   bool plan_came_ = false;       // the answer to plan_, on this connection: its staging goes on
   bool ended_ = false;           // closed or refused
@@ -133,6 +142,7 @@ class Session {
   std::optional<PlanRequest> plan_;  // until all that it brings is there
   std::optional<RestoreDone> restore_done_;
   std::optional<Register> registration_;
+  std::optional<EverCommittedRequest> ever_committed_;
   std::optional<Skipped> skipped_;
   std::map<SlotId, Doorbells> doorbells_;
   RandomId memory_ = {};  // the daemon's

@@ -27,6 +27,10 @@ struct ClientStatus {
   Duration last_fence_wait{};
   Duration total_fence_wait{};
   std::string last_problem;  // empty when there was none
+  // Not on the board: ProtectionBoard knows.
+  bool protecting = false;
+  std::optional<Duration> since_commit;  // none before the first
+  std::string why_unprotected;           // empty while it is protecting
 };
 
 class StatusBoard {

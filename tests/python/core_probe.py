@@ -73,6 +73,8 @@ def status_of(used):
     fields = used.status()
     times = [fields.pop(name) for name in ("last_fence_wait_s", "total_fence_wait_s")]
     assert all(isinstance(seconds, float) for seconds in times)
+    since = fields.pop("seconds_since_commit")
+    assert since is None or isinstance(since, float)
     fields.pop("ready")  # the next slot's grant, which may come at any time
     return fields
 
@@ -123,6 +125,7 @@ def first_life(directory, job):
     note("an earlier step", used.snapshot, 6, b"", 0)
     note("a wait for what was not begun", used.wait_committed, 900, 1)
     found["its status"] = status_of(used)
+    note("ever committed", used.ever_committed)
     child = os.fork()
     if child == 0:
         try:

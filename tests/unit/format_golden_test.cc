@@ -227,11 +227,17 @@ TEST(GoldenTest, AFrameOfALaterFormatWithAFieldMore) {
 }
 
 // As daemons wrote it before there was `sealed`; never written again.
-TEST(GoldenTest, AWelcomeThatEndsBeforeItsAppendedField) {
+TEST(GoldenTest, AWelcomeThatEndsBeforeItsAppendedFields) {
   const auto decoded = ReadGoldenFrame<Welcome>("_before_sealed");
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->daemon_version, "0.1.0");
   EXPECT_TRUE(decoded->sealed.empty());
+
+  // As daemons wrote it that did not say what they know; never written again.
+  const auto later = ReadGoldenFrame<Welcome>("_before_newest_frame");
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_EQ(later->sealed.size(), 1u);
+  EXPECT_EQ(later->newest_frame, 0u);
 
   // An appended field that begins must be whole.
   Frame cut = ToFrame(Welcome{.sealed = {WireSlot{}}});
@@ -262,6 +268,9 @@ TEST(GoldenTest, ACapturedThatEndsBeforeItsBlocksCrcs) {
 
 TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(ReadGoldenFrame<Welcome>()->sealed.at(0).segment, "/unreft.gpt.0.slot3");
+  EXPECT_EQ(ReadGoldenFrame<Welcome>()->newest_frame, 23u);
+  EXPECT_TRUE(ReadGoldenFrame<EverCommitted>()->ever);
+  EXPECT_EQ(ReadGoldenFrame<Obstacle>()->what, "rank 2 of 4 has not registered");
   EXPECT_EQ(ReadGoldenFrame<Hello>()->life, (ProcessLife{4711, 123456}));
   const auto decision = ReadGoldenFrame<Decision>();
   ASSERT_TRUE(decision.ok());

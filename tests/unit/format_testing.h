@@ -188,7 +188,7 @@ void ForEachExampleMessage(F f) {
           .life = {4711, 123456},
           .timeline = Timeline{5},
           .client_version = "0.1.0"});
-  f(Welcome{SessionNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}});
+  f(Welcome{SessionNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 23});
   f(Refused{absl::PermissionDeniedError("uid 1000 is not 1001"), true});
   f(RestoreRequest{12});
   f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, slot,
@@ -222,8 +222,12 @@ void ForEachExampleMessage(F f) {
   f(AdminReply{absl::OkStatus(), "[]"});
   f(Staged{13, absl::OkStatus(), 4096, 1024, 0xc5, {{0, 1, 512, 576, 448}}, true});
   f(StagedDone{13, 4096, absl::DataLossError("block needs CRC c5")});
+  f(EverCommittedRequest{15});
+  f(EverCommitted{15, absl::UnavailableError("the meta store was not read"), true});
+  f(Obstacle{"rank 2 of 4 has not registered"});
 }
-inline constexpr size_t kMessageTypes = 20;
+inline constexpr size_t kMessageTypes = 23;
+static_assert(kMessageTypes == static_cast<size_t>(kNewestFrameType));
 
 // A frame as it lies in the stream.
 inline std::string StreamBytes(const Frame& frame) {

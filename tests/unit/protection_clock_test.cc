@@ -115,15 +115,6 @@ TEST_F(ProtectionClockTest, TheLimitFollowsTheUsualDistanceOfCommits) {
   EXPECT_FALSE(protecting());
 }
 
-TEST_F(ProtectionClockTest, TheSecondSnapshotOfASlowJobIsNoAlarm) {
-  clock_.Begin(std::nullopt, now_);
-  clock_.Reported(Step{100}, true, now_);
-  clock_.Committed(Step{100}, now_ + minutes(2));
-  now_ += minutes(30);
-  clock_.Reported(Step{200}, true, now_);
-  EXPECT_TRUE(clock_.ProtectingAt(now_ + minutes(3)));
-}
-
 TEST_F(ProtectionClockTest, StepsOfAnEarlierTimelineAreVoid) {
   TrainFor(hours(1), minutes(4));
   TrainInVainFor(hours(2), minutes(1));

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
@@ -36,12 +39,55 @@ std::string Committed(const nlohmann::json& status) {
   return fmt::format("committed {} of {} ranks", VersionCell(*found), Cell(*found, "world"));
 }
 
+// Why a daemon of an earlier release does not say.
+constexpr char kSaysNothing[] =
+    "this unreftd is of an older release, which does not say whether the job is protected";
+
+// "protected", "unprotected", "ended", "not begun" or "unknown".
+std::string ProtectionState(const nlohmann::json& status) {
+  return status.value("protection", nlohmann::json::object()).value("state", "unknown");
+}
+
+std::string WhyNot(const nlohmann::json& status) {
+  return status.value("protection", nlohmann::json::object()).value("why", kSaysNothing);
+}
+
+// One line.
+std::string ProtectionText(const nlohmann::json& status) {
+  const std::string state = ProtectionState(status);
+  if (state != "protected") return fmt::format("{}: {}", state, WhyNot(status));
+  const auto since = status["protection"].find("seconds_since_commit");
+  return fmt::format("protected: the newest commit is {:.1f} s old",
+                     since->is_number() ? since->get<double>() : 0.0);
+}
+
+// "1/4 of 12 tensors": what the rank captures of those that other ranks have, too.
+std::string ReplicasCell(const nlohmann::json& rank) {
+  const uint64_t tensors = rank.value("replicated_tensors", uint64_t{0});
+  if (tensors == 0) return "-";
+  const uint64_t parts = rank.value("replica_parts", uint64_t{0});
+  return fmt::format("{} of {}", parts > 1 ? fmt::format("1/{}", parts) : "all",
+                     Count(tensors, "tensor"));
+}
+
+// What each rank that has registered captures.
+Table CaptureTable(const nlohmann::json& status) {
+  Table table({"rank", "tensors", "held", "captured", "of replicas", "extras", "last captured"});
+  for (const nlohmann::json& rank : status.value("ranks", nlohmann::json::array())) {
+    if (!rank.value("registered", false)) continue;
+    table.Add({Cell(rank, "rank"), Cell(rank, "tensors"), BytesCell(rank, "bytes"),
+               BytesCell(rank, "captured_bytes"), ReplicasCell(rank),
+               BytesCell(rank, "extras_bytes"), Cell(rank, "last_captured_step")});
+  }
+  return table;
+}
+
 std::string Text(const Place& place, const nlohmann::json& status) {
   std::string text = fmt::format(
-      "{}: unreftd {} (pid {}), session {}, timeline {}{}\n{}; {} held\n", place.Name(),
+      "{}: unreftd {} (pid {}), session {}, timeline {}{}\n{}; {} held\n{}\n", place.Name(),
       Cell(status, "version"), Cell(status, "pid"), Cell(status, "session"),
       Cell(status, "timeline"), status.value("closed", false) ? " (closed for a decision)" : "",
-      Committed(status), BytesCell(status, "bytes"));
+      Committed(status), BytesCell(status, "bytes"), ProtectionText(status));
   const Table ranks = RecordTable(status, "ranks",
                                   {{"rank", "rank"},
                                    {"pid", "pid"},
@@ -53,8 +99,11 @@ std::string Text(const Place& place, const nlohmann::json& status) {
                                    {"skipped", "skipped"},
                                    {"given up", "given_up"},
                                    {"last skip", "last_skip"},
+                                   {"last given up", "last_given_up"},
                                    {"problem", "problem"}});
   if (!ranks.empty()) text += "\n" + ranks.Text();
+  const Table captures = CaptureTable(status);
+  if (!captures.empty()) text += "\n" + captures.Text();
   const Table slots = RecordTable(status, "slots",
                                   {{"slot", "slot"},
                                    {"rank", "rank"},
@@ -67,6 +116,33 @@ std::string Text(const Place& place, const nlohmann::json& status) {
                                    {"problem", "problem"}});
   if (!slots.empty()) text += "\n" + slots.Text();
   return text;
+}
+
+// --- whether the job is protected ---
+
+// The exit code of `status --check`.
+int Check(const Context& context, const std::vector<std::pair<uint64_t, nlohmann::json>>& nodes) {
+  nlohmann::json document{{"protected", false}, {"state", "unknown"}, {"why", ""}};
+  std::string text;
+  // Of several nodes those speak that have ranks.
+  for (const char* state : {"unprotected", "protected", "ended", "not begun", "unknown"}) {
+    for (const auto& [node, status] : nodes) {
+      if (ProtectionState(status) != state) continue;
+      const bool is_first = text.empty();
+      if (is_first) {
+        document["state"] = state;
+        document["protected"] = std::string_view(state) == "protected";
+        document["why"] = document["protected"] ? "" : WhyNot(status);
+      }
+      const std::string who = nodes.size() > 1 ? fmt::format("node {}: ", node) : "";
+      if (is_first || std::string_view(state) == "unprotected") {
+        text += fmt::format("{}{}\n", who, ProtectionText(status));
+      }
+    }
+    if (!text.empty()) break;
+  }
+  Print(context, document, text);
+  return document["protected"] ? kExitOk : kExitFailed;
 }
 
 // No daemon: what it left.
@@ -90,6 +166,11 @@ int Absent(const Context& context, const absl::Status& why) {
 // --- several nodes on this machine ---
 
 constexpr Milliseconds kNodeAnswerTimeout(3000);
+
+std::string ProtectionCell(const nlohmann::json& status) {
+  const std::string state = ProtectionState(status);
+  return state == "unknown" ? "-" : state;
+}
 
 std::string NodeState(const nlohmann::json& member) {
   if (member.value("lost", false)) return "lost";
@@ -117,7 +198,7 @@ nlohmann::json Members(const Cluster& cluster, const nlohmann::json& answer) {
 }
 
 Table MemberTable(const nlohmann::json& document) {
-  Table table({"node", "state", "pid", "session", "address", "ranks", "held", "timeline"});
+  Table table({"node", "state", "pid", "session", "address", "ranks", "job", "held", "timeline"});
   for (const nlohmann::json& member : document["members"]) {
     const nlohmann::json status =
         member["status"].is_null() ? nlohmann::json::object() : member["status"];
@@ -127,7 +208,7 @@ Table MemberTable(const nlohmann::json& document) {
     }
     table.Add({Cell(member, "slot"), NodeState(member), Cell(member, "pid"),
                Cell(status, "session"), Cell(member, "address"), ranks.empty() ? "-" : ranks,
-               BytesCell(status, "bytes"), Cell(status, "timeline")});
+               ProtectionCell(status), BytesCell(status, "bytes"), Cell(status, "timeline")});
   }
   return table;
 }
@@ -148,6 +229,16 @@ Table GroupTable(const nlohmann::json& document) {
   return table;
 }
 
+// What stands in the way, by the nodes that have ranks; empty when nothing does.
+std::string WhyUnprotected(const nlohmann::json& document) {
+  std::string text;
+  for (const nlohmann::json& member : document["members"]) {
+    if (member["status"].is_null() || ProtectionState(member["status"]) != "unprotected") continue;
+    text += fmt::format("node {}: {}\n", Cell(member, "slot"), ProtectionText(member["status"]));
+  }
+  return text;
+}
+
 std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) {
   std::string text = fmt::format(
       "job {}: {} nodes, view {}, leader {}, timeline {}{}\n{}; meta store {}\n", cluster.place.job,
@@ -159,6 +250,7 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) 
   for (const char* key : {"exposure", "problem"}) {
     if (const std::string why = Cell(document, key); why != "-") text += why + "\n";
   }
+  text += WhyUnprotected(document);
   text += "\n" + MemberTable(document).Text();
   const Table spares = RecordTable(document, "spares",
                                    {{"spare", "place"},
@@ -171,7 +263,7 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) 
   return text;
 }
 
-int StatusOfAll(const Context& context, const Cluster& cluster) {
+int StatusOfAll(const Context& context, const Cluster& cluster, bool check) {
   auto answer = AskCluster(cluster, context.timeout());
   nlohmann::json document =
       answer.ok() ? *answer : nlohmann::json{{"problem", std::string(answer.status().message())}};
@@ -188,16 +280,24 @@ int StatusOfAll(const Context& context, const Cluster& cluster) {
       std::any_of(members.begin(), members.end(),
                   [](const nlohmann::json& member) { return member["running"].get<bool>(); });
   document["running"] = running;
+  if (check && running) {
+    std::vector<std::pair<uint64_t, nlohmann::json>> nodes;
+    for (const nlohmann::json& member : members) {
+      if (member["running"]) nodes.emplace_back(member.value("slot", 0), member["status"]);
+    }
+    return Check(context, nodes);
+  }
   Print(context, document, ClusterText(cluster, document));
   return running ? kExitOk : kExitNoDaemon;
 }
 
-int Status(const Context& context) {
-  if (const Cluster* cluster = context.all_nodes()) return StatusOfAll(context, *cluster);
+int Status(const Context& context, bool check) {
+  if (const Cluster* cluster = context.all_nodes()) return StatusOfAll(context, *cluster, check);
   auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
   if (absl::IsUnavailable(status.status())) return Absent(context, status.status());
   if (!status.ok()) return Fail(context, status.status());
   nlohmann::json document = std::move(*status);
+  if (check) return Check(context, {{context.place.node, document}});
   document["running"] = true;
   document["run_dir"] = context.place.run_dir;
   Print(context, document, Text(context.place, document));
@@ -208,7 +308,11 @@ int Status(const Context& context) {
 
 void AddStatus(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand(app, "status", "ranks, slots and what is committed");
-  OnChosenForAll(command, context, [&context] { return Status(context); });
+  const auto check = std::make_shared<bool>(false);
+  command->add_flag("--check", *check,
+                    "only say whether the job is protected. Exit code 0: it is; 1: it is not, or "
+                    "no job runs; 3: no unreftd answers");
+  OnChosenForAll(command, context, [&context, check] { return Status(context, *check); });
 }
 
 }  // namespace unreft::cli

@@ -24,8 +24,8 @@ Under torchrun or another launcher:
   eval "$(unreft up --supervise --print-env)"
   TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nproc-per-node 4 --max-restarts 10 train.py
 
-Exit codes: 0 done; 1 failed; 2 wrong usage; 3 no unreftd answers; 4 a deadline passed;
-5 verify found wrong bytes. `unreft run` has its own: unreft run --help.)text";
+Exit codes: 0 done; 1 failed (status --check: not protected); 2 wrong usage; 3 no unreftd answers;
+4 a deadline passed; 5 verify found wrong bytes. `unreft run` has its own: unreft run --help.)text";
 
 void AddCommonOptions(CLI::App& app, Context& context) {
   app.add_option("--job", context.place.job, "name of the training job")

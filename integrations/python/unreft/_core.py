@@ -92,6 +92,9 @@ class _Status(ctypes.Structure):
         ("last_problem", ctypes.c_char_p),
         ("copying", ctypes.c_int32),
         ("copier", ctypes.c_char_p),
+        ("protecting", ctypes.c_int32),
+        ("seconds_since_commit", ctypes.c_double),
+        ("why_unprotected", ctypes.c_char_p),
     ]
 
 
@@ -139,6 +142,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("get_status", ctypes.c_int, [pointer, pointer]),
         ("wait_ready", ctypes.c_int, [pointer, number]),
         ("wait_committed", ctypes.c_int, [pointer, step, number]),
+        ("ever_committed", ctypes.c_int, [pointer, pointer]),
     ):
         function = getattr(library, f"unreft_{name}")
         function.restype, function.argtypes = result, arguments
@@ -390,13 +394,18 @@ class Client:
         limit = _whole(timeout_ms, 64, "timeout_ms", signed=True)
         self._wait(lambda: _library.unreft_wait_committed(self._client, number, limit))
 
+    def ever_committed(self) -> bool:
+        answer = ctypes.c_int32()
+        self._wait(lambda: _library.unreft_ever_committed(self._client, ctypes.byref(answer)))
+        return answer.value != 0
+
     def status(self) -> dict[str, Any]:
         status = _Status(struct_bytes=ctypes.sizeof(_Status))
         texts = {}
 
         def call():
             code = _library.unreft_get_status(self._client, ctypes.byref(status))
-            for name in ("last_problem", "copier") if code == 0 else ():
+            for name in ("last_problem", "copier", "why_unprotected") if code == 0 else ():
                 texts[name] = (getattr(status, name) or b"").decode()
             return code
 
@@ -415,6 +424,10 @@ class Client:
             "last_fence_wait_s": status.last_fence_wait_s,
             "total_fence_wait_s": status.total_fence_wait_s,
             "copying": status.copying != 0,
+            "protecting": status.protecting != 0,
+            "seconds_since_commit": (
+                None if status.seconds_since_commit < 0 else status.seconds_since_commit
+            ),
             **texts,
         }
 

@@ -71,6 +71,12 @@ class Status:
     last_problem: str = ""
     copying: bool = False  # copies of a snapshot may read the tensors
     copier: str = ""  # what copies, for people
+    # Whether what was trained is safe: the newest step that snapshot was called for is committed,
+    # or the oldest that is not is younger than 60 s, or 5 times the usual distance of two commits.
+    protecting: bool = False
+    # Or since the restore, if nothing was committed after it; None: nothing is committed yet.
+    seconds_since_commit: float | None = None
+    why_unprotected: str = ""  # for people: since when, why, what to do; "" while it is protecting
 
 
 class Client:
@@ -179,6 +185,14 @@ class Client:
     def wait_committed(self, step: int, timeout_s: float = 60.0) -> None:
         """Waits until all ranks committed `step`; `Aborted` when it was skipped or given up."""
         self._core.wait_committed(step, round(timeout_s * 1000))
+
+    def ever_committed(self) -> bool:
+        """Whether anything was ever committed in this job, as this node's daemon knows it.
+
+        False also after a fresh start was declared since. Decides nothing and waits for no other
+        rank. `Unavailable` when the daemon cannot say within the connect timeout.
+        """
+        return self._core.ever_committed()
 
     def status(self) -> Status:
         return Status(**self._core.status())

@@ -59,6 +59,16 @@ TEST_F(LeaderTest, AFailedRankGivesTheVersionUpForAll) {
   EXPECT_EQ(commit().world(), 0U);
 }
 
+TEST_F(LeaderTest, ARankThatNeverCompletesAVersionIsNamed) {
+  Protect(At(1, 5));
+  nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).mutable_sealed()->Clear();
+  ReportAll();
+  Settle(seconds(25));
+  ASSERT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_EQ(store_->state().abandoned.value.versions(0).reason(),
+            "rank 2 of 4 did not complete it within 20 s");
+}
+
 // Else every version is given up from then on.
 TEST_F(LeaderTest, AllCaptureAllTheyHoldOnceOneDoes) {
   capture_all_ = {Rank{2}};

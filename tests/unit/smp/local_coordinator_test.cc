@@ -40,8 +40,9 @@ class FakeNode final : public Coordinator::Node {
   }
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
   void OnCommitted(Version version) override { committed.push_back(version); }
-  void OnAbandoned(Version version, const std::string&, Step capture_from) override {
+  void OnAbandoned(Version version, const std::string& why, Step capture_from) override {
     abandoned.push_back(version);
+    reason = why;
     from = capture_from;
   }
   void OnReplicasDisagree(const std::string& what) override { disagreement = what; }
@@ -53,6 +54,7 @@ class FakeNode final : public Coordinator::Node {
   std::vector<JobDecision> decisions;
   std::vector<Version> committed;
   std::vector<Version> abandoned;
+  std::string reason;  // of the last
   Step from;
   std::string disagreement;
   PinRecord pins;
@@ -209,11 +211,12 @@ TEST_F(LocalCoordinatorTest, AFailedRankAbandonsTheVersionForAll) {
   EXPECT_THAT(node_.committed, IsEmpty()) << "what is given up stays so";
 }
 
-TEST_F(LocalCoordinatorTest, AVersionThatARankNeverSealsIsAbandonedAtItsDeadline) {
+TEST_F(LocalCoordinatorTest, AVersionThatARankNeverSealsIsAbandonedAtItsDeadlineAndNamesIt) {
   const Timeline timeline = Decide().timeline;
   Seal(In(timeline, 5), Rank{0});
   Settle(std::chrono::seconds(3));
   EXPECT_THAT(node_.abandoned, ElementsAre(In(timeline, 5)));
+  EXPECT_EQ(node_.reason, "rank 1 of 2 did not complete it within 2 s");
 }
 
 TEST_F(LocalCoordinatorTest, ANewerCommitAbandonsTheOlderIncompleteOnes) {
@@ -252,6 +255,28 @@ TEST_F(LocalCoordinatorTest, VersionsOfAnEarlierTimelineAreOfNoUse) {
 }
 
 // --- pins ---
+
+TEST_F(LocalCoordinatorTest, SaysWhetherAnythingWasEverCommittedAndDecidesNothing) {
+  const auto ever = [this] {
+    std::optional<bool> answer;
+    InTurn([&] { coordinator_->AskEverCommitted([&](auto ever) { answer = *ever; }); });
+    Settle();
+    return answer;
+  };
+  EXPECT_EQ(ever(), false);
+  EXPECT_THAT(node_.decisions, IsEmpty());
+  EXPECT_EQ(record_->chain().newest(), Timeline{0});
+  const Timeline timeline = Decide().timeline;
+  Seal(In(timeline, 5), Rank{0});
+  EXPECT_EQ(ever(), false);
+  Seal(In(timeline, 5), Rank{1});
+  EXPECT_EQ(ever(), true);
+  Restart();
+  EXPECT_EQ(ever(), true);
+  InTurn([&] { coordinator_->DeclareFreshStart([](auto) {}); });
+  Settle();
+  EXPECT_EQ(ever(), false) << "what was given up does not count";
+}
 
 TEST_F(LocalCoordinatorTest, APinHoldsUntilItsTimeIsUpAlsoOverARestart) {
   options_.pins = 1;

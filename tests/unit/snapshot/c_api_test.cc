@@ -41,6 +41,8 @@ TEST_F(CApiTest, NullClients) {
   EXPECT_EQ(unreft_fence(nullptr, nullptr), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_get_status(nullptr, &status), UNREFT_INVALID_ARGUMENT);
   EXPECT_EQ(unreft_wait_committed(nullptr, 1, 0), UNREFT_INVALID_ARGUMENT);
+  int32_t ever = 0;
+  EXPECT_EQ(unreft_ever_committed(nullptr, &ever), UNREFT_INVALID_ARGUMENT);
   EXPECT_STREQ(unreft_error(), "client is NULL");
   unreft_close(nullptr);
 }

@@ -141,6 +141,10 @@ class ClientFixture : public testing::Test {
     return Call<absl::Status>(
         [&](auto answer) { actor_->WaitCommitted(Step{step}, timeout, std::move(answer)); });
   }
+  absl::StatusOr<bool> EverCommitted() {
+    return Call<absl::StatusOr<bool>>(
+        [&](auto answer) { actor_->EverCommitted(std::move(answer)); });
+  }
   absl::StatusOr<SnapshotResult> Snapshot(uint64_t step, const std::string& extras = "") {
     absl::StatusOr<SnapshotResult> result = absl::UnknownError("not called");
     InTurn(

@@ -134,7 +134,15 @@ void ScriptedDaemon::Answer(const Frame& frame) {
   switch (static_cast<FrameType>(frame.type)) {
     case FrameType::kHello:
       if (refused) return Send(*refused);
-      return Send(Welcome{.timeline = timeline, .block_bytes = kBlockBytes, .sealed = sealed});
+      return Send(Welcome{
+          .timeline = timeline,
+          .block_bytes = kBlockBytes,
+          .sealed = sealed,
+          .newest_frame = static_cast<uint16_t>(knows == FrameType::kHello ? FrameType{} : knows)});
+    case FrameType::kEverCommittedRequest:
+      if (!ever_committed) return;
+      ever_committed->request = FromFrame<EverCommittedRequest>(frame)->request;
+      return Send(*ever_committed);
     case FrameType::kRestoreRequest:
       if (!decision) return;
       decision->request = FromFrame<RestoreRequest>(frame)->request;

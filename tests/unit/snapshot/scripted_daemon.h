@@ -47,6 +47,8 @@ class ScriptedDaemon {
   std::optional<Refused> refused;
   Timeline timeline{7};  // of Welcome
   std::vector<WireSlot> sealed;
+  FrameType knows = kNewestFrameType;  // of Welcome; kHello: an older one, that does not say
+  std::optional<EverCommitted> ever_committed;
   std::optional<Decision> decision;
   std::optional<Plan> plan;
   bool answers_register = true;

@@ -86,6 +86,52 @@ TEST_F(SessionTest, TheRequestIsRepeatedToARestartedDaemon) {
   EXPECT_EQ(requests[0].request, requests[1].request);
 }
 
+// --- whether anything was ever committed ---
+
+TEST_F(SessionTest, TheDaemonSaysWhetherAnythingWasEverCommitted) {
+  daemon_.ever_committed = unreft::EverCommitted{.ever = true};
+  StartClient();
+  EXPECT_EQ(EverCommitted(), absl::StatusOr<bool>(true)) << "also before there is a connection";
+  daemon_.ever_committed->ever = false;
+  EXPECT_EQ(EverCommitted(), absl::StatusOr<bool>(false));
+  daemon_.ever_committed->status = absl::UnavailableError("the meta store was not read");
+  EXPECT_EQ(EverCommitted().status(), absl::UnavailableError("the meta store was not read"));
+  EXPECT_EQ(daemon_.Count<RestoreRequest>(), 0u) << "it decides nothing";
+}
+
+TEST_F(SessionTest, WithoutAnAnswerItIsUnavailable) {
+  StartClient();
+  const absl::Status silent = EverCommitted().status();
+  EXPECT_TRUE(absl::IsUnavailable(silent)) << silent;
+  EXPECT_THAT(std::string(silent.message()), HasSubstr("within 10000 ms"));
+  daemon_.Die();
+  EXPECT_TRUE(absl::IsUnavailable(EverCommitted().status()));
+}
+
+// It would end the session of who asks.
+TEST_F(SessionTest, AnOlderDaemonIsNotAsked) {
+  daemon_.knows = FrameType::kHello;
+  StartClient();
+  const absl::Status status = EverCommitted().status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("older release"));
+  EXPECT_EQ(daemon_.Count<EverCommittedRequest>(), 0u);
+  EXPECT_TRUE(this->status().connected);
+}
+
+TEST_F(SessionTest, TheQuestionIsRepeatedToARestartedDaemon) {
+  StartClient();
+  ASSERT_TRUE(Connect().ok());
+  std::optional<absl::StatusOr<bool>> ever;
+  InTurn([&] { actor_->EverCommitted([&](auto answer) { ever = std::move(answer); }); });
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<EverCommittedRequest>() == 1; }));
+  daemon_.Die();
+  daemon_.ever_committed = unreft::EverCommitted{.ever = true};
+  daemon_.Listen();
+  ASSERT_TRUE(RunUntil([&] { return ever.has_value(); }));
+  EXPECT_EQ(*ever, absl::StatusOr<bool>(true));
+}
+
 TEST_F(SessionTest, AFailedDecisionIsAnErrorAndNeverFresh) {
   daemon_.decision->kind = DecisionKind::kFailed;
   daemon_.decision->status = absl::DataLossError("version 1:5: rank 2 has no whole copy");
@@ -216,7 +262,7 @@ TEST_F(SessionTest, ALateTimelineClosesCapture) {
   ASSERT_TRUE(RunUntil([&] { return status().connected; }));
   const auto result = Snapshot(1);
   EXPECT_TRUE(absl::IsFailedPrecondition(result.status()));
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("the present one is 8"));
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("timeline 8 after 7"));
 }
 
 TEST_F(SessionTest, AMalformedFrameEndsTheConnectionOnly) {

@@ -1,0 +1,120 @@
+// Whom a node takes in, and what it says to those whom it does not.
+
+#include "smp/node.h"
+
+#include <gmock/gmock.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The node's end of a connection, of which a test plays the other end.
+class PlayedChannel final : public Channel {
+ public:
+  explicit PlayedChannel(std::vector<Frame>& sent) : sent_(sent) {}
+  void Start(OnFrame on_frame, OnClose) override {
+    on_frame_ = std::make_shared<OnFrame>(std::move(on_frame));
+  }
+  void Send(Frame frame) override { sent_.push_back(std::move(frame)); }
+  void Close() override {}
+  // It may be destroyed meanwhile.
+  void Say(Frame frame) {
+    const auto on_frame = on_frame_;
+    (*on_frame)(std::move(frame));
+  }
+
+ private:
+  std::vector<Frame>& sent_;
+  std::shared_ptr<OnFrame> on_frame_;
+};
+
+class NodeTest : public SmpFixture {
+ protected:
+  NodeTest() {
+    options_.ranks_max = 8;
+    hello_ = {.job = "job", .rank = Rank{1}, .world = 4, .life = table_.Start()};
+    InTurn([&] {
+      node_ = std::make_unique<Node>(
+          NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}, options_);
+      node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
+    });
+    Settle();
+  }
+  ~NodeTest() override {
+    InTurn([&] { node_.reset(); });
+  }
+
+  // Says Hello as a process that is `pid` to the daemon.
+  void SayHello(int64_t pid) {
+    auto channel = std::make_unique<PlayedChannel>(sent_);
+    channel_ = channel.get();
+    InTurn([&] { node_->Accept(std::move(channel), PeerIdentity{.pid = pid}); });
+    Say(hello_);
+  }
+  template <typename Message>
+  void Say(const Message& message) {
+    InTurn([&] { channel_->Say(ToFrame(message)); });
+    Settle();
+  }
+  std::string Refusal() {
+    UNREFT_CHECK(!sent_.empty());
+    const auto refused = FromFrame<Refused>(sent_.back());
+    return refused.ok() ? refused->status.message : "not refused";
+  }
+
+  Hello hello_;
+  std::vector<Frame> sent_;
+  PlayedChannel* channel_ = nullptr;
+  std::unique_ptr<Node> node_;
+};
+
+TEST_F(NodeTest, ATrainerOfAnotherPidNamespaceIsToldWhatToDo) {
+  const int64_t pid = hello_.life.pid;
+  hello_.life.pid = 1;
+  SayHello(pid);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("calls itself pid 1 and is pid " + std::to_string(pid)),
+                               HasSubstr("pid namespace"), HasSubstr("--pid=host")));
+  SayHello(0);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("not visible"), HasSubstr("--pid=host")));
+}
+
+TEST_F(NodeTest, ARefusalSaysWhatHelps) {
+  const int64_t pid = hello_.life.pid;
+  hello_.job = "other";
+  SayHello(pid);
+  EXPECT_THAT(Refusal(),
+              AllOf(HasSubstr("serves job 'job', not 'other'"), HasSubstr("UNREFT_JOB")));
+  hello_.job = "job";
+  hello_.world = 9;
+  SayHello(pid);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("of 9 ranks"), HasSubstr("--ranks-max 9")));
+  hello_.world = 1;
+  SayHello(pid);
+  EXPECT_THAT(Refusal(), HasSubstr("rank 1 of 1 ranks: needed a rank below 1"));
+}
+
+TEST_F(NodeTest, AnswersWhetherAnythingWasEverCommittedToARankThatIsAlone) {
+  SayHello(hello_.life.pid);
+  ASSERT_EQ(sent_.size(), 1U);
+  EXPECT_EQ(FromFrame<Welcome>(sent_[0])->newest_frame, static_cast<uint16_t>(kNewestFrameType));
+  Say(EverCommittedRequest{.request = 7});
+  ASSERT_EQ(sent_.size(), 2U);
+  const auto answer = FromFrame<EverCommitted>(sent_[1]);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->request, 7U);
+  EXPECT_TRUE(answer->status.ToStatus().ok());
+  EXPECT_FALSE(answer->ever);
+  EXPECT_EQ(node_->state().record->chain().newest(), Timeline{0}) << "it decides nothing";
+}
+
+}  // namespace
+}  // namespace unreft::smp
