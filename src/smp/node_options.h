@@ -10,6 +10,7 @@
 #include "base/executor.h"
 #include "base/ids.h"
 #include "base/segment_store.h"
+#include "base/version.h"
 
 namespace unreft::smp {
 
@@ -70,7 +71,7 @@ struct NodeOptions {
   // Blocks whose CRC one task of the work pool computes.
   uint32_t checksum_task_blocks = 16;
 
-  std::string software_version = "0.1.0";
+  std::string software_version = SoftwareVersion();
 
   uint32_t SlotsPerRank() const { return slots_per_rank + pins; }
 };

@@ -61,6 +61,15 @@ def test_one_version(prefix):
     assert said(sys.executable, "-m", "unreft", "--version", **package).split() == [version]
 
 
+def test_it_says_its_version_in_one_place():
+    sources = [path for top in ("src", "tools", "include", "integrations", "pyproject.toml")
+               for path in [cli_testing.ROOT / top, *(cli_testing.ROOT / top).rglob("*")]
+               if path.is_file() and path.suffix in (".cc", ".h", ".py", ".toml", ".txt")]
+    assert len(sources) > 100
+    literal = f'"{version_of_project()}"'
+    assert [str(path) for path in sources if literal in path.read_text()] == []
+
+
 def by_find_package(prefix, directory):
     said("cmake", "-S", EXAMPLE, "-B", directory, f"-DCMAKE_PREFIX_PATH={prefix}",
          "-DCMAKE_BUILD_TYPE=Release")
