@@ -53,8 +53,10 @@ void Capture::DeliverReports() {
 absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std::byte> extras,
                                                  void* stream) {
   RunPtr run;
+  std::string unfenced = WhyUnfenced(step);
   {
     std::lock_guard lock(mutex_);
+    if (!unfenced.empty()) unfenced_ = std::move(unfenced);
     if (absl::Status status = CheckLocked(step); !status.ok()) return status;
     if (std::string why = WhySkipLocked(step); !why.empty()) return SkipLocked(step, why);
     GrantWord grant;
@@ -101,6 +103,7 @@ std::string Capture::WhySkipLocked(Step step) const {
   if (!suspended_.empty()) return suspended_;
   const uint64_t from = slots_->control().capture_from.load(std::memory_order_acquire);
   if (step.value < from) return fmt::format("all ranks start again with step {}", from);
+  if (!unfenced_.empty()) return unfenced_;
   if (!run_) return {};
   return fmt::format("the snapshot of step {} is still being copied", run_->version.step);
 }
@@ -194,6 +197,7 @@ Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& s
   run->generation = claimed.generation;
   run->layout = layout_;
   run->memory = memory_;
+  run->probes = probes_;
   run->slots = slots_;
   run->data = slot.data();
   run->pin = PinLocked(slot);
@@ -201,6 +205,8 @@ Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& s
   run->crcs.resize(layout_->crc_count());
   if (ChecksReplicasLocked(claimed.version.step)) run->digests.resize(layout_->samples().size());
   run_ = run;
+  probed_ = nullptr;
+  fenced_ = false;
   board_.Edit([](ClientStatus& status) {
     ++status.started;
     status.copying = true;
@@ -222,6 +228,7 @@ bool Capture::ChecksReplicasLocked(Step step) const {
 }
 
 absl::Status Capture::Prepare(Run& run, std::span<const std::byte> extras) {
+  run.probed = Probe(run.probes, run.memory, run.version.step);
   const MappedSlot& slot = *run.slots->Find(run.slot);
   if (!extras.empty()) std::memcpy(slot.extras().data(), extras.data(), extras.size());
   if (run.layout->on_device()) {
@@ -241,32 +248,10 @@ void Capture::EndPreparation(const RunPtr& run, absl::Status& status) {
     return absl::OkStatus();
   }));
   run->preparing = false;
+  if (status.ok()) probed_ = run->probed;
   if (!status.ok()) CloseLocked(run, std::string(status.message()));
   EndIfDoneLocked(run);
   if (run_) PostPump();
-}
-
-// A snapshot under way goes on with what it began with.
-absl::Status Capture::Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
-  std::lock_guard lock(mutex_);
-  const size_t count = memory_->size();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i] >= count) {
-      return count == 0 ? absl::FailedPreconditionError(
-                              "no tensors are registered: register them before they are rebound")
-                        : absl::OutOfRangeError(fmt::format(
-                              "tensor {}: needed one of the {} tensors of the last registration, "
-                              "counted from 0",
-                              tensors[i], count));
-    }
-    if (data[i] == nullptr) {
-      return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensors[i]));
-    }
-  }
-  auto rebound = std::make_shared<std::vector<ShardMemory>>(*memory_);
-  for (size_t i = 0; i < tensors.size(); ++i) (*rebound)[tensors[i]].data = data[i];
-  memory_ = std::move(rebound);
-  return absl::OkStatus();
 }
 
 // --- Jobs ---
@@ -284,7 +269,7 @@ Capture::RunPtr Capture::TakeLocked(bool by_executor, CaptureJob& what) {
     return run_;
   }
   CaptureLane& host = run_->host;
-  if (host.all_taken()) return nullptr;
+  if (!host.ready()) return nullptr;
   if (by_executor && host.queued() == options_.buckets_in_flight) return nullptr;
   what = host.Take(by_executor);
   return run_;
@@ -292,6 +277,7 @@ Capture::RunPtr Capture::TakeLocked(bool by_executor, CaptureJob& what) {
 
 Capture::Job Capture::MakeJob(RunPtr run, const CaptureJob& what) {
   Job job{.run = std::move(run), .what = what};
+  if (what.kind == CaptureJob::Kind::kCheck) return job;
   job.ops = job.run->OpsOf(what, job.scratch);
   return job;
 }
@@ -310,6 +296,14 @@ void Capture::Pump() {
 }
 
 void Capture::StartJob(RunPtr run, const CaptureJob& what) {
+  if (what.kind == CaptureJob::Kind::kCheck) {
+    Job job{.run = run, .what = what};
+    const absl::Status status = CatchNoMemory([&] {
+      job.written = run->Check(what);
+      return absl::OkStatus();
+    });
+    return FinishJob(job, status, /*by_executor=*/true);
+  }
   const absl::Status status = CatchNoMemory([&] {
     Job job = MakeJob(run, what);
     // Moving a vector keeps its buffer, so the operations still point into the scratch.
@@ -338,7 +332,11 @@ void Capture::Help(std::unique_lock<std::mutex>& lock) {
   if (!run) return;
   lock.unlock();
   Job job{.run = run, .what = what};
-  const absl::Status status = CatchNoMemory([&] {
+  const absl::Status status = CatchNoMemory([&]() -> absl::Status {
+    if (what.kind == CaptureJob::Kind::kCheck) {
+      job.written = run->Check(what);
+      return absl::OkStatus();
+    }
     job = MakeJob(std::move(run), what);
     return copier_.CopyNow(job.ops);
   });
@@ -352,7 +350,8 @@ void Capture::FinishJob(Job& job, const absl::Status& status, bool by_executor) 
     if (status.ok()) run.digests[job.what.index] = Crc32c(job.scratch);
   }
   std::lock_guard lock(mutex_);
-  run.lane(job.what).End(by_executor);
+  run.lane(job.what).End(job.what, by_executor);
+  run.written.Add(job.written);
   if (absl::IsAborted(status)) {
     CloseLocked(job.run, std::string(status.message()));
   } else if (!status.ok()) {
@@ -360,6 +359,9 @@ void Capture::FinishJob(Job& job, const absl::Status& status, bool by_executor) 
   } else if (run.closed.empty()) {
     run.Finish(job.what);
     PublishLocked(run);
+    if (run.written.count > 0 && run.host_over()) {
+      CloseLocked(job.run, WrittenWhileCopied(*run.probed, run.written));
+    }
   }
   ended_.notify_all();
   EndIfDoneLocked(job.run);
@@ -455,12 +457,6 @@ void Capture::Suspend(std::string why, bool passes) {
   std::lock_guard lock(mutex_);
   suspended_ = std::move(why);
   suspension_passes_ = passes;
-}
-
-void Capture::Bind(std::vector<ShardMemory> memory) {
-  auto bound = std::make_shared<const std::vector<ShardMemory>>(std::move(memory));
-  std::lock_guard lock(mutex_);
-  memory_ = std::move(bound);
 }
 
 void Capture::Install(std::shared_ptr<const CaptureLayout> layout,

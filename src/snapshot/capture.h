@@ -87,6 +87,10 @@ class Capture {
   // Returns once no copy reads the tensors any more, nor will. Not in a turn.
   void WaitForCopies();
 
+  // Other tensors will be bound, and until this thread goes on nobody writes them. Whoever fences
+  // before they are bound may have written them by then.
+  void NoteRegistration();
+
   // The `tensors[i]`-th of the last Bind lies at `data[i]` from the next snapshot on; one under way
   // goes on reading where it was. FailedPrecondition when nothing is bound, OutOfRange, and
   // InvalidArgument for data that is null; nothing is changed then.
@@ -94,8 +98,10 @@ class Capture {
 
   // --- In turns of the executor ---
 
-  // Like WaitForCopies, by callback.
+  // Like Fence, by callback: the tensors may change from then on.
   void FenceThen(Task done);
+  // Like WaitForCopies, by callback.
+  void WhenCopied(Task done);
 
   // Snapshots from now on belong to it.
   void SetTimeline(Timeline timeline);
@@ -109,8 +115,11 @@ class Capture {
   // on its way.
   void Suspend(std::string why, bool passes = false);
 
-  // Where the tensors of the layouts lie that are installed from now on. Nothing is under way.
-  void Bind(std::vector<ShardMemory> memory);
+  // Of which tensors the layouts are that are installed from now on, and where they lie. Nothing is
+  // under way, and nobody writes the tensors but who has fenced since NoteRegistration.
+  void Bind(const layout::TensorTable& table, std::vector<ShardMemory> memory);
+  // A restore writes the tensors: what they were before says nothing any more.
+  void NoteRestore();
 
   // Snapshots follow this layout into these slots. A snapshot under way goes on if its slot lies in
   // the same memory, and is closed otherwise.
@@ -129,6 +138,7 @@ class Capture {
     CaptureJob what;
     std::vector<CopyOp> ops;
     std::vector<std::byte> scratch;  // of a sample
+    WrittenTensors written;          // what a check has found
   };
 
   struct Waiting {
@@ -140,6 +150,7 @@ class Capture {
   // "Locked": mutex_ is held.
   absl::Status CheckLocked(Step step) const;
   std::string WhySkipLocked(Step step) const;
+  std::string WhyUnfenced(Step step);
   absl::StatusOr<SnapshotResult> SkipLocked(Step step, std::string why);
   const MappedSlot* GrantedLocked(GrantWord grant, std::string& why) const;
   void GiveUpClaimLocked(const Claimed& claimed, std::string why, uint64_t extras_bytes_needed);
@@ -188,6 +199,10 @@ class Capture {
   RunPtr run_;                     // null: nothing touches the tensors
   std::shared_ptr<const CaptureLayout> layout_;
   MemoryPtr memory_ = std::make_shared<const std::vector<ShardMemory>>();
+  ProbesPtr probes_;
+  ProbedPtr probed_;      // at the last snapshot or registration; null when that says nothing
+  bool fenced_ = false;   // since then
+  std::string unfenced_;  // why snapshots are skipped until a fence; empty while they are not
   std::shared_ptr<const MappedSlots> slots_;
   std::map<SlotId, std::shared_ptr<void>> pins_;  // of slots_, from their first claim on
   std::string suspended_ = "no tensors are registered";

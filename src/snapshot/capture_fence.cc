@@ -24,6 +24,8 @@ absl::Status Capture::Fence(void* stream) {
   absl::Status status;
   {
     std::unique_lock lock(mutex_);
+    fenced_ = true;
+    unfenced_.clear();
     const RunPtr run = run_;
     if (run && run->layout->on_device()) status = FenceDevice(run, stream, since, lock);
     WaitLocked(run, since, /*for_host_only=*/true, lock);
@@ -81,7 +83,7 @@ void Capture::WaitLocked(const RunPtr& waited_for, Time since, bool for_host_onl
     if (run->closed.empty() && left <= Duration::zero()) {
       CloseLocked(run, LateMessage());
     } else if (run->closed.empty() && options_.fence_helps && !run->preparing &&
-               !run->host.all_taken()) {
+               run->host.ready()) {
       Help(lock);
     } else if (run->closed.empty()) {
       ended_.wait_for(lock, left);
@@ -100,6 +102,15 @@ void Capture::RecordWait(Time since) {
 }
 
 void Capture::FenceThen(Task done) {
+  {
+    std::lock_guard lock(mutex_);
+    fenced_ = true;
+    unfenced_.clear();
+  }
+  WhenCopied(std::move(done));
+}
+
+void Capture::WhenCopied(Task done) {
   const Time since = executor_.Now();
   Task finish = lifetime_.Bind([this, since, done = std::move(done)]() mutable {
     RecordWait(since);

@@ -72,7 +72,9 @@ std::shared_ptr<const CaptureLayout> CaptureLayout::Make(const layout::TensorTab
       BlockCount(layout->plan_.data_bytes(), options.block_bytes) * options.block_bytes;
   layout->on_device_ = std::any_of(memory.begin(), memory.end(),
                                    [](const ShardMemory& shard) { return shard.on_device; });
+  layout->copied_at_once_.resize(table.size());
   layout->CutBuckets(table, memory);
+  layout->NoteCopiedAtOnce(table, memory);
   if (options.checksum && layout->on_device_) layout->NumberPieces();
   for (uint32_t i = 0; i < table.size(); ++i) {
     const TensorSpec& spec = table.specs()[i];
@@ -97,12 +99,27 @@ void CaptureLayout::CutBuckets(const layout::TensorTable& table,
         if (shard.on_device) staging_bytes_ += RoundUp(run, kStagingAlignment);
       }
       cutter.Pass(part.bytes);
+      copied_at_once_[part.tensor] = !shard.on_device;
     } else {
       cutter.Copy(part.tensor, part.shard_begin, part.bytes, shard.on_device);
     }
   }
   cutter.Zero(padded_bytes_ - cutter.at());
   buckets_ = cutter.Take();
+}
+
+// A small tensor that another replica captures is taken for what it is there.
+void CaptureLayout::NoteCopiedAtOnce(const layout::TensorTable& table,
+                                     std::span<const ShardMemory> memory) {
+  std::vector<bool> captured(table.size());
+  for (const layout::CapturedPart& part : plan_.parts()) captured[part.tensor] = true;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (memory[i].on_device) continue;
+    const TensorSpec& spec = table.specs()[i];
+    const bool is_small = on_device_ && ShardBytes(spec) <= options_.small_part_bytes;
+    if (spec.is_volatile || (!captured[i] && is_small)) copied_at_once_[i] = 1;
+    if (copied_at_once_[i] == 0) copies_host_later_ = true;
+  }
 }
 
 bool CaptureLayout::IsSmall(const ShardMemory& memory, uint64_t bytes) {

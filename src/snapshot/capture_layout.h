@@ -21,6 +21,7 @@
 
 #include "layout/capture_plan.h"
 #include "layout/tensor_table.h"
+#include "snapshot/tensor_probes.h"
 
 namespace unreft::snapshot {
 
@@ -47,12 +48,6 @@ struct Bucket {
 struct ReplicaSample {
   std::vector<CopyPiece> pieces;  // into scratch of `bytes`
   uint64_t bytes = 0;
-  bool on_device = false;
-};
-
-// Where the bytes of a shard are.
-struct ShardMemory {
-  std::byte* data = nullptr;
   bool on_device = false;
 };
 
@@ -84,6 +79,11 @@ class CaptureLayout {
   uint64_t padded_bytes() const { return padded_bytes_; }
   std::span<const Bucket> buckets() const { return buckets_; }  // in the order of the slab
   std::span<const CopyPiece> volatile_pieces() const { return volatile_pieces_; }
+  // Per tensor of the table, not zero where it is copied before Snapshot returns: it may change
+  // then without a fence. In host memory only.
+  std::span<const uint8_t> copied_at_once() const { return copied_at_once_; }
+  // Whether any tensor in host memory is not.
+  bool copies_host_later() const { return copies_host_later_; }
   // Whether any tensor is on a device, and how much staging its volatile ones need there.
   bool on_device() const { return on_device_; }
   uint64_t staging_bytes() const { return staging_bytes_; }
@@ -101,6 +101,7 @@ class CaptureLayout {
   bool IsSmall(const ShardMemory& memory, uint64_t bytes);
   void AddSample(uint32_t tensor, const TensorSpec& spec, bool on_device);
   void NumberPieces();
+  void NoteCopiedAtOnce(const layout::TensorTable& table, std::span<const ShardMemory> memory);
 
   // A piece's range of the slab, and what it does to the CRC of what lies before it.
   struct CrcPart {
@@ -119,6 +120,8 @@ class CaptureLayout {
   std::vector<Bucket> buckets_;
   std::vector<CopyPiece> volatile_pieces_;
   std::vector<ReplicaSample> samples_;
+  std::vector<uint8_t> copied_at_once_;
+  bool copies_host_later_ = false;
   std::vector<CrcPart> crc_parts_;  // in the order of the slab
 };
 

@@ -1,8 +1,15 @@
 #include "snapshot/capture_run.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace unreft::snapshot {
+namespace {
+
+// Tensors of one check: less than a millisecond.
+constexpr size_t kChecked = 16384;
+
+}  // namespace
 
 std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::span<const ShardMemory> memory,
                           std::byte* target, std::span<uint32_t> crcs) {
@@ -34,6 +41,16 @@ void CaptureRun::AddJobs() {
     const CaptureJob job{CaptureJob::Kind::kSample, i, layout->samples()[i].on_device};
     lane(job).Add(job);
   }
+  if (probed == nullptr || !layout->copies_host_later()) return;
+  for (uint32_t i = 0; i * kChecked < probed->host.size(); ++i) {
+    host.Add({CaptureJob::Kind::kCheck, i, false});
+  }
+}
+
+WrittenTensors CaptureRun::Check(const CaptureJob& job) const {
+  const size_t first = job.index * kChecked;
+  return FindWritten(*probed, first, std::min(kChecked, probed->host.size() - first),
+                     layout->copied_at_once());
 }
 
 bool CaptureRun::over() const {

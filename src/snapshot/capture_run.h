@@ -17,22 +17,28 @@
 #include "snapshot/capture_layout.h"
 #include "snapshot/device_copier.h"
 #include "snapshot/mapped_slots.h"
+#include "snapshot/probed_state.h"
 
 namespace unreft::snapshot {
 
-// One bucket's pieces on one side, the samples of one tensor, or what volatile tensors were staged.
+// One bucket's pieces on one side, the samples of one tensor, what volatile tensors were staged, or
+// whether some of the tensors are as they were when the snapshot began.
 struct CaptureJob {
-  enum class Kind : uint8_t { kStaged, kBucket, kSample };
+  enum class Kind : uint8_t { kStaged, kBucket, kSample, kCheck };
   Kind kind = Kind::kBucket;
-  uint32_t index = 0;  // of the bucket, of the sample
+  uint32_t index = 0;  // of the bucket, of the sample, of the tensors that are checked
   bool on_device = false;
 };
 
-// Jobs that are taken in order, and end in any.
+// Jobs that are taken in order, and end in any; checks are taken when all copies have ended.
 class CaptureLane {
  public:
   void Add(const CaptureJob& job) { jobs_.push_back(job); }
   bool all_taken() const { return next_ == jobs_.size(); }
+  // Whether the next one may be taken.
+  bool ready() const {
+    return !all_taken() && (jobs_[next_].kind != CaptureJob::Kind::kCheck || copying_ == 0);
+  }
   // No job of it runs, nor will.
   bool over(bool closed) const { return under_way_ == 0 && (closed || all_taken()); }
   size_t queued() const { return queued_; }  // at the copier
@@ -42,22 +48,24 @@ class CaptureLane {
   CaptureJob Take(bool queue) {
     queued_ += queue ? 1 : 0;
     ++under_way_;
+    copying_ += Copies(jobs_[next_]);
     return jobs_[next_++];
   }
-  void End(bool queue) {
+  void End(const CaptureJob& job, bool queue) {
     queued_ -= queue ? 1 : 0;
     --under_way_;
+    copying_ -= Copies(job);
   }
 
  private:
+  static size_t Copies(const CaptureJob& job) { return job.kind != CaptureJob::Kind::kCheck; }
+
   std::vector<CaptureJob> jobs_;
   size_t next_ = 0;
   size_t queued_ = 0;
   size_t under_way_ = 0;
+  size_t copying_ = 0;  // of those, what are no checks
 };
-
-// Where the shards of a table lie; immutable, so a snapshot under way keeps what it began with.
-using MemoryPtr = std::shared_ptr<const std::vector<ShardMemory>>;
 
 // With places for their CRCs among `crcs`, where they have any.
 std::vector<CopyOp> ToOps(std::span<const CopyPiece> pieces, std::span<const ShardMemory> memory,
@@ -71,6 +79,7 @@ struct CaptureRun {
   Generation generation;
   std::shared_ptr<const CaptureLayout> layout;
   MemoryPtr memory;
+  ProbesPtr probes;
   std::shared_ptr<const MappedSlots> slots;
   std::shared_ptr<void> pin;
   std::span<std::byte> data;
@@ -81,6 +90,7 @@ struct CaptureRun {
 
   // Set by the preparation, before any job is taken.
   std::vector<CopyOp> staged;
+  ProbedPtr probed;  // by `probes`; null: nothing is checked
 
   // What changes.
   CaptureLane device;
@@ -90,6 +100,7 @@ struct CaptureRun {
   bool preparing = true;
   std::string closed;  // why it is given up; empty while it is not
   uint64_t rung_bytes = 0;
+  WrittenTensors written;  // since the snapshot began, found by checks
 
   // All jobs, after the preparation.
   void AddJobs();
@@ -102,6 +113,9 @@ struct CaptureRun {
   // The copies of a job; those of a sample go to `scratch`, which is made as large. Zeroes what of
   // the bucket is no tensor's.
   std::vector<CopyOp> OpsOf(const CaptureJob& job, std::vector<std::byte>& scratch);
+
+  // What a check finds; for a thread that has taken it.
+  WrittenTensors Check(const CaptureJob& job) const;
 
   // Counts a job that has copied all of its bytes.
   void Finish(const CaptureJob& job);

@@ -230,6 +230,7 @@ absl::Status Client::Register(std::vector<BoundTensor> tensors, uint64_t extras_
   Patience patience = NewPatience();
   ClientActor* const actor = parts_->actor.get();
   actor->WaitForCopies();
+  actor->NoteRegistration();
   return Await<absl::Status>(
       patience, "the daemon to take over the tensors", timeout,
       [actor, tensors = std::move(tensors), extras_bytes](auto answer) mutable {

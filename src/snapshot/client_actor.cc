@@ -91,7 +91,7 @@ void ClientActor::WhenConnected(Done done) {
 // --- Restore ---
 
 void ClientActor::RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
-  capture_.FenceThen(lifetime_.Bind(
+  capture_.WhenCopied(lifetime_.Bind(
       [this, done = std::move(done)]() mutable { AskForDecision(std::move(done)); }));
 }
 
@@ -187,6 +187,7 @@ void ClientActor::RequestPlan(std::vector<BoundTensor> targets, PlanFollower::Go
   if (!status.ok()) {
     return executor_.Post([done = std::move(done), status]() mutable { done(status); });
   }
+  capture_.NoteRestore();
   follower_.Begin(std::move(targets), std::move(done));
 }
 
@@ -245,8 +246,8 @@ void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_byt
   if (!refused_.ok()) return Fail(std::move(done), refused_);
   absl::StatusOr<layout::TensorTable> table = CheckedTable(tensors);
   if (!table.ok()) return Fail(std::move(done), table.status());
-  capture_.FenceThen(lifetime_.Bind([this, tensors = std::move(tensors), table = *std::move(table),
-                                     extras_bytes, done = std::move(done)]() mutable {
+  capture_.WhenCopied(lifetime_.Bind([this, tensors = std::move(tensors), table = *std::move(table),
+                                      extras_bytes, done = std::move(done)]() mutable {
     SendRegistration(tensors, std::move(table), extras_bytes, std::move(done));
   }));
 }
@@ -258,7 +259,7 @@ void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
   if (absl::Status status = copier_.Accept(tensors); !status.ok()) {
     // What was registered before is no longer what the trainer has.
     session_.EndRegistration();
-    capture_.Bind({});
+    capture_.Bind({}, {});
     capture_.Suspend(fmt::format("not registered: {}", std::string(status.message())));
     return Fail(std::move(done), status);
   }
@@ -267,7 +268,7 @@ void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
   table_ = std::move(table);
   memory_.clear();
   for (const BoundTensor& tensor : tensors) memory_.push_back({tensor.data, tensor.on_device()});
-  capture_.Bind(memory_);
+  capture_.Bind(table_, memory_);
   register_waiter_.Wait(options_.register_timeout,
                         Late("no answer to the registration", options_.register_timeout),
                         ToUnit(std::move(done)));
@@ -284,7 +285,7 @@ void ClientActor::OnRegistered(Registered registered) {
   }
   // What a snapshot under way has staged lies where room is made.
   capture_.Suspend("room is made on the device for what its snapshots stage", /*passes=*/true);
-  capture_.FenceThen(lifetime_.Bind(
+  capture_.WhenCopied(lifetime_.Bind(
       [this, number, layout = *layout, registered = std::move(registered)]() mutable {
         if (number == last_answer_) EndRegistering(Install(std::move(layout), registered));
       }));

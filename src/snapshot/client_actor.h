@@ -107,6 +107,7 @@ class ClientActor : private Session::Events, private Capture::Events {
                                           void* stream);
   absl::Status Fence(void* stream) { return capture_.Fence(stream); }
   void WaitForCopies() { capture_.WaitForCopies(); }
+  void NoteRegistration() { capture_.NoteRegistration(); }
   absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
     return capture_.Rebind(tensors, data);
   }

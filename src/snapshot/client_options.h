@@ -26,6 +26,10 @@ struct CaptureOptions {
   uint64_t progress_every_bytes = uint64_t{8} << 20;  // between two Progress doorbells
   // A training thread in a blocking fence copies host memory too.
   bool fence_helps = true;
+  // Cache lines of each tensor that are looked at when a snapshot begins and when its copies have
+  // ended (docs/second_net.md); at most 16. 0 = none, for benchmarks: nobody sees then that a
+  // tensor was written while it was copied.
+  uint32_t probe_lines = 2;
   // Whether what is on a device is checksummed there, for the daemon to compare.
   bool device_checksum = false;
 };

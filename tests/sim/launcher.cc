@@ -50,6 +50,7 @@ void Launcher::StartRank(Rank rank, uint64_t world, std::shared_ptr<StepBarrier>
   options.rank = rank;
   options.world = world;
   options.attempt = attempt_;
+  if (machine_.bug == PlantedBug::kNoFence) options.client.capture.probe_lines = 0;
   options.device.says_done_early = machine_.bug == PlantedBug::kCopiesTooEarly;
   trainers_.push_back(std::make_unique<TrainerProcess>(
       *homes_[rank.value % homes_.size()], std::move(options), std::move(barrier),

@@ -25,7 +25,8 @@ inline constexpr const char* kJob = "sim";
 enum class PlantedBug {
   kNone,
   kCopiesTooEarly,      // the device says that a copy is done, and does it later
-  kNoFence,             // the trainer changes its state without waiting for the fence
+  kNoFence,             // the trainer changes its state without the fence, its client is blind
+  kForgetsFence,        // now and then the trainer changes its state without the fence
   kEndsTooEarly,        // a killed process counts as ended while its copies still land
   kForgetsNodeSegment,  // a restarted daemon does not find its node segment
   kLosesSlots,          // sealed slots vanish when the daemon starts again

@@ -157,6 +157,12 @@ TEST(PlantedBugTest, CopiesTooEarly) {
   ExpectFound(PlantedBug::kCopiesTooEarly, "sealed with wrong bytes");
 }
 TEST(PlantedBugTest, NoFence) { ExpectFound(PlantedBug::kNoFence, "sealed with wrong bytes"); }
+// What the second net is for (docs/second_net.md): no such state is sealed, and the job goes on.
+TEST(PlantedBugTest, ForgetsFence) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    ExpectPasses({.seed = seed, .bug = PlantedBug::kForgetsFence});
+  }
+}
 TEST(PlantedBugTest, EndsTooEarly) {
   ExpectFound(PlantedBug::kEndsTooEarly, "sealed with wrong bytes");
 }

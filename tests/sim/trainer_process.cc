@@ -203,10 +203,13 @@ void TrainerProcess::Train() {
 }
 
 void TrainerProcess::FinishStep() {
-  auto go_on = [this] {
+  const bool forgets =
+      machine_.bug == PlantedBug::kNoFence ||
+      (machine_.bug == PlantedBug::kForgetsFence && machine_.scheduler.random().OneIn(4));
+  auto go_on = [this, forgets] {
     expected_.clear();
     step_.value += 1;
-    if (!device_->idle() && machine_.bug != PlantedBug::kNoFence) {
+    if (!device_->idle() && !forgets) {
       machine_.trace.Fail("rank {}: the fence returned while copies are under way", options_.rank);
     }
     Write(Here());
@@ -214,7 +217,7 @@ void TrainerProcess::FinishStep() {
     executor_->RunOnThread(machine_.scheduler.RandomDelay(std::chrono::microseconds(20)),
                            [this] { Snapshot(); });
   };
-  if (machine_.bug == PlantedBug::kNoFence) return go_on();
+  if (forgets) return go_on();
   Expect("the fence", options_.client.capture.fence_timeout);
   client_->FenceThen(std::move(go_on));
 }

@@ -77,9 +77,9 @@ void BenchState::MakeTensors(uint64_t data_bytes) {
                           .data = data});
     }
   }
-  const auto table = *layout::TensorTable::Create(snapshot::SpecsOf(tensors_));
+  table_ = *layout::TensorTable::Create(snapshot::SpecsOf(tensors_));
   for (const snapshot::BoundTensor& tensor : tensors_) shards_.push_back({tensor.data});
-  layout_ = snapshot::CaptureLayout::Make(table, shards_, {.block_bytes = kBlockBytes});
+  layout_ = snapshot::CaptureLayout::Make(table_, shards_, {.block_bytes = kBlockBytes});
   bytes_ = layout_->plan().data_bytes();
 }
 
@@ -120,7 +120,7 @@ std::unique_ptr<snapshot::Capture> BenchState::NewCapture(bool helping) {
       std::make_unique<snapshot::Capture>(thread_.executor(), copier_, options, board_, events);
   InTurn([&] {
     capture->SetTimeline(Timeline{1});
-    capture->Bind(shards_);
+    capture->Bind(table_, shards_);
     capture->Install(layout_, slots_);
   });
   return capture;

@@ -77,6 +77,7 @@ class BenchState : private snapshot::Capture::Events {
   uint64_t bytes_ = 0;
   std::vector<std::unique_ptr<std::byte, Free>> memory_;
   std::vector<snapshot::BoundTensor> tensors_;
+  layout::TensorTable table_;
   std::vector<snapshot::ShardMemory> shards_;  // where the tensors lie
   std::shared_ptr<const snapshot::CaptureLayout> layout_;
 

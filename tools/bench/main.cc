@@ -20,6 +20,7 @@
 #include "snapshot/stream_copy.h"
 #include "tools/bench/bench_state.h"
 #include "tools/bench/measure.h"
+#include "tools/bench/probes_bench.h"
 #include "tools/bench/protection_bench.h"
 #include "tools/bench/record.h"
 #include "tools/bench/transport_bench.h"
@@ -186,11 +187,13 @@ int Main(int argc, char** argv) {
              snapshot::StreamCopyCrc32cIsFused() ? "in the same loop" : "in tiles", repetitions);
   const std::vector<Record> client = Bench(**state, repetitions).Run();
   state->reset();  // its memory is room for the next
+  const std::vector<Record> probes = RunProbes(repetitions);
   const std::vector<Record> protection = RunProtection(repetitions);
   const std::vector<Record> transport = RunTransport(repetitions);
   std::error_code error;
   std::filesystem::create_directories(out, error);
   absl::Status status = Write(client, out + "/client.json");
+  status.Update(Write(probes, out + "/probes.json"));
   status.Update(Write(protection, out + "/protection.json"));
   status.Update(Write(transport, out + "/transport.json"));
   if (!status.ok()) fmt::print(stderr, "unreft_bench: {}\n", status.ToString());

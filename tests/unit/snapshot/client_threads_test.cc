@@ -1,7 +1,7 @@
 // The capture machine between two real threads: a training thread that snapshots, fences and then
 // changes the tensors, and the copier thread. For the thread sanitizer above all.
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <atomic>
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,15 @@ class DoorCopier final : public HostMemoryCopier {
 
   explicit DoorCopier(Executor& executor) : copier_(executor) {}
 
-  void Hold() { holds_ = true; }
+  void Hold(std::chrono::milliseconds door = kDoor) {
+    door_ = door;
+    holds_ = true;
+  }
+  // Lets the bucket at the door go on, and those that come.
+  void Release() {
+    holds_ = false;
+    Fence(nullptr).IgnoreError();
+  }
   void AwaitBucket() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return handed_ > 0; });
@@ -61,7 +70,7 @@ class DoorCopier final : public HostMemoryCopier {
       std::unique_lock lock(mutex_);
       ++handed_;
       changed_.notify_all();
-      overtaken_ += changed_.wait_for(lock, kDoor, [this] { return fenced_; });
+      overtaken_ += changed_.wait_for(lock, door_, [this] { return fenced_; });
     }
     copier_.CopyBucket(AsHostMemory(std::move(ops)), std::move(done));
   }
@@ -76,6 +85,7 @@ class DoorCopier final : public HostMemoryCopier {
  private:
   HostCopier copier_;
   std::atomic<bool> holds_ = false;
+  std::chrono::milliseconds door_ = kDoor;  // set before it holds
   std::mutex mutex_;
   std::condition_variable changed_;
   int handed_ = 0;
@@ -149,7 +159,7 @@ class TwoThreads : public testing::TestWithParam<bool> {
       daemon_.tensors.push_back({part.slab_offset, part.slab_offset + part.bytes});
     }
     InTurn([&] {
-      capture_->Bind(data);
+      capture_->Bind(*layout::TensorTable::Create(specs), data);
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_.Answer()));
     });
   }
@@ -174,6 +184,7 @@ TEST_P(TwoThreads, TensorsMayChangeAfterEachFence) {
   constexpr uint64_t kSteps = 200;
   int started = 0;
   for (uint64_t step = 1; step <= kSteps; ++step) {
+    ASSERT_TRUE(capture_->Fence(nullptr).ok());
     std::memset(memory_.data(), static_cast<int>(step), memory_.size());
     const auto result = capture_->Snapshot(Step{step}, {}, nullptr);
     ASSERT_TRUE(result.ok()) << result.status();
@@ -206,8 +217,25 @@ TEST_P(TwoThreads, AFenceWaitsForABucketOnItsWayToTheCopier) {
   InTurn([] {});
 }
 
+// The fence comes late or not at all; who copies the rest is the training thread or the other one.
+TEST_P(TwoThreads, AWriteOfAThirdThreadWhileCopiesRunGivesTheVersionUp) {
+  copier_.Hold(std::chrono::minutes(5));
+  ASSERT_TRUE(capture_->Snapshot(Step{1}, {}, nullptr).ok());
+  copier_.AwaitBucket();
+  std::thread([&] { std::memset(memory_.data(), 1, memory_.size()); }).join();
+  copier_.Release();
+  ASSERT_TRUE(capture_->Fence(nullptr).ok());
+  InTurn([] {});
+  InTurn([] {});
+  thread_.Join();
+  EXPECT_EQ(daemon_.captured, 0);
+  EXPECT_EQ(daemon_.gave_up, 1);
+  EXPECT_THAT(daemon_.last_reason, testing::HasSubstr("tensors 'a', 'c' changed while step 1"));
+}
+
 TEST_P(TwoThreads, AbandonedInTheMiddle) {
   for (uint64_t step = 1; step <= 100; ++step) {
+    ASSERT_TRUE(capture_->Fence(nullptr).ok());
     std::memset(memory_.data(), static_cast<int>(step), memory_.size());
     ASSERT_TRUE(capture_->Snapshot(Step{step}, {}, nullptr).ok());
     thread_.executor().Post(
@@ -228,6 +256,7 @@ TEST_P(TwoThreads, WithoutMemoryASnapshotIsGivenUp) {
   for (std::atomic<bool>* fails :
        {&copier_.volatile_fails, &copier_.now_fails, &copier_.bucket_fails}) {
     *fails = fails != &copier_.now_fails;
+    ASSERT_TRUE(capture_->Fence(nullptr).ok());  // what is registered is state already
     std::memset(memory_.data(), static_cast<int>(++step), memory_.size());
     const auto result = capture_->Snapshot(Step{step}, {}, nullptr);
     *fails = true;  // the copies at once of the preparation came before

@@ -52,7 +52,7 @@ class CudaCaptureTest : public CudaFixture {
       EXPECT_EQ(routing_->Accept(tensors_), absl::OkStatus());
       EXPECT_EQ(routing_->Reserve(layout_->staging_bytes()), absl::OkStatus());
       capture_->SetTimeline(Timeline{1});
-      capture_->Bind(memory);
+      capture_->Bind(*layout::TensorTable::Create(SpecsOf(tensors_)), memory);
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_->Answer()));
     });
   }
@@ -220,6 +220,7 @@ TEST_F(CudaCaptureTest, AFenceThatComesAtOnceGivesNothingUp) {
 
 TEST_F(CudaCaptureTest, Rule9MixedStateWaitsForTheHostsCopiesToo) {
   Start(/*mixed=*/true);
+  ASSERT_EQ(capture_->Fence(stream_), absl::OkStatus());
   Step(1);
   fakecuda_hold_copies();
   const int before = Enqueued();

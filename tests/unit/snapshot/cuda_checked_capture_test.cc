@@ -73,11 +73,12 @@ class CudaCheckedCaptureTest : public CudaFixture {
       EXPECT_EQ(routing_->Accept(tensors_), absl::OkStatus());
       EXPECT_EQ(routing_->Reserve(layout_->staging_bytes()), absl::OkStatus());
       capture_->SetTimeline(Timeline{1});
-      capture_->Bind(memory);
+      capture_->Bind(*layout::TensorTable::Create(SpecsOf(tensors_)), memory);
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_->Answer()));
     });
   }
   void Take(uint64_t step) {
+    ASSERT_EQ(capture_->Fence(stream_), absl::OkStatus());
     Step(static_cast<int>(step));
     const auto result = capture_->Snapshot(unreft::Step{step}, {}, stream_);
     ASSERT_TRUE(result.ok()) << result.status();

@@ -1,0 +1,69 @@
+#include "snapshot/probed_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace unreft::snapshot {
+namespace {
+
+constexpr size_t kBatch = 1024;  // tensors at a time
+
+template <typename LeaveOut>
+WrittenTensors Find(const ProbedState& before, size_t first, size_t count, LeaveOut leave_out) {
+  WrittenTensors written;
+  std::vector<uint64_t> found;
+  const size_t end = first + count;
+  for (size_t at = first; at < end; at += found.size()) {
+    found.resize(std::min(kBatch, end - at));
+    before.probes->DigestHost(before.step, *before.memory, at, found);
+    for (size_t i = 0; i < found.size(); ++i) {
+      const uint32_t tensor = before.probes->host_tensor(at + i);
+      if (found[i] != before.host[at + i] && !leave_out(tensor)) written.Add(tensor);
+    }
+  }
+  return written;
+}
+
+}  // namespace
+
+ProbedPtr Probe(const ProbesPtr& probes, const MemoryPtr& memory, Step step, bool is_registration) {
+  if (probes == nullptr || probes->host_count() == 0) return nullptr;
+  auto state = std::make_shared<ProbedState>(ProbedState{probes, memory, step, is_registration});
+  state->host.resize(probes->host_count());
+  probes->DigestHost(step, *memory, 0, state->host);
+  return state;
+}
+
+WrittenTensors FindWritten(const ProbedState& before, size_t first, size_t count,
+                           std::span<const uint8_t> leave_out) {
+  return Find(before, first, count,
+              [&](uint32_t tensor) { return !leave_out.empty() && leave_out[tensor] != 0; });
+}
+
+// Nothing is read where a tensor is no more: its memory may be gone.
+WrittenTensors FindWrittenSince(const ProbedState& before, std::span<const ShardMemory> now) {
+  ProbedState here = before;
+  here.memory = std::make_shared<const std::vector<ShardMemory>>(now.begin(), now.end());
+  return Find(here, 0, here.host.size(),
+              [&](uint32_t tensor) { return (*before.memory)[tensor].data != now[tensor].data; });
+}
+
+std::string WrittenWhileCopied(const ProbedState& before, const WrittenTensors& written) {
+  return fmt::format(
+      "{} changed while step {} was being copied: written after snapshot() and before fence() (an "
+      "in-place operation, an EMA or weight swap, an optimizer without the hook?); call fence() "
+      "before that write, or declare {} volatile",
+      before.probes->Describe(written), before.step, written.count == 1 ? "the tensor" : "them");
+}
+
+std::string WrittenWithoutFence(const ProbedState& before, const WrittenTensors& written) {
+  const std::string since = before.is_registration ? std::string("the registration")
+                                                   : fmt::format("step {}", before.step);
+  return fmt::format(
+      "{} changed since {} although nothing called fence(): snapshots stay off until fence() is "
+      "called before the optimizer's step (ck.fence() in Python)",
+      before.probes->Describe(written), since);
+}
+
+}  // namespace unreft::snapshot
