@@ -61,6 +61,7 @@ TEST_F(LeaderTest, AFailedRankGivesTheVersionUpForAll) {
 
 TEST_F(LeaderTest, ARankThatNeverCompletesAVersionIsNamed) {
   Protect(At(1, 5));
+  for (auto& [slot, node] : nodes_) node.versions.at(At(1, 5)).set_guarded(false);
   nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).mutable_sealed()->Clear();
   ReportAll();
   Settle(seconds(25));
