@@ -120,16 +120,12 @@ class NoCheckpoint:
     """The seam between the training loop and a checkpoint method, and the method that does nothing.
 
     Steps are counted from 1; a snapshot of step n is the state after its optimizer step. `restore`
-    is called once, before the loop; then every step calls `fence` and `snapshot` in this order.
+    is called once, before the loop; then every step calls `snapshot`.
     """
 
     def restore(self):
         """Loads the newest snapshot and returns its step, or None if there is none."""
         return None
-
-    def fence(self):
-        """A context for the optimizer step: entered when no snapshot reads the state any more."""
-        return contextlib.nullcontext()
 
     def snapshot(self, step):
         """Saves the state after `step`, or starts to."""
@@ -210,9 +206,6 @@ class UnreftCheckpoint(NoCheckpoint):
 
     def restore(self):
         return self._checkpointer.restore()
-
-    def fence(self):
-        return self._checkpointer.fence()
 
     def snapshot(self, step):
         if step % self._every == 0:
@@ -394,8 +387,7 @@ def train_step(job, checkpoint):
     loss = job.ddp(tokens, targets)
     loss.backward()
     nn.utils.clip_grad_norm_(job.model.parameters(), GRADIENT_NORM_MAX)
-    with checkpoint.fence():
-        job.optimizer.step()
+    job.optimizer.step()
     job.scheduler.step()
     job.optimizer.zero_grad()
     return mean_in_rank_order(loss.detach().cpu(), job.world)

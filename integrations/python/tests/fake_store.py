@@ -60,18 +60,33 @@ class FakeClient:
         for tensor in tensors:
             spec, data = version.tensors[tensor.name]
             assert (tensor.dtype, tensor.extent) == (spec.dtype, spec.extent)
+            assert tensor.memory_order == spec.memory_order
             ctypes.memmove(tensor.data, data, len(data))
 
     def restore_end(self):
         self._called("restore_end")
 
-    def register(self, tensors, extras_bytes=0):
+    def register(self, tensors, extras_bytes=0, timeout_s=None):
         self._called("register")
         self.tensors = list(tensors)
         assert len({tensor.name for tensor in self.tensors}) == len(self.tensors)
 
+    def rebind(self, indices, addresses):
+        self._called("rebind")
+        for index, address in zip(indices, addresses, strict=True):
+            self.tensors[index] = dataclasses.replace(self.tensors[index], data=address)
+
+    def wait_ready(self, timeout_s):
+        self._called("wait_ready")
+
+    def ever_committed(self):
+        self._called("ever_committed")
+        return bool(self._store.versions)
+
     def snapshot(self, step, extras=b"", stream=0):
         self._called("snapshot")
+        self._status.protecting = not self.skip
+        self._status.why_unprotected = self.skip
         if self.skip:
             self._status.skipped += 1
             return unreft.Snapshot(False, self.skip)

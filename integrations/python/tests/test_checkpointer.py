@@ -61,6 +61,19 @@ def test_many_skips_are_one_warning(store, caplog):
     assert job.ck.status.skipped == 57
 
 
+def test_a_missing_fence_is_said_at_once(store, caplog):
+    job = trained(store)
+    job.client.skip = "tensor 'w' changed since step 2 although nothing called fence()"
+    for step in range(3, 6):
+        assert not job.ck.snapshot(step)
+    assert len(caplog.records) == 1 + 1  # and that training is unprotected
+    assert "step 3 skipped: tensor 'w' changed" in caplog.text
+    assert not job.ck.status.protecting and "tensor 'w'" in job.ck.status.why_unprotected
+    job.client.skip = ""
+    assert job.ck.snapshot(6)
+    assert job.ck.status.protecting
+
+
 def test_snapshot_needs_restore(store, caplog):
     job = Job(store)
     assert not job.ck.snapshot(1)

@@ -426,7 +426,7 @@ def test_masters_are_checked():
     with pytest.raises(unreft.InvalidArgument, match="that of 'bias' is the parameter 'weight'"):
         state({"bias": model.weight})
     master = torch.zeros(2, 2)
-    with pytest.raises(unreft.InvalidArgument, match="is 'weight', which has a master"):
+    with pytest.raises(unreft.InvalidArgument, match="is 'weight', of which `masters` has a copy"):
         state({"weight": master}, model.weight)
     names = [bound.spec.name for bound in state({"weight": master}, master, model.bias).bind()]
     assert names == ["model/weight", "model/bias", "master/weight"]

@@ -3,9 +3,7 @@
     ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
     step = ck.restore() or 0
     while step < last:
-        ...
-        with ck.fence():
-            optimizer.step()
+        ...forward, backward, optimizer.step()...
         step += 1
         ck.snapshot(step)
 
@@ -13,7 +11,6 @@ The model's parameters and buffers, the optimizer's state, the global random gen
 are captured and restored in place.
 """
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,8 +27,7 @@ except ModuleNotFoundError as error:
 import torch.distributed as dist
 from torch import nn
 
-import unreft
-from unreft.torch import ranks
+from unreft.torch import attempt, ranks, refusals
 from unreft.torch.checkpointer import Checkpointer, CheckpointerStatus
 from unreft.torch.derived import Derived
 from unreft.torch.derived_tensors import DerivedTensors
@@ -39,7 +35,7 @@ from unreft.torch.extras import Extras
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
 
-__all__ = ["Checkpointer", "CheckpointerStatus", "Derived", "attach"]
+__all__ = ["Checkpointer", "CheckpointerStatus", "Derived", "attach", "peek"]
 
 
 def attach(
@@ -49,6 +45,7 @@ def attach(
     extras: Mapping[str, Any] | None = None,
     masters: Mapping[str, torch.Tensor] | None = None,
     derived: Derived | Sequence[Derived] = (),
+    volatile: str | Sequence[str] = (),
     replicas: str = "auto",
     rng: bool = True,
     required: bool = True,
@@ -62,40 +59,70 @@ def attach(
       optimizer: one or several. All of their parameters are the model's, or `masters`.
       extras: other state by name. An object with `state_dict` and `load_state_dict` (a scheduler, a
         sampler) or with `get_state` and `set_state` (a torch.Generator) is restored in place; of a
-        value, or of a callable that returns one, `Checkpointer.extras` has the stored value. Small
-        things: they are pickled at every snapshot.
+        callable that returns a value, or of a container that the loop changes,
+        `Checkpointer.extras` has the stored value. Small things: they are pickled at every
+        snapshot. A constant is refused: it would be restored as it is now for ever.
       masters: tensors that an optimizer steps on in place of parameters of the model, by the names
         of these: fp32 copies of bf16 weights. They are captured as `master/<parameter>`.
       derived: what follows from other state, such as bf16 weights from their fp32 master copies,
         and is made anew at a restore instead of captured; docs/derived_state.md.
+      volatile: names, or patterns with `*`, of what is written between the steps of the optimizer:
+        the parameters of an embedding with max_norm, say. It is copied before `snapshot` returns.
+        Buffers are volatile anyway.
       replicas: "auto", or "none": each rank's parameters are its own, also under DDP.
       rng: whether the global random generators of Python, NumPy and torch are part of the state.
-      required: False: without a daemon, one warning, and training runs unprotected.
+      required: False: if no rank reaches a daemon, or if some do and nothing was ever committed,
+        training runs unprotected after one warning. Needs a process group if there are more ranks.
       options: of `unreft.Client`: socket, job, rank, world, attempt, timeouts and
         device_checksum.
 
-    With several of torchrun's agents all ranks attach together: they agree on the attempt's number.
+    With a process group all ranks attach together: they agree on the attempt's number, and tell
+    each other who reaches a daemon, so that all raise if one must. Once in a process: what is to be
+    captured is given in one call. After `close` it may be called again.
 
-    Raises `unreft.Unavailable` when no daemon answers, `unreft.InvalidArgument` for a tensor that
-    cannot be captured, or be derived as declared, by name.
+    Raises `unreft.Unavailable` when no daemon answers, `unreft.InvalidArgument` for what cannot be
+    captured, or be derived as declared, by name; on the other ranks `unreft.Aborted`.
     """
     rank, world = _rank_and_world(options.get("rank"), options.get("world"))
-    attempt = options.get("attempt")
-    if attempt is None:
-        attempt = ranks.common_attempt()
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    rules = [derived] if isinstance(derived, Derived) else list(derived)
-    replica_sets = Replicas(model, rank, world, replicas)
-    state = TrainingState(model, optimizers, replica_sets, masters or {})
-    tensors = DerivedTensors(rules, state)
-    try:
-        client = unreft.Client(**{**options, "rank": rank, "world": world, "attempt": attempt})
-    except unreft.Unavailable as error:
-        if required:
-            raise
-        logging.getLogger("unreft").warning("training runs unprotected: %s", error)
-        client = None
-    return Checkpointer(client, state, Extras(extras or {}), rng, tensors)
+    parts: dict[str, Any] = {}
+
+    def prepare() -> None:
+        optimizers = refusals.as_optimizers(optimizer)
+        rules = [derived] if isinstance(derived, Derived) else list(derived)
+        replica_sets = Replicas(model, rank, world, replicas)
+        state = TrainingState(model, optimizers, replica_sets, masters or {}, volatile)
+        parts["state"], parts["extras"] = state, Extras(extras or {})
+        parts["derived"] = DerivedTensors(rules, state)
+
+    joined = attempt.take(prepare, required, {**options, "rank": rank, "world": world})
+    checkpointer = Checkpointer(
+        joined.client,
+        parts["state"],
+        parts["extras"],
+        rng,
+        parts["derived"],
+        decision=joined.decision,
+        rank=rank,
+    )
+    attempt.keep(joined, checkpointer)
+    return checkpointer
+
+
+def peek(*, required: bool = True, **options: Any) -> int | None:
+    """The step that `restore` will put in place, before there is a model or an optimizer.
+
+    For what must know where training goes on before it is made: data loaders, the Trainer of
+    Hugging Face. It takes the decision of this attempt, which waits for all ranks as `restore`
+    does, and is the same for all; `attach` and `restore` in this process follow it. None if
+    nothing was ever committed. A second call returns the same.
+
+    Args: as of `attach`, which must be given the same `options` if it is given any. With several
+    of torchrun's agents call it after torch.distributed is initialised.
+
+    Raises what `attach` and `restore` raise.
+    """
+    rank, world = _rank_and_world(options.get("rank"), options.get("world"))
+    return attempt.peek(required, {**options, "rank": rank, "world": world})
 
 
 def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:

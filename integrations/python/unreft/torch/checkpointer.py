@@ -3,9 +3,10 @@
 import contextlib
 import dataclasses
 import logging
+import operator
 import os
-import re
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -13,28 +14,38 @@ import torch
 
 import unreft
 from unreft.torch import extras as extras_module
-from unreft.torch import ranks
+from unreft.torch import step_hook, trainers
+from unreft.torch.agreement import Outcome, check_agree, of_all_ranks
 from unreft.torch.derived_restore import StoredDerived
 from unreft.torch.derived_tensors import DerivedTensors
+from unreft.torch.device_extras import DeviceExtras
 from unreft.torch.extras import Extras, Rng
-from unreft.torch.shards import Bound, not_empty
+from unreft.torch.foreign_steps import ForeignSteps
+from unreft.torch.reports import Reports
+from unreft.torch.shards import Bound, in_order, not_empty
 from unreft.torch.state import TrainingState
 from unreft.torch.watch import Watch
 
 _log = logging.getLogger("unreft")
 
-_FORMAT = 2  # of the extras
+_FORMAT = 3  # of the extras
 _CONTEXT = contextlib.nullcontext()
 # Errors that trying again does not cure.
-_FOR_GOOD = (unreft.InvalidArgument, unreft.PermissionDenied, unreft.Internal, unreft.Forked)
+_FOR_GOOD = (unreft.PermissionDenied, unreft.Forked)
 # A registration that failed is tried again after so many times the time that it took, so that the
 # attempts cost training no more than 1/10.
 _RETRY_FACTOR = 10
 _RETRY_MIN_S = 1.0
-# So many skipped snapshots in a row are worth a warning; single ones are normal.
-_SKIPS_TO_WARN = 20
-_WARNINGS_MAX = 50  # of problems that stay
-_DIGITS = re.compile(r"\d+")
+# The first registration waits for the daemon and for memory; a later one, in the middle of the
+# training, goes on in the background after this.
+_FIRST_WAIT_S = 60.0
+_LATER_WAIT_S = 0.25
+# What the library says of tensors that are written although nobody waits for the copies.
+_ASKS_FOR_FENCE = "nothing called fence()"
+# All of a tensor's description but its address.
+_KIND = operator.attrgetter(
+    *(field.name for field in dataclasses.fields(unreft.Tensor) if field.name != "data")
+)
 
 
 class ClientLike(Protocol):
@@ -43,7 +54,14 @@ class ClientLike(Protocol):
     def restore_begin(self) -> unreft.Decision: ...
     def restore_read(self, tensors: Sequence[unreft.Tensor]) -> None: ...
     def restore_end(self) -> None: ...
-    def register(self, tensors: Sequence[unreft.Tensor], extras_bytes: int = 0) -> None: ...
+    def register(
+        self,
+        tensors: Sequence[unreft.Tensor],
+        extras_bytes: int = 0,
+        timeout_s: float | None = None,
+    ) -> None: ...
+    def rebind(self, indices: Sequence[int], addresses: Sequence[int]) -> None: ...
+    def wait_ready(self, timeout_s: float) -> None: ...
     def snapshot(self, step: int, extras: bytes = b"", stream: int = 0) -> unreft.Snapshot: ...
     def fence(self, stream: int = 0) -> None: ...
     def wait_committed(self, step: int, timeout_s: float = 60.0) -> None: ...
@@ -53,9 +71,8 @@ class ClientLike(Protocol):
 
 @dataclasses.dataclass
 class CheckpointerStatus(unreft.Status):
-    """Also counts what happened before the client was asked. `protecting`: snapshots are on."""
+    """Also counts what happened before the client was asked."""
 
-    protecting: bool = False
     layout_generations: int = 0  # registrations of the tensors
     restored_step: int | None = None
     derived: int = 0  # tensors of which a digest is captured
@@ -67,12 +84,13 @@ class Checkpointer:
 
         step = ck.restore() or 0
         while step < last:
-            ...forward, backward...
-            with ck.fence():
-                optimizer.step()
+            ...forward, backward, optimizer.step()...
             step += 1
             ck.snapshot(step)
         ck.close()
+
+    Before an optimizer of torch steps on captured tensors, a hook waits until the last snapshot's
+    copies no longer read them. A loop that changes them in another way calls `fence` before it.
 
     `restore` raises `unreft.Error`. Nothing after it raises or stops training: a failure is one
     warning of the logger "unreft", `status.last_problem`, and training goes on. In a forked child,
@@ -86,27 +104,39 @@ class Checkpointer:
         extras: Extras,
         rng: bool,
         derived: DerivedTensors | None = None,
+        *,
+        decision: unreft.Decision | None = None,
+        rank: int = 0,
     ):
-        """Without a client all calls do nothing, except that `restore` compares the ranks."""
+        """Without a client all calls do nothing, except that `restore` compares the ranks.
+
+        `decision`: what the first `restore` follows, if it was asked for before.
+        """
         self._client = client
         self._state = state
         self._extras = extras
         self._rng = Rng() if rng else None
         self._derived = derived or DerivedTensors([], state)
+        self._decision = decision
         self._pid = os.getpid()
+        self._reports = Reports(rank)
+        self._foreign = ForeignSteps(state)
+        self._aside = DeviceExtras(state.own)
 
         self._restored = False
         self._restored_step: int | None = None
         self._watch: Watch | None = None  # of what is registered
+        self._tensors: list[unreft.Tensor] = []  # what is registered
         self._memory: list[Any] = []  # that copies may be reading
         self._cuda_device: int | None = None  # of the registered tensors, if any is on one
         self._generations = 0
         self._off = ""  # why snapshots are off for good
+        self._unfenced = ""  # why the last snapshot was skipped, if the loop lacks a fence
         self._retry_at = 0.0
-        self._skips_in_a_row = 0
         self._skipped = 0  # here, without the client's
-        self._problem = ""
-        self._warned: dict[str, str] = {}  # problem to what failed
+        # Whether an optimizer steps on captured tensors, as its number of parameters had it.
+        self._steps_on: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        step_hook.install(self)
 
     # --- before the loop ---
 
@@ -119,20 +149,20 @@ class Checkpointer:
         state is undefined: end the process.
         """
         error: Exception | None = None
-        outcome = _Outcome(_Outcome.NO_STORE)
+        outcome = Outcome(Outcome.NO_STORE)
         if self._active():
             try:
                 outcome = self._restore()
             except Exception as caught:
-                error, outcome = caught, _Outcome(_Outcome.FAILED)
-        outcomes = _of_all_ranks(outcome)
+                error, outcome = caught, Outcome(Outcome.FAILED)
+        outcomes = of_all_ranks(outcome)
         if error is not None:
             raise error
-        _check_agree(outcomes)
+        check_agree(outcomes)
         self._restored = True
         self._state.remember_buffers()
         self._restored_step = None
-        if outcome.kind == _Outcome.RESTORED:
+        if outcome.kind == Outcome.RESTORED:
             self._restored_step = outcome.step
             # Otherwise the first snapshot would do it, and find no slot free.
             with contextlib.suppress(unreft.Error):
@@ -144,35 +174,60 @@ class Checkpointer:
         """After `restore`: the stored extras that were values or callables, by name."""
         return self._extras.restored
 
-    def _restore(self) -> "_Outcome":
-        decision = self._client.restore_begin()
+    def _restore(self) -> Outcome:
+        decision, self._decision = self._decision or self._client.restore_begin(), None
         if not decision.restored:
-            return _Outcome(_Outcome.FRESH, decision.new_timeline)
+            return Outcome(Outcome.FRESH, decision.new_timeline)
+        trainers.check_position(decision.step)
         if decision.extras is None:
             raise unreft.DataLoss(
                 f"step {decision.step}: nothing but tensors is stored of this rank"
             )
-        extras = extras_module.loads(decision.extras)
+        stored = [t for t in decision.tensors if not self._aside.is_ours(t)]
+        extras = extras_module.loads(decision.extras, self._read_aside(decision))
         if extras["format"] != _FORMAT:
             raise unreft.FailedPrecondition(
                 f"step {decision.step}: extras have format {extras['format']}, needed {_FORMAT}"
             )
         derived = StoredDerived(extras.get("derived", b""), decision.step, self._state.own)
-        bounds = self._state.bind_for_restore(derived.logical(decision.tensors))
-        self._client.restore_read(not_empty(derived.to_read(bounds)))
+        bounds = self._state.bind_for_restore(derived.logical(stored))
+        self._read(derived.to_read(bounds), {t.name: t.memory_order for t in decision.tensors})
         self._state.load_scalars(extras["scalars"])
         self._extras.load(extras["extras"])
         derived.derive(bounds, self._derived.rules)
         if self._rng and extras["rng"] is not None:
             self._rng.load_state_dict(extras["rng"])  # last: nothing may draw after it
-        return _Outcome(
-            _Outcome.RESTORED, decision.new_timeline, decision.timeline, decision.step
-        )
+        return Outcome(Outcome.RESTORED, decision.new_timeline, decision.timeline, decision.step)
+
+    def _read(self, bounds: list[Bound], orders: dict[str, tuple[int, ...] | None]) -> None:
+        """Reads them; by way of other memory where the stored dimensions lie in another order."""
+        turned = []
+        for index, bound in enumerate(bounds):
+            order = orders.get(bound.spec.name)
+            if bound.local.numel() and order != bound.spec.memory_order:
+                bounds[index] = in_order(bound, order)
+                turned.append((bound.local, bounds[index].local))
+        self._client.restore_read(not_empty(bounds))
+        with torch.no_grad():
+            for live, read in turned:
+                live.copy_(read)
+
+    def _read_aside(self, decision: unreft.Decision) -> torch.Tensor | None:
+        """What the extras have on a device, in memory of the host."""
+        targets = [self._aside.target(t) for t in decision.tensors if self._aside.is_ours(t)]
+        if not targets:
+            return None
+        self._client.restore_read([target.spec for target in targets])
+        return targets[0].local
 
     # --- in the loop ---
 
     def fence(self) -> contextlib.AbstractContextManager:
         """Waits until the last snapshot no longer reads the state: before anything changes it.
+
+        For loops that change captured tensors without an optimizer of torch: by hand, by a swap of
+        weights, in a replayed CUDA graph. Before a step of such an optimizer it is called anyway,
+        and a second call costs nothing. Any thread may call it, one of autograd's, say.
 
         The wait is over when this returns; the context is for a readable loop.
         """
@@ -180,22 +235,40 @@ class Checkpointer:
             try:
                 self._wait_for_copies()
             except Exception as error:
-                self._report("fence", error)
+                self._reports.error("fence", error)
         return _CONTEXT
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before each step of any optimizer of the process, see `step_hook`."""
+        if not self._active() or self._off:
+            return
+        try:
+            if self._is_own(optimizer):
+                self._foreign.own_step()
+                self._wait_for_copies()
+            else:
+                self._foreign.before(optimizer)
+        except Exception as error:
+            self._reports.error("fence", error)
 
     def snapshot(self, step: int) -> bool:
         """Starts to capture the state after `step` optimizer steps; returns whether it did.
 
-        The copies run beside the next forward and backward. The first call, and one after the
-        tensors have changed place or number, registers them with the daemon and waits for that.
+        The copies run beside the next forward and backward. The first call registers the tensors
+        with the daemon and waits for its memory; one after the tensors have changed in number or
+        kind registers them again, and snapshots go on once the daemon has answered that.
         """
         if not self._active() or self._off:
             return False
+        started = False
         try:
             started = self._snapshot(step)
         except Exception as error:
-            self._report("snapshot", error)
-            return False
+            if isinstance(error, _FOR_GOOD):
+                self._off = str(error)
+            self._reports.error("snapshot", error, off=bool(self._off))
+        with contextlib.suppress(unreft.Error):
+            self._reports.look(self._client.status())
         return started
 
     def wait(self, step: int, timeout_s: float = 60.0) -> bool:
@@ -208,7 +281,7 @@ class Checkpointer:
         try:
             self._client.wait_committed(step, timeout_s)
         except Exception as error:
-            self._report("wait", error)
+            self._reports.error("wait", error)
             return False
         return True
 
@@ -220,10 +293,11 @@ class Checkpointer:
                 status = self._client.status()
         fields = {f.name: getattr(status, f.name) for f in dataclasses.fields(unreft.Status)}
         fields["skipped"] += self._skipped
-        fields["last_problem"] = self._problem or status.last_problem
+        fields["last_problem"] = self._reports.problem or status.last_problem
+        if why := self._off or self._unfenced:
+            fields["protecting"], fields["why_unprotected"] = False, why
         return CheckpointerStatus(
             **fields,
-            protecting=status.connected and self._watch is not None and not self._off,
             layout_generations=self._generations,
             restored_step=self._restored_step,
             derived=self._derived.count(),
@@ -235,10 +309,11 @@ class Checkpointer:
         if not self._active():
             return
         client, self._client = self._client, None
+        step_hook.remove(self)
         try:
             client.close()
         except Exception as error:
-            self._report("close", error)
+            self._reports.error("close", error)
         self._memory = []
 
     def __enter__(self) -> "Checkpointer":
@@ -247,10 +322,25 @@ class Checkpointer:
     def __exit__(self, *exc: Any) -> None:
         self.close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds a connection to the daemon: not before one was made, after `close`, or
+        in a forked child."""
+        return self._active()
+
     # --- how ---
 
     def _active(self) -> bool:
         return self._client is not None and os.getpid() == self._pid
+
+    def _is_own(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it steps on captured tensors."""
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        known = self._steps_on.get(optimizer)
+        # What once stepped on others may be given captured ones in their place.
+        if known is None or known[0] != count or not known[1]:
+            known = self._steps_on[optimizer] = count, self._state.steps_on(optimizer)
+        return known[1]
 
     def _wait_for_copies(self) -> None:
         try:
@@ -271,16 +361,28 @@ class Checkpointer:
             raise unreft.FailedPrecondition(
                 "snapshot() needs restore() before it, also in a new run"
             )
+        self._foreign.check()
         extras = self._extras_of(step)
         if not self._follows(extras):
             self._skipped += 1
             return False
+        data = self._extras_bytes(extras)
+        extras_module.check_size(data, extras["extras"])
+        if not self._aside.fits():
+            if not self._register(extras):
+                self._skipped += 1
+                return False
+            data = self._extras_bytes(extras)
+        self._aside.copy()
         in_use = self._memory_in_use()
         self._memory = [*in_use, *self._watch.memory()]
-        snapshot = self._client.snapshot(step, self._extras_bytes(extras), self._stream())
+        snapshot = self._client.snapshot(step, data, self._stream())
         if not snapshot.started:
             self._memory = in_use
-        self._note(step, snapshot)
+        # Not one of the skips that pass: the program is to be changed.
+        self._unfenced = snapshot.reason if _ASKS_FOR_FENCE in snapshot.reason else ""
+        if self._unfenced:
+            self._reports.needs_action(f"step {step} skipped: {self._unfenced}")
         return snapshot.started
 
     def _extras_of(self, step: int) -> dict[str, Any]:
@@ -295,7 +397,8 @@ class Checkpointer:
 
     def _extras_bytes(self, extras: dict[str, Any]) -> bytes:
         record = {"derived": self._derived.record} if self._derived.record else {}
-        return extras_module.dumps({**extras, **record})
+        self._aside.begin()
+        return extras_module.dumps({**extras, **record}, self._aside)
 
     def _follows(self, extras: dict[str, Any]) -> bool:
         """Whether what is registered is the live tensors, with the digests of what is derived.
@@ -317,84 +420,79 @@ class Checkpointer:
         """Whether the live tensors are those registered; copies what stands in for some."""
         return (
             self._watch is not None
-            and self._watch.unchanged()
+            and (self._watch.unchanged() or self._moved())
+            and self._state.steps_on_known()
             and self._state.refresh()
             and self._derived.holds()
         )
+
+    def _moved(self) -> bool:
+        """Whether only addresses have changed; tells the client the new ones."""
+        if self._derived.rules:
+            return False  # their items refer to the tensors
+        addresses = self._watch.follow()
+        if addresses is None:
+            return False
+        self._rebind(addresses)
+        return True
+
+    def _rebind(self, addresses: dict[str, int]) -> None:
+        try:
+            places = [i for i, t in enumerate(self._tensors) if t.name in addresses]
+            self._client.rebind(places, [addresses[self._tensors[i].name] for i in places])
+        except Exception:
+            self._watch = None
+            raise
 
     def _register(self, extras: dict[str, Any]) -> bool:
         begin = time.monotonic()
         if begin < self._retry_at:
             return False
-        # Copies of the earlier tensors, if the loop has not waited for them.
-        self._wait_for_copies()
         self._watch = None
         try:
             bounds = self._state.bind()
+            extras["scalars"]["modules"] = self._state.module_extras()
             extras["scalars"]["optimizers"] = self._state.optimizer_scalars(known=False)
-            tensors = not_empty(self._derived.plan(bounds))
-            self._client.register(tensors, len(self._extras_bytes(extras)))
-            self._watch = self._state.watch([*bounds, *self._derived.tables()])
-        except _FOR_GOOD as error:
-            self._off = str(error)
-            raise
+            planned = self._derived.plan(bounds)
+            extras_bytes = len(self._extras_bytes(extras))
+            aside = self._aside.make()
+            tensors = not_empty([*planned, *aside])
+            self._tell(tensors, extras_bytes)
+            self._watch = self._state.watch([*bounds, *self._derived.tables(), *aside])
         except Exception:
-            now = time.monotonic()
-            self._retry_at = now + max(_RETRY_MIN_S, _RETRY_FACTOR * (now - begin))
+            self._retry_later(begin)
             raise
+        # The registration before it had other tensors, to whose copies it has put an end.
+        self._memory = self._memory_in_use()
         self._cuda_device = _cuda_device_of(tensors)
-        self._generations += 1
-        if self._generations == 1:
-            _log.info("captures from %s", self._client.status().copier)
-        if self._generations > 1:
-            _log.info("the tensors changed: layout generation %d", self._generations)
         return True
 
-    def _note(self, step: int, snapshot: unreft.Snapshot) -> None:
-        if snapshot.started:
-            cured = [problem for problem, what in self._warned.items() if what == "snapshot"]
-            if self._skips_in_a_row >= _SKIPS_TO_WARN or cured:
-                _log.warning("snapshots run again, from step %d", step)
-            self._skips_in_a_row = 0
-            for problem in cured:
-                del self._warned[problem]
+    def _tell(self, tensors: list[unreft.Tensor], extras_bytes: int) -> None:
+        """Has the client know where the tensors lie; the daemon, if they are of another kind."""
+        if self._generations and list(map(_KIND, tensors)) == list(map(_KIND, self._tensors)):
+            self._tensors = tensors
+            self._client.rebind(range(len(tensors)), [tensor.data for tensor in tensors])
             return
-        self._skips_in_a_row += 1
-        if self._skips_in_a_row == _SKIPS_TO_WARN:
-            _log.warning("%d snapshots in a row were skipped: %s", _SKIPS_TO_WARN, snapshot.reason)
-
-    def _report(self, what: str, error: Exception) -> None:
-        """One warning per problem, whatever the numbers in it, until snapshots run again."""
-        self._problem = f"{what}: {error}"
-        problem = f"{type(error).__name__} {_DIGITS.sub('#', str(error))}"
-        if problem in self._warned or len(self._warned) >= _WARNINGS_MAX:
+        begin = time.monotonic()
+        first = self._generations == 0
+        self._tensors = []
+        try:
+            self._client.register(tensors, extras_bytes, _FIRST_WAIT_S if first else _LATER_WAIT_S)
+        except unreft.DeadlineExceeded:
+            if first:
+                raise
+            self._retry_later(begin)  # the client goes on asking; snapshots wait for the answer
+        self._tensors = tensors
+        self._generations += 1
+        if not first:
+            _log.info("the tensors changed: layout generation %d", self._generations)
             return
-        self._warned[problem] = what
-        off = "; no more snapshots are taken" if self._off else ""
-        unexpected = not isinstance(error, unreft.Error)
-        _log.warning("%s: %s%s; training goes on", what, error, off, exc_info=unexpected)
+        _log.info("captures from %s", self._client.status().copier)
+        self._client.wait_ready(max(0.0, _FIRST_WAIT_S - (time.monotonic() - begin)))
 
-
-@dataclasses.dataclass(frozen=True)
-class _Outcome:
-    """What one rank restored, as the ranks compare it."""
-
-    FAILED = 0
-    NO_STORE = 1
-    FRESH = 2
-    RESTORED = 3
-
-    kind: int
-    new_timeline: int = 0
-    timeline: int = 0
-    step: int = 0
-
-    def __str__(self) -> str:
-        if self.kind == _Outcome.RESTORED:
-            return f"step {self.step} of timeline {self.timeline}"
-        return {self.FAILED: "an error", self.NO_STORE: "no store", self.FRESH: "a fresh start"}[
-            self.kind
-        ]
+    def _retry_later(self, begin: float) -> None:
+        now = time.monotonic()
+        self._retry_at = now + max(_RETRY_MIN_S, _RETRY_FACTOR * (now - begin))
 
 
 def _cuda_device_of(tensors: Sequence[unreft.Tensor]) -> int | None:
@@ -404,22 +502,3 @@ def _cuda_device_of(tensors: Sequence[unreft.Tensor]) -> int | None:
 
 def _current_stream(device: int) -> int:
     return torch.cuda.current_stream(device).cuda_stream
-
-
-def _of_all_ranks(outcome: _Outcome) -> list[_Outcome]:
-    return [_Outcome(*values) for values in ranks.gather(dataclasses.astuple(outcome))]
-
-
-def _check_agree(outcomes: list[_Outcome]) -> None:
-    if len(set(outcomes)) == 1:
-        return
-    failed = [rank for rank, outcome in enumerate(outcomes) if outcome.kind == _Outcome.FAILED]
-    if failed:
-        raise unreft.Aborted(f"rank {', '.join(map(str, failed))} could not restore")
-    found: dict[str, list[int]] = {}
-    for rank, outcome in enumerate(outcomes):
-        found.setdefault(f"{outcome}, now timeline {outcome.new_timeline}", []).append(rank)
-    raise unreft.FailedPrecondition(
-        "ranks restored different states: "
-        + "; ".join(f"{what} on ranks {ranks}" for what, ranks in found.items())
-    )

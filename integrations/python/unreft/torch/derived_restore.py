@@ -42,7 +42,7 @@ class StoredDerived:
             tensors[name] = Tensor(name, Dtype(record["dtype"]), **box)
         counts = {t.name: t.global_shape for t in stored if t.name.startswith(hidden)}
         for name in {record["table"] for record in self._records.values() if "table" in record}:
-            self._tables[name] = torch.empty(counts[name], dtype=torch.int64)
+            self._tables[name] = torch.empty(counts[name], dtype=torch.int64, device="cpu")
         return list(tensors.values())
 
     def to_read(self, bounds: Sequence[Bound]) -> list[Bound]:

@@ -191,7 +191,7 @@ def later(tensor: torch.Tensor) -> Callable[[], torch.Tensor | None]:
     if tensor.device.type != "cuda":
         value = tensor.clone()
         return lambda: value
-    value = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    value = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     value.copy_(tensor, non_blocking=True)
     done = torch.cuda.Event()
     done.record(torch.cuda.current_stream(tensor.device))

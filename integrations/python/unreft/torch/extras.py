@@ -4,9 +4,11 @@ One pickle per snapshot, a few KB. It is made and read by the training process a
 it is opaque bytes. A tensor inside it is stored as type, shape and bytes, without torch's pickling.
 """
 
+import array
 import ctypes
 import io
 import logging
+import os
 import pickle
 import random
 import sys
@@ -16,22 +18,37 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from unreft.errors import FailedPrecondition, InvalidArgument
+from unreft.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
+from unreft.torch.device_extras import DeviceExtras, is_on_device, tensor_of
 
 _log = logging.getLogger("unreft")
 
+# What other nodes keep of a node is sent in one message, with room for twice the extras.
+_BYTES_MAX_OF_A_NODE = 24 << 20
+# Types of values that cannot change: a loop rebinds its own name, and Unreft would not see it.
+_CONSTANT = (bool, int, float, complex, str, bytes, range, type(None))
 
-def dumps(value: Any) -> bytes:
+
+def dumps(value: Any, aside: DeviceExtras | None = None) -> bytes:
+    """`aside`: takes the tensors that are on a device; without it they are copied to the host."""
     buffer = io.BytesIO()
-    _Pickler(buffer, protocol=5).dump(value)
+    _Pickler(buffer, aside).dump(value)
     return buffer.getvalue()
 
 
-def loads(data: bytes) -> Any:
-    return pickle.loads(data)
+def loads(data: bytes, staged: torch.Tensor | None = None) -> Any:
+    """`staged`: what was stored of the tensors that were taken aside."""
+    return _Unpickler(io.BytesIO(data), staged).load()
 
 
 class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, aside: DeviceExtras | None):
+        super().__init__(buffer, protocol=5)
+        self._aside = aside
+
+    def persistent_id(self, value: Any) -> Any:
+        return None if self._aside is None else self._aside.take(value)
+
     def reducer_override(self, value: Any):
         if not isinstance(value, torch.Tensor):
             return NotImplemented
@@ -45,9 +62,20 @@ class _Pickler(pickle.Pickler):
         return _tensor, (str(whole.dtype).removeprefix("torch."), tuple(whole.shape), data)
 
 
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, staged: torch.Tensor | None):
+        super().__init__(buffer)
+        self._staged = staged
+
+    def persistent_load(self, place: tuple[str, tuple[int, ...], int]) -> torch.Tensor:
+        if self._staged is None:
+            raise FailedPrecondition("extras: the tensors that were on a device are not stored")
+        return tensor_of(self._staged, *place)
+
+
 def _tensor(dtype: str, shape: tuple[int, ...], data: bytes) -> torch.Tensor:
     """The tensor that was stored, in CPU memory."""
-    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
     ctypes.memmove(tensor.data_ptr(), data, len(data))
     return tensor
 
@@ -56,20 +84,32 @@ class Rng:
     """The global generators of Python, PyTorch (CPU and CUDA) and, where imported, NumPy."""
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"python": random.getstate(), "torch": torch.get_rng_state()}
+        version, words, gauss = random.getstate()
+        # As bytes: to pickle hundreds of numbers one by one takes longer.
+        python = version, array.array("I", words).tobytes(), gauss
+        state = {"python": python, "torch": torch.get_rng_state()}
         if "numpy" in sys.modules:
-            state["numpy"] = sys.modules["numpy"].random.get_state(legacy=False)
+            numpy = sys.modules["numpy"].random.get_state(legacy=False)
+            if numpy["bit_generator"] == "MT19937":
+                key = numpy["state"]["key"].tobytes()
+                numpy = {**numpy, "state": {"key": key, "pos": numpy["state"]["pos"]}}
+            state["numpy"] = numpy
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state_all()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        random.setstate(state["python"])
+        version, words, gauss = state["python"]
+        random.setstate((version, tuple(array.array("I", words)), gauss))
         torch.set_rng_state(state["torch"])
         if "numpy" in state:
             import numpy
 
-            numpy.random.set_state(state["numpy"])
+            stored = state["numpy"]
+            if isinstance(stored["state"].get("key"), bytes):
+                key = numpy.frombuffer(stored["state"]["key"], dtype=numpy.uint32)
+                stored = {**stored, "state": {**stored["state"], "key": key}}
+            numpy.random.set_state(stored)
         if "cuda" in state:
             if torch.cuda.device_count() != len(state["cuda"]):
                 raise FailedPrecondition(
@@ -81,12 +121,21 @@ class Rng:
 
 class Extras:
     """The user's `extras`, by name: each an object with `state_dict` and `load_state_dict`, or with
-    `get_state` and `set_state` (a torch.Generator), or a callable that returns a value, or a value.
+    `get_state` and `set_state` (a torch.Generator), or a callable that returns a value, or a
+    container that the loop changes, a dict, say.
 
-    What a callable or a value was is in `restored` after a restore, by name.
+    What a callable or a container was is in `restored` after a restore, by name.
     """
 
     def __init__(self, extras: Mapping[str, Any]):
+        """Raises `InvalidArgument` for a constant."""
+        for name, extra in extras.items():
+            if _is_constant(extra):
+                raise InvalidArgument(
+                    f"extras: '{name}' is the {type(extra).__name__} {_short(extra)}: it would be "
+                    "stored, and restored, as it is now for ever. Pass a callable that returns the "
+                    f"value of the moment, such as {{'{name}': lambda: {name}}}"
+                )
         self._extras = dict(extras)
         self.restored: dict[str, Any] = {}
 
@@ -103,16 +152,67 @@ class Extras:
             _log.warning("extras: stored but not attached, so not restored: %s", ", ".join(unused))
         for name, extra in self._extras.items():
             if hasattr(extra, "load_state_dict"):
-                extra.load_state_dict(state[name])
+                stored = state[name]
+                if isinstance(extra, torch.amp.GradScaler):
+                    stored = {k: _number(value) for k, value in stored.items()}
+                extra.load_state_dict(stored)
             elif hasattr(extra, "set_state"):
                 extra.set_state(state[name])
             else:
                 self.restored[name] = state[name]
 
 
+def check_size(data: bytes, state: Mapping[str, Any]) -> None:
+    """Raises `ResourceExhausted` if the pickled record of a snapshot is too large; `state` is the
+    user's part of it."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    limit = _BYTES_MAX_OF_A_NODE // max(1, ranks)
+    if len(data) <= limit:
+        return
+    sizes = {name: len(dumps(value)) for name, value in state.items()}
+    largest = max(sizes, key=sizes.get, default=None)
+    named = f"; the largest is '{largest}' with {sizes[largest]}" if sizes else ""
+    raise ResourceExhausted(
+        f"extras: {len(data)} bytes are too many, {limit} fit (of {_BYTES_MAX_OF_A_NODE} for the "
+        f"{ranks} ranks of a node){named}. Pass a position or a seed rather than the data"
+    )
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_is_constant, value))
+    numpy = sys.modules.get("numpy")
+    return isinstance(value, _CONSTANT) or numpy is not None and isinstance(value, numpy.generic)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
 def _state_of(extra: Any) -> Any:
+    if isinstance(extra, torch.amp.GradScaler) and _is_scaling_on_device(extra):
+        # Its own state_dict asks the device for the two numbers, and waits.
+        return {
+            "scale": extra._scale,
+            "growth_factor": extra._growth_factor,
+            "backoff_factor": extra._backoff_factor,
+            "growth_interval": extra._growth_interval,
+            "_growth_tracker": extra._growth_tracker,
+        }
     if hasattr(extra, "state_dict"):
         return extra.state_dict()
     if hasattr(extra, "get_state"):
         return extra.get_state()
     return extra() if callable(extra) else extra
+
+
+def _is_scaling_on_device(scaler: torch.amp.GradScaler) -> bool:
+    parts = (getattr(scaler, "_scale", None), getattr(scaler, "_growth_tracker", None))
+    return scaler.is_enabled() and all(
+        isinstance(part, torch.Tensor) and is_on_device(part) for part in parts
+    )
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value

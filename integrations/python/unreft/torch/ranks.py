@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+_TEXT_BYTES_MAX = 1024  # of one rank
+
 
 def connected() -> bool:
     return dist.is_available() and dist.is_initialized()
@@ -25,16 +27,28 @@ def gather(values: Sequence[int]) -> list[list[int]]:
     return [found.tolist() for found in gathered]
 
 
+def gather_texts(text: str) -> list[str]:
+    """A short text of every rank, by rank; all ranks call it together."""
+    data = text.encode()[:_TEXT_BYTES_MAX]
+    length = max(own for (own,) in gather([len(data)]))
+    rows = gather([len(data), *data.ljust(length, b"\0")])
+    return [bytes(row[1 : 1 + row[0]]).decode(errors="replace") for row in rows]
+
+
 def common_attempt() -> int | None:
     """A number of this attempt that is the same on all ranks, where no launcher gives one.
 
     Each of torchrun's agents, one per node, counts its own restarts: after a failure on one node
     the others start their ranks anew with the old number. None: the environment's will do.
     """
-    agents = int(os.environ.get("GROUP_WORLD_SIZE", 1))
-    if os.environ.get("UNREFT_ATTEMPT") or agents == 1 or not connected():
-        return None
-    if "TORCHELASTIC_RESTART_COUNT" not in os.environ:
+    if not counted_by_agents() or not connected():
         return None
     # Later attempts have larger numbers, also after an agent was replaced and counts from 0.
     return max(own for (own,) in gather([time.time_ns() // 1_000_000]))
+
+
+def counted_by_agents() -> bool:
+    """Whether several agents of torchrun count attempts, each its own."""
+    agents = int(os.environ.get("GROUP_WORLD_SIZE", 1))
+    given = os.environ.get("UNREFT_ATTEMPT")
+    return not given and agents > 1 and "TORCHELASTIC_RESTART_COUNT" in os.environ

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from unreft.errors import InvalidArgument
+from unreft.torch.extras import dumps
 from unreft.torch.shards import DTensor
 
 
@@ -25,7 +26,8 @@ class OptimizerScalars:
     ):
         """`names`: of each group's parameters; `states`: name, parameter and state of each."""
         self._optimizer = optimizer
-        self._names = names
+        # Pickled once: to do so at each snapshot takes longer than all else.
+        self._names = list(map(dumps, names))
         self._params = [list(group["params"]) for group in optimizer.param_groups]
         self._states = [(name, state) for name, _, state in states if _plain(state)]
 
@@ -37,7 +39,7 @@ class OptimizerScalars:
         )
 
     def values(self) -> dict[str, Any]:
-        """As they are now; the groups with names as their `params`."""
+        """As they are now; the groups with their names, pickled, as their `params`."""
         groups = [
             {**group, "params": names}
             for names, group in zip(self._names, self._optimizer.param_groups)
@@ -50,9 +52,11 @@ class OptimizerScalars:
     def _check(self, name: str, plain: dict[str, Any]) -> None:
         for key, value in plain.items():
             if not isinstance(value, torch.Tensor) and _has_tensor(value):
+                kind = type(self._optimizer).__name__
                 raise InvalidArgument(
-                    f"{type(self._optimizer).__name__}: state '{key}' of '{name}' is a "
-                    f"{type(value).__name__} of tensors, which is not supported"
+                    f"{kind}: its state '{key}' of '{name}' is a {type(value).__name__} of "
+                    f"tensors, which is not supported: attach without {kind} and give it as "
+                    "extras={'optimizer': optimizer}, if its state is small"
                 )
 
 

@@ -40,11 +40,14 @@ class Bound:
     """A live tensor, and what the store knows it as.
 
     `local` is the memory of this rank; `owner` the DTensor that it is a part of, if it is one's.
+    `replaceable`: another tensor of the same kind may stand for it, since nothing else refers to
+    it, as is so for an optimizer's state.
     """
 
     local: torch.Tensor
     spec: Tensor
     owner: torch.Tensor | None = None
+    replaceable: bool = False
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -99,7 +102,8 @@ def bind(name: str, tensor: torch.Tensor, holders: Holders, volatile: bool = Fal
         # Its mesh says who holds what; `holders` is about ordinary tensors.
         return _bind_dtensor(name, tensor, holders.prefix, volatile)
     shape = tuple(tensor.shape)
-    return _bound(name, tensor, shape, (0,) * len(shape), holders, volatile)
+    order = memory_order(tensor)
+    return _bound(name, tensor, shape, (0,) * len(shape), holders, volatile, order)
 
 
 def _bind_dtensor(name: str, tensor: "DTensor", prefix: str, volatile: bool) -> Bound:
@@ -111,7 +115,7 @@ def _bind_dtensor(name: str, tensor: "DTensor", prefix: str, volatile: bool) -> 
             index = index * mesh.size(dimension) + mesh.get_local_rank(dimension)
             count *= mesh.size(dimension)
         elif type(placement) is not Shard:
-            raise InvalidArgument(f"tensor '{name}': placement {placement} is not supported")
+            raise InvalidArgument(f"tensor '{name}': {_why_not(placement)}")
     shape = tuple(tensor.shape)
     _, offset = compute_local_shape_and_global_offset(shape, mesh, tensor.placements)
     # Not to_local(), which returns a view of a parameter's that does not follow where it goes.
@@ -122,8 +126,31 @@ def _bind_dtensor(name: str, tensor: "DTensor", prefix: str, volatile: bool) -> 
         tuple(offset),
         Holders(prefix, index, count),
         volatile,
+        _order_of_shards(tensor),
     )
     return dataclasses.replace(bound, owner=tensor)
+
+
+def _order_of_shards(tensor: "DTensor") -> tuple[int, ...] | None:
+    """The order that all ranks say: a shard with one row says nothing by its strides."""
+    dims = [dim for dim in range(tensor.dim()) if tensor.shape[dim] > 1]
+    order = sorted(dims, key=lambda dim: (-tensor.stride(dim), dim))
+    if order == dims:
+        return memory_order(tensor._local_tensor)
+    order = tuple(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim)))
+    local = tensor._local_tensor
+    return order if local.permute(order).is_contiguous() else memory_order(local)
+
+
+def _why_not(placement) -> str:
+    if type(placement).__name__ == "_StridedShard":
+        return (
+            "FSDP2 on top of tensor parallelism shards the same dimension twice "
+            f"({type(placement).__name__}), which is not supported yet: use FSDP2 (or HSDP) "
+            "without tensor parallelism, or tensor parallelism with data parallelism"
+        )
+    kind = type(placement).__name__
+    return f"its DTensor placement {kind} is not supported, only Shard and Replicate are"
 
 
 def _bound(
@@ -133,6 +160,7 @@ def _bound(
     offset: tuple[int, ...],
     holders: Holders,
     volatile: bool,
+    order: tuple[int, ...] | None,
 ) -> Bound:
     name = holders.prefix + name
     _check(name, local)
@@ -148,8 +176,52 @@ def _bound(
         replica_index=holders.index,
         replica_count=holders.count,
         volatile=volatile,
+        memory_order=order,
     )
     return Bound(local, spec)
+
+
+def fits(spec: Tensor, local: torch.Tensor) -> bool:
+    """Whether a tensor may stand for the one of that spec, but for its address."""
+    return (
+        type(local) in (torch.Tensor, nn.Parameter)
+        and tuple(local.shape) == spec.extent
+        and str(local.dtype).removeprefix("torch.") == _torch_name(spec.dtype)
+        and device_of(local) == (spec.device, spec.device_index)
+        and memory_order(local) == spec.memory_order
+        and _complaint(local) is None
+    )
+
+
+def memory_order(local: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions as they lie in memory, from the slowest to the fastest; None: row-major."""
+    if local.layout != torch.strided or local.is_contiguous():
+        return None
+    return tuple(sorted(range(local.dim()), key=lambda d: (-local.stride(d), d)))
+
+
+def _is_dense(local: torch.Tensor) -> bool:
+    order = memory_order(local)
+    return order is None or local.permute(order).is_contiguous()
+
+
+def in_order(bound: Bound, order: tuple[int, ...] | None) -> Bound:
+    """New memory for the same part of the tensor, with its dimensions in that order."""
+    dims = tuple(range(bound.local.dim())) if order is None else order
+    shape = [bound.spec.extent[dim] for dim in dims]
+    memory = torch.empty(shape, dtype=bound.local.dtype, device=bound.local.device)
+    local = memory.permute([dims.index(dim) for dim in range(len(dims))])
+    spec = dataclasses.replace(bound.spec, data=memory.data_ptr(), memory_order=order)
+    return Bound(local, spec)
+
+
+def _torch_name(dtype: Dtype) -> str:
+    name = dtype.name.lower()
+    return {"float8_e4m3": "float8_e4m3fn"}.get(name, name)
+
+
+def torch_dtype(dtype: Dtype) -> torch.dtype:
+    return getattr(torch, _torch_name(dtype))
 
 
 def device_of(local: torch.Tensor) -> tuple[Device, int]:
@@ -160,22 +232,37 @@ def device_of(local: torch.Tensor) -> tuple[Device, int]:
 
 
 def _check(name: str, local: torch.Tensor) -> None:
-    subject = f"tensor '{name}'"
+    if complaint := _complaint(local):
+        raise InvalidArgument(f"tensor '{name}': {complaint}")
+
+
+def _complaint(local: torch.Tensor) -> str | None:
+    """Why its bytes cannot be copied as they lie, with what helps; None if they can."""
     if local.layout != torch.strided:
-        raise InvalidArgument(f"{subject}: layout {local.layout} is not supported, only strided is")
+        return f"layout {local.layout} is not supported, only strided is; make it to_dense()"
     if is_traceable_wrapper_subclass(local):
-        raise InvalidArgument(f"{subject}: tensor class {type(local).__name__} is not supported")
+        return (
+            f"tensor class {type(local).__name__} is not supported: keep it out of what is "
+            "attached, or register the plain tensors that it is made of"
+        )
     if local.device.type not in ("cpu", "cuda"):
-        raise InvalidArgument(
-            f"{subject} is on {local.device}: needed CPU memory or a CUDA device"
+        return f"it is on {local.device}: needed CPU memory or a CUDA device"
+    if local.is_inference():
+        return (
+            "it is an inference tensor, which nothing may write outside torch.inference_mode(): "
+            "make it outside, or clone() it there"
         )
     if local.is_conj() or local.is_neg():
-        raise InvalidArgument(f"{subject}: a conjugated or negated view is not supported")
-    if not local.is_contiguous():
-        raise InvalidArgument(
-            f"{subject}: needs row-major memory, found strides {tuple(local.stride())} of shape "
+        return (
+            "a conjugated or negated view is not supported: resolve_conj() or resolve_neg() makes "
+            "a plain one"
+        )
+    if memory_order(local) is not None and not _is_dense(local):
+        return (
+            f"needs dense memory, found strides {tuple(local.stride())} of shape "
             f"{tuple(local.shape)}; make it contiguous() before training"
         )
+    return None
 
 
 def not_empty(bounds: Iterable[Bound]) -> list[Tensor]:

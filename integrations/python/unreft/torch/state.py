@@ -1,5 +1,8 @@
 """TrainingState: the tensors of a model and its optimizers by name, and what else they hold."""
 
+import dataclasses
+import fnmatch
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,10 +11,20 @@ import torch
 from torch import nn
 
 from unreft.errors import FailedPrecondition, InvalidArgument
-from unreft.tensor import Dtype, Tensor
+from unreft.tensor import Tensor
+from unreft.torch import refusals
 from unreft.torch.buffers import Buffers
+from unreft.torch.extras import loads
 from unreft.torch.scalars import OptimizerScalars
-from unreft.torch.shards import Bound, DTensor, Holders, Replicas, bind, uncompiled
+from unreft.torch.shards import (
+    Bound,
+    DTensor,
+    Holders,
+    Replicas,
+    bind,
+    torch_dtype,
+    uncompiled,
+)
 from unreft.torch.watch import Watch
 
 # What wrappers put into the names of parameters.
@@ -19,6 +32,10 @@ _WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.
 _OF_A_SET = re.compile(r"(rank|group)\d+/")
 _FOREIGN = "not a parameter of the model"
 _GATHERED = "FSDP2 keeps those of the root gathered after a forward pass until reshard()"
+_SAME_PROGRAM = (
+    "Attach the same model and optimizers as the run that stored it, or give that state up with "
+    "`unreft fresh-start`"
+)
 _NAMED_MAX = 5  # subjects that one message names
 
 
@@ -35,21 +52,41 @@ class TrainingState:
         optimizers: Sequence[torch.optim.Optimizer],
         replicas: Replicas,
         masters: Mapping[str, torch.Tensor] | None = None,
+        volatile: Sequence[str] = (),
     ):
-        """`masters`: what the optimizers step on instead of parameters, by their names."""
+        """`masters`: what the optimizers step on instead of parameters, by their names.
+
+        `volatile`: names, or patterns as of a shell, of what is written between steps.
+        """
+        refusals.check_model(model)
         self._model = _unwrap(model)
-        self._optimizers = list(optimizers)
+        self._optimizers = refusals.as_optimizers(optimizers)
         self._replicas = replicas
         self._buffers = Buffers(self._model)
         self._masters = {_clean(name): master for name, master in (masters or {}).items()}
         self._names: dict[torch.Tensor, str] = {}  # of the parameters
         self._stepped: dict[torch.Tensor, str] = {}  # of what the optimizers may step on
+        self._groups: dict[torch.optim.Optimizer, list[list[str]]] = {}  # names, as seen last
         self._scalars: dict[torch.optim.Optimizer, OptimizerScalars] = {}
+        self._with_extra_state: list[tuple[str, nn.Module]] = []
+        self._volatile = [volatile] if isinstance(volatile, str) else list(volatile)
         self._name_parameters()  # now, so that attach() may refuse
         for optimizer in self._optimizers:
-            if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
-                raise InvalidArgument("ZeroRedundancyOptimizer is not supported, FSDP2 is")
             self._named_groups(optimizer)
+            refusals.check_state(optimizer)
+        self._check_volatile()
+
+    def steps_on(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer changes a tensor that is captured when it steps."""
+        return optimizer in self._optimizers or any(
+            parameter in self._stepped or parameter in self._names
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+    def trained(self) -> list[torch.Tensor]:
+        """The parameters that require a gradient."""
+        return [parameter for parameter in self._names if parameter.requires_grad]
 
     @property
     def own(self) -> Holders:
@@ -59,11 +96,7 @@ class TrainingState:
     @torch.no_grad()
     def live(self) -> list[Bound]:
         """Everything, where it lies now."""
-        return [
-            *self._parameters(),
-            *self._bind_buffers(self._buffers.live()),
-            *self._optimizer_tensors(),
-        ]
+        return self._bind(self._buffers.live())
 
     def without_state(self) -> set[str]:
         """The parameters, as `optim/<parameter>`, that have no optimizer state yet."""
@@ -80,12 +113,9 @@ class TrainingState:
     def bind(self) -> list[Bound]:
         """Everything that a snapshot captures, as it is now."""
         self._name_parameters()
+        self._with_extra_state = list(_with_extra_state(self._model))
         with torch.no_grad():
-            return [
-                *self._parameters(),
-                *self._bind_buffers(self._buffers.stable()),
-                *self._optimizer_tensors(),
-            ]
+            return self._bind(self._buffers.stable())
 
     def watch(self, bounds: Sequence[Bound]) -> Watch:
         """Of what the last `bind` returned."""
@@ -103,24 +133,31 @@ class TrainingState:
                 *((optimizer, "state") for optimizer in self._optimizers),
                 *((bound.owner, "_local_tensor") for bound in bounds if bound.owner is not None),
             ],
-            tensors=[bound.local for bound in bounds],
+            bounds=bounds,
         )
 
     def remember_buffers(self) -> None:
         """Before the loop: then the first `bind` knows which buffers the forward pass replaces."""
         self._buffers.remember()
 
+    def steps_on_known(self) -> bool:
+        """Whether the optimizers step on what they did; False when that needs another `bind`."""
+        return not self._masters or all(
+            map(
+                self._stepped.__contains__,
+                itertools.chain.from_iterable(
+                    group["params"] for o in self._optimizers for group in o.param_groups
+                ),
+            )
+        )
+
     def refresh(self) -> bool:
         """To be called before each snapshot; False when it needs another `bind`."""
         return self._buffers.refresh()
 
     def module_extras(self) -> dict[str, Any]:
-        """What modules give of themselves, by name."""
-        return {
-            name: module.get_extra_state()
-            for name, module in self._model.named_modules()
-            if _has_extra_state(module)
-        }
+        """What modules give of themselves, by name; of the modules that the last `bind` found."""
+        return {name: module.get_extra_state() for name, module in self._with_extra_state}
 
     def optimizer_scalars(self, known: bool) -> list[dict[str, Any]]:
         """Hyperparameters and plain values of the states, of each optimizer.
@@ -160,8 +197,8 @@ class TrainingState:
             )
         for optimizer, stored in zip(self._optimizers, scalars["optimizers"]):
             self._load_optimizer_scalars(optimizer, stored)
-        for name, module in self._model.named_modules():
-            if _has_extra_state(module) and name in scalars["modules"]:
+        for name, module in _with_extra_state(self._model):
+            if name in scalars["modules"]:
                 module.set_extra_state(scalars["modules"][name])
 
     # --- the model ---
@@ -172,6 +209,7 @@ class TrainingState:
             names[parameter] = _clean(name)
             self._bind_parameter(parameter, names[parameter])
         self._names = names
+        self._follow_masters()
         self._stepped = {p: name for p, name in names.items() if name not in self._masters}
         for name, master in self._masters.items():
             if name not in names.values():
@@ -182,6 +220,48 @@ class TrainingState:
                 )
             self._bind_master(master, name)
             self._stepped[master] = name
+
+    def _follow_masters(self) -> None:
+        """Takes what an optimizer steps on now in a master's place for it, if it is of its kind."""
+        for optimizer, known in self._groups.items():
+            for names, group in zip(known, optimizer.param_groups):
+                for name, parameter in zip(names, group["params"]):
+                    master = self._masters.get(name)
+                    if master is None or parameter is master or parameter in self._names:
+                        continue
+                    if _kind_of(parameter) != _kind_of(master):
+                        raise FailedPrecondition(
+                            f"masters: that of '{name}' was replaced by another kind of tensor, "
+                            f"needed {_kind_of(master)}, found {_kind_of(parameter)}"
+                        )
+                    self._masters[name] = parameter
+
+    def _check_volatile(self) -> None:
+        if not self._volatile:
+            return
+        known = {_OF_A_SET.sub("", bound.spec.name, count=1) for bound in self.live()}
+        for pattern in self._volatile:
+            if pattern.startswith("optim") or any(map(self._is_meant(pattern), known)):
+                continue  # an optimizer makes its state when it steps
+            some = ", ".join(f"'{name}'" for name in sorted(known)[:_NAMED_MAX])
+            raise InvalidArgument(
+                f"volatile: nothing is called '{pattern}'; names are such as {some}"
+            )
+
+    @staticmethod
+    def _is_meant(pattern: str):
+        return lambda name: fnmatch.fnmatchcase(name, pattern) or (
+            fnmatch.fnmatchcase(name, f"model/{pattern}")
+        )
+
+    def _bind(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> list[Bound]:
+        bounds = [*self._parameters(), *self._bind_buffers(buffers), *self._optimizer_tensors()]
+        for meant in map(self._is_meant, self._volatile):
+            for index, bound in enumerate(bounds):
+                if meant(_OF_A_SET.sub("", bound.spec.name, count=1)):
+                    spec = dataclasses.replace(bound.spec, volatile=True)
+                    bounds[index] = dataclasses.replace(bound, spec=spec)
+        return bounds
 
     def _bind_parameter(self, parameter: torch.Tensor, name: str) -> Bound:
         return bind(f"model/{name}", parameter, self._holders(parameter, name))
@@ -217,18 +297,25 @@ class TrainingState:
         for index, group in enumerate(optimizer.param_groups):
             for position, parameter in enumerate(group["params"]):
                 if parameter not in self._stepped:
-                    known = self._names.get(parameter)
-                    subject = (
-                        f"{type(optimizer).__name__}: parameter {position} of group {index}, shape "
-                        f"{tuple(parameter.shape)}, is "
-                    )
-                    if isinstance(parameter, DTensor) and not known:
-                        raise FailedPrecondition(f"{subject}{_FOREIGN} now: {_GATHERED}")
-                    raise InvalidArgument(
-                        subject + (f"'{known}', which has a master" if known else _FOREIGN)
-                    )
+                    place = f"{type(optimizer).__name__}: parameter {position} of group {index}"
+                    self._refuse_parameter(f"{place}, shape {tuple(parameter.shape)},", parameter)
             groups.append([self._stepped[parameter] for parameter in group["params"]])
+        self._groups[optimizer] = groups
         return groups
+
+    def _refuse_parameter(self, subject: str, parameter: torch.Tensor) -> None:
+        if known := self._names.get(parameter):
+            raise InvalidArgument(
+                f"{subject} is '{known}', of which `masters` has a copy: the optimizer steps on "
+                "one of the two, pass the master to it or leave it out of `masters`"
+            )
+        if isinstance(parameter, DTensor):
+            raise FailedPrecondition(f"{subject} is {_FOREIGN} now: {_GATHERED}")
+        raise InvalidArgument(
+            f"{subject} is {_FOREIGN}. Attach the model that has it, as it is "
+            "trained; make the optimizer after the model was wrapped, converted or moved; of fp32 "
+            "copies of its parameters tell by masters={'<name of the parameter>': tensor}"
+        )
 
     def _states(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any, dict]]:
         """Name, parameter and state of every parameter of the optimizer."""
@@ -239,33 +326,30 @@ class TrainingState:
 
     def _optimizer_tensors(self) -> Iterator[Bound]:
         for optimizer in self._optimizers:
-            for key in optimizer.state:
-                if not isinstance(key, torch.Tensor):
-                    raise InvalidArgument(
-                        f"{type(optimizer).__name__}: state under {key!r} is not supported, only "
-                        "that of a parameter is"
-                    )
+            refusals.check_state(optimizer)
             prefix = self._prefix(optimizer)
             for name, parameter, state in self._states(optimizer):
                 holders = self._holders(parameter, name)
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor):
-                        yield bind(f"{prefix}/{name}/{key}", value, holders)
+                        bound = bind(f"{prefix}/{name}/{key}", value, holders)
+                        yield dataclasses.replace(bound, replaceable=True)
 
     def _load_optimizer_scalars(self, optimizer: torch.optim.Optimizer, stored: dict) -> None:
         groups = self._named_groups(optimizer)
-        if [group["params"] for group in stored["groups"]] != groups:
+        needed = [loads(group["params"]) for group in stored["groups"]]
+        if needed != groups:
             raise FailedPrecondition(
                 f"{type(optimizer).__name__}: the parameter groups differ from the stored ones, "
-                f"needed {_sizes(group['params'] for group in stored['groups'])}, found "
-                f"{_sizes(groups)}"
+                f"needed {_sizes(needed)}, found {_sizes(groups)}. {_SAME_PROGRAM}"
             )
         for group, values in zip(optimizer.param_groups, stored["groups"]):
             for key, value in values.items():
                 if key == "params":
                     continue
                 if isinstance(group.get(key), torch.Tensor):
-                    group[key].copy_(torch.as_tensor(value))
+                    live = group[key]
+                    live.copy_(torch.as_tensor(value, dtype=live.dtype, device="cpu"))
                 else:
                     group[key] = value
         parameters = {self._stepped[p]: p for g in optimizer.param_groups for p in g["params"]}
@@ -302,7 +386,10 @@ class TrainingState:
         # Of a tensor without elements here, others may have stored theirs, or there may be none.
         filled = [bound.spec.name for bound in bounds if bound.local.numel()]
         if missing := [name for name in filled if name not in stored]:
-            raise FailedPrecondition(f"not in what was stored: {_listed(missing)}")
+            raise FailedPrecondition(
+                f"of the tensors, the stored state lacks {len(missing)} of this program: "
+                f"{_listed(missing)}. {_SAME_PROGRAM}"
+            )
         ours = {f"rank{self._replicas.rank}", *(name.partition("/")[0] for name in live)}
         unknown = [
             name
@@ -311,12 +398,16 @@ class TrainingState:
             and (_OF_A_SET.match(name) is None or name.partition("/")[0] in ours)
         ]
         if unknown:
-            raise FailedPrecondition(f"stored, but not attached: {_listed(unknown)}")
+            raise FailedPrecondition(
+                f"of the stored tensors, {len(unknown)} are none that this program attaches: "
+                f"{_listed(unknown)}. {_SAME_PROGRAM}"
+            )
         for name, spec in live.items():
             other = stored.get(name, spec)
             if (spec.dtype, spec.global_shape) != (other.dtype, other.global_shape):
                 raise FailedPrecondition(
-                    f"tensor '{name}': {_kind(other)} was stored, found {_kind(spec)}"
+                    f"tensor '{name}': {_kind(other)} was stored, found {_kind(spec)}. "
+                    f"{_SAME_PROGRAM}"
                 )
 
 
@@ -324,7 +415,7 @@ def _state_tensor(
     optimizer: torch.optim.Optimizer, group: dict, parameter: Any, key: str, stored: Tensor
 ) -> torch.Tensor:
     """The live tensor for a stored state tensor: the one there is, or as the optimizer makes it."""
-    dtype = getattr(torch, _torch_dtype(stored.dtype))
+    dtype = torch_dtype(stored.dtype)
     live = optimizer.state[parameter].get(key) if parameter in optimizer.state else None
     if isinstance(live, torch.Tensor) and live.dtype == dtype:
         if tuple(live.shape) == stored.global_shape:
@@ -335,10 +426,6 @@ def _state_tensor(
     on_device = key != "step" or group.get("fused") or group.get("capturable")
     device = parameter.device if on_device else "cpu"
     return torch.zeros(stored.extent, dtype=dtype, device=device)
-
-
-def _torch_dtype(dtype: Dtype) -> str:
-    return {"float8_e4m3": "float8_e4m3fn"}.get(dtype.name.lower(), dtype.name.lower())
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
@@ -355,8 +442,15 @@ def _clean(name: str) -> str:
     return name
 
 
-def _has_extra_state(module: nn.Module) -> bool:
-    return type(module).get_extra_state is not nn.Module.get_extra_state
+def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield name, module
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{dtype}{list(tensor.shape)} on {tensor.device}"
 
 
 def _kind(spec: Tensor) -> str:

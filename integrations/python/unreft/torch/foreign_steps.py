@@ -1,0 +1,69 @@
+"""ForeignSteps: notices that an optimizer that is not attached trains the model all the same.
+
+It steps on tensors that are not captured, fp32 masters, say, from which somebody then copies to the
+model. A restore would bring the model back without them: silently another training.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from unreft.errors import FailedPrecondition
+from unreft.torch.derived_tensors import capturing, later
+from unreft.torch.state import TrainingState
+
+_TENSORS_MAX = 8
+_ELEMENTS_MAX = 64  # of each
+
+
+class ForeignSteps:
+    """Compares some elements of the model before such a step and at the next snapshot."""
+
+    def __init__(self, state: TrainingState):
+        self._state = state
+        self._stepped: list[str] = []  # the classes of the optimizers, since the samples were taken
+        self._samples: list[tuple[torch.Tensor, torch.Tensor]] = []  # place and value
+        self._answers: list[tuple[str, Callable[[], torch.Tensor | None]]] = []
+
+    @torch.no_grad()
+    def before(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of an optimizer that steps on nothing that is captured."""
+        if not self._stepped:
+            self._samples = [(place, place.clone()) for place in self._places()]
+        if (name := type(optimizer).__name__) not in self._stepped:
+            self._stepped.append(name)
+
+    def own_step(self) -> None:
+        """An attached optimizer steps: from then on the model changes by right."""
+        self._stepped.clear()
+        self._samples.clear()
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """To be called before a snapshot; raises if the model has changed. Waits for nothing: on a
+        device the answer comes at a later snapshot."""
+        if self._stepped and not any(capturing(place.device) for place, _ in self._samples):
+            names = ", ".join(self._stepped)
+            differs = [(place != value).any() for place, value in self._samples]
+            self._answers += [(names, later(each)) for each in differs]
+            self.own_step()
+        waiting, found = [], None
+        for names, answer in self._answers:
+            value = answer()
+            if value is None:
+                waiting.append((names, answer))
+            elif bool(value):
+                found = names
+        self._answers = waiting
+        if found:
+            raise FailedPrecondition(
+                f"{found} stepped on tensors that are not captured, and the model changed with it: "
+                "a restore would bring the model back without them. Attach that optimizer too, and "
+                "copies of parameters that it steps on as masters={'<parameter>': tensor}"
+            )
+
+    def _places(self) -> list[torch.Tensor]:
+        parameters = self._state.trained()
+        chosen = parameters[:: max(1, len(parameters) // _TENSORS_MAX)][:_TENSORS_MAX]
+        local = [getattr(p, "_local_tensor", p).detach() for p in chosen]
+        return [t.view(-1)[:_ELEMENTS_MAX] for t in local if t.numel() and t.is_contiguous()]

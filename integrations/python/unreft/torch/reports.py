@@ -1,0 +1,96 @@
+"""Reports: what a checkpointer says while training goes on, each thing once."""
+
+import logging
+import re
+import time
+
+import unreft
+
+_log = logging.getLogger("unreft")
+
+_WARNINGS_MAX = 50  # of problems that stay
+_DIGITS = re.compile(r"\d+")
+# A problem that comes back is said again after a commit, but not sooner than so.
+_AGAIN_S = 60.0
+# So many snapshots without a commit since the first one, or so long, are worth a line: single skips
+# are normal, a commit takes its time.
+_UNCOMMITTED_MAX = 20
+_FIRST_COMMIT_S = 60.0
+
+
+class Reports:
+    """One warning per problem, whatever the numbers in it, until a commit follows it.
+
+    A problem that comes back after one is said again, though not at each step.
+
+    That training is unprotected, and that it is protected again, is said by rank 0 alone.
+    """
+
+    def __init__(self, rank: int = 0):
+        self._rank = rank
+        self.problem = ""  # the last one
+        self._warned: dict[str, float] = {}  # problem to when it was said
+        self._cured: set[str] = set()  # of these
+        self._given_up = 0
+        self._taken = 0  # snapshots asked for before the first commit
+        self._began = 0.0
+        self._committed: int | None = None
+        self._said_unprotected = False
+
+    def error(self, what: str, error: Exception, off: bool = False) -> None:
+        """Of a call that failed; `off`: no further snapshots are taken."""
+        self.problem = f"{what}: {error}"
+        after = "; no more snapshots are taken" if off else ""
+        unexpected = not isinstance(error, unreft.Error)
+        self._warn(f"{type(error).__name__} {error}", f"{what}: {error}{after}", unexpected)
+
+    def needs_action(self, what: str) -> None:
+        """Of something that stays so until the user changes the program."""
+        self.problem = what
+        self._warn(what, what)
+
+    def look(self, status: unreft.Status) -> None:
+        """To be called once a snapshot: says what has changed since the last one."""
+        self._taken += 1
+        if self._taken == 1:
+            self._began = time.monotonic()
+        if status.given_up != self._given_up:
+            self._given_up = status.given_up
+            if status.last_problem:
+                self.problem = status.last_problem
+                self._warn(status.last_problem, status.last_problem)
+        if status.last_committed_step is not None and (
+            status.last_committed_step != self._committed
+        ):
+            self._commit(status.last_committed_step)
+        if self._said_unprotected or self._rank != 0 or not self._is_late(status):
+            return
+        self._said_unprotected = True
+        why = status.why_unprotected or status.last_problem
+        _log.warning("training goes on, but unprotected: %s", why or "nothing is committed")
+
+    def _is_late(self, status: unreft.Status) -> bool:
+        if status.protecting:
+            return False
+        if self._committed is not None:
+            return True
+        waited = time.monotonic() - self._began
+        return self._taken > _UNCOMMITTED_MAX or waited > _FIRST_COMMIT_S
+
+    def _commit(self, step: int) -> None:
+        self._committed = step
+        self._cured.update(self._warned)
+        if self._said_unprotected:
+            self._said_unprotected = False
+            _log.warning("training is protected again: step %d is committed", step)
+
+    def _warn(self, problem: str, line: str, unexpected: bool = False) -> None:
+        problem, now = _DIGITS.sub("#", problem), time.monotonic()
+        said = self._warned.get(problem)
+        if said is None and len(self._warned) >= _WARNINGS_MAX:
+            return
+        if said is not None and (problem not in self._cured or now < said + _AGAIN_S):
+            return
+        self._warned[problem] = now
+        self._cured.discard(problem)
+        _log.warning("%s; training goes on", line, exc_info=unexpected)
