@@ -10,11 +10,10 @@ void Capture::Bind(const layout::TensorTable& table, std::vector<ShardMemory> me
   const ProbesPtr probes =
       std::make_shared<const TensorProbes>(table, memory, options_.probe_lines);
   const MemoryPtr bound = std::make_shared<const std::vector<ShardMemory>>(std::move(memory));
-  const ProbedPtr probed = Probe(probes, bound, Step{}, /*is_registration=*/true);
   std::lock_guard lock(mutex_);
   memory_ = bound;
   probes_ = probes;
-  probed_ = probed;
+  probed_ = nullptr;  // a program may fill what it has registered
 }
 
 void Capture::NoteRegistration() {

@@ -27,9 +27,9 @@ WrittenTensors Find(const ProbedState& before, size_t first, size_t count, Leave
 
 }  // namespace
 
-ProbedPtr Probe(const ProbesPtr& probes, const MemoryPtr& memory, Step step, bool is_registration) {
+ProbedPtr Probe(const ProbesPtr& probes, const MemoryPtr& memory, Step step) {
   if (probes == nullptr || probes->host_count() == 0) return nullptr;
-  auto state = std::make_shared<ProbedState>(ProbedState{probes, memory, step, is_registration});
+  auto state = std::make_shared<ProbedState>(ProbedState{probes, memory, step});
   state->host.resize(probes->host_count());
   probes->DigestHost(step, *memory, 0, state->host);
   return state;
@@ -58,12 +58,10 @@ std::string WrittenWhileCopied(const ProbedState& before, const WrittenTensors& 
 }
 
 std::string WrittenWithoutFence(const ProbedState& before, const WrittenTensors& written) {
-  const std::string since = before.is_registration ? std::string("the registration")
-                                                   : fmt::format("step {}", before.step);
   return fmt::format(
-      "{} changed since {} although nothing called fence(): snapshots stay off until fence() is "
+      "{} changed since step {} although nothing called fence(): snapshots stay off until fence() is "
       "called before the optimizer's step (ck.fence() in Python)",
-      before.probes->Describe(written), since);
+      before.probes->Describe(written), before.step);
 }
 
 }  // namespace unreft::snapshot

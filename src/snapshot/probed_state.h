@@ -19,16 +19,14 @@ using ProbesPtr = std::shared_ptr<const TensorProbes>;
 struct ProbedState {
   ProbesPtr probes;
   MemoryPtr memory;
-  Step step;                     // whose places were looked at
-  bool is_registration = false;  // of tensors that were just registered, before any snapshot
-  std::vector<uint64_t> host;    // digests
+  Step step;                   // whose places were looked at
+  std::vector<uint64_t> host;  // digests
 };
 
 using ProbedPtr = std::shared_ptr<const ProbedState>;
 
 // Null where no tensor is looked at.
-ProbedPtr Probe(const ProbesPtr& probes, const MemoryPtr& memory, Step step,
-                bool is_registration = false);
+ProbedPtr Probe(const ProbesPtr& probes, const MemoryPtr& memory, Step step);
 
 // Of `count` tensors in host memory from the `first`-th on, those that have other bytes by now at
 // the same addresses; `leave_out[i]`, where it is not empty, says that table's tensor i is none.

@@ -111,7 +111,7 @@ def test_a_library_that_is_not_there_or_cannot_be_loaded_is_named(bundle, tmp_pa
     def error():
         return run(sys.executable, "-c", "import unreft", PYTHONPATH=str(package)).stderr
 
-    assert f"no libunreft.so: looked for {package / 'unreft/libunreft.so'} and" in error()
+    assert f"no libunreft.so: looked for {package / 'unreft/libunreft.so'}, " in error()
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/libunreft.so").write_bytes(b"no library")
     assert f"{tmp_path / 'lib/libunreft.so'} cannot be loaded on this machine: " in error()
