@@ -22,7 +22,8 @@ from unreft.torch.device_extras import DeviceExtras
 from unreft.torch.extras import Extras, Rng
 from unreft.torch.foreign_steps import ForeignSteps
 from unreft.torch.reports import Reports
-from unreft.torch.shards import Bound, in_order, not_empty
+from unreft.torch.restored_memory import read_aside, read_tensors
+from unreft.torch.shards import not_empty
 from unreft.torch.state import TrainingState
 from unreft.torch.watch import Watch
 
@@ -184,41 +185,22 @@ class Checkpointer:
                 f"step {decision.step}: nothing but tensors is stored of this rank"
             )
         stored = [t for t in decision.tensors if not self._aside.is_ours(t)]
-        extras = extras_module.loads(decision.extras, self._read_aside(decision))
+        extras = extras_module.loads(
+            decision.extras, read_aside(self._client, self._aside, decision)
+        )
         if extras["format"] != _FORMAT:
             raise unreft.FailedPrecondition(
                 f"step {decision.step}: extras have format {extras['format']}, needed {_FORMAT}"
             )
         derived = StoredDerived(extras.get("derived", b""), decision.step, self._state.own)
         bounds = self._state.bind_for_restore(derived.logical(stored))
-        self._read(derived.to_read(bounds), {t.name: t.memory_order for t in decision.tensors})
+        read_tensors(self._client, derived.to_read(bounds), decision)
         self._state.load_scalars(extras["scalars"])
         self._extras.load(extras["extras"])
         derived.derive(bounds, self._derived.rules)
         if self._rng and extras["rng"] is not None:
             self._rng.load_state_dict(extras["rng"])  # last: nothing may draw after it
         return Outcome(Outcome.RESTORED, decision.new_timeline, decision.timeline, decision.step)
-
-    def _read(self, bounds: list[Bound], orders: dict[str, tuple[int, ...] | None]) -> None:
-        """Reads them; by way of other memory where the stored dimensions lie in another order."""
-        turned = []
-        for index, bound in enumerate(bounds):
-            order = orders.get(bound.spec.name)
-            if bound.local.numel() and order != bound.spec.memory_order:
-                bounds[index] = in_order(bound, order)
-                turned.append((bound.local, bounds[index].local))
-        self._client.restore_read(not_empty(bounds))
-        with torch.no_grad():
-            for live, read in turned:
-                live.copy_(read)
-
-    def _read_aside(self, decision: unreft.Decision) -> torch.Tensor | None:
-        """What the extras have on a device, in memory of the host."""
-        targets = [self._aside.target(t) for t in decision.tensors if self._aside.is_ours(t)]
-        if not targets:
-            return None
-        self._client.restore_read([target.spec for target in targets])
-        return targets[0].local
 
     # --- in the loop ---
 
