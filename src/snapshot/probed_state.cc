@@ -59,8 +59,8 @@ std::string WrittenWhileCopied(const ProbedState& before, const WrittenTensors& 
 
 std::string WrittenWithoutFence(const ProbedState& before, const WrittenTensors& written) {
   return fmt::format(
-      "{} changed since step {} although nothing called fence(): snapshots stay off until fence() is "
-      "called before the optimizer's step (ck.fence() in Python)",
+      "{} changed since step {} although nothing called fence(): snapshots stay off until fence() "
+      "is called before the optimizer's step (ck.fence() in Python)",
       before.probes->Describe(written), before.step);
 }
 
