@@ -44,8 +44,7 @@ class CapturePlan {
   std::span<const CapturedPart> parts() const { return parts_; }
   uint64_t data_bytes() const { return data_bytes_; }  // of the slab: where its last part ends
   CaptureMode mode() const { return mode_; }
-  // Of table, mode and how plans are made: ranks of a replica set that capture by equal digests fit
-  // together.
+  // Of table, mode and how plans are made.
   uint64_t digest() const { return digest_; }
 
  private:

@@ -137,11 +137,12 @@ absl::Status CheckTotal(std::span<const TensorSpec> specs) {
   return absl::OkStatus();
 }
 
-// What a digest is of: TensorSpec without what may differ among replicas.
+// What a digest is of: TensorSpec without when it is copied.
 struct DigestedTensor {
   TensorSpec spec;
   void Fields(auto& wire) {
-    wire(spec.name, spec.dtype, spec.global_shape, spec.offset, spec.extent, spec.replica_count);
+    wire(spec.name, spec.dtype, spec.global_shape, spec.offset, spec.extent, spec.replica_index,
+         spec.replica_count);
   }
 };
 

@@ -36,8 +36,8 @@ class TensorTable {
   std::span<const TensorSpec> specs() const { return specs_; }
   size_t size() const { return specs_.size(); }
 
-  // Of names, dtypes, shapes, boxes and replica counts, but not of replica indices: equal on all
-  // replicas of a set.
+  // Of names, dtypes, shapes, boxes, replica indices and counts: what CheckWorld found of tables of
+  // these digests holds until one of them changes.
   uint64_t digest() const { return digest_; }
 
   friend bool operator==(const TensorTable&, const TensorTable&) = default;
