@@ -34,6 +34,15 @@ absl::StatusOr<layout::TensorTable> CheckedTable(const std::vector<BoundTensor>&
   return layout::TensorTable::Create(SpecsOf(tensors));
 }
 
+// Of a restore's read, with what helps.
+absl::Status Advised(const absl::Status& status) {
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::DataLossError(
+      fmt::format("{}; start the job again: what does not verify is put "
+                  "aside, and the newest version that does is restored",
+                  std::string(status.message())));
+}
+
 }  // namespace
 
 ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore& segments,
@@ -145,7 +154,7 @@ absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
   restored.tensors = FromWire(std::move(decision.tensors));
   const RestoreReport report = TakeExtras(decision, restored.extras);
   ReportRead(report);
-  if (!report.status.ok()) return report.status;
+  if (!report.status.ok()) return Advised(report.status);
   restore_open_ = !restored.fresh;
   OpenTimeline(restored);
   return restored;
@@ -201,10 +210,11 @@ void ClientActor::FinishRead(const RestoreReport& report, PlanFollower::Finished
     // Copies to a device may be under way still, those that were staged among them; also when the
     // read has failed, after which the targets are the caller's again.
     const absl::Status copied = copier_.EndRestore();
-    if (!status.ok()) return done(status);
+    if (!status.ok()) return done(Advised(status));
     if (more.ok() && !copied.ok()) more = copied;
     // Not when it was another read's begin that ended this one.
     if (!more.ok() && !follower_.reading()) ReportRead({.status = more.status()});
+    if (!more.ok()) return done(Advised(more.status()));
     done(std::move(more));
   }));
 }

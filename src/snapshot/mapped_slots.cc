@@ -30,11 +30,14 @@ absl::Status MappedSlot::CheckHeader() const {
   const SlotGeometry& geometry = header().geometry;
   if (geometry.magic != kSlotMagic || !BodyCrcIsRight(geometry)) {
     return absl::DataLossError(
-        fmt::format("segment {}: its slot header is corrupt", region_.segment));
+        fmt::format("segment {}: its header does not verify; start unreftd again, which puts it "
+                    "aside and makes another",
+                    region_.segment));
   }
   if (geometry.min_reader > kSlotFormat) {
     return absl::FailedPreconditionError(
-        fmt::format("segment {}: written in format {} for readers of {} and up, this one knows {}",
+        fmt::format("segment {}: its format {} needs a reader of {} or up, libunreft knows {}; use "
+                    "unreftd and libunreft of the same release",
                     region_.segment, geometry.format, geometry.min_reader, kSlotFormat));
   }
   const bool same = geometry.slot_id == region_.slot.value &&
@@ -44,8 +47,8 @@ absl::Status MappedSlot::CheckHeader() const {
                     geometry.data_capacity == region_.data_capacity;
   if (same) return absl::OkStatus();
   return absl::DataLossError(
-      fmt::format("segment {}: the daemon told of slot {} with {} + {} bytes, its header of slot "
-                  "{} with {} + {}",
+      fmt::format("segment {}: unreftd told of slot {} with {} + {} bytes, its header tells of "
+                  "slot {} with {} + {}; start unreftd again",
                   region_.segment, region_.slot, region_.extras_capacity, region_.data_capacity,
                   geometry.slot_id, geometry.extras_capacity, geometry.data_capacity));
 }
@@ -65,7 +68,9 @@ absl::StatusOr<std::shared_ptr<const MappedSlots>> MappedSlots::Open(SegmentStor
     if (!slot.ok()) return slot.status();
     if (!slots->slots_.empty() && slot->incarnation() != slots->incarnation()) {
       return absl::DataLossError(fmt::format(
-          "segment {}: it is of another incarnation than the slots before it", region.segment));
+          "segment {}: it was made by another unreftd than the slots before it; start unreftd "
+          "again",
+          region.segment));
     }
     slots->slots_.emplace(region.slot, *std::move(slot));
   }

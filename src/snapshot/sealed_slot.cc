@@ -63,8 +63,10 @@ absl::Status SealedSlot::StillThere() const {
     return absl::OkStatus();
   }
   return absl::AbortedError(
-      fmt::format("segment {}: needed generation {} sealed, found generation {} {}", where_.segment,
-                  where_.generation, state.generation, SlotStateName(state.state)));
+      fmt::format("segment {}: what was to be restored is no longer there, needed generation {} "
+                  "sealed, found generation {} {}; another attempt may have begun: start the job "
+                  "again",
+                  where_.segment, where_.generation, state.generation, SlotStateName(state.state)));
 }
 
 absl::Status SealedSlot::LoadSeal() {
@@ -80,9 +82,9 @@ absl::Status SealedSlot::LoadCrcTable() {
   const std::span<std::byte> table = view_->crc_table();
   if (count * block_bytes() > view_->geometry().data_capacity ||
       count * sizeof(uint32_t) > table.size()) {
-    return absl::DataLossError(fmt::format("segment {}: {} blocks of {} bytes, it has room for {}",
-                                           where_.segment, count, block_bytes(),
-                                           view_->geometry().data_capacity / block_bytes()));
+    return absl::DataLossError(fmt::format(
+        "segment {}: its version has {} blocks of {} bytes, it has room for {}", where_.segment,
+        count, block_bytes(), view_->geometry().data_capacity / block_bytes()));
   }
   crc_table_.resize(count);
   if (count > 0) std::memcpy(crc_table_.data(), table.data(), count * sizeof(uint32_t));

@@ -15,9 +15,9 @@ absl::StatusOr<StagedReader> StagedReader::Create(const Plan& plan,
   if (!gaps.ok()) return gaps.status();
   const std::span<const std::byte> mapped = staging->bytes();
   if (mapped.size() < plan.staging_bytes) {
-    return absl::DataLossError(fmt::format("segment {}: staging needs {} bytes, found {}",
-                                           plan.staging_segment, plan.staging_bytes,
-                                           mapped.size()));
+    return absl::DataLossError(
+        fmt::format("segment {}: what other nodes hold needs {} bytes of it, found {}",
+                    plan.staging_segment, plan.staging_bytes, mapped.size()));
   }
   StagedReader reader(std::move(staging), mapped.first(plan.staging_bytes), plan.staged_bytes,
                       targets, copier, bad_blocks_max);
@@ -36,8 +36,8 @@ absl::StatusOr<std::optional<StagedDone>> StagedReader::Take(const Staged& stage
   last_ = last_ || staged.last;
   // What did not verify may come again after the last.
   if (last_ && copied_ < bytes_ && bad_.empty()) {
-    return absl::DataLossError(
-        fmt::format("staged: needed {} bytes, found {} and no more to come", bytes_, copied_));
+    return absl::DataLossError(fmt::format(
+        "{} bytes of other nodes were needed, {} came, and no more will", bytes_, copied_));
   }
   return answer;
 }
@@ -49,8 +49,9 @@ absl::StatusOr<StagedDone> StagedReader::TakeBlock(const Staged& staged) {
   StagedDone answer{.request = staged.request, .offset = staged.offset};
   if (const uint32_t found = Crc32c(block); found != staged.crc) {
     absl::Status bad =
-        absl::DataLossError(fmt::format("staged block [{}, +{}) needs CRC {:08x}, found {:08x}",
-                                        staged.offset, staged.bytes, staged.crc, found));
+        absl::DataLossError(fmt::format("a block of another node, {} bytes that were staged at {}, "
+                                        "needs CRC {:08x}, found {:08x}",
+                                        staged.bytes, staged.offset, staged.crc, found));
     if (bad_blocks_left_ == 0) return bad;
     --bad_blocks_left_;
     bad_.insert(first);
@@ -101,8 +102,10 @@ absl::Status StagedReader::Claim(const WirePiece& piece, size_t index, uint64_t 
   }
   if (piece.bytes == 0) return absl::OkStatus();
   if (piece.bytes > bytes_ - copied_) {
-    return absl::DataLossError(fmt::format("staged: needed {} bytes, found {} with piece {}",
-                                           bytes_, copied_ + piece.bytes, index));
+    return absl::DataLossError(
+        fmt::format("{} bytes of other nodes were needed, {} came with "
+                    "piece {}",
+                    bytes_, copied_ + piece.bytes, index));
   }
   const uint64_t end = piece.target_offset + piece.bytes;
   // The last range that begins at or before the piece.

@@ -114,7 +114,10 @@ TEST_F(RestorerTest, ACorruptBlockIsNamedAndReported) {
   CaptureAndSeal();
   FlipBit(1000);
   ASSERT_TRUE(RestoreBegin().ok());
-  ExpectBad(RestoreRead(tensors_), "slot0: block 3 needs CRC");
+  const absl::Status status = RestoreRead(tensors_);
+  ExpectBad(status, "slot0: block 3 needs CRC");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("start the job again: what does not verify is put aside"));
 }
 
 TEST_F(RestorerTest, ACorruptBlockThatNobodyWantsIsNotTouched) {
