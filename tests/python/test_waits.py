@@ -64,9 +64,9 @@ class Trainer:
         self.pid = int(process.stdout.readline())
 
     def expect(self, text):
-        """The next line, which has `text`."""
-        line = self.process.stdout.readline()
-        assert text in line, line + self.process.stdout.read()
+        """The next line, which has `text`; before it, it may say again what it waits for."""
+        while text not in (line := self.process.stdout.readline()):
+            assert "still waiting" in line, line + self.process.stdout.read()
         return line
 
     def go_on(self):
@@ -89,8 +89,7 @@ def place():
 class TestInterrupt:
     def test_while_it_connects(self, place):
         trainer = place.run("open_nobody")
-        trainer.expect("waits")
-        time.sleep(0.3)
+        trainer.expect("still waiting for the daemon")
         sent = time.monotonic()
         trainer.process.send_signal(signal.SIGINT)
         trainer.expect("raised KeyboardInterrupt")
@@ -100,8 +99,7 @@ class TestInterrupt:
     def test_in_restore_begin(self, place):
         place.start()
         trainer = place.run("restore")
-        trainer.expect("waits")
-        time.sleep(0.3)
+        trainer.expect("still waiting for the decision what to restore")
         trainer.process.send_signal(signal.SIGINT)
         trainer.expect("raised KeyboardInterrupt")
         trainer.expect("closed")
@@ -110,7 +108,7 @@ class TestInterrupt:
     def test_in_restore_begin_with_a_stopped_daemon(self, place):
         place.start()
         trainer = place.run("restore")
-        trainer.expect("waits")
+        trainer.expect("still waiting for the decision what to restore")
         place.daemon.send_signal(signal.SIGSTOP)
         trainer.process.send_signal(signal.SIGINT)
         trainer.expect("raised KeyboardInterrupt")
@@ -119,19 +117,27 @@ class TestInterrupt:
 
     def test_says_what_it_waits_for(self, place):
         place.start()
-        trainer = place.run("restore_logged")
-        trainer.expect("waits")
+        trainer = place.run("restore")
         line = trainer.expect("unreft WARNING still waiting for the decision what to restore")
         assert "all 2 ranks must ask (" in line and line.endswith(" s)\n")
-        trainer.process.send_signal(signal.SIGINT)
-        while "KeyboardInterrupt" not in (line := trainer.process.stdout.readline()):
-            assert "still waiting" in line
+
+    def test_in_restore_read_while_it_copies(self, place):
+        place.start()
+        trainer = place.run("restore_read")
+        trainer.expect("reads")
+        place.daemon.send_signal(signal.SIGSTOP)  # so that it waits, until it says so
+        trainer.go_on()
+        trainer.expect("still waiting for where the bytes of the version lie")
+        place.daemon.send_signal(signal.SIGCONT)
+        trainer.expect("still waiting for the tensors to be copied from memory")
+        trainer.expect("raised KeyboardInterrupt")
+        trainer.expect("closed")
+        assert trainer.ends() == (0, "")
 
     def test_is_no_matter_of_another_thread(self, place):
         place.start()
         trainer = place.run("restore_thread")
-        trainer.expect("waits")
-        time.sleep(0.3)
+        trainer.expect("still waiting for the decision what to restore")
         trainer.process.send_signal(signal.SIGINT)
         trainer.expect("raised Cancelled the caller ended the wait for the decision")
         assert trainer.ends() == (0, "")
@@ -148,8 +154,7 @@ class TestClose:
     def test_in_a_handler_ends_the_wait_it_interrupts(self, place):
         place.start()
         trainer = place.run("restore_closed_by_handler")
-        trainer.expect("waits")
-        time.sleep(0.3)
+        trainer.expect("still waiting for the decision what to restore")
         trainer.process.send_signal(signal.SIGTERM)
         trainer.expect("raised Cancelled")
         trainer.expect("raised FailedPrecondition the client is closed")

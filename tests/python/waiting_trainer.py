@@ -40,8 +40,10 @@ def raised(function, *arguments):
 
 
 def waits(function):
-    """As `raised`, for a call that a signal ends."""
-    raised(lambda: (say("waits"), function()))
+    """As `raised`, for a call that a signal ends: says what it waits for, again and again."""
+    _waiting.LOG_EVERY_S = 0.2
+    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
+    raised(function)
 
 
 def open_nobody():
@@ -55,13 +57,6 @@ def restore():
     waits(used.restore_begin)
     used.close()
     say("closed")
-
-
-def restore_logged():
-    """As above, with what is logged, more often than otherwise."""
-    _waiting.LOG_EVERY_S = 0.3
-    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
-    restore()
 
 
 def restore_closed():
@@ -88,16 +83,44 @@ def restore_thread():
     ended = threading.Event()  # a join that a signal ends takes the thread for ended
 
     def run():
-        raised(used.restore_begin)
+        waits(used.restore_begin)
         ended.set()
 
     threading.Thread(target=run).start()
     try:
-        say("waits")
         ended.wait()
     except KeyboardInterrupt:
         used.close()
     ended.wait()
+
+
+def restore_read():
+    """Interrupted while it copies: what it says of that is answered by a signal."""
+    used = client()
+    state = tensors()
+    registered(used)
+    used.wait_ready(60)
+    used.snapshot(1)
+    used.wait_committed(1, 60)
+    used.restore_begin()
+
+    class Interrupts(logging.Handler):
+        def emit(self, record):
+            say(record.getMessage())
+            if "to be copied" not in record.getMessage():
+                time.sleep(0.2)  # it asks in slices of 0.1 s: so the copying asks as it begins
+                return
+            os.kill(os.getpid(), signal.SIGINT)
+            while not used._core._waits._ended:
+                time.sleep(0.01)
+
+    _waiting.LOG_EVERY_S = 0.0
+    logging.getLogger("unreft").addHandler(Interrupts())
+    say("reads")
+    sys.stdin.readline()
+    raised(used.restore_read, state)
+    used.close()
+    say("closed")
 
 
 def registered(used):
