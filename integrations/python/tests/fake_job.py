@@ -33,14 +33,23 @@ class Net(nn.Module):
 class Job:
     """One rank's training, on a store."""
 
-    def __init__(self, store, seed=0, extras=None, optimizer=torch.optim.AdamW, rank=0, **options):
+    def __init__(
+        self,
+        store,
+        seed=0,
+        extras=None,
+        optimizer=torch.optim.AdamW,
+        rank=0,
+        extras_classes=(),
+        **options,
+    ):
         torch.manual_seed(seed)
         self.model = Net()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = optimizer(trained, lr=0.1, **options)
         self.client = store.client(rank)
         state = TrainingState(self.model, [self.optimizer], Replicas(self.model, rank, 1))
-        self.ck = Checkpointer(self.client, state, Extras(extras or {}), rng=True)
+        self.ck = Checkpointer(self.client, state, Extras(extras or {}, extras_classes), rng=True)
 
     def step(self):
         self.model(torch.randn(8, 4)).square().mean().backward()

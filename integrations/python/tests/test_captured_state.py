@@ -6,7 +6,7 @@ from fake_job import Job, registrations, trained
 from torch import nn
 
 import unreft
-from unreft.torch import extras
+from unreft.torch import safe_pickle
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
 
@@ -142,9 +142,9 @@ class Counting(torch.optim.SGD):
 
 
 def stored_scalars(store):
-    (optimizer,) = extras.loads(store.versions[0].extras)["scalars"]["optimizers"]
+    (optimizer,) = safe_pickle.loads(store.versions[0].extras)["scalars"]["optimizers"]
     for group in optimizer["groups"]:
-        group["params"] = extras.loads(group["params"])
+        group["params"] = safe_pickle.loads(group["params"])
     return optimizer
 
 

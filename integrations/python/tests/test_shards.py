@@ -14,7 +14,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import unreft
-from unreft.torch import extras
+from unreft.torch import safe_pickle
 from unreft.torch.shards import Replicas, bind
 from unreft.torch.state import TrainingState
 
@@ -201,7 +201,7 @@ def test_gathered_parameters_are_a_matter_of_time(one_of_two):
 def test_extras_with_a_sharded_tensor_are_refused(one_of_two):
     norm = sharded_tensor((2,), [Replicate()], (1,))
     with pytest.raises(unreft.InvalidArgument, match=r"extras: a DTensor of shape \(1,\)"):
-        extras.dumps({"norm": norm})
+        safe_pickle.dumps({"norm": norm})
 
 
 def compiled_data_parallel(rank):

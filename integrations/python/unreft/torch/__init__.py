@@ -43,6 +43,7 @@ def attach(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] = (),
     *,
     extras: Mapping[str, Any] | None = None,
+    extras_classes: Sequence[type] = (),
     masters: Mapping[str, torch.Tensor] | None = None,
     derived: Derived | Sequence[Derived] = (),
     volatile: str | Sequence[str] = (),
@@ -60,8 +61,10 @@ def attach(
       extras: other state by name. An object with `state_dict` and `load_state_dict` (a scheduler, a
         sampler) or with `get_state` and `set_state` (a torch.Generator) is restored in place; of a
         callable that returns a value, or of a container that the loop changes,
-        `Checkpointer.extras` has the stored value. Small things: they are pickled at every
+        `Checkpointer.extras` has the stored value. Small things: they are stored at every
         snapshot. A constant is refused: it would be restored as it is now for ever.
+      extras_classes: what extras may be made of beside plain containers, numbers, strings, bytes,
+        tensors and NumPy arrays; other classes are refused, since to read one runs its code.
       masters: tensors that an optimizer steps on in place of parameters of the model, by the names
         of these: fp32 copies of bf16 weights. They are captured as `master/<parameter>`.
       derived: what follows from other state, such as bf16 weights from their fp32 master copies,
@@ -91,7 +94,7 @@ def attach(
         rules = [derived] if isinstance(derived, Derived) else list(derived)
         replica_sets = Replicas(model, rank, world, replicas)
         state = TrainingState(model, optimizers, replica_sets, masters or {}, volatile)
-        parts["state"], parts["extras"] = state, Extras(extras or {})
+        parts["state"], parts["extras"] = state, Extras(extras or {}, extras_classes)
         parts["derived"] = DerivedTensors(rules, state)
 
     joined = attempt.take(prepare, required, {**options, "rank": rank, "world": world})

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 
 import unreft
-from unreft.torch import extras as extras_module
 from unreft.torch import step_hook, trainers
 from unreft.torch.agreement import Outcome, check_agree, of_all_ranks
 from unreft.torch.derived_restore import StoredDerived
@@ -29,7 +28,7 @@ from unreft.torch.watch import Watch
 
 _log = logging.getLogger("unreft")
 
-_FORMAT = 3  # of the extras
+_FORMAT = 4  # of the extras
 _CONTEXT = contextlib.nullcontext()
 # Errors that trying again does not cure.
 _FOR_GOOD = (unreft.PermissionDenied, unreft.Forked)
@@ -185,9 +184,8 @@ class Checkpointer:
                 f"step {decision.step}: nothing but tensors is stored of this rank"
             )
         stored = [t for t in decision.tensors if not self._aside.is_ours(t)]
-        extras = extras_module.loads(
-            decision.extras, read_aside(self._client, self._aside, decision)
-        )
+        staged = read_aside(self._client, self._aside, decision)
+        extras = self._extras.loads(decision.extras, staged)
         if extras["format"] != _FORMAT:
             raise unreft.FailedPrecondition(
                 f"step {decision.step}: extras have format {extras['format']}, needed {_FORMAT}"
@@ -349,7 +347,7 @@ class Checkpointer:
             self._skipped += 1
             return False
         data = self._extras_bytes(extras)
-        extras_module.check_size(data, extras["extras"])
+        self._extras.check_size(data, extras["extras"])
         if not self._aside.fits():
             if not self._register(extras):
                 self._skipped += 1
@@ -380,7 +378,7 @@ class Checkpointer:
     def _extras_bytes(self, extras: dict[str, Any]) -> bytes:
         record = {"derived": self._derived.record} if self._derived.record else {}
         self._aside.begin()
-        return extras_module.dumps({**extras, **record}, self._aside)
+        return self._extras.dumps({**extras, **record}, self._aside)
 
     def _follows(self, extras: dict[str, Any]) -> bool:
         """Whether what is registered is the live tensors, with the digests of what is derived.

@@ -16,7 +16,7 @@ import torch
 
 from unreft.errors import FailedPrecondition
 from unreft.tensor import Dtype, Tensor
-from unreft.torch import digest, extras
+from unreft.torch import digest, safe_pickle
 from unreft.torch.derived import CAST, Derived, Item, find, listed, short_name
 from unreft.torch.shards import Bound, Holders, bind
 
@@ -27,7 +27,7 @@ class StoredDerived:
     """Of the version that is restored. Every digest is compared before its bytes are written."""
 
     def __init__(self, record: bytes, step: int, own: Holders):
-        self._records: dict[str, dict[str, Any]] = extras.loads(record) if record else {}
+        self._records: dict[str, dict[str, Any]] = safe_pickle.loads(record) if record else {}
         self._step = step
         self._own = own
         self._tables: dict[str, torch.Tensor] = {}

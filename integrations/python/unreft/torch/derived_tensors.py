@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unreft.errors import FailedPrecondition, InvalidArgument
-from unreft.torch import digest, extras
+from unreft.torch import digest, safe_pickle
 from unreft.torch.derived import Derived, Item, find, listed, short
 from unreft.torch.shards import Bound, bind
 from unreft.torch.state import TrainingState
@@ -48,7 +48,7 @@ class DerivedTensors:
         derived = [item for item in items if item.name not in self._broken]
         own = {i.name: self._bind_own(i) for i in items if i.name in self._broken}
         self._tables = list(self._make_tables(derived))
-        self.record = extras.dumps(self._record(items, own)) if items else b""
+        self.record = safe_pickle.dumps(self._record(items, own)) if items else b""
         self._say()
         names = {item.name for item in derived}
         captured = [own.get(b.spec.name, b) for b in bounds if b.spec.name not in names]

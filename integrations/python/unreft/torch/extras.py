@@ -1,25 +1,22 @@
 """Extras: the part of a rank's state that is not tensors of the model or the optimizer.
 
-One pickle per snapshot, a few KB. It is made and read by the training process alone: to the daemon
-it is opaque bytes. A tensor inside it is stored as type, shape and bytes, without torch's pickling.
+One pickle per snapshot, a few KB. It is made and read by the training process alone (safe_pickle):
+to the daemon it is opaque bytes.
 """
 
 import array
-import ctypes
-import io
 import logging
 import os
-import pickle
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from unreft.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from unreft.torch.device_extras import DeviceExtras, is_on_device, tensor_of
+from unreft.torch import safe_pickle
+from unreft.torch.device_extras import DeviceExtras, is_on_device
 
 _log = logging.getLogger("unreft")
 
@@ -27,57 +24,6 @@ _log = logging.getLogger("unreft")
 _BYTES_MAX_OF_A_NODE = 24 << 20
 # Types of values that cannot change: a loop rebinds its own name, and Unreft would not see it.
 _CONSTANT = (bool, int, float, complex, str, bytes, range, type(None))
-
-
-def dumps(value: Any, aside: DeviceExtras | None = None) -> bytes:
-    """`aside`: takes the tensors that are on a device; without it they are copied to the host."""
-    buffer = io.BytesIO()
-    _Pickler(buffer, aside).dump(value)
-    return buffer.getvalue()
-
-
-def loads(data: bytes, staged: torch.Tensor | None = None) -> Any:
-    """`staged`: what was stored of the tensors that were taken aside."""
-    return _Unpickler(io.BytesIO(data), staged).load()
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, aside: DeviceExtras | None):
-        super().__init__(buffer, protocol=5)
-        self._aside = aside
-
-    def persistent_id(self, value: Any) -> Any:
-        return None if self._aside is None else self._aside.take(value)
-
-    def reducer_override(self, value: Any):
-        if not isinstance(value, torch.Tensor):
-            return NotImplemented
-        if is_traceable_wrapper_subclass(value) or value.layout != torch.strided:
-            raise InvalidArgument(
-                f"extras: a {type(value).__name__} of shape {tuple(value.shape)} and layout "
-                f"{value.layout} is not supported: store its parts, such as to_local()"
-            )
-        whole = value.detach().to("cpu").contiguous()
-        data = ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
-        return _tensor, (str(whole.dtype).removeprefix("torch."), tuple(whole.shape), data)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, buffer: io.BytesIO, staged: torch.Tensor | None):
-        super().__init__(buffer)
-        self._staged = staged
-
-    def persistent_load(self, place: tuple[str, tuple[int, ...], int]) -> torch.Tensor:
-        if self._staged is None:
-            raise FailedPrecondition("extras: the tensors that were on a device are not stored")
-        return tensor_of(self._staged, *place)
-
-
-def _tensor(dtype: str, shape: tuple[int, ...], data: bytes) -> torch.Tensor:
-    """The tensor that was stored, in CPU memory."""
-    tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")
-    ctypes.memmove(tensor.data_ptr(), data, len(data))
-    return tensor
 
 
 class Rng:
@@ -127,8 +73,11 @@ class Extras:
     What a callable or a container was is in `restored` after a restore, by name.
     """
 
-    def __init__(self, extras: Mapping[str, Any]):
-        """Raises `InvalidArgument` for a constant."""
+    def __init__(self, extras: Mapping[str, Any], classes: Iterable[type] = ()):
+        """`classes`: what values may be made of, beside what `safe_pickle` stores anyway.
+
+        Raises `InvalidArgument` for a constant.
+        """
         for name, extra in extras.items():
             if _is_constant(extra):
                 raise InvalidArgument(
@@ -137,10 +86,53 @@ class Extras:
                     f"value of the moment, such as {{'{name}': lambda: {name}}}"
                 )
         self._extras = dict(extras)
+        self._classes = safe_pickle.Classes(classes)
         self.restored: dict[str, Any] = {}
 
     def state(self) -> dict[str, Any]:
         return {name: _state_of(extra) for name, extra in self._extras.items()}
+
+    def dumps(self, record: Mapping[str, Any], aside: DeviceExtras | None = None) -> bytes:
+        """Of a snapshot's whole record, the user's part of which is its `extras`.
+
+        Raises `InvalidArgument`, naming the part, for what cannot be stored.
+        """
+        try:
+            return safe_pickle.dumps(record, aside, self._classes)
+        except InvalidArgument as error:
+            raise self._named(record, error) from None
+
+    def loads(self, data: bytes, staged: torch.Tensor | None = None) -> Any:
+        return safe_pickle.loads(data, staged, self._classes)
+
+    def check_size(self, data: bytes, state: Mapping[str, Any]) -> None:
+        """Raises `ResourceExhausted` if a snapshot's record is too large; `state` is the user's
+        part of it."""
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+        limit = _BYTES_MAX_OF_A_NODE // max(1, ranks)
+        if len(data) <= limit:
+            return
+        sizes = {name: len(self._dumps(value)) for name, value in state.items()}
+        largest = max(sizes, key=sizes.get, default=None)
+        named = f"; the largest is '{largest}' with {sizes[largest]}" if sizes else ""
+        raise ResourceExhausted(
+            f"extras: {len(data)} bytes are too many, {limit} fit (of {_BYTES_MAX_OF_A_NODE} for "
+            f"the {ranks} ranks of a node){named}. Pass a position or a seed rather than the data"
+        )
+
+    def _named(self, record: Mapping[str, Any], error: InvalidArgument) -> InvalidArgument:
+        parts = [(f"'{name}'", value) for name, value in record["extras"].items()]
+        modules = record["scalars"]["modules"].items()
+        parts += [(f"the extra state of module '{name}'", value) for name, value in modules]
+        for name, value in parts:
+            try:
+                self._dumps(value)
+            except InvalidArgument as found:
+                return InvalidArgument(f"extras: {name}: {found.message.removeprefix('extras: ')}")
+        return error
+
+    def _dumps(self, part: Any) -> bytes:
+        return safe_pickle.dumps(part, None, self._classes)
 
     def load(self, state: Mapping[str, Any]) -> None:
         if missing := sorted(self._extras.keys() - state.keys()):
@@ -160,22 +152,6 @@ class Extras:
                 extra.set_state(state[name])
             else:
                 self.restored[name] = state[name]
-
-
-def check_size(data: bytes, state: Mapping[str, Any]) -> None:
-    """Raises `ResourceExhausted` if the pickled record of a snapshot is too large; `state` is the
-    user's part of it."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-    limit = _BYTES_MAX_OF_A_NODE // max(1, ranks)
-    if len(data) <= limit:
-        return
-    sizes = {name: len(dumps(value)) for name, value in state.items()}
-    largest = max(sizes, key=sizes.get, default=None)
-    named = f"; the largest is '{largest}' with {sizes[largest]}" if sizes else ""
-    raise ResourceExhausted(
-        f"extras: {len(data)} bytes are too many, {limit} fit (of {_BYTES_MAX_OF_A_NODE} for the "
-        f"{ranks} ranks of a node){named}. Pass a position or a seed rather than the data"
-    )
 
 
 def _is_constant(value: Any) -> bool:

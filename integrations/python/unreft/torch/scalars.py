@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unreft.errors import InvalidArgument
-from unreft.torch.extras import dumps
+from unreft.torch.safe_pickle import dumps
 from unreft.torch.shards import DTensor
 
 

@@ -14,7 +14,7 @@ from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Tensor
 from unreft.torch import refusals
 from unreft.torch.buffers import Buffers
-from unreft.torch.extras import loads
+from unreft.torch.safe_pickle import loads
 from unreft.torch.scalars import OptimizerScalars
 from unreft.torch.shards import (
     Bound,
