@@ -3,11 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
+
+#include "base/private_directory.h"
 
 namespace unreft {
 namespace {
@@ -21,19 +22,15 @@ std::string Holder(int fd) {
   return pid.substr(0, pid.find('\n'));
 }
 
-absl::Status MakeDirectory(const std::string& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(directory).parent_path(), error);
-  if (mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, "make directory " + directory);
-}
-
 }  // namespace
 
 absl::StatusOr<LockFile> LockFile::Acquire(const std::string& directory, const std::string& name) {
-  if (absl::Status status = MakeDirectory(directory); !status.ok()) return status;
+  std::error_code error;
+  const std::string absolute = std::filesystem::absolute(directory, error).string();
+  if (error) return absl::ErrnoToStatus(error.value(), "look at " + directory);
+  if (absl::Status status = MakePrivateDirectory(absolute); !status.ok()) return status;
   const std::string path = directory + "/" + name;
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return absl::ErrnoToStatus(errno, "open " + path);
   LockFile lock(fd);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -45,6 +42,11 @@ absl::StatusOr<LockFile> LockFile::Acquire(const std::string& directory, const s
   const std::string pid = fmt::format("{}\n", getpid());
   if (ftruncate(fd, 0) == 0 && pwrite(fd, pid.data(), pid.size(), 0) < 0) errno = 0;
   return lock;
+}
+
+void LockFile::Remove(const std::string& directory, const std::string& name) {
+  unlink((directory + "/" + name).c_str());
+  rmdir(directory.c_str());
 }
 
 LockFile::~LockFile() {

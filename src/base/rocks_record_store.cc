@@ -5,8 +5,10 @@
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/table.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -225,6 +227,14 @@ absl::StatusOr<std::unique_ptr<RocksRecordStore>> RocksRecordStore::Open(
   auto impl = std::make_unique<Impl>(std::move(options), *std::move(lock), executor);
   if (absl::Status status = impl->Start(); !status.ok()) return status;
   return std::unique_ptr<RocksRecordStore>(new RocksRecordStore(std::move(impl)));
+}
+
+absl::Status RocksRecordStore::Destroy(const std::string& directory) {
+  if (access(directory.c_str(), F_OK) != 0 && errno == ENOENT) return absl::OkStatus();
+  const rocksdb::Status status = rocksdb::DestroyDB(directory, rocksdb::Options());
+  if (!status.ok() && !status.IsNotFound()) return ToStatus(status, directory);
+  LockFile::Remove(directory);
+  return absl::OkStatus();
 }
 
 void RocksRecordStore::Write(std::vector<RecordChange> batch, Durability durability,

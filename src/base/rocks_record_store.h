@@ -30,6 +30,10 @@ class RocksRecordStore : public RecordStore {
   // too. `executor` outlives the store.
   static absl::StatusOr<std::unique_ptr<RocksRecordStore>> Open(RocksRecordStoreOptions options,
                                                                 Executor& executor);
+  // Removes what a store, which is closed now, has written in the directory, and it, if nothing
+  // else is in it. OK for an absent one.
+  static absl::Status Destroy(const std::string& directory);
+
   // Blocks until the batches accepted are written.
   ~RocksRecordStore() override;
 

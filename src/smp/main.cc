@@ -1,5 +1,6 @@
 // unreftd: the daemon of a node, or the embedded meta store.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -49,6 +50,7 @@ absl::Status Run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  umask(0077);  // of logs, records and whatever else is made
   const absl::Status status = Run(argc, argv);
   if (status.ok()) return 0;
   fmt::print(stderr, "unreftd: {}\n", status.message());

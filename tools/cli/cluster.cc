@@ -5,7 +5,6 @@
 #include <stdio.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <string_view>
 
@@ -18,13 +17,6 @@ namespace {
 constexpr Milliseconds kPollInterval(50);
 
 std::string FilePath(const Place& place) { return place.run_dir + "/cluster.json"; }
-
-absl::Status Remove(const std::filesystem::path& path) {
-  std::error_code error;
-  std::filesystem::remove_all(path, error);
-  if (!error) return absl::OkStatus();
-  return absl::InternalError(fmt::format("remove {}: {}", path.string(), error.message()));
-}
 
 // The options by which a process shows the other side, "meta" or "transport", who it is.
 void AddTlsWords(std::string_view side, const std::string& directory, const std::string& who,
@@ -111,11 +103,11 @@ absl::Status WriteCluster(const Cluster& cluster) {
 }
 
 absl::Status RemoveCluster(const Cluster& cluster) {
-  absl::Status status = Remove(MetaDirectory(cluster.place));
+  absl::Status status = RemoveMetaFiles(cluster.place);
   for (uint64_t node = 0; node < cluster.places() && status.ok(); ++node) {
-    status = Remove(cluster.NodePlace(node).run_dir);
+    status = RemoveRunFiles(cluster.NodePlace(node));
   }
-  if (status.ok()) status = Remove(FilePath(cluster.place));
+  if (status.ok()) status = RemoveFiles(cluster.place.run_dir, {"cluster.json"});
   return status;
 }
 

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <csignal>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -105,11 +104,7 @@ absl::StatusOr<nlohmann::json> DestroyNode(const Context& context) {
   if (!stopped.ok()) return stopped.status();
   absl::StatusOr<std::vector<SegmentInfo>> memory = RemoveMemory(place);
   if (!memory.ok()) return memory.status();
-  std::error_code error;
-  std::filesystem::remove_all(place.run_dir, error);
-  if (error) {
-    return absl::InternalError(fmt::format("remove {}: {}", place.run_dir, error.message()));
-  }
+  if (absl::Status status = RemoveRunFiles(place); !status.ok()) return status;
   nlohmann::json document{{"killed", "node"},
                           {"node", place.node},
                           {"pid", nullptr},

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/private_directory.h"
 #include "base/shm_segment_store.h"
 #include "tools/cli/cluster.h"
 #include "tools/cli/commands.h"
@@ -156,7 +157,8 @@ std::string CommonExports(const Cluster& cluster, Milliseconds timeout) {
 }
 
 absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds timeout) {
-  if (absl::Status status = MakeRunDir(cluster.place); !status.ok()) return status;
+  if (absl::Status status = MakePrivateDirectory(cluster.place.run_dir); !status.ok())
+    return status;
   if (absl::Status status = WriteCluster(cluster); !status.ok()) return status;
   absl::StatusOr<bool> meta_was_up =
       StartMeta(cluster.place, cluster.meta_address, cluster.MetaRequest());

@@ -4,8 +4,9 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <filesystem>
 
+#include "base/private_directory.h"
+#include "base/rocks_record_store.h"
 #include "base/shm_segment_store.h"
 #include "tools/cli/admin_client.h"
 #include "tools/cli/process_search.h"
@@ -81,7 +82,7 @@ std::vector<std::string> DaemonArgv(const Place& place, const StartRequest& requ
 }
 
 absl::StatusOr<StartResult> StartDaemon(const Place& place, const StartRequest& request) {
-  if (absl::Status status = MakeRunDir(place); !status.ok()) return status;
+  if (absl::Status status = MakePrivateDirectory(place.run_dir); !status.ok()) return status;
   auto answer = AskDaemon(place, "status", nlohmann::json::object(), kAnswerTimeout);
   if (answer.ok()) return StartResult{true, std::move(*answer)};
 
@@ -132,10 +133,8 @@ absl::StatusOr<std::vector<SegmentInfo>> RemoveMemory(const Place& place) {
     if (!status.ok() && !absl::IsNotFound(status)) return status;
     removed.push_back(segment);
   }
-  std::error_code error;
-  std::filesystem::remove_all(place.records(), error);
-  if (!error) return removed;
-  return absl::InternalError(fmt::format("remove {}: {}", place.records(), error.message()));
+  if (absl::Status status = RocksRecordStore::Destroy(place.records()); !status.ok()) return status;
+  return removed;
 }
 
 uint64_t TotalBytes(const std::vector<SegmentInfo>& segments) {

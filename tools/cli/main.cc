@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/private_directory.h"
 #include "base/version.h"
 #include "tools/cli/commands.h"
 
@@ -67,10 +68,17 @@ void AddCommands(CLI::App& app, Context& context) {
   AddSupervise(app, context);
 }
 
+// What is there says what is started and removed: nobody else may have put it there.
+absl::Status CheckRunDir(const Place& place) {
+  const absl::Status status = CheckPrivateDirectory(place.run_dir);
+  return absl::IsNotFound(status) ? absl::OkStatus() : status;
+}
+
 // Where the files of the node are, or those of all nodes.
 absl::Status Locate(Context& context) {
   Place whole{.job = context.place.job, .run_dir = context.place.run_dir};
   if (absl::Status status = Resolve(whole); !status.ok()) return status;
+  if (absl::Status status = CheckRunDir(whole); !status.ok()) return status;
   absl::StatusOr<std::optional<Cluster>> cluster = ReadCluster(whole);
   if (!cluster.ok()) return cluster.status();
   context.cluster = *std::move(cluster);
@@ -84,7 +92,8 @@ absl::Status Locate(Context& context) {
     }
     context.place = context.cluster->NodePlace(context.place.node);
   }
-  return Resolve(context.place);
+  if (absl::Status status = Resolve(context.place); !status.ok()) return status;
+  return CheckRunDir(context.place);
 }
 
 int Main(int argc, char** argv) {

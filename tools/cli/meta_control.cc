@@ -11,6 +11,7 @@
 #include <random>
 
 #include "base/lock_file.h"
+#include "base/rocks_record_store.h"
 #include "tools/cli/owned_fd.h"
 #include "tools/cli/spawn.h"
 #include "tools/cli/supervisor.h"
@@ -76,6 +77,14 @@ absl::Status WaitServing(const Place& place, const ProcessHandle& started, Milli
 }  // namespace
 
 std::string MetaDirectory(const Place& place) { return place.run_dir + "/meta"; }
+absl::Status RemoveMetaFiles(const Place& place) {
+  const std::string directory = MetaDirectory(place);
+  if (absl::Status status = RocksRecordStore::Destroy(directory + "/records"); !status.ok()) {
+    return status;
+  }
+  return RemoveFiles(directory, {"address", "address.new", kSupervisorLock, "meta.lock"});
+}
+
 std::string MetaLog(const Place& place) { return place.run_dir + "/meta.log"; }
 
 absl::StatusOr<std::string> ChooseMetaAddress() {

@@ -22,6 +22,9 @@ namespace unreft::cli {
 std::string MetaDirectory(const Place& place);
 std::string MetaLog(const Place& place);
 
+// Removes what the store has written, and its directory, if nothing else is in it.
+absl::Status RemoveMetaFiles(const Place& place);
+
 // A port of 127.0.0.1 that is free now and that no connection is given by the kernel, so that a
 // store that comes back finds it free.
 absl::StatusOr<std::string> ChooseMetaAddress();

@@ -1,14 +1,13 @@
 #include "tools/cli/place.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
+#include <cstdio>
 #include <filesystem>
 
+#include "base/rocks_record_store.h"
 #include "base/run_dir.h"
 #include "base/segment_store.h"
 
@@ -16,22 +15,6 @@ namespace unreft::cli {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
-
-// Makes one directory; what is there already must be ours alone, or another user could replace
-// the socket in it.
-absl::Status MakePrivate(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) == 0) return absl::OkStatus();
-  if (errno != EEXIST) return absl::ErrnoToStatus(errno, "make directory " + path);
-  struct stat found{};
-  if (stat(path.c_str(), &found) != 0) return absl::ErrnoToStatus(errno, "look at " + path);
-  if (!S_ISDIR(found.st_mode)) return absl::AlreadyExistsError(path + " is not a directory");
-  if (found.st_uid != getuid() || (found.st_mode & 0022) != 0) {
-    return absl::PermissionDeniedError(fmt::format(
-        "{} belongs to user {} with mode {:04o}; it must be user {}'s and not writable by others",
-        path, found.st_uid, found.st_mode & 07777, getuid()));
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -54,14 +37,21 @@ absl::Status Resolve(Place& place) {
   return absl::OkStatus();
 }
 
-absl::Status MakeRunDir(const Place& place) {
-  const std::filesystem::path path = place.run_dir;
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path().parent_path(), error);
-  if (!std::filesystem::exists(path.parent_path())) {
-    if (absl::Status status = MakePrivate(path.parent_path()); !status.ok()) return status;
+absl::Status RemoveRunFiles(const Place& place) {
+  if (absl::Status status = RocksRecordStore::Destroy(place.records()); !status.ok()) return status;
+  return RemoveFiles(place.run_dir, {"unreftd.sock", "unreftd.log", kSupervisorLock, kDaemonLock});
+}
+
+absl::Status RemoveFiles(const std::string& directory, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string path = fmt::format("{}/{}", directory, name);
+    if (std::remove(path.c_str()) != 0 && errno != ENOENT) {
+      return absl::ErrnoToStatus(errno, "remove " + path);
+    }
   }
-  return MakePrivate(path);
+  const bool is_gone = std::remove(directory.c_str()) == 0 || errno == ENOENT;
+  if (is_gone || errno == ENOTEMPTY || errno == EEXIST) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, "remove " + directory);
 }
 
 std::vector<std::pair<std::string, std::string>> TrainerEnvironment(const Place& place) {

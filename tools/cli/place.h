@@ -40,8 +40,12 @@ struct Place {
 // InvalidArgument for a bad job name or a path too long for a socket.
 absl::Status Resolve(Place& place);
 
-// Makes the run directory (0700). PermissionDenied unless it is a directory that only we can use.
-absl::Status MakeRunDir(const Place& place);
+// Removes what unreftd and this command make in the run directory, and it, too, if nothing else is
+// in it. Of a directory that is absent: nothing.
+absl::Status RemoveRunFiles(const Place& place);
+
+// Removes these from the directory, as far as they are there, and it, if nothing else is in it.
+absl::Status RemoveFiles(const std::string& directory, const std::vector<std::string>& names);
 
 // What a training process needs to find its daemon.
 std::vector<std::pair<std::string, std::string>> TrainerEnvironment(const Place& place);

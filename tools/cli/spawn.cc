@@ -111,7 +111,7 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
 }
 
 absl::StatusOr<pid_t> SpawnDetached(SpawnRequest request, const std::string& log_path) {
-  OwnedFd log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  OwnedFd log(open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!log.valid()) return absl::ErrnoToStatus(errno, "open " + log_path);
   OwnedFd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   request.stdin_fd = nothing.get();
