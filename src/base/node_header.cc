@@ -29,7 +29,8 @@ absl::StatusOr<NodeBody> ReadNodeBody(std::span<const std::byte> bytes) {
   const NodeBody first = Load(bytes, 0);
   const NodeBody second = Load(bytes, 1);
   for (const NodeBody& body : {first, second}) {
-    if (body.magic == kNodeMagic && body.min_reader > kNodeFormat) {
+    // Of a body that does not verify the number may be a bit that has turned.
+    if (body.magic == kNodeMagic && BodyCrcIsRight(body) && body.min_reader > kNodeFormat) {
       return absl::FailedPreconditionError(fmt::format(
           "node segment: written in format {} for readers of {} and up, this reader knows {}",
           body.format, body.min_reader, kNodeFormat));
