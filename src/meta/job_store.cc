@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "meta/record_checks.h"
 
 namespace unreft::meta {
 namespace {
@@ -27,6 +28,20 @@ std::optional<uint64_t> NumberOf(std::string_view kind, std::string_view name) {
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
   if (error != std::errc{} || end != name.data() + name.size()) return std::nullopt;
   return number;
+}
+
+template <typename Message>
+absl::StatusOr<Message> Parsed(const KeyValue& kv) {
+  Message value;
+  if (!value.ParseFromString(kv.value)) {
+    return absl::DataLossError(
+        fmt::format("the record {} of {} bytes does not parse", kv.key, kv.value.size()));
+  }
+  if (absl::Status status = CheckRecord(value); !status.ok()) {
+    return absl::DataLossError(
+        fmt::format("the record {} is wrong: {}", kv.key, std::string(status.message())));
+  }
+  return value;
 }
 
 }  // namespace
@@ -94,7 +109,10 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
   auto empty = std::make_unique<JobState>();
   std::swap(state_, *empty);
   state_.revision = result->revision;
+  unread_.clear();
+  if (!IsOfAnother(*store, empty->store_id)) before_ = std::move(empty);
   for (const KeyValue& kv : all) Apply(kv);
+  before_.reset();
   if (!known_store.empty() && state_.store_id != known_store) {
     log_.Error("meta store: it is another one now: its id changed");
     former_ids_.push_back(known_store);
@@ -124,10 +142,14 @@ bool JobStore::WentBack(const KeyValue& store, Revision revision) const {
   return is_former || (record.store_id() == state_.store_id && is_older);
 }
 
-bool JobStore::IsOfAnother(const KeyValue& kv) const {
+bool JobStore::IsOfAnother(const KeyValue& kv, const std::string& store_id) const {
   StoreRecord record;
   return kv.key == prefix_ + "store" && record.ParseFromString(kv.value) &&
-         record.store_id() != state_.store_id;
+         record.store_id() != store_id;
+}
+
+absl::Status JobStore::status() const {
+  return unread_.empty() ? status_ : absl::DataLossError(unread_.begin()->second);
 }
 
 void JobStore::MakeStore(Revision seen) {
@@ -160,7 +182,7 @@ void JobStore::Watch() {
 }
 
 void JobStore::OnEvents(const std::vector<WatchEvent>& events) {
-  if (std::ranges::any_of(events, [this](const auto& event) { return IsOfAnother(event.kv); })) {
+  if (std::ranges::any_of(events, [this](const auto& event) { return IsOfAnother(event.kv, state_.store_id); })) {
     return Refresh();  // what is known is of the one before
   }
   for (const WatchEvent& event : events) {
@@ -184,17 +206,44 @@ void JobStore::Again(Duration delay) {
   });
 }
 
+// Of one node: one that is wrong is as good as none.
 template <typename Message>
 void JobStore::Parse(const KeyValue& kv, Stored<Message>& into) {
   if (kv.mod_revision < into.modified) return;  // the watch is behind a Txn of our own
-  Message value;
-  if (!value.ParseFromString(kv.value)) {
-    log_.Error("meta store: the record {} of {} bytes does not parse; the last one is kept", kv.key,
-               kv.value.size());
+  absl::StatusOr<Message> value = Parsed<Message>(kv);
+  if (!value.ok()) {
+    log_.Error("meta store: {}; it is left out", value.status().message());
     return;
   }
-  into.value = std::move(value);
+  into.value = *std::move(value);
   into.modified = kv.mod_revision;
+}
+
+// Of the whole job: one that is wrong changes nothing. The last good one stands in its place, if
+// nothing came between: the watch leaves nothing out, a reading may have.
+template <typename Message>
+void JobStore::ParseShared(const KeyValue& kv, Stored<Message> JobState::*record) {
+  Stored<Message>& into = state_.*record;
+  if (kv.mod_revision < into.modified) return;  // the watch is behind a Txn of our own
+  absl::StatusOr<Message> value = Parsed<Message>(kv);
+  if (value.ok()) {
+    into.value = *std::move(value);
+    into.modified = kv.mod_revision;
+    unread_.erase(kv.key);
+    return;
+  }
+  if (before_ != nullptr && (before_.get()->*record).modified == kv.mod_revision) {
+    into = before_.get()->*record;
+  }
+  const bool is_known = into.exists();
+  log_.Error("meta store: {}; {}", value.status().message(),
+             is_known ? "the one before it counts, and the next takes its place"
+                      : "nothing is decided or committed until it is mended");
+  if (is_known) {
+    into.modified = kv.mod_revision;
+  } else {
+    unread_[kv.key] = std::string(value.status().message());
+  }
 }
 
 void JobStore::Apply(const KeyValue& kv) {
@@ -206,11 +255,11 @@ void JobStore::Apply(const KeyValue& kv) {
     state_.leader_value = kv.value;
     return;
   }
-  if (name == "view") return Parse(kv, state_.view);
-  if (name == "timeline") return Parse(kv, state_.timeline);
-  if (name == "commit") return Parse(kv, state_.commit);
-  if (name == "abandoned") return Parse(kv, state_.abandoned);
-  if (name == "pins") return Parse(kv, state_.pins);
+  if (name == "view") return ParseShared(kv, &JobState::view);
+  if (name == "timeline") return ParseShared(kv, &JobState::timeline);
+  if (name == "commit") return ParseShared(kv, &JobState::commit);
+  if (name == "abandoned") return ParseShared(kv, &JobState::abandoned);
+  if (name == "pins") return ParseShared(kv, &JobState::pins);
   if (const std::optional<uint64_t> slot = NumberOf("node/", name)) {
     Stored<PresenceRecord> presence;
     Parse(kv, presence);
@@ -223,6 +272,7 @@ void JobStore::Apply(const KeyValue& kv) {
 }
 
 void JobStore::Forget(const std::string& key) {
+  unread_.erase(key);
   const std::string_view name = std::string_view(key).substr(prefix_.size());
   if (name == "leader") {
     state_.leader = {};

@@ -87,11 +87,12 @@ class JobStore {
   void ReadAgain();
 
   const JobState& state() const { return state_; }
-  // Read at least once, and the store is of a format that we know. A store that went back, or whose
-  // id was given up, gets a new id before anything in it is believed (PROTOCOL rule 3).
-  bool ready() const { return !state_.store_id.empty(); }
+  // Read at least once, the store is of a format that we know, and so is each record in it, now or
+  // when it last was good. A store that went back, or whose id was given up, gets a new id before
+  // anything in it is believed (PROTOCOL rule 3).
+  bool ready() const { return !state_.store_id.empty() && unread_.empty(); }
   // Why the store cannot be used, when that is so; ok before it was read.
-  const absl::Status& status() const { return status_; }
+  absl::Status status() const;
 
   std::string LeaderKey() const { return prefix_ + "leader"; }
   std::string PresenceKey(NodeSlot slot) const;
@@ -115,8 +116,8 @@ class JobStore {
   // A new id; `seen`: the revision of the present one, 0 when there is none.
   void MakeStore(Revision seen);
   bool WentBack(const KeyValue& store, Revision revision) const;
-  // Of the event of a key: it gives the store another id, as one that others saw go back.
-  bool IsOfAnother(const KeyValue& kv) const;
+  // Of a key: it gives the store another id, as one that others saw go back.
+  bool IsOfAnother(const KeyValue& kv, const std::string& store_id) const;
   void Watch();
   void Refresh();
   void OnEvents(const std::vector<WatchEvent>& events);
@@ -127,6 +128,8 @@ class JobStore {
   void ApplyStore(const std::string& value);
   template <typename Message>
   void Parse(const KeyValue& kv, Stored<Message>& into);
+  template <typename Message>
+  void ParseShared(const KeyValue& kv, Stored<Message> JobState::* record);
   void Changed();
 
   Kv& kv_;
@@ -136,6 +139,8 @@ class JobStore {
   const std::string prefix_;
   absl::AnyInvocable<void()> on_change_;
   JobState state_;
+  std::unique_ptr<JobState> before_;  // while all is read anew: what was known
+  std::map<std::string, std::string> unread_;  // shared records without a good value: key and why
   std::deque<std::string> former_ids_;  // the last that the store had
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;

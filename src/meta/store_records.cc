@@ -168,6 +168,9 @@ absl::Status LoadOne(const Record& record, StoreState& state) {
   if (!record.key.starts_with("h/") || !number || !stored.ParseFromString(record.value)) {
     return Unreadable(record.key);
   }
+  if (!state.history().empty() && state.history().back().revision.value >= *number) {
+    return Unreadable(record.key);
+  }
   StoreRevision revision{.revision = {*number}};
   for (const StoredRevision::Event& event : stored.events()) {
     revision.events.push_back(
@@ -175,6 +178,28 @@ absl::Status LoadOne(const Record& record, StoreState& state) {
          Decode(event.kv())});
   }
   state.LoadRevision(std::move(revision));
+  return absl::OkStatus();
+}
+
+// Of all that was read: nothing in it is newer than its head.
+absl::Status CheckWhole(const StoreState& state) {
+  const Revision newest = state.revision();
+  const bool ends_at_head = state.history().empty() || state.history().back().revision <= newest;
+  if (newest.value == 0 || state.first_watchable().value > newest.value + 1 || !ends_at_head) {
+    return absl::DataLossError(
+        fmt::format("the meta store is at revision {}, watchable from {}, and its history ends at "
+                    "{}: records are missing or of another store",
+                    newest, state.first_watchable(),
+                    state.history().empty() ? newest : state.history().back().revision));
+  }
+  for (const auto& [key, kv] : state.keys()) {
+    if (kv.mod_revision > newest || kv.create_revision > kv.mod_revision) {
+      return absl::DataLossError(
+          fmt::format("key '{}' of the meta store was made at revision {} and changed at {}, the "
+                      "store is at {}",
+                      key, kv.create_revision, kv.mod_revision, newest));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -192,6 +217,7 @@ absl::StatusOr<uint64_t> LoadRecords(const std::vector<Record>& records, StoreSt
     }
   }
   if (cluster_id == 0 && !records.empty()) return Unreadable(kHead);
+  if (absl::Status status = CheckWhole(state); !status.ok()) return status;
   return cluster_id;
 }
 

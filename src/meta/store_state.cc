@@ -9,9 +9,11 @@
 namespace unreft::meta {
 namespace {
 
+uint64_t BytesOf(const KeyValue& kv) { return kv.key.size() + kv.value.size(); }
+
 uint64_t BytesOf(const std::vector<WatchEvent>& events) {
   uint64_t bytes = 0;
-  for (const WatchEvent& event : events) bytes += event.kv.key.size() + event.kv.value.size();
+  for (const WatchEvent& event : events) bytes += BytesOf(event.kv);
   return bytes;
 }
 
@@ -69,7 +71,7 @@ class StoreState::Branch {
     return kvs;
   }
 
-  StoreOpReply Range(const StoreRange& range) const {
+  absl::StatusOr<StoreOpReply> Range(const StoreRange& range) {
     std::vector<const KeyValue*> found = Find(range.span);
     if (range.descending) std::reverse(found.begin(), found.end());
     StoreOpReply reply;
@@ -77,6 +79,10 @@ class StoreState::Branch {
     if (range.count_only) return reply;
     if (range.limit != 0 && found.size() > range.limit) found.resize(range.limit);
     for (const KeyValue* kv : found) {
+      if (absl::Status status = Count(range.keys_only ? kv->key.size() : BytesOf(*kv));
+          !status.ok()) {
+        return status;
+      }
       reply.kvs.push_back(*kv);
       if (range.keys_only) reply.kvs.back().value.clear();
     }
@@ -97,6 +103,7 @@ class StoreState::Branch {
     if (const auto found = Find({put.key, ""}); !found.empty()) {
       kv.create_revision = found.front()->create_revision;
       kv.version = found.front()->version + 1;
+      if (absl::Status status = Count(BytesOf(*found.front())); !status.ok()) return status;
       reply.kvs.push_back(*found.front());
     }
     reply.count = reply.kvs.size();
@@ -105,9 +112,12 @@ class StoreState::Branch {
     return reply;
   }
 
-  StoreOpReply Delete(const StoreDelete& erase) {
+  absl::StatusOr<StoreOpReply> Delete(const StoreDelete& erase) {
     StoreOpReply reply;
-    for (const KeyValue* kv : Find(erase.span)) reply.kvs.push_back(*kv);
+    for (const KeyValue* kv : Find(erase.span)) {
+      if (absl::Status status = Count(BytesOf(*kv)); !status.ok()) return status;
+      reply.kvs.push_back(*kv);
+    }
     for (const KeyValue& kv : reply.kvs) {
       KeyValue deleted{.key = kv.key};
       deleted.mod_revision = revision_;
@@ -118,8 +128,18 @@ class StoreState::Branch {
     return reply;
   }
 
+  // Of the reply, before it takes the memory.
+  absl::Status Count(uint64_t bytes) {
+    reply_bytes_ += bytes;
+    if (reply_bytes_ <= state_.limits_.reply_bytes_max) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        fmt::format("a Txn that reads more than {} bytes: ask for less at a time",
+                    state_.limits_.reply_bytes_max));
+  }
+
   const StoreState& state_;
   const Revision revision_;
+  uint64_t reply_bytes_ = 0;
   std::map<std::string, std::optional<KeyValue>, std::less<>> written_;
   StoreChange change_;
 };
@@ -136,6 +156,17 @@ absl::StatusOr<std::pair<StoreReply, StoreChange>> StoreState::Decide(const Stor
     reply.replies.push_back(*std::move(done));
   }
   StoreChange change = branch.TakeChange();
+  uint64_t put_bytes = 0;
+  for (const WatchEvent& event : change.events) {
+    if (event.kind == WatchEvent::Kind::kPut) put_bytes += BytesOf(event.kv);
+  }
+  if (put_bytes > 0 && stored_bytes_ + put_bytes > limits_.stored_bytes_max) {
+    // etcd's words, by which clients know it.
+    return absl::ResourceExhaustedError(
+        fmt::format("etcdserver: mvcc: database space exceeded: {} bytes, {} are stored, at most "
+                    "{} may be",
+                    put_bytes, stored_bytes_, limits_.stored_bytes_max));
+  }
   reply.revision = RevisionAfter(change);
   return std::make_pair(std::move(reply), std::move(change));
 }
@@ -296,6 +327,7 @@ void StoreState::Remove(const std::string& key) {
   if (found == keys_.end()) return;
   const auto lease = leases_.find(found->second.lease);
   if (lease != leases_.end()) lease->second.keys.erase(key);
+  stored_bytes_ -= BytesOf(found->second);
   keys_.erase(found);
 }
 
@@ -306,6 +338,7 @@ void StoreState::LoadHead(Revision revision, Revision first_watchable) {
 
 void StoreState::LoadKey(KeyValue kv) {
   if (kv.lease.value != 0) leases_[kv.lease].keys.insert(kv.key);
+  stored_bytes_ += BytesOf(kv);
   std::string key = kv.key;
   keys_[std::move(key)] = std::move(kv);
 }

@@ -27,6 +27,8 @@ struct StoreLimits {
   uint64_t txn_ops_max = 128;                      // etcd's; of compares and of each branch
   uint64_t request_bytes_max = uint64_t{3} << 19;  // etcd's 1.5 MiB; keys and values of a Txn
   uint64_t leases_max = 100'000;
+  uint64_t reply_bytes_max = uint64_t{64} << 20;    // keys and values of what a Txn reads
+  uint64_t stored_bytes_max = uint64_t{256} << 20;  // keys and values of all that is there
 };
 
 // What one revision did.
@@ -60,7 +62,8 @@ class StoreState {
   explicit StoreState(StoreLimits limits) : limits_(limits) {}
 
   // The reply and what is to be done for it. InvalidArgument: an empty key, a key written twice,
-  // too many ops or bytes; NotFound: a lease that is not alive.
+  // too many ops or bytes; NotFound: a lease that is not alive; ResourceExhausted: more would be
+  // read or stored than the limits.
   absl::StatusOr<std::pair<StoreReply, StoreChange>> Decide(const StoreTxn& txn) const;
   // FailedPrecondition: there is one of that id; ResourceExhausted.
   absl::StatusOr<StoreChange> DecideGrant(LeaseId lease, uint64_t ttl_s) const;
@@ -108,6 +111,7 @@ class StoreState {
   std::deque<StoreRevision> history_;
   uint64_t history_events_ = 0;
   uint64_t history_bytes_ = 0;
+  uint64_t stored_bytes_ = 0;
 };
 
 }  // namespace unreft::meta

@@ -64,7 +64,7 @@ class Member final : public Coordinator {
   Peers& peers() { return peers_; }
   const meta::JobState& job() const { return store_.state(); }
   bool store_ready() const { return store_.ready(); }
-  const absl::Status& store_status() const { return store_.status(); }
+  absl::Status store_status() const { return store_.status(); }
   bool leads() const { return leader_ != nullptr; }
 
  private:

@@ -441,7 +441,7 @@ std::shared_ptr<const ec::ErasureCode> Protector::CodeFor(ec::CodeShape shape) {
   for (const auto& code : codes_) {
     if (code->shape() == shape) return code;
   }
-  // Groups of a view have been checked (meta::FormGroups), and so has what lies in a guard.
+  // Groups of a view have been checked (meta::CheckRecord), and so has what lies in a guard.
   absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(shape);
   UNREFT_CHECK(code.ok(), "{}", code.status().message());
   return codes_.emplace_back(*std::move(code));

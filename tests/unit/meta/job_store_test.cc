@@ -45,6 +45,25 @@ class JobStoreTest : public MetaFixture {
     return written.value_or(absl::InternalError("it was not answered"));
   }
 
+  // As anybody who reaches the store can.
+  void Put(Node& node, const std::string& name, const std::string& value) {
+    InTurn(node, [&] {
+      Txn txn;
+      txn.then.push_back(PutOp{"unreft/job/" + name, value, LeaseId{}});
+      node.kv->Commit(std::move(txn), [](auto) {});
+    });
+    Settle(seconds(1));
+  }
+
+  static std::string WrongView() {
+    ViewRecord view;
+    view.set_number(9);
+    Group& group = *view.add_groups();
+    group.add_slots(0);
+    group.set_k(0);
+    return view.SerializeAsString();
+  }
+
   static JobChange View(uint64_t number) {
     JobChange change;
     change.view.emplace().set_number(number);
@@ -277,6 +296,90 @@ TEST_F(JobStoreTest, WhoIsPresentIsNotWrittenAsAbsent) {
   change.absent = {NodeSlot{2}};
   EXPECT_TRUE(Write(a, a.leadership.holding(), change).ok());
   a.executor->Kill();
+}
+
+// --- records that somebody else has written ---
+
+TEST_F(JobStoreTest, AWrongRecordChangesNothingAndTheNextOneTakesItsPlace) {
+  Node a(*this, "a");
+  Node b(*this, "b");
+  Settle();
+  Lead(a);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
+  for (const std::string& wrong : {WrongView(), std::string("no message at all")}) {
+    Put(b, "view", wrong);
+    for (Node* node : {&a, &b}) {
+      EXPECT_EQ(node->store.state().view.value.number(), 1U);
+      EXPECT_TRUE(node->store.ready());
+    }
+  }
+  EXPECT_EQ(sink_.Count("the record unreft/job/view is wrong: a group of 1 nodes with 0 data"), 2U);
+  EXPECT_EQ(sink_.Count("the one before it counts"), 4U);
+  EXPECT_TRUE(Write(a, a.leadership.holding(), View(2)).ok());
+  Node c(*this, "c");
+  Settle(seconds(1));
+  EXPECT_EQ(c.store.state().view.value.number(), 2U);
+  EXPECT_TRUE(c.store.ready());
+}
+
+TEST_F(JobStoreTest, AWrongRecordIsNotTakenForNoneByWhoNeverSawAGoodOne) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  JobChange change;
+  change.commit.emplace().set_step(7);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), std::move(change)).ok());
+  CommitRecord wrong;
+  wrong.set_world(uint64_t{1} << 33);
+  Put(a, "commit", wrong.SerializeAsString());
+  Node b(*this, "b");
+  Settle(seconds(1));
+  EXPECT_FALSE(b.store.ready());
+  EXPECT_TRUE(absl::IsDataLoss(b.store.status())) << b.store.status();
+  EXPECT_NE(b.store.status().message().find("commit is wrong: a world of 8589934592"),
+            std::string_view::npos);
+  EXPECT_EQ(sink_.Count("nothing is decided or committed until it is mended"), 1U);
+
+  // Who was there reads all again, and still knows what that very record stands for.
+  InTurn(a, [&] { a.store.ReadAgain(); });
+  Settle(seconds(12));
+  EXPECT_TRUE(a.store.ready());
+  EXPECT_EQ(a.store.state().commit.value.step(), 7U);
+  change.commit.emplace().set_step(8);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), std::move(change)).ok());
+  EXPECT_TRUE(b.store.ready());
+  EXPECT_EQ(b.store.state().commit.value.step(), 8U);
+}
+
+TEST_F(JobStoreTest, AWrongRecordThatWasWrittenUnseenStandsForNothing) {
+  Node a(*this, "a");
+  Node b(*this, "b");
+  Settle();
+  Lead(b);
+  ASSERT_TRUE(Write(b, b.leadership.holding(), View(1)).ok());
+  store_.CutOff(*a.executor);
+  ASSERT_TRUE(Write(b, b.leadership.holding(), View(2)).ok());
+  Put(b, "view", WrongView());
+  InTurn(a, [&] { a.store.ReadAgain(); });
+  store_.Mend(*a.executor);
+  Settle(seconds(12));
+  EXPECT_FALSE(a.store.ready()) << "view 2 came between";
+  EXPECT_TRUE(b.store.ready());
+  ASSERT_TRUE(Write(b, b.leadership.holding(), View(3)).ok());
+  EXPECT_TRUE(a.store.ready());
+  EXPECT_EQ(a.store.state().view.value.number(), 3U);
+}
+
+TEST_F(JobStoreTest, AWrongPresenceIsAsGoodAsNone) {
+  Node a(*this, "a");
+  Settle();
+  PresenceRecord presence;
+  presence.set_address(std::string(5000, 'x'));
+  Put(a, "node/3", presence.SerializeAsString());
+  EXPECT_TRUE(a.store.state().present.empty());
+  presence.set_address("10.0.0.3:4400");
+  Put(a, "node/3", presence.SerializeAsString());
+  EXPECT_EQ(a.store.state().present.size(), 1U);
 }
 
 }  // namespace

@@ -1,0 +1,160 @@
+#include "meta/record_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "base/session_frames.h"
+#include "ec/erasure_code.h"
+
+namespace unreft::meta {
+namespace {
+
+using google::protobuf::RepeatedPtrField;
+
+constexpr int kNodesMax = 1 << 14;
+constexpr uint64_t kRanksMax = uint64_t{1} << 20;
+constexpr int kEntriesMax = 1 << 16;  // of timelines, versions and pins
+constexpr size_t kNameBytesMax = 1024;
+
+template <typename... Args>
+absl::Status Wrong(fmt::format_string<Args...> format, Args&&... args) {
+  return absl::InvalidArgumentError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+absl::Status CheckCount(const char* what, uint64_t found, uint64_t most) {
+  if (found <= most) return absl::OkStatus();
+  return Wrong("{} {}, at most {} can be", found, what, most);
+}
+
+// `slots` gets those of the groups.
+absl::Status CheckGroups(const RepeatedPtrField<Group>& groups, std::set<uint64_t>& slots) {
+  if (auto status = CheckCount("groups", groups.size(), kNodesMax); !status.ok()) return status;
+  for (const Group& group : groups) {
+    const auto members = static_cast<uint32_t>(group.slots_size());
+    if (group.k() == 0 || group.k() > members) {
+      return Wrong("a group of {} nodes with {} data chunks: needed 1 to {}", members, group.k(),
+                   members);
+    }
+    if (auto status = ec::CheckShape({group.k(), members - group.k()}); !status.ok()) return status;
+    if (std::ranges::adjacent_find(group.slots(), std::greater_equal<>()) != group.slots().end()) {
+      return Wrong("a group whose slots are not ascending: {}", fmt::join(group.slots(), ", "));
+    }
+    for (const uint64_t slot : group.slots()) {
+      if (!slots.insert(slot).second) return Wrong("slot {} is in two groups", slot);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `ranks` gets those of the holders.
+absl::Status CheckHolders(const RepeatedPtrField<Holder>& holders, std::set<uint64_t>& ranks) {
+  if (auto status = CheckCount("holders", holders.size(), kNodesMax); !status.ok()) return status;
+  for (const Holder& holder : holders) {
+    for (const uint64_t rank : holder.ranks()) {
+      if (rank >= kRanksMax) return Wrong("rank {}: needed one below {}", rank, kRanksMax);
+      if (!ranks.insert(rank).second) return Wrong("the slab of rank {} is on two nodes", rank);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAsked(const RepeatedPtrField<AskingRank>& asked) {
+  std::set<uint64_t> ranks;
+  for (const AskingRank& asking : asked) {
+    if (asking.rank() >= kRanksMax || !ranks.insert(asking.rank()).second) {
+      return Wrong("rank {} asks: needed each once, below {}", asking.rank(), kRanksMax);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDecision(const DecisionRecord& decision) {
+  const auto kind = static_cast<DecisionKind>(decision.kind());
+  const bool is_known = kind == DecisionKind::kFresh || kind == DecisionKind::kRestored ||
+                        kind == DecisionKind::kFailed;
+  if (!is_known) return Wrong("a decision of kind {}", decision.kind());
+  std::set<uint64_t> ranks;
+  if (auto status = CheckHolders(decision.holders(), ranks); !status.ok()) return status;
+  return CheckAsked(decision.asked());
+}
+
+}  // namespace
+
+absl::Status CheckRecord(const ViewRecord& view) {
+  if (auto status = CheckCount("members", view.members_size(), kNodesMax); !status.ok()) {
+    return status;
+  }
+  std::set<uint64_t> members;
+  for (const Member& member : view.members()) {
+    if (!members.empty() && member.slot() <= *members.rbegin()) {
+      return Wrong("member {} after member {}: needed ascending slots", member.slot(),
+                   *members.rbegin());
+    }
+    members.insert(member.slot());
+  }
+  std::set<uint64_t> grouped;
+  if (auto status = CheckGroups(view.groups(), grouped); !status.ok()) return status;
+  const auto stranger =
+      std::ranges::find_if(grouped, [&](uint64_t slot) { return !members.contains(slot); });
+  if (stranger == grouped.end()) return absl::OkStatus();
+  return Wrong("slot {} is in a group, and no member", *stranger);
+}
+
+absl::Status CheckRecord(const TimelineRecord& timeline) {
+  if (auto status = CheckCount("timelines", timeline.chain_size(), kEntriesMax); !status.ok()) {
+    return status;
+  }
+  uint64_t before = 0;
+  for (const TimelineEntry& entry : timeline.chain()) {
+    if (entry.timeline() <= before || entry.parent_timeline() >= entry.timeline()) {
+      return Wrong("timeline {} of parent {} after timeline {}: needed ascending ones",
+                   entry.timeline(), entry.parent_timeline(), before);
+    }
+    before = entry.timeline();
+  }
+  if (timeline.world() > kRanksMax) return Wrong("a world of {} ranks", timeline.world());
+  if (auto status = CheckAsked(timeline.asked()); !status.ok()) return status;
+  return timeline.has_decision() ? CheckDecision(timeline.decision()) : absl::OkStatus();
+}
+
+absl::Status CheckRecord(const CommitRecord& commit) {
+  if (commit.world() > kRanksMax) return Wrong("a world of {} ranks", commit.world());
+  std::set<uint64_t> slots;
+  if (auto status = CheckGroups(commit.groups(), slots); !status.ok()) return status;
+  std::set<uint64_t> ranks;
+  if (auto status = CheckHolders(commit.holders(), ranks); !status.ok()) return status;
+  if (ranks.empty()) return absl::OkStatus();
+  if (ranks.size() == commit.world() && *ranks.rbegin() < commit.world()) return absl::OkStatus();
+  return Wrong("the slabs of {} ranks, up to rank {}, in a world of {}", ranks.size(),
+               *ranks.rbegin(), commit.world());
+}
+
+absl::Status CheckRecord(const AbandonRecord& abandoned) {
+  return CheckCount("versions given up", abandoned.versions_size(), kEntriesMax);
+}
+
+absl::Status CheckRecord(const PinRecord& pins) {
+  if (auto status = CheckCount("pins", pins.pins_size(), kEntriesMax); !status.ok()) return status;
+  for (const Pin& pin : pins.pins()) {
+    if (auto status = CheckCount("bytes of a pin's owner", pin.owner().size(), kNameBytesMax);
+        !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRecord(const PresenceRecord& presence) {
+  if (auto status = CheckCount("bytes of an address", presence.address().size(), kNameBytesMax);
+      !status.ok()) {
+    return status;
+  }
+  return CheckCount("bytes of a failure domain", presence.failure_domain().size(), kNameBytesMax);
+}
+
+absl::Status CheckRecord(const SpareRecord& spare) { return CheckRecord(spare.presence()); }
+
+}  // namespace unreft::meta
