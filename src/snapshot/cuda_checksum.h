@@ -20,31 +20,10 @@
 #include <vector>
 
 #include "snapshot/cuda_checksum_kernel.h"
-#include "snapshot/cuda_device.h"
+#include "snapshot/cuda_kernel.h"
 #include "snapshot/device_copier.h"
 
 namespace unreft::snapshot {
-
-// A kernel that was loaded. In a CudaScope, as its end is.
-class CudaKernel {
- public:
-  static absl::StatusOr<std::shared_ptr<const CudaKernel>> Load(
-      std::shared_ptr<const CudaDevice> device, std::span<const unsigned char> image,
-      const char* name);
-  ~CudaKernel();
-  CudaKernel(const CudaKernel&) = delete;
-  CudaKernel& operator=(const CudaKernel&) = delete;
-
-  absl::Status Launch(const CudaScope& scope, uint32_t blocks, uint32_t threads, void** arguments,
-                      cudaStream_t stream) const;
-
- private:
-  explicit CudaKernel(std::shared_ptr<const CudaDevice> device) : device_(std::move(device)) {}
-
-  const std::shared_ptr<const CudaDevice> device_;
-  cudaLibrary_t library_ = nullptr;
-  cudaKernel_t kernel_ = nullptr;
-};
 
 class CudaChecksum {
  public:
