@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/tensor_spec.h"
 
@@ -13,51 +12,14 @@ namespace {
 // Tensors whose lines are asked of the memory before the first of them is used.
 constexpr size_t kBatch = 32;
 
-constexpr uint64_t kOdd[] = {0xa0761d6478bd642f, 0xe7037ed1a0b428db, 0x8ebc6af09c88c6e3,
-                             0x589965cc75374cc3, 0x1d8e4e27c47d124f};
+using probing::Fold;
 
-uint64_t Multiplied(uint64_t a, uint64_t b, uint64_t& high) {
-  const auto product = static_cast<unsigned __int128>(a) * b;
-  high = static_cast<uint64_t>(product >> 64);
-  return static_cast<uint64_t>(product);
-}
-
-// The product's halves, one on the other, as wyhash does (Wang Yi): every bit of both factors
-// reaches every bit of it.
-uint64_t Fold(uint64_t a, uint64_t b) {
-  uint64_t high = 0;
-  const uint64_t low = Multiplied(a, b, high);
-  return high ^ low;
-}
-
-uint64_t Word(const std::byte* at) {
-  uint64_t word = 0;
-  std::memcpy(&word, at, sizeof(word));
-  return word;
-}
-
-uint64_t DigestLine(uint64_t digest, const std::byte* line) {
-  const uint64_t a = Fold(Word(line) ^ kOdd[0], Word(line + 8) ^ digest);
-  const uint64_t b = Fold(Word(line + 16) ^ kOdd[1], Word(line + 24) ^ kOdd[2]);
-  const uint64_t c = Fold(Word(line + 32) ^ kOdd[2], Word(line + 40) ^ kOdd[3]);
-  const uint64_t d = Fold(Word(line + 48) ^ kOdd[3], Word(line + 56) ^ kOdd[4]);
-  return Fold(a ^ kOdd[4], b + kOdd[1]) ^ Fold(c + digest, d ^ kOdd[0]);
-}
-
-uint64_t Digest(uint64_t digest, const std::byte* at, uint64_t bytes) {
-  for (; bytes >= TensorProbes::kLineBytes; bytes -= TensorProbes::kLineBytes) {
-    digest = DigestLine(digest, at);
-    at += TensorProbes::kLineBytes;
-  }
-  if (bytes == 0) return digest;
-  std::byte line[TensorProbes::kLineBytes] = {};
-  std::memcpy(line, at, bytes);
-  return DigestLine(digest + bytes, line);
-}
+uint64_t AddressOf(const std::byte* at) { return reinterpret_cast<uint64_t>(at); }
 
 uint64_t SeedOf(const TensorSpec& spec) {
   const auto name = std::as_bytes(std::span(spec.name));
-  return Digest(Fold(spec.replica_index + kOdd[2], kOdd[0]), name.data(), name.size());
+  return probing::DigestBytes(Fold(spec.replica_index + probing::kOdd2, probing::kOdd0),
+                              AddressOf(name.data()), name.size());
 }
 
 void Prefetch(const std::byte* at, uint64_t bytes) {
@@ -95,17 +57,14 @@ TensorProbes::TensorProbes(const layout::TensorTable& table, std::span<const Sha
 }
 
 size_t TensorProbes::RangesOf(const Probed& probed, Step step, ProbedRange* ranges) const {
-  if (probed.bytes <= lines_ * kLineBytes) {
+  if (probing::IsWhole(probed.bytes, lines_)) {
     ranges[0] = {0, probed.bytes};
     return 1;
   }
-  uint64_t draw = Fold(probed.seed ^ kOdd[1], step.value + kOdd[3]);
-  const uint64_t places = (probed.bytes + kLineBytes - 1) / kLineBytes;
+  uint64_t draw = probing::BeginDraws(probed.seed, step.value);
   for (uint32_t line = 0; line < lines_; ++line) {
-    draw = Fold(draw ^ kOdd[2], kOdd[0] + line);
-    uint64_t place = 0;  // draw / 2^64 of them
-    Multiplied(draw, places, place);
-    ranges[line] = {std::min(place * kLineBytes, probed.bytes - kLineBytes), kLineBytes};
+    draw = probing::NextDraw(draw, line);
+    ranges[line] = {probing::PlaceOf(draw, probed.bytes), kLineBytes};
   }
   return lines_;
 }
@@ -143,10 +102,19 @@ void TensorProbes::DigestHost(Step step, std::span<const ShardMemory> memory, si
       const std::byte* const data = memory[probed.tensor].data;
       uint64_t digest = probed.seed;
       for (size_t range = 0; range < counts[i]; ++range) {
-        digest = Digest(digest, data + ranges[i][range].begin, ranges[i][range].bytes);
+        digest = probing::DigestBytes(digest, AddressOf(data + ranges[i][range].begin),
+                                      ranges[i][range].bytes);
       }
       digests[done + i] = digest;
     }
+  }
+}
+
+void TensorProbes::FillDeviceShards(std::span<const ShardMemory> memory,
+                                    std::span<probing::Shard> shards) const {
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const Probed& probed = device_[i];
+    shards[i] = {AddressOf(memory[probed.tensor].data), probed.bytes, probed.seed};
   }
 }
 

@@ -18,6 +18,7 @@
 
 #include "base/ids.h"
 #include "layout/tensor_table.h"
+#include "snapshot/probe_digest.h"
 
 namespace unreft::snapshot {
 
@@ -52,8 +53,8 @@ struct WrittenTensors {
 
 class TensorProbes {
  public:
-  static constexpr uint64_t kLineBytes = 64;
-  static constexpr uint32_t kLinesMax = 16;
+  static constexpr uint64_t kLineBytes = probing::kLineBytes;
+  static constexpr uint32_t kLinesMax = probing::kLinesMax;
 
   TensorProbes() = default;  // of no tensors
   // `lines` of each tensor, kLinesMax at most; 0 = no tensor is looked at. `memory[i]` holds the
@@ -74,6 +75,12 @@ class TensorProbes {
   // Digests of those in host memory from the `first`-th on, one per element of `digests`.
   void DigestHost(Step step, std::span<const ShardMemory> memory, size_t first,
                   std::span<uint64_t> digests) const;
+
+  // Those on a device, device_count() of them, as their digests are computed there
+  // (probing::DigestShard).
+  void FillDeviceShards(std::span<const ShardMemory> memory,
+                        std::span<probing::Shard> shards) const;
+  uint32_t lines() const { return lines_; }
 
   // "tensor 'a'", "tensors 'a', 'b', 'c' and 4 more, of 12": those looked at are what counts.
   std::string Describe(const WrittenTensors& written) const;

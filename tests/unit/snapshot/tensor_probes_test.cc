@@ -136,6 +136,21 @@ TEST_F(TensorProbesTest, SlicesAreThoseOfTheWhole) {
   }
 }
 
+// Its kernel and the host look at the same bytes and come to the same.
+TEST_F(TensorProbesTest, ADeviceSeesWhatTheHostSees) {
+  std::vector<TensorSpec> specs;
+  for (int i = 0; i < 200; ++i) specs.push_back(Spec("t" + std::to_string(i), 1 + i * 23));
+  const TensorProbes on_host = Make(specs, 3);
+  const auto digests = Digest(on_host, Step{4});
+  const TensorProbes on_device = Make(specs, 3, /*on_device=*/true);
+  std::vector<probing::Shard> shards(on_device.device_count());
+  on_device.FillDeviceShards(memory_, shards);
+  ASSERT_EQ(shards.size(), digests.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    EXPECT_EQ(probing::DigestShard(shards[i], 4, on_device.lines()), digests[i]) << i;
+  }
+}
+
 TEST_F(TensorProbesTest, VolatileTensorsHaveNoneAndDevicesAreApart) {
   std::vector<TensorSpec> specs = {Spec("a", 10), Spec("v", 10), Spec("b", 10), Spec("d", 10)};
   specs[1].is_volatile = true;
