@@ -45,7 +45,8 @@ endfunction()
 _unreft_find_nvcc()
 file(WRITE ${PROJECT_BINARY_DIR}/nvcc_note.txt "${UNREFT_NVCC_NOTE}")
 if(CUDAToolkit_FOUND AND NOT UNREFT_NVCC)
-  message(STATUS "No device_checksum: ${UNREFT_NVCC_NOTE}")
+  message(STATUS
+    "No device_checksum and no samples of tensors on a device: ${UNREFT_NVCC_NOTE}")
 endif()
 
 function(unreft_cuda_image target source symbol)

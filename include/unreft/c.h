@@ -179,6 +179,9 @@ typedef struct unreft_status {
                                   nothing is committed yet */
   const char* why_unprotected; /* for people, whole sentences: since when, why, what to do; "" while
                                   it is protecting */
+  /* Appended; callers compiled before it go without. */
+  const char* unsampled; /* for people: why samples of tensors on a device are not compared, so that
+                            nobody sees that one is written before its fence; "" where all are */
 } unreft_status;
 
 UNREFT_API const char* unreft_version(void);

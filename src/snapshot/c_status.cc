@@ -15,6 +15,7 @@ unreft_status CStatus::Of(ClientStatus status, std::string copier) {
   last_problem_ = std::move(status.last_problem);
   copier_ = std::move(copier);
   why_unprotected_ = std::move(status.why_unprotected);
+  unsampled_ = std::move(status.unsampled);
   unreft_status out{};
   out.connected = status.connected ? 1 : 0;
   out.ready = status.ready ? 1 : 0;
@@ -34,6 +35,7 @@ unreft_status CStatus::Of(ClientStatus status, std::string copier) {
   out.protecting = status.protecting ? 1 : 0;
   out.seconds_since_commit = status.since_commit ? Seconds(*status.since_commit) : -1;
   out.why_unprotected = why_unprotected_.c_str();
+  out.unsampled = unsampled_.c_str();
   return out;
 }
 

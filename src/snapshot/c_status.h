@@ -17,6 +17,7 @@ class CStatus {
   std::string last_problem_;
   std::string copier_;
   std::string why_unprotected_;
+  std::string unsampled_;
 };
 
 }  // namespace unreft::snapshot

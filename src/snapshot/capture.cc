@@ -1,26 +1,13 @@
 #include "snapshot/capture.h"
 
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "snapshot/no_memory.h"
 
 namespace unreft::snapshot {
-namespace {
-
-// What the body returns, or that it found no memory: nothing thrown may leave a snapshot open.
-template <typename Body>
-absl::Status CatchNoMemory(Body body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory");
-  }
-}
-
-}  // namespace
 
 Capture::Capture(Executor& executor, DeviceCopier& copier, const CaptureOptions& options,
                  StatusBoard& board, Events& events)
@@ -80,7 +67,7 @@ absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std:
     }
     run->stream = stream;
   }
-  absl::Status status = CatchNoMemory([&] { return Prepare(*run, extras); });
+  absl::Status status = CatchNoMemory([&] { return Prepare(run, extras); });
   EndPreparation(run, status);
   if (!status.ok()) return status;
   return SnapshotResult{.outcome = Outcome::kStarted};
@@ -204,6 +191,8 @@ Capture::RunPtr Capture::BeginLocked(const Claimed& claimed, const MappedSlot& s
   run->extras_bytes = extras_bytes;
   run->crcs.resize(layout_->crc_count());
   if (ChecksReplicasLocked(claimed.version.step)) run->digests.resize(layout_->samples().size());
+  if (!fenced_) run->since = probed_;
+  run->probes_device = probes_device_;
   run_ = run;
   probed_ = nullptr;
   fenced_ = false;
@@ -227,12 +216,14 @@ bool Capture::ChecksReplicasLocked(Step step) const {
   return every != 0 && (!replicas_checked_ || step.value % every == 0);
 }
 
-absl::Status Capture::Prepare(Run& run, std::span<const std::byte> extras) {
-  run.probed = Probe(run.probes, run.memory, run.version.step);
+absl::Status Capture::Prepare(const RunPtr& prepared, std::span<const std::byte> extras) {
+  Run& run = *prepared;
+  run.probed = Probe(run.probes, run.memory, run.version.step, run.probes_device);
   const MappedSlot& slot = *run.slots->Find(run.slot);
   if (!extras.empty()) std::memcpy(slot.extras().data(), extras.data(), extras.size());
   if (run.layout->on_device()) {
     if (absl::Status status = copier_.Begin(run.stream); !status.ok()) return status;
+    if (absl::Status status = ProbeDevice(prepared); !status.ok()) return status;
   }
   if (run.layout->volatile_pieces().empty()) return absl::OkStatus();
   absl::StatusOr<std::vector<CopyOp>> staged = copier_.CopyVolatile(
@@ -277,8 +268,7 @@ Capture::RunPtr Capture::TakeLocked(bool by_executor, CaptureJob& what) {
 
 Capture::Job Capture::MakeJob(RunPtr run, const CaptureJob& what) {
   Job job{.run = std::move(run), .what = what};
-  if (what.kind == CaptureJob::Kind::kCheck) return job;
-  job.ops = job.run->OpsOf(what, job.scratch);
+  if (!what.looks()) job.ops = job.run->OpsOf(what, job.scratch);
   return job;
 }
 
@@ -296,7 +286,7 @@ void Capture::Pump() {
 }
 
 void Capture::StartJob(RunPtr run, const CaptureJob& what) {
-  if (what.kind == CaptureJob::Kind::kCheck) {
+  if (what.kind == CaptureJob::Kind::kCheck && !what.on_device) {
     Job job{.run = run, .what = what};
     const absl::Status status = CatchNoMemory([&] {
       job.written = run->Check(what);
@@ -308,12 +298,15 @@ void Capture::StartJob(RunPtr run, const CaptureJob& what) {
     Job job = MakeJob(run, what);
     // Moving a vector keeps its buffer, so the operations still point into the scratch.
     std::vector<CopyOp> ops = std::move(job.ops);
-    copier_.CopyBucket(
-        std::move(ops),
-        lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
-          FinishJob(job, status, /*by_executor=*/true);
-          Pump();
-        }));
+    auto done = lifetime_.Bind([this, job = std::move(job)](const absl::Status& status) mutable {
+      FinishJob(job, status, /*by_executor=*/true);
+      Pump();
+    });
+    if (what.looks()) {
+      copier_.ProbeLater(run->ProbeOpOf(what), std::move(done));
+    } else {
+      copier_.CopyBucket(std::move(ops), std::move(done));
+    }
     return absl::OkStatus();
   });
   if (!status.ok()) {  // then the copier has not taken it
@@ -349,9 +342,12 @@ void Capture::FinishJob(Job& job, const absl::Status& status, bool by_executor) 
   if (job.what.kind == CaptureJob::Kind::kSample) {
     if (status.ok()) run.digests[job.what.index] = Crc32c(job.scratch);
   }
+  if (job.what.looks() && job.what.on_device && status.ok()) {
+    job.written = run.FoundOnDevice(job.what);
+  }
   std::lock_guard lock(mutex_);
   run.lane(job.what).End(job.what, by_executor);
-  run.written.Add(job.written);
+  NoteFoundLocked(job, status);
   if (absl::IsAborted(status)) {
     CloseLocked(job.run, std::string(status.message()));
   } else if (!status.ok()) {
@@ -359,8 +355,9 @@ void Capture::FinishJob(Job& job, const absl::Status& status, bool by_executor) 
   } else if (run.closed.empty()) {
     run.Finish(job.what);
     PublishLocked(run);
-    if (run.written.count > 0 && run.host_over()) {
-      CloseLocked(job.run, WrittenWhileCopied(*run.probed, run.written));
+    const WrittenTensors written = run.all_written();
+    if (written.count > 0 && run.over()) {
+      CloseLocked(job.run, WrittenWhileCopied(*run.probed, written));
     }
   }
   ended_.notify_all();

@@ -138,7 +138,7 @@ class Capture {
     CaptureJob what;
     std::vector<CopyOp> ops;
     std::vector<std::byte> scratch;  // of a sample
-    WrittenTensors written;          // what a check has found
+    WrittenTensors written;          // what a look has found
   };
 
   struct Waiting {
@@ -159,7 +159,9 @@ class Capture {
   RunPtr BeginLocked(const Claimed& claimed, const MappedSlot& slot, uint64_t extras_bytes);
   std::shared_ptr<void> PinLocked(const MappedSlot& slot);
   bool ChecksReplicasLocked(Step step) const;
-  absl::Status Prepare(Run& run, std::span<const std::byte> extras);
+  absl::Status Prepare(const RunPtr& run, std::span<const std::byte> extras);
+  absl::Status ProbeDevice(const RunPtr& run);
+  absl::Status StartProbe(const RunPtr& run, CaptureJob::Kind kind);
   void EndPreparation(const RunPtr& run, absl::Status& status);
 
   RunPtr TakeLocked(bool by_executor, CaptureJob& what);
@@ -168,6 +170,7 @@ class Capture {
   void PostPump();
   void StartJob(RunPtr run, const CaptureJob& what);
   void Help(std::unique_lock<std::mutex>& lock);
+  void NoteFoundLocked(const Job& job, const absl::Status& status);
   void FinishJob(Job& job, const absl::Status& status, bool by_executor);
   void PublishLocked(Run& run);
   void CloseLocked(const RunPtr& run, std::string why);
@@ -200,16 +203,17 @@ class Capture {
   std::shared_ptr<const CaptureLayout> layout_;
   MemoryPtr memory_ = std::make_shared<const std::vector<ShardMemory>>();
   ProbesPtr probes_;
-  ProbedPtr probed_;      // at the last snapshot or registration; null when that says nothing
-  bool fenced_ = false;   // since then
-  std::string unfenced_;  // why snapshots are skipped until a fence; empty while they are not
+  bool probes_device_ = false;  // room was made there
+  ProbedPtr probed_;            // at the last snapshot or registration; null when that says nothing
+  bool fenced_ = false;         // since then
+  std::string unfenced_;        // why snapshots are skipped until a fence; empty while they are not
   std::shared_ptr<const MappedSlots> slots_;
   std::map<SlotId, std::shared_ptr<void>> pins_;  // of slots_, from their first claim on
   std::string suspended_ = "no tensors are registered";
   bool suspension_passes_ = false;
   bool had_memory_ = false;  // granted for layout_
   Uncommitted uncommitted_;  // of timeline_
-  Timeline timeline_;  // 0 while none is open
+  Timeline timeline_;        // 0 while none is open
   std::string why_no_timeline_ = "no restore has been decided in this process";
   std::optional<Step> last_step_;  // claimed in timeline_
   bool replicas_checked_ = false;  // in timeline_, of layout_

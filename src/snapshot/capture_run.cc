@@ -41,7 +41,9 @@ void CaptureRun::AddJobs() {
     const CaptureJob job{CaptureJob::Kind::kSample, i, layout->samples()[i].on_device};
     lane(job).Add(job);
   }
-  if (probed == nullptr || !layout->copies_host_later()) return;
+  if (probed == nullptr) return;
+  if (!probed->device.empty()) device.Add({CaptureJob::Kind::kCheck, 0, true});
+  if (!layout->copies_host_later()) return;
   for (uint32_t i = 0; i * kChecked < probed->host.size(); ++i) {
     host.Add({CaptureJob::Kind::kCheck, i, false});
   }
@@ -51,6 +53,39 @@ WrittenTensors CaptureRun::Check(const CaptureJob& job) const {
   const size_t first = job.index * kChecked;
   return FindWritten(*probed, first, std::min(kChecked, probed->host.size() - first),
                      layout->copied_at_once());
+}
+
+ProbeOp CaptureRun::ProbeOpOf(const CaptureJob& job) {
+  ProbeOp op{.probes = probes, .memory = memory, .step = version.step};
+  switch (job.kind) {
+    case CaptureJob::Kind::kSince:
+      op.step = since->step;
+      op.digests = device_since;
+      break;
+    case CaptureJob::Kind::kSeen:
+      op.digests = probed->device;
+      break;
+    default:
+      op.digests = device_check;
+  }
+  return op;
+}
+
+WrittenTensors CaptureRun::FoundOnDevice(const CaptureJob& job) const {
+  switch (job.kind) {
+    case CaptureJob::Kind::kSince:
+      return FindWrittenOnDeviceSince(*since, device_since, *memory);
+    case CaptureJob::Kind::kCheck:
+      return FindWrittenOnDevice(*probed, device_check);
+    default:
+      return {};
+  }
+}
+
+WrittenTensors CaptureRun::all_written() const {
+  WrittenTensors all = written;
+  all.Add(written_on_device);
+  return all;
 }
 
 bool CaptureRun::over() const {

@@ -22,15 +22,19 @@
 namespace unreft::snapshot {
 
 // One bucket's pieces on one side, the samples of one tensor, what volatile tensors were staged, or
-// whether some of the tensors are as they were when the snapshot began.
+// whether some of the tensors are as they were when the snapshot began. Of a device, which answers
+// later, also what they are then, and what they are by then at the places of the snapshot before.
 struct CaptureJob {
-  enum class Kind : uint8_t { kStaged, kBucket, kSample, kCheck };
+  enum class Kind : uint8_t { kStaged, kBucket, kSample, kCheck, kSeen, kSince };
   Kind kind = Kind::kBucket;
   uint32_t index = 0;  // of the bucket, of the sample, of the tensors that are checked
   bool on_device = false;
+
+  bool looks() const { return kind == Kind::kCheck || kind == Kind::kSeen || kind == Kind::kSince; }
 };
 
-// Jobs that are taken in order, and end in any; checks are taken when all copies have ended.
+// Jobs that are taken in order, and end in any; checks are taken when all copies have ended, by a
+// device too, which keeps the order.
 class CaptureLane {
  public:
   void Add(const CaptureJob& job) { jobs_.push_back(job); }
@@ -51,6 +55,8 @@ class CaptureLane {
     copying_ += Copies(jobs_[next_]);
     return jobs_[next_++];
   }
+  // One that stands in no lane.
+  void Start() { ++under_way_; }
   void End(const CaptureJob& job, bool queue) {
     queued_ -= queue ? 1 : 0;
     --under_way_;
@@ -58,7 +64,7 @@ class CaptureLane {
   }
 
  private:
-  static size_t Copies(const CaptureJob& job) { return job.kind != CaptureJob::Kind::kCheck; }
+  static size_t Copies(const CaptureJob& job) { return job.looks() ? 0 : 1; }
 
   std::vector<CaptureJob> jobs_;
   size_t next_ = 0;
@@ -80,6 +86,7 @@ struct CaptureRun {
   std::shared_ptr<const CaptureLayout> layout;
   MemoryPtr memory;
   ProbesPtr probes;
+  bool probes_device = false;
   std::shared_ptr<const MappedSlots> slots;
   std::shared_ptr<void> pin;
   std::span<std::byte> data;
@@ -90,7 +97,12 @@ struct CaptureRun {
 
   // Set by the preparation, before any job is taken.
   std::vector<CopyOp> staged;
-  ProbedPtr probed;  // by `probes`; null: nothing is checked
+  std::shared_ptr<ProbedState> probed;  // by `probes`; null: nothing is checked
+  // At the snapshot before, if nothing called a fence since; its places are looked at again on the
+  // device. Null: they are not.
+  ProbedPtr since;
+  std::vector<uint64_t> device_since;  // digests that the device writes
+  std::vector<uint64_t> device_check;
 
   // What changes.
   CaptureLane device;
@@ -100,7 +112,8 @@ struct CaptureRun {
   bool preparing = true;
   std::string closed;  // why it is given up; empty while it is not
   uint64_t rung_bytes = 0;
-  WrittenTensors written;  // since the snapshot began, found by checks
+  WrittenTensors written;            // since the snapshot began, found by checks
+  WrittenTensors written_on_device;  // the same
 
   // All jobs, after the preparation.
   void AddJobs();
@@ -116,6 +129,13 @@ struct CaptureRun {
 
   // What a check finds; for a thread that has taken it.
   WrittenTensors Check(const CaptureJob& job) const;
+
+  // What the device does for a job that looks, and what it has found once that is done.
+  ProbeOp ProbeOpOf(const CaptureJob& job);
+  WrittenTensors FoundOnDevice(const CaptureJob& job) const;
+
+  // What all checks have found.
+  WrittenTensors all_written() const;
 
   // Counts a job that has copied all of its bytes.
   void Finish(const CaptureJob& job);

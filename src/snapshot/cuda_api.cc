@@ -83,18 +83,16 @@ absl::Status CudaApi::ToStatus(cudaError_t error, std::string_view doing) const 
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string text = fmt::format("CUDA error {} {} ({})", static_cast<int>(error),
                                        cudaGetErrorName(error), cudaGetErrorString(error));
-  const uint64_t own = own_kernels.load();
-  if (IsOfAKernel(error) && own == 0) {
+  if (!IsOfAKernel(error)) return absl::InternalError(fmt::format("{} at {}", text, doing));
+  const uint64_t own = own_kernels.count();
+  if (own == 0) {
     return absl::InternalError(
         fmt::format("{} of a kernel of the training job, seen at {}", text, doing));
   }
-  if (IsOfAKernel(error)) {
-    return absl::InternalError(
-        fmt::format("{} of a kernel, of the training job or one of {} of device_checksum that were "
-                    "under way, seen at {}",
-                    text, own, doing));
-  }
-  return absl::InternalError(fmt::format("{} at {}", text, doing));
+  return absl::InternalError(fmt::format(
+      "{} of a kernel, of the training job or one of {} of Unreft's that were under way, "
+      "seen at {}",
+      text, own, doing));
 }
 
 bool IsOfAKernel(cudaError_t error) {

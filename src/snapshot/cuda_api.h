@@ -2,8 +2,8 @@
 //
 // libunreft.so links no CUDA: it loads where there is none. The functions are looked up when the
 // first tensor on a device comes, in the libcudart that the process has loaded already, and only
-// then in one of the system's (design note "One CUDA runtime"). Immutable but for a count, so
-// thread-safe.
+// then in one of the system's (design note "One CUDA runtime"). Immutable but for what counts our
+// kernels, so thread-safe.
 #pragma once
 
 #include <absl/status/status.h>
@@ -11,9 +11,10 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <memory>
 #include <string_view>
+
+#include "snapshot/own_kernels.h"
 
 namespace unreft::snapshot {
 
@@ -67,8 +68,7 @@ struct CudaApi {
   // enough, a device.
   static absl::StatusOr<std::shared_ptr<const CudaApi>> Load();
 
-  // Kernels of Unreft's own that were launched and are not known to have ended well.
-  mutable std::atomic<uint64_t> own_kernels = 0;
+  mutable OwnKernels own_kernels;
 
   // OK for cudaSuccess. Otherwise Internal with the error's number, name and text, and `doing`; an
   // error that only kernels raise is called one of the training job's, unless own_kernels.

@@ -192,11 +192,11 @@ absl::StatusOr<CudaChecksum::Pass> CudaChecksum::Launch(const CudaScope& scope,
   void* arguments[] = {&pieces, &remainders, &count};
   const auto blocks =
       static_cast<uint32_t>((pass.chunks + checksum::kWarps - 1) / checksum::kWarps);
-  device_->api().own_kernels.fetch_add(1);
+  device_->api().own_kernels.Launched();
   absl::Status status =
       kernel_->Launch(scope, std::min(blocks, kBlocksMax), checksum::kThreads, arguments, stream);
   if (status.ok()) return pass;
-  device_->api().own_kernels.fetch_sub(1);
+  device_->api().own_kernels.Ended(nullptr, /*well=*/true);
   std::lock_guard lock(mutex_);
   given_ = pass.begin;  // none came after it
   return status;
@@ -233,7 +233,7 @@ void CudaChecksum::Finish(const Pass& pass) {
     *op.crc = whole ^ of_zeros(op.bytes);
   }
   if (pass.chunks == 0) return;
-  device_->api().own_kernels.fetch_sub(1);
+  device_->api().own_kernels.Ended(nullptr, /*well=*/true);
   std::lock_guard lock(mutex_);
   back_ = pass.end;
 }
@@ -242,7 +242,7 @@ void CudaChecksum::Finish(const Pass& pass) {
 void CudaChecksum::Drop(const Pass& pass) {
   if (pass.chunks == 0) return;
   const CudaScope scope(*device_);
-  if (scope.status().ok()) device_->api().own_kernels.fetch_sub(1);
+  device_->api().own_kernels.Ended(nullptr, scope.status().ok());
   std::lock_guard lock(mutex_);
   back_ = pass.end;
 }

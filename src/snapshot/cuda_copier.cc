@@ -79,6 +79,7 @@ CudaCopier::~CudaCopier() {
   const CudaScope scope(*device_);
   checksum_.reset();
   restore_checksum_.reset();
+  probes_.reset();
   buffers_.reset();
   if (!scope.status().ok()) return;  // what is below is gone with the context
   const CudaApi& api = device_->api();
@@ -252,19 +253,26 @@ absl::StatusOr<std::vector<CopyOp>> CudaCopier::CopyVolatile(std::vector<CopyOp>
   const CudaScope scope(*device_);
   absl::Status status = CheckNoneCaptures(scope, ToStream(stream));
   if (status.ok()) status = IssueBatch(scope, copies, cudaMemcpyDeviceToDevice, side_);
-  const CudaApi& api = device_->api();
-  if (status.ok()) status = scope.Check(api.cudaEventRecord(staged_, side_), "recording an event");
+  if (status.ok()) status = HoldWriters(scope, ToStream(stream));
   if (status.ok() && checks_ != nullptr) {
-    status = scope.Check(api.cudaStreamWaitEvent(checks_, staged_, 0), "ordering the checksums");
+    status = scope.Check(device_->api().cudaStreamWaitEvent(checks_, staged_, 0),
+                         "ordering the checksums");
   }
+  if (!status.ok()) return status;
+  return ops;
+}
+
+// `stream`, and all who write, wait for what the side stream was given so far.
+absl::Status CudaCopier::HoldWriters(const CudaScope& scope, cudaStream_t stream) const {
+  const CudaApi& api = device_->api();
+  absl::Status status = scope.Check(api.cudaEventRecord(staged_, side_), "recording an event");
   std::vector<cudaStream_t> waiting = writers_;
-  waiting.push_back(ToStream(stream));
+  waiting.push_back(stream);
   for (cudaStream_t writer : waiting) {
     if (!status.ok()) break;
     status = scope.Check(api.cudaStreamWaitEvent(writer, staged_, 0), "ordering a writer");
   }
-  if (!status.ok()) return status;
-  return ops;
+  return status;
 }
 
 absl::Status CudaCopier::CopyNow(std::span<const CopyOp> ops) {
@@ -329,7 +337,7 @@ void CudaCopier::Run() {
     routed_ = false;
     enqueuing_ = true;
     lock.unlock();
-    Enqueue(std::move(bucket), std::move(route));
+    bucket.probe ? EnqueueProbe(std::move(bucket)) : Enqueue(std::move(bucket), std::move(route));
     lock.lock();
     enqueuing_ = false;
     changed_.notify_all();

@@ -12,7 +12,8 @@
 //
 // Where CRCs are asked for (CudaOptions::checksum), the device computes them on a stream of their
 // own, for which the bucket's batch waits and brings them along; after a restore it reads what it
-// was given again.
+// was given again. Tensors are looked at by a kernel on the side stream, before the copies of a
+// snapshot and behind them (CudaProbes).
 //
 // Thread-safe as DeviceCopier says. Once the device is reset every call fails; it is replaced then.
 #pragma once
@@ -33,6 +34,7 @@
 #include "snapshot/cuda_flights.h"
 #include "snapshot/cuda_options.h"
 #include "snapshot/cuda_pins.h"
+#include "snapshot/cuda_probes.h"
 #include "snapshot/device_copier.h"
 
 namespace unreft::snapshot {
@@ -47,16 +49,19 @@ class CudaCopier final : public DeviceCopier {
 
   absl::Status Accept(std::span<const BoundTensor> tensors) override;
   absl::Status Reserve(uint64_t volatile_bytes) override;
+  absl::Status ReserveProbes(size_t tensors) override;
   std::shared_ptr<void> Pin(std::shared_ptr<const void> owner,
                             std::span<std::byte> memory) override;
   absl::Status SetWriters(std::vector<void*> streams) override;
 
   absl::Status Begin(void* stream) override;
   absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops, void* stream) override;
+  void ProbeNow(ProbeOp op, void* stream, absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status CopyNow(std::span<const CopyOp> ops) override;
   void AwaitEnqueued(Duration limit) override;
   absl::Status Fence(void* stream) override;
   void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override;
+  void ProbeLater(ProbeOp op, absl::AnyInvocable<void(absl::Status)> done) override;
 
   absl::Status BeginRestore() override;
   absl::Status Restore(std::span<const CopyOp> ops) override;
@@ -69,9 +74,11 @@ class CudaCopier final : public DeviceCopier {
  private:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
+  // Copies, or a look.
   struct Bucket {
     std::vector<CopyOp> ops;
     Done done;
+    std::optional<ProbeOp> probe;
   };
   // What a bucket becomes: copies from the device, and from buffers to where they were meant.
   struct Route {
@@ -97,6 +104,7 @@ class CudaCopier final : public DeviceCopier {
   absl::Status CheckNotCapturing(const CudaScope& scope, cudaStream_t stream) const;
   absl::Status CheckNoneCaptures(const CudaScope& scope, cudaStream_t stream) const;
   absl::Status Follow(const CudaScope& scope, cudaStream_t stream, cudaEvent_t event) const;
+  absl::Status HoldWriters(const CudaScope& scope, cudaStream_t stream) const;
   absl::Status IssueBatch(const CudaScope& scope, std::span<const CopyOp> copies,
                           cudaMemcpyKind kind, cudaStream_t stream) const;
 
@@ -105,6 +113,9 @@ class CudaCopier final : public DeviceCopier {
   Route MakeRoute(std::span<const CopyOp> ops, std::vector<std::byte*> buffers) const;
   uint64_t UnpinnedBytes(std::span<const CopyOp> ops) const;
   void Enqueue(Bucket bucket, Route route);
+  void EnqueueProbe(Bucket bucket);
+  void LaunchProbe(const CudaScope& scope, absl::Status before, ProbeOp op, Done done,
+                   std::optional<cudaStream_t> holds);
   absl::Status LaunchChecksum(const CudaScope& scope, std::vector<CopyOp> ops, Route& route,
                               std::optional<CudaChecksum::Pass>& pass);
   void Answer(Done done, absl::Status status);
@@ -119,12 +130,13 @@ class CudaCopier final : public DeviceCopier {
   cudaStream_t restore_ = nullptr;  // of restores
   cudaStream_t checks_ = nullptr;   // of checksums; null unless options_.checksum
   cudaEvent_t began_ = nullptr;     // on the streams that Begin follows, one after the other
-  cudaEvent_t staged_ = nullptr;    // on the side stream, behind the copies to the staging area
+  cudaEvent_t staged_ = nullptr;    // on the side stream, behind what writers wait for
   cudaEvent_t checked_ = nullptr;   // on that of checksums, before the bucket's copies
   std::unique_ptr<CudaBuffers> buffers_;
   std::unique_ptr<CudaChecksum> checksum_;          // null unless options_.checksum, as is
   std::unique_ptr<CudaChecksum> restore_checksum_;  // the one of the restore's stream
   std::mutex restore_checks_;                       // held during a check of restored pieces
+  std::unique_ptr<CudaProbes> probes_;              // null until room is made for them
   std::unique_ptr<CudaPins> pins_;
   void* staging_ = nullptr;  // on the device
   uint64_t staging_bytes_ = 0;

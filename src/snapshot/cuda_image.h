@@ -6,7 +6,8 @@
 
 namespace unreft::snapshot {
 
-// Of the checksum's kernel; empty where no nvcc was when the library was built.
+// Of one kernel each; empty where no nvcc was when the library was built.
 std::span<const unsigned char> ChecksumImage();
+std::span<const unsigned char> ProbeImage();
 
 }  // namespace unreft::snapshot

@@ -6,4 +6,6 @@ namespace unreft::snapshot {
 
 std::span<const unsigned char> ChecksumImage() { return {}; }
 
+std::span<const unsigned char> ProbeImage() { return {}; }
+
 }  // namespace unreft::snapshot

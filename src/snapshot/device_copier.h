@@ -17,6 +17,7 @@
 
 #include "base/executor.h"
 #include "snapshot/bound_tensor.h"
+#include "snapshot/tensor_probes.h"
 
 namespace unreft::snapshot {
 
@@ -28,6 +29,14 @@ struct CopyOp {
   // Of a capture: where the CRC32C of the bytes at the source, read where they are, is put before
   // `done`. Null: it is not wanted.
   uint32_t* crc = nullptr;
+};
+
+// Of tensors on a device a look at the places of a step.
+struct ProbeOp {
+  std::shared_ptr<const TensorProbes> probes;
+  MemoryPtr memory;
+  Step step;
+  std::span<uint64_t> digests;  // one per tensor on a device, written before `done`
 };
 
 // Each volatile tensor's place in the staging area of a device begins at a multiple of it.
@@ -46,6 +55,9 @@ class DeviceCopier {
   // Makes room on the device for so many bytes of volatile tensors. ResourceExhausted.
   virtual absl::Status Reserve(uint64_t volatile_bytes) = 0;
 
+  // Makes room for looks at so many tensors on the device; an error says why there can be none.
+  virtual absl::Status ReserveProbes(size_t tensors) = 0;
+
   // --- The training thread ---
 
   // The begin of a snapshot of tensors on a device: what is copied from now on comes after what
@@ -61,6 +73,11 @@ class DeviceCopier {
   // from there, by CopyBucket, before the snapshot is whole.
   virtual absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops,
                                                            void* stream) = 0;
+
+  // After Begin: looks at tensors on the device before any copy that is handed over later, and
+  // before whatever `stream` and the declared writers are given from now on, without blocking the
+  // host. `done` as of CopyBucket.
+  virtual void ProbeNow(ProbeOp op, void* stream, absl::AnyInvocable<void(absl::Status)> done) = 0;
 
   // Copies host memory before it returns. May run beside CopyBucket.
   virtual absl::Status CopyNow(std::span<const CopyOp> ops) = 0;
@@ -79,6 +96,9 @@ class DeviceCopier {
   // The sources may not be touched after that. `ops` is one bucket, all on a device or none: at
   // most some MiB, so that others interleave.
   virtual void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) = 0;
+
+  // The same for a look, which comes after all copies that were queued before.
+  virtual void ProbeLater(ProbeOp op, absl::AnyInvocable<void(absl::Status)> done) = 0;
 
   // --- Restore ---
 

@@ -37,6 +37,10 @@ absl::Status HostMemoryCopier::Reserve(uint64_t volatile_bytes) {
   return absl::OkStatus();
 }
 
+absl::Status HostMemoryCopier::ReserveProbes(size_t /*tensors*/) {
+  return absl::UnavailableError("there is no device");
+}
+
 absl::Status HostMemoryCopier::Begin(void* /*stream*/) { return absl::OkStatus(); }
 
 absl::Status HostMemoryCopier::SetWriters(std::vector<void*> /*streams*/) {
@@ -47,6 +51,15 @@ absl::StatusOr<std::vector<CopyOp>> HostMemoryCopier::CopyVolatile(std::vector<C
                                                                    void* /*stream*/) {
   if (absl::Status status = CopyNow(ops); !status.ok()) return status;
   return std::vector<CopyOp>();
+}
+
+void HostMemoryCopier::ProbeNow(ProbeOp /*op*/, void* /*stream*/,
+                                absl::AnyInvocable<void(absl::Status)> /*done*/) {
+  UNREFT_CHECK(false, "no room was made for looks at a device");
+}
+
+void HostMemoryCopier::ProbeLater(ProbeOp /*op*/, absl::AnyInvocable<void(absl::Status)> /*done*/) {
+  UNREFT_CHECK(false, "no room was made for looks at a device");
 }
 
 absl::Status HostMemoryCopier::Fence(void* /*stream*/) { return absl::OkStatus(); }

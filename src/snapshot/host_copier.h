@@ -13,9 +13,12 @@ class HostMemoryCopier : public DeviceCopier {
  public:
   absl::Status Accept(std::span<const BoundTensor> tensors) override;
   absl::Status Reserve(uint64_t volatile_bytes) override;
+  absl::Status ReserveProbes(size_t tensors) override;
   absl::Status Begin(void* stream) override;
   absl::Status SetWriters(std::vector<void*> streams) override;
   absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops, void* stream) override;
+  void ProbeNow(ProbeOp op, void* stream, absl::AnyInvocable<void(absl::Status)> done) override;
+  void ProbeLater(ProbeOp op, absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status Fence(void* stream) override;
   absl::Status BeginRestore() override;
   absl::Status EndRestore() override;

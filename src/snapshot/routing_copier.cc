@@ -59,6 +59,11 @@ absl::Status RoutingCopier::Reserve(uint64_t volatile_bytes) {
   return device ? device->Reserve(volatile_bytes) : host_.Reserve(volatile_bytes);
 }
 
+absl::Status RoutingCopier::ReserveProbes(size_t tensors) {
+  const auto device = this->device();
+  return device ? device->ReserveProbes(tensors) : host_.ReserveProbes(tensors);
+}
+
 absl::Status RoutingCopier::Begin(void* stream) {
   const auto device = this->device();
   UNREFT_CHECK(device != nullptr, "a snapshot of a device follows an Accept");
@@ -79,6 +84,11 @@ absl::StatusOr<std::vector<CopyOp>> RoutingCopier::CopyVolatile(std::vector<Copy
   return device()->CopyVolatile(std::move(on_device), stream);
 }
 
+void RoutingCopier::ProbeNow(ProbeOp op, void* stream,
+                             absl::AnyInvocable<void(absl::Status)> done) {
+  device()->ProbeNow(std::move(op), stream, std::move(done));
+}
+
 absl::Status RoutingCopier::CopyNow(std::span<const CopyOp> ops) { return host_.CopyNow(ops); }
 
 void RoutingCopier::AwaitEnqueued(Duration limit) {
@@ -95,6 +105,10 @@ void RoutingCopier::CopyBucket(std::vector<CopyOp> ops,
   const bool on_device = !ops.empty() && ops[0].on_device;
   if (!on_device) return host_.CopyBucket(std::move(ops), std::move(done));
   device()->CopyBucket(std::move(ops), std::move(done));
+}
+
+void RoutingCopier::ProbeLater(ProbeOp op, absl::AnyInvocable<void(absl::Status)> done) {
+  device()->ProbeLater(std::move(op), std::move(done));
 }
 
 absl::Status RoutingCopier::BeginRestore() {

@@ -24,13 +24,16 @@ class RoutingCopier final : public DeviceCopier {
 
   absl::Status Accept(std::span<const BoundTensor> tensors) override;
   absl::Status Reserve(uint64_t volatile_bytes) override;
+  absl::Status ReserveProbes(size_t tensors) override;
   absl::Status Begin(void* stream) override;
   absl::Status SetWriters(std::vector<void*> streams) override;
   absl::StatusOr<std::vector<CopyOp>> CopyVolatile(std::vector<CopyOp> ops, void* stream) override;
+  void ProbeNow(ProbeOp op, void* stream, absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status CopyNow(std::span<const CopyOp> ops) override;
   void AwaitEnqueued(Duration limit) override;
   absl::Status Fence(void* stream) override;
   void CopyBucket(std::vector<CopyOp> ops, absl::AnyInvocable<void(absl::Status)> done) override;
+  void ProbeLater(ProbeOp op, absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status BeginRestore() override;
   absl::Status Restore(std::span<const CopyOp> ops) override;
   absl::Status EndRestore() override;

@@ -27,6 +27,8 @@ struct ClientStatus {
   Duration last_fence_wait{};
   Duration total_fence_wait{};
   std::string last_problem;  // empty when there was none
+  // Why tensors on a device are not looked at by the second net; empty where all are.
+  std::string unsampled;
   // Not on the board: ProtectionBoard knows.
   bool protecting = false;
   std::optional<Duration> since_commit;  // none before the first

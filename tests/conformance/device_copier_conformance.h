@@ -14,6 +14,7 @@
 
 #include "base/asio_executor.h"
 #include "base/crc32c.h"
+#include "layout/tensor_table.h"
 #include "snapshot/device_copier.h"
 
 namespace unreft::snapshot {
@@ -165,6 +166,64 @@ TEST_P(DeviceCopierConformance, VolatileStateMayChangeAtOnce) {
   world_->Write(tensor, 5000, 4);
   EXPECT_EQ(Copy(*std::move(staged)).get(), absl::OkStatus());
   EXPECT_TRUE(IsAll(target, 3));
+}
+
+// A look sees what the stream was given before it and nothing that it is given behind, and one that
+// is queued comes behind the copies.
+TEST_P(DeviceCopierConformance, LooksKeepTheOrderOfTheStream) {
+  const size_t sizes[] = {1, 77, 128, 50'003};
+  std::vector<BoundTensor> bound;
+  auto memory = std::make_shared<std::vector<ShardMemory>>();
+  for (size_t i = 0; i < std::size(sizes); ++i) {
+    std::byte* const tensor = world_->NewTensor(sizes[i] + i) + i;
+    bound.push_back(Bound("t" + std::to_string(i), tensor, sizes[i], world_->device()));
+    memory->push_back({tensor, on_device()});
+  }
+  if (!on_device() || !copier_->ReserveProbes(bound.size()).ok()) {
+    GTEST_SKIP() << "no device, or built without nvcc";
+  }
+  const auto table = *layout::TensorTable::Create(SpecsOf(bound));
+  const auto probes = std::make_shared<const TensorProbes>(table, *memory, 2);
+  const auto write = [&](int value) {
+    for (const BoundTensor& tensor : bound) {
+      world_->Write(tensor.data, ShardBytes(tensor.spec), value);
+    }
+  };
+  const auto needed = [&](int value, Step step) {
+    std::vector<probing::Shard> shards(bound.size());
+    probes->FillDeviceShards(*memory, shards);
+    std::vector<uint64_t> digests;
+    for (probing::Shard shard : shards) {
+      const std::vector<std::byte> bytes(shard.bytes, static_cast<std::byte>(value));
+      shard.address = reinterpret_cast<uint64_t>(bytes.data());
+      digests.push_back(probing::DigestShard(shard, step.value, 2));
+    }
+    return digests;
+  };
+  std::vector<std::byte> target(50'003);
+  for (int round = 1; round <= 20; ++round) {
+    const Step step{static_cast<uint64_t>(round)};
+    std::vector<uint64_t> first(bound.size()), second(bound.size());
+    std::promise<absl::Status> first_over, second_over;
+    write(round);
+    Begin();
+    copier_->ProbeNow({probes, memory, step, first}, world_->stream(),
+                      [&](absl::Status status) { first_over.set_value(std::move(status)); });
+    write(round + 100);
+    world_->Read(bound[0].data, 1);  // until that is done
+    auto copied = Copy({Op(bound[3].data, target.data(), sizes[3])});
+    thread_.executor().Post([&] {
+      copier_->ProbeLater({probes, memory, step, second}, [&](absl::Status status) {
+        EXPECT_TRUE(thread_.executor().InTurn());
+        second_over.set_value(std::move(status));
+      });
+    });
+    EXPECT_EQ(first_over.get_future().get(), absl::OkStatus());
+    EXPECT_EQ(first, needed(round, step));
+    EXPECT_EQ(second_over.get_future().get(), absl::OkStatus());
+    EXPECT_EQ(second, needed(round + 100, step));
+    EXPECT_EQ(copied.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  }
 }
 
 // Whatever is answered with OK is of before the change. All buckets are queued before the fence:

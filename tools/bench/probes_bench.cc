@@ -47,7 +47,8 @@ class ManyTensors {
   }
 
   void Probe() {
-    const snapshot::ProbedPtr before = snapshot::Probe(probes_, shards_, Step{1});
+    const snapshot::ProbedPtr before =
+        snapshot::Probe(probes_, shards_, Step{1}, /*and_device=*/false);
     const auto written = snapshot::FindWritten(*before, 0, before->host.size(), {});
     UNREFT_CHECK(written.count == 0, "nobody writes");
   }

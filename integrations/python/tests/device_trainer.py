@@ -117,6 +117,7 @@ def main():
         committed=status.last_committed_step,
         given_up=status.given_up,
         copier=status.copier,
+        unsampled=status.unsampled,
         violations=cuda.fakecuda_violations().decode(),
     )
 

@@ -74,6 +74,16 @@ def test_a_missing_fence_is_said_at_once(store, caplog):
     assert job.ck.status.protecting
 
 
+def test_that_a_device_is_not_sampled_is_said_once(store, caplog):
+    job = trained(store)
+    job.client.status().unsampled = "no samples of them are compared: CUDA device 0: no nvcc"
+    for step in range(3, 6):
+        assert job.ck.snapshot(step)
+    assert len(caplog.records) == 1
+    assert "CUDA device 0: no nvcc; training goes on" in caplog.text
+    assert job.ck.status.unsampled.endswith("no nvcc") and job.ck.status.protecting
+
+
 def test_snapshot_needs_restore(store, caplog):
     job = Job(store)
     assert not job.ck.snapshot(1)

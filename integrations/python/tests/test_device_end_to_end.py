@@ -48,6 +48,8 @@ def test_device_state_survives_its_process(store):
     (first,) = train(store, attempt=0)
     assert (first["committed"], first["given_up"], first["violations"]) == (3, 0, "")
     assert first["copier"].startswith("CUDA device 0, ")
+    assert "without nvcc" in first["unsampled"] or has_kernel()
+    assert first["unsampled"] == "" or not has_kernel()
     restored, second = train(store, attempt=1)
     assert restored["restored"] == 3
     names = ["w", "bias", "mean", "offloaded", "step"]

@@ -95,7 +95,11 @@ class _Status(ctypes.Structure):
         ("protecting", ctypes.c_int32),
         ("seconds_since_commit", ctypes.c_double),
         ("why_unprotected", ctypes.c_char_p),
+        ("unsampled", ctypes.c_char_p),
     ]
+
+
+_TEXTS = ("last_problem", "copier", "why_unprotected", "unsampled")
 
 
 def _load() -> ctypes.CDLL:
@@ -405,7 +409,7 @@ class Client:
 
         def call():
             code = _library.unreft_get_status(self._client, ctypes.byref(status))
-            for name in ("last_problem", "copier", "why_unprotected") if code == 0 else ():
+            for name in _TEXTS if code == 0 else ():
                 texts[name] = (getattr(status, name) or b"").decode()
             return code
 

@@ -77,6 +77,9 @@ class Status:
     # Or since the restore, if nothing was committed after it; None: nothing is committed yet.
     seconds_since_commit: float | None = None
     why_unprotected: str = ""  # for people: since when, why, what to do; "" while it is protecting
+    # For people: why samples of tensors on a device are not compared, so that nobody sees that one
+    # is written before its fence; "" where all are.
+    unsampled: str = ""
 
 
 class Client:

@@ -41,8 +41,8 @@ void fakecuda_delay(unsigned microseconds_max, unsigned seed);
 // The next copy between device and host that reads or writes the byte at `at` brings it with its
 // lowest bit flipped; null ends it.
 void fakecuda_flip_bit(const void* at);
-// From now on checksums that the device computes are wrong by these bits.
-void fakecuda_break_checksum(unsigned wrong_bits);
+// From now on what kernels of ours compute on the device is wrong by these bits.
+void fakecuda_break_kernels(unsigned wrong_bits);
 
 int fakecuda_calls(const char* function);
 size_t fakecuda_pinned_bytes(void);

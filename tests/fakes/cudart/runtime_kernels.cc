@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "snapshot/cuda_checksum_kernel.h"
+#include "snapshot/cuda_probe_kernel.h"
 #include "tests/fakes/cudart/fake_cuda.h"
 #include "tests/fakes/cudart/world.h"
 #include "tests/gpu/out_of_bounds_kernel.h"
@@ -14,6 +15,7 @@
 namespace unreft::fake_cudart {
 namespace {
 
+namespace probing = snapshot::probing;
 using snapshot::checksum::Piece;
 
 World& world() { return World::Get(); }
@@ -65,6 +67,39 @@ std::function<void()> Checksum(void** arguments) {
   };
 }
 
+// By the kernel's own functions, which are tested without it: its digests are compared with each
+// other alone. Addresses as above.
+std::function<void()> Probe(void** arguments) {
+  const auto* shards = *static_cast<const probing::Shard**>(arguments[0]);
+  auto* digests = *static_cast<uint64_t**>(arguments[1]);
+  auto* began = *static_cast<uint32_t**>(arguments[2]);
+  const uint32_t count = *static_cast<uint32_t*>(arguments[3]);
+  const uint32_t lines = *static_cast<uint32_t*>(arguments[4]);
+  const uint64_t step = *static_cast<uint64_t*>(arguments[5]);
+  std::lock_guard lock(world().mutex);
+  const auto& pinned = world().pinned_memory;
+  if (World::Holds(pinned, shards, count * sizeof(*shards)) == nullptr ||
+      World::Holds(pinned, digests, count * sizeof(*digests)) == nullptr ||
+      World::Holds(pinned, began, sizeof(*began)) == nullptr) {
+    world().ViolationLocked("what a kernel is given, or where it writes, is not pinned");
+    return nullptr;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto* at = reinterpret_cast<const void*>(shards[i].address);
+    if (World::Holds(world().device_memory, at, shards[i].bytes) != nullptr) continue;
+    if (World::Holds(pinned, at, shards[i].bytes) != nullptr) continue;
+    world().ViolationLocked("a kernel looks beyond an allocation");
+    return nullptr;
+  }
+  return [=] {
+    std::atomic_ref(*began).store(1, std::memory_order_relaxed);
+    const uint32_t wrong = world().wrong_kernel.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < count; ++i) {
+      digests[i] = probing::DigestShard(shards[i], step, lines) ^ wrong;
+    }
+  };
+}
+
 // Breaks the context when it runs, as a device does.
 std::function<void()> OutOfBounds(void** /*arguments*/) {
   return [device = Self().device] {
@@ -79,6 +114,7 @@ struct Kernel {
   std::function<void()> (*make)(void** arguments);
 };
 const Kernel kKernels[] = {{snapshot::checksum::kKernelName, &Checksum},
+                           {probing::kKernelName, &Probe},
                            {kOutOfBoundsKernel, &OutOfBounds}};
 
 const Kernel* Find(const void* kernel) {
@@ -145,7 +181,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
   return cudaSuccess;
 }
 
-void fakecuda_break_checksum(unsigned wrong_bits) { world().wrong_kernel = wrong_bits; }
+void fakecuda_break_kernels(unsigned wrong_bits) { world().wrong_kernel = wrong_bits; }
 
 int fakecuda_libraries(void) {
   std::lock_guard lock(world().mutex);

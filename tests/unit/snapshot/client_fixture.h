@@ -42,6 +42,10 @@ class GatedCopier final : public HostMemoryCopier {
   // Takes memory for that of a device, and says what room was made there while no bucket waited.
   bool has_device = false;
   uint64_t reserved_bytes = 0;
+  // Why it cannot look at its device; room that was made for that; looks when snapshots began.
+  absl::Status no_probes;
+  size_t probes_reserved = 0;
+  int probes_now = 0;
 
   absl::Status Accept(std::span<const BoundTensor> tensors) override {
     return has_device ? absl::OkStatus() : HostMemoryCopier::Accept(tensors);
@@ -50,6 +54,24 @@ class GatedCopier final : public HostMemoryCopier {
     EXPECT_EQ(waiting(), 0u) << "a snapshot is under way";
     reserved_bytes = volatile_bytes;
     return absl::OkStatus();
+  }
+  absl::Status ReserveProbes(size_t tensors) override {
+    probes_reserved = tensors;
+    return no_probes;
+  }
+  void ProbeNow(ProbeOp op, void* /*stream*/,
+                absl::AnyInvocable<void(absl::Status)> done) override {
+    ++probes_now;
+    Look(op);
+    executor_.Post([done = std::move(done), no = no_probes]() mutable { done(no); });
+  }
+  void ProbeLater(ProbeOp op, absl::AnyInvocable<void(absl::Status)> done) override {
+    Task look = [this, op, done = std::move(done)]() mutable {
+      Look(op);
+      executor_.Post([done = std::move(done), no = no_probes]() mutable { done(no); });
+    };
+    if (!held_) return look();
+    waiting_.push_back(std::move(look));
   }
   absl::Status CopyNow(std::span<const CopyOp> ops) override {
     if (!failure.ok()) return failure;
@@ -75,6 +97,14 @@ class GatedCopier final : public HostMemoryCopier {
   }
 
  private:
+  static void Look(const ProbeOp& op) {
+    std::vector<probing::Shard> shards(op.digests.size());
+    op.probes->FillDeviceShards(*op.memory, shards);
+    for (size_t i = 0; i < shards.size(); ++i) {
+      op.digests[i] = probing::DigestShard(shards[i], op.step.value, op.probes->lines());
+    }
+  }
+
   HostCopier copier_;
   Executor& executor_;
   bool held_ = false;

@@ -225,7 +225,7 @@ TEST_F(CudaChecksumTest, AKernelThatTheDeviceDoesNotTakeIsRefusedByName) {
 }
 
 TEST_F(CudaChecksumTest, AKernelThatComputesSomethingElseIsRefusedByName) {
-  fakecuda_break_checksum(0x100);
+  fakecuda_break_kernels(0x100);
   const auto made = CudaCopier::Create(thread_.executor(), 0, options_);
   EXPECT_TRUE(absl::IsInternal(made.status()));
   EXPECT_THAT(Text(made.status()),
@@ -263,7 +263,7 @@ TEST_F(CudaChecksumTest, AnErrorOfAKernelMayBeOursWhileAChecksumIsUnderWay) {
   kernel.AwaitBegun();
   fakecuda_break(cudaErrorIllegalAddress);
   kernel.Open();
-  const std::string ours = "of the training job or one of 1 of device_checksum";
+  const std::string ours = "of the training job or one of 1 of Unreft's";
   EXPECT_THAT(Text(answer.get()), HasSubstr(ours));
   EXPECT_THAT(Text(copier_->Begin(stream_)), HasSubstr(ours));
   copier_.reset();

@@ -250,6 +250,7 @@ class EveryCallTest : public CudaFailuresTest,
     const std::vector<BoundTensor> bound = {Bound("w", tensor_, 0)};
     const bool goes =
         copier_->Accept(bound).ok() && copier_->Reserve(256).ok() && copier_->Begin(stream_).ok();
+    looks_ = goes && copier_->ReserveProbes(1).ok();
     if (goes) Snapshot(target);
     Restore(target);
     pin.reset();
@@ -267,12 +268,15 @@ class EveryCallTest : public CudaFailuresTest,
     uint32_t* const crc = options_.checksum ? crcs : nullptr;
     const auto staged =
         copier_->CopyVolatile({{volatile_, target.data() + 15'000, 100, true, crc}}, stream_);
+    uint64_t before = 0, behind = 0;
+    std::future<absl::Status> seen = Look(before, /*now=*/true);
     std::vector<std::future<absl::Status>> answers;
     answers.push_back(
         Copy({{tensor_, target.data(), 3000, true, crc != nullptr ? &crcs[1] : nullptr},
               {tensor_ + 3000, target.data() + 3000, 3000, true}}));
     answers.push_back(
         Copy({{tensor_, target.data() + 8192, kBytes, true, crc != nullptr ? &crcs[2] : nullptr}}));
+    std::future<absl::Status> checked = Look(behind, /*now=*/false);
     RunInTurn(thread_.executor(), [] {});
     const bool fenced = copier_->Fence(stream_).ok();
     if (fenced) Set(stream_, tensor_, kBytes, 2);
@@ -281,8 +285,24 @@ class EveryCallTest : public CudaFailuresTest,
     }
     EXPECT_TRUE(!answers[0].get().ok() || (IsAll(target.bytes().first(kBytes), 1) &&
                                            Is(target.bytes().first(3000), 1, crcs[1])));
+    const bool looked = seen.get().ok();
+    EXPECT_TRUE(!checked.get().ok() || !looked || before == behind);
     EXPECT_TRUE(!answers[1].get().ok() || Is(target.bytes().subspan(8192, kBytes), 1, crcs[2]));
     EXPECT_TRUE(!fenced || IsAll(Read(tensor_, kBytes), 2));
+  }
+
+  std::future<absl::Status> Look(uint64_t& digest, bool now) {
+    auto answer = std::make_shared<std::promise<absl::Status>>();
+    std::future<absl::Status> future = answer->get_future();
+    auto done = [answer](absl::Status status) { answer->set_value(std::move(status)); };
+    if (!looks_) {
+      done(absl::UnavailableError("there is no room for it"));
+    } else if (ProbeOp op{probes_, memory_, unreft::Step{1}, {&digest, 1}}; now) {
+      copier_->ProbeNow(op, stream_, done);
+    } else {
+      RunInTurn(thread_.executor(), [&] { copier_->ProbeLater(op, done); });
+    }
+    return future;
   }
 
   void Restore(HostPages& target) {
@@ -300,6 +320,9 @@ class EveryCallTest : public CudaFailuresTest,
   }
 
   std::byte* tensor_ = nullptr;
+  bool looks_ = false;
+  std::shared_ptr<const TensorProbes> probes_;
+  MemoryPtr memory_;
   std::byte* volatile_ = nullptr;
 };
 
@@ -311,6 +334,11 @@ TEST_P(EveryCallTest, MayFail) {
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamDefault), cudaSuccess);
     tensor_ = Tensor(kBytes, 1);
     volatile_ = Tensor(100, 7);
+    std::vector<BoundTensor> bound = {Bound("w", tensor_, 0)};
+    bound[0].spec.global_shape = bound[0].spec.extent = {kBytes};
+    memory_ = std::make_shared<std::vector<ShardMemory>>(1, ShardMemory{tensor_, true});
+    probes_ =
+        std::make_shared<TensorProbes>(*layout::TensorTable::Create(SpecsOf(bound)), *memory_, 2);
     fakecuda_fail(function, nth, cudaErrorInvalidValue);
     Run();
     fakecuda_fail(function, 0, cudaSuccess);

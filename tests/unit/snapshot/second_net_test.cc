@@ -197,6 +197,157 @@ TEST_F(SecondNetTest, WhoFencesIsNeverAccused) {
   EXPECT_EQ(status().skipped, 0u);
 }
 
+// --- On a device ---
+
+class DeviceNetTest : public SecondNetTest {
+ protected:
+  DeviceNetTest() {
+    copier_.has_device = true;
+    options_.capture.device_bucket_bytes = 512;
+    for (const size_t tensor : {0, 1}) tensors_[tensor].cuda_device = 0;
+  }
+  // A snapshot of which nothing is copied, and the last look has not come.
+  void HeldOnDevice(uint64_t step) {
+    copier_.Hold();
+    ExpectStarted(step);
+    ASSERT_TRUE(RunUntil([&] { return copier_.waiting() > 2; }));
+  }
+};
+
+TEST_F(DeviceNetTest, AWriteWhileCopiesRunIsNamedWhereverTheTensorLies) {
+  AddTensor("offloaded", 5000);
+  daemon_.MakeSlots(2, 64 * 1024);
+  Ready();
+  EXPECT_EQ(copier_.probes_reserved, 2u);
+  HeldOnDevice(12);
+  Write(1);
+  Write(3);
+  copier_.Release();
+  EXPECT_THAT(WhyGivenUp(),
+              HasSubstr("tensors 'offloaded', 'model/b' changed while step 12 was being copied"));
+}
+
+TEST_F(DeviceNetTest, AWriteBehindTheLastCopyIsSeenUntilTheLastLook) {
+  Ready();
+  HeldOnDevice(1);
+  const std::vector<std::byte> before = ExpectedSlab();
+  copier_.Let(copier_.waiting() - 1);
+  EXPECT_EQ(Slab(0, before.size()), before);
+  Write(0);
+  copier_.Release();
+  EXPECT_THAT(WhyGivenUp(), HasSubstr("tensor 'model/a' changed"));
+}
+
+TEST_F(DeviceNetTest, VolatileTensorsMayBeWrittenThereToo) {
+  tensors_[1].spec.is_volatile = true;
+  Ready();
+  EXPECT_EQ(copier_.probes_reserved, 1u);
+  HeldOnDevice(1);
+  Write(1);
+  copier_.Release();
+  ExpectCaptured(1);
+}
+
+TEST_F(DeviceNetTest, WhoFencesIsNeverAccused) {
+  Ready();
+  for (uint64_t step = 1; step <= 20; ++step) {
+    if (step > 1) Grant();
+    Fence();
+    WriteAll();
+    ExpectStarted(step);
+    ExpectCaptured(step);
+  }
+  EXPECT_EQ(copier_.probes_now, 20) << "one look at the begin of each";
+  EXPECT_EQ(status().unsampled, "");
+}
+
+// The device says so when the snapshot has begun: the next ones are skipped.
+TEST_F(DeviceNetTest, WithoutAFenceTheNextSnapshotIsGivenUp) {
+  Ready();
+  Fence();
+  ExpectStarted(1);
+  ExpectCaptured(1);
+  Grant();
+  Write(1);
+  ExpectStarted(2);
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<GaveUp>() == 1; }));
+  const std::string why = daemon_.Got<GaveUp>().at(0).reason;
+  EXPECT_THAT(why,
+              HasSubstr("tensor 'model/b' changed since step 1 although nothing called fence"));
+  Grant();
+  EXPECT_EQ(ExpectSkipped(3), why);
+  Fence();
+  WriteAll();
+  ExpectStarted(4);
+  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Captured>() == 2; }));
+}
+
+TEST_F(DeviceNetTest, AFenceBeforeTheDeviceHasSaidSoIsOne) {
+  Ready();
+  ExpectStarted(1);
+  ExpectCaptured(1);
+  Grant();
+  Write(1);
+  bool fenced = false;
+  InTurn([&] {
+    EXPECT_EQ(actor_->Snapshot(Step{2}, {}, nullptr)->outcome, Outcome::kStarted);
+    actor_->FenceThen([&] { fenced = true; });
+  });
+  ASSERT_TRUE(RunUntil([&] { return fenced; }));
+  ExpectCaptured(2);
+}
+
+TEST_F(DeviceNetTest, NewRegistrationsRestoresAndReplacedTensorsAreNotCompared) {
+  Ready();
+  ExpectStarted(1);
+  ExpectCaptured(1);
+  WriteAll();
+  ASSERT_EQ(Register(), absl::OkStatus());
+  Grant();
+  ExpectStarted(2);
+  ExpectCaptured(2);
+  EXPECT_FALSE(RestoreRead(tensors_).ok()) << "the daemon has no plan";
+  WriteAll();
+  Grant();
+  ExpectStarted(3);
+  ExpectCaptured(3);
+  std::vector<std::byte> other(4000, std::byte{7});
+  const uint64_t index = 1;
+  std::byte* const data = other.data();
+  ASSERT_EQ(actor_->Rebind({&index, 1}, {&data, 1}), absl::OkStatus());
+  Grant();
+  ExpectStarted(4);
+  ExpectCaptured(4);
+  Fence();
+  actor_->Rebind({&index, 1}, {&tensors_[1].data, 1}).IgnoreError();
+}
+
+TEST_F(DeviceNetTest, ADeviceThatCannotBeLookedAtIsSaidOnce) {
+  copier_.no_probes = absl::UnavailableError("CUDA device 0: no kernel");
+  Ready();
+  EXPECT_EQ(status().unsampled,
+            "nothing but fence() keeps the versions of tensors on a device whole, since no samples "
+            "of them are compared: CUDA device 0: no kernel");
+  HeldOnDevice(1);
+  Write(1);
+  copier_.Release();
+  ExpectCaptured(1);
+  EXPECT_EQ(copier_.probes_now, 0);
+  // Tensors of the host are looked at all the same.
+  Fence();
+  AddTensor("offloaded", 2000);
+  copier_.no_probes = absl::OkStatus();
+  ASSERT_EQ(Register(), absl::OkStatus());
+  EXPECT_EQ(status().unsampled, "");
+}
+
+TEST_F(DeviceNetTest, ALookThatFailsGivesTheVersionUp) {
+  Ready();
+  copier_.no_probes = absl::InternalError("no launch");
+  ExpectStarted(1);
+  EXPECT_THAT(WhyGivenUp(), HasSubstr("no launch"));
+}
+
 // --- Written without any fence ---
 
 TEST_F(SecondNetTest, WithoutAFenceSnapshotsStayOffUntilOneIsCalled) {

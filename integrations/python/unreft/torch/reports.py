@@ -36,6 +36,7 @@ class Reports:
         self._began = 0.0
         self._committed: int | None = None
         self._said_unprotected = False
+        self._unsampled = ""
 
     def error(self, what: str, error: Exception, off: bool = False) -> None:
         """Of a call that failed; `off`: no further snapshots are taken."""
@@ -59,6 +60,10 @@ class Reports:
             if status.last_problem:
                 self.problem = status.last_problem
                 self._warn(status.last_problem, status.last_problem)
+        if status.unsampled != self._unsampled:
+            self._unsampled = status.unsampled
+            if status.unsampled:
+                self._warn(status.unsampled, status.unsampled)
         if status.last_committed_step is not None and (
             status.last_committed_step != self._committed
         ):
