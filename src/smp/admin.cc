@@ -12,6 +12,7 @@
 #include "recovery/version_choice.h"
 #include "smp/cluster_records.h"
 #include "smp/cluster_status.h"
+#include "smp/node_memory.h"
 #include "smp/protection_watch.h"
 
 namespace unreft::smp {
@@ -141,8 +142,11 @@ Json StatusJson(const NodeState& state) {
   json["closed"] = state.timeline_closed;
   json["protection"] = ProtectionJson(state);
   const uint64_t guard_bytes = state.slots->guards().now.bytes;
-  json["bytes"] = state.slots->use().bytes + guard_bytes;
+  const uint64_t staging_bytes = state.staging->use().bytes;
+  const uint64_t control_bytes = PromisedMemory(state).control_bytes;
+  json["bytes"] = state.slots->use().bytes + guard_bytes + staging_bytes + control_bytes;
   json["guard_bytes"] = guard_bytes;
+  json["staging_bytes"] = staging_bytes;
   json["counters"] = CountersJson(state);
   json["ranks"] = Json::array();
   for (const auto& [rank, session] : state.sessions) json["ranks"].push_back(RankJson(*session));

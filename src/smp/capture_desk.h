@@ -56,6 +56,7 @@ class CaptureDesk {
   void TellShortage(RankSession& session);
   void TellNewSlots(RankSession& session);
   void AnswerAll(const absl::Status& status);
+  void ProvideStaging();
   void LogBudget();
 
   void EnsureGrant(RankSession& session);
@@ -77,6 +78,7 @@ class CaptureDesk {
   bool misfit_told_ = false;
   TimerId budget_timer_ = TimerId::kNone;
   std::string budget_told_;
+  absl::Status staging_status_;
 };
 
 }  // namespace unreft::smp

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "smp/capture_desk.h"
+#include "smp/node_memory.h"
 
 namespace unreft::smp {
 namespace {
@@ -31,6 +32,7 @@ void CaptureDesk::OnRegister(RankSession& session, Register request) {
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
   if (session.registration_status.ok()) AdoptGrant(session);
   if (session.registration_status.ok()) CheckWorld();
+  ProvideStaging();
   // Before the answer: the trainer's first snapshot may follow at once.
   RunRules();
   Answer(session);
@@ -74,6 +76,7 @@ void CaptureDesk::ProvideRefused() {
     CheckWorld();
     Answer(*session);
   }
+  ProvideStaging();
   RunRules();
 }
 
@@ -175,29 +178,42 @@ void CaptureDesk::AnswerAll(const absl::Status& status) {
   }
 }
 
+// Once all ranks of this node have registered: a restore finds it with its pages then.
+void CaptureDesk::ProvideStaging() {
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration || !session->registration_status.ok()) return;
+  }
+  absl::Status status = state_.staging->Provide(StagingNeeded(state_));
+  if (!status.ok() && status != staging_status_) {
+    state_.seams.log.Error("a restart may be refused for want of memory: {}", status.message());
+  }
+  staging_status_ = std::move(status);
+}
+
 void CaptureDesk::LogBudget() {
   budget_timer_ = TimerId::kNone;
   uint64_t ranks = 0;
   uint64_t version_bytes = 0;
   for (const auto& [rank, session] : state_.sessions) {
-    if (!session->registration) continue;
+    if (!session->registration) return;  // it is told once that one has, too
     ++ranks;
     version_bytes = std::max(version_bytes, session->registration->plan.data_bytes());
   }
-  const uint64_t bytes = state_.slots->use().bytes;
-  const GuardMemory guards = state_.slots->guards();
-  const uint64_t guard_bytes = guards.now.bytes + guards.lacking_bytes;
-  std::string protection;
-  if (guards.guards > 0) {
-    protection = fmt::format(
-        ", {} guards of other nodes' slabs {}, if those are as large: {} bytes together",
-        guards.guards, guard_bytes, bytes + guard_bytes);
+  if (ranks == 0) return;
+  const MemoryPlan memory = PromisedMemory(state_);
+  std::string more;
+  if (memory.guards > 0) {
+    more = fmt::format(", {} guards of other nodes' slabs {}, if those are as large",
+                       memory.guards, memory.guard_bytes);
+  }
+  if (memory.staging_bytes > 0) {
+    more += fmt::format(", the staging of restores {}", memory.staging_bytes);
   }
   const std::string told = fmt::format(
       "{} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
-      "for pins, for versions of up to {} bytes){}",
-      state_.slots->All().size(), ranks, bytes, state_.options.SlotsPerRank(), state_.options.pins,
-      version_bytes, protection);
+      "for pins, for versions of up to {} bytes){}, control pages {}: {} bytes together",
+      memory.slots, ranks, memory.slot_bytes, state_.options.SlotsPerRank(), state_.options.pins,
+      version_bytes, more, memory.control_bytes, memory.Sum());
   if (told == std::exchange(budget_told_, told)) return;
   state_.seams.log.Info("memory budget: {}", told);
 }

@@ -72,6 +72,10 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
             "of a read between nodes, the capture of its blocks included");
   AddOption(app, node.read_retry, "read_retry_ms", "between a failed read and the next try",
             Range<Duration>{std::chrono::milliseconds(1), std::chrono::minutes(1)});
+  AddOption(app, node.restore_staging_bytes, "restore_staging_bytes",
+            "shared memory through which all ranks of a node get what other nodes hold; one block "
+            "for each rank is taken in any case",
+            Range<uint64_t>{0, uint64_t{1} << 48});
   AddOption(app, node.reads_waiting_max, "reads_waiting_max",
             "reads of other nodes that wait for a capture");
   AddOption(app, node.call_timeout, "call_timeout_ms", "of a question between nodes");
@@ -144,7 +148,7 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.extras_bytes_min, "extras_bytes_min",
             "the least room for a rank's extras in a slot");
   AddOption(app, node.memory_bytes_max, "memory_bytes_max",
-            "limit of all slots and guards together; 0: what the host has");
+            "limit of slots, guards and the staging of restores together; 0: what the host has");
   AddOption(app, node.ranks_max, "ranks_max", "most ranks of a job, those on other nodes included",
             Range<uint64_t>{1, 65536});
   AddOption(app, node.sessions_max, "sessions_max", "most connections at a time",

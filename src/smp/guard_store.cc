@@ -160,7 +160,7 @@ GuardMemory GuardStore::MemoryFor(const GuardNeeds& needs) const {
     fitting += guard->phase != GuardPhase::kQuarantined && Fits(*guard, needs);
   }
   memory.lacking_bytes =
-      (memory.guards - std::min(fitting, memory.guards)) * GuardSegmentBytes(GeometryFor(0, needs));
+      (memory.guards - std::min(fitting, memory.guards)) * GuardBytes(options_.block_bytes, needs);
   return memory;
 }
 
@@ -170,7 +170,7 @@ absl::Status GuardStore::Make(const GuardNeeds& needs) {
   const GuardGeometry geometry = GeometryFor(id, needs);
   const uint64_t bytes = GuardSegmentBytes(geometry);
   absl::StatusOr<MemoryBudget> budget =
-      CountMemory(segments_, options_, slots_ ? slots_() : MemoryUse{}, use(), bytes);
+      CountMemory(segments_, options_, (others_ ? others_() : MemoryUse{}) + use(), bytes);
   if (!budget.ok()) return budget.status();
   if (!budget->Fits()) {
     return absl::ResourceExhaustedError(
@@ -321,6 +321,7 @@ MemoryUse GuardStore::use() const {
     use.bytes += guard->bytes();
     use.unpopulated += guard->bytes() - guard->populated_bytes;
   }
+  use.unpopulated -= std::min(use.unpopulated, populator_.under_way());
   return use;
 }
 

@@ -21,6 +21,7 @@
 #include "base/segment_store.h"
 #include "base/work_pool.h"
 #include "smp/memory_budget.h"
+#include "smp/memory_plan.h"
 #include "smp/node_options.h"
 #include "smp/page_populator.h"
 
@@ -56,14 +57,6 @@ struct Guard {
   uint64_t bytes() const { return segment->bytes().size(); }
 };
 
-// What a guard must be able to hold.
-struct GuardNeeds {
-  uint64_t record_bytes = 0;
-  uint32_t chunks = 0;
-  uint32_t sources = 0;
-  uint64_t positions = 0;
-};
-
 // Single-threaded on the node's executor; pages are reserved on the work pool.
 class GuardStore {
  public:
@@ -76,8 +69,8 @@ class GuardStore {
   // segment is of a format that this daemon does not know.
   absl::Status Adopt();
 
-  // What slots take, of the same memory. Nothing, before.
-  void set_slots(absl::AnyInvocable<MemoryUse() const> slots) { slots_ = std::move(slots); }
+  // What else the node has, of the same memory. Nothing, before.
+  void set_others(absl::AnyInvocable<MemoryUse() const> others) { others_ = std::move(others); }
 
   // Complete guards of these versions are never old.
   void Keep(std::set<Version> versions) { kept_ = std::move(versions); }
@@ -127,7 +120,7 @@ class GuardStore {
   const RandomId boot_id_;
   const RandomId incarnation_;
   absl::AnyInvocable<void()> on_free_;
-  absl::AnyInvocable<MemoryUse() const> slots_;
+  absl::AnyInvocable<MemoryUse() const> others_;
   std::map<uint64_t, std::unique_ptr<Guard>> guards_;
   std::set<Version> kept_;
   PagePopulator populator_;

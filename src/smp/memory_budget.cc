@@ -4,13 +4,21 @@
 
 #include <algorithm>
 
+#include "smp/memory_plan.h"
+
 namespace unreft::smp {
-namespace {
 
-// Sums of bytes that nobody has do not wrap.
-uint64_t Sum(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
-
-}  // namespace
+std::string DescribeBeside(const GuardMemory& guards, const StagingMemory& staging) {
+  std::string beside;
+  if (guards.guards > 0) {
+    beside = fmt::format(" beside {} guards of this node, {} bytes together,", guards.guards,
+                         guards.now.bytes + guards.lacking_bytes);
+  }
+  if (const uint64_t bytes = staging.now.bytes + staging.lacking_bytes; bytes > 0) {
+    beside += fmt::format(" beside {} bytes for the staging of restores,", bytes);
+  }
+  return beside;
+}
 
 std::string MemoryBudget::Describe() const {
   return fmt::format("{} bytes of shared memory needed, {} held now, {} allowed by {}", needed,
@@ -18,13 +26,12 @@ std::string MemoryBudget::Describe() const {
 }
 
 absl::StatusOr<MemoryBudget> CountMemory(SegmentStore& segments, const NodeOptions& options,
-                                         MemoryUse slots, MemoryUse guards, uint64_t more) {
+                                         MemoryUse existing, uint64_t more) {
   absl::StatusOr<MemoryCapacity> capacity = segments.Capacity();
   if (!capacity.ok()) return capacity.status();
-  const uint64_t unpopulated = slots.unpopulated + guards.unpopulated;
   MemoryBudget budget;
-  budget.existing = slots.bytes + guards.bytes;
-  budget.needed = Sum(budget.existing, more);
+  budget.existing = existing.bytes;
+  budget.needed = SumBytes(budget.existing, more);
   budget.allowed = UINT64_MAX;
   const auto allow = [&](uint64_t bytes, const char* limit) {
     if (!budget.limit.empty() && bytes >= budget.allowed) return;
@@ -32,7 +39,7 @@ absl::StatusOr<MemoryBudget> CountMemory(SegmentStore& segments, const NodeOptio
     budget.limit = limit;
   };
   const auto allow_free = [&](uint64_t free, const char* limit) {
-    allow(Sum(budget.existing, free - std::min(free, unpopulated)), limit);
+    allow(SumBytes(budget.existing, free - std::min(free, existing.unpopulated)), limit);
   };
   allow_free(capacity->segments_free, "free space of /dev/shm");
   allow_free(capacity->ram_available, "available memory");

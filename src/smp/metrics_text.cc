@@ -48,6 +48,8 @@ std::string MetricsText(const NodeState& state) {
   }
   gauge("unreft_slot_bytes", "Shared memory held by slots.", state.slots->use().bytes);
   gauge("unreft_guard_bytes", "Shared memory held by guards.", state.slots->guards().now.bytes);
+  gauge("unreft_staging_bytes", "Shared memory held for what restores get from other nodes.",
+        state.staging->use().bytes);
   gauge("unreft_sessions", "Trainers known.", state.sessions.size());
   gauge("unreft_timeline", "Newest timeline.", state.record->chain().newest().value);
   gauge("unreft_committed_step", "Step of the newest committed version.",

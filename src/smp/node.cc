@@ -8,6 +8,7 @@
 #include "smp/admin.h"
 #include "smp/layout_check.h"
 #include "smp/local_coordinator.h"
+#include "smp/node_memory.h"
 #include "smp/protector.h"
 
 namespace unreft::smp {
@@ -57,6 +58,12 @@ absl::Status Node::AdoptMemory() {
         capture_->RunRules();
         restore_->OnSlotChange();
       });
+  state_.staging = std::make_unique<StagingArea>(
+      StagingArea::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
+      state_.options);
+  state_.staging->set_others(
+      [this] { return state_.slots->use() + state_.slots->guards().now; });
+  state_.slots->set_staging([this] { return state_.staging->MemoryFor(StagingNeeded(state_)); });
   if (seams.kv != nullptr) {
     auto member = std::make_unique<Member>(
         Member::Seams{seams.executor, *seams.kv, *seams.transport, seams.random, seams.log,
@@ -80,6 +87,7 @@ absl::Status Node::AdoptMemory() {
   }
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
+  state_.staging->RemoveOld();
   RemoveControlsOfTheDead();
   if (member_ != nullptr) {
     if (absl::Status status = JoinCluster(); !status.ok()) return status;

@@ -31,7 +31,7 @@ struct NodeOptions {
   uint64_t populate_chunk_bytes = 64 << 20;
   // The extras region is the bytes expected, doubled, but not less than this.
   uint64_t extras_bytes_min = 64 << 10;
-  // Of all slots and guards together; 0 = what the host has.
+  // Of all slots, guards and the staging together; 0 = what the host has.
   uint64_t memory_bytes_max = 0;
   uint64_t ranks_max = 256;
   uint64_t sessions_max = 1024;
@@ -61,7 +61,8 @@ struct NodeOptions {
   // Of a read between nodes, the time included that its blocks take to be captured.
   Duration read_timeout = std::chrono::seconds(30);
   Duration read_retry = std::chrono::milliseconds(50);
-  // Of the segment through which a restoring rank gets other nodes' bytes.
+  // Of the segment through which the ranks that restore get other nodes' bytes, all together; a
+  // block for each is made in any case.
   uint64_t restore_staging_bytes = uint64_t{256} << 20;
   // Reads of other nodes that wait for a capture.
   uint64_t reads_waiting_max = 4096;

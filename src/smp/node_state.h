@@ -26,6 +26,7 @@
 #include "smp/pins.h"
 #include "smp/rank_session.h"
 #include "smp/slot_store.h"
+#include "smp/staging_area.h"
 #include "transport/counting_transport.h"
 #include "transport/transport.h"
 
@@ -67,6 +68,7 @@ struct NodeState {
 
   std::unique_ptr<NodeRecord> record;
   std::unique_ptr<SlotStore> slots;
+  std::unique_ptr<StagingArea> staging;
   std::unique_ptr<Coordinator> coordinator;
   std::map<Rank, std::unique_ptr<RankSession>> sessions;
   // Trainers that an earlier daemon process served, that live, and that have not come back yet.

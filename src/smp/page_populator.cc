@@ -10,11 +10,16 @@ void PagePopulator::Add(std::shared_ptr<Segment> segment, OnChunk on_chunk) {
   if (items_.size() == 1) RunNext();
 }
 
+uint64_t PagePopulator::LengthOfNext() const {
+  const Item& item = items_.front();
+  return std::min<uint64_t>(chunk_bytes_, item.segment->bytes().size() - item.bytes);
+}
+
 void PagePopulator::RunNext() {
   if (items_.empty()) return;
   const std::shared_ptr<Segment>& segment = items_.front().segment;
   const uint64_t begin = items_.front().bytes;
-  const uint64_t length = std::min(chunk_bytes_, segment->bytes().size() - begin);
+  const uint64_t length = LengthOfNext();
   auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
   pool_.Submit([segment, begin, length, status] { *status = segment->Reserve(begin, length); },
                executor_,

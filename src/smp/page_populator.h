@@ -28,6 +28,10 @@ class PagePopulator {
   // Pages that are there already cost little.
   void Add(std::shared_ptr<Segment> segment, OnChunk on_chunk);
 
+  // Of the chunk that is being reserved: any part of it may have its pages by now, without anybody
+  // having been told.
+  uint64_t under_way() const { return items_.empty() ? 0 : LengthOfNext(); }
+
  private:
   struct Item {
     std::shared_ptr<Segment> segment;
@@ -35,6 +39,7 @@ class PagePopulator {
     OnChunk on_chunk;
   };
 
+  uint64_t LengthOfNext() const;
   void RunNext();
   void OnReserved(uint64_t bytes, const absl::Status& status);
 

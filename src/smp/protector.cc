@@ -14,9 +14,6 @@ namespace unreft::smp {
 namespace {
 
 constexpr size_t kVersionsKept = 16;
-// Of a record beside its replicas: the group and its members' slabs.
-constexpr uint64_t kRecordBytesPerSlab = 64;
-constexpr uint64_t kRecordBytesFixed = 4096;
 
 }  // namespace
 
@@ -30,7 +27,7 @@ Protector::Protector(NodeState& state, Peers& peers, const meta::JobState& job,
       guards_(state.seams.executor, state.seams.pool, state.seams.segments, state.seams.log,
               state.options, state.record->boot_id(), state.record->incarnation(),
               [this] { RunRules(); }) {
-  guards_.set_slots([&state] { return state.slots->use(); });
+  guards_.set_others([&state] { return state.slots->use() + state.slots->staging().now; });
   Serve();
 }
 
@@ -39,25 +36,7 @@ GuardMemory Protector::MemoryFor(std::span<const SlotNeeds> slabs) const {
   const ec::CodeShape shape =
       group ? group->shape
             : ec::CodeShape{state_.options.data_chunks, state_.options.parity_chunks};
-  uint64_t blocks = 0;
-  uint64_t replica_bytes = 0;
-  for (const SlotNeeds& slab : slabs) {
-    const SlotGeometry g =
-        MakeSlotGeometry(SlotId{0}, state_.options.block_bytes, slab.manifest_bytes,
-                         slab.extras_bytes, slab.data_bytes);
-    blocks += g.data_capacity / g.block_bytes;
-    replica_bytes += g.manifest_capacity + g.crc_capacity + g.extras_capacity + kRecordBytesPerSlab;
-  }
-  const absl::StatusOr<ec::StripeLayout> layout =
-      ec::StripeLayout::Make(shape, std::vector<uint64_t>(shape.n(), blocks));
-  UNREFT_CHECK(layout.ok(), "{}", layout.status().message());
-  GuardNeeds needs;
-  needs.chunks = shape.m;
-  needs.sources = shape.k;
-  needs.positions = layout->positions();
-  needs.record_bytes =
-      kRecordBytesFixed + shape.n() * slabs.size() * kRecordBytesPerSlab + shape.m * replica_bytes;
-  return guards_.MemoryFor(needs);
+  return guards_.MemoryFor(GuardNeedsFor(shape, state_.options.block_bytes, slabs));
 }
 
 absl::Status Protector::Adopt() { return guards_.Adopt(); }
@@ -207,8 +186,7 @@ std::optional<AnnounceRequest> Protector::OwnSlabs(Version version, bool asked) 
     slab.set_generation(slot->generation.value);
     slab.set_data_bytes(slot->phase == SlotPhase::kSealed ? slot->manifest->data_bytes
                                                           : slot->registration->plan.data_bytes());
-    const SlotGeometry& g = slot->view->geometry();
-    replica_bytes += g.manifest_capacity + g.crc_capacity + g.extras_capacity + kRecordBytesPerSlab;
+    replica_bytes += ReplicaBytes(slot->view->geometry());
   }
   request.set_replica_bytes_max(replica_bytes);
   return request;
@@ -311,7 +289,7 @@ void Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   needs.chunks = group.shape.m;
   needs.sources = group.shape.k;
   needs.positions = slabs.layout().positions();
-  needs.record_bytes = kRecordBytesFixed + slabs_count * kRecordBytesPerSlab + replica_bytes;
+  needs.record_bytes = GuardRecordBytes(slabs_count, replica_bytes);
   under_way.complete = mode == Guarding::Mode::kHandOn;
   if (!under_way.complete && !std::exchange(under_way.provided, true)) {
     if (absl::Status status = guards_.Provide(needs, KeepFrom()); !status.ok()) {

@@ -54,8 +54,9 @@ class Protector final : public Protection {
   std::shared_ptr<const GuardRecord> RecordOf(Version version);
   // Makes the guard of a restored version anew, from the group's slabs as that record has them, as
   // soon as a guard is there for it. Does nothing when it is complete or being made. It is given up
-  // when something else is committed.
-  void Remake(Version version, const GuardRecord& of_another);
+  // when something else is committed. `replica_bytes`: by member, what its replica takes at most.
+  void Remake(Version version, const GuardRecord& of_another,
+              const std::vector<uint64_t>& replica_bytes);
 
   GuardStore& guards() { return guards_; }
   // What they take, or will for slots like these if the slabs of all members are as large.

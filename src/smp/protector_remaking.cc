@@ -10,13 +10,13 @@
 namespace unreft::smp {
 namespace {
 
-constexpr uint64_t kReplicaBytesMin = 4096;
 // Memory that was lacking for a guard is asked for again after so many retries' time.
 constexpr int kProvideAgainRetries = 100;
 
 }  // namespace
 
-void Protector::Remake(Version version, const GuardRecord& of_another) {
+void Protector::Remake(Version version, const GuardRecord& of_another,
+                       const std::vector<uint64_t>& replica_bytes) {
   if (guards_.Complete(version) != nullptr) return;
   const auto found = versions_.find(version);
   const bool waits = found != versions_.end() && found->second.remaking && !found->second.guarding;
@@ -31,11 +31,11 @@ void Protector::Remake(Version version, const GuardRecord& of_another) {
       GroupSlabs::Make(group->shape, state_.options.block_bytes,
                        {of_another.members().begin(), of_another.members().end()});
   if (!slabs.ok()) return Refuse(fmt::format("version {}: {}", version, slabs.status().message()));
-  // Another's replicas are of other members: a generous guess, as nobody has told their size.
-  const uint64_t replica_bytes = 2 * of_another.replica_bytes() + kReplicaBytesMin;
+  uint64_t kept_bytes = 0;
+  for (const uint32_t member : group->Predecessors()) kept_bytes += replica_bytes[member];
   UnderWay& under_way = Of(version);
   under_way.provided = false;
-  under_way.remaking.emplace(Remaking{*group, *std::move(slabs), replica_bytes});
+  under_way.remaking.emplace(Remaking{*group, *std::move(slabs), kept_bytes});
   StartRemaking(version, under_way);
   if (under_way.guarding != nullptr) return;
   state_.seams.log.Info(

@@ -31,6 +31,25 @@ const CatalogSlab* RestoreCatalog::Find(Rank rank) const {
   return it == slabs_.end() ? nullptr : &it->second;
 }
 
+uint64_t RestoreCatalog::ReplicaBytesOf(const MemberSlab& member) const {
+  uint64_t bytes = 0;
+  for (const RankSlab& slab : member.slabs()) {
+    const CatalogSlab* found = Find(Rank{slab.rank()});
+    if (found == nullptr) continue;
+    bytes += ReplicaBytes(state_.options.block_bytes, SlotNeedsOf(*found, state_.options));
+  }
+  return bytes;
+}
+
+SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
+  return {.data_bytes = slab.manifest->data_bytes,
+          .extras_bytes =
+              std::max<uint64_t>(options.extras_bytes_min, 2 * slab.manifest->extras_bytes),
+          // Another release may write more into it than this one reads.
+          .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest),
+                                               slab.meta.manifest().size())};
+}
+
 std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
   const CommitRecord& commit = job_->commit.value;
   const auto& groups = VersionOf(commit) == version_ ? commit.groups() : job_->view.value.groups();

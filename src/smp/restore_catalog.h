@@ -30,6 +30,10 @@ struct CatalogSlab {
   std::vector<uint32_t> crcs;  // of its blocks
 };
 
+// What its rank's slots need, as far as a slab shows it: the same as when the rank registered,
+// unless its extras are of another size now.
+SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options);
+
 // Single-threaded on the node's executor.
 class RestoreCatalog {
  public:
@@ -46,6 +50,8 @@ class RestoreCatalog {
   // Once it is ready: the record of the guard that the slot would have, of its group's slabs where
   // they are now: the same slabs for all members. None if there is nothing to guard.
   std::optional<GuardRecord> DescribeGroup(NodeSlot slot) const;
+  // The most that the replicas of these slabs take in a guard's record.
+  uint64_t ReplicaBytesOf(const MemberSlab& member) const;
 
  private:
   void TakeLocal();

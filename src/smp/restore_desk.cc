@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "layout/tensor_table.h"
+#include "smp/memory_plan.h"
 
 namespace unreft::smp {
 namespace {
@@ -42,18 +43,12 @@ RestoreDesk::RestoreDesk(NodeState& state)
 
 RestoreDesk::~RestoreDesk() { state_.seams.executor.Cancel(retired_timer_); }
 
-void RestoreDesk::Join(Cluster cluster) {
-  cluster_.emplace(std::move(cluster));
-  // What an earlier process had staged.
-  absl::StatusOr<std::vector<SegmentInfo>> left =
-      state_.seams.segments.List(state_.prefix + "staging.");
-  if (!left.ok()) return;
-  for (const SegmentInfo& segment : *left) (void)state_.seams.segments.Remove(segment.name);
-}
+void RestoreDesk::Join(Cluster cluster) { cluster_.emplace(std::move(cluster)); }
 
 // --- asking ---
 
 void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& request) {
+  EndStaging(session);
   session.restore_request = request.request;
   // It asked this before, and the answer was lost or went to an earlier process of this daemon.
   if (cluster_ && job_ != nullptr && Waits(session, job_->decision)) return AnswerWaiting();
@@ -206,9 +201,9 @@ void RestoreDesk::MakeShareAnew() {
           if (!group) return;
           state_.seams.log.Info("version {}: nobody has guarded it yet: node {} does so now",
                                 version, state_.options.node);
-          return cluster_->protector->Remake(version, *group);
+          return Remake(*group);
         }
-        if (record.ok()) return cluster_->protector->Remake(version, **record);
+        if (record.ok()) return Remake(**record);
         // As long as the decision stands: who has the record may come back.
         state_.seams.log.Error(
             "version {}: this node's share of its protection is not made anew yet: {}", version,
@@ -218,6 +213,14 @@ void RestoreDesk::MakeShareAnew() {
                                       if (!alive.expired() && IsCurrent(number)) MakeShareAnew();
                                     });
       });
+}
+
+void RestoreDesk::Remake(const GuardRecord& record) {
+  std::vector<uint64_t> replica_bytes;
+  for (const MemberSlab& member : record.members()) {
+    replica_bytes.push_back(job_->catalog->ReplicaBytesOf(member));
+  }
+  cluster_->protector->Remake(job_->decision.version, record, replica_bytes);
 }
 
 void RestoreDesk::AnswerWaiting() {
@@ -308,6 +311,7 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
 // --- the bytes ---
 
 void RestoreDesk::OnPlanRequest(RankSession& session, PlanRequest request) {
+  EndStaging(session);
   Plan plan;
   plan.request = request.request;
   plan.status = FillPlan(session, std::move(request), plan);
@@ -375,15 +379,40 @@ absl::Status RestoreDesk::Stage(RankSession& session, uint64_t request,
         fmt::format("rank {} was saved in blocks of {} bytes, this node has blocks of {}",
                     piece.rank, block_bytes, state_.options.block_bytes));
   }
-  job_->stagings.erase(session.rank());
-  absl::StatusOr<std::unique_ptr<Staging>> staging =
-      Staging::Create(state_, session, *job_->reader, request, std::move(pieces));
-  if (!staging.ok()) return staging.status();
-  plan.staging_segment = (*staging)->segment_name();
-  plan.staging_bytes = (*staging)->segment_bytes();
-  plan.staged_bytes = (*staging)->piece_bytes();
-  job_->stagings[session.rank()] = *std::move(staging);
+  if (absl::Status status = ProvideStaging(session, pieces); !status.ok()) return status;
+  auto staging = std::make_unique<Staging>(state_, session, *job_->reader,
+                                           state_.staging->places(), request, pieces);
+  plan.staging_segment = state_.staging->segment_name();
+  plan.staging_bytes = staging->segment_bytes();
+  plan.staged_bytes = staging->piece_bytes();
+  job_->stagings[session.rank()] = std::move(staging);
   return absl::OkStatus();
+}
+
+// On a node whose memory is new nobody has registered yet: what its ranks restore is what they had.
+absl::Status RestoreDesk::ProvideStaging(const RankSession& asking,
+                                         const std::vector<StagedPiece>& pieces) {
+  if (state_.staging->places() != nullptr) return absl::OkStatus();
+  std::vector<uint64_t> state_bytes;
+  for (const auto& [rank, session] : state_.sessions) {
+    uint64_t& bytes = state_bytes.emplace_back();
+    if (const CatalogSlab* slab = job_->catalog->Find(rank)) {
+      bytes = StateBytes(slab->manifest->tensors);
+    } else if (session.get() == &asking) {
+      for (const StagedPiece& piece : pieces) bytes += piece.bytes;
+    }
+  }
+  return state_.staging->Provide(StagingBytes(state_.options, state_bytes));
+}
+
+// To be told by the trainer alone, which copies nothing of it any more.
+void RestoreDesk::EndStaging(RankSession& session) {
+  state_.staging->OnTrainerDone(session.life());
+  if (job_ == nullptr) return;
+  const auto it = job_->stagings.find(session.rank());
+  if (it == job_->stagings.end()) return;
+  it->second->OnTrainerDone();
+  job_->stagings.erase(it);
 }
 
 void RestoreDesk::OnStagedDone(RankSession& session, const StagedDone& done) {
@@ -393,7 +422,7 @@ void RestoreDesk::OnStagedDone(RankSession& session, const StagedDone& done) {
 }
 
 void RestoreDesk::OnRestoreDone(RankSession& session, const RestoreDone& done) {
-  if (job_ != nullptr) job_->stagings.erase(session.rank());
+  EndStaging(session);
   const absl::Status status = done.status.ToStatus();
   if (status.ok()) return;
   state_.seams.log.Error("rank {}: its restore failed: {}", session.rank(), status.message());

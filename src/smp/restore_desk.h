@@ -76,6 +76,7 @@ class RestoreDesk {
   void OnCatalog();
   void OnRebuilt();
   void MakeShareAnew();
+  void Remake(const GuardRecord& record);
   // Of a job: others are superseded, and may still hear of what they began.
   bool IsCurrent(uint64_t number) const { return job_ != nullptr && job_->number == number; }
   void AnswerWaiting();
@@ -85,6 +86,8 @@ class RestoreDesk {
   absl::Status FillPlan(RankSession& session, PlanRequest request, Plan& plan);
   absl::Status Stage(RankSession& session, uint64_t request, std::vector<StagedPiece> pieces,
                      Plan& plan);
+  absl::Status ProvideStaging(const RankSession& asking, const std::vector<StagedPiece>& pieces);
+  void EndStaging(RankSession& session);
   void DropDeadVersions();
 
   NodeState& state_;

@@ -54,14 +54,7 @@ SlabRebuilder::~SlabRebuilder() {
 }
 
 void SlabRebuilder::Provide(Rank rank) {
-  const CatalogSlab& slab = *catalog_.Find(rank);
-  SlotNeeds needs;
-  needs.data_bytes = slab.manifest->data_bytes;
-  needs.extras_bytes =
-      std::max<uint64_t>(state_.options.extras_bytes_min, 2 * slab.manifest->extras_bytes);
-  // Another release may write more into it than this one reads.
-  needs.manifest_bytes =
-      std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest), slab.meta.manifest().size());
+  const SlotNeeds needs = SlotNeedsOf(*catalog_.Find(rank), state_.options);
   if (absl::Status status = state_.slots->Provide(rank, needs); !status.ok()) {
     state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt: {}", rank,
                            catalog_.version(), status.message());

@@ -137,11 +137,6 @@ void SlotStore::AdoptSealed(Slot& slot) {
 
 // --- providing ---
 
-uint64_t SlotStore::SegmentBytes(const SlotNeeds& needs) const {
-  return SlotSegmentBytes(MakeSlotGeometry(SlotId{0}, options_.block_bytes, needs.manifest_bytes,
-                                           needs.extras_bytes, needs.data_bytes));
-}
-
 bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
   if (!slot.view) return false;
   const SlotGeometry& geometry = slot.view->geometry();
@@ -172,20 +167,18 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
   std::map<Rank, SlotNeeds> all = needs_;
   all[rank] = needs;
   const GuardMemory guards = GuardsFor(all);
-  absl::StatusOr<MemoryBudget> budget =
-      CountMemory(seams_.segments, options_, use(), guards.now,
-                  (slots - std::min(fitting, slots)) * SegmentBytes(needs) + guards.lacking_bytes);
+  const StagingMemory staging = this->staging();
+  const uint64_t slot_bytes = SlotBytes(options_.block_bytes, needs);
+  absl::StatusOr<MemoryBudget> budget = CountMemory(
+      seams_.segments, options_, use() + guards.now + staging.now,
+      SumBytes((slots - std::min(fitting, slots)) * slot_bytes,
+               SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
   if (!budget.ok()) return budget.status();
   if (budget->Fits()) return absl::OkStatus();
-  std::string with_guards;
-  if (guards.guards > 0) {
-    with_guards = fmt::format(" beside {} guards of this node, {} bytes together,", guards.guards,
-                              guards.now.bytes + guards.lacking_bytes);
-  }
   return absl::ResourceExhaustedError(fmt::format(
       "rank {}: {} slots of {} bytes{} do not fit: {}; capture less per rank (more replicas or "
       "ranks share the state), use fewer slots, or give the node more memory",
-      rank, slots, SegmentBytes(needs), with_guards, budget->Describe()));
+      rank, slots, slot_bytes, DescribeBeside(guards, staging), budget->Describe()));
 }
 
 absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
@@ -487,6 +480,7 @@ MemoryUse SlotStore::use() const {
     use.bytes += slot->bytes();
     use.unpopulated += slot->bytes() - slot->populated_bytes;
   }
+  use.unpopulated -= std::min(use.unpopulated, populator_.under_way());
   return use;
 }
 

@@ -22,18 +22,12 @@
 #include "base/segment_store.h"
 #include "base/work_pool.h"
 #include "smp/memory_budget.h"
+#include "smp/memory_plan.h"
 #include "smp/node_options.h"
 #include "smp/page_populator.h"
 #include "smp/slot.h"
 
 namespace unreft::smp {
-
-// What a slot of a rank must be able to hold, in bytes.
-struct SlotNeeds {
-  uint64_t data_bytes = 0;
-  uint64_t extras_bytes = 0;
-  uint64_t manifest_bytes = 0;
-};
 
 // Single-threaded on the node's executor; Reserve runs on the work pool.
 class SlotStore {
@@ -60,6 +54,10 @@ class SlotStore {
   // Where slabs are guarded: what is said for the slabs of all ranks. None of them are, before.
   using MemoryOfGuards = absl::AnyInvocable<GuardMemory(std::span<const SlotNeeds> slabs) const>;
   void set_guards(MemoryOfGuards guards) { guards_ = std::move(guards); }
+  // What restores take beside these. Nothing, before.
+  void set_staging(absl::AnyInvocable<StagingMemory() const> staging) {
+    staging_ = std::move(staging);
+  }
 
   // Makes the slots that the rank lacks, and forgets free ones that are too small. They populate in
   // the background. ResourceExhausted, with the numbers and advice, when the budget does not allow.
@@ -113,6 +111,7 @@ class SlotStore {
   MemoryUse use() const;
   // Of the guards for the slots that were provided.
   GuardMemory guards() const { return GuardsFor(needs_); }
+  StagingMemory staging() const { return staging_ ? staging_() : StagingMemory{}; }
   uint64_t quarantined() const { return quarantined_; }  // ever, by this process
 
  private:
@@ -132,7 +131,6 @@ class SlotStore {
   void Remove(Slot& slot);
   void ScheduleRemove(SlotId id);
   SlotId UnusedId() const;
-  uint64_t SegmentBytes(const SlotNeeds& needs) const;
 
   Seams seams_;
   const NodeOptions& options_;
@@ -141,6 +139,7 @@ class SlotStore {
   RandomId incarnation_;
   absl::AnyInvocable<void()> on_change_;
   MemoryOfGuards guards_;
+  absl::AnyInvocable<StagingMemory() const> staging_;
   PagePopulator populator_;
   std::map<SlotId, std::unique_ptr<Slot>> slots_;
   std::map<Rank, SlotNeeds> needs_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
@@ -14,36 +15,23 @@ constexpr int kSentAgainMax = 3;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(NodeState& state, RankSession& session,
-                                                         BlockReader& reader, uint64_t request,
-                                                         std::vector<StagedPiece> pieces) {
-  std::unique_ptr<Staging> staging(new Staging(state, session, reader, request));
-  staging->Cut(pieces);
-  if (absl::Status status = staging->Open(staging->todo_.size()); !status.ok()) return status;
-  return staging;
+Staging::Staging(NodeState& state, RankSession& session, BlockReader& reader,
+                 std::shared_ptr<StagingPlaces> places, uint64_t request,
+                 const std::vector<StagedPiece>& pieces)
+    : state_(state),
+      session_(session),
+      reader_(reader),
+      places_(std::move(places)),
+      request_(request) {
+  Cut(pieces);
+  borrower_ = places_->Join([this] { RunRules(); });
 }
-
-Staging::Staging(NodeState& state, RankSession& session, BlockReader& reader, uint64_t request)
-    : state_(state), session_(session), reader_(reader), request_(request) {}
 
 Staging::~Staging() {
-  if (segment_ != nullptr) (void)state_.seams.segments.Remove(name_);
-}
-
-absl::Status Staging::Open(uint64_t blocks) {
-  const uint64_t block_bytes = state_.options.block_bytes;
-  const uint64_t places = std::clamp<uint64_t>(state_.options.restore_staging_bytes / block_bytes,
-                                               1, std::max<uint64_t>(blocks, 1));
-  // Another for each plan: reads for an earlier one may still land in its segment.
-  name_ = fmt::format("{}staging.{}.{}.{}.{}", state_.prefix, session_.rank(), session_.life().pid,
-                      session_.life().start_time, request_);
-  (void)state_.seams.segments.Remove(name_);
-  absl::StatusOr<std::unique_ptr<Segment>> segment =
-      state_.seams.segments.Create(name_, places * block_bytes);
-  if (!segment.ok()) return segment.status();
-  segment_ = *std::move(segment);
-  for (uint64_t place = 0; place < places; ++place) free_.push_back(place * block_bytes);
-  return absl::OkStatus();
+  places_->Leave(borrower_);
+  std::vector<StagingPlaces::Place> with_trainer;
+  for (auto& [offset, filled] : with_trainer_) with_trainer.push_back(std::move(filled.place));
+  state_.staging->KeepUntilEnd(session_.life(), std::move(with_trainer));
 }
 
 // The pieces by the blocks that they lie in.
@@ -66,79 +54,67 @@ void Staging::Cut(const std::vector<StagedPiece>& pieces) {
   }
 }
 
-void Staging::Start() {
-  if (segment_->bytes().empty()) return;
-  // Reserving its pages takes a while: off this thread, and before a byte is touched.
-  auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
-  state_.seams.pool.Submit(
-      [segment = segment_, status] { *status = segment->Reserve(0, segment->bytes().size()); },
-      state_.seams.executor,
-      [this, alive = std::weak_ptr(alive_), status] {
-        if (alive.expired()) return;
-        if (!status->ok()) return Fail(*status);
-        RunRules();
-      });
-}
-
 void Staging::RunRules() {
   if (ended_) return;
+  if (!places_->status().ok()) return Fail(places_->status());
   const uint64_t window = std::max<uint64_t>(1, 4 * state_.options.protect_window);
-  while (!todo_.empty() && !free_.empty() && reading_ < window) {
-    const uint64_t offset = free_.front();
-    free_.pop_front();
+  while (!todo_.empty() && reading_ < window) {
+    std::optional<StagingPlaces::Place> place = StagingPlaces::Take(places_, borrower_);
+    if (!place) break;
     Block block = std::move(todo_.front());
     todo_.pop_front();
-    ReadInto(offset, std::move(block));
+    ReadInto(*std::move(place), std::move(block));
   }
   if (!todo_.empty() || reading_ > 0 || !with_trainer_.empty()) return;
   ended_ = true;
+  places_->Leave(borrower_);
   Staged end;
   end.request = request_;
   end.last = true;
   session_.Send(end);
 }
 
-void Staging::ReadInto(uint64_t offset, Block block) {
+void Staging::ReadInto(StagingPlaces::Place place, Block block) {
   ++reading_;
-  const auto into = segment_->bytes().subspan(offset, state_.options.block_bytes);
+  const auto into = place.bytes();
   const Rank rank = block.rank;
   const uint64_t number = block.block;
-  reader_.Read(rank, number, into, segment_,
-               [this, alive = std::weak_ptr(alive_), offset,
+  reader_.Read(rank, number, into, places_->segment(),
+               [this, alive = std::weak_ptr(alive_), place = std::move(place),
                 block = std::move(block)](absl::Status status) mutable {
-                 if (!alive.expired()) OnRead(offset, std::move(block), status);
+                 if (!alive.expired()) OnRead(std::move(place), std::move(block), status);
                });
 }
 
-void Staging::OnRead(uint64_t offset, Block block, const absl::Status& status) {
+void Staging::OnRead(StagingPlaces::Place place, Block block, const absl::Status& status) {
   --reading_;
   if (ended_) return;
   if (!status.ok()) return Fail(status);
   Staged staged;
   staged.request = request_;
-  staged.offset = offset;
+  staged.offset = place.offset();
   staged.bytes = state_.options.block_bytes;
   staged.crc = reader_.CrcOf(block.rank, block.block);
   staged.pieces = block.pieces;
-  with_trainer_[offset] = std::move(block);
+  with_trainer_.emplace(staged.offset, Filled{std::move(place), std::move(block)});
   session_.Send(std::move(staged));
   RunRules();
 }
 
 void Staging::OnDone(const StagedDone& done) {
   const auto it = with_trainer_.find(done.offset);
-  if (ended_ || done.request != request_ || it == with_trainer_.end()) return;
-  Block block = std::move(it->second);
+  if (done.request != request_ || it == with_trainer_.end()) return;
+  Filled filled = std::move(it->second);
   with_trainer_.erase(it);
+  if (ended_) return;
   const absl::Status status = done.status.ToStatus();
-  if (status.ok()) {
-    free_.push_back(done.offset);
-    return RunRules();
-  }
+  // Its place goes back: the next is had in a turn of its own.
+  if (status.ok()) return todo_.empty() ? RunRules() : void();
+  Block& block = filled.block;
   if (++block.sent_again > kSentAgainMax) return Fail(status);
   state_.seams.log.Warn("rank {}: block {} of rank {} is staged again: {}", session_.rank(),
                         block.block, block.rank, status.message());
-  ReadInto(done.offset, std::move(block));
+  ReadInto(std::move(filled.place), std::move(block));
 }
 
 void Staging::Fail(const absl::Status& status) {

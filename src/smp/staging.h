@@ -1,25 +1,23 @@
 // Staging: bytes of other nodes on their way to one rank that restores (docs/formats/
 // local_session.md, Staged).
 //
-// The blocks that the rank needs are read one after the other into a bounded segment that its
-// trainer maps, each is told with what of it goes where, and its place is used again when the
-// trainer says that it has copied.
+// The blocks that the rank needs are read one after the other into places of the node's staging
+// area, which its trainer maps; each is told with what of it goes where, and its place is given
+// back when the trainer says that it has copied.
 #pragma once
 
-#include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 
 #include <deque>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "base/segment_store.h"
 #include "base/session_frames.h"
 #include "smp/block_reader.h"
 #include "smp/node_state.h"
 #include "smp/rank_session.h"
+#include "smp/staging_area.h"
 
 namespace unreft::smp {
 
@@ -33,21 +31,22 @@ struct StagedPiece {
 };
 
 // Single-threaded on the node's executor. The session and the reader outlive it; what is on its way
-// into the segment may land after it is gone.
+// into a place may land after it is gone, and keeps the place as long.
 class Staging {
  public:
-  // ResourceExhausted when there is no memory for the segment.
-  static absl::StatusOr<std::unique_ptr<Staging>> Create(NodeState& state, RankSession& session,
-                                                         BlockReader& reader, uint64_t request,
-                                                         std::vector<StagedPiece> pieces);
+  Staging(NodeState& state, RankSession& session, BlockReader& reader,
+          std::shared_ptr<StagingPlaces> places, uint64_t request,
+          const std::vector<StagedPiece>& pieces);
+  // What was sent and not answered stays as it is until the trainer's life ends, as it may still be
+  // copied.
   ~Staging();
 
-  uint64_t request() const { return request_; }
-  const std::string& segment_name() const { return name_; }
-  uint64_t segment_bytes() const { return segment_->bytes().size(); }
+  uint64_t segment_bytes() const { return places_->bytes(); }
   uint64_t piece_bytes() const { return piece_bytes_; }
 
-  void Start();
+  void Start() { RunRules(); }
+  // The trainer copies nothing of it any more, and wants nothing more of it.
+  void OnTrainerDone() { with_trainer_.clear(); }
   void OnDone(const StagedDone& done);
 
  private:
@@ -58,24 +57,26 @@ class Staging {
     int sent_again = 0;
   };
 
-  Staging(NodeState& state, RankSession& session, BlockReader& reader, uint64_t request);
-  absl::Status Open(uint64_t blocks);
+  struct Filled {
+    StagingPlaces::Place place;
+    Block block;
+  };
+
   void Cut(const std::vector<StagedPiece>& pieces);
   void RunRules();
-  void ReadInto(uint64_t offset, Block block);
-  void OnRead(uint64_t offset, Block block, const absl::Status& status);
+  void ReadInto(StagingPlaces::Place place, Block block);
+  void OnRead(StagingPlaces::Place place, Block block, const absl::Status& status);
   void Fail(const absl::Status& status);
 
   NodeState& state_;
   RankSession& session_;
   BlockReader& reader_;
+  const std::shared_ptr<StagingPlaces> places_;
+  uint64_t borrower_ = 0;
   const uint64_t request_;
-  std::string name_;
-  std::shared_ptr<Segment> segment_;  // shared with reads on their way
   uint64_t piece_bytes_ = 0;
   std::deque<Block> todo_;
-  std::deque<uint64_t> free_;               // offsets of places in the segment
-  std::map<uint64_t, Block> with_trainer_;  // by offset
+  std::map<uint64_t, Filled> with_trainer_;  // by offset
   uint64_t reading_ = 0;
   bool ended_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone

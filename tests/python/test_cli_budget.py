@@ -7,7 +7,8 @@ from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected
 
 BUDGET = re.compile(
     r"memory budget: (\d+) slots of (\d+) ranks take (\d+) bytes .*, "
-    r"(\d+) guards .* (\d+), if those are as large: (\d+) bytes together"
+    r"(\d+) guards .* (\d+), if those are as large, the staging of restores (\d+), "
+    r"control pages (\d+): (\d+) bytes together"
 )
 MADE = re.compile(r"memory budget: (\d+) guards take (\d+) bytes")
 
@@ -21,7 +22,7 @@ def printed(pattern, cli, node):
 
 def held(cli, node, kind):
     """Number and bytes of the node's segments of that kind."""
-    segments = [s for s in cli.segments() if re.fullmatch(rf".*\.{node}\.{kind}\d+", s.name)]
+    segments = [s for s in cli.segments() if re.fullmatch(rf".*\.{node}\.{kind}", s.name)]
     return len(segments), sum(s.stat().st_size for s in segments)
 
 
@@ -30,12 +31,16 @@ def test_what_was_printed_is_what_is_taken(cli):
     job = train(cli)
     wait_protected(cli, job, 1)
     for node in range(NODES):
-        slots, ranks, slot_bytes, guards, guard_bytes, together = printed(BUDGET, cli, node)
-        assert ranks == 1 and together == slot_bytes + guard_bytes
-        assert held(cli, node, "slot") == (slots, slot_bytes)
+        slots, ranks, slot_bytes, guards, guard_bytes, *rest = printed(BUDGET, cli, node)
+        staging, control, together = rest
+        assert ranks == 1 and together == slot_bytes + guard_bytes + staging + control
+        assert held(cli, node, r"slot\d+") == (slots, slot_bytes)
         # Each rank of this job captures as much as any other.
-        assert held(cli, node, "guard") == (guards, guard_bytes)
+        assert held(cli, node, r"guard\d+") == (guards, guard_bytes)
+        assert held(cli, node, "staging") == (1, staging)
+        assert held(cli, node, r"(node|control\..*)") == (2, control)
         assert printed(MADE, cli, node) == [guards, guard_bytes]
         status = cli.json("status", "--node", node)
         assert status["bytes"] == together and status["guard_bytes"] == guard_bytes
+        assert status["staging_bytes"] == staging
     job.interrupt()

@@ -189,7 +189,7 @@ TEST_F(GuardStoreTest, GuardsAndSlotsShareTheLimit) {
   auto store = NewStore();
   const uint64_t needed = store->MemoryFor(kNeeds).lacking_bytes;
   MemoryUse slots{.bytes = 100};
-  store->set_slots([&] { return slots; });
+  store->set_others([&] { return slots; });
   options_.memory_bytes_max = needed + 99;
   InTurn([&] {
     const absl::Status status = store->Provide(kNeeds, Version{});

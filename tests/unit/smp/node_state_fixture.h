@@ -60,6 +60,8 @@ class NodeStateFixture : public SmpFixture {
     state_.slots = std::make_unique<SlotStore>(
         SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options, boot_id_,
         state_.record->incarnation(), state_.record->session(), std::move(on_change));
+    state_.staging = std::make_unique<StagingArea>(
+        StagingArea::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options);
   }
   // A trainer of attempt 1, in its turn.
   RankSession& Connect(Rank rank, uint32_t world) {

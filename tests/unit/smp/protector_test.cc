@@ -57,8 +57,10 @@ class ProtectorTest : public GroupFixture {
     });
   }
 
+  static constexpr uint64_t kReplicaBytes = 4096;
+
   void Remake() {
-    InTurn([&] { protector_->Remake(kVersion, record_of_other_); });
+    InTurn([&] { protector_->Remake(kVersion, record_of_other_, {kReplicaBytes, kReplicaBytes}); });
   }
   bool IsGuarded() {
     bool guarded = false;

@@ -104,10 +104,12 @@ class RestoreDeskTest : public GroupFixture {
     InTurn([&] {
       Hello hello;
       hello.rank = Rank{5};
-      session_ = std::make_unique<RankSession>(hello, segments_);
-      session_->timeline = Timeline{2};
+      hello.life = table_.Start();
+      auto& session = state_->sessions[Rank{5}];
+      session = std::make_unique<RankSession>(hello, segments_);
+      session->timeline = Timeline{2};
       const TensorSpec tensor = TensorOf(NodeSlot{1});
-      desk_->OnPlanRequest(*session_, {1, ToWire({&tensor, 1})});
+      desk_->OnPlanRequest(*session, {1, ToWire({&tensor, 1})});
     });
   }
   // The coding that this node's guard of the version is of, if it has one.
@@ -128,7 +130,6 @@ class RestoreDeskTest : public GroupFixture {
   std::array<std::vector<std::byte>, kNodes> data_;
   std::map<NodeSlot, Other> others_;
   std::unique_ptr<Protector> protector_;
-  std::unique_ptr<RankSession> session_;
   std::unique_ptr<RestoreDesk> desk_;
 };
 

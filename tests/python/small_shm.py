@@ -1,0 +1,74 @@
+"""A /dev/shm of a given size, which a job's daemons and trainers have to themselves."""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+
+import pytest
+from cli_testing import Cli, wait_until
+
+
+class SmallShm:
+    """A mount namespace with a tmpfs of so many bytes in the place of /dev/shm; skips without the
+    right to make one."""
+
+    def __init__(self, size):
+        mount = f"mount -t tmpfs -o size={size} tmpfs /dev/shm && echo ready && exec sleep infinity"
+        self._holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", mount], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        if self._holder.stdout.readline() != "ready\n":
+            self.close()
+            pytest.skip("no right to mount a tmpfs")
+        self.directory = pathlib.Path(f"/proc/{self._holder.pid}/root/dev/shm")
+        self.prefix = ["nsenter", "--mount", "--target", str(self._holder.pid),
+                       f"--wd={os.getcwd()}", "--"]
+
+    def free(self):
+        status = os.statvfs(self.directory)
+        return status.f_bavail * status.f_frsize
+
+    def close(self):
+        self._holder.kill()
+        self._holder.wait()
+        self._holder.stdout.close()
+
+
+class SmallCli(Cli):
+    """`unreft` in such a namespace."""
+
+    def __init__(self, shm):
+        super().__init__()
+        self.shm = shm
+
+    def command(self, *words):
+        return [*self.shm.prefix, *super().command(*words)]
+
+    def segments(self):
+        return sorted(self.shm.directory.glob(f"unreft.{self.job}.*"))
+
+
+@contextlib.contextmanager
+def small_cli(size):
+    shm = SmallShm(size)
+    cli = SmallCli(shm)
+    try:
+        yield cli
+    finally:
+        cli.close()
+        shm.close()
+
+
+def fill(shm):
+    """Takes what is free; the file that holds it."""
+    file = shm.directory / "full"
+    with open(file, "wb") as out:
+        os.posix_fallocate(out.fileno(), 0, shm.free())
+    assert shm.free() == 0
+    return file
+
+
+def wait_free_again(shm, file):
+    free = shm.free()
+    file.unlink()
+    wait_until("memory to be free again", lambda: shm.free() > free)

@@ -1,0 +1,77 @@
+"""A job restarts, and a node is replaced, in a /dev/shm of exactly the size that was printed."""
+
+import os
+import re
+import signal
+
+from cli_testing import wait_until
+from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected, wait_restored
+from small_shm import small_cli
+
+TOGETHER = re.compile(r"memory budget: .*: (\d+) bytes together")
+
+
+def printed(log):
+    """The last sum that the daemon printed."""
+    def ready():
+        found = TOGETHER.findall(log.read_text())
+        return found and int(found[-1])
+
+    return wait_until("the budget", ready, PATIENCE_S)
+
+
+def of_nodes(cli):
+    return [printed(cli.run_dir / f"node{node}" / "unreftd.log") for node in range(NODES)]
+
+
+def of_one(cli):
+    return printed(cli.run_dir / "unreftd.log")
+
+
+def committed(cli):
+    return wait_until("a commit", lambda: cli.status_or_nothing().get("committed"))["step"]
+
+
+def test_a_node_restarts_in_what_it_printed(cli):
+    cli("up")
+    job = cli.train()
+    cli.wait_committed(job, 4)
+    size = of_one(cli)
+    job.interrupt()
+    with small_cli(size) as small:
+        small("up")
+        job = small.train()
+        small.wait_committed(job, 4)
+        assert of_one(small) == size
+        assert small.shm.free() == 0
+        os.kill(job.pids()[1], signal.SIGKILL)
+        wait_until("attempt 2", lambda: len(job.events("attempt-start")) == 2)
+        step = small.committed()
+        small.wait_committed(job, step + 3)
+        restored = [line["restored"] for line in job.lines() if line.get("attempt") == 1]
+        assert len(restored) == 2 and min(restored) >= 4
+        job.interrupt()
+
+
+def test_a_group_restarts_and_replaces_a_node_in_what_it_printed(cli):
+    up_nodes(cli)
+    job = train(cli)
+    wait_protected(cli, job, 4)
+    sizes = of_nodes(cli)
+    job.interrupt()
+    with small_cli(sum(sizes)) as small:
+        up_nodes(small)
+        job = train(small, "--replace-nodes")
+        wait_protected(small, job, 4)
+        assert of_nodes(small) == sizes
+        assert small.shm.free() == 0
+        os.kill(job.pids()[1], signal.SIGKILL)
+        assert min(wait_restored(job, 1)) >= 4
+        wait_protected(small, job, committed(small) + 3)
+        # Its rank gets all that it had through the staging, and its slabs and guards are made anew.
+        small.json("inject", "kill-node", "--node", 2)
+        assert min(wait_restored(job, 2)) >= 4
+        wait_protected(small, job, committed(small) + 3)
+        assert of_nodes(small) == sizes
+        assert small.shm.free() == 0
+        job.interrupt()
