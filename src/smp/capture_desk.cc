@@ -28,7 +28,8 @@ CaptureDesk::CaptureDesk(NodeState& state)
             if (state_.on_slot_change) state_.on_slot_change();
           }),
       mode_(state.record->captures_all() ? layout::CaptureMode::kFull
-                                         : layout::CaptureMode::kSharded) {}
+                                         : layout::CaptureMode::kSharded),
+      shortage_(state.seams.executor, state.options.memory_retry, [this] { ProvideRefused(); }) {}
 
 CaptureDesk::~CaptureDesk() {
   state_.seams.executor.Cancel(misfit_timer_);
@@ -49,6 +50,7 @@ void CaptureDesk::RunRules() {
     TellNewSlots(*session);
     EnsureGrant(*session);
   }
+  if (IsShort()) shortage_.Arm();
   if (state_.on_slot_change) state_.on_slot_change();
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "smp/node_state.h"
+#include "smp/shortage_retry.h"
 #include "smp/slot_sealer.h"
 
 namespace unreft::smp {
@@ -34,7 +35,7 @@ class CaptureDesk {
   void OnCommitted(Version version);
   void OnAbandoned(Version version, const std::string& reason, Step capture_from);
   void OnReplicasDisagree(const std::string& what);
-  // Slots were removed: who was refused for want of memory may have its own now, unasked.
+  // There may be memory again: who was refused for want of it may have its slots now, unasked.
   void ProvideRefused();
 
   // Takes back what was offered; `drained` runs once everything completely captured is sealed.
@@ -57,6 +58,7 @@ class CaptureDesk {
   void TellNewSlots(RankSession& session);
   void AnswerAll(const absl::Status& status);
   void ProvideStaging();
+  bool IsShort() const;
   void LogBudget();
 
   void EnsureGrant(RankSession& session);
@@ -79,6 +81,7 @@ class CaptureDesk {
   TimerId budget_timer_ = TimerId::kNone;
   std::string budget_told_;
   absl::Status staging_status_;
+  ShortageRetry shortage_;
 };
 
 }  // namespace unreft::smp

@@ -66,10 +66,14 @@ absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
 
 void CaptureDesk::ProvideRefused() {
   for (auto& [rank, session] : state_.sessions) {
-    if (!session->registration || !absl::IsResourceExhausted(session->registration_status))
-      continue;
+    if (!session->registration) continue;
+    const bool is_refused = absl::IsResourceExhausted(session->registration_status);
+    // It goes on with fewer slots, and is told of the others once they are there.
+    const bool lacks_some =
+        session->registration_status.ok() && !state_.slots->ProvisionStatus(rank).ok();
+    if (!is_refused && !lacks_some) continue;
     absl::Status status = ProvideSlots(*session);
-    if (!status.ok()) continue;
+    if (!status.ok() || !is_refused) continue;
     state_.seams.log.Info("rank {}: there is memory for its versions now", rank);
     session->registration_status = std::move(status);
     AdoptGrant(*session);
@@ -78,6 +82,17 @@ void CaptureDesk::ProvideRefused() {
   }
   ProvideStaging();
   RunRules();
+}
+
+// Nobody tells when there is memory that was lacking.
+bool CaptureDesk::IsShort() const {
+  bool is_short = !state_.staging->status().ok();
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration) continue;
+    is_short |= absl::IsResourceExhausted(session->registration_status) ||
+                !state_.slots->ProvisionStatus(rank).ok();
+  }
+  return is_short;
 }
 
 void CaptureDesk::Answer(RankSession& session) {

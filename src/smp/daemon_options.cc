@@ -149,6 +149,9 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
             "the least room for a rank's extras in a slot");
   AddOption(app, node.memory_bytes_max, "memory_bytes_max",
             "limit of slots, guards and the staging of restores together; 0: what the host has");
+  AddOption(app, node.memory_retry, "memory_retry_ms",
+            "while memory or disk is lacking, whether there is some is looked at this often",
+            Range<Duration>{std::chrono::milliseconds(10), std::chrono::minutes(1)});
   AddOption(app, node.ranks_max, "ranks_max", "most ranks of a job, those on other nodes included",
             Range<uint64_t>{1, 65536});
   AddOption(app, node.sessions_max, "sessions_max", "most connections at a time",

@@ -45,6 +45,10 @@ void Node::Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done) 
         if (alive.expired()) return;
         if (!record.ok()) return OnStarted(record.status());
         state_.record = *std::move(record);
+        disk_shortage_ =
+            std::make_unique<ShortageRetry>(state_.seams.executor, state_.options.memory_retry,
+                                            [this] { state_.record->WriteAgain(); });
+        state_.record->set_on_failure([this] { disk_shortage_->Arm(); });
         OnStarted(AdoptMemory());
       });
 }

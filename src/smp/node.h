@@ -24,6 +24,7 @@
 #include "smp/protection_watch.h"
 #include "smp/restore_desk.h"
 #include "smp/scrubber.h"
+#include "smp/shortage_retry.h"
 
 namespace unreft::smp {
 
@@ -101,6 +102,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
   std::unique_ptr<ProtectionWatch> watch_;
+  std::unique_ptr<ShortageRetry> disk_shortage_;
   std::list<Connection> connections_;
   std::vector<WatchId> control_watches_;  // of lives that an earlier daemon process served
   bool started_ = false;

@@ -36,6 +36,10 @@ struct NodeOptions {
   uint64_t ranks_max = 256;
   uint64_t sessions_max = 1024;
 
+  // While something is refused for want of memory or disk, whether there is some is looked at this
+  // often.
+  Duration memory_retry = std::chrono::seconds(1);
+
   // How long a decision waits for all ranks of an attempt to ask for it.
   Duration restore_wait = std::chrono::seconds(120);
   // A version that some rank has not sealed by then is abandoned.

@@ -36,6 +36,11 @@ std::string DecisionKey(Timeline timeline) {
   return fmt::format("{}{:020}", kDecisionPrefix, timeline.value);
 }
 
+RecordChange ChangeOf(const recovery::TimelineOrigin& origin) {
+  return {DecisionKey(origin.timeline),
+          EncodeWire(DecisionValue{1, origin.timeline, origin.parent})};
+}
+
 absl::Status NothingKnown(const absl::Status& records) {
   return absl::Status(
       records.code(),
@@ -169,8 +174,7 @@ void NodeRecord::SetChain(recovery::TimelineChain chain, bool unused) {
     if (!chain.ParentOf(old.timeline)) batch.push_back({DecisionKey(old.timeline), std::nullopt});
   }
   for (const recovery::TimelineOrigin& origin : chain.origins()) {
-    batch.push_back({DecisionKey(origin.timeline),
-                     EncodeWire(DecisionValue{1, origin.timeline, origin.parent})});
+    batch.push_back(ChangeOf(origin));
   }
   if (chain.newest() != chain_.newest()) body_.capture_began = unused ? 0 : 1;
   chain_ = std::move(chain);
@@ -268,8 +272,18 @@ void NodeRecord::OnWritten(const absl::Status& status, std::string_view what) {
   if (status.ok() && failed_before) log_.Info("{}: written, as before the failure", what);
   if (status.ok()) return;
   ++failed_writes_;
+  owes_writes_ = true;
+  if (on_failure_) on_failure_();
   if (failed_before) return;
   log_.Warn("{}: {}; a reboot of this host would not know it", what, status.message());
+}
+
+void NodeRecord::WriteAgain() {
+  if (!std::exchange(owes_writes_, false)) return;
+  std::vector<RecordChange> batch;
+  for (const recovery::TimelineOrigin& origin : chain_.origins()) batch.push_back(ChangeOf(origin));
+  if (!batch.empty()) Write(std::move(batch));
+  WriteCommit();
 }
 
 }  // namespace unreft::smp

@@ -79,6 +79,12 @@ class NodeRecord {
   void DeclareFreshStart();
 
   uint64_t failed_writes() const { return failed_writes_; }
+  // `on_failure`, in turns of its own: a write failed, and WriteAgain is wanted some time later.
+  void set_on_failure(absl::AnyInvocable<void()> on_failure) {
+    on_failure_ = std::move(on_failure);
+  }
+  // All of it: what failed may be any part. Nothing when nothing failed since.
+  void WriteAgain();
 
  private:
   NodeRecord(RecordStore& records, Log& log) : records_(records), log_(log) {}
@@ -103,7 +109,9 @@ class NodeRecord {
   bool commit_write_running_ = false;
   bool commit_write_wanted_ = false;
   bool last_write_failed_ = false;
+  bool owes_writes_ = false;
   uint64_t failed_writes_ = 0;
+  absl::AnyInvocable<void()> on_failure_;
   std::shared_ptr<bool> alive_ =
       std::make_shared<bool>(true);  // tells late writes that we are gone
 };

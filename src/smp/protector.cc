@@ -26,7 +26,8 @@ Protector::Protector(NodeState& state, Peers& peers, const meta::JobState& job,
       source_(state),
       guards_(state.seams.executor, state.seams.pool, state.seams.segments, state.seams.log,
               state.options, state.record->boot_id(), state.record->incarnation(),
-              [this] { RunRules(); }) {
+              [this] { RunRules(); }),
+      shortage_(state.seams.executor, state.options.memory_retry, [this] { ProvideAgain(); }) {
   guards_.set_others([&state] { return state.slots->use() + state.slots->staging().now; });
   Serve();
 }
@@ -302,7 +303,7 @@ void Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   }
   Guard* guard =
       under_way.complete ? guards_.Complete(version) : guards_.Take(version, needs, KeepFrom());
-  if (guard == nullptr) return;
+  if (guard == nullptr) return shortage_.Arm();
   std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
   under_way.guarding =
       std::make_unique<Guarding>(Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_,
@@ -313,6 +314,14 @@ void Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
                                    OnGuarded(version, id, generation, std::move(result));
                                  });
   under_way.guarding->Start();
+}
+
+// Versions that have no guard: nobody tells when there is memory that was lacking.
+void Protector::ProvideAgain() {
+  for (auto& [version, under_way] : versions_) {
+    if (under_way.guarding == nullptr) under_way.provided = false;
+  }
+  RunRules();
 }
 
 void Protector::OnGuarded(Version version, uint64_t id, Generation generation,

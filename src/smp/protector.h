@@ -23,6 +23,7 @@
 #include "smp/node_state.h"
 #include "smp/peers.h"
 #include "smp/protection.h"
+#include "smp/shortage_retry.h"
 #include "smp/slab_source.h"
 
 namespace unreft::smp {
@@ -90,6 +91,7 @@ class Protector final : public Protection {
   void OnGuarded(Version version, uint64_t guard, Generation generation,
                  absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
   void PassOver(Guarding& guarding);
+  void ProvideAgain();
   Version KeepFrom();
   void Refuse(const std::string& reason);
   std::optional<AnnounceRequest> OwnSlabs(Version version, bool asked) const;
@@ -116,7 +118,7 @@ class Protector final : public Protection {
   std::vector<std::shared_ptr<const ec::ErasureCode>> codes_;  // few shapes: groups are alike
   std::string last_refusal_;
   uint64_t guard_bytes_told_ = 0;
-  bool provides_again_ = false;  // later: a restored version waits for a guard
+  ShortageRetry shortage_;  // of guards
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 

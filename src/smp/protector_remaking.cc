@@ -8,13 +8,6 @@
 #include "smp/protector.h"
 
 namespace unreft::smp {
-namespace {
-
-// Memory that was lacking for a guard is asked for again after so many retries' time.
-constexpr int kProvideAgainRetries = 100;
-
-}  // namespace
-
 void Protector::Remake(Version version, const GuardRecord& of_another,
                        const std::vector<uint64_t>& replica_bytes) {
   if (guards_.Complete(version) != nullptr) return;
@@ -53,17 +46,6 @@ void Protector::StartRemaking(Version version, UnderWay& under_way) {
   const Remaking& remaking = *under_way.remaking;
   StartWith(version, under_way, remaking.group, remaking.slabs, remaking.replica_bytes,
             Guarding::Mode::kAlone);
-  if (under_way.guarding != nullptr || std::exchange(provides_again_, true)) return;
-  // Nobody tells when there is memory that was lacking.
-  state_.seams.executor.After(kProvideAgainRetries * state_.options.read_retry,
-                              [this, alive = std::weak_ptr(alive_)] {
-                                if (alive.expired()) return;
-                                provides_again_ = false;
-                                for (auto& [of, waiting] : versions_) {
-                                  if (waiting.remaking) waiting.provided = false;
-                                }
-                                RunRules();
-                              });
 }
 
 }  // namespace unreft::smp

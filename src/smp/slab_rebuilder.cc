@@ -20,7 +20,11 @@ void CopyInto(std::span<std::byte> region, const std::string& bytes) {
 
 SlabRebuilder::SlabRebuilder(NodeState& state, BlockReader& reader, const RestoreCatalog& catalog,
                              absl::AnyInvocable<void()> on_done)
-    : state_(state), reader_(reader), catalog_(catalog), on_done_(std::move(on_done)) {
+    : state_(state),
+      reader_(reader),
+      catalog_(catalog),
+      on_done_(std::move(on_done)),
+      shortage_(state.seams.executor, state.options.memory_retry, [this] { ProvideAgain(); }) {
   for (const auto& [rank, slab] : catalog_.slabs()) {
     if (slab.home != state_.options.node || !slab.lost) continue;
     // An earlier decision on the same version may have brought it back already.
@@ -55,10 +59,20 @@ SlabRebuilder::~SlabRebuilder() {
 
 void SlabRebuilder::Provide(Rank rank) {
   const SlotNeeds needs = SlotNeedsOf(*catalog_.Find(rank), state_.options);
-  if (absl::Status status = state_.slots->Provide(rank, needs); !status.ok()) {
-    state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt: {}", rank,
-                           catalog_.version(), status.message());
+  const absl::Status status = state_.slots->Provide(rank, needs);
+  if (status.ok()) return;
+  shortage_.Arm();
+  if (last_refusal_ == status.message()) return;
+  last_refusal_ = std::string(status.message());
+  state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt: {}", rank,
+                         catalog_.version(), status.message());
+}
+
+void SlabRebuilder::ProvideAgain() {
+  for (const auto& [rank, slab] : todo_) {
+    if (slab.slot == nullptr) Provide(rank);
   }
+  RunRules();
 }
 
 void SlabRebuilder::RunRules() {
@@ -74,7 +88,7 @@ void SlabRebuilder::RunSlab(Rank rank, Slab& slab) {
   if (slab.slot == nullptr) {
     const CatalogSlab& of = *catalog_.Find(rank);
     slab.slot = state_.slots->TakeForRebuild(rank, of.manifest, of.meta.manifest().size());
-    if (slab.slot == nullptr) return;
+    if (slab.slot == nullptr) return shortage_.Arm();
     state_.seams.log.Info("rank {}: its slab of version {} is rebuilt, {} blocks", rank,
                           catalog_.version(), slab.blocks);
   }

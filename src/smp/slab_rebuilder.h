@@ -7,10 +7,12 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 
 #include "smp/block_reader.h"
 #include "smp/node_state.h"
 #include "smp/restore_catalog.h"
+#include "smp/shortage_retry.h"
 
 namespace unreft::smp {
 
@@ -38,6 +40,7 @@ class SlabRebuilder {
   };
 
   void Provide(Rank rank);
+  void ProvideAgain();
   void RunSlab(Rank rank, Slab& slab);
   void OnBlock(Rank rank, uint64_t block, const absl::Status& status);
   void Seal(Rank rank, Slab& slab);
@@ -47,6 +50,8 @@ class SlabRebuilder {
   const RestoreCatalog& catalog_;
   absl::AnyInvocable<void()> on_done_;
   std::map<Rank, Slab> todo_;
+  std::string last_refusal_;
+  ShortageRetry shortage_;
   bool is_refused_ = false;  // a slab that cannot be rebuilt on this node: it is never done
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };

@@ -121,7 +121,11 @@ absl::Status StagingArea::Provide(uint64_t bytes) {
     return absl::OkStatus();
   }
   Remove();
-  if (bytes == 0) return absl::OkStatus();
+  status_ = bytes == 0 ? absl::OkStatus() : Make(bytes);
+  return status_;
+}
+
+absl::Status StagingArea::Make(uint64_t bytes) {
   if (absl::Status status = CheckBudget(bytes); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Segment>> made = seams_.segments.Create(name_, bytes);
   if (!made.ok()) return made.status();
@@ -135,7 +139,8 @@ absl::Status StagingArea::Provide(uint64_t bytes) {
       return true;
     }
     seams_.log.Error("staging of restores: {}", populated.status().message());
-    places->SetFailed(populated.status());
+    status_ = populated.status();
+    places->SetFailed(status_);
     Remove();
     return false;
   });

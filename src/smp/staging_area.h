@@ -119,6 +119,8 @@ class StagingArea {
   // does not allow.
   absl::Status Provide(uint64_t bytes);
 
+  // Why it is not there, or has no pages; ok when nothing failed.
+  const absl::Status& status() const { return status_; }
   const std::string& segment_name() const { return name_; }
   // Null when there is none.
   const std::shared_ptr<StagingPlaces>& places() const { return places_; }
@@ -134,6 +136,7 @@ class StagingArea {
 
  private:
   absl::Status CheckBudget(uint64_t bytes);
+  absl::Status Make(uint64_t bytes);
   void Remove();
 
   Seams seams_;
@@ -142,6 +145,7 @@ class StagingArea {
   absl::AnyInvocable<MemoryUse() const> others_;
   PagePopulator populator_;
   std::shared_ptr<StagingPlaces> places_;
+  absl::Status status_;
   struct Kept {
     ProcessLife life;
     WatchId watch = WatchId::kNone;

@@ -2,7 +2,8 @@
 
 Prints a JSON line when it has restored and at each committed step; trains until it is killed, or up
 to --steps or --commits. A step is committed only if all ranks captured it, and each of them waits
-for that: all ranks count the same commits, and none is under way when a job has ended.
+for that: all ranks count the same commits, and none is under way when a job has ended. Refused for
+want of memory it says so, and trains on.
 """
 
 import argparse
@@ -26,6 +27,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--commits", type=int, default=1_000_000)
     parser.add_argument("--bytes", type=int, default=3 << 20)
+    parser.add_argument("--begin", help="trains as soon as that file is there")
     args = parser.parse_args()
 
     rank = os.environ["RANK"]
@@ -41,7 +43,14 @@ def main():
         client.restore_end()
         step = decision.step if decision.restored else 0
         say(restored=step, attempt=int(os.environ["UNREFT_ATTEMPT"]))
-        client.register(tensors, extras_bytes=64)
+        try:
+            client.register(tensors, extras_bytes=64)
+            if args.begin:
+                say(registered=True)
+        except unreft.errors.ResourceExhausted as error:
+            say(registered=False, why=str(error))  # and trains on unprotected
+        while args.begin and not os.path.exists(args.begin):
+            time.sleep(0.01)
         commits = 0
         while step < args.steps and commits < args.commits:
             client.fence()

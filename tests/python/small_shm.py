@@ -28,6 +28,10 @@ class SmallShm:
         status = os.statvfs(self.directory)
         return status.f_bavail * status.f_frsize
 
+    def used(self):
+        status = os.statvfs(self.directory)
+        return (status.f_blocks - status.f_bfree) * status.f_frsize
+
     def close(self):
         self._holder.kill()
         self._holder.wait()
@@ -59,12 +63,12 @@ def small_cli(size):
         shm.close()
 
 
-def fill(shm):
-    """Takes what is free; the file that holds it."""
+def fill(shm, spare=0):
+    """Takes what is free but for so many bytes; the file that holds it."""
     file = shm.directory / "full"
     with open(file, "wb") as out:
-        os.posix_fallocate(out.fileno(), 0, shm.free())
-    assert shm.free() == 0
+        os.posix_fallocate(out.fileno(), 0, shm.free() - spare)
+    assert shm.free() == spare
     return file
 
 

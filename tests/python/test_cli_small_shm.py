@@ -1,12 +1,15 @@
-"""A job restarts, and a node is replaced, in a /dev/shm of exactly the size that was printed."""
+"""A job restarts, and a node is replaced, in a /dev/shm of exactly the size that was printed; where
+it was full, commits go on by themselves once it is not.
+"""
 
 import os
 import re
 import signal
+import sys
 
-from cli_testing import wait_until
+from cli_testing import TRAINER, wait_until
 from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected, wait_restored
-from small_shm import small_cli
+from small_shm import fill, small_cli, wait_free_again
 
 TOGETHER = re.compile(r"memory budget: .*: (\d+) bytes together")
 
@@ -74,4 +77,41 @@ def test_a_group_restarts_and_replaces_a_node_in_what_it_printed(cli):
         wait_protected(small, job, committed(small) + 3)
         assert of_nodes(small) == sizes
         assert small.shm.free() == 0
+        job.interrupt()
+
+
+def said(job, word):
+    return [line[word] for line in job.lines() if word in line]
+
+
+def test_a_job_without_memory_is_protected_when_there_is_some(cli):
+    with small_cli(64 << 20) as small:
+        small("up")
+        full = fill(small.shm)
+        job = small.train()
+        wait_until("registrations", lambda: len(said(job, "registered")) == 2)
+        assert said(job, "registered") == [False, False]
+        assert all("/dev/shm" in why for why in said(job, "why"))
+        wait_free_again(small.shm, full)
+        small.wait_committed(job, 1)
+        assert len(job.events("attempt-start")) == 1
+        job.interrupt()
+
+
+def test_a_version_whose_guard_found_no_memory_is_committed_when_there_is_some(cli):
+    with small_cli(256 << 20) as small:
+        up_nodes(small)  # where no version is given up for its age
+        begin = small.run_dir / "begin"
+        job = small.launch("--ranks", NODES, "--", sys.executable, TRAINER, "--begin", begin)
+        wait_until("registrations", lambda: said(job, "registered") == [True] * NODES)
+        of_nodes(small)
+        logs = [small.run_dir / f"node{node}" / "unreftd.log" for node in range(NODES)]
+        slots = sum(s.stat().st_size for s in small.segments())
+        wait_until("their pages", lambda: slots == small.shm.used())
+        full = fill(small.shm)
+        begin.touch()
+        wait_until("refusals", lambda: all("no protection: a guard of" in log.read_text()
+                                           for log in logs), PATIENCE_S)
+        wait_free_again(small.shm, full)
+        wait_protected(small, job, 1)
         job.interrupt()

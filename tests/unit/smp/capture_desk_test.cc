@@ -128,6 +128,28 @@ TEST_F(CaptureDeskTest, WhoWasRefusedIsToldUnaskedWhenMemoryIsFree) {
   EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
 }
 
+// It was skipped until it registered again, or a version was given up.
+TEST_F(CaptureDeskTest, MemoryThatIsFreeAgainIsFoundUnaskedAndSoon) {
+  RegisterWithMemoryFor(1);
+  ASSERT_TRUE(absl::IsResourceExhausted(Told().back().status.ToStatus()));
+  Settle(std::chrono::seconds(60));
+  ASSERT_TRUE(absl::IsResourceExhausted(Told().back().status.ToStatus())) << "as before";
+  host_.set_bytes_max(1 << 24);
+  Settle(std::chrono::seconds(5));
+  EXPECT_TRUE(Told().back().status.ToStatus().ok());
+  EXPECT_EQ(Told().back().slots.size(), options_.slots_per_rank);
+  EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
+}
+
+TEST_F(CaptureDeskTest, TheStepBackSlotIsMadeWhenThereIsMemoryForIt) {
+  RegisterWithMemoryFor(2);
+  ASSERT_EQ(Told().back().slots.size(), 2U);
+  host_.set_bytes_max(1 << 24);
+  Settle(std::chrono::seconds(5));
+  EXPECT_TRUE(Told().back().status.ToStatus().ok());
+  EXPECT_EQ(Told().back().slots.size(), 3U);
+}
+
 TEST_F(CaptureDeskTest, WithoutTheStepBackSlotSnapshotsGoOn) {
   RegisterWithMemoryFor(2);
   const std::vector<Registered> told = Told();

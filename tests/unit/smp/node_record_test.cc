@@ -140,6 +140,27 @@ TEST_F(NodeRecordTest, AFailingDiskIsToldWhenItBeginsAndWhenItIsOver) {
   EXPECT_EQ(sink_.Count("record of the commit: written"), 1u);
 }
 
+// A decision that a full disk refused was never written, and a reboot went back to the one before.
+TEST_F(NodeRecordTest, WhatAFullDiskRefusedIsWrittenWhenItIsAskedForAgain) {
+  auto record = NewRecord();
+  int failures = 0;
+  InTurn([&] { record->set_on_failure([&] { ++failures; }); });
+  disk_.FailWrites(1, absl::ResourceExhaustedError("full"));
+  InTurn([&] { record->OpenTimeline(Version{}); });
+  Settle();
+  EXPECT_EQ(failures, 1);
+  // What goes well meanwhile does not stand for it.
+  InTurn([&] { record->SetCommitted(kFirst, 4); });
+  Settle();
+  InTurn([&] { record->WriteAgain(); });
+  Settle();
+  record.reset();
+  Reboot();
+  record = NewRecord();
+  EXPECT_EQ(record->committed(), kFirst);
+  EXPECT_EQ(record->chain().newest(), Timeline{1});
+}
+
 TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreNotMissedWhileTheMemoryIsThere) {
   auto record = NewRecord();
   const RandomId incarnation = record->incarnation();

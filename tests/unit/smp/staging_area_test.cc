@@ -4,7 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tests/unit/smp/smp_fixture.h"
@@ -201,11 +204,13 @@ TEST_F(StagingAreaTest, PagesThatCannotBeHadAreToldAndItIsMadeAgain) {
   Settle();
   EXPECT_TRUE(rank->held.empty());
   EXPECT_TRUE(absl::IsResourceExhausted(rank->places->status())) << rank->places->status();
+  EXPECT_EQ(area_->status(), rank->places->status());
   EXPECT_EQ(area_->places(), nullptr);
   EXPECT_FALSE(Exists());
   InTurn([&] { rank.reset(); });
   host_.set_bytes_max(1 << 24);
   EXPECT_TRUE(Provide(4).ok());
+  EXPECT_TRUE(area_->status().ok());
   EXPECT_EQ(area_->use().unpopulated, 0U);
 }
 
