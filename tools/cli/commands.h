@@ -20,6 +20,7 @@ void AddUnpin(CLI::App& app, Context& context);
 void AddFreshStart(CLI::App& app, Context& context);
 void AddMetrics(CLI::App& app, Context& context);
 void AddInject(CLI::App& app, Context& context);
+void AddPlanMemory(CLI::App& app, Context& context);
 void AddRun(CLI::App& app, Context& context);
 void AddSupervise(CLI::App& app, Context& context);  // hidden: what `up --supervise` leaves behind
 

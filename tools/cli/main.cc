@@ -64,6 +64,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddUnpin(app, context);
   AddFreshStart(app, context);
   AddMetrics(app, context);
+  AddPlanMemory(app, context);
   AddInject(app, context);
   AddSupervise(app, context);
 }
