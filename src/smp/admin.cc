@@ -277,7 +277,7 @@ void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(
                        "'{}' is none of: status, cluster, versions, verify, pin, unpin, "
-                       "fresh-start, metrics",
+                       "fresh-start, metrics, memory",
                        request.verb)),
                    ""});
 }

@@ -13,8 +13,8 @@
 namespace unreft::smp {
 
 // Calls `reply` once, in this turn or a later one. Verbs: status, cluster, versions, verify,
-// fresh-start, pin, unpin, metrics. InvalidArgument for another. `member` is null in a job of one
-// node.
+// fresh-start, pin, unpin, metrics ("memory" is MemoryDesk's). InvalidArgument for another.
+// `member` is null in a job of one node.
 void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
                  const AdminRequest& request, absl::AnyInvocable<void(AdminReply)> reply);
 

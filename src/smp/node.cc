@@ -89,6 +89,7 @@ absl::Status Node::AdoptMemory() {
   if (state_.record->committed_world() != 0) {
     state_.account.Begin(state_.record->committed().step, seams.executor.Now());
   }
+  memory_ = std::make_unique<MemoryDesk>(state_, member_);
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   state_.staging->RemoveOld();
@@ -426,6 +427,7 @@ void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
       if (open.channel.get() == channel) channel->Send(ToFrame(std::move(answer)));
     }
   };
+  if (request->verb == "memory") return memory_->Answer(std::move(reply));
   AnswerAdmin(state_, *admin_verifier_, member_, *request, std::move(reply));
 }
 

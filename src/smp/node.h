@@ -19,6 +19,7 @@
 #include "smp/capture_desk.h"
 #include "smp/coordinator.h"
 #include "smp/member.h"
+#include "smp/memory_desk.h"
 #include "smp/moved_ranks.h"
 #include "smp/node_state.h"
 #include "smp/protection_watch.h"
@@ -101,6 +102,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<MovedRanks> moved_;
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
+  std::unique_ptr<MemoryDesk> memory_;
   std::unique_ptr<ProtectionWatch> watch_;
   std::unique_ptr<ShortageRetry> disk_shortage_;
   std::list<Connection> connections_;

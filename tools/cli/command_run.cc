@@ -11,6 +11,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
 #include "tools/cli/launcher.h"
+#include "tools/cli/memory_check.h"
 #include "tools/cli/placement.h"
 
 namespace unreft::cli {
@@ -24,6 +25,7 @@ struct RunOptions {
   uint32_t ranks = 1;
   uint32_t max_restarts = 10;
   uint64_t grace_ms = 500;
+  uint64_t memory_wait_ms = 60000;
   std::optional<uint64_t> first_attempt;
   bool up = false;
   bool prefix_output = false;
@@ -153,10 +155,16 @@ int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions&
   uint64_t next = 0;
   ReachNodes(context, cluster, next);
   LaunchOptions launch = Prepare(context, options, next);
-  const auto settle = [&](bool replace) {
+  const auto settle = [&](bool replace) -> absl::Status {
     const auto places = SettleNodes(context, cluster, replace);
-    if (places.ok()) PlaceRanks(cluster, *places, launch.group);
-    return places.status();
+    if (!places.ok()) return places.status();
+    PlaceRanks(cluster, *places, launch.group);
+    std::vector<Place> nodes;
+    for (const uint64_t place : *places) nodes.push_back(cluster.NodePlace(place));
+    return WaitForMemory(nodes, context.timeout(), Milliseconds(options.memory_wait_ms),
+                         [&](const nlohmann::json& event, const std::string& text) {
+                           Tell(context, event, text);
+                         });
   };
   if (absl::Status status = settle(false); !status.ok()) return Fail(context, status);
   launch.before_restart = [&] { return settle(options.replace_nodes); };
@@ -219,6 +227,10 @@ void AddRun(CLI::App& app, Context& context) {
   command->add_flag("--replace-nodes", options->replace_nodes,
                     "before an attempt, start a new unreftd in the slot of a destroyed node, "
                     "unless a spare takes it");
+  command
+      ->add_option("--memory-wait-ms", options->memory_wait_ms,
+                   "how long an attempt waits for a node that has too little memory for it")
+      ->capture_default_str();
   command->footer(kFooter);
   OnChosenForAll(command, context, [&context, options] { return Run(context, *options); });
 }
