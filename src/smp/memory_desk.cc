@@ -49,6 +49,8 @@ void MemoryDesk::Look() {
 
 bool MemoryDesk::IsInJob() const {
   if (member_ == nullptr) return true;
+  if (member_->job().store_id.empty()) return false;  // not read yet
+  if (member_->job().commit.value.world() == 0) return true;
   const RandomId& id = state_.record->incarnation();
   return std::ranges::any_of(
       member_->job().view.value.members(), [&](const unreft::Member& member) {

@@ -76,6 +76,7 @@ class RankSession {
   // Restore.
   std::optional<uint64_t> restore_request;
   std::optional<uint64_t> restore_answered;  // the last one
+  std::optional<uint64_t> plan_request;      // that waits for memory
 
  private:
   Hello hello_;

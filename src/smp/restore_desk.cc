@@ -312,11 +312,31 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
 
 void RestoreDesk::OnPlanRequest(RankSession& session, PlanRequest request) {
   EndStaging(session);
+  session.plan_request = request.request;
+  TryPlan(session, std::move(request), state_.seams.executor.Now() + state_.options.read_timeout);
+}
+
+void RestoreDesk::TryPlan(RankSession& session, PlanRequest request, Time deadline) {
   Plan plan;
   plan.request = request.request;
-  plan.status = FillPlan(session, std::move(request), plan);
+  plan.status = FillPlan(session, request, plan);
+  const absl::Status status = plan.status.ToStatus();
+  // What an earlier process had staged goes with the mappings of trainers that still have it.
+  if (absl::IsResourceExhausted(status) && state_.seams.executor.Now() < deadline) {
+    state_.seams.executor.After(
+        state_.options.memory_retry,
+        [this, alive = std::weak_ptr(alive_), rank = session.rank(), life = session.life(),
+         request = std::move(request), deadline]() mutable {
+          RankSession* asking = alive.expired() ? nullptr : state_.SessionOf(rank);
+          if (asking == nullptr || asking->life() != life) return;
+          if (asking->plan_request != request.request) return;
+          TryPlan(*asking, std::move(request), deadline);
+        });
+    return;
+  }
+  session.plan_request.reset();
   session.Send(plan);
-  if (!plan.status.ToStatus().ok() || plan.staged_bytes == 0) return;
+  if (!status.ok() || plan.staged_bytes == 0) return;
   job_->stagings.at(session.rank())->Start();
 }
 
@@ -423,6 +443,7 @@ void RestoreDesk::OnStagedDone(RankSession& session, const StagedDone& done) {
 
 void RestoreDesk::OnRestoreDone(RankSession& session, const RestoreDone& done) {
   EndStaging(session);
+  session.plan_request.reset();
   const absl::Status status = done.status.ToStatus();
   if (status.ok()) return;
   state_.seams.log.Error("rank {}: its restore failed: {}", session.rank(), status.message());

@@ -83,6 +83,7 @@ class RestoreDesk {
   void Answer(RankSession& session);
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;
   Slot* SealedSlotOf(Version version, Rank rank) const;
+  void TryPlan(RankSession& session, PlanRequest request, Time deadline);
   absl::Status FillPlan(RankSession& session, PlanRequest request, Plan& plan);
   absl::Status Stage(RankSession& session, uint64_t request, std::vector<StagedPiece> pieces,
                      Plan& plan);

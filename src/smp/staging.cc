@@ -20,6 +20,7 @@ Staging::Staging(NodeState& state, RankSession& session, BlockReader& reader,
                  const std::vector<StagedPiece>& pieces)
     : state_(state),
       session_(session),
+      life_(session.life()),
       reader_(reader),
       places_(std::move(places)),
       request_(request) {
@@ -31,7 +32,7 @@ Staging::~Staging() {
   places_->Leave(borrower_);
   std::vector<StagingPlaces::Place> with_trainer;
   for (auto& [offset, filled] : with_trainer_) with_trainer.push_back(std::move(filled.place));
-  state_.staging->KeepUntilEnd(session_.life(), std::move(with_trainer));
+  state_.staging->KeepUntilEnd(life_, std::move(with_trainer));
 }
 
 // The pieces by the blocks that they lie in.

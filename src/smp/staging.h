@@ -70,6 +70,7 @@ class Staging {
 
   NodeState& state_;
   RankSession& session_;
+  const ProcessLife life_;
   BlockReader& reader_;
   const std::shared_ptr<StagingPlaces> places_;
   uint64_t borrower_ = 0;

@@ -52,6 +52,7 @@ smp::NodeOptions DrawNodeOptions(Random& random, const Size& size) {
   node.populate_chunk_bytes = 4096 << random.Below(4);
   node.extras_bytes_min = 1024;
   node.memory_bytes_max = 2 << 20;
+  node.memory_retry = milliseconds(100);
   node.restore_wait = seconds(8);
   node.version_deadline = milliseconds(400 + random.Below(400));
   node.scrub_interval = Duration{};

@@ -5,6 +5,8 @@
 
 #include "smp/restore_desk.h"
 
+#include <gmock/gmock.h>
+
 #include <array>
 #include <functional>
 #include <memory>
@@ -19,6 +21,7 @@
 namespace unreft::smp {
 namespace {
 
+using ::testing::HasSubstr;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -64,6 +67,8 @@ class RestoreDeskTest : public GroupFixture {
   }
   ~RestoreDeskTest() override {
     InTurn([&] {
+      for (auto& [rank, session] : state_->sessions) desk_->OnSessionEnded(*session);
+      state_->sessions.clear();
       desk_.reset();
       protector_.reset();
     });
@@ -99,18 +104,43 @@ class RestoreDeskTest : public GroupFixture {
     if (is_own_lost) decision.holders.push_back({NodeSlot{0}, {}, true});
     InTurn([&] { desk_->OnDecision(decision); });
   }
+  RankSession& Connect(Rank rank) {
+    Hello hello;
+    hello.rank = rank;
+    hello.life = table_.Start();
+    auto& session = state_->sessions[rank];
+    session = std::make_unique<RankSession>(hello, segments_);
+    session->timeline = Timeline{2};
+    session->Attach(&channels_[rank]);
+    return *session;
+  }
   // A trainer here asks for a tensor that is on node 1.
-  void ReadStaged() {
+  void ReadStaged(Rank rank = Rank{5}) {
     InTurn([&] {
-      Hello hello;
-      hello.rank = Rank{5};
-      hello.life = table_.Start();
-      auto& session = state_->sessions[Rank{5}];
-      session = std::make_unique<RankSession>(hello, segments_);
-      session->timeline = Timeline{2};
+      RankSession* session = state_->SessionOf(rank);
+      if (session == nullptr) session = &Connect(rank);
       const TensorSpec tensor = TensorOf(NodeSlot{1});
       desk_->OnPlanRequest(*session, {1, ToWire({&tensor, 1})});
     });
+  }
+  std::vector<Plan> PlansOf(Rank rank) { return channels_[rank].Told<Plan>(FrameType::kPlan); }
+  // The blocks that were sent and not answered before, each copied and answered now.
+  uint64_t CopyStaged(Rank rank) {
+    uint64_t blocks = 0;
+    for (const Staged& staged : channels_[rank].Told<Staged>(FrameType::kStaged)) {
+      EXPECT_TRUE(staged.status.ToStatus().ok()) << staged.status.ToStatus();
+      if (staged.bytes == 0) continue;
+      const auto segment = segments_.Open("/unreft.job.0.staging", Access::kReadOnly);
+      EXPECT_TRUE(segment.ok()) << segment.status();
+      EXPECT_EQ(Crc32c((*segment)->bytes().subspan(staged.offset, staged.bytes)), staged.crc);
+      InTurn([&] {
+        desk_->OnStagedDone(*state_->SessionOf(rank),
+                            {staged.request, staged.offset, absl::OkStatus()});
+      });
+      ++blocks;
+    }
+    channels_[rank].sent.clear();
+    return blocks;
   }
   // The coding that this node's guard of the version is of, if it has one.
   std::optional<uint64_t> OwnCoding() {
@@ -129,6 +159,7 @@ class RestoreDeskTest : public GroupFixture {
   GuardRecord record_of_group_;
   std::array<std::vector<std::byte>, kNodes> data_;
   std::map<NodeSlot, Other> others_;
+  std::map<Rank, RecordingChannel> channels_;
   std::unique_ptr<Protector> protector_;
   std::unique_ptr<RestoreDesk> desk_;
 };
@@ -200,7 +231,63 @@ TEST_F(RestoreDeskTest, ATrainersSecondRestoreIsDecidedAnewAndTheFirstAskedAgain
   ask(8);
   EXPECT_EQ(coordinator->asked, 2);
   EXPECT_EQ(channel.Told<Decision>(FrameType::kDecision).size(), 2U);
-  InTurn([&] { state_->sessions.clear(); });
+}
+
+// --- the bytes of other nodes ---
+
+TEST_F(RestoreDeskTest, RanksShareOneSegmentOfABlockForEach) {
+  state_->options.restore_staging_bytes = 0;
+  Decide(Timeline{2});
+  Settle();
+  InTurn([&] {
+    Connect(Rank{5});
+    Connect(Rank{6});
+  });
+  ReadStaged(Rank{5});
+  ReadStaged(Rank{6});
+  std::map<Rank, uint64_t> copied;
+  for (int turn = 0; turn < 20; ++turn) {
+    Settle();
+    EXPECT_LE(state_->staging->use().bytes, 2 * kBlockBytes);
+    for (const Rank rank : {Rank{5}, Rank{6}}) {
+      if (turn == 0) {
+        ASSERT_EQ(PlansOf(rank).size(), 1U);
+        EXPECT_EQ(PlansOf(rank)[0].staging_bytes, 2 * kBlockBytes);
+        EXPECT_EQ(PlansOf(rank)[0].staging_segment, "/unreft.job.0.staging");
+      }
+      copied[rank] += CopyStaged(rank);
+    }
+  }
+  EXPECT_EQ(copied[Rank{5}], kBlocks);
+  EXPECT_EQ(copied[Rank{6}], kBlocks);
+}
+
+TEST_F(RestoreDeskTest, APlanWaitsForTheMemoryOfItsStaging) {
+  const uint64_t bytes_max = host_.bytes_max();
+  Decide(Timeline{2});
+  Settle();
+  host_.set_bytes_max(host_.bytes_used());
+  ReadStaged();
+  Settle(seconds(1));
+  EXPECT_TRUE(PlansOf(Rank{5}).empty());
+  host_.set_bytes_max(bytes_max);
+  Settle(seconds(2));
+  ASSERT_EQ(PlansOf(Rank{5}).size(), 1U);
+  EXPECT_TRUE(PlansOf(Rank{5})[0].status.ToStatus().ok());
+  EXPECT_EQ(PlansOf(Rank{5})[0].staged_bytes, kBlocks * kBlockBytes);
+}
+
+TEST_F(RestoreDeskTest, APlanWithoutMemoryForItsStagingEndsWithTheNumbers) {
+  Decide(Timeline{2});
+  Settle();
+  host_.set_bytes_max(host_.bytes_used());
+  ReadStaged();
+  Settle(2 * options_.read_timeout);
+  ASSERT_EQ(PlansOf(Rank{5}).size(), 1U);
+  const absl::Status status = PlansOf(Rank{5})[0].status.ToStatus();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the staging of 256 bytes"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("bytes of shared memory needed"));
 }
 
 // It was told to the log, and nothing was tried again.
