@@ -61,7 +61,14 @@ absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
   manifest.tensors.assign(specs.begin(), specs.end());
   manifest.parts.assign(parts.begin(), parts.end());
   needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
-  return state_.slots->Provide(session.rank(), needs);
+  const absl::Status status = state_.slots->Provide(session.rank(), needs);
+  if (!absl::IsResourceExhausted(status)) return status;
+  // Without memory for others its slots will do, if they have room for the extras that it has now.
+  for (const Slot* slot : state_.slots->OfRank(session.rank())) {
+    needs.extras_bytes = std::min(needs.extras_bytes, slot->view->geometry().extras_capacity);
+  }
+  const bool is_enough = needs.extras_bytes >= session.extras_bytes;
+  return is_enough && state_.slots->Provide(session.rank(), needs).ok() ? absl::OkStatus() : status;
 }
 
 void CaptureDesk::ProvideRefused() {

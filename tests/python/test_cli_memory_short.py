@@ -17,10 +17,15 @@ def small_shm():
         yield small
 
 
+def held(small):
+    return sum(segment.stat().st_size for segment in small.segments())
+
+
 def replace_in_full_memory(small, job):
     """Its slot gets a new node, for which something else has taken the memory; what did."""
     os.kill(job.process.pid, signal.SIGSTOP)
     small.json("inject", "kill-node", "--node", REPLACED)
+    wait_until("its memory to be free", lambda: small.shm.used() == held(small))
     full = fill(small.shm, spare=1 << 20)
     os.kill(job.process.pid, signal.SIGCONT)
     wait_until("the shortage", lambda: job.events("memory-short"), PATIENCE_S)

@@ -36,9 +36,10 @@ class CaptureDeskTest : public NodeStateFixture {
     InTurn([&] { desk_.reset(); });
   }
 
-  void Register() {
+  void Register(uint64_t extras_bytes = 0) {
     unreft::Register request;
     request.request = 1;
+    request.extras_bytes = extras_bytes;
     const std::vector<TensorSpec> specs = {Whole("w", {4096})};
     request.tensors = ToWire(specs);
     desk_->OnRegister(*session_, std::move(request));
@@ -139,6 +140,25 @@ TEST_F(CaptureDeskTest, MemoryThatIsFreeAgainIsFoundUnaskedAndSoon) {
   EXPECT_TRUE(Told().back().status.ToStatus().ok());
   EXPECT_EQ(Told().back().slots.size(), options_.slots_per_rank);
   EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
+}
+
+// Twice as much room is made for extras as they take. One page more of that did not fit beside the
+// slots that were there, and a job in exactly the memory that it needs never had a snapshot again.
+TEST_F(CaptureDeskTest, ExtrasThatHaveGrownAndFitInTheSlotsThatAreThereNeedNoMemory) {
+  InTurn([&] { Register(40'000); });
+  Settle();
+  const uint64_t bytes = state_.slots->use().bytes;
+  state_.options.memory_bytes_max = bytes;
+  InTurn([&] { Register(60'000); });
+  Settle();
+  EXPECT_TRUE(Told().back().status.ToStatus().ok()) << Told().back().status.ToStatus();
+  EXPECT_EQ(Told().back().slots.size(), options_.slots_per_rank);
+  EXPECT_EQ(state_.slots->use().bytes, bytes);
+  InTurn([&] { Register(100'000); });
+  Settle();
+  EXPECT_TRUE(absl::IsResourceExhausted(Told().back().status.ToStatus()));
+  EXPECT_THAT(std::string(Told().back().status.ToStatus().message()),
+              HasSubstr(fmt::format("{} held now, {} allowed by memory_bytes_max", bytes, bytes)));
 }
 
 TEST_F(CaptureDeskTest, TheStepBackSlotIsMadeWhenThereIsMemoryForIt) {
