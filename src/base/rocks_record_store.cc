@@ -4,11 +4,13 @@
 #include <pthread.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/table.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -19,6 +21,14 @@
 
 namespace unreft {
 namespace {
+
+// RocksDB's own log would lie on the same disk. Where that is full its writer fails, and an
+// assertion ends the process when the database is opened again. What matters comes as a status.
+class NoLog final : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
 
 // Records are tiny and few: RocksDB's defaults would take 64 MiB and more.
 rocksdb::Options DatabaseOptions(const RocksRecordStoreOptions& options) {
@@ -33,9 +43,7 @@ rocksdb::Options DatabaseOptions(const RocksRecordStoreOptions& options) {
   result.compression = rocksdb::kNoCompression;
   result.allow_fallocate = false;
   result.manifest_preallocation_size = 64 << 10;
-  result.info_log_level = rocksdb::WARN_LEVEL;
-  result.keep_log_file_num = 2;
-  result.max_log_file_size = 1 << 20;
+  result.info_log = std::make_shared<NoLog>();
   result.stats_dump_period_sec = 0;
   result.stats_persist_period_sec = 0;
   // An error closes the database (see RecordDatabase), so RocksDB need not try on its own.

@@ -1,4 +1,4 @@
-"""A /dev/shm of a given size, which a job's daemons and trainers have to themselves."""
+"""A /dev/shm and a disk of given sizes, which a job's processes have to themselves."""
 
 import contextlib
 import os
@@ -67,8 +67,11 @@ def fill(shm, spare=0):
     """Takes what is free but for so many bytes; the file that holds it."""
     file = shm.directory / "full"
     with open(file, "wb") as out:
-        os.posix_fallocate(out.fileno(), 0, shm.free() - spare)
-    assert shm.free() == spare
+        while (free := shm.free()) > spare:
+            held = os.fstat(out.fileno()).st_size
+            # Others may take some meanwhile.
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(out.fileno(), held, free - spare)
     return file
 
 
@@ -76,3 +79,16 @@ def wait_free_again(shm, file):
     free = shm.free()
     file.unlink()
     wait_until("memory to be free again", lambda: shm.free() > free)
+
+
+class SmallDisk:
+    """A file system of so many bytes for a job's run directory, as the namespace sees it."""
+
+    def __init__(self, cli, size):
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", cli.run_dir]
+        subprocess.run([*cli.shm.prefix, *mount], check=True)
+        self.directory = cli.shm.directory.parents[1] / cli.run_dir.relative_to("/")
+
+    def free(self):
+        status = os.statvfs(self.directory)
+        return status.f_bavail * status.f_frsize
