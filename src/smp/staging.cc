@@ -120,6 +120,7 @@ void Staging::OnDone(const StagedDone& done) {
 
 void Staging::Fail(const absl::Status& status) {
   ended_ = true;
+  places_->Leave(borrower_);  // its share is the others' from now on
   state_.seams.log.Error("rank {}: its restore failed: {}", session_.rank(), status.message());
   Staged failed;
   failed.request = request_;
