@@ -85,7 +85,9 @@ absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
   const bool is_double =
       claim.ok() && Complete({Timeline{claim->timeline}, Step{claim->step}}) != nullptr;
   if (view->state() != GuardState::kComplete || is_double) {
-    // Its pages may be reserved in part only: populating goes through them again.
+    // Its pages may be reserved in part only: populating goes through them again. Until it has, they
+    // count as if they were there.
+    adopted.populated_bytes = adopted.bytes();
     adopted.view->set_state(adopted.generation, GuardState::kEmpty);
     Populate(adopted);
     return absl::OkStatus();
@@ -189,6 +191,7 @@ absl::Status GuardStore::Make(const GuardNeeds& needs) {
   guard->segment_name = name;
   guard->segment = *std::move(segment);
   guard->view = FormatGuard(guard->segment->bytes(), geometry);
+  guard->populated_bytes = kSegmentPage;
   Guard& made = *guard;
   guards_[id] = std::move(guard);
   Populate(made);
@@ -212,8 +215,8 @@ void GuardStore::Populated(Guard& guard, const absl::StatusOr<uint64_t>& bytes) 
     log_.Error("guard {}: {}", guard.id, bytes.status().message());
     return Remove(guard);
   }
-  guard.populated_bytes = *bytes;
-  if (guard.populated_bytes < guard.bytes()) return;
+  guard.populated_bytes = std::max(guard.populated_bytes, *bytes);
+  if (*bytes < guard.bytes()) return;
   guard.phase = GuardPhase::kFree;
   on_free_();
 }

@@ -88,7 +88,7 @@ struct Slot {
   // Sealed.
   std::shared_ptr<const layout::SlotManifest> manifest;
 
-  uint64_t populated_bytes = 0;
+  uint64_t populated_bytes = 0;  // as far as is known; for the memory budget
   uint32_t reads = 0;  // by other nodes, on their way
   // By the pool, that verifies; each shared with its task.
   std::vector<std::shared_ptr<SlotReading>> readings;

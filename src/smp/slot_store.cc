@@ -95,11 +95,12 @@ void SlotStore::AdoptContent(Slot& slot) {
   slot.generation = word.generation;
   if (word.state == SlotState::kEmpty) {
     // Its pages may be reserved in part only: populating goes through them again, which is quick
-    // where they are there. A slot that was never granted does not say whose it is.
+    // where they are there; until it has, they count as if they were. A slot that was never granted does not say whose it is.
     absl::StatusOr<SlotClaim> last_claim = slot.view->CheckedClaim();
     if (!last_claim.ok()) return Remove(slot);
     slot.owner = Rank{last_claim->rank};
     newest_generation_ = std::max(newest_generation_, slot.generation);
+    slot.populated_bytes = slot.bytes();
     return Populate(slot);
   }
   absl::StatusOr<SlotClaim> claim = slot.view->CheckedClaim();
@@ -235,6 +236,7 @@ absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
   slot->owner = rank;
   slot->segment = *std::move(segment);
   slot->view = FormatSlot(slot->segment->bytes(), geometry);
+  slot->populated_bytes = kSegmentPage;
   Slot& made = *slot;
   slots_[id] = std::move(slot);
   Populate(made);
@@ -260,8 +262,8 @@ void SlotStore::Populated(Slot& slot, absl::StatusOr<uint64_t> bytes) {
     Remove(slot);
     return on_change_();
   }
-  slot.populated_bytes = *bytes;
-  if (slot.populated_bytes < slot.bytes()) return;
+  slot.populated_bytes = std::max(slot.populated_bytes, *bytes);
+  if (*bytes < slot.bytes()) return;
   slot.phase = SlotPhase::kFree;
   // The needs may have grown meanwhile.
   if (!IsOfUse(slot)) ScheduleRemove(slot.id);
