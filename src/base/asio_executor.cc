@@ -4,6 +4,7 @@
 
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -27,7 +28,8 @@ class AsioExecutor::Turns {
 };
 
 // One thread runs the context, but several may post to it: hence no "unsafe" hint.
-AsioExecutor::AsioExecutor() : context_(1), keep_running_(context_.get_executor()) {
+AsioExecutor::AsioExecutor(OnThrow on_throw)
+    : on_throw_(std::move(on_throw)), context_(1), keep_running_(context_.get_executor()) {
   // The first timer makes the descriptors that the context waits with: now, and not in a turn in
   // which they may have run out.
   boost::asio::steady_timer first(context_);
@@ -41,7 +43,15 @@ AsioExecutor::~AsioExecutor() {
 
 void AsioExecutor::Run() {
   Turns turns(*this);
-  context_.run();
+  while (true) {
+    try {
+      context_.run();
+      return;
+    } catch (const std::exception& error) {
+      if (on_throw_ == nullptr) throw;
+      on_throw_(error.what());
+    }
+  }
 }
 
 bool AsioExecutor::RunOneFor(Duration wait) {

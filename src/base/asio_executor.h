@@ -9,6 +9,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,7 +21,9 @@ namespace unreft {
 
 class AsioExecutor final : public Executor {
  public:
-  AsioExecutor();
+  // `on_throw` is told what a turn threw, after which the next turn runs; null: Run throws it.
+  using OnThrow = std::function<void(const char* what)>;
+  explicit AsioExecutor(OnThrow on_throw = nullptr);
   // Destroys what has not run.
   ~AsioExecutor() override;
   AsioExecutor(const AsioExecutor&) = delete;
@@ -53,6 +56,7 @@ class AsioExecutor final : public Executor {
 
   void Expire(TimerId timer);
 
+  const OnThrow on_throw_;
   std::atomic<std::thread::id> thread_;  // that runs turns now; none: a default id
   std::atomic<bool> stopped_ = false;
   // Used only in turns.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
+
 namespace unreft {
 namespace {
 
@@ -40,13 +42,14 @@ Log::Log(LogSink& sink, LogLevel level, std::string name)
 
 void Log::Write(LogLevel level, fmt::string_view format, fmt::format_args args) {
   if (!enabled(level)) return;
-  sink_.Write(level, prefix_ + fmt::vformat(format, args));
+  // One line, whatever was put into it: what follows a line's end would be taken for another.
+  sink_.Write(level, CleanText(prefix_ + fmt::vformat(format, args)));
 }
 
 void Log::WriteThrottled(Allowance allowance, fmt::string_view format, fmt::format_args args) {
   std::string line = prefix_ + fmt::vformat(format, args);
   if (allowance.left_out > 0) line += fmt::format(" ({} more like it before)", allowance.left_out);
-  sink_.Write(LogLevel::kWarn, line);
+  sink_.Write(LogLevel::kWarn, CleanText(line));
 }
 
 Log::Allowance Log::Allow(std::string_view key, Duration interval, Time now) {

@@ -93,7 +93,7 @@ struct WireStatus {
   absl::Status ToStatus() const {
     return absl::Status(static_cast<absl::StatusCode>(code), message);
   }
-  void Fields(auto& wire) { wire(code, message); }
+  void Fields(auto& wire) { wire(code, WireText{message}); }
 };
 
 struct Hello {
@@ -106,7 +106,7 @@ struct Hello {
   Timeline timeline;  // of the Decision that this life follows; 0 = it has none yet
   std::string client_version;
   void Fields(auto& wire) {
-    wire(job, rank, world, attempt, life.pid, life.start_time, timeline, client_version);
+    wire(job, rank, world, attempt, life.pid, life.start_time, timeline, WireText{client_version});
   }
 };
 
@@ -133,7 +133,7 @@ struct Welcome {
   // one. 0 = it is of a release that did not say so, and knows StagedDone.
   uint16_t newest_frame = 0;
   void Fields(auto& wire) {
-    wire(session, node, timeline, block_bytes, daemon_version);
+    wire(session, node, timeline, block_bytes, WireText{daemon_version});
     wire.Appended(sealed);
     wire.Appended(newest_frame);
   }
@@ -331,7 +331,7 @@ struct Skipped {
   static constexpr FrameType kType = FrameType::kSkipped;
   Version version;
   std::string reason;
-  void Fields(auto& wire) { wire(version.timeline, version.step, reason); }
+  void Fields(auto& wire) { wire(version.timeline, version.step, WireText{reason}); }
 };
 
 // A claimed slot will not be completed; the client writes to it no more.
@@ -343,7 +343,7 @@ struct GaveUp {
   std::string reason;
   uint64_t extras_bytes_needed = 0;  // non-zero: the extras region was too small
   void Fields(auto& wire) {
-    wire(slot, generation, version.timeline, version.step, reason, extras_bytes_needed);
+    wire(slot, generation, version.timeline, version.step, WireText{reason}, extras_bytes_needed);
   }
 };
 
@@ -354,7 +354,7 @@ struct VersionState {
   Version version;
   VersionPhase phase = VersionPhase::kSealed;
   std::string reason;  // of an abandonment
-  void Fields(auto& wire) { wire(version.timeline, version.step, phase, reason); }
+  void Fields(auto& wire) { wire(version.timeline, version.step, phase, WireText{reason}); }
 };
 
 // Whether anything was ever committed in this job. Decides nothing, opens no timeline and waits for
@@ -378,7 +378,7 @@ struct EverCommitted {
 struct Obstacle {
   static constexpr FrameType kType = FrameType::kObstacle;
   std::string what;
-  void Fields(auto& wire) { wire(what); }
+  void Fields(auto& wire) { wire(WireText{what}); }
 };
 
 // The CLI's questions; `verb` and its arguments as JSON, the answer as JSON.

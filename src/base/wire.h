@@ -5,7 +5,7 @@
 //   struct Skipped {
 //     Step step;
 //     std::string reason;
-//     void Fields(auto& wire) { wire(step, reason); }
+//     void Fields(auto& wire) { wire(step, WireText{reason}); }
 //   };
 //
 // Integers and enums take their own width, bools one byte, strings and vectors a u32 count and
@@ -29,15 +29,21 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/text.h"
 
 namespace unreft {
 
 static_assert(std::endian::native == std::endian::little);
 
+// A string that people read: it is clean when it has been decoded.
+struct WireText {
+  std::string& text;
+};
+
 class WireWriter {
  public:
   template <typename... Fields>
-  void operator()(Fields&... fields) {
+  void operator()(Fields&&... fields) {
     (Put(fields), ...);
   }
   template <typename... Fields>
@@ -63,6 +69,7 @@ class WireWriter {
     PutCount(text.size());
     out_ += text;
   }
+  void Put(WireText field) { Put(field.text); }
   template <typename T>
   void Put(std::vector<T>& items) {
     PutCount(items.size());
@@ -81,7 +88,7 @@ class WireReader {
   explicit WireReader(std::string_view in) : in_(in) {}
 
   template <typename... Fields>
-  void operator()(Fields&... fields) {
+  void operator()(Fields&&... fields) {
     (Get(fields), ...);
   }
   // Fields that a message of an earlier release ends before: they stay as they are.
@@ -116,6 +123,10 @@ class WireReader {
     uint32_t count = 0;
     Get(count);
     text = Take(count);
+  }
+  void Get(WireText field) {
+    Get(field.text);
+    field.text = CleanText(field.text, kTextBytesMax);
   }
   template <typename T>
   void Get(std::vector<T>& items) {

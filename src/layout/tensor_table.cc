@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#include "base/text.h"
 #include "base/wire.h"
 #include "layout/box.h"
 #include "layout/digest.h"
@@ -15,31 +16,15 @@ namespace {
 
 template <typename... Args>
 absl::Status Refuse(const TensorSpec& spec, fmt::format_string<Args...> format, Args&&... args) {
-  return absl::InvalidArgumentError(
-      fmt::format("tensor '{}': {}", spec.name, fmt::format(format, std::forward<Args>(args)...)));
-}
-
-// Bytes of the UTF-8 sequence that `text` begins with; 0 when it does not begin with one.
-size_t Utf8SequenceBytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  if (byte(0) < 0x80) return 1;
-  const size_t bytes = byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
-  if (byte(0) < 0xc2 || byte(0) > 0xf4 || text.size() < bytes) return 0;
-  uint32_t code = byte(0) & (0x7f >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-    code = code << 6 | (byte(i) & 0x3f);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = code >= 0xd800 && code < 0xe000;
-  return code < kLeast[bytes] || code > 0x10ffff || is_surrogate ? 0 : bytes;
+  return absl::InvalidArgumentError(fmt::format("tensor '{}': {}", CleanText(spec.name, 256),
+                                                fmt::format(format, std::forward<Args>(args)...)));
 }
 
 // Names go into protobuf strings and JSON, which hold nothing else.
 absl::Status CheckName(const std::string& name) {
   if (name.empty() || name.size() > kNameBytesMax) {
     return absl::InvalidArgumentError(
-        fmt::format("tensor '{}': its name needs 1 to {} bytes, found {}", name.substr(0, 64),
+        fmt::format("tensor '{}': its name needs 1 to {} bytes, found {}", CleanText(name, 64),
                     kNameBytesMax, name.size()));
   }
   for (size_t at = 0; at < name.size();) {
@@ -47,7 +32,7 @@ absl::Status CheckName(const std::string& name) {
     if (bytes == 0) {
       return absl::InvalidArgumentError(
           fmt::format("tensor '{}...': its name needs UTF-8, found byte {:#04x} at {}",
-                      name.substr(0, at), static_cast<uint8_t>(name[at]), at));
+                      CleanText(name.substr(0, at), 64), static_cast<uint8_t>(name[at]), at));
     }
     at += bytes;
   }

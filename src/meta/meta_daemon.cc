@@ -86,7 +86,9 @@ class MetaDaemon {
   const MetaDaemonOptions& options_;
   Log& log_;
   std::optional<LockFile> lock_;
-  AsioExecutor executor_;
+  AsioExecutor executor_{[this](const char* what) {
+    log_.Error("a turn ended in '{}': what it was to do is not done, the store goes on", what);
+  }};
   boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
   Random random_ = Random::FromEntropy();
   std::unique_ptr<RocksRecordStore> records_;

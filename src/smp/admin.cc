@@ -12,6 +12,7 @@
 #include "recovery/version_choice.h"
 #include "smp/cluster_records.h"
 #include "smp/cluster_status.h"
+#include "smp/json_text.h"
 #include "smp/node_memory.h"
 #include "smp/protection_watch.h"
 
@@ -208,7 +209,7 @@ Json VerifiedJson(const NodeState& state, uint64_t checked, uint64_t bytes) {
   return json;
 }
 
-AdminReply Ok(const Json& json) { return AdminReply{absl::OkStatus(), json.dump()}; }
+AdminReply Ok(const Json& json) { return AdminReply{absl::OkStatus(), JsonText(json)}; }
 
 void Verify(NodeState& state, SlotVerifier& verifier, absl::AnyInvocable<void(AdminReply)> reply) {
   std::vector<Slot*> sealed;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "smp/cluster_records.h"
+#include "smp/json_text.h"
 
 namespace unreft::smp {
 namespace {
@@ -133,7 +134,7 @@ void AnswerCluster(const NodeState& state, Member* member,
     } else {
       for (Json& group : json["groups"]) group["stands"] = nullptr;
     }
-    reply(AdminReply{absl::OkStatus(), json.dump()});
+    reply(AdminReply{absl::OkStatus(), JsonText(json)});
   });
 }
 

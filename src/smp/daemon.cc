@@ -172,7 +172,9 @@ class Daemon {
   const DaemonOptions& options_;
   Log& log_;
   std::optional<LockFile> lock_;
-  AsioExecutor executor_;
+  AsioExecutor executor_{[this](const char* what) {
+    log_.Error("a turn ended in '{}': what it was to do is not done, the daemon goes on", what);
+  }};
   boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
   Random random_ = Random::FromEntropy();
   // A slot of 10 GiB takes the kernel seconds to free, for which the node's presence would lapse.

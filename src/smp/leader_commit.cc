@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "smp/cluster_records.h"
 #include "smp/leader.h"
 #include "smp/refusals.h"
@@ -19,13 +20,6 @@ constexpr size_t kGivenUpAtOnce = kGivenUpKept / 2;
 // Of each; the node that says it has it whole in its log. The record stays small (PROTOCOL rule
 // 24).
 constexpr size_t kReasonBytesMax = 192;
-
-std::string Shortened(const std::string& reason) {
-  if (reason.size() <= kReasonBytesMax) return reason;
-  size_t bytes = kReasonBytesMax - 3;
-  while (bytes > 0 && (static_cast<unsigned char>(reason[bytes]) & 0xc0) == 0x80) --bytes;
-  return reason.substr(0, bytes) + "...";
-}
 
 }  // namespace
 
@@ -79,7 +73,7 @@ std::optional<std::string> Leader::FailureOf(Version version) const {
   for (const auto& [slot, report] : reports_) {
     for (const VersionHolding& holding : report.versions()) {
       if (VersionOf(holding) == version && !holding.failure().empty()) {
-        return fmt::format("node {}: {}", slot, holding.failure());
+        return fmt::format("node {}: {}", slot, CleanText(holding.failure(), kTextBytesMax));
       }
     }
   }
@@ -169,7 +163,7 @@ bool Leader::GiveUp(const std::vector<Failed>& versions, const std::string& disa
   for (const auto& [version, reason] : versions) {
     GivenUp& given_up = *record.add_versions();
     SetVersion(version, given_up);
-    given_up.set_reason(Shortened(reason));
+    given_up.set_reason(CleanText(reason, kReasonBytesMax));
     newest = std::max(newest, version.step.value);
   }
   const int too_many = record.versions_size() - kGivenUpKept;
@@ -177,7 +171,7 @@ bool Leader::GiveUp(const std::vector<Failed>& versions, const std::string& disa
   record.set_capture_from(newest + 1);
   if (!disagreement.empty()) {
     record.set_full_capture_from_timeline(versions.back().version.timeline.value);
-    record.set_disagreement(Shortened(disagreement));
+    record.set_disagreement(CleanText(disagreement, kReasonBytesMax));
   }
   return Write({.abandoned = std::move(record)});
 }

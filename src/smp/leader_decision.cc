@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "smp/cluster_records.h"
 #include "smp/leader.h"
 #include "smp/refusals.h"
@@ -258,8 +259,9 @@ void Leader::OnVerified(const Life& life, Version version, VerifyReply reply) {
   if (it == reports_.end() || LifeOf(slot, it->second) != life) return;
   verified_.insert({version, life});
   if (!reply.problem().empty()) {
-    last_problem_ = fmt::format("node {}: {}", slot, reply.problem());
-    log_.Error("version {} on node {}: {}", version, slot, reply.problem());
+    const std::string problem = CleanText(reply.problem(), kTextBytesMax);
+    last_problem_ = fmt::format("node {}: {}", slot, problem);
+    log_.Error("version {} on node {}: {}", version, slot, problem);
   }
   for (const std::string& bytes : reply.manifests()) {
     absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "smp/cluster_records.h"
+#include "smp/json_text.h"
 #include "smp/node_memory.h"
 
 namespace unreft::smp {
@@ -52,11 +53,11 @@ bool MemoryDesk::IsInJob() const {
   if (member_->job().store_id.empty()) return false;  // not read yet
   if (member_->job().commit.value.world() == 0) return true;
   const RandomId& id = state_.record->incarnation();
-  return std::ranges::any_of(
-      member_->job().view.value.members(), [&](const unreft::Member& member) {
-        return member.slot() == state_.options.node.value &&
-               member.incarnation() == std::string(id.begin(), id.end());
-      });
+  return std::ranges::any_of(member_->job().view.value.members(),
+                             [&](const unreft::Member& member) {
+                               return member.slot() == state_.options.node.value &&
+                                      member.incarnation() == std::string(id.begin(), id.end());
+                             });
 }
 
 // Those of the committed version that this slot held, and that this memory does not.
@@ -79,8 +80,7 @@ bool MemoryDesk::LooksForLostSlabs() {
   }
   if (decision.holders.empty()) return false;
   catalog_ = std::make_unique<RestoreCatalog>(
-      state_, &member_->peers(), &member_->job(), decision,
-      [this] {
+      state_, &member_->peers(), &member_->job(), decision, [this] {
         // Not in a callback of what goes.
         state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
           if (!alive.expired() && catalog_ != nullptr) OnKnown(true);
@@ -103,10 +103,12 @@ void MemoryDesk::OnKnown(bool known) {
       CountMemory(state_.seams.segments, state_.options, existing, needed - existing.bytes);
   AdminReply answer{budget.status(), ""};
   if (budget.ok()) {
-    answer.result = nlohmann::json{{"needed", budget->needed},   {"held", budget->existing},
-                                   {"allowed", budget->allowed}, {"limit", budget->limit},
-                                   {"short", !budget->Fits()},   {"known", known}}
-                        .dump();
+    answer.result = JsonText(nlohmann::json{{"needed", budget->needed},
+                                            {"held", budget->existing},
+                                            {"allowed", budget->allowed},
+                                            {"limit", budget->limit},
+                                            {"short", !budget->Fits()},
+                                            {"known", known}});
   }
   for (auto& reply : std::exchange(asking_, {})) reply(answer);
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "smp/json_text.h"
 
 namespace unreft::smp {
 namespace {
@@ -144,6 +145,11 @@ void Spare::End(absl::StatusOr<NodeSlot> result) {
 // --- the local session ---
 
 void Spare::Accept(std::unique_ptr<Channel> channel, PeerIdentity) {
+  // Each asks one thing: the oldest has had its answer.
+  if (channels_.size() >= options_.sessions_max) {
+    channels_.front()->Close();
+    channels_.pop_front();
+  }
   const auto it = channels_.insert(channels_.end(), std::move(channel));
   (*it)->Start([this, it](const Frame& frame) { OnFrame(**it, frame); },
                [this, it](absl::Status) { channels_.erase(it); });
@@ -176,7 +182,7 @@ AdminReply Spare::Answer(const AdminRequest& request) const {
                               {"bytes", 0},
                               {"ranks", nlohmann::ordered_json::array()},
                               {"slots", nlohmann::ordered_json::array()}};
-  return {absl::OkStatus(), json.dump()};
+  return {absl::OkStatus(), JsonText(json)};
 }
 
 }  // namespace unreft::smp

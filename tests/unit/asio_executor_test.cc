@@ -97,5 +97,29 @@ TEST(AsioExecutorTest, AThreadOutlivesATurnWithoutMemory) {
   done.get_future().get();
 }
 
+TEST(AsioExecutorTest, WhatATurnThrowsIsToldAndTheNextTurnRuns) {
+  std::vector<std::string> told;
+  AsioExecutor executor([&](const char* what) { told.emplace_back(what); });
+  int turns = 0;
+  executor.Post([] { throw std::runtime_error("first"); });
+  executor.Post([&] {
+    ++turns;
+    executor.After(std::chrono::milliseconds(1), [] { throw std::length_error("second"); });
+    executor.After(std::chrono::milliseconds(2), [&] {
+      ++turns;
+      executor.Stop();
+    });
+  });
+  executor.Run();
+  EXPECT_EQ(turns, 2);
+  EXPECT_EQ(told, (std::vector<std::string>{"first", "second"}));
+}
+
+TEST(AsioExecutorTest, WithoutSomebodyToTellRunThrows) {
+  AsioExecutor executor;
+  executor.Post([] { throw std::runtime_error("first"); });
+  EXPECT_THROW(executor.Run(), std::runtime_error);
+}
+
 }  // namespace
 }  // namespace unreft
