@@ -67,7 +67,7 @@ void CaptureDesk::EnsureGrant(RankSession& session) {
   if (word.state == GrantState::kGranted) return;
   if (word.state == GrantState::kClaimed) {
     // Its doorbell is still to come: until then the slot counts as offered.
-    Slot* claimed = state_.slots->Find(word.slot, word.generation);
+    Slot* claimed = SlotOf(session, word.slot, word.generation);
     if (claimed != nullptr && claimed->phase == SlotPhase::kGranted) return;
   }
   Slot* slot = state_.slots->Grant(session.rank(), session.life(), session.world(),
@@ -109,7 +109,8 @@ void CaptureDesk::Revoke(RankSession& session) {
   if (grant.state != GrantState::kGranted) return;
   // Fails when the trainer claims it at this moment: then its doorbell decides.
   if (!session.control()->grant.compare_exchange_strong(word, GrantWord{}.Encode())) return;
-  Slot* slot = state_.slots->Find(grant.slot, grant.generation);
+  // The page is the trainer's to write: what is in it may be another rank's slot.
+  Slot* slot = SlotOf(session, grant.slot, grant.generation);
   if (slot == nullptr) return;
   if (slot->phase == SlotPhase::kGranted) state_.slots->Free(*slot);
   // An earlier daemon process made the offer: adopted as if it were taken.
@@ -121,8 +122,8 @@ void CaptureDesk::AdoptGrant(RankSession& session) {
   Revoke(session);
   const GrantWord word =
       GrantWord::Decode(session.control()->grant.load(std::memory_order_acquire));
-  Slot* slot = state_.slots->Find(word.slot, word.generation);
-  if (word.state == GrantState::kClaimed && slot != nullptr && slot->writer == session.life() &&
+  Slot* slot = SlotOf(session, word.slot, word.generation);
+  if (word.state == GrantState::kClaimed && slot != nullptr &&
       slot->phase == SlotPhase::kCapturing && !slot->registration) {
     slot->registration = session.registration;
   }

@@ -179,6 +179,36 @@ TEST_F(CaptureDeskTest, WithoutTheStepBackSlotSnapshotsGoOn) {
   EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted);
 }
 
+// A trainer's page is its own to write.
+TEST_F(CaptureDeskTest, AForgedGrantFreesNoOtherRanksSlot) {
+  InTurn([&] { Register(); });
+  Settle();
+  constexpr Rank kOther{1};
+  ASSERT_NE(kOther, kRank);
+  Slot* slot = nullptr;
+  InTurn([&] {
+    RankSession& other = Connect(kOther, 2);
+    UNREFT_CHECK(state_.slots->Provide(kOther, {1 << 12, 1 << 12, 1 << 12}).ok());
+    other.timeline = session_->timeline;
+  });
+  Settle();
+  InTurn([&] {
+    slot = state_.slots->Grant(kOther, state_.SessionOf(kOther)->life(), 2, Attempt{1},
+                               session_->timeline);
+  });
+  ASSERT_NE(slot, nullptr);
+  for (const SlotPhase phase : {SlotPhase::kGranted, SlotPhase::kCapturing}) {
+    slot->phase = phase;
+    InTurn([&] {
+      session_->control()->grant.store(
+          GrantWord{GrantState::kGranted, slot->id, slot->generation}.Encode());
+      Register();  // takes back what was offered
+    });
+    Settle();
+    EXPECT_EQ(slot->phase, phase);
+  }
+}
+
 // --- after a restart of the daemon ---
 
 // Told of the earlier one again, the daemon took the later for over and granted its slot anew while
