@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/format.h"
@@ -17,6 +18,8 @@ namespace {
 // How long the daemon goes on listening to a trainer that is dead.
 constexpr Duration kLastWords = std::chrono::seconds(1);
 
+constexpr Duration kSilentWarnEvery = std::chrono::seconds(10);
+
 constexpr char kSharePids[] =
     ": they run in different pid namespaces. Let them share one (docker run --pid=host, or "
     "shareProcessNamespace: true in the Kubernetes pod), or start unreftd beside the trainer";
@@ -29,7 +32,9 @@ Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
 }
 
 Node::~Node() {
-  for (const WatchId watch : control_watches_) state_.seams.processes.Unwatch(watch);
+  for (const Connection& connection : connections_) {
+    state_.seams.executor.Cancel(connection.hello_timer);
+  }
   for (auto& [rank, session] : state_.sessions) state_.seams.processes.Unwatch(session->watch);
   state_.on_slot_change = nullptr;
 }
@@ -65,8 +70,7 @@ absl::Status Node::AdoptMemory() {
   state_.staging = std::make_unique<StagingArea>(
       StagingArea::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
       state_.options);
-  state_.staging->set_others(
-      [this] { return state_.slots->use() + state_.slots->guards().now; });
+  state_.staging->set_others([this] { return state_.slots->use() + state_.slots->guards().now; });
   state_.slots->set_staging([this] { return state_.staging->MemoryFor(StagingNeeded(state_)); });
   if (seams.kv != nullptr) {
     auto member = std::make_unique<Member>(
@@ -93,7 +97,9 @@ absl::Status Node::AdoptMemory() {
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   state_.staging->RemoveOld();
-  RemoveControlsOfTheDead();
+  lives_before_ = std::make_unique<LivesBefore>(state_, [this] {
+    if (protection_ != nullptr) protection_->OnRanksChange();
+  });
   if (member_ != nullptr) {
     if (absl::Status status = JoinCluster(); !status.ok()) return status;
   }
@@ -132,37 +138,6 @@ void Node::OnStarted(absl::Status status) {
   std::exchange(on_started_, nullptr)(std::move(status));
 }
 
-void Node::RemoveControlsOfTheDead() {
-  const std::string prefix = state_.prefix + "control.";
-  absl::StatusOr<std::vector<SegmentInfo>> pages = state_.seams.segments.List(prefix);
-  if (!pages.ok()) return;
-  for (const SegmentInfo& page : *pages) {
-    unsigned long long rank = 0;
-    long long pid = 0;
-    unsigned long long start_time = 0;
-    const int fields =
-        std::sscanf(page.name.c_str() + prefix.size(), "%llu.%lld.%llu", &rank, &pid, &start_time);
-    if (fields != 3) continue;
-    absl::StatusOr<ProcessLife> life = state_.seams.processes.Identify(pid);
-    if (life.ok() && *life == ProcessLife{pid, start_time}) {
-      RemoveControlAtEnd(*life, page.name);
-    } else {
-      (void)state_.seams.segments.Remove(page.name);
-    }
-  }
-}
-
-// A life that has no session may never get one: an earlier attempt's, that lives on.
-void Node::RemoveControlAtEnd(ProcessLife life, std::string name) {
-  state_.lives_before.push_back(life);
-  control_watches_.push_back(
-      state_.seams.processes.Watch(life, [this, life, name = std::move(name)] {
-        (void)state_.seams.segments.Remove(name);
-        std::erase(state_.lives_before, life);
-        if (protection_ != nullptr) protection_->OnRanksChange();
-      }));
-}
-
 // A version that was sealed but not committed when the earlier process died may be whole by now.
 void Node::ReportSealedSlots() {
   for (Slot* slot : state_.slots->All()) {
@@ -176,13 +151,35 @@ void Node::ReportSealedSlots() {
 // --- connections ---
 
 void Node::Accept(std::unique_ptr<Channel> channel, PeerIdentity peer) {
+  if (connections_.size() >= state_.options.sessions_max) CloseOldestSilent();
   if (!started_ || connections_.size() >= state_.options.sessions_max) {
     return TurnAway(std::move(channel));
   }
   connections_.push_back({std::move(channel), peer, std::nullopt});
   const ConnectionIt connection = std::prev(connections_.end());
+  connection->hello_timer =
+      state_.seams.executor.After(state_.options.hello_timeout, [this, connection] {
+        connection->hello_timer = TimerId::kNone;
+        CloseSilent(connection);
+      });
   connection->channel->Start([this, connection](Frame frame) { OnFrame(connection, frame); },
                              [this, connection](absl::Status) { OnClosed(connection); });
+}
+
+// Whoever says nothing takes no place from those that do.
+void Node::CloseOldestSilent() {
+  const auto silent = std::ranges::find_if(connections_, &Connection::is_silent);
+  if (silent != connections_.end()) CloseSilent(silent);
+}
+
+void Node::CloseSilent(ConnectionIt connection) {
+  state_.seams.log.WarnEvery(
+      "silent", kSilentWarnEvery, state_.seams.executor.Now(),
+      "a connection of pid {} is closed: it said nothing, needed Hello or a question within {} s",
+      connection->peer.pid,
+      std::chrono::duration_cast<std::chrono::seconds>(state_.options.hello_timeout).count());
+  connection->channel->Close();
+  OnClosed(connection);
 }
 
 void Node::TurnAway(std::unique_ptr<Channel> channel) {
@@ -197,6 +194,9 @@ void Node::TurnAway(std::unique_ptr<Channel> channel) {
 }
 
 void Node::OnFrame(ConnectionIt connection, const Frame& frame) {
+  if (std::exchange(connection->is_silent, false)) {
+    state_.seams.executor.Cancel(std::exchange(connection->hello_timer, TimerId::kNone));
+  }
   if (connection->trainer) {
     RankSession* session = state_.SessionOf(connection->trainer->first);
     // A session that another life took over hears no more of its former trainer.
@@ -224,6 +224,7 @@ void Node::OnClosed(ConnectionIt connection) {
   RankSession* session = trainer ? state_.SessionOf(trainer->first) : nullptr;
   const bool attached = session != nullptr && session->IsAttachedTo(connection->channel.get());
   if (attached) session->Detach();
+  state_.seams.executor.Cancel(connection->hello_timer);
   connections_.erase(connection);
   if (attached && session->life_ended) EndSession(trainer->first, trainer->second);
 }

@@ -18,6 +18,7 @@
 #include "base/channel.h"
 #include "smp/capture_desk.h"
 #include "smp/coordinator.h"
+#include "smp/lives_before.h"
 #include "smp/member.h"
 #include "smp/memory_desk.h"
 #include "smp/moved_ranks.h"
@@ -57,16 +58,18 @@ class Node : private Coordinator::Node {
     std::unique_ptr<Channel> channel;
     PeerIdentity peer;
     std::optional<std::pair<Rank, ProcessLife>> trainer;
+    bool is_silent = true;  // nothing came yet
+    TimerId hello_timer = TimerId::kNone;
   };
   using ConnectionIt = std::list<Connection>::iterator;
 
   void OnStarted(absl::Status status);
   absl::Status AdoptMemory();
   absl::Status JoinCluster();
-  void RemoveControlsOfTheDead();
-  void RemoveControlAtEnd(ProcessLife life, std::string name);
   void ReportSealedSlots();
 
+  void CloseOldestSilent();
+  void CloseSilent(ConnectionIt connection);
   void TurnAway(std::unique_ptr<Channel> channel);
   void OnFrame(ConnectionIt connection, const Frame& frame);
   void OnClosed(ConnectionIt connection);
@@ -106,7 +109,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<ProtectionWatch> watch_;
   std::unique_ptr<ShortageRetry> disk_shortage_;
   std::list<Connection> connections_;
-  std::vector<WatchId> control_watches_;  // of lives that an earlier daemon process served
+  std::unique_ptr<LivesBefore> lives_before_;
   bool started_ = false;
   absl::AnyInvocable<void(absl::Status)> on_started_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone

@@ -35,6 +35,8 @@ struct NodeOptions {
   uint64_t memory_bytes_max = 0;
   uint64_t ranks_max = 256;
   uint64_t sessions_max = 1024;
+  // Of a connection until it has said who it is, or asked something.
+  Duration hello_timeout = std::chrono::seconds(5);
 
   // While something is refused for want of memory or disk, whether there is some is looked at this
   // often.

@@ -116,5 +116,45 @@ TEST_F(NodeTest, AnswersWhetherAnythingWasEverCommittedToARankThatIsAlone) {
   EXPECT_EQ(node_->state().record->chain().newest(), Timeline{0}) << "it decides nothing";
 }
 
+// --- connections that say nothing ---
+
+class SilentTest : public NodeTest {
+ protected:
+  SilentTest() {
+    InTurn([&] { node_.reset(); });
+    options_.sessions_max = 4;
+    InTurn([&] {
+      node_ = std::make_unique<Node>(
+          NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}, options_);
+      node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
+    });
+    Settle();
+  }
+  void Connect() {
+    InTurn([&] { node_->Accept(std::make_unique<PlayedChannel>(sent_), PeerIdentity{.pid = 1}); });
+  }
+};
+
+TEST_F(SilentTest, TheyKeepNobodyOut) {
+  for (int i = 0; i < 20; ++i) Connect();
+  EXPECT_TRUE(sent_.empty()) << "the oldest went each time";
+  SayHello(hello_.life.pid);
+  EXPECT_EQ(sent_.size(), 1u);
+  EXPECT_EQ(sent_.at(0).type, static_cast<uint16_t>(FrameType::kWelcome));
+  for (int i = 0; i < 20; ++i) Connect();
+  EXPECT_EQ(sent_.size(), 1u) << "who has said Hello stays";
+}
+
+TEST_F(SilentTest, TheyAreClosedAtTheirDeadline) {
+  Connect();
+  Settle(std::chrono::seconds(4));
+  EXPECT_EQ(sink_.Count("it said nothing"), 0u);
+  Settle(std::chrono::seconds(2));
+  EXPECT_EQ(sink_.Count("a connection of pid 1 is closed: it said nothing"), 1u);
+  SayHello(hello_.life.pid);
+  Settle(std::chrono::seconds(20));
+  EXPECT_EQ(sink_.Count("it said nothing"), 1u) << "a trainer may be silent afterwards";
+}
+
 }  // namespace
 }  // namespace unreft::smp
