@@ -10,8 +10,8 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstdarg>
 #include <condition_variable>
+#include <cstdarg>
 #include <deque>
 #include <mutex>
 #include <thread>

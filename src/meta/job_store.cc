@@ -182,7 +182,8 @@ void JobStore::Watch() {
 }
 
 void JobStore::OnEvents(const std::vector<WatchEvent>& events) {
-  if (std::ranges::any_of(events, [this](const auto& event) { return IsOfAnother(event.kv, state_.store_id); })) {
+  if (std::ranges::any_of(
+          events, [this](const auto& event) { return IsOfAnother(event.kv, state_.store_id); })) {
     return Refresh();  // what is known is of the one before
   }
   for (const WatchEvent& event : events) {

@@ -129,7 +129,7 @@ class JobStore {
   template <typename Message>
   void Parse(const KeyValue& kv, Stored<Message>& into);
   template <typename Message>
-  void ParseShared(const KeyValue& kv, Stored<Message> JobState::* record);
+  void ParseShared(const KeyValue& kv, Stored<Message> JobState::*record);
   void Changed();
 
   Kv& kv_;
@@ -139,7 +139,7 @@ class JobStore {
   const std::string prefix_;
   absl::AnyInvocable<void()> on_change_;
   JobState state_;
-  std::unique_ptr<JobState> before_;  // while all is read anew: what was known
+  std::unique_ptr<JobState> before_;           // while all is read anew: what was known
   std::map<std::string, std::string> unread_;  // shared records without a good value: key and why
   std::deque<std::string> former_ids_;  // the last that the store had
   absl::Status status_;

@@ -225,8 +225,8 @@ void CaptureDesk::LogBudget() {
   const MemoryPlan memory = PromisedMemory(state_);
   std::string more;
   if (memory.guards > 0) {
-    more = fmt::format(", {} guards of other nodes' slabs {}, if those are as large",
-                       memory.guards, memory.guard_bytes);
+    more = fmt::format(", {} guards of other nodes' slabs {}, if those are as large", memory.guards,
+                       memory.guard_bytes);
   }
   if (memory.staging_bytes > 0) {
     more += fmt::format(", the staging of restores {}", memory.staging_bytes);

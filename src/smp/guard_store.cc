@@ -85,8 +85,8 @@ absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
   const bool is_double =
       claim.ok() && Complete({Timeline{claim->timeline}, Step{claim->step}}) != nullptr;
   if (view->state() != GuardState::kComplete || is_double) {
-    // Its pages may be reserved in part only: populating goes through them again. Until it has, they
-    // count as if they were there.
+    // Its pages may be reserved in part only: populating goes through them again. Until it has,
+    // they count as if they were there.
     adopted.populated_bytes = adopted.bytes();
     adopted.view->set_state(adopted.generation, GuardState::kEmpty);
     Populate(adopted);

@@ -118,7 +118,7 @@ class Protector final : public Protection {
   std::vector<std::shared_ptr<const ec::ErasureCode>> codes_;  // few shapes: groups are alike
   std::string last_refusal_;
   uint64_t guard_bytes_told_ = 0;
-  ShortageRetry shortage_;  // of guards
+  ShortageRetry shortage_;                                      // of guards
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 

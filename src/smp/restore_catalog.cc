@@ -42,12 +42,12 @@ uint64_t RestoreCatalog::ReplicaBytesOf(const MemberSlab& member) const {
 }
 
 SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
-  return {.data_bytes = slab.manifest->data_bytes,
-          .extras_bytes =
-              std::max<uint64_t>(options.extras_bytes_min, 2 * slab.manifest->extras_bytes),
-          // Another release may write more into it than this one reads.
-          .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest),
-                                               slab.meta.manifest().size())};
+  return {
+      .data_bytes = slab.manifest->data_bytes,
+      .extras_bytes = std::max<uint64_t>(options.extras_bytes_min, 2 * slab.manifest->extras_bytes),
+      // Another release may write more into it than this one reads.
+      .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest),
+                                           slab.meta.manifest().size())};
 }
 
 std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {

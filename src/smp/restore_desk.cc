@@ -400,8 +400,8 @@ absl::Status RestoreDesk::Stage(RankSession& session, uint64_t request,
                     piece.rank, block_bytes, state_.options.block_bytes));
   }
   if (absl::Status status = ProvideStaging(session, pieces); !status.ok()) return status;
-  auto staging = std::make_unique<Staging>(state_, session, *job_->reader,
-                                           state_.staging->places(), request, pieces);
+  auto staging = std::make_unique<Staging>(state_, session, *job_->reader, state_.staging->places(),
+                                           request, pieces);
   plan.staging_segment = state_.staging->segment_name();
   plan.staging_bytes = staging->segment_bytes();
   plan.staged_bytes = staging->piece_bytes();

@@ -95,7 +95,8 @@ void SlotStore::AdoptContent(Slot& slot) {
   slot.generation = word.generation;
   if (word.state == SlotState::kEmpty) {
     // Its pages may be reserved in part only: populating goes through them again, which is quick
-    // where they are there; until it has, they count as if they were. A slot that was never granted does not say whose it is.
+    // where they are there; until it has, they count as if they were. A slot that was never granted
+    // does not say whose it is.
     absl::StatusOr<SlotClaim> last_claim = slot.view->CheckedClaim();
     if (!last_claim.ok()) return Remove(slot);
     slot.owner = Rank{last_claim->rank};
@@ -170,10 +171,10 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
   const GuardMemory guards = GuardsFor(all);
   const StagingMemory staging = this->staging();
   const uint64_t slot_bytes = SlotBytes(options_.block_bytes, needs);
-  absl::StatusOr<MemoryBudget> budget = CountMemory(
-      seams_.segments, options_, use() + guards.now + staging.now,
-      SumBytes((slots - std::min(fitting, slots)) * slot_bytes,
-               SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
+  absl::StatusOr<MemoryBudget> budget =
+      CountMemory(seams_.segments, options_, use() + guards.now + staging.now,
+                  SumBytes((slots - std::min(fitting, slots)) * slot_bytes,
+                           SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
   if (!budget.ok()) return budget.status();
   if (budget->Fits()) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(

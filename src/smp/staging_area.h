@@ -86,8 +86,8 @@ class StagingPlaces {
   const uint64_t places_;
   uint64_t populated_bytes_ = 0;
   absl::Status status_;
-  std::deque<uint64_t> free_;       // offsets
-  std::list<Borrower> borrowers_;   // who took a place last is the last
+  std::deque<uint64_t> free_;      // offsets
+  std::list<Borrower> borrowers_;  // who took a place last is the last
   uint64_t borrowers_ever_ = 0;
   bool waking_ = false;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late turns we are gone

@@ -40,13 +40,12 @@ absl::Status Check(const PlanOptions& options) {
         "plan-memory: needed one of --bytes-per-rank and --parameters, found both or none");
   }
   if (options.ranks % options.replicas != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("--replicas: needed a divisor of the {} ranks, found {}", options.ranks,
-                    options.replicas));
+    return absl::InvalidArgumentError(fmt::format(
+        "--replicas: needed a divisor of the {} ranks, found {}", options.ranks, options.replicas));
   }
   if (!std::has_single_bit(options.node.block_bytes)) {
-    return absl::InvalidArgumentError(fmt::format("--block-bytes: needed a power of two, found {}",
-                                                  options.node.block_bytes));
+    return absl::InvalidArgumentError(
+        fmt::format("--block-bytes: needed a power of two, found {}", options.node.block_bytes));
   }
   const uint64_t nodes = options.node.nodes;
   if (nodes > options.ranks) {
@@ -156,10 +155,8 @@ void AddPlanMemory(CLI::App& app, Context& context) {
   bytes("--bytes-per-rank", options->bytes_per_rank,
         "state that a rank holds, its replicas' parts included: 40GiB");
   command->add_option("--parameters", options->parameters, "of the model, in place of that: 70B")
-      ->transform(CLI::AsNumberWithUnit(std::map<std::string, uint64_t>{{"K", 1'000},
-                                                                        {"M", 1'000'000},
-                                                                        {"B", 1'000'000'000},
-                                                                        {"T", 1'000'000'000'000}}))
+      ->transform(CLI::AsNumberWithUnit(std::map<std::string, uint64_t>{
+          {"K", 1'000}, {"M", 1'000'000}, {"B", 1'000'000'000}, {"T", 1'000'000'000'000}}))
       ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000'000'000'000}));
   count("--bytes-per-parameter", options->bytes_per_parameter,
         "of weights and optimizer state together", 1024);

@@ -161,10 +161,9 @@ int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions&
     PlaceRanks(cluster, *places, launch.group);
     std::vector<Place> nodes;
     for (const uint64_t place : *places) nodes.push_back(cluster.NodePlace(place));
-    return WaitForMemory(nodes, context.timeout(), Milliseconds(options.memory_wait_ms),
-                         [&](const nlohmann::json& event, const std::string& text) {
-                           Tell(context, event, text);
-                         });
+    return WaitForMemory(
+        nodes, context.timeout(), Milliseconds(options.memory_wait_ms),
+        [&](const nlohmann::json& event, const std::string& text) { Tell(context, event, text); });
   };
   if (absl::Status status = settle(false); !status.ok()) return Fail(context, status);
   launch.before_restart = [&] { return settle(options.replace_nodes); };

@@ -21,9 +21,9 @@
 namespace unreft::smp {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 
 constexpr uint64_t kNodes = 3;
 constexpr uint64_t kBlocks = 4;
