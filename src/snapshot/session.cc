@@ -247,8 +247,10 @@ void Session::Ring(GaveUp gave_up) {
   doorbells->gave_up = std::move(gave_up);
 }
 
+// Also while the rank's registration is refused: the version can be given up at once, and the other
+// ranks' memory for it used for another.
 void Session::Ring(Skipped skipped) {
-  if (doorbells_open_) return Send(skipped);
+  if (welcomed_) return Send(skipped);
   skipped_ = std::move(skipped);
 }
 

@@ -98,6 +98,26 @@ def test_a_job_without_memory_is_protected_when_there_is_some(cli):
         job.interrupt()
 
 
+def test_a_rank_without_memory_keeps_the_others_from_no_later_version(cli):
+    cli("up", "--", "--version-deadline-s", 3600)
+    job = cli.train()
+    cli.wait_committed(job, 1)
+    size = of_one(cli)
+    job.interrupt()
+    with small_cli(size) as small:
+        small("up", "--", "--version-deadline-s", 3600)
+        full = fill(small.shm, spare=size // 2 + (1 << 20))
+        job = small.train()
+        wait_until("a refusal", lambda: said(job, "registered") == [False])
+        # The other's snapshots fill its memory, if nobody gives them up.
+        wait_until("versions that are given up",
+                   lambda: small.json("status")["counters"]["versions_abandoned"] >= 5)
+        wait_free_again(small.shm, full)
+        small.wait_committed(job, 1)
+        assert len(job.events("attempt-start")) == 1
+        job.interrupt()
+
+
 def test_a_version_whose_guard_found_no_memory_is_committed_when_there_is_some(cli):
     with small_cli(256 << 20) as small:
         up_nodes(small)  # where no version is given up for its age
