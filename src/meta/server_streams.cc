@@ -84,12 +84,12 @@ void WatchServerStream::Create(const pb::WatchCreateRequest& create) {
   const int64_t id = create.watch_id() != 0 ? create.watch_id() : last_watch_id_ + 1;
   Response created = NewResponse(id, now);
   created.set_created(true);
-  const bool is_id = id > 0 && id < INT64_MAX && !watches_.contains(id);
+  const bool is_id = id >= 0 && id < INT64_MAX && !watches_.contains(id);
   if (!is_id || create.prev_kv() || create.filters_size() != 0) {
     created.set_canceled(true);
     created.set_cancel_reason(
         "the embedded meta store has no watches with filters, previous values, or an id that is in "
-        "use or no positive number");
+        "use or negative");
     return Send(std::move(created));
   }
   last_watch_id_ = std::max(last_watch_id_, id);
