@@ -19,7 +19,7 @@ from cli_testing import Cli, wait_until
 
 BUILD = cli_testing.BIN_DIR.parent
 EXAMPLE = cli_testing.ROOT / "examples/cpp"
-STEPS = 8000
+STEPS = 2000
 TIMEOUT_S = 240
 
 
