@@ -89,11 +89,8 @@ absl::Status CheckRecord(const ViewRecord& view) {
   }
   std::set<uint64_t> members;
   for (const Member& member : view.members()) {
-    if (!members.empty() && member.slot() <= *members.rbegin()) {
-      return Wrong("member {} after member {}: needed ascending slots", member.slot(),
-                   *members.rbegin());
-    }
-    members.insert(member.slot());
+    if (!members.insert(member.slot()).second)
+      return Wrong("slot {} is there twice", member.slot());
   }
   std::set<uint64_t> grouped;
   if (auto status = CheckGroups(view.groups(), grouped); !status.ok()) return status;

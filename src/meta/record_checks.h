@@ -9,7 +9,7 @@
 
 namespace unreft::meta {
 
-// Members by slot, each once; groups of members, disjoint, that an erasure code can be made of.
+// Members, each slot once; groups of members, disjoint, that an erasure code can be made of.
 absl::Status CheckRecord(const ViewRecord& view);
 // A chain of ascending timelines, each with an older parent; a decision of a known kind.
 absl::Status CheckRecord(const TimelineRecord& timeline);
