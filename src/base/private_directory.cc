@@ -112,6 +112,17 @@ absl::Status CheckPrivateDirectory(const std::string& path) {
   return Walk(path, /*make=*/false).Run();
 }
 
+absl::Status CheckPrivateFile(const std::string& path) {
+  struct stat found{};
+  if (stat(path.c_str(), &found) != 0) return absl::ErrnoToStatus(errno, "look at " + path);
+  const mode_t too_much = found.st_uid == 0 ? 0137 : 0177;
+  if (IsOursOrRoots(found) && (found.st_mode & too_much) == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(fmt::format(
+      "'{}' belongs to user {} with mode {:04o}: needed this user's with 0600 or less, or root's "
+      "with 0640 or less (chmod 600), since it is secret",
+      path, found.st_uid, found.st_mode & 07777));
+}
+
 absl::Status MakePrivateDirectory(const std::string& path) {
   UNREFT_CHECK(path.starts_with('/'), "{} is not absolute", path);
   return Walk(path, /*make=*/true).Run();

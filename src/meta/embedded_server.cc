@@ -29,10 +29,12 @@ grpc::ServerUnaryReactor* BeginUnary(ServerContext& context, Body body) {
 
 // Runs one op as a Txn; `answer` writes what came of it.
 template <typename OpOr, typename Answer>
-void CommitOne(ServerContext& context, std::shared_ptr<ServerUnary> call, OpOr op, Answer answer) {
+void CommitOne(ServerContext& context, const StoreAccess& access, std::shared_ptr<ServerUnary> call,
+               OpOr op, Answer answer) {
   if (!op.ok()) return call->Answer(op.status());
   StoreTxn txn;
   txn.then.push_back(*std::move(op));
+  if (absl::Status status = access.Check(txn); !status.ok()) return call->Answer(status);
   context.engine.Commit(std::move(txn), [&context, alive = context.alive, call,
                                          answer](absl::StatusOr<StoreReply> reply) {
     if (!*alive) return;
@@ -49,42 +51,49 @@ class KvService final : public pb::KV::CallbackService {
  private:
   using Reactor = grpc::ServerUnaryReactor;
 
-  Reactor* Range(grpc::CallbackServerContext*, const pb::RangeRequest* request,
+  Reactor* Range(grpc::CallbackServerContext* grpc, const pb::RangeRequest* request,
                  pb::RangeResponse* response) override {
-    return BeginUnary(context_, [this, request, response](auto call) {
-      CommitOne(context_, call, FromWire(*request), [=, this](Revision revision, auto&& reply) {
-        context_.Fill(*response->mutable_header(), revision);
-        ToWire(std::move(reply), *response);
-      });
-    });
+    return BeginUnary(context_,
+                      [this, request, response, access = context_.AccessOf(*grpc)](auto call) {
+                        CommitOne(context_, access, call, FromWire(*request),
+                                  [=, this](Revision revision, auto&& reply) {
+                                    context_.Fill(*response->mutable_header(), revision);
+                                    ToWire(std::move(reply), *response);
+                                  });
+                      });
   }
 
-  Reactor* Put(grpc::CallbackServerContext*, const pb::PutRequest* request,
+  Reactor* Put(grpc::CallbackServerContext* grpc, const pb::PutRequest* request,
                pb::PutResponse* response) override {
-    return BeginUnary(context_, [this, request, response](auto call) {
-      CommitOne(context_, call, FromWire(*request), [=, this](Revision revision, auto&& reply) {
-        context_.Fill(*response->mutable_header(), revision);
-        ToWire(std::move(reply), request->prev_kv(), *response);
-      });
-    });
+    return BeginUnary(context_,
+                      [this, request, response, access = context_.AccessOf(*grpc)](auto call) {
+                        CommitOne(context_, access, call, FromWire(*request),
+                                  [=, this](Revision revision, auto&& reply) {
+                                    context_.Fill(*response->mutable_header(), revision);
+                                    ToWire(std::move(reply), request->prev_kv(), *response);
+                                  });
+                      });
   }
 
-  Reactor* DeleteRange(grpc::CallbackServerContext*, const pb::DeleteRangeRequest* request,
+  Reactor* DeleteRange(grpc::CallbackServerContext* grpc, const pb::DeleteRangeRequest* request,
                        pb::DeleteRangeResponse* response) override {
-    return BeginUnary(context_, [this, request, response](auto call) {
-      CommitOne(context_, call, absl::StatusOr<StoreDelete>(FromWire(*request)),
-                [=, this](Revision revision, auto&& reply) {
-                  context_.Fill(*response->mutable_header(), revision);
-                  ToWire(std::move(reply), request->prev_kv(), *response);
-                });
-    });
+    return BeginUnary(
+        context_, [this, request, response, access = context_.AccessOf(*grpc)](auto call) {
+          CommitOne(context_, access, call, absl::StatusOr<StoreDelete>(FromWire(*request)),
+                    [=, this](Revision revision, auto&& reply) {
+                      context_.Fill(*response->mutable_header(), revision);
+                      ToWire(std::move(reply), request->prev_kv(), *response);
+                    });
+        });
   }
 
-  Reactor* Txn(grpc::CallbackServerContext*, const pb::TxnRequest* request,
+  Reactor* Txn(grpc::CallbackServerContext* grpc, const pb::TxnRequest* request,
                pb::TxnResponse* response) override {
-    return BeginUnary(context_, [this, request, response](auto call) {
+    return BeginUnary(context_, [this, request, response,
+                                 access = context_.AccessOf(*grpc)](auto call) {
       absl::StatusOr<StoreTxn> txn = FromWire(*request);
       if (!txn.ok()) return call->Answer(txn.status());
+      if (absl::Status status = access.Check(*txn); !status.ok()) return call->Answer(status);
       context_.engine.Commit(*std::move(txn), [=, this, alive = context_.alive](auto reply) {
         if (!*alive) return;
         if (!reply.ok()) return call->Answer(reply.status());
@@ -95,9 +104,13 @@ class KvService final : public pb::KV::CallbackService {
     });
   }
 
-  Reactor* Compact(grpc::CallbackServerContext*, const pb::CompactionRequest* request,
+  Reactor* Compact(grpc::CallbackServerContext* grpc, const pb::CompactionRequest* request,
                    pb::CompactionResponse* response) override {
-    return BeginUnary(context_, [this, request, response](auto call) {
+    return BeginUnary(context_, [this, request, response,
+                                 access = context_.AccessOf(*grpc)](auto call) {
+      if (absl::Status status = access.CheckAll("a compaction"); !status.ok()) {
+        return call->Answer(status);
+      }
       const Revision before{static_cast<uint64_t>(request->revision())};
       context_.engine.Compact(before, [=, this, alive = context_.alive](absl::Status status) {
         if (!*alive) return;
@@ -163,9 +176,9 @@ class WatchService final : public pb::Watch::CallbackService {
 
  private:
   grpc::ServerBidiReactor<pb::WatchRequest, pb::WatchResponse>* Watch(
-      grpc::CallbackServerContext*) override {
+      grpc::CallbackServerContext* grpc) override {
     auto call = BeginCall<WatchServerStream>(context_, context_.streams_max);
-    call->Begin();
+    call->Begin(context_.AccessOf(*grpc));
     return call.get();
   }
 
@@ -181,7 +194,8 @@ class EmbeddedServer::Impl {
                  .engine = engine,
                  .calls = calls_,
                  .streams_max = options.streams_max,
-                 .stream_bytes_max = options.stream_bytes_max} {}
+                 .stream_bytes_max = options.stream_bytes_max,
+                 .tells_apart = options.tls.enabled()} {}
 
   ~Impl() {
     *context_.alive = false;

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/private_directory.h"
+
 namespace unreft::meta {
 namespace {
 
@@ -26,6 +28,8 @@ struct TlsTexts {
 };
 
 absl::StatusOr<TlsTexts> ReadTexts(const MetaTlsOptions& options) {
+  const absl::Status is_private = CheckPrivateFile(options.key);
+  if (absl::IsPermissionDenied(is_private)) return is_private;
   TlsTexts texts;
   for (auto [path, text] :
        {std::pair{&options.ca, &texts.ca}, std::pair{&options.cert, &texts.cert},

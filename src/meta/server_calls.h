@@ -5,15 +5,21 @@
 #pragma once
 
 #include <etcd/rpc.pb.h>
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/security/auth_context.h>
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/executor.h"
+#include "meta/store_access.h"
 #include "meta/store_engine.h"
 
 namespace unreft::meta {
@@ -76,6 +82,17 @@ struct ServerContext {
   std::shared_ptr<std::atomic<bool>> alive = std::make_shared<std::atomic<bool>>(true);
   size_t streams_max = 0;
   uint64_t stream_bytes_max = 0;
+  bool tells_apart = false;  // clients, by their certificates
+
+  StoreAccess AccessOf(const grpc::CallbackServerContext& call) const {
+    if (!tells_apart) return StoreAccess::ToAll();
+    std::vector<std::string> uris;
+    for (const grpc::string_ref& uri :
+         call.auth_context()->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+      uris.emplace_back(uri.data(), uri.size());
+    }
+    return StoreAccess::ToJobsOf(uris);
+  }
 
   // Runs `task` in a turn, if the server is there then.
   void Post(Task task) {

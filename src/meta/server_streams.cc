@@ -92,12 +92,18 @@ void WatchServerStream::Create(const pb::WatchCreateRequest& create) {
         "use or negative");
     return Send(std::move(created));
   }
+  KeySpan span{create.key().empty() ? std::string(1, '\0') : create.key(), create.range_end()};
+  if (absl::Status status = access_.Check(span); !status.ok()) {
+    created.set_canceled(true);
+    created.set_cancel_reason(std::string(status.message()));
+    return Send(std::move(created));
+  }
   last_watch_id_ = std::max(last_watch_id_, id);
   const Revision start = create.start_revision() > 0
                              ? Revision{static_cast<uint64_t>(create.start_revision())}
                              : Revision{now.value + 1};
   absl::StatusOr<WatchId> watch = context_.engine.Watch(
-      {create.key().empty() ? std::string(1, '\0') : create.key(), create.range_end()}, start,
+      std::move(span), start,
       [this, self = Self(this), alive = context_.alive, id](StoreWatchEvents events) {
         if (*alive) OnEvents(id, std::move(events));
       });

@@ -38,7 +38,10 @@ class WatchServerStream final
       public ServerCall {
  public:
   explicit WatchServerStream(ServerContext& context);
-  void Begin() { StartRead(&request_); }
+  void Begin(StoreAccess access) {
+    access_ = std::move(access);
+    StartRead(&request_);
+  }
   void Abort(const grpc::Status& status) override;
 
  private:
@@ -56,6 +59,7 @@ class WatchServerStream final
   void WriteNext();
 
   ServerContext& context_;
+  StoreAccess access_ = StoreAccess::ToJobsOf({});
   etcdserverpb::WatchRequest request_;
   std::map<int64_t, WatchId> watches_;
   int64_t last_watch_id_ = -1;

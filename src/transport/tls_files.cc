@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/private_directory.h"
+
 namespace unreft::tls_files {
 namespace {
 
@@ -56,6 +58,8 @@ absl::StatusOr<Stack> ReadChain(const std::string& file) {
 }
 
 absl::Status CheckKey(const GrpcTlsOptions& tls, X509* own) {
+  const absl::Status is_private = CheckPrivateFile(tls.key_file);
+  if (absl::IsPermissionDenied(is_private)) return is_private;
   const Bio bio(BIO_new_file(tls.key_file.c_str(), "r"));
   const Key key(bio == nullptr ? nullptr
                                : PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));

@@ -10,9 +10,9 @@
 
 namespace unreft::tls_files {
 
-// InvalidArgument, naming the file: one that cannot be read, a key of another certificate, a
-// certificate that the authorities of ca_file did not sign or that is not valid now, or one that is
-// not for this job.
+// PermissionDenied for a key that others can read. InvalidArgument, naming the file: one that can
+// not be read, a key of another certificate, a certificate that the authorities of ca_file have not
+// signed or that is not valid now, or one that is not for this job.
 absl::Status Check(const std::string& job, const GrpcTlsOptions& tls);
 
 }  // namespace unreft::tls_files

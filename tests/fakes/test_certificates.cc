@@ -32,6 +32,7 @@ GrpcTlsOptions TestCertificates::Deploy(const std::string& name, const GrpcTlsOp
       std::ofstream draft(file + ".new", std::ios::binary);
       for (const std::string& part : from) draft << std::ifstream(part, std::ios::binary).rdbuf();
     }
+    std::filesystem::permissions(file + ".new", std::filesystem::perms(0600));
     std::filesystem::rename(file + ".new", file);
   };
   put("ca", ca_files, deployed.ca_file);

@@ -50,6 +50,7 @@ class Certificates:
         """Replaces files by those of another directory."""
         for kind in ("pem", "key"):
             draft = self.file("draft")
+            draft.touch(mode=0o600)
             draft.write_bytes(other.file(f"{name}.{kind}").read_bytes())
             draft.rename(self.file(f"{name}.{kind}"))
 

@@ -114,6 +114,27 @@ TEST_F(PrivateDirectoryTest, AnotherUsersDirectoryOrLinkIsRefused) {
   ExpectDenied(MakePrivateDirectory(At("sticky/run")), "needed this user's or root's");
 }
 
+TEST_F(PrivateDirectoryTest, ASecretIsReadByNobodyElse) {
+  EXPECT_TRUE(absl::IsNotFound(CheckPrivateFile(At("key"))));
+  std::ofstream(At("key")) << "secret";
+  for (const mode_t mode : {0600, 0400}) {
+    ASSERT_EQ(chmod(At("key").c_str(), mode), 0);
+    EXPECT_EQ(CheckPrivateFile(At("key")), absl::OkStatus()) << mode;
+  }
+  for (const mode_t mode : {0644, 0604, 0660, 0700}) {
+    ASSERT_EQ(chmod(At("key").c_str(), mode), 0);
+    const absl::Status status = CheckPrivateFile(At("key"));
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << mode;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("key'"), HasSubstr("chmod 600")));
+  }
+  if (geteuid() != 0) return;
+  ASSERT_EQ(chmod(At("key").c_str(), 0640), 0);
+  EXPECT_EQ(CheckPrivateFile(At("key")), absl::OkStatus()) << "root's, for a group";
+  ASSERT_EQ(chmod(At("key").c_str(), 0600), 0);
+  ASSERT_EQ(chown(At("key").c_str(), kAnother, kAnother), 0);
+  EXPECT_TRUE(absl::IsPermissionDenied(CheckPrivateFile(At("key"))));
+}
+
 TEST_F(PrivateDirectoryTest, ALockIsNoLinkToAFileOfItsUsers) {
   std::ofstream(At("precious")) << "text";
   Make("run", 0700);
