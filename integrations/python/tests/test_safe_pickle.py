@@ -275,11 +275,11 @@ def test_wrong_arguments_are_errors(arguments):
 
 def test_places_of_a_device_lie_within_what_was_stored():
     staged = torch.arange(8, dtype=torch.uint8)
-    place = inner(("uint8", (4,), 4)) + b"Q."
+    place = made("aside", "uint8", (4,), 4)
     assert loads(place, staged).tolist() == [4, 5, 6, 7]
     for wrong in (("uint8", (4,), 5), ("uint8", (4,), -4), ("float64", (2,), 0), ("load", (), 0)):
         with pytest.raises(unreft.DataLoss):
-            loads(inner(wrong) + b"Q.", staged)
+            loads(made("aside", *wrong), staged)
     with pytest.raises(unreft.FailedPrecondition, match="not stored"):
         loads(place)
 

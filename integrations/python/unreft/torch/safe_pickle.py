@@ -81,16 +81,14 @@ class _Writer(pickle.Pickler):
         self._aside = aside
         self._classes = classes
 
-    def persistent_id(self, value: Any) -> Any:
-        return None if self._aside is None else self._aside.take(value)
-
     def reducer_override(self, value: Any) -> Any:
         """Of whatever is not an exact plain type of Python's."""
         if value is make:
             return NotImplemented  # as a global
         kind = type(value)
         if isinstance(value, torch.Tensor):
-            return _reduced_tensor(value)
+            place = None if self._aside is None else self._aside.take(value)
+            return _reduced_tensor(value) if place is None else (make, ("aside", *place))
         if self._classes.has(kind):
             return _reduced_instance(value)
         if reduce := _REDUCED.get(kind):
@@ -179,8 +177,8 @@ _OPCODES = frozenset(
     "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT "
     "SHORT_BINUNICODE BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 "
     "EMPTY_LIST APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT SETITEM SETITEMS "
-    "EMPTY_SET ADDITEMS FROZENSET MEMOIZE BINGET LONG_BINGET POP POP_MARK BINPERSID STACK_GLOBAL "
-    "REDUCE BUILD".split()
+    "EMPTY_SET ADDITEMS FROZENSET MEMOIZE BINGET LONG_BINGET POP POP_MARK STACK_GLOBAL REDUCE "
+    "BUILD".split()
 )
 
 
@@ -196,8 +194,7 @@ def _check_opcodes(data: bytes) -> None:
 class _Reader(pickle.Unpickler):
     def __init__(self, buffer: io.BytesIO, staged: torch.Tensor | None, classes: Classes):
         super().__init__(buffer)
-        self._staged = staged
-        self._make = _Make(classes)
+        self._make = _Make(staged, classes)
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == (make.__module__, make.__name__):
@@ -207,25 +204,14 @@ class _Reader(pickle.Unpickler):
             "release wrote it, or somebody else"
         )
 
-    def persistent_load(self, place: Any) -> torch.Tensor:
-        if self._staged is None:
-            raise FailedPrecondition("extras: the tensors that were on a device are not stored")
-        dtype, shape, offset = place
-        size = _bytes_of(_dtype(dtype), shape)
-        if not 0 <= offset <= len(self._staged) - size:
-            raise DataLoss(
-                f"extras: {size} bytes at {offset} of the {len(self._staged)} that were stored "
-                "from a device"
-            )
-        return tensor_of(self._staged, dtype, shape, offset)
-
 
 class _Make:
     """Has no attribute that a pickle could set."""
 
-    __slots__ = ("_classes",)
+    __slots__ = ("_staged", "_classes")
 
-    def __init__(self, classes: Classes):
+    def __init__(self, staged: torch.Tensor | None, classes: Classes):
+        object.__setattr__(self, "_staged", staged)
         object.__setattr__(self, "_classes", classes)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -241,6 +227,8 @@ class _Make:
                 )
             made = self._classes.by_name[name]
             return made.__new__(made, *arguments) if kind == "new" else made(*arguments)
+        if kind == "aside":
+            return _taken_aside(self._staged, *arguments)
         if kind not in _MADE:
             raise DataLoss(f"extras: what was stored has a {kind!r}, which Unreft does not know")
         return _MADE[kind](*arguments)
@@ -254,6 +242,17 @@ def _tensor(dtype: str, shape: tuple[int, ...], data: bytes) -> torch.Tensor:
     tensor = torch.empty(shape, dtype=kind, device="cpu")
     ctypes.memmove(tensor.data_ptr(), data, len(data))
     return tensor
+
+
+def _taken_aside(staged: torch.Tensor | None, dtype: str, shape: Any, offset: int) -> torch.Tensor:
+    if staged is None:
+        raise FailedPrecondition("extras: the tensors that were on a device are not stored")
+    size = _bytes_of(_dtype(dtype), shape)
+    if not 0 <= offset <= len(staged) - size:
+        raise DataLoss(
+            f"extras: {size} bytes at {offset} of the {len(staged)} that were stored from a device"
+        )
+    return tensor_of(staged, dtype, shape, offset)
 
 
 def _bytes_of(dtype: torch.dtype, shape: Any) -> int:
