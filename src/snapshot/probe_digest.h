@@ -92,8 +92,17 @@ struct Line {
   uint64_t words[kLineBytes / 8];
 };
 
-UNREFT_ON_BOTH inline uint64_t DigestLine(uint64_t digest, const Line& line) {
-  const uint64_t* const w = line.words;
+struct WordsOfLine {
+  const Line& line;
+  UNREFT_ON_BOTH uint64_t operator[](uint32_t i) const { return line.words[i]; }
+};
+struct WordsAt {
+  uint64_t at;
+  UNREFT_ON_BOTH uint64_t operator[](uint32_t i) const { return LoadWord(at + 8 * i); }
+};
+
+template <typename Words>
+UNREFT_ON_BOTH inline uint64_t DigestWords(uint64_t digest, const Words& w) {
   const uint64_t a = Fold(w[0] ^ kOdd0, w[1] ^ digest);
   const uint64_t b = Fold(w[2] ^ kOdd1, w[3] ^ kOdd2);
   const uint64_t c = Fold(w[4] ^ kOdd2, w[5] ^ kOdd3);
@@ -101,11 +110,12 @@ UNREFT_ON_BOTH inline uint64_t DigestLine(uint64_t digest, const Line& line) {
   return Fold(a ^ kOdd4, b + kOdd1) ^ Fold(c + digest, d ^ kOdd0);
 }
 
+UNREFT_ON_BOTH inline uint64_t DigestLine(uint64_t digest, const Line& line) {
+  return DigestWords(digest, WordsOfLine{line});
+}
 // Of a whole line.
 UNREFT_ON_BOTH inline uint64_t DigestLine(uint64_t digest, uint64_t at) {
-  Line line{};
-  for (uint32_t i = 0; i < kLineBytes / 8; ++i) line.words[i] = LoadWord(at + 8 * i);
-  return DigestLine(digest, line);
+  return DigestWords(digest, WordsAt{at});
 }
 
 UNREFT_ON_BOTH inline uint64_t DigestBytes(uint64_t digest, uint64_t at, uint64_t bytes) {
@@ -115,10 +125,14 @@ UNREFT_ON_BOTH inline uint64_t DigestBytes(uint64_t digest, uint64_t at, uint64_
   }
   if (bytes == 0) return digest;
   Line line{};
+#if defined(__CUDA_ARCH__)
   for (uint64_t i = 0; i < kLineBytes / 8; ++i) {
     const uint64_t left = bytes > 8 * i ? bytes - 8 * i : 0;
     line.words[i] = left >= 8 ? LoadWord(at + 8 * i) : LoadBytes(at + 8 * i, left);
   }
+#else
+  std::memcpy(&line, reinterpret_cast<const void*>(at), bytes);
+#endif
   return DigestLine(digest + bytes, line);
 }
 
