@@ -69,7 +69,7 @@ Json RankJson(const RankSession& session) {
   rank["last_skip"] = session.last_skip;
   rank["last_given_up"] = session.last_given_up;
   AddCaptured(session, rank);
-  rank["problem"] = std::string(session.registration_status.message());
+  rank["problem"] = std::string(session.capture_status().message());
   return rank;
 }
 

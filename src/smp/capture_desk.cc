@@ -34,6 +34,7 @@ CaptureDesk::CaptureDesk(NodeState& state)
 CaptureDesk::~CaptureDesk() {
   state_.seams.executor.Cancel(misfit_timer_);
   state_.seams.executor.Cancel(budget_timer_);
+  state_.seams.executor.Cancel(answer_timer_);
 }
 
 // --- grants ---
@@ -49,6 +50,8 @@ void CaptureDesk::RunRules() {
     TellShortage(*session);
     TellNewSlots(*session);
     EnsureGrant(*session);
+    const bool is_over = IsChecked(*session) || !session->registration_status.ok();
+    if (session->answer_due && is_over) Answer(*session);
   }
   if (IsShort()) shortage_.Arm();
   if (state_.on_slot_change) state_.on_slot_change();
@@ -56,8 +59,8 @@ void CaptureDesk::RunRules() {
 
 bool CaptureDesk::MayGrant(RankSession& session) const {
   return !state_.timeline_closed && session.connected() && session.registration_status.ok() &&
-         session.control() != nullptr && session.timeline.value != 0 &&
-         session.timeline == state_.record->chain().newest();
+         misfit_.ok() && IsChecked(session) && session.control() != nullptr &&
+         session.timeline.value != 0 && session.timeline == state_.record->chain().newest();
 }
 
 void CaptureDesk::EnsureGrant(RankSession& session) {
@@ -338,7 +341,7 @@ void CaptureDesk::OnReplicasDisagree(const std::string& what) {
     const auto specs = session->registration->table.specs();
     Revoke(*session);
     session->registration_status = Accept(*session, {specs.begin(), specs.end()});
-    Answer(*session);
+    AnswerWhenChecked(*session);
   }
 }
 

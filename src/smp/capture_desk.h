@@ -35,6 +35,8 @@ class CaptureDesk {
   void OnCommitted(Version version);
   void OnAbandoned(Version version, const std::string& reason, Step capture_from);
   void OnReplicasDisagree(const std::string& what);
+  void OnRegistrationsChecked(const RegistrationCheck& check);
+  std::vector<RegisteredTrainer> Registrations() const;
   // There may be memory again: who was refused for want of it may have its slots now, unasked.
   void ProvideRefused();
 
@@ -51,14 +53,15 @@ class CaptureDesk {
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
   void Answer(RankSession& session);
-  void CheckWorld();
-  std::optional<absl::Status> WorldStatus() const;
+  void AnswerWhenChecked(RankSession& session);
+  static bool IsChecked(const RankSession& session);
   void TellMisfit();
   void TellShortage(RankSession& session);
   void TellNewSlots(RankSession& session);
-  void AnswerAll(const absl::Status& status);
+  void TellAll(const absl::Status& misfit);
   void ProvideStaging();
   bool IsShort() const;
+  void TellBudgetSoon();
   void LogBudget();
 
   void EnsureGrant(RankSession& session);
@@ -76,8 +79,9 @@ class CaptureDesk {
   SlotSealer sealer_;
   layout::CaptureMode mode_;
   absl::AnyInvocable<void()> drained_;  // waits in Close
+  absl::Status misfit_;                 // of the ranks' registrations, as was found last
   TimerId misfit_timer_ = TimerId::kNone;
-  bool misfit_told_ = false;
+  TimerId answer_timer_ = TimerId::kNone;
   TimerId budget_timer_ = TimerId::kNone;
   std::string budget_told_;
   absl::Status staging_status_;

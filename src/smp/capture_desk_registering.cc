@@ -18,8 +18,10 @@ constexpr size_t kSlotsNeeded = 2;
 // Ranks whose registrations do not fit together have so long to register anew.
 constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 
-// Of ranks that are on other nodes nobody knows here: the budget is told once no more of this
-// node's have come for so long.
+// A registration is answered by then, also where the job has not looked at it.
+constexpr Duration kCheckWait = std::chrono::milliseconds(300);
+
+// The budget is told once no more of this node's ranks have come for so long.
 constexpr Duration kBudgetDelay = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -28,14 +30,29 @@ void CaptureDesk::OnRegister(RankSession& session, Register request) {
   session.register_request = request.request;
   session.slots_told = 0;
   session.extras_bytes = request.extras_bytes;
+  session.misfit = absl::OkStatus();
   Revoke(session);
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
   if (session.registration_status.ok()) AdoptGrant(session);
-  if (session.registration_status.ok()) CheckWorld();
   ProvideStaging();
-  // Before the answer: the trainer's first snapshot may follow at once.
+  TellBudgetSoon();
+  AnswerWhenChecked(session);
+}
+
+// Before the answer the first slot is granted: the trainer's first snapshot may follow at once. But
+// where nobody can say whether all ranks' registrations fit together, it is not kept waiting.
+void CaptureDesk::AnswerWhenChecked(RankSession& session) {
+  session.answer_due = true;
+  if (answer_timer_ == TimerId::kNone) {
+    answer_timer_ = state_.seams.executor.After(kCheckWait, [this] {
+      answer_timer_ = TimerId::kNone;
+      for (auto& [rank, waiting] : state_.sessions) {
+        if (waiting->answer_due) Answer(*waiting);
+      }
+    });
+  }
+  state_.coordinator->CheckRegistrations();
   RunRules();
-  Answer(session);
 }
 
 absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> specs) {
@@ -54,12 +71,8 @@ absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
   SlotNeeds needs;
   needs.data_bytes = session.registration->plan.data_bytes();
   needs.extras_bytes = std::max(state_.options.extras_bytes_min, 2 * session.extras_bytes);
-  layout::SlotManifest manifest;
+  layout::SlotManifest manifest = ManifestOf(*session.registration);
   manifest.job = state_.options.job;
-  const auto specs = session.registration->table.specs();
-  const auto parts = session.registration->plan.parts();
-  manifest.tensors.assign(specs.begin(), specs.end());
-  manifest.parts.assign(parts.begin(), parts.end());
   needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
   const absl::Status status = state_.slots->Provide(session.rank(), needs);
   if (!absl::IsResourceExhausted(status)) return status;
@@ -84,8 +97,7 @@ void CaptureDesk::ProvideRefused() {
     state_.seams.log.Info("rank {}: there is memory for its versions now", rank);
     session->registration_status = std::move(status);
     AdoptGrant(*session);
-    CheckWorld();
-    Answer(*session);
+    AnswerWhenChecked(*session);
   }
   ProvideStaging();
   RunRules();
@@ -103,9 +115,10 @@ bool CaptureDesk::IsShort() const {
 }
 
 void CaptureDesk::Answer(RankSession& session) {
+  session.answer_due = false;
   Registered answer;
   answer.request = session.register_request;
-  answer.status = session.registration_status;
+  answer.status = session.capture_status();
   answer.control_segment = session.control_name();
   answer.block_bytes = state_.options.block_bytes;
   answer.replica_check_every = state_.options.replica_check_every;
@@ -125,44 +138,60 @@ void CaptureDesk::Answer(RankSession& session) {
   session.Send(answer);
 }
 
-// Once all ranks have registered, their tables must fit together. When a layout changes, the ranks
-// register one after the other: only a misfit that lasts is one.
-void CaptureDesk::CheckWorld() {
-  state_.seams.executor.Cancel(std::exchange(misfit_timer_, TimerId::kNone));
-  state_.seams.executor.Cancel(std::exchange(budget_timer_, TimerId::kNone));
-  const std::optional<absl::Status> status = WorldStatus();
-  if (!status) {
-    budget_timer_ = state_.seams.executor.After(kBudgetDelay, [this] { LogBudget(); });
-    return;
-  }
-  if (!status->ok()) {
-    misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
-    return;
-  }
-  LogBudget();
-  if (std::exchange(misfit_told_, false)) AnswerAll(absl::OkStatus());
-}
-
-// None while some rank has not registered.
-std::optional<absl::Status> CaptureDesk::WorldStatus() const {
-  std::vector<layout::TensorTable> tables;
+std::vector<RegisteredTrainer> CaptureDesk::Registrations() const {
+  std::vector<RegisteredTrainer> trainers;
   for (const auto& [rank, session] : state_.sessions) {
-    if (rank.value != tables.size() || !session->registration) return std::nullopt;
-    tables.push_back(session->registration->table);
+    if (!session->registration) continue;
+    trainers.push_back({rank, session->world(), session->attempt(), session->registration});
   }
-  if (tables.empty() || tables.size() != state_.sessions.begin()->second->world()) {
-    return std::nullopt;
-  }
-  return layout::CheckWorld(tables);
+  return trainers;
 }
 
+bool CaptureDesk::IsChecked(const RankSession& session) {
+  return session.registration && session.checked_layout == session.registration->plan.digest();
+}
+
+// What does not fit together is not captured from now on. But when a layout changes, the ranks
+// register one after the other: they are told only of a misfit that lasts.
+void CaptureDesk::OnRegistrationsChecked(const RegistrationCheck& check) {
+  bool is_news = std::exchange(misfit_, check.status) != check.status;
+  for (const auto& [rank, layout] : check.layouts) {
+    RankSession* session = state_.SessionOf(rank);
+    if (session == nullptr || session->checked_layout == layout) continue;
+    session->checked_layout = layout;
+    is_news = true;
+  }
+  if (!is_news) return;
+  if (misfit_.ok()) {
+    state_.seams.executor.Cancel(std::exchange(misfit_timer_, TimerId::kNone));
+    RunRules();
+    return TellAll(absl::OkStatus());
+  }
+  for (auto& [rank, session] : state_.sessions) Revoke(*session);
+  if (misfit_timer_ == TimerId::kNone) {
+    misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
+  }
+  RunRules();
+}
+
+// Looks again after a while: ranks that registered since were not told, and the reason may be
+// another one.
 void CaptureDesk::TellMisfit() {
-  misfit_timer_ = TimerId::kNone;
-  const std::optional<absl::Status> status = WorldStatus();
-  if (!status || status->ok()) return;
-  misfit_told_ = true;
-  state_.seams.log.Error("no snapshots: {}", status->message());
-  AnswerAll(*status);
+  misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
+  TellAll(misfit_);
+}
+
+void CaptureDesk::TellAll(const absl::Status& misfit) {
+  bool is_news = false;
+  for (auto& [rank, session] : state_.sessions) {
+    if (!session->registration || session->misfit == misfit) continue;
+    is_news = true;
+    session->misfit = misfit;
+    Answer(*session);
+  }
+  if (!is_news) return;
+  if (!misfit.ok()) return state_.seams.log.Error("no snapshots: {}", misfit.message());
+  state_.seams.log.Info("the ranks' registrations fit together again");
 }
 
 // Slots that were told of and whose pages could not be had: unasked, since what the trainer maps of
@@ -193,13 +222,6 @@ void CaptureDesk::TellNewSlots(RankSession& session) {
   Answer(session);
 }
 
-void CaptureDesk::AnswerAll(const absl::Status& status) {
-  for (auto& [rank, session] : state_.sessions) {
-    session->registration_status = status;
-    Answer(*session);
-  }
-}
-
 // Once all ranks of this node have registered: a restore finds it with its pages then.
 void CaptureDesk::ProvideStaging() {
   for (const auto& [rank, session] : state_.sessions) {
@@ -210,6 +232,11 @@ void CaptureDesk::ProvideStaging() {
     state_.seams.log.Error("a restart may be refused for want of memory: {}", status.message());
   }
   staging_status_ = std::move(status);
+}
+
+void CaptureDesk::TellBudgetSoon() {
+  state_.seams.executor.Cancel(budget_timer_);
+  budget_timer_ = state_.seams.executor.After(kBudgetDelay, [this] { LogBudget(); });
 }
 
 void CaptureDesk::LogBudget() {

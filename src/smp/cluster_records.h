@@ -53,6 +53,14 @@ recovery::NodeHolding HoldingOf(const VersionHolding& message);
 uint64_t CodingOf(const Group& group, const google::protobuf::RepeatedPtrField<MemberSlab>& slabs);
 
 ReplicaDigests DigestsOf(const SealedRank& sealed);
+
+// What the leader knows of the registrations of all ranks; numbers of ReportReply.
+enum class RegistrationState : uint32_t {
+  kIncomplete = 0,  // some rank is not registered; also of a leader that does not look
+  kLooking = 1,     // it has yet to hear what some rank is registered with
+  kFit = 2,
+  kMisfit = 3,
+};
 void SetDigests(const ReplicaDigests& digests, SealedRank& sealed);
 
 JobDecision DecisionOf(const DecisionRecord& record);

@@ -22,6 +22,7 @@
 #include "layout/manifest.h"
 #include "recovery/restorable.h"
 #include "recovery/version_choice.h"
+#include "smp/registration.h"
 
 namespace unreft::smp {
 
@@ -79,6 +80,10 @@ class Coordinator {
     // no longer part of the inventory.
     virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;
     virtual std::vector<HeldSlab> Inventory() = 0;
+    // What the ranks of this node are registered with now.
+    virtual std::vector<RegisteredTrainer> Registrations() = 0;
+    // Nothing is captured of what was not looked at, nor while it does not fit together.
+    virtual void OnRegistrationsChecked(const RegistrationCheck& check) = 0;
     virtual void OnDecision(const JobDecision& decision) = 0;
     virtual void OnCommitted(Version version) = 0;
     // Give the version up; snapshots of steps before `capture_from` are of no use.
@@ -93,6 +98,8 @@ class Coordinator {
 
   // The ranks of this node that asked for a decision in this attempt and wait for it.
   virtual void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) = 0;
+  // A rank of this node is registered with something else.
+  virtual void CheckRegistrations() = 0;
   virtual void ReportClaimed(Version version, Rank rank) = 0;
   virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
   virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;

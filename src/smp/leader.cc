@@ -48,6 +48,15 @@ std::string ExposureOf(const ViewRecord& view) {
 
 constexpr uint64_t kRefusedMax = 4;
 
+// Whether both are of one process, and name the same registrations.
+bool HaveSameRanks(const NodeReport& a, const NodeReport& b) {
+  return a.session() == b.session() && a.incarnation() == b.incarnation() &&
+         std::ranges::equal(a.registered(), b.registered(), [](const auto& x, const auto& y) {
+           return x.rank() == y.rank() && x.world() == y.world() && x.attempt() == y.attempt() &&
+                  x.layout_digest() == y.layout_digest();
+         });
+}
+
 }  // namespace
 
 Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
@@ -59,7 +68,8 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log
       options_(options),
       leadership_(std::move(leadership)),
       faults_(faults),
-      pin_clock_(executor, [this] { RunRules(); }) {}
+      pin_clock_(executor, [this] { RunRules(); }),
+      layouts_(peers, log, options, [this] { RunRules(); }) {}
 
 Leader::~Leader() {
   RefusePins();
@@ -68,7 +78,7 @@ Leader::~Leader() {
   for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
 }
 
-absl::Status Leader::OnReport(NodeSlot from, NodeReport report) {
+absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
   const auto present = store_.state().present.find(from);
   if (present == store_.state().present.end() ||
       present->second.incarnation() != report.incarnation() ||
@@ -83,10 +93,13 @@ absl::Status Leader::OnReport(NodeSlot from, NodeReport report) {
   const bool is_late = newest != reports_.end() && newest->second.session() == report.session() &&
                        newest->second.incarnation() == report.incarnation() &&
                        newest->second.number() >= report.number();
-  if (is_late) return absl::OkStatus();
-  reports_[from] = std::move(report);
-  RunRules();
-  return absl::OkStatus();
+  if (!is_late) {
+    const bool registers_anew = newest == reports_.end() || !HaveSameRanks(newest->second, report);
+    if (registers_anew) layouts_.OnRegistrationsChange();
+    reports_[from] = std::move(report);
+    RunRules();
+  }
+  return CheckRegistrations();
 }
 
 void Leader::RunRules() {
@@ -438,6 +451,19 @@ void Leader::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
         done(std::move(status));
       });
 }
+
+// What fits no version is found out at the registration, before it is captured.
+ReportReply Leader::CheckRegistrations() {
+  const ViewRecord& view = store_.state().view.value;
+  if (auto found = layouts_.Found(view.number())) return *std::move(found);
+  std::vector<std::pair<NodeSlot, const NodeReport*>> reports;
+  for (const unreft::Member& member : view.members()) {
+    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    if (report != nullptr) reports.emplace_back(NodeSlot{member.slot()}, report);
+  }
+  return layouts_.LookAt(view.number(), reports);
+}
+
 // --- being asked ---
 
 ExposureReply Leader::Exposure() const {

@@ -23,10 +23,10 @@
 #include "base/log.h"
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
-#include "smp/layout_check.h"
 #include "smp/node_options.h"
 #include "smp/peers.h"
 #include "smp/pins.h"
+#include "smp/world_layouts.h"
 
 namespace unreft::smp {
 
@@ -39,9 +39,9 @@ class Leader {
          const NodeOptions& options, meta::HeldKey leadership, FaultPoints* faults);
   ~Leader();
 
-  // A node's whole state. Refused (FailedPrecondition) when it is of a life that is not the one
-  // present in that slot.
-  absl::Status OnReport(NodeSlot from, NodeReport report);
+  // A node's whole state, answered by what is known of all ranks' registrations. Refused
+  // (FailedPrecondition) when it is of a life that is not the one present in that slot.
+  absl::StatusOr<ReportReply> OnReport(NodeSlot from, NodeReport report);
 
   // What was committed is given up by an explicit order. Unavailable while a decision is made.
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done);
@@ -64,6 +64,8 @@ class Leader {
     TimerId deadline = TimerId::kNone;
     bool overdue = false;
   };
+
+  ReportReply CheckRegistrations();
 
   // Each returns whether it started something that must end before another rule may run.
   bool KeepView();
@@ -121,7 +123,6 @@ class Leader {
   recovery::Memories MemoriesLeft() const;
   bool WaitsForDecision(Version version) const;
   bool TryCommit(Version version);
-  bool HaveManifests(Version version, const std::map<Rank, NodeSlot>& homes);
   bool Commit(const recovery::Restorable& found);
   struct Failed {
     Version version;
@@ -178,13 +179,7 @@ class Leader {
   std::deque<WaitingPin> pin_requests_;
 
   std::map<Version, Pending> pending_;
-  struct Manifest {
-    uint64_t digest = 0;
-    std::shared_ptr<const layout::SlotManifest> manifest;
-  };
-  std::map<Rank, Manifest> manifests_;  // the newest that each rank's node has told
-  std::set<NodeSlot> asking_manifests_;
-  LayoutCheck layouts_;
+  WorldLayouts layouts_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 

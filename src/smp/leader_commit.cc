@@ -186,6 +186,7 @@ bool Leader::CommitNewest() {
 
 bool Leader::TryCommit(Version version) {
   std::map<Rank, ReplicaDigests> digests;
+  std::map<Rank, WorldLayouts::RankLayout> layouts;
   for (const unreft::Member& member : store_.state().view.value.members()) {
     if (member.lost()) continue;
     const NodeReport* report = ReportOf(member);
@@ -194,17 +195,14 @@ bool Leader::TryCommit(Version version) {
       if (VersionOf(holding) != version) continue;
       for (const SealedRank& sealed : holding.sealed()) {
         digests[Rank{sealed.rank()}] = DigestsOf(sealed);
+        layouts[Rank{sealed.rank()}] = {NodeSlot{member.slot()}, sealed.layout_digest()};
       }
     }
   }
   const auto found = recovery::FindProtected(version, HeldOf(version), RecordedGroupsOf(version),
                                              MemoriesLeft(), nullptr);
   if (!found) return false;
-  std::map<Rank, NodeSlot> homes;
-  for (const recovery::SlabHolder& holder : found->holders) {
-    if (holder.lost) return false;
-    for (const Rank rank : holder.ranks) homes[rank] = holder.slot;
-  }
+  if (std::ranges::any_of(found->holders, &recovery::SlabHolder::lost)) return false;
   const ReplicaComparison replicas = CompareReplicas(digests);
   if (!replicas.disagreement.empty()) {
     return GiveUp({{version, replicas.disagreement}}, replicas.disagreement);
@@ -213,61 +211,16 @@ bool Leader::TryCommit(Version version) {
   if (!replicas.complete && first && options_.replica_check_every != 0) {
     return GiveUp({{version, std::string(kReplicasNotCompared)}});
   }
-  if (!HaveManifests(version, homes)) return false;
-  ManifestsByRank manifests;
-  for (const auto& [rank, slot] : homes) manifests[rank] = manifests_.at(rank).manifest;
+  const std::optional<ManifestsByRank> manifests = layouts_.ManifestsOf(version, layouts);
+  if (!manifests) return false;
   // A daemon that was told of a disagreement goes on so, one that started later may not know.
-  if (const std::string mixed = DescribeMixedModes(manifests); !mixed.empty()) {
+  if (const std::string mixed = DescribeMixedModes(*manifests); !mixed.empty()) {
     return GiveUp({{version, mixed}}, mixed);
   }
-  if (absl::Status status = layouts_.Check(manifests); !status.ok()) {
+  if (absl::Status status = layouts_.Check(*manifests); !status.ok()) {
     return GiveUp({{version, std::string(status.message())}});
   }
   return Commit(*found);
-}
-
-// Layouts change seldom: a rank's manifest is asked for when the digest of its layout is new.
-bool Leader::HaveManifests(Version version, const std::map<Rank, NodeSlot>& homes) {
-  std::set<NodeSlot> to_ask;
-  for (const unreft::Member& member : store_.state().view.value.members()) {
-    const NodeReport* report = ReportOf(member);
-    if (report == nullptr) continue;
-    for (const VersionHolding& holding : report->versions()) {
-      if (VersionOf(holding) != version) continue;
-      for (const SealedRank& sealed : holding.sealed()) {
-        const auto known = manifests_.find(Rank{sealed.rank()});
-        if (known == manifests_.end() || known->second.digest != sealed.layout_digest()) {
-          to_ask.insert(homes.at(Rank{sealed.rank()}));
-        }
-      }
-    }
-  }
-  ManifestRequest request;
-  SetVersion(version, request);
-  for (const NodeSlot slot : to_ask) {
-    if (!asking_manifests_.insert(slot).second) continue;
-    peers_.Ask<ManifestReply>(
-        slot, "manifests", request, options_.call_timeout,
-        [this, alive = std::weak_ptr(alive_), slot](absl::StatusOr<ManifestReply> reply) {
-          if (alive.expired()) return;
-          asking_manifests_.erase(slot);
-          if (!reply.ok()) return;  // asked again with the node's next report
-          for (const std::string& bytes : reply->manifests()) {
-            absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);
-            if (!manifest.ok()) {
-              log_.Error("node {}: {}", slot, manifest.status().message());
-              continue;
-            }
-            // Those of another version say nothing about this one's.
-            manifest->replica_digests.clear();
-            const Rank rank = manifest->rank;
-            manifests_[rank] = {manifest->layout_digest,
-                                std::make_shared<const layout::SlotManifest>(*std::move(manifest))};
-          }
-          RunRules();
-        });
-  }
-  return to_ask.empty();
 }
 
 bool Leader::Commit(const recovery::Restorable& found) {

@@ -234,6 +234,29 @@ std::string LocalCoordinator::DescribeUnsealed(Version version) const {
   return NotCompletedBy(sealed, pending.world, options_.version_deadline);
 }
 
+void LocalCoordinator::CheckRegistrations() {
+  executor_.Post([this, alive = std::weak_ptr(alive_)] {
+    if (alive.expired()) return;
+    const std::vector<RegisteredTrainer> trainers = node_.Registrations();
+    RegistrationCheck check;
+    for (const RegisteredTrainer& trainer : trainers) {
+      check.layouts[trainer.rank] = trainer.registration->plan.digest();
+    }
+    check.status = CheckTrainers(trainers);
+    node_.OnRegistrationsChecked(check);
+  });
+}
+
+absl::Status LocalCoordinator::CheckTrainers(const std::vector<RegisteredTrainer>& trainers) {
+  ManifestsByRank manifests;
+  for (const RegisteredTrainer& trainer : trainers) {
+    if (trainers.size() != trainer.world) return absl::OkStatus();
+    manifests[trainer.rank] =
+        std::make_shared<const layout::SlotManifest>(ManifestOf(*trainer.registration));
+  }
+  return layouts_.Check(manifests);
+}
+
 void LocalCoordinator::ReportClaimed(Version version, Rank) {
   if (!IsOfInterest(version)) return;
   newest_step_ = std::max(newest_step_, version.step);

@@ -28,6 +28,7 @@ class LocalCoordinator : public Coordinator {
   ~LocalCoordinator() override;
 
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
+  void CheckRegistrations() override;
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
@@ -66,6 +67,7 @@ class LocalCoordinator : public Coordinator {
 
   std::vector<recovery::SealedSlab> Slabs() const;
   absl::Status CheckLayouts(Version version);
+  absl::Status CheckTrainers(const std::vector<RegisteredTrainer>& trainers);
   bool IsOfInterest(Version version) const;
   Pending& PendingOf(Version version);
   void Commit(Version version);

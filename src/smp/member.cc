@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "layout/manifest.h"
 #include "smp/cluster_records.h"
 #include "smp/refusals.h"
@@ -14,10 +15,6 @@ namespace unreft::smp {
 namespace {
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
-
-long long Milliseconds(Duration duration) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-}
 
 // Versions under way on this node. While the meta store is away nothing tells which are over.
 constexpr size_t kLocalKept = 16;
@@ -56,12 +53,10 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
           },
           [this] { Follow(); }),
       peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
-             [this] { store_.ReadAgain(); }) {}
+             [this] { store_.ReadAgain(); }),
+      ever_asked_(seams.executor, options.call_timeout, [this] { return WhyNotKnown(); }) {}
 
-Member::~Member() {
-  seams_.executor.Cancel(report_timer_);
-  for (const auto& [number, asked] : ever_asked_) seams_.executor.Cancel(asked.timer);
-}
+Member::~Member() { seams_.executor.Cancel(report_timer_); }
 
 void Member::Start(Protection& protection) {
   protection_ = &protection;
@@ -135,24 +130,16 @@ bool Member::EverCommitted() const {
 }
 
 void Member::AskEverCommitted(EverCommittedDone done) {
-  const uint64_t number = ++last_ever_asked_;
-  ever_asked_[number] = {std::move(done), TimerId::kNone};
-  if (store_.ready()) return AnswerEverAsked(number, EverCommitted());
-  ever_asked_[number].timer = seams_.executor.After(options_.call_timeout, [this, number] {
-    AnswerEverAsked(number, absl::UnavailableError(fmt::format(
-                                "node {}: whether anything was ever committed is not known, since "
-                                "the meta store was not read within {} ms: {}",
-                                options_.node, Milliseconds(options_.call_timeout),
-                                store_.status().ok() ? "it does not answer"
-                                                     : std::string(store_.status().message()))));
-  });
+  ever_asked_.Ask(std::move(done));
+  if (store_.ready()) ever_asked_.AnswerAll(EverCommitted());
 }
 
-void Member::AnswerEverAsked(uint64_t number, absl::StatusOr<bool> answer) {
-  auto asked = ever_asked_.extract(number);
-  seams_.executor.Cancel(asked.mapped().timer);
-  seams_.executor.Post([done = std::move(asked.mapped().done),
-                        answer = std::move(answer)]() mutable { done(std::move(answer)); });
+absl::Status Member::WhyNotKnown() const {
+  return absl::UnavailableError(fmt::format(
+      "node {}: whether anything was ever committed is not known, since the meta store was not "
+      "read within {} ms: {}",
+      options_.node, options_.call_timeout / std::chrono::milliseconds(1),
+      store_.status().ok() ? "it does not answer" : std::string(store_.status().message())));
 }
 
 void Member::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
@@ -200,7 +187,7 @@ void Member::Follow() {
   FollowCommit();
   FollowAbandoned();
   protection_->OnJobChange();
-  while (!ever_asked_.empty()) AnswerEverAsked(ever_asked_.begin()->first, EverCommitted());
+  ever_asked_.AnswerAll(EverCommitted());
   Report();
   if (leader_ != nullptr) leader_->RunRules();
 }
@@ -390,21 +377,15 @@ void Member::Report() {
 void Member::SendReport() {
   report_wanted_ = false;
   seams_.executor.Cancel(std::exchange(report_timer_, TimerId::kNone));
-  const auto later = [this] {
-    report_timer_ = seams_.executor.After(options_.report_interval, [this] {
+  const auto later = [this](Duration delay) {
+    report_timer_ = seams_.executor.After(delay, [this] {
       report_timer_ = TimerId::kNone;
       Report();
     });
   };
-  const auto again = [this, later, alive = std::weak_ptr(alive_),
-                      number = report_number_ + 1](absl::StatusOr<std::string>) {
-    if (alive.expired() || number != report_sent_) return;
-    report_running_ = false;
-    report_wanted_ ? Report() : later();
-  };
   const meta::JobState& state = store_.state();
   if (!store_.ready() || !state.leader.exists() || !presence_.held()) {
-    later();
+    later(options_.report_interval);
     report_running_ = false;
     return;
   }
@@ -412,8 +393,37 @@ void Member::SendReport() {
   report_sent_ = ++report_number_;
   report.set_number(report_sent_);
   report_to_leader_ = LeaderNow();
-  peers_.Call(NodeSlot{state.leader.value.slot()}, "report", report.SerializeAsString(),
-              options_.call_timeout, again);
+  const std::string bytes = report.SerializeAsString();
+  peers_.Call(NodeSlot{state.leader.value.slot()}, "report", bytes, options_.call_timeout,
+              [this, later, alive = std::weak_ptr(alive_),
+               report = std::move(report)](absl::StatusOr<std::string> reply) {
+                if (alive.expired() || report.number() != report_sent_) return;
+                report_running_ = false;
+                const bool is_open = reply.ok() && OnReportReply(report, *reply);
+                if (report_wanted_) return Report();
+                later(is_open ? options_.report_interval / 10 : options_.report_interval);
+              });
+}
+
+bool Member::OnReportReply(const NodeReport& report, const std::string& bytes) {
+  ReportReply reply;
+  if (!reply.ParseFromString(bytes)) {
+    seams_.log.WarnEvery("report", std::chrono::seconds(10), seams_.executor.Now(),
+                         "the leader's answer to a report, of {} bytes, is of no use",
+                         bytes.size());
+    return false;
+  }
+  const auto state = static_cast<RegistrationState>(reply.registrations());
+  if (state == RegistrationState::kLooking) return true;
+  RegistrationCheck check;
+  for (const RegisteredRank& rank : report.registered()) {
+    check.layouts[Rank{rank.rank()}] = rank.layout_digest();
+  }
+  if (state == RegistrationState::kMisfit) {
+    check.status = absl::FailedPreconditionError(CleanText(reply.misfit(), kTextBytesMax));
+  }
+  node_.OnRegistrationsChecked(check);
+  return state == RegistrationState::kMisfit;
 }
 
 NodeReport Member::MakeReport() const {
@@ -461,6 +471,13 @@ NodeReport Member::MakeReport() const {
       for (const Rank rank : replica.ranks) next.add_ranks(rank.value);
       next.set_world(replica.world);
     }
+  }
+  for (const RegisteredTrainer& trainer : node_.Registrations()) {
+    RegisteredRank& registered = *report.add_registered();
+    registered.set_rank(trainer.rank.value);
+    registered.set_world(trainer.world);
+    registered.set_attempt(trainer.attempt.value);
+    registered.set_layout_digest(trainer.registration->plan.digest());
   }
   for (const auto& [version, local] : local_) EntryOf(versions, version).set_failure(local.failure);
   for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);

@@ -22,6 +22,7 @@
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
 #include "smp/coordinator.h"
+#include "smp/ever_committed.h"
 #include "smp/leader.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
@@ -49,6 +50,7 @@ class Member final : public Coordinator {
   void Start(Protection& protection);
 
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
+  void CheckRegistrations() override { Report(); }
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
@@ -90,11 +92,13 @@ class Member final : public Coordinator {
   Local& LocalOf(Version version);
 
   bool EverCommitted() const;
-  void AnswerEverAsked(uint64_t number, absl::StatusOr<bool> answer);
+  absl::Status WhyNotKnown() const;
 
   void Report();
   void SendReport();
   NodeReport MakeReport() const;
+  // Whether the leader has to be asked again soon.
+  bool OnReportReply(const NodeReport& report, const std::string& bytes);
   void OnVerify(const VerifyRequest& request,
                 absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done);
   void OnVerified(uint64_t round, Version version, const absl::Status& problem);
@@ -142,13 +146,7 @@ class Member final : public Coordinator {
   // Of which store, too: another one may have written others at the same revision.
   std::optional<std::pair<std::string, meta::Revision>> pins_applied_;
 
-  // Who asks whether anything was ever committed before the records were read.
-  struct EverAsked {
-    EverCommittedDone done;
-    TimerId timer = TimerId::kNone;
-  };
-  std::map<uint64_t, EverAsked> ever_asked_;
-  uint64_t last_ever_asked_ = 0;
+  EverCommittedQuestions ever_asked_;
 
   bool report_wanted_ = false;
   bool report_running_ = false;

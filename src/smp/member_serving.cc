@@ -22,8 +22,8 @@ void Member::Serve() {
       return done(absl::InvalidArgumentError(
           fmt::format("the report of node {} of {} bytes is of no use", from, body.size())));
     }
-    const absl::Status status = leader_->OnReport(from, std::move(report));
-    done(status.ok() ? absl::StatusOr<std::string>("") : status);
+    const absl::StatusOr<ReportReply> reply = leader_->OnReport(from, std::move(report));
+    done(reply.ok() ? absl::StatusOr<std::string>(reply->SerializeAsString()) : reply.status());
   });
   peers_.Serve("fresh-start", [this](NodeSlot, const std::string&, Transport::CallDone done) {
     if (leader_ == nullptr) {
@@ -113,6 +113,19 @@ void Member::AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)>
 
 absl::StatusOr<ManifestReply> Member::OnManifests(const ManifestRequest& request) {
   ManifestReply reply;
+  if (request.registered()) {
+    for (const RegisteredTrainer& trainer : node_.Registrations()) {
+      layout::SlotManifest manifest = ManifestOf(*trainer.registration);
+      manifest.job = options_.job;
+      manifest.rank = trainer.rank;
+      manifest.world = trainer.world;
+      manifest.attempt = trainer.attempt;
+      manifest.block_bytes = static_cast<uint32_t>(options_.block_bytes);
+      manifest.data_bytes = trainer.registration->plan.data_bytes();
+      reply.add_manifests(layout::EncodeManifest(manifest));
+    }
+    return reply;
+  }
   for (const HeldSlab& held : node_.Inventory()) {
     if (held.slab.version != VersionOf(request)) continue;
     reply.add_manifests(layout::EncodeManifest(*held.manifest));

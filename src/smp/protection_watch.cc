@@ -37,7 +37,7 @@ std::string Lacks(const RankSession& session, Step waiting) {
   if (!session.registration) {
     return fmt::format("it is connected (pid {}) but has not registered its tensors", pid);
   }
-  if (!session.registration_status.ok()) return std::string(session.registration_status.message());
+  if (!session.capture_status().ok()) return std::string(session.capture_status().message());
   if (session.newest_step < waiting) {
     return fmt::format("it (pid {}) has called for no snapshot since step {}", pid,
                        session.newest_step);

@@ -48,6 +48,11 @@ class RankSession {
   ControlPage* control() { return control_; }
   const std::string& control_name() const { return control_name_; }
 
+  // Why nothing is captured of what it registered; ok where it may be.
+  const absl::Status& capture_status() const {
+    return registration_status.ok() ? misfit : registration_status;
+  }
+
   // --- what the desks keep here ---
 
   WatchId watch = WatchId::kNone;
@@ -61,6 +66,10 @@ class RankSession {
   uint64_t extras_bytes = 0;
   size_t slots_told = 0;  // that it may be granted; 0 until its registration is answered
   absl::Status registration_status = absl::UnavailableError("not registered yet");
+  // The digest of its plan when the job last looked whether all ranks' fit together.
+  std::optional<uint64_t> checked_layout;
+  bool answer_due = false;  // the registration is not answered yet
+  absl::Status misfit;      // what it was told: the ranks' registrations do not fit together
   Step newest_step;
   // Snapshots up to this step claim a slot before the one before is committed: the step-back
   // version gives way.

@@ -21,20 +21,11 @@
 #include "base/segment_store.h"
 #include "base/session_frames.h"
 #include "base/slot_header.h"
-#include "layout/capture_plan.h"
 #include "layout/manifest.h"
-#include "layout/tensor_table.h"
+#include "smp/registration.h"
 #include "smp/slot_reading.h"
 
 namespace unreft::smp {
-
-// What a rank's life declared, and the plan that follows from it. Immutable; shared by the slots
-// that were captured under it, which outlast the next registration.
-struct Registration {
-  layout::TensorTable table;
-  layout::CapturePlan plan;
-  uint64_t extras_bytes = 0;
-};
 
 enum class SlotPhase {
   kPopulating,   // its pages are being reserved

@@ -30,22 +30,16 @@ std::span<const std::byte> CrcTable(SlotView& view, uint64_t data_bytes) {
 }
 
 layout::SlotManifest DescribeSlot(const Slot& slot, const std::string& job) {
-  layout::SlotManifest manifest;
+  layout::SlotManifest manifest = ManifestOf(*slot.registration);
   manifest.job = job;
   manifest.version = slot.version;
   manifest.parent = slot.parent;
   manifest.rank = slot.owner;
   manifest.world = slot.world;
   manifest.attempt = slot.attempt;
-  manifest.layout_digest = slot.registration->plan.digest();
-  manifest.capture_mode = slot.registration->plan.mode();
   manifest.block_bytes = slot.view->geometry().block_bytes;
   manifest.data_bytes = slot.captured->data_bytes;
   manifest.extras_bytes = slot.captured->extras_bytes;
-  const auto specs = slot.registration->table.specs();
-  const auto parts = slot.registration->plan.parts();
-  manifest.tensors.assign(specs.begin(), specs.end());
-  manifest.parts.assign(parts.begin(), parts.end());
   manifest.replica_digests = slot.captured->replica_digests;
   return manifest;
 }

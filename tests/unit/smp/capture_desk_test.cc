@@ -27,6 +27,9 @@ class CaptureDeskTest : public NodeStateFixture {
     InTurn([&] {
       MakeSlots([this] { desk_->RunRules(); });
       desk_ = std::make_unique<CaptureDesk>(state_);
+      coordinator_->check_registrations = [this] {
+        if (answers_checks_) executor_->Post([this] { TellChecked(); });
+      };
       session_ = &Connect(kRank, 1);
       session_->Attach(&channel_);
       session_->timeline = state_.record->OpenTimeline(Version{});
@@ -44,6 +47,16 @@ class CaptureDeskTest : public NodeStateFixture {
     request.tensors = ToWire(specs);
     desk_->OnRegister(*session_, std::move(request));
   }
+  // As the job says of what is registered now.
+  void TellChecked(absl::Status status = absl::OkStatus()) {
+    RegistrationCheck check;
+    for (const RegisteredTrainer& trainer : desk_->Registrations()) {
+      check.layouts[trainer.rank] = trainer.registration->plan.digest();
+    }
+    check.status = std::move(status);
+    desk_->OnRegistrationsChecked(check);
+  }
+  GrantState Granted() const { return GrantWord::Decode(session_->control()->grant.load()).state; }
   std::vector<Registered> Told() const { return channel_.Told<Registered>(FrameType::kRegistered); }
   // Registers, and leaves memory for so many of the slots that were told of.
   void RegisterWithMemoryFor(uint64_t slots) {
@@ -57,6 +70,7 @@ class CaptureDeskTest : public NodeStateFixture {
   }
 
   std::unique_ptr<CaptureDesk> desk_;
+  bool answers_checks_ = true;
   RecordingChannel channel_;
   RankSession* session_ = nullptr;
 };
@@ -269,9 +283,11 @@ TEST_F(CaptureDeskTest, GivingUpBeforeRegisteringAsksForNothing) {
 
 // Else its ranks captured a part of what others capture all of, until the store answered.
 TEST_F(CaptureDeskTest, ALaterProcessKnowsThatReplicasDiffer) {
+  InTurn([&] { Register(); });
+  Settle();
+  InTurn([&] { desk_->OnReplicasDisagree("replicas of w differ"); });
+  Settle();
   InTurn([&] {
-    Register();
-    desk_->OnReplicasDisagree("replicas of w differ");
     desk_ = std::make_unique<CaptureDesk>(state_);
     Register();
   });
@@ -281,6 +297,62 @@ TEST_F(CaptureDeskTest, ALaterProcessKnowsThatReplicasDiffer) {
   EXPECT_EQ(mode(Told()[0]), layout::CaptureMode::kSharded);
   EXPECT_EQ(mode(Told()[1]), layout::CaptureMode::kFull);
   EXPECT_EQ(mode(Told()[2]), layout::CaptureMode::kFull);
+}
+
+// --- whether the ranks' registrations fit together ---
+
+TEST_F(CaptureDeskTest, NothingIsCapturedOfWhatTheJobHasNotLookedAt) {
+  answers_checks_ = false;
+  InTurn([&] { Register(); });
+  EXPECT_TRUE(Told().empty());
+  Settle(std::chrono::seconds(1));
+  ASSERT_EQ(Told().size(), 1U) << "the trainer is not kept waiting";
+  EXPECT_TRUE(Told()[0].status.ToStatus().ok());
+  EXPECT_EQ(Granted(), GrantState::kNone);
+  InTurn([&] { TellChecked(); });
+  EXPECT_EQ(Granted(), GrantState::kGranted);
+  // The same once more is known.
+  InTurn([&] { Register(); });
+  EXPECT_EQ(Granted(), GrantState::kGranted);
+}
+
+TEST_F(CaptureDeskTest, TheFirstSlotIsGrantedBeforeARegistrationIsAnswered) {
+  answers_checks_ = false;
+  InTurn([&] { Register(); });
+  Settle(std::chrono::milliseconds(100));
+  EXPECT_TRUE(Told().empty());
+  InTurn([&] { TellChecked(); });
+  EXPECT_EQ(Told().size(), 1U);
+  EXPECT_EQ(Granted(), GrantState::kGranted);
+}
+
+TEST_F(CaptureDeskTest, WhatDoesNotFitIsNotCapturedAndSaidOnceItLasts) {
+  const absl::Status misfit = absl::FailedPreconditionError("tensor 'w': ranks 0 and 1 differ");
+  InTurn([&] { Register(); });
+  Settle();
+  ASSERT_EQ(Granted(), GrantState::kGranted);
+  InTurn([&] { TellChecked(misfit); });
+  EXPECT_EQ(Granted(), GrantState::kNone) << "at once";
+  EXPECT_EQ(Told().size(), 1U) << "others may be about to register anew";
+  Settle(std::chrono::seconds(3));
+  ASSERT_EQ(Told().size(), 2U);
+  EXPECT_EQ(Told()[1].status.ToStatus(), misfit);
+  Settle(std::chrono::seconds(10));
+  EXPECT_EQ(Told().size(), 2U) << "once";
+  InTurn([&] { TellChecked(); });
+  ASSERT_EQ(Told().size(), 3U);
+  EXPECT_TRUE(Told()[2].status.ToStatus().ok());
+  EXPECT_EQ(Granted(), GrantState::kGranted);
+}
+
+TEST_F(CaptureDeskTest, AMisfitThatPassesIsNotSaid) {
+  InTurn([&] { Register(); });
+  Settle();
+  InTurn([&] { TellChecked(absl::FailedPreconditionError("for a moment")); });
+  InTurn([&] { TellChecked(); });
+  Settle(std::chrono::seconds(5));
+  EXPECT_EQ(Told().size(), 1U);
+  EXPECT_EQ(Granted(), GrantState::kGranted);
 }
 
 // --- what may be retired ---

@@ -33,6 +33,9 @@ struct ReportingNode {
   PresenceRecord record;
   NodeReport report;
   std::map<Version, VersionHolding> versions;
+  std::map<Rank, layout::SlotManifest> registered;
+  uint64_t manifests_asked = 0;
+  ReportReply reply;           // to its last report
   std::set<Version> verified;  // that the leader asked for
   bool holds_answers = false;  // to Verify, until ReleaseAnswers lets them go
   std::vector<absl::AnyInvocable<void()>> held;
@@ -177,6 +180,10 @@ class LeaderFixture : public ::testing::Test {
     node.peers->Answer<ManifestRequest, ManifestReply>(
         "manifests", [this, &node](NodeSlot, const ManifestRequest& request, auto done) {
           ManifestReply reply;
+          ++node.manifests_asked;
+          for (const auto& [rank, manifest] : node.registered) {
+            if (request.registered()) reply.add_manifests(layout::EncodeManifest(manifest));
+          }
           for (std::string& bytes : ManifestsOf(node, VersionOf(request))) {
             reply.add_manifests(std::move(bytes));
           }
@@ -240,6 +247,30 @@ class LeaderFixture : public ::testing::Test {
 
   // --- what nodes hold ---
 
+  // As a trainer of the node does.
+  void Register(NodeSlot slot, Rank rank, std::vector<TensorSpec> tensors, uint64_t attempt = 1) {
+    ReportingNode& node = nodes_.at(slot);
+    const absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(tensors);
+    UNREFT_CHECK(table.ok(), "{}", table.status().message());
+    layout::SlotManifest& manifest = node.registered[rank];
+    manifest.job = "job";
+    manifest.rank = rank;
+    manifest.world = world_;
+    manifest.attempt = Attempt{attempt};
+    manifest.block_bytes = 64;
+    manifest.tensors = std::move(tensors);
+    manifest.layout_digest =
+        layout::CapturePlan::Make(*table, layout::CaptureMode::kSharded).digest();
+    node.report.clear_registered();
+    for (const auto& [registered, known] : node.registered) {
+      RegisteredRank& entry = *node.report.add_registered();
+      entry.set_rank(registered.value);
+      entry.set_world(known.world);
+      entry.set_attempt(known.attempt.value);
+      entry.set_layout_digest(known.layout_digest);
+    }
+  }
+
   // A rank's slab of the version.
   void Seal(NodeSlot slot, Version version, Rank rank) {
     VersionHolding& holding = nodes_.at(slot).versions[version];
@@ -286,7 +317,9 @@ class LeaderFixture : public ::testing::Test {
       node.report.clear_versions();
       for (const auto& [version, holding] : node.versions) *node.report.add_versions() = holding;
       Apply(node.report);
-      UNREFT_CHECK(leader_->OnReport(slot, node.report).ok());
+      const absl::StatusOr<ReportReply> reply = leader_->OnReport(slot, node.report);
+      UNREFT_CHECK(reply.ok(), "{}", reply.status().message());
+      node.reply = *reply;
     });
   }
   void ReportAll() {

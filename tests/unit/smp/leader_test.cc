@@ -115,7 +115,7 @@ TEST_F(LeaderTest, AReportOfAnotherLifeIsRefused) {
   NodeReport report = nodes_.at(NodeSlot{1}).report;
   report.set_session(2);
   absl::Status status;
-  InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report); });
+  InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report).status(); });
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 
@@ -408,7 +408,7 @@ TEST_F(LeaderTest, WhoComesBackToASlotThatASpareTookIsRefused) {
   Settle(seconds(3));
   EXPECT_EQ(view().members(2).incarnation(), "spare4");
   absl::Status status;
-  InTurn([&] { status = leader_->OnReport(NodeSlot{2}, nodes_.at(NodeSlot{2}).report); });
+  InTurn([&] { status = leader_->OnReport(NodeSlot{2}, nodes_.at(NodeSlot{2}).report).status(); });
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 

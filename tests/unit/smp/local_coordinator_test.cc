@@ -38,6 +38,8 @@ class FakeNode final : public Coordinator::Node {
     }
     return held;
   }
+  std::vector<RegisteredTrainer> Registrations() override { return registered; }
+  void OnRegistrationsChecked(const RegistrationCheck& check) override { checks.push_back(check); }
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
   void OnCommitted(Version version) override { committed.push_back(version); }
   void OnAbandoned(Version version, const std::string& why, Step capture_from) override {
@@ -49,6 +51,8 @@ class FakeNode final : public Coordinator::Node {
   void OnPins(const PinRecord& record) override { pins = record; }
 
   std::vector<recovery::SealedSlab> slabs;
+  std::vector<RegisteredTrainer> registered;
+  std::vector<RegistrationCheck> checks;
   std::optional<Version> rotten;
   std::optional<Version> found_rotten;
   std::vector<JobDecision> decisions;

@@ -28,6 +28,8 @@ struct RecordingNode final : Coordinator::Node {
     verifying.push_back(std::move(done));
   }
   std::vector<HeldSlab> Inventory() override { return held; }
+  std::vector<RegisteredTrainer> Registrations() override { return registered; }
+  void OnRegistrationsChecked(const RegistrationCheck& check) override { checks.push_back(check); }
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
   void OnCommitted(Version version) override { committed.push_back(version); }
   void OnAbandoned(Version version, const std::string& reason, Step capture_from) override {
@@ -42,6 +44,8 @@ struct RecordingNode final : Coordinator::Node {
     Step capture_from;
   };
   std::vector<HeldSlab> held;
+  std::vector<RegisteredTrainer> registered;
+  std::vector<RegistrationCheck> checks;
   std::vector<absl::AnyInvocable<void()>> closing;
   std::vector<Version> verified;
   bool verifies = true;
@@ -65,6 +69,7 @@ class MemberFixture : public SmpFixture {
     std::unique_ptr<meta::LeasedKey> presence;
     std::unique_ptr<meta::LeasedKey> leadership;
     std::vector<NodeReport> reports;
+    ReportReply reply;  // to each
     bool answers = true;
     std::vector<Transport::CallDone> unanswered;
   };
@@ -139,7 +144,7 @@ class MemberFixture : public SmpFixture {
       other.peers->Serve("report",
                          [&other](NodeSlot, const std::string& body, Transport::CallDone done) {
                            UNREFT_CHECK(other.reports.emplace_back().ParseFromString(body));
-                           if (other.answers) return done("");
+                           if (other.answers) return done(other.reply.SerializeAsString());
                            other.unanswered.push_back(std::move(done));
                          });
       const auto hold = [&](std::unique_ptr<meta::LeasedKey>& key, const std::string& name) {

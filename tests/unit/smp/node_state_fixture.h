@@ -33,6 +33,7 @@ struct RecordingChannel final : Channel {
 // Does nothing of what it is asked.
 struct RecordingCoordinator final : Coordinator {
   void AskDecision(Attempt, uint64_t, std::vector<Asker>) override { ++asked; }
+  void CheckRegistrations() override { check_registrations(); }
   void ReportClaimed(Version, Rank) override {}
   void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
   void ReportFailed(Version, Rank, const std::string& reason) override { failed.push_back(reason); }
@@ -40,6 +41,7 @@ struct RecordingCoordinator final : Coordinator {
   void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)>) override {}
   void AskPins(PinRequest, PinDone) override {}
   int asked = 0;
+  absl::AnyInvocable<void()> check_registrations = [] {};
   std::vector<std::string> failed;
 };
 
