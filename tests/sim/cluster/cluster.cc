@@ -40,6 +40,10 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
       options_.trainer.world, [this](const SimExecutor& process) { return WhoIs(process); });
   observer_->set_is_over(
       [this](const std::string& store_id) { return store_observer_->IsOver(store_id); });
+  store_observer_->set_on_record(
+      [this](const std::string& name, meta::Revision modified, const std::string& value) {
+        observer_->OnRecord(name, modified, value);
+      });
   store_observer_->set_on_pins(
       [this](const PinRecord& pins, bool is_first) { pins_.FollowTimes(pins, is_first); });
   launcher_ = std::make_unique<Launcher>(Homes(), Random(random.Next()), options_.trainer);

@@ -70,21 +70,21 @@ void ClusterObserver::Remember(NodeSlot slot, const smp::NodeRecord& record) {
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_stale) {
-  StoreSeen& store = stores_[{job.store_id, store_lives_}];
   // Where nodes are now a store does not say that is no more, and that somebody sees who is cut
   // off.
-  if (job.view.exists() && !is_stale && !is_over_(job.store_id)) OnView(slot, job.view, store);
+  if (job.view.exists() && !is_stale && !is_over_(job.store_id)) OnView(slot, job.view);
   for (const GivenUp& version : job.abandoned.value.versions()) {
     given_up_.insert(smp::VersionOf(version));
   }
   const TimelineRecord& timeline = job.timeline.value;
+  const uint64_t life = store_lives_.Of("timeline", job.timeline);
   bool is_new = false;
   if (job.timeline.exists() && timeline.closing()) {
-    is_new = store.closing.try_emplace(timeline.round(), world_.trace.now()).second;
+    is_new = stores_[life].closing.try_emplace(timeline.round(), world_.trace.now()).second;
   } else if (job.timeline.exists()) {
-    OnDecision(slot, timeline, store);
+    OnDecision(slot, timeline, life);
   }
-  if (job.commit.exists()) OnCommit(job, store, is_stale);
+  if (job.commit.exists()) OnCommit(job, is_stale);
   const std::optional<Version> committed = world_.history.committed();
   const Duration now = world_.trace.now();
   if (is_new && committed) had_at_closing_[{*committed, now}] = IsThere(*committed, now);
@@ -112,10 +112,10 @@ void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration 
   }
 }
 
-void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view,
-                             StoreSeen& store) {
+void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view) {
   const uint64_t number = view.value.number();
-  const auto [it, is_new] = store.views.try_emplace(number, view.value.SerializeAsString());
+  auto& views = stores_[store_lives_.Of("view", view)].views;
+  const auto [it, is_new] = views.try_emplace(number, view.value.SerializeAsString());
   if (!is_new) {
     if (it->second != view.value.SerializeAsString()) {
       world_.trace.Fail("node {} reads another view {} than others", slot, number);
@@ -188,11 +188,11 @@ void ClusterObserver::ProveDecided() {
   if (is_rebuilt_) ++losses_made_good_;
 }
 
-void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store) {
+void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, uint64_t life) {
   const DecisionRecord& decision = record.decision();
   if (decision.round() == 0) return;  // none yet in this store
-  const auto [it, is_new] =
-      store.rounds.try_emplace(decision.round(), decision.SerializeAsString());
+  auto& rounds = stores_[life].rounds;
+  const auto [it, is_new] = rounds.try_emplace(decision.round(), decision.SerializeAsString());
   if (!is_new) {
     if (it->second != decision.SerializeAsString()) {
       world_.trace.Fail("node {} reads another decision {} than others", slot, decision.round());
@@ -200,11 +200,12 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
     return;
   }
   const smp::JobDecision job = smp::DecisionOf(decision);
-  if (std::next(it) != store.rounds.end()) {  // it was told late
+  if (std::next(it) != rounds.end() || life < decided_in_) {  // it was told late
     if (absl::IsDataLoss(job.status)) world_.history.OnLost(job.attempt, true);
     return;
   }
   if (!decisions_seen_.insert(it->second).second) return;
+  decided_in_ = life;
   if (job.kind == DecisionKind::kFailed) return OnFailure(job, record);
   ++decisions_;
   decided_ = job.version;
@@ -221,11 +222,9 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, St
   }
   const std::optional<Version> committed = world_.history.committed();
   CheckPassedOver(job.version, record.world(), closed);
-  const bool steps_back = committed && job.version < *committed;
-  world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(),
-                           steps_back && IsExcused(*committed, closed));
-  standing_.reset();
-  if (whole) standing_ = {*whole, false};
+  const bool excused = committed && job.version < *committed && IsExcused(*committed, closed);
+  world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(), excused);
+  standing_ = whole ? std::optional(Standing{*whole, false}) : std::nullopt;
   if (whole && !GoneSince(*whole, SafeAt(*whole), closed).empty()) {
     // What is gone is yet to be made anew.
     proven_.erase(*whole);
@@ -409,7 +408,8 @@ void ClusterObserver::OnFreshStart(Version opened) {
                     opened.timeline, *before);
 }
 
-void ClusterObserver::OnCommit(const meta::JobState& job, StoreSeen& store, bool is_stale) {
+void ClusterObserver::OnCommit(const meta::JobState& job, bool is_stale) {
+  StoreSeen& store = stores_[store_lives_.Of("commit", job.commit)];
   if (job.commit.modified <= store.newest_commit) return;
   store.newest_commit = job.commit.modified;
   const CommitRecord& commit = job.commit.value;

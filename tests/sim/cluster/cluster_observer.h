@@ -24,6 +24,7 @@
 
 #include "smp/member.h"
 #include "tests/sim/cluster/group_checker.h"
+#include "tests/sim/cluster/store_lives.h"
 #include "tests/sim/daemon_process.h"
 
 namespace unreft::sim {
@@ -56,10 +57,14 @@ class ClusterObserver {
   void OnDestroyed(NodeSlot slot);
   // A bit of that version has turned on the node, in a slot or a guard.
   void OnFlipped(NodeSlot slot, Version version);
+  // The meta store has that record.
+  void OnRecord(const std::string& name, meta::Revision modified, const std::string& value) {
+    store_lives_.OnRecord(name, modified, value);
+  }
   // The meta store comes back as another one, or as it was. Its id may be one that it had before,
   // if nobody is left who remembers.
   void OnStoreChanged() {
-    ++store_lives_;
+    store_lives_.Next();
     is_store_new_ = true;
     stale_views_ = views_read_;
     standing_.reset();
@@ -91,7 +96,7 @@ class ClusterObserver {
   uint64_t losses_made_good() const { return losses_made_good_; }
 
  private:
-  // What one meta store has said: the numbers of another one begin again.
+  // What one life of the meta store has said: the numbers of another one begin again.
   struct StoreSeen {
     std::map<uint64_t, std::string> rounds;  // what each round decided
     std::map<uint64_t, Duration> closing;    // and when it was first seen to close its timeline
@@ -102,13 +107,13 @@ class ClusterObserver {
   void Remember(NodeSlot slot, const smp::NodeRecord& record);
   bool IsStale(const Machine& machine, const meta::JobState& job);
   void Look(NodeSlot slot, const meta::JobState& job, bool is_stale);
-  void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view, StoreSeen& store);
+  void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view);
   void FollowPlaces();
-  void OnDecision(NodeSlot slot, const TimelineRecord& record, StoreSeen& store);
+  void OnDecision(NodeSlot slot, const TimelineRecord& record, uint64_t life);
   void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
   Duration ClosedAt(uint64_t round) const;
   void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
-  void OnCommit(const meta::JobState& job, StoreSeen& store, bool is_stale);
+  void OnCommit(const meta::JobState& job, bool is_stale);
   std::set<NodeSlot> HitBefore(Version version, const ViewRecord& view) const;
   void CheckCommit(Version version, const CommitRecord& commit, const ViewRecord& view);
   void OnFreshStart(Version opened);
@@ -133,10 +138,10 @@ class ClusterObserver {
   // By the machines' daemons: the store's id and the view; and those of before the store changed.
   std::map<const Machine*, std::pair<std::string, std::string>> views_read_;
   std::map<const Machine*, std::pair<std::string, std::string>> stale_views_;
-  std::map<std::pair<std::string, uint64_t>, StoreSeen> stores_;  // by id and life
+  StoreLives store_lives_;
+  std::map<uint64_t, StoreSeen> stores_;  // by life
   // Whether what was committed could be had when a round was first seen to close its timeline.
   std::map<std::pair<Version, Duration>, bool> had_at_closing_;
-  uint64_t store_lives_ = 0;
   bool is_store_new_ = false;  // and nothing was committed in it yet
   // The newest timeline and commit in each node's memory, and in any that was one.
   using Known = std::pair<Timeline, Version>;
@@ -148,6 +153,7 @@ class ClusterObserver {
   std::set<std::string> decisions_seen_;
   std::set<std::string> commits_seen_;
   std::optional<Version> decided_;
+  uint64_t decided_in_ = 0;  // the life of the store with the newest of them
   std::optional<Standing> standing_;
   std::set<Timeline> fresh_starts_;
   std::set<Version> given_up_;  // in any store

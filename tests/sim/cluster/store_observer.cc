@@ -79,6 +79,7 @@ void StoreObserver::Attach() {
           PinRecord pins;
           for (const meta::KeyValue& kv : reply->replies.at(0).kvs) {
             keys_.insert(kv.key);
+            TellRecord(kv);
             if (kv.key.ends_with("/abandoned")) abandoned_.ParseFromString(kv.value);
             if (kv.key.ends_with("/commit")) RememberCommit(kv.value);
             if (kv.key.ends_with("/store")) OnId(kv.value);
@@ -93,6 +94,7 @@ void StoreObserver::Attach() {
                 std::vector<Event> revision;
                 for (meta::WatchEvent& event : events.events) {
                   const bool is_put = event.kind == meta::WatchEvent::Kind::kPut;
+                  if (is_put) TellRecord(event.kv);
                   revision.push_back({is_put, std::move(event.kv)});
                 }
                 if (!revision.empty()) unseen_.push_back(std::move(revision));
@@ -108,6 +110,11 @@ void StoreObserver::OnId(const std::string& value) {
 
 bool StoreObserver::IsOver(const std::string& store_id) const {
   return !id_.empty() && store_id != id_ && ids_.contains(store_id);
+}
+
+void StoreObserver::TellRecord(const meta::KeyValue& kv) const {
+  const std::string name = kv.key.substr(kPrefix.size());
+  if (on_record_ && IsRecord(name)) on_record_(name, kv.mod_revision, kv.value);
 }
 
 void StoreObserver::Look(const std::vector<Event>& revision) {

@@ -42,6 +42,11 @@ class StoreObserver {
   using OnPins = std::function<void(const PinRecord& pins, bool is_first)>;
   void set_on_pins(OnPins on_pins) { on_pins_ = std::move(on_pins); }
 
+  // What the store has: each record as a start finds it, and as it is written.
+  using OnRecord = std::function<void(const std::string& name, meta::Revision modified,
+                                      const std::string& value)>;
+  void set_on_record(OnRecord on_record) { on_record_ = std::move(on_record); }
+
   // After each event of the store's process at least.
   void AfterEvent();
 
@@ -61,6 +66,7 @@ class StoreObserver {
   void Attach();
   void OnTxn(const SimExecutor& node, const meta::StoreReply& reply);
   void OnId(const std::string& value);
+  void TellRecord(const meta::KeyValue& kv) const;
   void Look(const std::vector<Event>& revision);
   void CheckWriter(const std::string& name, meta::Revision revision);
   void CheckSizes(const std::string& name, const meta::KeyValue& kv);
@@ -76,6 +82,7 @@ class StoreObserver {
   const uint64_t keys_max_;
   const WhoIs who_is_;
   OnPins on_pins_;
+  OnRecord on_record_;
   uint64_t attached_to_ = 0;  // which start of the store
   std::deque<std::vector<Event>> unseen_;
   std::map<meta::Revision, std::optional<PresenceRecord>> writers_;
