@@ -28,29 +28,11 @@ struct FileIdentity {
 
 FileIdentity IdentityOf(const struct stat& info) { return {info.st_dev, info.st_ino}; }
 
-absl::Status RemoveStaleSocket(const std::string& path, const sockaddr_un& address) {
-  struct stat info{};
-  if (lstat(path.c_str(), &info) != 0) {
-    return errno == ENOENT ? absl::OkStatus() : absl::ErrnoToStatus(errno, "look at " + path);
-  }
-  if (!S_ISSOCK(info.st_mode)) {
-    return absl::AlreadyExistsError(fmt::format("{} exists and is no socket", path));
-  }
-  const auto probe = NewUnixSocket();
-  if (!probe.ok()) return probe.status();
-  // Anything but a refusal, a full backlog included, means that somebody is there.
-  if (TryConnect(*probe, address) != ECONNREFUSED) {
-    return absl::AlreadyExistsError(fmt::format("{}: another process listens there", path));
-  }
-  if (unlink(path.c_str()) != 0) return absl::ErrnoToStatus(errno, "remove stale " + path);
-  return absl::OkStatus();
-}
-
 // A listening socket at `path`. Nobody can connect before listen(), hence never to a wider mode.
 absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
   const auto address = UnixAddress(path);
   if (!address.ok()) return address.status();
-  if (absl::Status status = RemoveStaleSocket(path, *address); !status.ok()) return status;
+  if (absl::Status status = RemoveStaleSocket(path); !status.ok()) return status;
   auto fd = NewUnixSocket();
   if (!fd.ok()) return fd.status();
   const auto* generic = reinterpret_cast<const sockaddr*>(&*address);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -28,6 +30,26 @@ absl::StatusOr<UniqueFd> NewUnixSocket() {
 int TryConnect(const UniqueFd& socket, const sockaddr_un& address) {
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
   return connect(socket.get(), generic, sizeof(address)) == 0 ? 0 : errno;
+}
+
+absl::Status RemoveStaleSocket(const std::string& path) {
+  const auto address = UnixAddress(path);
+  if (!address.ok()) return address.status();
+  struct stat info{};
+  if (lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : absl::ErrnoToStatus(errno, "look at " + path);
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return absl::AlreadyExistsError(fmt::format("{} exists and is no socket", path));
+  }
+  const auto probe = NewUnixSocket();
+  if (!probe.ok()) return probe.status();
+  // Anything but a refusal, a full backlog included, means that somebody is there.
+  if (TryConnect(*probe, *address) != ECONNREFUSED) {
+    return absl::AlreadyExistsError(fmt::format("{}: another process listens there", path));
+  }
+  if (unlink(path.c_str()) != 0) return absl::ErrnoToStatus(errno, "remove stale " + path);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path) {

@@ -22,6 +22,10 @@ absl::StatusOr<UniqueFd> NewUnixSocket();
 // Connects; the errno, or 0. ECONNREFUSED: the file is there and nobody listens.
 int TryConnect(const UniqueFd& socket, const sockaddr_un& address);
 
+// Removes what a process that is gone has left at `path`. AlreadyExists when somebody listens there
+// or the file is no socket.
+absl::Status RemoveStaleSocket(const std::string& path);
+
 // One attempt, which the kernel decides at once. Unavailable when nobody listens there or the
 // listener's backlog is full.
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path);

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "base/wire_address.h"
 #include "meta/grpc_common.h"
 #include "meta/server_calls.h"
 #include "meta/server_streams.h"
@@ -212,11 +213,15 @@ class EmbeddedServer::Impl {
     const size_t colon = options.listen.rfind(':');
     if (colon == std::string::npos) {
       return absl::InvalidArgumentError(
-          fmt::format("meta listen: needed HOST:PORT, found '{}'", options.listen));
+          fmt::format("meta_listen: needed HOST:PORT or unix:/PATH, found '{}'", options.listen));
     }
+    absl::Status status =
+        PrepareWire(options.listen, WireUseOf("meta_listen", options.tls, options.insecure));
+    if (status.ok()) status = BeforeListening(options.listen);
+    if (!status.ok()) return status;
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(options.listen, *credentials, &port);
+    builder.AddListeningPort(GrpcName(options.listen), *credentials, &port);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
     // Two servers on one port would share its clients by chance.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -230,8 +235,10 @@ class EmbeddedServer::Impl {
     if (server_ == nullptr || port == 0) {
       return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
     }
-    address_ = fmt::format("{}:{}", options.listen.substr(0, colon), port);
-    return absl::OkStatus();
+    address_ = IsUnixAddress(options.listen)
+                   ? options.listen
+                   : fmt::format("{}:{}", options.listen.substr(0, colon), port);
+    return AfterListening(options.listen);
   }
 
   const std::string& address() const { return address_; }

@@ -16,24 +16,26 @@
 namespace unreft::meta {
 
 struct EmbeddedServerOptions {
-  std::string listen = "127.0.0.1:2379";           // port 0: a free one
+  std::string listen = "127.0.0.1:2379";           // port 0: a free one; or unix:/PATH
   uint64_t message_bytes_max = uint64_t{2} << 20;  // of a request, as etcd's
   size_t streams_max = 10'000;                     // watches and keep-alives at a time
   // Answers that wait for a slow reader of a watch; beyond, its stream is ended.
   uint64_t stream_bytes_max = uint64_t{64} << 20;
   MetaTlsOptions tls;
+  bool insecure = false;  // listens by TCP without TLS, too
 };
 
 class EmbeddedServer {
  public:
-  // `engine` has been started; both outlive the server. Unavailable: the address is taken.
+  // `engine` has been started; both outlive the server. Unavailable: the address is taken;
+  // PermissionDenied: others could use the store.
   static absl::StatusOr<std::unique_ptr<EmbeddedServer>> Start(EmbeddedServerOptions options,
                                                                Executor& executor,
                                                                StoreEngine& engine);
   // Ends every call, answered or not, and waits until gRPC has let go of it.
   ~EmbeddedServer();
 
-  // Where it listens: "127.0.0.1:40123".
+  // Where it listens: "127.0.0.1:40123", "unix:/run/meta.sock".
   const std::string& address() const;
 
  private:

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <utility>
 
+#include "base/wire_address.h"
 #include "meta/etcd_calls.h"
 #include "meta/etcd_watches.h"
 #include "meta/etcd_wire.h"
@@ -20,23 +21,31 @@ namespace pb = etcdserverpb;
 
 // gRPC's name for the endpoints. A list of names is not one of its kinds.
 absl::StatusOr<std::string> TargetOf(const std::string& endpoints) {
+  if (IsUnixAddress(endpoints)) return GrpcName(endpoints);
   const std::vector<std::string> parts = absl::StrSplit(endpoints, ',');
   const auto is_v4 = [](const std::string& part) {
     return part.find_first_not_of("0123456789.:") == std::string::npos;
   };
   const auto is_v6 = [](const std::string& part) { return part.starts_with('['); };
   for (const std::string& part : parts) {
+    if (part.find("://") != std::string::npos) {
+      return absl::InvalidArgumentError(
+          fmt::format("meta_endpoints '{}': needed HOST:PORT without a scheme, found '{}'; whether "
+                      "it is TLS is "
+                      "said by meta_tls_ca, meta_tls_cert, meta_tls_key",
+                      endpoints, part));
+    }
     const size_t colon = part.rfind(':');
     if (colon == 0 || colon == std::string::npos || colon + 1 == part.size()) {
-      return absl::InvalidArgumentError(
-          fmt::format("meta endpoints '{}': needed HOST:PORT, found '{}'", endpoints, part));
+      return absl::InvalidArgumentError(fmt::format(
+          "meta_endpoints '{}': needed HOST:PORT or unix:/PATH, found '{}'", endpoints, part));
     }
   }
   if (std::all_of(parts.begin(), parts.end(), is_v4)) return "ipv4:" + endpoints;
   if (std::all_of(parts.begin(), parts.end(), is_v6)) return "ipv6:" + endpoints;
   if (parts.size() == 1) return "dns:///" + endpoints;
   return absl::InvalidArgumentError(
-      fmt::format("meta endpoints '{}': a list needs IP addresses of one family; or give one name "
+      fmt::format("meta_endpoints '{}': a list needs IP addresses of one family; or give one name "
                   "that resolves to all of them",
                   endpoints));
 }
@@ -46,7 +55,8 @@ grpc::ChannelArguments ArgumentsOf(const EtcdKvOptions& options) {
     return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
   };
   grpc::ChannelArguments arguments;
-  arguments.SetLoadBalancingPolicyName("round_robin");
+  // Of a socket file no connection is made but for a call, before which CheckWire looks.
+  if (!IsUnixAddress(options.endpoints)) arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetMaxReceiveMessageSize(static_cast<int>(options.reply_bytes_max));
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, ms(options.retry_delay_min));
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, ms(options.call_timeout));
@@ -89,7 +99,7 @@ class EtcdKv::Impl {
                   .retry_delay_max = options_.retry_delay_max},
                  executor, pb::Watch::NewStub(channel), calls_,
                  [this](auto result) { Probe(std::move(result)); }) {
-    channel->GetState(true);  // connect
+    if (!IsUnixAddress(options_.endpoints)) channel->GetState(true);  // connect
   }
 
   ~Impl() {
@@ -154,6 +164,9 @@ class EtcdKv::Impl {
   void KeepAlive(LeaseId lease, Done done) {
     Try<pb::LeaseKeepAliveResponse>(
         [this, lease](Duration left, auto result) {
+          if (absl::Status status = CheckStore(); !status.ok()) {
+            return Refuse(std::move(result), std::move(status));
+          }
           auto call = std::make_shared<KeepAliveCall>();
           Prepare(*call, left);
           call->Start(*lease_, lease.value, calls_,
@@ -204,6 +217,22 @@ class EtcdKv::Impl {
     return absl::Status(code, fmt::format("{}: {}", Name(), status.error_message()));
   }
 
+  // Whether it is still nobody else who would be asked.
+  absl::Status CheckStore() const {
+    const absl::Status status =
+        CheckWire(options_.endpoints, WireUseOf(Name(), options_.tls, options_.insecure));
+    if (status.ok()) return status;
+    return {absl::IsNotFound(status) ? absl::StatusCode::kUnavailable : status.code(),
+            fmt::format("{}: {}", Name(), std::string(status.message()))};
+  }
+
+  template <typename Response>
+  void Refuse(Result<Response> result, absl::Status why) {
+    executor_.Post([alive = alive_, why = std::move(why), result = std::move(result)]() mutable {
+      if (*alive) result(std::move(why));
+    });
+  }
+
   void Prepare(EtcdCall& call, Duration left) {
     SetDeadline(call.context, left);
     call.context.set_wait_for_ready(true);
@@ -227,6 +256,9 @@ class EtcdKv::Impl {
 
   template <typename Request, typename Response, typename Method>
   void Unary(const Request& request, Duration left, Result<Response> result, Method method) {
+    if (absl::Status status = CheckStore(); !status.ok()) {
+      return Refuse(std::move(result), std::move(status));
+    }
     auto call = std::make_shared<UnaryCall<Request, Response>>();
     call->request = request;
     Prepare(*call, left);
@@ -316,6 +348,8 @@ EtcdKv::~EtcdKv() = default;
 absl::StatusOr<std::unique_ptr<EtcdKv>> EtcdKv::Create(EtcdKvOptions options, Executor& executor) {
   absl::StatusOr<std::string> target = TargetOf(options.endpoints);
   if (!target.ok()) return target.status();
+  const WireUse use = WireUseOf("meta_endpoints", options.tls, options.insecure);
+  if (absl::Status status = PrepareWire(options.endpoints, use); !status.ok()) return status;
   auto credentials = ClientCredentials(options.tls);
   if (!credentials.ok()) return credentials.status();
   auto channel = grpc::CreateCustomChannel(*target, *credentials, ArgumentsOf(options));

@@ -20,7 +20,8 @@
 namespace unreft::meta {
 
 struct EtcdKvOptions {
-  // "HOST:PORT", all addresses of whose name are used, or "IP:PORT,IP:PORT,...", all of one family.
+  // "HOST:PORT", all addresses of whose name are used, or "IP:PORT,IP:PORT,...", all of one family,
+  // or "unix:/PATH".
   std::string endpoints;
   Duration call_timeout = std::chrono::seconds(1);  // well below the ttl of leases
   Duration retry_delay_min = std::chrono::milliseconds(50);
@@ -29,11 +30,13 @@ struct EtcdKvOptions {
   uint64_t reply_bytes_max = uint64_t{64} << 20;
   size_t calls_max = 1024;  // under way; beyond: ResourceExhausted
   MetaTlsOptions tls;
+  bool insecure = false;  // connects by TCP without TLS, too
 };
 
 class EtcdKv final : public Kv {
  public:
-  // Does not wait for a connection. InvalidArgument: the endpoints; NotFound: a TLS file.
+  // Does not wait for a connection. InvalidArgument: the endpoints; NotFound: a TLS file;
+  // PermissionDenied: others could listen in, or be the store.
   // `executor` outlives the Kv.
   static absl::StatusOr<std::unique_ptr<EtcdKv>> Create(EtcdKvOptions options, Executor& executor);
   // In a turn, or when the executor runs none. Cancels what is under way and waits for gRPC to let

@@ -66,6 +66,13 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
   return grpc::SslServerCredentials(ssl);
 }
 
+WireUse WireUseOf(std::string what, const MetaTlsOptions& tls, bool insecure) {
+  return {.what = std::move(what),
+          .tls = "meta_tls_ca, meta_tls_cert, meta_tls_key",
+          .has_tls = tls.enabled(),
+          .may_be_open = insecure};
+}
+
 KeyValue FromWire(mvccpb::KeyValue&& wire) {
   return {.key = std::move(*wire.mutable_key()),
           .value = std::move(*wire.mutable_value()),

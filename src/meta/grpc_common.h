@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/wire_address.h"
 #include "meta/kv.h"
 #include "meta/meta_tls.h"
 
@@ -21,6 +22,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(
 // With TLS, clients without a certificate of `ca` are refused.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     const MetaTlsOptions& options);
+
+// Of an address of the store; `what` is the option that gives it.
+WireUse WireUseOf(std::string what, const MetaTlsOptions& tls, bool insecure);
 
 KeyValue FromWire(mvccpb::KeyValue&& wire);
 void ToWire(const KeyValue& kv, mvccpb::KeyValue& wire);

@@ -204,6 +204,7 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   }
   tls.enabled = !tls.ca_file.empty();
   options.transport.job = options.common.job;
+  options.transport.insecure = options.kv.insecure = options.meta.server.insecure = true;
   return options.role == "meta" ? absl::OkStatus() : CheckClusterOptions(options);
 }
 

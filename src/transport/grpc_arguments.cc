@@ -38,7 +38,8 @@ std::vector<std::pair<const char*, int>> CommonArguments(const GrpcTransportOpti
 
 }  // namespace
 
-grpc::ChannelArguments GrpcChannelArguments(const GrpcTransportOptions& options) {
+grpc::ChannelArguments GrpcChannelArguments(const GrpcTransportOptions& options,
+                                            const std::string& address) {
   grpc::ChannelArguments arguments;
   for (const auto& [name, value] : CommonArguments(options)) arguments.SetInt(name, value);
   arguments.SetMaxReceiveMessageSize(MessageBytesMax(options));
@@ -51,10 +52,20 @@ grpc::ChannelArguments GrpcChannelArguments(const GrpcTransportOptions& options)
   arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, Milliseconds(options.channel_idle_max));
   // gRPC's name for how long one attempt to connect may take.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, Milliseconds(options.connect_timeout));
-  const int backoff_max_ms = Milliseconds(options.reconnect_backoff_max);
+  // On this machine an attempt costs nothing, and a daemon comes back at the same address.
+  constexpr int kLocalBackoffMaxMs = 100;
+  const int backoff_max_ms =
+      IsUnixAddress(address) ? kLocalBackoffMaxMs : Milliseconds(options.reconnect_backoff_max);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, std::min(100, backoff_max_ms));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, backoff_max_ms);
   return arguments;
+}
+
+WireUse WireUseOf(std::string what, const GrpcTransportOptions& options) {
+  return {.what = std::move(what),
+          .tls = "transport_tls_ca, transport_tls_cert, transport_tls_key",
+          .has_tls = options.tls.enabled,
+          .may_be_open = options.insecure};
 }
 
 void SetGrpcServerArguments(const GrpcTransportOptions& options, grpc::ServerBuilder& builder) {

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/wire_address.h"
 #include "transport/grpc_arguments.h"
 
 namespace unreft {
 
 absl::StatusOr<GrpcChannel*> GrpcChannels::Acquire(const std::string& address, Time now) {
   DropIdle(now);
+  if (absl::Status status = CheckPeer(address); !status.ok()) return status;
   auto found = channels_.find(address);
   if (found == channels_.end()) {
     if (channels_.size() >= options_.channels_max && !DropOldestIdle()) {
@@ -32,10 +34,17 @@ void GrpcChannels::Release(GrpcChannel& channel, Time now) {
   channel.last_use = now;
 }
 
+absl::Status GrpcChannels::CheckPeer(const std::string& address) const {
+  if (address.empty()) return absl::OkStatus();  // of nobody: gRPC says so
+  absl::Status status = CheckWire(address, WireUseOf("the node there", options_));
+  if (absl::IsNotFound(status)) return absl::UnavailableError(status.message());
+  return status;
+}
+
 std::unique_ptr<GrpcChannel> GrpcChannels::Connect(const std::string& address) const {
   auto refusal = std::make_shared<ServerRefusal>();
   auto channel = std::make_unique<GrpcChannel>(grpc::CreateCustomChannel(
-      address, identity_.ForChannel(refusal), GrpcChannelArguments(options_)));
+      GrpcName(address), identity_.ForChannel(refusal), GrpcChannelArguments(options_, address)));
   channel->refusal = std::move(refusal);
   return channel;
 }

@@ -29,11 +29,13 @@ class GrpcChannels {
       : options_(options), identity_(identity) {}
 
   // The channel to that address, with one RPC more. It is the user's until Release. Drops what was
-  // idle for too long. ResourceExhausted when all of channels_max are in use.
+  // idle for too long. ResourceExhausted when all of channels_max are in use; PermissionDenied when
+  // others could be the peer, Unavailable when its socket's directory is gone.
   absl::StatusOr<GrpcChannel*> Acquire(const std::string& address, Time now);
   void Release(GrpcChannel& channel, Time now);
 
  private:
+  absl::Status CheckPeer(const std::string& address) const;
   std::unique_ptr<GrpcChannel> Connect(const std::string& address) const;
   void DropIdle(Time now);
   bool DropOldestIdle();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/wire_address.h"
 #include "transport/grpc_arguments.h"
 #include "transport/grpc_bytes.h"
 #include "transport/grpc_status.h"
@@ -179,14 +180,16 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor& executor
                                                               const GrpcTransportOptions& options,
                                                               const GrpcIdentity& identity) {
   std::unique_ptr<GrpcServer> server(new GrpcServer(executor, options, identity));
+  if (absl::Status status = BeforeListening(options.listen); !status.ok()) return status;
   grpc::ServerBuilder builder;
   SetGrpcServerArguments(options, builder);
-  builder.AddListeningPort(options.listen, identity.ForServer(), &server->port_);
+  builder.AddListeningPort(GrpcName(options.listen), identity.ForServer(), &server->port_);
   builder.RegisterCallbackGenericService(server->service_.get());
   server->server_ = builder.BuildAndStart();
   if (!server->server_ || server->port_ == 0) {
     return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
   }
+  if (absl::Status status = AfterListening(options.listen); !status.ok()) return status;
   return server;
 }
 

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/wire_address.h"
+#include "transport/grpc_arguments.h"
 #include "transport/grpc_client.h"
 #include "transport/grpc_server.h"
 
@@ -31,7 +33,9 @@ class GrpcTransport final : public Transport {
     transport->server_ = *std::move(server);
     transport->client_ =
         std::make_unique<GrpcClient>(executor, transport->options_, *transport->identity_);
-    transport->address_ = fmt::format("{}:{}", host, transport->server_->port());
+    transport->address_ = IsUnixAddress(options.listen)
+                              ? options.listen
+                              : fmt::format("{}:{}", host, transport->server_->port());
     return transport;
   }
 
@@ -68,10 +72,16 @@ class GrpcTransport final : public Transport {
 
 // The host that others reach this node by.
 absl::StatusOr<std::string> AdvertisedHost(const GrpcTransportOptions& options) {
+  if (IsUnixAddress(options.listen)) {
+    if (options.advertise.empty()) return "";
+    return absl::InvalidArgumentError(
+        fmt::format("advertise: '{}' has no host to be reached by, found '{}'", options.listen,
+                    options.advertise));
+  }
   const size_t colon = options.listen.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     return absl::InvalidArgumentError(
-        fmt::format("listen is '{}', it must be HOST:PORT", options.listen));
+        fmt::format("listen is '{}', it must be HOST:PORT or unix:/PATH", options.listen));
   }
   const std::string host = options.listen.substr(0, colon);
   if (!options.advertise.empty()) return options.advertise;
@@ -92,7 +102,7 @@ void SilenceGrpcLog() {
 void KeepGrpcThreads() {
   struct Kept {
     std::shared_ptr<grpc::Channel> channel =
-        grpc::CreateChannel("ipv4:127.0.0.1:1", grpc::InsecureChannelCredentials());
+        grpc::CreateChannel("unix:/proc/nobody", grpc::InsecureChannelCredentials());
     grpc::GenericStub stub{channel};
     grpc::ClientContext context;
     grpc::Slice nothing;
@@ -123,6 +133,10 @@ absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,
   if (options.job.empty()) return absl::InvalidArgumentError("a transport belongs to a job");
   const absl::StatusOr<std::string> host = AdvertisedHost(options);
   if (!host.ok()) return host.status();
+  if (absl::Status status = PrepareWire(options.listen, WireUseOf("transport_listen", options));
+      !status.ok()) {
+    return status;
+  }
   return GrpcTransport::Create(executor, options, *host);
 }
 

@@ -6,6 +6,8 @@
 //
 // A peer must be of the same job: without TLS it says so itself, which guards against mistakes;
 // with TLS its certificate says so, which guards against others. docs/operations.md has the files.
+// On one machine the nodes listen on socket files, which other users cannot reach
+// (base/wire_address.h). TCP without TLS has to be asked for.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -29,9 +31,10 @@ struct GrpcTlsOptions {
 
 struct GrpcTransportOptions {
   std::string job;
-  std::string listen = "127.0.0.1:0";  // port 0: any free one
+  std::string listen = "127.0.0.1:0";  // port 0: any free one; or unix:/PATH
   std::string advertise;               // the host of address(); empty: the one of `listen`
   GrpcTlsOptions tls;
+  bool insecure = false;  // listens and connects by TCP without TLS, too
 
   size_t message_bytes_max = size_t{64} << 20;  // a request, a reply, the bytes of one Read
   size_t calls_in_flight_max = 4096;            // of this node's
@@ -48,7 +51,8 @@ struct GrpcTransportOptions {
 };
 
 // Listens at once; handlers may be set in the same turn. Unavailable when the address is taken,
-// InvalidArgument when the options contradict each other. `executor` outlives the transport, which
+// InvalidArgument when the options contradict each other, PermissionDenied when others could listen
+// in. `executor` outlives the transport, which
 // is destroyed in a turn or when there are none any more; that waits for gRPC's threads to let go
 // of it, not for any peer.
 absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,

@@ -4,8 +4,9 @@
 // (PROTOCOL rule 6). The source resolves the request to memory that it holds until the bytes have
 // left; the answer carries a small header beside them, by which the receiver verifies what landed.
 //
-// Addresses are "host:port". Requests, replies and headers are opaque bytes here; their meaning,
-// the view they belong to and the fencing of old ones are the caller's.
+// Addresses are "host:port", or "unix:/path" on one machine. Requests, replies and headers are
+// opaque bytes here; their meaning, the view they belong to and the fencing of old ones are the
+// caller's.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -4,6 +4,7 @@
 #include <etcd/rpc.grpc.pb.h>
 #include <grpcpp/create_channel.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -76,9 +77,12 @@ class FakeWorld : public KvWorld {
 
 class EmbeddedWorld : public KvWorld {
  public:
-  EmbeddedWorld() {
+  enum class Wire { kTcp, kUnix };
+  explicit EmbeddedWorld(Wire wire) {
     directory_ = testing::TempDir() + "unreft_meta_XXXXXX";
     UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr);
+    is_open_ = wire == Wire::kTcp;
+    address_ = is_open_ ? "127.0.0.1:0" : "unix:" + directory_ + "/meta store.sock";
     Start();
   }
   ~EmbeddedWorld() override {
@@ -88,7 +92,8 @@ class EmbeddedWorld : public KvWorld {
   World& world() override { return world_; }
   std::unique_ptr<Kv> NewKv(Duration call_timeout) override {
     auto kv =
-        EtcdKv::Create({.endpoints = address_, .call_timeout = call_timeout}, world_.executor(0));
+        EtcdKv::Create({.endpoints = address_, .call_timeout = call_timeout, .insecure = is_open_},
+                       world_.executor(0));
     UNREFT_CHECK(kv.ok());
     return *std::move(kv);
   }
@@ -101,7 +106,8 @@ class EmbeddedWorld : public KvWorld {
     std::optional<absl::Status> started;
     world_.InTurn([&] { engine_->Start([&](absl::Status status) { started = status; }); });
     UNREFT_CHECK(world_.RunUntil([&] { return started.has_value(); }) && started->ok());
-    auto server = EmbeddedServer::Start({.listen = address_}, world_.executor(0), *engine_);
+    auto server = EmbeddedServer::Start({.listen = address_, .insecure = is_open_},
+                                        world_.executor(0), *engine_);
     UNREFT_CHECK(server.ok(), "{}", server.status().ToString());
     server_ = *std::move(server);
     address_ = server_->address();
@@ -117,6 +123,7 @@ class EmbeddedWorld : public KvWorld {
     EXPECT_TRUE(world_.RunUntil([&] { return done.has_value(); }));
     EXPECT_TRUE(done->ok()) << *done;
   }
+  const std::string& directory() const { return directory_; }
   bool LoseData() override {
     std::filesystem::remove_all(directory_ + "/records");
     return true;
@@ -124,7 +131,8 @@ class EmbeddedWorld : public KvWorld {
 
  private:
   std::string directory_;
-  std::string address_ = "127.0.0.1:0";
+  std::string address_;
+  bool is_open_ = false;
   AsioWorld world_;
   Random random_ = Random::FromEntropy();
   CaptureLogSink sink_;
@@ -143,8 +151,9 @@ class EtcdWorld : public KvWorld {
   World& world() override { return world_; }
   using KvWorld::NewKv;
   std::unique_ptr<Kv> NewKv(Duration call_timeout) override {
-    auto kv = EtcdKv::Create({.endpoints = etcd_->endpoints(), .call_timeout = call_timeout},
-                             world_.executor(0));
+    auto kv = EtcdKv::Create(
+        {.endpoints = etcd_->endpoints(), .call_timeout = call_timeout, .insecure = true},
+        world_.executor(0));
     UNREFT_CHECK(kv.ok());
     return *std::move(kv);
   }
@@ -169,10 +178,14 @@ class EtcdWorld : public KvWorld {
 
 INSTANTIATE_TEST_SUITE_P(Fake, KvConformance, testing::ValuesIn(SimWorlds<KvWorld, FakeWorld>()),
                          WorldName<KvWorld>);
-INSTANTIATE_TEST_SUITE_P(Embedded, KvConformance,
-                         testing::Values(WorldMaker<KvWorld>{
-                             "Rocks", [] { return std::make_unique<EmbeddedWorld>(); }}),
-                         WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(
+    Embedded, KvConformance,
+    testing::Values(
+        WorldMaker<KvWorld>{
+            "Tcp", [] { return std::make_unique<EmbeddedWorld>(EmbeddedWorld::Wire::kTcp); }},
+        WorldMaker<KvWorld>{
+            "Unix", [] { return std::make_unique<EmbeddedWorld>(EmbeddedWorld::Wire::kUnix); }}),
+    WorldName<KvWorld>);
 INSTANTIATE_TEST_SUITE_P(Etcd, KvConformance,
                          testing::Values(WorldMaker<KvWorld>{
                              "OneMember", [] { return std::make_unique<EtcdWorld>(1); }}),
@@ -335,12 +348,38 @@ TEST(EtcdCluster, WritesGoOnWhenTheLeaderDies) {
   world.world().InTurn([&] { kv.reset(); });
 }
 
+// What is asked of the store is asked of nobody who has taken its place.
+TEST(EmbeddedStore, IsAskedOnlyWhileItsDirectoryIsThisUsersAlone) {
+  EmbeddedWorld world(EmbeddedWorld::Wire::kUnix);
+  const auto kv = world.NewKv(std::chrono::seconds(5));
+  const auto put = [&] {
+    std::optional<absl::Status> done;
+    world.world().InTurn([&] {
+      Txn txn;
+      txn.then.push_back(PutOp{"k", "v", LeaseId{}});
+      kv->Commit(std::move(txn), [&](absl::StatusOr<TxnResult> r) { done = r.status(); });
+    });
+    EXPECT_TRUE(world.world().RunUntil([&] { return done.has_value(); }));
+    return *done;
+  };
+  EXPECT_EQ(put(), absl::OkStatus());
+  ASSERT_EQ(chmod(world.directory().c_str(), 01777), 0);
+  EXPECT_EQ(put().code(), absl::StatusCode::kPermissionDenied);
+  ASSERT_EQ(chmod(world.directory().c_str(), 0700), 0);
+  EXPECT_EQ(put(), absl::OkStatus());
+}
+
 TEST(EtcdKv, RefusesEndpointsThatItCannotUse) {
   AsioWorld world;
-  for (const char* endpoints : {"", "host", "host:", ":2379", "a:1,b:2", "1.2.3.4:1,b:2"}) {
-    const auto kv = EtcdKv::Create({.endpoints = endpoints}, world.executor(0));
+  for (const char* endpoints : {"", "host", "host:", ":2379", "a:1,b:2", "1.2.3.4:1,b:2",
+                                "http://host:2379", "https://host:2379", "unix:socket"}) {
+    const auto kv = EtcdKv::Create({.endpoints = endpoints, .insecure = true}, world.executor(0));
     EXPECT_EQ(kv.status().code(), absl::StatusCode::kInvalidArgument) << endpoints;
   }
+  const absl::Status open =
+      EtcdKv::Create({.endpoints = "127.0.0.1:1"}, world.executor(0)).status();
+  EXPECT_EQ(open.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(open.ToString(), testing::HasSubstr("meta_endpoints: '127.0.0.1:1' is TCP without"));
   EtcdKvOptions tls{.endpoints = "127.0.0.1:1"};
   tls.tls.ca = "/no/such/file";
   EXPECT_EQ(EtcdKv::Create(tls, world.executor(0)).status().code(), absl::StatusCode::kNotFound);

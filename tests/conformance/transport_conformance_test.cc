@@ -1,7 +1,11 @@
 #include "tests/conformance/transport_conformance.h"
 
+#include <fmt/format.h>
 #include <netinet/in.h>
+#include <stdlib.h>
 #include <sys/socket.h>
+
+#include <filesystem>
 
 #include "base/unique_fd.h"
 #include "tests/conformance/transport_reads_conformance.h"
@@ -17,11 +21,12 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:gpr_realloc\
 namespace unreft {
 namespace {
 
-class GrpcTransportWorld final : public TransportWorld {
+class GrpcTransportWorld : public TransportWorld {
  public:
   explicit GrpcTransportWorld(GrpcTlsOptions tls)
       : options_{.job = "job-1",
                  .tls = std::move(tls),
+                 .insecure = true,
                  .message_bytes_max = kMessageBytesMax,
                  .reads_in_flight_max = kReadsInFlightMax} {
     // Bound, so that no one else gets the port, and not listening.
@@ -40,11 +45,34 @@ class GrpcTransportWorld final : public TransportWorld {
   }
   std::string dead_address() override { return dead_address_; }
 
+ protected:
+  GrpcTransportOptions options_;
+
  private:
-  const GrpcTransportOptions options_;
   AsioWorld world_;
   const UniqueFd dead_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   std::string dead_address_;
+};
+
+// The same by socket files.
+class UnixTransportWorld final : public GrpcTransportWorld {
+ public:
+  explicit UnixTransportWorld(GrpcTlsOptions tls) : GrpcTransportWorld(std::move(tls)) {
+    options_.insecure = false;
+    UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr);
+  }
+  ~UnixTransportWorld() override { std::filesystem::remove_all(directory_); }
+  std::unique_ptr<Transport> NewTransport(int process) override {
+    options_.listen = Address(fmt::format("node {}%", ++nodes_));  // a name that gRPC would parse
+    return GrpcTransportWorld::NewTransport(process);
+  }
+  std::string dead_address() override { return Address("nobody"); }
+
+ private:
+  std::string Address(const std::string& name) const { return "unix:" + directory_ + "/" + name; }
+
+  std::string directory_ = testing::TempDir() + "unreft_peers_XXXXXX";
+  int nodes_ = 0;
 };
 
 class SimTransportWorld : public TransportWorld {
@@ -89,15 +117,24 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(WorldMaker<TransportWorld>{
         "Plain", [] { return std::make_unique<GrpcTransportWorld>(GrpcTlsOptions()); }}),
     WorldName<TransportWorld>);
-INSTANTIATE_TEST_SUITE_P(GrpcTls, TransportConformance,
-                         testing::Values(WorldMaker<TransportWorld>{
-                             "Mutual",
-                             [] {
-                               static TestCertificates certificates;
-                               return std::make_unique<GrpcTransportWorld>(
-                                   certificates.Make("job-1"));
-                             }}),
-                         WorldName<TransportWorld>);
+INSTANTIATE_TEST_SUITE_P(
+    GrpcUnix, TransportConformance,
+    testing::Values(WorldMaker<TransportWorld>{
+        "Plain", [] { return std::make_unique<UnixTransportWorld>(GrpcTlsOptions()); }}),
+    WorldName<TransportWorld>);
+
+GrpcTlsOptions Certificates() {
+  static TestCertificates certificates;
+  return certificates.Make("job-1");
+}
+INSTANTIATE_TEST_SUITE_P(
+    GrpcTls, TransportConformance,
+    testing::Values(
+        WorldMaker<TransportWorld>{
+            "Mutual", [] { return std::make_unique<GrpcTransportWorld>(Certificates()); }},
+        WorldMaker<TransportWorld>{
+            "Unix", [] { return std::make_unique<UnixTransportWorld>(Certificates()); }}),
+    WorldName<TransportWorld>);
 INSTANTIATE_TEST_SUITE_P(Sim, TransportConformance,
                          testing::ValuesIn(SimWorlds<TransportWorld, SimTransportWorld>()),
                          WorldName<TransportWorld>);

@@ -5,9 +5,12 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <iterator>
@@ -33,7 +36,8 @@ class GrpcTransportTest : public testing::Test {
   std::unique_ptr<Transport> New(const std::string& job, GrpcTlsOptions tls = {}) {
     std::unique_ptr<Transport> transport;
     world_.InTurn([&] {
-      auto made = NewGrpcTransport(world_.asio(), {.job = job, .tls = std::move(tls)});
+      auto made =
+          NewGrpcTransport(world_.asio(), {.job = job, .tls = std::move(tls), .insecure = true});
       UNREFT_CHECK(made.ok(), "{}", made.status().ToString());
       transport = *std::move(made);
     });
@@ -254,8 +258,8 @@ TEST_F(GrpcTransportTest, ShowsItsNewCertificate) {
 TEST_F(GrpcTransportTest, OwnsItsPortAlone) {
   MakeServer("job-1");
   world_.InTurn([&] {
-    const auto second =
-        NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = server_->address()});
+    const auto second = NewGrpcTransport(
+        world_.asio(), {.job = "job-1", .listen = server_->address(), .insecure = true});
     EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << second.status();
     EXPECT_THAT(second.status().ToString(), HasSubstr(server_->address()));
   });
@@ -263,10 +267,12 @@ TEST_F(GrpcTransportTest, OwnsItsPortAlone) {
 
 TEST_F(GrpcTransportTest, AdvertisesAHost) {
   world_.InTurn([&] {
-    const auto silent = NewGrpcTransport(world_.asio(), {.job = "j", .listen = "0.0.0.0:0"});
+    const auto silent =
+        NewGrpcTransport(world_.asio(), {.job = "j", .listen = "0.0.0.0:0", .insecure = true});
     EXPECT_EQ(silent.status().code(), absl::StatusCode::kInvalidArgument) << silent.status();
-    auto named = NewGrpcTransport(world_.asio(),
-                                  {.job = "j", .listen = "0.0.0.0:0", .advertise = "localhost"});
+    auto named = NewGrpcTransport(
+        world_.asio(),
+        {.job = "j", .listen = "0.0.0.0:0", .advertise = "localhost", .insecure = true});
     ASSERT_TRUE(named.ok()) << named.status();
     EXPECT_TRUE((*named)->address().starts_with("localhost:")) << (*named)->address();
     EXPECT_FALSE((*named)->address().ends_with(":0")) << (*named)->address();
@@ -308,8 +314,10 @@ TEST_F(GrpcTransportTest, ReceivesIntoMemoryThatItKeeps) {
 }
 
 TEST_F(GrpcTransportTest, RefusesRequestsOverTheParkingLimit) {
-  world_.InTurn(
-      [&] { server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1", .calls_parked_max = 2}); });
+  world_.InTurn([&] {
+    server_ =
+        *NewGrpcTransport(world_.asio(), {.job = "job-1", .insecure = true, .calls_parked_max = 2});
+  });
   std::vector<Transport::CallDone> parked;
   std::vector<Reply> replies;
   caller_ = New("job-1");
@@ -331,8 +339,10 @@ TEST_F(GrpcTransportTest, RefusesRequestsOverTheParkingLimit) {
 }
 
 TEST_F(GrpcTransportTest, DropsIdleChannelsOverTheLimit) {
-  world_.InTurn(
-      [&] { caller_ = *NewGrpcTransport(world_.asio(), {.job = "job-1", .channels_max = 1}); });
+  world_.InTurn([&] {
+    caller_ =
+        *NewGrpcTransport(world_.asio(), {.job = "job-1", .insecure = true, .channels_max = 1});
+  });
   for (int i = 0; i < 3; ++i) {
     world_.InTurn([&] { server_.reset(); });
     MakeServer("job-1");
@@ -350,6 +360,86 @@ TEST_F(GrpcTransportTest, DropsIdleChannelsOverTheLimit) {
   EXPECT_THAT(replies[0].status().ToString(), HasSubstr("channels_max is 1"));
 }
 
+class UnixTransportTest : public GrpcTransportTest {
+ protected:
+  UnixTransportTest() { UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr); }
+  ~UnixTransportTest() override { std::filesystem::remove_all(directory_); }
+
+  std::string Address(const std::string& name) const { return "unix:" + directory_ + "/" + name; }
+  absl::StatusOr<std::unique_ptr<Transport>> NewAt(const std::string& address) {
+    absl::StatusOr<std::unique_ptr<Transport>> made = absl::UnknownError("not made");
+    world_.InTurn(
+        [&] { made = NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = address}); });
+    return made;
+  }
+  void Serve() {
+    world_.InTurn([this] {
+      server_->Serve("hello", [](std::string, Transport::CallDone done) { done("welcome"); });
+    });
+  }
+
+  std::string directory_ = testing::TempDir() + "unreft_peers_XXXXXX";
+};
+
+TEST_F(UnixTransportTest, TcpWithoutCertificatesIsRefusedBothWays) {
+  const absl::Status listens = NewAt("127.0.0.1:0").status();
+  EXPECT_TRUE(absl::IsPermissionDenied(listens)) << listens;
+  EXPECT_THAT(listens.ToString(), HasSubstr("transport_listen: '127.0.0.1:0' is TCP without TLS"));
+  MakeServer("job-1");
+  caller_ = *NewAt(Address("a.sock"));
+  const absl::Status connects = Call().status();
+  EXPECT_TRUE(absl::IsPermissionDenied(connects)) << connects;
+  EXPECT_THAT(connects.ToString(), HasSubstr(server_->address() + "' is TCP without TLS"));
+  EXPECT_EQ(served_, 0);
+}
+
+TEST_F(UnixTransportTest, HasNoHostToAdvertise) {
+  world_.InTurn([&] {
+    const auto named = NewGrpcTransport(
+        world_.asio(), {.job = "j", .listen = Address("a.sock"), .advertise = "localhost"});
+    EXPECT_TRUE(absl::IsInvalidArgument(named.status())) << named.status();
+  });
+}
+
+// What is said to a peer is said to nobody who has taken its place.
+TEST_F(UnixTransportTest, LooksWhoseDirectoryItIsBeforeEachCall) {
+  server_ = *NewAt(Address("place/a.sock"));
+  Serve();
+  caller_ = *NewAt(Address("b.sock"));
+  EXPECT_TRUE(Call().ok());
+  ASSERT_EQ(chmod((directory_ + "/place").c_str(), 0777), 0);
+  const absl::Status another = Call().status();
+  EXPECT_TRUE(absl::IsPermissionDenied(another)) << another;
+  EXPECT_THAT(another.ToString(), HasSubstr(directory_ + "/place belongs to"));
+  ASSERT_EQ(chmod((directory_ + "/place").c_str(), 0700), 0);
+  EXPECT_TRUE(Call().ok());
+  std::filesystem::remove_all(directory_ + "/place");
+  EXPECT_TRUE(absl::IsUnavailable(Call().status()));
+}
+
+// As a process that is killed does, it leaves its file.
+TEST_F(UnixTransportTest, TakesThePlaceOfAKilledOneButOfNoLivingOne) {
+  const std::string address = Address("a.sock");
+  server_ = *NewAt(address);
+  Serve();
+  caller_ = *NewAt(Address("b.sock"));
+  EXPECT_TRUE(absl::IsAlreadyExists(NewAt(address).status()));
+  EXPECT_TRUE(Call().ok()) << "the living one has kept its file";
+  std::filesystem::create_hard_link(directory_ + "/a.sock", directory_ + "/left");
+  world_.InTurn([this] { server_.reset(); });
+  std::filesystem::rename(directory_ + "/left", directory_ + "/a.sock");
+  auto second = NewAt(address);
+  ASSERT_TRUE(second.ok()) << second.status();
+  server_ = *std::move(second);
+  Serve();
+  bool reached = false;  // when the backoff allows it
+  for (int i = 0; i < 1000 && !reached; ++i) {
+    reached = Call().ok();
+    if (!reached) world_.asio().RunOneFor(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(reached);
+}
+
 TEST_F(GrpcTransportTest, ReachesANodeThatComesBack) {
   MakeServer("job-1");
   caller_ = New("job-1");
@@ -364,7 +454,8 @@ TEST_F(GrpcTransportTest, ReachesANodeThatComesBack) {
   ASSERT_TRUE(world_.RunUntil([&] { return !replies.empty(); }));
   EXPECT_EQ(replies[0].status().code(), absl::StatusCode::kUnavailable) << replies[0].status();
   world_.InTurn([&] {
-    server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = address});
+    server_ =
+        *NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = address, .insecure = true});
     server_->Serve("hello", [](std::string, Transport::CallDone done) { done("again"); });
   });
   bool reached = false;  // when the backoff allows it

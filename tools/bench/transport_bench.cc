@@ -81,7 +81,7 @@ class GrpcPair {
 
  private:
   static std::unique_ptr<Transport> New(ExecutorThread& thread) {
-    auto made = NewGrpcTransport(thread.executor(), {.job = "bench"});
+    auto made = NewGrpcTransport(thread.executor(), {.job = "bench", .insecure = true});
     UNREFT_CHECK(made.ok(), "{}", made.status().ToString());
     return *std::move(made);
   }
