@@ -4,15 +4,20 @@
 
 #include <bit>
 #include <chrono>
+#include <filesystem>
 #include <string_view>
+
+#include "base/run_dir.h"
 
 namespace unreft::smp {
 
 namespace {
 
 void AddMetaOptions(CLI::App& app, meta::MetaDaemonOptions& meta) {
+  meta.server.listen.clear();
   AddOption(app, meta.server.listen, "meta_listen",
-            "role meta: HOST:PORT to serve at; port 0: a free one, see RUN_DIR/meta/address");
+            "role meta: HOST:PORT to serve at, port 0: a free one, see RUN_DIR/meta/address; or "
+            "unix:/PATH; empty: 127.0.0.1:2379 with TLS, else unix:RUN_DIR/meta/meta.sock");
   AddOption(app, meta.engine.limits.history_events_max, "meta_history_max",
             "role meta: changes kept for watches that come back late",
             Range<uint64_t>{1, UINT64_MAX});
@@ -40,15 +45,17 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.failure_domain, "failure_domain",
             "what this node shares its fate with, a rack or a host; empty: nobody");
   AddOption(app, options.kv.endpoints, "meta_endpoints",
-            "the meta store: HOST:PORT, or IP:PORT,IP:PORT,... of its members");
+            "the meta store: HOST:PORT, or IP:PORT,IP:PORT,... of its members, or unix:/PATH");
   AddOption(app, options.kv.call_timeout, "meta_call_timeout_ms",
             "of one question to the meta store; well below presence_ttl_s",
             Range<Duration>{std::chrono::milliseconds(10), std::chrono::minutes(1)});
   AddOption(app, options.kv.tls.server_name, "meta_tls_server_name",
             "what the meta store's certificate names, if not its address");
   GrpcTransportOptions& transport = options.transport;
+  transport.listen.clear();
   AddOption(app, transport.listen, "transport_listen",
-            "HOST:PORT for the other nodes; port 0: a free one, told to them by the meta store");
+            "HOST:PORT for the other nodes, port 0: a free one, told to them by the meta store; or "
+            "unix:/PATH; empty: 127.0.0.1:0 with TLS, else unix:RUN_DIR/peers.sock");
   AddOption(app, transport.advertise, "transport_advertise",
             "the host by which others reach this node; empty: that of transport_listen");
   AddOption(app, transport.tls.ca_file, "transport_tls_ca",
@@ -91,6 +98,22 @@ absl::Status CheckTlsFiles(std::string_view prefix, const std::string& ca, const
       "{0}_ca, {0}_cert, {0}_key: needed all 3 or none of them, found {1}", prefix, given));
 }
 
+// Where this process listens if nobody says: on this machine, as safely as it can.
+void FillListening(DaemonOptions& options) {
+  const std::string run_dir =
+      std::filesystem::absolute(options.common.run_dir).lexically_normal().string();
+  std::string& meta = options.meta.server.listen;
+  if (meta.empty()) {
+    meta = options.meta.server.tls.enabled() ? "127.0.0.1:2379"
+                                             : fmt::format("unix:{}/meta/{}", run_dir, kMetaSocket);
+  }
+  std::string& transport = options.transport.listen;
+  if (transport.empty()) {
+    transport = options.transport.tls.enabled ? "127.0.0.1:0"
+                                              : fmt::format("unix:{}/{}", run_dir, kPeersSocket);
+  }
+}
+
 absl::Status CheckClusterOptions(const DaemonOptions& options) {
   const NodeOptions& node = options.node;
   const bool has_store = !options.kv.endpoints.empty();
@@ -129,6 +152,8 @@ absl::Status CheckClusterOptions(const DaemonOptions& options) {
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   NodeOptions& node = options.node;
   AddCommonOptions(app, options.common);
+  AddOption(app, options.insecure, "insecure",
+            "allows TCP without TLS, where whoever reaches a port can read and forge the state");
   AddConfigFile(app);
   AddOption(app, options.role, "role",
             "node: keeps this node's snapshots; meta: is the embedded meta store",
@@ -204,6 +229,7 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   }
   tls.enabled = !tls.ca_file.empty();
   options.transport.job = options.common.job;
+  FillListening(options);
   options.transport.insecure = options.kv.insecure = options.meta.server.insecure = true;
   return options.role == "meta" ? absl::OkStatus() : CheckClusterOptions(options);
 }

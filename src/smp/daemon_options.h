@@ -29,6 +29,8 @@ struct DaemonOptions {
   // Of a job of several nodes: no endpoints, no meta store and no transport.
   meta::EtcdKvOptions kv;
   GrpcTransportOptions transport;
+  // TCP without TLS is allowed, where whoever reaches a port can do all (docs/security.md).
+  bool insecure = false;
 };
 
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options);

@@ -48,7 +48,7 @@ def test_another_users_directory_is_not_believed(outside, theirs, words):
     (outside / "parent").mkdir()
     (outside / "parent/job").mkdir(mode=0o700)
     cluster = {"job": "strangers", "nodes": 1, "data_chunks": 1, "parity_chunks": 0,
-               "meta_address": "127.0.0.1:1", "daemon_path": f"{outside}/program",
+               "meta_address": f"unix:{outside}/meta.sock", "daemon_path": f"{outside}/program",
                "daemon_words": [], "supervise": False}
     (outside / "parent/job/cluster.json").write_text(json.dumps(cluster))
     (outside / "program").write_text(f"#!/bin/sh\ntouch {ran}\n")

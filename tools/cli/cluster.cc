@@ -51,6 +51,10 @@ StartRequest Cluster::NodeRequest(uint64_t node) const {
     AddTlsWords("meta", tls_dir, fmt::format("node{}", node), request.daemon_words);
     AddTlsWords("transport", tls_dir, fmt::format("node{}", node), request.daemon_words);
   }
+  if (insecure) {
+    request.daemon_words.insert(request.daemon_words.end(),
+                                {"--insecure", "--transport-listen=127.0.0.1:0"});
+  }
   request.daemon_words.insert(request.daemon_words.end(), start.daemon_words.begin(),
                               start.daemon_words.end());
   return request;
@@ -60,6 +64,7 @@ StartRequest Cluster::MetaRequest() const {
   StartRequest request = start;
   request.daemon_words.clear();
   if (!tls_dir.empty()) AddTlsWords("meta", tls_dir, "meta", request.daemon_words);
+  if (insecure) request.daemon_words.emplace_back("--insecure");
   return request;
 }
 
@@ -78,6 +83,7 @@ absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
                   .parity_chunks = json.at("parity_chunks"),
                   .meta_address = json.at("meta_address"),
                   .tls_dir = json.value("tls_dir", ""),
+                  .insecure = json.value("insecure", false),
                   .start = {.daemon_path = json.at("daemon_path"),
                             .daemon_words = json.at("daemon_words"),
                             .supervise = json.at("supervise")}};
@@ -93,6 +99,7 @@ absl::Status WriteCluster(const Cluster& cluster) {
                             {"parity_chunks", cluster.parity_chunks},
                             {"meta_address", cluster.meta_address},
                             {"tls_dir", cluster.tls_dir},
+                            {"insecure", cluster.insecure},
                             {"daemon_path", cluster.start.daemon_path},
                             {"daemon_words", cluster.start.daemon_words},
                             {"supervise", cluster.start.supervise}};

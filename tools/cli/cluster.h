@@ -31,6 +31,9 @@ struct Cluster {
   // The PEM files of a job whose processes talk by TLS: ca.pem, of the meta store meta.pem and
   // meta.key, of node I nodeI.pem and nodeI.key. Empty: no TLS.
   std::string tls_dir;
+  // Without TLS they talk by socket files, which no other user can reach; or, if this is set, by
+  // TCP.
+  bool insecure = false;
   StartRequest start;  // of each daemon; its words are the user's
 
   uint64_t places() const { return nodes + spares; }

@@ -23,6 +23,7 @@ struct UpOptions {
   std::optional<uint64_t> parity_chunks;
   std::optional<uint64_t> spares;
   std::string tls_dir;
+  bool insecure = false;
   uint64_t wait_ms = 30000;
   bool print_env = false;
 };
@@ -97,7 +98,8 @@ absl::StatusOr<Cluster> NewCluster(const Context& context, const UpOptions& opti
   Cluster cluster{.place = context.place,
                   .nodes = *options.nodes,
                   .spares = options.spares.value_or(0),
-                  .tls_dir = options.tls_dir};
+                  .tls_dir = options.tls_dir,
+                  .insecure = options.insecure};
   cluster.parity_chunks = options.parity_chunks.value_or(cluster.nodes >= 4   ? 2
                                                          : cluster.nodes >= 2 ? 1
                                                                               : 0);
@@ -110,7 +112,10 @@ absl::StatusOr<Cluster> NewCluster(const Context& context, const UpOptions& opti
         fmt::format("{} data chunks and {} parity chunks need {} nodes, found {}",
                     cluster.data_chunks, cluster.parity_chunks, chunks, cluster.nodes));
   }
-  absl::StatusOr<std::string> address = ChooseMetaAddress();
+  Place longest = cluster.NodePlace(cluster.places() - 1);  // of all sockets' paths
+  if (absl::Status status = Resolve(longest); !status.ok()) return status;
+  absl::StatusOr<std::string> address = MetaSocketAddress(cluster.place);
+  if (cluster.insecure || !cluster.tls_dir.empty()) address = ChooseMetaAddress();
   if (!address.ok()) return address.status();
   cluster.meta_address = *std::move(address);
   return cluster;
@@ -122,15 +127,18 @@ absl::Status CheckSame(const Cluster& cluster, const UpOptions& options) {
     return !asked || *asked == found;
   };
   const bool same_tls = options.tls_dir.empty() || options.tls_dir == cluster.tls_dir;
-  if (same_tls && same(options.nodes, cluster.nodes) &&
+  if (same_tls && options.insecure <= cluster.insecure && same(options.nodes, cluster.nodes) &&
       same(options.data_chunks, cluster.data_chunks) &&
       same(options.parity_chunks, cluster.parity_chunks) && same(options.spares, cluster.spares)) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(fmt::format(
-      "job {} has {} nodes with {} + {} chunks and {} in {}; first: unreft down", cluster.place.job,
-      cluster.nodes, cluster.data_chunks, cluster.parity_chunks,
-      cluster.tls_dir.empty() ? "no TLS" : "TLS by " + cluster.tls_dir, cluster.place.run_dir));
+  return absl::FailedPreconditionError(
+      fmt::format("job {} has {} nodes with {} + {} chunks and {} in {}; first: unreft down",
+                  cluster.place.job, cluster.nodes, cluster.data_chunks, cluster.parity_chunks,
+                  cluster.insecure          ? "neither TLS nor socket files (--insecure)"
+                  : cluster.tls_dir.empty() ? "socket files"
+                                            : "TLS by " + cluster.tls_dir,
+                  cluster.place.run_dir));
 }
 
 nlohmann::json ProcessJson(FoundProcess found) {
@@ -166,7 +174,8 @@ absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds tim
   nlohmann::json document{
       {"job", cluster.place.job},           {"run_dir", cluster.place.run_dir},
       {"data_chunks", cluster.data_chunks}, {"parity_chunks", cluster.parity_chunks},
-      {"nodes", nlohmann::json::array()},   {"environment", CommonEnvironment(cluster)}};
+      {"nodes", nlohmann::json::array()},   {"environment", CommonEnvironment(cluster)},
+      {"insecure", cluster.insecure}};
   document["meta"] = {{"address", cluster.meta_address},
                       {"log", MetaLog(cluster.place)},
                       {"already_up", *meta_was_up},
@@ -217,6 +226,10 @@ int UpAll(const Context& context, UpOptions& options) {
   if (!options.start.daemon_path.empty()) cluster->start.daemon_path = options.start.daemon_path;
   cluster->start.supervise |= options.start.supervise;
   cluster->start.timeout = options.start.timeout;
+  if (cluster->insecure) {
+    Say("insecure: all talk by TCP without TLS; every user of this machine can read and forge the "
+        "job's state (docs/security.md)");
+  }
   auto document = StartAll(*cluster, options.start.timeout);
   if (!document.ok()) return Fail(context, document.status());
   Print(context, *document,
@@ -247,9 +260,13 @@ int Up(const Context& context, UpOptions& options) {
     return Fail(context, absl::InvalidArgumentError("up: either --nodes or --node"));
   }
   if (!options.tls_dir.empty()) options.tls_dir = std::filesystem::absolute(options.tls_dir);
+  if (options.insecure && !options.tls_dir.empty()) {
+    return Fail(context, absl::InvalidArgumentError("up: either --tls-dir or --insecure"));
+  }
   if (options.nodes || context.all_nodes() != nullptr) return UpAll(context, options);
-  if (!options.tls_dir.empty()) {
-    return Fail(context, absl::InvalidArgumentError("up: --tls-dir is of a job of several nodes"));
+  if (options.insecure || !options.tls_dir.empty()) {
+    return Fail(context, absl::InvalidArgumentError(
+                             "up: --tls-dir and --insecure are of a job of several nodes"));
   }
   options.start.daemon_words = context.after_dashes;
   if (context.cluster) {
@@ -303,6 +320,9 @@ void AddUp(CLI::App& app, Context& context) {
           "with --nodes: ca.pem, meta.pem, meta.key and of each node nodeI.pem, nodeI.key; "
           "all talk by TLS")
       ->check(CLI::ExistingDirectory);
+  command->add_flag("--insecure", options->insecure,
+                    "with --nodes: all talk by TCP on the loopback without TLS, where every user "
+                    "of this machine can read and forge the job's state");
   command->add_flag("--supervise", options->start.supervise,
                     "keep a supervisor that starts unreftd again when it dies");
   command->add_flag("--print-env", options->print_env,

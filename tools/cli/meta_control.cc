@@ -12,6 +12,7 @@
 
 #include "base/lock_file.h"
 #include "base/rocks_record_store.h"
+#include "base/run_dir.h"
 #include "tools/cli/owned_fd.h"
 #include "tools/cli/spawn.h"
 #include "tools/cli/supervisor.h"
@@ -82,10 +83,15 @@ absl::Status RemoveMetaFiles(const Place& place) {
   if (absl::Status status = RocksRecordStore::Destroy(directory + "/records"); !status.ok()) {
     return status;
   }
-  return RemoveFiles(directory, {"address", "address.new", kSupervisorLock, "meta.lock"});
+  return RemoveFiles(directory,
+                     {"address", "address.new", kMetaSocket, kSupervisorLock, "meta.lock"});
 }
 
 std::string MetaLog(const Place& place) { return place.run_dir + "/meta.log"; }
+
+std::string MetaSocketAddress(const Place& place) {
+  return fmt::format("unix:{}/{}", MetaDirectory(place), kMetaSocket);
+}
 
 absl::StatusOr<std::string> ChooseMetaAddress() {
   std::random_device random;

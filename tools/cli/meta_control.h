@@ -2,6 +2,7 @@
 // `place` is that of the whole job. Blocking, stateless.
 //
 //   RUN_DIR/meta/address           where it serves, while it does
+//   RUN_DIR/meta/meta.sock         where it serves, unless by TCP
 //   RUN_DIR/meta/meta.lock         held by it, carries its pid
 //   RUN_DIR/meta/supervisor.lock   held by its supervisor
 //   RUN_DIR/meta.log               what both say
@@ -24,6 +25,9 @@ std::string MetaLog(const Place& place);
 
 // Removes what the store has written, and its directory, if nothing else is in it.
 absl::Status RemoveMetaFiles(const Place& place);
+
+// "unix:" and the path of its socket.
+std::string MetaSocketAddress(const Place& place);
 
 // A port of 127.0.0.1 that is free now and that no connection is given by the kernel, so that a
 // store that comes back finds it free.

@@ -15,6 +15,7 @@ namespace unreft::cli {
 namespace {
 
 constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
+static_assert(sizeof(kPeersSocket) <= sizeof("unreftd.sock"), "Resolve looks at that one alone");
 
 }  // namespace
 
@@ -39,7 +40,8 @@ absl::Status Resolve(Place& place) {
 
 absl::Status RemoveRunFiles(const Place& place) {
   if (absl::Status status = RocksRecordStore::Destroy(place.records()); !status.ok()) return status;
-  return RemoveFiles(place.run_dir, {"unreftd.sock", "unreftd.log", kSupervisorLock, kDaemonLock});
+  return RemoveFiles(place.run_dir,
+                     {"unreftd.sock", kPeersSocket, "unreftd.log", kSupervisorLock, kDaemonLock});
 }
 
 absl::Status RemoveFiles(const std::string& directory, const std::vector<std::string>& names) {

@@ -1,6 +1,7 @@
 // Place: which daemon a command is about, and where its files are. Plain values, no state.
 //
 //   RUN_DIR/unreftd.sock      the local session
+//   RUN_DIR/peers.sock        where other nodes of this machine reach the daemon
 //   RUN_DIR/unreftd.lock      held by the daemon, carries its pid
 //   RUN_DIR/unreftd.log       what daemon and supervisor say
 //   RUN_DIR/supervisor.lock   held by `unreft up --supervise`
