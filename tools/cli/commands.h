@@ -11,6 +11,7 @@
 namespace unreft::cli {
 
 void AddUp(CLI::App& app, Context& context);
+void AddCerts(CLI::App& app, Context& context);
 void AddDown(CLI::App& app, Context& context);
 void AddStatus(CLI::App& app, Context& context);
 void AddVersions(CLI::App& app, Context& context);

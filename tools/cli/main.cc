@@ -65,6 +65,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddFreshStart(app, context);
   AddMetrics(app, context);
   AddPlanMemory(app, context);
+  AddCerts(app, context);
   AddInject(app, context);
   AddSupervise(app, context);
 }
