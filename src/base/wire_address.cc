@@ -24,6 +24,13 @@ absl::Status CheckNotOpen(const std::string& address, const WireUse& use) {
       use.what, address, use.tls));
 }
 
+// Also of "unix:///PATH", as URLs have it, and etcdctl.
+std::string_view PathOf(std::string_view address) {
+  std::string_view path = address.substr(kUnix.size());
+  if (path.starts_with("///")) path.remove_prefix(2);
+  return path;
+}
+
 std::string DirectoryOf(const std::string& path) {
   return std::filesystem::path(path).parent_path().string();
 }
@@ -35,7 +42,7 @@ bool IsUnixAddress(std::string_view address) { return address.starts_with(kUnix)
 bool IsOpen(std::string_view address, bool has_tls) { return !has_tls && !IsUnixAddress(address); }
 
 absl::StatusOr<std::string> SocketFileOf(std::string_view address) {
-  std::string path(address.substr(kUnix.size()));
+  std::string path(PathOf(address));
   if (!path.starts_with('/')) {
     return absl::InvalidArgumentError(
         fmt::format("'{}': needed unix:/PATH, an absolute one", address));
@@ -67,7 +74,7 @@ absl::Status CheckWire(const std::string& address, const WireUse& use) {
 std::string GrpcName(std::string_view address) {
   if (!IsUnixAddress(address)) return std::string(address);
   std::string name(kUnix);
-  for (const char c : address.substr(kUnix.size())) {
+  for (const char c : PathOf(address)) {
     const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 ||
                           std::string_view("/-._~").find(c) != std::string_view::npos;
     name += is_plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));

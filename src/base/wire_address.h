@@ -1,4 +1,5 @@
-// Where transport and meta store are: "HOST:PORT", or "unix:/PATH", a socket file of this machine.
+// Where transport and meta store are: "HOST:PORT", or "unix:/PATH" (or "unix:///PATH"), a socket
+// file of this machine.
 //
 // Whoever reaches a TCP port is let in unknown unless both sides show certificates, every user of
 // this machine included. A socket file of this user's in a private directory is reached by this

@@ -14,6 +14,7 @@
 #include "base/lock_file.h"
 #include "base/random.h"
 #include "base/rocks_record_store.h"
+#include "base/wire_address.h"
 
 namespace unreft::meta {
 namespace {
@@ -69,6 +70,12 @@ class MetaDaemon {
     server_ = *std::move(server);
     if (absl::Status status = WriteAddress(); !status.ok()) return status;
     log_.Info("meta store {:x} serves at {}", engine_->cluster_id(), server_->address());
+    if (IsOpen(server_->address(), options_.server.tls.enabled())) {
+      log_.Warn(
+          "insecure: {}: TCP without TLS, by which whoever reaches it can read and forge the "
+          "records of all jobs (--insecure)",
+          server_->address());
+    }
     return absl::OkStatus();
   }
 

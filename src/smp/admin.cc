@@ -141,6 +141,8 @@ Json StatusJson(const NodeState& state) {
                          {"world", state.record->committed_world()}};
   }
   json["closed"] = state.timeline_closed;
+  json["insecure"] = !state.options.insecure.empty();
+  json["insecure_why"] = state.options.insecure;
   json["protection"] = ProtectionJson(state);
   const uint64_t guard_bytes = state.slots->guards().now.bytes;
   const uint64_t staging_bytes = state.staging->use().bytes;

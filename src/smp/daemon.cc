@@ -106,6 +106,7 @@ class Daemon {
         std::make_unique<RefusalLog>(*std::move(transport), executor_, log_));
     log_.Info("node {} of {} is reached at {}, its meta store is {}", options_.node.node,
               options_.node.nodes, transport_->address(), options_.kv.endpoints);
+    if (!options_.node.insecure.empty()) log_.Warn("insecure: {}", options_.node.insecure);
     return absl::OkStatus();
   }
 

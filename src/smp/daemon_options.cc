@@ -1,13 +1,16 @@
 #include "smp/daemon_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <bit>
 #include <chrono>
 #include <filesystem>
 #include <string_view>
+#include <vector>
 
 #include "base/run_dir.h"
+#include "base/wire_address.h"
 
 namespace unreft::smp {
 
@@ -17,7 +20,7 @@ void AddMetaOptions(CLI::App& app, meta::MetaDaemonOptions& meta) {
   meta.server.listen.clear();
   AddOption(app, meta.server.listen, "meta_listen",
             "role meta: HOST:PORT to serve at, port 0: a free one, see RUN_DIR/meta/address; or "
-            "unix:/PATH; empty: 127.0.0.1:2379 with TLS, else unix:RUN_DIR/meta/meta.sock");
+            "unix:/PATH; empty: 127.0.0.1:2379 with TLS, else unix://RUN_DIR/meta/meta.sock");
   AddOption(app, meta.engine.limits.history_events_max, "meta_history_max",
             "role meta: changes kept for watches that come back late",
             Range<uint64_t>{1, UINT64_MAX});
@@ -104,14 +107,35 @@ void FillListening(DaemonOptions& options) {
       std::filesystem::absolute(options.common.run_dir).lexically_normal().string();
   std::string& meta = options.meta.server.listen;
   if (meta.empty()) {
-    meta = options.meta.server.tls.enabled() ? "127.0.0.1:2379"
-                                             : fmt::format("unix:{}/meta/{}", run_dir, kMetaSocket);
+    meta = options.meta.server.tls.enabled()
+               ? "127.0.0.1:2379"
+               : fmt::format("unix://{}/meta/{}", run_dir, kMetaSocket);
   }
   std::string& transport = options.transport.listen;
   if (transport.empty()) {
     transport = options.transport.tls.enabled ? "127.0.0.1:0"
                                               : fmt::format("unix:{}/{}", run_dir, kPeersSocket);
   }
+}
+
+// Which of them others can use, and that they may.
+void FillInsecure(DaemonOptions& options) {
+  options.meta.server.insecure = options.insecure;
+  options.kv.insecure = options.insecure;
+  std::vector<std::string> open;
+  if (IsOpen(options.kv.endpoints, options.kv.tls.enabled())) {
+    open.push_back("meta_endpoints " + options.kv.endpoints);
+  }
+  if (IsOpen(options.transport.listen, options.transport.tls.enabled)) {
+    open.push_back("transport_listen " + options.transport.listen);
+    // One that listens on a socket file has no peers elsewhere to connect to.
+    options.transport.insecure = options.insecure;
+  }
+  if (!options.insecure || options.kv.endpoints.empty() || open.empty()) return;
+  options.node.insecure = fmt::format(
+      "{}: TCP without TLS, by which whoever reaches it can read and forge the state "
+      "(--insecure)",
+      fmt::join(open, ", "));
 }
 
 absl::Status CheckClusterOptions(const DaemonOptions& options) {
@@ -230,7 +254,7 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   tls.enabled = !tls.ca_file.empty();
   options.transport.job = options.common.job;
   FillListening(options);
-  options.transport.insecure = options.kv.insecure = options.meta.server.insecure = true;
+  FillInsecure(options);
   return options.role == "meta" ? absl::OkStatus() : CheckClusterOptions(options);
 }
 

@@ -29,7 +29,7 @@ struct DaemonOptions {
   // Of a job of several nodes: no endpoints, no meta store and no transport.
   meta::EtcdKvOptions kv;
   GrpcTransportOptions transport;
-  // TCP without TLS is allowed, where whoever reaches a port can do all (docs/security.md).
+  // Allows TCP without TLS, where whoever reaches a port can do all (docs/security.md).
   bool insecure = false;
 };
 

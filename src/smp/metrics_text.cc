@@ -50,6 +50,8 @@ std::string MetricsText(const NodeState& state) {
   gauge("unreft_guard_bytes", "Shared memory held by guards.", state.slots->guards().now.bytes);
   gauge("unreft_staging_bytes", "Shared memory held for what restores get from other nodes.",
         state.staging->use().bytes);
+  gauge("unreft_insecure", "1: talks by TCP without TLS (--insecure).",
+        state.options.insecure.empty() ? 0 : 1);
   gauge("unreft_sessions", "Trainers known.", state.sessions.size());
   gauge("unreft_timeline", "Newest timeline.", state.record->chain().newest().value);
   gauge("unreft_committed_step", "Step of the newest committed version.",

@@ -78,6 +78,10 @@ struct NodeOptions {
   // Blocks whose CRC one task of the work pool computes.
   uint32_t checksum_task_blocks = 16;
 
+  // What of the node's addresses is TCP without TLS (--insecure), for those who ask; empty:
+  // nothing.
+  std::string insecure;
+
   std::string software_version = SoftwareVersion();
 
   uint32_t SlotsPerRank() const { return slots_per_rank + pins; }

@@ -110,7 +110,7 @@ def test_no_plaintext(nodes):
     address = nodes.up["meta"]["address"]
     lose_node_3(nodes)
     with started(nodes, "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2,
-                 "--meta-endpoints", address):
+                 "--meta-endpoints", address, "--insecure"):
         wait_logged(nodes, 3, f"meta store {address}: ", "or only by TLS")
         assert not nodes.json("status")["members"][3]["present"]
 

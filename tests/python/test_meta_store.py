@@ -15,18 +15,20 @@ from cli_testing import BIN_DIR, wait_until
 class MetaStore:
     """One store on one directory, through any number of lives."""
 
-    def __init__(self):
+    def __init__(self, *words):
         self.run_dir = pathlib.Path(tempfile.mkdtemp(prefix="unreft_meta_"))
-        self.listen = "127.0.0.1:0"
+        self.words = words
         self.process = None
 
     def start(self):
         self.process = subprocess.Popen(
             [BIN_DIR / "unreftd", "--role=meta", f"--run-dir={self.run_dir}",
-             f"--meta-listen={self.listen}", f"--log-file={self.run_dir}/log"])
+             f"--log-file={self.run_dir}/log", *self.words])
         address = self.run_dir / "meta" / "address"
         wait_until("the address", address.exists)
-        self.listen = address.read_text().strip()
+        self.address = address.read_text().strip()
+        if self.words:
+            self.words = ("--insecure", f"--meta-listen={self.address}")
 
     def end(self, number):
         self.process.send_signal(number)
@@ -38,7 +40,7 @@ class MetaStore:
         shutil.rmtree(self.run_dir)
 
     def command(self, *words):
-        return ["etcdctl", f"--endpoints={self.listen}", "--command-timeout=20s", *words]
+        return ["etcdctl", f"--endpoints={self.address}", "--command-timeout=20s", *words]
 
     def __call__(self, *words, **options):
         return subprocess.run(self.command(*words), env={**os.environ, "ETCDCTL_API": "3"},
@@ -46,11 +48,11 @@ class MetaStore:
                               **options).stdout.split("\n")[:-1]
 
 
-@pytest.fixture
-def store():
+@pytest.fixture(params=[[], ["--insecure", "--meta-listen=127.0.0.1:0"]], ids=["unix", "tcp"])
+def store(request):
     if not shutil.which("etcdctl"):
         pytest.skip("etcdctl is not installed (package etcd-client)")
-    store = MetaStore()
+    store = MetaStore(*request.param)
     store.start()
     yield store
     store.close()
@@ -96,9 +98,8 @@ def test_etcdctl_watches_across_a_death_of_the_store(store):
 
 
 def test_one_process_per_directory_and_a_clean_end(store):
-    second = subprocess.run([BIN_DIR / "unreftd", "--role=meta", f"--run-dir={store.run_dir}",
-                             "--meta-listen=127.0.0.1:0"], capture_output=True, text=True,
-                            timeout=20)
+    second = subprocess.run([BIN_DIR / "unreftd", "--role=meta", f"--run-dir={store.run_dir}"],
+                            capture_output=True, text=True, timeout=20)
     assert second.returncode == 1 and str(store.process.pid) in second.stderr
     assert store("put", "k", "v") == ["OK"]
     assert store.end(signal.SIGTERM) == 0

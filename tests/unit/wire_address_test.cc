@@ -92,6 +92,7 @@ TEST_F(WireAddressTest, APathIsAbsoluteAndFits) {
   EXPECT_TRUE(absl::IsInvalidArgument(PrepareWire("unix:", Use())));
   const std::string longest = "/" + std::string(106, 'a');
   EXPECT_EQ(*SocketFileOf("unix:" + longest), longest);
+  EXPECT_EQ(*SocketFileOf("unix://" + longest), longest);
   const absl::Status status = PrepareWire("unix:" + longest + "b", Use());
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
@@ -102,6 +103,7 @@ TEST_F(WireAddressTest, APathIsAbsoluteAndFits) {
 TEST_F(WireAddressTest, GrpcIsGivenAnyPath) {
   EXPECT_EQ(GrpcName("unix:/run/j-1/a_b.sock"), "unix:/run/j-1/a_b.sock");
   EXPECT_EQ(GrpcName("unix:/a b%2F?#"), "unix:/a%20b%252F%3F%23");
+  EXPECT_EQ(GrpcName("unix:///run/a.sock"), "unix:/run/a.sock");
   EXPECT_EQ(GrpcName("10.0.0.1:4400"), "10.0.0.1:4400");
 }
 

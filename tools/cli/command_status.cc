@@ -82,12 +82,20 @@ Table CaptureTable(const nlohmann::json& status) {
   return table;
 }
 
+// A line, of a daemon that talks by TCP without TLS.
+std::string InsecureText(const nlohmann::json& status) {
+  if (!status.is_object()) return "";  // of a node that does not answer
+  const std::string why = status.value("insecure_why", "");
+  return why.empty() ? "" : fmt::format("insecure: {}\n", why);
+}
+
 std::string Text(const Place& place, const nlohmann::json& status) {
   std::string text = fmt::format(
       "{}: unreftd {} (pid {}), session {}, timeline {}{}\n{}; {} held\n{}\n", place.Name(),
       Cell(status, "version"), Cell(status, "pid"), Cell(status, "session"),
       Cell(status, "timeline"), status.value("closed", false) ? " (closed for a decision)" : "",
       Committed(status), BytesCell(status, "bytes"), ProtectionText(status));
+  text += InsecureText(status);
   const Table ranks = RecordTable(status, "ranks",
                                   {{"rank", "rank"},
                                    {"pid", "pid"},
@@ -251,6 +259,10 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) 
     if (const std::string why = Cell(document, key); why != "-") text += why + "\n";
   }
   text += WhyUnprotected(document);
+  for (const nlohmann::json& member : document["members"]) {
+    const std::string line = InsecureText(member["status"]);
+    if (!line.empty()) text += fmt::format("node {}: {}", Cell(member, "slot"), line);
+  }
   text += "\n" + MemberTable(document).Text();
   const Table spares = RecordTable(document, "spares",
                                    {{"spare", "place"},
@@ -280,6 +292,9 @@ int StatusOfAll(const Context& context, const Cluster& cluster, bool check) {
       std::any_of(members.begin(), members.end(),
                   [](const nlohmann::json& member) { return member["running"].get<bool>(); });
   document["running"] = running;
+  document["insecure"] = std::any_of(
+      members.begin(), members.end(),
+      [](const nlohmann::json& member) { return !InsecureText(member["status"]).empty(); });
   if (check && running) {
     std::vector<std::pair<uint64_t, nlohmann::json>> nodes;
     for (const nlohmann::json& member : members) {

@@ -90,7 +90,7 @@ absl::Status RemoveMetaFiles(const Place& place) {
 std::string MetaLog(const Place& place) { return place.run_dir + "/meta.log"; }
 
 std::string MetaSocketAddress(const Place& place) {
-  return fmt::format("unix:{}/{}", MetaDirectory(place), kMetaSocket);
+  return fmt::format("unix://{}/{}", MetaDirectory(place), kMetaSocket);
 }
 
 absl::StatusOr<std::string> ChooseMetaAddress() {

@@ -26,7 +26,7 @@ std::string MetaLog(const Place& place);
 // Removes what the store has written, and its directory, if nothing else is in it.
 absl::Status RemoveMetaFiles(const Place& place);
 
-// "unix:" and the path of its socket.
+// "unix://" and the path of its socket: etcdctl takes it, too.
 std::string MetaSocketAddress(const Place& place);
 
 // A port of 127.0.0.1 that is free now and that no connection is given by the kernel, so that a

@@ -1,11 +1,14 @@
 """What protecting a snapshot on other nodes costs, on one machine.
 
     protect.py --out DIR [--mib 64] [--snapshots 12] [--data-chunks 2] [--parity-chunks 2]
+               [--rounds 3]
 
 Starts the meta store and k + m daemons, captures from one rank per node and measures: bytes on the
 wire per protected byte, counted at the transport; time from the last captured byte to the commit;
-CPU seconds of the daemons per GB moved; and a node that is destroyed and rebuilt. Everything shares
-this machine's cores, so the times are upper bounds.
+CPU seconds of the daemons per GB moved; and a node that is destroyed and rebuilt. The daemons talk
+by socket files, as `unreft up` has it; the CPU seconds are also measured by TCP without TLS and by
+TLS, in turns, `--rounds` times each. Everything shares this machine's cores, so the times are upper
+bounds.
 """
 
 import argparse
@@ -36,14 +39,23 @@ def free_port():
         return probe.getsockname()[1]
 
 
+WIRES = ("unix", "tcp", "tls")
+
+
 class Cluster:
     """A meta process and one daemon per node, in a directory of their own."""
 
-    def __init__(self, k, m):
+    def __init__(self, k, m, wire="unix"):
+        self.wire = wire
         self.job = f"protect{os.getpid()}"
         self.nodes = k + m
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="unreft-"))
         self.endpoint = f"127.0.0.1:{free_port()}"
+        if wire == "unix":
+            self.endpoint = f"unix://{self.directory}/meta.sock"
+        if wire == "tls":
+            command = [BIN_DIR / "unreft", "--job", self.job, "certs", self.directory / "certs"]
+            subprocess.check_output([str(part) for part in [*command, "--nodes", self.nodes]])
         self.shape = ["--data-chunks", str(k), "--parity-chunks", str(m)]
         self.processes = {}
         self._start("meta", ["--role=meta", "--meta-listen", self.endpoint])
@@ -53,8 +65,19 @@ class Cluster:
     def _start(self, name, arguments):
         (self.directory / name).mkdir(exist_ok=True)
         command = [BIN_DIR / "unreftd", "--job", self.job, "--run-dir", self.directory / name]
-        command += ["--log-level", "error", *arguments]
+        command += ["--log-level", "error", *arguments, *self._wire_words(name)]
         self.processes[name] = subprocess.Popen([str(part) for part in command])
+
+    def _wire_words(self, name):
+        if self.wire == "unix":
+            return []
+        words = ["--transport-listen=127.0.0.1:0"]
+        if self.wire == "tcp":
+            return [*words, "--insecure"]
+        for side in ("meta", "transport"):
+            for kind, file in (("ca", "ca.pem"), ("cert", f"{name}.pem"), ("key", f"{name}.key")):
+                words.append(f"--{side}-tls-{kind}={self.directory / 'certs' / file}")
+        return words
 
     def start_node(self, node):
         several = ["--node", str(node), "--nodes", str(self.nodes), *self.shape]
@@ -168,6 +191,28 @@ def measure_protection(cluster, trainers, snapshots):
     return step, times, moved, cluster.cpu_s() - cpu
 
 
+def cpu_s_per_gb(k, m, wire, mib, snapshots):
+    cluster = Cluster(k, m, wire)
+    try:
+        trainers = [Trainer(cluster, rank, 1, mib) for rank in range(cluster.nodes)]
+        register(trainers)
+        _, _, moved, cpu = measure_protection(cluster, trainers, snapshots)
+        for trainer in trainers:
+            trainer.client.close()
+    finally:
+        cluster.close()
+    return cpu / ((moved["node_read_bytes"] + moved["node_read_bytes_lost"]) / GB)
+
+
+def measure_wires(k, m, mib, snapshots, rounds):
+    """CPU s per GB by wire, of each round; in turns, so that what else runs is the same to all."""
+    by_wire = {wire: [] for wire in WIRES}
+    for _ in range(rounds):
+        for wire in WIRES:
+            by_wire[wire].append(cpu_s_per_gb(k, m, wire, mib, snapshots))
+    return by_wire
+
+
 def measure_rebuild(cluster, trainers, step, mib):
     for trainer in trainers:
         trainer.client.close()
@@ -209,6 +254,7 @@ def main():
     parser.add_argument("--snapshots", type=int, default=12)
     parser.add_argument("--data-chunks", type=int, default=2)
     parser.add_argument("--parity-chunks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     k, m = args.data_chunks, args.parity_chunks
     cluster = Cluster(k, m)
@@ -219,6 +265,8 @@ def main():
         rebuild_s, others_s, rebuild_read = measure_rebuild(cluster, trainers, step, args.mib)
     finally:
         cluster.close()
+    by_wire = measure_wires(k, m, args.mib, args.snapshots, args.rounds)
+    tcp = statistics.median(by_wire["tcp"])
     wire = moved["node_read_bytes"] + moved["node_read_bytes_lost"]
     own = args.mib << 20
     rows = [
@@ -243,6 +291,16 @@ def main():
             "CPU s of all daemons per GB moved",
             1.0,
             "1 s",
+        ),
+        *(
+            record(
+                f"protect_cpu_{name}",
+                statistics.median(values),
+                f"CPU s per GB moved, {min(values):.2f} to {max(values):.2f}",
+                tcp,
+                "TCP without TLS",
+            )
+            for name, values in by_wire.items()
         ),
         record(
             "rebuild_restore",
