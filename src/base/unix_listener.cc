@@ -16,7 +16,6 @@ namespace {
 
 using Descriptor = boost::asio::posix::stream_descriptor;
 
-constexpr int kBacklog = 128;
 constexpr Duration kExhaustedPause = std::chrono::milliseconds(100);
 
 // The file at a path, whatever is later put there.
@@ -27,25 +26,6 @@ struct FileIdentity {
 };
 
 FileIdentity IdentityOf(const struct stat& info) { return {info.st_dev, info.st_ino}; }
-
-// A listening socket at `path`. Nobody can connect before listen(), hence never to a wider mode.
-absl::StatusOr<UniqueFd> ListenAt(const std::string& path) {
-  const auto address = UnixAddress(path);
-  if (!address.ok()) return address.status();
-  if (absl::Status status = RemoveStaleSocket(path); !status.ok()) return status;
-  auto fd = NewUnixSocket();
-  if (!fd.ok()) return fd.status();
-  const auto* generic = reinterpret_cast<const sockaddr*>(&*address);
-  if (bind(fd->get(), generic, sizeof(*address)) != 0) {
-    return absl::ErrnoToStatus(errno, "bind " + path);
-  }
-  if (chmod(path.c_str(), 0600) != 0 || listen(fd->get(), kBacklog) != 0) {
-    absl::Status status = absl::ErrnoToStatus(errno, "listen at " + path);
-    unlink(path.c_str());
-    return status;
-  }
-  return fd;
-}
 
 }  // namespace
 
@@ -126,7 +106,7 @@ absl::StatusOr<std::unique_ptr<UnixListener>> UnixListener::Create(AsioExecutor&
                                                                    const std::string& path,
                                                                    UnixChannelOptions options,
                                                                    OnRefused on_refused) {
-  auto socket = ListenAt(path);
+  auto socket = ListenUnixSocket(path);
   if (!socket.ok()) return socket.status();
   struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, "look at " + path);

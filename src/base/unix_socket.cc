@@ -9,6 +9,11 @@
 #include <cstring>
 
 namespace unreft {
+namespace {
+
+constexpr int kBacklog = 128;
+
+}  // namespace
 
 absl::StatusOr<sockaddr_un> UnixAddress(const std::string& path) {
   sockaddr_un address{};
@@ -50,6 +55,24 @@ absl::Status RemoveStaleSocket(const std::string& path) {
   }
   if (unlink(path.c_str()) != 0) return absl::ErrnoToStatus(errno, "remove stale " + path);
   return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> ListenUnixSocket(const std::string& path) {
+  const auto address = UnixAddress(path);
+  if (!address.ok()) return address.status();
+  if (absl::Status status = RemoveStaleSocket(path); !status.ok()) return status;
+  auto fd = NewUnixSocket();
+  if (!fd.ok()) return fd.status();
+  const auto* generic = reinterpret_cast<const sockaddr*>(&*address);
+  if (bind(fd->get(), generic, sizeof(*address)) != 0) {
+    return absl::ErrnoToStatus(errno, "bind " + path);
+  }
+  if (chmod(path.c_str(), 0600) != 0 || listen(fd->get(), kBacklog) != 0) {
+    absl::Status status = absl::ErrnoToStatus(errno, "listen at " + path);
+    unlink(path.c_str());
+    return status;
+  }
+  return fd;
 }
 
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path) {

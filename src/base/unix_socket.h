@@ -26,6 +26,10 @@ int TryConnect(const UniqueFd& socket, const sockaddr_un& address);
 // or the file is no socket.
 absl::Status RemoveStaleSocket(const std::string& path);
 
+// A listening socket at `path`, after that. Its file has mode 0600 before anybody can connect,
+// whatever the umask.
+absl::StatusOr<UniqueFd> ListenUnixSocket(const std::string& path);
+
 // One attempt, which the kernel decides at once. Unavailable when nobody listens there or the
 // listener's backlog is full.
 absl::StatusOr<UniqueFd> ConnectUnixSocket(const std::string& path);

@@ -180,16 +180,28 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor& executor
                                                               const GrpcTransportOptions& options,
                                                               const GrpcIdentity& identity) {
   std::unique_ptr<GrpcServer> server(new GrpcServer(executor, options, identity));
-  if (absl::Status status = BeforeListening(options.listen); !status.ok()) return status;
   grpc::ServerBuilder builder;
   SetGrpcServerArguments(options, builder);
-  builder.AddListeningPort(GrpcName(options.listen), identity.ForServer(), &server->port_);
+  const bool is_unix = IsUnixAddress(options.listen);
+  UnixAcceptor::Sink sink;
+  if (is_unix) {
+    absl::StatusOr<std::string> path = SocketFileOf(options.listen);
+    if (!path.ok()) return path.status();
+    auto acceptor = UnixAcceptor::Listen(*path);
+    if (!acceptor.ok()) return acceptor.status();
+    server->acceptor_ = *std::move(acceptor);
+    using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    sink =
+        builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, identity.ForServer());
+  } else {
+    builder.AddListeningPort(options.listen, identity.ForServer(), &server->port_);
+  }
   builder.RegisterCallbackGenericService(server->service_.get());
   server->server_ = builder.BuildAndStart();
-  if (!server->server_ || server->port_ == 0) {
+  if (!server->server_ || (!is_unix && server->port_ == 0)) {
     return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
   }
-  if (absl::Status status = AfterListening(options.listen); !status.ok()) return status;
+  if (is_unix) server->acceptor_->Start(std::move(sink));
   return server;
 }
 
@@ -199,6 +211,7 @@ GrpcServer::GrpcServer(Executor& executor, const GrpcTransportOptions& options,
       service_(std::make_unique<Service>(executor, options, identity, self_)) {}
 
 GrpcServer::~GrpcServer() {
+  acceptor_.reset();
   if (!server_) return;
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();

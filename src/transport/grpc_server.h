@@ -15,6 +15,7 @@
 
 #include "transport/grpc_identity.h"
 #include "transport/grpc_transport.h"
+#include "transport/unix_acceptor.h"
 
 namespace unreft {
 
@@ -49,6 +50,7 @@ class GrpcServer {
   const std::shared_ptr<GrpcServer*> self_;  // dies with the server, in a turn
   const std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<UnixAcceptor> acceptor_;  // of a socket file; goes before the server
 };
 
 }  // namespace unreft

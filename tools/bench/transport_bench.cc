@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -51,16 +53,17 @@ Cost Measure(const std::function<void()>& body) {
 // Two nodes in one process, each on its own thread.
 class GrpcPair {
  public:
-  explicit GrpcPair(std::span<const std::byte> source) {
+  // By socket files of that directory; empty: by TCP.
+  GrpcPair(std::span<const std::byte> source, const std::string& directory) {
     InTurn(source_thread_, [&] {
-      source_ = New(source_thread_);
+      source_ = New(source_thread_, directory, "source");
       source_->ServeReads([source](std::string request, uint64_t bytes, auto done) {
         uint64_t offset = 0;
         std::memcpy(&offset, request.data(), sizeof(offset));
         done(ReadSource{.header = request, .parts = {source.subspan(offset, bytes)}});
       });
     });
-    InTurn(reader_thread_, [&] { reader_ = New(reader_thread_); });
+    InTurn(reader_thread_, [&] { reader_ = New(reader_thread_, directory, "reader"); });
   }
   ~GrpcPair() {
     InTurn(reader_thread_, [&] { reader_.reset(); });
@@ -80,8 +83,11 @@ class GrpcPair {
   }
 
  private:
-  static std::unique_ptr<Transport> New(ExecutorThread& thread) {
-    auto made = NewGrpcTransport(thread.executor(), {.job = "bench", .insecure = true});
+  static std::unique_ptr<Transport> New(ExecutorThread& thread, const std::string& directory,
+                                        const std::string& name) {
+    GrpcTransportOptions options{.job = "bench", .insecure = directory.empty()};
+    if (!directory.empty()) options.listen = "unix:" + directory + "/" + name;
+    auto made = NewGrpcTransport(thread.executor(), options);
     UNREFT_CHECK(made.ok(), "{}", made.status().ToString());
     return *std::move(made);
   }
@@ -171,19 +177,30 @@ std::vector<Record> RunTransport(int repetitions) {
   std::vector<std::byte> source(kBytes);
   for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::byte>(i * 31 + i / 251);
   std::vector<std::byte> into(kBytes);
-  GrpcPair grpc(source);
+  std::string directory = "/tmp/unreft-bench-XXXXXX";
+  UNREFT_CHECK(mkdtemp(directory.data()) != nullptr);
+  GrpcPair unix_pair(source, directory);
+  GrpcPair grpc(source, "");
   TcpPair tcp;
+  std::vector<Cost> unix_costs;
   std::vector<Cost> grpc_costs;
   std::vector<Cost> tcp_costs;
   for (int round = 0; round <= repetitions; ++round) {
+    std::ranges::fill(into, std::byte{0});
+    const Cost by_unix = Measure([&] { unix_pair.ReadAll(into); });
+    UNREFT_CHECK(into == source, "reads land the source's bytes");
     std::ranges::fill(into, std::byte{0});
     const Cost by_grpc = Measure([&] { grpc.ReadAll(into); });
     UNREFT_CHECK(into == source, "reads land the source's bytes");
     const Cost by_tcp = Measure([&] { tcp.Move(source, into); });
     if (round == 0) continue;  // warm-up
+    unix_costs.push_back(by_unix);
     grpc_costs.push_back(by_grpc);
     tcp_costs.push_back(by_tcp);
   }
+  std::error_code error;
+  std::filesystem::remove_all(directory, error);
+  const Cost local = Median(std::move(unix_costs));
   const Cost ours = Median(std::move(grpc_costs));
   const Cost reference = Median(std::move(tcp_costs));
   constexpr double kGigabytes = static_cast<double>(kBytes) / 1e9;
@@ -200,6 +217,12 @@ std::vector<Record> RunTransport(int repetitions) {
                      .unit = "GB/s",
                      .reference_name = "plain TCP",
                      .reference = kGigabytes / reference.seconds});
+  records.push_back({.name = "transport_read_unix",
+                     .value = local.cpu_seconds / kGigabytes,
+                     .unit = "s/GB",
+                     .reference_name = "gRPC by TCP",
+                     .reference = ours.cpu_seconds / kGigabytes,
+                     .less_is_better = true});
   for (const Record& record : records) Print(record);
   return records;
 }
