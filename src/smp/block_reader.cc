@@ -318,10 +318,16 @@ void BlockReader::DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> req
   const auto member =
       static_cast<uint32_t>(std::find(slots.begin(), slots.end(), home) - slots.begin());
   const ec::StripeLayout& layout = coded.slabs.layout();
+  const auto block = coded.slabs.MemberBlockOf(member, request->rank, request->block);
+  // A record need not have the slabs that are not lost.
+  if (!block) {
+    const absl::Status status = absl::DataLossError(fmt::format(
+        "the group's record has no block {} of rank {}", request->block, request->rank));
+    return Again(std::move(request), status);
+  }
   auto decoding = std::make_shared<Decoding>();  // shared by its reads and the pool
   decoding->coded = &coded;
-  decoding->cell =
-      layout.CellOf(member, coded.slabs.MemberBlockOf(member, request->rank, request->block));
+  decoding->cell = layout.CellOf(member, *block);
   absl::StatusOr<std::vector<uint32_t>> chunks = ChooseChunks(coded, decoding->cell);
   if (!chunks.ok()) return Again(std::move(request), chunks.status());
   decoding->request = std::move(request);

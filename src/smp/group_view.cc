@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/slot_header.h"
 
 namespace unreft::smp {
 namespace {
 
+// Of a member's slabs together. What is computed of them for a guard does not overflow.
 constexpr uint64_t kBlocksMax = uint64_t{1} << 40;
+constexpr uint64_t kBytesMax = uint64_t{1} << 56;
 
 }  // namespace
 
@@ -53,9 +57,11 @@ absl::StatusOr<GroupSlabs> GroupSlabs::Make(ec::CodeShape shape, uint32_t block_
     uint64_t total = 0;
     for (const RankSlab& slab : member.slabs()) {
       total += BlockCount(slab.data_bytes(), block_bytes);
-      if (total > kBlocksMax) {
-        return absl::InvalidArgumentError(
-            fmt::format("the slab of rank {} has {} bytes", slab.rank(), slab.data_bytes()));
+      if (total > std::min(kBlocksMax, kBytesMax / block_bytes)) {
+        return absl::InvalidArgumentError(fmt::format(
+            "with the slab of rank {} of {} bytes a member has more than {} blocks of {} bytes",
+            slab.rank(), slab.data_bytes(), std::min(kBlocksMax, kBytesMax / block_bytes),
+            block_bytes));
       }
     }
     blocks.push_back(total);
@@ -75,14 +81,17 @@ RankBlock GroupSlabs::BlockOf(uint32_t member, uint64_t block) const {
   return {};
 }
 
-uint64_t GroupSlabs::MemberBlockOf(uint32_t member, Rank rank, uint64_t block) const {
+std::optional<uint64_t> GroupSlabs::MemberBlockOf(uint32_t member, Rank rank,
+                                                  uint64_t block) const {
   uint64_t before = 0;
   for (const RankSlab& slab : members_[member].slabs()) {
-    if (slab.rank() == rank.value) return before + block;
-    before += BlockCount(slab.data_bytes(), block_bytes_);
+    const uint64_t blocks = BlockCount(slab.data_bytes(), block_bytes_);
+    if (slab.rank() == rank.value) {
+      return block < blocks ? std::optional(before + block) : std::nullopt;
+    }
+    before += blocks;
   }
-  UNREFT_CHECK(false, "member {} has no slab of rank {}", member, rank.value);
-  return 0;
+  return std::nullopt;
 }
 
 }  // namespace unreft::smp

@@ -50,8 +50,8 @@ class GroupSlabs {
 
   // Which block of which rank is a member's block.
   RankBlock BlockOf(uint32_t member, uint64_t block) const;
-  // The member's block that a rank's block is; the rank is one of the member's.
-  uint64_t MemberBlockOf(uint32_t member, Rank rank, uint64_t block) const;
+  // The member's block that a rank's block is; none when the member has no such slab or block.
+  std::optional<uint64_t> MemberBlockOf(uint32_t member, Rank rank, uint64_t block) const;
 
  private:
   GroupSlabs(ec::StripeLayout layout, uint32_t block_bytes, std::vector<MemberSlab> members)

@@ -112,14 +112,14 @@ class BlockReaderTest : public GroupFixture {
   }
 
   // Node 0 decodes all of its slab; each block's bytes, or why not.
-  std::vector<absl::StatusOr<std::vector<std::byte>>> DecodeAll() {
+  std::vector<absl::StatusOr<std::vector<std::byte>>> DecodeAll(bool lost = true) {
     std::vector<absl::StatusOr<std::vector<std::byte>>> results(
         kBlocks, absl::DeadlineExceededError("it still waits"));
     JobDecision decision;
     decision.kind = DecisionKind::kRestored;
     decision.version = kVersion;
     for (uint64_t slot = 0; slot < kRanks; ++slot) {
-      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, true});
+      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, lost});
     }
     InTurn([&] {
       catalog_ = std::make_unique<RestoreCatalog>(
@@ -194,6 +194,21 @@ class BlockReaderTest : public GroupFixture {
 TEST_F(BlockReaderTest, NodesWhoseSlabsHaveRottedDoNotWaitForEachOther) {
   ExpectRight(DecodeAll());
   EXPECT_TRUE(waiting_.empty()) << "it asked for a slab that is lost";
+}
+
+// It ended the daemon: who was guarded without a rank may not say so of one that is lost only.
+TEST_F(BlockReaderTest, ARecordWithoutASlabThatIsThereDecodesNothingOfIt) {
+  record_message_.mutable_members(0)->clear_slabs();
+  for (const auto& result : DecodeAll(false)) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
+  }
+}
+
+TEST_F(BlockReaderTest, SlabsOfMoreBytesThanThereAreMakeNoGroup) {
+  MemberSlab member;
+  member.add_slabs()->set_data_bytes(uint64_t{1} << 57);
+  const auto slabs = GroupSlabs::Make({1, 1}, uint32_t{1} << 31, {member, MemberSlab()});
+  EXPECT_TRUE(absl::IsInvalidArgument(slabs.status())) << slabs.status();
 }
 
 TEST_F(BlockReaderTest, ANodeThatHasLostItsParitiesAsWellIsPassedOver) {
