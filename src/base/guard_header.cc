@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
+#include "base/bounds.h"
 #include "base/check.h"
 #include "base/slot_header.h"
 
@@ -21,7 +23,10 @@ uint64_t InputCrcBytes(const GuardGeometry& g) { return ParityCrcBytes(g) * g.so
 
 bool IsLaidOut(const GuardGeometry& g, uint64_t total) {
   constexpr uint64_t kLimit = uint64_t{1} << 40;
-  if (g.positions_max > kLimit || g.chunks > 8 || g.sources_max > 32) return false;
+  constexpr uint64_t kParityLimit = uint64_t{1} << 56;  // bytes of a chunk
+  // No product of these overflows.
+  if (g.positions_max > std::min(kLimit, kParityLimit / g.block_bytes)) return false;
+  if (g.chunks > 8 || g.sources_max > 32) return false;
   return g.record_offset == kSegmentPage && g.record_capacity <= kLimit &&
          g.parity_crc_offset == g.record_offset + g.record_capacity &&
          g.input_crc_offset == g.parity_crc_offset + RoundUp(ParityCrcBytes(g), kSegmentPage) &&
@@ -86,6 +91,11 @@ absl::StatusOr<GuardClaim> GuardView::CheckedClaim() const {
     return absl::DataLossError(
         fmt::format("guard {}: its claim is corrupt or of generation {}, needed {}",
                     geometry_.guard_id, claim.generation, generation().value));
+  }
+  if (claim.timeline > kTimelineMax || claim.step > kStepMax) {
+    return absl::DataLossError(
+        fmt::format("guard {}: its claim is of version {}:{}, the largest is {}:{}",
+                    geometry_.guard_id, claim.timeline, claim.step, kTimelineMax, kStepMax));
   }
   return claim;
 }

@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/bounds.h"
 #include "base/slot_header.h"
 
 namespace unreft {
@@ -15,8 +17,18 @@ NodeBody Load(std::span<const std::byte> bytes, size_t index) {
   return body;
 }
 
+bool IsWithinBounds(const NodeBody& body) {
+  return body.committed_timeline <= kTimelineMax && body.committed_step <= kStepMax &&
+         body.committed_world <= kRanksMax &&
+         std::ranges::all_of(body.decision, [](const DecisionEntry& entry) {
+           return entry.timeline <= kTimelineMax && entry.parent_timeline <= kTimelineMax &&
+                  entry.parent_step <= kStepMax;
+         });
+}
+
 bool IsValid(const NodeBody& body) {
-  return body.magic == kNodeMagic && BodyCrcIsRight(body) && body.decisions <= kDecisionsKept;
+  return body.magic == kNodeMagic && BodyCrcIsRight(body) && body.decisions <= kDecisionsKept &&
+         IsWithinBounds(body);
 }
 
 }  // namespace

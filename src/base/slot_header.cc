@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/bounds.h"
 #include "base/crc32c.h"
 #include "base/guard_header.h"
 #include "base/node_header.h"
@@ -137,6 +138,12 @@ absl::StatusOr<SlotClaim> SlotView::CheckedClaim() const {
     return absl::DataLossError(
         fmt::format("slot {}: its claim is corrupt or of generation {}, needed {}",
                     geometry().slot_id, claim.generation, state().generation.value));
+  }
+  if (claim.rank >= claim.world || claim.world > kRanksMax || claim.timeline > kTimelineMax) {
+    return absl::DataLossError(fmt::format(
+        "slot {}: its claim is of rank {} of {} and timeline {}, needed a rank below "
+        "its world, up to {} ranks and timeline {}",
+        geometry().slot_id, claim.rank, claim.world, claim.timeline, kRanksMax, kTimelineMax));
   }
   return claim;
 }

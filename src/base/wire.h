@@ -10,7 +10,8 @@
 //
 // Integers and enums take their own width, bools one byte, strings and vectors a u32 count and
 // their elements. Decoding checks every length against the bytes that are left, so no input makes
-// it read past the end or allocate more than the input could fill. A later format may append fields
+// it read past the end or allocate more than the input could fill, and every step and timeline
+// against its bound. A later format may append fields
 // to a message that travels alone (never to one within a vector): what follows the last known field
 // is skipped, and a field that was appended is listed apart, by `wire.Appended(field)`: a message
 // of an earlier release may end before it.
@@ -28,6 +29,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/bounds.h"
 #include "base/ids.h"
 #include "base/text.h"
 
@@ -96,8 +98,10 @@ class WireReader {
   void Appended(Fields&... fields) {
     if (bytes_left() > 0) (Get(fields), ...);
   }
-  // Whether every field was there.
+  // Whether every field was there, and within its bound.
   bool ok() const { return ok_; }
+  // Of the field that was not within it; empty when one was not there.
+  const std::string& out_of_bounds() const { return out_of_bounds_; }
   size_t bytes_left() const { return in_.size(); }
 
  private:
@@ -118,6 +122,14 @@ class WireReader {
   template <typename Tag>
   void Get(Id<Tag>& id) {
     Get(id.value);
+  }
+  void Get(Step& step) { GetBounded("step", step.value, kStepMax); }
+  void Get(Timeline& timeline) { GetBounded("timeline", timeline.value, kTimelineMax); }
+  void GetBounded(std::string_view name, uint64_t& number, uint64_t most) {
+    Get(number);
+    if (!ok_ || number <= most) return;
+    ok_ = false;
+    out_of_bounds_ = fmt::format("{} {}, the largest is {}", name, number, most);
   }
   void Get(std::string& text) {
     uint32_t count = 0;
@@ -147,6 +159,7 @@ class WireReader {
 
   std::string_view in_;
   bool ok_ = true;
+  std::string out_of_bounds_;
 };
 
 template <typename Message>
@@ -162,6 +175,9 @@ absl::StatusOr<Message> DecodeWire(std::string_view bytes, std::string_view what
   Message message;
   WireReader reader(bytes);
   message.Fields(reader);
+  if (!reader.out_of_bounds().empty()) {
+    return absl::InvalidArgumentError(fmt::format("{}: {}", what, reader.out_of_bounds()));
+  }
   if (!reader.ok()) {
     return absl::InvalidArgumentError(
         fmt::format("{}: its fields need more bytes than the {} found", what, bytes.size()));

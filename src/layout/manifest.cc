@@ -6,9 +6,11 @@
 #include <google/protobuf/stubs/logging.h>
 #include <unreft/manifest.pb.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
+#include "base/bounds.h"
 #include "layout/tensor_table.h"
 
 namespace unreft::layout {
@@ -117,6 +119,14 @@ absl::Status CheckFormat(const Manifest& in) {
 
 absl::Status CheckNumbers(const Manifest& in) {
   if (in.rank() >= in.world()) return Bad(in, "needs a world above it, found {}", in.world());
+  if (in.world() > kRanksMax) {
+    return Bad(in, "needs a world of at most {} ranks, found {}", kRanksMax, in.world());
+  }
+  if (std::max(in.step(), in.parent_step()) > kStepMax ||
+      std::max(in.timeline(), in.parent_timeline()) > kTimelineMax) {
+    return Bad(in, "needs steps up to {} and timelines up to {}, found parent {}:{}", kStepMax,
+               kTimelineMax, in.parent_timeline(), in.parent_step());
+  }
   if (!std::has_single_bit(in.block_bytes())) {
     return Bad(in, "needs a block size that is a power of two, found {}", in.block_bytes());
   }

@@ -51,9 +51,9 @@ uint64_t ManifestBytesMax(SlotManifest manifest);
 
 // Checks everything that a reader relies on: tensors that TensorTable::Create takes, parts of whole
 // elements that lie within their shards and within data_bytes, in order and without overlap; a rank
-// below the world; a block size that is a power of two. FailedPrecondition when it was written for
-// newer readers, DataLoss for all else, naming the manifest's rank and version, what was needed and
-// what was found.
+// below the world; numbers within base/bounds.h; a block size that is a power of two.
+// FailedPrecondition when it was written for newer readers, DataLoss for all else, naming the
+// manifest's rank and version, what was needed and what was found.
 absl::StatusOr<SlotManifest> DecodeManifest(std::string_view bytes);
 
 }  // namespace unreft::layout

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "base/bounds.h"
 #include "base/session_frames.h"
 #include "ec/erasure_code.h"
 
@@ -15,7 +16,6 @@ namespace {
 using google::protobuf::RepeatedPtrField;
 
 constexpr int kNodesMax = 1 << 14;
-constexpr uint64_t kRanksMax = uint64_t{1} << 20;
 constexpr int kEntriesMax = 1 << 16;  // of timelines, versions and pins
 constexpr size_t kNameBytesMax = 1024;
 
@@ -27,6 +27,11 @@ absl::Status Wrong(fmt::format_string<Args...> format, Args&&... args) {
 absl::Status CheckCount(const char* what, uint64_t found, uint64_t most) {
   if (found <= most) return absl::OkStatus();
   return Wrong("{} {}, at most {} can be", found, what, most);
+}
+
+absl::Status CheckVersion(uint64_t timeline, uint64_t step) {
+  if (timeline <= kTimelineMax && step <= kStepMax) return absl::OkStatus();
+  return Wrong("version {}:{}, the largest is {}:{}", timeline, step, kTimelineMax, kStepMax);
 }
 
 // `slots` gets those of the groups.
@@ -76,6 +81,10 @@ absl::Status CheckDecision(const DecisionRecord& decision) {
   const bool is_known = kind == DecisionKind::kFresh || kind == DecisionKind::kRestored ||
                         kind == DecisionKind::kFailed;
   if (!is_known) return Wrong("a decision of kind {}", decision.kind());
+  for (const uint64_t timeline : {decision.timeline(), decision.version_timeline()}) {
+    auto status = CheckVersion(timeline, decision.version_step());
+    if (!status.ok()) return status;
+  }
   std::set<uint64_t> ranks;
   if (auto status = CheckHolders(decision.holders(), ranks); !status.ok()) return status;
   return CheckAsked(decision.asked());
@@ -111,6 +120,10 @@ absl::Status CheckRecord(const TimelineRecord& timeline) {
                    entry.timeline(), entry.parent_timeline(), before);
     }
     before = entry.timeline();
+    if (auto status = CheckVersion(before, entry.parent_step()); !status.ok()) return status;
+  }
+  if (timeline.round() > kRoundMax) {
+    return Wrong("decision {}, the largest is {}", timeline.round(), kRoundMax);
   }
   if (timeline.world() > kRanksMax) return Wrong("a world of {} ranks", timeline.world());
   if (auto status = CheckAsked(timeline.asked()); !status.ok()) return status;
@@ -118,6 +131,7 @@ absl::Status CheckRecord(const TimelineRecord& timeline) {
 }
 
 absl::Status CheckRecord(const CommitRecord& commit) {
+  if (auto status = CheckVersion(commit.timeline(), commit.step()); !status.ok()) return status;
   if (commit.world() > kRanksMax) return Wrong("a world of {} ranks", commit.world());
   std::set<uint64_t> slots;
   if (auto status = CheckGroups(commit.groups(), slots); !status.ok()) return status;
@@ -130,12 +144,20 @@ absl::Status CheckRecord(const CommitRecord& commit) {
 }
 
 absl::Status CheckRecord(const AbandonRecord& abandoned) {
+  for (const GivenUp& version : abandoned.versions()) {
+    auto status = CheckVersion(version.timeline(), version.step());
+    if (!status.ok()) return status;
+  }
+  if (abandoned.capture_from() > kStepMax + 1) {
+    return Wrong("captures from step {}, the largest is {}", abandoned.capture_from(), kStepMax);
+  }
   return CheckCount("versions given up", abandoned.versions_size(), kEntriesMax);
 }
 
 absl::Status CheckRecord(const PinRecord& pins) {
   if (auto status = CheckCount("pins", pins.pins_size(), kEntriesMax); !status.ok()) return status;
   for (const Pin& pin : pins.pins()) {
+    if (auto status = CheckVersion(pin.timeline(), pin.step()); !status.ok()) return status;
     if (auto status = CheckCount("bytes of a pin's owner", pin.owner().size(), kNameBytesMax);
         !status.ok()) {
       return status;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/format.h"
+#include "recovery/missing_ranks.h"
 
 namespace unreft::recovery {
 namespace {
@@ -252,13 +253,9 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
   found.groups = std::move(groups);
   if (found.world != 0 && covered.size() == found.world) return found;
   if (missing != nullptr) {
-    std::vector<uint64_t> ranks;
-    for (uint64_t rank = 0; rank < found.world; ++rank) {
-      if (!covered.contains(Rank{rank})) ranks.push_back(rank);
-    }
-    *missing = fmt::format("{} lacks rank{} {}{}{}", version, ranks.size() == 1 ? "" : "s",
-                           absl::StrJoin(ranks, ", "), gone.empty() ? "" : ": ",
-                           absl::StrJoin(gone, ", "));
+    const MissingRanks ranks = FindMissing(covered, found.world);
+    *missing = fmt::format("{} lacks rank{} {}{}{}", version, ranks.count == 1 ? "" : "s",
+                           ranks.Text(), gone.empty() ? "" : ": ", absl::StrJoin(gone, ", "));
   }
   return std::nullopt;
 }

@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "recovery/missing_ranks.h"
+
 namespace unreft::recovery {
 namespace {
 
@@ -27,20 +29,12 @@ std::map<Version, Holders, std::greater<>> ByVersion(std::span<const SealedSlab>
   return versions;
 }
 
-std::vector<uint64_t> MissingRanks(const Holders& holders) {
-  std::vector<uint64_t> missing;
-  for (uint64_t rank = 0; rank < holders.world; ++rank) {
-    if (!holders.ranks.contains(Rank{rank})) missing.push_back(rank);
-  }
-  return missing;
-}
-
 }  // namespace
 
 std::vector<Version> WholeVersions(std::span<const SealedSlab> slabs, const TimelineChain& chain) {
   std::vector<Version> whole;
   for (const auto& [version, holders] : ByVersion(slabs, chain)) {
-    if (MissingRanks(holders).empty()) whole.push_back(version);
+    if (FindMissing(holders.ranks, holders.world).none()) whole.push_back(version);
   }
   return whole;
 }
@@ -48,10 +42,10 @@ std::vector<Version> WholeVersions(std::span<const SealedSlab> slabs, const Time
 std::string DescribeMissing(std::span<const SealedSlab> slabs, const TimelineChain& chain) {
   std::vector<std::string> parts;
   for (const auto& [version, holders] : ByVersion(slabs, chain)) {
-    const std::vector<uint64_t> missing = MissingRanks(holders);
-    if (missing.empty()) continue;
-    parts.push_back(fmt::format("{} lacks rank{} {}", version, missing.size() > 1 ? "s" : "",
-                                absl::StrJoin(missing, ", ")));
+    const MissingRanks missing = FindMissing(holders.ranks, holders.world);
+    if (missing.none()) continue;
+    parts.push_back(
+        fmt::format("{} lacks rank{} {}", version, missing.count > 1 ? "s" : "", missing.Text()));
   }
   return absl::StrJoin(parts, "; ");
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/bounds.h"
 #include "base/crc32c.h"
 #include "base/format.h"
 #include "base/slot_header.h"
@@ -346,6 +347,14 @@ absl::StatusOr<GuardRecord> ReadGuardRecord(GuardView view) {
     return absl::DataLossError(
         fmt::format("guard {}: its record is for readers of format {}, not {}",
                     view.geometry().guard_id, record.min_reader(), kGuardRecordFormat));
+  }
+  for (const MemberReplica& replica : record.replicas()) {
+    for (const SlabMeta& slab : replica.slabs()) {
+      if (slab.rank() < slab.world() && slab.world() <= kRanksMax) continue;
+      return absl::DataLossError(fmt::format(
+          "guard {}: its record has a slab of rank {} of {}, there are at most {} ranks",
+          view.geometry().guard_id, slab.rank(), slab.world(), kRanksMax));
+    }
   }
   return record;
 }

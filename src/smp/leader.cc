@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "meta/groups.h"
 #include "smp/cluster_records.h"
+#include "smp/report_checks.h"
 
 namespace unreft::smp {
 namespace {
@@ -79,6 +80,11 @@ Leader::~Leader() {
 }
 
 absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
+  if (absl::Status status = CheckReport(report); !status.ok()) {
+    log_.WarnEvery("report", kWarnEvery, executor_.Now(), "the report of node {} is not taken: {}",
+                   from, status.message());
+    return status;
+  }
   const auto present = store_.state().present.find(from);
   if (present == store_.state().present.end() ||
       present->second.incarnation() != report.incarnation() ||

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "smp/cluster_records.h"
 #include "smp/leader.h"
+#include "smp/newest_steps.h"
 #include "smp/refusals.h"
 #include "smp/replica_comparison.h"
 
@@ -149,26 +150,26 @@ Step Leader::NewestStep() const {
   const TimelineRecord& record = store_.state().timeline.value;
   const uint64_t timeline =
       record.chain().empty() ? 0 : record.chain(record.chain_size() - 1).timeline();
-  uint64_t newest = 0;
+  NewestSteps newest;
   for (const auto& [slot, report] : reports_) {
-    if (report.newest_timeline() != timeline) continue;
-    newest = std::max(newest, report.newest_step());
+    if (report.newest_timeline() == timeline) newest.Note(slot.value, Step{report.newest_step()});
+    for (const VersionHolding& holding : report.versions()) {
+      if (holding.timeline() == timeline) newest.Note(slot.value, Step{holding.step()});
+    }
   }
-  return Step{newest};
+  return newest.Believed();
 }
 
 bool Leader::GiveUp(const std::vector<Failed>& versions, const std::string& disagreement) {
   AbandonRecord record = store_.state().abandoned.value;
-  uint64_t newest = NewestStep().value;
   for (const auto& [version, reason] : versions) {
     GivenUp& given_up = *record.add_versions();
     SetVersion(version, given_up);
     given_up.set_reason(CleanText(reason, kReasonBytesMax));
-    newest = std::max(newest, version.step.value);
   }
   const int too_many = record.versions_size() - kGivenUpKept;
   if (too_many > 0) record.mutable_versions()->DeleteSubrange(0, too_many);
-  record.set_capture_from(newest + 1);
+  record.set_capture_from(NewestStep().value + 1);
   if (!disagreement.empty()) {
     record.set_full_capture_from_timeline(versions.back().version.timeline.value);
     record.set_disagreement(CleanText(disagreement, kReasonBytesMax));

@@ -10,6 +10,7 @@
 #include "smp/cluster_records.h"
 #include "smp/leader.h"
 #include "smp/refusals.h"
+#include "smp/report_checks.h"
 
 namespace unreft::smp {
 namespace {
@@ -238,6 +239,9 @@ void Leader::Verify(const Life& life, Version version, bool want_manifests) {
                            round = verified_round_](absl::StatusOr<VerifyReply> reply) {
                             if (alive.expired() || round != verified_round_) return;
                             verifying_.erase({version, life});
+                            absl::Status wrong =
+                                reply.ok() ? CheckHoldings(reply->versions()) : absl::OkStatus();
+                            if (!wrong.ok()) reply = std::move(wrong);
                             if (!reply.ok()) {
                               // Asked again by the rules, unless the node is lost by then.
                               log_.WarnEvery("verify", kWarnEvery, executor_.Now(),

@@ -158,7 +158,7 @@ void LocalCoordinator::EndRound(JobDecision decision) {
     for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
     pending_.clear();
     abandoned_.clear();
-    newest_step_ = decision.version.step;
+    newest_steps_ = NewestSteps(decision.version.step);
   }
   node_.OnDecision(decision);
   KeepPins();
@@ -257,16 +257,16 @@ absl::Status LocalCoordinator::CheckTrainers(const std::vector<RegisteredTrainer
   return layouts_.Check(manifests);
 }
 
-void LocalCoordinator::ReportClaimed(Version version, Rank) {
+void LocalCoordinator::ReportClaimed(Version version, Rank rank) {
   if (!IsOfInterest(version)) return;
-  newest_step_ = std::max(newest_step_, version.step);
+  newest_steps_.Note(rank.value, version.step);
   if (!abandoned_.contains(version)) PendingOf(version);
 }
 
 void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
                                     ReplicaDigests digests) {
   if (!IsOfInterest(version)) return Abandon(version, std::string(kOfNoUse));
-  newest_step_ = std::max(newest_step_, version.step);
+  newest_steps_.Note(rank.value, version.step);
   if (abandoned_.contains(version)) return Abandon(version, "it was given up before");
   Pending& pending = PendingOf(version);
   pending.world = world;
@@ -289,7 +289,7 @@ void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
 
 void LocalCoordinator::ReportFailed(Version version, Rank rank, const std::string& reason) {
   if (!IsOfInterest(version)) return;
-  newest_step_ = std::max(newest_step_, version.step);
+  newest_steps_.Note(rank.value, version.step);
   Abandon(version, fmt::format("rank {}: {}", rank, reason));
 }
 
@@ -310,7 +310,7 @@ void LocalCoordinator::Abandon(Version version, const std::string& reason) {
   Forget(version);
   abandoned_.insert(version);
   if (abandoned_.size() > kAbandonedKept) abandoned_.erase(abandoned_.begin());
-  node_.OnAbandoned(version, reason, Step{newest_step_.value + 1});
+  node_.OnAbandoned(version, reason, Step{newest_steps_.Believed().value + 1});
 }
 
 void LocalCoordinator::Forget(Version version) {

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "smp/coordinator.h"
 #include "smp/layout_check.h"
+#include "smp/newest_steps.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
 #include "smp/pins.h"
@@ -91,7 +92,7 @@ class LocalCoordinator : public Coordinator {
   std::set<Version> abandoned_;  // of the newest timeline, after the newest committed; bounded
   LayoutCheck layouts_;
   PinClock pin_clock_;
-  Step newest_step_;  // that any rank has named in the newest timeline
+  NewestSteps newest_steps_;  // that ranks have named in the newest timeline
   std::shared_ptr<bool> alive_ =
       std::make_shared<bool>(true);  // tells late answers that we are gone
 };

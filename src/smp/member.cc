@@ -98,18 +98,18 @@ Member::Local& Member::LocalOf(Version version) {
   return local_[version];
 }
 
-void Member::ReportClaimed(Version version, Rank) {
+void Member::ReportClaimed(Version version, Rank rank) {
   if (!IsOfInterest(version)) return;
-  newest_step_ = std::max(newest_step_, version.step);
+  newest_steps_.Note(rank.value, version.step);
   if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
   (void)LocalOf(version);
   if (protection_ != nullptr) protection_->OnClaimed(version);
   Report();
 }
 
-void Member::ReportSealed(Version version, Rank, uint64_t, ReplicaDigests) {
+void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) {
   if (!IsOfInterest(version)) return GiveUp(version, std::string(kOfNoUse));
-  newest_step_ = std::max(newest_step_, version.step);
+  newest_steps_.Note(rank.value, version.step);
   if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
   (void)LocalOf(version);
   if (protection_ != nullptr) protection_->OnSealed(version);
@@ -118,7 +118,7 @@ void Member::ReportSealed(Version version, Rank, uint64_t, ReplicaDigests) {
 
 void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {
   if (!IsOfInterest(version)) return;
-  newest_step_ = std::max(newest_step_, version.step);
+  newest_steps_.Note(rank.value, version.step);
   Local& local = LocalOf(version);
   if (local.failure.empty()) local.failure = fmt::format("rank {}: {}", rank, reason);
   Report();
@@ -288,7 +288,7 @@ void Member::ApplyDecision(const DecisionRecord& record) {
   if (decision.kind != DecisionKind::kFailed) {
     record_.AdoptTimelines(OriginsOf(store_.state().timeline.value), took_part);
     local_.clear();
-    newest_step_ = decision.version.step;
+    newest_steps_ = NewestSteps(decision.version.step);
   }
   // A daemon that has started anew reads of a decision that may be long over, as what was committed
   // since says: in the store, or, if that went back, in its own memory.
@@ -358,7 +358,8 @@ void Member::FollowAbandoned() {
 void Member::GiveUp(Version version, const std::string& reason) {
   local_.erase(version);
   const uint64_t from = store_.state().abandoned.value.capture_from();
-  node_.OnAbandoned(version, reason, Step{std::max(from, version.step.value + 1)});
+  const Step newest = std::min(version.step, newest_steps_.Believed());
+  node_.OnAbandoned(version, reason, Step{std::max(from, newest.value + 1)});
   if (protection_ != nullptr) protection_->Drop(version);
 }
 
@@ -445,7 +446,7 @@ NodeReport Member::MakeReport() const {
   report.set_committed_world(record_.committed_world());
   report.set_view(record_.view());
   report.set_captures_all(record_.captures_all());
-  report.set_newest_step(newest_step_.value);
+  report.set_newest_step(newest_steps_.Believed().value);
   std::map<Version, VersionHolding> versions;
   for (const HeldSlab& held : node_.Inventory()) {
     SealedRank& sealed = *EntryOf(versions, held.slab.version).add_sealed();

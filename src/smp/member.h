@@ -24,6 +24,7 @@
 #include "smp/coordinator.h"
 #include "smp/ever_committed.h"
 #include "smp/leader.h"
+#include "smp/newest_steps.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
 #include "smp/peers.h"
@@ -123,7 +124,7 @@ class Member final : public Coordinator {
   bool is_replaced_ = false;  // a later one has another: the keys are released
 
   std::map<Version, Local> local_;
-  Step newest_step_;  // that a rank of this node has named in the newest timeline
+  NewestSteps newest_steps_;  // that ranks of this node have named in the newest timeline
   struct Asking {
     Attempt attempt;
     uint64_t world = 0;

@@ -1,29 +1,18 @@
 #include "smp/refusals.h"
 
-#include <absl/strings/str_join.h>
 #include <fmt/format.h>
 
-#include <vector>
-
 #include "base/format.h"
+#include "recovery/missing_ranks.h"
 
 namespace unreft::smp {
-namespace {
-
-constexpr size_t kRanksNamed = 8;
-
-}  // namespace
 
 absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>& asked,
                           Duration wait) {
-  std::vector<uint64_t> missing;
-  for (uint64_t rank = 0; rank < world; ++rank) {
-    if (!asked.contains(Rank{rank})) missing.push_back(rank);
-  }
   return absl::DeadlineExceededError(fmt::format(
       "attempt {}: of {} ranks, {} asked for the restore within {} s; missing: rank {}", attempt,
       world, asked.size(), std::chrono::duration_cast<std::chrono::seconds>(wait).count(),
-      absl::StrJoin(missing, ", ")));
+      recovery::FindMissing(asked, world).Text()));
 }
 
 absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world) {
@@ -46,19 +35,13 @@ absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view m
 std::string NotCompletedBy(const std::set<Rank>& completed, uint64_t world, Duration deadline) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(deadline).count();
   if (completed.empty()) return fmt::format("no rank completed it within {} s", seconds);
-  std::vector<uint64_t> missing;
-  for (uint64_t rank = 0; rank < world; ++rank) {
-    if (!completed.contains(Rank{rank})) missing.push_back(rank);
-  }
-  if (missing.empty()) {
+  const recovery::MissingRanks missing = recovery::FindMissing(completed, world);
+  if (missing.none()) {
     return fmt::format("all {} ranks completed it, but some node did not protect it within {} s",
                        world, seconds);
   }
-  const size_t more = missing.size() > kRanksNamed ? missing.size() - kRanksNamed : 0;
-  missing.resize(missing.size() - more);
-  return fmt::format("rank {}{} of {} did not complete it within {} s",
-                     absl::StrJoin(missing, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "", world, seconds);
+  return fmt::format("rank {} of {} did not complete it within {} s", missing.Text(), world,
+                     seconds);
 }
 
 std::string OverruledBy(Version committed) { return fmt::format("{} was committed", committed); }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/bounds.h"
 #include "base/crc32c.h"
 #include "base/format.h"
 #include "base/slot_header.h"
@@ -178,6 +179,11 @@ absl::Status CheckSlabMeta(const SlabMeta& meta) {
   absl::Status status = check("manifest", meta.manifest(), meta.manifest_crc());
   if (status.ok()) status = check("CRC table", meta.crc_table(), meta.crc_table_crc());
   if (status.ok()) status = check("extras", meta.extras(), meta.extras_crc());
+  if (status.ok() && (meta.rank() >= meta.world() || meta.world() > kRanksMax)) {
+    return absl::DataLossError(
+        fmt::format("a slab is of rank {} of {}: needed one below a world of at most {} ranks",
+                    meta.rank(), meta.world(), kRanksMax));
+  }
   return status;
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/bounds.h"
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "snapshot/no_memory.h"
@@ -77,6 +78,10 @@ absl::Status Capture::CheckLocked(Step step) const {
   if (timeline_ == Timeline{}) {
     return absl::FailedPreconditionError(
         fmt::format("snapshot of step {}: {}", step, why_no_timeline_));
+  }
+  if (step.value > kStepMax) {
+    return absl::InvalidArgumentError(
+        fmt::format("snapshot of step {}: the largest step is {}", step, kStepMax));
   }
   if (last_step_ && step <= *last_step_) {
     return absl::FailedPreconditionError(

@@ -93,6 +93,25 @@ TEST(FrameRobustnessTest, ACountWithoutItsElementsAllocatesNothing) {
   EXPECT_EQ(message.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// What one rank says of steps is added to, and told to the others.
+TEST(FrameRobustnessTest, AStepOrTimelineThatNoJobHasIsNotTaken) {
+  const auto refusal = [](Version version) {
+    const Skipped skipped{.version = version, .reason = "because"};
+    const absl::Status status = FromFrame<Skipped>(ToFrame(skipped)).status();
+    return status.ok() ? "taken" : std::string(status.message());
+  };
+  EXPECT_EQ(refusal({Timeline{kTimelineMax}, Step{kStepMax}}), "taken");
+  EXPECT_THAT(refusal({Timeline{1}, Step{UINT64_MAX - 1}}),
+              ::testing::AllOf(::testing::HasSubstr("Skipped"),
+                               ::testing::HasSubstr("step 18446744073709551614"),
+                               ::testing::HasSubstr("largest is 4611686018427387903")));
+  EXPECT_THAT(refusal({Timeline{kTimelineMax + 1}, Step{1}}),
+              ::testing::HasSubstr("timeline 4611686018427387904"));
+  const auto claimed = FromFrame<Claimed>(ToFrame(Claimed{
+      .slot = SlotId{1}, .generation = Generation{1}, .version = {Timeline{1}, Step{~0ULL}}}));
+  EXPECT_TRUE(absl::IsInvalidArgument(claimed.status())) << claimed.status();
+}
+
 SlotView View(PageBuffer& slot) { return *SlotView::Check(slot.span()); }
 
 // Every bit of [offset, offset + bytes) of the example's header, flipped alone.
@@ -146,6 +165,54 @@ TEST(SlotHeaderRobustnessTest, ASealOverTheCapacitiesIsNotTaken) {
     View(slot).header().seal.*field = UINT64_MAX;
     SetBodyCrc(View(slot).header().seal);
     EXPECT_EQ(View(slot).CheckedSeal().status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(SlotHeaderRobustnessTest, AClaimWithNumbersThatNoJobHasIsNotTaken) {
+  const auto check = [](auto change) {
+    PageBuffer slot = ExampleSlot();
+    SlotClaim& claim = View(slot).header().claim;
+    change(claim);
+    SetBodyCrc(claim);
+    return View(slot).CheckedClaim().status().code();
+  };
+  const auto loss = absl::StatusCode::kDataLoss;
+  EXPECT_EQ(check([](SlotClaim&) {}), absl::StatusCode::kOk);
+  EXPECT_EQ(check([](SlotClaim& c) { c.world = uint64_t{1} << 33; }), loss);
+  EXPECT_EQ(check([](SlotClaim& c) { c.rank = c.world; }), loss);
+  EXPECT_EQ(check([](SlotClaim& c) { c.timeline = UINT64_MAX; }), loss);
+}
+
+TEST(GuardHeaderRobustnessTest, NumbersWhoseProductsOverflowAreNotTaken) {
+  PageBuffer guard = ExampleGuard();
+  const auto check = [&](auto change) {
+    GuardGeometry geometry = ExampleGuardGeometry();
+    change(geometry);
+    geometry = MakeGuardGeometry(5, geometry.block_bytes, 2000, geometry.chunks,
+                                 geometry.sources_max, geometry.positions_max);
+    SetBodyCrc(geometry);
+    reinterpret_cast<GuardHeader*>(guard.span().data())->geometry = geometry;
+    // Nothing behind the header is read: a segment may be as large as that, and have few pages.
+    return GuardView::Check(std::span(guard.span().data(), size_t{1} << 46)).status().code();
+  };
+  EXPECT_EQ(check([](GuardGeometry&) {}), absl::StatusCode::kOk);
+  // 2^31 * 2^33 bytes of parities are none.
+  EXPECT_EQ(check([](GuardGeometry& g) {
+              g.block_bytes = uint32_t{1} << 31;
+              g.positions_max = uint64_t{1} << 33;
+              g.chunks = 1;
+              g.sources_max = 1;
+            }),
+            absl::StatusCode::kDataLoss);
+}
+
+TEST(GuardHeaderRobustnessTest, AClaimOfAVersionThatNoJobHasIsNotTaken) {
+  for (uint64_t GuardClaim::* field : {&GuardClaim::step, &GuardClaim::timeline}) {
+    PageBuffer guard = ExampleGuard();
+    GuardView view = *GuardView::Check(guard.span());
+    view.header().claim.*field = UINT64_MAX - 1;
+    SetBodyCrc(view.header().claim);
+    EXPECT_EQ(view.CheckedClaim().status().code(), absl::StatusCode::kDataLoss);
   }
 }
 

@@ -62,6 +62,20 @@ TEST(ManifestTest, RefusesBadNumbers) {
   EXPECT_THAT(Refusal([](auto& m) { m.capture_mode = CaptureMode{9}; }), HasSubstr("found 9"));
 }
 
+// A world is counted up to, and a step has a next one.
+TEST(ManifestTest, RefusesNumbersThatNoJobHas) {
+  EXPECT_THAT(Refusal([](auto& m) { m.world = uint64_t{1} << 33; }),
+              AllOf(HasSubstr("at most 1048576 ranks"), HasSubstr("found 8589934592")));
+  EXPECT_THAT(Refusal([](auto& m) { m.version.step = Step{UINT64_MAX - 1}; }),
+              HasSubstr("18446744073709551614"));
+  EXPECT_THAT(Refusal([](auto& m) { m.version.timeline = Timeline{UINT64_MAX}; }),
+              HasSubstr("18446744073709551615"));
+  EXPECT_THAT(Refusal([](auto& m) { m.parent.step = Step{UINT64_MAX}; }),
+              HasSubstr("parent 4:18446744073709551615"));
+  EXPECT_THAT(Refusal([](auto& m) { m.parent.timeline = Timeline{UINT64_MAX}; }),
+              HasSubstr("parent 18446744073709551615"));
+}
+
 TEST(ManifestTest, RefusesBadTensors) {
   EXPECT_THAT(
       Refusal([](auto& m) { m.tensors[0].extent[0] = 3; }),

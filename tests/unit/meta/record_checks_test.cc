@@ -99,5 +99,19 @@ TEST(RecordChecksTest, TextsHaveALimit) {
   ExpectWrong<PinRecord>("pins { owner: '" + std::string(1025, 'x') + "' }", "pin's owner");
 }
 
+TEST(RecordChecksTest, NoVersionIsBeyondTheBounds) {
+  const std::string huge = "18446744073709551614";
+  EXPECT_TRUE(Check<AbandonRecord>("versions { timeline: 1 step: 5 } capture_from: 6").ok());
+  ExpectWrong<AbandonRecord>("versions { timeline: 1 step: " + huge + " }", huge);
+  ExpectWrong<AbandonRecord>("capture_from: " + huge, huge);
+  ExpectWrong<CommitRecord>("timeline: 1 step: " + huge, huge);
+  ExpectWrong<TimelineRecord>("chain { timeline: " + huge + " }", huge);
+  ExpectWrong<TimelineRecord>("chain { timeline: 1 parent_step: " + huge + " }", huge);
+  ExpectWrong<TimelineRecord>("round: " + huge, huge);
+  ExpectWrong<TimelineRecord>("decision { kind: 1 timeline: " + huge + " }", huge);
+  ExpectWrong<TimelineRecord>("decision { kind: 2 version_step: " + huge + " }", huge);
+  ExpectWrong<PinRecord>("pins { timeline: 1 step: " + huge + " }", huge);
+}
+
 }  // namespace
 }  // namespace unreft::meta

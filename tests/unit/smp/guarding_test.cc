@@ -117,6 +117,7 @@ class GuardingTest : public ::testing::Test {
           MetaReply reply;
           SlabMeta& slab = *reply.add_slabs();
           slab.set_rank(index);
+          slab.set_world(1 << 10);
           slab.set_manifest("manifest");
           slab.set_manifest_crc(Crc32c(std::as_bytes(std::span("manifest", 8))));
           done(std::move(reply));

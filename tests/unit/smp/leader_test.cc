@@ -51,6 +51,43 @@ TEST_F(LeaderTest, ASlabThatWasSealedButNotEncodedIsNotCommitted) {
   EXPECT_EQ(commit().world(), 0U);
 }
 
+// One rank's nonsense kept the ranks of all nodes from capturing for the rest of the attempt.
+TEST_F(LeaderTest, AStepFarBeyondTheOthersDoesNotKeepThemFromCapturing) {
+  Protect(At(1, 5));
+  const Version far = At(1, uint64_t{1} << 61);
+  VersionHolding& failed = nodes_.at(NodeSlot{1}).versions[far];
+  SetVersion(far, failed);
+  failed.set_failure("rank 1: skipped");
+  nodes_.at(NodeSlot{1}).report.set_newest_step(uint64_t{1} << 61);
+  nodes_.at(NodeSlot{0}).versions.at(At(1, 5)).set_failure("rank 0: skipped");
+  ReportAll();
+  Settle();
+  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_TRUE(IsGivenUp(far));
+  EXPECT_EQ(store_->state().abandoned.value.capture_from(), 6U);
+}
+
+// Such a number became part of a record that every node reads.
+TEST_F(LeaderTest, AReportWithNumbersThatNoJobHasIsNotTaken) {
+  const auto refusal = [this](auto change) {
+    NodeReport report = nodes_.at(NodeSlot{1}).report;
+    report.set_number(report.number() + 1);
+    change(report);
+    absl::Status status;
+    InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report); });
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal([](NodeReport&) {}), "");
+  EXPECT_EQ(refusal([](NodeReport& r) { r.set_newest_step(UINT64_MAX - 1); }),
+            "newest step 18446744073709551614, the largest is 4611686018427387903");
+  EXPECT_EQ(refusal([](NodeReport& r) { r.set_world(uint64_t{1} << 33); }),
+            "world of ranks 8589934592, the largest is 1048576");
+  EXPECT_EQ(refusal([](NodeReport& r) { r.add_versions()->add_sealed()->set_rank(1 << 20); }),
+            "rank 1048576, the largest is 1048575");
+  EXPECT_EQ(refusal([](NodeReport& r) { r.add_chain()->set_parent_step(UINT64_MAX); }),
+            "parent step 18446744073709551615, the largest is 4611686018427387903");
+}
+
 TEST_F(LeaderTest, AFailedRankGivesTheVersionUpForAll) {
   Protect(At(1, 5));
   nodes_.at(NodeSlot{1}).versions.at(At(1, 5)).set_failure("rank 1: skipped");

@@ -215,6 +215,16 @@ TEST_F(LocalCoordinatorTest, AFailedRankAbandonsTheVersionForAll) {
   EXPECT_THAT(node_.committed, IsEmpty()) << "what is given up stays so";
 }
 
+// A trainer with a step of nonsense kept all others from capturing for the rest of the attempt.
+TEST_F(LocalCoordinatorTest, AStepFarBeyondTheOthersDoesNotKeepThemFromCapturing) {
+  const Timeline timeline = Decide().timeline;
+  Seal(In(timeline, 5), Rank{0});
+  const Version far = In(timeline, uint64_t{1} << 61);
+  InTurn([&] { coordinator_->ReportFailed(far, Rank{1}, "skipped"); });
+  EXPECT_THAT(node_.abandoned, ElementsAre(far));
+  EXPECT_EQ(node_.from, Step{6});
+}
+
 TEST_F(LocalCoordinatorTest, AVersionThatARankNeverSealsIsAbandonedAtItsDeadlineAndNamesIt) {
   const Timeline timeline = Decide().timeline;
   Seal(In(timeline, 5), Rank{0});

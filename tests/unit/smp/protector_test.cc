@@ -46,6 +46,7 @@ class ProtectorTest : public GroupFixture {
     peers.Answer<MetaRequest, MetaReply>("meta", [](NodeSlot, auto, auto done) {
       MetaReply reply;
       SlabMeta& slab = *reply.add_slabs();
+      slab.set_world(1);
       slab.set_manifest("manifest");
       slab.set_manifest_crc(Crc32c(std::as_bytes(std::span("manifest", 8))));
       done(std::move(reply));

@@ -92,6 +92,14 @@ TEST_F(CaptureTest, SkipsUntilAllRanksStartAgain) {
   ExpectStarted(4);
 }
 
+TEST_F(CaptureTest, AStepThatHasNoNextOneIsRefusedAndNotTold) {
+  Ready();
+  const absl::Status status = Snapshot(UINT64_MAX - 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("18446744073709551614"));
+  ExpectStarted(1);
+}
+
 TEST_F(CaptureTest, SkipsAGrantOfMemoryThatIsNotMapped) {
   Ready();
   daemon_.Grant(0, 2);
