@@ -17,23 +17,6 @@ std::vector<uint64_t> Strides(std::span<const uint64_t> extent) {
   return strides;
 }
 
-size_t DimensionWithMostBeginnings(std::span<const Box> boxes) {
-  size_t best = 0;
-  size_t best_count = 0;
-  std::vector<uint64_t> begins(boxes.size());
-  for (size_t d = 0; d < boxes[0].offset.size(); ++d) {
-    for (size_t i = 0; i < boxes.size(); ++i) begins[i] = boxes[i].offset[d];
-    std::sort(begins.begin(), begins.end());
-    const auto count =
-        static_cast<size_t>(std::unique(begins.begin(), begins.end()) - begins.begin());
-    if (count > best_count) {
-      best = d;
-      best_count = count;
-    }
-  }
-  return best;
-}
-
 }  // namespace
 
 uint64_t Box::elements() const {
@@ -55,37 +38,34 @@ std::string BoxText(const Box& box) {
 
 std::optional<Box> Intersect(const Box& a, const Box& b) {
   UNREFT_CHECK(a.offset.size() == b.offset.size(), "{} and {}", BoxText(a), BoxText(b));
-  Box common;
+  if (!Overlap(a, b)) return std::nullopt;
+  Box common = a;
   for (size_t d = 0; d < a.offset.size(); ++d) {
-    const uint64_t begin = std::max(a.offset[d], b.offset[d]);
     const uint64_t end = std::min(a.offset[d] + a.extent[d], b.offset[d] + b.extent[d]);
-    if (begin >= end) return std::nullopt;
-    common.offset.push_back(begin);
-    common.extent.push_back(end - begin);
+    common.offset[d] = std::max(a.offset[d], b.offset[d]);
+    common.extent[d] = end - common.offset[d];
   }
   return common;
 }
 
-std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const Box> boxes) {
-  if (boxes.size() < 2) return std::nullopt;
-  if (boxes[0].offset.empty()) return std::pair<size_t, size_t>{0, 1};  // both the one element
-  const size_t d = DimensionWithMostBeginnings(boxes);
-  std::vector<size_t> order(boxes.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(boxes[a].offset[d], a) < std::pair(boxes[b].offset[d], b);
-  });
-  std::vector<size_t> open;  // begun, and not known to have ended
-  for (const size_t i : order) {
-    std::erase_if(open, [&](size_t o) {
-      return boxes[o].offset[d] + boxes[o].extent[d] <= boxes[i].offset[d];
-    });
-    for (const size_t o : open) {
-      if (Intersect(boxes[o], boxes[i])) return std::pair(std::min(o, i), std::max(o, i));
+bool Overlap(const Box& a, const Box& b) {
+  for (size_t d = 0; d < a.offset.size(); ++d) {
+    if (a.offset[d] + a.extent[d] <= b.offset[d] || b.offset[d] + b.extent[d] <= a.offset[d]) {
+      return false;
     }
-    open.push_back(i);
   }
-  return std::nullopt;
+  return true;
+}
+
+uint64_t RunsOf(const Box& part, const Box& a, const Box& b) {
+  size_t outer = part.extent.size();
+  while (outer > 0) {
+    --outer;
+    if (part.extent[outer] != a.extent[outer] || part.extent[outer] != b.extent[outer]) break;
+  }
+  uint64_t runs = 1;
+  for (size_t d = 0; d < outer; ++d) runs *= part.extent[d];
+  return runs;
 }
 
 void ForEachRun(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <absl/functional/function_ref.h>
+#include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <optional>
@@ -31,11 +32,19 @@ std::string BoxText(const Box& box);
 // The common part; none when it is empty. Both have the same number of dimensions.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 
+// Whether they have an element in common; both have the same number of dimensions.
+bool Overlap(const Box& a, const Box& b);
+
+using BoxPair = std::pair<size_t, size_t>;
+
 // The indices of two boxes that have an element in common; which two depends on `boxes` alone. All
-// have the same number of dimensions. A sweep along the dimension with the most distinct
-// beginnings: O(n log n) for shards cut along one dimension, times the cuts along the others for a
-// grid.
-std::optional<std::pair<size_t, size_t>> FindOverlap(std::span<const Box> boxes);
+// have the same number of dimensions. Cuts the space in two again and again, where the fewest boxes
+// lie on both sides: O(n log n) for shards however they are cut from a grid or in stripes.
+// ResourceExhausted for boxes that lie so that it would take many times as long.
+absl::StatusOr<std::optional<BoxPair>> FindOverlap(std::span<const Box> boxes);
+
+// How often ForEachRun would call.
+uint64_t RunsOf(const Box& part, const Box& a, const Box& b);
 
 // Calls `run(a_begin, b_begin, elements)` for every maximal run of elements of `part` that is
 // contiguous in both row-major dense arrays `a` and `b`, in the order of `part`. `part` lies within

@@ -87,9 +87,15 @@ absl::Status CheckDisjoint(std::span<const TensorSpec* const> specs_of_a_name) {
   std::vector<Box> boxes;
   for (const TensorSpec* spec : specs_of_a_name) boxes.push_back(BoxOf(*spec));
   const auto overlap = FindOverlap(boxes);
-  if (!overlap) return absl::OkStatus();
-  return Refuse(*specs_of_a_name[0], "two shards of it overlap, {} and {}",
-                BoxText(boxes[overlap->first]), BoxText(boxes[overlap->second]));
+  if (!overlap.ok()) {
+    return absl::Status(overlap.status().code(),
+                        fmt::format("tensor '{}': {}", specs_of_a_name[0]->name,
+                                    std::string(overlap.status().message())));
+  }
+  if (!*overlap) return absl::OkStatus();
+  const auto [first, second] = **overlap;
+  return Refuse(*specs_of_a_name[0], "two shards of it overlap, {} and {}", BoxText(boxes[first]),
+                BoxText(boxes[second]));
 }
 
 absl::Status CheckTogether(std::span<const TensorSpec> specs) {
@@ -154,6 +160,10 @@ absl::Status CheckTensorSpec(const TensorSpec& spec) {
 }
 
 absl::StatusOr<TensorTable> TensorTable::Create(std::vector<TensorSpec> specs) {
+  if (specs.size() > kShardsMax) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "a rank registers {} shards, at most {} are possible", specs.size(), kShardsMax));
+  }
   for (const TensorSpec& spec : specs) {
     if (absl::Status status = CheckTensorSpec(spec); !status.ok()) return status;
   }

@@ -16,6 +16,7 @@ namespace unreft::layout {
 
 inline constexpr size_t kNameBytesMax = 1024;
 inline constexpr size_t kDimensionsMax = 16;
+inline constexpr size_t kShardsMax = size_t{1} << 17;  // of a rank
 inline constexpr uint64_t kShardBytesLimit = uint64_t{1} << 62;
 
 // InvalidArgument, naming the tensor and the numbers, for: a name that is empty, over-long or not
@@ -28,7 +29,8 @@ class TensorTable {
  public:
   // InvalidArgument, naming the tensor and the numbers, for what CheckTensorSpec refuses, two specs
   // of one name whose boxes overlap or whose dtype, global shape or replica count differ, and
-  // shards of kShardBytesLimit or more together.
+  // shards of kShardBytesLimit or more together. ResourceExhausted for more than kShardsMax shards,
+  // and for boxes that FindOverlap gives up on.
   static absl::StatusOr<TensorTable> Create(std::vector<TensorSpec> specs);
 
   TensorTable() = default;  // of no tensors

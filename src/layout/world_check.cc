@@ -126,10 +126,13 @@ absl::Status CheckTensor(HeldTensor tensor) {
     while (end < tensor.holders.size() && BoxOf(*tensor.holders[end].spec) == boxes.back()) ++end;
     replica_sets.push_back(std::span(tensor.holders).subspan(begin, end - begin));
   }
-  if (const auto overlap = FindOverlap(boxes)) {
+  const auto overlap = FindOverlap(boxes);
+  if (!overlap.ok()) return Conflict(tensor.name, "{}", std::string(overlap.status().message()));
+  if (*overlap) {
+    const auto [first, second] = **overlap;
     return Conflict(tensor.name, "shards overlap without being replicas, {} of {} and {} of {}",
-                    BoxText(boxes[overlap->first]), RanksText(replica_sets[overlap->first]),
-                    BoxText(boxes[overlap->second]), RanksText(replica_sets[overlap->second]));
+                    BoxText(boxes[first]), RanksText(replica_sets[first]), BoxText(boxes[second]),
+                    RanksText(replica_sets[second]));
   }
   for (const auto& replicas : replica_sets) {
     if (absl::Status status = CheckReplicas(tensor.name, replicas); !status.ok()) return status;

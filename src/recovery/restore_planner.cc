@@ -190,8 +190,52 @@ absl::Status CheckComplete(const TensorSpec& target, std::span<const Source> tak
             layout::BoxText(BoxOf(target)), needed, found, missing));
 }
 
-absl::StatusOr<std::vector<Source>> SourcesOf(const TensorSpec& target,
-                                              const StoredTensor& tensor) {
+// What a plan may cost, all its targets together.
+class PlanBudget {
+ public:
+  absl::Status TakeComparisons(const TensorSpec& target, uint64_t shards) {
+    return Take(target, "comparisons with stored shards", shards, kComparisonsMax, comparisons_);
+  }
+  absl::Status TakeRuns(const TensorSpec& target, uint64_t runs) {
+    return Take(target, "runs of contiguous bytes", runs, kPlanRunsMax, runs_);
+  }
+
+ private:
+  static constexpr uint64_t kComparisonsMax = uint64_t{1} << 26;
+
+  static absl::Status Take(const TensorSpec& target, std::string_view what, uint64_t needed,
+                           uint64_t most, uint64_t& taken) {
+    if (needed <= most - taken) {
+      taken += needed;
+      return absl::OkStatus();
+    }
+    return absl::ResourceExhaustedError(
+        About(target,
+              "the box {} needs {} {} beside the {} of the tensors before it, a plan has "
+              "at most {}: ask for fewer tensors at a time, or cut them as they are stored",
+              layout::BoxText(BoxOf(target)), needed, what, taken, most));
+  }
+
+  uint64_t comparisons_ = 0;
+  uint64_t runs_ = 0;
+};
+
+// Before anything is made of them.
+absl::Status TakeRunsOf(const TensorSpec& target, const StoredTensor& tensor, PlanBudget& budget) {
+  const uint64_t shards = tensor.shards.size();
+  if (auto status = budget.TakeComparisons(target, shards); !status.ok()) return status;
+  const Box box = BoxOf(target);
+  uint64_t runs = 0;
+  for (const StoredShard& shard : tensor.shards) {
+    if (const auto common = layout::Intersect(shard.box, box)) {
+      runs += layout::RunsOf(*common, shard.box, box);
+    }
+  }
+  return budget.TakeRuns(target, runs);
+}
+
+absl::StatusOr<std::vector<Source>> SourcesOf(const TensorSpec& target, const StoredTensor& tensor,
+                                              PlanBudget& budget) {
   if (tensor.parts.empty()) {
     return absl::NotFoundError(
         About(target, "needs {} bytes, found none stored under this name", ShardBytes(target)));
@@ -200,6 +244,7 @@ absl::StatusOr<std::vector<Source>> SourcesOf(const TensorSpec& target,
     return absl::FailedPreconditionError(
         About(target, "is stored as {}, wanted as {}", KindText(*tensor.spec), KindText(target)));
   }
+  if (auto status = TakeRunsOf(target, tensor, budget); !status.ok()) return status;
   std::vector<Source> sources;
   for (const StoredShard& shard : tensor.shards) {
     AppendCommon(shard, BoxOf(target), DtypeBytes(target.dtype), sources);
@@ -222,8 +267,9 @@ absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> store
   const auto tensors = GatherWanted(stored, targets, preferred);
   if (!tensors.ok()) return tensors.status();
   std::vector<Piece> pieces;
+  PlanBudget budget;
   for (uint32_t target = 0; target < targets.size(); ++target) {
-    const auto sources = SourcesOf(targets[target], tensors->at(targets[target].name));
+    const auto sources = SourcesOf(targets[target], tensors->at(targets[target].name), budget);
     if (!sources.ok()) return sources.status();
     for (const Source& source : *sources) {
       pieces.push_back(

@@ -24,6 +24,10 @@ struct StoredPart {
   uint64_t slab_offset = 0;
 };
 
+// Of all targets together: a row of a target in a stored shard is at least one. As many pieces as
+// that go into one message to the trainer.
+inline constexpr uint64_t kPlanRunsMax = 2'000'000;
+
 struct Piece {
   uint32_t slab = 0;
   uint32_t target = 0;         // index in `targets`
@@ -38,8 +42,9 @@ struct Piece {
 // comes first in `preferred_slabs` are taken, of others those of the lower slab number. Errors name
 // the tensor and the numbers: InvalidArgument for a target that layout::CheckTensorSpec refuses,
 // NotFound when it is not stored, FailedPrecondition when dtype or global shape differ, DataLoss
-// when some of its bytes are not stored (bytes needed and found). O(n log n) in the parts and rows
-// of what is wanted.
+// when some of its bytes are not stored (bytes needed and found), ResourceExhausted for more than
+// kPlanRunsMax runs, or too many shards to compare with. O(n log n) in the parts and rows of what
+// is wanted: for a pool, not for an executor, unless it is known to be little.
 absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> stored,
                                                std::span<const TensorSpec> targets,
                                                std::span<const uint32_t> preferred_slabs = {});

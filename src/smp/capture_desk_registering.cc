@@ -57,6 +57,10 @@ void CaptureDesk::AnswerWhenChecked(RankSession& session) {
 
 absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> specs) {
   absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(std::move(specs));
+  // Not for want of memory, that may come: it is tried again for nothing.
+  if (absl::IsResourceExhausted(table.status())) {
+    return absl::InvalidArgumentError(table.status().message());
+  }
   if (!table.ok()) return table.status();
   auto registration = std::make_shared<Registration>();
   registration->plan = layout::CapturePlan::Make(*table, mode_);

@@ -7,8 +7,6 @@
 #include <set>
 
 #include "base/format.h"
-#include "layout/tensor_table.h"
-#include "smp/memory_plan.h"
 
 namespace unreft::smp {
 namespace {
@@ -308,122 +306,7 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
   return answer;
 }
 
-// --- the bytes ---
-
-void RestoreDesk::OnPlanRequest(RankSession& session, PlanRequest request) {
-  EndStaging(session);
-  session.plan_request = request.request;
-  TryPlan(session, std::move(request), state_.seams.executor.Now() + state_.options.read_timeout);
-}
-
-void RestoreDesk::TryPlan(RankSession& session, PlanRequest request, Time deadline) {
-  Plan plan;
-  plan.request = request.request;
-  plan.status = FillPlan(session, request, plan);
-  const absl::Status status = plan.status.ToStatus();
-  // What an earlier process had staged goes with the mappings of trainers that still have it.
-  if (absl::IsResourceExhausted(status) && state_.seams.executor.Now() < deadline) {
-    state_.seams.executor.After(
-        state_.options.memory_retry,
-        [this, alive = std::weak_ptr(alive_), rank = session.rank(), life = session.life(),
-         request = std::move(request), deadline]() mutable {
-          RankSession* asking = alive.expired() ? nullptr : state_.SessionOf(rank);
-          if (asking == nullptr || asking->life() != life) return;
-          if (asking->plan_request != request.request) return;
-          TryPlan(*asking, std::move(request), deadline);
-        });
-    return;
-  }
-  session.plan_request.reset();
-  session.Send(plan);
-  if (!status.ok() || plan.staged_bytes == 0) return;
-  job_->stagings.at(session.rank())->Start();
-}
-
-absl::Status RestoreDesk::FillPlan(RankSession& session, PlanRequest request, Plan& plan) {
-  if (job_ == nullptr || job_->decision.kind != DecisionKind::kRestored ||
-      !job_->catalog->ready() || session.timeline.value == 0 ||
-      session.timeline != job_->decision.timeline) {
-    return absl::FailedPreconditionError(
-        fmt::format("rank {}: nothing was decided for it to restore", session.rank()));
-  }
-  const uint64_t request_id = request.request;
-  absl::StatusOr<layout::TensorTable> table =
-      layout::TensorTable::Create(FromWire(std::move(request.tensors)));
-  if (!table.ok()) return table.status();
-
-  // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is, since
-  // replicas may differ; then those that this node has.
-  std::vector<recovery::StoredPart> stored;
-  std::vector<uint32_t> preferred;
-  std::vector<std::pair<Rank, std::optional<uint32_t>>> slabs;  // and the plan's number of its slot
-  for (const auto& [rank, slab] : job_->catalog->slabs()) {
-    const auto number = static_cast<uint32_t>(slabs.size());
-    slabs.emplace_back(rank, std::nullopt);
-    if (const Slot* slot = SealedSlotOf(job_->decision.version, rank)) {
-      slabs.back().second = static_cast<uint32_t>(plan.slots.size());
-      plan.slots.push_back({slot->id, slot->generation, slot->segment_name});
-      if (cluster_) preferred.push_back(number);
-    } else if (!cluster_) {
-      continue;
-    }
-    if (rank == session.rank()) preferred.insert(preferred.begin(), number);
-    for (const layout::CapturedPart& part : slab.manifest->parts) {
-      stored.push_back({&slab.manifest->tensors[part.tensor], number, part.shard_begin, part.bytes,
-                        part.slab_offset});
-    }
-  }
-  absl::StatusOr<std::vector<recovery::Piece>> pieces =
-      recovery::PlanRestore(stored, table->specs(), preferred);
-  if (!pieces.ok()) return pieces.status();
-  std::vector<StagedPiece> staged;
-  for (const recovery::Piece& piece : *pieces) {
-    const auto& [rank, slot] = slabs[piece.slab];
-    if (slot) {
-      plan.pieces.push_back(
-          {*slot, piece.target, piece.slab_offset, piece.target_offset, piece.bytes});
-    } else {
-      staged.push_back({rank, piece.target, piece.slab_offset, piece.target_offset, piece.bytes});
-    }
-  }
-  if (staged.empty()) return absl::OkStatus();
-  return Stage(session, request_id, std::move(staged), plan);
-}
-
-absl::Status RestoreDesk::Stage(RankSession& session, uint64_t request,
-                                std::vector<StagedPiece> pieces, Plan& plan) {
-  for (const StagedPiece& piece : pieces) {
-    const uint32_t block_bytes = job_->catalog->Find(piece.rank)->manifest->block_bytes;
-    if (block_bytes == state_.options.block_bytes) continue;
-    return absl::FailedPreconditionError(
-        fmt::format("rank {} was saved in blocks of {} bytes, this node has blocks of {}",
-                    piece.rank, block_bytes, state_.options.block_bytes));
-  }
-  if (absl::Status status = ProvideStaging(session, pieces); !status.ok()) return status;
-  auto staging = std::make_unique<Staging>(state_, session, *job_->reader, state_.staging->places(),
-                                           request, pieces);
-  plan.staging_segment = state_.staging->segment_name();
-  plan.staging_bytes = staging->segment_bytes();
-  plan.staged_bytes = staging->piece_bytes();
-  job_->stagings[session.rank()] = std::move(staging);
-  return absl::OkStatus();
-}
-
-// On a node whose memory is new nobody has registered yet: what its ranks restore is what they had.
-absl::Status RestoreDesk::ProvideStaging(const RankSession& asking,
-                                         const std::vector<StagedPiece>& pieces) {
-  if (state_.staging->places() != nullptr) return absl::OkStatus();
-  std::vector<uint64_t> state_bytes;
-  for (const auto& [rank, session] : state_.sessions) {
-    uint64_t& bytes = state_bytes.emplace_back();
-    if (const CatalogSlab* slab = job_->catalog->Find(rank)) {
-      bytes = StateBytes(slab->manifest->tensors);
-    } else if (session.get() == &asking) {
-      for (const StagedPiece& piece : pieces) bytes += piece.bytes;
-    }
-  }
-  return state_.staging->Provide(StagingBytes(state_.options, state_bytes));
-}
+// --- the bytes (their places: restore_desk_planning.cc) ---
 
 // To be told by the trainer alone, which copies nothing of it any more.
 void RestoreDesk::EndStaging(RankSession& session) {

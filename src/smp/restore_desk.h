@@ -71,6 +71,8 @@ class RestoreDesk {
     std::map<Rank, std::unique_ptr<Staging>> stagings;
   };
 
+  struct Planning;  // of one rank's copies
+
   void Begin(const JobDecision& decision);
   void Retire();
   void OnCatalog();
@@ -83,8 +85,13 @@ class RestoreDesk {
   void Answer(RankSession& session);
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;
   Slot* SealedSlotOf(Version version, Rank rank) const;
-  void TryPlan(RankSession& session, PlanRequest request, Time deadline);
-  absl::Status FillPlan(RankSession& session, PlanRequest request, Plan& plan);
+  void StartPlanning(RankSession& session);
+  void ComputePlan(RankSession& session, std::shared_ptr<Planning> planning);
+  absl::Status GatherStored(const RankSession& session, Planning& planning);
+  bool StillHas(const Planning& planning) const;
+  void TryPlan(RankSession& session, std::shared_ptr<Planning> planning, Time deadline);
+  void SendPlan(RankSession& session, const Plan& plan);
+  std::vector<StagedPiece> FillPlan(const Planning& planning, Plan& plan) const;
   absl::Status Stage(RankSession& session, uint64_t request, std::vector<StagedPiece> pieces,
                      Plan& plan);
   absl::Status ProvideStaging(const RankSession& asking, const std::vector<StagedPiece>& pieces);

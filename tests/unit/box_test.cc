@@ -104,7 +104,9 @@ TEST(BoxTest, FindsAnOverlapExactlyWhenThereIsOne) {
     for (size_t i = 0; i < boxes.size(); ++i) {
       for (size_t j = 0; j < i; ++j) expected |= Intersect(boxes[i], boxes[j]).has_value();
     }
-    const auto found = FindOverlap(boxes);
+    const auto result = FindOverlap(boxes);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const auto& found = *result;
     ASSERT_EQ(found.has_value(), expected) << seed;
     if (!found) continue;
     ++with;
@@ -119,9 +121,49 @@ TEST(BoxTest, LooksForOverlapsWithoutComparingAllPairs) {
   std::vector<Box> boxes;
   boxes.reserve(200001);
   for (uint64_t i = 0; i < 200000; ++i) boxes.push_back({{0, (i * 7919) % 200000}, {64, 1}});
-  EXPECT_FALSE(FindOverlap(boxes));
+  EXPECT_FALSE(*FindOverlap(boxes));
   boxes.push_back({{63, 5}, {1, 1}});
-  EXPECT_TRUE(FindOverlap(boxes));
+  EXPECT_TRUE(*FindOverlap(boxes));
+}
+
+// All reach to the end of the first dimension, which has as many beginnings as the second: half of
+// 10^10 pairs, for a sweep along it.
+TEST(BoxTest, LooksForOverlapsOfLongBoxesWithoutComparingAllPairs) {
+  constexpr uint64_t kCount = 100000;
+  std::vector<Box> boxes;
+  for (uint64_t i = 0; i < kCount; ++i) boxes.push_back({{i, i}, {kCount - i, 1}});
+  EXPECT_FALSE(*FindOverlap(boxes));
+  boxes.push_back({{kCount - 1, 7}, {1, 1}});
+  EXPECT_EQ(**FindOverlap(boxes), (BoxPair{7, kCount}));
+}
+
+TEST(BoxTest, LooksForOverlapsInAGridOfThreeDimensions) {
+  constexpr uint64_t kSide = 40;
+  std::vector<Box> boxes;
+  for (uint64_t i = 0; i < kSide * kSide * kSide; ++i) {
+    boxes.push_back(
+        {{2 * (i % kSide), 2 * (i / kSide % kSide), 2 * (i / kSide / kSide)}, {2, 2, 2}});
+  }
+  EXPECT_FALSE(*FindOverlap(boxes));
+  boxes.push_back({{41, 41, 40}, {2, 1, 1}});
+  EXPECT_TRUE(*FindOverlap(boxes));
+}
+
+// Rods along three dimensions, each through the gaps between the others': each cut goes through
+// many of them.
+TEST(BoxTest, BoxesThatTakeTooLongAreRefusedWithTheirNumber) {
+  constexpr uint64_t kSide = 300;
+  std::vector<Box> boxes;
+  for (uint64_t i = 0; i < kSide; ++i) {
+    for (uint64_t j = 0; j < kSide; ++j) {
+      boxes.push_back({{0, 2 * i, 2 * j}, {2 * kSide, 1, 1}});
+      boxes.push_back({{2 * j + 1, 0, 2 * i + 1}, {1, 2 * kSide, 1}});
+      boxes.push_back({{2 * i, 2 * j + 1, 0}, {1, 1, 2 * kSide}});
+    }
+  }
+  const auto result = FindOverlap(boxes);
+  EXPECT_TRUE(absl::IsResourceExhausted(result.status())) << result.status();
+  EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr("270000 boxes"));
 }
 
 }  // namespace

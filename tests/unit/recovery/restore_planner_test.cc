@@ -55,6 +55,35 @@ TEST(RestorePlannerTest, SameCutIsOnePiece) {
   EXPECT_THAT(*PlanRestore(store.parts, targets), ElementsAre(Piece{3, 0, 640, 0, 128}));
 }
 
+// Element by element: it took minutes and gigabytes before it was too large for a message.
+TEST(RestorePlannerTest, ACutIntoTooManyRunsIsRefusedWithTheirNumber) {
+  Store store;
+  store.AddWhole(Spec("w", {1 << 24, 2}, {0, 0}, {1 << 24, 2}), 0, 0);
+  const absl::Status status = Failure(store, {Spec("w", {1 << 24, 2}, {0, 1}, {1 << 24, 1})});
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("'w'"), HasSubstr("needs 16777216 runs"), HasSubstr("most 2000000")));
+  // Of several targets together, too.
+  Store columns;
+  columns.AddWhole(Spec("c", {1500000, 2}, {0, 0}, {1500000, 2}), 0, 0);
+  EXPECT_THAT(std::string(Failure(columns, {Spec("c", {1500000, 2}, {0, 0}, {1500000, 1}),
+                                            Spec("c", {1500000, 2}, {0, 1}, {1500000, 1})})
+                              .message()),
+              HasSubstr("1500000 runs of contiguous bytes beside the 1500000"));
+}
+
+TEST(RestorePlannerTest, ComparisonsOfTooManyBoxesAreRefusedWithTheirNumber) {
+  Store store;
+  std::vector<TensorSpec> targets;
+  for (uint64_t i = 0; i < 20000; ++i) {
+    store.AddWhole(Spec("w", {20000}, {i}, {1}), 0, 64 * i);
+    targets.push_back(Spec("w", {20000}, {i}, {1}));
+  }
+  const absl::Status status = Failure(store, targets);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("20000 comparisons"));
+}
+
 TEST(RestorePlannerTest, AnotherCutIsRowByRow) {
   Store store;  // cut by columns; wanted by rows
   store.AddWhole(Spec("w", {2, 4}, {0, 0}, {2, 2}), 0, 0);

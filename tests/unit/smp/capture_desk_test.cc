@@ -83,6 +83,25 @@ TEST_F(CaptureDeskTest, ARankIsToldOfItsSlotsOnceWhenAllCanBeHad) {
   EXPECT_EQ(Told()[0].slots.size(), options_.slots_per_rank);
 }
 
+// Tried again as if it waited for memory, what it had registered before would have been taken.
+TEST_F(CaptureDeskTest, ATableThatIsTooLargeIsRefusedForGood) {
+  InTurn([&] { Register(); });
+  Settle();
+  InTurn([&] {
+    unreft::Register request;
+    request.request = 2;
+    for (uint64_t i = 0; i <= layout::kShardsMax; ++i) {
+      request.tensors.push_back({Spec("w", {1 << 20}, {i}, {1})});
+    }
+    desk_->OnRegister(*session_, std::move(request));
+  });
+  Settle(2 * options_.memory_retry);
+  const absl::Status status = Told().back().status.ToStatus();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("131073 shards, at most 131072"));
+  EXPECT_EQ(Told().back().request, 2U);
+}
+
 // Slots that were made for a slab that is rebuilt here: whatever was granted in them was skipped.
 TEST_F(CaptureDeskTest, ARankIsToldUnaskedOfSlotsThatItDoesNotKnow) {
   InTurn([&] { Register(); });

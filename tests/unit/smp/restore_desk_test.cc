@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "layout/tensor_table.h"
 #include "smp/cluster_records.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/group_fixture.h"
@@ -260,6 +261,44 @@ TEST_F(RestoreDeskTest, RanksShareOneSegmentOfABlockForEach) {
   }
   EXPECT_EQ(copied[Rank{5}], kBlocks);
   EXPECT_EQ(copied[Rank{6}], kBlocks);
+}
+
+// Whatever a trainer asks for, the node's thread computes no plan; and a rank has one at a time.
+TEST_F(RestoreDeskTest, APlanIsComputedOnThePoolAndTheLastOneAskedForIsTold) {
+  Decide(Timeline{2});
+  Settle();
+  InTurn([&] {
+    RankSession& session = Connect(Rank{5});
+    const TensorSpec tensor = TensorOf(NodeSlot{1});
+    const size_t before = pool_.pending();
+    for (const uint64_t request : {1, 2, 3}) {
+      desk_->OnPlanRequest(session, {request, ToWire({&tensor, 1})});
+    }
+    EXPECT_EQ(pool_.pending(), before + 1);
+    EXPECT_TRUE(PlansOf(Rank{5}).empty());
+  });
+  Settle(seconds(1));
+  ASSERT_EQ(PlansOf(Rank{5}).size(), 1U);
+  EXPECT_EQ(PlansOf(Rank{5})[0].request, 3U);
+  EXPECT_TRUE(PlansOf(Rank{5})[0].status.ToStatus().ok());
+}
+
+TEST_F(RestoreDeskTest, APlanThatIsTooLargeIsRefusedAtOnceWithTheNumber) {
+  Decide(Timeline{2});
+  Settle();
+  InTurn([&] {
+    RankSession& session = Connect(Rank{5});
+    std::vector<TensorSpec> tensors;
+    for (uint64_t i = 0; i <= layout::kShardsMax; ++i) {
+      tensors.push_back(Spec("w", {1 << 20}, {i}, {1}));
+    }
+    desk_->OnPlanRequest(session, {1, ToWire(tensors)});
+  });
+  Settle(milliseconds(200));  // no memory is waited for
+  ASSERT_EQ(PlansOf(Rank{5}).size(), 1U);
+  const absl::Status status = PlansOf(Rank{5})[0].status.ToStatus();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("131073 shards, at most 131072"));
 }
 
 TEST_F(RestoreDeskTest, APlanWaitsForTheMemoryOfItsStaging) {
