@@ -12,6 +12,7 @@
 #include "transport/grpc_arguments.h"
 #include "transport/grpc_bytes.h"
 #include "transport/grpc_status.h"
+#include "transport/silent_requests.h"
 
 namespace unreft {
 namespace {
@@ -27,14 +28,19 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
  public:
   using OnRequest = std::function<void(std::shared_ptr<Rpc>, const grpc::ByteBuffer&)>;
 
-  Rpc(grpc::GenericCallbackServerContext& context, std::atomic<size_t>& parked,
-      size_t reply_bytes_max)
-      : context_(context), parked_(parked), reply_bytes_max_(reply_bytes_max) {}
+  Rpc(grpc::GenericCallbackServerContext& context, const GrpcTransportOptions& options,
+      std::shared_ptr<SilentRequests> silent, std::atomic<size_t>& parked)
+      : context_(context),
+        options_(options),
+        reply_bytes_max_(options.message_bytes_max),
+        silent_(std::move(silent)),
+        parked_(parked) {}
 
   // Reads the request and calls `on_request` on a thread of gRPC's.
   void Start(std::shared_ptr<Rpc> self, OnRequest on_request) {
     self_ = std::move(self);
     on_request_ = std::move(on_request);
+    silent_number_ = silent_->Add([rpc = self_](const absl::Status& why) { rpc->Fail(why); });
     StartRead(&request_);
   }
   // Ends it unread.
@@ -73,7 +79,15 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
   }
 
   void OnReadDone(bool ok) override {
+    silent_->Remove(silent_number_);
     if (!ok) return Fail(absl::InvalidArgumentError("a request without a message"));
+    if (ended_) return;
+    is_parked_ = true;
+    if (const size_t parked = parked_.fetch_add(1) + 1; parked > options_.calls_parked_max) {
+      return Fail(absl::ResourceExhaustedError(
+          fmt::format("{} requests wait to be answered, calls_parked_max is {}", parked - 1,
+                      options_.calls_parked_max)));
+    }
     on_request_(self_, request_);
     request_.Clear();
   }
@@ -86,7 +100,8 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
   void OnDone() override {
     reply_.Clear();  // lets go of what was read, though someone may still hold on to the request
     on_request_ = nullptr;
-    parked_.fetch_sub(1);
+    silent_->Remove(silent_number_);
+    if (is_parked_) parked_.fetch_sub(1);
     const std::shared_ptr<Rpc> last = std::move(self_);
   }
 
@@ -104,8 +119,12 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
   }
 
   grpc::GenericCallbackServerContext& context_;  // until OnDone, so until it has ended
-  std::atomic<size_t>& parked_;                  // the same
+  const GrpcTransportOptions& options_;          // the same
   const size_t reply_bytes_max_;
+  const std::shared_ptr<SilentRequests> silent_;
+  std::atomic<size_t>& parked_;  // as context_
+  uint64_t silent_number_ = 0;
+  bool is_parked_ = false;  // touched by gRPC's reactions alone, one after the other
   std::atomic<bool> ended_ = false;
   std::shared_ptr<Rpc> self_;
   OnRequest on_request_;
@@ -118,13 +137,17 @@ class GrpcServer::Service final : public grpc::CallbackGenericService {
  public:
   Service(Executor& executor, const GrpcTransportOptions& options, const GrpcIdentity& identity,
           std::weak_ptr<GrpcServer*> server)
-      : executor_(executor), options_(options), identity_(identity), server_(std::move(server)) {}
+      : executor_(executor),
+        options_(options),
+        identity_(identity),
+        server_(std::move(server)),
+        silent_(std::make_shared<SilentRequests>(executor, options.silent_timeout,
+                                                 options.calls_silent_max)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
-    const size_t parked = parked_.fetch_add(1) + 1;
-    auto rpc = std::make_shared<Rpc>(*context, parked_, options_.message_bytes_max);
-    const absl::Status admitted = Admit(*context, parked);
+    auto rpc = std::make_shared<Rpc>(*context, options_, silent_, parked_);
+    const absl::Status admitted = Admit(*context);
     if (admitted.ok()) {
       rpc->Start(rpc, Handler(context->method()));
     } else {
@@ -134,14 +157,9 @@ class GrpcServer::Service final : public grpc::CallbackGenericService {
   }
 
  private:
-  absl::Status Admit(const grpc::GenericCallbackServerContext& context, size_t parked) const {
+  absl::Status Admit(const grpc::GenericCallbackServerContext& context) const {
     const absl::Status known = identity_.CheckClient(context);
     if (!known.ok()) return known;
-    if (parked > options_.calls_parked_max) {
-      return absl::ResourceExhaustedError(
-          fmt::format("{} requests wait to be answered, calls_parked_max is {}", parked - 1,
-                      options_.calls_parked_max));
-    }
     if (context.method().starts_with(kCallPrefix) || context.method().starts_with(kReadPrefix)) {
       return absl::OkStatus();
     }
@@ -173,6 +191,7 @@ class GrpcServer::Service final : public grpc::CallbackGenericService {
   const GrpcTransportOptions& options_;
   const GrpcIdentity& identity_;
   const std::weak_ptr<GrpcServer*> server_;
+  const std::shared_ptr<SilentRequests> silent_;
   std::atomic<size_t> parked_ = 0;
 };
 

@@ -40,6 +40,8 @@ struct GrpcTransportOptions {
   size_t calls_in_flight_max = 4096;            // of this node's
   size_t reads_in_flight_max = 256;             // of this node's
   size_t calls_parked_max = 4096;               // of others: calls and reads not yet answered
+  size_t calls_silent_max = 1024;               // of others: begun, without a message yet
+  Duration silent_timeout = std::chrono::seconds(10);  // for the message of a call or read
   size_t channels_max = 1024;                   // addresses in use
 
   Duration channel_idle_max = std::chrono::minutes(5);

@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <iterator>
 
@@ -336,6 +337,74 @@ TEST_F(GrpcTransportTest, RefusesRequestsOverTheParkingLimit) {
     for (auto& done : parked) done("now");
   });
   EXPECT_TRUE(world_.RunUntil([&] { return replies.size() == 3; }));
+}
+
+// A stream that has begun and says nothing.
+class SilentStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  using OnEnd = std::function<void(const std::string& message)>;
+
+  SilentStream(grpc::GenericStub& stub, const std::string& job, OnEnd on_end)
+      : on_end_(std::move(on_end)) {
+    context_.AddMetadata("unreft-job-bin", job);
+    stub.PrepareBidiStreamingCall(&context_, "/unreft.Call/hello", {}, this);
+    StartCall();
+  }
+  ~SilentStream() override {
+    context_.TryCancel();
+    ended_.get_future().wait();
+  }
+  void OnDone(const grpc::Status& status) override {
+    on_end_(status.error_message());
+    ended_.set_value();
+  }
+
+ private:
+  const OnEnd on_end_;
+  grpc::ClientContext context_;
+  std::promise<void> ended_;
+};
+
+class SilentStreamsTest : public GrpcTransportTest {
+ protected:
+  static constexpr size_t kStreams = 32;
+
+  void Start(size_t silent_max, Duration silent_timeout) {
+    world_.InTurn([&] {
+      server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1",
+                                                  .calls_parked_max = 2,
+                                                  .calls_silent_max = silent_max,
+                                                  .silent_timeout = silent_timeout});
+      server_->Serve("hello", [](std::string, Transport::CallDone done) { done("welcome"); });
+    });
+    stub_ = std::make_unique<grpc::GenericStub>(
+        grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+    for (size_t i = 0; i < kStreams; ++i) {
+      streams_.push_back(
+          std::make_unique<SilentStream>(*stub_, "job-1", [this](const std::string& message) {
+            world_.asio().Post([this, message] { ended_.push_back(message); });
+          }));
+    }
+  }
+
+  std::vector<std::string> ended_;  // their messages
+  std::unique_ptr<grpc::GenericStub> stub_;
+  std::vector<std::unique_ptr<SilentStream>> streams_;
+};
+
+// Each waited for ever in the place of a request.
+TEST_F(SilentStreamsTest, TheyTakeNoPlaceFromOthersAndTheOldestEnd) {
+  Start(8, std::chrono::hours(1));
+  ASSERT_TRUE(world_.RunUntil([&] { return ended_.size() == kStreams - 8; }));
+  EXPECT_THAT(ended_, testing::Each(HasSubstr("calls_silent_max is 8")));
+  EXPECT_TRUE(CallFrom("job-1").ok());
+}
+
+TEST_F(SilentStreamsTest, TheyEndWhenNoMessageComes) {
+  Start(1024, std::chrono::milliseconds(200));
+  ASSERT_TRUE(world_.RunUntil([&] { return ended_.size() == kStreams; }));
+  EXPECT_THAT(ended_, testing::Each(HasSubstr("no message came within 200 ms")));
+  EXPECT_TRUE(CallFrom("job-1").ok());
 }
 
 TEST_F(GrpcTransportTest, DropsIdleChannelsOverTheLimit) {
