@@ -72,8 +72,8 @@ class SegmentStore {
   virtual absl::StatusOr<std::unique_ptr<Segment>> Create(const std::string& name,
                                                           uint64_t bytes) = 0;
 
-  // Maps [offset, offset + length) of a segment; length 0 = to its end. `offset` is a multiple of
-  // 4096. NotFound; PermissionDenied when it belongs to another user; OutOfRange.
+  // Maps [offset, offset + length), a multiple of 4096 and 0 = to its end. NotFound; OutOfRange;
+  // PermissionDenied when another user has the name, which keeps nobody from creating a segment.
   virtual absl::StatusOr<std::unique_ptr<Segment>> Open(const std::string& name, Access access,
                                                         uint64_t offset = 0,
                                                         uint64_t length = 0) = 0;

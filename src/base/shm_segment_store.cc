@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include <condition_variable>
 #include <deque>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -107,6 +109,46 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 std::string PathOf(const std::string& name) { return kShmDirectory + name; }
 
+// Between a name and what makes it one of its own: no segment's name has it.
+constexpr char kOwnMark = '~';
+
+// Nobody knows it beforehand, so nobody can have taken it.
+std::string OwnName(const std::string& name) {
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof(random), 0) != sizeof(random)) random = 0;
+  return fmt::format("{}{}{:016x}", name, kOwnMark, random);
+}
+
+// A link, a pipe or a directory is none, whosever it is: opening it might lead elsewhere, or wait.
+bool IsOwnFile(const std::string& path) {
+  struct stat info{};
+  return lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid();
+}
+
+// The names of this user's files that begin so, sorted.
+absl::StatusOr<std::vector<std::string>> OwnFiles(std::string_view prefix) {
+  std::vector<std::string> found;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(kShmDirectory, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    std::string name = "/" + entry->path().filename().string();
+    // Something may be removed meanwhile: then it is not there.
+    if (name.starts_with(prefix) && IsOwnFile(entry->path())) found.push_back(std::move(name));
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), fmt::format("list {}", kShmDirectory));
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// The file of the segment of that name: of the name itself, or, when another user has taken that,
+// or had, of a name of its own. None when neither is there.
+std::optional<std::string> FileOf(const std::string& name) {
+  if (IsOwnFile(PathOf(name))) return name;
+  const auto own = OwnFiles(name + kOwnMark);
+  if (!own.ok() || own->empty()) return std::nullopt;
+  return own->front();
+}
+
 // The only place where exceptions of Boost.Interprocess arise; runs `body`, returns its errno or 0.
 template <typename Body>
 int CatchErrno(Body body) {
@@ -191,7 +233,8 @@ class ShmSegment final : public Segment {
     if (result != 0) return absl::ErrnoToStatus(errno, "lock segment " + name_);
     struct stat own{};
     struct stat named{};
-    if (fstat(fd(), &own) == 0 && stat(PathOf(name_).c_str(), &named) == 0 &&
+    const std::optional<std::string> file = FileOf(name_);
+    if (file && fstat(fd(), &own) == 0 && stat(PathOf(*file).c_str(), &named) == 0 &&
         own.st_ino == named.st_ino) {
       has_lock_ = true;
       return absl::OkStatus();
@@ -278,13 +321,15 @@ absl::Status NotOurs(const std::string& name, uid_t owner) {
       fmt::format("segment {} belongs to user {}, this process is {}", name, owner, geteuid()));
 }
 
-absl::Status OpenError(const std::string& name, int error) {
-  if (error == ENOENT) return absl::NotFoundError(fmt::format("no segment {}", name));
+// There is none of this user's.
+absl::Status Absent(const std::string& name) {
   struct stat info{};
-  if (error == EACCES && stat(PathOf(name).c_str(), &info) == 0 && info.st_uid != geteuid()) {
-    return NotOurs(name, info.st_uid);
+  if (lstat(PathOf(name).c_str(), &info) != 0) {
+    return absl::NotFoundError(fmt::format("no segment {}", name));
   }
-  return absl::ErrnoToStatus(error, "open segment " + name);
+  if (info.st_uid != geteuid()) return NotOurs(name, info.st_uid);
+  return absl::FailedPreconditionError(
+      fmt::format("{} is no regular file, and so no segment", PathOf(name)));
 }
 
 uint64_t Plus(uint64_t bytes, uint64_t more) {
@@ -309,10 +354,19 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Create(const std::stri
   if (bytes == 0) return absl::InvalidArgumentError(fmt::format("segment {}: zero bytes", name));
 
   bip::shared_memory_object file;
-  const int error = CatchErrno([&] {
-    file = bip::shared_memory_object(bip::create_only, name.c_str(), bip::read_write,
-                                     bip::permissions(kMode));
-  });
+  std::string file_name = name;
+  const auto create = [&] {
+    return CatchErrno([&] {
+      file = bip::shared_memory_object(bip::create_only, file_name.c_str(), bip::read_write,
+                                       bip::permissions(kMode));
+    });
+  };
+  int error = FileOf(name) ? EEXIST : create();
+  if (error == EEXIST && !FileOf(name)) {
+    file_name = OwnName(name);
+    error = create();
+    if (error == 0 && on_taken_) on_taken_(Absent(name), file_name);
+  }
   if (error == EEXIST) return absl::AlreadyExistsError(fmt::format("segment {} exists", name));
   if (error == ENOSPC) {  // no inode left
     return absl::ResourceExhaustedError(
@@ -327,7 +381,7 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Create(const std::stri
   } else {
     segment = Map(name, std::move(file), 0, bytes, bytes < background_bytes_ ? nullptr : unmapper_);
   }
-  if (!segment.ok()) bip::shared_memory_object::remove(name.c_str());
+  if (!segment.ok()) bip::shared_memory_object::remove(file_name.c_str());
   return segment;
 }
 
@@ -337,11 +391,14 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Open(const std::string
   if (absl::Status status = CheckSegmentName(name); !status.ok()) return status;
   std::optional<ForkGuard> no_fork;
   if (descriptors_ == Descriptors::kClosed) no_fork.emplace();
+  const std::optional<std::string> file_name = FileOf(name);
+  if (!file_name) return Absent(name);
   bip::shared_memory_object file;
   const auto mode = access == Access::kReadOnly ? bip::read_only : bip::read_write;
-  const int error =
-      CatchErrno([&] { file = bip::shared_memory_object(bip::open_only, name.c_str(), mode); });
-  if (error != 0) return OpenError(name, error);
+  const int error = CatchErrno(
+      [&] { file = bip::shared_memory_object(bip::open_only, file_name->c_str(), mode); });
+  if (error == ENOENT) return Absent(name);
+  if (error != 0) return absl::ErrnoToStatus(error, "open segment " + name);
 
   struct stat info{};
   if (fstat(file.get_mapping_handle().handle, &info) != 0) {
@@ -361,27 +418,25 @@ absl::StatusOr<std::unique_ptr<Segment>> ShmSegmentStore::Open(const std::string
 }
 
 absl::StatusOr<std::vector<SegmentInfo>> ShmSegmentStore::List(std::string_view prefix) {
-  std::vector<SegmentInfo> found;
-  std::error_code error;
-  std::filesystem::directory_iterator entry(kShmDirectory, error);
-  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    const std::string name = "/" + entry->path().filename().string();
-    if (!std::string_view(name).starts_with(prefix)) continue;
-    // Something may be removed meanwhile: then it is not there.
+  const auto files = OwnFiles(prefix);
+  if (!files.ok()) return files.status();
+  std::map<std::string, uint64_t> bytes_of;  // those of a name of their own by the segment's
+  for (const std::string& file : *files) {
     struct stat info{};
-    if (stat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    found.push_back({name, static_cast<uint64_t>(info.st_size)});
+    if (lstat(PathOf(file).c_str(), &info) != 0) continue;
+    bytes_of.try_emplace(file.substr(0, file.find(kOwnMark)), static_cast<uint64_t>(info.st_size));
   }
-  if (error) return absl::ErrnoToStatus(error.value(), fmt::format("list {}", kShmDirectory));
-  std::sort(found.begin(), found.end(),
-            [](const SegmentInfo& a, const SegmentInfo& b) { return a.name < b.name; });
+  std::vector<SegmentInfo> found;
+  for (const auto& [name, bytes] : bytes_of) found.push_back({name, bytes});
   return found;
 }
 
 absl::Status ShmSegmentStore::Remove(const std::string& name) {
   if (absl::Status status = CheckSegmentName(name); !status.ok()) return status;
-  if (bip::shared_memory_object::remove(name.c_str())) return absl::OkStatus();
-  if (errno == ENOENT) return absl::NotFoundError(fmt::format("no segment {}", name));
+  const std::optional<std::string> file = FileOf(name);
+  if (!file) return Absent(name);
+  if (bip::shared_memory_object::remove(file->c_str())) return absl::OkStatus();
+  if (errno == ENOENT) return Absent(name);
   return absl::ErrnoToStatus(errno, "remove segment " + name);
 }
 

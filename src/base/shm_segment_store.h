@@ -4,11 +4,18 @@
 // is MADV_DONTFORK, so that a forked data loader neither holds nor writes the bytes (PROTOCOL rule
 // 5). Segments never shrink. Thread-safe.
 //
+// Everybody may make files in /dev/shm, and their names can be foreseen. What another user has made
+// is no segment: it is not listed, opened or removed, and one of its name is made in a file of a
+// name that nobody could foresee, by which it is found again.
+//
 // A forked child would inherit the descriptors, too, and so keep the bytes of a segment that was
 // removed: a process that forks opens segments with Descriptors::kClosed.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "base/segment_store.h"
 
@@ -32,6 +39,11 @@ class ShmSegmentStore : public SegmentStore {
 
   absl::StatusOr<std::unique_ptr<Segment>> Create(const std::string& name, uint64_t bytes) override;
 
+  // Told, on the thread that creates a segment, of a name that is taken: by whom, and what is the
+  // file's name instead. Set before anything is created.
+  using OnTaken = std::function<void(const absl::Status& by_whom, const std::string& file)>;
+  void set_on_taken(OnTaken on_taken) { on_taken_ = std::move(on_taken); }
+
   // Besides the seam's: PermissionDenied names both user ids; OutOfRange also for a segment of zero
   // bytes, which a process killed within Create leaves behind.
   absl::StatusOr<std::unique_ptr<Segment>> Open(const std::string& name, Access access,
@@ -44,6 +56,7 @@ class ShmSegmentStore : public SegmentStore {
   const uint64_t background_bytes_;
   const Descriptors descriptors_;
   const std::shared_ptr<BackgroundUnmapper> unmapper_;  // null: none
+  OnTaken on_taken_;
 };
 
 }  // namespace unreft

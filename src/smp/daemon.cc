@@ -53,7 +53,11 @@ size_t WorkThreads(const DaemonOptions& options) {
 // What a daemon is made of, in the order of construction.
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, Log& log) : options_(options), log_(log) {}
+  Daemon(const DaemonOptions& options, Log& log) : options_(options), log_(log) {
+    segments_.set_on_taken([this](const absl::Status& by_whom, const std::string& file) {
+      log_.Warn("{}: it is left alone, and /dev/shm{} is made instead", by_whom.message(), file);
+    });
+  }
 
   absl::Status Run() {
     if (absl::Status status = faults_.Arm(options_.common.fault_points); !status.ok())

@@ -73,7 +73,9 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
     if (absl::Status status = segments.Remove(segment_name); !status.ok()) return status;
     segment = absl::NotFoundError(segment_name);
   }
-  const bool fresh_memory = absl::IsNotFound(segment.status());
+  // Another user's is none.
+  const bool fresh_memory =
+      absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
   if (fresh_memory && !records.ok()) return NothingKnown(records.status());
   if (fresh_memory) segment = segments.Create(segment_name, kNodeSegmentBytes);
   if (!segment.ok()) return segment.status();

@@ -16,7 +16,8 @@ absl::Status RankSession::OpenControl(const std::string& prefix) {
     if (absl::Status status = segments_.Remove(control_name_); !status.ok()) return status;
     segment = absl::NotFoundError(control_name_);
   }
-  bool is_new = absl::IsNotFound(segment.status());
+  // Another user's is none.
+  bool is_new = absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
   if (is_new) segment = segments_.Create(control_name_, kControlSegmentBytes);
   if (!segment.ok()) return segment.status();
   if (absl::Status status = (*segment)->Reserve(0, kControlSegmentBytes); !status.ok()) {

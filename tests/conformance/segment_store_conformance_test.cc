@@ -9,7 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "base/shm_segment_store.h"
 #include "tests/conformance/private_tmpfs.h"
@@ -25,7 +30,7 @@ class ShmHarness : public SegmentStoreHarness {
     RemoveAll();
   }
   ~ShmHarness() override { RemoveAll(); }
-  SegmentStore& store() override { return store_; }
+  ShmSegmentStore& store() override { return store_; }
   std::string prefix() override { return SegmentPrefix(fmt::format("test-{}", getpid()), 0); }
 
  private:
@@ -91,6 +96,89 @@ TEST(ShmSegmentStore, AnotherUsersSegmentIsRefusedByBothNames) {
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("65534"));
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("this process is 0"));
+}
+
+// Whose names can be foreseen could be kept from all of them.
+class TakenNamesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "needs root to make another user's file";
+    harness_.store().set_on_taken([this](const absl::Status& by_whom, const std::string& file) {
+      EXPECT_TRUE(absl::IsPermissionDenied(by_whom)) << by_whom;
+      told_.push_back(file);
+    });
+  }
+  void TearDown() override { std::filesystem::remove_all(ShmPath(name_)); }
+
+  void GiveAway() { ASSERT_EQ(lchown(ShmPath(name_).c_str(), 65534, 65534), 0); }
+  // All that is to be done with a segment can be.
+  void ExpectUsable() {
+    ShmSegmentStore& store = harness_.store();
+    EXPECT_TRUE(absl::IsPermissionDenied(store.Open(name_, Access::kReadOnly).status()));
+    EXPECT_TRUE(store.List(name_)->empty()) << "another user's is none";
+    {
+      auto made = store.Create(name_, 8192);
+      ASSERT_TRUE(made.ok()) << made.status();
+      EXPECT_EQ((*made)->name(), name_);
+      ASSERT_TRUE((*made)->Reserve(0, 8192).ok());
+      (*made)->bytes()[5000] = std::byte{7};
+      EXPECT_TRUE((*made)->Lock().ok());
+    }
+    ASSERT_EQ(told_.size(), 1U);
+    EXPECT_TRUE(told_[0].starts_with(name_ + "~")) << told_[0];
+    EXPECT_TRUE(absl::IsAlreadyExists(store.Create(name_, 8192).status()));
+    const auto listed = store.List(name_);
+    ASSERT_EQ(listed->size(), 1U);
+    EXPECT_EQ((*listed)[0].name, name_);
+    EXPECT_EQ((*listed)[0].bytes, 8192U);
+    EXPECT_EQ((*store.Open(name_, Access::kReadOnly))->bytes()[5000], std::byte{7});
+  }
+  void ExpectRemovable() {
+    ShmSegmentStore& store = harness_.store();
+    EXPECT_TRUE(store.Remove(name_).ok());
+    EXPECT_TRUE(store.List(name_)->empty());
+    EXPECT_FALSE(store.Remove(name_).ok());
+  }
+
+  ShmHarness harness_;
+  const std::string name_ = harness_.prefix() + "taken";
+  std::vector<std::string> told_;
+};
+
+TEST_F(TakenNamesTest, AnotherUsersFileKeepsNobodyFromTheName) {
+  ASSERT_TRUE(harness_.store().Create(name_, 4096).ok());
+  GiveAway();
+  ExpectUsable();
+  ExpectRemovable();
+  EXPECT_TRUE(std::filesystem::exists(ShmPath(name_))) << "it is left alone";
+}
+
+TEST_F(TakenNamesTest, WhatWasMadeMeanwhileIsFoundWhenTheirsIsGone) {
+  ASSERT_TRUE(harness_.store().Create(name_, 4096).ok());
+  GiveAway();
+  ExpectUsable();
+  std::filesystem::remove(ShmPath(name_));
+  EXPECT_EQ((*harness_.store().Open(name_, Access::kReadWrite))->bytes()[5000], std::byte{7});
+  EXPECT_TRUE(absl::IsAlreadyExists(harness_.store().Create(name_, 8192).status()));
+  ExpectRemovable();
+}
+
+// Opened, it would lead elsewhere, or wait for ever for a writer.
+TEST_F(TakenNamesTest, ALinkAPipeOrADirectoryIsNoSegment) {
+  const std::string path = ShmPath(name_);
+  const auto make = std::to_array<std::function<int()>>({
+      [&] { return symlink("/dev/shm/nowhere", path.c_str()); },
+      [&] { return mkfifo(path.c_str(), 0666); },
+      [&] { return mkdir(path.c_str(), 0777); },
+  });
+  for (const auto& one : make) {
+    ASSERT_EQ(one(), 0);
+    GiveAway();
+    ExpectUsable();
+    ExpectRemovable();
+    std::filesystem::remove_all(path);
+    told_.clear();
+  }
 }
 
 TEST(ShmSegmentStore, ACreateThatWasCutShortCanBeListedAndRemoved) {

@@ -114,3 +114,36 @@ def test_down_removes_what_it_made_alone(cli):
     left = sorted(path for path in cli.run_dir.rglob("*") if path.is_file())
     assert left == sorted([*kept, cli.run_dir / "meta.log"])
     assert all(path.read_text() == "mine" for path in kept)
+
+
+def test_names_in_shared_memory_that_another_user_has_taken(cli):
+    """They kept a daemon from starting and a rank from registering, and `down` left the memory."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to another user")
+    shm = pathlib.Path("/dev/shm")
+    taken = [shm / f"unreft.{cli.job}.0.{name}"
+             for name in ("node", "slot0", "slot1", "slot2", "staging", "guard0", "control.0.1.1")]
+    try:
+        for path in taken:
+            path.write_bytes(b"theirs")
+            os.chmod(path, 0o666)
+            os.chown(path, ANOTHER, ANOTHER)
+        cli("up")
+        first = cli.json("status")
+        log = (cli.run_dir / "unreftd.log").read_text()
+        assert f"segment /{taken[0].name} belongs to user {ANOTHER}" in log, log
+        cli.train_to_end(3)
+        committed = cli.json("status")["committed"]
+        assert committed is not None, log
+        # What it has is found again.
+        cli("down", "--keep-memory")
+        cli("up")
+        assert cli.json("status")["committed"] == committed
+        assert first["committed"] is None
+        cli("down")
+        left = sorted(path for path in shm.iterdir() if cli.job in path.name)
+        assert left == sorted(taken)
+        assert all(path.read_bytes() == b"theirs" for path in taken)
+    finally:
+        for path in taken:
+            path.unlink(missing_ok=True)

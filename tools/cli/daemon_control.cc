@@ -1,5 +1,6 @@
 #include "tools/cli/daemon_control.h"
 
+#include <absl/strings/str_join.h>
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -128,13 +129,21 @@ absl::StatusOr<std::vector<SegmentInfo>> RemoveMemory(const Place& place) {
   absl::StatusOr<std::vector<SegmentInfo>> segments = ListMemory(place);
   if (!segments.ok()) return segments.status();
   std::vector<SegmentInfo> removed;
+  std::vector<std::string> left;  // as little as possible
   for (const SegmentInfo& segment : *segments) {
     const absl::Status status = ShmSegmentStore().Remove(segment.name);
-    if (!status.ok() && !absl::IsNotFound(status)) return status;
-    removed.push_back(segment);
+    if (status.ok() || absl::IsNotFound(status)) {
+      removed.push_back(segment);
+    } else {
+      left.push_back(fmt::format("{} ({} bytes): {}", segment.name, segment.bytes,
+                                 std::string(status.message())));
+    }
   }
-  if (absl::Status status = RocksRecordStore::Destroy(place.records()); !status.ok()) return status;
-  return removed;
+  const absl::Status records = RocksRecordStore::Destroy(place.records());
+  if (left.empty() && records.ok()) return removed;
+  if (left.empty()) return records;
+  return absl::InternalError(fmt::format("{} of {} segments are left: {}", left.size(),
+                                         segments->size(), absl::StrJoin(left, "; ")));
 }
 
 uint64_t TotalBytes(const std::vector<SegmentInfo>& segments) {
