@@ -23,6 +23,7 @@
 
 #include "base/fork_guard.h"
 #include "base/host_memory.h"
+#include "base/lost_pages.h"
 
 namespace unreft {
 namespace bip = boost::interprocess;
@@ -176,10 +177,12 @@ class ShmSegment final : public Segment {
         file_(std::move(file)),
         region_(std::move(region)),
         offset_(offset),
-        unmapper_(std::move(unmapper)) {
+        unmapper_(std::move(unmapper)),
+        known_(name_, bytes(), fd(), offset) {
     AdviseMapping();
   }
   ~ShmSegment() override {
+    known_.Forget();
     if (has_lock_) flock(fd(), LOCK_UN);  // not only when it is unmapped
     if (unmapper_ != nullptr) unmapper_->Take(std::move(file_), std::move(region_));
   }
@@ -297,6 +300,7 @@ class ShmSegment final : public Segment {
   const uint64_t offset_;  // of the mapping in the segment
   const std::shared_ptr<BackgroundUnmapper> unmapper_;
   bool has_lock_ = false;
+  KnownMapping known_;
 };
 
 absl::StatusOr<std::unique_ptr<Segment>> Map(const std::string& name,

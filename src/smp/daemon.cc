@@ -1,7 +1,9 @@
 #include "smp/daemon.h"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include "base/fault_points.h"
 #include "base/format.h"
 #include "base/lock_file.h"
+#include "base/lost_pages.h"
 #include "base/pidfd_watcher.h"
 #include "base/rocks_record_store.h"
 #include "base/shm_segment_store.h"
@@ -71,6 +74,10 @@ class Daemon {
     absl::StatusOr<RandomId> boot_id = ReadBootId();
     if (!boot_id.ok()) return boot_id.status();
     executor_.Post([this, boot_id = *boot_id] { Start(boot_id); });
+    if (LostPagesDescriptor() >= 0) {
+      lost_pages_.assign(dup(LostPagesDescriptor()));
+      FollowLostPages();
+    }
     executor_.Run();
     return result_;
   }
@@ -158,6 +165,20 @@ class Daemon {
     });
   }
 
+  void FollowLostPages() {
+    lost_pages_.async_wait(boost::asio::posix::descriptor_base::wait_read,
+                           [this](boost::system::error_code error) {
+                             if (error) return;
+                             for (const LostPages& lost : TakeLostPages()) {
+                               log_.Error("{}", lost.status.message());
+                               executor_.Post([this, lost] {
+                                 if (node_) node_->OnPagesLost(lost);
+                               });
+                             }
+                             FollowLostPages();
+                           });
+  }
+
   void Fail(absl::Status status) {
     result_ = std::move(status);
     executor_.Post([this] { Leave(); });  // not in a callback of what goes
@@ -181,6 +202,7 @@ class Daemon {
     log_.Error("a turn ended in '{}': what it was to do is not done, the daemon goes on", what);
   }};
   boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
+  boost::asio::posix::stream_descriptor lost_pages_{executor_.context()};
   Random random_ = Random::FromEntropy();
   // A slot of 10 GiB takes the kernel seconds to free, for which the node's presence would lapse.
   ShmSegmentStore segments_{uint64_t{64} << 20};

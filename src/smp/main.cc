@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "base/log_sinks.h"
+#include "base/lost_pages.h"
 #include "meta/meta_daemon.h"
 #include "smp/daemon.h"
 #include "smp/daemon_options.h"
@@ -44,6 +45,7 @@ absl::Status Run(int argc, char** argv) {
   if (uses_grpc) (void)unreft::KeepReceiveMemory();
   if (uses_grpc) unreft::KeepGrpcThreads();
   if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log);
+  if (absl::Status status = unreft::SurviveLostPages(); !status.ok()) return status;
   return unreft::smp::RunDaemon(options, log);
 }
 

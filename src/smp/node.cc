@@ -415,6 +415,14 @@ void Node::OnEverCommittedRequest(const RankSession& asker, EverCommittedRequest
   });
 }
 
+void Node::OnPagesLost(const LostPages& lost) {
+  if (!started_) return;
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->segment_name != lost.segment || slot->phase != SlotPhase::kSealed) continue;
+    state_.slots->Quarantine(*slot, std::string(lost.status.message()));
+  }
+}
+
 // --- the CLI ---
 
 void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/channel.h"
+#include "base/lost_pages.h"
 #include "smp/capture_desk.h"
 #include "smp/coordinator.h"
 #include "smp/lives_before.h"
@@ -47,6 +48,9 @@ class Node : private Coordinator::Node {
   void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
 
   // For tests and status.
+  // What is sealed there is not any more; what is being captured will not be sealed.
+  void OnPagesLost(const LostPages& lost);
+
   const NodeState& state() const { return state_; }
   NodeState& state() { return state_; }
   // Null in a job of one node.

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/format.h"
+#include "base/lost_pages.h"
 
 namespace unreft::smp {
 namespace {
@@ -228,6 +229,8 @@ void SlotSealer::Finish(Slot& slot, layout::SlotManifest manifest, absl::Status 
     SetBodyCrc(seal);
     slot.view->header().seal = seal;
     status = CheckFault(faults_, "slot.seal");
+    // The CRCs would be right for what is not there.
+    status.Update(CheckNoPagesLost(slot.segment->bytes()));
   }
   if (status.ok()) {
     slot.view->set_state(slot.generation, SlotState::kSealed);

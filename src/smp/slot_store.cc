@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/control_page.h"
 #include "base/format.h"
+#include "base/lost_pages.h"
 #include "smp/slot_sealer.h"
 
 namespace unreft::smp {
@@ -150,7 +151,8 @@ bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
 
 // Not that of a rank that is forgotten, nor one that is too small by now.
 bool SlotStore::IsOfUse(const Slot& slot) const {
-  if (forgotten_.contains(slot.owner)) return false;
+  if (forgotten_.contains(slot.owner) || !CheckNoPagesLost(slot.segment->bytes()).ok())
+    return false;
   const auto needs = needs_.find(slot.owner);
   return needs == needs_.end() || Fits(slot, needs->second);
 }

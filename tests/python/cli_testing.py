@@ -85,6 +85,12 @@ class Cli:
         job = self.launch("--ranks", ranks, "--", sys.executable, TRAINER, "--commits", commits)
         assert job.wait() == 0, job.output()
 
+    def run_verify(self):
+        """Reads all that is sealed, and says so whatever it found."""
+        subprocess.run(self.command("verify"), stdin=subprocess.DEVNULL, capture_output=True,
+                       timeout=COMMAND_TIMEOUT_S, check=False)
+        return True
+
     def daemon_pid(self):
         return self.json("status")["pid"]
 
