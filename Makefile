@@ -6,12 +6,13 @@ BUILD ?= build/release
 SEED ?=
 NODES ?= 4
 SEEDS ?= 200
+SECONDS ?= 60
 
 VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup programs build test demo bench gpu-bundle sim sanitize asan tsan lint format clean
+.PHONY: help setup programs build test demo bench gpu-bundle sim fuzz sanitize asan tsan lint format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -44,6 +45,12 @@ gpu-bundle: programs  ## build/gpu-bundle: tests, benchmarks and demo for a mach
 sim: build       ## one node, then clusters simulated on fresh seeds (SEEDS=n of each)
 	@$(BUILD)/bin/unreft_sim --fresh --seeds $(SEEDS) --jobs $(JOBS)
 	@$(BUILD)/bin/unreft_sim --cluster --fresh --seeds $(SEEDS) --jobs $(JOBS)
+
+fuzz:            ## every fuzzer for SECONDS=n (libFuzzer, ASan+UBSan; clang)
+	@tools/setup/setup.sh fuzz
+	@cmake --preset fuzz >/dev/null
+	@cmake --build build/fuzz --parallel $(JOBS) --target fuzzers
+	@JOBS=$(JOBS) tools/setup/fuzz.sh build/fuzz $(SECONDS)
 
 sanitize: asan tsan  ## the C++ tests under ASan+UBSan, then TSan
 

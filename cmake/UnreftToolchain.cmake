@@ -9,7 +9,8 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1 -DNDEBUG")
 option(UNREFT_WITH_TESTS "Build the C++ tests" ON)
 option(UNREFT_WITH_PYTHON "Build the Python module" ON)
 option(UNREFT_WERROR "Treat every warning as an error" OFF)
-set(UNREFT_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address,undefined' or 'thread'")
+set(UNREFT_SANITIZE "" CACHE STRING
+    "Sanitizers: empty, 'address,undefined', 'thread'; with 'fuzzer-no-link' for fuzzers (clang)")
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -60,6 +61,10 @@ if(UNREFT_SANITIZE)
   add_link_options(-fsanitize=${UNREFT_SANITIZE})
   if(UNREFT_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+  if(UNREFT_SANITIZE MATCHES "fuzzer")
+    # Not of what Debian's gRPC and protobuf do, which are not instrumented.
+    add_compile_options(-g1 -fno-sanitize=vptr,function)
   endif()
   if(UNREFT_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options(-Wno-tsan)  # Boost.Asio's fences

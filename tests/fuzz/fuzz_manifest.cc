@@ -1,15 +1,17 @@
-// Manifest decoding: any bytes; what is taken is written and taken again, and a plan can be made of
-// its parts.
-#include <cstddef>
-#include <cstdint>
-#include <string_view>
-
+// Manifests: what is taken is written and taken again, and its parts are where a restore reads.
 #include "base/check.h"
 #include "layout/manifest.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace unreft::fuzz {
+
+std::vector<std::string> Seeds() { return GoldenFiles("manifest"); }
+
+}  // namespace unreft::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using unreft::layout::DecodeManifest;
-  const auto manifest = DecodeManifest({reinterpret_cast<const char*>(data), size});
+  const auto manifest = DecodeManifest(unreft::fuzz::Bytes(data, size));
   if (!manifest.ok()) return 0;
   for (const auto& part : manifest->parts) {
     const auto& spec = manifest->tensors.at(part.tensor);

@@ -1,45 +1,73 @@
-// Headers in shared memory: a slot's, a node's and a control page, from any bytes.
-#include <cstddef>
-#include <cstdint>
+// A slot's segment and a rank's control page, from any bytes.
+//
+// The first byte chooses: the slot as it is, the slot with the CRCs of its bodies mended, or the
+// control page.
+#include <cstring>
 
+#include "base/check.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/unit/format_testing.h"
 
-using namespace unreft;  // NOLINT(google-build-using-namespace): one function
-
+namespace unreft::fuzz {
 namespace {
 
-void UseSlot(std::string_view bytes, bool mend_crc) {
+constexpr char kAsItIs = 0;
+constexpr char kMended = 1;
+constexpr char kControl = 2;
+
+// What a reader does with a checked header: every region and block is within the segment.
+void UseSlot(std::string_view bytes, bool mend) {
   PageBuffer slot = ExampleSlot();
   std::memcpy(slot.span().data(), bytes.data(), std::min(bytes.size(), slot.span().size()));
-  auto* header = reinterpret_cast<SlotHeader*>(slot.span().data());
-  if (mend_crc) {
+  if (mend) {
+    auto* header = reinterpret_cast<SlotHeader*>(slot.span().data());
     SetBodyCrc(header->geometry);
+    SetBodyCrc(header->claim);
     SetBodyCrc(header->seal);
   }
   auto view = SlotView::Check(slot.span());
   if (!view.ok()) return;
   (void)view->CheckedClaim();
-  // What a reader does with a checked header: every region and block must be within the segment.
-  size_t sum = view->manifest().size() + view->crc_table().size() + view->extras().size();
   const auto seal = view->CheckedSeal();
   if (!seal.ok()) return;
+  UNREFT_CHECK(seal->manifest_bytes <= view->manifest().size());
+  UNREFT_CHECK(seal->extras_bytes <= view->extras().size());
   const uint64_t blocks = BlockCount(seal->data_bytes, view->geometry().block_bytes);
+  volatile uint8_t sink = 0;
   for (uint64_t block = 0; block < blocks; ++block) {
-    sum += static_cast<size_t>(view->block(block).back());
-    sum += static_cast<size_t>(view->crc_table()[block * sizeof(uint32_t) + 3]);
+    sink = sink + static_cast<uint8_t>(view->block(block).back());
+    sink = sink + static_cast<uint8_t>(view->crc_table()[block * sizeof(uint32_t) + 3]);
   }
-  volatile size_t sink = sum;
-  (void)sink;
+}
+
+void UseControlPage(std::string_view bytes) {
+  PageBuffer page(kControlSegmentBytes, bytes);
+  const auto control = CheckControlPage(page.span(), Rank{2});
+  if (!control.ok()) return;
+  // Every word can be decoded.
+  (void)GrantWord::Decode((*control)->grant.load());
+  (void)ProgressWord::Decode((*control)->progress.load());
 }
 
 }  // namespace
 
+std::vector<std::string> Seeds() {
+  std::vector<std::string> seeds = GoldenFiles("slot_header", {&kAsItIs, 1});
+  for (std::string& seed : GoldenFiles("slot_header", {&kMended, 1})) seeds.push_back(seed);
+  for (std::string& seed : GoldenFiles("control_page", {&kControl, 1})) seeds.push_back(seed);
+  return seeds;
+}
+
+}  // namespace unreft::fuzz
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  UseSlot(bytes, false);
-  UseSlot(bytes, true);
-  PageBuffer page(kNodeSegmentBytes, bytes);
-  (void)ReadNodeBody(page.span());
-  (void)CheckControlPage(page.span(), Rank{2});
+  namespace fuzz = unreft::fuzz;
+  if (size == 0) return 0;
+  const std::string_view bytes = fuzz::Bytes(data + 1, size - 1);
+  if (data[0] == fuzz::kControl) {
+    fuzz::UseControlPage(bytes);
+  } else {
+    fuzz::UseSlot(bytes, data[0] == fuzz::kMended);
+  }
   return 0;
 }
