@@ -25,6 +25,10 @@ std::optional<CodedGroup> GroupOfGuard(const NodeHolding& holding) {
   for (const auto& [slot, incarnation] : holding.encoded) group.slots.push_back(slot);
   group.k = holding.data_chunks;
   if (!holding.guarded || group.k == 0 || group.k > group.slots.size()) return std::nullopt;
+  // Members of a group are ascending: nobody would take the record of another.
+  const bool is_ascending =
+      std::ranges::adjacent_find(group.slots, std::greater_equal<>()) == group.slots.end();
+  if (!is_ascending) return std::nullopt;
   return group;
 }
 
@@ -168,17 +172,27 @@ std::string DescribeUnprotected(const Nodes& nodes, const CodedGroup& group,
   return "";
 }
 
+// The ranks of the world that are not among the known ones, each once and ascending: what is said
+// of others, or twice, is of no slab.
+std::vector<Rank> NewRanks(const std::vector<Rank>& said, uint64_t world,
+                           const std::set<Rank>& known) {
+  const std::set<Rank> ranks(said.begin(), said.end());
+  std::vector<Rank> found;
+  for (const Rank rank : ranks) {
+    if (rank.value < world && !known.contains(rank)) found.push_back(rank);
+  }
+  return found;
+}
+
 // Adds the holders of slabs that are to be decoded; what cannot be is told.
-void AddDecodable(const Nodes& nodes, const CodedGroup& group, std::set<Rank>& covered,
-                  std::vector<SlabHolder>& holders, std::vector<std::string>& missing) {
+void AddDecodable(const Nodes& nodes, const CodedGroup& group, uint64_t world,
+                  std::set<Rank>& covered, std::vector<SlabHolder>& holders,
+                  std::vector<std::string>& missing) {
   for (size_t member = 0; member < group.slots.size(); ++member) {
     const NodeSlot slot = group.slots[member];
     const NodeHolding::Replica* replica = FindReplica(nodes, group, slot);
     if (replica == nullptr || HasData(nodes, group, slot)) continue;
-    std::vector<Rank> lost;
-    for (const Rank rank : replica->ranks) {
-      if (!covered.contains(rank)) lost.push_back(rank);
-    }
+    std::vector<Rank> lost = NewRanks(replica->ranks, world, covered);
     if (lost.empty()) continue;
     const uint32_t left = FewestChunksLeft(nodes, group, member);
     if (left < group.k) {
@@ -187,7 +201,6 @@ void AddDecodable(const Nodes& nodes, const CodedGroup& group, std::set<Rank>& c
       continue;
     }
     covered.insert(lost.begin(), lost.end());
-    std::sort(lost.begin(), lost.end());
     holders.push_back({slot, std::move(lost), true});
   }
 }
@@ -239,15 +252,16 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
     for (const NodeHolding::Replica& replica : holding.replicas) {
       found.world = std::max(found.world, replica.world);
     }
-    SlabHolder holder{slot, {}, false};
-    for (const Rank rank : holding.sealed) {
-      if (covered.insert(rank).second) holder.ranks.push_back(rank);
-    }
-    std::sort(holder.ranks.begin(), holder.ranks.end());
+  }
+  for (const auto& [slot, holding] : nodes) {
+    SlabHolder holder{slot, NewRanks(holding.sealed, found.world, covered), false};
+    covered.insert(holder.ranks.begin(), holder.ranks.end());
     if (!holder.ranks.empty()) found.holders.push_back(std::move(holder));
   }
   std::vector<std::string> gone;
-  for (const CodedGroup& group : groups) AddDecodable(nodes, group, covered, found.holders, gone);
+  for (const CodedGroup& group : groups) {
+    AddDecodable(nodes, group, found.world, covered, found.holders, gone);
+  }
   std::stable_sort(found.holders.begin(), found.holders.end(),
                    [](const SlabHolder& a, const SlabHolder& b) { return a.slot < b.slot; });
   found.groups = std::move(groups);

@@ -71,6 +71,37 @@ TEST(RestorableTest, MemoryThatCameBackEmptyCountsAsLost) {
   EXPECT_FALSE(found->holders[3].lost);
 }
 
+// Of a world of four it took ranks 0 to 2 and 7 for all of them.
+TEST(RestorableTest, ARankThatIsNotOfTheWorldStandsForNoOther) {
+  Nodes nodes = Whole();
+  nodes[NodeSlot{3}].sealed = {Rank{7}};
+  nodes[NodeSlot{0}].replicas.clear();
+  nodes[NodeSlot{1}].replicas.clear();
+  std::string missing;
+  EXPECT_FALSE(Find(nodes, &missing));
+  EXPECT_EQ(missing, "1:7 lacks rank 3");
+}
+
+TEST(RestorableTest, ALostSlabThatACopyNamesTwiceIsHeldOnce) {
+  Nodes nodes = Whole();
+  nodes.erase(NodeSlot{3});
+  nodes[NodeSlot{0}].replicas.at(0).ranks = {Rank{3}, Rank{3}};
+  const auto found = Find(nodes);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->holders.at(3), (SlabHolder{NodeSlot{3}, {Rank{3}}, true}));
+}
+
+// The commit that was written of it was taken by nobody.
+TEST(RestorableTest, AGuardNamesNoGroupWhoseMembersAreNotAscending) {
+  Nodes nodes = Whole();
+  for (auto& [slot, holding] : nodes) {
+    holding.data_chunks = 2;
+    for (const uint64_t member : {0, 1, 1, 2}) holding.encoded.emplace_back(NodeSlot{member}, "a");
+  }
+  const std::vector<CodedGroup> recorded{GroupOfFour()};
+  EXPECT_EQ(EncodedGroups(nodes, recorded), recorded);
+}
+
 TEST(RestorableTest, AnIncompleteGuardCountsAsALossOfItsParities) {
   for (uint64_t unguarded = 0; unguarded < kNodes; ++unguarded) {
     for (uint64_t first = 0; first < kNodes; ++first) {
