@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/wire_address.h"
+#include "base/format.h"
 #include "meta/etcd_calls.h"
 #include "meta/etcd_watches.h"
 #include "meta/etcd_wire.h"
@@ -111,10 +112,17 @@ class EtcdKv::Impl {
   void Commit(Txn txn, TxnDone done) {
     const bool is_read = IsRead(txn);
     auto request = std::make_shared<pb::TxnRequest>(ToWire(std::move(txn)));
-    auto finish = [this, done = std::move(done)](absl::StatusOr<pb::TxnResponse> response) mutable {
+    auto finish = [this, request,
+                   done = std::move(done)](absl::StatusOr<pb::TxnResponse> response) mutable {
       if (!response.ok()) return done(response.status());
-      cluster_id_ = response->header().cluster_id();
-      done(FromWire(*std::move(response)));
+      const uint64_t cluster_id = response->header().cluster_id();
+      absl::StatusOr<TxnResult> result = FromWire(*request, *std::move(response));
+      if (!result.ok()) {
+        return done(
+            absl::UnavailableError(fmt::format("{}: {}", Name(), result.status().message())));
+      }
+      cluster_id_ = cluster_id;
+      done(*std::move(result));
     };
     Try<pb::TxnResponse>(
         [this, request](Duration left, auto result) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "meta/grpc_common.h"
+#include "meta/etcd_wire.h"
 #include "meta/store_types.h"
 
 namespace unreft::meta {
@@ -114,11 +114,10 @@ void EtcdWatches::OnResponse(WatchId id, const Stream& stream) {
     }
     return stream->Read();
   }
-  std::vector<WatchEvent> events;
-  for (mvccpb::Event& event : *response.mutable_events()) {
-    events.push_back(FromWire(std::move(event)));
-  }
-  Deliver(id, stream, std::move(events));
+  absl::StatusOr<std::vector<WatchEvent>> events =
+      FromWire(KeySpan::Of(watcher->range), std::move(response));
+  if (!events.ok()) return Retry(id, *watcher);  // from behind the last one that fitted
+  Deliver(id, stream, *std::move(events));
 }
 
 void EtcdWatches::Deliver(WatchId id, const Stream& stream, std::vector<WatchEvent> events) {

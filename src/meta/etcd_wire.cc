@@ -1,9 +1,11 @@
 #include "meta/etcd_wire.h"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <utility>
 
 #include "meta/grpc_common.h"
-#include "meta/store_types.h"
 
 namespace unreft::meta {
 namespace {
@@ -51,6 +53,10 @@ void ToWire(Compare&& compare, pb::Compare& wire) {
   }
 }
 
+absl::Status Misfit(const std::string& what) {
+  return absl::UnavailableError("the answer does not fit what was asked: " + what);
+}
+
 }  // namespace
 
 pb::TxnRequest ToWire(Txn&& txn) {
@@ -61,17 +67,38 @@ pb::TxnRequest ToWire(Txn&& txn) {
   return wire;
 }
 
-TxnResult FromWire(pb::TxnResponse&& wire) {
+absl::StatusOr<TxnResult> FromWire(const pb::TxnRequest& request, pb::TxnResponse&& wire) {
+  const auto& ops = wire.succeeded() ? request.success() : request.failure();
+  if (wire.responses_size() != ops.size()) {
+    return Misfit(fmt::format("{} answers to {} ops", wire.responses_size(), ops.size()));
+  }
   TxnResult result{.succeeded = wire.succeeded(),
                    .revision = {static_cast<uint64_t>(wire.header().revision())}};
-  for (pb::ResponseOp& op : *wire.mutable_responses()) {
-    if (!op.has_response_range()) continue;
+  for (int i = 0; i < ops.size(); ++i) {
+    if (!ops[i].has_request_range()) continue;
+    pb::ResponseOp& op = *wire.mutable_responses(i);
+    if (!op.has_response_range()) return Misfit(fmt::format("none to the read of op {}", i));
+    const KeySpan asked{ops[i].request_range().key(), ops[i].request_range().range_end()};
     std::vector<KeyValue>& kvs = result.gets.emplace_back();
     for (mvccpb::KeyValue& kv : *op.mutable_response_range()->mutable_kvs()) {
+      if (!asked.Contains(kv.key())) return Misfit("a key that was not asked for");
       kvs.push_back(FromWire(std::move(kv)));
     }
   }
   return result;
+}
+
+absl::StatusOr<std::vector<WatchEvent>> FromWire(const KeySpan& watched, pb::WatchResponse&& wire) {
+  std::vector<WatchEvent> events;
+  for (mvccpb::Event& event : *wire.mutable_events()) {
+    if (!watched.Contains(event.kv().key())) return Misfit("an event of a key not watched");
+    events.push_back(FromWire(std::move(event)));
+    const Revision revision = events.back().kv.mod_revision;
+    if (events.size() > 1 && revision < events[events.size() - 2].kv.mod_revision) {
+      return Misfit(fmt::format("an event of revision {} after a later one", revision));
+    }
+  }
+  return events;
 }
 
 }  // namespace unreft::meta
