@@ -1,0 +1,78 @@
+// What a daemon's pieces need around them, over the fakes, for one input of a fuzzer.
+#pragma once
+
+#include <absl/functional/function_ref.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "smp/node_options.h"
+#include "smp/node_record.h"
+#include "tests/fakes/capture_log_sink.h"
+#include "tests/fakes/fake_process_watcher.h"
+#include "tests/fakes/fake_record_store.h"
+#include "tests/fakes/fake_segment_store.h"
+#include "tests/fakes/sim_executor.h"
+#include "tests/fakes/sim_work_pool.h"
+
+namespace unreft::fuzz {
+
+class SmpWorld {
+ public:
+  SmpWorld() : records_(*FakeRecordStore::Open(disk_, *executor_)) {
+    options_.job = "job";
+    options_.block_bytes = 64;
+  }
+
+  void InTurn(absl::FunctionRef<void()> body) {
+    bool done = false;
+    executor_->Post([&] {
+      body();
+      done = true;
+    });
+    UNREFT_CHECK(scheduler_.RunUntil([&] { return done; }, 100000));
+  }
+  void Settle(Duration duration = std::chrono::milliseconds(100)) { scheduler_.RunFor(duration); }
+
+  // Before anything has read them.
+  void ReplaceRecords(std::map<std::string, std::string> records) {
+    records_.reset();
+    disk_.Replace(std::move(records));
+    records_ = *FakeRecordStore::Open(disk_, *executor_);
+  }
+  const std::map<std::string, std::string>& records() const { return disk_.applied(); }
+
+  absl::StatusOr<std::unique_ptr<smp::NodeRecord>> OpenRecord() {
+    std::optional<absl::StatusOr<std::unique_ptr<smp::NodeRecord>>> opened;
+    InTurn([&] {
+      smp::NodeRecord::Open(segments_, *records_, random_, log_, "/unreft.job.0.node", boot_id_,
+                            [&](auto record) { opened = std::move(record); });
+    });
+    UNREFT_CHECK(scheduler_.RunUntil([&] { return opened.has_value(); }, 100000));
+    return *std::move(opened);
+  }
+
+ protected:
+  SimScheduler scheduler_{1};
+  std::unique_ptr<SimExecutor> executor_ = scheduler_.NewExecutor("node");
+  FakeHostMemory host_;
+  FakeSegmentStore segments_{host_};
+  FakeDisk disk_{2};
+  std::unique_ptr<FakeRecordStore> records_;
+  FakeProcessTable table_;
+  FakeProcessWatcher processes_{table_, *executor_, table_.Start()};
+  SimWorkPool pool_{*executor_};
+  Random random_{3};
+  RandomId boot_id_ = random_.NextId();
+  CaptureLogSink sink_;
+  Log log_{sink_};
+  smp::NodeOptions options_;
+};
+
+}  // namespace unreft::fuzz
