@@ -34,9 +34,9 @@ END
 }
 uid() { fake id <<<"echo $1"; }
 
-run_setup() {
+run_setup() {  # run_setup [WHAT]
   rc=0
-  PATH=$tmp/bin "$root/tools/setup/setup.sh" packages >"$tmp/out" 2>&1 || rc=$?
+  PATH=$tmp/bin "$root/tools/setup/setup.sh" "${1:-packages}" >"$tmp/out" 2>&1 || rc=$?
 }
 
 complete_installs_nothing() {
@@ -65,6 +65,17 @@ missing_with_sudo() {
   [ $rc = 0 ] || fail "exit $rc"
   expect '^sudo$' "$calls"
   expect 'apt-get .*install .*ninja-build$' "$calls"
+}
+
+clang_for_fuzzers() {
+  uid 0
+  dpkg_with_all_but libclang-rt-19-dev
+  run_setup packages
+  [ $rc = 0 ] || fail "exit $rc"
+  expect_no_calls
+  run_setup fuzz
+  [ $rc = 0 ] || fail "exit $rc"
+  expect 'apt-get .*install .*libclang-rt-19-dev$' "$calls"
 }
 
 missing_without_sudo() {
