@@ -1,14 +1,11 @@
 // The daemon's command line and configuration file: lines are arguments, up to an empty one; what
 // follows is the file, which is named by --config last.
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <bit>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "base/check.h"
 #include "smp/daemon_options.h"
@@ -17,19 +14,20 @@
 namespace unreft::fuzz {
 namespace {
 
-// One file for all inputs of this process.
+// A file of these bytes that lies nowhere.
 class ConfigFile {
  public:
-  ConfigFile()
-      : path_(std::filesystem::temp_directory_path() / fmt::format("unreft_fuzz_{}", getpid())) {}
-  ~ConfigFile() { std::remove(path_.c_str()); }
-  std::string Write(std::string_view text) {
-    std::ofstream(path_, std::ios::binary) << text;
-    return path_.string();
+  explicit ConfigFile(std::string_view text) : file_(memfd_create("unreft_fuzz", MFD_CLOEXEC)) {
+    UNREFT_CHECK(file_ >= 0 &&
+                 write(file_, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   }
+  ~ConfigFile() { close(file_); }
+  ConfigFile(const ConfigFile&) = delete;
+  ConfigFile& operator=(const ConfigFile&) = delete;
+  std::string path() const { return fmt::format("/proc/self/fd/{}", file_); }
 
  private:
-  const std::filesystem::path path_;
+  const int file_;
 };
 
 // What was taken is within what the options say.
@@ -72,10 +70,6 @@ std::vector<std::string> Seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace fuzz = unreft::fuzz;
-  static fuzz::ConfigFile* const config = [] {  // removed when the process ends
-    static fuzz::ConfigFile file;
-    return &file;
-  }();
   std::string_view bytes = fuzz::Bytes(data, size);
   std::vector<std::string> arguments;
   while (!bytes.empty()) {
@@ -87,7 +81,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     arguments.back() = arguments.back().c_str();
     if (arguments.back().starts_with("--con")) return 0;
   }
-  if (!bytes.empty()) arguments.push_back("--config=" + config->Write(bytes));
+  const fuzz::ConfigFile config(bytes);
+  if (!bytes.empty()) arguments.push_back("--config=" + config.path());
   fuzz::Parse(arguments);
   (void)unreft::ParseByteSize(fuzz::Bytes(data, std::min<size_t>(size, 32)));
   return 0;

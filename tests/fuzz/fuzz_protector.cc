@@ -57,6 +57,28 @@ class Group final : public smp::GroupFixture {
         return Remake(bytes);
     }
   }
+  void Run(std::string_view bytes) {
+    Draw draw(bytes);
+    for (int messages = 0; !draw.empty() && messages < 16; ++messages) {
+      const auto kind = static_cast<uint8_t>(draw.Below(kKinds));
+      Say(kind, draw.LongText());
+    }
+    End();
+  }
+  bool IsGuarded() {
+    bool is_guarded = false;
+    InTurn([&] { is_guarded = protector_->RecordOf(kVersion) != nullptr; });
+    return is_guarded;
+  }
+
+  static GuardRecord ExampleRecord();
+  static SlabMeta ExampleMeta();
+  static constexpr Version Committed() { return kVersion; }
+
+ private:
+  using Peers = smp::Peers;
+  void TestBody() override {}
+
   void End() {
     Settle(std::chrono::seconds(30));
     bool is_verified = false;
@@ -69,32 +91,6 @@ class Group final : public smp::GroupFixture {
     Settle();
     UNREFT_CHECK(is_verified);
   }
-
-  static GuardRecord ExampleRecord() {
-    GuardRecord record;
-    for (uint64_t slot = 0; slot < 3; ++slot) record.mutable_group()->add_slots(slot);
-    record.mutable_group()->set_k(2);
-    record.add_members();
-    for (uint64_t rank = 0; rank < 2; ++rank) {
-      MemberSlab& member = *record.add_members();
-      member.set_incarnation("memory");
-      RankSlab& slab = *member.add_slabs();
-      slab.set_rank(rank);
-      slab.set_data_bytes((rank + 1) * kBlockBytes);
-    }
-    record.set_member(1);
-    return record;
-  }
-  static SlabMeta ExampleMeta() {
-    const std::vector<std::byte> data(kBlockBytes);
-    return MetaOf(Rank{0}, 2, TensorSpec{"w", Dtype::kUint8, {kBlockBytes}, {0}, {kBlockBytes}},
-                  data);
-  }
-  static constexpr Version Committed() { return kVersion; }
-
- private:
-  using Peers = smp::Peers;
-  void TestBody() override {}
 
   // What another member answers.
   void Serve(Peers& peers) {
@@ -146,6 +142,28 @@ class Group final : public smp::GroupFixture {
   std::unique_ptr<smp::Protector> protector_;
 };
 
+GuardRecord Group::ExampleRecord() {
+  GuardRecord record;
+  for (uint64_t slot = 0; slot < 3; ++slot) record.mutable_group()->add_slots(slot);
+  record.mutable_group()->set_k(2);
+  record.add_members();
+  for (uint64_t rank = 0; rank < 2; ++rank) {
+    MemberSlab& member = *record.add_members();
+    member.set_incarnation("memory");
+    RankSlab& slab = *member.add_slabs();
+    slab.set_rank(rank);
+    slab.set_data_bytes((rank + 1) * kBlockBytes);
+  }
+  record.set_member(1);
+  return record;
+}
+
+SlabMeta Group::ExampleMeta() {
+  const std::vector<std::byte> data(kBlockBytes);
+  return MetaOf(Rank{0}, 2, TensorSpec{"w", Dtype::kUint8, {kBlockBytes}, {0}, {kBlockBytes}},
+                data);
+}
+
 std::string Input(uint8_t kind, const google::protobuf::MessageLite& message) {
   return static_cast<char>(kind) + LongTextOf(message.SerializeAsString());
 }
@@ -181,6 +199,9 @@ std::vector<std::string> Seeds() {
     reads += Input(kRead, read);
   }
   const std::string remake = Input(kMetaReply, described) + Input(kRemake, Group::ExampleRecord());
+  Group group;
+  group.Run(remake);
+  UNREFT_CHECK(group.IsGuarded(), "the seed does not get as far as it did");
   return {Input(kAnnounce, announce) + reads,
           remake + reads + Input(kMeta, meta) + Input(kRecord, meta),
           Input(kHeader, header) + remake};
@@ -189,13 +210,6 @@ std::vector<std::string> Seeds() {
 }  // namespace unreft::fuzz
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  namespace fuzz = unreft::fuzz;
-  fuzz::Draw draw(fuzz::Bytes(data, size));
-  fuzz::Group group;
-  for (int messages = 0; !draw.empty() && messages < 16; ++messages) {
-    const auto kind = static_cast<uint8_t>(draw.Below(fuzz::kKinds));
-    group.Say(kind, draw.LongText());
-  }
-  group.End();
+  unreft::fuzz::Group().Run(unreft::fuzz::Bytes(data, size));
   return 0;
 }

@@ -1,0 +1,77 @@
+// A real Node of a job of one node, over the fakes, and a local process that speaks with it.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/session_frames.h"
+#include "smp/node.h"
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::fuzz {
+
+class Daemon : public smp::SmpFixture {
+ protected:
+  Daemon() {
+    options_.pins = 2;
+    options_.memory_bytes_max = 1 << 20;
+    host_.set_bytes_max(4 << 20);
+    InTurn([&] {
+      node_ = std::make_unique<smp::Node>(
+          smp::NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_},
+          options_);
+      node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
+    });
+    Settle();
+  }
+  ~Daemon() override {
+    InTurn([&] { node_.reset(); });
+  }
+
+  void Connect(int64_t pid) {
+    auto channel = std::make_unique<PlayedChannel>(*this);
+    channel_ = channel.get();
+    InTurn([&] { node_->Accept(std::move(channel), PeerIdentity{.pid = pid}); });
+  }
+  // False: the daemon has closed the connection.
+  bool Say(Frame frame) {
+    if (channel_ == nullptr) return false;
+    InTurn([&] { channel_->Say(std::move(frame)); });
+    return true;
+  }
+
+  std::vector<Frame> sent_;  // by the daemon
+  std::unique_ptr<smp::Node> node_;
+
+ private:
+  void TestBody() override {}
+
+  // The daemon's end of the connection.
+  class PlayedChannel final : public Channel {
+   public:
+    explicit PlayedChannel(Daemon& daemon) : daemon_(daemon) {}
+    ~PlayedChannel() override {
+      if (daemon_.channel_ == this) daemon_.channel_ = nullptr;
+    }
+    void Start(OnFrame on_frame, OnClose) override {
+      on_frame_ = std::make_shared<OnFrame>(std::move(on_frame));
+    }
+    void Send(Frame frame) override { daemon_.sent_.push_back(std::move(frame)); }
+    void Close() override {}
+    // It may be destroyed meanwhile.
+    void Say(Frame frame) {
+      const auto on_frame = on_frame_;
+      (*on_frame)(std::move(frame));
+    }
+
+   private:
+    Daemon& daemon_;
+    std::shared_ptr<OnFrame> on_frame_;
+  };
+
+  PlayedChannel* channel_ = nullptr;
+};
+
+}  // namespace unreft::fuzz
