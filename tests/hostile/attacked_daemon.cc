@@ -14,6 +14,7 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 #include "base/format.h"
@@ -35,13 +36,15 @@ std::string Slurp(const std::string& path) {
 
 }  // namespace
 
-AttackedDaemon::AttackedDaemon(const std::vector<std::string>& options) {
+AttackedDaemon::AttackedDaemon(const std::vector<std::string>& options, const std::string& socket,
+                               std::string job)
+    : job_(std::move(job)) {
   static int number = 0;
-  job_ = fmt::format("hostile-{}-{}", getpid(), number++);
+  if (job_.empty()) job_ = fmt::format("hostile-{}-{}", getpid(), number++);
   std::string made = "/tmp/unreft-hostile-XXXXXX";
   UNREFT_CHECK(mkdtemp(made.data()) != nullptr, "{}", made);
   directory_ = made;
-  socket_ = run_dir() + "/unreftd.sock";
+  socket_ = run_dir() + "/" + socket;
   const char* bin = getenv("UNREFT_BIN_DIR");
   UNREFT_CHECK(bin != nullptr, "UNREFT_BIN_DIR names the directory of unreftd");
   std::vector<std::string> words = {std::string(bin) + "/unreftd", "--job", job_, "--run-dir",

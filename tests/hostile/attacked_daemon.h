@@ -12,8 +12,10 @@ namespace unreft {
 // The binary is that of UNREFT_BIN_DIR, so that a build with sanitizers attacks one with them.
 class AttackedDaemon {
  public:
-  // Returns when it serves. `options` are words of its command line.
-  explicit AttackedDaemon(const std::vector<std::string>& options = {});
+  // Returns when it serves at that socket of its run directory. `options` are words of its command
+  // line; `job` is its own if none is given.
+  explicit AttackedDaemon(const std::vector<std::string>& options = {},
+                          const std::string& socket = "unreftd.sock", std::string job = "");
   // Ends it and removes what it had in the file system and in shared memory. A failure of the test
   // if it had ended before, or says on its way out that a sanitizer found something.
   ~AttackedDaemon();
