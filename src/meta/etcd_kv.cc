@@ -8,8 +8,8 @@
 #include <atomic>
 #include <utility>
 
-#include "base/wire_address.h"
 #include "base/format.h"
+#include "base/wire_address.h"
 #include "meta/etcd_calls.h"
 #include "meta/etcd_watches.h"
 #include "meta/etcd_wire.h"

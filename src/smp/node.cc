@@ -453,12 +453,6 @@ void Node::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) 
 
 std::vector<HeldSlab> Node::Inventory() { return restore_->Inventory(); }
 
-std::vector<RegisteredTrainer> Node::Registrations() { return capture_->Registrations(); }
-
-void Node::OnRegistrationsChecked(const RegistrationCheck& check) {
-  capture_->OnRegistrationsChecked(check);
-}
-
 void Node::OnDecision(const JobDecision& decision) {
   state_.timeline_closed = false;
   if (decision.kind != DecisionKind::kFailed) {

@@ -93,8 +93,10 @@ class Node : private Coordinator::Node {
   void CloseTimeline(absl::AnyInvocable<void()> done) override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
   std::vector<HeldSlab> Inventory() override;
-  std::vector<RegisteredTrainer> Registrations() override;
-  void OnRegistrationsChecked(const RegistrationCheck& check) override;
+  std::vector<RegisteredTrainer> Registrations() override { return capture_->Registrations(); }
+  void OnRegistrationsChecked(const RegistrationCheck& check) override {
+    capture_->OnRegistrationsChecked(check);
+  }
   void OnDecision(const JobDecision& decision) override;
   void OnCommitted(Version version) override;
   void OnAbandoned(Version version, const std::string& reason, Step capture_from) override;

@@ -16,92 +16,12 @@
 #include <future>
 #include <iterator>
 
-#include "tests/conformance/world.h"
-#include "tests/fakes/test_certificates.h"
+#include "tests/unit/grpc_transport_fixture.h"
 
 namespace unreft {
 namespace {
 
 using testing::HasSubstr;
-using Reply = absl::StatusOr<std::string>;
-
-class GrpcTransportTest : public testing::Test {
- protected:
-  ~GrpcTransportTest() override {
-    world_.InTurn([this] {
-      caller_.reset();
-      server_.reset();
-    });
-  }
-
-  std::unique_ptr<Transport> New(const std::string& job, GrpcTlsOptions tls = {}) {
-    std::unique_ptr<Transport> transport;
-    world_.InTurn([&] {
-      auto made =
-          NewGrpcTransport(world_.asio(), {.job = job, .tls = std::move(tls), .insecure = true});
-      UNREFT_CHECK(made.ok(), "{}", made.status().ToString());
-      transport = *std::move(made);
-    });
-    return transport;
-  }
-  void MakeServer(const std::string& job, GrpcTlsOptions tls = {}) {
-    server_ = New(job, std::move(tls));
-    world_.InTurn([this] {
-      server_->Serve("hello", [this](std::string, Transport::CallDone done) {
-        ++served_;
-        done("welcome");
-      });
-    });
-  }
-
-  Reply Call() {
-    std::vector<Reply> replies;
-    world_.InTurn([&] {
-      caller_->Call(server_->address(), "hello", "", std::chrono::seconds(20),
-                    [&](Reply reply) { replies.push_back(std::move(reply)); });
-    });
-    EXPECT_TRUE(world_.RunUntil([&] { return !replies.empty(); }));
-    return replies[0];
-  }
-  absl::Status CallFrom(const std::string& job, GrpcTlsOptions tls = {}) {
-    caller_ = New(job, std::move(tls));
-    return Call().status();
-  }
-
-  // What a program that is no Transport hears.
-  grpc::Status RawCall(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                       const std::string& job) {
-    grpc::ChannelArguments arguments;
-    arguments.SetSslTargetNameOverride("node");
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    grpc::GenericStub stub(grpc::CreateCustomChannel(server_->address(), credentials, arguments));
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    context.AddMetadata("unreft-job-bin", job);
-    grpc::ByteBuffer request;
-    grpc::ByteBuffer reply;
-    const grpc::Slice slice("x");
-    request = grpc::ByteBuffer(&slice, 1);
-    std::promise<grpc::Status> ended;
-    stub.UnaryCall(&context, "/unreft.Call/hello", {}, &request, &reply,
-                   [&](grpc::Status status) { ended.set_value(std::move(status)); });
-    auto result = ended.get_future();
-    while (result.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      world_.asio().RunOneFor(std::chrono::milliseconds(1));
-    }
-    return result.get();
-  }
-  static std::string Text(const std::string& file) {
-    std::ifstream in(file);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-
-  AsioWorld world_;
-  TestCertificates certificates_;
-  std::unique_ptr<Transport> server_;
-  std::unique_ptr<Transport> caller_;
-  int served_ = 0;
-};
 
 TEST_F(GrpcTransportTest, RefusesAnotherJob) {
   MakeServer("job-1");
@@ -186,7 +106,7 @@ TEST_F(GrpcTransportTest, LooksAtItsFilesFirst) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  const auto with = [&](std::string GrpcTlsOptions::* file, const std::string& path) {
+  const auto with = [&](std::string GrpcTlsOptions::*file, const std::string& path) {
     GrpcTlsOptions tls = good;
     tls.*file = path;
     return tls;
@@ -372,6 +292,7 @@ class SilentStreamsTest : public GrpcTransportTest {
   void Start(size_t silent_max, Duration silent_timeout) {
     world_.InTurn([&] {
       server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1",
+                                                  .insecure = true,
                                                   .calls_parked_max = 2,
                                                   .calls_silent_max = silent_max,
                                                   .silent_timeout = silent_timeout});
@@ -427,86 +348,6 @@ TEST_F(GrpcTransportTest, DropsIdleChannelsOverTheLimit) {
   });
   ASSERT_TRUE(world_.RunUntil([&] { return replies.size() == 2; }));
   EXPECT_THAT(replies[0].status().ToString(), HasSubstr("channels_max is 1"));
-}
-
-class UnixTransportTest : public GrpcTransportTest {
- protected:
-  UnixTransportTest() { UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr); }
-  ~UnixTransportTest() override { std::filesystem::remove_all(directory_); }
-
-  std::string Address(const std::string& name) const { return "unix:" + directory_ + "/" + name; }
-  absl::StatusOr<std::unique_ptr<Transport>> NewAt(const std::string& address) {
-    absl::StatusOr<std::unique_ptr<Transport>> made = absl::UnknownError("not made");
-    world_.InTurn(
-        [&] { made = NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = address}); });
-    return made;
-  }
-  void Serve() {
-    world_.InTurn([this] {
-      server_->Serve("hello", [](std::string, Transport::CallDone done) { done("welcome"); });
-    });
-  }
-
-  std::string directory_ = testing::TempDir() + "unreft_peers_XXXXXX";
-};
-
-TEST_F(UnixTransportTest, TcpWithoutCertificatesIsRefusedBothWays) {
-  const absl::Status listens = NewAt("127.0.0.1:0").status();
-  EXPECT_TRUE(absl::IsPermissionDenied(listens)) << listens;
-  EXPECT_THAT(listens.ToString(), HasSubstr("transport_listen: '127.0.0.1:0' is TCP without TLS"));
-  MakeServer("job-1");
-  caller_ = *NewAt(Address("a.sock"));
-  const absl::Status connects = Call().status();
-  EXPECT_TRUE(absl::IsPermissionDenied(connects)) << connects;
-  EXPECT_THAT(connects.ToString(), HasSubstr(server_->address() + "' is TCP without TLS"));
-  EXPECT_EQ(served_, 0);
-}
-
-TEST_F(UnixTransportTest, HasNoHostToAdvertise) {
-  world_.InTurn([&] {
-    const auto named = NewGrpcTransport(
-        world_.asio(), {.job = "j", .listen = Address("a.sock"), .advertise = "localhost"});
-    EXPECT_TRUE(absl::IsInvalidArgument(named.status())) << named.status();
-  });
-}
-
-// What is said to a peer is said to nobody who has taken its place.
-TEST_F(UnixTransportTest, LooksWhoseDirectoryItIsBeforeEachCall) {
-  server_ = *NewAt(Address("place/a.sock"));
-  Serve();
-  caller_ = *NewAt(Address("b.sock"));
-  EXPECT_TRUE(Call().ok());
-  ASSERT_EQ(chmod((directory_ + "/place").c_str(), 0777), 0);
-  const absl::Status another = Call().status();
-  EXPECT_TRUE(absl::IsPermissionDenied(another)) << another;
-  EXPECT_THAT(another.ToString(), HasSubstr(directory_ + "/place belongs to"));
-  ASSERT_EQ(chmod((directory_ + "/place").c_str(), 0700), 0);
-  EXPECT_TRUE(Call().ok());
-  std::filesystem::remove_all(directory_ + "/place");
-  EXPECT_TRUE(absl::IsUnavailable(Call().status()));
-}
-
-// As a process that is killed does, it leaves its file.
-TEST_F(UnixTransportTest, TakesThePlaceOfAKilledOneButOfNoLivingOne) {
-  const std::string address = Address("a.sock");
-  server_ = *NewAt(address);
-  Serve();
-  caller_ = *NewAt(Address("b.sock"));
-  EXPECT_TRUE(absl::IsAlreadyExists(NewAt(address).status()));
-  EXPECT_TRUE(Call().ok()) << "the living one has kept its file";
-  std::filesystem::create_hard_link(directory_ + "/a.sock", directory_ + "/left");
-  world_.InTurn([this] { server_.reset(); });
-  std::filesystem::rename(directory_ + "/left", directory_ + "/a.sock");
-  auto second = NewAt(address);
-  ASSERT_TRUE(second.ok()) << second.status();
-  server_ = *std::move(second);
-  Serve();
-  bool reached = false;  // when the backoff allows it
-  for (int i = 0; i < 1000 && !reached; ++i) {
-    reached = Call().ok();
-    if (!reached) world_.asio().RunOneFor(std::chrono::milliseconds(20));
-  }
-  EXPECT_TRUE(reached);
 }
 
 TEST_F(GrpcTransportTest, ReachesANodeThatComesBack) {

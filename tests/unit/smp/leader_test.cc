@@ -74,7 +74,7 @@ TEST_F(LeaderTest, AReportWithNumbersThatNoJobHasIsNotTaken) {
     report.set_number(report.number() + 1);
     change(report);
     absl::Status status;
-    InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report); });
+    InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report).status(); });
     return std::string(status.message());
   };
   EXPECT_EQ(refusal([](NodeReport&) {}), "");
