@@ -19,7 +19,7 @@ class BitFlipTest : public testing::Test {
     auto segment = *store_.Create(Name(slot), SlotSegmentBytes(geometry));
     ASSERT_TRUE(segment->Reserve(0, segment->bytes().size()).ok());
     SlotView view = FormatSlot(segment->bytes(), geometry);
-    view.header().claim = {.generation = 1, .rank = rank};
+    view.header().claim = {.generation = 1, .rank = rank, .world = rank + 1};
     view.header().seal = {.generation = 1,
                           .timeline = 1,
                           .step = step,

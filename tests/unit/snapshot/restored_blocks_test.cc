@@ -139,6 +139,7 @@ class Scene {
     std::ranges::copy(slab_, view_->data().begin());
     SlotClaim claim;
     claim.generation = where_.generation.value;
+    claim.world = 1;
     SetBodyCrc(claim);
     view_->header().claim = claim;
     std::vector<uint32_t> crcs;
