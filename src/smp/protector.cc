@@ -46,7 +46,7 @@ absl::Status Protector::Adopt() { return guards_.Adopt(); }
 
 bool Protector::IsOfInterest(Version version) const {
   return version.timeline >= state_.record->chain().newest() &&
-         version > state_.record->committed() && !IsGivenUp(version);
+         version > std::max(state_.record->committed(), passed_over_) && !IsGivenUp(version);
 }
 
 bool Protector::IsGivenUp(Version version) const {
@@ -58,6 +58,7 @@ bool Protector::IsGivenUp(Version version) const {
 Protector::UnderWay& Protector::Of(Version version) {
   // Versions that nobody ever gave up must not fill the memory.
   while (versions_.size() >= kVersionsKept && !versions_.contains(version)) {
+    passed_over_ = std::max(passed_over_, versions_.begin()->first);
     Forget(versions_.begin()->first);
   }
   return versions_[version];

@@ -114,6 +114,9 @@ class Protector final : public Protection {
   SlabSource source_;
   GuardStore guards_;
   std::map<Version, UnderWay> versions_;
+  // The newest that had to make room. What is told of it again, and of older ones, is no news: who
+  // took it for news would tell all others, who have made room, too.
+  Version passed_over_;
   std::vector<std::unique_ptr<Guarding>> cancelled_;  // until nothing of theirs is on its way
   std::vector<std::shared_ptr<const ec::ErasureCode>> codes_;  // few shapes: groups are alike
   std::string last_refusal_;

@@ -96,7 +96,9 @@ TEST(ClusterSimTest, SeedsThatOnceFailed) {
   for (const uint64_t seed : {73, 45, 154, 1723, 5114, 5325, 20565, 40709}) {
     ExpectPasses({.seed = seed});
   }
-  ExpectPasses({.seed = uint64_t{195132959559771}});
+  for (const uint64_t seed : {uint64_t{195132959559771}, uint64_t{58645504118622}}) {
+    ExpectPasses({.seed = seed});
+  }
   for (const uint64_t seed : {uint64_t{1020}, uint64_t{5139}, uint64_t{9610762861}}) {
     ExpectPasses({.seed = seed, .store_losses = false});
   }

@@ -4,6 +4,7 @@
 
 #include "smp/protector.h"
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -51,6 +52,12 @@ class ProtectorTest : public GroupFixture {
       slab.set_manifest_crc(Crc32c(std::as_bytes(std::span("manifest", 8))));
       done(std::move(reply));
     });
+    peers.Serve("announce", [this](NodeSlot, const std::string& body, Transport::CallDone done) {
+      AnnounceRequest request;
+      UNREFT_CHECK(request.ParseFromString(body));
+      ++announced_[VersionOf(request)];
+      done("");
+    });
     peers.ServeReads([this](NodeSlot, const std::string& body, uint64_t, auto done) {
       ReadRequest request;
       UNREFT_CHECK(request.ParseFromString(body));
@@ -85,7 +92,16 @@ class ProtectorTest : public GroupFixture {
     EXPECT_EQ(log_lines_.Count("version 1:9: its protection is restored on node 0"), 1U);
   }
 
+  // Node 1 tells of its slabs of the version.
+  absl::Status Announce(Version version) {
+    AnnounceRequest request;
+    SetVersion(version, request);
+    request.set_block_bytes(kBlockBytes);
+    return Call(NodeSlot{1}, "announce", request.SerializeAsString()).status();
+  }
+
   GuardRecord record_of_other_;
+  std::map<Version, int> announced_;  // to node 1
   std::vector<std::byte> data_;
   std::unique_ptr<Protector> protector_;
 };
@@ -125,6 +141,20 @@ TEST_F(ProtectorTest, AnAnnouncementOfAnotherGroupsNodeStandsForNoMembers) {
   ASSERT_TRUE(Call(NodeSlot{5}, "announce", request.SerializeAsString()).ok());
   EXPECT_TRUE(protector_->Held().empty());
   ASSERT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
+}
+
+// Both nodes had forgotten what the other told of again: each took it for news, made room for it by
+// forgetting another, and told everybody, for ever and at the speed of the network.
+TEST_F(ProtectorTest, AVersionThatHadToMakeRoomIsNotToldOfAgain) {
+  constexpr uint64_t kVersions = 40;  // more than are kept
+  const auto version = [](uint64_t i) { return Version{Timeline{1}, Step{20 + i}}; };
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < kVersions; ++i) {
+      EXPECT_TRUE(Announce(version(i)).ok());
+      Settle();
+    }
+  }
+  for (uint64_t i = 0; i < kVersions; ++i) EXPECT_EQ(announced_[version(i)], 1) << i;
 }
 
 // A daemon that had not heard that the store went back took itself for the node, and what it
