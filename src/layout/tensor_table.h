@@ -16,7 +16,7 @@ namespace unreft::layout {
 
 inline constexpr size_t kNameBytesMax = 1024;
 inline constexpr size_t kDimensionsMax = 16;
-inline constexpr size_t kShardsMax = size_t{1} << 17;  // of a rank
+inline constexpr size_t kShardsMax = size_t{1} << 18;  // of a rank
 inline constexpr uint64_t kShardBytesLimit = uint64_t{1} << 62;
 
 // InvalidArgument, naming the tensor and the numbers, for: a name that is empty, over-long or not

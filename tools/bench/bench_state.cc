@@ -139,6 +139,7 @@ void BenchState::Grant() {
   const Generation generation{++generation_};
   SlotClaim claim;
   claim.generation = generation.value;
+  claim.world = 1;
   SetBodyCrc(claim);
   view_->header().claim = claim;
   view_->set_state(generation, SlotState::kCapturing);

@@ -98,7 +98,7 @@ TEST_F(CaptureDeskTest, ATableThatIsTooLargeIsRefusedForGood) {
   Settle(2 * options_.memory_retry);
   const absl::Status status = Told().back().status.ToStatus();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("131073 shards, at most 131072"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("262145 shards, at most 262144"));
   EXPECT_EQ(Told().back().request, 2U);
 }
 

@@ -298,7 +298,7 @@ TEST_F(RestoreDeskTest, APlanThatIsTooLargeIsRefusedAtOnceWithTheNumber) {
   ASSERT_EQ(PlansOf(Rank{5}).size(), 1U);
   const absl::Status status = PlansOf(Rank{5})[0].status.ToStatus();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("131073 shards, at most 131072"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("262145 shards, at most 262144"));
 }
 
 TEST_F(RestoreDeskTest, APlanWaitsForTheMemoryOfItsStaging) {
