@@ -19,6 +19,7 @@ __all__ = [
     "PermissionDenied",
     "ResourceExhausted",
     "Unavailable",
+    "Unprotected",
 ]
 
 
@@ -84,6 +85,10 @@ class Aborted(Error):
     """A version was skipped or given up, or another rank failed."""
 
     code = 10
+
+
+class Unprotected(Aborted):
+    """Nothing was committed for as long as `attach(unprotected_after=...)` allows."""
 
 
 class OutOfRange(Error):

@@ -32,6 +32,7 @@ from unreft.torch.checkpointer import Checkpointer, CheckpointerStatus
 from unreft.torch.derived import Derived
 from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.extras import Extras
+from unreft.torch.patience import Patience
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
 
@@ -50,6 +51,7 @@ def attach(
     replicas: str = "auto",
     rng: bool = True,
     required: bool = True,
+    unprotected_after: float | None = None,
     **options: Any,
 ) -> Checkpointer:
     """Connects this rank to the node's daemon.
@@ -76,6 +78,9 @@ def attach(
       rng: whether the global random generators of Python, NumPy and torch are part of the state.
       required: False: if no rank reaches a daemon, or if some do and nothing was ever committed,
         training runs unprotected after one warning. Needs a process group if there are more ranks.
+      unprotected_after: seconds, from the first snapshot after the newest commit, in which another
+        has to be committed: else `snapshot` raises `unreft.Unprotected`, which ends the job for its
+        launcher. None: it trains on, and says so again and again.
       options: of `unreft.Client`: socket, job, rank, world, attempt, timeouts and
         device_checksum.
 
@@ -96,6 +101,7 @@ def attach(
         state = TrainingState(model, optimizers, replica_sets, masters or {}, volatile)
         parts["state"], parts["extras"] = state, Extras(extras or {}, extras_classes)
         parts["derived"] = DerivedTensors(rules, state)
+        parts["patience"] = None if unprotected_after is None else Patience(unprotected_after)
 
     joined = attempt.take(prepare, required, {**options, "rank": rank, "world": world})
     checkpointer = Checkpointer(
@@ -106,6 +112,7 @@ def attach(
         parts["derived"],
         decision=joined.decision,
         rank=rank,
+        patience=parts["patience"],
     )
     attempt.keep(joined, checkpointer)
     return checkpointer

@@ -20,6 +20,7 @@ from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.device_extras import DeviceExtras
 from unreft.torch.extras import Extras, Rng
 from unreft.torch.foreign_steps import ForeignSteps
+from unreft.torch.patience import Patience
 from unreft.torch.reports import Reports
 from unreft.torch.restored_memory import read_aside, read_tensors
 from unreft.torch.shards import not_empty
@@ -107,6 +108,7 @@ class Checkpointer:
         *,
         decision: unreft.Decision | None = None,
         rank: int = 0,
+        patience: Patience | None = None,
     ):
         """Without a client all calls do nothing, except that `restore` compares the ranks.
 
@@ -120,6 +122,7 @@ class Checkpointer:
         self._decision = decision
         self._pid = os.getpid()
         self._reports = Reports(rank)
+        self._patience = patience
         self._foreign = ForeignSteps(state)
         self._aside = DeviceExtras(state.own)
 
@@ -237,9 +240,17 @@ class Checkpointer:
         The copies run beside the next forward and backward. The first call registers the tensors
         with the daemon and waits for its memory; one after the tensors have changed in number or
         kind registers them again, and snapshots go on once the daemon has answered that.
+
+        Raises nothing but `unreft.Unprotected`, if `attach(unprotected_after=...)` allows it.
         """
-        if not self._active() or self._off:
+        if not self._active():
             return False
+        started = not self._off and self._try_snapshot(step)
+        if self._patience:
+            self._patience.look(step, self.status)
+        return started
+
+    def _try_snapshot(self, step: int) -> bool:
         started = False
         try:
             started = self._snapshot(step)

@@ -16,6 +16,8 @@ _AGAIN_S = 60.0
 # are normal, a commit takes its time.
 _UNCOMMITTED_MAX = 20
 _FIRST_COMMIT_S = 60.0
+# That training is unprotected is said again after so long, and then each time that has doubled.
+_UNPROTECTED_AGAIN_S = 60.0
 
 
 class Reports:
@@ -36,6 +38,8 @@ class Reports:
         self._began = 0.0
         self._committed: int | None = None
         self._said_unprotected = False
+        self._unprotected_again = 0.0  # when it is said next
+        self._unprotected_period = _UNPROTECTED_AGAIN_S
         self._unsampled = ""
 
     def error(self, what: str, error: Exception, off: bool = False) -> None:
@@ -68,9 +72,17 @@ class Reports:
             status.last_committed_step != self._committed
         ):
             self._commit(status.last_committed_step)
-        if self._said_unprotected or self._rank != 0 or not self._is_late(status):
+        if self._rank != 0 or not self._is_late(status):
             return
-        self._said_unprotected = True
+        now = time.monotonic()
+        if not self._said_unprotected:
+            self._said_unprotected = True
+            self._unprotected_period = _UNPROTECTED_AGAIN_S
+        elif now < self._unprotected_again:
+            return
+        else:
+            self._unprotected_period *= 2
+        self._unprotected_again = now + self._unprotected_period
         why = status.why_unprotected or status.last_problem
         _log.warning("training goes on, but unprotected: %s", why or "nothing is committed")
 
