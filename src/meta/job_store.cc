@@ -71,6 +71,10 @@ std::string JobStore::SpareKey(uint64_t place) const {
   return fmt::format("{}spare/{}", prefix_, place);
 }
 
+std::string JobStore::WaitingKey(uint64_t place) const {
+  return fmt::format("{}waiting/{}", prefix_, place);
+}
+
 // --- reading ---
 
 void JobStore::ReadAgain() {
@@ -264,11 +268,17 @@ void JobStore::Apply(const KeyValue& kv) {
   if (const std::optional<uint64_t> slot = NumberOf("node/", name)) {
     Stored<PresenceRecord> presence;
     Parse(kv, presence);
-    if (presence.exists()) state_.present[NodeSlot{*slot}] = std::move(presence.value);
+    if (!presence.exists()) return;
+    state_.present[NodeSlot{*slot}] = std::move(presence.value);
+    state_.present_modified[NodeSlot{*slot}] = presence.modified;
   }
   if (const std::optional<uint64_t> place = NumberOf("spare/", name)) {
     Parse(kv, state_.spares[*place]);
     if (!state_.spares[*place].exists()) state_.spares.erase(*place);
+  }
+  if (const std::optional<uint64_t> place = NumberOf("waiting/", name)) {
+    Parse(kv, state_.waiting[*place]);
+    if (!state_.waiting[*place].exists()) state_.waiting.erase(*place);
   }
 }
 
@@ -280,8 +290,12 @@ void JobStore::Forget(const std::string& key) {
     state_.leader_created = {};
     state_.leader_value.clear();
   }
-  if (const auto slot = NumberOf("node/", name)) state_.present.erase(NodeSlot{*slot});
+  if (const auto slot = NumberOf("node/", name)) {
+    state_.present.erase(NodeSlot{*slot});
+    state_.present_modified.erase(NodeSlot{*slot});
+  }
   if (const auto place = NumberOf("spare/", name)) state_.spares.erase(*place);
+  if (const auto place = NumberOf("waiting/", name)) state_.waiting.erase(*place);
 }
 
 void JobStore::ApplyStore(const std::string& value) {
@@ -313,16 +327,21 @@ void JobStore::Changed() {
 // --- writing ---
 
 void JobStore::AddTakeover(const Takeover& takeover, Txn& txn) const {
-  const Stored<SpareRecord>& spare = state_.spares.at(takeover.place);
-  PresenceRecord presence = spare.value.presence();
-  presence.set_slot(takeover.slot.value);
-  const std::string from = SpareKey(takeover.place);
-  const std::string to = PresenceKey(takeover.slot);
-  txn.compares.push_back(Compare::Modified(from, spare.modified));
-  txn.compares.push_back(Compare::Absent(to));
-  txn.then.push_back(DeleteOp{{from}});
-  txn.then.push_back(
-      PutOp{to, presence.SerializeAsString(), LeaseId{static_cast<uint64_t>(spare.value.lease())}});
+  const auto move = [&](const auto& waiting, const std::string& from, Revision present) {
+    PresenceRecord presence = waiting.value.presence();
+    presence.set_slot(takeover.slot.value);
+    const std::string to = PresenceKey(takeover.slot);
+    txn.compares.push_back(Compare::Modified(from, waiting.modified));
+    txn.compares.push_back(Compare::Modified(to, present));
+    txn.then.push_back(DeleteOp{{from}});
+    txn.then.push_back(PutOp{to, presence.SerializeAsString(),
+                             LeaseId{static_cast<uint64_t>(waiting.value.lease())}});
+  };
+  if (!takeover.returns) {
+    return move(state_.spares.at(takeover.place), SpareKey(takeover.place), Revision{0});
+  }
+  move(state_.waiting.at(takeover.place), WaitingKey(takeover.place),
+       state_.present_modified.at(takeover.slot));
 }
 
 void JobStore::Write(const HeldKey& leadership, JobChange change,
@@ -370,7 +389,19 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
     take(change.commit, state_.commit);
     take(change.abandoned, state_.abandoned);
     take(change.pins, state_.pins);
-    if (change.takeover) state_.spares.erase(change.takeover->place);
+    if (change.takeover) {
+      const auto& [place, slot, returns] = *change.takeover;
+      const auto show = [&](auto& waiting) {
+        const auto found = waiting.find(place);
+        if (found == waiting.end()) return;  // the watch was first
+        PresenceRecord& presence = state_.present[slot];
+        presence = found->second.value.presence();
+        presence.set_slot(slot.value);
+        state_.present_modified[slot] = result->revision;
+        waiting.erase(found);
+      };
+      returns ? show(state_.waiting) : show(state_.spares);
+    }
     Changed();
     done(absl::OkStatus());
   });

@@ -1,10 +1,11 @@
 // JobStore: what the nodes of a job agree on, read from the meta store and kept up to date by a
 // watch; and the leader's way to change it (docs/formats/meta_keys.md).
 //
-// One record per key: "store", "leader", "node/SLOT", "spare/PLACE", "view", "timeline", "commit",
-// "abandoned", "pins", all below "unreft/JOB/". Only the leader writes the last five, in Txns that
-// compare its own key and all five records with what it has seen (PROTOCOL rule 20): so a leader
-// that was replaced changes nothing, and an unknown outcome is read back by the watch.
+// One record per key: "store", "leader", "node/SLOT", "spare/PLACE", "waiting/PLACE", "view",
+// "timeline", "commit", "abandoned", "pins", all below "unreft/JOB/". Only the leader writes the
+// last five, in Txns that compare its own key and all five records with what it has seen (PROTOCOL
+// rule 20): so a leader that was replaced changes nothing, and an unknown outcome is read back by
+// the watch.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -45,7 +46,9 @@ struct JobState {
   Revision leader_created;
   std::string leader_value;  // of its key
   std::map<NodeSlot, PresenceRecord> present;
+  std::map<NodeSlot, Revision> present_modified;
   std::map<uint64_t, Stored<SpareRecord>> spares;  // by place
+  std::map<uint64_t, Stored<WaitingRecord>> waiting;
   Stored<ViewRecord> view;
   Stored<TimelineRecord> timeline;
   Stored<CommitRecord> commit;
@@ -53,10 +56,12 @@ struct JobState {
   Stored<PinRecord> pins;
 };
 
-// A spare that becomes a node slot's daemon: its presence moves there, lease and all.
+// A spare that becomes a node slot's daemon, or one that waits for the slot which was its own: its
+// presence moves there, lease and all.
 struct Takeover {
   uint64_t place = 0;
   NodeSlot slot;
+  bool returns = false;  // from "waiting/PLACE", to where another is present
 };
 
 // What one Txn of the leader writes; what is absent stays as it is.
@@ -66,7 +71,8 @@ struct JobChange {
   std::optional<CommitRecord> commit;
   std::optional<AbandonRecord> abandoned;
   std::optional<PinRecord> pins;
-  // Written only while that spare waits and nobody is present in that slot.
+  // Written only while that daemon waits, and nobody is present in the slot of a spare, or who was
+  // in that of one that returns.
   std::optional<Takeover> takeover;
   // Written only while none of them is present: our watch may be behind.
   std::vector<NodeSlot> absent;
@@ -97,6 +103,7 @@ class JobStore {
   std::string LeaderKey() const { return prefix_ + "leader"; }
   std::string PresenceKey(NodeSlot slot) const;
   std::string SpareKey(uint64_t place) const;
+  std::string WaitingKey(uint64_t place) const;
 
   // Whether the leader key is that of the caller, by what was read last.
   bool IsLedBy(const HeldKey& leadership) const {

@@ -53,6 +53,8 @@ class LeasedKey {
   void Confirm();
 
   bool held() const { return held_; }
+  // Between Hold and Release.
+  bool wanted() const { return !value_.empty(); }
   // That the key is attached to, while it is held.
   LeaseId lease() const { return lease_; }
   // While it is held.

@@ -176,4 +176,6 @@ absl::Status CheckRecord(const PresenceRecord& presence) {
 
 absl::Status CheckRecord(const SpareRecord& spare) { return CheckRecord(spare.presence()); }
 
+absl::Status CheckRecord(const WaitingRecord& waiting) { return CheckRecord(waiting.presence()); }
+
 }  // namespace unreft::meta

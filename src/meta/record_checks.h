@@ -19,5 +19,6 @@ absl::Status CheckRecord(const AbandonRecord& abandoned);
 absl::Status CheckRecord(const PinRecord& pins);
 absl::Status CheckRecord(const PresenceRecord& presence);
 absl::Status CheckRecord(const SpareRecord& spare);
+absl::Status CheckRecord(const WaitingRecord& waiting);
 
 }  // namespace unreft::meta

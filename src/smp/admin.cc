@@ -141,6 +141,7 @@ Json StatusJson(const NodeState& state) {
                          {"world", state.record->committed_world()}};
   }
   json["closed"] = state.timeline_closed;
+  json["problem"] = state.standing.problem;
   json["insecure"] = !state.options.insecure.empty();
   json["insecure_why"] = state.options.insecure;
   json["protection"] = ProtectionJson(state);

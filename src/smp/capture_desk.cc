@@ -178,7 +178,7 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   const bool is_offer = slot->phase == SlotPhase::kGranted;
   const bool is_adopted = slot->phase == SlotPhase::kCapturing && slot->version.step.value == 0;
   if (!is_offer && !is_adopted) return;  // a repetition
-  session.newest_step = std::max(session.newest_step, claimed.version.step);
+  session.NoteNamed(claimed.version);
   if (state_.timeline_closed || claimed.version.timeline != state_.record->chain().newest() ||
       claimed.version <= state_.record->committed()) {
     return Refuse(session, *slot, claimed.version,
@@ -270,7 +270,7 @@ void CaptureDesk::OnSkipped(RankSession& session, const Skipped& skipped) {
   ++session.skipped;
   ++state_.counters.snapshots_skipped;
   session.last_skip = skipped.reason;
-  session.newest_step = std::max(session.newest_step, skipped.version.step);
+  session.NoteNamed(skipped.version);
   session.eager_until = Step{session.newest_step.value + kEagerSteps};
   if (skipped.version.timeline == state_.record->chain().newest()) {
     state_.account.Skipped(skipped.version.step,
@@ -284,7 +284,7 @@ void CaptureDesk::OnSkipped(RankSession& session, const Skipped& skipped) {
 void CaptureDesk::OnGaveUp(RankSession& session, const GaveUp& gave_up) {
   ++session.given_up;
   session.last_given_up = gave_up.reason;
-  session.newest_step = std::max(session.newest_step, gave_up.version.step);
+  session.NoteNamed(gave_up.version);
   Slot* slot = SlotOf(session, gave_up.slot, gave_up.generation);
   // Not when it is said again and was heard: the rank may have registered with less since.
   const bool is_news = slot != nullptr && slot->phase != SlotPhase::kFree && session.registration;

@@ -50,6 +50,7 @@ class CaptureDesk {
   void RunRules();
 
  private:
+  void AddProgress(const RankSession& session, RegisteredTrainer& trainer) const;
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
   void Answer(RankSession& session);

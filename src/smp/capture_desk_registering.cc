@@ -146,9 +146,22 @@ std::vector<RegisteredTrainer> CaptureDesk::Registrations() const {
   std::vector<RegisteredTrainer> trainers;
   for (const auto& [rank, session] : state_.sessions) {
     if (!session->registration) continue;
-    trainers.push_back({rank, session->world(), session->attempt(), session->registration});
+    RegisteredTrainer& trainer = trainers.emplace_back(
+        RegisteredTrainer{rank, session->world(), session->attempt(), session->registration});
+    AddProgress(*session, trainer);
   }
   return trainers;
+}
+
+void CaptureDesk::AddProgress(const RankSession& session, RegisteredTrainer& trainer) const {
+  if (session.newest_named.timeline != state_.record->chain().newest()) return;
+  for (const Slot* slot : state_.slots->OfRank(session.rank())) {
+    if (slot->phase != SlotPhase::kCapturing) continue;
+    // Captured before this daemon process; the trainer is to say which step.
+    if (slot->version.step.value == 0) return;
+    trainer.capturing.push_back(slot->version.step);
+  }
+  trainer.passed = session.newest_named.step;
 }
 
 bool CaptureDesk::IsChecked(const RankSession& session) {

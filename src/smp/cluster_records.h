@@ -7,11 +7,15 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/random.h"
 #include "recovery/restorable.h"
 #include "recovery/timeline.h"
 #include "smp/coordinator.h"
 
 namespace unreft::smp {
+
+// As the records have an incarnation.
+inline std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
 
 // Of any message with fields timeline and step.
 template <typename Message>

@@ -65,6 +65,13 @@ struct HeldSlab {
   std::shared_ptr<const layout::SlotManifest> manifest;
 };
 
+// A node's in its job.
+struct Standing {
+  std::string problem;  // why nothing that it holds counts, for people; empty: it counts
+  bool is_out = false;  // its slot has another memory, which lives
+  bool operator==(const Standing&) const = default;
+};
+
 // Single-threaded on the node's executor. No call calls back inline.
 class Coordinator {
  public:
@@ -92,6 +99,15 @@ class Coordinator {
     virtual void OnReplicasDisagree(const std::string& what) = 0;
     // What is kept for somebody, from now on.
     virtual void OnPins(const PinRecord& pins) = 0;
+
+    // --- of a job of several nodes ---
+
+    // That are connected to this node.
+    virtual uint64_t RanksServed() = 0;
+    // Whether what this node holds counts in the job.
+    virtual void OnStanding(const Standing& standing) = 0;
+    // This daemon has no business here: it is to end, with nothing changed.
+    virtual void OnRefused(const absl::Status& why) = 0;
   };
 
   virtual ~Coordinator() = default;
@@ -100,6 +116,8 @@ class Coordinator {
   virtual void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) = 0;
   // A rank of this node is registered with something else.
   virtual void CheckRegistrations() = 0;
+  // Ranks have connected or are gone.
+  virtual void OnRanksChange() = 0;
   virtual void ReportClaimed(Version version, Rank rank) = 0;
   virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
   virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;

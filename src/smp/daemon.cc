@@ -142,6 +142,10 @@ class Daemon {
       node_->Accept(std::move(channel), peer);
     });
     if (!options_.spare) return StartNode(boot_id, options_.node);
+    StartSpare(boot_id);
+  }
+
+  void StartSpare(RandomId boot_id) {
     spare_.emplace(Seams(), options_.node);
     log_.Info("spare {} waits at {}", options_.common.node, SocketPath(options_.common.run_dir));
     spare_->Start(boot_id, [this, boot_id](absl::StatusOr<NodeSlot> slot) {
@@ -159,9 +163,22 @@ class Daemon {
 
   void StartNode(RandomId boot_id, NodeOptions options) {
     node_.emplace(Seams(), std::move(options));
+    node_->set_on_ended([this, boot_id](const absl::Status& why) {
+      if (!why.ok()) return Fail(why);
+      if (options_.spare) BeSpareAgain(boot_id);
+    });
     node_->Start(boot_id, [this](absl::Status status) {
       if (status.ok()) return log_.Info("serving at {}", SocketPath(options_.common.run_dir));
       Fail(std::move(status));
+    });
+  }
+
+  // Its slot has gone back to the memory that had it before.
+  void BeSpareAgain(RandomId boot_id) {
+    executor_.Post([this, boot_id] {  // not in a callback of what goes
+      if (!node_) return;
+      node_.reset();
+      StartSpare(boot_id);
     });
   }
 

@@ -104,6 +104,11 @@ void Guarding::DoWithout(NodeSlot slot) {
   RunRules();
 }
 
+bool Guarding::DoesWithout(NodeSlot slot) const {
+  const auto found = std::find(group_.slots.begin(), group_.slots.end(), slot);
+  return gone_.contains(static_cast<uint32_t>(found - group_.slots.begin()));
+}
+
 void Guarding::Ended() {
   --running_;
   RunRules();

@@ -70,6 +70,7 @@ class Guarding {
   // That member's memory is gone: what it was to hand on is encoded here, and nothing is kept for
   // it.
   void DoWithout(NodeSlot slot);
+  bool DoesWithout(NodeSlot slot) const;
 
   // Ends the reads that are on their way; on_end follows when nothing touches the guard any more.
   void Cancel();

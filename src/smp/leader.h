@@ -81,6 +81,7 @@ class Leader {
   void BeginGrace(NodeSlot slot);
   std::optional<std::vector<NodeSlot>> LostBeforeFirstView();
   std::optional<meta::Takeover> AssignSpare(ViewRecord& wanted);
+  std::optional<meta::Takeover> GiveSlotBack(ViewRecord& wanted);
   bool FormFirstGroups(ViewRecord& wanted) const;
   std::vector<recovery::CodedGroup> GroupsOfStored() const;
   bool IsPresent(NodeSlot slot) const;
@@ -117,6 +118,7 @@ class Leader {
   bool IsGivenUp(Version version) const;
   bool IsForgotten(Version version) const;
   std::optional<std::string> FailureOf(Version version) const;
+  std::optional<std::string> PassedBy(Version version) const;
   std::string NotCompletedInTime(Version version) const;
   // What the members that are not lost hold of the version, and their memories.
   std::map<NodeSlot, recovery::NodeHolding> HeldOf(Version version) const;

@@ -78,9 +78,32 @@ std::optional<std::string> Leader::FailureOf(Version version) const {
       }
     }
   }
+  std::optional<std::string> failure = PassedBy(version);
   const auto pending = pending_.find(version);
-  if (pending != pending_.end() && pending->second.overdue && !WaitsForDecision(version)) {
-    return NotCompletedInTime(version);
+  const bool is_overdue = pending != pending_.end() && pending->second.overdue;
+  if (!failure && is_overdue) failure = NotCompletedInTime(version);
+  return failure && !WaitsForDecision(version) ? failure : std::nullopt;
+}
+
+// Steps ascend: what a rank has gone on without, it never captures any more.
+std::optional<std::string> Leader::PassedBy(Version version) const {
+  const auto is_of = [&](const VersionHolding& holding) { return VersionOf(holding) == version; };
+  for (const unreft::Member& member : store_.state().view.value.members()) {
+    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    if (report == nullptr || report->newest_timeline() != version.timeline.value) continue;
+    const auto held = std::ranges::find_if(report->versions(), is_of);
+    for (const RegisteredRank& rank : report->registered()) {
+      if (!rank.has_passed_step() || rank.passed_step() < version.step.value) continue;
+      const bool is_sealed = held != report->versions().end() &&
+                             std::ranges::any_of(held->sealed(), [&](const SealedRank& sealed) {
+                               return sealed.rank() == rank.rank();
+                             });
+      const bool is_under_way =
+          std::ranges::find(rank.capturing(), version.step.value) != rank.capturing().end();
+      if (is_sealed || is_under_way) continue;
+      return fmt::format("node {}: rank {} is at step {} and has not captured it", member.slot(),
+                         rank.rank(), rank.passed_step());
+    }
   }
   return std::nullopt;
 }

@@ -29,6 +29,7 @@ class LocalCoordinator : public Coordinator {
   ~LocalCoordinator() override;
 
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
+  void OnRanksChange() override {}
   void CheckRegistrations() override;
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;

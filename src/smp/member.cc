@@ -14,8 +14,6 @@
 namespace unreft::smp {
 namespace {
 
-std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
-
 // Versions under way on this node. While the meta store is away nothing tells which are over.
 constexpr size_t kLocalKept = 16;
 
@@ -34,24 +32,14 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
       node_(node),
       options_(options),
       store_(seams.kv, seams.executor, seams.random, seams.log, options.job, [this] { Follow(); }),
-      presence_(
-          seams.kv, seams.executor, seams.log, store_.PresenceKey(options.node),
-          options.presence_ttl,
-          // An earlier process of the same memory; the lock on the run directory says it is dead.
-          [this](const std::string& value) {
-            PresenceRecord other;
-            return other.ParseFromString(value) &&
-                   other.incarnation() == AsBytes(record_.incarnation());
-          },
-          [this] { Report(); }),
-      leadership_(
-          seams.kv, seams.executor, seams.log, store_.LeaderKey(), options.presence_ttl,
-          [this](const std::string& value) {
-            PresenceRecord other;
-            return other.ParseFromString(value) && other.slot() == options_.node.value &&
-                   other.incarnation() == AsBytes(record_.incarnation());
-          },
-          [this] { Follow(); }),
+      seat_(seams.kv, seams.executor, seams.log, store_, record, options, seams.transport.address(),
+            {.on_presence = [this] { Follow(); },
+             .on_leadership = [this] { Follow(); },
+             .on_refused = [this](const absl::Status& why) { node_.OnRefused(why); },
+             .probe =
+                 [this](const std::string& address, absl::AnyInvocable<void(bool)> done) {
+                   peers_.Probe(address, options_.presence_ttl, std::move(done));
+                 }}),
       peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
              [this] { store_.ReadAgain(); }),
       ever_asked_(seams.executor, options.call_timeout, [this] { return WhyNotKnown(); }) {}
@@ -62,18 +50,6 @@ void Member::Start(Protection& protection) {
   protection_ = &protection;
   Serve();
   store_.Start();
-  Hold();
-}
-
-PresenceRecord Member::Presence() const {
-  PresenceRecord record;
-  record.set_slot(options_.node.value);
-  record.set_incarnation(AsBytes(record_.incarnation()));
-  record.set_session(record_.session().value);
-  record.set_address(seams_.transport.address());
-  record.set_failure_domain(options_.failure_domain);
-  record.set_place(options_.place.value_or(options_.node.value));
-  return record;
 }
 
 // --- what the node's desks say ---
@@ -166,15 +142,9 @@ void Member::AskPins(PinRequest request, PinDone done) {
 // --- what the job has decided ---
 
 void Member::Follow() {
+  FollowSeat();
   FollowLeadership();
   if (!store_.ready()) return;
-  // A store that went back may know our leases and not the keys.
-  const auto own = store_.state().present.find(options_.node);
-  if (own == store_.state().present.end() || own->second.session() != record_.session().value) {
-    presence_.Confirm();
-  }
-  if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
-  FollowView();
   // Before what may retire versions.
   const std::pair pins(store_.state().store_id, store_.state().pins.modified);
   if (pins_applied_ != pins) {
@@ -192,45 +162,12 @@ void Member::Follow() {
   if (leader_ != nullptr) leader_->RunRules();
 }
 
-// A memory that was in a view and is not in a later one is out of the job, as long as the one that
-// has its slot is in it: if it took the key while the other's daemon starts again, the view would
-// name it once more, and what the other holds would be given up. One that never was in a view is a
-// new one, for which the key is free; one that was in a view of another store does not know better.
-void Member::FollowView() {
-  const meta::JobState& state = store_.state();
-  const ViewRecord& view = state.view.value;
-  const auto slot = std::find_if(
-      view.members().begin(), view.members().end(),
-      [this](const unreft::Member& member) { return member.slot() == options_.node.value; });
-  const bool is_named =
-      slot != view.members().end() && slot->incarnation() == AsBytes(record_.incarnation());
-  if (is_named) {
-    named_ = {state.store_id, view.number()};
-    record_.SetView(view.number());
-  }
-  const bool is_replaced = !is_named && slot != view.members().end() && !slot->lost() &&
-                           named_.store_id == state.store_id && named_.view < view.number();
-  if (is_replaced == std::exchange(is_replaced_, is_replaced)) return;
-  if (!is_replaced) {
-    seams_.log.Info("node {}: its slot may be this memory's again by view {}", options_.node,
-                    view.number());
-    return Hold();
-  }
-  seams_.log.Error(
-      "node {}: by view {} its slot has another memory{}; this daemon was away for too long and is "
-      "out of the job: nothing that it holds counts, and its trainers train on unprotected until "
-      "the next attempt. It comes back only if the other is lost. Stop it, or start it anew as a "
-      "spare (--spare)",
-      options_.node, view.number(),
-      slot->has_place() ? fmt::format(", at place {}", slot->place()) : "");
-  presence_.Release();
-  leadership_.Release();
-  FollowLeadership();  // it leads no longer, from now on
-}
-
-void Member::Hold() {
-  presence_.Hold(Presence().SerializeAsString());
-  leadership_.Hold(Presence().SerializeAsString());
+void Member::FollowSeat() {
+  seat_.Follow(node_.RanksServed());
+  Standing standing = seat_.StandingNow();
+  if (standing == standing_) return;
+  standing_ = std::move(standing);
+  node_.OnStanding(standing_);
 }
 
 meta::HeldKey Member::LeaderNow() const {
@@ -238,15 +175,15 @@ meta::HeldKey Member::LeaderNow() const {
 }
 
 void Member::FollowLeadership() {
-  if (!leadership_.held()) {
+  if (!seat_.leads()) {
     if (leader_ != nullptr) seams_.log.Warn("node {} leads no longer", options_.node);
     leader_.reset();
-    if (!store_.state().leader.exists()) leadership_.Look();
+    if (!store_.state().leader.exists()) seat_.Campaign();
     return;
   }
-  if (leader_ != nullptr && led_by_ == leadership_.holding()) return;
+  if (leader_ != nullptr && led_by_ == seat_.leadership()) return;
   seams_.log.Info("node {} leads", options_.node);
-  led_by_ = leadership_.holding();
+  led_by_ = seat_.leadership();
   leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_, led_by_,
                                      seams_.faults);
 }
@@ -384,8 +321,9 @@ void Member::SendReport() {
       Report();
     });
   };
+  FollowSeat();
   const meta::JobState& state = store_.state();
-  if (!store_.ready() || !state.leader.exists() || !presence_.held()) {
+  if (!store_.ready() || !state.leader.exists() || !seat_.is_present()) {
     later(options_.report_interval);
     report_running_ = false;
     return;
@@ -479,7 +417,10 @@ NodeReport Member::MakeReport() const {
     registered.set_world(trainer.world);
     registered.set_attempt(trainer.attempt.value);
     registered.set_layout_digest(trainer.registration->plan.digest());
+    if (trainer.passed) registered.set_passed_step(trainer.passed->value);
+    for (const Step step : trainer.capturing) registered.add_capturing(step.value);
   }
+  report.set_ranks(node_.RanksServed());
   for (const auto& [version, local] : local_) EntryOf(versions, version).set_failure(local.failure);
   for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);
   if (asking_) {

@@ -20,7 +20,6 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "meta/job_store.h"
-#include "meta/leased_key.h"
 #include "smp/coordinator.h"
 #include "smp/ever_committed.h"
 #include "smp/leader.h"
@@ -29,6 +28,7 @@
 #include "smp/node_record.h"
 #include "smp/peers.h"
 #include "smp/protection.h"
+#include "smp/seat.h"
 
 namespace unreft::smp {
 
@@ -52,6 +52,8 @@ class Member final : public Coordinator {
 
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
   void CheckRegistrations() override { Report(); }
+  // Ranks have come or gone.
+  void OnRanksChange() override { Report(); }
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
@@ -77,11 +79,9 @@ class Member final : public Coordinator {
   };
 
   void Serve();
-  PresenceRecord Presence() const;
   void Follow();
+  void FollowSeat();
   void FollowLeadership();
-  void FollowView();
-  void Hold();
   meta::HeldKey LeaderNow() const;
   void FollowTimeline();
   void ApplyDecision(const DecisionRecord& decision);
@@ -110,18 +110,12 @@ class Member final : public Coordinator {
   Node& node_;
   const NodeOptions& options_;
   meta::JobStore store_;
-  meta::LeasedKey presence_;
-  meta::LeasedKey leadership_;
+  Seat seat_;
+  Standing standing_;  // as the node was told
   Peers peers_;
   Protection* protection_ = nullptr;
   std::unique_ptr<Leader> leader_;
   meta::HeldKey led_by_;
-  struct Named {
-    std::string store_id;
-    uint64_t view = 0;
-  };
-  Named named_;               // the last view that had this memory
-  bool is_replaced_ = false;  // a later one has another: the keys are released
 
   std::map<Version, Local> local_;
   NewestSteps newest_steps_;  // that ranks of this node have named in the newest timeline

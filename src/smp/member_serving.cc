@@ -59,7 +59,7 @@ void Member::OnVerify(const VerifyRequest& request,
                     round_closed_, request.round())));
   }
   if (request.session() != 0 && (request.session() != record_.session().value ||
-                                 request.incarnation() != Presence().incarnation())) {
+                                 request.incarnation() != seat_.Presence().incarnation())) {
     return done(absl::FailedPreconditionError(
         fmt::format("node {} is of session {}, session {} was asked for", options_.node,
                     record_.session(), request.session())));

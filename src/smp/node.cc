@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "smp/admin.h"
+#include "smp/admission.h"
 #include "smp/layout_check.h"
 #include "smp/local_coordinator.h"
 #include "smp/node_memory.h"
@@ -19,10 +20,6 @@ namespace {
 constexpr Duration kLastWords = std::chrono::seconds(1);
 
 constexpr Duration kSilentWarnEvery = std::chrono::seconds(10);
-
-constexpr char kSharePids[] =
-    ": they run in different pid namespaces. Let them share one (docker run --pid=host, or "
-    "shareProcessNamespace: true in the Kubernetes pod), or start unreftd beside the trainer";
 
 }  // namespace
 
@@ -241,7 +238,7 @@ void Node::Refuse(ConnectionIt connection, const absl::Status& status, bool retr
 void Node::OnHello(ConnectionIt connection, const Frame& frame) {
   absl::StatusOr<Hello> hello = FromFrame<Hello>(frame);
   if (!hello.ok()) return Refuse(connection, hello.status(), false);
-  if (absl::Status status = Admit(*hello, connection->peer); !status.ok()) {
+  if (absl::Status status = Admit(state_, *hello, connection->peer); !status.ok()) {
     // A rank whose earlier life is about to end may come again.
     return Refuse(connection, status, absl::IsAlreadyExists(status));
   }
@@ -249,6 +246,7 @@ void Node::OnHello(ConnectionIt connection, const Frame& frame) {
   connection->trainer = {hello->rank, hello->life};
   session.Attach(connection->channel.get());
   state_.ranks_came = true;
+  state_.coordinator->OnRanksChange();
   watch_->Wake();
   // After a restart of the daemon the trainer tells which decision it follows.
   if (hello->timeline == state_.record->chain().newest()) session.timeline = hello->timeline;
@@ -257,68 +255,6 @@ void Node::OnHello(ConnectionIt connection, const Frame& frame) {
                        state_.options.software_version, restore_->SealedSlotsOf(hello->rank),
                        static_cast<uint16_t>(kNewestFrameType)});
   watch_->Greet(session);
-}
-
-absl::Status Node::Admit(const Hello& hello, PeerIdentity peer) {
-  if (hello.job != state_.options.job) {
-    return absl::PermissionDeniedError(
-        fmt::format("this daemon serves job '{}', not '{}': give trainers UNREFT_JOB={}, or the "
-                    "UNREFT_SOCKET of the daemon of their job",
-                    state_.options.job, hello.job, state_.options.job));
-  }
-  if (hello.rank.value >= hello.world) {
-    return absl::InvalidArgumentError(fmt::format("rank {} of {} ranks: needed a rank below {}",
-                                                  hello.rank, hello.world, hello.world));
-  }
-  if (hello.world > state_.options.ranks_max) {
-    return absl::InvalidArgumentError(
-        fmt::format("rank {} of {} ranks: this daemon serves jobs of at most {}; start it, on all "
-                    "nodes, with --ranks-max {}",
-                    hello.rank, hello.world, state_.options.ranks_max, hello.world));
-  }
-  if (peer.pid == 0) {
-    return absl::FailedPreconditionError(
-        fmt::format("the trainer's pid is not visible to the daemon{}", kSharePids));
-  }
-  absl::StatusOr<ProcessLife> life = state_.seams.processes.Identify(peer.pid);
-  if (!life.ok() || *life != hello.life) {
-    if (peer.pid != hello.life.pid) {
-      return absl::PermissionDeniedError(
-          fmt::format("the trainer calls itself pid {} and is pid {} to the daemon{}",
-                      hello.life.pid, peer.pid, kSharePids));
-    }
-    return absl::PermissionDeniedError(
-        fmt::format("pid {} says that it started at {} (ticks since boot), which it did not: it "
-                    "runs in another time namespace, or is not who it says",
-                    peer.pid, hello.life.start_time));
-  }
-  for (const auto& [rank, other] : state_.sessions) {
-    if (absl::Status status = AdmitBeside(*other, hello); !status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Node::AdmitBeside(const RankSession& other, const Hello& hello) {
-  if (other.life() == hello.life || other.attempt() < hello.attempt) return absl::OkStatus();
-  absl::StatusOr<ProcessLife> now = state_.seams.processes.Identify(other.life().pid);
-  if (!now.ok() || *now != other.life()) return absl::OkStatus();  // it is dead
-  if (other.attempt() > hello.attempt) {
-    return absl::FailedPreconditionError(
-        fmt::format("attempt {} is older than attempt {}, whose rank {} lives (pid {})",
-                    hello.attempt, other.attempt(), other.rank(), other.life().pid));
-  }
-  if (other.world() != hello.world) {
-    return absl::FailedPreconditionError(
-        fmt::format("attempt {} has {} ranks by rank {}, {} ranks by rank {}", hello.attempt,
-                    other.world(), other.rank(), hello.world, hello.rank));
-  }
-  if (other.rank() == hello.rank) {
-    return absl::AlreadyExistsError(
-        fmt::format("rank {} of attempt {} is pid {}, which lives: start each rank once, and give "
-                    "each start of the job a number of its own (UNREFT_ATTEMPT)",
-                    hello.rank, hello.attempt, other.life().pid));
-  }
-  return absl::OkStatus();
 }
 
 // The session of that life, after those of the rank's earlier life and of other attempts are ended.
@@ -363,6 +299,8 @@ void Node::EndSession(Rank rank, ProcessLife life) {
   state_.sessions.erase(rank);
   capture_->RunRules();
   if (protection_ != nullptr) protection_->OnRanksChange();
+  state_.coordinator->OnRanksChange();
+  EndIfOut();
 }
 
 absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
@@ -489,6 +427,27 @@ void Node::OnAbandoned(Version version, const std::string& reason, Step capture_
 void Node::OnPins(const PinRecord& pins) {
   state_.pins = pins;
   capture_->RunRules();
+}
+
+uint64_t Node::RanksServed() { return state_.sessions.size() + state_.lives_before.size(); }
+
+void Node::OnStanding(const Standing& standing) {
+  state_.standing = standing;
+  watch_->Look();
+  EndIfOut();
+}
+
+// What serves nobody in a slot that is another's may be of use elsewhere.
+void Node::EndIfOut() {
+  if (state_.standing.is_out && RanksServed() == 0) End(absl::OkStatus());
+}
+
+void Node::OnRefused(const absl::Status& why) { End(why); }
+
+void Node::End(const absl::Status& why) {
+  state_.seams.executor.Post([this, alive = std::weak_ptr(alive_), why] {
+    if (!alive.expired() && on_ended_ != nullptr) on_ended_(why);
+  });
 }
 
 void Node::OnReplicasDisagree(const std::string& what) {

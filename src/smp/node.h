@@ -47,10 +47,17 @@ class Node : private Coordinator::Node {
   // A connection; whoever it is says so in its first frame. Before Start is done it waits.
   void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
 
-  // For tests and status.
+  // After Start was done: this daemon is to end, or to be something else; in a turn of its own, and
+  // perhaps again. `why` is ok when its slot has another memory and it serves no ranks, else why it
+  // is refused, with nothing changed.
+  void set_on_ended(absl::AnyInvocable<void(const absl::Status& why)> on_ended) {
+    on_ended_ = std::move(on_ended);
+  }
+
   // What is sealed there is not any more; what is being captured will not be sealed.
   void OnPagesLost(const LostPages& lost);
 
+  // For tests and status.
   const NodeState& state() const { return state_; }
   NodeState& state() { return state_; }
   // Null in a job of one node.
@@ -79,8 +86,6 @@ class Node : private Coordinator::Node {
   void OnClosed(ConnectionIt connection);
   void Refuse(ConnectionIt connection, const absl::Status& status, bool retry);
   void OnHello(ConnectionIt connection, const Frame& frame);
-  absl::Status Admit(const Hello& hello, PeerIdentity peer);
-  absl::Status AdmitBeside(const RankSession& other, const Hello& hello);
   void OnAdminRequest(ConnectionIt connection, const Frame& frame);
   absl::Status Dispatch(RankSession& session, const Frame& frame);
   void OnEverCommittedRequest(const RankSession& session, EverCommittedRequest request);
@@ -102,6 +107,11 @@ class Node : private Coordinator::Node {
   void OnAbandoned(Version version, const std::string& reason, Step capture_from) override;
   void OnReplicasDisagree(const std::string& what) override;
   void OnPins(const PinRecord& pins) override;
+  uint64_t RanksServed() override;
+  void OnStanding(const Standing& standing) override;
+  void OnRefused(const absl::Status& why) override;
+  void EndIfOut();
+  void End(const absl::Status& why);
 
   NodeState state_;
   // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
@@ -120,6 +130,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<LivesBefore> lives_before_;
   bool started_ = false;
   absl::AnyInvocable<void(absl::Status)> on_started_;
+  absl::AnyInvocable<void(const absl::Status&)> on_ended_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };
 

@@ -88,6 +88,7 @@ struct NodeState {
   // Of what this node's ranks report, and what is committed.
   ProtectionAccount account;
   bool ranks_came = false;  // to this process of the daemon
+  Standing standing;        // in a job of several nodes
 
   RankSession* SessionOf(Rank rank) {
     const auto it = sessions.find(rank);

@@ -88,6 +88,18 @@ void Peers::Call(NodeSlot to, const std::string& method, const std::string& body
                   });
 }
 
+void Peers::Probe(const std::string& address, Duration timeout,
+                  absl::AnyInvocable<void(bool)> done) {
+  transport_.Call(address, "exposure", Wrap(""), timeout,
+                  [alive = std::weak_ptr(alive_),
+                   done = std::move(done)](const absl::StatusOr<std::string>& reply) mutable {
+                    if (alive.expired()) return;
+                    // It does not lead, or has given this memory up, or knows another store.
+                    done(reply.ok() || absl::IsFailedPrecondition(reply.status()) ||
+                         absl::IsAborted(reply.status()));
+                  });
+}
+
 TransferId Peers::Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
                        Duration timeout, Transport::ReadDone done) {
   absl::StatusOr<std::string> address = AddressOf(from);

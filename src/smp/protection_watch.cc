@@ -48,6 +48,9 @@ std::string Lacks(const RankSession& session, Step waiting) {
 }  // namespace
 
 std::string FindObstacle(const NodeState& state) {
+  if (state.standing.is_out) {
+    return fmt::format("node {}: {}", state.options.node, state.standing.problem);
+  }
   const ProtectionClock& clock = state.account.clock();
   const Time now = state.seams.executor.Now();
   if (!clock.waiting() || clock.WaitingFor(now) < kObstacleAfter) return {};

@@ -131,15 +131,58 @@ void Protector::RunRules() {
   for (const Version version : dead) Forget(version);
   const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
   if (!group) return;
+  // Who has its slot now may have told of another memory, which the others have in mind then.
+  const std::string own = AsBytes(state_.record->incarnation());
+  const bool is_replaced =
+      std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+        return NodeSlot{member.slot()} == peers_.self() && member.incarnation() != own;
+      });
   for (auto& [version, under_way] : versions_) {
     if (under_way.remaking) continue;
+    if (is_replaced) under_way.told.clear();
+    if (HasReturned(under_way)) BeginAgain(version, under_way);
     if (under_way.guarding != nullptr) PassOver(*under_way.guarding);
     Announce(version, under_way, *group);
-    // Others may have told, too: of groups that were formed anew.
-    const bool all_told = std::ranges::all_of(
-        group->slots, [&, &said = under_way.said](NodeSlot slot) { return said.contains(slot); });
+    // Others may have told, too: of groups that were formed anew, or memories that were replaced.
+    const bool all_told =
+        std::ranges::all_of(group->slots, [&, &said = under_way.said](NodeSlot slot) {
+          const auto found = said.find(slot);
+          return found != said.end() && IsNamed(slot, found->second.incarnation());
+        });
     if (under_way.guarding == nullptr && all_told) StartGuarding(version, under_way, *group);
   }
+}
+
+bool Protector::IsNamed(NodeSlot slot, const std::string& incarnation) const {
+  return std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+    return member.slot() == slot.value && member.incarnation() == incarnation;
+  });
+}
+
+// A memory that was replaced for a while has its slot again, and slabs of the version, which is
+// being encoded without them.
+bool Protector::HasReturned(const UnderWay& under_way) const {
+  if (under_way.guarding == nullptr) return false;
+  const Guarding& guarding = *under_way.guarding;
+  for (size_t i = 0; i < guarding.group().slots.size(); ++i) {
+    const NodeSlot slot = guarding.group().slots[i];
+    const auto said = under_way.said.find(slot);
+    if (said == under_way.said.end() || said->second.slabs().empty()) continue;
+    if (!IsNamed(slot, said->second.incarnation())) continue;
+    const bool is_another =
+        guarding.slabs().members()[i].incarnation() != said->second.incarnation();
+    if (is_another || (!under_way.complete && guarding.DoesWithout(slot))) return true;
+  }
+  return false;
+}
+
+void Protector::BeginAgain(Version version, UnderWay& under_way) {
+  Guard* const complete = under_way.complete ? guards_.Complete(version) : nullptr;
+  if (!under_way.complete) under_way.guarding->Cancel();
+  cancelled_.push_back(std::move(under_way.guarding));
+  if (complete != nullptr) guards_.Free(*complete);
+  under_way.complete = false;
+  under_way.provided = false;
 }
 
 // Members whose memory is gone, or is another one than was encoded, hand nothing on and take

@@ -91,6 +91,9 @@ class Protector final : public Protection {
   void OnGuarded(Version version, uint64_t guard, Generation generation,
                  absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
   void PassOver(Guarding& guarding);
+  bool IsNamed(NodeSlot slot, const std::string& incarnation) const;
+  bool HasReturned(const UnderWay& under_way) const;
+  void BeginAgain(Version version, UnderWay& under_way);
   void ProvideAgain();
   Version KeepFrom();
   void Refuse(const std::string& reason);

@@ -8,6 +8,7 @@
 
 #include <absl/status/status.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,6 +54,12 @@ class RankSession {
     return registration_status.ok() ? misfit : registration_status;
   }
 
+  // It has come to that version, and captures it or does not.
+  void NoteNamed(Version version) {
+    newest_step = std::max(newest_step, version.step);
+    newest_named = std::max(newest_named, version);
+  }
+
   // --- what the desks keep here ---
 
   WatchId watch = WatchId::kNone;
@@ -71,6 +78,7 @@ class RankSession {
   bool answer_due = false;  // the registration is not answered yet
   absl::Status misfit;      // what it was told: the ranks' registrations do not fit together
   Step newest_step;
+  Version newest_named;
   // Snapshots up to this step claim a slot before the one before is committed: the step-back
   // version gives way.
   Step eager_until;

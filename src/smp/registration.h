@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include <absl/status/status.h>
 
@@ -31,6 +33,10 @@ struct RegisteredTrainer {
   uint64_t world = 0;
   Attempt attempt;
   std::shared_ptr<const Registration> registration;
+  // The newest step that it has named in the newest timeline; none where more may be to come of
+  // what it captured before. Up to it, it has what is sealed, and what it captures now.
+  std::optional<Step> passed;
+  std::vector<Step> capturing;
 };
 
 // What was found of registrations.

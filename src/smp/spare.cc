@@ -7,15 +7,10 @@
 #include <utility>
 
 #include "base/format.h"
+#include "smp/cluster_records.h"
 #include "smp/json_text.h"
 
 namespace unreft::smp {
-namespace {
-
-std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
-
-}  // namespace
-
 Spare::Spare(NodeSeams seams, NodeOptions options)
     : seams_(seams),
       options_(std::move(options)),

@@ -69,8 +69,23 @@ void DaemonProcess::StartSpare(smp::NodeSeams seams, smp::NodeOptions options) {
 }
 
 void DaemonProcess::StartNode(smp::NodeSeams seams, smp::NodeOptions options) {
-  node_ = std::make_unique<smp::Node>(seams, std::move(options));
+  node_ = std::make_unique<smp::Node>(seams, options);
+  node_->set_on_ended([this, seams, options](const absl::Status& why) {
+    if (!why.ok()) machine_.trace.Fail("a daemon is refused, and no other serves its slot");
+    if (why.ok() && is_spare_) BeSpareAgain(seams, options);
+  });
   node_->Start(machine_.boot_id, [this](absl::Status status) { OnStarted(std::move(status)); });
+}
+
+// As Daemon does.
+void DaemonProcess::BeSpareAgain(smp::NodeSeams seams, smp::NodeOptions options) {
+  executor_->Post([this, seams, options]() mutable {
+    if (node_ == nullptr) return;
+    started_ = false;
+    node_.reset();
+    options.node = NodeSlot{options.place.value_or(options.node.value)};
+    StartSpare(seams, std::move(options));
+  });
 }
 
 void DaemonProcess::OnStarted(absl::Status status) {

@@ -42,6 +42,7 @@ class DaemonProcess {
   void Start(smp::NodeOptions options);
   void StartSpare(smp::NodeSeams seams, smp::NodeOptions options);
   void StartNode(smp::NodeSeams seams, smp::NodeOptions options);
+  void BeSpareAgain(smp::NodeSeams seams, smp::NodeOptions options);
   void OnStarted(absl::Status status);
   void PlantBug();
 

@@ -82,6 +82,13 @@ Table CaptureTable(const nlohmann::json& status) {
   return table;
 }
 
+// A line, of a daemon that does not count in its job.
+std::string ProblemText(const nlohmann::json& status) {
+  if (!status.is_object()) return "";  // of a node that does not answer
+  const std::string why = status.value("problem", "");
+  return why.empty() ? "" : fmt::format("problem: {}\n", why);
+}
+
 // A line, of a daemon that talks by TCP without TLS.
 std::string InsecureText(const nlohmann::json& status) {
   if (!status.is_object()) return "";  // of a node that does not answer
@@ -95,6 +102,7 @@ std::string Text(const Place& place, const nlohmann::json& status) {
       Cell(status, "version"), Cell(status, "pid"), Cell(status, "session"),
       Cell(status, "timeline"), status.value("closed", false) ? " (closed for a decision)" : "",
       Committed(status), BytesCell(status, "bytes"), ProtectionText(status));
+  text += ProblemText(status);
   text += InsecureText(status);
   const Table ranks = RecordTable(status, "ranks",
                                   {{"rank", "rank"},
@@ -260,8 +268,9 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document) 
   }
   text += WhyUnprotected(document);
   for (const nlohmann::json& member : document["members"]) {
-    const std::string line = InsecureText(member["status"]);
-    if (!line.empty()) text += fmt::format("node {}: {}", Cell(member, "slot"), line);
+    for (const auto& line : {ProblemText(member["status"]), InsecureText(member["status"])}) {
+      if (!line.empty()) text += fmt::format("node {}: {}", Cell(member, "slot"), line);
+    }
   }
   text += "\n" + MemberTable(document).Text();
   const Table spares = RecordTable(document, "spares",
@@ -303,7 +312,10 @@ int StatusOfAll(const Context& context, const Cluster& cluster, bool check) {
     return Check(context, nodes);
   }
   Print(context, document, ClusterText(cluster, document));
-  return running ? kExitOk : kExitNoDaemon;
+  if (!running) return kExitNoDaemon;
+  const bool any_problem = std::ranges::any_of(
+      members, [](const nlohmann::json& member) { return !ProblemText(member["status"]).empty(); });
+  return any_problem ? kExitFailed : kExitOk;
 }
 
 int Status(const Context& context, bool check) {
@@ -316,7 +328,7 @@ int Status(const Context& context, bool check) {
   document["running"] = true;
   document["run_dir"] = context.place.run_dir;
   Print(context, document, Text(context.place, document));
-  return kExitOk;
+  return ProblemText(document).empty() ? kExitOk : kExitFailed;
 }
 
 }  // namespace

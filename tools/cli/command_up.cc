@@ -238,7 +238,7 @@ int UpAll(const Context& context, UpOptions& options) {
   return kExitOk;
 }
 
-// The slot is another's, unless that is lost, too.
+// The slot is another's, unless that is lost, too. A memory that had it before may get it back.
 absl::Status CheckNotTaken(const Cluster& cluster, uint64_t node, Milliseconds timeout) {
   if (cluster.spares == 0 || node >= cluster.nodes) return absl::OkStatus();
   const auto answer = AskCluster(cluster, timeout);
@@ -247,6 +247,14 @@ absl::Status CheckNotTaken(const Cluster& cluster, uint64_t node, Milliseconds t
     const uint64_t place = member.value("place", node);
     if (member.value("slot", UINT64_MAX) != node || place == node) continue;
     if (member.value("lost", false)) return absl::OkStatus();
+    const auto memory = ListMemory(cluster.NodePlace(node));
+    if (memory.ok() && !memory->empty()) {
+      Say(
+          fmt::format("node {}: spare {} has taken its slot. It gets it back if its trainers live "
+                      "and the spare has none; unreft status says so",
+                      node, place));
+      return absl::OkStatus();
+    }
     return absl::FailedPreconditionError(
         fmt::format("node {}: spare {} has taken its slot; to start that one: unreft up --node {}",
                     node, place, place));

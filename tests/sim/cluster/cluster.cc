@@ -27,6 +27,7 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
       kernel_(world_.scheduler.NewExecutor("cluster")),
       pins_(world_) {
   world_.bug = options.bug;
+  minds_hosts_ = random.OneIn(2);
   std::vector<Machine*> places;
   for (uint64_t place = 0; place < options_.node.nodes + options_.spares; ++place) {
     machines_.push_back(std::make_unique<Machine>(world_, NodeSlot{place}));
@@ -36,8 +37,8 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
   spoiler_ = std::make_unique<GuardSpoiler>(world_);
   observer_ = std::make_unique<ClusterObserver>(world_, std::move(places), options_.node.nodes);
   store_observer_ = std::make_unique<StoreObserver>(
-      world_, store_, options_.node.nodes, options_.spares == 0 ? 0 : machines_.size(),
-      options_.trainer.world, [this](const SimExecutor& process) { return WhoIs(process); });
+      world_, store_, options_.node.nodes, machines_.size(), options_.trainer.world,
+      [this](const SimExecutor& process) { return WhoIs(process); });
   observer_->set_is_over(
       [this](const std::string& store_id) { return store_observer_->IsOver(store_id); });
   store_observer_->set_on_record(
@@ -83,14 +84,14 @@ void Cluster::LookOn() {
       KillDaemon(place, std::chrono::milliseconds(50));  // whoever minds it starts it again
     }
     spoiler_->AfterEvent(*machines_[place]);
-    const uint64_t takeovers = observer_->takeovers();
+    const uint64_t takeovers = observer_->takeovers() + observer_->returns();
     if (daemon(place) != nullptr) observer_->AfterEvent(*daemon(place));
     pins_.FollowStanding(observer_->standing(), observer_->machines());
     if (daemon(place) != nullptr && daemon(place)->node() != nullptr) {
       pins_.AfterEvent(*machines_[place], daemon(place)->node()->member()->job(),
                        observer_->machines());
     }
-    if (observer_->takeovers() != takeovers) FollowTakeover();
+    if (observer_->takeovers() + observer_->returns() != takeovers) FollowTakeover();
   } else {
     store_observer_->AfterEvent();
   }
@@ -110,9 +111,10 @@ std::vector<Machine*> Cluster::Homes() const {
 }
 
 // The next attempt finds its ranks where their nodes are now. Who has lost his slot is refused
-// until whoever minds the host starts it as a spare.
+// until whoever minds the host starts it as a spare, if somebody does; else it may get it back.
 void Cluster::FollowTakeover() {
   launcher_->SetHomes(Homes());
+  if (!minds_hosts_) return;
   for (size_t place = 0; place < size(); ++place) {
     if (is_spare_[place] || observer_->SlotOf(*machines_[place])) continue;
     is_spare_[place] = true;

@@ -92,6 +92,7 @@ class Cluster {
   std::vector<std::unique_ptr<DaemonProcess>> daemons_;
   std::vector<uint64_t> lives_;
   std::vector<bool> is_spare_;  // how its next process is started
+  bool minds_hosts_ = false;    // somebody starts as a spare what has lost its slot
   std::unique_ptr<Launcher> launcher_;
   std::map<std::string, uint64_t> counts_;
 };

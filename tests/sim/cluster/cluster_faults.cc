@@ -35,6 +35,7 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"lose answers of the store", 2, 3, &Self::LoseKvAnswers},
       {"suspend a daemon", 2, 3, &Self::SuspendDaemon},
       {"suspend the leader", 2, 3, &Self::SuspendLeader},
+      {"a daemon is away for long", 2, 3, &Self::KillDaemonForLong},
       {"destroy nodes", 4, 2, &Self::DestroyNodes},
       {"destroy nodes, and then others", 2, 3, &Self::DestroyAgain},
       {"destroy a node for long", 2, 3, &Self::DestroyForLong},
@@ -58,7 +59,8 @@ ClusterFaults::ClusterFaults(Cluster& cluster, Random random, bool store_losses)
     if (kind.loses_store && !store_losses) continue;
     if (kind.inject == &ClusterFaults::ReplicaGoesAstray && !options.replicated) continue;
     if (kind.inject == &ClusterFaults::PinCommitted && options.node.pins == 0) continue;
-    const bool always = kind.inject == &ClusterFaults::DestroyForLong && options.spares > 0;
+    const bool always = options.spares > 0 && (kind.inject == &ClusterFaults::DestroyForLong ||
+                                               kind.inject == &ClusterFaults::KillDaemonForLong);
     if (random_.OneIn(always ? 1 : kind.one_in)) kinds_.insert(kinds_.end(), kind.weight, &kind);
   }
 }
@@ -101,6 +103,11 @@ void ClusterFaults::Suspend(size_t place) {
   cluster_.Later(DrawWhile(), [this, place, life = cluster_.life(place)] {
     if (life == cluster_.life(place)) cluster_.daemon(place)->executor().Resume();
   });
+}
+
+// Until it is lost, and a spare has its slot, if there is one; its trainers live on.
+void ClusterFaults::KillDaemonForLong() {
+  cluster_.KillDaemon(AnyPlace(), milliseconds(1500 + random_.Below(3000)));
 }
 
 // As many as a group must stand, and not before the last loss is made good.

@@ -56,6 +56,7 @@ class ClusterFaults {
   void LoseKvAnswers();
   void SuspendDaemon() { Suspend(AnyPlace()); }
   void SuspendLeader() { Suspend(LeaderPlace()); }
+  void KillDaemonForLong();
   void DestroyNodes();
   void DestroyAgain();
   void DestroyForLong();

@@ -137,7 +137,7 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
   FollowPlaces();
 }
 
-// A spare has a lost node's slot; what the node held is of no use any more.
+// A spare has a lost node's slot, or the node has it back; the other's memory is of no use.
 void ClusterObserver::FollowPlaces() {
   for (const Member& member : view_.members()) {
     const NodeSlot slot{member.slot()};
@@ -145,7 +145,7 @@ void ClusterObserver::FollowPlaces() {
     if (machines_[slot] == machine) continue;
     world_.trace.Add("node {} is on machine {}", slot, machine->slot);
     machines_[slot] = machine;
-    ++takeovers_;
+    ++(machine->slot == slot ? returns_ : takeovers_);
     OnDestroyed(slot);
   }
 }

@@ -90,6 +90,8 @@ class ClusterObserver {
   uint64_t worlds_refused() const { return worlds_refused_; }
   // Nodes that are on another machine than before.
   uint64_t takeovers() const { return takeovers_; }
+  // Slots that went back to the machine that they were on first.
+  uint64_t returns() const { return returns_; }
   // Versions that were decided and never committed, and were protected later.
   uint64_t guarded_anew() const { return guarded_anew_; }
   // Decided versions whose lost slabs were rebuilt and guarded again before the next commit.
@@ -179,6 +181,7 @@ class ClusterObserver {
   uint64_t slabs_rotted_ = 0;
   uint64_t worlds_refused_ = 0;
   uint64_t takeovers_ = 0;
+  uint64_t returns_ = 0;
   uint64_t guarded_anew_ = 0;
   uint64_t losses_made_good_ = 0;
 };

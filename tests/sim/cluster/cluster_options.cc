@@ -70,6 +70,8 @@ smp::NodeOptions DrawNodeOptions(Random& random, const Size& size) {
   node.call_timeout = milliseconds(200);
   node.verify_timeout = milliseconds(500);
   node.restore_staging_bytes = 4096 << random.Below(4);
+  // What stands still without it is a fault: nothing may wait for the last net.
+  if (random.OneIn(2)) node.version_deadline = std::chrono::hours(24);
   return node;
 }
 

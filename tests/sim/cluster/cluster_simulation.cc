@@ -184,6 +184,7 @@ class ClusterSimulation {
     result.counts["losses made good before a commit"] = cluster_.observer().losses_made_good();
     result.counts["versions pinned"] = cluster_.pins().pinned();
     result.counts["slots taken by spares"] = cluster_.observer().takeovers();
+    result.counts["slots given back"] = cluster_.observer().returns();
     return result;
   }
 

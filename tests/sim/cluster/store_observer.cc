@@ -34,7 +34,7 @@ StoreObserver::StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, u
     : world_(world),
       store_(store),
       record_bytes_max_(kRecordBytesFixed + kRecordBytesPerMember * (nodes + ranks)),
-      keys_max_(nodes + places + 2 + std::size(kRecords) - 1),
+      keys_max_(nodes + (places > nodes ? 2 : 1) * places + 2 + std::size(kRecords) - 1),
       who_is_(std::move(who_is)) {
   store_.set_on_txn(
       [this](const SimExecutor& node, const meta::StoreReply& reply) { OnTxn(node, reply); });

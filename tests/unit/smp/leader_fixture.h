@@ -25,6 +25,8 @@
 
 namespace unreft::smp {
 
+inline Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
+
 // What a node says and is; rank i is on node i, as long as the test says nothing else.
 struct ReportingNode {
   std::unique_ptr<Transport> transport;
@@ -152,10 +154,24 @@ class LeaderFixture : public ::testing::Test {
     record.mutable_presence()->set_address(fmt::format("node{}", place));
     record.mutable_presence()->set_failure_domain(failure_domain);
     record.mutable_presence()->set_place(place);
-    auto& key = spares_[place];
+    HoldWithLease(spares_[place], store_->SpareKey(place), record);
+  }
+  // The daemon of an earlier memory of that slot, at the slot's own place, with so many ranks.
+  void ComeBack(NodeSlot slot, uint64_t ranks, const std::string& life = "a") {
+    WaitingRecord record;
+    record.mutable_presence()->set_slot(slot.value);
+    record.mutable_presence()->set_incarnation(Memory(slot, life));
+    record.mutable_presence()->set_session(2);
+    record.mutable_presence()->set_address(fmt::format("node{}", slot));
+    record.mutable_presence()->set_place(slot.value);
+    record.set_ranks(ranks);
+    HoldWithLease(waiting_[slot.value], store_->WaitingKey(slot.value), record);
+  }
+  template <typename Message>
+  void HoldWithLease(std::unique_ptr<meta::LeasedKey>& key, std::string name, Message record) {
     InTurn([&] {
       key = std::make_unique<meta::LeasedKey>(
-          *kv_, *executor_, log_, store_->SpareKey(place), options_.presence_ttl,
+          *kv_, *executor_, log_, std::move(name), options_.presence_ttl,
           [](const std::string&) { return true; }, [] {});
       key->Hold(record.SerializeAsString());
     });
@@ -403,6 +419,7 @@ class LeaderFixture : public ::testing::Test {
   std::unique_ptr<meta::LeasedKey> leadership_;
   std::map<NodeSlot, ReportingNode> nodes_;
   std::map<uint64_t, std::unique_ptr<meta::LeasedKey>> spares_;
+  std::map<uint64_t, std::unique_ptr<meta::LeasedKey>> waiting_;
   std::unique_ptr<Leader> leader_;
 };
 

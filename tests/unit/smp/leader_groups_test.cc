@@ -9,8 +9,6 @@ namespace {
 constexpr uint64_t kEight = 8;
 constexpr Version kCommitted{Timeline{1}, Step{5}};
 
-Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
-
 using Slots = std::vector<uint64_t>;
 
 std::vector<Slots> SlotsOf(const google::protobuf::RepeatedPtrField<unreft::Group>& groups) {

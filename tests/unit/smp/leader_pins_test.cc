@@ -7,8 +7,6 @@ namespace {
 
 using std::chrono::seconds;
 
-Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
-
 class LeaderPinsTest : public LeaderFixture {
  protected:
   // The first attempt, of a job of which nothing is stored.

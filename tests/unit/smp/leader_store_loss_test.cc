@@ -5,8 +5,6 @@
 namespace unreft::smp {
 namespace {
 
-Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
-
 class LeaderStoreLossTest : public LeaderFixture {
  protected:
   // Version 1:5 is committed, and every node has heard of it.

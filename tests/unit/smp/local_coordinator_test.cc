@@ -49,6 +49,9 @@ class FakeNode final : public Coordinator::Node {
   }
   void OnReplicasDisagree(const std::string& what) override { disagreement = what; }
   void OnPins(const PinRecord& record) override { pins = record; }
+  uint64_t RanksServed() override { return 0; }
+  void OnStanding(const Standing&) override {}
+  void OnRefused(const absl::Status&) override {}
 
   std::vector<recovery::SealedSlab> slabs;
   std::vector<RegisteredTrainer> registered;

@@ -37,6 +37,9 @@ struct RecordingNode final : Coordinator::Node {
   }
   void OnReplicasDisagree(const std::string& what) override { disagreements.push_back(what); }
   void OnPins(const PinRecord& record) override { pins.push_back(record); }
+  uint64_t RanksServed() override { return ranks; }
+  void OnStanding(const Standing& standing) override { standings.push_back(standing); }
+  void OnRefused(const absl::Status& why) override { refused.push_back(why); }
 
   struct Abandoned {
     Version version;
@@ -55,6 +58,9 @@ struct RecordingNode final : Coordinator::Node {
   std::vector<Abandoned> abandoned;
   std::vector<std::string> disagreements;
   std::vector<PinRecord> pins;
+  uint64_t ranks = 0;
+  std::vector<Standing> standings;
+  std::vector<absl::Status> refused;
 };
 
 class MemberFixture : public SmpFixture {

@@ -34,20 +34,36 @@ class MemberReplacedTest : public MemberFixture {
     Put("view", view);
     Settle(seconds(3));
   }
+  // Of a member that is stopped.
+  void LoseMemory() {
+    UNREFT_CHECK(segments_.Remove(kNodeSegment).ok());
+    disk_.Wipe();
+  }
   // The daemon of the other memory. Until it is killed.
   struct Spare {
     std::unique_ptr<SimExecutor> executor;
     std::unique_ptr<meta::Kv> kv;
     std::unique_ptr<meta::LeasedKey> presence;
+    std::unique_ptr<Transport> transport;
+    std::unique_ptr<Peers> peers;
     ~Spare() { executor->Kill(); }
   };
-  std::unique_ptr<Spare> Replace() {
+  std::unique_ptr<Spare> Replace(uint64_t place = 5) {
     auto spare = std::make_unique<Spare>();
     spare->executor = scheduler_.NewExecutor("spare");
     spare->kv = kv_store_.NewKv(*spare->executor);
     PresenceRecord presence = PresenceOf(0);
     presence.set_incarnation("another memory");
+    presence.set_place(place);
+    presence.set_address("other");
+    spare->transport = *network_.NewTransport(*spare->executor, "other");
     InTurnOf(*spare->executor, [&] {
+      spare->peers = std::make_unique<Peers>(*spare->transport, leader_->store->state(), "job",
+                                             NodeSlot{0}, RandomId{2});
+      spare->peers->Answer<ExposureRequest, ExposureReply>(
+          "exposure", [](NodeSlot, const ExposureRequest&, auto done) {
+            done(absl::FailedPreconditionError("does not lead"));
+          });
       spare->presence = std::make_unique<meta::LeasedKey>(
           *spare->kv, *spare->executor, log_, leader_->store->PresenceKey(NodeSlot{0}),
           options_.presence_ttl, [](const std::string&) { return false; }, [] {});
@@ -105,15 +121,106 @@ TEST_F(MemberReplacedTest, ComesBackWhenItIsNamedAgain) {
   EXPECT_TRUE(Present());
 }
 
-// Otherwise a node of new memory would wait for one that is no more.
-TEST_F(MemberReplacedTest, AMemoryThatWasInNoViewTakesTheSlot) {
+// "3 slots adopted, serving", and nothing was ever committed again.
+TEST_F(MemberReplacedTest, KnowsItAlsoAfterARestart) {
   StopMember();
   Name(2, "another memory");
   Settle(seconds(4));
   ASSERT_FALSE(Present());
   StartMember();
   Settle(seconds(4));
+  EXPECT_FALSE(Present());
+  ASSERT_FALSE(node_.standings.empty());
+  EXPECT_TRUE(node_.standings.back().is_out);
+  EXPECT_NE(node_.standings.back().problem.find("out of the job"), std::string::npos);
+  EXPECT_TRUE(node_.refused.empty()) << "what it holds may still be wanted";
+}
+
+// By which it may get the slot back.
+TEST_F(MemberReplacedTest, TellsHowManyRanksItServesWhileItIsOut) {
+  node_.ranks = 3;
+  Name(2, "another memory");
+  const auto& waiting = leader_->store->state().waiting;
+  ASSERT_TRUE(waiting.contains(0));
+  EXPECT_EQ(waiting.at(0).value.ranks(), 3U);
+  EXPECT_EQ(waiting.at(0).value.presence().incarnation(), own_);
+  EXPECT_NE(waiting.at(0).value.lease(), 0);
+  Name(3, own_);
   EXPECT_TRUE(Present());
+  EXPECT_FALSE(leader_->store->state().waiting.contains(0));
+  EXPECT_EQ(node_.standings.back().problem, "");
+}
+
+TEST_F(MemberReplacedTest, AnEmptyMemoryWaitsUntilTheOneBeforeItIsLost) {
+  StopMember();
+  LoseMemory();
+  Settle(seconds(4));
+  StartMember();
+  Settle(seconds(10));
+  EXPECT_FALSE(Present());
+  EXPECT_FALSE(node_.standings.back().is_out);
+  EXPECT_NE(node_.standings.back().problem.find("this one is empty"), std::string::npos)
+      << node_.standings.back().problem;
+  Name(2, own_, /*lost=*/true);
+  EXPECT_TRUE(Present());
+}
+
+// Where all memory is gone, no other is there to say so.
+TEST_F(MemberReplacedTest, AnEmptyMemoryLeadsWhereNobodyIsPresent) {
+  StopMember();
+  LoseMemory();
+  Leave(*leader_);
+  Settle(seconds(4));
+  StartMember();
+  Settle(seconds(4));
+  EXPECT_TRUE(member_->leads());
+}
+
+// It took the slot at the first chance, and the one that had served it was out without knowing.
+TEST_F(MemberReplacedTest, ASecondDaemonIsRefused) {
+  StopMember();
+  LoseMemory();
+  const std::unique_ptr<Spare> first = Replace(/*place=*/0);
+  Name(2, "another memory");
+  StartMember();
+  Settle(seconds(4));
+  ASSERT_EQ(node_.refused.size(), 1U);
+  EXPECT_NE(node_.refused[0].message().find("served by the daemon at other"), std::string::npos)
+      << node_.refused[0];
+  EXPECT_EQ(Present()->incarnation(), "another memory");
+}
+
+// The host of a node that was lost, and whose slot a spare has taken.
+TEST_F(MemberReplacedTest, AnEmptyMemoryWaitsBesideTheSpareThatHasItsSlot) {
+  StopMember();
+  LoseMemory();
+  std::unique_ptr<Spare> spare = Replace();
+  Name(2, "another memory");
+  StartMember();
+  Settle(seconds(10));
+  EXPECT_TRUE(node_.refused.empty());
+  EXPECT_EQ(Present()->incarnation(), "another memory");
+  spare.reset();
+  Settle(seconds(4));
+  Name(3, "another memory", /*lost=*/true);
+  ASSERT_TRUE(Present());
+  EXPECT_NE(Present()->incarnation(), "another memory");
+}
+
+// Its presence is still there, and nobody answers.
+TEST_F(MemberReplacedTest, ADaemonWhoseFirstIsDeadIsNotRefused) {
+  StopMember();
+  LoseMemory();
+  const std::unique_ptr<Spare> first = Replace(/*place=*/0);
+  Name(2, "another memory");
+  network_.Isolate("other");
+  StartMember();
+  Settle(seconds(10));
+  EXPECT_EQ(Present()->incarnation(), "another memory");
+  EXPECT_TRUE(node_.refused.empty());
+  network_.Rejoin("other");
+  Settle(seconds(10));
+  EXPECT_EQ(node_.refused.size(), 1U) << "it was only cut off";
 }
 
 // For a store that forgets, also after its daemon's death.

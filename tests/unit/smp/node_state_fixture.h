@@ -33,6 +33,7 @@ struct RecordingChannel final : Channel {
 // Does nothing of what it is asked.
 struct RecordingCoordinator final : Coordinator {
   void AskDecision(Attempt, uint64_t, std::vector<Asker>) override { ++asked; }
+  void OnRanksChange() override {}
   void CheckRegistrations() override { check_registrations(); }
   void ReportClaimed(Version, Rank) override {}
   void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}

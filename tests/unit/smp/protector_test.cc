@@ -92,6 +92,40 @@ class ProtectorTest : public GroupFixture {
     EXPECT_EQ(log_lines_.Count("version 1:9: its protection is restored on node 0"), 1U);
   }
 
+  // As the newest view has it.
+  void NameMemories(const std::string& of_node_1) {
+    InTurn([&] {
+      ViewRecord& view = job_.view.value;
+      view.clear_members();
+      for (const uint64_t slot : {0, 1}) view.add_members()->set_slot(slot);
+      view.mutable_members(0)->set_incarnation(AsBytes(state_->record->incarnation()));
+      view.mutable_members(1)->set_incarnation(of_node_1);
+      protector_->OnJobChange();
+    });
+    Settle();
+  }
+  // Node 1's memory has a slab of the version, or none.
+  void AnnounceSlab(const std::string& incarnation, bool has_slab) {
+    AnnounceRequest request;
+    SetVersion(kNext, request);
+    request.set_block_bytes(kBlockBytes);
+    request.set_incarnation(incarnation);
+    if (has_slab) request.add_slabs()->set_data_bytes(kBlocks * kBlockBytes);
+    request.set_replica_bytes_max(kReplicaBytes);
+    EXPECT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
+    Settle();
+  }
+  bool IsEncodedOf(const std::string& incarnation) {
+    bool is_encoded = false;
+    InTurn([&] {
+      for (const GuardHeld& held : protector_->Held()) {
+        is_encoded |= held.version == kNext && held.encoded.size() == 2 &&
+                      held.encoded[1] == std::pair(NodeSlot{1}, incarnation);
+      }
+    });
+    return is_encoded;
+  }
+
   // Node 1 tells of its slabs of the version.
   absl::Status Announce(Version version) {
     AnnounceRequest request;
@@ -141,6 +175,16 @@ TEST_F(ProtectorTest, AnAnnouncementOfAnotherGroupsNodeStandsForNoMembers) {
   ASSERT_TRUE(Call(NodeSlot{5}, "announce", request.SerializeAsString()).ok());
   EXPECT_TRUE(protector_->Held().empty());
   ASSERT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
+}
+
+// What the other has is nothing, and was complete at once: the version held a slot of every rank.
+TEST_F(ProtectorTest, AMemoryThatReturnsIsEncodedInPlaceOfTheOther) {
+  NameMemories("b");
+  AnnounceSlab("b", /*has_slab=*/false);
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  EXPECT_TRUE(IsEncodedOf("a"));
 }
 
 // Both nodes had forgotten what the other told of again: each took it for news, made room for it by
