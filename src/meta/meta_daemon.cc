@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "base/rocks_record_store.h"
 #include "base/wire_address.h"
+#include "meta/grpc_common.h"
 
 namespace unreft::meta {
 namespace {
@@ -26,11 +27,7 @@ class MetaDaemon {
 
   absl::Status Run() {
     if (absl::Status status = Open(); !status.ok()) return status;
-    signals_.async_wait([this](boost::system::error_code error, int number) {
-      if (error) return;
-      log_.Info("signal {}: leaving; the data stays in {}", number, options_.directory);
-      executor_.Stop();
-    });
+    FollowSignals();
     executor_.Post([this] {
       engine_->Start([this](absl::Status status) {
         if (status.ok()) status = Serve();
@@ -46,6 +43,18 @@ class MetaDaemon {
   }
 
  private:
+  void FollowSignals() {
+    signals_.async_wait([this](boost::system::error_code error, int number) {
+      if (error) return;
+      if (number != SIGHUP) {
+        log_.Info("signal {}: leaving; the data stays in {}", number, options_.directory);
+        return executor_.Stop();
+      }
+      Reload(log_, {tls_.get()});
+      FollowSignals();
+    });
+  }
+
   std::string AddressPath() const { return options_.directory + "/address"; }
 
   absl::Status Open() {
@@ -64,8 +73,11 @@ class MetaDaemon {
   }
 
   absl::Status Serve() {
+    auto tls = NewMetaCertificates(options_.server.tls, TlsUse::kListens, executor_, &log_);
+    if (!tls.ok()) return tls.status();
+    tls_ = *std::move(tls);
     absl::StatusOr<std::unique_ptr<EmbeddedServer>> server =
-        EmbeddedServer::Start(options_.server, executor_, *engine_);
+        EmbeddedServer::Start(options_.server, executor_, *engine_, tls_);
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     if (absl::Status status = WriteAddress(); !status.ok()) return status;
@@ -96,10 +108,11 @@ class MetaDaemon {
   AsioExecutor executor_{[this](const char* what) {
     log_.Error("a turn ended in '{}': what it was to do is not done, the store goes on", what);
   }};
-  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
+  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT, SIGHUP};
   Random random_ = Random::FromEntropy();
   std::unique_ptr<RocksRecordStore> records_;
   std::optional<StoreEngine> engine_;
+  std::shared_ptr<TlsCertificates> tls_;  // shared with gRPC; null without TLS
   std::unique_ptr<EmbeddedServer> server_;
   absl::Status result_;
 };

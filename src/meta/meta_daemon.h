@@ -17,7 +17,8 @@ struct MetaDaemonOptions {
   StoreEngineOptions engine;
 };
 
-// Serves until SIGTERM or SIGINT: OK. The file `address` says where, while it does.
+// Serves until SIGTERM or SIGINT: OK; SIGHUP reopens the log's file and looks at the TLS files. The
+// file `address` says where, while it does.
 // FailedPrecondition: another process holds the directory; Unavailable: the address is taken.
 absl::Status RunMetaDaemon(const MetaDaemonOptions& options, Log& log);
 

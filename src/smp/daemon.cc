@@ -7,6 +7,7 @@
 #include <boost/asio/signal_set.hpp>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -23,11 +24,13 @@
 #include "base/thread_work_pool.h"
 #include "base/unix_listener.h"
 #include "meta/etcd_kv.h"
+#include "meta/grpc_common.h"
 #include "smp/node.h"
 #include "smp/spare.h"
 #include "transport/counting_transport.h"
 #include "transport/grpc_transport.h"
 #include "transport/refusal_log.h"
+#include "transport/tls_certificates.h"
 
 namespace unreft::smp {
 namespace {
@@ -66,11 +69,7 @@ class Daemon {
     if (absl::Status status = faults_.Arm(options_.common.fault_points); !status.ok())
       return status;
     if (absl::Status status = Open(); !status.ok()) return status;
-    signals_.async_wait([this](boost::system::error_code error, int number) {
-      if (error) return;
-      log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
-      Leave();
-    });
+    FollowSignals();
     absl::StatusOr<RandomId> boot_id = ReadBootId();
     if (!boot_id.ok()) return boot_id.status();
     executor_.Post([this, boot_id = *boot_id] { Start(boot_id); });
@@ -104,14 +103,52 @@ class Daemon {
     return absl::OkStatus();
   }
 
+  void FollowSignals() {
+    signals_.async_wait([this](boost::system::error_code error, int number) {
+      if (error) return;
+      if (number != SIGHUP) {
+        log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
+        return Leave();
+      }
+      Reload(log_, {meta_tls_.get(), transport_tls_.get()});
+      FollowSignals();
+    });
+  }
+
+  // The certificates by which this node is known and knows the others; null without TLS.
+  absl::Status OpenCertificates() {
+    auto meta_tls = meta::NewMetaCertificates(options_.kv.tls, TlsUse::kConnects, executor_, &log_);
+    if (!meta_tls.ok()) return meta_tls.status();
+    meta_tls_ = *std::move(meta_tls);
+    if (!options_.transport.tls.enabled) return absl::OkStatus();
+    auto transport_tls =
+        NewNodeCertificates(options_.transport.job, options_.transport.tls, executor_, &log_);
+    if (!transport_tls.ok()) return transport_tls.status();
+    transport_tls_ = *std::move(transport_tls);
+    return absl::OkStatus();
+  }
+
+  CertificateHealth Certificates() const {
+    CertificateHealth health;
+    for (const TlsCertificates* tls : {meta_tls_.get(), transport_tls_.get()}) {
+      if (tls == nullptr) continue;
+      const CertificateState state = tls->state();
+      const double left = static_cast<double>(state.expires_s) - static_cast<double>(time(nullptr));
+      health.seconds_left = std::min(health.seconds_left.value_or(left), left);
+      health.files_are_bad = health.files_are_bad || state.files_are_bad;
+    }
+    return health;
+  }
+
   // What a job of several nodes is reached by. In the turn in which the node sets its handlers up.
   absl::Status JoinNetwork() {
     if (options_.kv.endpoints.empty()) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<meta::EtcdKv>> kv = meta::EtcdKv::Create(options_.kv, executor_);
+    if (absl::Status status = OpenCertificates(); !status.ok()) return status;
+    auto kv = meta::EtcdKv::Create(options_.kv, executor_, meta_tls_);
     if (!kv.ok()) return kv.status();
     kv_ = *std::move(kv);
     absl::StatusOr<std::unique_ptr<Transport>> transport =
-        NewGrpcTransport(executor_, options_.transport);
+        NewGrpcTransport(executor_, options_.transport, transport_tls_);
     if (!transport.ok()) return transport.status();
     transport_ = std::make_unique<CountingTransport>(
         std::make_unique<RefusalLog>(*std::move(transport), executor_, log_));
@@ -132,7 +169,8 @@ class Daemon {
             &faults_,
             kv_.get(),
             transport_.get(),
-            transport_ == nullptr ? nullptr : &transport_->counts()};
+            transport_ == nullptr ? nullptr : &transport_->counts(),
+            [this] { return Certificates(); }};
   }
 
   void Start(RandomId boot_id) {
@@ -192,6 +230,8 @@ class Daemon {
     spare_.reset();
     transport_.reset();
     kv_.reset();
+    transport_tls_.reset();
+    meta_tls_.reset();
     executor_.Stop();
   }
 
@@ -201,7 +241,7 @@ class Daemon {
   AsioExecutor executor_{[this](const char* what) {
     log_.Error("a turn ended in '{}': what it was to do is not done, the daemon goes on", what);
   }};
-  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
+  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT, SIGHUP};
   boost::asio::posix::stream_descriptor lost_pages_{executor_.context()};
   Random random_ = Random::FromEntropy();
   // A slot of 10 GiB takes the kernel seconds to free, for which the node's presence would lapse.
@@ -210,6 +250,8 @@ class Daemon {
   PidfdWatcher processes_{executor_};
   std::unique_ptr<RocksRecordStore> records_;
   std::unique_ptr<UnixListener> listener_;
+  std::shared_ptr<TlsCertificates> meta_tls_;  // shared with gRPC, as the next
+  std::shared_ptr<TlsCertificates> transport_tls_;
   std::unique_ptr<meta::EtcdKv> kv_;
   std::unique_ptr<CountingTransport> transport_;
   std::optional<Spare> spare_;

@@ -13,9 +13,9 @@ namespace unreft::smp {
 // The socket of the daemon whose run directory that is.
 std::string SocketPath(const std::string& run_dir);
 
-// Serves until SIGTERM or SIGINT, then leaves the memory to the next process: OK. Fails, with
-// nothing changed, when this node cannot be served: another daemon holds the directory, the memory
-// is of another format.
+// Serves until SIGTERM or SIGINT, then leaves the memory to the next process: OK. SIGHUP reopens
+// the log's file and looks at the TLS files. Fails, with nothing changed, when this node cannot be
+// served: another daemon holds the directory, the memory is of another format.
 absl::Status RunDaemon(const DaemonOptions& options, Log& log);
 
 }  // namespace unreft::smp
