@@ -231,7 +231,7 @@ class EmbeddedServer::Impl {
     builder.RegisterService(&watch_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
+      return CannotListen(options.listen);
     }
     address_ = IsUnixAddress(options.listen)
                    ? options.listen

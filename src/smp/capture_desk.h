@@ -52,6 +52,7 @@ class CaptureDesk {
  private:
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
+  void LogRefused(const RankSession& session);
   void Answer(RankSession& session);
   void AnswerWhenChecked(RankSession& session);
   static bool IsChecked(const RankSession& session);

@@ -1,15 +1,19 @@
 // unreftd: the daemon of a node, or the embedded meta store.
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/format.h"
 #include "base/log.h"
 #include "base/log_sinks.h"
 #include "base/lost_pages.h"
+#include "base/version.h"
 #include "meta/meta_daemon.h"
 #include "smp/daemon.h"
 #include "smp/daemon_options.h"
@@ -26,6 +30,7 @@ absl::StatusOr<std::unique_ptr<unreft::LogSink>> OpenSink(const unreft::CommonOp
 
 absl::Status Run(int argc, char** argv) {
   CLI::App app("unreftd: keeps the snapshots of a training job in the memory of this node");
+  app.set_version_flag("--version", fmt::format("unreftd {}", unreft::SoftwareVersion()));
   DaemonOptions options;
   AddDaemonOptions(app, options);
   absl::StatusOr<std::string> help = unreft::ParseOptions(app, argc, argv);
@@ -34,12 +39,15 @@ absl::Status Run(int argc, char** argv) {
     fmt::print("{}", *help);
     return absl::OkStatus();
   }
+  const absl::StatusOr<std::vector<std::string>> strangers = unreft::CheckVariables(app, environ);
+  if (!strangers.ok()) return strangers.status();
   if (absl::Status status = FinishDaemonOptions(options); !status.ok()) return status;
   absl::StatusOr<unreft::LogLevel> level = unreft::ParseLogLevel(options.common.log_level);
   if (!level.ok()) return level.status();
   absl::StatusOr<std::unique_ptr<unreft::LogSink>> sink = OpenSink(options.common);
   if (!sink.ok()) return sink.status();
   unreft::Log log(**sink, *level);
+  for (const std::string& line : *strangers) log.Warn("{}", line);
   unreft::SilenceGrpcLog();
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
   if (uses_grpc) (void)unreft::KeepReceiveMemory();

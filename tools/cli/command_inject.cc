@@ -119,10 +119,10 @@ absl::StatusOr<nlohmann::json> DestroyNode(const Context& context) {
 }
 
 int KillNode(const Context& context) {
-  if (!context.cluster || !context.node_given) {
+  if (!context.node_given) {
     return Fail(context, absl::InvalidArgumentError(fmt::format(
-                             "kill-node: which of the nodes that `unreft up --nodes` has started "
-                             "for job {}? --node I",
+                             "kill-node: which of the nodes of job {} on this machine? Name it by "
+                             "--node I",
                              context.place.job)));
   }
   auto document = DestroyNode(context);
