@@ -23,12 +23,14 @@ namespace {
 // What the process is made of, in the order of construction.
 class MetaDaemon {
  public:
-  MetaDaemon(const MetaDaemonOptions& options, Log& log) : options_(options), log_(log) {}
+  MetaDaemon(const MetaDaemonOptions& options, Log& log, const ServiceManager& manager)
+      : options_(options), log_(log), manager_(manager) {}
 
   absl::Status Run() {
     if (absl::Status status = Open(); !status.ok()) return status;
     FollowSignals();
     executor_.Post([this] {
+      manager_.KeepWatchdog(executor_);
       engine_->Start([this](absl::Status status) {
         if (status.ok()) status = Serve();
         if (status.ok()) return;
@@ -47,10 +49,13 @@ class MetaDaemon {
     signals_.async_wait([this](boost::system::error_code error, int number) {
       if (error) return;
       if (number != SIGHUP) {
+        manager_.Stopping();
         log_.Info("signal {}: leaving; the data stays in {}", number, options_.directory);
         return executor_.Stop();
       }
+      manager_.Reloading();
       Reload(log_, {tls_.get()});
+      if (server_ != nullptr) TellReady();
       FollowSignals();
     });
   }
@@ -72,6 +77,8 @@ class MetaDaemon {
     return absl::OkStatus();
   }
 
+  void TellReady() { manager_.Ready(fmt::format("meta store at {}", server_->address())); }
+
   absl::Status Serve() {
     auto tls = NewMetaCertificates(options_.server.tls, TlsUse::kListens, executor_, &log_);
     if (!tls.ok()) return tls.status();
@@ -81,6 +88,7 @@ class MetaDaemon {
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     if (absl::Status status = WriteAddress(); !status.ok()) return status;
+    TellReady();
     log_.Info("meta store {:x} serves at {}", engine_->cluster_id(), server_->address());
     if (IsOpen(server_->address(), options_.server.tls.enabled())) {
       log_.Warn(
@@ -104,6 +112,7 @@ class MetaDaemon {
 
   const MetaDaemonOptions& options_;
   Log& log_;
+  const ServiceManager& manager_;
   std::optional<LockFile> lock_;
   AsioExecutor executor_{[this](const char* what) {
     log_.Error("a turn ended in '{}': what it was to do is not done, the store goes on", what);
@@ -119,8 +128,9 @@ class MetaDaemon {
 
 }  // namespace
 
-absl::Status RunMetaDaemon(const MetaDaemonOptions& options, Log& log) {
-  return MetaDaemon(options, log).Run();
+absl::Status RunMetaDaemon(const MetaDaemonOptions& options, Log& log,
+                           const ServiceManager& manager) {
+  return MetaDaemon(options, log, manager).Run();
 }
 
 }  // namespace unreft::meta

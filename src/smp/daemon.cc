@@ -59,7 +59,8 @@ size_t WorkThreads(const DaemonOptions& options) {
 // What a daemon is made of, in the order of construction.
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, Log& log) : options_(options), log_(log) {
+  Daemon(const DaemonOptions& options, Log& log, const ServiceManager& manager)
+      : options_(options), log_(log), manager_(manager) {
     segments_.set_on_taken([this](const absl::Status& by_whom, const std::string& file) {
       log_.Warn("{}: it is left alone, and /dev/shm{} is made instead", by_whom.message(), file);
     });
@@ -107,10 +108,13 @@ class Daemon {
     signals_.async_wait([this](boost::system::error_code error, int number) {
       if (error) return;
       if (number != SIGHUP) {
+        manager_.Stopping();
         log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
         return Leave();
       }
+      manager_.Reloading();
       Reload(log_, {meta_tls_.get(), transport_tls_.get()});
+      if (is_ready_) manager_.Ready(told_);
       FollowSignals();
     });
   }
@@ -173,7 +177,15 @@ class Daemon {
             [this] { return Certificates(); }};
   }
 
+  void TellReady(std::string status) {
+    is_ready_ = true;
+    told_ = std::move(status);
+    manager_.Ready(told_);
+  }
+
   void Start(RandomId boot_id) {
+    manager_.Status("adopts the memory of the daemon before");
+    manager_.KeepWatchdog(executor_);
     if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
       if (spare_) return spare_->Accept(std::move(channel), peer);
@@ -182,6 +194,8 @@ class Daemon {
     if (!options_.spare) return StartNode(boot_id, options_.node);
     spare_.emplace(Seams(), options_.node);
     log_.Info("spare {} waits at {}", options_.common.node, SocketPath(options_.common.run_dir));
+    TellReady(fmt::format("spare {} of job {} waits for the slot of a lost node",
+                          options_.common.node, options_.common.job));
     spare_->Start(boot_id, [this, boot_id](absl::StatusOr<NodeSlot> slot) {
       if (!slot.ok()) return Fail(slot.status());
       // Not in a callback of what goes.
@@ -196,10 +210,13 @@ class Daemon {
   }
 
   void StartNode(RandomId boot_id, NodeOptions options) {
+    const NodeSlot slot = options.node;
     node_.emplace(Seams(), std::move(options));
-    node_->Start(boot_id, [this](absl::Status status) {
-      if (status.ok()) return log_.Info("serving at {}", SocketPath(options_.common.run_dir));
-      Fail(std::move(status));
+    node_->Start(boot_id, [this, slot](absl::Status status) {
+      if (!status.ok()) return Fail(std::move(status));
+      const std::string socket = SocketPath(options_.common.run_dir);
+      TellReady(fmt::format("node {} of job {} serves at {}", slot, options_.common.job, socket));
+      log_.Info("serving at {}", socket);
     });
   }
 
@@ -237,6 +254,7 @@ class Daemon {
 
   const DaemonOptions& options_;
   Log& log_;
+  const ServiceManager& manager_;
   std::optional<LockFile> lock_;
   AsioExecutor executor_{[this](const char* what) {
     log_.Error("a turn ended in '{}': what it was to do is not done, the daemon goes on", what);
@@ -259,14 +277,16 @@ class Daemon {
   // Last: its threads end first, while what their tasks touch is still there.
   ThreadWorkPool pool_{WorkThreads(options_)};
   absl::Status result_;
+  bool is_ready_ = false;  // the manager was told so, by the next
+  std::string told_;
 };
 
 }  // namespace
 
 std::string SocketPath(const std::string& run_dir) { return run_dir + "/unreftd.sock"; }
 
-absl::Status RunDaemon(const DaemonOptions& options, Log& log) {
-  return Daemon(options, log).Run();
+absl::Status RunDaemon(const DaemonOptions& options, Log& log, const ServiceManager& manager) {
+  return Daemon(options, log, manager).Run();
 }
 
 }  // namespace unreft::smp

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/log_sinks.h"
 #include "base/lost_pages.h"
+#include "base/service_manager.h"
 #include "base/version.h"
 #include "meta/meta_daemon.h"
 #include "smp/daemon.h"
@@ -28,7 +29,7 @@ absl::StatusOr<std::unique_ptr<unreft::LogSink>> OpenSink(const unreft::CommonOp
   return unreft::FileLogSink(options.log_file, options.log_file_bytes_max);
 }
 
-absl::Status Run(int argc, char** argv) {
+absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   CLI::App app("unreftd: keeps the snapshots of a training job in the memory of this node");
   app.set_version_flag("--version", fmt::format("unreftd {}", unreft::SoftwareVersion()));
   DaemonOptions options;
@@ -52,16 +53,18 @@ absl::Status Run(int argc, char** argv) {
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
   if (uses_grpc) (void)unreft::KeepReceiveMemory();
   if (uses_grpc) unreft::KeepGrpcThreads();
-  if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log);
+  if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log, manager);
+  if (const std::string why = unreft::WhyLogoutTakesMemory(); !why.empty()) log.Warn("{}", why);
   if (absl::Status status = unreft::SurviveLostPages(); !status.ok()) return status;
-  return unreft::smp::RunDaemon(options, log);
+  return unreft::smp::RunDaemon(options, log, manager);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   umask(0077);  // of logs, records and whatever else is made
-  const absl::Status status = Run(argc, argv);
+  const unreft::ServiceManager manager = unreft::ServiceManager::FromEnvironment();
+  const absl::Status status = Run(argc, argv, manager);
   if (status.ok()) return 0;
   fmt::print(stderr, "unreftd: {}\n", status.message());
   return 1;
