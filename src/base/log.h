@@ -30,6 +30,8 @@ class LogSink {
  public:
   virtual ~LogSink() = default;
   virtual void Write(LogLevel level, std::string_view line) = 0;
+  // Writes to a file of the same name from now on, if it writes to one: that was moved away.
+  virtual absl::Status Reopen() { return absl::OkStatus(); }
 };
 
 // Thread-safe.
@@ -40,6 +42,7 @@ class Log {
   explicit Log(LogSink& sink, LogLevel level = LogLevel::kInfo, std::string name = "");
 
   bool enabled(LogLevel level) const { return level >= level_; }
+  absl::Status Reopen() { return sink_.Reopen(); }
 
   template <typename... Args>
   void Debug(fmt::format_string<Args...> format, Args&&... args) {

@@ -4,6 +4,7 @@
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <mutex>
 #include <utility>
 
 namespace unreft {
@@ -45,6 +46,39 @@ class SpdlogSink final : public LogSink {
   spdlog::logger logger_;  // not registered: spdlog's registry is a global
 };
 
+class FileSink final : public LogSink {
+ public:
+  FileSink(std::string path, uint64_t bytes_max) : path_(std::move(path)), bytes_max_(bytes_max) {}
+
+  absl::Status Reopen() override {
+    constexpr size_t kOldFiles = 1;
+    try {
+      auto opened = std::make_shared<SpdlogSink>(
+          std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path_, bytes_max_, kOldFiles));
+      const std::lock_guard lock(mutex_);
+      sink_.swap(opened);
+    } catch (const spdlog::spdlog_ex& error) {
+      return absl::UnavailableError(fmt::format("log file {}: {}", path_, error.what()));
+    }
+    return absl::OkStatus();
+  }
+
+  void Write(LogLevel level, std::string_view line) override {
+    std::shared_ptr<SpdlogSink> sink;
+    {
+      const std::lock_guard lock(mutex_);
+      sink = sink_;
+    }
+    sink->Write(level, line);
+  }
+
+ private:
+  const std::string path_;
+  const uint64_t bytes_max_;
+  std::mutex mutex_;                  // covers the one below
+  std::shared_ptr<SpdlogSink> sink_;  // shared with the lines under way
+};
+
 }  // namespace
 
 std::unique_ptr<LogSink> StderrLogSink() {
@@ -52,13 +86,9 @@ std::unique_ptr<LogSink> StderrLogSink() {
 }
 
 absl::StatusOr<std::unique_ptr<LogSink>> FileLogSink(const std::string& path, uint64_t bytes_max) {
-  constexpr size_t kOldFiles = 1;
-  try {
-    return std::make_unique<SpdlogSink>(
-        std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, bytes_max, kOldFiles));
-  } catch (const spdlog::spdlog_ex& error) {
-    return absl::UnavailableError(fmt::format("log file {}: {}", path, error.what()));
-  }
+  auto sink = std::make_unique<FileSink>(path, bytes_max);
+  if (absl::Status status = sink->Reopen(); !status.ok()) return status;
+  return sink;
 }
 
 }  // namespace unreft

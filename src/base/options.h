@@ -57,7 +57,15 @@ void AddOption(CLI::App& app, std::string& field, std::string_view name, std::st
 // Adds --config FILE; UNREFT_CONFIG is read now.
 void AddConfigFile(CLI::App& app);
 
-// Fills the fields. The text to print when --help was asked for, otherwise empty; InvalidArgument.
+// What the environment has of UNREFT_... variables that are none, as a line each for the log.
+// InvalidArgument for one that is likely a mistyped option of `app`: it would be without effect.
+// Those of other programs, trainers and set-up scripts are known, and what is like none of all is
+// not refused: a cluster manager may have made it from the name of a service.
+absl::StatusOr<std::vector<std::string>> CheckVariables(const CLI::App& app,
+                                                        const char* const* environment);
+
+// Fills the fields. The text to print when --help or --version was asked for, otherwise empty;
+// InvalidArgument.
 absl::StatusOr<std::string> ParseOptions(CLI::App& app, int argc, const char* const* argv);
 
 // "4096", "64KiB", "1.5GiB"; units B, KiB, MiB, GiB, TiB. InvalidArgument.

@@ -207,9 +207,7 @@ class EmbeddedServer::Impl {
     }
   }
 
-  absl::Status Start(const EmbeddedServerOptions& options) {
-    auto credentials = ServerCredentials(options.tls);
-    if (!credentials.ok()) return credentials.status();
+  absl::Status Start(const EmbeddedServerOptions& options, TlsCertificates* certificates) {
     const size_t colon = options.listen.rfind(':');
     if (colon == std::string::npos) {
       return absl::InvalidArgumentError(
@@ -221,7 +219,7 @@ class EmbeddedServer::Impl {
     if (!status.ok()) return status;
     grpc::ServerBuilder builder;
     int port = 0;
-    builder.AddListeningPort(GrpcName(options.listen), *credentials, &port);
+    builder.AddListeningPort(GrpcName(options.listen), ServerCredentials(certificates), &port);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
     // Two servers on one port would share its clients by chance.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -233,7 +231,7 @@ class EmbeddedServer::Impl {
     builder.RegisterService(&watch_);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
-      return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
+      return CannotListen(options.listen);
     }
     address_ = IsUnixAddress(options.listen)
                    ? options.listen
@@ -256,11 +254,16 @@ class EmbeddedServer::Impl {
 EmbeddedServer::EmbeddedServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EmbeddedServer::~EmbeddedServer() = default;
 
-absl::StatusOr<std::unique_ptr<EmbeddedServer>> EmbeddedServer::Start(EmbeddedServerOptions options,
-                                                                      Executor& executor,
-                                                                      StoreEngine& engine) {
+absl::StatusOr<std::unique_ptr<EmbeddedServer>> EmbeddedServer::Start(
+    EmbeddedServerOptions options, Executor& executor, StoreEngine& engine,
+    std::shared_ptr<TlsCertificates> certificates) {
+  if (certificates == nullptr) {
+    auto made = NewMetaCertificates(options.tls, TlsUse::kListens, executor, nullptr);
+    if (!made.ok()) return made.status();
+    certificates = *std::move(made);
+  }
   auto impl = std::make_unique<Impl>(options, executor, engine);
-  if (absl::Status status = impl->Start(options); !status.ok()) return status;
+  if (absl::Status status = impl->Start(options, certificates.get()); !status.ok()) return status;
   return std::unique_ptr<EmbeddedServer>(new EmbeddedServer(std::move(impl)));
 }
 

@@ -13,6 +13,10 @@
 #include "meta/meta_tls.h"
 #include "meta/store_engine.h"
 
+namespace unreft {
+class TlsCertificates;
+}
+
 namespace unreft::meta {
 
 struct EmbeddedServerOptions {
@@ -29,9 +33,11 @@ class EmbeddedServer {
  public:
   // `engine` has been started; both outlive the server. Unavailable: the address is taken;
   // PermissionDenied: others could use the store.
-  static absl::StatusOr<std::unique_ptr<EmbeddedServer>> Start(EmbeddedServerOptions options,
-                                                               Executor& executor,
-                                                               StoreEngine& engine);
+  // With TLS by `certificates`, which whoever made them can reload; without them by those of
+  // `options`.
+  static absl::StatusOr<std::unique_ptr<EmbeddedServer>> Start(
+      EmbeddedServerOptions options, Executor& executor, StoreEngine& engine,
+      std::shared_ptr<TlsCertificates> certificates = nullptr);
   // Ends every call, answered or not, and waits until gRPC has let go of it.
   ~EmbeddedServer();
 

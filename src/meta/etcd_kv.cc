@@ -1,8 +1,6 @@
 #include "meta/etcd_kv.h"
 
-#include <absl/strings/str_split.h>
 #include <fmt/format.h>
-#include <grpcpp/create_channel.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +9,7 @@
 #include "base/format.h"
 #include "base/wire_address.h"
 #include "meta/etcd_calls.h"
+#include "meta/etcd_members.h"
 #include "meta/etcd_watches.h"
 #include "meta/etcd_wire.h"
 #include "meta/grpc_common.h"
@@ -20,59 +19,8 @@ namespace {
 
 namespace pb = etcdserverpb;
 
-// gRPC's name for the endpoints. A list of names is not one of its kinds.
-absl::StatusOr<std::string> TargetOf(const std::string& endpoints) {
-  if (IsUnixAddress(endpoints)) return GrpcName(endpoints);
-  const std::vector<std::string> parts = absl::StrSplit(endpoints, ',');
-  const auto is_v4 = [](const std::string& part) {
-    return part.find_first_not_of("0123456789.:") == std::string::npos;
-  };
-  const auto is_v6 = [](const std::string& part) { return part.starts_with('['); };
-  for (const std::string& part : parts) {
-    if (part.find("://") != std::string::npos) {
-      return absl::InvalidArgumentError(
-          fmt::format("meta_endpoints '{}': needed HOST:PORT without a scheme, found '{}'; whether "
-                      "it is TLS is "
-                      "said by meta_tls_ca, meta_tls_cert, meta_tls_key",
-                      endpoints, part));
-    }
-    const size_t colon = part.rfind(':');
-    if (colon == 0 || colon == std::string::npos || colon + 1 == part.size()) {
-      return absl::InvalidArgumentError(fmt::format(
-          "meta_endpoints '{}': needed HOST:PORT or unix:/PATH, found '{}'", endpoints, part));
-    }
-  }
-  if (std::all_of(parts.begin(), parts.end(), is_v4)) return "ipv4:" + endpoints;
-  if (std::all_of(parts.begin(), parts.end(), is_v6)) return "ipv6:" + endpoints;
-  if (parts.size() == 1) return "dns:///" + endpoints;
-  return absl::InvalidArgumentError(
-      fmt::format("meta_endpoints '{}': a list needs IP addresses of one family; or give one name "
-                  "that resolves to all of them",
-                  endpoints));
-}
-
-grpc::ChannelArguments ArgumentsOf(const EtcdKvOptions& options) {
-  const auto ms = [](Duration duration) {
-    return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
-  };
-  grpc::ChannelArguments arguments;
-  // Of a socket file no connection is made but for a call, before which CheckWire looks.
-  if (!IsUnixAddress(options.endpoints)) arguments.SetLoadBalancingPolicyName("round_robin");
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(options.reply_bytes_max));
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, ms(options.retry_delay_min));
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, ms(options.call_timeout));
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, ms(options.reconnect_delay_max));
-  // A member that is gone without a word is noticed; etcd allows a ping each 5 s.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3'000);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // clients of one process are strangers
-  if (!options.tls.server_name.empty()) {
-    arguments.SetSslTargetNameOverride(options.tls.server_name);
-  }
-  return arguments;
-}
+// How often is looked for a member while none of several is connected.
+constexpr Duration kConnectionPoll = std::chrono::milliseconds(5);
 
 void SetDeadline(grpc::ClientContext& context, Duration left) {
   context.set_deadline(
@@ -89,23 +37,27 @@ bool IsRead(const Txn& txn) {
 
 class EtcdKv::Impl {
  public:
-  Impl(EtcdKvOptions options, Executor& executor, std::shared_ptr<grpc::Channel> channel)
+  Impl(EtcdKvOptions options, Executor& executor, std::unique_ptr<EtcdMembers> members)
       : options_(std::move(options)),
         executor_(executor),
-        channel_(channel),
-        kv_(pb::KV::NewStub(channel)),
-        lease_(pb::Lease::NewStub(channel)),
-        watches_({.name = Name(),
-                  .retry_delay_min = options_.retry_delay_min,
-                  .retry_delay_max = options_.retry_delay_max},
-                 executor, pb::Watch::NewStub(channel), calls_,
-                 [this](auto result) { Probe(std::move(result)); }) {
-    if (!IsUnixAddress(options_.endpoints)) channel->GetState(true);  // connect
+        members_(std::move(members)),
+        watches_(
+            {.name = Name(),
+             .retry_delay_min = options_.retry_delay_min,
+             .retry_delay_max = options_.retry_delay_max},
+            executor,
+            [this] {
+              EtcdMember* const member = members_->Next();
+              return member == nullptr ? nullptr : member->watch.get();
+            },
+            calls_, [this](auto result) { Probe(std::move(result)); }) {
+    members_->Hold(executor_, calls_);
   }
 
   ~Impl() {
     *alive_ = false;
     watches_.Stop();
+    members_->Stop();
     calls_.CancelAndWait();
   }
 
@@ -127,8 +79,9 @@ class EtcdKv::Impl {
     Try<pb::TxnResponse>(
         [this, request](Duration left, auto result) {
           Unary<pb::TxnRequest, pb::TxnResponse>(
-              *request, left, std::move(result), [this](auto& call, auto done) {
-                kv_->async()->Txn(&call.context, &call.request, &call.response, std::move(done));
+              *request, left, std::move(result), [](EtcdMember& member, auto& call, auto done) {
+                member.kv->async()->Txn(&call.context, &call.request, &call.response,
+                                        std::move(done));
               });
         },
         is_read, std::move(finish));
@@ -140,9 +93,9 @@ class EtcdKv::Impl {
     Try<pb::LeaseGrantResponse>(
         [this, request](Duration left, auto result) {
           Unary<pb::LeaseGrantRequest, pb::LeaseGrantResponse>(
-              request, left, std::move(result), [this](auto& call, auto done) {
-                lease_->async()->LeaseGrant(&call.context, &call.request, &call.response,
-                                            std::move(done));
+              request, left, std::move(result), [](EtcdMember& member, auto& call, auto done) {
+                member.lease->async()->LeaseGrant(&call.context, &call.request, &call.response,
+                                                  std::move(done));
               });
         },
         false,
@@ -158,9 +111,9 @@ class EtcdKv::Impl {
     Try<pb::LeaseRevokeResponse>(
         [this, request](Duration left, auto result) {
           Unary<pb::LeaseRevokeRequest, pb::LeaseRevokeResponse>(
-              request, left, std::move(result), [this](auto& call, auto done) {
-                lease_->async()->LeaseRevoke(&call.context, &call.request, &call.response,
-                                             std::move(done));
+              request, left, std::move(result), [](EtcdMember& member, auto& call, auto done) {
+                member.lease->async()->LeaseRevoke(&call.context, &call.request, &call.response,
+                                                   std::move(done));
               });
         },
         false,
@@ -172,13 +125,14 @@ class EtcdKv::Impl {
   void KeepAlive(LeaseId lease, Done done) {
     Try<pb::LeaseKeepAliveResponse>(
         [this, lease](Duration left, auto result) {
-          if (absl::Status status = CheckStore(); !status.ok()) {
-            return Refuse(std::move(result), std::move(status));
-          }
-          auto call = std::make_shared<KeepAliveCall>();
-          Prepare(*call, left);
-          call->Start(*lease_, lease.value, calls_,
-                      Posted<pb::LeaseKeepAliveResponse>(std::move(result)));
+          AskMember<pb::LeaseKeepAliveResponse>(
+              left, std::move(result),
+              [this, lease](EtcdMember& member, Duration now_left, auto asked) {
+                auto call = std::make_shared<KeepAliveCall>();
+                Prepare(*call, now_left);
+                call->Start(*member.lease, lease.value, calls_,
+                            Posted<pb::LeaseKeepAliveResponse>(member, std::move(asked)));
+              });
         },
         true,
         [this, lease,
@@ -206,7 +160,7 @@ class EtcdKv::Impl {
 
   std::string Name() const { return fmt::format("meta store {}", options_.endpoints); }
 
-  absl::Status ToStatus(const grpc::Status& status) const {
+  absl::Status ToStatus(const EtcdMember& member, const grpc::Status& status) const {
     if (status.ok()) return absl::OkStatus();
     auto code = static_cast<absl::StatusCode>(status.error_code());
     // These say nothing about what has become of the call.
@@ -214,15 +168,15 @@ class EtcdKv::Impl {
         code == absl::StatusCode::kCancelled || code == absl::StatusCode::kAborted) {
       code = absl::StatusCode::kUnavailable;
     }
-    if (code == absl::StatusCode::kDeadlineExceeded &&
-        channel_->GetState(false) != GRPC_CHANNEL_READY) {
-      return absl::Status(code, fmt::format("{}: no connection within the deadline{}", Name(),
-                                            options_.tls.enabled()
-                                                ? ": nobody serves there, or one of both refuses "
-                                                  "the other's certificate"
-                                                : ": nobody serves there, or only by TLS"));
+    if (code == absl::StatusCode::kDeadlineExceeded && !member.connected()) {
+      return NotConnected();
     }
     return absl::Status(code, fmt::format("{}: {}", Name(), status.error_message()));
+  }
+
+  absl::Status NotConnected() const {
+    return absl::DeadlineExceededError(fmt::format("{}: no connection within the deadline: {}",
+                                                   Name(), members_->WhyNotConnected()));
   }
 
   // Whether it is still nobody else who would be asked.
@@ -243,20 +197,22 @@ class EtcdKv::Impl {
 
   void Prepare(EtcdCall& call, Duration left) {
     SetDeadline(call.context, left);
-    call.context.set_wait_for_ready(true);
+    // Of several only one is asked that is connected, and if it goes another is to be asked.
+    call.context.set_wait_for_ready(members_->is_single());
     // A member that is cut off from the others says so instead of holding the call.
     call.context.AddMetadata("hasleader", "true");
   }
 
   // A callback for gRPC's threads, which brings the answer into a turn.
   template <typename Response>
-  absl::AnyInvocable<void(grpc::Status, Response)> Posted(Result<Response> result) {
-    return [this, alive = alive_, result = std::move(result)](grpc::Status status,
-                                                              Response response) mutable {
-      executor_.Post([this, alive, status = std::move(status), response = std::move(response),
-                      result = std::move(result)]() mutable {
+  absl::AnyInvocable<void(grpc::Status, Response)> Posted(const EtcdMember& member,
+                                                          Result<Response> result) {
+    return [this, &member, alive = alive_, result = std::move(result)](grpc::Status status,
+                                                                       Response response) mutable {
+      executor_.Post([this, &member, alive, status = std::move(status),
+                      response = std::move(response), result = std::move(result)]() mutable {
         if (!*alive) return;
-        if (!status.ok()) return result(ToStatus(status));
+        if (!status.ok()) return result(ToStatus(member, status));
         result(std::move(response));
       });
     };
@@ -264,19 +220,48 @@ class EtcdKv::Impl {
 
   template <typename Request, typename Response, typename Method>
   void Unary(const Request& request, Duration left, Result<Response> result, Method method) {
+    AskMember<Response>(
+        left, std::move(result),
+        [this, request, method](EtcdMember& member, Duration now_left, Result<Response> asked) {
+          auto call = std::make_shared<UnaryCall<Request, Response>>();
+          call->request = request;
+          Prepare(*call, now_left);
+          calls_.Add(call);
+          // Shared, since gRPC asks for a function that can be copied.
+          auto posted = std::make_shared<absl::AnyInvocable<void(grpc::Status, Response)>>(
+              Posted<Response>(member, std::move(asked)));
+          method(member, *call, [this, call, posted](grpc::Status status) {
+            (*posted)(std::move(status), std::move(call->response));
+            calls_.Remove(call);
+          });
+        });
+  }
+
+  template <typename Response>
+  using Ask = absl::AnyInvocable<void(EtcdMember&, Duration left, Result<Response>)>;
+
+  // `ask` of the next member, as soon as one is connected.
+  template <typename Response>
+  void AskMember(Duration left, Result<Response> result, Ask<Response> ask) {
     if (absl::Status status = CheckStore(); !status.ok()) {
       return Refuse(std::move(result), std::move(status));
     }
-    auto call = std::make_shared<UnaryCall<Request, Response>>();
-    call->request = request;
-    Prepare(*call, left);
-    calls_.Add(call);
-    // Shared, since gRPC asks for a function that can be copied.
-    auto posted = std::make_shared<absl::AnyInvocable<void(grpc::Status, Response)>>(
-        Posted<Response>(std::move(result)));
-    method(*call, [this, call, posted](grpc::Status status) {
-      (*posted)(std::move(status), std::move(call->response));
-      calls_.Remove(call);
+    AskUntil<Response>(executor_.Now() + left, std::move(result), std::move(ask));
+  }
+
+  template <typename Response>
+  void AskUntil(Time deadline, Result<Response> result, Ask<Response> ask) {
+    const Duration left = deadline - executor_.Now();
+    if (EtcdMember* const member = members_->Next()) {
+      return ask(*member, std::max(left, Duration{1}), std::move(result));
+    }
+    if (left <= Duration::zero()) return Refuse(std::move(result), NotConnected());
+    ++waiting_;
+    executor_.After(kConnectionPoll, [this, deadline, alive = alive_, result = std::move(result),
+                                      ask = std::move(ask)]() mutable {
+      if (!*alive) return;
+      --waiting_;
+      AskUntil<Response>(deadline, std::move(result), std::move(ask));
     });
   }
 
@@ -284,7 +269,7 @@ class EtcdKv::Impl {
   // is unavailable and there is time.
   template <typename Response>
   void Try(Attempt<Response> attempt, bool again, Result<Response> finish) {
-    if (calls_.size() >= options_.calls_max) {
+    if (calls_.size() + waiting_ >= options_.calls_max) {
       return executor_.Post([this, alive = alive_, finish = std::move(finish)]() mutable {
         if (!*alive) return;
         finish(absl::ResourceExhaustedError(
@@ -311,17 +296,16 @@ class EtcdKv::Impl {
           result(StoreHead{response->header().cluster_id(),
                            {static_cast<uint64_t>(response->header().revision())}});
         },
-        [this](auto& call, auto done) {
-          kv_->async()->Range(&call.context, &call.request, &call.response, std::move(done));
+        [](EtcdMember& member, auto& call, auto done) {
+          member.kv->async()->Range(&call.context, &call.request, &call.response, std::move(done));
         });
   }
 
   const EtcdKvOptions options_;
   Executor& executor_;
-  const std::shared_ptr<grpc::Channel> channel_;  // shared with the stubs
-  const std::unique_ptr<pb::KV::Stub> kv_;
-  const std::unique_ptr<pb::Lease::Stub> lease_;
+  const std::unique_ptr<EtcdMembers> members_;
   uint64_t cluster_id_ = 0;  // of the last answer
+  size_t waiting_ = 0;       // calls for which no member is connected yet
   // Atomic only for the reports that are destroyed with the executor.
   std::shared_ptr<std::atomic<bool>> alive_ = std::make_shared<std::atomic<bool>>(true);
   CallSet calls_;
@@ -353,15 +337,19 @@ void EtcdKv::Impl::TryUntil(Time deadline, Duration delay, Attempt<Response> att
 EtcdKv::EtcdKv(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EtcdKv::~EtcdKv() = default;
 
-absl::StatusOr<std::unique_ptr<EtcdKv>> EtcdKv::Create(EtcdKvOptions options, Executor& executor) {
-  absl::StatusOr<std::string> target = TargetOf(options.endpoints);
-  if (!target.ok()) return target.status();
+absl::StatusOr<std::unique_ptr<EtcdKv>> EtcdKv::Create(
+    EtcdKvOptions options, Executor& executor, std::shared_ptr<TlsCertificates> certificates) {
   const WireUse use = WireUseOf("meta_endpoints", options.tls, options.insecure);
+  if (absl::Status status = EtcdMembers::Check(options.endpoints); !status.ok()) return status;
   if (absl::Status status = PrepareWire(options.endpoints, use); !status.ok()) return status;
-  auto credentials = ClientCredentials(options.tls);
-  if (!credentials.ok()) return credentials.status();
-  auto channel = grpc::CreateCustomChannel(*target, *credentials, ArgumentsOf(options));
-  auto impl = std::make_unique<Impl>(std::move(options), executor, std::move(channel));
+  if (certificates == nullptr) {
+    auto made = NewMetaCertificates(options.tls, TlsUse::kConnects, executor, nullptr);
+    if (!made.ok()) return made.status();
+    certificates = *std::move(made);
+  }
+  auto members = EtcdMembers::Create(options, std::move(certificates));
+  if (!members.ok()) return members.status();
+  auto impl = std::make_unique<Impl>(std::move(options), executor, *std::move(members));
   return std::unique_ptr<EtcdKv>(new EtcdKv(std::move(impl)));
 }
 

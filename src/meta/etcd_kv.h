@@ -1,8 +1,8 @@
 // EtcdKv: Kv over etcd's v3 API - real etcd, or the embedded server.
 //
-// Calls go to any of the endpoints. A read (a Txn that writes in neither branch) and a KeepAlive
-// are tried again within their deadline. A Txn that writes, a grant and a revocation are not: once
-// they may have been applied, their outcome is unknown and says so.
+// Calls go to any of the members that are connected. A read (a Txn that writes in neither branch)
+// and a KeepAlive are tried again within their deadline. A Txn that writes, a grant and a
+// revocation are not: once they may have been applied, their outcome is unknown and says so.
 //
 // A watch has a stream of its own. When that breaks it is made again, from behind the last event,
 // however long it takes; before, the store is asked which one it is and where (WatchProgress).
@@ -17,11 +17,15 @@
 #include "meta/kv.h"
 #include "meta/meta_tls.h"
 
+namespace unreft {
+class TlsCertificates;
+}
+
 namespace unreft::meta {
 
 struct EtcdKvOptions {
-  // "HOST:PORT", all addresses of whose name are used, or "IP:PORT,IP:PORT,...", all of one family,
-  // or "unix:/PATH".
+  // "HOST:PORT,HOST:PORT,...", names or IP addresses; of a name all its addresses are used. Or
+  // "unix:/PATH".
   std::string endpoints;
   Duration call_timeout = std::chrono::seconds(1);  // well below the ttl of leases
   Duration retry_delay_min = std::chrono::milliseconds(50);
@@ -35,10 +39,13 @@ struct EtcdKvOptions {
 
 class EtcdKv final : public Kv {
  public:
-  // Does not wait for a connection. InvalidArgument: the endpoints; NotFound: a TLS file;
-  // PermissionDenied: others could listen in, or be the store.
-  // `executor` outlives the Kv.
-  static absl::StatusOr<std::unique_ptr<EtcdKv>> Create(EtcdKvOptions options, Executor& executor);
+  // Does not wait for a connection. InvalidArgument: the endpoints, or what is wrong with a TLS
+  // file; PermissionDenied: others could listen in, or be the store.
+  // `executor` outlives the Kv. With TLS by `certificates`, which whoever made them can reload and
+  // ask; without them by those of `options`.
+  static absl::StatusOr<std::unique_ptr<EtcdKv>> Create(
+      EtcdKvOptions options, Executor& executor,
+      std::shared_ptr<TlsCertificates> certificates = nullptr);
   // In a turn, or when the executor runs none. Cancels what is under way and waits for gRPC to let
   // go of it, some milliseconds.
   ~EtcdKv() override;

@@ -14,8 +14,8 @@ namespace unreft::meta {
 
 namespace pb = etcdserverpb;
 
-EtcdWatches::EtcdWatches(EtcdWatchesOptions options, Executor& executor,
-                         std::unique_ptr<pb::Watch::Stub> stub, CallSet& calls, Probe probe)
+EtcdWatches::EtcdWatches(EtcdWatchesOptions options, Executor& executor, StubOf stub,
+                         CallSet& calls, Probe probe)
     : options_(std::move(options)),
       executor_(executor),
       stub_(std::move(stub)),
@@ -64,6 +64,8 @@ void EtcdWatches::OnMet(WatchId id, absl::StatusOr<StoreHead> head) {
 }
 
 void EtcdWatches::Open(WatchId id, Watcher& watcher) {
+  pb::Watch::Stub* const stub = stub_();
+  if (stub == nullptr) return Retry(id, watcher);
   pb::WatchRequest request;
   pb::WatchCreateRequest& create = *request.mutable_create_request();
   KeySpan span = KeySpan::Of(watcher.range);
@@ -75,7 +77,7 @@ void EtcdWatches::Open(WatchId id, Watcher& watcher) {
   watcher.stream = stream;
   // Weak: the stream owns these.
   std::weak_ptr<WatchStream> weak = stream;
-  stream->Start(*stub_, std::move(request), calls_,
+  stream->Start(*stub, std::move(request), calls_,
                 {.on_response =
                      [this, id, weak, alive = alive_] {
                        executor_.Post([this, id, alive, stream = weak.lock()] {

@@ -37,9 +37,11 @@ class EtcdWatches {
  public:
   using OnProbed = absl::AnyInvocable<void(absl::StatusOr<StoreHead>)>;
   using Probe = absl::AnyInvocable<void(OnProbed)>;
+  // Whom to ask; null: nobody now.
+  using StubOf = absl::AnyInvocable<etcdserverpb::Watch::Stub*()>;
 
-  EtcdWatches(EtcdWatchesOptions options, Executor& executor,
-              std::unique_ptr<etcdserverpb::Watch::Stub> stub, CallSet& calls, Probe probe);
+  EtcdWatches(EtcdWatchesOptions options, Executor& executor, StubOf stub, CallSet& calls,
+              Probe probe);
 
   WatchId Watch(KeyRange range, uint64_t cluster_id, Revision start, Kv::OnEvents on_events,
                 Kv::Done on_end);
@@ -71,7 +73,7 @@ class EtcdWatches {
 
   const EtcdWatchesOptions options_;
   Executor& executor_;
-  const std::unique_ptr<etcdserverpb::Watch::Stub> stub_;
+  StubOf stub_;
   CallSet& calls_;
   Probe probe_;
   std::map<WatchId, Watcher> watchers_;

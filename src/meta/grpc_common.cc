@@ -2,68 +2,35 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-#include <iterator>
 #include <utility>
 
-#include "base/private_directory.h"
-
 namespace unreft::meta {
-namespace {
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.good() && !file.eof()) {
-    return absl::NotFoundError(fmt::format("the TLS file '{}' cannot be read", path));
-  }
-  if (text.empty()) return absl::NotFoundError(fmt::format("the TLS file '{}' is empty", path));
-  return text;
+absl::StatusOr<std::shared_ptr<TlsCertificates>> NewMetaCertificates(const MetaTlsOptions& options,
+                                                                     TlsUse use, Executor& executor,
+                                                                     Log* log) {
+  if (!options.enabled()) return nullptr;
+  return TlsCertificates::Create({.name = "meta_tls",
+                                  .files = {options.ca, options.cert, options.key},
+                                  .use = use,
+                                  .uri = "",
+                                  .reload = options.reload},
+                                 executor, log);
 }
 
-struct TlsTexts {
-  std::string ca;
-  std::string cert;
-  std::string key;
-};
-
-absl::StatusOr<TlsTexts> ReadTexts(const MetaTlsOptions& options) {
-  const absl::Status is_private = CheckPrivateFile(options.key);
-  if (absl::IsPermissionDenied(is_private)) return is_private;
-  TlsTexts texts;
-  for (auto [path, text] :
-       {std::pair{&options.ca, &texts.ca}, std::pair{&options.cert, &texts.cert},
-        std::pair{&options.key, &texts.key}}) {
-    absl::StatusOr<std::string> read = ReadFile(*path);
-    if (!read.ok()) return read.status();
-    *text = *std::move(read);
-  }
-  return texts;
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
+    TlsCertificates* certificates, const std::string& name,
+    std::function<void(const absl::Status&)> on_handshake) {
+  if (certificates == nullptr) return grpc::InsecureChannelCredentials();
+  return certificates->ForChannel(
+      [name](grpc::experimental::TlsCustomVerificationCheckRequest& request) {
+        const grpc::string_ref shown = request.peer_cert();
+        return tls_files::CheckHost({shown.data(), shown.size()}, name);
+      },
+      std::move(on_handshake));
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> ClientCredentials(
-    const MetaTlsOptions& options) {
-  if (!options.enabled()) return grpc::InsecureChannelCredentials();
-  absl::StatusOr<TlsTexts> texts = ReadTexts(options);
-  if (!texts.ok()) return texts.status();
-  grpc::SslCredentialsOptions ssl;
-  ssl.pem_root_certs = texts->ca;
-  ssl.pem_cert_chain = texts->cert;
-  ssl.pem_private_key = texts->key;
-  return grpc::SslCredentials(ssl);
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
-    const MetaTlsOptions& options) {
-  if (!options.enabled()) return grpc::InsecureServerCredentials();
-  absl::StatusOr<TlsTexts> texts = ReadTexts(options);
-  if (!texts.ok()) return texts.status();
-  grpc::SslServerCredentialsOptions ssl(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  ssl.pem_root_certs = texts->ca;
-  ssl.pem_key_cert_pairs.push_back({texts->key, texts->cert});
-  return grpc::SslServerCredentials(ssl);
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(TlsCertificates* certificates) {
+  return certificates == nullptr ? grpc::InsecureServerCredentials() : certificates->ForServer();
 }
 
 WireUse WireUseOf(std::string what, const MetaTlsOptions& tls, bool insecure) {

@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "base/rocks_record_store.h"
 #include "base/wire_address.h"
+#include "meta/grpc_common.h"
 
 namespace unreft::meta {
 namespace {
@@ -22,16 +23,14 @@ namespace {
 // What the process is made of, in the order of construction.
 class MetaDaemon {
  public:
-  MetaDaemon(const MetaDaemonOptions& options, Log& log) : options_(options), log_(log) {}
+  MetaDaemon(const MetaDaemonOptions& options, Log& log, const ServiceManager& manager)
+      : options_(options), log_(log), manager_(manager) {}
 
   absl::Status Run() {
     if (absl::Status status = Open(); !status.ok()) return status;
-    signals_.async_wait([this](boost::system::error_code error, int number) {
-      if (error) return;
-      log_.Info("signal {}: leaving; the data stays in {}", number, options_.directory);
-      executor_.Stop();
-    });
+    FollowSignals();
     executor_.Post([this] {
+      manager_.KeepWatchdog(executor_);
       engine_->Start([this](absl::Status status) {
         if (status.ok()) status = Serve();
         if (status.ok()) return;
@@ -46,6 +45,21 @@ class MetaDaemon {
   }
 
  private:
+  void FollowSignals() {
+    signals_.async_wait([this](boost::system::error_code error, int number) {
+      if (error) return;
+      if (number != SIGHUP) {
+        manager_.Stopping();
+        log_.Info("signal {}: leaving; the data stays in {}", number, options_.directory);
+        return executor_.Stop();
+      }
+      manager_.Reloading();
+      Reload(log_, {tls_.get()});
+      if (server_ != nullptr) TellReady();
+      FollowSignals();
+    });
+  }
+
   std::string AddressPath() const { return options_.directory + "/address"; }
 
   absl::Status Open() {
@@ -63,12 +77,18 @@ class MetaDaemon {
     return absl::OkStatus();
   }
 
+  void TellReady() { manager_.Ready(fmt::format("meta store at {}", server_->address())); }
+
   absl::Status Serve() {
+    auto tls = NewMetaCertificates(options_.server.tls, TlsUse::kListens, executor_, &log_);
+    if (!tls.ok()) return tls.status();
+    tls_ = *std::move(tls);
     absl::StatusOr<std::unique_ptr<EmbeddedServer>> server =
-        EmbeddedServer::Start(options_.server, executor_, *engine_);
+        EmbeddedServer::Start(options_.server, executor_, *engine_, tls_);
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
     if (absl::Status status = WriteAddress(); !status.ok()) return status;
+    TellReady();
     log_.Info("meta store {:x} serves at {}", engine_->cluster_id(), server_->address());
     if (IsOpen(server_->address(), options_.server.tls.enabled())) {
       log_.Warn(
@@ -92,22 +112,25 @@ class MetaDaemon {
 
   const MetaDaemonOptions& options_;
   Log& log_;
+  const ServiceManager& manager_;
   std::optional<LockFile> lock_;
   AsioExecutor executor_{[this](const char* what) {
     log_.Error("a turn ended in '{}': what it was to do is not done, the store goes on", what);
   }};
-  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
+  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT, SIGHUP};
   Random random_ = Random::FromEntropy();
   std::unique_ptr<RocksRecordStore> records_;
   std::optional<StoreEngine> engine_;
+  std::shared_ptr<TlsCertificates> tls_;  // shared with gRPC; null without TLS
   std::unique_ptr<EmbeddedServer> server_;
   absl::Status result_;
 };
 
 }  // namespace
 
-absl::Status RunMetaDaemon(const MetaDaemonOptions& options, Log& log) {
-  return MetaDaemon(options, log).Run();
+absl::Status RunMetaDaemon(const MetaDaemonOptions& options, Log& log,
+                           const ServiceManager& manager) {
+  return MetaDaemon(options, log, manager).Run();
 }
 
 }  // namespace unreft::meta

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/service_manager.h"
 #include "meta/embedded_server.h"
 #include "meta/store_engine.h"
 
@@ -17,8 +18,10 @@ struct MetaDaemonOptions {
   StoreEngineOptions engine;
 };
 
-// Serves until SIGTERM or SIGINT: OK. The file `address` says where, while it does.
+// Serves until SIGTERM or SIGINT: OK; SIGHUP reopens the log's file and looks at the TLS files. The
+// file `address` says where, while it does.
 // FailedPrecondition: another process holds the directory; Unavailable: the address is taken.
-absl::Status RunMetaDaemon(const MetaDaemonOptions& options, Log& log);
+absl::Status RunMetaDaemon(const MetaDaemonOptions& options, Log& log,
+                           const ServiceManager& manager);
 
 }  // namespace unreft::meta

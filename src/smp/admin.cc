@@ -124,6 +124,29 @@ Json ProtectionJson(const NodeState& state) {
   return json;
 }
 
+std::vector<recovery::SealedSlab> SealedSlabs(const NodeState& state) {
+  std::vector<recovery::SealedSlab> slabs;
+  for (const Slot* slot : state.slots->All()) {
+    if (slot->phase == SlotPhase::kSealed)
+      slabs.push_back({slot->version, slot->owner, slot->world});
+  }
+  return slabs;
+}
+
+// What a restart would restore, as far as is known without reading it, if it is not what was
+// committed. Of a job of several nodes the groups say it (`stands`).
+void AddRestorable(const NodeState& state, Json& json) {
+  json["restorable"] = json["committed"];
+  if (json["committed"].is_null() || state.seams.kv != nullptr) return;
+  const std::vector<Version> whole =
+      recovery::WholeVersions(SealedSlabs(state), state.record->chain());
+  if (std::ranges::find(whole, state.record->committed()) != whole.end()) return;
+  json["restorable"] = nullptr;
+  if (whole.empty()) return;
+  json["restorable"] = {{"timeline", whole.front().timeline.value},
+                        {"step", whole.front().step.value}};
+}
+
 Json StatusJson(const NodeState& state) {
   Json json;
   json["job"] = state.options.job;
@@ -140,6 +163,7 @@ Json StatusJson(const NodeState& state) {
                          {"step", state.record->committed().step.value},
                          {"world", state.record->committed_world()}};
   }
+  AddRestorable(state, json);
   json["closed"] = state.timeline_closed;
   json["problem"] = state.standing.problem;
   json["insecure"] = !state.options.insecure.empty();
@@ -169,7 +193,6 @@ std::set<std::string> OwnersOf(const NodeState& state, Version version) {
 }
 
 Json VersionsJson(const NodeState& state) {
-  std::vector<recovery::SealedSlab> slabs;
   std::map<Version, std::pair<uint64_t, std::set<uint64_t>>, std::greater<>> versions;
   for (const Slot* slot : state.slots->All()) {
     if (slot->phase != SlotPhase::kSealed) continue;

@@ -53,6 +53,7 @@ class CaptureDesk {
   void AddProgress(const RankSession& session, RegisteredTrainer& trainer) const;
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
+  void LogRefused(const RankSession& session);
   void Answer(RankSession& session);
   void AnswerWhenChecked(RankSession& session);
   static bool IsChecked(const RankSession& session);

@@ -33,10 +33,17 @@ void CaptureDesk::OnRegister(RankSession& session, Register request) {
   session.misfit = absl::OkStatus();
   Revoke(session);
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
+  if (!session.registration_status.ok()) LogRefused(session);
   if (session.registration_status.ok()) AdoptGrant(session);
   ProvideStaging();
   TellBudgetSoon();
   AnswerWhenChecked(session);
+}
+
+// The trainer has the same in its error; who runs the node looks here.
+void CaptureDesk::LogRefused(const RankSession& session) {
+  state_.seams.log.Error("the registration of rank {} (pid {}) is refused: {}", session.rank(),
+                         session.life().pid, session.registration_status.message());
 }
 
 // Before the answer the first slot is granted: the trainer's first snapshot may follow at once. But
@@ -222,6 +229,7 @@ void CaptureDesk::TellShortage(RankSession& session) {
     session.registration_status = absl::ResourceExhaustedError(
         fmt::format("rank {}: memory for {} versions is needed, there is some for {}: {}",
                     session.rank(), kSlotsNeeded, left, status.message()));
+    LogRefused(session);
   }
   Answer(session);
 }

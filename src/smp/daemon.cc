@@ -7,6 +7,7 @@
 #include <boost/asio/signal_set.hpp>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -23,11 +24,13 @@
 #include "base/thread_work_pool.h"
 #include "base/unix_listener.h"
 #include "meta/etcd_kv.h"
+#include "meta/grpc_common.h"
 #include "smp/node.h"
 #include "smp/spare.h"
 #include "transport/counting_transport.h"
 #include "transport/grpc_transport.h"
 #include "transport/refusal_log.h"
+#include "transport/tls_certificates.h"
 
 namespace unreft::smp {
 namespace {
@@ -56,7 +59,8 @@ size_t WorkThreads(const DaemonOptions& options) {
 // What a daemon is made of, in the order of construction.
 class Daemon {
  public:
-  Daemon(const DaemonOptions& options, Log& log) : options_(options), log_(log) {
+  Daemon(const DaemonOptions& options, Log& log, const ServiceManager& manager)
+      : options_(options), log_(log), manager_(manager) {
     segments_.set_on_taken([this](const absl::Status& by_whom, const std::string& file) {
       log_.Warn("{}: it is left alone, and /dev/shm{} is made instead", by_whom.message(), file);
     });
@@ -66,11 +70,7 @@ class Daemon {
     if (absl::Status status = faults_.Arm(options_.common.fault_points); !status.ok())
       return status;
     if (absl::Status status = Open(); !status.ok()) return status;
-    signals_.async_wait([this](boost::system::error_code error, int number) {
-      if (error) return;
-      log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
-      Leave();
-    });
+    FollowSignals();
     absl::StatusOr<RandomId> boot_id = ReadBootId();
     if (!boot_id.ok()) return boot_id.status();
     executor_.Post([this, boot_id = *boot_id] { Start(boot_id); });
@@ -104,14 +104,55 @@ class Daemon {
     return absl::OkStatus();
   }
 
+  void FollowSignals() {
+    signals_.async_wait([this](boost::system::error_code error, int number) {
+      if (error) return;
+      if (number != SIGHUP) {
+        manager_.Stopping();
+        log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
+        return Leave();
+      }
+      manager_.Reloading();
+      Reload(log_, {meta_tls_.get(), transport_tls_.get()});
+      if (is_ready_) manager_.Ready(told_);
+      FollowSignals();
+    });
+  }
+
+  // The certificates by which this node is known and knows the others; null without TLS.
+  absl::Status OpenCertificates() {
+    auto meta_tls = meta::NewMetaCertificates(options_.kv.tls, TlsUse::kConnects, executor_, &log_);
+    if (!meta_tls.ok()) return meta_tls.status();
+    meta_tls_ = *std::move(meta_tls);
+    if (!options_.transport.tls.enabled) return absl::OkStatus();
+    auto transport_tls =
+        NewNodeCertificates(options_.transport.job, options_.transport.tls, executor_, &log_);
+    if (!transport_tls.ok()) return transport_tls.status();
+    transport_tls_ = *std::move(transport_tls);
+    return absl::OkStatus();
+  }
+
+  CertificateHealth Certificates() const {
+    CertificateHealth health;
+    for (const TlsCertificates* tls : {meta_tls_.get(), transport_tls_.get()}) {
+      if (tls == nullptr) continue;
+      const CertificateState state = tls->state();
+      const double left = static_cast<double>(state.expires_s) - static_cast<double>(time(nullptr));
+      health.seconds_left = std::min(health.seconds_left.value_or(left), left);
+      health.files_are_bad = health.files_are_bad || state.files_are_bad;
+    }
+    return health;
+  }
+
   // What a job of several nodes is reached by. In the turn in which the node sets its handlers up.
   absl::Status JoinNetwork() {
     if (options_.kv.endpoints.empty()) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<meta::EtcdKv>> kv = meta::EtcdKv::Create(options_.kv, executor_);
+    if (absl::Status status = OpenCertificates(); !status.ok()) return status;
+    auto kv = meta::EtcdKv::Create(options_.kv, executor_, meta_tls_);
     if (!kv.ok()) return kv.status();
     kv_ = *std::move(kv);
     absl::StatusOr<std::unique_ptr<Transport>> transport =
-        NewGrpcTransport(executor_, options_.transport);
+        NewGrpcTransport(executor_, options_.transport, transport_tls_);
     if (!transport.ok()) return transport.status();
     transport_ = std::make_unique<CountingTransport>(
         std::make_unique<RefusalLog>(*std::move(transport), executor_, log_));
@@ -132,10 +173,19 @@ class Daemon {
             &faults_,
             kv_.get(),
             transport_.get(),
-            transport_ == nullptr ? nullptr : &transport_->counts()};
+            transport_ == nullptr ? nullptr : &transport_->counts(),
+            [this] { return Certificates(); }};
+  }
+
+  void TellReady(std::string status) {
+    is_ready_ = true;
+    told_ = std::move(status);
+    manager_.Ready(told_);
   }
 
   void Start(RandomId boot_id) {
+    manager_.Status("adopts the memory of the daemon before");
+    manager_.KeepWatchdog(executor_);
     if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
       if (spare_) return spare_->Accept(std::move(channel), peer);
@@ -148,6 +198,8 @@ class Daemon {
   void StartSpare(RandomId boot_id) {
     spare_.emplace(Seams(), options_.node);
     log_.Info("spare {} waits at {}", options_.common.node, SocketPath(options_.common.run_dir));
+    TellReady(fmt::format("spare {} of job {} waits for the slot of a lost node",
+                          options_.common.node, options_.common.job));
     spare_->Start(boot_id, [this, boot_id](absl::StatusOr<NodeSlot> slot) {
       if (!slot.ok()) return Fail(slot.status());
       // Not in a callback of what goes.
@@ -162,14 +214,17 @@ class Daemon {
   }
 
   void StartNode(RandomId boot_id, NodeOptions options) {
+    const NodeSlot slot = options.node;
     node_.emplace(Seams(), std::move(options));
     node_->set_on_ended([this, boot_id](const absl::Status& why) {
       if (!why.ok()) return Fail(why);
       if (options_.spare) BeSpareAgain(boot_id);
     });
-    node_->Start(boot_id, [this](absl::Status status) {
-      if (status.ok()) return log_.Info("serving at {}", SocketPath(options_.common.run_dir));
-      Fail(std::move(status));
+    node_->Start(boot_id, [this, slot](absl::Status status) {
+      if (!status.ok()) return Fail(std::move(status));
+      const std::string socket = SocketPath(options_.common.run_dir);
+      TellReady(fmt::format("node {} of job {} serves at {}", slot, options_.common.job, socket));
+      log_.Info("serving at {}", socket);
     });
   }
 
@@ -209,16 +264,19 @@ class Daemon {
     spare_.reset();
     transport_.reset();
     kv_.reset();
+    transport_tls_.reset();
+    meta_tls_.reset();
     executor_.Stop();
   }
 
   const DaemonOptions& options_;
   Log& log_;
+  const ServiceManager& manager_;
   std::optional<LockFile> lock_;
   AsioExecutor executor_{[this](const char* what) {
     log_.Error("a turn ended in '{}': what it was to do is not done, the daemon goes on", what);
   }};
-  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT};
+  boost::asio::signal_set signals_{executor_.context(), SIGTERM, SIGINT, SIGHUP};
   boost::asio::posix::stream_descriptor lost_pages_{executor_.context()};
   Random random_ = Random::FromEntropy();
   // A slot of 10 GiB takes the kernel seconds to free, for which the node's presence would lapse.
@@ -227,6 +285,8 @@ class Daemon {
   PidfdWatcher processes_{executor_};
   std::unique_ptr<RocksRecordStore> records_;
   std::unique_ptr<UnixListener> listener_;
+  std::shared_ptr<TlsCertificates> meta_tls_;  // shared with gRPC, as the next
+  std::shared_ptr<TlsCertificates> transport_tls_;
   std::unique_ptr<meta::EtcdKv> kv_;
   std::unique_ptr<CountingTransport> transport_;
   std::optional<Spare> spare_;
@@ -234,14 +294,16 @@ class Daemon {
   // Last: its threads end first, while what their tasks touch is still there.
   ThreadWorkPool pool_{WorkThreads(options_)};
   absl::Status result_;
+  bool is_ready_ = false;  // the manager was told so, by the next
+  std::string told_;
 };
 
 }  // namespace
 
 std::string SocketPath(const std::string& run_dir) { return run_dir + "/unreftd.sock"; }
 
-absl::Status RunDaemon(const DaemonOptions& options, Log& log) {
-  return Daemon(options, log).Run();
+absl::Status RunDaemon(const DaemonOptions& options, Log& log, const ServiceManager& manager) {
+  return Daemon(options, log, manager).Run();
 }
 
 }  // namespace unreft::smp

@@ -48,12 +48,13 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.failure_domain, "failure_domain",
             "what this node shares its fate with, a rack or a host; empty: nobody");
   AddOption(app, options.kv.endpoints, "meta_endpoints",
-            "the meta store: HOST:PORT, or IP:PORT,IP:PORT,... of its members, or unix:/PATH");
+            "the meta store: HOST:PORT,HOST:PORT,... of its members, or unix:/PATH");
   AddOption(app, options.kv.call_timeout, "meta_call_timeout_ms",
             "of one question to the meta store; well below presence_ttl_s",
             Range<Duration>{std::chrono::milliseconds(10), std::chrono::minutes(1)});
   AddOption(app, options.kv.tls.server_name, "meta_tls_server_name",
-            "what the meta store's certificate names, if not its address");
+            "the name in the certificates of all members of the meta store, if they do not have "
+            "their own address or name of meta_endpoints");
   GrpcTransportOptions& transport = options.transport;
   transport.listen.clear();
   AddOption(app, transport.listen, "transport_listen",
@@ -66,7 +67,7 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, transport.tls.cert_file, "transport_tls_cert", "PEM file of the certificate");
   AddOption(app, transport.tls.key_file, "transport_tls_key", "PEM file of its key");
   AddOption(app, transport.tls.reload, "transport_tls_reload_s",
-            "how often these files are read again, for connections made later",
+            "how often the TLS files, those of meta_tls too, are looked at again",
             Range<Duration>{std::chrono::seconds(1), std::chrono::hours(24)});
   AddOption(app, node.presence_ttl, "presence_ttl_s",
             "a node that the meta store does not hear of for so long is absent",
@@ -241,7 +242,9 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
       !status.ok()) {
     return status;
   }
-  // The same three files, whichever side of the store this process is.
+  // The same three files, whichever side of the store this process is, and looked at as often.
+  options.meta.server.tls.reload = options.transport.tls.reload;
+  options.kv.tls.reload = options.transport.tls.reload;
   options.kv.tls.ca = meta_tls.ca;
   options.kv.tls.cert = meta_tls.cert;
   options.kv.tls.key = meta_tls.key;

@@ -1,15 +1,20 @@
 // unreftd: the daemon of a node, or the embedded meta store.
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/format.h"
 #include "base/log.h"
 #include "base/log_sinks.h"
 #include "base/lost_pages.h"
+#include "base/service_manager.h"
+#include "base/version.h"
 #include "meta/meta_daemon.h"
 #include "smp/daemon.h"
 #include "smp/daemon_options.h"
@@ -24,8 +29,9 @@ absl::StatusOr<std::unique_ptr<unreft::LogSink>> OpenSink(const unreft::CommonOp
   return unreft::FileLogSink(options.log_file, options.log_file_bytes_max);
 }
 
-absl::Status Run(int argc, char** argv) {
+absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   CLI::App app("unreftd: keeps the snapshots of a training job in the memory of this node");
+  app.set_version_flag("--version", fmt::format("unreftd {}", unreft::SoftwareVersion()));
   DaemonOptions options;
   AddDaemonOptions(app, options);
   absl::StatusOr<std::string> help = unreft::ParseOptions(app, argc, argv);
@@ -34,26 +40,31 @@ absl::Status Run(int argc, char** argv) {
     fmt::print("{}", *help);
     return absl::OkStatus();
   }
+  const absl::StatusOr<std::vector<std::string>> strangers = unreft::CheckVariables(app, environ);
+  if (!strangers.ok()) return strangers.status();
   if (absl::Status status = FinishDaemonOptions(options); !status.ok()) return status;
   absl::StatusOr<unreft::LogLevel> level = unreft::ParseLogLevel(options.common.log_level);
   if (!level.ok()) return level.status();
   absl::StatusOr<std::unique_ptr<unreft::LogSink>> sink = OpenSink(options.common);
   if (!sink.ok()) return sink.status();
   unreft::Log log(**sink, *level);
+  for (const std::string& line : *strangers) log.Warn("{}", line);
   unreft::SilenceGrpcLog();
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
   if (uses_grpc) (void)unreft::KeepReceiveMemory();
   if (uses_grpc) unreft::KeepGrpcThreads();
-  if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log);
+  if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log, manager);
+  if (const std::string why = unreft::WhyLogoutTakesMemory(); !why.empty()) log.Warn("{}", why);
   if (absl::Status status = unreft::SurviveLostPages(); !status.ok()) return status;
-  return unreft::smp::RunDaemon(options, log);
+  return unreft::smp::RunDaemon(options, log, manager);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   umask(0077);  // of logs, records and whatever else is made
-  const absl::Status status = Run(argc, argv);
+  const unreft::ServiceManager manager = unreft::ServiceManager::FromEnvironment();
+  const absl::Status status = Run(argc, argv, manager);
   if (status.ok()) return 0;
   fmt::print(stderr, "unreftd: {}\n", status.message());
   return 1;

@@ -52,6 +52,15 @@ std::string MetricsText(const NodeState& state) {
         state.staging->use().bytes);
   gauge("unreft_insecure", "1: talks by TCP without TLS (--insecure).",
         state.options.insecure.empty() ? 0 : 1);
+  const CertificateHealth certificates =
+      state.seams.certificates ? state.seams.certificates() : CertificateHealth{};
+  metrics
+      .NewGauge("unreft_tls_certificate_expiry_seconds",
+                "Until the first of the certificates in use expires; NaN: no TLS.")
+      .Set(certificates.seconds_left.value_or(kNotANumber));
+  gauge("unreft_tls_files_refused",
+        "1: TLS files that lie there now were refused, and older ones stay in use.",
+        certificates.files_are_bad ? 1 : 0);
   gauge("unreft_sessions", "Trainers known.", state.sessions.size());
   gauge("unreft_timeline", "Newest timeline.", state.record->chain().newest().value);
   gauge("unreft_committed_step", "Step of the newest committed version.",

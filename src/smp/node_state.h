@@ -4,6 +4,7 @@
 
 #include <absl/functional/any_invocable.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,6 +33,12 @@
 
 namespace unreft::smp {
 
+// Of the certificates in use, the first to expire.
+struct CertificateHealth {
+  std::optional<double> seconds_left;  // negative: it has expired; none: no TLS
+  bool files_are_bad = false;          // those that lie there now were refused, older stay in use
+};
+
 // The outside world of a node, by seam. Everything outlives the node.
 struct NodeSeams {
   Executor& executor;
@@ -46,6 +53,7 @@ struct NodeSeams {
   meta::Kv* kv = nullptr;
   Transport* transport = nullptr;
   const TransportCounts* transport_counts = nullptr;  // for status and metrics
+  std::function<CertificateHealth()> certificates;    // the same; none: no TLS
 };
 
 // For status and metrics; since the start of this daemon process.

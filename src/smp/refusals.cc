@@ -17,7 +17,8 @@ absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>&
 
 absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world) {
   return absl::FailedPreconditionError(
-      fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks",
+      fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks, or "
+                  "give the state up with 'unreft fresh-start'",
                   version, saved_by, attempt, world, saved_by));
 }
 

@@ -109,11 +109,7 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
     }
     return;
   }
-  state_.seams.log.Info("decision: {} opens timeline {}",
-                        decision.kind == DecisionKind::kFresh
-                            ? std::string("a fresh start")
-                            : fmt::format("version {} is restored and", decision.version),
-                        decision.timeline);
+  state_.seams.log.Info("decision: {} opens timeline {}", TextOf(decision), decision.timeline);
   // Ranks of an earlier attempt may live on: they take no part in what follows.
   for (auto& [rank, session] : state_.sessions) {
     if (session->attempt() >= decision.attempt) continue;
@@ -123,6 +119,15 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
   Begin(decision);
   DropDeadVersions();
   AnswerWaiting();
+}
+
+// Whether the ranks can use it is not known yet.
+std::string RestoreDesk::TextOf(const JobDecision& decision) {
+  if (decision.kind == DecisionKind::kFresh) return "a fresh start";
+  if (std::exchange(decided_, decision.version) == decision.version) {
+    return fmt::format("version {} again, since nothing was committed after it,", decision.version);
+  }
+  return fmt::format("version {} is to be restored and", decision.version);
 }
 
 void RestoreDesk::Begin(const JobDecision& decision) {

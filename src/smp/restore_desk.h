@@ -73,6 +73,7 @@ class RestoreDesk {
 
   struct Planning;  // of one rank's copies
 
+  std::string TextOf(const JobDecision& decision);
   void Begin(const JobDecision& decision);
   void Retire();
   void OnCatalog();
@@ -103,6 +104,7 @@ class RestoreDesk {
   std::optional<Cluster> cluster_;
   std::unique_ptr<Job> job_;
   uint64_t jobs_ = 0;
+  std::optional<Version> decided_;             // what was to be restored last
   std::vector<std::unique_ptr<Job>> retired_;  // until nothing of theirs is on its way
   TimerId retired_timer_ = TimerId::kNone;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone

@@ -10,6 +10,11 @@
 #include "smp/restore_desk.h"
 
 namespace unreft::smp {
+namespace {
+
+constexpr Duration kSameFailure = std::chrono::minutes(10);  // is not told again
+
+}  // namespace
 
 // Shared with the pool, which alone touches it while it computes.
 struct RestoreDesk::Planning {
@@ -31,6 +36,13 @@ struct RestoreDesk::Planning {
     absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(targets);
     if (table.ok()) {
       pieces = recovery::PlanRestore(stored, table->specs(), preferred);
+      const absl::Status& status = pieces.status();
+      if (absl::IsFailedPrecondition(status) || absl::IsNotFound(status)) {
+        pieces = absl::Status(status.code(),
+                              fmt::format("{}; restore into tensors like those that were stored, "
+                                          "or give that state up with 'unreft fresh-start'",
+                                          std::string(status.message())));
+      }
     } else {
       pieces = table.status();
     }
@@ -152,7 +164,14 @@ void RestoreDesk::TryPlan(RankSession& session, std::shared_ptr<Planning> planni
 void RestoreDesk::SendPlan(RankSession& session, const Plan& plan) {
   session.plan_request.reset();
   session.Send(plan);
-  if (!plan.status.ToStatus().ok() || plan.staged_bytes == 0) return;
+  if (const absl::Status status = plan.status.ToStatus(); !status.ok()) {
+    // Each attempt of the job may end so.
+    state_.seams.log.WarnEvery(fmt::format("no plan: {}", std::string(status.message())),
+                               kSameFailure, state_.seams.executor.Now(),
+                               "rank {} does not restore: {}", session.rank(), status.message());
+    return;
+  }
+  if (plan.staged_bytes == 0) return;
   job_->stagings.at(session.rank())->Start();
 }
 

@@ -260,7 +260,8 @@ void SlotStore::Populate(Slot& slot) {
 
 void SlotStore::Populated(Slot& slot, absl::StatusOr<uint64_t> bytes) {
   if (!bytes.ok()) {
-    seams_.log.Error("slot {} of rank {}: {}", slot.id, slot.owner, bytes.status().message());
+    seams_.log.Error("segment {} of rank {}: {}", slot.segment_name, slot.owner,
+                     bytes.status().message());
     provision_status_[slot.owner] = bytes.status();
     Remove(slot);
     return on_change_();

@@ -3,13 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grpcpp/security/auth_context.h>
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_certificate_verifier.h>
-#include <grpcpp/security/tls_credentials_options.h>
 
 #include <algorithm>
-#include <chrono>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -20,10 +15,6 @@ namespace unreft {
 namespace {
 
 namespace tls_api = grpc::experimental;
-
-unsigned Seconds(Duration duration) {
-  return static_cast<unsigned>(std::chrono::duration_cast<std::chrono::seconds>(duration).count());
-}
 
 std::string ToString(grpc::string_ref text) { return {text.data(), text.size()}; }
 
@@ -41,13 +32,13 @@ absl::Status CheckSaidJob(const grpc::CallbackServerContext& context, const std:
       fmt::format("this node serves job {}, the caller is of job {}", job, said));
 }
 
-// The job that the certificate of `who` was made for.
+// The job that a certificate was made for.
 absl::Status CheckUris(const std::vector<std::string>& uris, const std::string& job,
-                       std::string_view who) {
+                       std::string_view whose) {
   const std::string wanted = GrpcJobUri(job);
   if (std::ranges::find(uris, wanted) != uris.end()) return absl::OkStatus();
-  return absl::PermissionDeniedError(fmt::format("the {}'s certificate is for [{}], not for {}",
-                                                 who, fmt::join(uris, ", "), wanted));
+  return absl::PermissionDeniedError(
+      fmt::format("the {} is for [{}], not for {}", whose, fmt::join(uris, ", "), wanted));
 }
 
 class PlainIdentity final : public GrpcIdentity {
@@ -69,58 +60,26 @@ class PlainIdentity final : public GrpcIdentity {
   const std::string job_;
 };
 
-// Called on gRPC's threads within the handshake, after the chain was verified.
-class JobVerifier final : public tls_api::ExternalCertificateVerifier {
- public:
-  JobVerifier(std::string job, std::shared_ptr<ServerRefusal> refusal)
-      : job_(std::move(job)), refusal_(std::move(refusal)) {}
-
-  bool Verify(tls_api::TlsCustomVerificationCheckRequest* request,
-              std::function<void(grpc::Status)> /*callback*/, grpc::Status* result) override {
-    std::vector<std::string> uris;
-    for (const grpc::string_ref& uri : request->uri_names()) uris.push_back(ToString(uri));
-    const absl::Status status = CheckUris(uris, job_, "server");
-    refusal_->Set(status);
-    // gRPC takes UNAUTHENTICATED for a refusal.
-    *result = status.ok()
-                  ? grpc::Status::OK
-                  : grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
-    return true;
-  }
-  void Cancel(tls_api::TlsCustomVerificationCheckRequest* /*request*/) override {}
-
- private:
-  const std::string job_;
-  const std::shared_ptr<ServerRefusal> refusal_;  // shared with the users of the channel
-};
-
 class TlsIdentity final : public GrpcIdentity {
  public:
-  TlsIdentity(std::string job, const GrpcTlsOptions& tls)
-      : job_(std::move(job)),
-        files_(std::make_shared<tls_api::FileWatcherCertificateProvider>(
-            tls.key_file, tls.cert_file, tls.ca_file, Seconds(tls.reload))) {}
+  TlsIdentity(std::string job, std::shared_ptr<TlsCertificates> certificates)
+      : job_(std::move(job)), certificates_(std::move(certificates)) {}
 
   std::shared_ptr<grpc::ServerCredentials> ForServer() const override {
-    tls_api::TlsServerCredentialsOptions options(files_);
-    options.watch_root_certs();
-    options.watch_identity_key_cert_pairs();
-    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-    options.set_certificate_verifier(std::make_shared<tls_api::NoOpCertificateVerifier>());
-    return tls_api::TlsServerCredentials(options);
+    return certificates_->ForServer();
   }
 
   std::shared_ptr<grpc::ChannelCredentials> ForChannel(
       std::shared_ptr<ServerRefusal> refusal) const override {
-    tls_api::TlsChannelCredentialsOptions options;
-    options.set_certificate_provider(files_);
-    options.watch_root_certs();
-    options.watch_identity_key_cert_pairs();
-    options.set_verify_server_certs(true);
-    options.set_check_call_host(false);
-    options.set_certificate_verifier(
-        tls_api::ExternalCertificateVerifier::Create<JobVerifier>(job_, std::move(refusal)));
-    return tls_api::TlsCredentials(options);
+    return certificates_->ForChannel(
+        [job = job_](tls_api::TlsCustomVerificationCheckRequest& request) {
+          std::vector<std::string> uris;
+          for (const grpc::string_ref& uri : request.uri_names()) uris.push_back(ToString(uri));
+          return CheckUris(uris, job,
+                           fmt::format("server's certificate, that of {},",
+                                       tls_files::SubjectOf(ToString(request.peer_cert()))));
+        },
+        [refusal = std::move(refusal)](const absl::Status& why) { refusal->Set(why); });
   }
 
   absl::Status CheckClient(const grpc::CallbackServerContext& context) const override {
@@ -132,13 +91,20 @@ class TlsIdentity final : public GrpcIdentity {
     for (const grpc::string_ref& uri : auth->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
       uris.push_back(ToString(uri));
     }
-    const absl::Status status = CheckUris(uris, job_, "caller");
-    return status.ok() ? CheckSaidJob(context, job_) : status;
+    std::string subject = "(none)";
+    for (const grpc::string_ref& pem : auth->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME)) {
+      subject = tls_files::SubjectOf(ToString(pem));
+    }
+    absl::Status status =
+        CheckUris(uris, job_, fmt::format("caller's certificate, that of {},", subject));
+    if (status.ok()) status = CheckSaidJob(context, job_);
+    if (!status.ok()) certificates_->LogRefused(context.peer(), subject, status);
+    return status;
   }
 
  private:
   const std::string job_;
-  const std::shared_ptr<tls_api::FileWatcherCertificateProvider> files_;  // gRPC shares it
+  const std::shared_ptr<TlsCertificates> certificates_;  // gRPC shares it
 };
 
 }  // namespace
@@ -155,14 +121,21 @@ absl::Status ServerRefusal::Get() const {
 
 std::string GrpcJobUri(const std::string& job) { return "unreft://job/" + job; }
 
-absl::StatusOr<std::unique_ptr<GrpcIdentity>> GrpcIdentity::Create(const std::string& job,
-                                                                   const GrpcTlsOptions& tls) {
-  if (!tls.enabled) return std::make_unique<PlainIdentity>(job);
-  if (absl::Status status = tls_files::Check(job, tls); !status.ok()) return status;
-  if (Seconds(tls.reload) < 1) {
-    return absl::InvalidArgumentError("the interval at which TLS files are read is below 1 s");
-  }
-  return std::make_unique<TlsIdentity>(job, tls);
+absl::StatusOr<std::shared_ptr<TlsCertificates>> NewNodeCertificates(const std::string& job,
+                                                                     const GrpcTlsOptions& tls,
+                                                                     Executor& executor, Log* log) {
+  return TlsCertificates::Create({.name = "transport_tls",
+                                  .files = {tls.ca_file, tls.cert_file, tls.key_file},
+                                  .use = TlsUse::kBoth,
+                                  .uri = GrpcJobUri(job),
+                                  .reload = tls.reload},
+                                 executor, log);
+}
+
+std::unique_ptr<GrpcIdentity> GrpcIdentity::Create(const std::string& job,
+                                                   std::shared_ptr<TlsCertificates> certificates) {
+  if (certificates == nullptr) return std::make_unique<PlainIdentity>(job);
+  return std::make_unique<TlsIdentity>(job, std::move(certificates));
 }
 
 }  // namespace unreft

@@ -1,9 +1,9 @@
 // Who the peer is: credentials of both directions, and the check that it is of this job.
 //
-// With TLS each side requires a certificate that the CA has signed and that names the job. The
-// client checks the server's in a certificate verifier of its own, before any byte of a request
-// leaves; the host name is not looked at, since nodes move. The server checks the client's in each
-// RPC, where it can answer by name.
+// With TLS each side requires a certificate that the CA has signed, which TlsCertificates sees to,
+// and that names the job. The client checks that within the handshake, before any byte of a request
+// leaves; the host name is not looked at, since nodes move. The server checks it in each RPC, where
+// it can answer by name.
 #pragma once
 
 #include <absl/status/status.h>
@@ -17,6 +17,7 @@
 #include <string>
 
 #include "transport/grpc_transport.h"
+#include "transport/tls_certificates.h"
 
 namespace unreft {
 
@@ -34,9 +35,9 @@ class ServerRefusal {
 
 class GrpcIdentity {
  public:
-  // InvalidArgument when the files are not what the peers would accept (tls_files.h).
-  static absl::StatusOr<std::unique_ptr<GrpcIdentity>> Create(const std::string& job,
-                                                              const GrpcTlsOptions& tls);
+  // Without certificates there is no TLS.
+  static std::unique_ptr<GrpcIdentity> Create(const std::string& job,
+                                              std::shared_ptr<TlsCertificates> certificates);
   virtual ~GrpcIdentity() = default;
 
   virtual std::shared_ptr<grpc::ServerCredentials> ForServer() const = 0;

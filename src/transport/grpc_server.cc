@@ -218,7 +218,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor& executor
   builder.RegisterCallbackGenericService(server->service_.get());
   server->server_ = builder.BuildAndStart();
   if (!server->server_ || (!is_unix && server->port_ == 0)) {
-    return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
+    return CannotListen(options.listen);
   }
   if (is_unix) server->acceptor_->Start(std::move(sink));
   return server;

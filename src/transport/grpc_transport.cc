@@ -21,13 +21,11 @@ namespace {
 
 class GrpcTransport final : public Transport {
  public:
-  static absl::StatusOr<std::unique_ptr<Transport>> Create(Executor& executor,
-                                                           const GrpcTransportOptions& options,
-                                                           const std::string& host) {
+  static absl::StatusOr<std::unique_ptr<Transport>> Create(
+      Executor& executor, const GrpcTransportOptions& options, const std::string& host,
+      std::shared_ptr<TlsCertificates> certificates) {
     std::unique_ptr<GrpcTransport> transport(new GrpcTransport(executor, options));
-    auto identity = GrpcIdentity::Create(options.job, options.tls);
-    if (!identity.ok()) return identity.status();
-    transport->identity_ = *std::move(identity);
+    transport->identity_ = GrpcIdentity::Create(options.job, std::move(certificates));
     auto server = GrpcServer::Start(executor, transport->options_, *transport->identity_);
     if (!server.ok()) return server.status();
     transport->server_ = *std::move(server);
@@ -128,8 +126,9 @@ bool KeepReceiveMemory() {
 #endif
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,
-                                                            const GrpcTransportOptions& options) {
+absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(
+    Executor& executor, const GrpcTransportOptions& options,
+    std::shared_ptr<TlsCertificates> certificates) {
   if (options.job.empty()) return absl::InvalidArgumentError("a transport belongs to a job");
   const absl::StatusOr<std::string> host = AdvertisedHost(options);
   if (!host.ok()) return host.status();
@@ -137,7 +136,12 @@ absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,
       !status.ok()) {
     return status;
   }
-  return GrpcTransport::Create(executor, options, *host);
+  if (options.tls.enabled && certificates == nullptr) {
+    auto made = NewNodeCertificates(options.job, options.tls, executor, nullptr);
+    if (!made.ok()) return made.status();
+    certificates = *std::move(made);
+  }
+  return GrpcTransport::Create(executor, options, *host, std::move(certificates));
 }
 
 }  // namespace unreft

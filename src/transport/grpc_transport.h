@@ -19,10 +19,13 @@
 
 namespace unreft {
 
+class Log;
+class TlsCertificates;
+
 struct GrpcTlsOptions {
   bool enabled = false;
   // PEM. The certificate has the URI of the job (GrpcJobUri) among its alternative names. Changed
-  // files are taken for connections made later.
+  // files are looked at again, and taken for connections made later if they are good.
   std::string ca_file;
   std::string cert_file;
   std::string key_file;
@@ -57,8 +60,18 @@ struct GrpcTransportOptions {
 // in. `executor` outlives the transport, which
 // is destroyed in a turn or when there are none any more; that waits for gRPC's threads to let go
 // of it, not for any peer.
-absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(Executor& executor,
-                                                            const GrpcTransportOptions& options);
+//
+// With TLS by `certificates`, which whoever made them can reload and ask; without them by those of
+// `options`.
+absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(
+    Executor& executor, const GrpcTransportOptions& options,
+    std::shared_ptr<TlsCertificates> certificates = nullptr);
+
+// Those of a node, looked at first (TlsPair::Read). `executor` and `log`, which may be null,
+// outlive them.
+absl::StatusOr<std::shared_ptr<TlsCertificates>> NewNodeCertificates(const std::string& job,
+                                                                     const GrpcTlsOptions& tls,
+                                                                     Executor& executor, Log* log);
 
 // gRPC writes lines of its own to stderr, which statuses say better. For main(): drops them, unless
 // the environment has GRPC_VERBOSITY. Process-wide.

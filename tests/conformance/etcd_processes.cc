@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 
@@ -23,13 +25,14 @@ namespace unreft {
 namespace {
 
 constexpr char kEtcd[] = "/usr/bin/etcd";
+constexpr char kEtcdCtl[] = "/usr/bin/etcdctl";
 // Kills etcd when the test dies; becomes it, so that the pid is etcd's.
 constexpr char kSetPriv[] = "/usr/bin/setpriv";
 
-sockaddr_in Loopback(int port) {
+sockaddr_in At(const std::string& host, int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  UNREFT_CHECK(inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1);
   address.sin_port = htons(static_cast<uint16_t>(port));
   return address;
 }
@@ -40,7 +43,7 @@ std::vector<int> FreePorts(int count) {
   std::vector<int> ports;
   for (int i = 0; i < count; ++i) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = Loopback(0);
+    sockaddr_in address = At("127.0.0.1", 0);
     socklen_t size = sizeof(address);
     UNREFT_CHECK(bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
     UNREFT_CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
@@ -51,9 +54,9 @@ std::vector<int> FreePorts(int count) {
   return ports;
 }
 
-bool Listens(int port) {
+bool Listens(const std::string& host, int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = Loopback(port);
+  sockaddr_in address = At(host, port);
   const bool connected = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   close(fd);
   return connected;
@@ -62,15 +65,16 @@ bool Listens(int port) {
 }  // namespace
 
 std::string EtcdProcesses::Missing() {
-  for (const char* program : {kEtcd, kSetPriv}) {
+  for (const auto& [program, package] :
+       {std::pair{kEtcd, "etcd-server"}, {kEtcdCtl, "etcd-client"}, {kSetPriv, "util-linux"}}) {
     if (access(program, X_OK) != 0) {
-      return fmt::format("{} is not there (package etcd-server); real etcd is not tested", program);
+      return fmt::format("{} is not there (package {}); real etcd is not tested", program, package);
     }
   }
   return "";
 }
 
-EtcdProcesses::EtcdProcesses(int members) {
+EtcdProcesses::EtcdProcesses(int members, const std::vector<Tls>& tls) : tls_(tls) {
   directory_ = testing::TempDir() + "unreft_etcd_XXXXXX";
   UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr);
   const std::vector<int> ports = FreePorts(2 * members);
@@ -87,7 +91,38 @@ EtcdProcesses::~EtcdProcesses() {
 }
 
 std::string EtcdProcesses::endpoint(int member) const {
-  return fmt::format("127.0.0.1:{}", members_[static_cast<size_t>(member)].client_port);
+  return fmt::format("{}:{}", host(member), members_[static_cast<size_t>(member)].client_port);
+}
+
+std::string EtcdProcesses::url(int member, int port) const {
+  return fmt::format("{}://{}:{}", tls_.empty() ? "http" : "https", host(member), port);
+}
+
+int EtcdProcesses::Leader() const {
+  for (int i = 0; i < size(); ++i) {
+    std::string command =
+        fmt::format("ETCDCTL_API=3 {} --command-timeout=2s --endpoints={}", kEtcdCtl,
+                    url(i, members_[static_cast<size_t>(i)].client_port));
+    if (!tls_.empty()) {
+      const Tls& tls = tls_[static_cast<size_t>(i)];
+      command += fmt::format(" --cacert='{}' --cert='{}' --key='{}'", tls.ca, tls.cert, tls.key);
+    }
+    FILE* const pipe = popen((command + " endpoint status -w fields 2>/dev/null").c_str(), "re");
+    UNREFT_CHECK(pipe != nullptr);
+    std::string text;
+    char part[4096];
+    while (const size_t bytes = fread(part, 1, sizeof(part), pipe)) text.append(part, bytes);
+    pclose(pipe);
+    const auto number = [&](const std::string& name) -> std::string {
+      const size_t at = text.find("\"" + name + "\" : ");
+      return at == std::string::npos
+                 ? ""
+                 : text.substr(at, text.find('\n', at) - at).substr(name.size() + 5);
+    };
+    const std::string own = number("MemberID");
+    if (!own.empty() && own == number("Leader")) return i;
+  }
+  return -1;
 }
 
 std::string EtcdProcesses::endpoints() const {
@@ -112,12 +147,11 @@ void EtcdProcesses::Start(int member) {
 void EtcdProcesses::Spawn(int member) {
   std::string cluster;
   for (int i = 0; i < size(); ++i) {
-    cluster += fmt::format("{}m{}=http://127.0.0.1:{}", i == 0 ? "" : ",", i,
-                           members_[static_cast<size_t>(i)].peer_port);
+    cluster += fmt::format("{}m{}={}", i == 0 ? "" : ",", i,
+                           url(i, members_[static_cast<size_t>(i)].peer_port));
   }
-  const std::string client = "http://" + endpoint(member);
-  const std::string peer =
-      fmt::format("http://127.0.0.1:{}", members_[static_cast<size_t>(member)].peer_port);
+  const std::string client = url(member, members_[static_cast<size_t>(member)].client_port);
+  const std::string peer = url(member, members_[static_cast<size_t>(member)].peer_port);
   std::vector<std::string> words = {kSetPriv,
                                     "--pdeathsig",
                                     "KILL",
@@ -144,6 +178,16 @@ void EtcdProcesses::Spawn(int member) {
                                     "zap",
                                     "--log-level",
                                     "error"};
+  if (!tls_.empty()) {
+    const Tls& tls = tls_[static_cast<size_t>(member)];
+    for (const std::string of : {"", "peer-"}) {
+      const std::string option = "--" + of;
+      words.insert(words.end(), {option + "client-cert-auth", option + "trusted-ca-file", tls.ca,
+                                 option + "cert-file", tls.cert, option + "key-file", tls.key});
+    }
+    // Whichever address a member listens at, it calls from the first of the loopback.
+    words.emplace_back("--experimental-peer-skip-client-san-verification");
+  }
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -161,10 +205,10 @@ void EtcdProcesses::Spawn(int member) {
 
 void EtcdProcesses::WaitUntilItListens(int member) {
   const int port = members_[static_cast<size_t>(member)].client_port;
-  for (int tries = 0; tries < 3000 && !Listens(port); ++tries) {
+  for (int tries = 0; tries < 3000 && !Listens(host(member), port); ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  UNREFT_CHECK(Listens(port), "etcd does not listen on port {}", port);
+  UNREFT_CHECK(Listens(host(member), port), "etcd does not listen on port {}", port);
 }
 
 }  // namespace unreft

@@ -1,4 +1,5 @@
-// EtcdProcesses: a real etcd cluster on 127.0.0.1 for a test, in a directory of its own.
+// EtcdProcesses: a real etcd cluster on 127.0.0.1 for a test, in a directory of its own. With TLS
+// each member is at an address of its own, 127.0.0.1, .2, .3, that its certificate may name alone.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -15,18 +16,31 @@ class EtcdProcesses {
   // Why there can be none: the package is not installed. Empty: there can.
   static std::string Missing();
 
-  // Starts `members` of them and returns when all of them listen.
-  explicit EtcdProcesses(int members);
+  // PEM files of a member, for its clients and for the others.
+  struct Tls {
+    std::string ca;
+    std::string cert;
+    std::string key;
+  };
+
+  // Starts `members` of them, or one for each of `tls`, and returns when all of them listen.
+  explicit EtcdProcesses(int members) : EtcdProcesses(members, {}) {}
+  explicit EtcdProcesses(const std::vector<Tls>& tls)
+      : EtcdProcesses(static_cast<int>(tls.size()), tls) {}
   // Kills them and removes their directory.
   ~EtcdProcesses();
   EtcdProcesses(const EtcdProcesses&) = delete;
   EtcdProcesses& operator=(const EtcdProcesses&) = delete;
 
   int size() const { return static_cast<int>(members_.size()); }
+  static std::string Address(int member) { return "127.0.0." + std::to_string(member + 1); }
+
   // "127.0.0.1:P,127.0.0.1:P"
   std::string endpoints() const;
   std::string endpoint(int member) const;
 
+  // Of the member that leads, as etcdctl says; -1: none does now.
+  int Leader() const;
   void Kill(int member);
   // Returns when it listens.
   void Start(int member);
@@ -38,10 +52,14 @@ class EtcdProcesses {
     pid_t pid = 0;
   };
 
+  EtcdProcesses(int members, const std::vector<Tls>& tls);
+  std::string host(int member) const { return tls_.empty() ? "127.0.0.1" : Address(member); }
+  std::string url(int member, int port) const;
   void Spawn(int member);
   void WaitUntilItListens(int member);
 
   std::string directory_;
+  const std::vector<Tls> tls_;  // by member; none: plaintext
   std::vector<Member> members_;
 };
 

@@ -371,8 +371,9 @@ TEST(EmbeddedStore, IsAskedOnlyWhileItsDirectoryIsThisUsersAlone) {
 
 TEST(EtcdKv, RefusesEndpointsThatItCannotUse) {
   AsioWorld world;
-  for (const char* endpoints : {"", "host", "host:", ":2379", "a:1,b:2", "1.2.3.4:1,b:2",
-                                "http://host:2379", "https://host:2379", "unix:socket"}) {
+  for (const char* endpoints :
+       {"", "host", "host:", ":2379", "host:http", "host:65536", "::1:2379", "a:1,", "a:1;b:2",
+        "http://host:2379", "a:1,https://host:2379", "unix:socket"}) {
     const auto kv = EtcdKv::Create({.endpoints = endpoints, .insecure = true}, world.executor(0));
     EXPECT_EQ(kv.status().code(), absl::StatusCode::kInvalidArgument) << endpoints;
   }
@@ -382,7 +383,10 @@ TEST(EtcdKv, RefusesEndpointsThatItCannotUse) {
   EXPECT_THAT(open.ToString(), testing::HasSubstr("meta_endpoints: '127.0.0.1:1' is TCP without"));
   EtcdKvOptions tls{.endpoints = "127.0.0.1:1"};
   tls.tls.ca = "/no/such/file";
-  EXPECT_EQ(EtcdKv::Create(tls, world.executor(0)).status().code(), absl::StatusCode::kNotFound);
+  tls.tls.cert = "/no/such/certificate";
+  const absl::Status unreadable = EtcdKv::Create(tls, world.executor(0)).status();
+  EXPECT_EQ(unreadable.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(unreadable.ToString(), testing::HasSubstr("'/no/such/certificate'"));
 }
 
 }  // namespace

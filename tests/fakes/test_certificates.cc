@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "base/check.h"
 
@@ -41,7 +42,32 @@ GrpcTlsOptions TestCertificates::Deploy(const std::string& name, const GrpcTlsOp
   return deployed;
 }
 
-GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string& ca) {
+void TestCertificates::Sign(const std::string& request, const std::string& ca, Validity validity,
+                            const std::string& certificate) const {
+  if (validity == Validity::kNow) {
+    return OpenSsl(
+        fmt::format("x509 -req -in '{}' -CA '{}' -CAkey '{}' -CAcreateserial -days 2 "
+                    "-copy_extensions copy -out '{}'",
+                    request, Path(ca + ".pem"), Path(ca + ".key"), certificate));
+  }
+  // Only `openssl ca` takes dates.
+  const std::string config = Path("ca.cnf");
+  std::ofstream(Path("index")).flush();
+  std::ofstream(config) << "[ca]\ndefault_ca=own\n[own]\ndatabase=" << Path("index")
+                        << "\nnew_certs_dir=" << directory_
+                        << "\nrand_serial=yes\ndefault_md=sha256\npolicy=any\n"
+                           "copy_extensions=copy\nunique_subject=no\n"
+                           "[any]\ncommonName=supplied\n";
+  const bool is_over = validity == Validity::kOver;
+  OpenSsl(
+      fmt::format("ca -batch -notext -config '{}' -cert '{}' -keyfile '{}' -in '{}' -out '{}' "
+                  "-startdate {}0101000000Z -enddate {}0102000000Z",
+                  config, Path(ca + ".pem"), Path(ca + ".key"), request, certificate,
+                  is_over ? 2020 : 2140, is_over ? 2020 : 2140));
+}
+
+GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string& ca,
+                                      Validity validity, const std::string& names) {
   const std::string new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
   const std::string ca_file = Path(ca + ".pem");
   const std::string ca_key = Path(ca + ".key");
@@ -49,7 +75,8 @@ GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string&
     OpenSsl(fmt::format("req -x509 {} -keyout '{}' -subj '/CN={}' -days 2 -out '{}'", new_key,
                         ca_key, ca, ca_file));
   }
-  const std::string name = ca + "_" + job;
+  const std::string name = fmt::format("{}_{}_{}_{}", ca, job, static_cast<int>(validity),
+                                       std::hash<std::string>()(names));
   GrpcTlsOptions tls{.enabled = true,
                      .ca_file = ca_file,
                      .cert_file = Path(name + ".pem"),
@@ -58,12 +85,9 @@ GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string&
   const std::string request = Path(name + ".csr");
   OpenSsl(
       fmt::format("req -new {} -keyout '{}' -subj /CN=node -out '{}' "
-                  "-addext 'subjectAltName=DNS:node,URI:unreft://job/{}'",
-                  new_key, tls.key_file, request, job));
-  OpenSsl(
-      fmt::format("x509 -req -in '{}' -CA '{}' -CAkey '{}' -CAcreateserial -days 2 "
-                  "-copy_extensions copy -out '{}'",
-                  request, ca_file, ca_key, tls.cert_file));
+                  "-addext 'subjectAltName={},URI:unreft://job/{}'",
+                  new_key, tls.key_file, request, names, job));
+  Sign(request, ca, validity, tls.cert_file);
   return tls;
 }
 

@@ -11,6 +11,8 @@ namespace unreft {
 
 class TestCertificates {
  public:
+  enum class Validity { kNow, kOver, kNotYet };
+
   TestCertificates();
   ~TestCertificates();
   TestCertificates(const TestCertificates&) = delete;
@@ -22,11 +24,15 @@ class TestCertificates {
                         const std::vector<std::string>& ca_files) const;
 
   // The files of a node of that job, whose certificate and trust come from the authority `ca`; each
-  // name of an authority is another one. The certificate is for the DNS name "node" too.
-  GrpcTlsOptions Make(const std::string& job, const std::string& ca = "ours");
+  // name of an authority is another one. The certificate is for `names`, as openssl writes them,
+  // too.
+  GrpcTlsOptions Make(const std::string& job, const std::string& ca = "ours",
+                      Validity validity = Validity::kNow, const std::string& names = "DNS:node");
 
  private:
   std::string Path(const std::string& file) const { return directory_ + "/" + file; }
+  void Sign(const std::string& request, const std::string& ca, Validity validity,
+            const std::string& certificate) const;
   // Runs openssl with these arguments.
   void OpenSsl(const std::string& arguments) const;
 

@@ -1,5 +1,7 @@
 """Four daemons and the meta store that talk by TLS: the real thing, and certificates of others."""
 
+import math
+import os
 import pathlib
 import signal
 import subprocess
@@ -158,7 +160,8 @@ class TestCertificateOfAnother:
         with started(nodes, "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2,
                      "--meta-endpoints", address, *theirs.words("meta", "node3"),
                      *theirs.words("transport", "node3")):
-            wait_logged(nodes, 3, f"meta store {address}: ", "refuses the other's certificate")
+            wait_logged(nodes, 3, f"meta store {address}: ", "the certificate of CN=meta, serial ",
+                        "it was signed by CN=ours")
             assert not nodes.json("status")["members"][3]["present"]
 
     def test_authority_between_nodes(self, nodes, ours, theirs):
@@ -169,7 +172,8 @@ class TestCertificateOfAnother:
         with started(nodes, "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2,
                      "--meta-endpoints", address, *ours.words("meta", "node3"),
                      *theirs.words("transport", "node3")):
-            wait_logged(nodes, 3, REFUSAL, leader, "andshake failed")
+            wait_logged(nodes, 3, REFUSAL, leader, f"the certificate of CN=node{status['leader']}",
+                        "it was signed by CN=ours")
 
 
 def test_tls_dir_must_be_whole(cli, ours):
@@ -197,3 +201,49 @@ def test_supervised_processes_keep_their_files(cli, ours):
     job = train(cli)
     wait_protected(cli, job, 1)
     job.interrupt()
+
+
+def expiry_s(cli, node):
+    (line,) = [line for line in cli("metrics", "--node", node).splitlines()
+               if line.startswith("unreft_tls_certificate_expiry_seconds")]
+    return float(line.split()[1])
+
+
+def refused_files(cli, node):
+    (line,) = [line for line in cli("metrics", "--node", node).splitlines()
+               if line.startswith("unreft_tls_files_refused")]
+    return float(line.split()[1])
+
+
+def test_sighup_looks_at_the_files(cli, ours, theirs):
+    """Bad ones are an error, by name, and the group goes on with those that it has."""
+    up_nodes(cli, "--transport-tls-reload-s", 3600, up_words=["--tls-dir", ours.directory])
+    wait_status(cli, "all nodes", lambda s: all(member["present"] for member in s["members"]))
+    pid = cli.json("status")["members"][1]["pid"]
+    assert 0 < expiry_s(cli, 1) < 3 * 86400 and refused_files(cli, 1) == 0
+    ours.take(theirs, "node1")
+    os.kill(pid, signal.SIGHUP)
+    wait_logged(cli, 1, " error ", "transport_tls: the certificate", "it was signed by CN=theirs",
+                "stays in use")
+    wait_logged(cli, 1, " error ", "meta_tls: the certificate", "it was signed by CN=theirs")
+    assert refused_files(cli, 1) == 1
+    assert 0 < expiry_s(cli, 1) < 3 * 86400
+    job = train(cli)
+    wait_protected(cli, job, 1)
+    job.interrupt()
+
+    good = Certificates(ours.directory.parent / "next", cli.job, ours)
+    ours.take(good, "node1")
+    os.kill(pid, signal.SIGHUP)
+    serial = subprocess.run(["openssl", "x509", "-in", ours.file("node1.pem"), "-noout", "-serial"],
+                            check=True, capture_output=True, text=True).stdout.split("=")[1].strip()
+    for side in ("transport_tls", "meta_tls"):
+        wait_logged(cli, 1, " info ", f"{side}: the certificate", f"the serial {serial} is in use",
+                    "valid until 20")
+    assert refused_files(cli, 1) == 0
+    assert cli.json("status")["members"][1]["pid"] == pid
+
+
+def test_without_tls_nothing_expires(cli):
+    cli("up")
+    assert math.isnan(expiry_s(cli, 0)) and refused_files(cli, 0) == 0

@@ -111,6 +111,28 @@ TEST(LogSinks, AFileIsFlushedAndBounded) {
   std::filesystem::remove_all(directory);
 }
 
+TEST(LogSinks, AFileThatWasMovedAwayIsMadeAnew) {
+  const std::string directory = testing::TempDir() + "unreft_log_moved_" + std::to_string(getpid());
+  std::filesystem::create_directories(directory);
+  const auto text = [&](const std::string& name) {
+    std::ifstream file(directory + name);
+    return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  };
+  {
+    const auto sink = FileLogSink(directory + "/own.log", 4096);
+    ASSERT_TRUE(sink.ok()) << sink.status();
+    Log log(**sink);
+    log.Info("before");
+    std::filesystem::rename(directory + "/own.log", directory + "/moved");
+    EXPECT_EQ(log.Reopen(), absl::OkStatus());
+    log.Info("after");
+  }
+  EXPECT_THAT(text("/moved"), HasSubstr("before"));
+  EXPECT_THAT(text("/moved"), testing::Not(HasSubstr("after")));
+  EXPECT_THAT(text("/own.log"), HasSubstr("after"));
+  std::filesystem::remove_all(directory);
+}
+
 TEST(LogSinks, AFileThatCannotBeOpenedIsAnError) {
   const auto status = FileLogSink("/proc/no/such/place/unreft.log", 4096).status();
   EXPECT_FALSE(status.ok());

@@ -129,6 +129,34 @@ TEST_F(OptionsTest, FileOfEveryKind) {
   EXPECT_EQ(options_.scrub_interval_s, seconds(5));
 }
 
+// What is like an option is refused; what nobody knows is told; all else is for others.
+TEST_F(OptionsTest, VariablesThatAreNone) {
+  CLI::App app;
+  uint64_t value = 1;
+  AddOption(app, value, "parity_chunks", "Count");
+  AddConfigFile(app);
+  const auto check = [&](std::vector<const char*> environment) {
+    environment.push_back(nullptr);
+    return CheckVariables(app, environment.data());
+  };
+  for (const char* fine : {"UNREFT_PARITY_CHUNKS=2", "UNREFT_CONFIG=x", "UNREFT_SOCKET=/x",
+                           "UNREFT_ATTEMPT=3", "PARITY_CHUNK=2", "UNREFTED_X=2", "HOME=/"}) {
+    const auto strangers = check({fine});
+    ASSERT_TRUE(strangers.ok()) << strangers.status();
+    EXPECT_TRUE(strangers->empty()) << fine;
+  }
+  for (const char* mistyped : {"UNREFT_PARITY_CHUNK=2", "UNREFT_PARTIY_CHUNKS=2",
+                               "UNREFT_PARITYCHUNKS", "UNREFT_SOCKETS=/x", "UNREFT_ATEMPT=3"}) {
+    const absl::Status status = check({"HOME=/", mistyped}).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << mistyped;
+    const std::string name = std::string(mistyped).substr(0, std::string(mistyped).find('='));
+    EXPECT_THAT(std::string(status.message()), testing::StartsWith(name + " is no variable"));
+  }
+  const auto strangers = check({"UNREFT_META_SERVICE_HOST=10.0.0.1", "UNREFT_PORT=tcp://x"});
+  ASSERT_TRUE(strangers.ok()) << strangers.status();
+  EXPECT_EQ(strangers->size(), 2u);
+}
+
 // Every combination of where the value stands.
 TEST_F(OptionsTest, FlagWinsOverEnvironmentOverFileOverDefault) {
   for (int places = 0; places < 8; ++places) {

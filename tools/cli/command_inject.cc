@@ -118,13 +118,35 @@ absl::StatusOr<nlohmann::json> DestroyNode(const Context& context) {
   return document;
 }
 
+// That the run directory is the node's which was named, and that there is something of it.
+absl::Status CheckIsHere(const Context& context) {
+  if (context.cluster) return absl::OkStatus();
+  const Place& place = context.place;
+  auto status = AskDaemon(place, "status", nlohmann::json::object(), context.timeout());
+  if (status.ok() && status->value("node", place.node) != place.node) {
+    return absl::InvalidArgumentError(
+        fmt::format("kill-node: the unreftd of {} is of node {}, not of {}: name that node, or "
+                    "another --run-dir",
+                    place.run_dir, status->value("node", uint64_t{0}), place.Name()));
+  }
+  absl::StatusOr<std::vector<SegmentInfo>> memory = ListMemory(place);
+  if (!memory.ok()) return memory.status();
+  FoundProcess daemon = FindDaemon(place);
+  const bool is_there = !daemon.ok() || daemon->has_value();  // in doubt it is
+  if (is_there || !memory->empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("kill-node: {} has neither an unreftd in {} nor memory on this machine",
+                  place.Name(), place.run_dir));
+}
+
 int KillNode(const Context& context) {
-  if (!context.cluster || !context.node_given) {
+  if (!context.node_given) {
     return Fail(context, absl::InvalidArgumentError(fmt::format(
-                             "kill-node: which of the nodes that `unreft up --nodes` has started "
-                             "for job {}? --node I",
+                             "kill-node: which of the nodes of job {} on this machine? Name it by "
+                             "--node I",
                              context.place.job)));
   }
+  if (absl::Status status = CheckIsHere(context); !status.ok()) return Fail(context, status);
   auto document = DestroyNode(context);
   if (!document.ok()) return Fail(context, document.status());
   Print(context, *document,

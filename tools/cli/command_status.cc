@@ -36,7 +36,17 @@ Table RecordTable(const nlohmann::json& document, const char* key,
 std::string Committed(const nlohmann::json& status) {
   const auto found = status.find("committed");
   if (found == status.end() || !found->is_object()) return "nothing committed";
-  return fmt::format("committed {} of {} ranks", VersionCell(*found), Cell(*found, "world"));
+  std::string text =
+      fmt::format("committed {} of {} ranks", VersionCell(*found), Cell(*found, "world"));
+  const auto restorable = status.find("restorable");  // of one node
+  if (restorable == status.end()) return text;
+  if (restorable->is_null()) return text + ", which is not whole any more, nor is an older version";
+  if (restorable->value("step", uint64_t{0}) == found->value("step", uint64_t{0}) &&
+      restorable->value("timeline", uint64_t{0}) == found->value("timeline", uint64_t{0})) {
+    return text;
+  }
+  return fmt::format("{}, which is not whole any more: {} would be restored", text,
+                     VersionCell(*restorable));
 }
 
 // Why a daemon of an earlier release does not say.

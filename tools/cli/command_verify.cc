@@ -23,7 +23,9 @@ std::string Text(const nlohmann::json& answer) {
       fmt::format("{} slots checked, {} read, {} bad\n", Cell(answer, "slots_checked"),
                   BytesCell(answer, "bytes"), bad.size());
   for (const nlohmann::json& slot : bad) {
-    text += fmt::format("slot {}: {}\n", Cell(slot, "slot"), Cell(slot, "problem"));
+    const std::string prefix = fmt::format("slot {}: ", Cell(slot, "slot"));
+    const std::string problem = Cell(slot, "problem");  // it may name the slot itself
+    text += fmt::format("{}{}\n", problem.starts_with(prefix) ? "" : prefix, problem);
   }
   return text;
 }

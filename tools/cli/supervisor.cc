@@ -45,7 +45,11 @@ class Life {
       int wait_status = 0;
       if (waitpid(pid_, &wait_status, WNOHANG) == pid_) return wait_status;
       const int signal = sigwaitinfo(&set, nullptr);
-      if (signal > 0 && signal != SIGCHLD) return std::nullopt;
+      if (signal == SIGHUP) {
+        kill(pid_, SIGHUP);  // it reopens its log and looks at its TLS files
+      } else if (signal > 0 && signal != SIGCHLD) {
+        return std::nullopt;
+      }
     }
   }
 
@@ -64,9 +68,10 @@ class Life {
   std::chrono::steady_clock::time_point begin_;
 };
 
-// Sleeps; whether a signal asked us to stop meanwhile.
+// Sleeps; whether a signal asked us to stop meanwhile. A SIGHUP waits for the next daemon.
 bool StopAskedWithin(Milliseconds delay) {
-  const sigset_t set = StopSignals();
+  sigset_t set = StopSignals();
+  sigdelset(&set, SIGHUP);
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(delay);
   const timespec limit{seconds.count(), (delay - seconds).count() * 1000000};
   return sigtimedwait(&set, nullptr, &limit) > 0;

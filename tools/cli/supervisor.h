@@ -17,7 +17,7 @@ struct SupervisorOptions {
   Milliseconds stop_timeout{10000};  // between SIGTERM and SIGKILL
 };
 
-// Returns OK when the daemon ended with code 0, or SIGTERM, SIGINT or SIGHUP ended both; otherwise
+// Returns OK when the daemon ended with code 0, or SIGTERM or SIGINT ended both; otherwise
 // says why it gives up. Blocks these signals and SIGCHLD for good: for a process of one thread that
 // does nothing else. Each death is a line on standard error.
 absl::Status Supervise(const SupervisorOptions& options);

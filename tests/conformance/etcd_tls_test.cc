@@ -1,0 +1,158 @@
+// Three members of a real etcd with mutual TLS and certificates as everybody has them: of each
+// member its own address and nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "meta/etcd_kv.h"
+#include "tests/conformance/etcd_processes.h"
+#include "tests/conformance/world.h"
+#include "tests/fakes/test_certificates.h"
+
+namespace unreft::meta {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kMembers = 3;
+constexpr int kAttemptsMax = 300;  // of a second each at most
+
+class EtcdTlsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = EtcdProcesses::Missing(); !missing.empty()) {
+      GTEST_SKIP() << missing;
+    }
+  }
+  ~EtcdTlsTest() override {
+    world_.InTurn([this] { kv_.reset(); });
+  }
+
+  GrpcTlsOptions Certificate(const std::string& names) {
+    return certificates_.Make("store", "ours", TestCertificates::Validity::kNow, names);
+  }
+  static EtcdProcesses::Tls FilesOf(const GrpcTlsOptions& tls) {
+    return {tls.ca_file, tls.cert_file, tls.key_file};
+  }
+  void StartMembers() {
+    std::vector<EtcdProcesses::Tls> files;
+    for (int i = 0; i < kMembers; ++i) {
+      files.push_back(FilesOf(Certificate("IP:" + EtcdProcesses::Address(i))));
+    }
+    etcd_.emplace(files);
+  }
+  std::unique_ptr<EtcdKv> Connect(const std::string& endpoints) {
+    const GrpcTlsOptions own = Certificate("DNS:node");
+    std::unique_ptr<EtcdKv> kv;
+    world_.InTurn([&] {
+      auto made = EtcdKv::Create(
+          {.endpoints = endpoints, .tls = {own.ca_file, own.cert_file, own.key_file, ""}},
+          world_.executor(0));
+      UNREFT_CHECK(made.ok(), "{}", made.status().ToString());
+      kv = *std::move(made);
+    });
+    return kv;
+  }
+  absl::Status Put(EtcdKv& kv, const std::string& value) {
+    std::optional<absl::Status> end;
+    world_.InTurn([&] {
+      kv.Commit({.then = {PutOp{"k", value, {}}}},
+                [&](const auto& result) { end = result.status(); });
+    });
+    EXPECT_TRUE(world_.RunUntil([&] { return end.has_value(); }));
+    return *end;
+  }
+  // Whether it is written within the bound, however often it has to be tried.
+  bool PutInTheEnd(const std::string& value) {
+    for (int i = 0; i < kAttemptsMax; ++i) {
+      last_ = Put(*kv_, value);
+      if (last_.ok()) return true;
+      world_.asio().RunOneFor(std::chrono::milliseconds(50));
+    }
+    return false;
+  }
+
+  AsioWorld world_;
+  TestCertificates certificates_;
+  std::optional<EtcdProcesses> etcd_;
+  std::unique_ptr<EtcdKv> kv_;
+  absl::Status last_;
+};
+
+TEST_F(EtcdTlsTest, ReachesEachMemberAndSurvivesTheLossOfAny) {
+  StartMembers();
+  kv_ = Connect(etcd_->endpoints());
+  ASSERT_TRUE(PutInTheEnd("begin")) << last_;
+  // Each alone, by nothing but its own address.
+  for (int i = 0; i < kMembers; ++i) {
+    auto alone = Connect(etcd_->endpoint(i));
+    absl::Status status;
+    for (int tries = 0; tries < kAttemptsMax; ++tries) {
+      status = Put(*alone, "alone");
+      if (status.ok()) break;
+    }
+    EXPECT_EQ(status, absl::OkStatus()) << i;
+    world_.InTurn([&] { alone.reset(); });
+  }
+
+  std::vector<std::string> seen;
+  std::optional<absl::Status> end;
+  world_.InTurn([&] {
+    kv_->Watch(
+        {"k"}, Revision{0},
+        [&](const std::vector<WatchEvent>& events) { seen.push_back(events.front().kv.value); },
+        [&](absl::Status status) { end = std::move(status); });
+  });
+  const auto sees = [&](const std::string& value) {
+    return world_.RunUntil(
+        [&] { return end || std::find(seen.begin(), seen.end(), value) != seen.end(); });
+  };
+  const int leader = etcd_->Leader();
+  ASSERT_GE(leader, 0);
+  etcd_->Kill(leader);
+  ASSERT_TRUE(PutInTheEnd("without its leader")) << last_;
+  EXPECT_TRUE(sees("without its leader"));
+  etcd_->Start(leader);
+
+  const int follower = (std::max(etcd_->Leader(), 0) + 1) % kMembers;
+  etcd_->Kill(follower);
+  ASSERT_TRUE(PutInTheEnd("without a follower")) << last_;
+  EXPECT_TRUE(sees("without a follower"));
+
+  // Of three members one: nothing is written, and that is said.
+  const int second = (follower + 1) % kMembers;
+  etcd_->Kill(second);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(Put(*kv_, "without a quorum").ok());
+  etcd_->Start(second);
+  ASSERT_TRUE(PutInTheEnd("with a quorum")) << last_;
+  EXPECT_TRUE(sees("with a quorum"));
+  EXPECT_FALSE(end.has_value()) << *end;
+}
+
+// A member with another's certificate is not asked, though the authority is the right one; the
+// others are.
+TEST_F(EtcdTlsTest, AMemberThatShowsAnothersCertificateIsNotAsked) {
+  etcd_.emplace(std::vector{FilesOf(Certificate("IP:127.0.0.2"))});
+  kv_ = Connect(etcd_->endpoint(0));
+  const absl::Status status = Put(*kv_, "v");
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the certificate of CN=node is for [IP:127.0.0.2, URI:unreft://job/store], "
+                        "needed IP:127.0.0.1"));
+}
+
+TEST_F(EtcdTlsTest, AListOfNames) {
+  etcd_.emplace(std::vector{FilesOf(Certificate("IP:127.0.0.1,DNS:localhost"))});
+  const std::string port = etcd_->endpoint(0).substr(etcd_->endpoint(0).rfind(':'));
+  kv_ = Connect("localhost" + port + ",127.0.0.1" + port);
+  EXPECT_TRUE(PutInTheEnd("v")) << last_;
+  world_.InTurn([&] { kv_.reset(); });
+}
+
+}  // namespace
+}  // namespace unreft::meta
