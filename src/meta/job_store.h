@@ -106,7 +106,8 @@ class JobStore {
   // One Txn, guarded by the caller's leadership (its leader key as it has written it) and by all
   // five records being as in state(). Aborted when the guard does not hold, naming nothing more
   // than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the outcome is
-  // unknown. When `done` gets ok, state() has the change already.
+  // unknown. InvalidArgument: readers would not take such a record (CheckRecord), and nothing is
+  // written. When `done` gets ok, state() has the change already.
   void Write(const HeldKey& leadership, JobChange change,
              absl::AnyInvocable<void(absl::Status)> done);
 
