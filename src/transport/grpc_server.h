@@ -8,7 +8,6 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <string>

@@ -41,7 +41,8 @@ GrpcTlsOptions TestCertificates::Deploy(const std::string& name, const GrpcTlsOp
   return deployed;
 }
 
-GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string& ca) {
+GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string& ca,
+                                      const std::string& node) {
   const std::string new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
   const std::string ca_file = Path(ca + ".pem");
   const std::string ca_key = Path(ca + ".key");
@@ -49,7 +50,7 @@ GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string&
     OpenSsl(fmt::format("req -x509 {} -keyout '{}' -subj '/CN={}' -days 2 -out '{}'", new_key,
                         ca_key, ca, ca_file));
   }
-  const std::string name = ca + "_" + job;
+  const std::string name = fmt::format("{}_{}_{}", ca, job, node);
   GrpcTlsOptions tls{.enabled = true,
                      .ca_file = ca_file,
                      .cert_file = Path(name + ".pem"),
@@ -57,9 +58,9 @@ GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string&
   if (std::filesystem::exists(tls.cert_file)) return tls;
   const std::string request = Path(name + ".csr");
   OpenSsl(
-      fmt::format("req -new {} -keyout '{}' -subj /CN=node -out '{}' "
+      fmt::format("req -new {} -keyout '{}' -subj '/CN={}' -out '{}' "
                   "-addext 'subjectAltName=DNS:node,URI:unreft://job/{}'",
-                  new_key, tls.key_file, request, job));
+                  new_key, tls.key_file, node, request, job));
   OpenSsl(
       fmt::format("x509 -req -in '{}' -CA '{}' -CAkey '{}' -CAcreateserial -days 2 "
                   "-copy_extensions copy -out '{}'",

@@ -22,8 +22,10 @@ class TestCertificates {
                         const std::vector<std::string>& ca_files) const;
 
   // The files of a node of that job, whose certificate and trust come from the authority `ca`; each
-  // name of an authority is another one. The certificate is for the DNS name "node" too.
-  GrpcTlsOptions Make(const std::string& job, const std::string& ca = "ours");
+  // name of an authority is another one. `node` is its common name; the certificate is for the DNS
+  // name "node" too.
+  GrpcTlsOptions Make(const std::string& job, const std::string& ca = "ours",
+                      const std::string& node = "node");
 
  private:
   std::string Path(const std::string& file) const { return directory_ + "/" + file; }
