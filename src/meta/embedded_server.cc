@@ -17,12 +17,10 @@ namespace {
 
 namespace pb = etcdserverpb;
 
-constexpr size_t kUnaryCallsMax = 100'000;  // the engine refuses long before
-
 // Begins a call and runs `body` with it in a turn.
 template <typename Body>
 grpc::ServerUnaryReactor* BeginUnary(ServerContext& context, Body body) {
-  auto call = BeginCall<ServerUnary>(context, kUnaryCallsMax);
+  auto call = BeginCall<ServerUnary>(context);
   if (call->finished()) return call.get();  // refused: its request is gRPC's again
   context.Post([call, body = std::move(body)] { body(call); });
   return call.get();
@@ -90,35 +88,35 @@ class KvService final : public pb::KV::CallbackService {
 
   Reactor* Txn(grpc::CallbackServerContext* grpc, const pb::TxnRequest* request,
                pb::TxnResponse* response) override {
-    return BeginUnary(context_, [this, request, response,
-                                 access = context_.AccessOf(*grpc)](auto call) {
-      absl::StatusOr<StoreTxn> txn = FromWire(*request);
-      if (!txn.ok()) return call->Answer(txn.status());
-      if (absl::Status status = access.Check(*txn); !status.ok()) return call->Answer(status);
-      context_.engine.Commit(*std::move(txn), [=, this, alive = context_.alive](auto reply) {
-        if (!*alive) return;
-        if (!reply.ok()) return call->Answer(reply.status());
-        context_.Fill(*response->mutable_header(), reply->revision);
-        ToWire(*request, *std::move(reply), *response);
-        call->Answer(absl::OkStatus());
-      });
-    });
+    return BeginUnary(
+        context_, [this, request, response, access = context_.AccessOf(*grpc)](auto call) {
+          absl::StatusOr<StoreTxn> txn = FromWire(*request);
+          if (!txn.ok()) return call->Answer(txn.status());
+          if (absl::Status status = access.Check(*txn); !status.ok()) return call->Answer(status);
+          context_.engine.Commit(*std::move(txn), [=, this, alive = context_.alive](auto reply) {
+            if (!*alive) return;
+            if (!reply.ok()) return call->Answer(reply.status());
+            context_.Fill(*response->mutable_header(), reply->revision);
+            ToWire(*request, *std::move(reply), *response);
+            call->Answer(absl::OkStatus());
+          });
+        });
   }
 
   Reactor* Compact(grpc::CallbackServerContext* grpc, const pb::CompactionRequest* request,
                    pb::CompactionResponse* response) override {
-    return BeginUnary(context_, [this, request, response,
-                                 access = context_.AccessOf(*grpc)](auto call) {
-      if (absl::Status status = access.CheckAll("a compaction"); !status.ok()) {
-        return call->Answer(status);
-      }
-      const Revision before{static_cast<uint64_t>(request->revision())};
-      context_.engine.Compact(before, [=, this, alive = context_.alive](absl::Status status) {
-        if (!*alive) return;
-        context_.Fill(*response->mutable_header(), context_.engine.revision());
-        call->Answer(status);
-      });
-    });
+    return BeginUnary(
+        context_, [this, request, response, access = context_.AccessOf(*grpc)](auto call) {
+          if (absl::Status status = access.CheckAll("a compaction"); !status.ok()) {
+            return call->Answer(status);
+          }
+          const Revision before{static_cast<uint64_t>(request->revision())};
+          context_.engine.Compact(before, [=, this, alive = context_.alive](absl::Status status) {
+            if (!*alive) return;
+            context_.Fill(*response->mutable_header(), context_.engine.revision());
+            call->Answer(status);
+          });
+        });
   }
 
   ServerContext& context_;
@@ -162,9 +160,9 @@ class LeaseService final : public pb::Lease::CallbackService {
   }
 
   grpc::ServerBidiReactor<pb::LeaseKeepAliveRequest, pb::LeaseKeepAliveResponse>* LeaseKeepAlive(
-      grpc::CallbackServerContext*) override {
-    auto call = BeginCall<KeepAliveServerStream>(context_, context_.streams_max);
-    call->Begin();
+      grpc::CallbackServerContext* grpc) override {
+    auto call = BeginCall<KeepAliveServerStream>(context_);
+    call->Begin(*grpc);
     return call.get();
   }
 
@@ -178,8 +176,8 @@ class WatchService final : public pb::Watch::CallbackService {
  private:
   grpc::ServerBidiReactor<pb::WatchRequest, pb::WatchResponse>* Watch(
       grpc::CallbackServerContext* grpc) override {
-    auto call = BeginCall<WatchServerStream>(context_, context_.streams_max);
-    call->Begin(context_.AccessOf(*grpc));
+    auto call = BeginCall<WatchServerStream>(context_);
+    call->Begin(*grpc);
     return call.get();
   }
 
@@ -191,10 +189,15 @@ class WatchService final : public pb::Watch::CallbackService {
 class EmbeddedServer::Impl {
  public:
   Impl(const EmbeddedServerOptions& options, Executor& executor, StoreEngine& engine)
-      : context_{.executor = executor,
+      : streams_("streams_max", options.streams_max),
+        watches_("watches_max", options.watches_max),
+        context_{.executor = executor,
                  .engine = engine,
                  .calls = calls_,
-                 .streams_max = options.streams_max,
+                 .silent = std::make_shared<SilentRequests>(executor, options.silent_timeout,
+                                                            options.calls_silent_max),
+                 .streams = streams_,
+                 .watches = watches_,
                  .stream_bytes_max = options.stream_bytes_max,
                  .tells_apart = options.tls.enabled()} {}
 
@@ -225,6 +228,10 @@ class EmbeddedServer::Impl {
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
     // Two servers on one port would share its clients by chance.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    const auto handshake_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(options.handshake_timeout).count();
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               static_cast<int>(handshake_ms));
     // As etcd: a client may ask each 5 s whether we are there.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -245,6 +252,8 @@ class EmbeddedServer::Impl {
 
  private:
   ServerCalls calls_;
+  PeerPlaces streams_;
+  PeerPlaces watches_;
   ServerContext context_;
   KvService kv_{context_};
   LeaseService lease_{context_};
