@@ -82,18 +82,4 @@ std::string GrpcName(std::string_view address) {
   return name;
 }
 
-absl::Status BeforeListening(const std::string& address) {
-  if (!IsUnixAddress(address)) return absl::OkStatus();
-  absl::StatusOr<std::string> path = SocketFileOf(address);
-  return path.ok() ? RemoveStaleSocket(*path) : path.status();
-}
-
-absl::Status AfterListening(const std::string& address) {
-  if (!IsUnixAddress(address)) return absl::OkStatus();
-  absl::StatusOr<std::string> path = SocketFileOf(address);
-  if (!path.ok()) return path.status();
-  if (chmod(path->c_str(), 0600) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, "give this user alone " + *path);
-}
-
 }  // namespace unreft

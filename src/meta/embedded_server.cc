@@ -11,6 +11,7 @@
 #include "meta/server_calls.h"
 #include "meta/server_streams.h"
 #include "meta/server_wire.h"
+#include "transport/acceptor.h"
 
 namespace unreft::meta {
 namespace {
@@ -202,6 +203,7 @@ class EmbeddedServer::Impl {
                  .tells_apart = options.tls.enabled()} {}
 
   ~Impl() {
+    acceptor_.reset();
     *context_.alive = false;
     calls_.AbortAll();
     if (server_ != nullptr) {
@@ -220,14 +222,14 @@ class EmbeddedServer::Impl {
     }
     absl::Status status =
         PrepareWire(options.listen, WireUseOf("meta_listen", options.tls, options.insecure));
-    if (status.ok()) status = BeforeListening(options.listen);
     if (!status.ok()) return status;
+    auto acceptor = Acceptor::Listen(options.listen);
+    if (!acceptor.ok()) return acceptor.status();
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(GrpcName(options.listen), *credentials, &port);
+    using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    Acceptor::Sink sink =
+        builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, *credentials);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
-    // Two servers on one port would share its clients by chance.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     const auto handshake_ms =
         std::chrono::duration_cast<std::chrono::milliseconds>(options.handshake_timeout).count();
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
@@ -239,13 +241,15 @@ class EmbeddedServer::Impl {
     builder.RegisterService(&lease_);
     builder.RegisterService(&watch_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
+    if (server_ == nullptr) {
       return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
     }
+    acceptor_ = *std::move(acceptor);
+    acceptor_->Start(std::move(sink));
     address_ = IsUnixAddress(options.listen)
                    ? options.listen
-                   : fmt::format("{}:{}", options.listen.substr(0, colon), port);
-    return AfterListening(options.listen);
+                   : fmt::format("{}:{}", options.listen.substr(0, colon), acceptor_->port());
+    return absl::OkStatus();
   }
 
   const std::string& address() const { return address_; }
@@ -260,6 +264,7 @@ class EmbeddedServer::Impl {
   WatchService watch_{context_};
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;  // goes before the server
 };
 
 EmbeddedServer::EmbeddedServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -9,7 +9,7 @@
 #include <functional>
 #include <utility>
 
-#include "base/wire_address.h"
+#include "transport/acceptor.h"
 #include "transport/grpc_arguments.h"
 #include "transport/grpc_bytes.h"
 #include "transport/grpc_peer.h"
@@ -203,26 +203,18 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor& executor
   std::unique_ptr<GrpcServer> server(new GrpcServer(executor, options, identity));
   grpc::ServerBuilder builder;
   SetGrpcServerArguments(options, builder);
-  const bool is_unix = IsUnixAddress(options.listen);
-  UnixAcceptor::Sink sink;
-  if (is_unix) {
-    absl::StatusOr<std::string> path = SocketFileOf(options.listen);
-    if (!path.ok()) return path.status();
-    auto acceptor = UnixAcceptor::Listen(*path);
-    if (!acceptor.ok()) return acceptor.status();
-    server->acceptor_ = *std::move(acceptor);
-    using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-    sink =
-        builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, identity.ForServer());
-  } else {
-    builder.AddListeningPort(options.listen, identity.ForServer(), &server->port_);
-  }
+  absl::StatusOr<std::unique_ptr<Acceptor>> acceptor = Acceptor::Listen(options.listen);
+  if (!acceptor.ok()) return acceptor.status();
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  Acceptor::Sink sink =
+      builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, identity.ForServer());
   builder.RegisterCallbackGenericService(server->service_.get());
   server->server_ = builder.BuildAndStart();
-  if (!server->server_ || (!is_unix && server->port_ == 0)) {
+  if (!server->server_) {
     return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
   }
-  if (is_unix) server->acceptor_->Start(std::move(sink));
+  server->acceptor_ = *std::move(acceptor);
+  server->acceptor_->Start(std::move(sink));
   return server;
 }
 

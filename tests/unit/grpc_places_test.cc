@@ -1,6 +1,7 @@
 // What one peer may hold of a node's server, and that others are served all the same.
 #include <gmock/gmock.h>
 
+#include "tests/unit/connection_flood.h"
 #include "tests/unit/grpc_transport_fixture.h"
 
 namespace unreft {
@@ -40,6 +41,14 @@ TEST_F(GrpcTransportTest, RequestsThatAreNotAnsweredShutOutNoOtherPeer) {
     for (auto& done : parked) done("too late for one");
     greedy.reset();
   });
+}
+
+// gRPC's listener ends for good when it meets the limit, and anybody can make it.
+TEST_F(GrpcTransportTest, AcceptsAgainAfterConnectionsTookAllDescriptors) {
+  MakeServer("job-1");
+  caller_ = New("job-1");
+  FloodWithConnections(server_->address());
+  EXPECT_TRUE(ReachesAgain());
 }
 
 }  // namespace

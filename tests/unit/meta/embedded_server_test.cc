@@ -11,6 +11,7 @@
 #include <future>
 #include <iterator>
 
+#include "tests/unit/connection_flood.h"
 #include "tests/unit/meta/tls_store_fixture.h"
 
 namespace unreft::meta {
@@ -190,6 +191,13 @@ TEST_F(EmbeddedServerTest, WatchesOfOneClientShutOutNoOther) {
   EXPECT_TRUE(IsServed());
   ASSERT_TRUE(world_.RunUntil([&] { return canceled_.size() == 3; }));
   EXPECT_THAT(canceled_.back(), HasSubstr("this peer holds the most places"));
+}
+
+TEST_F(EmbeddedServerTest, AcceptsAgainAfterConnectionsTookAllDescriptors) {
+  Start({});
+  FloodWithConnections(server_->address());
+  ConnectAs("a");
+  EXPECT_TRUE(IsServed());
 }
 
 }  // namespace
