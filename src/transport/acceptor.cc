@@ -29,7 +29,7 @@ constexpr int kSendBytes = 4 << 20;
 constexpr int kExhaustedPauseMs = 100;
 // The kernel gives the lowest number that is free: a connection with a higher one than this, or in
 // the last quarter of what the process may have, is one too many.
-constexpr rlim_t kDescriptorMax = 16'384;
+constexpr rlim_t kDescriptorMax = 8'192;
 
 bool HasRoom(const UniqueFd& connection) {
   rlimit limit{};
@@ -165,7 +165,7 @@ void Acceptor::Run() {
     poll(listening.data(), listening.size(), -1);
     for (const pollfd& ready : listening) {
       if ((ready.revents & POLLHUP) != 0) return;  // shut down; accept4 would say EAGAIN
-      if ((ready.revents & POLLIN) != 0) AcceptOne(ready.fd);
+      if (ready.revents != 0) AcceptOne(ready.fd);
     }
   }
 }
