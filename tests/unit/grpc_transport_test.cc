@@ -289,6 +289,11 @@ class SilentStreamsTest : public GrpcTransportTest {
  protected:
   static constexpr size_t kStreams = 32;
 
+  ~SilentStreamsTest() override {
+    streams_.clear();
+    world_.InTurn([] {});  // behind what they have posted
+  }
+
   void Start(size_t silent_max, Duration silent_timeout) {
     world_.InTurn([&] {
       server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1",
