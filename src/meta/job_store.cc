@@ -242,7 +242,7 @@ void JobStore::Parse(const KeyValue& kv, Stored<Message>& into) {
 // Of the whole job: one that is wrong changes nothing. The last good one stands in its place, if
 // nothing came between: the watch leaves nothing out, a reading may have.
 template <typename Message>
-void JobStore::ParseShared(const KeyValue& kv, Stored<Message> JobState::*record) {
+void JobStore::ParseShared(const KeyValue& kv, Stored<Message> JobState::* record) {
   Stored<Message>& into = state_.*record;
   if (kv.mod_revision < into.modified) return;  // the watch is behind a Txn of our own
   absl::StatusOr<Message> value = Parsed<Message>(kv);

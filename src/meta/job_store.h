@@ -130,7 +130,7 @@ class JobStore {
   template <typename Message>
   void Parse(const KeyValue& kv, Stored<Message>& into);
   template <typename Message>
-  void ParseShared(const KeyValue& kv, Stored<Message> JobState::*record);
+  void ParseShared(const KeyValue& kv, Stored<Message> JobState::* record);
   void Changed();
 
   Kv& kv_;
@@ -142,7 +142,7 @@ class JobStore {
   JobState state_;
   std::unique_ptr<JobState> before_;           // while all is read anew: what was known
   std::map<std::string, std::string> unread_;  // shared records without a good value: key and why
-  std::deque<std::string> former_ids_;  // the last that the store had
+  std::deque<std::string> former_ids_;         // the last that the store had
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;
