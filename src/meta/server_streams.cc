@@ -164,8 +164,8 @@ absl::StatusOr<WatchServerStream::Watch> WatchServerStream::StartWatch(KeySpan s
   if (!place.ok()) return place.status();
   const absl::StatusOr<WatchId> watch = context_.engine.Watch(
       std::move(span), start,
-      [this, self = Self(this), alive = context_.alive, watch_id](StoreWatchEvents events) {
-        if (*alive) OnEvents(watch_id, std::move(events));
+      [this, self = Self(this), alive = context_.alive, watch_id](const StoreWatchEvents& events) {
+        if (*alive) OnEvents(watch_id, events);
       });
   if (watch.ok()) return Watch{*watch, *place};
   context_.watches.Give(peer_, *place);
@@ -188,7 +188,7 @@ void WatchServerStream::Cancel(int64_t watch_id, const std::string& reason) {
   Send(std::move(canceled));
 }
 
-void WatchServerStream::OnEvents(int64_t watch_id, StoreWatchEvents events) {
+void WatchServerStream::OnEvents(int64_t watch_id, const StoreWatchEvents& events) {
   Response response = NewResponse(watch_id, events.revision);
   for (const WatchEvent& event : events.events) {
     mvccpb::Event& wire = *response.add_events();

@@ -76,7 +76,7 @@ class WatchServerStream final
   absl::StatusOr<Watch> StartWatch(KeySpan span, Revision start, int64_t watch_id);
   void EndWatch(const Watch& watch);
   void Cancel(int64_t watch_id, const std::string& reason = "");
-  void OnEvents(int64_t watch_id, StoreWatchEvents events);
+  void OnEvents(int64_t watch_id, const StoreWatchEvents& events);
   Response NewResponse(int64_t watch_id, Revision revision);
   void Send(Response response);
   void WriteNext();

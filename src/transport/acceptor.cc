@@ -159,6 +159,7 @@ void Acceptor::Start(Sink sink) {
 
 void Acceptor::Run() {
   std::vector<pollfd> listening;
+  listening.reserve(sockets_.size());
   for (const UniqueFd& socket : sockets_)
     listening.push_back({.fd = socket.get(), .events = POLLIN});
   while (true) {
