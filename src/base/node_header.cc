@@ -26,6 +26,11 @@ bool IsWithinBounds(const NodeBody& body) {
          });
 }
 
+// Across the largest number, too: what a body says of its own is any number.
+bool IsNewer(const NodeBody& body, const NodeBody& other) {
+  return static_cast<int64_t>(body.sequence - other.sequence) > 0;
+}
+
 bool IsValid(const NodeBody& body) {
   return body.magic == kNodeMagic && BodyCrcIsRight(body) && body.decisions <= kDecisionsKept &&
          IsWithinBounds(body);
@@ -53,16 +58,17 @@ absl::StatusOr<NodeBody> ReadNodeBody(std::span<const std::byte> bytes) {
   }
   if (!IsValid(second)) return first;
   if (!IsValid(first)) return second;
-  return first.sequence > second.sequence ? first : second;
+  return IsNewer(first, second) ? first : second;
 }
 
 void WriteNodeBody(std::span<std::byte> bytes, NodeBody body) {
   const NodeBody first = Load(bytes, 0);
   const NodeBody second = Load(bytes, 1);
-  const uint64_t first_sequence = IsValid(first) ? first.sequence : 0;
-  const uint64_t second_sequence = IsValid(second) ? second.sequence : 0;
-  const size_t older = first_sequence <= second_sequence ? 0 : 1;
-  body.sequence = std::max(first_sequence, second_sequence) + 1;
+  const bool keeps_first = IsValid(first) && (!IsValid(second) || IsNewer(first, second));
+  const size_t older = keeps_first ? 1 : 0;
+  const uint64_t newest =
+      keeps_first ? first.sequence : (IsValid(second) ? second.sequence : uint64_t{0});
+  body.sequence = newest + 1;
   SetBodyCrc(body);
   std::memcpy(bytes.data() + older * sizeof(NodeBody), &body, sizeof(body));
 }

@@ -1,18 +1,14 @@
 #include "base/wire_address.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <cctype>
 #include <cerrno>
 #include <filesystem>
-#include <memory>
-#include <system_error>
 
 #include "base/private_directory.h"
-#include "base/unique_fd.h"
 #include "base/unix_socket.h"
 
 namespace unreft {
@@ -85,46 +81,6 @@ std::string GrpcName(std::string_view address) {
     name += is_plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
   }
   return name;
-}
-
-absl::Status BeforeListening(const std::string& address) {
-  if (!IsUnixAddress(address)) return absl::OkStatus();
-  absl::StatusOr<std::string> path = SocketFileOf(address);
-  return path.ok() ? RemoveStaleSocket(*path) : path.status();
-}
-
-absl::Status CannotListen(const std::string& address) {
-  const auto because = [&](std::string_view why) {
-    return absl::UnavailableError(fmt::format("cannot listen on {}: {}", address, why));
-  };
-  if (IsUnixAddress(address)) return because("its socket file could not be made");
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
-  if (error != 0) return because(gai_strerror(error));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const UniqueFd fd(socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC, 0));
-    const int yes = 1;
-    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    if (!fd || bind(fd.get(), each->ai_addr, each->ai_addrlen) != 0 || listen(fd.get(), 1) != 0) {
-      return because(std::generic_category().message(errno));
-    }
-  }
-  return because("it was not free a moment ago, try again");
-}
-
-absl::Status AfterListening(const std::string& address) {
-  if (!IsUnixAddress(address)) return absl::OkStatus();
-  absl::StatusOr<std::string> path = SocketFileOf(address);
-  if (!path.ok()) return path.status();
-  if (chmod(path->c_str(), 0600) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, "give this user alone " + *path);
 }
 
 }  // namespace unreft

@@ -40,12 +40,4 @@ absl::Status CheckWire(const std::string& address, const WireUse& use);
 // The address as gRPC wants it: a path may have any characters.
 std::string GrpcName(std::string_view address);
 
-// Around gRPC's making of a listener at that address; nothing to do for TCP. AlreadyExists:
-// somebody listens there, or the file is no socket. What a killed process left is removed.
-absl::Status BeforeListening(const std::string& address);
-// Unavailable, after gRPC could not listen there and did not say why: with the kernel's reason.
-absl::Status CannotListen(const std::string& address);
-// Whatever the umask: the file is this user's alone.
-absl::Status AfterListening(const std::string& address);
-
 }  // namespace unreft

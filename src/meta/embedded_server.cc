@@ -11,18 +11,17 @@
 #include "meta/server_calls.h"
 #include "meta/server_streams.h"
 #include "meta/server_wire.h"
+#include "transport/acceptor.h"
 
 namespace unreft::meta {
 namespace {
 
 namespace pb = etcdserverpb;
 
-constexpr size_t kUnaryCallsMax = 100'000;  // the engine refuses long before
-
 // Begins a call and runs `body` with it in a turn.
 template <typename Body>
 grpc::ServerUnaryReactor* BeginUnary(ServerContext& context, Body body) {
-  auto call = BeginCall<ServerUnary>(context, kUnaryCallsMax);
+  auto call = BeginCall<ServerUnary>(context);
   if (call->finished()) return call.get();  // refused: its request is gRPC's again
   context.Post([call, body = std::move(body)] { body(call); });
   return call.get();
@@ -90,35 +89,35 @@ class KvService final : public pb::KV::CallbackService {
 
   Reactor* Txn(grpc::CallbackServerContext* grpc, const pb::TxnRequest* request,
                pb::TxnResponse* response) override {
-    return BeginUnary(context_, [this, request, response,
-                                 access = context_.AccessOf(*grpc)](auto call) {
-      absl::StatusOr<StoreTxn> txn = FromWire(*request);
-      if (!txn.ok()) return call->Answer(txn.status());
-      if (absl::Status status = access.Check(*txn); !status.ok()) return call->Answer(status);
-      context_.engine.Commit(*std::move(txn), [=, this, alive = context_.alive](auto reply) {
-        if (!*alive) return;
-        if (!reply.ok()) return call->Answer(reply.status());
-        context_.Fill(*response->mutable_header(), reply->revision);
-        ToWire(*request, *std::move(reply), *response);
-        call->Answer(absl::OkStatus());
-      });
-    });
+    return BeginUnary(
+        context_, [this, request, response, access = context_.AccessOf(*grpc)](auto call) {
+          absl::StatusOr<StoreTxn> txn = FromWire(*request);
+          if (!txn.ok()) return call->Answer(txn.status());
+          if (absl::Status status = access.Check(*txn); !status.ok()) return call->Answer(status);
+          context_.engine.Commit(*std::move(txn), [=, this, alive = context_.alive](auto reply) {
+            if (!*alive) return;
+            if (!reply.ok()) return call->Answer(reply.status());
+            context_.Fill(*response->mutable_header(), reply->revision);
+            ToWire(*request, *std::move(reply), *response);
+            call->Answer(absl::OkStatus());
+          });
+        });
   }
 
   Reactor* Compact(grpc::CallbackServerContext* grpc, const pb::CompactionRequest* request,
                    pb::CompactionResponse* response) override {
-    return BeginUnary(context_, [this, request, response,
-                                 access = context_.AccessOf(*grpc)](auto call) {
-      if (absl::Status status = access.CheckAll("a compaction"); !status.ok()) {
-        return call->Answer(status);
-      }
-      const Revision before{static_cast<uint64_t>(request->revision())};
-      context_.engine.Compact(before, [=, this, alive = context_.alive](absl::Status status) {
-        if (!*alive) return;
-        context_.Fill(*response->mutable_header(), context_.engine.revision());
-        call->Answer(status);
-      });
-    });
+    return BeginUnary(
+        context_, [this, request, response, access = context_.AccessOf(*grpc)](auto call) {
+          if (absl::Status status = access.CheckAll("a compaction"); !status.ok()) {
+            return call->Answer(status);
+          }
+          const Revision before{static_cast<uint64_t>(request->revision())};
+          context_.engine.Compact(before, [=, this, alive = context_.alive](absl::Status status) {
+            if (!*alive) return;
+            context_.Fill(*response->mutable_header(), context_.engine.revision());
+            call->Answer(status);
+          });
+        });
   }
 
   ServerContext& context_;
@@ -162,9 +161,9 @@ class LeaseService final : public pb::Lease::CallbackService {
   }
 
   grpc::ServerBidiReactor<pb::LeaseKeepAliveRequest, pb::LeaseKeepAliveResponse>* LeaseKeepAlive(
-      grpc::CallbackServerContext*) override {
-    auto call = BeginCall<KeepAliveServerStream>(context_, context_.streams_max);
-    call->Begin();
+      grpc::CallbackServerContext* grpc) override {
+    auto call = BeginCall<KeepAliveServerStream>(context_);
+    call->Begin(*grpc);
     return call.get();
   }
 
@@ -178,8 +177,8 @@ class WatchService final : public pb::Watch::CallbackService {
  private:
   grpc::ServerBidiReactor<pb::WatchRequest, pb::WatchResponse>* Watch(
       grpc::CallbackServerContext* grpc) override {
-    auto call = BeginCall<WatchServerStream>(context_, context_.streams_max);
-    call->Begin(context_.AccessOf(*grpc));
+    auto call = BeginCall<WatchServerStream>(context_);
+    call->Begin(*grpc);
     return call.get();
   }
 
@@ -191,14 +190,20 @@ class WatchService final : public pb::Watch::CallbackService {
 class EmbeddedServer::Impl {
  public:
   Impl(const EmbeddedServerOptions& options, Executor& executor, StoreEngine& engine)
-      : context_{.executor = executor,
+      : streams_("streams_max", options.streams_max),
+        watches_("watches_max", options.watches_max),
+        context_{.executor = executor,
                  .engine = engine,
                  .calls = calls_,
-                 .streams_max = options.streams_max,
+                 .silent = std::make_shared<SilentRequests>(executor, options.silent_timeout,
+                                                            options.calls_silent_max),
+                 .streams = streams_,
+                 .watches = watches_,
                  .stream_bytes_max = options.stream_bytes_max,
                  .tells_apart = options.tls.enabled()} {}
 
   ~Impl() {
+    acceptor_.reset();
     *context_.alive = false;
     calls_.AbortAll();
     if (server_ != nullptr) {
@@ -215,14 +220,18 @@ class EmbeddedServer::Impl {
     }
     absl::Status status =
         PrepareWire(options.listen, WireUseOf("meta_listen", options.tls, options.insecure));
-    if (status.ok()) status = BeforeListening(options.listen);
     if (!status.ok()) return status;
+    auto acceptor = Acceptor::Listen(options.listen);
+    if (!acceptor.ok()) return acceptor.status();
     grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort(GrpcName(options.listen), ServerCredentials(certificates), &port);
+    using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    Acceptor::Sink sink = builder.experimental().AddExternalConnectionAcceptor(
+        Type::FROM_FD, ServerCredentials(certificates));
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
-    // Two servers on one port would share its clients by chance.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    const auto handshake_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(options.handshake_timeout).count();
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               static_cast<int>(handshake_ms));
     // As etcd: a client may ask each 5 s whether we are there.
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -230,25 +239,30 @@ class EmbeddedServer::Impl {
     builder.RegisterService(&lease_);
     builder.RegisterService(&watch_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
-      return CannotListen(options.listen);
+    if (server_ == nullptr) {
+      return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
     }
+    acceptor_ = *std::move(acceptor);
+    acceptor_->Start(std::move(sink));
     address_ = IsUnixAddress(options.listen)
                    ? options.listen
-                   : fmt::format("{}:{}", options.listen.substr(0, colon), port);
-    return AfterListening(options.listen);
+                   : fmt::format("{}:{}", options.listen.substr(0, colon), acceptor_->port());
+    return absl::OkStatus();
   }
 
   const std::string& address() const { return address_; }
 
  private:
   ServerCalls calls_;
+  PeerPlaces streams_;
+  PeerPlaces watches_;
   ServerContext context_;
   KvService kv_{context_};
   LeaseService lease_{context_};
   WatchService watch_{context_};
   std::string address_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;  // goes before the server
 };
 
 EmbeddedServer::EmbeddedServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

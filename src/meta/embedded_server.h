@@ -22,7 +22,13 @@ namespace unreft::meta {
 struct EmbeddedServerOptions {
   std::string listen = "127.0.0.1:2379";           // port 0: a free one; or unix:/PATH
   uint64_t message_bytes_max = uint64_t{2} << 20;  // of a request, as etcd's
-  size_t streams_max = 10'000;                     // watches and keep-alives at a time
+  // Streams of watches and keep-alives that have said something, and watches. What others need is
+  // taken from the client that has the most.
+  size_t streams_max = 10'000;
+  size_t watches_max = 10'000;
+  size_t calls_silent_max = 1024;  // streams that have begun, without a message yet
+  Duration silent_timeout = std::chrono::seconds(10);    // for the first message of a stream
+  Duration handshake_timeout = std::chrono::seconds(5);  // of a connection
   // Answers that wait for a slow reader of a watch; beyond, its stream is ended.
   uint64_t stream_bytes_max = uint64_t{64} << 20;
   MetaTlsOptions tls;

@@ -44,6 +44,25 @@ absl::StatusOr<Message> Parsed(const KeyValue& kv) {
   return value;
 }
 
+// What nobody would take is not written either: everybody, its writer too, would stay with what was
+// there before.
+absl::Status CheckChange(const JobChange& change) {
+  absl::Status status;
+  const auto check = [&status](const char* name, const auto& record) {
+    if (!record || !status.ok()) return;
+    if (absl::Status wrong = CheckRecord(*record); !wrong.ok()) {
+      status = absl::InvalidArgumentError(
+          fmt::format("the record {} to be written is wrong: {}", name, wrong.message()));
+    }
+  };
+  check("view", change.view);
+  check("timeline", change.timeline);
+  check("commit", change.commit);
+  check("abandoned", change.abandoned);
+  check("pins", change.pins);
+  return status;
+}
+
 }  // namespace
 
 JobStore::JobStore(Kv& kv, Executor& executor, Random& random, Log& log, std::string job,
@@ -227,7 +246,7 @@ void JobStore::Parse(const KeyValue& kv, Stored<Message>& into) {
 // Of the whole job: one that is wrong changes nothing. The last good one stands in its place, if
 // nothing came between: the watch leaves nothing out, a reading may have.
 template <typename Message>
-void JobStore::ParseShared(const KeyValue& kv, Stored<Message> JobState::*record) {
+void JobStore::ParseShared(const KeyValue& kv, Stored<Message> JobState::* record) {
   Stored<Message>& into = state_.*record;
   if (kv.mod_revision < into.modified) return;  // the watch is behind a Txn of our own
   absl::StatusOr<Message> value = Parsed<Message>(kv);
@@ -349,6 +368,11 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
   if (!IsLedBy(leadership)) {
     return executor_.Post([done = std::move(done)]() mutable {
       done(absl::AbortedError("the leader key is another one's, or its event is still to come"));
+    });
+  }
+  if (absl::Status status = CheckChange(change); !status.ok()) {
+    return executor_.Post([done = std::move(done), status = std::move(status)]() mutable {
+      done(std::move(status));
     });
   }
   Txn txn;

@@ -113,7 +113,8 @@ class JobStore {
   // One Txn, guarded by the caller's leadership (its leader key as it has written it) and by all
   // five records being as in state(). Aborted when the guard does not hold, naming nothing more
   // than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the outcome is
-  // unknown. When `done` gets ok, state() has the change already.
+  // unknown. InvalidArgument: readers would not take such a record (CheckRecord), and nothing is
+  // written. When `done` gets ok, state() has the change already.
   void Write(const HeldKey& leadership, JobChange change,
              absl::AnyInvocable<void(absl::Status)> done);
 
@@ -136,7 +137,7 @@ class JobStore {
   template <typename Message>
   void Parse(const KeyValue& kv, Stored<Message>& into);
   template <typename Message>
-  void ParseShared(const KeyValue& kv, Stored<Message> JobState::*record);
+  void ParseShared(const KeyValue& kv, Stored<Message> JobState::* record);
   void Changed();
 
   Kv& kv_;
@@ -148,7 +149,7 @@ class JobStore {
   JobState state_;
   std::unique_ptr<JobState> before_;           // while all is read anew: what was known
   std::map<std::string, std::string> unread_;  // shared records without a good value: key and why
-  std::deque<std::string> former_ids_;  // the last that the store had
+  std::deque<std::string> former_ids_;         // the last that the store had
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;

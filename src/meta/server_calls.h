@@ -21,6 +21,8 @@
 #include "base/executor.h"
 #include "meta/store_access.h"
 #include "meta/store_engine.h"
+#include "transport/peer_places.h"
+#include "transport/silent_requests.h"
 
 namespace unreft::meta {
 
@@ -41,11 +43,11 @@ class ServerCall : public std::enable_shared_from_this<ServerCall> {
 // Owns the calls. Thread-safe.
 class ServerCalls {
  public:
-  // False: the server is going, or there are `calls_max` already; the call is to be aborted.
-  bool Add(std::shared_ptr<ServerCall> call, size_t calls_max) {
+  // False: the server is going, or there are too many already; the call is to be aborted.
+  bool Add(std::shared_ptr<ServerCall> call) {
     std::lock_guard lock(mutex_);
     calls_[call.get()] = std::move(call);
-    return !stopping_ && calls_.size() <= calls_max;
+    return !stopping_ && calls_.size() <= kCallsMax;
   }
   // When gRPC has done with it.
   void Remove(ServerCall* call) {
@@ -69,6 +71,8 @@ class ServerCalls {
   }
 
  private:
+  static constexpr size_t kCallsMax = 100'000;  // other limits are reached long before
+
   std::mutex mutex_;
   bool stopping_ = false;  // these two: guarded by mutex_
   std::map<ServerCall*, std::shared_ptr<ServerCall>> calls_;
@@ -80,7 +84,9 @@ struct ServerContext {
   StoreEngine& engine;
   ServerCalls& calls;
   std::shared_ptr<std::atomic<bool>> alive = std::make_shared<std::atomic<bool>>(true);
-  size_t streams_max = 0;
+  std::shared_ptr<SilentRequests> silent;  // streams without a message yet
+  PeerPlaces& streams;                     // the others
+  PeerPlaces& watches;
   uint64_t stream_bytes_max = 0;
   bool tells_apart = false;  // clients, by their certificates
 
@@ -133,9 +139,9 @@ class ServerUnary final : public grpc::ServerUnaryReactor, public ServerCall {
 
 // A new call of type Call, already refused if it may not be.
 template <typename Call>
-std::shared_ptr<Call> BeginCall(ServerContext& context, size_t calls_max) {
+std::shared_ptr<Call> BeginCall(ServerContext& context) {
   auto call = std::make_shared<Call>(context);
-  if (!context.calls.Add(call, calls_max)) {
+  if (!context.calls.Add(call)) {
     call->Abort({grpc::StatusCode::UNAVAILABLE,
                  "the meta store is stopping or has too many calls under way"});
   }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "meta/grpc_common.h"
+#include "transport/grpc_peer.h"
 
 namespace unreft::meta {
 namespace {
@@ -11,15 +12,47 @@ namespace pb = etcdserverpb;
 
 }  // namespace
 
+// --- ServerStream ---
+
+void ServerStream::BeginSilent(const grpc::CallbackServerContext& grpc) {
+  peer_ = GrpcPeer(grpc);
+  silent_number_ = context_.silent->Add([this, self = Self(this)](const absl::Status& why) {
+    context_.Post([this, self, why] { Abort(ToGrpc(why)); });
+  });
+}
+
+void ServerStream::Leave() {
+  context_.silent->Remove(silent_number_);
+  context_.streams.Give(peer_, place_);
+  context_.calls.Remove(this);
+}
+
+bool ServerStream::HasPlace() {
+  if (place_ != 0) return true;
+  const auto place = context_.streams.Take(
+      peer_, [this, self = Self(this)](const absl::Status& why) { Abort(ToGrpc(why)); });
+  if (place.ok()) {
+    place_ = *place;
+  } else {
+    Abort(ToGrpc(place.status()));
+  }
+  return place.ok();
+}
+
 // --- KeepAliveServerStream ---
 
-KeepAliveServerStream::KeepAliveServerStream(ServerContext& context) : context_(context) {}
+void KeepAliveServerStream::Begin(const grpc::CallbackServerContext& grpc) {
+  if (finished_) return;  // refused
+  BeginSilent(grpc);
+  StartRead(&request_);
+}
 
 void KeepAliveServerStream::Abort(const grpc::Status& status) {
   if (!std::exchange(finished_, true)) Finish(status);
 }
 
 void KeepAliveServerStream::OnReadDone(bool ok) {
+  EndSilence();
   context_.Post([this, ok, self = Self(this)] {
     if (!ok) return Abort(grpc::Status::OK);
     OnRequest();
@@ -27,6 +60,7 @@ void KeepAliveServerStream::OnReadDone(bool ok) {
 }
 
 void KeepAliveServerStream::OnRequest() {
+  if (finished_ || !HasPlace()) return;
   const LeaseId lease{static_cast<uint64_t>(request_.id())};
   context_.engine.KeepAlive(
       lease, [this, self = Self(this), alive = context_.alive, lease](auto result) {
@@ -46,20 +80,26 @@ void KeepAliveServerStream::OnWriteDone(bool ok) {
   });
 }
 
-void KeepAliveServerStream::OnDone() { context_.calls.Remove(this); }
+void KeepAliveServerStream::OnDone() { Leave(); }
 
 // --- WatchServerStream ---
 
-WatchServerStream::WatchServerStream(ServerContext& context) : context_(context) {}
+void WatchServerStream::Begin(const grpc::CallbackServerContext& grpc) {
+  if (finished_) return;  // refused
+  access_ = context_.AccessOf(grpc);
+  BeginSilent(grpc);
+  StartRead(&request_);
+}
 
 void WatchServerStream::Abort(const grpc::Status& status) {
   if (std::exchange(finished_, true)) return;
-  for (const auto& [id, watch] : watches_) context_.engine.CancelWatch(watch);
+  for (const auto& [id, watch] : watches_) EndWatch(watch);
   watches_.clear();
   Finish(status);
 }
 
 void WatchServerStream::OnReadDone(bool ok) {
+  EndSilence();
   context_.Post([this, ok, self = Self(this)] {
     if (!ok) return Abort(grpc::Status::OK);
     OnRequest();
@@ -67,7 +107,7 @@ void WatchServerStream::OnReadDone(bool ok) {
 }
 
 void WatchServerStream::OnRequest() {
-  if (finished_) return;
+  if (finished_ || !HasPlace()) return;
   if (request_.has_create_request()) {
     Create(request_.create_request());
   } else if (request_.has_cancel_request()) {
@@ -102,16 +142,10 @@ void WatchServerStream::Create(const pb::WatchCreateRequest& create) {
   const Revision start = create.start_revision() > 0
                              ? Revision{static_cast<uint64_t>(create.start_revision())}
                              : Revision{now.value + 1};
-  absl::StatusOr<WatchId> watch = context_.engine.Watch(
-      std::move(span), start,
-      [this, self = Self(this), alive = context_.alive, id](StoreWatchEvents events) {
-        if (*alive) OnEvents(id, std::move(events));
-      });
+  const absl::StatusOr<Watch> watch = StartWatch(std::move(span), start, id);
+  if (watch.ok()) watches_[id] = *watch;  // Send may end them all
   Send(std::move(created));
-  if (watch.ok()) {
-    watches_[id] = *watch;
-    return;
-  }
+  if (watch.ok()) return;
   Response refused = NewResponse(id, now);
   refused.set_canceled(true);
   refused.set_cancel_reason(std::string(watch.status().message()));
@@ -121,17 +155,40 @@ void WatchServerStream::Create(const pb::WatchCreateRequest& create) {
   Send(std::move(refused));
 }
 
-void WatchServerStream::Cancel(int64_t watch_id) {
+absl::StatusOr<WatchServerStream::Watch> WatchServerStream::StartWatch(KeySpan span, Revision start,
+                                                                       int64_t watch_id) {
+  const auto place =
+      context_.watches.Take(peer_, [this, self = Self(this), watch_id](const absl::Status& why) {
+        Cancel(watch_id, std::string(why.message()));
+      });
+  if (!place.ok()) return place.status();
+  const absl::StatusOr<WatchId> watch = context_.engine.Watch(
+      std::move(span), start,
+      [this, self = Self(this), alive = context_.alive, watch_id](const StoreWatchEvents& events) {
+        if (*alive) OnEvents(watch_id, events);
+      });
+  if (watch.ok()) return Watch{*watch, *place};
+  context_.watches.Give(peer_, *place);
+  return watch.status();
+}
+
+void WatchServerStream::EndWatch(const Watch& watch) {
+  context_.engine.CancelWatch(watch.id);
+  context_.watches.Give(peer_, watch.place);
+}
+
+void WatchServerStream::Cancel(int64_t watch_id, const std::string& reason) {
   const auto found = watches_.find(watch_id);
   if (found == watches_.end()) return;
-  context_.engine.CancelWatch(found->second);
+  EndWatch(found->second);
   watches_.erase(found);
   Response canceled = NewResponse(watch_id, context_.engine.revision());
   canceled.set_canceled(true);
+  canceled.set_cancel_reason(reason);
   Send(std::move(canceled));
 }
 
-void WatchServerStream::OnEvents(int64_t watch_id, StoreWatchEvents events) {
+void WatchServerStream::OnEvents(int64_t watch_id, const StoreWatchEvents& events) {
   Response response = NewResponse(watch_id, events.revision);
   for (const WatchEvent& event : events.events) {
     mvccpb::Event& wire = *response.add_events();
@@ -170,6 +227,6 @@ void WatchServerStream::OnWriteDone(bool ok) {
   });
 }
 
-void WatchServerStream::OnDone() { context_.calls.Remove(this); }
+void WatchServerStream::OnDone() { Leave(); }
 
 }  // namespace unreft::meta

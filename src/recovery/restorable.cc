@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/format.h"
+#include "ec/erasure_code.h"
 #include "recovery/missing_ranks.h"
 
 namespace unreft::recovery {
@@ -19,12 +20,15 @@ const NodeHolding* Find(const Nodes& nodes, NodeSlot slot) {
   return it == nodes.end() ? nullptr : &it->second;
 }
 
-// The group that a complete guard was encoded in; none if it is of a release that did not say.
+// The group that a complete guard was encoded in; none if it is of a release that did not say, or
+// what it says is no code.
 std::optional<CodedGroup> GroupOfGuard(const NodeHolding& holding) {
   CodedGroup group;
   for (const auto& [slot, incarnation] : holding.encoded) group.slots.push_back(slot);
   group.k = holding.data_chunks;
   if (!holding.guarded || group.k == 0 || group.k > group.slots.size()) return std::nullopt;
+  const auto parities = static_cast<uint32_t>(group.slots.size()) - group.k;
+  if (!ec::CheckShape({group.k, parities}).ok()) return std::nullopt;
   // Members of a group are ascending: nobody would take the record of another.
   const bool is_ascending =
       std::ranges::adjacent_find(group.slots, std::greater_equal<>()) == group.slots.end();

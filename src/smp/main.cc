@@ -1,5 +1,6 @@
 // unreftd: the daemon of a node, or the embedded meta store.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,15 @@ absl::StatusOr<std::unique_ptr<unreft::LogSink>> OpenSink(const unreft::CommonOp
   return unreft::FileLogSink(options.log_file, options.log_file_bytes_max);
 }
 
+// Each peer takes some, and so does each segment. The lower limit is there for programs that use
+// select().
+void TakeAllDescriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   CLI::App app("unreftd: keeps the snapshots of a training job in the memory of this node");
   app.set_version_flag("--version", fmt::format("unreftd {}", unreft::SoftwareVersion()));
@@ -49,6 +59,7 @@ absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   if (!sink.ok()) return sink.status();
   unreft::Log log(**sink, *level);
   for (const std::string& line : *strangers) log.Warn("{}", line);
+  TakeAllDescriptors();
   unreft::SilenceGrpcLog();
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
   if (uses_grpc) (void)unreft::KeepReceiveMemory();

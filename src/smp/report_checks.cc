@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/bounds.h"
+#include "meta/record_checks.h"
 
 namespace unreft::smp {
 namespace {
@@ -60,11 +61,10 @@ absl::Status CheckReport(const NodeReport& report) {
       {"view", report.view(), kViewMax},
       {"world of ranks", report.world(), kRanksMax},
   });
-  for (const TimelineEntry& entry : report.chain()) {
-    status.Update(Check({{"timeline", entry.timeline(), kTimelineMax},
-                         {"parent timeline", entry.parent_timeline(), kTimelineMax},
-                         {"parent step", entry.parent_step(), kStepMax}}));
-  }
+  // As a record of these timelines, which is what becomes of them when the store has lost its own.
+  TimelineRecord timelines;
+  *timelines.mutable_chain() = report.chain();
+  status.Update(meta::CheckRecord(timelines));
   for (const AskingRank& asking : report.asking()) status.Update(CheckRank(asking.rank()));
   if (!status.ok()) return status;
   return CheckHoldings(report.versions());

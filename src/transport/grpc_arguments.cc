@@ -74,7 +74,6 @@ void SetGrpcServerArguments(const GrpcTransportOptions& options, grpc::ServerBui
   }
   builder.SetMaxReceiveMessageSize(MessageBytesMax(options));
   builder.SetMaxSendMessageSize(MessageBytesMax(options));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port has one owner
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              Milliseconds(options.connect_timeout));
   // Other nodes may ping as often as this one does.

@@ -5,13 +5,16 @@
 #include <fmt/format.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <functional>
 #include <utility>
 
-#include "base/wire_address.h"
+#include "transport/acceptor.h"
 #include "transport/grpc_arguments.h"
 #include "transport/grpc_bytes.h"
+#include "transport/grpc_peer.h"
 #include "transport/grpc_status.h"
+#include "transport/peer_places.h"
 #include "transport/silent_requests.h"
 
 namespace unreft {
@@ -29,9 +32,9 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
   using OnRequest = std::function<void(std::shared_ptr<Rpc>, const grpc::ByteBuffer&)>;
 
   Rpc(grpc::GenericCallbackServerContext& context, const GrpcTransportOptions& options,
-      std::shared_ptr<SilentRequests> silent, std::atomic<size_t>& parked)
+      std::shared_ptr<SilentRequests> silent, PeerPlaces& parked)
       : context_(context),
-        options_(options),
+        peer_(GrpcPeer(context)),
         reply_bytes_max_(options.message_bytes_max),
         silent_(std::move(silent)),
         parked_(parked) {}
@@ -82,12 +85,10 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
     silent_->Remove(silent_number_);
     if (!ok) return Fail(absl::InvalidArgumentError("a request without a message"));
     if (ended_) return;
-    is_parked_ = true;
-    if (const size_t parked = parked_.fetch_add(1) + 1; parked > options_.calls_parked_max) {
-      return Fail(absl::ResourceExhaustedError(
-          fmt::format("{} requests wait to be answered, calls_parked_max is {}", parked - 1,
-                      options_.calls_parked_max)));
-    }
+    const auto place =
+        parked_.Take(peer_, [rpc = self_](const absl::Status& why) { rpc->Fail(why); });
+    if (!place.ok()) return Fail(place.status());
+    place_ = *place;
     on_request_(self_, request_);
     request_.Clear();
   }
@@ -101,7 +102,7 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
     reply_.Clear();  // lets go of what was read, though someone may still hold on to the request
     on_request_ = nullptr;
     silent_->Remove(silent_number_);
-    if (is_parked_) parked_.fetch_sub(1);
+    parked_.Give(peer_, place_);
     const std::shared_ptr<Rpc> last = std::move(self_);
   }
 
@@ -119,12 +120,12 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
   }
 
   grpc::GenericCallbackServerContext& context_;  // until OnDone, so until it has ended
-  const GrpcTransportOptions& options_;          // the same
+  const std::string peer_;
   const size_t reply_bytes_max_;
   const std::shared_ptr<SilentRequests> silent_;
-  std::atomic<size_t>& parked_;  // as context_
+  PeerPlaces& parked_;  // as context_
   uint64_t silent_number_ = 0;
-  bool is_parked_ = false;  // touched by gRPC's reactions alone, one after the other
+  uint64_t place_ = 0;  // touched by gRPC's reactions alone, one after the other
   std::atomic<bool> ended_ = false;
   std::shared_ptr<Rpc> self_;
   OnRequest on_request_;
@@ -132,7 +133,7 @@ class GrpcServer::Rpc final : public grpc::ServerGenericBidiReactor {
   grpc::ByteBuffer reply_;
 };
 
-// Admits requests on gRPC's threads. Everything it uses is constant or atomic.
+// Admits requests on gRPC's threads. Everything it uses is constant or thread-safe.
 class GrpcServer::Service final : public grpc::CallbackGenericService {
  public:
   Service(Executor& executor, const GrpcTransportOptions& options, const GrpcIdentity& identity,
@@ -142,7 +143,8 @@ class GrpcServer::Service final : public grpc::CallbackGenericService {
         identity_(identity),
         server_(std::move(server)),
         silent_(std::make_shared<SilentRequests>(executor, options.silent_timeout,
-                                                 options.calls_silent_max)) {}
+                                                 options.calls_silent_max)),
+        parked_("calls_parked_max", options.calls_parked_max) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
@@ -192,7 +194,7 @@ class GrpcServer::Service final : public grpc::CallbackGenericService {
   const GrpcIdentity& identity_;
   const std::weak_ptr<GrpcServer*> server_;
   const std::shared_ptr<SilentRequests> silent_;
-  std::atomic<size_t> parked_ = 0;
+  PeerPlaces parked_;  // calls and reads not yet answered
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor& executor,
@@ -201,26 +203,18 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Executor& executor
   std::unique_ptr<GrpcServer> server(new GrpcServer(executor, options, identity));
   grpc::ServerBuilder builder;
   SetGrpcServerArguments(options, builder);
-  const bool is_unix = IsUnixAddress(options.listen);
-  UnixAcceptor::Sink sink;
-  if (is_unix) {
-    absl::StatusOr<std::string> path = SocketFileOf(options.listen);
-    if (!path.ok()) return path.status();
-    auto acceptor = UnixAcceptor::Listen(*path);
-    if (!acceptor.ok()) return acceptor.status();
-    server->acceptor_ = *std::move(acceptor);
-    using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-    sink =
-        builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, identity.ForServer());
-  } else {
-    builder.AddListeningPort(options.listen, identity.ForServer(), &server->port_);
-  }
+  absl::StatusOr<std::unique_ptr<Acceptor>> acceptor = Acceptor::Listen(options.listen);
+  if (!acceptor.ok()) return acceptor.status();
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  Acceptor::Sink sink =
+      builder.experimental().AddExternalConnectionAcceptor(Type::FROM_FD, identity.ForServer());
   builder.RegisterCallbackGenericService(server->service_.get());
   server->server_ = builder.BuildAndStart();
-  if (!server->server_ || (!is_unix && server->port_ == 0)) {
-    return CannotListen(options.listen);
+  if (!server->server_) {
+    return absl::UnavailableError(fmt::format("cannot listen on {}", options.listen));
   }
-  if (is_unix) server->acceptor_->Start(std::move(sink));
+  server->acceptor_ = *std::move(acceptor);
+  server->acceptor_->Start(std::move(sink));
   return server;
 }
 

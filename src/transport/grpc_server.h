@@ -8,14 +8,13 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/server.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "transport/acceptor.h"
 #include "transport/grpc_identity.h"
 #include "transport/grpc_transport.h"
-#include "transport/unix_acceptor.h"
 
 namespace unreft {
 
@@ -30,7 +29,7 @@ class GrpcServer {
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return acceptor_->port(); }
 
   void Serve(const std::string& method, Transport::CallHandler handler);
   void ServeReads(Transport::ReadHandler handler);
@@ -43,14 +42,13 @@ class GrpcServer {
   void HandleCall(const std::string& method, std::string request, std::shared_ptr<Rpc> rpc);
   void HandleRead(std::string request, uint64_t bytes, std::shared_ptr<Rpc> rpc);
 
-  int port_ = 0;
   // Shared with the turn that runs one, which may replace it.
   std::map<std::string, std::shared_ptr<Transport::CallHandler>> call_handlers_;
   std::shared_ptr<Transport::ReadHandler> read_handler_;
   const std::shared_ptr<GrpcServer*> self_;  // dies with the server, in a turn
   const std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<UnixAcceptor> acceptor_;  // of a socket file; goes before the server
+  std::unique_ptr<Acceptor> acceptor_;  // goes before the server
 };
 
 }  // namespace unreft

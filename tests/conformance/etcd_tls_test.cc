@@ -34,7 +34,7 @@ class EtcdTlsTest : public testing::Test {
   }
 
   GrpcTlsOptions Certificate(const std::string& names) {
-    return certificates_.Make("store", "ours", TestCertificates::Validity::kNow, names);
+    return certificates_.Make("store", "ours", {.names = names});
   }
   static EtcdProcesses::Tls FilesOf(const GrpcTlsOptions& tls) {
     return {tls.ca_file, tls.cert_file, tls.key_file};

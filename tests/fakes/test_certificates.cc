@@ -67,7 +67,7 @@ void TestCertificates::Sign(const std::string& request, const std::string& ca, V
 }
 
 GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string& ca,
-                                      Validity validity, const std::string& names) {
+                                      const Kind& kind) const {
   const std::string new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
   const std::string ca_file = Path(ca + ".pem");
   const std::string ca_key = Path(ca + ".key");
@@ -75,8 +75,9 @@ GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string&
     OpenSsl(fmt::format("req -x509 {} -keyout '{}' -subj '/CN={}' -days 2 -out '{}'", new_key,
                         ca_key, ca, ca_file));
   }
-  const std::string name = fmt::format("{}_{}_{}_{}", ca, job, static_cast<int>(validity),
-                                       std::hash<std::string>()(names));
+  const std::string name =
+      fmt::format("{}_{}_{}_{}_{}", ca, job, kind.common_name, static_cast<int>(kind.validity),
+                  std::hash<std::string>()(kind.names));
   GrpcTlsOptions tls{.enabled = true,
                      .ca_file = ca_file,
                      .cert_file = Path(name + ".pem"),
@@ -84,10 +85,10 @@ GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string&
   if (std::filesystem::exists(tls.cert_file)) return tls;
   const std::string request = Path(name + ".csr");
   OpenSsl(
-      fmt::format("req -new {} -keyout '{}' -subj /CN=node -out '{}' "
+      fmt::format("req -new {} -keyout '{}' -subj '/CN={}' -out '{}' "
                   "-addext 'subjectAltName={},URI:unreft://job/{}'",
-                  new_key, tls.key_file, request, names, job));
-  Sign(request, ca, validity, tls.cert_file);
+                  new_key, tls.key_file, kind.common_name, request, kind.names, job));
+  Sign(request, ca, kind.validity, tls.cert_file);
   return tls;
 }
 

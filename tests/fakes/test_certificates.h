@@ -12,6 +12,11 @@ namespace unreft {
 class TestCertificates {
  public:
   enum class Validity { kNow, kOver, kNotYet };
+  struct Kind {
+    Validity validity = Validity::kNow;
+    std::string names = "DNS:node";  // that it is for, as openssl writes them
+    std::string common_name = "node";
+  };
 
   TestCertificates();
   ~TestCertificates();
@@ -24,10 +29,9 @@ class TestCertificates {
                         const std::vector<std::string>& ca_files) const;
 
   // The files of a node of that job, whose certificate and trust come from the authority `ca`; each
-  // name of an authority is another one. The certificate is for `names`, as openssl writes them,
-  // too.
+  // name of an authority is another one.
   GrpcTlsOptions Make(const std::string& job, const std::string& ca = "ours",
-                      Validity validity = Validity::kNow, const std::string& names = "DNS:node");
+                      const Kind& kind = {}) const;
 
  private:
   std::string Path(const std::string& file) const { return directory_ + "/" + file; }

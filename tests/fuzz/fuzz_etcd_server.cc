@@ -220,6 +220,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace fuzz = unreft::fuzz;
   fuzz::Draw draw(fuzz::Bytes(data, size));
   fuzz::Store store;
+  // After each the engine and its disk run for a while.
   for (int requests = 0; !draw.empty() && requests < 32; ++requests) {
     const auto kind = static_cast<uint8_t>(draw.Below(fuzz::kKinds));
     store.Apply(kind, draw.LongText());

@@ -3,13 +3,12 @@
 // The first byte chooses: the bytes are the segment as it is; the segment with the CRCs of both
 // bodies mended; or the records "commit", "decision/1" and "pins", one after the other, their
 // lengths in the next two bytes.
-#include <cstring>
-
 #include "base/check.h"
 #include "smp/node_record.h"
+#include "tests/fuzz/draw.h"
 #include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/smp_world.h"
 #include "tests/unit/format_testing.h"
+#include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::fuzz {
 namespace {
@@ -29,32 +28,42 @@ void UseSegment(std::string_view bytes, bool mend) {
   UNREFT_CHECK(body->decisions <= kDecisionsKept);
   // What is written next is what is read next.
   NodeBody next = *body;
-  next.committed_step += 1;
+  next.committed_step ^= 1;
   WriteNodeBody(page.span(), next);
   const auto again = ReadNodeBody(page.span());
   UNREFT_CHECK(again.ok() && again->committed_step == next.committed_step);
 }
 
-void UseRecords(std::string_view bytes) {
-  if (bytes.size() < 2) return;
-  const auto first = static_cast<uint8_t>(bytes[0]);
-  const auto second = static_cast<uint8_t>(bytes[1]);
-  bytes.remove_prefix(2);
-  const auto take = [&](size_t count) {
-    const std::string taken(bytes.substr(0, count));
-    bytes.remove_prefix(taken.size());
-    return taken;
-  };
-  SmpWorld world;
+class World final : public smp::SmpFixture {
+ public:
+  using SmpFixture::InTurn;
+  using SmpFixture::OpenRecord;
+  using SmpFixture::Settle;
+
+  // Before anything has read them.
+  void ReplaceRecords(std::map<std::string, std::string> records) {
+    records_.reset();
+    disk_.Replace(std::move(records));
+    records_ = *FakeRecordStore::Open(disk_, *executor_);
+  }
+  const std::map<std::string, std::string>& records() const { return disk_.applied(); }
+
+ private:
+  void TestBody() override {}
+};
+
+void UseRecords(Draw& draw) {
+  const uint8_t commit_bytes = draw.Byte();
+  const uint8_t decision_bytes = draw.Byte();
   std::map<std::string, std::string> records;
-  records["commit"] = take(first);
-  records["decision/00000000000000000001"] = take(second);
-  records["pins"] = std::string(bytes);
+  records["commit"] = draw.Take(commit_bytes);
+  records["decision/00000000000000000001"] = draw.Take(decision_bytes);
+  records["pins"] = draw.Rest();
+  World world;
   world.ReplaceRecords(std::move(records));
   const auto record = world.OpenRecord();
   if (!record.ok()) return;
   const Timeline newest = (*record)->chain().newest();
-  if (newest.value >= uint64_t{1} << 62) return;  // nobody opens so many
   world.InTurn([&] {
     UNREFT_CHECK((*record)->OpenTimeline((*record)->committed()) > newest);
     (*record)->SetCommitted({(*record)->chain().newest(), Step{1}}, 1);
@@ -67,7 +76,7 @@ std::vector<std::string> Seeds() {
   std::vector<std::string> seeds = GoldenFiles("node_header", {&kAsItIs, 1});
   for (std::string& seed : GoldenFiles("node_header", {&kMended, 1})) seeds.push_back(seed);
   // As a node has written them.
-  SmpWorld world;
+  World world;
   const auto record = world.OpenRecord();
   PinRecord pins;
   pins.add_pins()->set_owner("evaluation");
@@ -94,12 +103,12 @@ std::vector<std::string> Seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace fuzz = unreft::fuzz;
-  if (size == 0) return 0;
-  const std::string_view bytes = fuzz::Bytes(data + 1, size - 1);
-  if (data[0] == fuzz::kRecords) {
-    fuzz::UseRecords(bytes);
+  fuzz::Draw draw(fuzz::Bytes(data, size));
+  const uint8_t how = draw.Byte();
+  if (how == fuzz::kRecords) {
+    fuzz::UseRecords(draw);
   } else {
-    fuzz::UseSegment(bytes, data[0] == fuzz::kMended);
+    fuzz::UseSegment(draw.Rest(), how == fuzz::kMended);
   }
   return 0;
 }

@@ -59,6 +59,7 @@ class Group final : public smp::GroupFixture {
   }
   void Run(std::string_view bytes) {
     Draw draw(bytes);
+    // Each costs up to two simulated seconds.
     for (int messages = 0; !draw.empty() && messages < 16; ++messages) {
       const auto kind = static_cast<uint8_t>(draw.Below(kKinds));
       Say(kind, draw.LongText());

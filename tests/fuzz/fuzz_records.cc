@@ -28,7 +28,7 @@ void Use(const std::string& bytes) {
 
 void UseDisk(Draw& draw) {
   std::vector<Record> records;
-  while (!draw.empty() && records.size() < 64) {
+  while (!draw.empty()) {
     std::string key = draw.Text();
     records.push_back({std::move(key), draw.LongText()});
   }

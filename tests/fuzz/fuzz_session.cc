@@ -23,6 +23,7 @@ class Trainer final : public Daemon {
 
   void Run(std::string_view bytes) {
     Draw draw(bytes);
+    // After each the whole node runs for a while.
     for (int frames = 0; !draw.empty() && frames < 64; ++frames) {
       const uint8_t type = draw.Byte();
       if (type != kWord) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "tests/fuzz/draw.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/format_testing.h"
 
@@ -62,12 +63,12 @@ std::vector<std::string> Seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace fuzz = unreft::fuzz;
-  if (size == 0) return 0;
-  const std::string_view bytes = fuzz::Bytes(data + 1, size - 1);
-  if (data[0] == fuzz::kControl) {
-    fuzz::UseControlPage(bytes);
+  fuzz::Draw draw(fuzz::Bytes(data, size));
+  const uint8_t how = draw.Byte();
+  if (how == fuzz::kControl) {
+    fuzz::UseControlPage(draw.Rest());
   } else {
-    fuzz::UseSlot(bytes, data[0] == fuzz::kMended);
+    fuzz::UseSlot(draw.Rest(), how == fuzz::kMended);
   }
   return 0;
 }

@@ -46,6 +46,15 @@ class TestUpAndDown:
             assert time.monotonic() - begin < 30  # it does not wait for an answer
         assert not cli.segments()
 
+    def test_takes_as_many_descriptors_as_it_may_have(self, cli):
+        command = subprocess.list2cmdline(cli.command("up"))
+        subprocess.run(["sh", "-c", f"ulimit -S -n 256 && {command}"], check=True, timeout=60,
+                       stdout=subprocess.DEVNULL)
+        limits = pathlib.Path(f"/proc/{cli.daemon_pid()}/limits").read_text()
+        line = next(line for line in limits.splitlines() if line.startswith("Max open files"))
+        soft, hard = line.split()[3:5]
+        assert soft == hard != "256"
+
     def test_blocks_that_no_other_node_could_read_are_refused(self, cli):
         done = subprocess.run(
             [BIN_DIR / "unreftd", "--job", cli.job, "--run-dir", cli.run_dir, "--nodes", "4",

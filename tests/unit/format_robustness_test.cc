@@ -275,6 +275,22 @@ TEST(NodeHeaderRobustnessTest, AWriteCutAnywhereLeavesThisBodyOrTheOneBefore) {
   }
 }
 
+TEST(NodeHeaderRobustnessTest, WhatIsWrittenAfterTheLargestNumberIsRead) {
+  PageBuffer node = ExampleNode();
+  auto& header = *reinterpret_cast<NodeHeader*>(node.span().data());
+  header.body[0].sequence = UINT64_MAX;
+  header.body[1].sequence = UINT64_MAX - 1;
+  for (NodeBody& body : header.body) SetBodyCrc(body);
+  for (uint64_t step = 50; step < 54; ++step) {
+    NodeBody body = ExampleNodeBody();
+    body.committed_step = step;
+    WriteNodeBody(node.span(), body);
+    const auto read = ReadNodeBody(node.span());
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->committed_step, step);
+  }
+}
+
 TEST(NodeHeaderRobustnessTest, OneFlippedBitNeverChangesWhatIsRead) {
   PageBuffer node = ExampleNode();
   for (size_t bit = 0; bit < sizeof(NodeHeader) * 8; ++bit) {

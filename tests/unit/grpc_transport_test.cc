@@ -106,7 +106,7 @@ TEST_F(GrpcTransportTest, LooksAtItsFilesFirst) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  const auto with = [&](std::string GrpcTlsOptions::*file, const std::string& path) {
+  const auto with = [&](std::string GrpcTlsOptions::* file, const std::string& path) {
     GrpcTlsOptions tls = good;
     tls.*file = path;
     return tls;
@@ -289,6 +289,11 @@ class SilentStreamsTest : public GrpcTransportTest {
  protected:
   static constexpr size_t kStreams = 32;
 
+  ~SilentStreamsTest() override {
+    streams_.clear();
+    world_.InTurn([] {});  // behind what they have posted
+  }
+
   void Start(size_t silent_max, Duration silent_timeout) {
     world_.InTurn([&] {
       server_ = *NewGrpcTransport(world_.asio(), {.job = "job-1",
@@ -368,12 +373,7 @@ TEST_F(GrpcTransportTest, ReachesANodeThatComesBack) {
         *NewGrpcTransport(world_.asio(), {.job = "job-1", .listen = address, .insecure = true});
     server_->Serve("hello", [](std::string, Transport::CallDone done) { done("again"); });
   });
-  bool reached = false;  // when the backoff allows it
-  for (int i = 0; i < 1000 && !reached; ++i) {
-    reached = Call().ok();
-    if (!reached) world_.asio().RunOneFor(std::chrono::milliseconds(20));
-  }
-  EXPECT_TRUE(reached);
+  EXPECT_TRUE(ReachesAgain());
 }
 
 }  // namespace

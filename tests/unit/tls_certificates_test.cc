@@ -57,14 +57,14 @@ struct BadFiles {
 // What a start refuses, a running daemon refuses, too, and goes on with what it has.
 TEST_F(TlsCertificatesTest, BadFilesAreAnErrorAndTheOldOnesStayInUse) {
   const GrpcTlsOptions good = certificates_.Make("job-1");
-  const GrpcTlsOptions other_key = certificates_.Make("job-1", "ours", Validity::kNow, "DNS:other");
+  const GrpcTlsOptions other_key = certificates_.Make("job-1", "ours", {.names = "DNS:other"});
   GrpcTlsOptions mismatched = good;
   mismatched.key_file = other_key.key_file;
   const std::vector<BadFiles> all = {
       {"expired", "expired since 2020-01-02 00:00:00 UTC",
-       certificates_.Make("job-1", "ours", Validity::kOver)},
+       certificates_.Make("job-1", "ours", {.validity = Validity::kOver})},
       {"not yet valid", "not valid before 2140-01-01 00:00:00 UTC",
-       certificates_.Make("job-1", "ours", Validity::kNotYet)},
+       certificates_.Make("job-1", "ours", {.validity = Validity::kNotYet})},
       {"of a foreign authority", "it was signed by CN=theirs",
        certificates_.Make("job-1", "theirs")},
       {"of another job", "is for [unreft://job/job-2], not for unreft://job/job-1",
@@ -109,12 +109,12 @@ TEST_F(TlsCertificatesTest, LooksAtItsFilesByItself) {
   world_.InTurn([this] {
     server_->Serve("hello", [](std::string, Transport::CallDone done) { done("welcome"); });
   });
-  certificates_.Deploy("server", certificates_.Make("job-1", "ours", Validity::kOver),
+  certificates_.Deploy("server", certificates_.Make("job-1", "ours", {.validity = Validity::kOver}),
                        {good.ca_file});
   EXPECT_TRUE(world_.RunUntil([&] { return sink_.Count("error: ") > 0; }));
   EXPECT_EQ(CallFrom("job-1", good), absl::OkStatus());
   const size_t used = sink_.Count("is in use");
-  certificates_.Deploy("server", certificates_.Make("job-1", "ours", Validity::kNow, "DNS:b"),
+  certificates_.Deploy("server", certificates_.Make("job-1", "ours", {.names = "DNS:b"}),
                        {good.ca_file});
   EXPECT_TRUE(world_.RunUntil([&] { return sink_.Count("is in use") > used; }));
   world_.InTurn([this] { caller_.reset(); });
@@ -124,7 +124,7 @@ TEST_F(TlsCertificatesTest, LooksAtItsFilesByItself) {
 // Files are replaced one after the other: what one look finds in between is not told.
 TEST_F(TlsCertificatesTest, IsNotAlarmedWhileFilesAreBeingReplaced) {
   const GrpcTlsOptions good = certificates_.Make("job-1");
-  const GrpcTlsOptions next = certificates_.Make("job-1", "ours", Validity::kNow, "DNS:next");
+  const GrpcTlsOptions next = certificates_.Make("job-1", "ours", {.names = "DNS:next"});
   GrpcTlsOptions half = good;
   half.key_file = next.key_file;
   SimWorld sim(1);
@@ -150,7 +150,7 @@ TEST_F(TlsCertificatesTest, IsNotAlarmedWhileFilesAreBeingReplaced) {
 TEST_F(TlsCertificatesTest, TheServerNamesTheCallerThatItRefuses) {
   const GrpcTlsOptions ours = certificates_.Make("job-1");
   server_ = NewWith(Use(ours));
-  const GrpcTlsOptions over = certificates_.Make("job-1", "ours", Validity::kOver);
+  const GrpcTlsOptions over = certificates_.Make("job-1", "ours", {.validity = Validity::kOver});
   EXPECT_FALSE(
       RawCall(grpc::SslCredentials({Text(ours.ca_file), Text(over.key_file), Text(over.cert_file)}),
               "job-1")
@@ -196,7 +196,8 @@ TEST_F(TlsCertificatesTest, TheCallerNamesTheServerThatItRefuses) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the certificate of CN=node, serial "));
   EXPECT_THAT(std::string(status.message()), HasSubstr("it was signed by CN=theirs"));
   const absl::Status over = ours->current()->CheckPeer(
-      TlsUse::kListens, Text(certificates_.Make("job-1", "ours", Validity::kOver).cert_file), "");
+      TlsUse::kListens,
+      Text(certificates_.Make("job-1", "ours", {.validity = Validity::kOver}).cert_file), "");
   EXPECT_THAT(std::string(over.message()), HasSubstr("expired since 2020-01-02 00:00:00 UTC"));
 }
 

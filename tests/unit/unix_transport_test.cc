@@ -81,12 +81,7 @@ TEST_F(UnixTransportTest, TakesThePlaceOfAKilledOneButOfNoLivingOne) {
   ASSERT_TRUE(second.ok()) << second.status();
   server_ = *std::move(second);
   Serve();
-  bool reached = false;  // when the backoff allows it
-  for (int i = 0; i < 1000 && !reached; ++i) {
-    reached = Call().ok();
-    if (!reached) world_.asio().RunOneFor(std::chrono::milliseconds(20));
-  }
-  EXPECT_TRUE(reached);
+  EXPECT_TRUE(ReachesAgain());
 }
 
 }  // namespace

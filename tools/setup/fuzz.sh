@@ -6,6 +6,7 @@
 # Each starts from its seeds, from what was once found (tests/fuzz/crashes/NAME) and from what
 # earlier runs have left in BUILD_DIR/corpus/NAME. One line for each, the last is `N passed, M
 # failed`; a finding is left in BUILD_DIR/findings with what the fuzzer said in BUILD_DIR/logs.
+# An input may take INPUT_SECONDS (10) by the wall clock; on a machine that is busy give it more.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -38,7 +39,7 @@ run_one() {
   # In a directory of the build: a program that writes where it stands leaves nothing elsewhere.
   if [ $status = 0 ]; then
     (cd "$build/findings" && exec "$program" -max_total_time="$seconds" -max_len=16384 \
-      -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 \
+      -rss_limit_mb=2048 -timeout="${INPUT_SECONDS:-10}" -print_final_stats=1 \
       -artifact_prefix="$build/findings/$name-" \
       "${inputs[@]}") >>"$log" 2>&1 </dev/null || status=$?
   fi

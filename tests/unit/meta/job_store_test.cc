@@ -94,6 +94,22 @@ TEST_F(JobStoreTest, WhatTheLeaderWritesReachesAll) {
   EXPECT_EQ(b.store.state().leader_created, a.leadership.holding().created);
 }
 
+TEST_F(JobStoreTest, WhatNobodyWouldTakeIsNotWritten) {
+  Node a(*this, "a");
+  Node b(*this, "b");
+  Settle();
+  Lead(a);
+  JobChange wrong = View(2);
+  wrong.commit.emplace().set_world(1);
+  wrong.commit->add_holders()->add_ranks(1);
+  const absl::Status status = Write(a, a.leadership.holding(), wrong);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_FALSE(a.store.state().view.exists());
+  // It would not have been taken, and what is written on it be aborted for ever.
+  EXPECT_TRUE(Write(a, a.leadership.holding(), View(3)).ok());
+  EXPECT_EQ(b.store.state().view.value.number(), 3U);
+}
+
 TEST_F(JobStoreTest, ALeaderThatWasReplacedChangesNothing) {
   Node a(*this, "a");
   Settle();

@@ -388,6 +388,20 @@ TEST(EncodedGroupsTest, WhatNoGuardNamesIsAsRecorded) {
   EXPECT_EQ(EncodedGroups(nodes, kOthers), kOthers) << "no such group";
 }
 
+// A record with it would be one that nobody takes.
+TEST(EncodedGroupsTest, AGroupThatNoCodeIsOfIsNamedByNobody) {
+  CodedGroup group;
+  for (uint64_t slot = 0; slot < 10; ++slot) group.slots.push_back(NodeSlot{slot});
+  Nodes nodes;
+  group.k = 2;
+  Protect(nodes, group, 9);
+  EXPECT_EQ(EncodedGroups(nodes, {}), std::vector{group});
+  group.k = 1;
+  nodes.clear();
+  Protect(nodes, group, 9);
+  EXPECT_EQ(EncodedGroups(nodes, {}), std::vector<CodedGroup>{}) << "9 parities, 8 can be";
+}
+
 TEST(EncodedGroupsTest, OfThoseThatContradictEachOtherTheOneThatMoreGuardsName) {
   Nodes nodes = EvenAndOdd();
   Nodes others;
