@@ -1,11 +1,8 @@
 #include "base/wire_address.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <cctype>
-#include <cerrno>
 #include <filesystem>
 
 #include "base/private_directory.h"

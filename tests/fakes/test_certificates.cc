@@ -42,9 +42,10 @@ GrpcTlsOptions TestCertificates::Deploy(const std::string& name, const GrpcTlsOp
   return deployed;
 }
 
-void TestCertificates::Sign(const std::string& request, const std::string& ca, Validity validity,
+void TestCertificates::Sign(const std::string& request, const std::string& ca,
+                            CertificateKind::Validity validity,
                             const std::string& certificate) const {
-  if (validity == Validity::kNow) {
+  if (validity == CertificateKind::Validity::kNow) {
     return OpenSsl(
         fmt::format("x509 -req -in '{}' -CA '{}' -CAkey '{}' -CAcreateserial -days 2 "
                     "-copy_extensions copy -out '{}'",
@@ -58,7 +59,7 @@ void TestCertificates::Sign(const std::string& request, const std::string& ca, V
                         << "\nrand_serial=yes\ndefault_md=sha256\npolicy=any\n"
                            "copy_extensions=copy\nunique_subject=no\n"
                            "[any]\ncommonName=supplied\n";
-  const bool is_over = validity == Validity::kOver;
+  const bool is_over = validity == CertificateKind::Validity::kOver;
   OpenSsl(
       fmt::format("ca -batch -notext -config '{}' -cert '{}' -keyfile '{}' -in '{}' -out '{}' "
                   "-startdate {}0101000000Z -enddate {}0102000000Z",
@@ -67,7 +68,7 @@ void TestCertificates::Sign(const std::string& request, const std::string& ca, V
 }
 
 GrpcTlsOptions TestCertificates::Make(const std::string& job, const std::string& ca,
-                                      const Kind& kind) const {
+                                      const CertificateKind& kind) const {
   const std::string new_key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
   const std::string ca_file = Path(ca + ".pem");
   const std::string ca_key = Path(ca + ".key");

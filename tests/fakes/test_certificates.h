@@ -9,15 +9,15 @@
 
 namespace unreft {
 
+struct CertificateKind {
+  enum class Validity { kNow, kOver, kNotYet };
+  Validity validity = Validity::kNow;
+  std::string names = "DNS:node";  // that it is for, as openssl writes them
+  std::string common_name = "node";
+};
+
 class TestCertificates {
  public:
-  enum class Validity { kNow, kOver, kNotYet };
-  struct Kind {
-    Validity validity = Validity::kNow;
-    std::string names = "DNS:node";  // that it is for, as openssl writes them
-    std::string common_name = "node";
-  };
-
   TestCertificates();
   ~TestCertificates();
   TestCertificates(const TestCertificates&) = delete;
@@ -31,11 +31,11 @@ class TestCertificates {
   // The files of a node of that job, whose certificate and trust come from the authority `ca`; each
   // name of an authority is another one.
   GrpcTlsOptions Make(const std::string& job, const std::string& ca = "ours",
-                      const Kind& kind = {}) const;
+                      const CertificateKind& kind = {}) const;
 
  private:
   std::string Path(const std::string& file) const { return directory_ + "/" + file; }
-  void Sign(const std::string& request, const std::string& ca, Validity validity,
+  void Sign(const std::string& request, const std::string& ca, CertificateKind::Validity validity,
             const std::string& certificate) const;
   // Runs openssl with these arguments.
   void OpenSsl(const std::string& arguments) const;

@@ -14,7 +14,7 @@ namespace unreft {
 namespace {
 
 using testing::HasSubstr;
-using Validity = TestCertificates::Validity;
+using Validity = CertificateKind::Validity;
 
 class TlsCertificatesTest : public GrpcTransportTest {
  protected:
