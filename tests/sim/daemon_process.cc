@@ -105,11 +105,14 @@ void DaemonProcess::PlantBug() {
     (void)segments_.Remove(machine_.prefix() + "node");
     machine_.disk.Wipe();
   }
-  if (machine_.bug == PlantedBug::kGoesBack) {
+  if (machine_.bug == PlantedBug::kGoesBack || machine_.bug == PlantedBug::kForgetsView) {
     const auto node = segments_.Open(machine_.prefix() + "node", Access::kReadWrite, 0, 0);
     absl::StatusOr<NodeBody> body = absl::NotFoundError("none");
     if (node.ok()) body = ReadNodeBody((*node)->bytes());
-    if (body.ok() && body->committed_step > 0) {
+    if (body.ok() && machine_.bug == PlantedBug::kForgetsView) {
+      body->view = 0;
+      WriteNodeBody((*node)->bytes(), *body);
+    } else if (body.ok() && body->committed_step > 0) {
       --body->committed_step;
       WriteNodeBody((*node)->bytes(), *body);
     }

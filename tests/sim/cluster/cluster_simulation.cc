@@ -113,6 +113,7 @@ class ClusterSimulation {
     for (size_t place = 0; place < cluster_.size(); ++place) {
       if (cluster_.daemon(place) == nullptr || cluster_.daemon(place)->node() == nullptr) continue;
       const smp::NodeState& state = cluster_.daemon(place)->node()->state();
+      if (state.standing.is_out) continue;  // until whoever minds the host stops it
       for (const Rank rank : state.slots->Ranks()) {
         const auto slots = state.slots->OfRank(rank);
         const auto is_fine = [](const smp::Slot* slot) {

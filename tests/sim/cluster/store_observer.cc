@@ -34,7 +34,7 @@ StoreObserver::StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, u
     : world_(world),
       store_(store),
       record_bytes_max_(kRecordBytesFixed + kRecordBytesPerMember * (nodes + ranks)),
-      keys_max_(nodes + (places > nodes ? 2 : 1) * places + 2 + std::size(kRecords) - 1),
+      keys_max_(nodes + places + 2 + std::size(kRecords) - 1),
       who_is_(std::move(who_is)) {
   store_.set_on_txn(
       [this](const SimExecutor& node, const meta::StoreReply& reply) { OnTxn(node, reply); });
@@ -133,8 +133,11 @@ void StoreObserver::Look(const std::vector<Event>& revision) {
     PinRecord pins;
     if (name == "pins" && on_pins_ && pins.ParseFromString(event.kv.value)) on_pins_(pins, false);
   }
-  // The pins are a record once something was pinned.
-  const uint64_t keys_max = keys_max_ + keys_.count(std::string(kPrefix) + "pins");
+  // The pins are a record once something was pinned; a place waits once at most.
+  const std::string waiting = std::string(kPrefix) + "waiting/";
+  const auto waiting_count = std::ranges::count_if(
+      keys_, [&](const std::string& key) { return key.starts_with(waiting); });
+  const uint64_t keys_max = keys_max_ + keys_.count(std::string(kPrefix) + "pins") + waiting_count;
   if (keys_.size() > keys_max) {
     std::string keys;
     for (const std::string& key : keys_) keys += " " + key;

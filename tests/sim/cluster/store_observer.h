@@ -32,8 +32,8 @@ class StoreObserver {
   // The presence of the daemon that is this process; none of one that has not joined.
   using WhoIs = std::function<std::optional<PresenceRecord>(const SimExecutor&)>;
 
-  // `places`: all hosts. Each has one daemon at a time, but the key of one that died, of any kind,
-  // stays for its lease.
+  // `places`: hosts that may register as spares; each host has one daemon at a time, but the key of
+  // one that died stays for its lease.
   StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t places, uint64_t ranks,
                 WhoIs who_is);
   ~StoreObserver();
