@@ -37,8 +37,8 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
   spoiler_ = std::make_unique<GuardSpoiler>(world_);
   observer_ = std::make_unique<ClusterObserver>(world_, std::move(places), options_.node.nodes);
   store_observer_ = std::make_unique<StoreObserver>(
-      world_, store_, options_.node.nodes, options_.spares == 0 ? 0 : machines_.size(), options_.trainer.world,
-      [this](const SimExecutor& process) { return WhoIs(process); });
+      world_, store_, options_.node.nodes, options_.spares == 0 ? 0 : machines_.size(),
+      options_.trainer.world, [this](const SimExecutor& process) { return WhoIs(process); });
   observer_->set_is_over(
       [this](const std::string& store_id) { return store_observer_->IsOver(store_id); });
   store_observer_->set_on_record(
