@@ -166,6 +166,7 @@ Json StatusJson(const NodeState& state) {
   AddRestorable(state, json);
   json["closed"] = state.timeline_closed;
   json["problem"] = state.standing.problem;
+  json["starting"] = state.standing.is_starting;
   json["insecure"] = !state.options.insecure.empty();
   json["insecure_why"] = state.options.insecure;
   json["protection"] = ProtectionJson(state);

@@ -68,7 +68,8 @@ struct HeldSlab {
 // A node's in its job.
 struct Standing {
   std::string problem;  // why nothing that it holds counts, for people; empty: it counts
-  bool is_out = false;  // its slot has another memory, which lives
+  bool is_out = false;       // its slot has another memory, which lives
+  bool is_starting = false;  // the job or this daemon is: no fault
   bool operator==(const Standing&) const = default;
 };
 

@@ -182,7 +182,8 @@ std::string Seat::WhoseItIs() const {
 Standing Seat::StandingNow() const {
   const bool is_out =
       WasInAView() && (owner_ == SeatOwner::kAbsent || owner_ == SeatOwner::kPresent);
-  return {Problem(), is_out};
+  const bool is_starting = store_.status().ok() && !is_out && owner_ != SeatOwner::kOurs;
+  return {Problem(), is_out, is_starting};
 }
 
 std::string Seat::Problem() const {

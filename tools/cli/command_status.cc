@@ -92,11 +92,18 @@ Table CaptureTable(const nlohmann::json& status) {
   return table;
 }
 
+// A daemon that does not count in its job, and not because either is starting.
+bool HasProblem(const nlohmann::json& status) {
+  return status.is_object() && !status.value("problem", "").empty() &&
+         !status.value("starting", false);
+}
+
 // A line, of a daemon that does not count in its job.
 std::string ProblemText(const nlohmann::json& status) {
   if (!status.is_object()) return "";  // of a node that does not answer
   const std::string why = status.value("problem", "");
-  return why.empty() ? "" : fmt::format("problem: {}\n", why);
+  if (why.empty()) return "";
+  return fmt::format("{}: {}\n", HasProblem(status) ? "problem" : "starting", why);
 }
 
 // A line, of a daemon that talks by TCP without TLS.
@@ -324,7 +331,7 @@ int StatusOfAll(const Context& context, const Cluster& cluster, bool check) {
   Print(context, document, ClusterText(cluster, document));
   if (!running) return kExitNoDaemon;
   const bool any_problem = std::ranges::any_of(
-      members, [](const nlohmann::json& member) { return !ProblemText(member["status"]).empty(); });
+      members, [](const nlohmann::json& member) { return HasProblem(member["status"]); });
   return any_problem ? kExitFailed : kExitOk;
 }
 
@@ -338,7 +345,7 @@ int Status(const Context& context, bool check) {
   document["running"] = true;
   document["run_dir"] = context.place.run_dir;
   Print(context, document, Text(context.place, document));
-  return ProblemText(document).empty() ? kExitOk : kExitFailed;
+  return HasProblem(document) ? kExitFailed : kExitOk;
 }
 
 }  // namespace
