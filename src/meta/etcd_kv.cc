@@ -287,7 +287,7 @@ class EtcdKv::Impl {
   // Which store it is and where: by a read that sees all that was acknowledged.
   void Probe(Result<StoreHead> result) {
     pb::RangeRequest request;
-    request.set_key(std::string(1, '\0'));
+    request.set_key(options_.unwritten_key);
     request.set_keys_only(true);
     Unary<pb::RangeRequest, pb::RangeResponse>(
         request, options_.call_timeout,

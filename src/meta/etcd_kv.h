@@ -33,6 +33,8 @@ struct EtcdKvOptions {
   Duration reconnect_delay_max = std::chrono::milliseconds(500);  // of a connection, gRPC's
   uint64_t reply_bytes_max = uint64_t{64} << 20;
   size_t calls_max = 1024;  // under way; beyond: ResourceExhausted
+  // That nobody writes and this client may read: where the store is, is asked by it.
+  std::string unwritten_key = std::string(1, '\0');
   MetaTlsOptions tls;
   bool insecure = false;  // connects by TCP without TLS, too
 };

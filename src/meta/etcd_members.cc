@@ -132,7 +132,7 @@ absl::StatusOr<std::unique_ptr<EtcdMembers>> EtcdMembers::Create(
   absl::StatusOr<std::vector<Endpoint>> endpoints = ParseEndpoints(options.endpoints);
   if (!endpoints.ok()) return endpoints.status();
   std::unique_ptr<EtcdMembers> members(
-      new EtcdMembers(options.tls.enabled(), options.retry_delay_min));
+      new EtcdMembers(options.tls.enabled(), options.retry_delay_min, options.unwritten_key));
   for (const Endpoint& endpoint : *endpoints) {
     members->members_.push_back(Connect(options, endpoint, certificates.get()));
   }
@@ -149,7 +149,7 @@ void EtcdMembers::Hold(Executor& executor, CallSet& calls) {
 
 void EtcdMembers::HoldOne(size_t member) {
   etcdserverpb::WatchRequest request;
-  request.mutable_create_request()->set_key(std::string(1, '\0'));  // which nobody writes
+  request.mutable_create_request()->set_key(unwritten_key_);
   auto stream = std::make_shared<WatchStream>();
   streams_[member] = stream;
   stream->context.set_wait_for_ready(true);

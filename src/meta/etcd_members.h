@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "meta/etcd_calls.h"
@@ -65,12 +66,14 @@ class EtcdMembers {
   std::string WhyNotConnected() const;
 
  private:
-  EtcdMembers(bool has_tls, Duration hold_again) : has_tls_(has_tls), hold_again_(hold_again) {}
+  EtcdMembers(bool has_tls, Duration hold_again, std::string unwritten_key)
+      : has_tls_(has_tls), hold_again_(hold_again), unwritten_key_(std::move(unwritten_key)) {}
 
   void HoldOne(size_t member);
 
   const bool has_tls_;
   const Duration hold_again_;
+  const std::string unwritten_key_;
   std::vector<EtcdMember> members_;
   size_t next_ = 0;
   Executor* executor_ = nullptr;  // these two once it holds

@@ -123,6 +123,8 @@ void FillListening(DaemonOptions& options) {
 void FillInsecure(DaemonOptions& options) {
   options.meta.server.insecure = options.insecure;
   options.kv.insecure = options.insecure;
+  // Below the job's keys, which may be all that the store lets it read.
+  options.kv.unwritten_key = fmt::format("unreft/{}/unwritten", options.common.job);
   std::vector<std::string> open;
   if (IsOpen(options.kv.endpoints, options.kv.tls.enabled())) {
     open.push_back("meta_endpoints " + options.kv.endpoints);

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -96,6 +97,16 @@ std::string EtcdProcesses::endpoint(int member) const {
 
 std::string EtcdProcesses::url(int member, int port) const {
   return fmt::format("{}://{}:{}", tls_.empty() ? "http" : "https", host(member), port);
+}
+
+int EtcdProcesses::Ctl(const Tls& client, const std::string& words) const {
+  const std::string command = fmt::format(
+      "ETCDCTL_API=3 {} --command-timeout=5s --endpoints={} --cacert='{}' --cert='{}' --key='{}' "
+      "{} "
+      ">>'{}/ctl.log' 2>&1",
+      kEtcdCtl, url(0, members_.front().client_port), client.ca, client.cert, client.key, words,
+      directory_);
+  return std::system(command.c_str());
 }
 
 int EtcdProcesses::Leader() const {

@@ -41,6 +41,8 @@ class EtcdProcesses {
 
   // Of the member that leads, as etcdctl says; -1: none does now.
   int Leader() const;
+  // Runs etcdctl on the first member, with that client's files; its exit status.
+  int Ctl(const Tls& client, const std::string& words) const;
   void Kill(int member);
   // Returns when it listens.
   void Start(int member);

@@ -154,5 +154,60 @@ TEST_F(EtcdTlsTest, AListOfNames) {
   world_.InTurn([&] { kv_.reset(); });
 }
 
+// As docs/operations.md has it: each certificate's common name is a user, with the role of its job.
+TEST_F(EtcdTlsTest, ARoleKeepsJobsApart) {
+  const auto files_of = [&](const std::string& user) {
+    return FilesOf(certificates_.Make("store", "ours", {.common_name = user}));
+  };
+  etcd_.emplace(std::vector{FilesOf(Certificate("IP:127.0.0.1"))});
+  const EtcdProcesses::Tls root = files_of("root");
+  for (const char* words :
+       {"user add root --no-password", "user grant-role root root", "role add unreft-a",
+        "role grant-permission unreft-a --prefix=true readwrite unreft/a/",
+        "user add node0 --no-password", "user grant-role node0 unreft-a", "auth enable"}) {
+    ASSERT_EQ(etcd_->Ctl(root, words), 0) << words;
+  }
+  const EtcdProcesses::Tls own = files_of("node0");
+  world_.InTurn([&] {
+    auto made = EtcdKv::Create({.endpoints = etcd_->endpoints(),
+                                .unwritten_key = "unreft/a/unwritten",
+                                .tls = {own.ca, own.cert, own.key, ""}},
+                               world_.executor(0));
+    UNREFT_CHECK(made.ok(), "{}", made.status().ToString());
+    kv_ = *std::move(made);
+  });
+  std::optional<absl::StatusOr<LeaseId>> lease;
+  world_.InTurn(
+      [&] { kv_->GrantLease(std::chrono::seconds(5), [&](auto granted) { lease = granted; }); });
+  ASSERT_TRUE(world_.RunUntil([&] { return lease.has_value(); }));
+  ASSERT_TRUE(lease->ok()) << lease->status();
+  const auto put = [&](const std::string& key) {
+    std::optional<absl::Status> end;
+    world_.InTurn([&] {
+      kv_->Commit({.then = {PutOp{key, "v", **lease}}},
+                  [&](const auto& result) { end = result.status(); });
+    });
+    EXPECT_TRUE(world_.RunUntil([&] { return end.has_value(); }));
+    return *end;
+  };
+  std::vector<std::string> seen;
+  std::optional<absl::Status> end;
+  world_.InTurn([&] {
+    kv_->Watch(
+        {"unreft/a/", true}, Revision{0},
+        [&](const std::vector<WatchEvent>& events) { seen.push_back(events.front().kv.key); },
+        [&](absl::Status status) { end = std::move(status); });
+  });
+  EXPECT_EQ(put("unreft/a/leader"), absl::OkStatus());
+  EXPECT_TRUE(world_.RunUntil([&] { return end || !seen.empty(); }));
+  EXPECT_THAT(seen, testing::ElementsAre("unreft/a/leader"));
+  const absl::Status refused = put("unreft/b/leader");
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  std::optional<absl::Status> kept;
+  world_.InTurn([&] { kv_->KeepAlive(**lease, [&](auto status) { kept = std::move(status); }); });
+  EXPECT_TRUE(world_.RunUntil([&] { return kept.has_value(); }));
+  EXPECT_EQ(*kept, absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace unreft::meta
