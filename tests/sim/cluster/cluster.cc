@@ -114,11 +114,11 @@ std::vector<Machine*> Cluster::Homes() const {
 // until whoever minds the host starts it as a spare, if somebody does; else it may get it back.
 void Cluster::FollowTakeover() {
   launcher_->SetHomes(Homes());
-  if (!minds_hosts_) return;
   for (size_t place = 0; place < size(); ++place) {
     if (is_spare_[place] || observer_->SlotOf(*machines_[place])) continue;
-    is_spare_[place] = true;
     pins_.OnGivenUp(*machines_[place]);
+    if (!minds_hosts_) continue;
+    is_spare_[place] = true;
     Later(std::chrono::milliseconds(300), [this, place, life = life(place)] {
       if (life == lives_[place] && daemon(place) != nullptr) {
         KillDaemon(place, std::chrono::milliseconds(50));
