@@ -1,6 +1,8 @@
 """What the tests of `unreft up --nodes` share."""
 
-from cli_testing import wait_until
+import contextlib
+
+from cli_testing import Cli, wait_until
 
 NODES = 4
 # A loaded machine is slow; no verdict depends on how slow.
@@ -12,6 +14,14 @@ def up_nodes(cli, *daemon_words, up_words=()):
     cli.up = cli.json("up", "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2, *up_words,
                       "--", "--version-deadline-s", 3600, *daemon_words)
     return cli
+
+
+@contextlib.contextmanager
+def nodes_and_a_spare():
+    with contextlib.closing(Cli()) as cli:
+        up_nodes(cli, up_words=("--spares", 1))
+        wait_status(cli, "the spare", lambda s: len(s["spares"]) == 1)
+        yield cli
 
 
 def pids_of(status):

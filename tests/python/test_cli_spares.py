@@ -1,22 +1,18 @@
 """A spare takes the slot of a node that is destroyed: real daemons, a real meta store."""
 
-import contextlib
 import os
 import signal
 
 import pytest
 
-from cli_testing import Cli, is_alive, wait_until
-from cluster_testing import (NODES, PATIENCE_S, train, up_nodes, wait_protected, wait_restored,
-                             wait_status)
+from cli_testing import is_alive, wait_until
+from cluster_testing import (NODES, PATIENCE_S, nodes_and_a_spare, train, wait_protected,
+                             wait_restored, wait_status)
 
 
 @pytest.fixture
 def nodes():
-    cli = Cli()
-    with contextlib.closing(cli):
-        up_nodes(cli, up_words=("--spares", 1))
-        wait_status(cli, "the spare", lambda s: len(s["spares"]) == 1)
+    with nodes_and_a_spare() as cli:
         yield cli
 
 

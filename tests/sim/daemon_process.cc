@@ -105,14 +105,13 @@ void DaemonProcess::PlantBug() {
     (void)segments_.Remove(machine_.prefix() + "node");
     machine_.disk.Wipe();
   }
-  if (machine_.bug == PlantedBug::kGoesBack || machine_.bug == PlantedBug::kForgetsView) {
+  if (machine_.bug == PlantedBug::kGoesBack) {
     const auto node = segments_.Open(machine_.prefix() + "node", Access::kReadWrite, 0, 0);
     absl::StatusOr<NodeBody> body = absl::NotFoundError("none");
-    if (node.ok()) body = ReadNodeBody((*node)->bytes());
-    if (body.ok() && machine_.bug == PlantedBug::kForgetsView) {
-      body->view = 0;
-      WriteNodeBody((*node)->bytes(), *body);
-    } else if (body.ok() && body->committed_step > 0) {
+    // A daemon that was killed early has left one without its pages.
+    const bool has_pages = node.ok() && (*node)->Reserve(0, (*node)->bytes().size()).ok();
+    if (has_pages) body = ReadNodeBody((*node)->bytes());
+    if (body.ok() && body->committed_step > 0) {
       --body->committed_step;
       WriteNodeBody((*node)->bytes(), *body);
     }

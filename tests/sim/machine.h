@@ -45,7 +45,6 @@ enum class PlantedBug {
   kReportsNothing,      // members say that they hold nothing when a decision is made
   kUnaskedFreshStart,   // a member asks for a fresh start now and then
   kGoesBack,            // a daemon that starts again finds an older commit in its node segment
-  kForgetsView,         // one that starts again does not know that it ever was in a view
   kGivesUpCommitted,    // a commit names the version as given up as well
 };
 

@@ -129,9 +129,6 @@ TEST(ClusterPlantedBugTest, UnaskedFreshStart) {
 TEST(ClusterPlantedBugTest, GoesBack) {
   ExpectFound(PlantedBug::kGoesBack, true, "knows of timeline");
 }
-TEST(ClusterPlantedBugTest, ForgetsView) {
-  ExpectFound(PlantedBug::kForgetsView, true, "no progress");
-}
 TEST(ClusterPlantedBugTest, GivesUpCommitted) {
   ExpectFound(PlantedBug::kGivesUpCommitted, false, "is given up");
 }
