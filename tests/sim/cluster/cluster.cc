@@ -115,9 +115,9 @@ std::vector<Machine*> Cluster::Homes() const {
 void Cluster::FollowTakeover() {
   launcher_->SetHomes(Homes());
   for (size_t place = 0; place < size(); ++place) {
-    if (is_spare_[place] || observer_->SlotOf(*machines_[place])) continue;
+    if (observer_->SlotOf(*machines_[place])) continue;
     pins_.OnGivenUp(*machines_[place]);
-    if (!minds_hosts_) continue;
+    if (is_spare_[place] || !minds_hosts_) continue;
     is_spare_[place] = true;
     Later(std::chrono::milliseconds(300), [this, place, life = life(place)] {
       if (life == lives_[place] && daemon(place) != nullptr) {
