@@ -144,14 +144,12 @@ absl::Status CheckRecord(const CommitRecord& commit) {
 }
 
 absl::Status CheckRecord(const AbandonRecord& abandoned) {
-  for (const GivenUp& version : abandoned.versions()) {
-    auto status = CheckVersion(version.timeline(), version.step());
-    if (!status.ok()) return status;
+  if (auto status = CheckVersion(abandoned.timeline(), abandoned.through_step()); !status.ok()) {
+    return status;
   }
-  if (abandoned.capture_from() > kStepMax + 1) {
-    return Wrong("captures from step {}, the largest is {}", abandoned.capture_from(), kStepMax);
-  }
-  return CheckCount("versions given up", abandoned.versions_size(), kEntriesMax);
+  if (abandoned.after_step() <= abandoned.through_step()) return absl::OkStatus();
+  return Wrong("gives up the steps after {} and up to {}", abandoned.after_step(),
+               abandoned.through_step());
 }
 
 absl::Status CheckRecord(const PinRecord& pins) {

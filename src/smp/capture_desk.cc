@@ -65,6 +65,7 @@ bool CaptureDesk::MayGrant(RankSession& session) const {
 
 void CaptureDesk::EnsureGrant(RankSession& session) {
   if (!MayGrant(session)) return;
+  TellCaptureFrom(session);
   const GrantWord word =
       GrantWord::Decode(session.control()->grant.load(std::memory_order_acquire));
   if (word.state == GrantState::kGranted) return;
@@ -315,13 +316,11 @@ void CaptureDesk::OnCommitted(Version version) {
   }
 }
 
-void CaptureDesk::OnAbandoned(Version version, const std::string& reason, Step capture_from) {
+void CaptureDesk::OnAbandoned(Version version, const std::string& reason) {
   if (version == state_.record->committed()) return;
   ++state_.counters.versions_abandoned;
   for (auto& [rank, session] : state_.sessions) {
-    if (session->control() == nullptr) continue;
-    session->control()->capture_from.store(capture_from.value, std::memory_order_release);
-    TellAbandoned(*session, version, reason);
+    if (session->control() != nullptr) TellAbandoned(*session, version, reason);
   }
   for (Slot* slot : state_.slots->All()) {
     if (slot->version != version) continue;
@@ -330,6 +329,18 @@ void CaptureDesk::OnAbandoned(Version version, const std::string& reason, Step c
       state_.slots->Abandon(*slot, false);
     }
   }
+}
+
+void CaptureDesk::OnCaptureFrom(Version first) {
+  capture_from_ = first;
+  for (auto& [rank, session] : state_.sessions) TellCaptureFrom(*session);
+}
+
+void CaptureDesk::TellCaptureFrom(RankSession& session) const {
+  if (session.control() == nullptr) return;
+  const bool is_of = session.timeline == capture_from_.timeline;
+  session.control()->capture_from.store(is_of ? capture_from_.step.value : 0,
+                                        std::memory_order_release);
 }
 
 void CaptureDesk::OnReplicasDisagree(const std::string& what) {

@@ -33,7 +33,8 @@ class CaptureDesk {
 
   // --- of the coordinator ---
   void OnCommitted(Version version);
-  void OnAbandoned(Version version, const std::string& reason, Step capture_from);
+  void OnAbandoned(Version version, const std::string& reason);
+  void OnCaptureFrom(Version first);
   void OnReplicasDisagree(const std::string& what);
   void OnRegistrationsChecked(const RegistrationCheck& check);
   std::vector<RegisteredTrainer> Registrations() const;
@@ -66,6 +67,7 @@ class CaptureDesk {
   void TellBudgetSoon();
   void LogBudget();
 
+  void TellCaptureFrom(RankSession& session) const;
   void EnsureGrant(RankSession& session);
   bool MayGrant(RankSession& session) const;
   Slot* RetireForGrant(RankSession& session);
@@ -80,6 +82,7 @@ class CaptureDesk {
   NodeState& state_;
   SlotSealer sealer_;
   layout::CaptureMode mode_;
+  Version capture_from_;                // steps of its timeline before it are skipped
   absl::AnyInvocable<void()> drained_;  // waits in Close
   absl::Status misfit_;                 // of the ranks' registrations, as was found last
   TimerId misfit_timer_ = TimerId::kNone;

@@ -122,6 +122,16 @@ void SetDigests(const ReplicaDigests& digests, SealedRank& sealed) {
   }
 }
 
+bool IsGivenUp(const AbandonRecord& record, Version version) {
+  return version.timeline.value == record.timeline() && version.step.value > record.after_step() &&
+         version.step.value <= record.through_step();
+}
+
+Step CaptureFrom(const AbandonRecord& record, Timeline newest) {
+  if (record.timeline() == 0 || record.timeline() != newest.value) return Step{};
+  return Step{record.through_step() + 1};
+}
+
 JobDecision DecisionOf(const DecisionRecord& record) {
   JobDecision decision;
   decision.kind = static_cast<DecisionKind>(record.kind());

@@ -40,6 +40,11 @@ recovery::TimelineChain ChainOf(const TimelineRecord& record);
 // Opens the next timeline of the record and returns it.
 Timeline OpenNext(TimelineRecord& record, Version parent);
 
+// Never committed any more, as the record says.
+bool IsGivenUp(const AbandonRecord& record, Version version);
+// The step from which on all ranks capture again, of the newest timeline; 0 of any other.
+Step CaptureFrom(const AbandonRecord& record, Timeline newest);
+
 std::vector<recovery::CodedGroup> CodedGroupsOf(
     const google::protobuf::RepeatedPtrField<Group>& groups);
 void SetGroups(const std::vector<recovery::CodedGroup>& groups,

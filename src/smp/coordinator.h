@@ -94,8 +94,10 @@ class Coordinator {
     virtual void OnRegistrationsChecked(const RegistrationCheck& check) = 0;
     virtual void OnDecision(const JobDecision& decision) = 0;
     virtual void OnCommitted(Version version) = 0;
-    // Give the version up; snapshots of steps before `capture_from` are of no use.
-    virtual void OnAbandoned(Version version, const std::string& reason, Step capture_from) = 0;
+    // Give the version up.
+    virtual void OnAbandoned(Version version, const std::string& reason) = 0;
+    // Snapshots of earlier steps of that timeline are of no use. Also told again.
+    virtual void OnCaptureFrom(Version first) = 0;
     // Replicas are not equal: every rank captures all it holds from now on.
     virtual void OnReplicasDisagree(const std::string& what) = 0;
     // What is kept for somebody, from now on.

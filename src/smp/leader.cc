@@ -40,6 +40,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log
 Leader::~Leader() {
   RefusePins();
   executor_.Cancel(ask_deadline_);
+  executor_.Cancel(give_up_timer_);
   for (auto& [slot, timer] : absences_) executor_.Cancel(timer);
   for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
 }

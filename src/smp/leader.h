@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
+#include "smp/giving_up.h"
 #include "smp/node_options.h"
 #include "smp/peers.h"
 #include "smp/pins.h"
@@ -75,6 +76,7 @@ class Leader {
   void RefusePins();
   bool DecideRestore();
   bool GiveUpFailed();
+  void KeepDeadlines(const std::set<Version>& under_way);
   bool CommitNewest();
 
   ViewRecord WantedView();
@@ -116,7 +118,6 @@ class Leader {
   // Committing.
   std::set<Version> VersionsUnderWay() const;
   bool IsGivenUp(Version version) const;
-  bool IsForgotten(Version version) const;
   std::optional<std::string> FailureOf(Version version) const;
   std::optional<std::string> PassedBy(Version version) const;
   std::string NotCompletedInTime(Version version) const;
@@ -126,11 +127,10 @@ class Leader {
   bool WaitsForDecision(Version version) const;
   bool TryCommit(Version version);
   bool Commit(const recovery::Restorable& found);
-  struct Failed {
-    Version version;
-    std::string reason;
-  };
-  bool GiveUp(const std::vector<Failed>& versions, const std::string& disagreement = "");
+  // Which can never be committed, as was found when all of it was there.
+  bool Reject(Version version, std::string why);
+  bool RejectMixed(Version version, const std::string& disagreement);
+  AbandonRecord GivenUpThrough(Timeline timeline, const GivingUp& giving_up) const;
   Step NewestStep() const;
 
   bool Write(meta::JobChange change, const char* fault_point = nullptr);
@@ -181,6 +181,12 @@ class Leader {
   std::deque<WaitingPin> pin_requests_;
 
   std::map<Version, Pending> pending_;
+  std::map<Version, std::string> rejected_;
+  StepPace pace_;
+  std::optional<Time> gave_up_at_;
+  TimerId give_up_timer_ = TimerId::kNone;
+  uint64_t gave_up_in_vain_ = 0;  // times, since the last commit
+  uint64_t deadlines_used_ = 0;
   WorldLayouts layouts_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };

@@ -15,12 +15,17 @@
 namespace unreft::smp {
 namespace {
 
-constexpr int kGivenUpKept = 64;
-// In one Txn: as quick as ranks may skip, it must not fall behind.
-constexpr size_t kGivenUpAtOnce = kGivenUpKept / 2;
-// Of each; the node that says it has it whole in its log. The record stays small (PROTOCOL rule
-// 24).
+// The node that says it has it whole in its log. The record stays small (PROTOCOL rule 24).
 constexpr size_t kReasonBytesMax = 192;
+// However often ranks skip: each such write is one more revision of the whole cluster's store.
+constexpr Duration kGiveUpEvery = std::chrono::seconds(1);
+// In which ranks go on before they have heard of it: twice as long each time that it was in vain.
+constexpr Duration kLead = std::chrono::milliseconds(50);
+constexpr Duration kLeadMax = std::chrono::seconds(2);
+
+Duration LeadAfter(uint64_t in_vain) {
+  return std::min(kLead * (1 << std::min<uint64_t>(in_vain, 16)), kLeadMax);
+}
 
 }  // namespace
 
@@ -41,18 +46,7 @@ std::set<Version> Leader::VersionsUnderWay() const {
 }
 
 bool Leader::IsGivenUp(Version version) const {
-  const auto& versions = store_.state().abandoned.value.versions();
-  return std::any_of(versions.begin(), versions.end(),
-                     [&](const GivenUp& given_up) { return VersionOf(given_up) == version; });
-}
-
-// The record has room for so many and forgets the oldest; who has not heard of them goes on to
-// report them.
-bool Leader::IsForgotten(Version version) const {
-  const auto& versions = store_.state().abandoned.value.versions();
-  return versions.size() >= kGivenUpKept &&
-         std::all_of(versions.begin(), versions.end(),
-                     [&](const GivenUp& given_up) { return version < VersionOf(given_up); });
+  return smp::IsGivenUp(store_.state().abandoned.value, version);
 }
 
 std::string Leader::NotCompletedInTime(Version version) const {
@@ -71,6 +65,7 @@ std::string Leader::NotCompletedInTime(Version version) const {
 }
 
 std::optional<std::string> Leader::FailureOf(Version version) const {
+  if (const auto it = rejected_.find(version); it != rejected_.end()) return it->second;
   for (const auto& [slot, report] : reports_) {
     for (const VersionHolding& holding : report.versions()) {
       if (VersionOf(holding) == version && !holding.failure().empty()) {
@@ -137,36 +132,65 @@ bool Leader::WaitsForDecision(Version version) const {
                               [](const recovery::SlabHolder& holder) { return holder.lost; });
 }
 
-bool Leader::GiveUpFailed() {
-  const std::set<Version> under_way = VersionsUnderWay();
+// A last net: what a version waits for is in the reports, and is not waited for by a clock.
+void Leader::KeepDeadlines(const std::set<Version>& under_way) {
   for (auto it = pending_.begin(); it != pending_.end();) {
-    if (!under_way.contains(it->first)) {
-      executor_.Cancel(it->second.deadline);
-      it = pending_.erase(it);
-    } else {
+    if (under_way.contains(it->first) && !IsGivenUp(it->first)) {
       ++it;
+      continue;
     }
+    executor_.Cancel(it->second.deadline);
+    it = pending_.erase(it);
   }
-  std::vector<Failed> failed;
   for (const Version version : under_way) {
     if (IsGivenUp(version)) continue;
     Pending& pending = pending_[version];
-    const std::optional<std::string> failure = FailureOf(version);
-    // What the record has forgotten is named again, but not over and over.
-    if (failure && (!IsForgotten(version) || pending.overdue)) {
-      if (failed.size() == kGivenUpAtOnce) continue;
-      executor_.Cancel(pending.deadline);
-      pending_.erase(version);
-      failed.push_back({version, *failure});
-      continue;
-    }
     if (pending.deadline != TimerId::kNone) continue;
     pending.deadline = executor_.After(options_.version_deadline, [this, version] {
       pending_[version].overdue = true;
+      ++deadlines_used_;
+      log_.Warn("version {} is given up by its deadline: {}", version, NotCompletedInTime(version));
       RunRules();
     });
   }
-  return !failed.empty() && GiveUp(failed);
+}
+
+bool Leader::GiveUpFailed() {
+  const std::set<Version> under_way = VersionsUnderWay();
+  KeepDeadlines(under_way);
+  std::erase_if(rejected_, [&](const auto& entry) { return !under_way.contains(entry.first); });
+  std::vector<StepUnderWay> steps;
+  for (const Version version : under_way) {
+    if (!IsGivenUp(version)) steps.push_back({version.step, FailureOf(version)});
+  }
+  const Time now = executor_.Now();
+  const Step newest = NewestStep();
+  pace_.Note(newest, now);
+  const uint64_t lead = pace_.StepsIn(LeadAfter(gave_up_in_vain_));
+  const std::optional<GivingUp> giving_up = WhatToGiveUp(steps, newest, lead);
+  if (!giving_up) return false;
+  if (gave_up_at_ && now - *gave_up_at_ < kGiveUpEvery) {
+    if (give_up_timer_ == TimerId::kNone) {
+      give_up_timer_ = executor_.After(*gave_up_at_ + kGiveUpEvery - now, [this] {
+        give_up_timer_ = TimerId::kNone;
+        RunRules();
+      });
+    }
+    return false;
+  }
+  gave_up_at_ = now;
+  ++gave_up_in_vain_;
+  return Write({.abandoned = GivenUpThrough(under_way.rbegin()->timeline, *giving_up)});
+}
+
+AbandonRecord Leader::GivenUpThrough(Timeline timeline, const GivingUp& giving_up) const {
+  AbandonRecord record = store_.state().abandoned.value;
+  const Version committed = VersionOf(store_.state().commit.value);
+  record.set_timeline(timeline.value);
+  record.set_after_step(committed.timeline == timeline ? committed.step.value : 0);
+  record.set_through_step(giving_up.through.value);
+  record.set_reason(CleanText(giving_up.reason, kReasonBytesMax));
+  return record;
 }
 
 Step Leader::NewestStep() const {
@@ -183,29 +207,28 @@ Step Leader::NewestStep() const {
   return newest.Believed();
 }
 
-bool Leader::GiveUp(const std::vector<Failed>& versions, const std::string& disagreement) {
-  AbandonRecord record = store_.state().abandoned.value;
-  for (const auto& [version, reason] : versions) {
-    GivenUp& given_up = *record.add_versions();
-    SetVersion(version, given_up);
-    given_up.set_reason(CleanText(reason, kReasonBytesMax));
-  }
-  const int too_many = record.versions_size() - kGivenUpKept;
-  if (too_many > 0) record.mutable_versions()->DeleteSubrange(0, too_many);
-  record.set_capture_from(NewestStep().value + 1);
-  if (!disagreement.empty()) {
-    record.set_full_capture_from_timeline(versions.back().version.timeline.value);
-    record.set_disagreement(CleanText(disagreement, kReasonBytesMax));
-  }
-  return Write({.abandoned = std::move(record)});
-}
-
 bool Leader::CommitNewest() {
   const std::set<Version> under_way = VersionsUnderWay();
+  const size_t rejected = rejected_.size();
   for (auto it = under_way.rbegin(); it != under_way.rend(); ++it) {
-    if (!IsGivenUp(*it) && TryCommit(*it)) return true;
+    if (IsGivenUp(*it) || rejected_.contains(*it)) continue;
+    if (TryCommit(*it)) return true;
   }
+  return rejected_.size() != rejected && GiveUpFailed();
+}
+
+bool Leader::Reject(Version version, std::string why) {
+  rejected_[version] = std::move(why);
   return false;
+}
+
+// From now on every rank captures all it holds.
+bool Leader::RejectMixed(Version version, const std::string& disagreement) {
+  Reject(version, disagreement);
+  AbandonRecord record = store_.state().abandoned.value;
+  record.set_full_capture_from_timeline(version.timeline.value);
+  record.set_disagreement(CleanText(disagreement, kReasonBytesMax));
+  return Write({.abandoned = std::move(record)});
 }
 
 bool Leader::TryCommit(Version version) {
@@ -229,20 +252,20 @@ bool Leader::TryCommit(Version version) {
   if (std::ranges::any_of(found->holders, &recovery::SlabHolder::lost)) return false;
   const ReplicaComparison replicas = CompareReplicas(digests);
   if (!replicas.disagreement.empty()) {
-    return GiveUp({{version, replicas.disagreement}}, replicas.disagreement);
+    return RejectMixed(version, replicas.disagreement);
   }
   const bool first = VersionOf(store_.state().commit.value).timeline != version.timeline;
   if (!replicas.complete && first && options_.replica_check_every != 0) {
-    return GiveUp({{version, std::string(kReplicasNotCompared)}});
+    return Reject(version, std::string(kReplicasNotCompared));
   }
   const std::optional<ManifestsByRank> manifests = layouts_.ManifestsOf(version, layouts);
   if (!manifests) return false;
   // A daemon that was told of a disagreement goes on so, one that started later may not know.
   if (const std::string mixed = DescribeMixedModes(*manifests); !mixed.empty()) {
-    return GiveUp({{version, mixed}}, mixed);
+    return RejectMixed(version, mixed);
   }
   if (absl::Status status = layouts_.Check(*manifests); !status.ok()) {
-    return GiveUp({{version, std::string(status.message())}});
+    return Reject(version, std::string(status.message()));
   }
   return Commit(*found);
 }
@@ -254,6 +277,7 @@ bool Leader::Commit(const recovery::Restorable& found) {
   record.set_view(store_.state().view.value.number());
   *record.mutable_groups() = store_.state().view.value.groups();
   SetHolders(found.holders, *record.mutable_holders());
+  gave_up_in_vain_ = 0;
   return Write({.commit = std::move(record)}, "leader.commit");
 }
 

@@ -145,6 +145,7 @@ bool Leader::ContinueRound() {
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
     const Version version = it->first;
     if (!chain.IsLive(version) || IsGivenUp(version) || misfits_.contains(version)) continue;
+    if (rejected_.contains(version)) continue;
     const auto restorable =
         recovery::FindHolders(version, it->second, RecordedGroupsOf(version), nullptr);
     if (!restorable) continue;

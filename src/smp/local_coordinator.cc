@@ -11,7 +11,7 @@
 namespace unreft::smp {
 namespace {
 
-constexpr size_t kAbandonedKept = 256;
+constexpr size_t kPendingMax = 64;
 
 }  // namespace
 
@@ -157,7 +157,7 @@ void LocalCoordinator::EndRound(JobDecision decision) {
   if (decision.status.ok()) {
     for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
     pending_.clear();
-    abandoned_.clear();
+    given_up_through_ = Step{};
     newest_steps_ = NewestSteps(decision.version.step);
   }
   node_.OnDecision(decision);
@@ -221,7 +221,9 @@ LocalCoordinator::Pending& LocalCoordinator::PendingOf(Version version) {
   auto [it, is_new] = pending_.try_emplace(version);
   if (is_new) {
     it->second.deadline = executor_.After(options_.version_deadline, [this, version] {
-      Abandon(version, DescribeUnsealed(version));
+      const std::string why = DescribeUnsealed(version);
+      log_.Warn("version {} is given up by its deadline: {}", version, why);
+      Fail(version, why);
     });
   }
   return it->second;
@@ -260,37 +262,38 @@ absl::Status LocalCoordinator::CheckTrainers(const std::vector<RegisteredTrainer
 void LocalCoordinator::ReportClaimed(Version version, Rank rank) {
   if (!IsOfInterest(version)) return;
   newest_steps_.Note(rank.value, version.step);
-  if (!abandoned_.contains(version)) PendingOf(version);
+  if (IsGivenUp(version)) return Abandon(version, "it was given up before");
+  PendingOf(version);
 }
 
 void LocalCoordinator::ReportSealed(Version version, Rank rank, uint64_t world,
                                     ReplicaDigests digests) {
   if (!IsOfInterest(version)) return Abandon(version, std::string(kOfNoUse));
   newest_steps_.Note(rank.value, version.step);
-  if (abandoned_.contains(version)) return Abandon(version, "it was given up before");
+  if (IsGivenUp(version)) return Abandon(version, "it was given up before");
   Pending& pending = PendingOf(version);
   pending.world = world;
   pending.sealed[rank] = std::move(digests);
   if (pending.sealed.size() < world) return;
   const ReplicaComparison replicas = CompareReplicas(pending.sealed);
   if (!replicas.disagreement.empty()) {
-    Abandon(version, replicas.disagreement);
+    Fail(version, replicas.disagreement);
     node_.OnReplicasDisagree(replicas.disagreement);
     return;
   }
   if (!replicas.complete && MustCompareReplicas()) {
-    return Abandon(version, std::string(kReplicasNotCompared));
+    return Fail(version, std::string(kReplicasNotCompared));
   }
   if (absl::Status status = CheckLayouts(version); !status.ok()) {
-    return Abandon(version, std::string(status.message()));
+    return Fail(version, std::string(status.message()));
   }
-  Commit(version);
+  if (!pending.failure) Commit(version);
 }
 
 void LocalCoordinator::ReportFailed(Version version, Rank rank, const std::string& reason) {
   if (!IsOfInterest(version)) return;
   newest_steps_.Note(rank.value, version.step);
-  Abandon(version, fmt::format("rank {}: {}", rank, reason));
+  if (!IsGivenUp(version)) Fail(version, fmt::format("rank {}: {}", rank, reason));
 }
 
 void LocalCoordinator::Commit(Version version) {
@@ -302,15 +305,41 @@ void LocalCoordinator::Commit(Version version) {
     if (candidate < version) older.push_back(candidate);
   }
   for (Version candidate : older) Abandon(candidate, OverruledBy(version));
-  std::erase_if(abandoned_, [&](Version candidate) { return candidate < version; });
   node_.OnCommitted(version);
+}
+
+bool LocalCoordinator::IsGivenUp(Version version) const {
+  return version.timeline == record_.chain().newest() && version.step <= given_up_through_;
+}
+
+void LocalCoordinator::Fail(Version version, std::string reason) {
+  // Whoever names steps that nobody comes near must not fill the memory.
+  if (version.step > newest_steps_.Believed()) return Abandon(version, reason);
+  Pending& pending = PendingOf(version);
+  if (!pending.failure) pending.failure = std::move(reason);
+  GiveUpFailed();
+}
+
+void LocalCoordinator::GiveUpFailed() {
+  std::vector<StepUnderWay> steps;
+  for (const auto& [version, pending] : pending_) steps.push_back({version.step, pending.failure});
+  // All ranks hear of it at once.
+  constexpr uint64_t kLead = 1;
+  const std::optional<GivingUp> giving_up = WhatToGiveUp(steps, newest_steps_.Believed(), kLead);
+  if (giving_up) given_up_through_ = giving_up->through;
+  std::map<Version, std::string> over;
+  for (const auto& [version, pending] : pending_) {
+    const bool is_one_too_many = pending.failure && pending_.size() - over.size() > kPendingMax;
+    if (!IsGivenUp(version) && !is_one_too_many) continue;
+    over[version] = pending.failure.value_or(giving_up ? giving_up->reason : "");
+  }
+  for (const auto& [version, reason] : over) Abandon(version, reason);
+  node_.OnCaptureFrom({record_.chain().newest(), Step{given_up_through_.value + 1}});
 }
 
 void LocalCoordinator::Abandon(Version version, const std::string& reason) {
   Forget(version);
-  abandoned_.insert(version);
-  if (abandoned_.size() > kAbandonedKept) abandoned_.erase(abandoned_.begin());
-  node_.OnAbandoned(version, reason, Step{newest_steps_.Believed().value + 1});
+  node_.OnAbandoned(version, reason);
 }
 
 void LocalCoordinator::Forget(Version version) {

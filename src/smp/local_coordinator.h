@@ -12,6 +12,7 @@
 #include "base/fault_points.h"
 #include "base/log.h"
 #include "smp/coordinator.h"
+#include "smp/giving_up.h"
 #include "smp/layout_check.h"
 #include "smp/newest_steps.h"
 #include "smp/node_options.h"
@@ -54,6 +55,7 @@ class LocalCoordinator : public Coordinator {
   struct Pending {
     uint64_t world = 0;
     std::map<Rank, ReplicaDigests> sealed;
+    std::optional<std::string> failure;  // why it is never committed
     TimerId deadline = TimerId::kNone;
   };
 
@@ -73,7 +75,10 @@ class LocalCoordinator : public Coordinator {
   bool IsOfInterest(Version version) const;
   Pending& PendingOf(Version version);
   void Commit(Version version);
+  void Fail(Version version, std::string reason);
+  void GiveUpFailed();
   void Abandon(Version version, const std::string& reason);
+  bool IsGivenUp(Version version) const;
   std::string DescribeUnsealed(Version version) const;
   void Forget(Version version);
   bool MustCompareReplicas() const;
@@ -90,7 +95,7 @@ class LocalCoordinator : public Coordinator {
   std::optional<Round> round_;
   std::map<Rank, ProcessLife> decided_for_;  // who was told of the newest timeline
   std::map<Version, Pending> pending_;
-  std::set<Version> abandoned_;  // of the newest timeline, after the newest committed; bounded
+  Step given_up_through_;  // in the newest timeline
   LayoutCheck layouts_;
   PinClock pin_clock_;
   NewestSteps newest_steps_;  // that ranks have named in the newest timeline

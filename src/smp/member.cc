@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/format.h"
@@ -77,7 +78,7 @@ Member::Local& Member::LocalOf(Version version) {
 void Member::ReportClaimed(Version version, Rank rank) {
   if (!IsOfInterest(version)) return;
   newest_steps_.Note(rank.value, version.step);
-  if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
+  if (IsGivenUp(version)) return GiveUp(version, WhyGivenUp());
   (void)LocalOf(version);
   if (protection_ != nullptr) protection_->OnClaimed(version);
   Report();
@@ -86,7 +87,7 @@ void Member::ReportClaimed(Version version, Rank rank) {
 void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) {
   if (!IsOfInterest(version)) return GiveUp(version, std::string(kOfNoUse));
   newest_steps_.Note(rank.value, version.step);
-  if (const GivenUp* given_up = FindGivenUp(version)) return GiveUp(version, given_up->reason());
+  if (IsGivenUp(version)) return GiveUp(version, WhyGivenUp());
   (void)LocalOf(version);
   if (protection_ != nullptr) protection_->OnSealed(version);
   Report();
@@ -95,6 +96,7 @@ void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) 
 void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {
   if (!IsOfInterest(version)) return;
   newest_steps_.Note(rank.value, version.step);
+  if (IsGivenUp(version)) return;
   Local& local = LocalOf(version);
   if (local.failure.empty()) local.failure = fmt::format("rank {}: {}", rank, reason);
   Report();
@@ -271,19 +273,21 @@ void Member::FollowCommit() {
   node_.OnCommitted(version);
 }
 
-const GivenUp* Member::FindGivenUp(Version version) const {
-  for (const GivenUp& given_up : store_.state().abandoned.value.versions()) {
-    if (VersionOf(given_up) == version) return &given_up;
-  }
-  return nullptr;
+bool Member::IsGivenUp(Version version) const {
+  return smp::IsGivenUp(store_.state().abandoned.value, version);
 }
+
+const std::string& Member::WhyGivenUp() const { return store_.state().abandoned.value.reason(); }
 
 void Member::FollowAbandoned() {
   const AbandonRecord& record = store_.state().abandoned.value;
-  for (const GivenUp& given_up : record.versions()) {
-    const Version version = VersionOf(given_up);
-    if (local_.contains(version)) GiveUp(version, given_up.reason());
-  }
+  // What this process adopted nobody has reported to it.
+  std::set<Version> given_up;
+  for (const HeldSlab& held : node_.Inventory()) given_up.insert(held.slab.version);
+  for (const auto& [version, local] : local_) given_up.insert(version);
+  std::erase_if(given_up, [this](Version version) { return !IsGivenUp(version); });
+  for (const Version version : given_up) GiveUp(version, WhyGivenUp());
+  node_.OnCaptureFrom({record_.chain().newest(), CaptureFrom(record, record_.chain().newest())});
   const uint64_t full_from = record.full_capture_from_timeline();
   if (full_from != 0 && full_from <= record_.chain().newest().value &&
       disagreement_applied_ != full_from) {
@@ -294,9 +298,7 @@ void Member::FollowAbandoned() {
 
 void Member::GiveUp(Version version, const std::string& reason) {
   local_.erase(version);
-  const uint64_t from = store_.state().abandoned.value.capture_from();
-  const Step newest = std::min(version.step, newest_steps_.Believed());
-  node_.OnAbandoned(version, reason, Step{std::max(from, newest.value + 1)});
+  node_.OnAbandoned(version, reason);
   if (protection_ != nullptr) protection_->Drop(version);
 }
 

@@ -87,7 +87,8 @@ class Member final : public Coordinator {
   void ApplyDecision(const DecisionRecord& decision);
   void FollowCommit();
   void FollowAbandoned();
-  const GivenUp* FindGivenUp(Version version) const;
+  bool IsGivenUp(Version version) const;
+  const std::string& WhyGivenUp() const;
   void GiveUp(Version version, const std::string& reason);
   bool IsOfInterest(Version version) const;
   Local& LocalOf(Version version);

@@ -416,13 +416,15 @@ void Node::OnCommitted(Version version) {
   watch_->Look();
 }
 
-void Node::OnAbandoned(Version version, const std::string& reason, Step capture_from) {
+void Node::OnAbandoned(Version version, const std::string& reason) {
   if (version.timeline == state_.record->chain().newest()) {
     state_.account.GaveUp(version.step, reason);
   }
-  capture_->OnAbandoned(version, reason, capture_from);
+  capture_->OnAbandoned(version, reason);
   capture_->RunRules();
 }
+
+void Node::OnCaptureFrom(Version first) { capture_->OnCaptureFrom(first); }
 
 void Node::OnPins(const PinRecord& pins) {
   state_.pins = pins;

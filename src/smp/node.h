@@ -104,7 +104,8 @@ class Node : private Coordinator::Node {
   }
   void OnDecision(const JobDecision& decision) override;
   void OnCommitted(Version version) override;
-  void OnAbandoned(Version version, const std::string& reason, Step capture_from) override;
+  void OnAbandoned(Version version, const std::string& reason) override;
+  void OnCaptureFrom(Version first) override;
   void OnReplicasDisagree(const std::string& what) override;
   void OnPins(const PinRecord& pins) override;
   uint64_t RanksServed() override;

@@ -50,9 +50,7 @@ bool Protector::IsOfInterest(Version version) const {
 }
 
 bool Protector::IsGivenUp(Version version) const {
-  const auto& versions = job_.abandoned.value.versions();
-  return std::any_of(versions.begin(), versions.end(),
-                     [&](const GivenUp& given_up) { return VersionOf(given_up) == version; });
+  return smp::IsGivenUp(job_.abandoned.value, version);
 }
 
 Protector::UnderWay& Protector::Of(Version version) {

@@ -99,8 +99,10 @@ ExampleRecords() {
   decision.set_version_step(17);
   add("timeline", timeline);
   AbandonRecord abandoned;
-  abandoned.add_versions()->set_reason("rank 1 skipped it");
-  abandoned.set_capture_from(42);
+  abandoned.set_timeline(2);
+  abandoned.set_after_step(17);
+  abandoned.set_through_step(41);
+  abandoned.set_reason("step 40: rank 1 skipped it");
   add("abandoned", abandoned);
   PinRecord pins;
   Pin& pin = *pins.add_pins();

@@ -242,10 +242,7 @@ void Cluster::Dump() {
                 absl::BytesToHexString(job.store_id), job.revision, job.leader.value.slot(),
                 job.view.value.number(), present);
     trace().Add("  timeline {}", job.timeline.value.ShortDebugString());
-    const auto& given_up = job.abandoned.value.versions();
-    if (!given_up.empty()) {
-      trace().Add("  given up last: {}", given_up.rbegin()->ShortDebugString());
-    }
+    trace().Add("  given up {}", job.abandoned.value.ShortDebugString());
     for (const smp::Slot* slot : state.slots->All()) {
       trace().Add("  slot {} of rank {}: {} {} captured {} sealing {} reads {} {}", slot->id,
                   slot->owner, smp::SlotPhaseName(slot->phase), slot->version,

@@ -42,8 +42,8 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
     ProveDecided();
   }
   const meta::JobState& job = daemon.node()->member()->job();
-  const std::pair newest(job.store_id,
-                         std::max({job.view.modified, job.timeline.modified, job.commit.modified}));
+  const std::pair newest(job.store_id, std::max({job.view.modified, job.timeline.modified,
+                                                 job.commit.modified, job.abandoned.modified}));
   if (newest == std::exchange(seen_[&daemon.machine()], newest)) return;
   Look(slot, job, IsStale(daemon.machine(), job));
 }
@@ -73,9 +73,8 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
   // Where nodes are now a store does not say that is no more, and that somebody sees who is cut
   // off.
   if (job.view.exists() && !is_stale && !is_over_(job.store_id)) OnView(slot, job.view);
-  for (const GivenUp& version : job.abandoned.value.versions()) {
-    given_up_.insert(smp::VersionOf(version));
-  }
+  const AbandonRecord& abandoned = job.abandoned.value;
+  given_up_.insert({abandoned.timeline(), abandoned.after_step(), abandoned.through_step()});
   const TimelineRecord& timeline = job.timeline.value;
   const uint64_t life = store_lives_.Of("timeline", job.timeline);
   bool is_new = false;
@@ -106,10 +105,18 @@ void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration 
   }
   for (const auto& [version, ranks] : held) {
     if (ranks.size() < world || world_.history.WorldOf(version) != world) continue;
-    if (!world_.history.IsLive(version) || given_up_.contains(version)) continue;
+    if (!world_.history.IsLive(version) || IsGivenUp(version)) continue;
     if (rotted_.contains(version) || world_.history.IsAstray(version)) continue;
     world_.trace.Fail("{} is decided, and {} was whole on nodes that took part", decided, version);
   }
+}
+
+bool ClusterObserver::IsGivenUp(Version version) const {
+  return std::ranges::any_of(given_up_, [&](const auto& interval) {
+    const auto& [timeline, after, through] = interval;
+    const uint64_t step = version.step.value;
+    return version.timeline.value == timeline && step > after && step <= through;
+  });
 }
 
 void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view) {

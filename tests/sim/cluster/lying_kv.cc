@@ -71,7 +71,9 @@ class LyingKv final : public meta::Kv {
       CommitRecord commit;
       commit.ParseFromString(put->value);
       AbandonRecord record;
-      smp::SetVersion(smp::VersionOf(commit), *record.add_versions());
+      record.set_timeline(commit.timeline());
+      record.set_after_step(commit.step() - 1);
+      record.set_through_step(commit.step());
       txn.then.push_back(PutOp{"unreft/sim/abandoned", record.SerializeAsString(), LeaseId{}});
     }
   }

@@ -13,18 +13,12 @@ namespace {
 constexpr std::string_view kPrefix = "unreft/sim/";
 // Records that the leader alone writes.
 constexpr std::string_view kRecords[] = {"view", "timeline", "commit", "abandoned", "pins"};
-// The chain of timelines and the versions given up, with their reasons, as many as are kept.
+// The chain of timelines.
 constexpr uint64_t kRecordBytesFixed = 16384;
 constexpr uint64_t kRecordBytesPerMember = 96;
 
 bool IsRecord(std::string_view name) {
   return std::ranges::find(kRecords, name) != std::end(kRecords);
-}
-
-std::vector<Version> VersionsIn(const AbandonRecord& record) {
-  std::vector<Version> versions;
-  for (const GivenUp& given_up : record.versions()) versions.push_back(smp::VersionOf(given_up));
-  return versions;
 }
 
 }  // namespace
@@ -187,8 +181,7 @@ std::optional<Version> StoreObserver::RememberCommit(const std::string& value) {
   CommitRecord commit;
   if (!commit.ParseFromString(value) || commit.world() == 0) return std::nullopt;
   const Version version = smp::VersionOf(commit);
-  const std::vector<Version> given_up = VersionsIn(abandoned_);
-  if (std::ranges::find(given_up, version) != given_up.end()) {
+  if (smp::IsGivenUp(abandoned_, version)) {
     world_.trace.Fail("version {} was given up and is committed", version);
   }
   return commits_.insert(version).second ? std::nullopt : std::optional(version);
@@ -199,30 +192,26 @@ void StoreObserver::CountCommit(const std::string& value) {
   if (again) world_.trace.Fail("version {} was written as committed a second time", *again);
 }
 
-// The record names so many; only what it has forgotten may be named again.
+// One bound for all: each record says more than the one before it, and not sooner than it may.
 void StoreObserver::CountGivenUp(const std::string& value) {
   AbandonRecord record;
   record.ParseFromString(value);
   const AbandonRecord old = std::exchange(abandoned_, record);
-  const std::vector<Version> before = VersionsIn(old);
-  const std::vector<Version> given_up = VersionsIn(record);
-  const bool says_mode = record.full_capture_from_timeline() != 0;
-  // A store that went back may be told again that replicas differ.
-  if (given_up.empty() || (given_up == before && says_mode && !old.full_capture_from_timeline())) {
-    return;
-  }
-  for (const Version version : given_up) {
-    if (!commits_.contains(version)) continue;
+  const bool says_mode = record.full_capture_from_timeline() != old.full_capture_from_timeline() ||
+                         record.disagreement() != old.disagreement();
+  disagreements_ += says_mode;
+  for (const Version version : commits_) {
+    if (!smp::IsGivenUp(record, version)) continue;
     world_.trace.Fail("version {} was committed and is given up", version);
   }
-  const Version newest = given_up.back();
-  disagreements_ += record.versions().rbegin()->reason() == record.disagreement();
-  const auto last = given_up.end() - 1;
-  if (std::find(before.begin(), before.end(), newest) == before.end() &&
-      std::find(given_up.begin(), last, newest) == last) {
-    return;
-  }
-  world_.trace.Fail("version {} was written as given up a second time", newest);
+  const auto bound = [](const AbandonRecord& of) {
+    return std::pair(of.timeline(), of.through_step());
+  };
+  if (bound(record) == bound(old) && says_mode) return;
+  ++given_up_;
+  if (bound(record) > bound(old)) return;
+  world_.trace.Fail("step {}:{} was written as given up a second time", record.timeline(),
+                    record.through_step());
 }
 
 }  // namespace unreft::sim

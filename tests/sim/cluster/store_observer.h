@@ -54,8 +54,9 @@ class StoreObserver {
   uint64_t bytes_max() const { return bytes_max_; }
   // Whether that id is one that the store had before, and has another now.
   bool IsOver(const std::string& store_id) const;
-  // Versions given up because replicas differ.
+  // Times that replicas were found to differ, and that versions were given up.
   uint64_t disagreements() const { return disagreements_; }
+  uint64_t given_up() const { return given_up_; }
 
  private:
   struct Event {
@@ -95,6 +96,7 @@ class StoreObserver {
   uint64_t writes_ = 0;
   uint64_t bytes_max_ = 0;
   uint64_t disagreements_ = 0;
+  uint64_t given_up_ = 0;
 };
 
 }  // namespace unreft::sim

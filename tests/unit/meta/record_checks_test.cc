@@ -101,9 +101,9 @@ TEST(RecordChecksTest, TextsHaveALimit) {
 
 TEST(RecordChecksTest, NoVersionIsBeyondTheBounds) {
   const std::string huge = "18446744073709551614";
-  EXPECT_TRUE(Check<AbandonRecord>("versions { timeline: 1 step: 5 } capture_from: 6").ok());
-  ExpectWrong<AbandonRecord>("versions { timeline: 1 step: " + huge + " }", huge);
-  ExpectWrong<AbandonRecord>("capture_from: " + huge, huge);
+  EXPECT_TRUE(Check<AbandonRecord>("timeline: 1 after_step: 5 through_step: 6").ok());
+  ExpectWrong<AbandonRecord>("timeline: 1 after_step: 6 through_step: 5", "after 6 and up to 5");
+  ExpectWrong<AbandonRecord>("timeline: 1 through_step: " + huge, huge);
   ExpectWrong<CommitRecord>("timeline: 1 step: " + huge, huge);
   ExpectWrong<TimelineRecord>("chain { timeline: " + huge + " }", huge);
   ExpectWrong<TimelineRecord>("chain { timeline: 1 parent_step: " + huge + " }", huge);

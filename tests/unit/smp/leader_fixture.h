@@ -397,10 +397,12 @@ class LeaderFixture : public ::testing::Test {
   const CommitRecord& commit() const { return store_->state().commit.value; }
   const DecisionRecord& decision() const { return store_->state().timeline.value.decision(); }
   bool IsGivenUp(Version version) const {
-    const auto& versions = store_->state().abandoned.value.versions();
-    return std::any_of(versions.begin(), versions.end(),
-                       [&](const GivenUp& given_up) { return VersionOf(given_up) == version; });
+    return smp::IsGivenUp(store_->state().abandoned.value, version);
   }
+  Step CaptureFrom() const {
+    return smp::CaptureFrom(store_->state().abandoned.value, Timeline{1});
+  }
+  const std::string& WhyGivenUp() const { return store_->state().abandoned.value.reason(); }
 
   SimScheduler scheduler_{1};
   SimNetwork network_{scheduler_};

@@ -36,9 +36,8 @@ TEST_F(LeaderPassedTest, ItHeldASlotOfEveryRankUntilTheDeadline) {
   EXPECT_FALSE(IsGivenUp(At(1, 5)));
   SayRankIsAt(At(1, 9));
   ASSERT_TRUE(IsGivenUp(At(1, 5)));
-  EXPECT_EQ(store_->state().abandoned.value.versions(0).reason(),
-            "node 2: rank 2 is at step 9 and has not captured it");
-  EXPECT_GT(store_->state().abandoned.value.capture_from(), 5U);
+  EXPECT_EQ(WhyGivenUp(), "step 5: node 2: rank 2 is at step 9 and has not captured it");
+  EXPECT_GT(CaptureFrom(), Step{5});
 }
 
 TEST_F(LeaderPassedTest, WhatItHasYetToComeToMayBeWhole) {

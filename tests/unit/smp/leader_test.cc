@@ -33,7 +33,7 @@ TEST_F(LeaderTest, WaitsForEveryGuardAndGivesUpAtTheDeadline) {
   EXPECT_EQ(commit().world(), 0U);
   Settle(seconds(25));
   EXPECT_TRUE(IsGivenUp(At(1, 5)));
-  EXPECT_EQ(store_->state().abandoned.value.capture_from(), 6U);
+  EXPECT_EQ(CaptureFrom(), Step{6});
 }
 
 TEST_F(LeaderTest, ASlabThatWasSealedButNotEncodedIsNotCommitted) {
@@ -61,8 +61,8 @@ TEST_F(LeaderTest, AStepFarBeyondTheOthersDoesNotKeepThemFromCapturing) {
   ReportAll();
   Settle();
   EXPECT_TRUE(IsGivenUp(At(1, 5)));
-  EXPECT_TRUE(IsGivenUp(far));
-  EXPECT_EQ(store_->state().abandoned.value.capture_from(), 6U);
+  EXPECT_FALSE(IsGivenUp(far)) << "nor anything up to it";
+  EXPECT_EQ(CaptureFrom(), Step{6});
 }
 
 // Such a number became part of a record that every node reads.
@@ -108,8 +108,7 @@ TEST_F(LeaderTest, ARankThatNeverCompletesAVersionIsNamed) {
   ReportAll();
   Settle(seconds(25));
   ASSERT_TRUE(IsGivenUp(At(1, 5)));
-  EXPECT_EQ(store_->state().abandoned.value.versions(0).reason(),
-            "rank 2 of 4 did not complete it within 20 s");
+  EXPECT_EQ(WhyGivenUp(), "step 5: rank 2 of 4 did not complete it within 20 s");
 }
 
 // Else every version is given up from then on.
@@ -136,7 +135,7 @@ TEST_F(LeaderTest, AllThatHaveFailedAreGivenUpAtOnce) {
   Settle();
   EXPECT_NE(store_->state().abandoned.modified, before);
   for (const uint64_t step : {5, 6, 7}) EXPECT_TRUE(IsGivenUp(At(1, step))) << step;
-  EXPECT_EQ(store_->state().abandoned.value.capture_from(), 8U);
+  EXPECT_EQ(CaptureFrom(), Step{8});
   EXPECT_LE(writes, 2U);
 }
 
@@ -147,9 +146,9 @@ TEST_F(LeaderTest, ALongReasonIsCutBetweenCharacters) {
   nodes_.at(NodeSlot{1}).versions.at(At(1, 5)).set_failure(reason);
   ReportAll();
   ASSERT_TRUE(IsGivenUp(At(1, 5)));
-  const std::string& written = store_->state().abandoned.value.versions(0).reason();
+  const std::string& written = WhyGivenUp();
   EXPECT_LE(written.size(), 192U);
-  EXPECT_TRUE(written.starts_with("node 1: rank 1: \u00e9")) << written;
+  EXPECT_TRUE(written.starts_with("step 5: node 1: rank 1: \u00e9")) << written;
   EXPECT_TRUE(written.ends_with("\u00e9...")) << written;
 }
 

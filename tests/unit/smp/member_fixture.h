@@ -32,9 +32,10 @@ struct RecordingNode final : Coordinator::Node {
   void OnRegistrationsChecked(const RegistrationCheck& check) override { checks.push_back(check); }
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
   void OnCommitted(Version version) override { committed.push_back(version); }
-  void OnAbandoned(Version version, const std::string& reason, Step capture_from) override {
-    abandoned.push_back({version, reason, capture_from});
+  void OnAbandoned(Version version, const std::string& reason) override {
+    abandoned.push_back({version, reason});
   }
+  void OnCaptureFrom(Version first) override { capture_from = first; }
   void OnReplicasDisagree(const std::string& what) override { disagreements.push_back(what); }
   void OnPins(const PinRecord& record) override { pins.push_back(record); }
   uint64_t RanksServed() override { return ranks; }
@@ -44,8 +45,8 @@ struct RecordingNode final : Coordinator::Node {
   struct Abandoned {
     Version version;
     std::string reason;
-    Step capture_from;
   };
+  Version capture_from;
   std::vector<HeldSlab> held;
   std::vector<RegisteredTrainer> registered;
   std::vector<RegistrationCheck> checks;

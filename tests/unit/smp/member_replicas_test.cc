@@ -33,11 +33,12 @@ class MemberReplicasTest : public MemberFixture {
     Put("timeline", record);
   }
 
-  void PutDisagreement(const std::string& what, uint64_t capture_from = 0) {
+  void PutDisagreement(const std::string& what, uint64_t through_step = 0) {
     AbandonRecord record;
     record.set_full_capture_from_timeline(1);
     record.set_disagreement(what);
-    record.set_capture_from(capture_from);
+    record.set_timeline(1);
+    record.set_through_step(through_step);
     Put("abandoned", record);
   }
 

@@ -58,6 +58,20 @@ class MemberTest : public MemberFixture {
     Put("timeline", Decided(1, 1, Version{}));
     UNREFT_CHECK(node_.decisions.size() == 1);
   }
+
+  void PutGivenUp(uint64_t after, uint64_t through) {
+    AbandonRecord record;
+    record.set_timeline(1);
+    record.set_after_step(after);
+    record.set_through_step(through);
+    record.set_reason("rank 7: skipped");
+    Put("abandoned", record);
+  }
+  // Sealed, and found by this process.
+  void Hold(Version version, Rank rank) {
+    node_.held.push_back(
+        {{.version = version, .rank = rank}, std::make_shared<const layout::SlotManifest>()});
+  }
   void Do(absl::FunctionRef<void(Member&)> what) {
     InTurnOf(*process_, [&] { what(*member_); });
     Settle();
@@ -300,21 +314,38 @@ TEST_F(MemberTest, AFreshStartIsACommitOfNothing) {
 
 TEST_F(MemberTest, AVersionThatIsGivenUpIsSoOnThisNodeAlsoIfItIsClaimedLater) {
   Do([](Member& member) { member.ReportClaimed(At(1, 5), Rank{0}); });
-  AbandonRecord record;
-  for (const uint64_t step : {5, 6}) {
-    GivenUp& given_up = *record.add_versions();
-    SetVersion(At(1, step), given_up);
-    given_up.set_reason("rank 7: skipped");
-  }
-  record.set_capture_from(9);
-  Put("abandoned", record);
+  PutGivenUp(4, 8);
   ASSERT_EQ(node_.abandoned.size(), 1U) << "the other one was never here";
   EXPECT_EQ(node_.abandoned[0].reason, "rank 7: skipped");
-  EXPECT_EQ(node_.abandoned[0].capture_from, Step{9});
+  EXPECT_EQ(node_.capture_from, At(1, 9));
   Do([](Member& member) { member.ReportClaimed(At(1, 6), Rank{0}); });
   ASSERT_EQ(node_.abandoned.size(), 2U);
   EXPECT_EQ(node_.abandoned[1].version, At(1, 6));
   EXPECT_FALSE(Said(At(1, 6)));
+}
+
+// It said each of them again in every report.
+TEST_F(MemberTest, OfWhatIsGivenUpNoFailureIsSaid) {
+  PutGivenUp(4, 8);
+  Do([](Member& member) { member.ReportFailed(At(1, 6), Rank{0}, "skipped"); });
+  EXPECT_FALSE(Said(At(1, 6)));
+  EXPECT_TRUE(node_.abandoned.empty());
+}
+
+// Its slot was held until something newer was committed, which needed that slot.
+TEST_F(MemberTest, WhatWasSealedInAnEarlierProcessIsGivenUp) {
+  Hold(At(1, 4), Rank{0});
+  Hold(At(1, 6), Rank{0});
+  PutGivenUp(4, 8);
+  ASSERT_EQ(node_.abandoned.size(), 1U);
+  EXPECT_EQ(node_.abandoned[0].version, At(1, 6));
+}
+
+// All ranks skipped up to a step that had nothing to do with them.
+TEST_F(MemberTest, WhereAnotherTimelineBeganAgainSaysNothing) {
+  PutGivenUp(4, 500);
+  Put("timeline", Decided(2, 2, Version{}));
+  EXPECT_EQ(node_.capture_from, At(2, 0));
 }
 
 TEST_F(MemberTest, WhatIsSealedTooLateIsGivenUp) {

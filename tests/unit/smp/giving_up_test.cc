@@ -1,0 +1,82 @@
+// Up to which step a job gives up, and where all ranks begin again.
+#include "smp/giving_up.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/format.h"
+#include "smp/newest_steps.h"
+
+namespace unreft::smp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+StepUnderWay Failed(uint64_t step) { return {Step{step}, "rank 1: skipped"}; }
+StepUnderWay Alive(uint64_t step) { return {Step{step}, std::nullopt}; }
+
+std::optional<Step> Through(const std::vector<StepUnderWay>& under_way, uint64_t newest,
+                            uint64_t lead = 1) {
+  const auto giving_up = WhatToGiveUp(under_way, Step{newest}, lead);
+  return giving_up ? std::optional(giving_up->through) : std::nullopt;
+}
+
+TEST(GivingUpTest, WhatMayBeCommittedIsNotGivenUp) {
+  EXPECT_EQ(Through({}, 9), std::nullopt);
+  EXPECT_EQ(Through({Alive(5), Alive(6)}, 9), std::nullopt);
+}
+
+TEST(GivingUpTest, BehindWhatMayBeCommittedNothingIsGivenUpYet) {
+  EXPECT_EQ(Through({Alive(5), Failed(6), Failed(7)}, 9), std::nullopt);
+}
+
+TEST(GivingUpTest, ItComesUpToTheOldestThatMayBeCommitted) {
+  EXPECT_EQ(Through({Failed(5), Failed(6), Alive(8), Failed(9)}, 9), Step{7});
+}
+
+TEST(GivingUpTest, WhereNothingIsLeftAllBeginBeyondTheFastest) {
+  EXPECT_EQ(Through({Failed(5), Failed(6)}, 9), Step{9});
+  EXPECT_EQ(Through({Failed(5), Failed(6)}, 9, 20), Step{28});
+}
+
+TEST(GivingUpTest, WhatNobodyComesNearKeepsNobodyWaiting) {
+  EXPECT_EQ(Through({Failed(5000)}, 9), std::nullopt);
+  EXPECT_EQ(Through({Failed(5), Failed(5000)}, 9), Step{9});
+  EXPECT_EQ(Through({Failed(5), Alive(5000)}, 9), Step{9});
+}
+
+TEST(GivingUpTest, TheNewestThatFailedIsNamed) {
+  const auto giving_up = WhatToGiveUp(std::vector{Failed(5), Failed(6)}, Step{9}, 1);
+  EXPECT_EQ(giving_up->reason, "step 6: rank 1: skipped");
+}
+
+TEST(StepPaceTest, CountsTheStepsOfATime) {
+  StepPace pace;
+  EXPECT_EQ(pace.StepsIn(seconds(1)), 1U) << "nothing is known";
+  for (uint64_t tick = 0; tick <= 50; ++tick) pace.Note(Step{tick * 10}, Time{tick * milliseconds(100)});
+  EXPECT_EQ(pace.StepsIn(milliseconds(50)), 5U);
+  EXPECT_EQ(pace.StepsIn(seconds(2)), 200U);
+  EXPECT_EQ(pace.StepsIn(seconds(1000)), kStepsApartMax);
+}
+
+TEST(StepPaceTest, AJobOfLongStepsHasOne) {
+  StepPace pace;
+  for (uint64_t step = 0; step <= 9; ++step) pace.Note(Step{step}, Time{step * seconds(10)});
+  EXPECT_EQ(pace.StepsIn(seconds(2)), 1U);
+}
+
+TEST(StepPaceTest, AnotherTimelineBeginsAnew) {
+  StepPace pace;
+  pace.Note(Step{1000}, Time{seconds(1)});
+  pace.Note(Step{10}, Time{seconds(10)});
+  EXPECT_EQ(pace.StepsIn(seconds(1)), 1U);
+  pace.Note(Step{30}, Time{seconds(12)});
+  EXPECT_EQ(pace.StepsIn(seconds(1)), 10U);
+}
+
+}  // namespace
+}  // namespace unreft::smp

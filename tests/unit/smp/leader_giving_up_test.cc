@@ -1,0 +1,109 @@
+// How often the leader gives up, and where ranks that nothing synchronises meet.
+
+#include "tests/unit/smp/leader_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class LeaderGivingUpTest : public LeaderFixture {
+ protected:
+  LeaderGivingUpTest() {
+    options_.version_deadline = std::chrono::hours(24);
+    Ask(1);
+  }
+
+  // The ranks of a node are at that step, and capture or have sealed what is named.
+  void SayAt(NodeSlot slot, uint64_t step) {
+    NodeReport& report = nodes_.at(slot).report;
+    report.set_newest_timeline(1);
+    report.set_newest_step(step);
+    report.clear_registered();
+    RegisteredRank& rank = *report.add_registered();
+    rank.set_rank(slot.value);
+    rank.set_world(world_);
+    rank.set_passed_step(step);
+    Report(slot);
+  }
+  void Fail(NodeSlot slot, uint64_t step) {
+    auto& versions = nodes_.at(slot).versions;
+    std::erase_if(versions, [&](const auto& entry) { return IsGivenUp(entry.first); });
+    VersionHolding& holding = versions[At(1, step)];
+    SetVersion(At(1, step), holding);
+    holding.set_failure("rank: skipped");
+    SayAt(slot, step);
+  }
+};
+
+// Each skip was a write of the whole list: 65 a second.
+TEST_F(LeaderGivingUpTest, OnceASecondAtMostHoweverOftenRanksSkip) {
+  uint64_t writes = 0;
+  kv_store_.set_on_txn([&](const SimExecutor&, const meta::StoreReply&) { ++writes; });
+  for (uint64_t step = 10; step < 1010; ++step) {
+    for (const uint64_t slot : {0, 1, 2, 3}) Fail(NodeSlot{slot}, step);
+    Settle(milliseconds(10));
+  }
+  EXPECT_GE(writes, 3U);
+  EXPECT_LE(writes, 12U) << "in ten seconds";
+  EXPECT_LT(store_->state().abandoned.value.ByteSizeLong(), 300U);
+}
+
+TEST_F(LeaderGivingUpTest, EachTimeInVainAllBeginFartherAhead) {
+  std::vector<uint64_t> leads;
+  uint64_t through = 0;
+  for (uint64_t step = 10; step < 1010; ++step) {
+    for (const uint64_t slot : {0, 1, 2, 3}) Fail(NodeSlot{slot}, step);
+    Settle(milliseconds(10));
+    const uint64_t now = store_->state().abandoned.value.through_step();
+    if (std::exchange(through, now) != now) leads.push_back(now + 1 - step);
+  }
+  ASSERT_GE(leads.size(), 5U);
+  EXPECT_LE(leads.front(), 2U);
+  EXPECT_GE(leads.back(), 100U) << "a second's steps";
+}
+
+TEST_F(LeaderGivingUpTest, WhatTheFastestHoldsIsKeptUntilAllHaveComeToIt) {
+  for (const uint64_t slot : {1, 2, 3}) SayAt(NodeSlot{slot}, 100);
+  Seal(NodeSlot{0}, At(1, 500), Rank{0});
+  for (uint64_t step = 501; step < 520; ++step) Fail(NodeSlot{0}, step);
+  Settle(seconds(5));
+  EXPECT_FALSE(IsGivenUp(At(1, 500)));
+  for (const uint64_t slot : {1, 2, 3}) Fail(NodeSlot{slot}, 101);
+  Settle(seconds(5));
+  EXPECT_EQ(CaptureFrom(), Step{500}) << "there they meet";
+  nodes_.at(NodeSlot{0}).versions.clear();
+  Protect(At(1, 500));
+  ReportAll();
+  EXPECT_EQ(VersionOf(commit()), At(1, 500));
+}
+
+// As far as nobody else believes, the fastest is not waited for; but what it holds is met, too.
+TEST_F(LeaderGivingUpTest, AlsoOfRanksThatAreVeryFarApart) {
+  Seal(NodeSlot{0}, At(1, 9000), Rank{0});
+  SayAt(NodeSlot{0}, 9100);
+  for (uint64_t step = 100; step < 9000; step += 890) {
+    for (const uint64_t slot : {1, 2, 3}) Fail(NodeSlot{slot}, step);
+    Settle(seconds(3));
+    ASSERT_LE(CaptureFrom(), Step{9000});
+    ASSERT_FALSE(IsGivenUp(At(1, 9000)));
+  }
+  Protect(At(1, 9000));
+  ReportAll();
+  EXPECT_EQ(VersionOf(commit()), At(1, 9000));
+}
+
+TEST_F(LeaderGivingUpTest, ADeadlineIsSaidWithWhatWasWaitedFor) {
+  StartLeader();
+  options_.version_deadline = seconds(20);
+  Protect(At(1, 5));
+  nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).clear_sealed();
+  ReportAll();
+  Settle(seconds(25));
+  EXPECT_EQ(1U, sink_.Count(
+      "version 1:5 is given up by its deadline: rank 2 of 4 did not complete it within 20 s"));
+}
+
+}  // namespace
+}  // namespace unreft::smp
