@@ -107,6 +107,8 @@ class Coordinator {
 
     // That are connected to this node.
     virtual uint64_t RanksServed() = 0;
+    // What the next commit of the job waits for, for people; empty: for nothing that takes long.
+    virtual void OnObstacle(const std::string& what) = 0;
     // Whether what this node holds counts in the job.
     virtual void OnStanding(const Standing& standing) = 0;
     // This daemon has no business here: it is to end, with nothing changed.

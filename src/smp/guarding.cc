@@ -389,8 +389,8 @@ void Guarding::FetchReplica(uint32_t member) {
           replicas_[member] = std::move(slabs);
         } else if (!Ending()) {
           seams_.log.WarnEvery("replica", kWarnEvery, seams_.executor.Now(),
-                               "version {}: the replica of node {} is not had yet: {}", version_,
-                               group_.slots[member], status.message());
+                               "version {}: the manifests of node {} were not received yet: {}",
+                               version_, group_.slots[member], status.message());
           Retry([this, member] { FetchReplica(member); });
         }
         Ended();

@@ -35,6 +35,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log
       leadership_(std::move(leadership)),
       faults_(faults),
       pin_clock_(executor, [this] { RunRules(); }),
+      standstill_(log),
       layouts_(peers, log, options, [this] { RunRules(); }) {}
 
 Leader::~Leader() {
@@ -71,11 +72,18 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
     reports_[from] = std::move(report);
     RunRules();
   }
-  return CheckRegistrations();
+  ReportReply reply = CheckRegistrations();
+  reply.set_obstacle(standstill_.obstacle());
+  return reply;
 }
 
 void Leader::RunRules() {
   if (writing_ || !store_.ready()) return;
+  StartNext();
+  WatchCommits();
+}
+
+void Leader::StartNext() {
   if (KeepView()) return;
   if (!store_.state().view.exists()) return;
   if (SeedRecords()) return;

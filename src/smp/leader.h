@@ -27,6 +27,7 @@
 #include "smp/node_options.h"
 #include "smp/peers.h"
 #include "smp/pins.h"
+#include "smp/standstill.h"
 #include "smp/world_layouts.h"
 
 namespace unreft::smp {
@@ -66,6 +67,7 @@ class Leader {
     bool overdue = false;
   };
 
+  void StartNext();
   ReportReply CheckRegistrations();
 
   // Each returns whether it started something that must end before another rule may run.
@@ -114,6 +116,15 @@ class Leader {
   std::vector<recovery::CodedGroup> RecordedGroupsOf(Version version) const;
   void OpenTimeline(TimelineRecord& record, Version parent) const;
   bool CaptureBegan() const;
+
+  // Saying why nothing is committed.
+  void WatchCommits();
+  std::string WhatIsMissing() const;
+  std::vector<std::string> MissingNodes() const;
+  std::string MissingRanks() const;
+  std::string RanksApart() const;
+  std::string WaitedFor() const;
+  std::string NameOf(NodeSlot slot) const;
 
   // Committing.
   std::set<Version> VersionsUnderWay() const;
@@ -187,6 +198,7 @@ class Leader {
   TimerId give_up_timer_ = TimerId::kNone;
   uint64_t gave_up_in_vain_ = 0;  // times, since the last commit
   uint64_t deadlines_used_ = 0;
+  Standstill standstill_;
   WorldLayouts layouts_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };

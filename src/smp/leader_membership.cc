@@ -46,6 +46,28 @@ std::string ExposureOf(const ViewRecord& view) {
   return meta::DescribeExposure(groups, domains, parities);
 }
 
+std::string DescribeLoss(const ViewRecord& view, const unreft::Member& lost, Duration grace) {
+  std::string group;
+  for (const Group& of : view.groups()) {
+    if (std::ranges::find(of.slots(), lost.slot()) == of.slots().end()) continue;
+    group = fmt::format(" Its group (nodes {}) stands one loss less.", fmt::join(of.slots(), ", "));
+  }
+  return fmt::format(
+      "node {} is lost: its daemon has been absent for more than {} ms.{} Nothing is committed "
+      "until a daemon takes its slot: start it again, or one with --spare",
+      lost.slot(), grace / std::chrono::milliseconds(1), group);
+}
+
+std::string DescribeView(const ViewRecord& view) {
+  std::vector<uint64_t> lost;
+  for (const unreft::Member& member : view.members()) {
+    if (member.lost()) lost.push_back(member.slot());
+  }
+  return fmt::format("view {}: {} nodes, {}", view.number(), view.members_size(),
+                     lost.empty() ? "none is lost"
+                                  : fmt::format("of which node {} is lost", fmt::join(lost, ", ")));
+}
+
 std::string WhichMemory(const unreft::Member& now, const std::optional<meta::Takeover>& takeover) {
   if (!takeover || takeover->slot.value != now.slot()) return "new memory";
   if (!takeover->returns) return fmt::format("new memory, that of spare {}", takeover->place);
@@ -240,8 +262,12 @@ bool Leader::KeepView() {
       const unreft::Member& now = wanted.members(i);
       const unreft::Member& before = state.view.value.members(i);
       if (now.lost() && !before.lost()) {
-        Announce(LogLevel::kWarn, fmt::format("node {} is lost", now.slot()));
+        Announce(LogLevel::kWarn, DescribeLoss(wanted, now, options_.lost_grace));
         lost.push_back(NodeSlot{now.slot()});
+      }
+      if (!now.lost() && before.lost() && now.incarnation() == before.incarnation()) {
+        Announce(LogLevel::kInfo,
+                 fmt::format("node {} is back, with all that it held", now.slot()));
       }
       if (!now.lost() && now.incarnation() != before.incarnation()) {
         Announce(LogLevel::kInfo,
@@ -272,8 +298,7 @@ bool Leader::KeepView() {
   uint64_t newest = state.view.value.number();
   for (const auto& [slot, report] : reports_) newest = std::max(newest, report.view());
   wanted.set_number(newest + 1);
-  Announce(LogLevel::kInfo,
-           fmt::format("view {}: {} nodes", wanted.number(), wanted.members_size()));
+  Announce(LogLevel::kInfo, DescribeView(wanted));
   return Write({.view = std::move(wanted), .takeover = takeover, .absent = std::move(lost)});
 }
 

@@ -326,6 +326,7 @@ void Member::SendReport() {
   FollowSeat();
   const meta::JobState& state = store_.state();
   if (!store_.ready() || !state.leader.exists() || !seat_.is_present()) {
+    node_.OnObstacle("");  // what a leader said before may be over
     later(options_.report_interval);
     report_running_ = false;
     return;
@@ -354,6 +355,7 @@ bool Member::OnReportReply(const NodeReport& report, const std::string& bytes) {
                          bytes.size());
     return false;
   }
+  node_.OnObstacle(CleanText(reply.obstacle(), kTextBytesMax));
   const auto state = static_cast<RegistrationState>(reply.registrations());
   if (state == RegistrationState::kLooking) return true;
   RegistrationCheck check;

@@ -433,6 +433,8 @@ void Node::OnPins(const PinRecord& pins) {
 
 uint64_t Node::RanksServed() { return state_.sessions.size() + state_.lives_before.size(); }
 
+void Node::OnObstacle(const std::string& what) { state_.job_obstacle = what; }
+
 void Node::OnStanding(const Standing& standing) {
   state_.standing = standing;
   watch_->Look();

@@ -109,6 +109,7 @@ class Node : private Coordinator::Node {
   void OnReplicasDisagree(const std::string& what) override;
   void OnPins(const PinRecord& pins) override;
   uint64_t RanksServed() override;
+  void OnObstacle(const std::string& what) override;
   void OnStanding(const Standing& standing) override;
   void OnRefused(const absl::Status& why) override;
   void EndIfOut();

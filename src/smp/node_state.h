@@ -96,7 +96,9 @@ struct NodeState {
   // Of what this node's ranks report, and what is committed.
   ProtectionAccount account;
   bool ranks_came = false;  // to this process of the daemon
-  Standing standing;        // in a job of several nodes
+  // In a job of several nodes.
+  Standing standing;
+  std::string job_obstacle;  // as the leader says
 
   RankSession* SessionOf(Rank rank) {
     const auto it = sessions.find(rank);

@@ -51,6 +51,7 @@ std::string FindObstacle(const NodeState& state) {
   if (state.standing.is_out) {
     return fmt::format("node {}: {}", state.options.node, state.standing.problem);
   }
+  if (!state.job_obstacle.empty()) return state.job_obstacle;
   const ProtectionClock& clock = state.account.clock();
   const Time now = state.seams.executor.Now();
   if (!clock.waiting() || clock.WaitingFor(now) < kObstacleAfter) return {};

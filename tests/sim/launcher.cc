@@ -34,7 +34,8 @@ void Launcher::StartAttempt() {
   if (std::exchange(next_goes_astray_, false)) {
     machine_.history.OnAstray(attempt_, Rank{random_.Below(present_world_)});
   }
-  auto barrier = std::make_shared<StepBarrier>(machine_.scheduler, present_world_);
+  auto barrier =
+      std::make_shared<StepBarrier>(machine_.scheduler, present_world_, like_.steps_apart_max);
   for (uint64_t rank = 0; rank < present_world_; ++rank) {
     const Duration delay = Duration(random_.Below(Duration(milliseconds(5)).count()));
     machine_.kernel->Deliver(delay, [this, alive = std::weak_ptr(alive_), rank, barrier,

@@ -45,6 +45,7 @@ enum class PlantedBug {
   kReportsNothing,      // members say that they hold nothing when a decision is made
   kUnaskedFreshStart,   // a member asks for a fresh start now and then
   kGoesBack,            // a daemon that starts again finds an older commit in its node segment
+  kTellsNoSkip,         // members do not say what their ranks skip or have gone on without
   kGivesUpCommitted,    // a commit names the version as given up as well
 };
 

@@ -12,10 +12,15 @@ constexpr Duration kSlack = std::chrono::milliseconds(200);
 
 }  // namespace
 
-void StepBarrier::Arrive(SimExecutor& process, std::weak_ptr<char> alive, Task go_on) {
-  waiting_.push_back({&process, std::move(alive), std::move(go_on)});
-  if (waiting_.size() < world_) return;
+void StepBarrier::Arrive(Rank rank, SimExecutor& process, std::weak_ptr<char> alive, Task go_on) {
+  const uint64_t finished = ++finished_.at(rank.value);
+  waiting_.push_back({finished, &process, std::move(alive), std::move(go_on)});
+  const uint64_t slowest = *std::ranges::min_element(finished_);
   for (Waiting& waiting : std::exchange(waiting_, {})) {
+    if (waiting.finished > slowest + apart_max_) {
+      waiting_.push_back(std::move(waiting));
+      continue;
+    }
     if (waiting.alive.expired()) continue;
     waiting.process->Deliver(scheduler_.RandomDelay(std::chrono::microseconds(50)),
                              std::move(waiting.go_on));
@@ -195,10 +200,12 @@ void TrainerProcess::Register() {
 }
 
 void TrainerProcess::Train() {
-  const Duration compute = machine_.scheduler.RandomDelay(options_.step_max);
+  // Where nothing holds them together some ranks are faster than others.
+  const auto slower = options_.steps_apart_max == 0 ? 1 : 1 + options_.rank.value % 3;
+  const Duration compute = machine_.scheduler.RandomDelay(options_.step_max) * slower;
   executor_->After(compute, [this] {
     if (barrier_ == nullptr) return FinishStep();
-    barrier_->Arrive(*executor_, alive_, [this] { FinishStep(); });
+    barrier_->Arrive(options_.rank, *executor_, alive_, [this] { FinishStep(); });
   });
 }
 

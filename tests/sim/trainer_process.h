@@ -20,17 +20,21 @@
 
 namespace unreft::sim {
 
-// All ranks of an attempt finish a step together, as the gradient's all-reduce makes them.
+// All ranks of an attempt finish a step together, as the gradient's all-reduce makes them; or none
+// is more than `apart_max` steps ahead of another.
 class StepBarrier {
  public:
-  StepBarrier(SimScheduler& scheduler, uint64_t world) : scheduler_(scheduler), world_(world) {}
+  StepBarrier(SimScheduler& scheduler, uint64_t world, uint64_t apart_max)
+      : scheduler_(scheduler), apart_max_(apart_max), finished_(world) {}
   // `alive` dies with the process, which may be gone when the others arrive.
-  void Arrive(SimExecutor& process, std::weak_ptr<char> alive, Task go_on);
+  void Arrive(Rank rank, SimExecutor& process, std::weak_ptr<char> alive, Task go_on);
 
  private:
   SimScheduler& scheduler_;
-  const uint64_t world_;
+  const uint64_t apart_max_;
+  std::vector<uint64_t> finished_;  // steps, by rank
   struct Waiting {
+    uint64_t finished;
     SimExecutor* process;
     std::weak_ptr<char> alive;
     Task go_on;
@@ -43,6 +47,7 @@ struct TrainerOptions {
   uint64_t world = 0;
   Attempt attempt;
   Duration step_max = std::chrono::milliseconds(4);
+  uint64_t steps_apart_max = 0;  // of any two ranks
   uint64_t snapshot_every = 1;
   snapshot::ClientOptions client;
   DeviceOptions device;

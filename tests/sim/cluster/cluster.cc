@@ -197,6 +197,17 @@ void Cluster::KillDaemon(size_t place, Duration away) {
   });
 }
 
+void Cluster::Empty(size_t place, Duration away) {
+  trace().Add("the memory of machine {} is removed", place);
+  KillDaemon(place, away);
+  const std::optional<NodeSlot> slot = observer_->SlotOf(*machines_[place]);
+  if (slot) observer_->OnDestroyed(*slot);
+  pins_.OnGivenUp(*machines_[place]);
+  ObservedSegments segments(*machines_[place]);
+  for (const std::string& name : machines_[place]->memory->Names()) (void)segments.Remove(name);
+  Count("memories removed");
+}
+
 Machine::Host Cluster::Destroy(size_t place, Duration away) {
   trace().Add("machine {} is destroyed", place);
   launcher_->KillOn(*machines_[place]);

@@ -62,6 +62,8 @@ class Cluster {
   void KillDaemon(size_t place, Duration away);
   // In place of what is there or away.
   void StartDaemon(size_t place);
+  // The daemon and all that it has in memory go, as an operator removes them; the trainers live on.
+  void Empty(size_t place, Duration away);
   // The host is gone with all that is on it; another takes its place.
   Machine::Host Destroy(size_t place, Duration away);
   // In place of the host that is there now one is back that was there before.

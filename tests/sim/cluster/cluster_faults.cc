@@ -33,12 +33,14 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"isolate a node", 1, 3, &Self::Isolate},
       {"cut a node off from the store", 2, 3, &Self::CutOffFromStore},
       {"lose answers of the store", 2, 3, &Self::LoseKvAnswers},
+      {"fill the store's disk", 1, 4, &Self::FillStore},
       {"suspend a daemon", 2, 3, &Self::SuspendDaemon},
       {"suspend the leader", 2, 3, &Self::SuspendLeader},
       {"a daemon is away for long", 2, 3, &Self::KillDaemonForLong},
       {"destroy nodes", 4, 2, &Self::DestroyNodes},
       {"destroy nodes, and then others", 2, 3, &Self::DestroyAgain},
       {"destroy a node for long", 2, 3, &Self::DestroyForLong},
+      {"remove a node's memory", 2, 3, &Self::RemoveMemory},
       {"flip bits of slots", 3, 3, &Self::FlipSlotBits},
       {"flip bits of guards", 2, 3, &Self::FlipGuardBits},
       {"fill a node's memory", 1, 4, &Self::FillMemory},
@@ -139,6 +141,12 @@ void ClusterFaults::DestroyOnceMadeGood(uint64_t losses_before, uint64_t looks) 
 void ClusterFaults::DestroyForLong() {
   if (!cluster_.observer().is_protected()) return;
   (void)cluster_.Destroy(AnyPlace(), milliseconds(1000 + random_.Below(2000)));
+}
+
+// Its trainers live on.
+void ClusterFaults::RemoveMemory() {
+  if (!cluster_.observer().is_protected()) return;
+  cluster_.Empty(AnyPlace(), DrawAway());
 }
 
 // --- memory and disk ---
@@ -305,6 +313,12 @@ void ClusterFaults::LoseKvAnswers() {
   cluster_.Later(DrawWhile(), [this] { cluster_.store().set_lose_one_in(0); });
 }
 
+void ClusterFaults::FillStore() {
+  FakeDisk& disk = cluster_.store().disk();
+  disk.set_bytes_max(random_.Below(2000));
+  cluster_.Later(DrawWhile(), [&disk] { disk.set_bytes_max(UINT64_MAX); });
+}
+
 // --- calm ---
 
 void ClusterFaults::Calm() {
@@ -314,6 +328,7 @@ void ClusterFaults::Calm() {
   options.lose_one_in = options.cut_one_in = 0;
   options.slow_one_in = options.duplicate_one_in = 0;
   cluster_.store().set_lose_one_in(0);
+  cluster_.store().disk().set_bytes_max(UINT64_MAX);
   if (!cluster_.store().running()) cluster_.store().Restart();
   for (size_t place = 0; place < cluster_.size(); ++place) {
     cluster_.machine(place).FreeMemory();

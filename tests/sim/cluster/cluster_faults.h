@@ -54,12 +54,14 @@ class ClusterFaults {
   void RollBackStore();
   void CutOffFromStore();
   void LoseKvAnswers();
+  void FillStore();
   void SuspendDaemon() { Suspend(AnyPlace()); }
   void SuspendLeader() { Suspend(LeaderPlace()); }
   void KillDaemonForLong();
   void DestroyNodes();
   void DestroyAgain();
   void DestroyForLong();
+  void RemoveMemory();
   void FlipSlotBits() { FlipBits(false); }
   void FlipGuardBits() { FlipBits(true); }
   void FillMemory();

@@ -73,8 +73,7 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
   // Where nodes are now a store does not say that is no more, and that somebody sees who is cut
   // off.
   if (job.view.exists() && !is_stale && !is_over_(job.store_id)) OnView(slot, job.view);
-  const AbandonRecord& abandoned = job.abandoned.value;
-  given_up_.insert({abandoned.timeline(), abandoned.after_step(), abandoned.through_step()});
+  given_up_.Add(job.abandoned.value);
   const TimelineRecord& timeline = job.timeline.value;
   const uint64_t life = store_lives_.Of("timeline", job.timeline);
   bool is_new = false;
@@ -105,18 +104,10 @@ void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration 
   }
   for (const auto& [version, ranks] : held) {
     if (ranks.size() < world || world_.history.WorldOf(version) != world) continue;
-    if (!world_.history.IsLive(version) || IsGivenUp(version)) continue;
+    if (!world_.history.IsLive(version) || given_up_.Has(version)) continue;
     if (rotted_.contains(version) || world_.history.IsAstray(version)) continue;
     world_.trace.Fail("{} is decided, and {} was whole on nodes that took part", decided, version);
   }
-}
-
-bool ClusterObserver::IsGivenUp(Version version) const {
-  return std::ranges::any_of(given_up_, [&](const auto& interval) {
-    const auto& [timeline, after, through] = interval;
-    const uint64_t step = version.step.value;
-    return version.timeline.value == timeline && step > after && step <= through;
-  });
 }
 
 void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view) {

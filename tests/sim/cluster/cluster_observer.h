@@ -20,10 +20,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "smp/member.h"
+#include "tests/sim/cluster/given_up_steps.h"
 #include "tests/sim/cluster/group_checker.h"
 #include "tests/sim/cluster/store_lives.h"
 #include "tests/sim/daemon_process.h"
@@ -129,7 +129,6 @@ class ClusterObserver {
   std::set<NodeSlot> GoneSince(Version version, Duration since, Duration closed) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
-  bool IsGivenUp(Version version) const;
   void CheckPassedOver(Version decided, uint64_t world, Duration closed);
   void CheckHolders(const DecisionRecord& decision, Duration closed);
 
@@ -160,8 +159,7 @@ class ClusterObserver {
   uint64_t decided_in_ = 0;  // the life of the store with the newest of them
   std::optional<Standing> standing_;
   std::set<Timeline> fresh_starts_;
-  // Timeline, after which step, through which: in any store.
-  std::set<std::tuple<uint64_t, uint64_t, uint64_t>> given_up_;
+  GivenUpSteps given_up_;
   // And when, the last time. What happens while a decision is made may come too late for it.
   using Times = std::map<NodeSlot, Duration>;
   Times destroyed_;

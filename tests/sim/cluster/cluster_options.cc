@@ -29,6 +29,8 @@ constexpr uint64_t kDomainsOneIn = 2;
 // In which commits are rare: what is restored stays the newest for long.
 constexpr uint64_t kSparseOneIn = 4;
 constexpr uint64_t kSparseSteps = 8;
+// In which nothing holds the ranks together.
+constexpr uint64_t kDriftOneIn = 6;
 
 constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
 
@@ -139,6 +141,11 @@ ClusterOptions DrawClusterOptions(Random& random) {
     options.failure_domains = DrawFailureDomains(beside, options.node.nodes, options.spares);
   }
   if (beside.OneIn(kSparseOneIn)) options.trainer.snapshot_every *= kSparseSteps;
+  if (beside.OneIn(kDriftOneIn)) {
+    options.trainer.steps_apart_max = 1 + beside.Below(60);
+    // Longer than the slowest takes to come to where the fastest is.
+    options.node.version_deadline = std::chrono::hours(24);
+  }
   options.fault_pause_max = milliseconds(100 + random.Below(500));
   return options;
 }

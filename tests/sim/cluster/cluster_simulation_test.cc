@@ -132,6 +132,9 @@ TEST(ClusterPlantedBugTest, GoesBack) {
 TEST(ClusterPlantedBugTest, GivesUpCommitted) {
   ExpectFound(PlantedBug::kGivesUpCommitted, false, "is given up");
 }
+TEST(ClusterPlantedBugTest, TellsNoSkip) {
+  ExpectFound(PlantedBug::kTellsNoSkip, false, "no progress");
+}
 TEST(ClusterPlantedBugTest, WritesTwice) {
   ExpectFound(PlantedBug::kWritesTwice, false, "as committed a second time");
 }

@@ -90,6 +90,12 @@ class LyingTransport final : public Transport {
         says_sealed_.Lie(*report.mutable_versions());
       });
     }
+    if (bug_ == PlantedBug::kTellsNoSkip && method == "report") {
+      request = Change<NodeReport>(request, [](NodeSlot, NodeReport& report) {
+        for (VersionHolding& version : *report.mutable_versions()) version.clear_failure();
+        for (RegisteredRank& rank : *report.mutable_registered()) rank.clear_passed_step();
+      });
+    }
     transport_->Call(address, method, std::move(request), timeout, std::move(done));
   }
   TransferId Read(const std::string& address, std::string request, std::span<std::byte> into,
@@ -159,6 +165,7 @@ std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Trans
     case PlantedBug::kReportsTheUnsealed:
     case PlantedBug::kReportsNothing:
     case PlantedBug::kUnaskedFreshStart:
+    case PlantedBug::kTellsNoSkip:
       break;
     default:
       return transport;

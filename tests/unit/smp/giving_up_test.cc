@@ -57,7 +57,8 @@ TEST(GivingUpTest, TheNewestThatFailedIsNamed) {
 TEST(StepPaceTest, CountsTheStepsOfATime) {
   StepPace pace;
   EXPECT_EQ(pace.StepsIn(seconds(1)), 1U) << "nothing is known";
-  for (uint64_t tick = 0; tick <= 50; ++tick) pace.Note(Step{tick * 10}, Time{tick * milliseconds(100)});
+  for (uint64_t tick = 0; tick <= 50; ++tick)
+    pace.Note(Step{tick * 10}, Time{tick * milliseconds(100)});
   EXPECT_EQ(pace.StepsIn(milliseconds(50)), 5U);
   EXPECT_EQ(pace.StepsIn(seconds(2)), 200U);
   EXPECT_EQ(pace.StepsIn(seconds(1000)), kStepsApartMax);

@@ -50,6 +50,7 @@ class FakeNode final : public Coordinator::Node {
   void OnReplicasDisagree(const std::string& what) override { disagreement = what; }
   void OnPins(const PinRecord& record) override { pins = record; }
   uint64_t RanksServed() override { return 0; }
+  void OnObstacle(const std::string&) override {}
   void OnStanding(const Standing&) override {}
   void OnRefused(const absl::Status&) override {}
 

@@ -39,6 +39,7 @@ struct RecordingNode final : Coordinator::Node {
   void OnReplicasDisagree(const std::string& what) override { disagreements.push_back(what); }
   void OnPins(const PinRecord& record) override { pins.push_back(record); }
   uint64_t RanksServed() override { return ranks; }
+  void OnObstacle(const std::string& what) override { obstacle = what; }
   void OnStanding(const Standing& standing) override { standings.push_back(standing); }
   void OnRefused(const absl::Status& why) override { refused.push_back(why); }
 
@@ -60,9 +61,44 @@ struct RecordingNode final : Coordinator::Node {
   std::vector<std::string> disagreements;
   std::vector<PinRecord> pins;
   uint64_t ranks = 0;
+  std::string obstacle;
   std::vector<Standing> standings;
   std::vector<absl::Status> refused;
 };
+
+inline Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
+
+// Timelines 1 to `newest`, each on step 10 * (its number - 1) of the one before.
+inline TimelineRecord Chain(uint64_t newest, uint64_t round) {
+  TimelineRecord record;
+  for (uint64_t timeline = 1; timeline <= newest; ++timeline) {
+    TimelineEntry& entry = *record.add_chain();
+    entry.set_timeline(timeline);
+    entry.set_parent_timeline(timeline - 1);
+    entry.set_parent_step(10 * (timeline - 1));
+  }
+  record.set_round(round);
+  return record;
+}
+
+inline TimelineRecord Decided(uint64_t timeline, uint64_t round, Version version) {
+  TimelineRecord record = Chain(timeline, round);
+  DecisionRecord& decision = *record.mutable_decision();
+  decision.set_round(round);
+  decision.set_timeline(timeline);
+  const bool fresh = version == Version{};
+  decision.set_kind(static_cast<uint32_t>(fresh ? DecisionKind::kFresh : DecisionKind::kRestored));
+  decision.set_version_timeline(version.timeline.value);
+  decision.set_version_step(version.step.value);
+  return record;
+}
+
+inline CommitRecord Committed(Version version, uint64_t world = 2) {
+  CommitRecord record;
+  SetVersion(version, record);
+  record.set_world(world);
+  return record;
+}
 
 class MemberFixture : public SmpFixture {
  protected:
@@ -121,6 +157,17 @@ class MemberFixture : public SmpFixture {
     });
     Settle(std::chrono::milliseconds(500));
   }
+  void Do(absl::FunctionRef<void(Member&)> what) {
+    InTurnOf(*process_, [&] { what(*member_); });
+    Settle();
+  }
+  std::optional<VersionHolding> Said(Version version) const {
+    for (const VersionHolding& holding : leader_->reports.back().versions()) {
+      if (VersionOf(holding) == version) return holding;
+    }
+    return std::nullopt;
+  }
+
   // As kill -9 does.
   void StopMember() {
     if (process_ == nullptr) return;
@@ -207,6 +254,7 @@ class MemberFixture : public SmpFixture {
   std::unique_ptr<Protection> protection_;
   std::unique_ptr<Member> member_;
   std::vector<std::unique_ptr<Other>> others_;
+  Other* leader_ = nullptr;  // of them
 };
 
 }  // namespace unreft::smp

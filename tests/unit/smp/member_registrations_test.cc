@@ -38,7 +38,6 @@ class MemberRegistrationsTest : public MemberFixture {
     leader_->reply.set_misfit(misfit);
   }
 
-  Other* leader_ = nullptr;
 };
 
 TEST_F(MemberRegistrationsTest, TellsTheLeaderWhatItsRanksAreRegisteredWith) {
@@ -54,6 +53,15 @@ TEST_F(MemberRegistrationsTest, TellsTheLeaderWhatItsRanksAreRegisteredWith) {
   ASSERT_FALSE(node_.checks.empty());
   EXPECT_TRUE(node_.checks.back().status.ok());
   EXPECT_THAT(node_.checks.back().layouts, ElementsAre(Pair(Rank{0}, digest)));
+}
+
+TEST_F(MemberRegistrationsTest, TellsTheNodeWhatTheNextCommitWaitsForAsTheLeaderSays) {
+  leader_->reply.set_obstacle("step 11 waits for rank 2");
+  Settle(milliseconds(500));
+  EXPECT_EQ(node_.obstacle, "step 11 waits for rank 2");
+  leader_->reply.clear_obstacle();
+  Settle(milliseconds(500));
+  EXPECT_EQ(node_.obstacle, "");
 }
 
 // An answer of before a registration says nothing about it.

@@ -73,7 +73,6 @@ class MemberReplacedTest : public MemberFixture {
     return spare;
   }
 
-  Other* leader_ = nullptr;
   std::string own_;
 };
 

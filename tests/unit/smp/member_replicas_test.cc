@@ -42,7 +42,6 @@ class MemberReplicasTest : public MemberFixture {
     Put("abandoned", record);
   }
 
-  Other* leader_ = nullptr;
 };
 
 TEST_F(MemberReplicasTest, TellsTheNodeOnce) {

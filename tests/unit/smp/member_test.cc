@@ -15,40 +15,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
-
-// Timelines 1 to `newest`, each on step 10 * (its number - 1) of the one before.
-TimelineRecord Chain(uint64_t newest, uint64_t round) {
-  TimelineRecord record;
-  for (uint64_t timeline = 1; timeline <= newest; ++timeline) {
-    TimelineEntry& entry = *record.add_chain();
-    entry.set_timeline(timeline);
-    entry.set_parent_timeline(timeline - 1);
-    entry.set_parent_step(10 * (timeline - 1));
-  }
-  record.set_round(round);
-  return record;
-}
-
-TimelineRecord Decided(uint64_t timeline, uint64_t round, Version version) {
-  TimelineRecord record = Chain(timeline, round);
-  DecisionRecord& decision = *record.mutable_decision();
-  decision.set_round(round);
-  decision.set_timeline(timeline);
-  const bool fresh = version == Version{};
-  decision.set_kind(static_cast<uint32_t>(fresh ? DecisionKind::kFresh : DecisionKind::kRestored));
-  decision.set_version_timeline(version.timeline.value);
-  decision.set_version_step(version.step.value);
-  return record;
-}
-
-CommitRecord Committed(Version version, uint64_t world = 2) {
-  CommitRecord record;
-  SetVersion(version, record);
-  record.set_world(world);
-  return record;
-}
-
 class MemberTest : public MemberFixture {
  protected:
   // Node 1 leads, and a fresh start was decided.
@@ -57,24 +23,6 @@ class MemberTest : public MemberFixture {
     StartMember();
     Put("timeline", Decided(1, 1, Version{}));
     UNREFT_CHECK(node_.decisions.size() == 1);
-  }
-
-  void PutGivenUp(uint64_t after, uint64_t through) {
-    AbandonRecord record;
-    record.set_timeline(1);
-    record.set_after_step(after);
-    record.set_through_step(through);
-    record.set_reason("rank 7: skipped");
-    Put("abandoned", record);
-  }
-  // Sealed, and found by this process.
-  void Hold(Version version, Rank rank) {
-    node_.held.push_back(
-        {{.version = version, .rank = rank}, std::make_shared<const layout::SlotManifest>()});
-  }
-  void Do(absl::FunctionRef<void(Member&)> what) {
-    InTurnOf(*process_, [&] { what(*member_); });
-    Settle();
   }
   // What comes of the leader's question whether 1:5 verifies.
   std::shared_ptr<absl::Status> AskToVerify(uint64_t round, uint64_t session) {
@@ -91,14 +39,7 @@ class MemberTest : public MemberFixture {
     return answer;
   }
   // What the newest report says of the version.
-  std::optional<VersionHolding> Said(Version version) const {
-    for (const VersionHolding& holding : leader_->reports.back().versions()) {
-      if (VersionOf(holding) == version) return holding;
-    }
-    return std::nullopt;
-  }
 
-  Other* leader_ = nullptr;
 };
 
 // --- what it tells ---
@@ -308,60 +249,6 @@ TEST_F(MemberTest, AFreshStartIsACommitOfNothing) {
   Put("commit", Committed(At(2, 0), 0));
   EXPECT_EQ(record_->committed_world(), 0U);
   EXPECT_EQ(record_->chain().newest(), Timeline{2});
-}
-
-// --- versions that are given up ---
-
-TEST_F(MemberTest, AVersionThatIsGivenUpIsSoOnThisNodeAlsoIfItIsClaimedLater) {
-  Do([](Member& member) { member.ReportClaimed(At(1, 5), Rank{0}); });
-  PutGivenUp(4, 8);
-  ASSERT_EQ(node_.abandoned.size(), 1U) << "the other one was never here";
-  EXPECT_EQ(node_.abandoned[0].reason, "rank 7: skipped");
-  EXPECT_EQ(node_.capture_from, At(1, 9));
-  Do([](Member& member) { member.ReportClaimed(At(1, 6), Rank{0}); });
-  ASSERT_EQ(node_.abandoned.size(), 2U);
-  EXPECT_EQ(node_.abandoned[1].version, At(1, 6));
-  EXPECT_FALSE(Said(At(1, 6)));
-}
-
-// It said each of them again in every report.
-TEST_F(MemberTest, OfWhatIsGivenUpNoFailureIsSaid) {
-  PutGivenUp(4, 8);
-  Do([](Member& member) { member.ReportFailed(At(1, 6), Rank{0}, "skipped"); });
-  EXPECT_FALSE(Said(At(1, 6)));
-  EXPECT_TRUE(node_.abandoned.empty());
-}
-
-// Its slot was held until something newer was committed, which needed that slot.
-TEST_F(MemberTest, WhatWasSealedInAnEarlierProcessIsGivenUp) {
-  Hold(At(1, 4), Rank{0});
-  Hold(At(1, 6), Rank{0});
-  PutGivenUp(4, 8);
-  ASSERT_EQ(node_.abandoned.size(), 1U);
-  EXPECT_EQ(node_.abandoned[0].version, At(1, 6));
-}
-
-// All ranks skipped up to a step that had nothing to do with them.
-TEST_F(MemberTest, WhereAnotherTimelineBeganAgainSaysNothing) {
-  PutGivenUp(4, 500);
-  Put("timeline", Decided(2, 2, Version{}));
-  EXPECT_EQ(node_.capture_from, At(2, 0));
-}
-
-TEST_F(MemberTest, WhatIsSealedTooLateIsGivenUp) {
-  Put("commit", Committed(At(1, 5)));
-  Do([](Member& member) { member.ReportSealed(At(1, 4), Rank{0}, 2, {}); });
-  ASSERT_EQ(node_.abandoned.size(), 1U);
-  EXPECT_EQ(node_.abandoned[0].version, At(1, 4));
-}
-
-TEST_F(MemberTest, VersionsThatNobodyEndsAreBounded) {
-  Do([](Member& member) {
-    for (uint64_t step = 1; step <= 40; ++step) member.ReportClaimed(At(1, step), Rank{0});
-  });
-  EXPECT_EQ(leader_->reports.back().versions_size(), 16);
-  EXPECT_EQ(node_.abandoned.size(), 24U);
-  EXPECT_TRUE(Said(At(1, 40)));
 }
 
 // --- pins ---

@@ -156,6 +156,17 @@ TEST_F(ProtectionWatchTest, NamesTheRankThatTakesNoSnapshotsOrIsNotThere) {
   EXPECT_EQ(ToldRank(0), "") << "it may be on another node";
 }
 
+// The ranks of other nodes are known to the leader alone.
+TEST_F(ProtectionWatchTest, WhatTheLeaderSaysOfTheWholeJobComesFirst) {
+  Begin();
+  Start(1);
+  Settle(seconds(30));
+  InTurn([&] { state_.job_obstacle = "node 3 is lost"; });
+  EXPECT_EQ(FindObstacle(state_), "node 3 is lost");
+  Settle(seconds(40));
+  EXPECT_THAT(ProtectionOf(state_).why_not, HasSubstr("node 3 is lost"));
+}
+
 TEST_F(ProtectionWatchTest, WhoComesLaterIsToldWhatStandsInTheWay) {
   Begin();
   InTurn([&] { state_.SessionOf(Rank{1})->registration = nullptr; });
