@@ -122,6 +122,22 @@ class EtcdKv::Impl {
         });
   }
 
+  void AskSize(absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
+    Try<pb::StatusResponse>(
+        [this](Duration left, auto result) {
+          Unary<pb::StatusRequest, pb::StatusResponse>(
+              {}, left, std::move(result), [](EtcdMember& member, auto& call, auto done) {
+                member.maintenance->async()->Status(&call.context, &call.request, &call.response,
+                                                    std::move(done));
+              });
+        },
+        true,
+        [done = std::move(done)](absl::StatusOr<pb::StatusResponse> response) mutable {
+          if (!response.ok()) return done(response.status());
+          done(static_cast<uint64_t>(std::max<int64_t>(0, response->dbsize())));
+        });
+  }
+
   void KeepAlive(LeaseId lease, Done done) {
     Try<pb::LeaseKeepAliveResponse>(
         [this, lease](Duration left, auto result) {
@@ -353,6 +369,9 @@ absl::StatusOr<std::unique_ptr<EtcdKv>> EtcdKv::Create(
   return std::unique_ptr<EtcdKv>(new EtcdKv(std::move(impl)));
 }
 
+void EtcdKv::AskSize(absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
+  impl_->AskSize(std::move(done));
+}
 void EtcdKv::Commit(Txn txn, TxnDone done) { impl_->Commit(std::move(txn), std::move(done)); }
 void EtcdKv::GrantLease(Duration ttl, LeaseDone done) { impl_->GrantLease(ttl, std::move(done)); }
 void EtcdKv::KeepAlive(LeaseId lease, Done done) { impl_->KeepAlive(lease, std::move(done)); }

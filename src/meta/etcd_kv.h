@@ -59,6 +59,10 @@ class EtcdKv final : public Kv {
   WatchId Watch(KeyRange range, Revision start, OnEvents on_events, Done on_end) override;
   void CancelWatch(WatchId watch) override;
 
+  // Bytes that the database takes at the member that answers. Unimplemented: the embedded server
+  // does not say.
+  void AskSize(absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done);
+
  private:
   class Impl;
   explicit EtcdKv(std::unique_ptr<Impl> impl);

@@ -107,6 +107,7 @@ EtcdMember Connect(const EtcdKvOptions& options, const Endpoint& endpoint,
   member.kv = etcdserverpb::KV::NewStub(member.channel);
   member.lease = etcdserverpb::Lease::NewStub(member.channel);
   member.watch = etcdserverpb::Watch::NewStub(member.channel);
+  member.maintenance = etcdserverpb::Maintenance::NewStub(member.channel);
   if (!endpoint.host.empty()) member.channel->GetState(true);  // connect
   return member;
 }

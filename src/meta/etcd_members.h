@@ -39,6 +39,7 @@ struct EtcdMember {
   std::unique_ptr<etcdserverpb::KV::Stub> kv;
   std::unique_ptr<etcdserverpb::Lease::Stub> lease;
   std::unique_ptr<etcdserverpb::Watch::Stub> watch;
+  std::unique_ptr<etcdserverpb::Maintenance::Stub> maintenance;
   std::shared_ptr<const HandshakeResult> handshake;  // shared with the verifier
 
   bool connected() const { return channel->GetState(false) == GRPC_CHANNEL_READY; }

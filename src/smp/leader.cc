@@ -102,6 +102,7 @@ bool Leader::Write(meta::JobChange change, const char* fault_point) {
                  // After a failure the watch brings what is there now, and the rules run again.
                  writing_ = false;
                  if (status.ok()) announced_.clear();
+                 write_failure_ = absl::IsAborted(status) ? absl::OkStatus() : status;
                  if (!status.ok()) {
                    log_.WarnEvery("write", kWarnEvery, executor_.Now(),
                                   "leader: a record was not written: {}", status.message());

@@ -160,6 +160,7 @@ class Leader {
   std::string seeded_;  // id of the store that is known to hold what all nodes remember
   std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;
+  absl::Status write_failure_;       // ok: the last write was taken, or another came between
   std::set<std::string> announced_;  // since the last write
 
   std::map<NodeSlot, TimerId> absences_;  // of members whose grace runs

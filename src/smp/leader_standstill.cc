@@ -25,6 +25,12 @@ std::string Some(std::vector<std::string> texts, const char* of_more) {
   return absl::StrJoin(texts, ", ");
 }
 
+std::string DescribeWriteFailure(const absl::Status& status) {
+  const bool is_full = absl::IsResourceExhausted(status);
+  return fmt::format("the meta store does not take what is decided: {}{}", status.message(),
+                     is_full ? " (docs/operations.md, 'A store without space')" : "");
+}
+
 }  // namespace
 
 void Leader::WatchCommits() {
@@ -43,6 +49,7 @@ void Leader::WatchCommits() {
 
 std::string Leader::WhatIsMissing() const {
   std::vector<std::string> texts = MissingNodes();
+  if (!write_failure_.ok()) texts.insert(texts.begin(), DescribeWriteFailure(write_failure_));
   for (const auto& more : {MissingRanks(), RanksApart(), WaitedFor()}) {
     if (!more.empty()) texts.push_back(more);
   }

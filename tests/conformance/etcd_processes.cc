@@ -75,7 +75,8 @@ std::string EtcdProcesses::Missing() {
   return "";
 }
 
-EtcdProcesses::EtcdProcesses(int members, const std::vector<Tls>& tls) : tls_(tls) {
+EtcdProcesses::EtcdProcesses(int members, const std::vector<Tls>& tls, uint64_t quota_bytes)
+    : tls_(tls), quota_bytes_(quota_bytes) {
   directory_ = testing::TempDir() + "unreft_etcd_XXXXXX";
   UNREFT_CHECK(mkdtemp(directory_.data()) != nullptr);
   const std::vector<int> ports = FreePorts(2 * members);
@@ -100,12 +101,12 @@ std::string EtcdProcesses::url(int member, int port) const {
 }
 
 int EtcdProcesses::Ctl(const Tls& client, const std::string& words) const {
-  const std::string command = fmt::format(
-      "ETCDCTL_API=3 {} --command-timeout=5s --endpoints={} --cacert='{}' --cert='{}' --key='{}' "
-      "{} "
-      ">>'{}/ctl.log' 2>&1",
-      kEtcdCtl, url(0, members_.front().client_port), client.ca, client.cert, client.key, words,
-      directory_);
+  const std::string files = tls_.empty() ? ""
+                                         : fmt::format("--cacert='{}' --cert='{}' --key='{}'",
+                                                       client.ca, client.cert, client.key);
+  const std::string command =
+      fmt::format("ETCDCTL_API=3 {} --command-timeout=5s --endpoints={} {} {} >>'{}/ctl.log' 2>&1",
+                  kEtcdCtl, url(0, members_.front().client_port), files, words, directory_);
   return std::system(command.c_str());
 }
 
@@ -189,6 +190,9 @@ void EtcdProcesses::Spawn(int member) {
                                     "zap",
                                     "--log-level",
                                     "error"};
+  if (quota_bytes_ != 0) {
+    words.insert(words.end(), {"--quota-backend-bytes", fmt::format("{}", quota_bytes_)});
+  }
   if (!tls_.empty()) {
     const Tls& tls = tls_[static_cast<size_t>(member)];
     for (const std::string of : {"", "peer-"}) {

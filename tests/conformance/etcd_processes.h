@@ -24,9 +24,11 @@ class EtcdProcesses {
   };
 
   // Starts `members` of them, or one for each of `tls`, and returns when all of them listen.
-  explicit EtcdProcesses(int members) : EtcdProcesses(members, {}) {}
+  // `quota_bytes`: of each one's database; 0: etcd's own.
+  explicit EtcdProcesses(int members, uint64_t quota_bytes = 0)
+      : EtcdProcesses(members, {}, quota_bytes) {}
   explicit EtcdProcesses(const std::vector<Tls>& tls)
-      : EtcdProcesses(static_cast<int>(tls.size()), tls) {}
+      : EtcdProcesses(static_cast<int>(tls.size()), tls, 0) {}
   // Kills them and removes their directory.
   ~EtcdProcesses();
   EtcdProcesses(const EtcdProcesses&) = delete;
@@ -43,6 +45,7 @@ class EtcdProcesses {
   int Leader() const;
   // Runs etcdctl on the first member, with that client's files; its exit status.
   int Ctl(const Tls& client, const std::string& words) const;
+  int Ctl(const std::string& words) const { return Ctl({}, words); }
   void Kill(int member);
   // Returns when it listens.
   void Start(int member);
@@ -54,7 +57,7 @@ class EtcdProcesses {
     pid_t pid = 0;
   };
 
-  EtcdProcesses(int members, const std::vector<Tls>& tls);
+  EtcdProcesses(int members, const std::vector<Tls>& tls, uint64_t quota_bytes);
   std::string host(int member) const { return tls_.empty() ? "127.0.0.1" : Address(member); }
   std::string url(int member, int port) const;
   void Spawn(int member);
@@ -62,6 +65,7 @@ class EtcdProcesses {
 
   std::string directory_;
   const std::vector<Tls> tls_;  // by member; none: plaintext
+  const uint64_t quota_bytes_;
   std::vector<Member> members_;
 };
 

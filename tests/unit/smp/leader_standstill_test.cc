@@ -7,6 +7,7 @@ namespace unreft::smp {
 namespace {
 
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class LeaderStandstillTest : public LeaderFixture {
@@ -88,6 +89,19 @@ TEST_F(LeaderStandstillTest, TheNodeThatHasNotProtectedIsNamedWithItsAddress) {
   nodes_.at(NodeSlot{1}).versions.at(At(1, 11)).set_guarded(false);
   Wait(seconds(15));
   EXPECT_THAT(Obstacle(), HasSubstr("all ranks have completed step 11, and node 1 (node1"));
+}
+
+TEST_F(LeaderStandstillTest, AStoreThatTakesNothingIsNamedFirst) {
+  kv_store_.disk().set_bytes_max(0);
+  for (uint64_t slot = 0; slot < kNodes; ++slot) Register(slot, 11);
+  Protect(At(1, 11));
+  Wait(seconds(15));
+  EXPECT_THAT(Obstacle(), AllOf(testing::StartsWith("the meta store does not take what is decided"),
+                                HasSubstr("the disk refuses to be written")));
+  kv_store_.disk().set_bytes_max(UINT64_MAX);
+  Wait(seconds(5));
+  EXPECT_EQ(VersionOf(commit()), At(1, 11));
+  EXPECT_EQ(Obstacle(), "");
 }
 
 TEST_F(LeaderStandstillTest, RanksThatAreFarApartAreNamedWithTheirDistance) {
