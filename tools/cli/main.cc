@@ -1,11 +1,13 @@
 // unreft: the command line of Unreft. Wires the commands; each is a file command_<name>.cc.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
 
 #include "base/private_directory.h"
+#include "base/variables.h"
 #include "base/version.h"
 #include "tools/cli/commands.h"
 
@@ -115,6 +117,9 @@ int Main(int argc, char** argv) {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  for (const UnknownVariable& unknown : FindUnknownVariables(environ)) {
+    if (unknown.is_mistyped) Say(unknown.Text());
   }
   if (absl::Status status = Locate(context); !status.ok()) return Fail(context, status);
   return context.command();
