@@ -284,6 +284,15 @@ void ChangePins(NodeState& state, const AdminRequest& request,
                              });
 }
 
+// Whether the operator wants it, whatever it costs.
+bool IsForced(const AdminRequest& request) {
+  const auto arguments = nlohmann::json::parse(request.arguments, nullptr,
+                                               /*allow_exceptions=*/false);
+  if (!arguments.is_object()) return false;
+  const auto force = arguments.find("force");
+  return force != arguments.end() && force->is_boolean() && force->get<bool>();
+}
+
 }  // namespace
 
 void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
@@ -298,9 +307,9 @@ void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
   }
   if (request.verb == "fresh-start") {
     return state.coordinator->DeclareFreshStart(
-        [&state, reply = std::move(reply)](absl::Status status) mutable {
-          if (!status.ok()) return reply(AdminReply{status, ""});
-          reply(Ok({{"timeline", state.record->chain().newest().value}}));
+        IsForced(request), [reply = std::move(reply)](absl::StatusOr<Timeline> opens) mutable {
+          if (!opens.ok()) return reply(AdminReply{opens.status(), ""});
+          reply(Ok({{"timeline", opens->value}}));
         });
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(

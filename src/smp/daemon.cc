@@ -16,10 +16,12 @@
 #include "base/asio_executor.h"
 #include "base/fault_points.h"
 #include "base/format.h"
+#include "base/job_memory.h"
 #include "base/lock_file.h"
 #include "base/lost_pages.h"
 #include "base/pidfd_watcher.h"
 #include "base/rocks_record_store.h"
+#include "base/run_owner.h"
 #include "base/shm_segment_store.h"
 #include "base/thread_work_pool.h"
 #include "base/unix_listener.h"
@@ -87,6 +89,7 @@ class Daemon {
     absl::StatusOr<LockFile> lock = LockFile::Acquire(options_.common.run_dir, "unreftd.lock");
     if (!lock.ok()) return lock.status();
     lock_ = *std::move(lock);
+    if (absl::Status status = TakeRunDir(); !status.ok()) return status;
     RocksRecordStoreOptions records;
     records.directory = options_.common.run_dir + "/records";
     records.open_at_once = false;  // the memory may know all that is needed (NodeRecord::Open)
@@ -102,6 +105,32 @@ class Daemon {
     if (!listener.ok()) return listener.status();
     listener_ = *std::move(listener);
     return absl::OkStatus();
+  }
+
+  // The directory of another node whose memory is still here is left alone: its records are in it.
+  absl::Status TakeRunDir() {
+    const std::string& directory = options_.common.run_dir;
+    const RunOwner own{options_.common.job, options_.common.node, options_.allow_inject};
+    const std::optional<RunOwner> found = ReadRunOwner(directory);
+    if (found && (found->job != own.job || found->node != own.node)) {
+      const auto left = segments_.List(SegmentPrefix(found->job, found->node));
+      if (!left.ok() || !left->empty()) {
+        return absl::FailedPreconditionError(fmt::format(
+            "{} is of job {}, node {}, whose memory is here; needed one of job {}, node {}: choose "
+            "another --run-dir, or free that memory by `unreft down --run-dir {}`",
+            directory, found->job, found->node, own.job, own.node, directory));
+      }
+    }
+    if (absl::Status status = WriteRunOwner(directory, own); !status.ok()) {
+      log_.Warn("{}: `unreft` takes the node of {} from its options alone", status.message(),
+                directory);
+    }
+    return absl::OkStatus();
+  }
+
+  std::string MemoryOfTheDead() {
+    const auto all = ListJobMemory(segments_);
+    return all.ok() ? DescribeUnserved(*all, options_.common.job, options_.common.node) : "";
   }
 
   void FollowSignals() {
@@ -174,7 +203,8 @@ class Daemon {
             kv_.get(),
             transport_.get(),
             transport_ == nullptr ? nullptr : &transport_->counts(),
-            [this] { return Certificates(); }};
+            [this] { return Certificates(); },
+            [this] { return MemoryOfTheDead(); }};
   }
 
   void TellReady(std::string status) {
@@ -253,6 +283,11 @@ class Daemon {
 
   void Fail(absl::Status status) {
     result_ = std::move(status);
+    if (absl::IsResourceExhausted(result_)) {
+      if (const std::string dead = MemoryOfTheDead(); !dead.empty()) {
+        result_ = absl::ResourceExhaustedError(fmt::format("{}; {}", result_.message(), dead));
+      }
+    }
     executor_.Post([this] { Leave(); });  // not in a callback of what goes
   }
 

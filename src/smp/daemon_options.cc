@@ -182,6 +182,8 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, options.insecure, "insecure",
             "allows TCP without TLS, where whoever reaches a port can read and forge the state");
   AddConfigFile(app);
+  AddOption(app, options.allow_inject, "allow_inject",
+            "`unreft inject` may cause faults here without --force; `unreft up` gives it");
   AddOption(app, options.role, "role",
             "node: keeps this node's snapshots; meta: is the embedded meta store",
             std::vector<std::string>{"node", "meta"});

@@ -29,6 +29,7 @@ struct DaemonOptions {
   // Of a job of several nodes: no endpoints, no meta store and no transport.
   meta::EtcdKvOptions kv;
   GrpcTransportOptions transport;
+  bool allow_inject = false;   // for `unreft inject`
   // Allows TCP without TLS, where whoever reaches a port can do all (docs/security.md).
   bool insecure = false;
 };

@@ -43,8 +43,11 @@ class Leader {
   // (FailedPrecondition) when it is of a life that is not the one present in that slot.
   absl::StatusOr<ReportReply> OnReport(NodeSlot from, NodeReport report);
 
-  // What was committed is given up by an explicit order. Unavailable while a decision is made.
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done);
+  // What was committed is given up by an explicit order that came to that node. Unavailable while
+  // a decision is made, FailedPrecondition while ranks are connected and `force` is not given.
+  // `done` is told the timeline that the next attempt opens.
+  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<Timeline>)>;
+  void DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done);
 
   // Keeps what is committed for somebody, or lets go of it; answered when that is written.
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;

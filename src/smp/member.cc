@@ -118,15 +118,18 @@ absl::Status Member::WhyNotKnown() const {
       store_.status().ok() ? "it does not answer" : std::string(store_.status().message())));
 }
 
-void Member::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
+void Member::DeclareFreshStart(bool force, FreshStartDone done) {
   if (!store_.ready() || !store_.state().leader.exists()) {
     return done(absl::UnavailableError("the job has no leader now; try again"));
   }
-  peers_.Call(NodeSlot{store_.state().leader.value.slot()}, "fresh-start", "",
-              options_.call_timeout,
-              [done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
-                done(reply.status());
-              });
+  FreshStartRequest request;
+  request.set_force(force);
+  peers_.Ask<FreshStartReply>(
+      NodeSlot{store_.state().leader.value.slot()}, "fresh-start", request, options_.call_timeout,
+      [done = std::move(done)](absl::StatusOr<FreshStartReply> reply) mutable {
+        if (!reply.ok()) return done(reply.status());
+        done(Timeline{reply->timeline()});
+      });
 }
 
 void Member::AskPins(PinRequest request, PinDone done) {

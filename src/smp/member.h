@@ -58,7 +58,7 @@ class Member final : public Coordinator {
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
   void AskEverCommitted(EverCommittedDone done) override;
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
+  void DeclareFreshStart(bool force, FreshStartDone done) override;
   void AskPins(PinRequest request, PinDone done) override;
   // The protection's holdings are others than they were.
   void ReportProtection() { Report(); }

@@ -118,7 +118,7 @@ class Cli:
             launched.process.kill()
             launched.process.wait()
         with contextlib.suppress(AssertionError):
-            self("down")
+            self("down", "--force")
         for segment in self.segments():
             segment.unlink()
         shutil.rmtree(self.run_dir)

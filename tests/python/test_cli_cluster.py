@@ -121,7 +121,7 @@ class TestRun:
 
     def test_fresh_start_gives_up_what_was_committed(self, nodes):
         nodes.train_to_end(2, NODES)
-        nodes("fresh-start")
+        nodes.fresh_start()
         wait_status(nodes, "nothing to be committed", lambda s: s["committed"] is None)
 
 

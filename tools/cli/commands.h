@@ -22,6 +22,7 @@ void AddFreshStart(CLI::App& app, Context& context);
 void AddMetrics(CLI::App& app, Context& context);
 void AddInject(CLI::App& app, Context& context);
 void AddPlanMemory(CLI::App& app, Context& context);
+void AddMemory(CLI::App& app, Context& context);
 void AddRun(CLI::App& app, Context& context);
 void AddSupervise(CLI::App& app, Context& context);  // hidden: what `up --supervise` leaves behind
 
