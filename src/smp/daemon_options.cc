@@ -119,12 +119,22 @@ void FillListening(DaemonOptions& options) {
   }
 }
 
+std::string WireOf(const std::string& address, bool has_tls) {
+  if (address.empty()) return "";
+  if (has_tls) return "TLS";
+  return IsOpen(address, /*tls=*/false) ? "TCP without TLS" : "a socket file";
+}
+
 // Which of them others can use, and that they may.
 void FillInsecure(DaemonOptions& options) {
   options.meta.server.insecure = options.insecure;
   options.kv.insecure = options.insecure;
   // Below the job's keys, which may be all that the store lets it read.
   options.kv.unwritten_key = fmt::format("unreft/{}/unwritten", options.common.job);
+  if (!options.kv.endpoints.empty()) {
+    options.node.peers_wire = WireOf(options.transport.listen, options.transport.tls.enabled);
+    options.node.store_wire = WireOf(options.kv.endpoints, options.kv.tls.enabled());
+  }
   std::vector<std::string> open;
   if (IsOpen(options.kv.endpoints, options.kv.tls.enabled())) {
     open.push_back("meta_endpoints " + options.kv.endpoints);

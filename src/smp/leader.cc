@@ -249,8 +249,10 @@ ExposureReply Leader::Exposure() const {
   const CommitRecord& commit = store_.state().commit.value;
   const Version committed = VersionOf(commit);
   std::map<NodeSlot, recovery::NodeHolding> held;
+  bool all_reported = true;
   for (const unreft::Member& member : store_.state().view.value.members()) {
     const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    all_reported &= member.lost() || report != nullptr;
     if (report == nullptr) continue;
     for (const VersionHolding& version : report->versions()) {
       if (VersionOf(version) == committed) held[NodeSlot{member.slot()}] = HoldingOf(version);
@@ -265,6 +267,22 @@ ExposureReply Leader::Exposure() const {
     GroupExposure& exposure = *reply.add_groups();
     *exposure.mutable_group() = groups[static_cast<int>(i)];
     exposure.set_stands(recovery::LossesTolerated(coded[i], held));
+  }
+  reply.set_restorable_known(all_reported);
+  if (commit.world() == 0) return reply;
+  // What is newer than the committed version is read as a whole before it is restored.
+  const recovery::Holdings holdings = ClosedHoldings();
+  const recovery::TimelineChain chain = ChainOf(store_.state().timeline.value);
+  for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
+    const Version version = it->first;
+    if (version > committed || !chain.IsLive(version) || IsGivenUp(version)) continue;
+    const auto found =
+        recovery::FindHolders(version, it->second, RecordedGroupsOf(version), nullptr);
+    if (!found) continue;
+    reply.set_restorable_timeline(version.timeline.value);
+    reply.set_restorable_step(version.step.value);
+    reply.set_restorable_world(found->world);
+    break;
   }
   return reply;
 }

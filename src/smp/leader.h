@@ -56,7 +56,7 @@ class Leader {
   // The records changed, or time has passed.
   void RunRules();
 
-  // How many more losses each group stands, by the newest reports.
+  // How many more losses each group stands, and what would be restored, by the newest reports.
   ExposureReply Exposure() const;
 
  private:

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "smp/admin.h"
 #include "smp/admission.h"
+#include "smp/cluster_status.h"
 #include "smp/layout_check.h"
 #include "smp/local_coordinator.h"
 #include "smp/node_memory.h"
@@ -120,6 +121,11 @@ absl::Status Node::JoinCluster() {
         [own](std::span<const SlotNeeds> slabs) { return own->MemoryFor(slabs); });
     protection_ = std::move(protector);
   }
+  cluster_ = std::make_unique<ClusterDesk>(
+      state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
+        AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
+                    std::move(reply));
+      });
   restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
   return absl::OkStatus();
@@ -375,7 +381,11 @@ void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
     }
   };
   if (request->verb == "memory") return memory_->Answer(std::move(reply));
-  AnswerAdmin(state_, *admin_verifier_, member_, *request, std::move(reply));
+  if (request->verb == "cluster") {
+    if (cluster_ != nullptr) return cluster_->Answer(*request, std::move(reply));
+    return AnswerCluster(state_, nullptr, std::move(reply));
+  }
+  AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, *request, std::move(reply));
 }
 
 // --- the node's side of the coordinator ---
