@@ -339,8 +339,8 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   NodeState& state = desk.state;
   if (request.verb == "status") return reply(Ok(StatusJson(state)));
   if (request.verb == "versions") return reply(Ok(VersionsJson(state)));
-  if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state)}}));
-  if (request.verb == "verify") return Verify(state, verifier, std::move(reply));
+  if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state, desk.member)}}));
+  if (request.verb == "verify") return Verify(desk, std::move(reply));
   if (request.verb == "pin" || request.verb == "unpin") {
     return ChangePins(state, request, std::move(reply));
   }

@@ -27,6 +27,8 @@
 #include "base/unix_listener.h"
 #include "meta/etcd_kv.h"
 #include "meta/grpc_common.h"
+#include "smp/admin.h"
+#include "smp/metrics_server.h"
 #include "smp/node.h"
 #include "smp/spare.h"
 #include "transport/counting_transport.h"
@@ -133,6 +135,20 @@ class Daemon {
     return all.ok() ? DescribeUnserved(*all, options_.common.job, options_.common.node) : "";
   }
 
+  std::string MetricsNow() {
+    return node_ ? MetricsText(node_->state(), node_->member()) : SpareMetricsText(options_.node);
+  }
+
+  absl::Status ServeMetrics() {
+    if (options_.metrics_listen.empty()) return absl::OkStatus();
+    auto server =
+        MetricsServer::Start(executor_, options_.metrics_listen, [this] { return MetricsNow(); });
+    if (!server.ok()) return server.status();
+    metrics_ = *std::move(server);
+    log_.Info("metrics at http://{}/metrics", metrics_->address());
+    return absl::OkStatus();
+  }
+
   void FollowSignals() {
     signals_.async_wait([this](boost::system::error_code error, int number) {
       if (error) return;
@@ -217,6 +233,7 @@ class Daemon {
     manager_.Status("adopts the memory of the daemon before");
     manager_.KeepWatchdog(executor_);
     if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
+    if (absl::Status status = ServeMetrics(); !status.ok()) return Fail(std::move(status));
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
       if (spare_) return spare_->Accept(std::move(channel), peer);
       node_->Accept(std::move(channel), peer);
@@ -294,6 +311,7 @@ class Daemon {
   // In this order, and in a turn: no callback of a later one reaches an earlier one that is gone,
   // and the node takes its handlers out of the transport.
   void Leave() {
+    metrics_.reset();
     listener_.reset();
     node_.reset();
     spare_.reset();
@@ -326,6 +344,7 @@ class Daemon {
   std::unique_ptr<CountingTransport> transport_;
   std::optional<Spare> spare_;
   std::optional<Node> node_;
+  std::unique_ptr<MetricsServer> metrics_;
   // Last: its threads end first, while what their tasks touch is still there.
   ThreadWorkPool pool_{WorkThreads(options_)};
   absl::Status result_;

@@ -197,6 +197,9 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, options.role, "role",
             "node: keeps this node's snapshots; meta: is the embedded meta store",
             std::vector<std::string>{"node", "meta"});
+  AddOption(app, options.metrics_listen, "metrics_listen",
+            "ADDRESS:PORT, or PORT of 127.0.0.1, where Prometheus gets /metrics by HTTP, without "
+            "TLS and password: they name the job; port 0: a free one, see the log; empty: nowhere");
   AddOption(app, node.slots_per_rank, "slots_per_rank",
             "slots of each rank: 2, and one more to step back to an older version",
             Range<uint32_t>{2, 64});

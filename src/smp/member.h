@@ -66,6 +66,9 @@ class Member final : public Coordinator {
   // The leader's answer, or Unavailable when none answers.
   void AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done);
 
+  // Of the node that leads; none of another.
+  std::optional<ExposureReply> OwnExposure() const;
+
   Peers& peers() { return peers_; }
   const meta::JobState& job() const { return store_.state(); }
   bool store_ready() const { return store_.ready(); }

@@ -105,6 +105,11 @@ void Member::OnVerified(uint64_t round, Version version, const absl::Status& pro
   }
 }
 
+std::optional<ExposureReply> Member::OwnExposure() const {
+  if (leader_ == nullptr) return std::nullopt;
+  return leader_->Exposure();
+}
+
 void Member::AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done) {
   const meta::JobState& state = store_.state();
   if (!store_.ready() || !state.leader.exists()) {
