@@ -135,6 +135,27 @@ class Daemon {
     return all.ok() ? DescribeUnserved(*all, options_.common.job, options_.common.node) : "";
   }
 
+  // What an operator who reads the log has to know of how it was started.
+  void SayHowItServes() {
+    const NodeOptions& node = options_.node;
+    std::string groups = "no other node";
+    if (node.nodes > 1) {
+      groups =
+          fmt::format("{} nodes, groups of {} + {}, {} to peers, {} to the meta store", node.nodes,
+                      node.data_chunks, node.parity_chunks, node.peers_wire, node.store_wire);
+    }
+    std::string memory = "unknown";
+    if (const auto capacity = segments_.Capacity(); capacity.ok()) {
+      memory = fmt::format("{} bytes free in /dev/shm, {} bytes of RAM available",
+                           capacity->segments_free, capacity->ram_available);
+    }
+    if (node.memory_bytes_max != 0) {
+      memory += fmt::format(", at most {} bytes (memory_bytes_max)", node.memory_bytes_max);
+    }
+    log_.Info("unreftd {}, pid {}: {}; {} slots per rank, {} pins; memory: {}",
+              node.software_version, getpid(), groups, node.slots_per_rank, node.pins, memory);
+  }
+
   std::string MetricsNow() {
     return node_ ? MetricsText(node_->state(), node_->member()) : SpareMetricsText(options_.node);
   }
@@ -232,6 +253,7 @@ class Daemon {
   void Start(RandomId boot_id) {
     manager_.Status("adopts the memory of the daemon before");
     manager_.KeepWatchdog(executor_);
+    SayHowItServes();
     if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
     if (absl::Status status = ServeMetrics(); !status.ok()) return Fail(std::move(status));
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {

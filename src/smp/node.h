@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -93,7 +94,7 @@ class Node : private Coordinator::Node {
 
   RankSession& SessionFor(const Hello& hello);
   void OnLifeEnded(Rank rank, ProcessLife life);
-  void EndSession(Rank rank, ProcessLife life);
+  void EndSession(Rank rank, ProcessLife life, std::string_view why);
 
   // Coordinator::Node.
   void CloseTimeline(absl::AnyInvocable<void()> done) override;
