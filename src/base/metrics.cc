@@ -13,6 +13,14 @@
 namespace unreft {
 
 struct Metrics::Impl {
+  explicit Impl(Labels labels) : common(std::move(labels)) {}
+  Labels With(const Labels& labels) const {
+    Labels all = common;
+    all.insert(labels.begin(), labels.end());
+    return all;
+  }
+
+  const Labels common;
   prometheus::Registry registry;
 };
 
@@ -40,24 +48,24 @@ double Gauge::value() const { return impl_->Value(); }
 
 void Histogram::Observe(double value) { impl_->Observe(value); }
 
-Metrics::Metrics() : impl_(std::make_unique<Impl>()) {}
+Metrics::Metrics(Labels common) : impl_(std::make_unique<Impl>(std::move(common))) {}
 Metrics::~Metrics() = default;
 
 Counter Metrics::NewCounter(const std::string& name, const std::string& help,
                             const Labels& labels) {
   return Counter(Register<prometheus::Counter>(impl_->registry, prometheus::BuildCounter(), name,
-                                               help, labels));
+                                               help, impl_->With(labels)));
 }
 
 Gauge Metrics::NewGauge(const std::string& name, const std::string& help, const Labels& labels) {
-  return Gauge(
-      Register<prometheus::Gauge>(impl_->registry, prometheus::BuildGauge(), name, help, labels));
+  return Gauge(Register<prometheus::Gauge>(impl_->registry, prometheus::BuildGauge(), name, help,
+                                           impl_->With(labels)));
 }
 
 Histogram Metrics::NewHistogram(const std::string& name, const std::string& help,
                                 const std::vector<double>& bounds, const Labels& labels) {
   return Histogram(Register<prometheus::Histogram>(impl_->registry, prometheus::BuildHistogram(),
-                                                   name, help, labels, bounds));
+                                                   name, help, impl_->With(labels), bounds));
 }
 
 std::string Metrics::Text() const {

@@ -60,7 +60,8 @@ class Metrics {
  public:
   using Labels = std::map<std::string, std::string>;
 
-  Metrics();
+  // `common`: of each metric, in front of its own.
+  explicit Metrics(Labels common = {});
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;

@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/run_dir.h"
 #include "base/segment_store.h"
+#include "base/variables.h"
 
 namespace unreft {
 namespace {
@@ -42,6 +43,12 @@ std::string VariableOf(std::string_view name) {
   return "UNREFT_" + absl::AsciiStrToUpper(absl::string_view(name.data(), name.size()));
 }
 
+// The other way round.
+std::string FlagOfVariable(std::string_view variable) {
+  const std::string_view name = variable.substr(std::string_view("UNREFT_").size());
+  return FlagOf(absl::AsciiStrToLower(absl::string_view(name.data(), name.size())));
+}
+
 std::vector<std::string> WordsOf(std::string_view name) {
   return absl::StrSplit(absl::string_view(name.data(), name.size()), '_');
 }
@@ -59,41 +66,6 @@ void CheckName(std::string_view name) {
                         [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }),
         "option name \"{}\"", name);
   }
-}
-
-// Of trainers, of the command and of the scripts and tests around them: whoever starts a daemon may
-// have them, too.
-constexpr std::array kOtherVariables = {"UNREFT_ATTEMPT",
-                                        "UNREFT_BIN_DIR",
-                                        "UNREFT_BUNDLE_OWN_SHM",
-                                        "UNREFT_CUDA",
-                                        "UNREFT_DEVICE_CHECKSUM",
-                                        "UNREFT_NO_PACKAGES",
-                                        "UNREFT_NVCC",
-                                        "UNREFT_PYTHON",
-                                        "UNREFT_SIM_FIRST_SEED",
-                                        "UNREFT_SIM_FRESH",
-                                        "UNREFT_SIM_SEEDS",
-                                        "UNREFT_SOCKET",
-                                        "UNREFT_SOURCE_DIR",
-                                        "UNREFT_TEST_TIMEOUT_FACTOR",
-                                        "UNREFT_UPDATE_GOLDEN"};
-
-constexpr size_t kMistypedMax = 2;  // letters that differ
-
-// Letters to insert, drop or change to get from one to the other.
-size_t EditDistance(std::string_view from, std::string_view to) {
-  std::vector<size_t> row(to.size() + 1);
-  for (size_t j = 0; j <= to.size(); ++j) row[j] = j;
-  for (size_t i = 0; i < from.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i + 1);
-    for (size_t j = 0; j < to.size(); ++j) {
-      const size_t changed = diagonal + (from[i] == to[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
-    }
-  }
-  return row.back();
 }
 
 // What makes one option's text into its value.
@@ -314,25 +286,16 @@ absl::StatusOr<std::string> ParseOptions(CLI::App& app, int argc, const char* co
 
 absl::StatusOr<std::vector<std::string>> CheckVariables(const CLI::App& app,
                                                         const char* const* environment) {
-  std::set<std::string> known(kOtherVariables.begin(), kOtherVariables.end());
-  for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_envname().empty()) known.insert(option->get_envname());
-  }
   std::vector<std::string> strangers;
-  for (; *environment != nullptr; ++environment) {
-    const std::string_view entry = *environment;
-    const std::string name(entry.substr(0, entry.find('=')));
-    if (!name.starts_with("UNREFT_") || known.contains(name)) continue;
-    const auto nearest = std::ranges::min_element(
-        known, {}, [&](const std::string& candidate) { return EditDistance(name, candidate); });
-    if (EditDistance(name, *nearest) <= kMistypedMax) {
+  for (const UnknownVariable& unknown : FindUnknownVariables(environment)) {
+    if (app.get_option_no_throw(FlagOfVariable(unknown.name)) != nullptr) continue;
+    if (unknown.is_mistyped) {
       return absl::InvalidArgumentError(
           fmt::format("{} is no variable of Unreft and would be without effect, {} is one: correct "
                       "it or unset it",
-                      name, *nearest));
+                      unknown.name, unknown.nearest));
     }
-    strangers.push_back(fmt::format(
-        "{} is no variable of Unreft and is without effect; the nearest is {}", name, *nearest));
+    strangers.push_back(unknown.Text());
   }
   return strangers;
 }

@@ -24,6 +24,7 @@
 #include "base/fork_guard.h"
 #include "base/host_memory.h"
 #include "base/lost_pages.h"
+#include "base/unique_fd.h"
 
 namespace unreft {
 namespace bip = boost::interprocess;
@@ -107,6 +108,7 @@ constexpr char kShmDirectory[] = "/dev/shm";
 constexpr mode_t kMode = 0600;
 constexpr uint64_t kOffsetUnit = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
+constexpr int kLockTries = 1000;
 
 std::string PathOf(const std::string& name) { return kShmDirectory + name; }
 
@@ -225,10 +227,13 @@ class ShmSegment final : public Segment {
   // By flock, which belongs to this opening of the file: neither a forked child's end nor another
   // opening's lets go of it.
   absl::Status Lock() override {
-    int result = 0;
-    do {
+    int result = flock(fd(), LOCK_EX | LOCK_NB);
+    // Whoever looks whether it is served (IsServed) shares it for a moment.
+    for (int tries = 1; result != 0 && tries < kLockTries; ++tries) {
+      if (errno != EINTR && errno != EWOULDBLOCK) break;
+      if (errno == EWOULDBLOCK && flock(fd(), LOCK_SH | LOCK_NB) != 0) break;
       result = flock(fd(), LOCK_EX | LOCK_NB);
-    } while (result != 0 && errno == EINTR);
+    }
     if (result != 0 && errno == EWOULDBLOCK) {
       return absl::FailedPreconditionError(
           fmt::format("segment {} is served by another process", name_));
@@ -442,6 +447,14 @@ absl::Status ShmSegmentStore::Remove(const std::string& name) {
   if (bip::shared_memory_object::remove(file->c_str())) return absl::OkStatus();
   if (errno == ENOENT) return Absent(name);
   return absl::ErrnoToStatus(errno, "remove segment " + name);
+}
+
+bool ShmSegmentStore::IsServed(const std::string& name) {
+  const std::optional<std::string> file = FileOf(name);
+  if (!file) return false;
+  const UniqueFd fd(open(PathOf(*file).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // Let go of with the descriptor.
+  return fd.get() >= 0 && flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 absl::StatusOr<MemoryCapacity> ShmSegmentStore::Capacity() {

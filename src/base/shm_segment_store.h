@@ -52,6 +52,9 @@ class ShmSegmentStore : public SegmentStore {
   absl::Status Remove(const std::string& name) override;
   absl::StatusOr<MemoryCapacity> Capacity() override;
 
+  // Whether some process holds the lock of that segment (Segment::Lock); not of one that is absent.
+  bool IsServed(const std::string& name);
+
  private:
   const uint64_t background_bytes_;
   const Descriptors descriptors_;

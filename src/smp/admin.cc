@@ -11,7 +11,6 @@
 
 #include "recovery/version_choice.h"
 #include "smp/cluster_records.h"
-#include "smp/cluster_status.h"
 #include "smp/json_text.h"
 #include "smp/node_memory.h"
 #include "smp/protection_watch.h"
@@ -167,8 +166,12 @@ Json StatusJson(const NodeState& state) {
   json["closed"] = state.timeline_closed;
   json["problem"] = state.standing.problem;
   json["starting"] = state.standing.is_starting;
+  json["out"] = state.standing.is_out;
+  json["nodes"] = state.options.nodes;
   json["insecure"] = !state.options.insecure.empty();
   json["insecure_why"] = state.options.insecure;
+  json["peers_wire"] = state.options.peers_wire;
+  json["store_wire"] = state.options.store_wire;
   json["protection"] = ProtectionJson(state);
   const uint64_t guard_bytes = state.slots->guards().now.bytes;
   const uint64_t staging_bytes = state.staging->use().bytes;
@@ -224,11 +227,23 @@ Json PinJson(const Pin& pin) {
           {"for_ms", pin.for_ms()}};
 }
 
-Json VerifiedJson(const NodeState& state, uint64_t checked, uint64_t bytes) {
+// What one question has read.
+struct Verified {
+  uint64_t slots = 0;
+  uint64_t guards = 0;
+  uint64_t bytes = 0;
+  std::vector<std::string> bad_guards;
+};
+
+Json VerifiedJson(const NodeState& state, const Verified& verified) {
   Json json;
-  json["slots_checked"] = checked;
-  json["bytes"] = bytes;
+  json["slots_checked"] = verified.slots;
+  json["guards_checked"] = verified.guards;
+  json["bytes"] = verified.bytes;
   json["bad"] = Json::array();
+  for (const std::string& problem : verified.bad_guards) {
+    json["bad"].push_back({{"slot", nullptr}, {"problem", problem}});
+  }
   for (const Slot* slot : state.slots->All()) {
     if (slot->phase != SlotPhase::kQuarantined) continue;
     json["bad"].push_back({{"slot", slot->id.value}, {"problem", slot->problem}});
@@ -238,17 +253,41 @@ Json VerifiedJson(const NodeState& state, uint64_t checked, uint64_t bytes) {
 
 AdminReply Ok(const Json& json) { return AdminReply{absl::OkStatus(), JsonText(json)}; }
 
-void Verify(NodeState& state, SlotVerifier& verifier, absl::AnyInvocable<void(AdminReply)> reply) {
+// One guard after the other, the last first.
+void VerifyGuards(const AdminDesk& desk, std::vector<Version> versions, Verified verified,
+                  absl::AnyInvocable<void(AdminReply)> reply) {
+  if (versions.empty()) return reply(Ok(VerifiedJson(desk.state, verified)));
+  const Version version = versions.back();
+  versions.pop_back();
+  ++verified.guards;
+  desk.protection->Verify(
+      version, [desk, version, versions = std::move(versions), verified = std::move(verified),
+                reply = std::move(reply)](const absl::Status& status) mutable {
+        if (!status.ok()) {
+          verified.bad_guards.push_back(
+              fmt::format("the guard of version {}: {}", version, status.message()));
+        }
+        VerifyGuards(desk, std::move(versions), std::move(verified), std::move(reply));
+      });
+}
+
+void Verify(const AdminDesk& desk, absl::AnyInvocable<void(AdminReply)> reply) {
   std::vector<Slot*> sealed;
-  uint64_t bytes = 0;
-  for (Slot* slot : state.slots->All()) {
+  Verified verified;
+  for (Slot* slot : desk.state.slots->All()) {
     if (slot->phase != SlotPhase::kSealed) continue;
     sealed.push_back(slot);
-    bytes += slot->manifest->data_bytes;
+    verified.bytes += slot->manifest->data_bytes;
   }
-  const uint64_t checked = sealed.size();
-  verifier.Verify(sealed, [&state, checked, bytes, reply = std::move(reply)](absl::Status) mutable {
-    reply(Ok(VerifiedJson(state, checked, bytes)));
+  verified.slots = sealed.size();
+  desk.verifier.Verify(sealed, [desk, verified, reply = std::move(reply)](absl::Status) mutable {
+    std::vector<Version> guarded;
+    if (desk.protection != nullptr) {
+      for (const GuardHeld& guard : desk.protection->Held()) {
+        if (guard.complete) guarded.push_back(guard.version);
+      }
+    }
+    VerifyGuards(desk, std::move(guarded), std::move(verified), std::move(reply));
   });
 }
 
@@ -284,23 +323,32 @@ void ChangePins(NodeState& state, const AdminRequest& request,
                              });
 }
 
+// Whether the operator wants it, whatever it costs.
+bool IsForced(const AdminRequest& request) {
+  const auto arguments = nlohmann::json::parse(request.arguments, nullptr,
+                                               /*allow_exceptions=*/false);
+  if (!arguments.is_object()) return false;
+  const auto force = arguments.find("force");
+  return force != arguments.end() && force->is_boolean() && force->get<bool>();
+}
+
 }  // namespace
 
-void AnswerAdmin(NodeState& state, SlotVerifier& verifier, Member* member,
-                 const AdminRequest& request, absl::AnyInvocable<void(AdminReply)> reply) {
+void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
+                 absl::AnyInvocable<void(AdminReply)> reply) {
+  NodeState& state = desk.state;
   if (request.verb == "status") return reply(Ok(StatusJson(state)));
-  if (request.verb == "cluster") return AnswerCluster(state, member, std::move(reply));
   if (request.verb == "versions") return reply(Ok(VersionsJson(state)));
-  if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state)}}));
-  if (request.verb == "verify") return Verify(state, verifier, std::move(reply));
+  if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state, desk.member)}}));
+  if (request.verb == "verify") return Verify(desk, std::move(reply));
   if (request.verb == "pin" || request.verb == "unpin") {
     return ChangePins(state, request, std::move(reply));
   }
   if (request.verb == "fresh-start") {
     return state.coordinator->DeclareFreshStart(
-        [&state, reply = std::move(reply)](absl::Status status) mutable {
-          if (!status.ok()) return reply(AdminReply{status, ""});
-          reply(Ok({{"timeline", state.record->chain().newest().value}}));
+        IsForced(request), [reply = std::move(reply)](absl::StatusOr<Timeline> opens) mutable {
+          if (!opens.ok()) return reply(AdminReply{opens.status(), ""});
+          reply(Ok({{"timeline", opens->value}}));
         });
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(

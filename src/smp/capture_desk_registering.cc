@@ -33,6 +33,12 @@ void CaptureDesk::OnRegister(RankSession& session, Register request) {
   session.misfit = absl::OkStatus();
   Revoke(session);
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
+  if (absl::IsResourceExhausted(session.registration_status) && state_.seams.memory_of_the_dead) {
+    if (const std::string dead = state_.seams.memory_of_the_dead(); !dead.empty()) {
+      session.registration_status = absl::ResourceExhaustedError(
+          fmt::format("{}; {}", session.registration_status.message(), dead));
+    }
+  }
   if (!session.registration_status.ok()) LogRefused(session);
   if (session.registration_status.ok()) AdoptGrant(session);
   ProvideStaging();

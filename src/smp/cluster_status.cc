@@ -65,6 +65,20 @@ Json SparesJson(const meta::JobState& job) {
   return json;
 }
 
+// Whose memory is not the one that the view names for their slot.
+Json WaitingJson(const meta::JobState& job) {
+  Json json = Json::array();
+  for (const auto& [place, waiting] : job.waiting) {
+    const PresenceRecord& presence = waiting.value.presence();
+    json.push_back({{"place", place},
+                    {"slot", presence.slot()},
+                    {"incarnation", Hex(presence.incarnation())},
+                    {"address", presence.address()},
+                    {"ranks", waiting.value.ranks()}});
+  }
+  return json;
+}
+
 Json GroupJson(const Group& group) {
   Json json;
   json["slots"] = Json::array();
@@ -89,6 +103,11 @@ Json ClusterJson(const NodeState& state, const Member& member) {
   json["store"] = {{"ready", member.store_ready()},
                    {"problem", std::string(member.store_status().message())},
                    {"revision", job.revision.value}};
+  json["data_chunks"] = state.options.data_chunks;
+  json["parity_chunks"] = state.options.parity_chunks;
+  json["pins"] = state.options.pins;
+  json["peers_wire"] = state.options.peers_wire;
+  json["store_wire"] = state.options.store_wire;
   json["leader"] = nullptr;
   if (job.leader.exists()) json["leader"] = job.leader.value.slot();
   json["view"] = job.view.value.number();
@@ -98,8 +117,11 @@ Json ClusterJson(const NodeState& state, const Member& member) {
   json["closed"] = timeline.closing();
   json["members"] = MembersJson(state, job);
   json["spares"] = SparesJson(job);
+  json["waiting"] = WaitingJson(job);
   json["committed"] =
       CommittedJson(job.commit.value.timeline(), job.commit.value.step(), job.commit.value.world());
+  json["restorable"] = nullptr;
+  json["restorable_known"] = false;
   json["groups"] = Json::array();
   for (const Group& group : job.view.value.groups()) json["groups"].push_back(GroupJson(group));
   return json;
@@ -108,6 +130,9 @@ Json ClusterJson(const NodeState& state, const Member& member) {
 // The committed version and its groups by the leader's words, which fit together.
 void AddExposure(const ExposureReply& exposure, Json& json) {
   json["committed"] = CommittedJson(exposure.timeline(), exposure.step(), exposure.world());
+  json["restorable"] = CommittedJson(exposure.restorable_timeline(), exposure.restorable_step(),
+                                     exposure.restorable_world());
+  json["restorable_known"] = exposure.restorable_known();
   json["groups"] = Json::array();
   for (const GroupExposure& group : exposure.groups()) {
     Json entry = GroupJson(group.group());

@@ -103,10 +103,11 @@ class Coordinator {
     // What is kept for somebody, from now on.
     virtual void OnPins(const PinRecord& pins) = 0;
 
-    // --- of a job of several nodes ---
-
     // That are connected to this node.
     virtual uint64_t RanksServed() = 0;
+
+    // --- of a job of several nodes ---
+
     // What the next commit of the job waits for, for people; empty: for nothing that takes long.
     virtual void OnObstacle(const std::string& what) = 0;
     // Whether what this node holds counts in the job.
@@ -132,8 +133,11 @@ class Coordinator {
   using EverCommittedDone = absl::AnyInvocable<void(absl::StatusOr<bool>)>;
   virtual void AskEverCommitted(EverCommittedDone done) = 0;
 
-  // What was committed is given up, by an operator's order: the next restore finds nothing.
-  virtual void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) = 0;
+  // What was committed is given up, by an operator's order: the next restore finds nothing, and
+  // opens the timeline that `done` is told. FailedPrecondition while ranks are connected, unless
+  // `force` is given: nothing that they capture would be committed.
+  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<Timeline>)>;
+  virtual void DeclareFreshStart(bool force, FreshStartDone done) = 0;
 
   // Keeps what is committed for somebody, or lets go of it.
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;

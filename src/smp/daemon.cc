@@ -16,15 +16,19 @@
 #include "base/asio_executor.h"
 #include "base/fault_points.h"
 #include "base/format.h"
+#include "base/job_memory.h"
 #include "base/lock_file.h"
 #include "base/lost_pages.h"
 #include "base/pidfd_watcher.h"
 #include "base/rocks_record_store.h"
+#include "base/run_owner.h"
 #include "base/shm_segment_store.h"
 #include "base/thread_work_pool.h"
 #include "base/unix_listener.h"
 #include "meta/etcd_kv.h"
 #include "meta/grpc_common.h"
+#include "smp/admin.h"
+#include "smp/metrics_server.h"
 #include "smp/node.h"
 #include "smp/spare.h"
 #include "transport/counting_transport.h"
@@ -34,6 +38,8 @@
 
 namespace unreft::smp {
 namespace {
+
+constexpr std::chrono::seconds kStoreSizeEvery(30);
 
 // The kernel's random name of this boot, a UUID in text.
 absl::StatusOr<RandomId> ReadBootId() {
@@ -87,6 +93,7 @@ class Daemon {
     absl::StatusOr<LockFile> lock = LockFile::Acquire(options_.common.run_dir, "unreftd.lock");
     if (!lock.ok()) return lock.status();
     lock_ = *std::move(lock);
+    if (absl::Status status = TakeRunDir(); !status.ok()) return status;
     RocksRecordStoreOptions records;
     records.directory = options_.common.run_dir + "/records";
     records.open_at_once = false;  // the memory may know all that is needed (NodeRecord::Open)
@@ -101,6 +108,67 @@ class Daemon {
         });
     if (!listener.ok()) return listener.status();
     listener_ = *std::move(listener);
+    return absl::OkStatus();
+  }
+
+  // The directory of another node whose memory is still here is left alone: its records are in it.
+  absl::Status TakeRunDir() {
+    const std::string& directory = options_.common.run_dir;
+    const RunOwner own{options_.common.job, options_.common.node, options_.allow_inject};
+    const std::optional<RunOwner> found = ReadRunOwner(directory);
+    if (found && (found->job != own.job || found->node != own.node)) {
+      const auto left = segments_.List(SegmentPrefix(found->job, found->node));
+      if (!left.ok() || !left->empty()) {
+        return absl::FailedPreconditionError(fmt::format(
+            "{} is of job {}, node {}, whose memory is here; needed one of job {}, node {}: choose "
+            "another --run-dir, or free that memory by `unreft down --run-dir {}`",
+            directory, found->job, found->node, own.job, own.node, directory));
+      }
+    }
+    if (absl::Status status = WriteRunOwner(directory, own); !status.ok()) {
+      log_.Warn("{}: `unreft` takes the node of {} from its options alone", status.message(),
+                directory);
+    }
+    return absl::OkStatus();
+  }
+
+  std::string MemoryOfTheDead() {
+    const auto all = ListJobMemory(segments_);
+    return all.ok() ? DescribeUnserved(*all, options_.common.job, options_.common.node) : "";
+  }
+
+  // What an operator who reads the log has to know of how it was started.
+  void SayHowItServes() {
+    const NodeOptions& node = options_.node;
+    std::string groups = "no other node";
+    if (node.nodes > 1) {
+      groups =
+          fmt::format("{} nodes, groups of {} + {}, {} to peers, {} to the meta store", node.nodes,
+                      node.data_chunks, node.parity_chunks, node.peers_wire, node.store_wire);
+    }
+    std::string memory = "unknown";
+    if (const auto capacity = segments_.Capacity(); capacity.ok()) {
+      memory = fmt::format("{} bytes free in /dev/shm, {} bytes of RAM available",
+                           capacity->segments_free, capacity->ram_available);
+    }
+    if (node.memory_bytes_max != 0) {
+      memory += fmt::format(", at most {} bytes (memory_bytes_max)", node.memory_bytes_max);
+    }
+    log_.Info("unreftd {}, pid {}: {}; {} slots per rank, {} pins; memory: {}",
+              node.software_version, getpid(), groups, node.slots_per_rank, node.pins, memory);
+  }
+
+  std::string MetricsNow() {
+    return node_ ? MetricsText(node_->state(), node_->member()) : SpareMetricsText(options_.node);
+  }
+
+  absl::Status ServeMetrics() {
+    if (options_.metrics_listen.empty()) return absl::OkStatus();
+    auto server =
+        MetricsServer::Start(executor_, options_.metrics_listen, [this] { return MetricsNow(); });
+    if (!server.ok()) return server.status();
+    metrics_ = *std::move(server);
+    log_.Info("metrics at http://{}/metrics", metrics_->address());
     return absl::OkStatus();
   }
 
@@ -151,6 +219,7 @@ class Daemon {
     auto kv = meta::EtcdKv::Create(options_.kv, executor_, meta_tls_);
     if (!kv.ok()) return kv.status();
     kv_ = *std::move(kv);
+    FollowStoreSize();
     absl::StatusOr<std::unique_ptr<Transport>> transport =
         NewGrpcTransport(executor_, options_.transport, transport_tls_);
     if (!transport.ok()) return transport.status();
@@ -174,7 +243,17 @@ class Daemon {
             kv_.get(),
             transport_.get(),
             transport_ == nullptr ? nullptr : &transport_->counts(),
-            [this] { return Certificates(); }};
+            [this] { return Certificates(); },
+            [this] { return MemoryOfTheDead(); },
+            [this] { return store_bytes_; }};
+  }
+
+  // Now and then: it grows slowly.
+  void FollowStoreSize() {
+    kv_->AskSize([this](const absl::StatusOr<uint64_t>& bytes) {
+      store_bytes_ = bytes.ok() ? std::optional(*bytes) : std::nullopt;
+      store_size_timer_ = executor_.After(kStoreSizeEvery, [this] { FollowStoreSize(); });
+    });
   }
 
   void TellReady(std::string status) {
@@ -186,7 +265,9 @@ class Daemon {
   void Start(RandomId boot_id) {
     manager_.Status("adopts the memory of the daemon before");
     manager_.KeepWatchdog(executor_);
+    SayHowItServes();
     if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
+    if (absl::Status status = ServeMetrics(); !status.ok()) return Fail(std::move(status));
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
       if (spare_) return spare_->Accept(std::move(channel), peer);
       node_->Accept(std::move(channel), peer);
@@ -253,16 +334,23 @@ class Daemon {
 
   void Fail(absl::Status status) {
     result_ = std::move(status);
+    if (absl::IsResourceExhausted(result_)) {
+      if (const std::string dead = MemoryOfTheDead(); !dead.empty()) {
+        result_ = absl::ResourceExhaustedError(fmt::format("{}; {}", result_.message(), dead));
+      }
+    }
     executor_.Post([this] { Leave(); });  // not in a callback of what goes
   }
 
   // In this order, and in a turn: no callback of a later one reaches an earlier one that is gone,
   // and the node takes its handlers out of the transport.
   void Leave() {
+    metrics_.reset();
     listener_.reset();
     node_.reset();
     spare_.reset();
     transport_.reset();
+    executor_.Cancel(store_size_timer_);
     kv_.reset();
     transport_tls_.reset();
     meta_tls_.reset();
@@ -288,9 +376,12 @@ class Daemon {
   std::shared_ptr<TlsCertificates> meta_tls_;  // shared with gRPC, as the next
   std::shared_ptr<TlsCertificates> transport_tls_;
   std::unique_ptr<meta::EtcdKv> kv_;
+  std::optional<uint64_t> store_bytes_;
+  TimerId store_size_timer_ = TimerId::kNone;
   std::unique_ptr<CountingTransport> transport_;
   std::optional<Spare> spare_;
   std::optional<Node> node_;
+  std::unique_ptr<MetricsServer> metrics_;
   // Last: its threads end first, while what their tasks touch is still there.
   ThreadWorkPool pool_{WorkThreads(options_)};
   absl::Status result_;

@@ -119,12 +119,22 @@ void FillListening(DaemonOptions& options) {
   }
 }
 
+std::string WireOf(const std::string& address, bool has_tls) {
+  if (address.empty()) return "";
+  if (has_tls) return "TLS";
+  return IsOpen(address, /*tls=*/false) ? "TCP without TLS" : "a socket file";
+}
+
 // Which of them others can use, and that they may.
 void FillInsecure(DaemonOptions& options) {
   options.meta.server.insecure = options.insecure;
   options.kv.insecure = options.insecure;
   // Below the job's keys, which may be all that the store lets it read.
   options.kv.unwritten_key = fmt::format("unreft/{}/unwritten", options.common.job);
+  if (!options.kv.endpoints.empty()) {
+    options.node.peers_wire = WireOf(options.transport.listen, options.transport.tls.enabled);
+    options.node.store_wire = WireOf(options.kv.endpoints, options.kv.tls.enabled());
+  }
   std::vector<std::string> open;
   if (IsOpen(options.kv.endpoints, options.kv.tls.enabled())) {
     open.push_back("meta_endpoints " + options.kv.endpoints);
@@ -182,9 +192,14 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, options.insecure, "insecure",
             "allows TCP without TLS, where whoever reaches a port can read and forge the state");
   AddConfigFile(app);
+  AddOption(app, options.allow_inject, "allow_inject",
+            "`unreft inject` may cause faults here without --force; `unreft up` gives it");
   AddOption(app, options.role, "role",
             "node: keeps this node's snapshots; meta: is the embedded meta store",
             std::vector<std::string>{"node", "meta"});
+  AddOption(app, options.metrics_listen, "metrics_listen",
+            "ADDRESS:PORT, or PORT of 127.0.0.1, where Prometheus gets /metrics by HTTP, without "
+            "TLS and password: they name the job; port 0: a free one, see the log; empty: nowhere");
   AddOption(app, node.slots_per_rank, "slots_per_rank",
             "slots of each rank: 2, and one more to step back to an older version",
             Range<uint32_t>{2, 64});

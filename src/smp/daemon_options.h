@@ -24,11 +24,13 @@ struct DaemonOptions {
   CommonOptions common;       // its run_dir holds the socket, the lock and the records
   NodeOptions node;
   bool spare = false;            // waits for the slot of a lost node (smp/spare.h)
+  std::string metrics_listen;    // ADDRESS:PORT, or PORT of the loopback; empty: nowhere
   uint64_t work_threads = 0;     // that compute checksums; 0: half of the host's, at least one
   meta::MetaDaemonOptions meta;  // of the role meta
   // Of a job of several nodes: no endpoints, no meta store and no transport.
   meta::EtcdKvOptions kv;
   GrpcTransportOptions transport;
+  bool allow_inject = false;   // for `unreft inject`
   // Allows TCP without TLS, where whoever reaches a port can do all (docs/security.md).
   bool insecure = false;
 };

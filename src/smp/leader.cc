@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "smp/cluster_records.h"
+#include "smp/refusals.h"
 #include "smp/report_checks.h"
 
 namespace unreft::smp {
@@ -207,7 +208,7 @@ bool Leader::SeedCaptureMode(const std::vector<const NodeReport*>& reports) {
   return Write({.abandoned = std::move(record)});
 }
 
-void Leader::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
+void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
   const meta::JobState& state = store_.state();
   if (writing_ || !store_.ready() || state.timeline.value.closing()) {
     return done(absl::UnavailableError("the leader is busy with a decision; try again"));
@@ -218,19 +219,26 @@ void Leader::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
         "it is not known yet what the nodes remember: not all of them have told the leader; try "
         "again"));
   }
+  uint64_t ranks = 0;
+  for (const unreft::Member& member : state.view.value.members()) {
+    const NodeReport* report = ReportOf(member);
+    if (report != nullptr) ranks += report->ranks();
+  }
+  if (ranks > 0 && !force) return done(FreshStartUnderRanks(ranks));
   TimelineRecord timeline = state.timeline.value;
   // On a timeline of its own no earlier version is a candidate any more.
   CommitRecord commit;
   commit.set_timeline(OpenNext(timeline, Version{}).value);
-  log_.Warn("a fresh start is declared: what was committed up to {} is given up",
-            VersionOf(state.commit.value));
+  log_.Warn("{}", FreshStartDeclared(from, VersionOf(state.commit.value), ranks));
+  const Timeline opens{commit.timeline() + 1};
   writing_ = true;
-  store_.Write(
-      leadership_, {.timeline = std::move(timeline), .commit = std::move(commit)},
-      [this, alive = std::weak_ptr(alive_), done = std::move(done)](absl::Status status) mutable {
-        if (!alive.expired()) writing_ = false;
-        done(std::move(status));
-      });
+  store_.Write(leadership_, {.timeline = std::move(timeline), .commit = std::move(commit)},
+               [this, alive = std::weak_ptr(alive_), opens,
+                done = std::move(done)](const absl::Status& status) mutable {
+                 if (!alive.expired()) writing_ = false;
+                 if (!status.ok()) return done(status);
+                 done(opens);
+               });
 }
 
 // What fits no version is found out at the registration, before it is captured.
@@ -251,8 +259,10 @@ ExposureReply Leader::Exposure() const {
   const CommitRecord& commit = store_.state().commit.value;
   const Version committed = VersionOf(commit);
   std::map<NodeSlot, recovery::NodeHolding> held;
+  bool all_reported = true;
   for (const unreft::Member& member : store_.state().view.value.members()) {
     const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
+    all_reported &= member.lost() || report != nullptr;
     if (report == nullptr) continue;
     for (const VersionHolding& version : report->versions()) {
       if (VersionOf(version) == committed) held[NodeSlot{member.slot()}] = HoldingOf(version);
@@ -267,6 +277,22 @@ ExposureReply Leader::Exposure() const {
     GroupExposure& exposure = *reply.add_groups();
     *exposure.mutable_group() = groups[static_cast<int>(i)];
     exposure.set_stands(recovery::LossesTolerated(coded[i], held));
+  }
+  reply.set_restorable_known(all_reported);
+  if (commit.world() == 0) return reply;
+  // What is newer than the committed version is read as a whole before it is restored.
+  const recovery::Holdings holdings = ClosedHoldings();
+  const recovery::TimelineChain chain = ChainOf(store_.state().timeline.value);
+  for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
+    const Version version = it->first;
+    if (version > committed || !chain.IsLive(version) || IsGivenUp(version)) continue;
+    const auto found =
+        recovery::FindHolders(version, it->second, RecordedGroupsOf(version), nullptr);
+    if (!found) continue;
+    reply.set_restorable_timeline(version.timeline.value);
+    reply.set_restorable_step(version.step.value);
+    reply.set_restorable_world(found->world);
+    break;
   }
   return reply;
 }

@@ -45,8 +45,11 @@ class Leader {
   // (FailedPrecondition) when it is of a life that is not the one present in that slot.
   absl::StatusOr<ReportReply> OnReport(NodeSlot from, NodeReport report);
 
-  // What was committed is given up by an explicit order. Unavailable while a decision is made.
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done);
+  // What was committed is given up by an explicit order that came to that node. Unavailable while
+  // a decision is made, FailedPrecondition while ranks are connected and `force` is not given.
+  // `done` is told the timeline that the next attempt opens.
+  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<Timeline>)>;
+  void DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done);
 
   // Keeps what is committed for somebody, or lets go of it; answered when that is written.
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
@@ -55,7 +58,10 @@ class Leader {
   // The records changed, or time has passed.
   void RunRules();
 
-  // How many more losses each group stands, by the newest reports.
+  // Versions that were given up by the deadline, which nothing else had ended.
+  uint64_t deadlines_used() const { return deadlines_used_; }
+
+  // How many more losses each group stands, and what would be restored, by the newest reports.
   ExposureReply Exposure() const;
 
  private:

@@ -26,6 +26,10 @@ DecisionRecord& BeginDecision(TimelineRecord& record) {
   return decision;
 }
 
+constexpr char kAgain[] =
+    ", again, since nothing was committed after it; if the ranks refuse it, as of another model, "
+    "`unreft fresh-start` gives it up";
+
 bool AreOfSameProcesses(const google::protobuf::RepeatedPtrField<AskingRank>& before,
                         const google::protobuf::RepeatedPtrField<AskingRank>& now) {
   return std::ranges::equal(before, now, [](const AskingRank& a, const AskingRank& b) {
@@ -312,6 +316,9 @@ void Leader::OpenTimeline(TimelineRecord& record, Version parent) const {
 bool Leader::EndRound(const recovery::Restorable& restorable) {
   const meta::JobState& state = store_.state();
   TimelineRecord record = state.timeline.value;
+  const DecisionRecord& last = state.timeline.value.decision();
+  const bool is_again = last.kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
+                        DecisionOf(last).version == restorable.version;
   OpenTimeline(record, restorable.version);
   record.set_closing(false);
   DecisionRecord& decision = BeginDecision(record);
@@ -327,8 +334,9 @@ bool Leader::EndRound(const recovery::Restorable& restorable) {
   SetGroups(restorable.groups, *commit.mutable_groups());
   SetHolders(restorable.holders, *commit.mutable_holders());
   Announce(LogLevel::kInfo,
-           fmt::format("decision {}: version {} for attempt {} opens timeline {}", record.round(),
-                       restorable.version, record.attempt(), decision.timeline()));
+           fmt::format("decision {}: version {} for attempt {} opens timeline {}{}", record.round(),
+                       restorable.version, record.attempt(), decision.timeline(),
+                       is_again ? kAgain : ""));
   return Write({.timeline = std::move(record), .commit = std::move(commit)}, "leader.decision");
 }
 

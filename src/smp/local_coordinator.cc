@@ -169,10 +169,17 @@ void LocalCoordinator::AskEverCommitted(EverCommittedDone done) {
       [ever = record_.committed_world() != 0, done = std::move(done)]() mutable { done(ever); });
 }
 
-void LocalCoordinator::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
-  record_.DeclareFreshStart();
-  KeepPins();
-  executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
+void LocalCoordinator::DeclareFreshStart(bool force, FreshStartDone done) {
+  absl::StatusOr<Timeline> opens = FreshStartUnderRanks(node_.RanksServed());
+  if (force || node_.RanksServed() == 0) {
+    log_.Warn("{}", FreshStartDeclared(options_.node, record_.committed(), node_.RanksServed()));
+    record_.DeclareFreshStart();
+    decided_for_.clear();  // the next decision opens another in any case
+    KeepPins();
+    opens = Timeline{record_.chain().newest().value + 1};
+  }
+  executor_.Post(
+      [opens = std::move(opens), done = std::move(done)]() mutable { done(std::move(opens)); });
 }
 
 // --- what is kept for somebody ---

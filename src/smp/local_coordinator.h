@@ -36,7 +36,7 @@ class LocalCoordinator : public Coordinator {
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
   void AskEverCommitted(EverCommittedDone done) override;
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
+  void DeclareFreshStart(bool force, FreshStartDone done) override;
   void AskPins(PinRequest request, PinDone done) override;
 
   // What an earlier process kept for somebody is kept on. Once, when the node is ready for it.

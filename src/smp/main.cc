@@ -30,6 +30,13 @@ absl::StatusOr<std::unique_ptr<unreft::LogSink>> OpenSink(const unreft::CommonOp
   return unreft::FileLogSink(options.log_file, options.log_file_bytes_max);
 }
 
+// At the begin of each line: logs of several nodes and jobs are read together.
+std::string NameInLog(const DaemonOptions& options) {
+  if (options.role == "meta") return "meta store";
+  return fmt::format("job {}, {} {}", options.common.job, options.spare ? "spare" : "node",
+                     options.common.node);
+}
+
 // Each peer takes some, and so does each segment. The lower limit is there for programs that use
 // select().
 void TakeAllDescriptors() {
@@ -57,7 +64,7 @@ absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   if (!level.ok()) return level.status();
   absl::StatusOr<std::unique_ptr<unreft::LogSink>> sink = OpenSink(options.common);
   if (!sink.ok()) return sink.status();
-  unreft::Log log(**sink, *level);
+  unreft::Log log(**sink, *level, NameInLog(options));
   for (const std::string& line : *strangers) log.Warn("{}", line);
   TakeAllDescriptors();
   unreft::SilenceGrpcLog();

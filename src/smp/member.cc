@@ -120,15 +120,18 @@ absl::Status Member::WhyNotKnown() const {
       store_.status().ok() ? "it does not answer" : std::string(store_.status().message())));
 }
 
-void Member::DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) {
+void Member::DeclareFreshStart(bool force, FreshStartDone done) {
   if (!store_.ready() || !store_.state().leader.exists()) {
     return done(absl::UnavailableError("the job has no leader now; try again"));
   }
-  peers_.Call(NodeSlot{store_.state().leader.value.slot()}, "fresh-start", "",
-              options_.call_timeout,
-              [done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
-                done(reply.status());
-              });
+  FreshStartRequest request;
+  request.set_force(force);
+  peers_.Ask<FreshStartReply>(
+      NodeSlot{store_.state().leader.value.slot()}, "fresh-start", request, options_.call_timeout,
+      [done = std::move(done)](absl::StatusOr<FreshStartReply> reply) mutable {
+        if (!reply.ok()) return done(reply.status());
+        done(Timeline{reply->timeline()});
+      });
 }
 
 void Member::AskPins(PinRequest request, PinDone done) {
@@ -179,15 +182,21 @@ meta::HeldKey Member::LeaderNow() const {
 void Member::FollowLeadership() {
   if (!seat_.leads()) {
     if (leader_ != nullptr) seams_.log.Warn("node {} leads no longer", options_.node);
-    leader_.reset();
+    EndLeading();
     if (!store_.state().leader.exists()) seat_.Campaign();
     return;
   }
   if (leader_ != nullptr && led_by_ == seat_.leadership()) return;
   seams_.log.Info("node {} leads", options_.node);
   led_by_ = seat_.leadership();
+  EndLeading();
   leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_, led_by_,
                                      seams_.faults);
+}
+
+void Member::EndLeading() {
+  deadlines_used_ = deadlines_used();
+  leader_.reset();
 }
 
 void Member::FollowTimeline() {

@@ -58,13 +58,20 @@ class Member final : public Coordinator {
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
   void AskEverCommitted(EverCommittedDone done) override;
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)> done) override;
+  void DeclareFreshStart(bool force, FreshStartDone done) override;
   void AskPins(PinRequest request, PinDone done) override;
   // The protection's holdings are others than they were.
   void ReportProtection() { Report(); }
 
   // The leader's answer, or Unavailable when none answers.
   void AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done);
+
+  // Of all the times that this node has led.
+  uint64_t deadlines_used() const {
+    return deadlines_used_ + (leader_ == nullptr ? 0 : leader_->deadlines_used());
+  }
+  // Of the node that leads; none of another.
+  std::optional<ExposureReply> OwnExposure() const;
 
   Peers& peers() { return peers_; }
   const meta::JobState& job() const { return store_.state(); }
@@ -82,6 +89,7 @@ class Member final : public Coordinator {
   void Follow();
   void FollowSeat();
   void FollowLeadership();
+  void EndLeading();
   meta::HeldKey LeaderNow() const;
   void FollowTimeline();
   void ApplyDecision(const DecisionRecord& decision);
@@ -116,6 +124,7 @@ class Member final : public Coordinator {
   Peers peers_;
   Protection* protection_ = nullptr;
   std::unique_ptr<Leader> leader_;
+  uint64_t deadlines_used_ = 0;  // before the present leadership
   meta::HeldKey led_by_;
 
   std::map<Version, Local> local_;

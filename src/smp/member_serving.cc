@@ -25,15 +25,21 @@ void Member::Serve() {
     const absl::StatusOr<ReportReply> reply = leader_->OnReport(from, std::move(report));
     done(reply.ok() ? absl::StatusOr<std::string>(reply->SerializeAsString()) : reply.status());
   });
-  peers_.Serve("fresh-start", [this](NodeSlot, const std::string&, Transport::CallDone done) {
-    if (leader_ == nullptr) {
-      return done(
-          absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
-    }
-    leader_->DeclareFreshStart([done = std::move(done)](absl::Status status) mutable {
-      done(status.ok() ? absl::StatusOr<std::string>("") : status);
-    });
-  });
+  peers_.Answer<FreshStartRequest, FreshStartReply>(
+      "fresh-start", [this](NodeSlot from, FreshStartRequest request, auto done) {
+        if (leader_ == nullptr) {
+          return done(
+              absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
+        }
+        leader_->DeclareFreshStart(
+            from, request.force(),
+            [done = std::move(done)](absl::StatusOr<Timeline> timeline) mutable {
+              if (!timeline.ok()) return done(timeline.status());
+              FreshStartReply reply;
+              reply.set_timeline(timeline->value);
+              done(std::move(reply));
+            });
+      });
   peers_.Answer<PinRequest, PinReply>("pins", [this](NodeSlot, PinRequest request, auto done) {
     if (leader_ != nullptr) return leader_->AskPins(std::move(request), std::move(done));
     done(absl::UnavailableError(fmt::format("node {} does not lead; try again", options_.node)));
@@ -97,6 +103,11 @@ void Member::OnVerified(uint64_t round, Version version, const absl::Status& pro
     }
     question.done(std::move(reply));
   }
+}
+
+std::optional<ExposureReply> Member::OwnExposure() const {
+  if (leader_ == nullptr) return std::nullopt;
+  return leader_->Exposure();
 }
 
 void Member::AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done) {

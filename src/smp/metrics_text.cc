@@ -1,6 +1,12 @@
 // The daemon's metrics in Prometheus' text format, from its counters.
-#include <limits>
+#include <fmt/format.h>
 
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/format.h"
 #include "base/metrics.h"
 #include "smp/admin.h"
 #include "smp/protection_watch.h"
@@ -10,11 +16,64 @@ namespace {
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
+Metrics::Labels LabelsOf(const NodeOptions& options) {
+  return {{"job", options.job}, {"node", fmt::format("{}", options.node)}};
+}
+
+// What is known of the other nodes: by the records of the meta store, and of the groups by the
+// leader, which has all nodes' reports.
+void AddCluster(const NodeState& state, const Member& member, Metrics& metrics) {
+  const meta::JobState& job = member.job();
+  const auto gauge = [&](const char* name, const char* help, double value,
+                         const Metrics::Labels& labels = {}) {
+    metrics.NewGauge(name, help, labels).Set(value);
+  };
+  gauge("unreft_store_reachable", "1: the meta store answers; 0: it does not, or has not yet.",
+        member.store_ready() && member.store_status().ok() ? 1 : 0);
+  const std::optional<uint64_t> store_bytes =
+      state.seams.store_bytes ? state.seams.store_bytes() : std::nullopt;
+  gauge("unreft_store_bytes",
+        "Size of the meta store's database, in bytes; NaN: it does not say, as an embedded one.",
+        store_bytes ? static_cast<double>(*store_bytes) : kNotANumber);
+  metrics
+      .NewCounter("unreft_version_deadlines_total",
+                  "Versions that nothing but version_deadline_s has ended, while this node led.")
+      .Add(static_cast<double>(member.deadlines_used()));
+  gauge("unreft_leader", "1: this node leads the job.", member.leads() ? 1 : 0);
+  gauge("unreft_counted", "1: what this node holds counts in the job; 0: it is out, or waits.",
+        state.standing.problem.empty() ? 1 : 0);
+  std::map<std::string, int> members{{"present", 0}, {"absent", 0}, {"lost", 0}};
+  for (const unreft::Member& known : job.view.value.members()) {
+    const bool is_present = job.present.contains(NodeSlot{known.slot()});
+    ++members[known.lost() ? "lost" : is_present ? "present" : "absent"];
+  }
+  for (const auto& [name, count] : members) {
+    gauge("unreft_members", "Node slots by state, as this node knows the job.", count,
+          {{"state", name}});
+  }
+  gauge("unreft_spares", "Spares that wait for a slot, as this node knows the job.",
+        static_cast<double>(job.spares.size()));
+  const std::optional<ExposureReply> exposure = member.OwnExposure();
+  if (!exposure || exposure->world() == 0) return;
+  for (int i = 0; i < exposure->groups_size(); ++i) {
+    gauge("unreft_group_stands",
+          "Losses of nodes that the group stands, by what it holds of the committed version; of "
+          "the leader alone.",
+          exposure->groups(i).stands(), {{"group", fmt::format("{}", i)}});
+  }
+}
+
 }  // namespace
 
-std::string MetricsText(const NodeState& state) {
+std::string SpareMetricsText(const NodeOptions& options) {
+  Metrics metrics(LabelsOf(options));
+  metrics.NewGauge("unreft_spare", "1: it waits for the slot of a lost node.").Set(1);
+  return metrics.Text();
+}
+
+std::string MetricsText(const NodeState& state, const Member* member) {
   const NodeCounters& c = state.counters;
-  Metrics metrics;
+  Metrics metrics(LabelsOf(state.options));
   const auto count = [&](const char* name, const char* help, uint64_t value) {
     metrics.NewCounter(name, help).Add(static_cast<double>(value));
   };
@@ -46,9 +105,13 @@ std::string MetricsText(const NodeState& state) {
     count("unreft_node_served_bytes_total", "Bytes read by other nodes.",
           counts->reads_served.bulk_bytes);
   }
-  gauge("unreft_slot_bytes", "Shared memory held by slots.", state.slots->use().bytes);
-  gauge("unreft_guard_bytes", "Shared memory held by guards.", state.slots->guards().now.bytes);
-  gauge("unreft_staging_bytes", "Shared memory held for what restores get from other nodes.",
+  gauge("unreft_spare", "1: it waits for the slot of a lost node.", 0);
+  if (member != nullptr) AddCluster(state, *member, metrics);
+  gauge("unreft_slot_bytes", "Shared memory held by slots, in bytes.", state.slots->use().bytes);
+  gauge("unreft_guard_bytes", "Shared memory held by guards, in bytes.",
+        state.slots->guards().now.bytes);
+  gauge("unreft_staging_bytes",
+        "Shared memory held for what restores get from other nodes, in bytes.",
         state.staging->use().bytes);
   gauge("unreft_insecure", "1: talks by TCP without TLS (--insecure).",
         state.options.insecure.empty() ? 0 : 1);
@@ -56,7 +119,8 @@ std::string MetricsText(const NodeState& state) {
       state.seams.certificates ? state.seams.certificates() : CertificateHealth{};
   metrics
       .NewGauge("unreft_tls_certificate_expiry_seconds",
-                "Until the first of the certificates in use expires; NaN: no TLS.")
+                "Seconds until the first of the certificates in use expires; negative: it has "
+                "expired; NaN: no TLS.")
       .Set(certificates.seconds_left.value_or(kNotANumber));
   gauge("unreft_tls_files_refused",
         "1: TLS files that lie there now were refused, and older ones stay in use.",
@@ -74,7 +138,7 @@ std::string MetricsText(const NodeState& state) {
       .Set(runs ? static_cast<double>(protection.protecting) : kNotANumber);
   metrics
       .NewGauge("unreft_seconds_since_commit",
-                "Since the newest commit, or the restore if that is newer; NaN: nothing is "
+                "Seconds since the newest commit, or the restore if that is newer; NaN: nothing is "
                 "committed yet, or no job runs.")
       .Set(protection.since_commit ? std::chrono::duration<double>(*protection.since_commit).count()
                                    : kNotANumber);

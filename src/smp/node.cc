@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "smp/admin.h"
 #include "smp/admission.h"
+#include "smp/cluster_status.h"
 #include "smp/layout_check.h"
 #include "smp/local_coordinator.h"
 #include "smp/node_memory.h"
@@ -20,6 +21,11 @@ namespace {
 constexpr Duration kLastWords = std::chrono::seconds(1);
 
 constexpr Duration kSilentWarnEvery = std::chrono::seconds(10);
+
+// Why a trainer is gone.
+constexpr std::string_view kEnded = "its process has ended";
+constexpr std::string_view kTakenOver = "another process is this rank by now";
+constexpr std::string_view kOtherAttempt = "another attempt of the job has begun";
 
 }  // namespace
 
@@ -120,6 +126,11 @@ absl::Status Node::JoinCluster() {
         [own](std::span<const SlotNeeds> slabs) { return own->MemoryFor(slabs); });
     protection_ = std::move(protector);
   }
+  cluster_ = std::make_unique<ClusterDesk>(
+      state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
+        AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
+                    std::move(reply));
+      });
   restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
   return absl::OkStatus();
@@ -220,10 +231,16 @@ void Node::OnClosed(ConnectionIt connection) {
   const auto trainer = connection->trainer;
   RankSession* session = trainer ? state_.SessionOf(trainer->first) : nullptr;
   const bool attached = session != nullptr && session->IsAttachedTo(connection->channel.get());
-  if (attached) session->Detach();
+  if (attached) {
+    session->Detach();
+    if (!session->life_ended) {
+      state_.seams.log.Info("rank {} (pid {}) has closed its connection; its process may live",
+                            session->rank(), session->life().pid);
+    }
+  }
   state_.seams.executor.Cancel(connection->hello_timer);
   connections_.erase(connection);
-  if (attached && session->life_ended) EndSession(trainer->first, trainer->second);
+  if (attached && session->life_ended) EndSession(trainer->first, trainer->second, kEnded);
 }
 
 void Node::Refuse(ConnectionIt connection, const absl::Status& status, bool retry) {
@@ -245,6 +262,8 @@ void Node::OnHello(ConnectionIt connection, const Frame& frame) {
   RankSession& session = SessionFor(*hello);
   connection->trainer = {hello->rank, hello->life};
   session.Attach(connection->channel.get());
+  state_.seams.log.Info("rank {} of {} (pid {}) is connected, attempt {}", session.rank(),
+                        session.world(), session.life().pid, session.attempt());
   state_.ranks_came = true;
   state_.coordinator->OnRanksChange();
   watch_->Wake();
@@ -264,7 +283,9 @@ RankSession& Node::SessionFor(const Hello& hello) {
     const bool same_rank = rank == hello.rank && session->life() != hello.life;
     if (same_rank || session->attempt() != hello.attempt) over.push_back({rank, session->life()});
   }
-  for (const auto& [rank, life] : over) EndSession(rank, life);
+  for (const auto& [rank, life] : over) {
+    EndSession(rank, life, rank == hello.rank ? kTakenOver : kOtherAttempt);
+  }
   if (RankSession* session = state_.SessionOf(hello.rank)) return *session;
   std::erase(state_.lives_before, hello.life);
   auto created = std::make_unique<RankSession>(hello, state_.seams.segments);
@@ -279,16 +300,17 @@ void Node::OnLifeEnded(Rank rank, ProcessLife life) {
   RankSession* session = state_.SessionOf(rank);
   if (session == nullptr || session->life() != life) return;
   session->life_ended = true;
-  if (!session->connected()) return EndSession(rank, life);
+  if (!session->connected()) return EndSession(rank, life, kEnded);
   // What it said last may still be on the way; but a forked child may hold the socket open.
   state_.seams.executor.After(kLastWords, [this, alive = std::weak_ptr(alive_), rank, life] {
-    if (!alive.expired()) EndSession(rank, life);
+    if (!alive.expired()) EndSession(rank, life, kEnded);
   });
 }
 
-void Node::EndSession(Rank rank, ProcessLife life) {
+void Node::EndSession(Rank rank, ProcessLife life, std::string_view why) {
   RankSession* session = state_.SessionOf(rank);
   if (session == nullptr || session->life() != life) return;
+  state_.seams.log.Info("rank {} (pid {}) is gone: {}", rank, life.pid, why);
   session->Send(Refused{absl::AbortedError("another process is this rank by now; this "
                                            "one trains on unprotected"),
                         false});
@@ -375,7 +397,11 @@ void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
     }
   };
   if (request->verb == "memory") return memory_->Answer(std::move(reply));
-  AnswerAdmin(state_, *admin_verifier_, member_, *request, std::move(reply));
+  if (request->verb == "cluster") {
+    if (cluster_ != nullptr) return cluster_->Answer(*request, std::move(reply));
+    return AnswerCluster(state_, nullptr, std::move(reply));
+  }
+  AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, *request, std::move(reply));
 }
 
 // --- the node's side of the coordinator ---

@@ -12,12 +12,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/channel.h"
 #include "base/lost_pages.h"
 #include "smp/capture_desk.h"
+#include "smp/cluster_desk.h"
 #include "smp/coordinator.h"
 #include "smp/lives_before.h"
 #include "smp/member.h"
@@ -92,7 +94,7 @@ class Node : private Coordinator::Node {
 
   RankSession& SessionFor(const Hello& hello);
   void OnLifeEnded(Rank rank, ProcessLife life);
-  void EndSession(Rank rank, ProcessLife life);
+  void EndSession(Rank rank, ProcessLife life, std::string_view why);
 
   // Coordinator::Node.
   void CloseTimeline(absl::AnyInvocable<void()> done) override;
@@ -126,6 +128,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
   std::unique_ptr<MemoryDesk> memory_;
+  std::unique_ptr<ClusterDesk> cluster_;  // null in a job of one node
   std::unique_ptr<ProtectionWatch> watch_;
   std::unique_ptr<ShortageRetry> disk_shortage_;
   std::list<Connection> connections_;

@@ -81,6 +81,10 @@ struct NodeOptions {
   // What of the node's addresses is TCP without TLS (--insecure), for those who ask; empty:
   // nothing.
   std::string insecure;
+  // How its peers and the meta store are talked to, for those who ask: "TLS", "a socket file" or
+  // "TCP without TLS"; empty in a job of one node.
+  std::string peers_wire;
+  std::string store_wire;
 
   std::string software_version = SoftwareVersion();
 

@@ -54,6 +54,9 @@ struct NodeSeams {
   Transport* transport = nullptr;
   const TransportCounts* transport_counts = nullptr;  // for status and metrics
   std::function<CertificateHealth()> certificates;    // the same; none: no TLS
+  // What dead jobs hold of this host's memory, a sentence for who is refused some; may be empty.
+  std::function<std::string()> memory_of_the_dead;
+  std::function<std::optional<uint64_t>()> store_bytes;  // of the meta store's database
 };
 
 // For status and metrics; since the start of this daemon process.

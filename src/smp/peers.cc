@@ -88,6 +88,15 @@ void Peers::Call(NodeSlot to, const std::string& method, const std::string& body
                   });
 }
 
+void Peers::CallAt(const std::string& address, const std::string& method, const std::string& body,
+                   Duration timeout, Transport::CallDone done) {
+  transport_.Call(address, method, Wrap(body), timeout,
+                  [alive = std::weak_ptr(alive_),
+                   done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
+                    if (!alive.expired()) done(std::move(reply));
+                  });
+}
+
 void Peers::Probe(const std::string& address, Duration timeout,
                   absl::AnyInvocable<void(bool)> done) {
   transport_.Call(address, "exposure", Wrap(""), timeout,

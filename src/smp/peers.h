@@ -44,6 +44,9 @@ class Peers {
   // To this node itself, too. Unavailable when nobody is present in that slot.
   void Call(NodeSlot to, const std::string& method, const std::string& body, Duration timeout,
             Transport::CallDone done);
+  // To whoever of this job is at that address, in a slot or not.
+  void CallAt(const std::string& address, const std::string& method, const std::string& body,
+              Duration timeout, Transport::CallDone done);
   // Whether a daemon of this job answers there.
   void Probe(const std::string& address, Duration timeout, absl::AnyInvocable<void(bool)> done);
   TransferId Read(NodeSlot from, const std::string& body, std::span<std::byte> into,

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "snapshot/c_inputs.h"
 #include "snapshot/c_status.h"
 #include "snapshot/client.h"
+#include "snapshot/environment.h"
 #include "snapshot/memory_order.h"
 #include "snapshot/open_rank.h"
 #include "unreft/c.h"
@@ -229,7 +231,11 @@ UNREFT_API void unreft_tensor_init(unreft_tensor* tensor) {
 }
 
 int unreft_open(const unreft_open_options* options, unreft_client** client) {
-  return Border([&] { return unreft::snapshot::OpenClient(options, client); });
+  return Border([&] {
+    static std::once_flag warned;
+    std::call_once(warned, unreft::snapshot::WarnOfMistypedVariables);
+    return unreft::snapshot::OpenClient(options, client);
+  });
 }
 
 void unreft_close(unreft_client* client) {

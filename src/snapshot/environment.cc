@@ -2,8 +2,12 @@
 
 #include <absl/strings/numbers.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+
+#include "base/variables.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -32,6 +36,14 @@ absl::StatusOr<int64_t> EnvironmentNumber(std::initializer_list<const char*> nam
     return absl::InvalidArgumentError(fmt::format("{}: needed a number, found '{}'", name, value));
   }
   return otherwise;
+}
+
+void WarnOfMistypedVariables() {
+  for (const UnknownVariable& unknown : FindUnknownVariables(environ)) {
+    if (!unknown.is_mistyped) continue;
+    const std::string line = fmt::format("unreft: {}\n", unknown.Text());
+    std::fwrite(line.data(), 1, line.size(), stderr);
+  }
 }
 
 }  // namespace unreft::snapshot

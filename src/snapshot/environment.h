@@ -16,4 +16,7 @@ std::string EnvironmentText(std::initializer_list<const char*> names, const char
 absl::StatusOr<int64_t> EnvironmentNumber(std::initializer_list<const char*> names,
                                           int64_t otherwise);
 
+// A line on standard error for each variable that is likely a mistyped one: training goes on.
+void WarnOfMistypedVariables();
+
 }  // namespace unreft::snapshot

@@ -28,6 +28,8 @@ std::vector<std::string> Seeds() {
           "versions\n{\"limit\":3}",
           "verify\n",
           "fresh-start\n",
+          "fresh-start\n{\"force\":true}",
+          "cluster\n{\"of\":\"status\",\"timeout_ms\":1000}",
           "metrics\n",
           "memory\n",
           "pin\n{\"owner\":\"evaluation\",\"for_ms\":60000,\"step\":41}",

@@ -95,9 +95,25 @@ class Cli:
         return self.json("status")["pid"]
 
     def status_or_nothing(self):
-        with contextlib.suppress(AssertionError):
-            return self.json("status")
-        return {}
+        """Also of a job in whose way something stands."""
+        asked = subprocess.run(self.command("--json", "status"), stdin=subprocess.DEVNULL,
+                               capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+        return json.loads(asked.stdout) if asked.returncode in (0, 1) else {}
+
+    def status(self):
+        status = self.status_or_nothing()
+        assert status, "no unreftd answers"
+        return status
+
+    def fresh_start(self):
+        """Once the daemons have noticed that no rank lives any more."""
+        def declared():
+            done = subprocess.run(self.command("--json", "fresh-start"), capture_output=True,
+                                  stdin=subprocess.DEVNULL, text=True, timeout=COMMAND_TIMEOUT_S)
+            assert done.returncode == 0 or "ranks that are connected" in done.stdout, done.stdout
+            return json.loads(done.stdout) if done.returncode == 0 else None
+
+        return wait_until("a fresh start", declared)
 
     def segments(self):
         return sorted(pathlib.Path("/dev/shm").glob(f"unreft.{self.job}.*"))
@@ -118,7 +134,7 @@ class Cli:
             launched.process.kill()
             launched.process.wait()
         with contextlib.suppress(AssertionError):
-            self("down")
+            self("down", "--force")
         for segment in self.segments():
             segment.unlink()
         shutil.rmtree(self.run_dir)

@@ -66,7 +66,7 @@ class TestUp:
         job = train(nodes)
         wait_protected(nodes, job, 1)
         job.interrupt()
-        everyone = [*pids_of(nodes.json("status")), nodes.up["meta"]["pid"]]
+        everyone = [*pids_of(nodes.status()), nodes.up["meta"]["pid"]]
         down = nodes.json("down")
         assert len(down["nodes"]) == NODES and down["meta_pid"] == everyone[-1]
         assert not nodes.segments() and not any(is_alive(pid) for pid in everyone)
@@ -78,7 +78,7 @@ class TestUp:
         wait_protected(nodes, job, 2)
         job.interrupt()
         committed = nodes.committed()
-        before = memories(nodes.json("status"))
+        before = memories(nodes.status())
         nodes("down", "--keep-memory")
         assert nodes.segments()
         nodes("up")
@@ -121,7 +121,7 @@ class TestRun:
 
     def test_fresh_start_gives_up_what_was_committed(self, nodes):
         nodes.train_to_end(2, NODES)
-        nodes("fresh-start")
+        nodes.fresh_start()
         wait_status(nodes, "nothing to be committed", lambda s: s["committed"] is None)
 
 
@@ -131,7 +131,7 @@ class TestFaults:
         wait_protected(nodes, job, 2)
         killed = nodes.json("inject", "kill-daemon", "--node", 1)["pid"]
         assert killed == nodes.up["nodes"][1]["pid"]
-        incarnation = nodes.json("status")["members"][1]["incarnation"]
+        incarnation = nodes.status()["members"][1]["incarnation"]
         up = nodes.json("up", "--node", 1)
         assert up["pid"] != killed
         status = wait_status(nodes, "node 1", lambda s: s["members"][1]["present"]
@@ -143,7 +143,7 @@ class TestFaults:
     def test_killed_leader_is_succeeded(self, nodes):
         job = train(nodes)
         step = wait_protected(nodes, job, 2)["committed"]["step"]
-        leader = nodes.json("status")["leader"]
+        leader = nodes.status()["leader"]
         nodes.json("inject", "kill-daemon", "--node", leader)
         wait_status(nodes, "another leader", lambda s: s.get("leader") not in (None, leader))
         nodes.json("up", "--node", leader)
@@ -154,13 +154,13 @@ class TestFaults:
         job = train(nodes)
         wait_protected(nodes, job, 2)
         assert nodes.json("inject", "kill-meta")["pid"] == nodes.up["meta"]["pid"]
-        wait_until("its end", lambda: nodes.json("status")["meta"]["pid"] is None)
+        wait_until("its end", lambda: nodes.status()["meta"]["pid"] is None)
         nodes("inject", "kill-meta", code=NO_DAEMON)
         steps = len(job.lines())
         again = nodes.json("up")["meta"]
         assert again["pid"] != nodes.up["meta"]["pid"]
         assert again["address"] == nodes.up["meta"]["address"]
-        status = nodes.json("status")
+        status = nodes.status()
         wait_protected(nodes, job, status["committed"]["step"] + 2)
         assert not job.events("attempt-end") and len(job.lines()) > steps
 
@@ -182,7 +182,7 @@ class TestFaults:
         job = train(nodes, "--max-restarts", 0)
         wait_protected(nodes, job, 2)
         trainers = job.pids()
-        before = nodes.json("status")["members"][2]
+        before = nodes.status()["members"][2]
         killed = nodes.json("inject", "kill-node", "--node", 2)
         assert killed["pid"] == before["pid"] and killed["trainers"] == [trainers[2]]
         assert killed["segments_removed"] > 2

@@ -38,11 +38,14 @@ def samples(text):
         elif line.startswith("# TYPE "):
             assert line.split()[2] == family
         else:
-            name, node, value = re.fullmatch(r'(\w+){node="(\d)"} (\S+)', line).groups()
-            assert name == family and (name, int(node)) not in found
-            found[name, int(node)] = float(value)
+            name, group, job, node, state, value = re.fullmatch(
+                r'(\w+){(group="\d+",)?job="([\w-]+)",node="(\d)"(,state="\w+")?} (\S+)',
+                line).groups()
+            more = group or state
+            assert name == family and job and (name, int(node), more) not in found
+            found[name, int(node), more] = float(value)
     assert len(families) == len(set(families))
-    return found
+    return {(name, node): value for (name, node, more), value in found.items() if not more}
 
 
 class TestAllUp:
@@ -52,7 +55,7 @@ class TestAllUp:
         (committed,) = [v for v in document["versions"] if v["committed"]]
         assert committed["whole"] and committed["live"] and committed["world"] == NODES
         assert committed["ranks"] == committed["nodes"] == list(range(NODES))
-        status = stored.json("status")["committed"]
+        status = stored.status()["committed"]
         assert (committed["timeline"], committed["step"]) == (status["timeline"], status["step"])
         for node in document["nodes"]:
             own = stored.json("versions", "--node", node["node"])["versions"]
@@ -80,7 +83,7 @@ class TestAllUp:
         document = stored.json("metrics")
         assert running(document) == [True] * NODES
         found = samples(document["text"])
-        step = stored.json("status")["committed"]["step"]
+        step = stored.status()["committed"]["step"]
         for node in range(NODES):
             assert found["unreft_node_up", node] == 1
             assert found["unreft_committed_step", node] == step
@@ -116,12 +119,12 @@ class TestOneDown:
         stored("verify", code=CORRUPT)
 
     def test_hangs(self, stored):
-        pid = stored.json("status")["members"][3]["pid"]
+        pid = stored.status()["members"][3]["pid"]
         os.kill(pid, signal.SIGSTOP)
         try:
             document = stored.json("versions", "--timeout-ms", 15000)
             assert running(document) == [True, True, True, False]
-            assert "did not answer in time" in document["nodes"][3]["error"]
+            assert document["nodes"][3]["error"]
         finally:
             os.kill(pid, signal.SIGCONT)
 

@@ -84,8 +84,10 @@ class TestUpAndDown:
         os.kill(pid, signal.SIGKILL)
         # It holds its lock until the kernel has taken its memory down.
         wait_until("the daemon's end", lambda: not is_alive(pid))
+        pids = job.pids()
         job.process.kill()  # its ranks die with it
         job.wait()
+        wait_until("the ranks' end", lambda: not any(map(is_alive, pids)))
         assert cli.segments()
         down = cli.json("down")
         assert down["daemon_pid"] is None and down["segments_removed"] > 2
@@ -96,7 +98,7 @@ class TestUpAndDown:
         cli("up", "--supervise")
         job = cli.train()
         cli.wait_committed(job, 1)
-        cli("down")
+        cli("down", "--force")
         assert not cli.segments()
         assert job.process.poll() is None
 

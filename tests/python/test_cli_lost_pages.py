@@ -45,7 +45,7 @@ def test_every_kind_of_segment_may_be_truncated(cli):
     assert any(f"segment /{segment.name}: needs" in log_of(cli) for segment in segments
                if ".slot" in segment.name)
     # A job that comes is answered.
-    cli("fresh-start")
+    cli.fresh_start()
     cli.train_to_end(1, ranks=1)
     assert cli.daemon_pid() == pid
     cli("down")

@@ -45,7 +45,7 @@ def test_it_is_told_once_and_waited_for(small):
     wait_free_again(small.shm, full)
     assert min(wait_restored(job, 1)) >= 2
     assert len(job.events("memory-short")) == 1
-    step = small.json("status")["committed"]["step"]
+    step = small.status()["committed"]["step"]
     wait_protected(small, job, step + 2)
     job.interrupt()
 

@@ -115,7 +115,7 @@ class TestEverCommitted:
         with client(cli, 1, 7) as another:
             assert another.ever_committed() is True
         assert cli.json("status")["timeline"] == timeline
-        cli("fresh-start")
+        cli("fresh-start", "--force")  # this process lives on, and was rank 1
         with client(cli) as last:
             assert last.ever_committed() is False
 

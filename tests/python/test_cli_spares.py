@@ -22,7 +22,7 @@ def registered(nodes):
 
 
 def test_a_spare_waits_and_is_shown(nodes):
-    status = nodes.json("status")
+    status = nodes.status()
     (spare,) = status["spares"]
     assert spare["place"] == NODES and spare["memory_bytes"] > 0
     assert [member["place"] for member in status["members"]] == list(range(NODES))
@@ -72,7 +72,7 @@ def check_all_nodes_are_found(nodes):
     verified = nodes.json("verify")["nodes"]
     assert all(node["running"] and node["slots_checked"] > 0 and not node["bad"]
                for node in verified)
-    assert 'unreft_node_up{node="2"} 1' in nodes("metrics")
+    assert f'unreft_node_up{{job="{nodes.job}",node="2"}} 1' in nodes("metrics")
     nodes("up", "--node", 2, code=1)
     assert f"spare {NODES} has taken its slot" in nodes.stderr
     assert f"/node{NODES}/" in nodes("up", "--print-env")
@@ -86,7 +86,7 @@ def test_without_a_spare_left_a_new_node_is_started(nodes):
         restored = wait_restored(job, attempt=attempt + 1)
         wait_protected(nodes, job, restored[0] + 1)
     assert [event["node"] for event in job.events("node-replaced")] == [3]
-    assert [member["place"] for member in nodes.json("status")["members"]] == [0, NODES, 2, 3]
+    assert [member["place"] for member in nodes.status()["members"]] == [0, NODES, 2, 3]
 
 
 def test_down_leaves_no_spare(nodes):

@@ -114,7 +114,7 @@ def test_no_plaintext(nodes):
     with started(nodes, "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2,
                  "--meta-endpoints", address, "--insecure"):
         wait_logged(nodes, 3, f"meta store {address}: ", "or only by TLS")
-        assert not nodes.json("status")["members"][3]["present"]
+        assert not nodes.status()["members"][3]["present"]
 
 
 class started:
@@ -162,11 +162,11 @@ class TestCertificateOfAnother:
                      *theirs.words("transport", "node3")):
             wait_logged(nodes, 3, f"meta store {address}: ", "the certificate of CN=meta, serial ",
                         "it was signed by CN=ours")
-            assert not nodes.json("status")["members"][3]["present"]
+            assert not nodes.status()["members"][3]["present"]
 
     def test_authority_between_nodes(self, nodes, ours, theirs):
         lose_node_3(nodes)
-        status = nodes.json("status")
+        status = nodes.status()
         leader = status["members"][status["leader"]]["address"]
         address = nodes.up["meta"]["address"]
         with started(nodes, "--nodes", NODES, "--data-chunks", 2, "--parity-chunks", 2,
@@ -219,7 +219,7 @@ def test_sighup_looks_at_the_files(cli, ours, theirs):
     """Bad ones are an error, by name, and the group goes on with those that it has."""
     up_nodes(cli, "--transport-tls-reload-s", 3600, up_words=["--tls-dir", ours.directory])
     wait_status(cli, "all nodes", lambda s: all(member["present"] for member in s["members"]))
-    pid = cli.json("status")["members"][1]["pid"]
+    pid = cli.status()["members"][1]["pid"]
     assert 0 < expiry_s(cli, 1) < 3 * 86400 and refused_files(cli, 1) == 0
     ours.take(theirs, "node1")
     os.kill(pid, signal.SIGHUP)
@@ -241,7 +241,7 @@ def test_sighup_looks_at_the_files(cli, ours, theirs):
         wait_logged(cli, 1, " info ", f"{side}: the certificate", f"the serial {serial} is in use",
                     "valid until 20")
     assert refused_files(cli, 1) == 0
-    assert cli.json("status")["members"][1]["pid"] == pid
+    assert cli.status()["members"][1]["pid"] == pid
 
 
 def test_without_tls_nothing_expires(cli):

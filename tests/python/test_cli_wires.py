@@ -60,7 +60,7 @@ def addresses_of(status):
 def test_another_user_connects_neither_to_nodes_nor_to_the_meta_store(nodes):
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    status = nodes.json("status")
+    status = nodes.status()
     for pid in [*pids_of(status), status["meta"]["pid"]]:
         assert listening_ports(pid) == []
     paths = [pathlib.Path(address.removeprefix("unix:")) for address in addresses_of(status)]
@@ -75,13 +75,13 @@ def test_another_user_connects_neither_to_nodes_nor_to_the_meta_store(nodes):
 
 
 def test_a_killed_daemon_and_store_come_back_where_they_were(nodes):
-    before = addresses_of(nodes.json("status"))
+    before = addresses_of(nodes.status())
     nodes.json("inject", "kill-daemon", "--node", 1)
     nodes.json("inject", "kill-meta")
     for address in (before[1], before[-1]):
         assert pathlib.Path(address.removeprefix("unix:")).is_socket(), "nothing stale is tested"
     nodes("up")
-    assert addresses_of(nodes.json("status")) == before
+    assert addresses_of(nodes.status()) == before
     job = train(nodes)
     wait_protected(nodes, job, 1)
     job.interrupt()
@@ -123,7 +123,7 @@ def test_what_is_insecure_says_so(cli):
     up_nodes(cli, up_words=["--insecure"])
     assert cli.up["insecure"] is True
     assert "unreft: insecure: " in cli.stderr
-    status = cli.json("status")
+    status = cli.status()
     assert status["insecure"] is True
     for node, member in enumerate(status["members"]):
         assert member["address"].startswith("127.0.0.1:")
@@ -143,7 +143,7 @@ def test_what_is_insecure_says_so(cli):
 
 def test_what_is_not_insecure_says_nothing(nodes):
     assert nodes.up["insecure"] is False
-    status = nodes.json("status")
+    status = nodes.status()
     assert status["insecure"] is False
     for node, member in enumerate(status["members"]):
         assert member["status"]["insecure"] is False and member["status"]["insecure_why"] == ""
@@ -160,7 +160,7 @@ def test_what_is_not_insecure_says_nothing(nodes):
 def test_permission_alone_opens_nothing(cli):
     """Words for the daemons that are needed elsewhere do not make this job insecure."""
     up_nodes(cli, "--insecure")
-    status = cli.json("status")
+    status = cli.status()
     assert status["insecure"] is False
     assert all(address.startswith("unix:") for address in addresses_of(status))
 

@@ -132,7 +132,7 @@ void Launcher::DeclareFreshStart() {
         },
         [](const absl::Status&) {});
     machine_.history.OnFreshStartAsked(attempt_);
-    admin_channel_->Send(ToFrame(AdminRequest{"fresh-start", "{}"}));
+    admin_channel_->Send(ToFrame(AdminRequest{"fresh-start", R"({"force":true})"}));
   });
   machine_.kernel->Deliver(milliseconds(50),
                            [this, alive = std::weak_ptr(alive_), attempt = attempt_] {

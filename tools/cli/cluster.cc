@@ -151,11 +151,12 @@ bool HasView(const nlohmann::json& answer) {
   return answer.is_object() && answer.value("view", uint64_t{0}) > 0;
 }
 
-absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout) {
+absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout,
+                                          const nlohmann::json& arguments) {
   absl::Status failed;
   std::optional<nlohmann::json> without_view;
   for (uint64_t place = 0; place < cluster.places(); ++place) {
-    auto answer = AskDaemon(cluster.NodePlace(place), "cluster", nlohmann::json::object(), timeout);
+    auto answer = AskDaemon(cluster.NodePlace(place), "cluster", arguments, timeout);
     if (answer.ok() && HasView(*answer)) return answer;
     if (answer.ok() && !without_view) without_view = *std::move(answer);
     if (failed.ok()) failed = answer.status();

@@ -68,7 +68,9 @@ bool HasView(const nlohmann::json& answer);
 
 // The answer of the first node that has read the view, else of the first that gives one;
 // Unavailable when none does.
-absl::StatusOr<nlohmann::json> AskCluster(const Cluster& cluster, Milliseconds timeout);
+absl::StatusOr<nlohmann::json> AskCluster(
+    const Cluster& cluster, Milliseconds timeout,
+    const nlohmann::json& arguments = nlohmann::json::object());
 
 // By node, the place where it is now; its own where nobody answers.
 std::vector<Place> NodePlaces(const Cluster& cluster, Milliseconds timeout);

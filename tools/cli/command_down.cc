@@ -5,7 +5,10 @@
 #include <memory>
 #include <optional>
 
+#include "base/job_memory.h"
 #include "base/lock_file.h"
+#include "base/run_owner.h"
+#include "tools/cli/attached_ranks.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
 #include "tools/cli/meta_control.h"
@@ -31,24 +34,66 @@ absl::StatusOr<LockFile> AcquireSoon(const Place& place, Milliseconds timeout) {
   }
 }
 
+struct DownOptions {
+  bool keep_memory = false;
+  bool force = false;
+};
+
+// Memory that is kept costs the ranks no more than an upgrade does.
+absl::Status CheckNobodyTrains(const Place& place, const DownOptions& options,
+                               Milliseconds timeout) {
+  if (options.keep_memory || options.force) return absl::OkStatus();
+  const std::vector<AttachedRank> ranks = FindAttachedRanks(place, timeout);
+  if (ranks.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "{}: they would train on unprotected, and what this node holds of their state would be gone. "
+      "End the job first, or --keep-memory for an unreftd that is to follow; --force does it all "
+      "the same",
+      Describe(place, ranks)));
+}
+
+// Of the same job on this host, for who named none of them.
+absl::Status CheckOthers(const Context& context, const Outcome& outcome) {
+  const bool is_named = context.node_given || !context.run_dir_is_default;
+  const bool is_something = outcome.stopped.daemon || outcome.stopped.supervisor ||
+                            !outcome.removed.empty() || !outcome.kept.empty();
+  if (is_named || is_something) return absl::OkStatus();
+  ShmSegmentStore segments;
+  const auto all = ListJobMemory(segments);
+  if (!all.ok()) return all.status();
+  std::string others;
+  for (const JobMemory& memory : *all) {
+    if (memory.job != context.place.job) continue;
+    others += fmt::format("{}node {} ({})", others.empty() ? "" : ", ", memory.node,
+                          Count(memory.segments, "segment"));
+  }
+  if (others.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{} has neither unreftd nor memory on this host, which has memory of {}: name "
+                  "the node by --node, or its --run-dir",
+                  context.place.Name(), others));
+}
+
 absl::StatusOr<Outcome> TakeDown(const Place& place, bool keep_memory, Milliseconds timeout) {
   if (absl::Status status = CheckNoOtherDaemon(place); !status.ok()) return status;
   absl::StatusOr<StopResult> stopped = StopDaemon(place, timeout);
   if (!stopped.ok()) return stopped.status();
   Outcome outcome{.stopped = *stopped};
+  std::error_code ignored;
 
   std::optional<LockFile> lock;  // no daemon starts while its memory goes
   if (std::filesystem::is_directory(place.run_dir)) {
     absl::StatusOr<LockFile> acquired = AcquireSoon(place, timeout);
     if (!acquired.ok()) return acquired.status();
     lock = std::move(*acquired);
-    std::error_code ignored;  // of a daemon that was killed; absent after an orderly stop
+    // Of a daemon that was killed; absent after an orderly stop.
     std::filesystem::remove(place.socket(), ignored);
   }
   absl::StatusOr<std::vector<SegmentInfo>> memory =
       keep_memory ? ListMemory(place) : RemoveMemory(place);
   if (!memory.ok()) return memory.status();
   (keep_memory ? outcome.kept : outcome.removed) = *std::move(memory);
+  if (!keep_memory) std::filesystem::remove(place.run_dir + "/" + kRunOwnerFile, ignored);
   return outcome;
 }
 
@@ -82,7 +127,13 @@ std::string Text(const Place& place, const Outcome& outcome, bool keep_memory) {
 }
 
 // Every node, then what they agreed by. Goes on after a failure: as little as possible stays.
-int DownAll(const Context& context, const Cluster& cluster, bool keep_memory) {
+int DownAll(const Context& context, const Cluster& cluster, const DownOptions& options) {
+  const bool keep_memory = options.keep_memory;
+  for (uint64_t node = 0; node < cluster.places(); ++node) {
+    const absl::Status status =
+        CheckNobodyTrains(cluster.NodePlace(node), options, context.timeout());
+    if (!status.ok()) return Fail(context, status);
+  }
   nlohmann::json document{{"job", cluster.place.job},
                           {"run_dir", cluster.place.run_dir},
                           {"nodes", nlohmann::json::array()}};
@@ -112,22 +163,29 @@ int DownAll(const Context& context, const Cluster& cluster, bool keep_memory) {
   return kExitOk;
 }
 
-int Down(const Context& context, bool keep_memory) {
-  if (const Cluster* cluster = context.all_nodes()) return DownAll(context, *cluster, keep_memory);
-  absl::StatusOr<Outcome> outcome = TakeDown(context.place, keep_memory, context.timeout());
+int Down(const Context& context, const DownOptions& options) {
+  if (const Cluster* cluster = context.all_nodes()) return DownAll(context, *cluster, options);
+  absl::Status status = CheckNobodyTrains(context.place, options, context.timeout());
+  if (!status.ok()) return Fail(context, status);
+  absl::StatusOr<Outcome> outcome = TakeDown(context.place, options.keep_memory, context.timeout());
   if (!outcome.ok()) return Fail(context, outcome.status());
-  Print(context, Document(context.place, *outcome), Text(context.place, *outcome, keep_memory));
+  if (status = CheckOthers(context, *outcome); !status.ok()) return Fail(context, status);
+  Print(context, Document(context.place, *outcome),
+        Text(context.place, *outcome, options.keep_memory));
   return kExitOk;
 }
 
 }  // namespace
 
 void AddDown(CLI::App& app, Context& context) {
-  auto keep_memory = std::make_shared<bool>(false);
+  auto options = std::make_shared<DownOptions>();
   CLI::App* command = AddCommand(
       app, "down", "stop unreftd and remove its memory; also after a crash, when none is up");
-  command->add_flag("--keep-memory", *keep_memory, "leave memory and records for the next unreftd");
-  OnChosenForAll(command, context, [&context, keep_memory] { return Down(context, *keep_memory); });
+  command->add_flag("--keep-memory", options->keep_memory,
+                    "leave memory and records for the next unreftd");
+  command->add_flag("--force", options->force,
+                    "also while ranks are attached: they train on unprotected");
+  OnChosenForAll(command, context, [&context, options] { return Down(context, *options); });
 }
 
 }  // namespace unreft::cli

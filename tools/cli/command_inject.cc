@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/run_owner.h"
 #include "base/shm_segment_store.h"
 #include "tools/cli/admin_client.h"
 #include "tools/cli/bit_flip.h"
@@ -27,6 +28,23 @@ struct FlipOptions {
   std::optional<uint64_t> offset;
   std::string region = "data";
   uint32_t bit = 0;
+  bool force = false;
+};
+
+// Whether the daemon of the place was started for it, as `unreft up` does.
+absl::Status CheckAllowed(const Place& place, bool force, const std::string& cost) {
+  const std::optional<RunOwner> owner = ReadRunOwner(place.run_dir);
+  if (force || (owner && owner->allows_inject)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{}: its unreftd, of {}, was started without --allow-inject, and this would {}; "
+                  "--force does it all the same",
+                  place.Name(), place.run_dir, cost));
+}
+
+// The trainer, and where its daemon is.
+struct Victim {
+  nlohmann::json trainer;
+  Place place;
 };
 
 absl::StatusOr<nlohmann::json> ChooseTrainerOf(const Context& context, const Place& place,
@@ -42,24 +60,29 @@ absl::StatusOr<nlohmann::json> ChooseTrainerOf(const Context& context, const Pla
 }
 
 // The connected rank asked for, or the first.
-absl::StatusOr<nlohmann::json> ChooseTrainer(const Context& context,
-                                             const std::optional<uint64_t>& rank) {
-  const Cluster* cluster = context.all_nodes();
-  if (cluster == nullptr) return ChooseTrainerOf(context, context.place, rank);
+absl::StatusOr<Victim> ChooseTrainer(const Context& context, const std::optional<uint64_t>& rank) {
+  std::vector<Place> places{context.place};
+  if (const Cluster* cluster = context.all_nodes())
+    places = NodePlaces(*cluster, context.timeout());
   absl::Status last;
-  for (const Place& place : NodePlaces(*cluster, context.timeout())) {
+  for (const Place& place : places) {
     auto trainer = ChooseTrainerOf(context, place, rank);
-    if (trainer.ok()) return trainer;
+    if (trainer.ok()) return Victim{*std::move(trainer), place};
     last = trainer.status();
   }
   return last;
 }
 
-int KillTrainer(const Context& context, const std::optional<uint64_t>& rank) {
-  absl::StatusOr<nlohmann::json> trainer = ChooseTrainer(context, rank);
-  if (!trainer.ok()) return Fail(context, trainer.status());
+int KillTrainer(const Context& context, const std::optional<uint64_t>& rank, bool force) {
+  absl::StatusOr<Victim> victim = ChooseTrainer(context, rank);
+  if (!victim.ok()) return Fail(context, victim.status());
+  const nlohmann::json* trainer = &victim->trainer;
   const pid_t pid = trainer->value("pid", 0);
   const uint64_t number = trainer->value("rank", uint64_t{0});
+  const absl::Status allowed = CheckAllowed(
+      victim->place, force,
+      fmt::format("kill rank {} (pid {}), and so end the attempt of the job", number, pid));
+  if (!allowed.ok()) return Fail(context, allowed);
   absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(pid);
   const absl::Status status = process.ok() ? process->Signal(SIGKILL) : process.status();
   if (!status.ok()) return Fail(context, status);
@@ -68,7 +91,7 @@ int KillTrainer(const Context& context, const std::optional<uint64_t>& rank) {
   return kExitOk;
 }
 
-int KillDaemon(const Context& context) {
+int KillDaemon(const Context& context, bool force) {
   auto daemon = FindDaemon(context.place);
   if (!daemon.ok()) return Fail(context, daemon.status());
   if (!daemon->has_value()) {
@@ -76,6 +99,10 @@ int KillDaemon(const Context& context) {
                                                 context.place.run_dir));
   }
   const pid_t pid = (*daemon)->pid();
+  const absl::Status allowed = CheckAllowed(
+      context.place, force,
+      fmt::format("kill it (pid {}): nothing is committed until it is started again", pid));
+  if (!allowed.ok()) return Fail(context, allowed);
   if (absl::Status status = (*daemon)->Signal(SIGKILL); !status.ok()) return Fail(context, status);
   (void)(*daemon)->WaitEnd(context.timeout());  // the next one finds the lock free
   Print(context, {{"killed", "daemon"}, {"pid", pid}, {"signal", SIGKILL}},
@@ -139,7 +166,7 @@ absl::Status CheckIsHere(const Context& context) {
                   place.Name(), place.run_dir));
 }
 
-int KillNode(const Context& context) {
+int KillNode(const Context& context, bool force) {
   if (!context.node_given) {
     return Fail(context, absl::InvalidArgumentError(fmt::format(
                              "kill-node: which of the nodes of job {} on this machine? Name it by "
@@ -147,6 +174,11 @@ int KillNode(const Context& context) {
                              context.place.job)));
   }
   if (absl::Status status = CheckIsHere(context); !status.ok()) return Fail(context, status);
+  const absl::Status allowed =
+      CheckAllowed(context.place, force,
+                   "kill it and its trainers and remove its memory: what it holds of the state is "
+                   "gone, and its group bears one loss less");
+  if (!allowed.ok()) return Fail(context, allowed);
   auto document = DestroyNode(context);
   if (!document.ok()) return Fail(context, document.status());
   Print(context, *document,
@@ -190,6 +222,9 @@ nlohmann::json Document(const FlipResult& flip, const FlipOptions& options) {
 }
 
 int Flip(const Context& context, const FlipOptions& options) {
+  const absl::Status allowed = CheckAllowed(
+      context.place, options.force, "make a version that is kept wrong: it is not restored then");
+  if (!allowed.ok()) return Fail(context, allowed);
   FlipRequest request{.prefix = SegmentPrefix(context.place.job, context.place.node),
                       .region = kRegions.at(options.region),
                       .offset = options.offset,
@@ -208,18 +243,27 @@ int Flip(const Context& context, const FlipOptions& options) {
   return kExitOk;
 }
 
+void AddForce(CLI::App* command, bool& force) {
+  command->add_flag("--force", force, "also where unreftd was started without --allow-inject");
+}
+
 void AddKillTrainer(CLI::App& inject, Context& context) {
   auto rank = std::make_shared<std::optional<uint64_t>>();
   CLI::App* command = AddCommand(inject, "kill-trainer", "SIGKILL one training process");
   command->add_option("--rank", *rank, "which one; by default the first that is connected");
-  OnChosenForAll(command, context, [&context, rank] { return KillTrainer(context, *rank); });
+  auto force = std::make_shared<bool>(false);
+  AddForce(command, *force);
+  OnChosenForAll(command, context,
+                 [&context, rank, force] { return KillTrainer(context, *rank, *force); });
 }
 
 void AddKillNode(CLI::App& inject, Context& context) {
   CLI::App* command = AddCommand(
       inject, "kill-node", "destroy a node: SIGKILL unreftd and its trainers, remove its memory");
   command->footer("`unreft up --node I` puts a new node into the slot.");
-  OnChosenForAll(command, context, [&context] { return KillNode(context); });
+  auto force = std::make_shared<bool>(false);
+  AddForce(command, *force);
+  OnChosenForAll(command, context, [&context, force] { return KillNode(context, *force); });
 }
 
 void AddKillMeta(CLI::App& inject, Context& context) {
@@ -229,7 +273,9 @@ void AddKillMeta(CLI::App& inject, Context& context) {
 
 void AddKillDaemon(CLI::App& inject, Context& context) {
   CLI::App* command = AddCommand(inject, "kill-daemon", "SIGKILL unreftd");
-  OnChosen(command, context, [&context] { return KillDaemon(context); });
+  auto force = std::make_shared<bool>(false);
+  AddForce(command, *force);
+  OnChosen(command, context, [&context, force] { return KillDaemon(context, *force); });
 }
 
 void AddFlipBit(CLI::App& inject, Context& context) {
@@ -246,6 +292,7 @@ void AddFlipBit(CLI::App& inject, Context& context) {
   command->add_option("--bit", options->bit, "0 to 7")
       ->check(CLI::Range(0, 7))
       ->capture_default_str();
+  AddForce(command, options->force);
   OnChosen(command, context, [&context, options] { return Flip(context, *options); });
 }
 

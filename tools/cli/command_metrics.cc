@@ -15,7 +15,7 @@ int MetricsOfAll(const Context& context, const Cluster& cluster) {
     metrics.push_back({node.node, up, up ? node.answer->value("text", "") : ""});
   }
   nlohmann::json document = NodesJson(cluster, nodes);
-  document["text"] = MergeMetrics(metrics);
+  document["text"] = MergeMetrics(cluster.place.job, metrics);
   Print(context, document, document["text"]);
   return kExitOk;
 }

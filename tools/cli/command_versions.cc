@@ -7,7 +7,7 @@
 
 #include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
-#include "tools/cli/node_answers.h"
+#include "tools/cli/job_answers.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
@@ -38,7 +38,7 @@ std::string Text(const nlohmann::json& document, bool several_nodes) {
 }
 
 // What the nodes hold together: newest first, with the nodes on which the ranks' parts are.
-nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
+nlohmann::json Together(const std::vector<JobNode>& nodes) {
   struct Held {
     uint64_t world = 0;
     std::set<uint64_t> ranks;
@@ -48,7 +48,7 @@ nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
     std::set<std::string> pinned_by;
   };
   std::map<std::pair<uint64_t, uint64_t>, Held, std::greater<>> all;
-  for (const NodeAnswer& node : nodes) {
+  for (const JobNode& node : nodes) {
     if (!node.answer.ok()) continue;
     for (const nlohmann::json& version : node.answer->value("versions", nlohmann::json::array())) {
       Held& held = all[{version.at("timeline"), version.at("step")}];
@@ -80,17 +80,20 @@ nlohmann::json Together(const std::vector<NodeAnswer>& nodes) {
   return versions;
 }
 
-int VersionsOfAll(const Context& context, const Cluster& cluster) {
-  const std::vector<NodeAnswer> nodes = AskNodes(cluster, "versions", context.timeout());
-  if (absl::Status status = AnyAnswered(nodes); !status.ok()) return Fail(context, status);
-  nlohmann::json document = NodesJson(cluster, nodes);
+int VersionsOfAll(const Context& context) {
+  auto answer = AskJob(context, "versions", context.timeout());
+  if (!answer.ok()) return Fail(context, answer.status());
+  const std::vector<JobNode> nodes = NodesOf(*answer, "versions");
+  nlohmann::json document = NodesJson(context, nodes);
   document["versions"] = Together(nodes);
   Print(context, document, Text(document, /*several_nodes=*/true) + SilentNodes(nodes));
   return kExitOk;
 }
 
-int Versions(const Context& context) {
-  if (const Cluster* cluster = context.all_nodes()) return VersionsOfAll(context, *cluster);
+int Versions(const Context& context, bool own) {
+  const absl::StatusOr<bool> several = own ? false : IsOfSeveralNodes(context);
+  if (!several.ok()) return Fail(context, several.status());
+  if (*several) return VersionsOfAll(context);
   auto answer = AskDaemon(context.place, "versions", nlohmann::json::object(), context.timeout());
   if (!answer.ok()) return Fail(context, answer.status());
   Print(context, *answer, Text(*answer, /*several_nodes=*/false));
@@ -104,7 +107,8 @@ void AddVersions(CLI::App& app, Context& context) {
   command->footer(
       "whole: every rank's own part is there, on the nodes that answered; what is lost with a node "
       "may still be decoded. live: on the way to the present, so it may be restored.");
-  OnChosenForAll(command, context, [&context] { return Versions(context); });
+  const std::shared_ptr<bool> own = AddOwn(command);
+  OnChosenForAll(command, context, [&context, own] { return Versions(context, *own); });
 }
 
 }  // namespace unreft::cli

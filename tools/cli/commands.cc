@@ -14,6 +14,12 @@ CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& 
   return command;
 }
 
+std::shared_ptr<bool> AddOwn(CLI::App* command) {
+  auto own = std::make_shared<bool>(false);
+  command->add_flag("--own", *own, "of this daemon alone, not of all nodes of its job");
+  return own;
+}
+
 void OnChosen(CLI::App* command, Context& context, std::function<int()> run) {
   OnChosenForAll(command, context, [&context, command, run = std::move(run)] {
     if (context.all_nodes() == nullptr) return run();

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 
 #include "tools/cli/context.h"
 
@@ -22,11 +23,15 @@ void AddFreshStart(CLI::App& app, Context& context);
 void AddMetrics(CLI::App& app, Context& context);
 void AddInject(CLI::App& app, Context& context);
 void AddPlanMemory(CLI::App& app, Context& context);
+void AddMemory(CLI::App& app, Context& context);
 void AddRun(CLI::App& app, Context& context);
 void AddSupervise(CLI::App& app, Context& context);  // hidden: what `up --supervise` leaves behind
 
 // A subcommand after which the options common to all may stand, too.
 CLI::App* AddCommand(CLI::App& app, const std::string& name, const std::string& description);
+
+// --own of a question that is about the whole job otherwise.
+std::shared_ptr<bool> AddOwn(CLI::App* command);
 
 // `run` returns the exit code. Of a command about one node: with several, one must be given.
 void OnChosen(CLI::App* command, Context& context, std::function<int()> run);

@@ -26,7 +26,9 @@ inline constexpr int kExitCannotRun = 127;  // run: the command itself could not
 
 struct Context {
   Place place;  // of the node that the command is about
+  bool job_given = false;
   bool node_given = false;
+  bool run_dir_is_default = true;
   std::optional<Cluster> cluster;  // of a job whose nodes all run on this machine
   bool json = false;
   uint64_t timeout_ms = 10000;

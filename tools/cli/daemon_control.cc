@@ -77,7 +77,8 @@ std::vector<std::string> DaemonArgv(const Place& place, const StartRequest& requ
       "--node",
       std::to_string(place.node),
       "--run-dir",
-      place.run_dir};
+      place.run_dir,
+      "--allow-inject"};
   argv.insert(argv.end(), request.daemon_words.begin(), request.daemon_words.end());
   return argv;
 }

@@ -1,11 +1,15 @@
 // unreft: the command line of Unreft. Wires the commands; each is a file command_<name>.cc.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
 #include "base/private_directory.h"
+#include "base/run_owner.h"
+#include "base/variables.h"
 #include "base/version.h"
 #include "tools/cli/commands.h"
 
@@ -29,17 +33,22 @@ Exit codes: 0 done; 1 failed (status --check: not protected); 2 wrong usage; 3 n
 4 a deadline passed; 5 verify found wrong bytes. `unreft run` has its own: unreft run --help.)text";
 
 void AddCommonOptions(CLI::App& app, Context& context) {
-  app.add_option("--job", context.place.job, "name of the training job")
+  app.add_option_function<std::string>(
+         "--job",
+         [&context](const std::string& job) {
+           context.place.job = job;
+           context.job_given = true;
+         },
+         "name of the training job; by default that of --run-dir, else \"default\"")
       ->envname("UNREFT_JOB")
-      ->take_last()
-      ->capture_default_str();
+      ->take_last();
   app.add_option_function<uint64_t>(
          "--node",
          [&context](const uint64_t& node) {
            context.place.node = node;
            context.node_given = true;
          },
-         "node slot; by default 0, or all nodes of `unreft up --nodes`")
+         "node slot; by default that of --run-dir, else 0, or all nodes of `unreft up --nodes`")
       ->envname("UNREFT_NODE")
       ->take_last();
   app.add_option("--run-dir", context.place.run_dir,
@@ -64,6 +73,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddUnpin(app, context);
   AddFreshStart(app, context);
   AddMetrics(app, context);
+  AddMemory(app, context);
   AddPlanMemory(app, context);
   AddCerts(app, context);
   AddInject(app, context);
@@ -76,14 +86,34 @@ absl::Status CheckRunDir(const Place& place) {
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
+// A run directory knows whose it is: what is not given is taken from it.
+absl::Status FollowRunDir(Context& context, const std::string& run_dir) {
+  const std::optional<RunOwner> owner = ReadRunOwner(run_dir);
+  // The default directory of node 0 does not speak for another node.
+  if (!owner || (context.place.run_dir.empty() && context.node_given)) return absl::OkStatus();
+  if (!context.job_given && !context.place.run_dir.empty()) context.place.job = owner->job;
+  if (!context.node_given) context.place.node = owner->node;
+  if (owner->job == context.place.job && owner->node == context.place.node) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(fmt::format(
+      "{} is of job {}, node {} (the number that its unreftd was started with), not of {}: give "
+      "that, or another --run-dir",
+      run_dir, owner->job, owner->node, context.place.Name()));
+}
+
 // Where the files of the node are, or those of all nodes.
 absl::Status Locate(Context& context) {
+  context.run_dir_is_default = context.place.run_dir.empty();
   Place whole{.job = context.place.job, .run_dir = context.place.run_dir};
   if (absl::Status status = Resolve(whole); !status.ok()) return status;
   if (absl::Status status = CheckRunDir(whole); !status.ok()) return status;
   absl::StatusOr<std::optional<Cluster>> cluster = ReadCluster(whole);
   if (!cluster.ok()) return cluster.status();
   context.cluster = *std::move(cluster);
+  if (!context.cluster) {
+    if (absl::Status status = FollowRunDir(context, whole.run_dir); !status.ok()) return status;
+  }
   if (context.cluster && !context.node_given) {
     context.place = whole;
   } else if (context.cluster) {
@@ -115,6 +145,9 @@ int Main(int argc, char** argv) {
     app.parse(static_cast<int>(dashes - argv), argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  for (const UnknownVariable& unknown : FindUnknownVariables(environ)) {
+    if (unknown.is_mistyped) Say(unknown.Text());
   }
   if (absl::Status status = Locate(context); !status.ok()) return Fail(context, status);
   return context.command();

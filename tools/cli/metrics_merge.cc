@@ -4,7 +4,6 @@
 
 #include <map>
 #include <sstream>
-#include <string_view>
 
 namespace unreft::cli {
 namespace {
@@ -34,15 +33,6 @@ class Families {
   std::vector<Family> families_;
 };
 
-// name{a="b"} 1 -> name{node="0",a="b"} 1
-std::string Labelled(std::string_view sample, uint64_t node) {
-  const size_t end = sample.find_first_of("{ ");
-  const std::string_view name = sample.substr(0, end);
-  if (end == std::string_view::npos) return std::string(sample);
-  if (sample[end] == ' ') return fmt::format("{}{{node=\"{}\"}}{}", name, node, sample.substr(end));
-  return fmt::format("{}{{node=\"{}\",{}", name, node, sample.substr(end + 1));
-}
-
 void Add(const NodeMetrics& node, Families& families) {
   std::istringstream lines(node.text);
   std::string family;  // of the lines that follow
@@ -57,20 +47,20 @@ void Add(const NodeMetrics& node, Families& families) {
       Family& known = families.Named(family);
       if (known.head.find(line) == std::string::npos) known.head += line + "\n";
     } else if (!line.empty() && hash != "#") {
-      families.Named(family).samples += Labelled(line, node.node) + "\n";
+      families.Named(family).samples += line + "\n";
     }
   }
 }
 
 }  // namespace
 
-std::string MergeMetrics(const std::vector<NodeMetrics>& nodes) {
+std::string MergeMetrics(const std::string& job, const std::vector<NodeMetrics>& nodes) {
   Families families;
   Family& up = families.Named("unreft_node_up");
-  up.head =
-      "# HELP unreft_node_up Whether the node's daemon answers.\n# TYPE unreft_node_up gauge\n";
+  up.head = "# HELP unreft_node_up 1: the node's daemon answers.\n# TYPE unreft_node_up gauge\n";
   for (const NodeMetrics& node : nodes) {
-    up.samples += fmt::format("unreft_node_up{{node=\"{}\"}} {}\n", node.node, node.up ? 1 : 0);
+    up.samples += fmt::format("unreft_node_up{{job=\"{}\",node=\"{}\"}} {}\n", job, node.node,
+                              node.up ? 1 : 0);
   }
   for (const NodeMetrics& node : nodes) Add(node, families);
   return families.Text();

@@ -13,8 +13,8 @@ struct NodeMetrics {
   std::string text;  // of its daemon, when it is up
 };
 
-// Each sample gets the label node="N", each family is there once, and unreft_node_up says of every
-// node whether it answered.
-std::string MergeMetrics(const std::vector<NodeMetrics>& nodes);
+// Each family is there once, and unreft_node_up says of every node whether it answered. The samples
+// have their labels job and node from the daemons.
+std::string MergeMetrics(const std::string& job, const std::vector<NodeMetrics>& nodes);
 
 }  // namespace unreft::cli

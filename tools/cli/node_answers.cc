@@ -1,21 +1,15 @@
 #include "tools/cli/node_answers.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-
 #include "tools/cli/admin_client.h"
 
 namespace unreft::cli {
 
 std::vector<NodeAnswer> AskNodes(const Cluster& cluster, const std::string& verb,
-                                 Milliseconds timeout,
-                                 const std::function<Milliseconds(const Place&)>& patience) {
+                                 Milliseconds timeout) {
   std::vector<NodeAnswer> nodes;
   for (const Place& place : NodePlaces(cluster, timeout)) {
     nodes.push_back(
-        {nodes.size(), place,
-         AskDaemon(place, verb, nlohmann::json::object(), patience ? patience(place) : timeout)});
+        {nodes.size(), place, AskDaemon(place, verb, nlohmann::json::object(), timeout)});
   }
   return nodes;
 }
@@ -36,27 +30,13 @@ nlohmann::json NodesJson(const Cluster& cluster, const std::vector<NodeAnswer>& 
   return document;
 }
 
-std::string SilentNodes(const std::vector<NodeAnswer>& nodes) {
-  std::string text;
-  for (const NodeAnswer& node : nodes) {
-    if (node.answer.ok()) continue;
-    text += fmt::format("node {} does not answer: {}\n", node.node,
-                        std::string(node.answer.status().message()));
-  }
-  return text;
-}
-
 absl::Status AnyAnswered(const std::vector<NodeAnswer>& nodes) {
-  const bool any = std::any_of(nodes.begin(), nodes.end(),
-                               [](const NodeAnswer& node) { return node.answer.ok(); });
-  return any ? absl::OkStatus() : AllAnswered(nodes);
-}
-
-absl::Status AllAnswered(const std::vector<NodeAnswer>& nodes) {
+  absl::Status first;
   for (const NodeAnswer& node : nodes) {
-    if (!node.answer.ok()) return node.answer.status();
+    if (node.answer.ok()) return absl::OkStatus();
+    if (first.ok()) first = node.answer.status();
   }
-  return absl::OkStatus();
+  return first;
 }
 
 }  // namespace unreft::cli

@@ -9,6 +9,7 @@
 
 #include "base/rocks_record_store.h"
 #include "base/run_dir.h"
+#include "base/run_owner.h"
 #include "base/segment_store.h"
 
 namespace unreft::cli {
@@ -40,8 +41,8 @@ absl::Status Resolve(Place& place) {
 
 absl::Status RemoveRunFiles(const Place& place) {
   if (absl::Status status = RocksRecordStore::Destroy(place.records()); !status.ok()) return status;
-  return RemoveFiles(place.run_dir,
-                     {"unreftd.sock", kPeersSocket, "unreftd.log", kSupervisorLock, kDaemonLock});
+  return RemoveFiles(place.run_dir, {"unreftd.sock", kPeersSocket, kRunOwnerFile, "unreftd.log",
+                                     kSupervisorLock, kDaemonLock});
 }
 
 absl::Status RemoveFiles(const std::string& directory, const std::vector<std::string>& names) {

@@ -2,6 +2,7 @@
 //
 //   RUN_DIR/unreftd.sock      the local session
 //   RUN_DIR/peers.sock        where other nodes of this machine reach the daemon
+//   RUN_DIR/owner             whose it is (base/run_owner.h)
 //   RUN_DIR/unreftd.lock      held by the daemon, carries its pid
 //   RUN_DIR/unreftd.log       what daemon and supervisor say
 //   RUN_DIR/supervisor.lock   held by `unreft up --supervise`

@@ -175,12 +175,12 @@ class Run:
 
     @contextlib.contextmanager
     def daemon(self):
-        """`unreft up --supervise`, and `unreft down` whatever happens."""
+        """`unreft up --supervise`, and `unreft down --force` whatever happens."""
         try:
             self._up()
             yield
         finally:
-            down = self._unreft("down")
+            down = self._unreft("down", "--force")
             left = list(pathlib.Path("/dev/shm").glob(f"unreft.{self._job}.*"))
             if left:
                 raise DemoError(f"unreft down left {left[0]} and {len(left) - 1} more: {down}")

@@ -141,7 +141,9 @@ TEST_F(LeaderPinsTest, AFreshStartEndsThem) {
   CommitStep(5);
   ASSERT_TRUE(Ask("export", 0, 60'000).ok());
   absl::Status status = absl::UnknownError("no answer");
-  InTurn([&] { leader_->DeclareFreshStart([&](absl::Status answer) { status = answer; }); });
+  InTurn([&] {
+    leader_->DeclareFreshStart(NodeSlot{1}, false, [&](auto opens) { status = opens.status(); });
+  });
   Settle();
   ASSERT_TRUE(status.ok()) << status;
   ReportAll();

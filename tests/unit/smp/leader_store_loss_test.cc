@@ -54,7 +54,9 @@ TEST_F(LeaderStoreLossTest, AStoreThatWentBackToAnEarlierCommitIsToldOfTheLater)
 TEST_F(LeaderStoreLossTest, AFreshStartWaitsForWhatTheNodesRemember) {
   const auto declare = [this] {
     absl::Status status = absl::UnknownError("not answered");
-    InTurn([&] { leader_->DeclareFreshStart([&](absl::Status answer) { status = answer; }); });
+    InTurn([&] {
+      leader_->DeclareFreshStart(NodeSlot{1}, false, [&](auto opens) { status = opens.status(); });
+    });
     Settle();
     return status;
   };

@@ -49,7 +49,8 @@ class FakeNode final : public Coordinator::Node {
   void OnCaptureFrom(Version first) override { from = first.step; }
   void OnReplicasDisagree(const std::string& what) override { disagreement = what; }
   void OnPins(const PinRecord& record) override { pins = record; }
-  uint64_t RanksServed() override { return 0; }
+  uint64_t RanksServed() override { return ranks; }
+  uint64_t ranks = 0;
   void OnObstacle(const std::string&) override {}
   void OnStanding(const Standing&) override {}
   void OnRefused(const absl::Status&) override {}
@@ -307,7 +308,7 @@ TEST_F(LocalCoordinatorTest, SaysWhetherAnythingWasEverCommittedAndDecidesNothin
   EXPECT_EQ(ever(), true);
   Restart();
   EXPECT_EQ(ever(), true);
-  InTurn([&] { coordinator_->DeclareFreshStart([](auto) {}); });
+  InTurn([&] { coordinator_->DeclareFreshStart(false, [](auto) {}); });
   Settle();
   EXPECT_EQ(ever(), false) << "what was given up does not count";
 }
@@ -336,11 +337,33 @@ TEST_F(LocalCoordinatorTest, APinThatIsNotWrittenIsNoPromise) {
   EXPECT_FALSE(AskPin("export", 5000).ok());
 }
 
+TEST_F(LocalCoordinatorTest, AFreshStartIsRefusedWhileRanksAreConnected) {
+  const Timeline timeline = Decide().timeline;
+  Commit(In(timeline, 1));
+  node_.ranks = 2;
+  absl::StatusOr<Timeline> opens = absl::UnknownError("no answer");
+  const auto declare = [&](bool force) {
+    InTurn([&] {
+      coordinator_->DeclareFreshStart(force, [&](auto answer) { opens = std::move(answer); });
+    });
+    Settle();
+  };
+  declare(false);
+  EXPECT_EQ(opens.status().code(), absl::StatusCode::kFailedPrecondition) << opens.status();
+  EXPECT_EQ(record_->committed(), In(timeline, 1));
+  declare(true);
+  ASSERT_TRUE(opens.ok()) << opens.status();
+  // Also for the same processes.
+  const JobDecision decision = Decide();
+  EXPECT_EQ(decision.kind, DecisionKind::kFresh);
+  EXPECT_EQ(decision.timeline, *opens);
+}
+
 TEST_F(LocalCoordinatorTest, AFreshStartEndsPins) {
   options_.pins = 1;
   Commit(In(Decide().timeline, 1));
   ASSERT_TRUE(AskPin("export", 60'000).ok());
-  InTurn([&] { coordinator_->DeclareFreshStart([](absl::Status) {}); });
+  InTurn([&] { coordinator_->DeclareFreshStart(false, [](auto) {}); });
   EXPECT_THAT(node_.pins.pins(), IsEmpty());
 }
 

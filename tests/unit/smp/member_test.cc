@@ -347,7 +347,7 @@ TEST_F(MemberTest, WithoutALeaderItSaysSo) {
   StopMember();
   StartMember();
   Do([&](Member& member) {
-    member.DeclareFreshStart([&](absl::Status status) { fresh = status; });
+    member.DeclareFreshStart(false, [&](auto opens) { fresh = opens.status(); });
     member.AskPins({}, [&](auto reply) { pin = reply.status(); });
     member.AskExposure([&](auto reply) { exposure = reply.status(); });
   });

@@ -39,7 +39,7 @@ struct RecordingCoordinator final : Coordinator {
   void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
   void ReportFailed(Version, Rank, const std::string& reason) override { failed.push_back(reason); }
   void AskEverCommitted(EverCommittedDone) override {}
-  void DeclareFreshStart(absl::AnyInvocable<void(absl::Status)>) override {}
+  void DeclareFreshStart(bool, FreshStartDone) override {}
   void AskPins(PinRequest, PinDone) override {}
   int asked = 0;
   absl::AnyInvocable<void()> check_registrations = [] {};

@@ -218,7 +218,7 @@ TEST_F(ProtectionWatchTest, StatusSaysWhatEachRankCaptures) {
   nlohmann::json status;
   InTurn([&] {
     SlotVerifier verifier(*executor_, pool_, *state_.slots);
-    AnswerAdmin(state_, verifier, nullptr, AdminRequest{"status", "{}"},
+    AnswerAdmin({state_, verifier, nullptr, nullptr}, AdminRequest{"status", "{}"},
                 [&](AdminReply reply) { status = nlohmann::json::parse(reply.result); });
   });
   const nlohmann::json& rank = status["ranks"][0];
