@@ -253,9 +253,16 @@ Json VerifiedJson(const NodeState& state, const Verified& verified) {
 
 AdminReply Ok(const Json& json) { return AdminReply{absl::OkStatus(), JsonText(json)}; }
 
-// One guard after the other, the last first.
+bool IsGuarded(const AdminDesk& desk, Version version) {
+  return std::ranges::any_of(desk.protection->Held(), [&](const GuardHeld& guard) {
+    return guard.complete && guard.version == version;
+  });
+}
+
+// One guard after the other, the last first; one that has gone meanwhile is left out.
 void VerifyGuards(const AdminDesk& desk, std::vector<Version> versions, Verified verified,
                   absl::AnyInvocable<void(AdminReply)> reply) {
+  while (!versions.empty() && !IsGuarded(desk, versions.back())) versions.pop_back();
   if (versions.empty()) return reply(Ok(VerifiedJson(desk.state, verified)));
   const Version version = versions.back();
   versions.pop_back();

@@ -13,7 +13,7 @@ from cluster_testing import NODES, train, up_nodes, wait_protected, wait_restore
 
 # How a daemon's log begins to tell that it or another lets somebody not in: a connection that is
 # refused because nobody listens any more is told otherwise.
-REFUSAL = "] refused: "
+REFUSAL = ": refused: "
 NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
 
 

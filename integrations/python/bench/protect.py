@@ -104,7 +104,7 @@ class Cluster:
         total = {}
         for node in range(self.nodes):
             run_dir = self.directory / f"node{node}"
-            command = [BIN_DIR / "unreft", "status", "--json", "--run-dir", run_dir]
+            command = [BIN_DIR / "unreft", "status", "--own", "--json", "--run-dir", run_dir]
             status = json.loads(subprocess.check_output([str(part) for part in command]))
             for name, value in status["counters"].items():
                 total[name] = total.get(name, 0) + value

@@ -251,14 +251,14 @@ class Run:
         return {k: v for k, v in os.environ.items() if k not in ("UNREFT_SOCKET", "UNREFT_JOB",
                                                                  "UNREFT_ATTEMPT", "UNREFT_NODE")}
 
-    def _unreft(self, *words):
+    def _unreft(self, *words, codes=(0,)):
         command = [str(self._tools.unreft), *self._place(), "--json", *map(str, words)]
         try:
             done = subprocess.run(command, env=self._environment(), stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise DemoError(f"unreft {words[0]}: no end after {COMMAND_TIMEOUT_S} s") from None
-        if done.returncode != 0:
+        if done.returncode not in codes:
             raise DemoError(f"{' '.join(command)}: {done.stdout.strip() or done.stderr}")
         return json.loads(done.stdout)
 
@@ -287,7 +287,7 @@ class Run:
     def _status(self):
         """The daemon's, or None while it is down."""
         try:
-            return self._unreft("status")
+            return self._unreft("status", codes=(0, 1))  # 1: after a fault, with what is wrong
         except DemoError:
             return None
 

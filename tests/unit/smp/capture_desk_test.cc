@@ -456,7 +456,8 @@ TEST_F(CaptureDeskTest, ASnapshotThatIsNotWhatTheDeviceHadIsGivenUpAndCounted) {
   Settle();
   EXPECT_EQ(state_.counters.slots_sealed, 0u);
   EXPECT_EQ(state_.counters.device_checksum_mismatches, 1u);
-  EXPECT_THAT(MetricsText(state_, nullptr), HasSubstr("unreft_device_checksum_mismatches_total 1"));
+  EXPECT_THAT(MetricsText(state_, nullptr),
+              HasSubstr("unreft_device_checksum_mismatches_total{job=\"job\",node=\"0\"} 1\n"));
   const auto& failed = coordinator_->failed;
   ASSERT_EQ(failed.size(), 1u);
   EXPECT_THAT(failed[0], testing::AllOf(HasSubstr("block 0 (tensor w) has CRC"),
