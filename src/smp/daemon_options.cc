@@ -183,8 +183,11 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
             "allows TCP without TLS, where whoever reaches a port can read and forge the state");
   AddConfigFile(app);
   AddOption(app, options.role, "role",
-            "node: keeps this node's snapshots; meta: is the embedded meta store",
-            std::vector<std::string>{"node", "meta"});
+            "node: keeps this node's snapshots; meta: is the embedded meta store; forget: removes "
+            "the job's records from the meta store and ends (`unreft forget`)",
+            std::vector<std::string>{"node", "meta", "forget"});
+  AddOption(app, options.forget_present, "forget_present",
+            "role forget: also while daemons of the job are present");
   AddOption(app, node.slots_per_rank, "slots_per_rank",
             "slots of each rank: 2, and one more to step back to an older version",
             Range<uint32_t>{2, 64});
@@ -260,7 +263,11 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   options.transport.job = options.common.job;
   FillListening(options);
   FillInsecure(options);
-  return options.role == "meta" ? absl::OkStatus() : CheckClusterOptions(options);
+  if (options.role == "forget" && options.kv.endpoints.empty()) {
+    return absl::InvalidArgumentError(
+        "role forget: needed meta_endpoints, the meta store of the job; found none");
+  }
+  return options.role == "node" ? CheckClusterOptions(options) : absl::OkStatus();
 }
 
 }  // namespace unreft::smp

@@ -63,6 +63,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddPin(app, context);
   AddUnpin(app, context);
   AddFreshStart(app, context);
+  AddForget(app, context);
   AddMetrics(app, context);
   AddPlanMemory(app, context);
   AddCerts(app, context);
