@@ -4,13 +4,21 @@ A test gets a job that is protected, and leaves it so. After each one every step
 compared with an undisturbed run. One that fails takes its lab along: the next gets a new one.
 """
 
+import signal
+
 import pytest
 
 import namespaces
 from job import Job
+from training import Undisturbed
+
+
+def interrupt(number, _):
+    raise KeyboardInterrupt(f"signal {number}")
 
 
 def pytest_configure(config):
+    signal.signal(signal.SIGTERM, interrupt)  # fixtures end what they made
     config.addinivalue_line("markers", "short: what continuous integration runs")
 
 
@@ -38,6 +46,13 @@ def shared():
     shared.close()
 
 
+@pytest.fixture(scope="session")
+def undisturbed():
+    undisturbed = Undisturbed()
+    yield undisturbed
+    undisturbed.close()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
@@ -50,7 +65,7 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture
-def job(request, shared):
+def job(request, shared, undisturbed):
     """A protected job of four hosts."""
     if shared.job is None:
         shared.job = Job()
@@ -60,9 +75,12 @@ def job(request, shared):
     yield job
     try:
         assert request.node.passed, "its lab goes with it"
-        job.wait_protected()
-        job.check_exact()
+        if not job.spent:
+            job.wait_protected()
+        job.check_exact(undisturbed)
     except BaseException:
         shared.close()
         if request.node.passed:
             raise
+    if job.spent:
+        shared.close()

@@ -1,8 +1,10 @@
 """A lab with its training: what the tests do to it, and what they ask."""
 
+import json
+
 from lab import NODES, SPARE, Lab
 from namespaces import wait_until
-from training import Training, state_of, undisturbed_until
+from training import Training, state_of
 
 STEPS_LOST_MAX = 2
 LOG_TAIL = 1500
@@ -12,6 +14,8 @@ class Job:
     def __init__(self):
         self.lab = Lab()
         self.training = None
+        self.trainings = 0
+        self.spent = False  # its hosts are not those of a fresh lab any more
 
     def start(self, *words):
         try:
@@ -23,7 +27,8 @@ class Job:
             raise
 
     def train(self, *words):
-        self.training = Training(self.lab, *words)
+        self.training = Training(self.lab, self.trainings, *words)
+        self.trainings += 1
 
     @property
     def hosts(self):
@@ -39,17 +44,16 @@ class Job:
         step = self.training.last_step() + 2
 
         def protected(status):
-            self.training.check_runs()
             return ((status["committed"] or {}).get("step", 0) >= step
                     and [group["stands"] for group in status["groups"]] == [2])
 
         return self.lab.wait_status(f"step {step} to be committed, two losses to stand", protected)
 
-    def check_exact(self):
+    def check_exact(self, undisturbed):
         """Every step of every rank, those that were done again too, is that of a quiet run."""
         steps = self.training.states()
         assert steps, "no step was logged"
-        expected = undisturbed_until(max(line["step"] for line in steps))
+        expected = undisturbed.states(max(line["step"] for line in steps))
         wrong = [(line["rank"], line["step"]) for line in steps
                  if state_of(line) != expected[line["rank"], line["step"]]]
         assert not wrong, f"(rank, step) that differ from an undisturbed run: {wrong[:20]}"
@@ -92,6 +96,13 @@ class Job:
             if log := self.lab.daemon_log(host):
                 texts.append(f"--- unreftd of {host.name}:\n{log[-LOG_TAIL:]}")
         return "\n".join(texts)
+
+    def stop_daemon(self, host):
+        """For good: neither it nor its supervisor has time to do anything."""
+        up = json.loads(self.lab.unreft(host, "--json", "up"))
+        host.signal(up["supervisor_pid"])
+        host.signal(up["pid"])
+        wait_until("its end", lambda: not host.runs(up["pid"]))
 
     def close(self):
         self.lab.close()

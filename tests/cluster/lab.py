@@ -112,9 +112,11 @@ class Lab:
     def make_certificates(self):
         self.control.script(self.block("certificates", STORES="etcd0", CERTS=self.certs))
 
-    def start_etcd(self):
+    def start_etcd(self, certs=None, authority=None):
+        certs = certs or self.certs
+        self._etcd_files = certs, authority or certs / "ca.pem"
         self.etcd = self.control.start("etcd", self.block(
-            "etcd", CLUSTER="etcd0=https://etcd0:2380", CERTS=self.certs,
+            "etcd", CLUSTER="etcd0=https://etcd0:2380", CERTS=certs, CA=self._etcd_files[1],
             DATA=self.directory / "disk" / "etcd"))
         wait_until("etcd", lambda: self.ask_etcd("endpoint", "health").returncode == 0)
 
@@ -124,8 +126,8 @@ class Lab:
         self.etcd.wait()
 
     def ask_etcd(self, *words):
-        files = [f"--cacert={self.certs}/ca.pem", f"--cert={self.certs}/meta.pem",
-                 f"--key={self.certs}/meta.key"]
+        certs, authority = self._etcd_files
+        files = [f"--cacert={authority}", f"--cert={certs}/meta.pem", f"--key={certs}/meta.key"]
         return self.control.ask("etcdctl", "--endpoints=https://etcd0:2379", *files,
                                 "--command-timeout=5s", *words)
 

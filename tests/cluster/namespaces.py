@@ -12,7 +12,7 @@ import subprocess
 import time
 
 TOOLS = ("ip", "unshare", "nsenter", "setpriv", "etcd", "etcdctl")
-COMMAND_TIMEOUT_S = 90
+COMMAND_TIMEOUT_S = 240
 SHM_BYTES = 256 << 20
 
 # The first process of a pid namespace: bash reaps what loses its parent. It waits for the end of

@@ -31,3 +31,29 @@ def test_only_what_stands_at_the_top_is_replaced():
     for name in ("D", "echo"):
         with pytest.raises(AssertionError, match=f"{name} is set 0 times"):
             documents.set_variables(text, {name: "1"})
+
+
+def test_each_alert_has_its_section():
+    rules = (documents.DOCS / "alerts.yml").read_text()
+    page = (documents.DOCS / "alerts.md").read_text()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert len(alerts) >= 10
+    assert set(alerts) <= set(re.findall(r"^## (\w+)$", page, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", ["cluster.md", "alerts.md"])
+def test_every_link_leads_somewhere(page):
+    text = (documents.DOCS / page).read_text()
+    links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text)
+    assert links
+    for path, anchor in links:
+        target = (documents.DOCS / path) if path else documents.DOCS / page
+        assert target.exists(), path
+        if anchor:
+            assert anchor in anchors(target.read_text()), f"{path}#{anchor}"
+
+
+def anchors(text):
+    """As GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}

@@ -1,11 +1,13 @@
 """One rank of the lab's training job: DDP on CPU, a snapshot every step, a line for each step.
 
     torchrun ... trainer.py --step-log FILE --until FILE     under torchrun, protected by Unreft
-    trainer.py --undisturbed 4 --steps 100 --step-log FILE   four ranks, with neither of them
+    trainer.py --undisturbed 4 --step-log FILE               all ranks in turn, in this process
 
 A line has the digests of weights, optimizer and generators after its step: a run that is disturbed
-equals one that is not if they agree at every step of every rank. Both train by the same function.
-A run ends with the step at which rank 0 sees the file --until.
+equals one that is not if they agree at every step of every rank. That one has no launcher, no
+network and no Unreft; it adds gradients up in the same order. The other ends with the step at which
+rank 0 sees the file --until; the undisturbed one trains up to each step that it reads on standard
+input, and says so.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import datetime
 import hashlib
 import json
 import logging
+import marshal
 import os
 import random
 import sys
@@ -34,8 +37,8 @@ COLLECTIVE_TIMEOUT_S = 30
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Dropout(), nn.Linear(256, 64))
-        self.register_buffer("mean", torch.zeros(64))
+        self.layers = nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Dropout(), nn.Linear(128, 32))
+        self.register_buffer("mean", torch.zeros(32))
 
     def forward(self, x):
         self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
@@ -71,37 +74,56 @@ class Log:
         os.write(self._fd, (json.dumps(line) + "\n").encode())
 
 
+class Generators:
+    """The global ones, of one rank."""
+
+    def __init__(self):
+        self.state = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
+
+    def take_over(self):
+        torch.set_rng_state(self.state[0])
+        np.random.set_state(self.state[1])
+        random.setstate(self.state[2])
+
+
 class Job:
     """All state of one rank: the same weights on all, random numbers of its own."""
 
-    def __init__(self):
+    def __init__(self, rank, wrap=lambda net: net):
         torch.set_num_threads(1)
         torch.manual_seed(SEED)
         self.net = Net()
-        self.model = nn.parallel.DistributedDataParallel(self.net, forward_sync_buffers=False)
-        self.model.register_comm_hook(None, sum_in_rank_order)
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        self.model = wrap(self.net)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3, fused=True)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.999)
         for seed in (torch.manual_seed, np.random.seed, random.seed):
-            seed(100 + dist.get_rank())
+            seed(100 + rank)
 
-    def train_step(self):
-        x = torch.randn(8, 64) + random.random() + np.random.rand()
+    def backward(self):
+        x = torch.randn(8, 32) + random.random() + np.random.rand()
         self.model(x).sub(x).square().mean().backward()
+
+    def step(self):
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
 
     def digests(self):
         states = self.optimizer.state.values()
-        generators = [torch.get_rng_state()]
-        plain = repr((random.getstate(), np.random.get_state(legacy=False)))
+        numbers = np.random.get_state()
+        plain = marshal.dumps((random.getstate(), numbers[1].tobytes(), numbers[2:]))
         return {
             "weights": digest([*self.net.parameters(), *self.net.buffers()]),
             "optimizer": digest(t for state in states for _, t in sorted(state.items())),
-            "generators": digest(generators) + hashlib.sha256(plain.encode()).hexdigest(),
+            "generators": digest([torch.get_rng_state()]) + hashlib.sha256(plain).hexdigest(),
             "rate": self.scheduler.get_last_lr(),
         }
+
+
+def data_parallel(net):
+    model = nn.parallel.DistributedDataParallel(net, forward_sync_buffers=False)
+    model.register_comm_hook(None, sum_in_rank_order)
+    return model
 
 
 def all_see(path):
@@ -113,7 +135,7 @@ def all_see(path):
 
 def train_protected(args):
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_S))
-    log, job = Log(args.step_log), Job()
+    log, job = Log(args.step_log), Job(dist.get_rank(), data_parallel)
     try:
         ck = unreft.torch.attach(job.model, job.optimizer, extras={"scheduler": job.scheduler},
                                  unprotected_after=args.unprotected_after)
@@ -125,7 +147,8 @@ def train_protected(args):
     log.say(restored=restored, **(job.digests() if restored else {}))
     while not all_see(args.until):
         begin = time.monotonic()
-        job.train_step()
+        job.backward()
+        job.step()
         step += 1
         try:
             ck.snapshot(step)
@@ -141,27 +164,35 @@ def train_protected(args):
 
 
 def train_undisturbed(args):
-    """The ranks are forked, since most of their time is that of importing torch."""
-    store = dist.TCPStore("127.0.0.1", 0, args.undisturbed, is_master=True,
-                          wait_for_workers=False)
-    ranks = []
+    jobs, generators = [], []
     for rank in range(args.undisturbed):
-        if (child := os.fork()) == 0:
-            run_undisturbed(args, rank, store.port)
-        ranks.append(child)
-    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks)
+        jobs.append(Job(rank))
+        generators.append(Generators())
+    step = 0
+    with open(args.step_log, "w") as log:
+        for line in sys.stdin:
+            while step < int(line):
+                step += 1
+                train_in_turn(jobs, generators)
+                for rank, job in enumerate(jobs):
+                    generators[rank].take_over()
+                    record = {"rank": rank, "step": step, **job.digests()}
+                    log.write(json.dumps(record) + "\n")
+            log.flush()
+            print("done", flush=True)
 
 
-def run_undisturbed(args, rank, port):
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = dist.TCPStore("127.0.0.1", port, args.undisturbed, wait_for_workers=False)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=args.undisturbed)
-    log, job = Log(args.step_log), Job()
-    for step in range(1, args.steps + 1):
-        job.train_step()
-        log.say(step=step, **job.digests())
-    dist.barrier()
-    os._exit(0)
+def train_in_turn(jobs, generators):
+    for rank, job in enumerate(jobs):
+        generators[rank].take_over()
+        job.backward()
+        generators[rank] = Generators()
+    for of_all in zip(*(job.net.parameters() for job in jobs), strict=True):
+        mean = sum(weight.grad for weight in of_all) / len(jobs)
+        for weight in of_all:
+            weight.grad.copy_(mean)
+    for job in jobs:
+        job.step()
 
 
 def main():
@@ -170,12 +201,14 @@ def main():
     parser.add_argument("--until", help="trains until that file is there")
     parser.add_argument("--step-s", type=float, default=0.2, help="a step takes no less")
     parser.add_argument("--unprotected-after", type=float)
-    parser.add_argument("--undisturbed", type=int, metavar="RANKS")
-    parser.add_argument("--steps", type=int)
+    parser.add_argument("--undisturbed", type=int, metavar="RANKS", help="without torchrun")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO)
-    return train_undisturbed(args) if args.undisturbed else train_protected(args)
+    if args.undisturbed:
+        train_undisturbed(args)
+    else:
+        train_protected(args)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

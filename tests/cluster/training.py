@@ -1,9 +1,9 @@
 """The training job of the lab under torchrun, and what it would have been undisturbed."""
 
 import contextlib
-import functools
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,8 +13,6 @@ from namespaces import wait_until
 
 TRAINER = pathlib.Path(__file__).with_name("trainer.py")
 PARTS = ("weights", "optimizer", "generators", "rate")
-REFERENCE_STEPS = 250
-REFERENCE_TIMEOUT_S = 300
 
 
 def records(path):
@@ -31,50 +29,87 @@ def state_of(record):
     return tuple(str(record[part]) for part in PARTS)
 
 
-@functools.cache
-def undisturbed(steps):
-    """The state of each rank after each of so many steps, of a job that nobody touches."""
-    with tempfile.TemporaryDirectory(prefix="unreft-lab-") as directory:
-        log = pathlib.Path(directory) / "log"
-        subprocess.run([sys.executable, TRAINER, "--undisturbed", str(NODES), "--steps", str(steps),
-                        "--step-log", log], check=True, timeout=REFERENCE_TIMEOUT_S,
-                       stdin=subprocess.DEVNULL, capture_output=True)
-        found = {(line["rank"], line["step"]): state_of(line) for line in records(log)}
-    assert len(found) == NODES * steps
-    return found
+class Undisturbed:
+    """The same training, of which nobody kills anything: as far as it was asked for."""
 
+    def __init__(self):
+        self._directory = tempfile.mkdtemp(prefix="unreft-lab-")
+        self._log = pathlib.Path(self._directory) / "log"
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", sys.executable, TRAINER, "--undisturbed",
+             str(NODES), "--step-log", self._log],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self._until = 0
+        self._states = {}
 
-def undisturbed_until(step):
-    steps = REFERENCE_STEPS
-    while steps < step:
-        steps *= 2
-    return undisturbed(steps)
+    def states(self, step):
+        """(rank, step) and the state then, of all steps up to that one."""
+        if step > self._until:
+            self._process.stdin.write(f"{step}\n")
+            self._process.stdin.flush()
+            assert self._process.stdout.readline() == "done\n", "the undisturbed run has ended"
+            self._until = step
+            self._states = {(line["rank"], line["step"]): state_of(line)
+                            for line in records(self._log)}
+            assert len(self._states) == NODES * step
+        return self._states
+
+    def close(self):
+        self._process.kill()
+        self._process.communicate()
+        shutil.rmtree(self._directory)
 
 
 class Training:
     """Agents of torchrun, one on each host that trains, and what their ranks have logged."""
 
-    def __init__(self, lab, *words):
+    def __init__(self, lab, number, *words):
+        """`number`: of this start of the job in its lab."""
         self._lab = lab
         self.agents = {}
         self._words = " ".join(words)
-        self._until = lab.directory / "disk" / "end"
+        self._log, self._until = f"steps{number}", f"end{number}"
         self._meeting_point = lab.control.start("meeting-point", lab.block("meeting-point"))
         for host in lab.hosts[:NODES]:
             self.start_agent(host)
 
     def start_agent(self, host):
-        host_log = self._lab.directory / "disk" / "steps"
-        train = f"{TRAINER} --step-log {host_log} --until {self._until} {self._words}"
-        block = self._lab.block("train", ETC=self._lab.etc, GPUS=1, TRAIN=train)
-        self.agents[host.name] = host.start("torchrun", block)
+        disk = self._lab.directory / "disk"
+        train = f"{TRAINER} --step-log {disk}/{self._log} --until {disk}/{self._until}"
+        self.agents[host.name] = host.start("torchrun", self._lab.block(
+            "train", ETC=self._lab.etc, GPUS=1, TRAIN=f"{train} {self._words}"))
+
+    def end_agent(self, host):
+        """As Ctrl-C or a scheduler does."""
+        agent = self.agents.pop(host.name)
+        agent.signal_all("TERM")
+        agent.wait()
+
+    def end(self):
+        """All ranks end with one step, and the agents with success."""
+        for host in self._lab.hosts:
+            (host.disk / self._until).touch()
+        for name, agent in self.agents.items():
+            assert agent.wait() == 0, f"torchrun of {name}:\n{agent.log}"
+        self._end_meeting_point()
+
+    def abort(self):
+        for host in self._lab.hosts:
+            if host.name in self.agents:
+                self.end_agent(host)
+        self._end_meeting_point()
+
+    def _end_meeting_point(self):
+        """Agents do not meet at one where others have ended."""
+        self._meeting_point.signal_all()
+        self._meeting_point.wait()
 
     # --- what the ranks have logged ---
 
     def lines(self, host=None):
         """In the order of each host."""
         hosts = [host] if host else self._lab.hosts
-        return [line for each in hosts for line in records(each.disk / "steps")]
+        return [line for each in hosts for line in records(each.disk / self._log)]
 
     def states(self):
         """The lines that have a state: of steps that were done, or restored."""
@@ -114,6 +149,13 @@ class Training:
         return len(self.restored())
 
     # --- waiting ---
+
+    def wait_error(self, part="message"):
+        """What a rank says that could not go on."""
+        def ready():
+            return next((line[part] for line in self.lines() if "error" in line), None)
+
+        return wait_until("an error", ready)
 
     def check_runs(self):
         for name, agent in self.agents.items():
