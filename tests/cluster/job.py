@@ -2,7 +2,7 @@
 
 import json
 
-from lab import NODES, SPARE, Lab
+from lab import NODES, Lab
 from namespaces import wait_until
 from training import Training, state_of
 
@@ -106,6 +106,3 @@ class Job:
 
     def close(self):
         self.lab.close()
-
-
-__all__ = ["NODES", "SPARE", "STEPS_LOST_MAX", "Job"]

@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import time
+from signal import SIGCONT
 
 TOOLS = ("ip", "unshare", "nsenter", "setpriv", "etcd", "etcdctl")
 COMMAND_TIMEOUT_S = 240
@@ -210,6 +211,8 @@ class Started:
         pid = int((self._host.disk / f"{self.name}.pid").read_text())
         with contextlib.suppress(AssertionError):  # it has ended
             self._host.run("bash", "-c", f"kill -{signal} -- -{pid}")
+        if signal == "CONT":
+            self.process.send_signal(SIGCONT)  # nsenter stops with what it has started
 
     def wait(self, timeout_s=COMMAND_TIMEOUT_S):
         return self.process.wait(timeout_s)
