@@ -195,8 +195,11 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, options.allow_inject, "allow_inject",
             "`unreft inject` may cause faults here without --force; `unreft up` gives it");
   AddOption(app, options.role, "role",
-            "node: keeps this node's snapshots; meta: is the embedded meta store",
-            std::vector<std::string>{"node", "meta"});
+            "node: keeps this node's snapshots; meta: is the embedded meta store; forget: removes "
+            "the job's records from the meta store and ends (`unreft forget`)",
+            std::vector<std::string>{"node", "meta", "forget"});
+  AddOption(app, options.forget_present, "forget_present",
+            "role forget: also while daemons of the job are present");
   AddOption(app, options.metrics_listen, "metrics_listen",
             "ADDRESS:PORT, or PORT of 127.0.0.1, where Prometheus gets /metrics by HTTP, without "
             "TLS and password: they name the job; port 0: a free one, see the log; empty: nowhere");
@@ -275,7 +278,11 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   options.transport.job = options.common.job;
   FillListening(options);
   FillInsecure(options);
-  return options.role == "meta" ? absl::OkStatus() : CheckClusterOptions(options);
+  if (options.role == "forget" && options.kv.endpoints.empty()) {
+    return absl::InvalidArgumentError(
+        "role forget: needed meta_endpoints, the meta store of the job; found none");
+  }
+  return options.role == "node" ? CheckClusterOptions(options) : absl::OkStatus();
 }
 
 }  // namespace unreft::smp

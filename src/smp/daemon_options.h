@@ -20,7 +20,9 @@ class App;
 namespace unreft::smp {
 
 struct DaemonOptions {
-  std::string role = "node";  // or "meta": the embedded meta store, of no node
+  // Or "meta": the embedded meta store, of no node; "forget": removes the job's records from it.
+  std::string role = "node";
+  bool forget_present = false;  // of the role forget
   CommonOptions common;       // its run_dir holds the socket, the lock and the records
   NodeOptions node;
   bool spare = false;            // waits for the slot of a lost node (smp/spare.h)

@@ -17,6 +17,7 @@
 #include "base/service_manager.h"
 #include "base/version.h"
 #include "meta/meta_daemon.h"
+#include "meta/run_forget.h"
 #include "smp/daemon.h"
 #include "smp/daemon_options.h"
 #include "transport/grpc_transport.h"
@@ -46,6 +47,15 @@ void TakeAllDescriptors() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// What it has removed, a line each.
+absl::Status Forget(const DaemonOptions& options) {
+  const absl::StatusOr<std::vector<std::string>> removed =
+      unreft::meta::RunForget(options.kv, options.common.job, options.forget_present);
+  if (!removed.ok()) return removed.status();
+  for (const std::string& key : *removed) fmt::print("{}\n", key);
+  return absl::OkStatus();
+}
+
 absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   CLI::App app("unreftd: keeps the snapshots of a training job in the memory of this node");
   app.set_version_flag("--version", fmt::format("unreftd {}", unreft::SoftwareVersion()));
@@ -68,6 +78,7 @@ absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   for (const std::string& line : *strangers) log.Warn("{}", line);
   TakeAllDescriptors();
   unreft::SilenceGrpcLog();
+  if (options.role == "forget") return Forget(options);
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
   if (uses_grpc) (void)unreft::KeepReceiveMemory();
   if (uses_grpc) unreft::KeepGrpcThreads();

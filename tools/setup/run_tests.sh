@@ -34,6 +34,9 @@ if [ ${#suites[@]} -gt 0 ]; then
 else
   echo "no Python tests in this tree"
 fi
+# The short half of the lab, which has the machine to itself: `make test-cluster` runs all of it.
+tools/setup/cluster_tests.sh "$build" "$python" -m short --junitxml="$results/cluster.xml" \
+  </dev/null || status=1
 
 echo
 why_no_cuda=$(cat "$build/cuda_note.txt" 2>/dev/null || echo unknown)
