@@ -147,6 +147,12 @@ void AddRestorable(const NodeState& state, Json& json) {
                         {"step", whole.front().step.value}};
 }
 
+std::string ProblemOf(const NodeState& state) {
+  const std::string& records = state.record->problem();
+  const std::string& standing = state.standing.problem;
+  return fmt::format("{}{}{}", standing, standing.empty() || records.empty() ? "" : "; ", records);
+}
+
 Json StatusJson(const NodeState& state) {
   Json json;
   json["job"] = state.options.job;
@@ -165,7 +171,7 @@ Json StatusJson(const NodeState& state) {
   }
   AddRestorable(state, json);
   json["closed"] = state.timeline_closed;
-  json["problem"] = state.standing.problem;
+  json["problem"] = ProblemOf(state);
   json["starting"] = state.standing.is_starting;
   json["insecure"] = !state.options.insecure.empty();
   json["insecure_why"] = state.options.insecure;
