@@ -81,6 +81,7 @@ class Member final : public Coordinator {
   void Serve();
   void Follow();
   void FollowSeat();
+  void SayRefused();
   void FollowLeadership();
   meta::HeldKey LeaderNow() const;
   void FollowTimeline();
@@ -112,6 +113,7 @@ class Member final : public Coordinator {
   meta::JobStore store_;
   Seat seat_;
   Standing standing_;  // as the node was told
+  std::map<uint64_t, std::string> refused_said_;  // why, by place
   Peers peers_;
   Protection* protection_ = nullptr;
   std::unique_ptr<Leader> leader_;

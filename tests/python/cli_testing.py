@@ -145,6 +145,19 @@ class Launched:
         """What the ranks printed, as far as it is JSON."""
         return self._parse(self._out)
 
+    def follow(self):
+        """Each line that the ranks print, as far as it is JSON; nothing while there is none."""
+        with open(self._out) as out:
+            part = ""
+            while True:
+                part += out.readline()
+                if not part.endswith("\n"):
+                    yield None
+                    continue
+                with contextlib.suppress(ValueError):
+                    yield json.loads(part)
+                part = ""
+
     def events(self, name):
         return [event for event in self._parse(self._err) if event.get("event") == name]
 
