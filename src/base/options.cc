@@ -300,6 +300,21 @@ absl::StatusOr<std::vector<std::string>> CheckVariables(const CLI::App& app,
   return strangers;
 }
 
+std::string SourceOfOption(const CLI::App& app, std::string_view name, int argc,
+                           const char* const* argv) {
+  const std::string flag = FlagOf(name);
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == flag || word.starts_with(flag + "=")) return flag;
+  }
+  const std::string variable = VariableOf(name);
+  const char* const value = std::getenv(variable.c_str());
+  if (value != nullptr && *value != '\0') return variable;
+  const CLI::Option* const option = app.get_option_no_throw(flag);
+  if (option == nullptr || option->count() == 0) return "";
+  return fmt::format("{} of --config", name);
+}
+
 absl::StatusOr<uint64_t> ParseByteSize(std::string_view text) {
   uint64_t unit = 1;
   std::string_view number = text;

@@ -68,6 +68,11 @@ absl::StatusOr<std::vector<std::string>> CheckVariables(const CLI::App& app,
 // InvalidArgument.
 absl::StatusOr<std::string> ParseOptions(CLI::App& app, int argc, const char* const* argv);
 
+// Where a parsed option has its value from: "--data-chunks", "UNREFT_DATA_CHUNKS", "data_chunks of
+// --config"; empty: it is the default.
+std::string SourceOfOption(const CLI::App& app, std::string_view name, int argc,
+                           const char* const* argv);
+
 // "4096", "64KiB", "1.5GiB"; units B, KiB, MiB, GiB, TiB. InvalidArgument.
 absl::StatusOr<uint64_t> ParseByteSize(std::string_view text);
 // The shortest exact text: "64KiB", "4097".

@@ -6,6 +6,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/table.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -18,6 +19,7 @@
 #include <utility>
 
 #include "base/lock_file.h"
+#include "base/rocks_file_system.h"
 
 namespace unreft {
 namespace {
@@ -71,18 +73,23 @@ std::string EndOfPrefix(std::string prefix) {
   return prefix;
 }
 
-// The database, open or closed by an error. Single-threaded.
+// The database, open or closed by an error: it is not used again after one, but opened anew.
+// Single-threaded.
 class RecordDatabase {
  public:
   explicit RecordDatabase(RocksRecordStoreOptions options) : options_(std::move(options)) {}
 
   absl::Status Open() {
     if (db_ != nullptr) return absl::OkStatus();
+    if (absl::Status status = CheckSpace(); !status.ok()) return status;
+    file_system_ = std::make_shared<RocksFileSystem>(options_.disk_fails);
+    env_ = rocksdb::NewCompositeEnv(file_system_);
+    rocksdb::Options options = DatabaseOptions(options_);
+    options.env = env_.get();
     rocksdb::DB* db = nullptr;
-    const rocksdb::Status status =
-        rocksdb::DB::Open(DatabaseOptions(options_), options_.directory, &db);
+    const rocksdb::Status status = rocksdb::DB::Open(options, options_.directory, &db);
     db_.reset(db);
-    return ToStatus(status, options_.directory);
+    return Outcome(status);
   }
 
   absl::Status Write(const std::vector<RecordChange>& batch, Durability durability) {
@@ -99,14 +106,39 @@ class RecordDatabase {
     return status;
   }
 
+  // Where the disk takes nothing the records are read all the same.
   absl::StatusOr<std::vector<Record>> Scan(const std::string& prefix) {
-    if (absl::Status status = Open(); !status.ok()) return status;
+    absl::Status status = Open();
+    if (status.ok()) return Read(*db_, prefix);
+    rocksdb::Options options = DatabaseOptions(options_);
+    options.create_if_missing = false;
+    rocksdb::DB* db = nullptr;
+    const bool is_readable = rocksdb::DB::OpenForReadOnly(options, options_.directory, &db).ok();
+    const std::unique_ptr<rocksdb::DB> closed(db);
+    if (!is_readable) return status;
+    return Read(*closed, prefix);
+  }
+
+ private:
+  // Opening writes: a new log, and the records of the one before into a table.
+  absl::Status CheckSpace() const {
+    const uint64_t needed = 2 * options_.write_buffer_bytes;
+    struct statvfs disk{};
+    if (statvfs(options_.directory.c_str(), &disk) != 0) return absl::OkStatus();
+    const uint64_t free = uint64_t{disk.f_bavail} * disk.f_frsize;
+    if (free >= needed) return absl::OkStatus();
+    return absl::ResourceExhaustedError(
+        fmt::format("records in {}: No space left on the disk: needed {} bytes free, found {}",
+                    options_.directory, needed, free));
+  }
+
+  absl::StatusOr<std::vector<Record>> Read(rocksdb::DB& db, const std::string& prefix) const {
     const std::string end = EndOfPrefix(prefix);
     const rocksdb::Slice end_slice(end);
     rocksdb::ReadOptions read;
     if (!end.empty()) read.iterate_upper_bound = &end_slice;
     std::vector<Record> records;
-    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
+    const std::unique_ptr<rocksdb::Iterator> it(db.NewIterator(read));
     for (it->Seek(prefix); it->Valid(); it->Next()) {
       records.push_back({it->key().ToString(), it->value().ToString()});
     }
@@ -114,19 +146,27 @@ class RecordDatabase {
     return records;
   }
 
- private:
   absl::Status TryWrite(rocksdb::WriteBatch& changes, Durability durability) {
     if (absl::Status status = Open(); !status.ok()) return status;
     rocksdb::WriteOptions write;
     write.sync = durability == Durability::kSynced;
-    const rocksdb::Status status = db_->Write(write, &changes);
-    // The log may end in a torn record now, behind which nothing would be found again. Opening
-    // reads what is whole and begins a new log.
-    if (!status.ok()) db_.reset();
-    return ToStatus(status, options_.directory);
+    return Outcome(db_->Write(write, &changes));
+  }
+
+  // Of a call that may have changed the disk. The log may end in a torn record after an error,
+  // behind which nothing would be found again: opening reads what is whole and begins a new log.
+  absl::Status Outcome(const rocksdb::Status& status) {
+    const rocksdb::IOStatus failed = file_system_->first_error();
+    if (status.ok() && failed.ok()) return absl::OkStatus();
+    file_system_->Stop();
+    db_.reset();
+    return ToStatus(failed.ok() ? status : failed, options_.directory);
   }
 
   const RocksRecordStoreOptions options_;
+  // In this order: the database goes first.
+  std::shared_ptr<RocksFileSystem> file_system_;
+  std::unique_ptr<rocksdb::Env> env_;
   std::unique_ptr<rocksdb::DB> db_;
 };
 

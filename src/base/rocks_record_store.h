@@ -2,9 +2,11 @@
 //
 // All disk work is on one thread of its own, in the order of the calls. After an error (a full
 // disk) the database is closed and opened again by the next call, so the store works again as soon
-// as the disk does. Calls are thread-safe.
+// as the disk does; where that has no room for it nothing is written, but what is there is read.
+// Calls are thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +23,8 @@ struct RocksRecordStoreOptions {
   // Whether Open fails when the records cannot be read. Otherwise the calls do, each with the
   // reason, until the disk is mended.
   bool open_at_once = true;
+  // For tests (base/rocks_file_system.h).
+  std::function<bool(bool of_bytes)> disk_fails;
 };
 
 class RocksRecordStore : public RecordStore {

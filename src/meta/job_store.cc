@@ -279,6 +279,7 @@ void JobStore::Apply(const KeyValue& kv) {
     state_.leader_value = kv.value;
     return;
   }
+  if (name == "settings") return Parse(kv, state_.settings);
   if (name == "view") return ParseShared(kv, &JobState::view);
   if (name == "timeline") return ParseShared(kv, &JobState::timeline);
   if (name == "commit") return ParseShared(kv, &JobState::commit);
@@ -299,6 +300,10 @@ void JobStore::Apply(const KeyValue& kv) {
     Parse(kv, state_.waiting[*place]);
     if (!state_.waiting[*place].exists()) state_.waiting.erase(*place);
   }
+  if (const std::optional<uint64_t> place = NumberOf("refused/", name)) {
+    Parse(kv, state_.refused[*place]);
+    if (!state_.refused[*place].exists()) state_.refused.erase(*place);
+  }
 }
 
 void JobStore::Forget(const std::string& key) {
@@ -315,6 +320,8 @@ void JobStore::Forget(const std::string& key) {
   }
   if (const auto place = NumberOf("spare/", name)) state_.spares.erase(*place);
   if (const auto place = NumberOf("waiting/", name)) state_.waiting.erase(*place);
+  if (const auto place = NumberOf("refused/", name)) state_.refused.erase(*place);
+  if (name == "settings") state_.settings = {};
 }
 
 void JobStore::ApplyStore(const std::string& value) {

@@ -1,8 +1,9 @@
 // JobStore: what the nodes of a job agree on, read from the meta store and kept up to date by a
 // watch; and the leader's way to change it (docs/formats/meta_keys.md).
 //
-// One record per key: "store", "leader", "node/SLOT", "spare/PLACE", "waiting/PLACE", "view",
-// "timeline", "commit", "abandoned", "pins", all below "unreft/JOB/". Only the leader writes the
+// One record per key: "store", "settings", "leader", "node/SLOT", "spare/PLACE", "waiting/PLACE",
+// "refused/PLACE", "view", "timeline", "commit", "abandoned", "pins", all below "unreft/JOB/". Only
+// the leader writes the
 // last five, in Txns that compare its own key and all five records with what it has seen (PROTOCOL
 // rule 20): so a leader that was replaced changes nothing, and an unknown outcome is read back by
 // the watch.
@@ -49,6 +50,8 @@ struct JobState {
   std::map<NodeSlot, Revision> present_modified;
   std::map<uint64_t, Stored<SpareRecord>> spares;  // by place
   std::map<uint64_t, Stored<WaitingRecord>> waiting;
+  Stored<SettingsRecord> settings;
+  std::map<uint64_t, Stored<RefusedRecord>> refused;
   Stored<ViewRecord> view;
   Stored<TimelineRecord> timeline;
   Stored<CommitRecord> commit;
@@ -104,6 +107,8 @@ class JobStore {
   std::string PresenceKey(NodeSlot slot) const;
   std::string SpareKey(uint64_t place) const;
   std::string WaitingKey(uint64_t place) const;
+  // Below which all keys of the job are.
+  const std::string& prefix() const { return prefix_; }
 
   // Whether the leader key is that of the caller, by what was read last.
   bool IsLedBy(const HeldKey& leadership) const {

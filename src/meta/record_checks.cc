@@ -18,6 +18,8 @@ using google::protobuf::RepeatedPtrField;
 constexpr int kNodesMax = 1 << 14;
 constexpr int kEntriesMax = 1 << 16;  // of timelines, versions and pins
 constexpr size_t kNameBytesMax = 1024;
+constexpr size_t kReasonBytesMax = 1 << 14;
+constexpr int kFormatsMax = 64;
 
 template <typename... Args>
 absl::Status Wrong(fmt::format_string<Args...> format, Args&&... args) {
@@ -175,5 +177,29 @@ absl::Status CheckRecord(const PresenceRecord& presence) {
 absl::Status CheckRecord(const SpareRecord& spare) { return CheckRecord(spare.presence()); }
 
 absl::Status CheckRecord(const WaitingRecord& waiting) { return CheckRecord(waiting.presence()); }
+
+absl::Status CheckRecord(const SettingsRecord& settings) {
+  if (settings.min_reader() > kSettingsFormat || settings.format() < settings.min_reader()) {
+    return Wrong("settings of format {} for readers of format {} on, this is {}", settings.format(),
+                 settings.min_reader(), kSettingsFormat);
+  }
+  for (const std::string* text : {&settings.address(), &settings.version()}) {
+    auto status = CheckCount("bytes of who wrote it", text->size(), kNameBytesMax);
+    if (!status.ok()) return status;
+  }
+  for (const FormatRange& format : settings.formats()) {
+    auto status = CheckCount("bytes of a format's name", format.name().size(), kNameBytesMax);
+    if (!status.ok()) return status;
+  }
+  return CheckCount("formats", settings.formats_size(), kFormatsMax);
+}
+
+absl::Status CheckRecord(const RefusedRecord& refused) {
+  if (auto status = CheckCount("bytes of an address", refused.address().size(), kNameBytesMax);
+      !status.ok()) {
+    return status;
+  }
+  return CheckCount("bytes of why a daemon is refused", refused.why().size(), kReasonBytesMax);
+}
 
 }  // namespace unreft::meta

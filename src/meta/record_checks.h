@@ -9,6 +9,9 @@
 
 namespace unreft::meta {
 
+inline constexpr uint32_t kSettingsFormat = 1;
+inline constexpr uint32_t kSettingsMinReader = 1;
+
 // Members, each slot once; groups of members, disjoint, that an erasure code can be made of.
 absl::Status CheckRecord(const ViewRecord& view);
 // A chain of ascending timelines, each with an older parent; a decision of a known kind.
@@ -20,5 +23,8 @@ absl::Status CheckRecord(const PinRecord& pins);
 absl::Status CheckRecord(const PresenceRecord& presence);
 absl::Status CheckRecord(const SpareRecord& spare);
 absl::Status CheckRecord(const WaitingRecord& waiting);
+// Of a format that we read.
+absl::Status CheckRecord(const SettingsRecord& settings);
+absl::Status CheckRecord(const RefusedRecord& refused);
 
 }  // namespace unreft::meta

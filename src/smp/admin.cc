@@ -146,6 +146,12 @@ void AddRestorable(const NodeState& state, Json& json) {
                         {"step", whole.front().step.value}};
 }
 
+std::string ProblemOf(const NodeState& state) {
+  const std::string& records = state.record->problem();
+  const std::string& standing = state.standing.problem;
+  return fmt::format("{}{}{}", standing, standing.empty() || records.empty() ? "" : "; ", records);
+}
+
 Json StatusJson(const NodeState& state) {
   Json json;
   json["job"] = state.options.job;
@@ -164,7 +170,7 @@ Json StatusJson(const NodeState& state) {
   }
   AddRestorable(state, json);
   json["closed"] = state.timeline_closed;
-  json["problem"] = state.standing.problem;
+  json["problem"] = ProblemOf(state);
   json["starting"] = state.standing.is_starting;
   json["out"] = state.standing.is_out;
   json["nodes"] = state.options.nodes;

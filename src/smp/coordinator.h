@@ -70,6 +70,7 @@ struct Standing {
   std::string problem;  // why nothing that it holds counts, for people; empty: it counts
   bool is_out = false;       // its slot has another memory, which lives
   bool is_starting = false;  // the job or this daemon is: no fault
+  absl::Status refusal;  // why it is to end as soon as it serves nobody; ok: as a spare it waits
   bool operator==(const Standing&) const = default;
 };
 

@@ -242,6 +242,14 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddMetaOptions(app, options.meta);
 }
 
+void NoteSources(const CLI::App& app, int argc, const char* const* argv, DaemonOptions& options) {
+  for (const char* name :
+       {"nodes", "data_chunks", "parity_chunks", "slots_per_rank", "pins", "block_bytes"}) {
+    const std::string source = SourceOfOption(app, name, argc, argv);
+    if (!source.empty()) options.node.sources[name] = source;
+  }
+}
+
 absl::Status FinishDaemonOptions(DaemonOptions& options) {
   if (absl::Status status = FinishCommonOptions(options.common); !status.ok()) return status;
   options.meta.directory = options.common.run_dir + "/meta";

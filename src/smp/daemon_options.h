@@ -39,6 +39,9 @@ struct DaemonOptions {
 
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options);
 
+// Notes where those that are the same on all nodes have their values from. After they were parsed.
+void NoteSources(const CLI::App& app, int argc, const char* const* argv, DaemonOptions& options);
+
 // Fills what follows from other options, and checks what no single option can.
 absl::Status FinishDaemonOptions(DaemonOptions& options);
 

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -69,6 +70,8 @@ absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   }
   const absl::StatusOr<std::vector<std::string>> strangers = unreft::CheckVariables(app, environ);
   if (!strangers.ok()) return strangers.status();
+  NoteSources(app, argc, argv, options);
+  options.node.started_s = static_cast<uint64_t>(time(nullptr));
   if (absl::Status status = FinishDaemonOptions(options); !status.ok()) return status;
   absl::StatusOr<unreft::LogLevel> level = unreft::ParseLogLevel(options.common.log_level);
   if (!level.ok()) return level.status();

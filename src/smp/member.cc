@@ -18,6 +18,8 @@ namespace {
 // Versions under way on this node. While the meta store is away nothing tells which are over.
 constexpr size_t kLocalKept = 16;
 
+constexpr size_t kRefusedKept = 256;
+
 // A version's entry of a report, made when it is not there yet.
 VersionHolding& EntryOf(std::map<Version, VersionHolding>& versions, Version version) {
   VersionHolding& entry = versions[version];
@@ -150,6 +152,7 @@ void Member::Follow() {
   FollowSeat();
   FollowLeadership();
   if (!store_.ready()) return;
+  SayRefused();
   // Before what may retire versions.
   const std::pair pins(store_.state().store_id, store_.state().pins.modified);
   if (pins_applied_ != pins) {
@@ -173,6 +176,17 @@ void Member::FollowSeat() {
   if (standing == standing_) return;
   standing_ = std::move(standing);
   node_.OnStanding(standing_);
+}
+
+// Daemons that were not let in. One that a supervisor starts again and again says the same.
+void Member::SayRefused() {
+  if (refused_said_.size() > kRefusedKept) refused_said_.clear();
+  for (const auto& [place, refused] : store_.state().refused) {
+    const RefusedRecord& record = refused.value;
+    if (std::exchange(refused_said_[place], record.why()) == record.why()) continue;
+    seams_.log.Error("the daemon at {} was refused: {}", record.address(),
+                     CleanText(record.why(), kTextBytesMax));
+  }
 }
 
 meta::HeldKey Member::LeaderNow() const {

@@ -88,6 +88,7 @@ class Member final : public Coordinator {
   void Serve();
   void Follow();
   void FollowSeat();
+  void SayRefused();
   void FollowLeadership();
   void EndLeading();
   meta::HeldKey LeaderNow() const;
@@ -121,6 +122,7 @@ class Member final : public Coordinator {
   meta::JobStore store_;
   Seat seat_;
   Standing standing_;  // as the node was told
+  std::map<uint64_t, std::string> refused_said_;  // why, by place
   Peers peers_;
   Protection* protection_ = nullptr;
   std::unique_ptr<Leader> leader_;

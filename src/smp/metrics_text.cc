@@ -96,6 +96,9 @@ std::string MetricsText(const NodeState& state, const Member* member) {
         c.device_checksum_mismatches);
   count("unreft_record_writes_failed_total", "Records that could not be written.",
         state.record->failed_writes());
+  gauge("unreft_records_unwritten",
+        "1: the disk of the run directory does not take what was committed.",
+        state.record->problem().empty() ? 0 : 1);
   if (const TransportCounts* counts = state.seams.transport_counts) {
     count("unreft_node_read_bytes_total", "Bytes read from other nodes.", counts->reads.bulk_bytes);
     count("unreft_node_read_bytes_lost_total", "Bytes of reads that failed and were made again.",

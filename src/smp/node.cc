@@ -46,6 +46,15 @@ Node::~Node() {
 
 void Node::Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done) {
   on_started_ = std::move(done);
+  settings_ = std::make_unique<SettingsCheck>(state_.seams, state_.options);
+  settings_->Start([this, boot_id](absl::Status status) {
+    if (!status.ok()) return OnStarted(std::move(status));
+    settings_.reset();
+    OpenRecord(boot_id);
+  });
+}
+
+void Node::OpenRecord(RandomId boot_id) {
   NodeRecord::Open(
       state_.seams.segments, state_.seams.records, state_.seams.random, state_.seams.log,
       state_.prefix + "node", boot_id,
@@ -469,7 +478,7 @@ void Node::OnStanding(const Standing& standing) {
 
 // What serves nobody in a slot that is another's may be of use elsewhere.
 void Node::EndIfOut() {
-  if (state_.standing.is_out && RanksServed() == 0) End(absl::OkStatus());
+  if (state_.standing.is_out && RanksServed() == 0) End(state_.standing.refusal);
 }
 
 void Node::OnRefused(const absl::Status& why) { End(why); }

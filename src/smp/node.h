@@ -21,6 +21,7 @@
 #include "smp/capture_desk.h"
 #include "smp/cluster_desk.h"
 #include "smp/coordinator.h"
+#include "smp/job_settings.h"
 #include "smp/lives_before.h"
 #include "smp/member.h"
 #include "smp/memory_desk.h"
@@ -76,6 +77,7 @@ class Node : private Coordinator::Node {
   };
   using ConnectionIt = std::list<Connection>::iterator;
 
+  void OpenRecord(RandomId boot_id);
   void OnStarted(absl::Status status);
   absl::Status AdoptMemory();
   absl::Status JoinCluster();
@@ -118,6 +120,7 @@ class Node : private Coordinator::Node {
   void End(const absl::Status& why);
 
   NodeState state_;
+  std::unique_ptr<SettingsCheck> settings_;  // while it starts
   // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
   Member* member_ = nullptr;           // owned by state_
   LocalCoordinator* local_ = nullptr;  // of a job of one node; owned by state_

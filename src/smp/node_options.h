@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -87,6 +89,11 @@ struct NodeOptions {
   std::string store_wire;
 
   std::string software_version = SoftwareVersion();
+  // When this process was started, in seconds since 1970; 0: nobody says.
+  uint64_t started_s = 0;
+  // Where the options that are the same on all nodes have their values from, by name: a flag, a
+  // variable, a file; what is not there is a default.
+  std::map<std::string, std::string, std::less<>> sources;
 
   uint32_t SlotsPerRank() const { return slots_per_rank + pins; }
 };

@@ -90,6 +90,7 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
     if (*adopted && !records.ok()) {
       log_.Error("{}; going on with what the memory says, which does not know of pins",
                  records.status().message());
+      Owe(records.status());
     }
     if (*adopted) return absl::OkStatus();
   }
@@ -272,12 +273,27 @@ void NodeRecord::Write(std::vector<RecordChange> batch) {
 void NodeRecord::OnWritten(const absl::Status& status, std::string_view what) {
   const bool failed_before = std::exchange(last_write_failed_, !status.ok());
   if (status.ok() && failed_before) log_.Info("{}: written, as before the failure", what);
-  if (status.ok()) return;
+  if (status.ok()) {
+    if (!owes_writes_) problem_.clear();
+    return;
+  }
   ++failed_writes_;
-  owes_writes_ = true;
+  Owe(status);
   if (on_failure_) on_failure_();
   if (failed_before) return;
   log_.Warn("{}: {}; a reboot of this host would not know it", what, status.message());
+}
+
+void NodeRecord::Owe(const absl::Status& why) {
+  owes_writes_ = true;
+  problem_ = fmt::format(
+      "{}; protection goes on, but a reboot of this host would not know what was committed",
+      why.message());
+}
+
+void NodeRecord::set_on_failure(absl::AnyInvocable<void()> on_failure) {
+  on_failure_ = std::move(on_failure);
+  if (owes_writes_) on_failure_();
 }
 
 void NodeRecord::WriteAgain() {

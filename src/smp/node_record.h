@@ -79,10 +79,10 @@ class NodeRecord {
   void DeclareFreshStart();
 
   uint64_t failed_writes() const { return failed_writes_; }
-  // `on_failure`, in turns of its own: a write failed, and WriteAgain is wanted some time later.
-  void set_on_failure(absl::AnyInvocable<void()> on_failure) {
-    on_failure_ = std::move(on_failure);
-  }
+  // Why the record store lacks what the memory has, for people; empty: it does not.
+  const std::string& problem() const { return problem_; }
+  // A write failed, or has to be made that could not be, and WriteAgain is wanted some time later.
+  void set_on_failure(absl::AnyInvocable<void()> on_failure);
   // All of it: what failed may be any part. Nothing when nothing failed since.
   void WriteAgain();
 
@@ -99,6 +99,7 @@ class NodeRecord {
   void Write(std::vector<RecordChange> batch);
   void WriteCommit();
   void OnWritten(const absl::Status& status, std::string_view what);
+  void Owe(const absl::Status& why);
 
   RecordStore& records_;
   Log& log_;
@@ -110,6 +111,7 @@ class NodeRecord {
   bool commit_write_wanted_ = false;
   bool last_write_failed_ = false;
   bool owes_writes_ = false;
+  std::string problem_;
   uint64_t failed_writes_ = 0;
   absl::AnyInvocable<void()> on_failure_;
   std::shared_ptr<bool> alive_ =

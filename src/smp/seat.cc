@@ -44,6 +44,7 @@ Seat::Seat(meta::Kv& kv, Executor& executor, Log& log, const meta::JobStore& sto
       options_(options),
       address_(std::move(address)),
       callbacks_(std::move(callbacks)),
+      settings_(kv, executor, log, options, address_, [this] { callbacks_.on_presence(); }),
       presence_(
           kv, executor, log, store.PresenceKey(options.node), options.presence_ttl,
           // An earlier process of the same memory; the lock on the run directory says it is dead.
@@ -82,6 +83,7 @@ PresenceRecord Seat::Presence() const {
 void Seat::Follow(uint64_t ranks) {
   ranks_ = ranks;
   if (!store_.ready()) return;
+  settings_.Follow(store_.state(), WasInAView());
   const SeatOwner owner =
       OwnerOfSeat(store_.state(), options_.node, AsBytes(record_.incarnation()), record_.view());
   if (owner == SeatOwner::kOurs) record_.SetView(store_.state().view.value.number());
@@ -100,6 +102,11 @@ const PresenceRecord* Seat::Other() const {
 }
 
 void Seat::HoldKeys() {
+  if (!settings_.agreed()) {
+    presence_.Release();
+    waiting_.Release();
+    return leadership_.Release();
+  }
   const bool is_free = owner_ == SeatOwner::kNobody || owner_ == SeatOwner::kLost;
   if (owner_ == SeatOwner::kOurs || (is_free && Other() == nullptr)) {
     if (!presence_.wanted()) presence_.Hold(Presence().SerializeAsString());
@@ -180,10 +187,13 @@ std::string Seat::WhoseItIs() const {
 }
 
 Standing Seat::StandingNow() const {
+  if (!settings_.refusal().ok()) {
+    return {std::string(settings_.refusal().message()), true, false, settings_.refusal()};
+  }
   const bool is_out =
       WasInAView() && (owner_ == SeatOwner::kAbsent || owner_ == SeatOwner::kPresent);
   const bool is_starting = store_.status().ok() && !is_out && owner_ != SeatOwner::kOurs;
-  return {Problem(), is_out, is_starting};
+  return {Problem(), is_out, is_starting, absl::OkStatus()};
 }
 
 std::string Seat::Problem() const {
@@ -224,7 +234,8 @@ bool Seat::IsSecond() const {
 // That the store has its presence does not say that it lives: the lease of one that was killed is
 // not over yet, and begins anew in a store that went back.
 void Seat::LookForFirst() {
-  if (!IsSecond()) return executor_.Cancel(std::exchange(probe_again_, TimerId::kNone));
+  if (!IsSecond() || !settings_.agreed())
+    return executor_.Cancel(std::exchange(probe_again_, TimerId::kNone));
   if (is_refused_ || is_probing_ || probe_again_ != TimerId::kNone) return;
   const std::string address = Other()->address();
   if (address == address_) return;  // which this one has now

@@ -5,9 +5,10 @@
 //   waiting/PLACE  else: it waits for the slot, with as many ranks as it serves
 //   leader         wanted while the slot is its own, or nobody is present who could lead
 //
-// So an empty memory takes a slot only when the one before it is lost, and a memory whose slot a
-// view has given to another knows it after any restart of its daemon: the number of the newest view
-// that it was in is in its header. A second daemon for a slot that is served is refused.
+// None of them is held by a daemon that is not started like the job (JobSettings). So an empty
+// memory takes a slot only when the one before it is lost, and a memory whose slot a view has given
+// to another knows it after any restart of its daemon: the number of the newest view that it was in
+// is in its header. A second daemon for a slot that is served is refused.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -23,6 +24,7 @@
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
 #include "smp/coordinator.h"
+#include "smp/job_settings.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
 
@@ -91,6 +93,7 @@ class Seat {
   const NodeOptions& options_;
   const std::string address_;
   Callbacks callbacks_;
+  JobSettings settings_;
   meta::LeasedKey presence_;
   meta::LeasedKey waiting_;
   meta::LeasedKey leadership_;

@@ -17,6 +17,8 @@ Spare::Spare(NodeSeams seams, NodeOptions options)
       place_(options_.place.value_or(options_.node.value)),
       store_(*seams.kv, seams.executor, seams.random, seams.log, options_.job,
              [this] { Follow(); }),
+      settings_(*seams.kv, seams.executor, seams.log, options_, seams.transport->address(),
+                [this] { Follow(); }),
       registration_(
           *seams.kv, seams.executor, seams.log, store_.SpareKey(place_), options_.presence_ttl,
           // An earlier process of ours; the lock on the run directory says it is dead.
@@ -28,8 +30,18 @@ void Spare::Start(RandomId boot_id, absl::AnyInvocable<void(absl::StatusOr<NodeS
   boot_id_ = boot_id;
   done_ = std::move(done);
   opening_ = true;
+  check_ = std::make_unique<SettingsCheck>(seams_, options_);
+  check_->Start([this](absl::Status status) {
+    if (!status.ok()) return End(std::move(status));
+    check_.reset();
+    OpenRecord();
+  });
+}
+
+void Spare::OpenRecord() {
+  opening_ = true;
   NodeRecord::Open(seams_.segments, seams_.records, seams_.random, seams_.log,
-                   MemoryPrefix(options_) + "node", boot_id,
+                   MemoryPrefix(options_) + "node", boot_id_,
                    [this, alive = std::weak_ptr(alive_)](auto record) {
                      if (!alive.expired()) OnRecord(std::move(record));
                    });
@@ -70,6 +82,9 @@ Spare::Fate Spare::FateOfMemory() const {
 
 void Spare::Follow() {
   if (done_ == nullptr || opening_ || !store_.ready()) return;
+  settings_.Follow(store_.state(), record_->view() != 0);
+  if (!settings_.refusal().ok()) return End(settings_.refusal());
+  if (!settings_.agreed()) return;
   if (const std::optional<NodeSlot> slot = SlotInView()) {
     seams_.log.Info("spare {} is node {} by view {}", place_, *slot,
                     store_.state().view.value.number());
@@ -99,7 +114,7 @@ void Spare::Follow() {
   if (absl::StatusOr<MemoryCapacity> capacity = seams_.segments.Capacity(); capacity.ok()) {
     memory_bytes_ = std::min(capacity->segments_free, capacity->ram_available);
   }
-  Start(boot_id_, std::move(done_));
+  OpenRecord();
 }
 
 // What lies here is of a memory that the job has given up, or of none.

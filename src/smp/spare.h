@@ -20,6 +20,7 @@
 #include "base/channel.h"
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
+#include "smp/job_settings.h"
 #include "smp/node_options.h"
 #include "smp/node_record.h"
 #include "smp/node_state.h"
@@ -41,6 +42,7 @@ class Spare {
   void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
 
  private:
+  void OpenRecord();
   void OnRecord(absl::StatusOr<std::unique_ptr<NodeRecord>> record);
   void Follow();
   absl::Status Forget();
@@ -62,7 +64,9 @@ class Spare {
   bool is_clean_ = false;  // nothing of an earlier process is left
   bool opening_ = false;
   uint64_t memory_bytes_ = 0;  // available when it was clean
+  std::unique_ptr<SettingsCheck> check_;  // while it starts
   meta::JobStore store_;
+  JobSettings settings_;
   meta::LeasedKey registration_;
   std::list<std::unique_ptr<Channel>> channels_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone

@@ -11,9 +11,10 @@ namespace unreft::snapshot {
 
 struct SessionOptions {
   // Between two attempts to connect: doubles from the first to the longest, each drawn from its
-  // upper half so that the ranks of a node do not knock together.
+  // upper half so that the ranks of a node do not knock together. Nothing is committed between the
+  // start of a new daemon and the next attempt.
   Duration backoff_first = std::chrono::milliseconds(20);
-  Duration backoff_max = std::chrono::seconds(1);
+  Duration backoff_max = std::chrono::milliseconds(250);
   // A daemon that accepted and does not answer Hello for so long is left and tried anew.
   Duration welcome_timeout = std::chrono::seconds(5);
 };

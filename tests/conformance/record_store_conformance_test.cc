@@ -3,13 +3,18 @@
 #include "tests/conformance/record_store_conformance.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
+#include <thread>
 
 #include "base/lock_file.h"
 #include "base/rocks_record_store.h"
@@ -200,6 +205,94 @@ TEST(RocksRecordStoreDeathTest, BufferedBatchesSurviveKill9) {
   ASSERT_EQ(records->size(), 2u);
   EXPECT_EQ((*records)[0].value, (*records)[1].value);
   EXPECT_GE(std::stoul((*records)[0].value), reported);
+}
+
+// A disk whose changes fail from one on, until it is mended: those of a full one those of bytes,
+// which are then written in part, of a read-only one all.
+class FailingDisk {
+ public:
+  explicit FailingDisk(bool is_full) : is_full_(is_full) {}
+  std::function<bool(bool)> Hook() {
+    return [this](bool of_bytes) { return (of_bytes || !is_full_) && changes_++ >= good_; };
+  }
+  void FailAfter(uint64_t good) { good_ = changes_ + good; }
+  void Mend() { good_ = UINT64_MAX; }
+  uint64_t changes() const { return changes_; }
+
+ private:
+  const bool is_full_;
+  std::atomic<uint64_t> changes_ = 0;
+  std::atomic<uint64_t> good_ = UINT64_MAX;
+};
+
+constexpr int kBatches = 8;
+
+struct Failing {
+  uint64_t changes = 0;  // that were tried on the failing disk
+  bool was_read = false;
+};
+
+// Writes, with a disk that fails after so many changes, and once it is mended.
+Failing WriteOnFailingDisk(bool is_full, uint64_t good) {
+  SCOPED_TRACE(fmt::format("{} changes go well", good));
+  TestDirectory directory;
+  AsioWorld world;
+  FailingDisk disk(is_full);
+  const RocksRecordStoreOptions options{.directory = directory.path() + "/records",
+                                        .write_buffer_bytes = 64 << 10,  // the least it takes
+                                        .open_at_once = false,
+                                        .disk_fails = disk.Hook()};
+  std::set<std::string> kept;
+  const auto write = [&](RecordStore& store, const std::string& key) {
+    const std::string value(30 << 10, 'v');  // some of them fill a table
+    const auto durability = key.back() % 2 == 0 ? Durability::kSynced : Durability::kBuffered;
+    if (WriteNow(world, store, {{key, value}}, durability).ok()) kept.insert(key);
+  };
+  auto store = *RocksRecordStore::Open(options, world.executor(0));
+  write(*store, "before");
+  EXPECT_EQ(kept.size(), 1u);
+  disk.FailAfter(good);
+  const uint64_t from = disk.changes();
+  for (int i = 0; i < kBatches; ++i) write(*store, fmt::format("k{}", i));
+  Failing result{.changes = disk.changes() - from};
+  const auto failing = ScanNow(world, *store);
+  if (failing.ok()) {
+    EXPECT_GE(failing->size(), kept.size());
+    result.was_read = kept.size() <= kBatches;
+  }
+  store.reset();
+  store = *RocksRecordStore::Open(options, world.executor(0));
+  disk.Mend();
+  write(*store, "after");
+  EXPECT_TRUE(kept.contains("after"));
+  const auto records = ScanNow(world, *store);
+  EXPECT_TRUE(records.ok()) << records.status();
+  std::set<std::string> found;
+  if (records.ok()) {
+    for (const Record& record : *records) found.insert(record.key);
+  }
+  EXPECT_TRUE(std::ranges::includes(found, kept)) << fmt::format("{}", fmt::join(found, " "));
+  return result;
+}
+
+// Debian's RocksDB ended the process at the write, or the opening, after one that had failed.
+TEST(RocksRecordStore, FailsAndGoesOnAtEveryChangeOfTheDisk) {
+  constexpr uint64_t kThreads = 16;  // after an error RocksDB sleeps
+  std::vector<std::thread> threads;
+  std::atomic<int> read = 0;
+  for (const bool is_full : {true, false}) {
+    const uint64_t changes = WriteOnFailingDisk(is_full, uint64_t{1} << 40).changes;
+    EXPECT_GT(changes, 50u);
+    for (uint64_t first = 0; first < kThreads; ++first) {
+      threads.emplace_back([&read, is_full, first, changes] {
+        for (uint64_t good = first; good < changes; good += kThreads) {
+          read += WriteOnFailingDisk(is_full, good).was_read;
+        }
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(read, 0);
 }
 
 // Fills a small disk, finds the records readable, makes room, and writes again.

@@ -17,7 +17,7 @@
 namespace unreft::fuzz {
 namespace {
 
-constexpr char kDisk = 7;
+constexpr char kDisk = 9;
 
 template <typename Message>
 void Use(const std::string& bytes) {
@@ -61,8 +61,8 @@ void UseDisk(Draw& draw) {
 std::vector<std::string> Seeds() {
   std::vector<std::string> seeds;
   const auto records = ExampleRecords();
-  const char* const kinds[] = {"view", "timeline", "commit", "abandoned",
-                               "pins", "node/0",   "spare/9"};
+  const char* const kinds[] = {"view",   "timeline", "commit",   "abandoned", "pins",
+                               "node/0", "spare/9",  "settings", "refused/3"};
   static_assert(std::size(kinds) == kDisk);
   for (char kind = 0; kind < kDisk; ++kind) {
     seeds.push_back(kind + records.at(kinds[static_cast<int>(kind)])->SerializeAsString());
@@ -117,6 +117,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 6:
       fuzz::Use<unreft::SpareRecord>(draw.Rest());
+      break;
+    case 7:
+      fuzz::Use<unreft::SettingsRecord>(draw.Rest());
+      break;
+    case 8:
+      fuzz::Use<unreft::RefusedRecord>(draw.Rest());
       break;
     default:
       fuzz::UseDisk(draw);

@@ -16,6 +16,7 @@
 #include "meta/record_checks.h"
 #include "smp/cluster_records.h"
 #include "smp/group_view.h"
+#include "smp/job_settings.h"
 #include "smp/pins.h"
 
 namespace unreft::fuzz {
@@ -47,6 +48,24 @@ ExampleRecords() {
   spare.set_lease(7);
   spare.set_memory_bytes(uint64_t{1} << 40);
   add("spare/9", spare);
+
+  SettingsRecord settings;
+  settings.set_format(meta::kSettingsFormat);
+  settings.set_min_reader(meta::kSettingsMinReader);
+  settings.set_nodes(4);
+  settings.set_data_chunks(2);
+  settings.set_parity_chunks(2);
+  settings.set_address("10.0.0.1:7000");
+  FormatRange& format = *settings.add_formats();
+  format.set_name("slot");
+  format.set_format(2);
+  format.set_min_reader(2);
+  add("settings", settings);
+  RefusedRecord refused;
+  refused.set_place(3);
+  refused.set_address("10.0.0.4:7000");
+  refused.set_why("parity_chunks is 0 here");
+  add("refused/3", refused);
 
   ViewRecord view;
   view.set_number(3);
@@ -161,6 +180,12 @@ inline void UseRecord(const PinRecord& pins) {
   smp::DropPins({1}, recovery::TimelineChain({{Timeline{1}, {}}}), next);
 }
 
+inline void UseRecord(const SettingsRecord& settings) {
+  const smp::NodeOptions options;
+  UNREFT_CHECK(smp::CompareSettings(settings, options).ok() ==
+               smp::DifferencesFrom(settings, options).empty());
+}
+
 template <typename Message>
 void UseRecord(const Message&) {}
 
@@ -177,6 +202,8 @@ inline void UseJobState(const meta::JobState& state) {
   use(state.commit);
   use(state.abandoned);
   use(state.pins);
+  use(state.settings);
+  for (const auto& [place, refused] : state.refused) use(refused);
   for (const auto& [slot, presence] : state.present) UNREFT_CHECK(meta::CheckRecord(presence).ok());
   for (const auto& [place, spare] : state.spares) use(spare);
 }

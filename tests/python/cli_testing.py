@@ -55,10 +55,11 @@ class Cli:
         return [str(word) for word in [BIN_DIR / "unreft", *place, *words]]
 
     def __call__(self, *words, code=0):
-        """Runs a command to its end; its standard output."""
+        """Runs a command to its end; its standard output. `code` may be several."""
         done = subprocess.run(self.command(*words), stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=COMMAND_TIMEOUT_S)
-        assert done.returncode == code, done.stdout + done.stderr
+        codes = code if isinstance(code, tuple) else (code,)
+        assert done.returncode in codes, done.stdout + done.stderr
         self.stderr = done.stderr
         return done.stdout
 
@@ -91,8 +92,12 @@ class Cli:
                        timeout=COMMAND_TIMEOUT_S, check=False)
         return True
 
+    def status(self):
+        """Also of one that has a problem."""
+        return self.json("status", code=(0, 1))
+
     def daemon_pid(self):
-        return self.json("status")["pid"]
+        return self.status()["pid"]
 
     def status_or_nothing(self):
         """Also of a job in whose way something stands."""
@@ -119,7 +124,7 @@ class Cli:
         return sorted(pathlib.Path("/dev/shm").glob(f"unreft.{self.job}.*"))
 
     def committed(self):
-        committed = self.json("status")["committed"]
+        committed = self.status()["committed"]
         return committed["step"] if committed else 0
 
     def wait_committed(self, job, step):
@@ -155,6 +160,19 @@ class Launched:
     def lines(self):
         """What the ranks printed, as far as it is JSON."""
         return self._parse(self._out)
+
+    def follow(self):
+        """Each line that the ranks print, as far as it is JSON; nothing while there is none."""
+        with open(self._out) as out:
+            part = ""
+            while True:
+                part += out.readline()
+                if not part.endswith("\n"):
+                    yield None
+                    continue
+                with contextlib.suppress(ValueError):
+                    yield json.loads(part)
+                part = ""
 
     def events(self, name):
         return [event for event in self._parse(self._err) if event.get("event") == name]

@@ -85,10 +85,16 @@ class SmallDisk:
     """A file system of so many bytes for a job's run directory, as the namespace sees it."""
 
     def __init__(self, cli, size):
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", cli.run_dir]
-        subprocess.run([*cli.shm.prefix, *mount], check=True)
+        self._cli = cli
+        self._mount("-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs")
         self.directory = cli.shm.directory.parents[1] / cli.run_dir.relative_to("/")
 
     def free(self):
         status = os.statvfs(self.directory)
         return status.f_bavail * status.f_frsize
+
+    def remount(self, how):
+        self._mount("-o", f"remount,{how}")
+
+    def _mount(self, *words):
+        subprocess.run([*self._cli.shm.prefix, "mount", *words, self._cli.run_dir], check=True)

@@ -177,7 +177,9 @@ class TestDaemon:
         job.interrupt()
         log = (cli.run_dir / "unreftd.log").read_text()
         assert "CURRENT" in log and "going on with what the memory says" in log
-        assert cli.json("status")["counters"]["record_writes_failed"] > 0
+        status = cli.json("status", code=1)
+        assert status["counters"]["record_writes_failed"] > 0
+        assert "CURRENT" in status["problem"]
 
     def test_without_memory_and_records_nobody_guesses(self, cli):
         cli("up")

@@ -1,5 +1,8 @@
 """A job goes on committing when the disk of its run directory was full and is not any more."""
 
+import random
+import time
+
 from cli_testing import wait_until
 from cluster_testing import PATIENCE_S, train, up_nodes, wait_protected
 from small_shm import SmallDisk, fill, small_cli
@@ -17,16 +20,79 @@ def test_a_job_of_one_node_commits_on_and_its_records_follow():
         full = fill(disk)
         log = disk.directory / "unreftd.log"
 
-        def failed():
-            return small.json("status")["counters"]["record_writes_failed"] > 0
-
-        wait_until("a record that is refused", failed, PATIENCE_S)
+        wait_refused(small)
         small.wait_committed(job, small.committed() + 3)
         full.unlink()
         wait_until("the records", lambda: "written, as before the failure" in log.read_text(),
                    PATIENCE_S)
         assert small.daemon_pid() == pid
+        wait_written(small)
         job.interrupt()
+
+
+def test_a_disk_that_is_full_again_and_again_ends_no_daemon():
+    """Filled at drawn moments, the daemon killed and started while it is."""
+    draw = random.Random(7)
+    with small_cli(64 << 20) as small:
+        disk = SmallDisk(small, DISK)
+        small("up")
+        job = small.train()
+        small.wait_committed(job, 2)
+        for spare in (0, 4096, 100_000, 3 << 20):
+            time.sleep(draw.random())
+            full = fill(disk, spare)
+            small.wait_committed(job, small.committed() + draw.randrange(1, 20))
+            if spare < 1 << 20:
+                wait_refused(small)
+            small("inject", "kill-daemon")
+            small("up")
+            small.wait_committed(job, small.committed() + 3)
+            full.unlink()
+            wait_written(small)
+        assert len(job.events("attempt-start")) == 1
+        job.interrupt()
+        # A reboot finds what was committed last.
+        committed = small.committed()
+        small("down", "--keep-memory")
+        for segment in small.segments():
+            segment.unlink()
+        small("up")
+        assert small.committed() == committed
+
+
+def test_a_daemon_is_not_started_where_nothing_can_be_written():
+    with small_cli(64 << 20) as small:
+        disk = SmallDisk(small, DISK)
+        small("up")
+        small.train_to_end(2)
+        committed = small.committed()
+        small("down", "--keep-memory")
+        disk.remount("ro")
+        small("up", code=1)
+        assert "Read-only file system" in small.stderr
+        disk.remount("rw")
+        small("up")
+        assert small.committed() == committed
+
+
+def unwritten(cli):
+    (line,) = [line for line in cli("metrics").splitlines()
+               if line.startswith("unreft_records_unwritten{")]
+    return float(line.split()[-1])
+
+
+def wait_refused(small):
+    def ready():
+        status = small.status()
+        return status["counters"]["record_writes_failed"] and "No space left" in status["problem"]
+
+    wait_until("a record that is refused", ready, PATIENCE_S)
+    assert unwritten(small) == 1
+
+
+def wait_written(small):
+    wait_until("all records", lambda: not small.status()["problem"], PATIENCE_S)
+    assert unwritten(small) == 0
 
 
 def test_a_job_of_several_nodes_goes_on_when_its_meta_store_can_write():

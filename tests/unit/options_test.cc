@@ -285,6 +285,20 @@ TEST(ByteSize, ReadsAndPrints) {
   }
 }
 
+TEST_F(OptionsTest, WhereAValueIsFromIsKnown) {
+  SetVariable("UNREFT_MODE", "safe");
+  SetVariable("UNREFT_COUNT", "3");
+  std::ofstream(config_) << "ratio = 0.25\nmode = \"fast\"\n";
+  ASSERT_TRUE(Parse({"--count=4", "--name", "x"}).ok());
+  const char* argv[] = {"program", "--count=4", "--name", "x"};
+  const auto source = [&](const char* name) { return SourceOfOption(app_, name, 4, argv); };
+  EXPECT_EQ(source("count"), "--count");
+  EXPECT_EQ(source("name"), "--name");
+  EXPECT_EQ(source("mode"), "UNREFT_MODE");
+  EXPECT_EQ(source("ratio"), "ratio of --config");
+  EXPECT_EQ(source("eager"), "");
+}
+
 TEST(CommonOptions, AreParsedAndFinished) {
   CLI::App app;
   CommonOptions options;

@@ -127,11 +127,13 @@ void StoreObserver::Look(const std::vector<Event>& revision) {
     PinRecord pins;
     if (name == "pins" && on_pins_ && pins.ParseFromString(event.kv.value)) on_pins_(pins, false);
   }
-  // The pins are a record once something was pinned; a place waits once at most.
+  // The settings are one once a daemon has started, the pins once something was pinned; a place
+  // waits once at most.
   const std::string waiting = std::string(kPrefix) + "waiting/";
   const auto waiting_count = std::ranges::count_if(
       keys_, [&](const std::string& key) { return key.starts_with(waiting); });
-  const uint64_t keys_max = keys_max_ + keys_.count(std::string(kPrefix) + "pins") + waiting_count;
+  const auto has = [&](const char* name) { return keys_.count(std::string(kPrefix) + name); };
+  const uint64_t keys_max = keys_max_ + has("settings") + has("pins") + waiting_count;
   if (keys_.size() > keys_max) {
     std::string keys;
     for (const std::string& key : keys_) keys += " " + key;

@@ -140,6 +140,21 @@ TEST_F(NodeRecordTest, AFailingDiskIsToldWhenItBeginsAndWhenItIsOver) {
   EXPECT_EQ(sink_.Count("record of the commit: written"), 1u);
 }
 
+TEST_F(NodeRecordTest, WhatTheDiskLacksIsAProblemUntilItHasAllOfIt) {
+  auto record = NewRecord();
+  EXPECT_EQ(record->problem(), "");
+  disk_.FailWrites(1, absl::ResourceExhaustedError("full"));
+  InTurn([&] { record->OpenTimeline(Version{}); });
+  Settle();
+  EXPECT_THAT(record->problem(), testing::HasSubstr("full; protection goes on"));
+  InTurn([&] { record->SetCommitted(kFirst, 4); });
+  Settle();
+  EXPECT_NE(record->problem(), "") << "the decision is not written";
+  InTurn([&] { record->WriteAgain(); });
+  Settle();
+  EXPECT_EQ(record->problem(), "");
+}
+
 // A decision that a full disk refused was never written, and a reboot went back to the one before.
 TEST_F(NodeRecordTest, WhatAFullDiskRefusedIsWrittenWhenItIsAskedForAgain) {
   auto record = NewRecord();
@@ -171,6 +186,10 @@ TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreNotMissedWhileTheMemoryIsThere)
   record.reset();
   disk_.set_corrupt(true);
   record = NewRecord();
+  EXPECT_NE(record->problem(), "");
+  int failures = 0;
+  InTurn([&] { record->set_on_failure([&] { ++failures; }); });
+  EXPECT_EQ(failures, 1);
   EXPECT_EQ(record->incarnation(), incarnation);
   EXPECT_EQ(record->session(), SessionNumber{2});
   EXPECT_EQ(record->committed(), kFirst);

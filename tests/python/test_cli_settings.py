@@ -1,0 +1,125 @@
+"""A daemon that is not started like its job is refused before it touches its memory, in words."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from cli_testing import BIN_DIR, wait_until
+from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected
+
+LAST = NODES - 1
+
+
+@pytest.fixture
+def trained(cli):
+    """Four nodes of 2 + 2 with a committed version, the last of them away with its memory."""
+    up_nodes(cli)
+    job = train(cli)
+    wait_protected(cli, job, 3)
+    job.interrupt()
+    cli("down", "--node", LAST, "--keep-memory")
+    return cli
+
+
+def segments_of(cli, node):
+    """With their sizes and when they were made."""
+    return {segment.name: (segment.stat().st_size, segment.stat().st_ino)
+            for segment in cli.segments() if segment.name.startswith(f"unreft.{cli.job}.{node}.")}
+
+
+def start(cli, *words, node=LAST, store=True, **variables):
+    """A daemon that is refused ends by itself."""
+    endpoints = [f"--meta-endpoints=unix://{cli.run_dir}/meta/meta.sock"] if store else []
+    return subprocess.run([BIN_DIR / "unreftd", "--job", cli.job, "--node", str(node), "--run-dir",
+                           cli.run_dir / f"node{node}", *endpoints, *map(str, words)],
+                          capture_output=True, text=True, timeout=PATIENCE_S,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+
+
+def comes_back(cli):
+    """With what it held, which counts."""
+    held = {name: of for name, of in segments_of(cli, LAST).items() if "staging" not in name}
+    assert any("guard" in name for name in held)
+    cli("up")
+    job = train(cli)
+    wait_protected(cli, job, cli.committed() + 3)
+    job.interrupt()
+    assert held.items() <= segments_of(cli, LAST).items()
+
+
+def test_k_and_m_that_were_forgotten(trained):
+    """It dropped its guards, or nothing was committed any more, and nobody said a word."""
+    held = segments_of(trained, LAST)
+    done = start(trained, "--nodes", NODES)
+    assert done.returncode == 1, done.stderr
+    assert "data_chunks is 1 here (the default), 2 in the job" in done.stderr
+    assert "parity_chunks is 0 here (the default), 2 in the job" in done.stderr
+    assert "as that of node " in done.stderr and "peers.sock" in done.stderr
+    assert "Start it with --data-chunks 2 --parity-chunks 2." in done.stderr
+    assert segments_of(trained, LAST) == held
+    log = trained.run_dir / "node1" / "unreftd.log"
+    wait_until("the others' word", lambda: "was refused: node 3 of job" in log.read_text(),
+               PATIENCE_S)
+    assert "parity_chunks is 0 here" in log.read_text()
+    comes_back(trained)
+
+
+@pytest.mark.parametrize("words, variables, said", [
+    (("--parity-chunks=1", "--pins=1"), {},
+     ["parity_chunks is 1 here (--parity-chunks), 2 in the job",
+      "pins is 1 here (--pins), 0 in the job"]),
+    (("--parity-chunks=2",), {"UNREFT_SLOTS_PER_RANK": "4"},
+     ["slots_per_rank is 4 here (UNREFT_SLOTS_PER_RANK), 3 in the job"]),
+    (("--parity-chunks=2", "--spare", "--node=9"), {"UNREFT_BLOCK_BYTES": "4096"},
+     ["block_bytes is 4096 here (UNREFT_BLOCK_BYTES), 1048576 in the job"]),
+])
+def test_says_where_each_value_is_from(trained, words, variables, said):
+    done = start(trained, f"--nodes={NODES}", "--data-chunks=2", *words, **variables)
+    assert done.returncode == 1, done.stderr
+    for words in said:
+        assert words in done.stderr
+    assert done.stderr.count(" here (") == len(said)
+
+
+def test_without_the_store_the_memory_says_it(trained):
+    held = segments_of(trained, LAST)
+    trained("inject", "kill-meta")
+    done = start(trained, "--nodes", NODES)
+    assert done.returncode == 1, done.stderr
+    assert "is not started like the memory that lies here" in done.stderr
+    assert "parity_chunks is 0 here (the default), 2 in the job" in done.stderr
+    alone = start(trained, store=False)
+    assert alone.returncode == 1 and "nodes is 1 here (the default), 4 in the job" in alone.stderr
+    assert segments_of(trained, LAST) == held
+    comes_back(trained)
+
+
+def test_a_store_that_was_wiped_has_the_settings_again(trained):
+    trained("inject", "kill-meta")
+    shutil.rmtree(trained.run_dir / "meta")
+    trained("up")
+    trained("down", "--node", LAST, "--keep-memory")
+    done = start(trained, "--nodes", NODES)
+    assert done.returncode == 1, done.stderr
+    assert "parity_chunks is 0 here (the default), 2 in the job" in done.stderr
+    comes_back(trained)
+
+
+def test_a_job_that_has_nothing_to_lose_takes_others(cli):
+    up_nodes(cli)
+    for node in range(NODES):
+        cli("down", "--node", node)
+    daemon = subprocess.Popen(
+        [BIN_DIR / "unreftd", "--job", cli.job, "--node=0", "--nodes=2", "--run-dir",
+         cli.run_dir / "node0", f"--meta-endpoints=unix://{cli.run_dir}/meta/meta.sock"],
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        line = wait_until("the new settings", daemon.stderr.readline, PATIENCE_S)
+        while "the job has new settings" not in line:
+            line = wait_until("the new settings", daemon.stderr.readline, PATIENCE_S)
+        assert "nodes is 2 here (--nodes), 4 in the job" in line
+    finally:
+        daemon.terminate()
+        daemon.wait(PATIENCE_S)

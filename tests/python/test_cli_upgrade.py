@@ -1,0 +1,82 @@
+"""Upgrades as documented: SIGTERM, a new daemon, its memory adopted, while the job trains.
+
+UPGRADES=50 pytest -s test_cli_upgrade.py prints how long no commit came, each time.
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+
+from cli_testing import is_alive, wait_until
+from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected
+
+UPGRADES = int(os.environ.get("UPGRADES", 8))
+# Of the job's, by which an upgrade is done.
+STEPS_AFTER = 3
+
+
+class Upgrade(threading.Thread):
+    """While somebody else looks at the job."""
+
+    def __init__(self, cli, node, pid, away_s):
+        super().__init__(daemon=True)
+        self._cli, self._node, self._pid, self._away_s = cli, node, pid, away_s
+        self.gone_s = self.up_s = None
+
+    def run(self):
+        begin = time.monotonic()
+        os.kill(self._pid, signal.SIGTERM)
+        wait_until("its end", lambda: not is_alive(self._pid), PATIENCE_S)
+        self.gone_s = time.monotonic() - begin
+        time.sleep(self._away_s)
+        self._cli.json("up", "--node", self._node)
+        self.up_s = time.monotonic() - begin
+
+    def is_done(self):
+        return self.up_s is not None
+
+
+def commits_of(job):
+    """Steps that are committed by the word of any rank, with when it was read."""
+    newest, last = 0, time.monotonic()
+    for line in job.follow():
+        now = time.monotonic()
+        if line is None:
+            assert job.process.poll() is None, job.output()
+            assert now - last < PATIENCE_S, f"no commit after step {newest}"
+            time.sleep(0.005)
+        elif line.get("committed", 0) > newest:
+            newest, last = line["committed"], now
+            yield newest, now
+
+
+def test_each_upgrade_lets_commits_go_on(cli):
+    """No clock gives up what stands still: the version deadline is an hour."""
+    up_nodes(cli)
+    job = train(cli)
+    draw = random.Random(24)
+    wait_protected(cli, job, 3)
+    commits = commits_of(job)
+    for number in range(UPGRADES):
+        node = number % NODES
+        pid = cli.json("status", "--node", node, code=(0, 1))["pid"]
+        begin = time.monotonic()
+        step, last = next(commit for commit in commits if commit[1] >= begin)
+        away_s = draw.choice([0, 0, draw.uniform(0, 2.5)])
+        upgrade = Upgrade(cli, node, pid, away_s)
+        upgrade.start()
+        longest, after = 0.0, 0
+        while after < STEPS_AFTER:
+            step, seen = next(commits)
+            longest = max(longest, seen - last)
+            last = seen
+            after += upgrade.is_done()
+        upgrade.join()
+        print(f"upgrade {number} of node {node}: gone after {upgrade.gone_s:.3f} s, up after "
+              f"{upgrade.up_s:.3f} s, {away_s:.3f} s of them away; no commit for {longest:.3f} s, "
+              f"now at step {step}")
+    assert len(job.events("attempt-start")) == 1
+    assert "adopted" in (cli.run_dir / "node0" / "unreftd.log").read_text()
+    job.interrupt()

@@ -1,0 +1,153 @@
+// A member that is not started like its job, and a store that was lost and has other settings.
+#include <gmock/gmock.h>
+
+#include "meta/record_checks.h"
+#include "smp/job_settings.h"
+#include "tests/unit/smp/member_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class MemberSettingsTest : public MemberFixture {
+ protected:
+  SettingsRecord Settings(uint32_t parity_chunks) const {
+    NodeOptions options = options_;
+    options.parity_chunks = parity_chunks;
+    return SettingsOf(options, "node9");
+  }
+  CommitRecord Committed() const {
+    CommitRecord record;
+    record.set_timeline(1);
+    record.set_step(5);
+    record.set_world(2);
+    return record;
+  }
+  const meta::JobState& job() { return watcher_->store->state(); }
+  uint64_t ParityOfJob() { return job().settings.value.parity_chunks(); }
+
+  Other* watcher_ = nullptr;  // another node, which compares nothing
+};
+
+TEST_F(MemberSettingsTest, TheFirstWritesThem) {
+  watcher_ = &Join(1, false);
+  options_.parity_chunks = 2;
+  StartMember();
+  EXPECT_EQ(ParityOfJob(), 2u);
+  EXPECT_EQ(job().settings.value.address(), "node0");
+  EXPECT_TRUE(job().present.contains(NodeSlot{0}));
+  EXPECT_TRUE(node_.standings.back().refusal.ok());
+}
+
+TEST_F(MemberSettingsTest, WhoDiffersIsRefusedAndHoldsNothing) {
+  watcher_ = &Join(1, false);
+  Put("settings", Settings(2));
+  Put("commit", Committed());
+  options_.sources["parity_chunks"] = "--parity-chunks";
+  StartMember();
+  Settle(std::chrono::seconds(10));
+  const Standing& standing = node_.standings.back();
+  EXPECT_TRUE(standing.is_out);
+  EXPECT_THAT(std::string(standing.refusal.message()),
+              HasSubstr("parity_chunks is 0 here (--parity-chunks), 2 in the job"));
+  EXPECT_THAT(std::string(standing.refusal.message()), HasSubstr("node 0 at node9"));
+  EXPECT_FALSE(job().present.contains(NodeSlot{0}));
+  EXPECT_THAT(job().waiting, IsEmpty());
+  EXPECT_EQ(job().leader.exists(), false);
+  ASSERT_TRUE(job().refused.contains(0));
+  EXPECT_THAT(job().refused.at(0).value.why(), HasSubstr("2 in the job"));
+  EXPECT_EQ(ParityOfJob(), 2u);
+}
+
+TEST_F(MemberSettingsTest, NobodyElseAndNothingCommittedAndTheyAreItsOwn) {
+  Put("settings", Settings(2));
+  StartMember();
+  watcher_ = &Join(1, false);
+  EXPECT_EQ(ParityOfJob(), 0u);
+  EXPECT_TRUE(job().present.contains(NodeSlot{0}));
+}
+
+TEST_F(MemberSettingsTest, WhileAnotherIsThereItIsRefusedThoughNothingIsCommitted) {
+  watcher_ = &Join(1, false);
+  Put("settings", Settings(2));
+  StartMember();
+  Settle(std::chrono::seconds(10));
+  EXPECT_FALSE(node_.standings.back().refusal.ok());
+  EXPECT_EQ(ParityOfJob(), 2u);
+}
+
+TEST_F(MemberSettingsTest, WhatIsNoRecordIsWrittenAnew) {
+  watcher_ = &Join(1, false);
+  SettingsRecord wrong = Settings(2);
+  wrong.set_min_reader(meta::kSettingsFormat + 1);
+  wrong.set_format(meta::kSettingsFormat + 1);
+  Put("settings", wrong);
+  StartMember();
+  EXPECT_EQ(ParityOfJob(), 0u);
+  EXPECT_TRUE(job().present.contains(NodeSlot{0}));
+}
+
+TEST_F(MemberSettingsTest, AStoreThatWasLostHasThoseOfTheMembersAgain) {
+  watcher_ = &Join(1, true);
+  StartMember();
+  ViewRecord view;
+  view.set_number(3);
+  unreft::Member& member = *view.add_members();
+  member.set_slot(0);
+  member.set_incarnation(AsBytes(record_->incarnation()));
+  Put("view", view);
+  ASSERT_EQ(record_->view(), 3u);
+  kv_store_.Kill();
+  kv_store_.LoseData();
+  kv_store_.Restart();
+  Put("settings", Settings(2));  // a newcomer was first
+  Put("commit", Committed());
+  Settle(std::chrono::seconds(15));
+  EXPECT_EQ(ParityOfJob(), 0u);
+  EXPECT_TRUE(node_.standings.back().refusal.ok());
+}
+
+TEST_F(MemberSettingsTest, OthersAreToldOfOnce) {
+  StartMember();
+  RefusedRecord refused;
+  refused.set_place(3);
+  refused.set_address("node3");
+  refused.set_why("parity_chunks is 0 here");
+  Put("refused/3", refused);
+  Put("refused/3", refused);
+  EXPECT_EQ(sink_.Count("the daemon at node3 was refused: parity_chunks is 0 here"), 1u);
+}
+
+TEST(JobSettings, WhatARecordDoesNotSayIsNoDifference) {
+  NodeOptions options;
+  SettingsRecord record = SettingsOf(options, "");
+  EXPECT_THAT(DifferencesFrom(record, options), IsEmpty());
+  options.data_chunks = 4;
+  options.pins = 1;
+  EXPECT_THAT(DifferencesFrom(record, options),
+              ElementsAre("data_chunks is 4 here (the default), 1 in the job",
+                          "pins is 1 here (the default), 0 in the job"));
+  record.clear_data_chunks();
+  record.clear_pins();
+  EXPECT_THAT(DifferencesFrom(record, options), IsEmpty());
+}
+
+TEST(JobSettings, FormatsFitIfEachIsReadByTheOther) {
+  const NodeOptions options;
+  SettingsRecord record = SettingsOf(options, "");
+  FormatRange& newer = *record.mutable_formats(0);
+  newer.set_format(newer.format() + 1);
+  EXPECT_TRUE(CompareSettings(record, options).ok());
+  newer.set_min_reader(newer.format());
+  const absl::Status status = CompareSettings(record, options);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the format of 'slot' is 1 here"));
+  newer.set_name("of a later release");
+  EXPECT_TRUE(CompareSettings(record, options).ok());
+}
+
+}  // namespace
+}  // namespace unreft::smp
