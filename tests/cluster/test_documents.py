@@ -9,6 +9,7 @@ import documents
 
 TESTS = pathlib.Path(__file__).parent
 PAGE = "cluster.md"
+pytestmark = pytest.mark.short
 
 
 def test_every_named_block_is_run():
