@@ -293,8 +293,9 @@ TEST_F(HostilePeerTest, RecordsOfWrongContent) {
   commit.set_world(2);
   *commit.mutable_groups() = view.groups();
   AbandonRecord abandoned;
-  abandoned.add_versions()->set_step(4);
-  abandoned.set_capture_from(5);
+  abandoned.set_timeline(1);
+  abandoned.set_after_step(UINT64_MAX);
+  abandoned.set_through_step(UINT64_MAX - 1);
   PinRecord pins;
   pins.add_pins()->set_step(3);
   PresenceRecord presence = store_->state().present.at(kHostile);
