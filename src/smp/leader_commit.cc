@@ -226,6 +226,8 @@ bool Leader::Reject(Version version, std::string why) {
 bool Leader::RejectMixed(Version version, const std::string& disagreement) {
   Reject(version, disagreement);
   AbandonRecord record = store_.state().abandoned.value;
+  const bool is_said = record.full_capture_from_timeline() == version.timeline.value;
+  if (is_said) return false;  // it was captured before its rank had heard of it
   record.set_full_capture_from_timeline(version.timeline.value);
   record.set_disagreement(CleanText(disagreement, kReasonBytesMax));
   return Write({.abandoned = std::move(record)});

@@ -276,8 +276,10 @@ void Node::OnHello(ConnectionIt connection, const Frame& frame) {
   state_.ranks_came = true;
   state_.coordinator->OnRanksChange();
   watch_->Wake();
-  // After a restart of the daemon the trainer tells which decision it follows.
-  if (hello->timeline == state_.record->chain().newest()) session.timeline = hello->timeline;
+  // After a restart of the daemon the trainer tells which decision it follows. One that has started
+  // empty may have yet to read of it.
+  const bool is_newest = hello->timeline == state_.record->chain().newest();
+  if (is_newest || session.timeline == Timeline{}) session.timeline = hello->timeline;
   session.Send(Welcome{state_.record->session(), state_.options.node,
                        state_.record->chain().newest(), state_.options.block_bytes,
                        state_.options.software_version, restore_->SealedSlotsOf(hello->rank),

@@ -77,3 +77,14 @@ def test_all_daemons_are_killed_at_once(job):
     job.wait_protected()
     assert not set(zip(range(NODES), pids)) & {
         (node, job.lab.daemon_pid(host)) for node, host in enumerate(job.hosts)}
+
+
+def test_a_daemon_comes_back_with_an_empty_memory(job):
+    """It has its slot once the memory before it is lost, and its trainers go on."""
+    host = job.hosts[1]
+    job.stop_daemon(host)
+    host.script("rm -r /dev/shm/unreft.* /run/unreft/gpt")
+    job.lab.start_daemon(host)
+    job.trains_on()
+    job.wait_protected()
+    assert " 0 slots adopted" in job.lab.daemon_log(host)

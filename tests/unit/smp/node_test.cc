@@ -116,6 +116,23 @@ TEST_F(NodeTest, AnswersWhetherAnythingWasEverCommittedToARankThatIsAlone) {
   EXPECT_EQ(node_->state().record->chain().newest(), Timeline{0}) << "it decides nothing";
 }
 
+// Its rank was never given a slot again, and nothing of the job was committed any more.
+TEST_F(NodeTest, ARankThatComesBeforeAnEmptyDaemonKnowsItsTimelineIsOfItAllTheSame) {
+  hello_.timeline = Timeline{4};
+  SayHello(hello_.life.pid);
+  EXPECT_EQ(node_->state().SessionOf(Rank{1})->timeline, Timeline{4});
+  EXPECT_NE(node_->state().record->chain().newest(), Timeline{4}) << "nothing is granted yet";
+}
+
+// Which answer it has had is known here; that it has taken it is not.
+TEST_F(NodeTest, ARankThatSaysAnEarlierTimelineAgainIsOfTheOneItWasTold) {
+  hello_.timeline = Timeline{4};
+  SayHello(hello_.life.pid);
+  InTurn([&] { node_->state().SessionOf(Rank{1})->timeline = Timeline{5}; });
+  SayHello(hello_.life.pid);
+  EXPECT_EQ(node_->state().SessionOf(Rank{1})->timeline, Timeline{5});
+}
+
 // --- connections that say nothing ---
 
 class SilentTest : public NodeTest {
