@@ -128,6 +128,7 @@ const NodeReport* Leader::ReportOf(const unreft::Member& member) const {
   const auto present = store_.state().present.find(it->first);
   // A report of an earlier process of the same memory says nothing about this one.
   if (present == store_.state().present.end() ||
+      present->second.incarnation() != member.incarnation() ||
       present->second.session() != it->second.session()) {
     return nullptr;
   }

@@ -249,24 +249,24 @@ void Protector::Announce(Version version, UnderWay& under_way, const GroupView& 
     if (present == job_.present.end()) continue;
     const auto told = under_way.told.find(member);
     // A daemon that has started anew has forgotten what it was told.
-    if (told != under_way.told.end() && told->second == present->second.session()) continue;
+    if (told != under_way.told.end() && told->second == LifeOf(present->second)) continue;
     Tell(version, under_way, member);
   }
 }
 
 void Protector::Tell(Version version, UnderWay& under_way, NodeSlot member) {
   under_way.telling.insert(member);
-  const uint64_t session = job_.present.at(member).session();
+  const Life life = LifeOf(job_.present.at(member));
   peers_.Call(member, "announce", under_way.said.at(peers_.self()).SerializeAsString(),
               state_.options.call_timeout,
               [this, alive = std::weak_ptr(alive_), version, member,
-               session](absl::StatusOr<std::string> reply) {
+               life](absl::StatusOr<std::string> reply) {
                 if (alive.expired()) return;
                 const auto it = versions_.find(version);
                 if (it == versions_.end()) return;
                 if (reply.ok()) {
                   it->second.telling.erase(member);
-                  it->second.told[member] = session;
+                  it->second.told[member] = life;
                   return;
                 }
                 state_.seams.executor.After(state_.options.read_retry,

@@ -70,10 +70,19 @@ class Protector final : public Protection {
     GroupSlabs slabs;
     uint64_t replica_bytes = 0;
   };
+  // A process of a member: sessions count those of one memory.
+  struct Life {
+    std::string incarnation;
+    uint64_t session = 0;
+    friend bool operator==(const Life&, const Life&) = default;
+  };
+  static Life LifeOf(const PresenceRecord& presence) {
+    return {presence.incarnation(), presence.session()};
+  }
   struct UnderWay {
     bool announced = false;                    // own slabs are known
     std::map<NodeSlot, AnnounceRequest> said;  // by every member, this one included
-    std::map<NodeSlot, uint64_t> told;         // to which session of the member
+    std::map<NodeSlot, Life> told;             // to which process of the member
     std::set<NodeSlot> telling;
     bool provided = false;
     std::unique_ptr<Guarding> guarding;

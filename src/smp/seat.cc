@@ -135,12 +135,15 @@ void Seat::Wait() {
 // A store that went back may know our leases and not the keys.
 void Seat::ConfirmKeys() {
   const meta::JobState& state = store_.state();
-  const uint64_t session = record_.session().value;
+  const PresenceRecord own = Presence();
+  const auto is_own = [&own](const PresenceRecord& record) {
+    return record.session() == own.session() && record.incarnation() == own.incarnation();
+  };
   const auto present = state.present.find(options_.node);
-  if (present == state.present.end() || present->second.session() != session) presence_.Confirm();
-  const auto waits = state.waiting.find(PlaceOf(Presence()));
+  if (present == state.present.end() || !is_own(present->second)) presence_.Confirm();
+  const auto waits = state.waiting.find(PlaceOf(own));
   if (!presence_.wanted() &&
-      (waits == state.waiting.end() || waits->second.value.presence().session() != session)) {
+      (waits == state.waiting.end() || !is_own(waits->second.value.presence()))) {
     waiting_.Confirm();
   }
   if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();

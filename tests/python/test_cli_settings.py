@@ -29,11 +29,11 @@ def segments_of(cli, node):
             for segment in cli.segments() if segment.name.startswith(f"unreft.{cli.job}.{node}.")}
 
 
-def start(cli, *words, node=LAST, store=True, **variables):
+def start(cli, *words, node=LAST, store=True, run_dir=None, **variables):
     """A daemon that is refused ends by itself."""
     endpoints = [f"--meta-endpoints=unix://{cli.run_dir}/meta/meta.sock"] if store else []
     return subprocess.run([BIN_DIR / "unreftd", "--job", cli.job, "--node", str(node), "--run-dir",
-                           cli.run_dir / f"node{node}", *endpoints, *map(str, words)],
+                           cli.run_dir / (run_dir or f"node{node}"), *endpoints, *map(str, words)],
                           capture_output=True, text=True, timeout=PATIENCE_S,
                           stdin=subprocess.DEVNULL, env={**os.environ, **variables})
 
@@ -76,7 +76,9 @@ def test_k_and_m_that_were_forgotten(trained):
      ["block_bytes is 4096 here (UNREFT_BLOCK_BYTES), 1048576 in the job"]),
 ])
 def test_says_where_each_value_is_from(trained, words, variables, said):
-    done = start(trained, f"--nodes={NODES}", "--data-chunks=2", *words, **variables)
+    run_dir = "spare" if "--spare" in words else None
+    done = start(trained, f"--nodes={NODES}", "--data-chunks=2", *words, run_dir=run_dir,
+                 **variables)
     assert done.returncode == 1, done.stderr
     for words in said:
         assert words in done.stderr

@@ -187,6 +187,24 @@ TEST_F(ProtectorTest, AMemoryThatReturnsIsEncodedInPlaceOfTheOther) {
   EXPECT_TRUE(IsEncodedOf("a"));
 }
 
+// Sessions count the processes of one memory. One that came back, by chance with the number of the
+// one that had its slot meanwhile, was never told, and nothing was committed any more.
+TEST_F(ProtectorTest, AProcessOfAnotherMemoryIsToldThoughItsSessionHasTheSameNumber) {
+  EXPECT_TRUE(Announce(kNext).ok());
+  Settle();
+  EXPECT_EQ(announced_[kNext], 1);
+  const auto becomes = [this](const std::string& incarnation) {
+    InTurn([&] {
+      job_.present[NodeSlot{1}].set_incarnation(incarnation);
+      protector_->OnJobChange();
+    });
+    Settle();
+    return announced_[kNext];
+  };
+  EXPECT_EQ(becomes("another"), 2);
+  EXPECT_EQ(becomes("another"), 2);
+}
+
 // Both nodes had forgotten what the other told of again: each took it for news, made room for it by
 // forgetting another, and told everybody, for ever and at the speed of the network.
 TEST_F(ProtectorTest, AVersionThatHadToMakeRoomIsNotToldOfAgain) {
