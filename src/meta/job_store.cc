@@ -388,6 +388,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
   const auto guard = [&](const char* name, Revision seen) {
     txn.compares.push_back(Compare::Modified(prefix_ + name, seen));
   };
+  guard("settings", state_.settings.modified);
   guard("view", state_.view.modified);
   guard("timeline", state_.timeline.modified);
   guard("commit", state_.commit.modified);

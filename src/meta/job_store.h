@@ -3,10 +3,9 @@
 //
 // One record per key: "store", "settings", "leader", "node/SLOT", "spare/PLACE", "waiting/PLACE",
 // "refused/PLACE", "view", "timeline", "commit", "abandoned", "pins", all below "unreft/JOB/". Only
-// the leader writes the
-// last five, in Txns that compare its own key and all five records with what it has seen (PROTOCOL
-// rule 20): so a leader that was replaced changes nothing, and an unknown outcome is read back by
-// the watch.
+// the leader writes the last five, in Txns that compare its own key, the settings and all five
+// records with what it has seen (PROTOCOL rule 20): so a leader that was replaced changes nothing,
+// nor one that is started otherwise, and an unknown outcome is read back by the watch.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -115,11 +114,11 @@ class JobStore {
     return leadership == HeldKey{state_.leader_created, state_.leader_value};
   }
 
-  // One Txn, guarded by the caller's leadership (its leader key as it has written it) and by all
-  // five records being as in state(). Aborted when the guard does not hold, naming nothing more
-  // than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the outcome is
-  // unknown. InvalidArgument: readers would not take such a record (CheckRecord), and nothing is
-  // written. When `done` gets ok, state() has the change already.
+  // One Txn, guarded by the caller's leadership (its leader key as it has written it) and by the
+  // settings and all five records being as in state(). Aborted when the guard does not hold, naming
+  // nothing more than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the
+  // outcome is unknown. InvalidArgument: readers would not take such a record (CheckRecord), and
+  // nothing is written. When `done` gets ok, state() has the change already.
   void Write(const HeldKey& leadership, JobChange change,
              absl::AnyInvocable<void(absl::Status)> done);
 

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "smp/cluster_records.h"
+#include "smp/job_settings.h"
 #include "smp/refusals.h"
 #include "smp/report_checks.h"
 
@@ -80,6 +81,9 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
 
 void Leader::RunRules() {
   if (writing_ || !store_.ready()) return;
+  // A daemon that is started otherwise than the job may lead until it has found that out.
+  const meta::Stored<SettingsRecord>& settings = store_.state().settings;
+  if (settings.exists() && !DifferencesFrom(settings.value, options_).empty()) return;
   StartNext();
   WatchCommits();
 }

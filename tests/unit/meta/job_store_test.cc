@@ -1,5 +1,6 @@
 #include "meta/job_store.h"
 
+#include "meta/record_checks.h"
 #include "tests/unit/meta/meta_fixture.h"
 
 namespace unreft::meta {
@@ -159,6 +160,30 @@ TEST_F(JobStoreTest, AWriteOnRecordsThatHaveChangedIsAborted) {
   Settle(seconds(1));
   ASSERT_EQ(written.size(), 2U);
   EXPECT_NE(written[0].ok(), written[1].ok());
+}
+
+// A daemon that was started otherwise led for a moment, and formed groups that bear no loss.
+TEST_F(JobStoreTest, AWriteUnderSettingsThatHaveChangedIsAborted) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  SettingsRecord settings;
+  settings.set_format(kSettingsFormat);
+  settings.set_min_reader(kSettingsMinReader);
+  settings.set_nodes(4);
+  std::optional<absl::Status> written;
+  const HeldKey leadership = a.leadership.holding();
+  InTurn(a, [&] {
+    Txn txn;
+    txn.then.push_back(PutOp{"unreft/job/settings", settings.SerializeAsString(), LeaseId{}});
+    a.kv->Commit(std::move(txn), [](auto) {});
+    a.store.Write(leadership, View(1), [&](absl::Status s) { written = s; });
+  });
+  Settle(seconds(1));
+  ASSERT_TRUE(written.has_value());
+  const bool came_first = a.store.state().view.exists();
+  EXPECT_EQ(written->ok(), came_first);
+  EXPECT_TRUE(Write(a, leadership, View(2)).ok()) << "once it has been read";
 }
 
 TEST_F(JobStoreTest, AnAnswerThatIsLostIsReadBack) {

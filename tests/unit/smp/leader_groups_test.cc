@@ -1,6 +1,7 @@
 // A view that the meta store has lost is made anew: with the groups that stored versions are
 // encoded in, whatever failure domains there are by then (PROTOCOL rule 19).
 
+#include "smp/job_settings.h"
 #include "tests/unit/smp/leader_fixture.h"
 
 namespace unreft::smp {
@@ -187,6 +188,23 @@ TEST_F(LeaderGroupsTest, WhatIsStoredIsDecodedFromItsOwnGroups) {
   EXPECT_EQ(SlotsOf(commit().groups()), kDealt);
   ExpectRestored({1});
   for (const unreft::Group& group : commit().groups()) EXPECT_EQ(group.k(), 2U);
+}
+
+// A daemon that was started otherwise than the job, and led before it had found that out, formed
+// groups that bear no loss.
+TEST_F(LeaderGroupsTest, WhoIsNotStartedAsTheJobDecidesNothing) {
+  SettingsRecord settings = SettingsOf(options_, "a");
+  settings.set_parity_chunks(options_.parity_chunks + 1);
+  InTurn([&] {
+    meta::Txn txn;
+    txn.then.push_back(
+        meta::PutOp{"unreft/job/settings", settings.SerializeAsString(), meta::LeaseId{}});
+    kv_->Commit(std::move(txn), [](auto) {});
+  });
+  Settle();
+  const uint64_t before = view().number();
+  Leave(NodeSlot{3});
+  EXPECT_EQ(view().number(), before) << "nobody is lost by its word";
 }
 
 // Node 1 is lost, and of the three that keep its chunks two are, too: nobody is to ask for ever.
