@@ -192,8 +192,8 @@ class TestFaults:
         wait_status(nodes, "its loss", lambda s: s["members"][2]["lost"]
                     and [group["stands"] for group in s["groups"]] == [1])
         new = nodes.json("up", "--node", 2)
-        status = wait_status(nodes, "the new node", lambda s: s["members"][2]["present"])
-        assert status["members"][2]["pid"] == new["pid"]
+        status = wait_status(nodes, "the new node", lambda s: s["members"][2]["present"]
+                             and s["members"][2]["pid"] == new["pid"])
         assert status["members"][2]["incarnation"] != before["incarnation"]
         wait_status(nodes, "the next view",
                     lambda s: s["view"] > 1 and not s["members"][2]["lost"])
