@@ -105,7 +105,7 @@ int EtcdProcesses::Ctl(const Tls& client, const std::string& words) const {
                                          : fmt::format("--cacert='{}' --cert='{}' --key='{}'",
                                                        client.ca, client.cert, client.key);
   const std::string command =
-      fmt::format("ETCDCTL_API=3 {} --command-timeout=5s --endpoints={} {} {} >>'{}/ctl.log' 2>&1",
+      fmt::format("ETCDCTL_API=3 {} --command-timeout=60s --endpoints={} {} {} >>'{}/ctl.log' 2>&1",
                   kEtcdCtl, url(0, members_.front().client_port), files, words, directory_);
   return std::system(command.c_str());
 }

@@ -177,8 +177,8 @@ TEST_F(EtcdTlsTest, ARoleKeepsJobsApart) {
     kv_ = *std::move(made);
   });
   std::optional<absl::StatusOr<LeaseId>> lease;
-  world_.InTurn(
-      [&] { kv_->GrantLease(std::chrono::seconds(5), [&](auto granted) { lease = granted; }); });
+  world_.InTurn(  // longer than the requests below take with a disk that others write to
+      [&] { kv_->GrantLease(std::chrono::minutes(10), [&](auto granted) { lease = granted; }); });
   ASSERT_TRUE(world_.RunUntil([&] { return lease.has_value(); }));
   ASSERT_TRUE(lease->ok()) << lease->status();
   const auto put = [&](const std::string& key) {
