@@ -59,9 +59,10 @@ class SlotSealer {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
 };
 
-// Reads everything that a sealed slot holds again: every block, extras, manifest, CRC table.
-// DataLoss naming the slot, the block and both CRCs; Aborted when `reading` was stopped. Reads
-// only, of a slot that nobody writes to meanwhile.
+// Reads everything that a sealed slot holds again: state, claim, seal, every block, extras,
+// manifest, CRC table. Not the geometry, which the view has and can mend. DataLoss naming the slot,
+// the block and both CRCs; Aborted when `reading` was stopped. Reads only, of a slot that nobody
+// writes to meanwhile.
 absl::Status VerifySlot(SlotView view, const SlotReading& reading = SlotReading());
 
 // The manifest of a sealed slot, checked against its CRC and its seal.

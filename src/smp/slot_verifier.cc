@@ -57,6 +57,9 @@ void SlotVerifier::Finish(Run& run, const Item& item) {
   } else if (!status.ok() && slot != nullptr && slot->phase == SlotPhase::kSealed) {
     slots_.Quarantine(*slot, std::string(status.message()));
     slot->reusable = true;
+  } else if (slot != nullptr && slot->view) {
+    // Whoever restores from it begins with its geometry.
+    slot->view->MendGeometry();
   }
   // Also if another call has found it first.
   const bool is_first = run.first_failure.ok() || absl::IsAborted(run.first_failure);

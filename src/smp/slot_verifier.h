@@ -18,10 +18,10 @@ class SlotVerifier {
  public:
   SlotVerifier(Executor& executor, WorkPool& pool, SlotStore& slots);
 
-  // Reads every given slot that is sealed; those that do not verify are quarantined. A slot that is
-  // freed meanwhile is left alone and not read to the end. `done` gets the first failure, or
-  // Aborted when all that is missing are slots that were freed: OK says that all of them were right
-  // when they were read.
+  // Reads every given slot that is sealed; those that do not verify are quarantined, the geometry
+  // of the others is written again where it has rotted. A slot that is freed meanwhile is left
+  // alone and not read to the end. `done` gets the first failure, or Aborted when all that is
+  // missing are slots that were freed: OK says that all of them were right when they were read.
   void Verify(const std::vector<Slot*>& slots, absl::AnyInvocable<void(absl::Status)> done);
 
  private:
