@@ -448,6 +448,7 @@ NodeReport Member::MakeReport() const {
     for (const Step step : trainer.capturing) registered.add_capturing(step.value);
   }
   report.set_ranks(node_.RanksServed());
+  for (auto& [version, why] : protection_->Failures()) EntryOf(versions, version).set_failure(why);
   for (const auto& [version, local] : local_) EntryOf(versions, version).set_failure(local.failure);
   for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);
   if (asking_) {

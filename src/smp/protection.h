@@ -5,6 +5,7 @@
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,8 @@ class Protection {
   virtual void OnRanksChange() = 0;
 
   virtual std::vector<GuardHeld> Held() const = 0;
+  // Versions that this node has no room to protect until they are over, and why.
+  virtual std::map<Version, std::string> Failures() const = 0;
   // The encoded manifests of other slots' slabs of the version, as far as they are held.
   virtual std::vector<std::string> ReplicaManifests(Version version) const = 0;
   // Reads all that is held for the version again; what does not verify is held no more.
@@ -69,6 +72,7 @@ class NoProtection final : public Protection {
   void OnJobChange() override {}
   void OnRanksChange() override {}
   std::vector<GuardHeld> Held() const override { return {}; }
+  std::map<Version, std::string> Failures() const override { return {}; }
   std::vector<std::string> ReplicaManifests(Version) const override { return {}; }
   void Verify(Version, absl::AnyInvocable<void(absl::Status)> done) override {
     executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });

@@ -345,6 +345,7 @@ void Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   }
   Guard* guard =
       under_way.complete ? guards_.Complete(version) : guards_.Take(version, needs, KeepFrom());
+  if (std::exchange(under_way.lacks_guard, guard == nullptr) != (guard == nullptr)) on_change_();
   if (guard == nullptr) return shortage_.Arm();
   std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
   under_way.guarding =
@@ -425,6 +426,25 @@ std::vector<GuardHeld> Protector::Held() const {
     held.push_back(std::move(next));
   }
   return held;
+}
+
+// A guard is free again once a version commits, and a newer one makes way for no older: of two
+// versions of which each had the last guard of some node, neither was ever complete.
+std::map<Version, std::string> Protector::Failures() const {
+  std::map<Version, std::string> failures;
+  const std::vector<Guard*> guards = const_cast<GuardStore&>(guards_).All();
+  for (const auto& [version, under_way] : versions_) {
+    if (!under_way.lacks_guard || under_way.remaking) continue;
+    const auto newer = std::ranges::find_if(guards, [&](const Guard* guard) {
+      const bool is_taken =
+          guard->phase == GuardPhase::kFilling || guard->phase == GuardPhase::kComplete;
+      return is_taken && !guard->dropped && guard->version > version;
+    });
+    if (newer == guards.end()) continue;
+    failures[version] = fmt::format("no guard is free, there are {}, one of them for version {}",
+                                    guards.size(), (*newer)->version);
+  }
+  return failures;
 }
 
 std::vector<std::string> Protector::ReplicaManifests(Version version) const {

@@ -45,6 +45,7 @@ class Protector final : public Protection {
   void OnJobChange() override { RunRules(); }
   void OnRanksChange() override { RunRules(); }
   std::vector<GuardHeld> Held() const override;
+  std::map<Version, std::string> Failures() const override;
   std::vector<std::string> ReplicaManifests(Version version) const override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
 
@@ -87,6 +88,7 @@ class Protector final : public Protection {
     bool provided = false;
     std::unique_ptr<Guarding> guarding;
     bool complete = false;
+    bool lacks_guard = false;          // none was free for it
     std::optional<Remaking> remaking;  // of a restored version: nobody announces it
   };
 

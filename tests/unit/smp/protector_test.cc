@@ -4,6 +4,8 @@
 
 #include "smp/protector.h"
 
+#include <gmock/gmock.h>
+
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +21,7 @@ namespace {
 using std::chrono::seconds;
 
 constexpr Version kNext{Timeline{1}, Step{12}};
+constexpr Version kLater{Timeline{1}, Step{14}};
 constexpr uint64_t kBlocks = 5;
 
 class ProtectorTest : public GroupFixture {
@@ -35,7 +38,7 @@ class ProtectorTest : public GroupFixture {
     StartOwn();
     InTurn([&] {
       state_->record->SetCommitted(kVersion, 1);
-      protector_ = std::make_unique<Protector>(*state_, *own_peers_, job_, [] {});
+      protector_ = std::make_unique<Protector>(*state_, *own_peers_, job_, [this] { ++changes_; });
     });
   }
   ~ProtectorTest() override {
@@ -105,9 +108,9 @@ class ProtectorTest : public GroupFixture {
     Settle();
   }
   // Node 1's memory has a slab of the version, or none.
-  void AnnounceSlab(const std::string& incarnation, bool has_slab) {
+  void AnnounceSlab(const std::string& incarnation, bool has_slab, Version version = kNext) {
     AnnounceRequest request;
-    SetVersion(kNext, request);
+    SetVersion(version, request);
     request.set_block_bytes(kBlockBytes);
     request.set_incarnation(incarnation);
     if (has_slab) request.add_slabs()->set_data_bytes(kBlocks * kBlockBytes);
@@ -136,6 +139,7 @@ class ProtectorTest : public GroupFixture {
 
   GuardRecord record_of_other_;
   std::map<Version, int> announced_;  // to node 1
+  int changes_ = 0;                   // that were told
   std::vector<std::byte> data_;
   std::unique_ptr<Protector> protector_;
 };
@@ -185,6 +189,44 @@ TEST_F(ProtectorTest, AMemoryThatReturnsIsEncodedInPlaceOfTheOther) {
   AnnounceSlab("a", /*has_slab=*/true);
   Settle(seconds(2));
   EXPECT_TRUE(IsEncodedOf("a"));
+}
+
+// Of two versions each had the last guard of some node; neither was ever complete, and the ranks
+// had no slot for a third.
+TEST_F(ProtectorTest, AVersionFailsWhereANewerOneHasTheLastGuard) {
+  NameMemories("a");
+  Remake();
+  Settle(seconds(1));
+  ExpectGuarded();  // what is committed has one of two guards
+  AnnounceSlab("a", /*has_slab=*/true, kLater);
+  AnnounceSlab("a", /*has_slab=*/true, kNext);
+  Settle(seconds(2));
+  const auto failures = [this] {
+    std::map<Version, std::string> found;
+    InTurn([&] { found = protector_->Failures(); });
+    return found;
+  };
+  EXPECT_THAT(failures(),
+              testing::ElementsAre(testing::Pair(
+                  kNext, "no guard is free, there are 2, one of them for version 1:14")));
+  EXPECT_GE(changes_, 1);
+
+  InTurn([&] {
+    state_->record->SetCommitted(kLater, 1);
+    protector_->OnCommitted(kLater);
+  });
+  EXPECT_THAT(failures(), testing::IsEmpty());
+}
+
+// The usual case: it waits until the one before it is committed.
+TEST_F(ProtectorTest, AVersionWaitsForAGuardThatAnOlderOneHas) {
+  NameMemories("a");
+  Remake();
+  Settle(seconds(1));
+  AnnounceSlab("a", /*has_slab=*/true, kNext);
+  AnnounceSlab("a", /*has_slab=*/true, kLater);
+  Settle(seconds(2));
+  InTurn([&] { EXPECT_THAT(protector_->Failures(), testing::IsEmpty()); });
 }
 
 // Sessions count the processes of one memory. One that came back, by chance with the number of the
