@@ -3,7 +3,7 @@
 // process.
 //
 // Every change is followed by a frame on the session (the doorbell); the words themselves are what
-// lets a training thread act without a socket call (PROTOCOL rule 8).
+// lets a training thread act without a socket call (docs/protocol.md, rule 8).
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -13,7 +13,7 @@ namespace unreft {
 
 using Task = absl::AnyInvocable<void()>;
 using Duration = std::chrono::nanoseconds;
-// Monotonic; decides liveness, never safety (PROTOCOL rule 20). The origin is unspecified.
+// Monotonic; decides liveness, never safety (docs/protocol.md, rule 20). The origin is unspecified.
 using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
 enum class TimerId : uint64_t { kNone = 0 };

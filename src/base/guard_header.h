@@ -9,7 +9,8 @@
 //
 // Everything is little-endian; the regions begin at multiples of 4096. Only the daemon touches it.
 // The bodies are written as those of a slot (base/slot_header.h): the state word names the last one
-// that is whole, so a parity chunk is usable only when all of it is complete (PROTOCOL rule 17).
+// that is whole, so a parity chunk is usable only when all of it is complete (docs/protocol.md,
+// rule 17).
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -28,14 +28,14 @@ using Rank = Id<struct RankTag>;
 using NodeSlot = Id<struct NodeSlotTag>;      // stable identity of a node, 0..N-1
 using SessionNumber = Id<struct SessionTag>;  // of a daemon process, fences the one before it
 
-// Ordered by timeline, then step (PROTOCOL rule 1).
+// Ordered by timeline, then step (docs/protocol.md, rule 1).
 struct Version {
   Timeline timeline;
   Step step;
   friend constexpr auto operator<=>(const Version&, const Version&) = default;
 };
 
-// One life of a process: a pid alone may be reused (PROTOCOL rule 5).
+// One life of a process: a pid alone may be reused (docs/protocol.md, rule 5).
 struct ProcessLife {
   int64_t pid = 0;
   uint64_t start_time = 0;  // in the kernel's clock ticks since boot

@@ -2,8 +2,8 @@
 //
 // Asynchronous: every callback runs in a turn of the executor given at construction, exactly once
 // and never inline. Any call may fail (a full disk, too many calls waiting), and callers go on: the
-// records are an index and a memory across reboots, the segment headers are the truth (PROTOCOL
-// rule 2).
+// records are an index and a memory across reboots, the segment headers are the truth
+// (docs/protocol.md, rule 2).
 //
 // Called and destroyed only in turns of that executor, or when it runs no turns. No callback runs
 // after the destructor; a batch that was not reported yet is then applied whole or not at all, as

@@ -1,8 +1,8 @@
 // ShmSegmentStore: segments in POSIX shared memory (/dev/shm), through Boost.Interprocess.
 //
 // No lock of Boost.Interprocess is ever taken: a killed owner makes it unrecoverable. Every mapping
-// is MADV_DONTFORK, so that a forked data loader neither holds nor writes the bytes (PROTOCOL rule
-// 5). Segments never shrink. Thread-safe.
+// is MADV_DONTFORK, so that a forked data loader neither holds nor writes the bytes
+// (docs/protocol.md, rule 5). Segments never shrink. Thread-safe.
 //
 // Everybody may make files in /dev/shm, and their names can be foreseen. What another user has made
 // is no segment: it is not listed, opened or removed, and one of its name is made in a file of a

@@ -7,10 +7,10 @@
 //   ...          data         the slab, cut into blocks
 //
 // Everything is little-endian; the regions begin at multiples of 4096. The header is the truth
-// about a slot (PROTOCOL rule 2). Only the daemon writes it; a trainer writes extras and data, and
-// only while the slot is claimed by it. The three bodies are written one after the other, each
-// once per generation, so that a writer killed between two bytes leaves the state word naming the
-// last body that is whole:
+// about a slot (docs/protocol.md, rule 2). Only the daemon writes it; a trainer writes extras and
+// data, and only while the slot is claimed by it. The three bodies are written one after the other,
+// each once per generation, so that a writer killed between two bytes leaves the state word naming
+// the last body that is whole:
 //
 //   geometry  when the segment is made
 //   claim     when a generation is granted to a trainer's life         kEmpty     -> kCapturing

@@ -1,7 +1,8 @@
 // CapturePlan: which bytes of its tensors a rank captures, and where in its slab they lie. Pure.
 //
-// Of d replicas each captures 1/d (PROTOCOL rule 13): the part depends only on the rank's own
-// (shard, replica index, d), so that trainer and daemon compute the same plan without a message.
+// Of d replicas each captures 1/d (docs/protocol.md, rule 13): the part depends only on the rank's
+// own (shard, replica index, d), so that trainer and daemon compute the same plan without a
+// message.
 #pragma once
 
 #include <cstdint>

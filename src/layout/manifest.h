@@ -1,7 +1,7 @@
 // SlotManifest: what a sealed slot holds (docs/formats/manifest.md). Plain data and its two codecs.
 //
 // A library of its own, unreft_manifest: it needs protobuf, which the training process must not
-// have (PROTOCOL rule 16). Only the daemon links it. Pure.
+// have (docs/protocol.md, rule 16). Only the daemon links it. Pure.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -36,10 +36,10 @@ std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
                              const std::map<NodeSlot, std::string>& domain_of, uint32_t m);
 
 // Cuts the nodes into floor(N / (k + m)) groups whose sizes differ by at most one, all with m
-// parities (PROTOCOL rule 19), so that as few members as possible of a group share a failure
-// domain: nodes are dealt out domain by domain, the largest first. InvalidArgument, naming k, m and
-// the numbers, for fewer than k + m nodes or a slot that is there twice. The same for the same
-// nodes in any order.
+// parities (docs/protocol.md, rule 19), so that as few members as possible of a group share a
+// failure domain: nodes are dealt out domain by domain, the largest first. InvalidArgument, naming
+// k, m and the numbers, for fewer than k + m nodes or a slot that is there twice. The same for the
+// same nodes in any order.
 //
 // `kept`: groups that stay as they are, if all of them then are such as are asked for; if not, none
 // does.

@@ -4,8 +4,8 @@
 // One record per key: "store", "settings", "leader", "node/SLOT", "spare/PLACE", "waiting/PLACE",
 // "refused/PLACE", "view", "timeline", "commit", "abandoned", "pins", all below "unreft/JOB/". Only
 // the leader writes the last five, in Txns that compare its own key, the settings and all five
-// records with what it has seen (PROTOCOL rule 20): so a leader that was replaced changes nothing,
-// nor one that is started otherwise, and an unknown outcome is read back by the watch.
+// records with what it has seen (docs/protocol.md, rule 20): so a leader that was replaced changes
+// nothing, nor one that is started otherwise, and an unknown outcome is read back by the watch.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -97,7 +97,7 @@ class JobStore {
   const JobState& state() const { return state_; }
   // Read at least once, the store is of a format that we know, and so is each record in it, now or
   // when it last was good. A store that went back, or whose id was given up, gets a new id before
-  // anything in it is believed (PROTOCOL rule 3).
+  // anything in it is believed (docs/protocol.md, rule 3).
   bool ready() const { return !state_.store_id.empty() && unread_.empty(); }
   // Why the store cannot be used, when that is so; ok before it was read.
   absl::Status status() const;

@@ -9,8 +9,8 @@
 // never inline, and none after the destructor.
 //
 // Errors: Unavailable and DeadlineExceeded mean that the outcome is unknown - a Txn may have been
-// applied - and the caller reads back (PROTOCOL rule 20). Each method's own are named there. A
-// message names the store's address.
+// applied - and the caller reads back (docs/protocol.md, rule 20). Each method's own are named
+// there. A message names the store's address.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -6,7 +6,7 @@
 // once how a daemon shows that it is present and how it campaigns for the leadership.
 //
 // That it is held is a matter of liveness only: safety comes from comparing the key's create
-// revision and its value in every Txn (PROTOCOL rule 20).
+// revision and its value in every Txn (docs/protocol.md, rule 20).
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -1,6 +1,7 @@
 // PlanRestore: from what is stored and what is wanted to a list of copies. Pure.
 //
-// Restore is by box, never by rank or node (PROTOCOL rule 23): the target may be cut in any way.
+// Restore is by box, never by rank or node (docs/protocol.md, rule 23): the target may be cut in
+// any way.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -1,7 +1,8 @@
 // TimelineChain: which versions are candidates for a restore. Pure.
 //
 // A timeline is opened by each recovery decision on top of the version that it restored. Steps of a
-// timeline after the point where the next one branched off are dead for ever (PROTOCOL rule 1):
+// timeline after the point where the next one branched off are dead for ever (docs/protocol.md,
+// rule 1):
 //
 //   timeline 1:  1 2 3 4 5 6 7        decision: restore 1:5, open 2
 //   timeline 2:            6 7 8      candidates now: 2:8 2:7 2:6 1:5 1:4 ...; never 1:6, 1:7

@@ -233,7 +233,7 @@ absl::Status BlockReader::TakeRecord(NodeSlot slot, const GuardRecord& record) {
 }
 
 // A guard may have been filled of other slabs than the version's, by one who had lost his own
-// (PROTOCOL rule 17): it decodes nothing of this one.
+// (docs/protocol.md, rule 17): it decodes nothing of this one.
 absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
   for (int i = 0; i < record.members_size(); ++i) {
     const NodeSlot slot{record.group().slots(i)};

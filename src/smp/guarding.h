@@ -3,13 +3,13 @@
 // A lane per parity chunk goes through the positions in order, a few at a time. The lane of the
 // stripe that this node aggregates reads the k data blocks of a position, encodes all m parities,
 // keeps the first and hands the others on to their holders; the other lanes read theirs from their
-// aggregators (PROTOCOL rule 6). Beside the lanes the manifests, CRC tables and extras of the m
-// members before this one are copied. A source that is still capturing answers when the block is
-// there, so all of it runs along with the capture.
+// aggregators (docs/protocol.md, rule 6). Beside the lanes the manifests, CRC tables and extras of
+// the m members before this one are copied. A source that is still capturing answers when the block
+// is there, so all of it runs along with the capture.
 //
 // When the guard is made again after a loss, each lane encodes its parity itself from the k data
 // blocks: more bytes, the same parity. So does a lane whose aggregator is lost meanwhile, from
-// where it was left (PROTOCOL rule 18).
+// where it was left (docs/protocol.md, rule 18).
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -1,7 +1,7 @@
 // LayoutCheck: whether all ranks' slabs of a version fit together.
 //
-// Parts of replicas make a whole only if they were cut alike (PROTOCOL rule 12) and the replicas
-// are equal, as far as they were sampled.
+// Parts of replicas make a whole only if they were cut alike (docs/protocol.md, rule 12) and the
+// replicas are equal, as far as they were sampled.
 #pragma once
 
 #include <absl/status/status.h>

@@ -139,9 +139,9 @@ const NodeReport* Leader::ReportOf(const unreft::Member& member) const {
   return &it->second;
 }
 
-// A store that was lost or rolled back knows less than the nodes remember (PROTOCOL rule 3): what
-// they know is written again, once all of them that live have told, before anything is decided on
-// it.
+// A store that was lost or rolled back knows less than the nodes remember (docs/protocol.md, rule
+// 3): what they know is written again, once all of them that live have told, before anything is
+// decided on it.
 bool Leader::SeedRecords() {
   const meta::JobState& state = store_.state();
   TimelineRecord timeline = state.timeline.value;

@@ -15,7 +15,8 @@
 namespace unreft::smp {
 namespace {
 
-// The node that says it has it whole in its log. The record stays small (PROTOCOL rule 24).
+// The node that says it has it whole in its log. The record stays small (docs/protocol.md, rule
+// 24).
 constexpr size_t kReasonBytesMax = 192;
 // However often ranks skip: each such write is one more revision of the whole cluster's store.
 constexpr Duration kGiveUpEvery = std::chrono::seconds(1);

@@ -1,4 +1,4 @@
-// How the leader decides what is restored (PROTOCOL rule 21).
+// How the leader decides what is restored (docs/protocol.md, rule 21).
 #include <absl/strings/str_join.h>
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// How the leader decides which memory each node slot has (PROTOCOL rules 3 and 19).
+// How the leader decides which memory each node slot has (docs/protocol.md, rules 3 and 19).
 #include <fmt/format.h>
 
 #include <algorithm>

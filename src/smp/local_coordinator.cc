@@ -30,7 +30,7 @@ LocalCoordinator::~LocalCoordinator() {
   for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
 }
 
-// --- deciding what is restored (PROTOCOL rule 21) ---
+// --- deciding what is restored (docs/protocol.md, rule 21) ---
 
 void LocalCoordinator::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) {
   if (round_ && (round_->attempt != attempt || round_->world != world) && !round_->deciding) {

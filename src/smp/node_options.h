@@ -23,7 +23,7 @@ struct NodeOptions {
   std::optional<uint64_t> place;
 
   // 2 hold the newest version and the one under way; the third lets a restore step back when the
-  // newest does not verify (PROTOCOL rule 7).
+  // newest does not verify (docs/protocol.md, rule 7).
   uint32_t slots_per_rank = 3;
   // Versions that may be kept for somebody beside these (`unreft pin`): a slot of each rank, and a
   // guard, for each.

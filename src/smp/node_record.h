@@ -3,7 +3,7 @@
 //
 // Kept twice: in the node segment, written at once, which survives the daemon's death; and in the
 // record store, written behind, which survives the host's. A failing record store is counted and
-// told when it begins and when it is over; nothing waits for it (PROTOCOL rule 2).
+// told when it begins and when it is over; nothing waits for it (docs/protocol.md, rule 2).
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -88,7 +88,7 @@ struct Slot {
     return view ? SlotSegmentBytes(view->geometry()) : segment->bytes().size();
   }
   bool InUseByPool() const { return checksum_running || sealing; }
-  // Not to be given to another version yet (PROTOCOL rule 6).
+  // Not to be given to another version yet (docs/protocol.md, rule 6).
   bool InUse() const { return InUseByPool() || reads > 0 || !readings.empty(); }
 };
 

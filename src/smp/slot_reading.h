@@ -5,8 +5,8 @@
 //
 // Whoever frees the slot stops its readings. One that has not begun never touches the slot any
 // more; one that has ends after the block that it is at, and until then the slot is not given to
-// another version (PROTOCOL rule 6). So a capture waits for one checksum at most, however large the
-// slab is and whatever stands before it in the pool.
+// another version (docs/protocol.md, rule 6). So a capture waits for one checksum at most, however
+// large the slab is and whatever stands before it in the pool.
 #pragma once
 
 #include <atomic>

@@ -1,8 +1,8 @@
 // SlotStore: the slot segments of a node, and who may write which.
 //
 // It makes and populates them, adopts what an earlier daemon process left, gives each to one writer
-// life at a time (PROTOCOL rule 5), and quarantines what does not verify. It decides nothing about
-// versions: the node tells it what to grant, free and keep.
+// life at a time (docs/protocol.md, rule 5), and quarantines what does not verify. It decides
+// nothing about versions: the node tells it what to grant, free and keep.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

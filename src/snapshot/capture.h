@@ -80,8 +80,8 @@ class Capture {
   // Returns once what `stream` is given from now on may change the tensors. Of host memory the
   // copies have ended, or were given up at the deadline. Tensors on a device hold up the stream,
   // not this thread: it waits for the copies that are enqueued, and if that is not all, the
-  // snapshot is given up (PROTOCOL rule 9). An error says that the stream does not wait; the
-  // snapshot is given up then. Not in a turn.
+  // snapshot is given up (docs/protocol.md, rule 9). An error says that the stream does not wait;
+  // the snapshot is given up then. Not in a turn.
   absl::Status Fence(void* stream);
 
   // Returns once no copy reads the tensors any more, nor will. Not in a turn.

@@ -1,7 +1,7 @@
 // CaptureLayout: what one snapshot copies from where to where, cut into buckets. Pure; immutable,
-// so it is shared by threads and by the snapshots of its generation (PROTOCOL rule 12). It knows
-// the tensors by their place in the table: where each lies comes with the snapshot, since a tensor
-// may be replaced by another like it.
+// so it is shared by threads and by the snapshots of its generation (docs/protocol.md, rule 12). It
+// knows the tensors by their place in the table: where each lies comes with the snapshot, since a
+// tensor may be replaced by another like it.
 //
 //   slab   |part|part |gap| volatile |  part            |  zeros |
 //   bucket |--------------|--------------|--------------|--------|

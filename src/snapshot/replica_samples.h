@@ -1,5 +1,5 @@
-// Which bytes of a shard are compared between its replicas (PROTOCOL rule 13). Pure: replicas
-// choose alike without a message, from the size of the shard alone.
+// Which bytes of a shard are compared between its replicas (docs/protocol.md, rule 13). Pure:
+// replicas choose alike without a message, from the size of the shard alone.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
 // Transport: the seam between nodes. Control goes by Call, bulk by Read, and nothing else.
 //
 // Read is one-sided in spirit: whoever keeps the bytes asks for them and says where they go
-// (PROTOCOL rule 6). The source resolves the request to memory that it holds until the bytes have
-// left; the answer carries a small header beside them, by which the receiver verifies what landed.
+// (docs/protocol.md, rule 6). The source resolves the request to memory that it holds until the
+// bytes have left; the answer carries a small header beside them, by which the receiver verifies
+// what landed.
 //
 // Addresses are "host:port", or "unix:/path" on one machine. Requests, replies and headers are
 // opaque bytes here; their meaning, the view they belong to and the fencing of old ones are the

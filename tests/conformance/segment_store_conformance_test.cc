@@ -240,7 +240,7 @@ TEST(ShmSegmentStoreDeathTest, WhatIsUnmappedInTheBackgroundIsFree) {
   EXPECT_EXIT(RunInPrivateTmpfs("/dev/shm", 1 << 20, ReuseSmallShm), ExitedWellOrNotRun, "");
 }
 
-// A forked data loader must not hold the state (PROTOCOL rule 5).
+// A forked data loader must not hold the state (docs/protocol.md, rule 5).
 TEST(ShmSegmentStoreDeathTest, AForkedChildHasNoMapping) {
   ShmHarness harness;
   auto segment = harness.store().Create(harness.prefix() + "fork", 4096);

@@ -1,8 +1,9 @@
 // Device: the copy engine that one simulated trainer's snapshots go through.
 //
 // Like DMA it outlives its process: what was queued when the trainer is killed still lands, in two
-// halves at times of their own, and only then may the process count as ended (PROTOCOL rule 5).
-// Single-threaded; lives with the machine's kernel, and the trainer has a SimCopier onto it.
+// halves at times of their own, and only then may the process count as ended (docs/protocol.md,
+// rule 5). Single-threaded; lives with the machine's kernel, and the trainer has a SimCopier onto
+// it.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

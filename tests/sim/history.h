@@ -2,7 +2,8 @@
 //
 // It knows who trained to each version, what was committed, decided and restored, all seen from
 // outside, and fails the trace when
-//   * a version's name is used for two contents, or timelines do not grow (PROTOCOL rule 1),
+//   * a version's name is used for two contents, or timelines do not grow (docs/protocol.md, rule
+//   1),
 //   * the decision is not the newest version that memory holds whole and on the chain (rule 21),
 //   * "nothing stored" is said although something was committed (rule 22), or something is given up
 //     by a fresh start that nobody has ordered,

@@ -2,7 +2,8 @@
 //
 // It fails the trace when
 //   * a slot is sealed whose bytes are not what was trained to the version that it names,
-//   * sealed bytes change while the seal stands (one writer life per slot, PROTOCOL rule 5),
+//   * sealed bytes change while the seal stands (one writer life per slot, docs/protocol.md, rule
+//   5),
 //   * the newest committed version loses a slot without a fault,
 //   * the slots take more bytes than the budget.
 // It is also who flips bits in sealed slots, so it knows which may be bad. Single-threaded.

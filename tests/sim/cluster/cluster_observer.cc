@@ -89,7 +89,7 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
 }
 
 // A later version of that world that every node could read, as far as it was closed, and that
-// nobody gave up, is the one to be restored (PROTOCOL rule 21).
+// nobody gave up, is the one to be restored (docs/protocol.md, rule 21).
 void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration closed) {
   std::map<Version, std::set<Rank>> held;
   for (const Member& member : view_.members()) {

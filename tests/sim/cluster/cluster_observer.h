@@ -4,12 +4,13 @@
 // It fails the trace when
 //   * two daemons read different decisions of one round, or records go back,
 //   * a node's memory forgets a timeline or a commit,
-//   * a version is committed that its groups do not protect (PROTOCOL rule 17): see GroupChecker;
+//   * a version is committed that its groups do not protect (docs/protocol.md, rule 17): see
+//   GroupChecker;
 //     where some memories were hit meanwhile, the others are looked at (CheckRest),
 //   * a decision names holders that do not hold or not all ranks, a version of a dead timeline, or
-//     passes over a newer one that was whole (PROTOCOL rule 21), or names an older one than was
-//     committed, or none, although its groups have lost no more than they stand (History), or
-//     although it can be had from the memories that are left (CanBeHad),
+//     passes over a newer one that was whole (docs/protocol.md, rule 21), or names an older one
+//     than was committed, or none, although its groups have lost no more than they stand (History),
+//     or although it can be had from the memories that are left (CanBeHad),
 //   * an attempt of another number of ranks is refused and the message does not name both.
 // Single-threaded.
 #pragma once

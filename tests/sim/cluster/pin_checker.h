@@ -5,7 +5,8 @@
 // lose.
 //
 // It fails the trace when
-//   * a node frees a slab or a guard of a version that is pinned (PROTOCOL rule 7) or standing,
+//   * a node frees a slab or a guard of a version that is pinned (docs/protocol.md, rule 7) or
+//   standing,
 //     or its daemon does not know that slab any more,
 //   * a pin is over before its time, and nobody has let go of it.
 // A pin ends with its record, with the timeline (a decision that stepped back, a fresh start) and

@@ -3,7 +3,7 @@
 //
 // It fails the trace when
 //   * a record of the job is written by a node that does not hold the leader key at that revision:
-//     so two leaders never both commit (PROTOCOL rule 20),
+//     so two leaders never both commit (docs/protocol.md, rule 20),
 //   * the store holds more than the job's records, a record is larger than digests, holders and
 //     names of versions need, or a version is written as committed or as given up twice, in a life
 //     of the store, though nothing had forgotten it (rule 24),

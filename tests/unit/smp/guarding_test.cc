@@ -1,5 +1,5 @@
 // The guardings of a group, over a simulated network and slabs that the test gives: what is encoded
-// where, and who does it when a member is lost meanwhile (PROTOCOL rule 18).
+// where, and who does it when a member is lost meanwhile (docs/protocol.md, rule 18).
 
 #include "smp/guarding.h"
 

@@ -1,5 +1,5 @@
 // A view that the meta store has lost is made anew: with the groups that stored versions are
-// encoded in, whatever failure domains there are by then (PROTOCOL rule 19).
+// encoded in, whatever failure domains there are by then (docs/protocol.md, rule 19).
 
 #include "smp/job_settings.h"
 #include "tests/unit/smp/leader_fixture.h"

@@ -1,4 +1,5 @@
-// A meta store that was lost or rolled back knows less than the nodes remember (PROTOCOL rule 3).
+// A meta store that was lost or rolled back knows less than the nodes remember (docs/protocol.md,
+// rule 3).
 
 #include "tests/unit/smp/leader_fixture.h"
 
@@ -154,7 +155,7 @@ TEST_F(LeaderStoreLossTest, ThatReplicasDisagreeIsWrittenAgain) {
   EXPECT_EQ(VersionOf(commit()), At(1, 5));
 }
 
-// So that a number names one view, whatever the store has forgotten (PROTOCOL rule 3).
+// So that a number names one view, whatever the store has forgotten (docs/protocol.md, rule 3).
 TEST_F(LeaderStoreLossTest, TheNumberOfTheViewGoesOnWhereTheNodesLeftIt) {
   ASSERT_EQ(view().number(), 1U);
   LoseStore();

@@ -171,7 +171,7 @@ TEST_F(LeaderTest, ANewLeaderCommitsOnceItHasHeardOfAll) {
   EXPECT_EQ(VersionOf(commit()), At(1, 5));
 }
 
-// --- nodes are lost while a version is being encoded (PROTOCOL rule 18) ---
+// --- nodes are lost while a version is being encoded (docs/protocol.md, rule 18) ---
 
 TEST_F(LeaderTest, AVersionThatALostNodeWithoutRanksHadNoSlabOfIsCommitted) {
   world_ = 3;

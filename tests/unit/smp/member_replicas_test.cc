@@ -58,7 +58,7 @@ TEST_F(MemberReplicasTest, WhoStartsInALaterTimelineIsTold) {
   EXPECT_THAT(node_.disagreements, ElementsAre("replicas of w differ"));
 }
 
-// PROTOCOL rule 3: the leader writes it again, should the store have lost it.
+// docs/protocol.md, rule 3: the leader writes it again, should the store have lost it.
 TEST_F(MemberReplicasTest, WhatTheNodeRemembersIsReported) {
   Settle(seconds(1));
   EXPECT_FALSE(leader_->reports.back().captures_all());

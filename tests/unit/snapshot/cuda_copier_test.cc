@@ -1,4 +1,5 @@
-// CudaCopier: the rules of capture on a device (PROTOCOL 9 to 12), on the fake runtime.
+// CudaCopier: the rules of capture on a device (docs/protocol.md, rules 9 to 12), on the fake
+// runtime.
 
 #include <sys/mman.h>
 
