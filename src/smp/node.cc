@@ -122,14 +122,15 @@ absl::Status Node::AdoptMemory() {
 }
 
 absl::Status Node::JoinCluster() {
+  server_ = std::make_unique<SlabServer>(state_, member_->peers());
+  state_.on_slot_change = [this] { server_->OnSlotChange(); };
   Protector* own = nullptr;
   if (state_.options.parity_chunks == 0) {
     protection_ = std::make_unique<NoProtection>(state_.seams.executor);
   } else {
-    auto protector = std::make_unique<Protector>(state_, member_->peers(), member_->job(),
+    auto protector = std::make_unique<Protector>(state_, member_->peers(), *server_, member_->job(),
                                                  [this] { member_->ReportProtection(); });
     if (absl::Status status = protector->Adopt(); !status.ok()) return status;
-    state_.on_slot_change = [protector = protector.get()] { protector->OnSlotChange(); };
     own = protector.get();
     state_.slots->set_guards(
         [own](std::span<const SlotNeeds> slabs) { return own->MemoryFor(slabs); });

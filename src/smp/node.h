@@ -31,6 +31,7 @@
 #include "smp/restore_desk.h"
 #include "smp/scrubber.h"
 #include "smp/shortage_retry.h"
+#include "smp/slab_server.h"
 
 namespace unreft::smp {
 
@@ -124,6 +125,7 @@ class Node : private Coordinator::Node {
   // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
   Member* member_ = nullptr;           // owned by state_
   LocalCoordinator* local_ = nullptr;  // of a job of one node; owned by state_
+  std::unique_ptr<SlabServer> server_;
   std::unique_ptr<Protection> protection_;
   std::unique_ptr<CaptureDesk> capture_;
   std::unique_ptr<RestoreDesk> restore_;

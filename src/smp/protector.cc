@@ -17,20 +17,23 @@ constexpr size_t kVersionsKept = 16;
 
 }  // namespace
 
-Protector::Protector(NodeState& state, Peers& peers, const meta::JobState& job,
+Protector::Protector(NodeState& state, Peers& peers, SlabServer& server, const meta::JobState& job,
                      absl::AnyInvocable<void()> on_change)
     : state_(state),
       peers_(peers),
+      server_(server),
       job_(job),
       on_change_(std::move(on_change)),
-      source_(state),
       guards_(state.seams.executor, state.seams.pool, state.seams.segments, state.seams.log,
               state.options, state.record->boot_id(), state.record->incarnation(),
               [this] { RunRules(); }),
       shortage_(state.seams.executor, state.options.memory_retry, [this] { ProvideAgain(); }) {
   guards_.set_others([&state] { return state.slots->use() + state.slots->staging().now; });
   Serve();
+  server_.set_guarded(this);
 }
+
+Protector::~Protector() { server_.set_guarded(nullptr); }
 
 GuardMemory Protector::MemoryFor(std::span<const SlotNeeds> slabs) const {
   const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
@@ -71,12 +74,12 @@ void Protector::OnClaimed(Version version) {
 void Protector::OnSealed(Version version) {
   if (!IsOfInterest(version)) return;
   Of(version);
-  source_.OnChange();
+  server_.OnSlotChange();
   RunRules();
 }
 
 void Protector::Drop(Version version) {
-  source_.OnChange();
+  server_.OnSlotChange();
   Forget(version);
   if (Guard* guard = guards_.Complete(version)) {
     guards_.Free(*guard);
@@ -398,92 +401,6 @@ void Protector::OnGuarded(Version version, uint64_t id, Generation generation,
   }
   on_change_();
   RunRules();
-}
-
-// --- what is held ---
-
-std::vector<GuardHeld> Protector::Held() const {
-  std::vector<GuardHeld> held;
-  for (Guard* guard : const_cast<GuardStore&>(guards_).All()) {
-    if (guard->phase != GuardPhase::kComplete || guard->dropped) continue;
-    GuardHeld next;
-    next.version = guard->version;
-    next.complete = true;
-    next.coding = guard->coding;
-    const GuardRecord& record = *guard->record;
-    next.data_chunks = record.group().k();
-    for (int i = 0; i < record.members_size() && i < record.group().slots_size(); ++i) {
-      next.encoded.emplace_back(NodeSlot{record.group().slots(i)}, record.members(i).incarnation());
-    }
-    for (const MemberReplica& replica : guard->record->replicas()) {
-      ReplicaHeld& of = next.replicas.emplace_back();
-      of.of = NodeSlot{replica.slot()};
-      for (const SlabMeta& slab : replica.slabs()) {
-        of.ranks.push_back(Rank{slab.rank()});
-        of.world = slab.world();
-      }
-    }
-    held.push_back(std::move(next));
-  }
-  return held;
-}
-
-// A guard is free again once a version commits, and a newer one makes way for no older: of two
-// versions of which each had the last guard of some node, neither was ever complete.
-std::map<Version, std::string> Protector::Failures() const {
-  std::map<Version, std::string> failures;
-  const std::vector<Guard*> guards = const_cast<GuardStore&>(guards_).All();
-  for (const auto& [version, under_way] : versions_) {
-    if (!under_way.lacks_guard || under_way.remaking) continue;
-    const auto newer = std::ranges::find_if(guards, [&](const Guard* guard) {
-      const bool is_taken =
-          guard->phase == GuardPhase::kFilling || guard->phase == GuardPhase::kComplete;
-      return is_taken && !guard->dropped && guard->version > version;
-    });
-    if (newer == guards.end()) continue;
-    failures[version] = fmt::format("no guard is free, there are {}, one of them for version {}",
-                                    guards.size(), (*newer)->version);
-  }
-  return failures;
-}
-
-std::vector<std::string> Protector::ReplicaManifests(Version version) const {
-  std::vector<std::string> manifests;
-  const Guard* guard = const_cast<GuardStore&>(guards_).Complete(version);
-  if (guard == nullptr) return manifests;
-  for (const MemberReplica& replica : guard->record->replicas()) {
-    for (const SlabMeta& slab : replica.slabs()) manifests.push_back(slab.manifest());
-  }
-  return manifests;
-}
-
-std::shared_ptr<const GuardRecord> Protector::RecordOf(Version version) {
-  Guard* guard = guards_.Complete(version);
-  return guard == nullptr ? nullptr : guard->record;
-}
-
-void Protector::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
-  Guard* guard = guards_.Complete(version);
-  if (guard == nullptr) {
-    state_.seams.executor.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
-    return;
-  }
-  guards_.MendHeader(*guard);
-  guards_.Use(*guard);
-  auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
-  state_.seams.pool.Submit(
-      [segment = guard->segment, view = *guard->view, status] { *status = VerifyGuard(view); },
-      state_.seams.executor,
-      [this, alive = std::weak_ptr(alive_), id = guard->id, generation = guard->generation, status,
-       done = std::move(done)]() mutable {
-        if (alive.expired()) return;
-        Guard* verified = guards_.Find(id, generation);
-        if (verified != nullptr && !status->ok()) {
-          guards_.Quarantine(*verified, std::string(status->message()));
-        }
-        guards_.EndUse(id, generation);
-        done(*status);
-      });
 }
 
 std::shared_ptr<const ec::ErasureCode> Protector::CodeFor(ec::CodeShape shape) {

@@ -4,7 +4,7 @@
 // When all ranks of this node have begun to capture a version, the group is told how large the
 // node's slab is. Once every member has said so, this node fills a guard for the version: it
 // encodes the stripe that it aggregates and reads the other parities it is to hold. It serves what
-// others read: blocks of its slots, parities it has encoded, parities it keeps.
+// others read: parities it has encoded, parities it keeps, and what it keeps of others' slabs.
 #pragma once
 
 #include <list>
@@ -24,16 +24,18 @@
 #include "smp/peers.h"
 #include "smp/protection.h"
 #include "smp/shortage_retry.h"
-#include "smp/slab_source.h"
+#include "smp/slab_server.h"
 
 namespace unreft::smp {
 
 // Single-threaded on the node's executor.
-class Protector final : public Protection {
+class Protector final : public Protection, public GuardedSlabs {
  public:
-  // `on_change`: what is held is other than it was. All references outlive this.
-  Protector(NodeState& state, Peers& peers, const meta::JobState& job,
+  // `on_change`: what is held is other than it was. All references outlive this; the server asks it
+  // from now on.
+  Protector(NodeState& state, Peers& peers, SlabServer& server, const meta::JobState& job,
             absl::AnyInvocable<void()> on_change);
+  ~Protector() override;
 
   // Takes over the guards that an earlier process left.
   absl::Status Adopt();
@@ -49,11 +51,8 @@ class Protector final : public Protection {
   std::vector<std::string> ReplicaManifests(Version version) const override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
 
-  // A slot has more blocks ready, was sealed or given up.
-  void OnSlotChange() { source_.OnChange(); }
-
-  // What is held of other slots' slabs of a version; null when this node has no complete guard.
-  std::shared_ptr<const GuardRecord> RecordOf(Version version);
+  void ReadParity(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done) override;
+  std::shared_ptr<const GuardRecord> RecordOf(Version version) override;
   // Makes the guard of a restored version anew, from the group's slabs as that record has them, as
   // soon as a guard is there for it. Does nothing when it is complete or being made. It is given up
   // when something else is committed. `replica_bytes`: by member, what its replica takes at most.
@@ -115,17 +114,15 @@ class Protector final : public Protection {
   bool IsGivenUp(Version version) const;
 
   void Serve();
-  void OnRead(const std::string& body, uint64_t bytes, SlabSource::ReadDone done);
   void ReadStoredParity(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done);
-  void OnMeta(const MetaRequest& request, SlabSource::MetaDone done);
   absl::StatusOr<GuardRecord> OnRecord(Version version);
   std::shared_ptr<const ec::ErasureCode> CodeFor(ec::CodeShape shape);
 
   NodeState& state_;
   Peers& peers_;
+  SlabServer& server_;
   const meta::JobState& job_;
   absl::AnyInvocable<void()> on_change_;
-  SlabSource source_;
   GuardStore guards_;
   std::map<Version, UnderWay> versions_;
   // The newest that had to make room. What is told of it again, and of older ones, is no news: who

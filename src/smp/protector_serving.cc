@@ -1,6 +1,7 @@
-// What the protector serves to other nodes.
+// What the protector holds, for its coordinator and for other nodes (SlabServer asks it).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/format.h"
@@ -8,6 +9,94 @@
 #include "smp/protector.h"
 
 namespace unreft::smp {
+
+// --- what is held ---
+
+std::vector<GuardHeld> Protector::Held() const {
+  std::vector<GuardHeld> held;
+  for (Guard* guard : const_cast<GuardStore&>(guards_).All()) {
+    if (guard->phase != GuardPhase::kComplete || guard->dropped) continue;
+    GuardHeld next;
+    next.version = guard->version;
+    next.complete = true;
+    next.coding = guard->coding;
+    const GuardRecord& record = *guard->record;
+    next.data_chunks = record.group().k();
+    for (int i = 0; i < record.members_size() && i < record.group().slots_size(); ++i) {
+      next.encoded.emplace_back(NodeSlot{record.group().slots(i)}, record.members(i).incarnation());
+    }
+    for (const MemberReplica& replica : guard->record->replicas()) {
+      ReplicaHeld& of = next.replicas.emplace_back();
+      of.of = NodeSlot{replica.slot()};
+      for (const SlabMeta& slab : replica.slabs()) {
+        of.ranks.push_back(Rank{slab.rank()});
+        of.world = slab.world();
+      }
+    }
+    held.push_back(std::move(next));
+  }
+  return held;
+}
+
+// A guard is free again once a version commits, and a newer one makes way for no older: of two
+// versions of which each had the last guard of some node, neither was ever complete.
+std::map<Version, std::string> Protector::Failures() const {
+  std::map<Version, std::string> failures;
+  const std::vector<Guard*> guards = const_cast<GuardStore&>(guards_).All();
+  for (const auto& [version, under_way] : versions_) {
+    if (!under_way.lacks_guard || under_way.remaking) continue;
+    const auto newer = std::ranges::find_if(guards, [&](const Guard* guard) {
+      const bool is_taken =
+          guard->phase == GuardPhase::kFilling || guard->phase == GuardPhase::kComplete;
+      return is_taken && !guard->dropped && guard->version > version;
+    });
+    if (newer == guards.end()) continue;
+    failures[version] = fmt::format("no guard is free, there are {}, one of them for version {}",
+                                    guards.size(), (*newer)->version);
+  }
+  return failures;
+}
+
+std::vector<std::string> Protector::ReplicaManifests(Version version) const {
+  std::vector<std::string> manifests;
+  const Guard* guard = const_cast<GuardStore&>(guards_).Complete(version);
+  if (guard == nullptr) return manifests;
+  for (const MemberReplica& replica : guard->record->replicas()) {
+    for (const SlabMeta& slab : replica.slabs()) manifests.push_back(slab.manifest());
+  }
+  return manifests;
+}
+
+std::shared_ptr<const GuardRecord> Protector::RecordOf(Version version) {
+  Guard* guard = guards_.Complete(version);
+  return guard == nullptr ? nullptr : guard->record;
+}
+
+void Protector::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
+  Guard* guard = guards_.Complete(version);
+  if (guard == nullptr) {
+    state_.seams.executor.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
+    return;
+  }
+  guards_.MendHeader(*guard);
+  guards_.Use(*guard);
+  auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
+  state_.seams.pool.Submit(
+      [segment = guard->segment, view = *guard->view, status] { *status = VerifyGuard(view); },
+      state_.seams.executor,
+      [this, alive = std::weak_ptr(alive_), id = guard->id, generation = guard->generation, status,
+       done = std::move(done)]() mutable {
+        if (alive.expired()) return;
+        Guard* verified = guards_.Find(id, generation);
+        if (verified != nullptr && !status->ok()) {
+          guards_.Quarantine(*verified, std::string(status->message()));
+        }
+        guards_.EndUse(id, generation);
+        done(*status);
+      });
+}
+
+// --- serving ---
 
 void Protector::Serve() {
   peers_.Serve(
@@ -35,28 +124,14 @@ void Protector::Serve() {
         }
         done("");
       });
-  peers_.Answer<MetaRequest, MetaReply>("meta",
-                                        [this](NodeSlot, const MetaRequest& request, auto done) {
-                                          OnMeta(request, std::move(done));
-                                        });
   peers_.Answer<MetaRequest, GuardRecord>("record",
                                           [this](NodeSlot, const MetaRequest& request, auto done) {
                                             done(OnRecord(VersionOf(request)));
                                           });
-  peers_.ServeReads([this](NodeSlot, const std::string& body, uint64_t bytes, auto done) {
-    OnRead(body, bytes, std::move(done));
-  });
 }
 
-void Protector::OnRead(const std::string& body, uint64_t bytes, SlabSource::ReadDone done) {
-  ReadRequest request;
-  if (!request.ParseFromString(body)) {
-    return done(absl::InvalidArgumentError(
-        fmt::format("a read request of {} bytes does not parse", body.size())));
-  }
+void Protector::ReadParity(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done) {
   switch (request.kind()) {
-    case ReadRequest::DATA:
-      return source_.OnRead(request, bytes, std::move(done));
     case ReadRequest::STORED_PARITY:
       return ReadStoredParity(request, bytes, std::move(done));
     case ReadRequest::FRESH_PARITY: {
@@ -114,25 +189,6 @@ void Protector::ReadStoredParity(const ReadRequest& request, uint64_t bytes,
         });
       });
   done(std::move(source));
-}
-
-void Protector::OnMeta(const MetaRequest& request, SlabSource::MetaDone done) {
-  const Version version = VersionOf(request);
-  if (NodeSlot{request.slot()} == peers_.self()) {
-    std::vector<Rank> ranks;
-    for (const uint64_t rank : request.ranks()) ranks.push_back(Rank{rank});
-    return source_.OnMeta(version, ranks, std::move(done));
-  }
-  if (const auto record = RecordOf(version)) {
-    for (const MemberReplica& replica : record->replicas()) {
-      if (replica.slot() != request.slot()) continue;
-      MetaReply reply;
-      *reply.mutable_slabs() = replica.slabs();
-      return done(std::move(reply));
-    }
-  }
-  done(absl::NotFoundError(fmt::format("node {} has no replica of node {} of version {}",
-                                       peers_.self(), request.slot(), version)));
 }
 
 absl::StatusOr<GuardRecord> Protector::OnRecord(Version version) {

@@ -29,7 +29,8 @@ class Group final : public smp::GroupFixture {
     StartOwn();
     InTurn([&] {
       state_->record->SetCommitted(kVersion, 1);
-      protector_ = std::make_unique<smp::Protector>(*state_, *own_peers_, job_, [] {});
+      server_ = std::make_unique<smp::SlabServer>(*state_, *own_peers_);
+      protector_ = std::make_unique<smp::Protector>(*state_, *own_peers_, *server_, job_, [] {});
     });
     Settle();
   }
@@ -140,6 +141,7 @@ class Group final : public smp::GroupFixture {
   std::vector<std::byte> data_;
   std::string meta_reply_;
   std::string header_;
+  std::unique_ptr<smp::SlabServer> server_;
   std::unique_ptr<smp::Protector> protector_;
 };
 

@@ -125,6 +125,43 @@ class TestRun:
         wait_status(nodes, "nothing to be committed", lambda s: s["committed"] is None)
 
 
+class TestWithoutParity:
+    """Nodes that guard nothing of each other's: a trainer's end costs nothing, a node's all."""
+
+    @pytest.fixture
+    def bare(self, cli):
+        cli("up", "--nodes", 2, "--data-chunks", 2, "--parity-chunks", 0)
+        return cli
+
+    def test_a_killed_trainer_comes_back_with_its_state(self, bare):
+        job = train(bare)
+        before = wait_status(bare, "a commit", lambda s: s["committed"])["committed"]["step"]
+        bare("inject", "kill-trainer", "--rank", 1)
+        restored = wait_restored(job, attempt=1)
+        assert min(restored) == max(restored) >= before
+        wait_status(bare, "another commit", lambda s: s["committed"]["step"] > restored[0])
+
+    def test_all_daemons_may_end_with_all_trainers(self, bare):
+        job = train(bare)
+        wait_status(bare, "a commit", lambda s: s["committed"])
+        job.interrupt()
+        committed = bare.committed()
+        bare("down", "--keep-memory")
+        bare("up")
+        job = train(bare)
+        assert min(wait_restored(job, attempt=0)) >= committed
+
+    def test_a_lost_node_is_said_to_be_lost(self, bare):
+        job = train(bare)
+        wait_status(bare, "a commit", lambda s: s["committed"])
+        job.interrupt()
+        bare("inject", "kill-node", "--node", 1)
+        bare("up", "--node", 1)
+        job = train(bare, "--max-restarts", 0)
+        assert job.wait() != 0
+        assert "no version is whole" in job.output()
+
+
 class TestFaults:
     def test_killed_daemon_comes_back(self, nodes):
         job = train(nodes)

@@ -104,6 +104,19 @@ class GroupFixture : public SmpFixture {
     return answer;
   }
 
+  // What becomes of another's read of one block of node 0.
+  absl::Status Read(NodeSlot from, std::string body) {
+    std::vector<std::byte> into(kBlockBytes);
+    absl::Status status = absl::UnknownError("no answer");
+    Other& other = others_.at(from);
+    other.executor->Post([&] {
+      other.peers->Read(NodeSlot{0}, body, into, std::chrono::seconds(1),
+                        [&status](auto header) { status = header.status(); });
+    });
+    Settle(std::chrono::seconds(2));
+    return status;
+  }
+
   // A slab that consists of that one tensor.
   static SlabMeta MetaOf(Rank rank, uint64_t world, const TensorSpec& tensor,
                          std::span<const std::byte> data) {

@@ -38,7 +38,9 @@ class ProtectorTest : public GroupFixture {
     StartOwn();
     InTurn([&] {
       state_->record->SetCommitted(kVersion, 1);
-      protector_ = std::make_unique<Protector>(*state_, *own_peers_, job_, [this] { ++changes_; });
+      server_ = std::make_unique<SlabServer>(*state_, *own_peers_);
+      protector_ =
+          std::make_unique<Protector>(*state_, *own_peers_, *server_, job_, [this] { ++changes_; });
     });
   }
   ~ProtectorTest() override {
@@ -141,6 +143,7 @@ class ProtectorTest : public GroupFixture {
   std::map<Version, int> announced_;  // to node 1
   int changes_ = 0;                   // that were told
   std::vector<std::byte> data_;
+  std::unique_ptr<SlabServer> server_;
   std::unique_ptr<Protector> protector_;
 };
 

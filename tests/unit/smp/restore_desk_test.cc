@@ -61,7 +61,8 @@ class RestoreDeskTest : public GroupFixture {
     StartOwn();
     InTurn([&] {
       state_->record->SetCommitted(kVersion, 2);
-      protector_ = std::make_unique<Protector>(*state_, *own_peers_, job_, [] {});
+      server_ = std::make_unique<SlabServer>(*state_, *own_peers_);
+      protector_ = std::make_unique<Protector>(*state_, *own_peers_, *server_, job_, [] {});
       desk_ = std::make_unique<RestoreDesk>(*state_);
       desk_->Join({*own_peers_, job_, protector_.get(), [] {}});
     });
@@ -161,6 +162,7 @@ class RestoreDeskTest : public GroupFixture {
   std::array<std::vector<std::byte>, kNodes> data_;
   std::map<NodeSlot, Other> others_;
   std::map<Rank, RecordingChannel> channels_;
+  std::unique_ptr<SlabServer> server_;
   std::unique_ptr<Protector> protector_;
   std::unique_ptr<RestoreDesk> desk_;
 };
