@@ -105,10 +105,9 @@ void JobStore::ReadAgain() {
 void JobStore::Read() {
   Txn txn;
   txn.then.push_back(GetOp{{prefix_, true}});
-  kv_.Commit(std::move(txn),
-             [this, alive = std::weak_ptr(alive_)](absl::StatusOr<TxnResult> result) {
-               if (!alive.expired()) OnRead(std::move(result));
-             });
+  kv_.Commit(std::move(txn), lifetime_.Bind([this](absl::StatusOr<TxnResult> result) {
+    OnRead(std::move(result));
+  }));
 }
 
 void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
@@ -185,10 +184,9 @@ void JobStore::MakeStore(Revision seen) {
   txn.compares.push_back(Compare::Modified(key, seen));
   txn.then.push_back(PutOp{key, record.SerializeAsString(), LeaseId{}});
   // Whoever made it, it is read next.
-  kv_.Commit(std::move(txn),
-             [this, alive = std::weak_ptr(alive_)](absl::StatusOr<TxnResult> result) {
-               if (!alive.expired()) Again(result.ok() ? Duration{} : kReadAgain);
-             });
+  kv_.Commit(std::move(txn), lifetime_.Bind([this](absl::StatusOr<TxnResult> result) {
+    Again(result.ok() ? Duration{} : kReadAgain);
+  }));
 }
 
 void JobStore::Watch() {
@@ -343,11 +341,10 @@ void JobStore::ApplyStore(const std::string& value) {
 void JobStore::Changed() {
   if (!change_told_) return;
   change_told_ = false;
-  executor_.Post([this, alive = std::weak_ptr(alive_)] {
-    if (alive.expired()) return;
+  executor_.Post(lifetime_.Bind([this] {
     change_told_ = true;
     on_change_();
-  });
+  }));
 }
 
 // --- writing ---
@@ -406,9 +403,9 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
   put("abandoned", change.abandoned);
   put("pins", change.pins);
   if (change.takeover) AddTakeover(*change.takeover, txn);
-  kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), change = std::move(change),
-                              done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
-    if (alive.expired()) return;
+  kv_.Commit(std::move(txn), lifetime_.Bind([this, change = std::move(change),
+                                             done = std::move(done)](
+                                                absl::StatusOr<TxnResult> result) mutable {
     if (!result.ok()) return done(result.status());
     if (!result->succeeded) return done(absl::AbortedError("the job's records have changed"));
     const auto take = [&](auto& record, auto& stored) {
@@ -436,7 +433,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
     }
     Changed();
     done(absl::OkStatus());
-  });
+  }));
 }
 
 }  // namespace unreft::meta

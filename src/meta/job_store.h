@@ -21,6 +21,7 @@
 
 #include "base/executor.h"
 #include "base/ids.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "meta/kv.h"
@@ -160,7 +161,7 @@ class JobStore {
   TimerId refresh_ = TimerId::kNone;
   bool change_told_ = true;
   bool went_back_ = false;  // says a watch, and it was not read since
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::meta

@@ -52,9 +52,8 @@ void LeasedKey::Confirm() {
 void LeasedKey::Grant() {
   if (granting_ || lease_.value != 0) return;
   granting_ = true;
-  kv_.GrantLease(ttl_, [this, alive = std::weak_ptr(alive_)](absl::StatusOr<LeaseId> lease) {
-    if (!alive.expired()) OnGranted(std::move(lease));
-  });
+  kv_.GrantLease(
+      ttl_, lifetime_.Bind([this](absl::StatusOr<LeaseId> lease) { OnGranted(std::move(lease)); }));
 }
 
 void LeasedKey::OnGranted(absl::StatusOr<LeaseId> lease) {
@@ -79,10 +78,10 @@ void LeasedKey::ScheduleKeepAlive() {
 }
 
 void LeasedKey::KeepAlive() {
-  kv_.KeepAlive(lease_, [this, alive = std::weak_ptr(alive_), lease = lease_,
-                         asked = executor_.Now()](absl::Status status) {
-    if (!alive.expired() && lease == lease_) OnKeptAlive(asked, status);
-  });
+  kv_.KeepAlive(
+      lease_, lifetime_.Bind([this, lease = lease_, asked = executor_.Now()](absl::Status status) {
+        if (lease == lease_) OnKeptAlive(asked, status);
+      }));
 }
 
 void LeasedKey::OnKeptAlive(Time asked, const absl::Status& status) {
@@ -123,14 +122,13 @@ void LeasedKey::Write() {
   }
   txn.then.push_back(PutOp{key_, value_, lease_});
   txn.otherwise.push_back(GetOp{{key_}});
-  kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), value = value_,
-                              lease = lease_](absl::StatusOr<TxnResult> result) {
-    if (alive.expired()) return;
+  kv_.Commit(std::move(txn), lifetime_.Bind([this, value = value_,
+                                             lease = lease_](absl::StatusOr<TxnResult> result) {
     if (lease == lease_) return OnWritten(value, std::move(result));
     // Attached to a lease that was lost meanwhile: what is there is found by the next try.
     writing_ = false;
     Again(Duration{});
-  });
+  }));
 }
 
 void LeasedKey::OnWritten(const std::string& value, absl::StatusOr<TxnResult> result) {
@@ -166,9 +164,8 @@ void LeasedKey::Replace(const KeyValue& existing) {
   txn.compares.push_back(Compare::Modified(key_, existing.mod_revision));
   txn.then.push_back(PutOp{key_, value_, lease_});
   kv_.Commit(std::move(txn),
-             [this, alive = std::weak_ptr(alive_), value = value_, lease = lease_,
-              created = existing.create_revision](absl::StatusOr<TxnResult> result) {
-               if (alive.expired()) return;
+             lifetime_.Bind([this, value = value_, lease = lease_,
+                             created = existing.create_revision](absl::StatusOr<TxnResult> result) {
                writing_ = false;
                if (lease != lease_) return Again(Duration{});
                if (!result.ok()) {
@@ -180,7 +177,7 @@ void LeasedKey::Replace(const KeyValue& existing) {
                written_ = value;
                SetHeld(true);
                Write();  // the value may have changed meanwhile
-             });
+             }));
 }
 
 void LeasedKey::Again(Duration delay) {
@@ -195,9 +192,7 @@ void LeasedKey::Again(Duration delay) {
 void LeasedKey::SetHeld(bool held) {
   if (held_ == held) return;
   held_ = held;
-  executor_.Post([this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) on_change_();
-  });
+  executor_.Post(lifetime_.Bind([this] { on_change_(); }));
 }
 
 }  // namespace unreft::meta

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "meta/kv.h"
 
@@ -93,7 +94,7 @@ class LeasedKey {
   Revision create_revision_;
   TimerId keep_alive_ = TimerId::kNone;
   TimerId again_ = TimerId::kNone;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::meta

@@ -27,16 +27,15 @@ StoreEngine::StoreEngine(Executor& executor, RecordStore& records, Random& rando
       state_(options.limits) {}
 
 StoreEngine::~StoreEngine() {
-  *alive_ = false;
   if (executor_.InTurn()) executor_.Cancel(expiry_timer_);
 }
 
 // --- loading ---
 
 void StoreEngine::Start(Done done) {
-  records_.Scan("", [this, alive = alive_, done = std::move(done)](auto records) mutable {
-    if (*alive) OnScanned(std::move(records), std::move(done));
-  });
+  records_.Scan("", lifetime_.Bind([this, done = std::move(done)](auto records) mutable {
+    OnScanned(std::move(records), std::move(done));
+  }));
 }
 
 void StoreEngine::OnScanned(absl::StatusOr<std::vector<Record>> records, Done done) {
@@ -54,9 +53,9 @@ void StoreEngine::OnScanned(absl::StatusOr<std::vector<Record>> records, Done do
   log_.Info("meta store {:x}: new", cluster_id_);
   records_.Write({HeadRecord(cluster_id_, state_.revision(), state_.first_watchable())},
                  Durability::kSynced,
-                 [alive = alive_, done = std::move(done)](absl::Status status) mutable {
-                   if (*alive) done(std::move(status));
-                 });
+                 lifetime_.Bind([done = std::move(done)](absl::Status status) mutable {
+                   done(std::move(status));
+                 }));
 }
 
 void StoreEngine::StartLeases() {
@@ -140,9 +139,7 @@ void StoreEngine::Submit(absl::AnyInvocable<absl::StatusOr<StoreChange>()> decid
 }
 
 void StoreEngine::PostTask(Task task) {
-  executor_.Post([alive = alive_, task = std::move(task)]() mutable {
-    if (*alive) task();
-  });
+  executor_.Post(lifetime_.Bind([task = std::move(task)]() mutable { task(); }));
 }
 
 void StoreEngine::Wake() {
@@ -174,9 +171,7 @@ void StoreEngine::Write(StoreChange change, Done done) {
   writing_done_ = std::move(done);
   backward_ = std::move(batches.backward);
   records_.Write(std::move(batches.forward), Durability::kSynced,
-                 [this, alive = alive_](absl::Status status) {
-                   if (*alive) OnWritten(std::move(status));
-                 });
+                 lifetime_.Bind([this](absl::Status status) { OnWritten(std::move(status)); }));
 }
 
 void StoreEngine::OnWritten(absl::Status status) {
@@ -205,17 +200,14 @@ void StoreEngine::OnWritten(absl::Status status) {
 // The failed batch may be on disk. Writing it back is repeated until it succeeds; then disk and
 // memory are the same again.
 void StoreEngine::TakeBack() {
-  records_.Write(backward_, Durability::kSynced, [this, alive = alive_](absl::Status status) {
-    if (!*alive) return;
+  records_.Write(backward_, Durability::kSynced, lifetime_.Bind([this](absl::Status status) {
     if (status.ok()) {
       unsettled_ = false;
       ArmExpiry();
       return;
     }
-    executor_.After(options_.settle_retry, [this, alive = alive_] {
-      if (*alive) TakeBack();
-    });
-  });
+    executor_.After(options_.settle_retry, lifetime_.Bind([this] { TakeBack(); }));
+  }));
 }
 
 // --- watches ---
@@ -283,9 +275,7 @@ void StoreEngine::ArmExpiry() {
   if (expiry_.empty()) return;
   Time first = Time::max();
   for (const auto& [lease, time] : expiry_) first = std::min(first, time);
-  expiry_timer_ = executor_.After(first - executor_.Now(), [this, alive = alive_] {
-    if (*alive) Expire();
-  });
+  expiry_timer_ = executor_.After(first - executor_.Now(), lifetime_.Bind([this] { Expire(); }));
 }
 
 void StoreEngine::Expire() {
@@ -307,9 +297,7 @@ void StoreEngine::Expire() {
         [](absl::Status) {});
   }
   if (expiry_.empty()) return;
-  expiry_timer_ = executor_.After(first - now, [this, alive = alive_] {
-    if (*alive) Expire();
-  });
+  expiry_timer_ = executor_.After(first - now, lifetime_.Bind([this] { Expire(); }));
 }
 
 }  // namespace unreft::meta

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/record_store.h"
@@ -127,7 +128,7 @@ class StoreEngine {
   std::map<WatchId, Watcher> watches_;
   uint64_t last_watch_ = 0;
   TimerId expiry_timer_ = TimerId::kNone;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::meta

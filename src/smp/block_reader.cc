@@ -64,12 +64,10 @@ void BlockReader::Again(std::shared_ptr<Request> request, const absl::Status& fa
                             fmt::format("block {} of rank {} of version {}: {}", request->block,
                                         request->rank, catalog_.version(), failure.message())));
   }
-  state_.seams.executor.After(state_.options.read_retry,
-                              [this, alive = std::weak_ptr(alive_), request]() mutable {
-                                if (alive.expired()) return;
-                                if (request->decode_only) return StartDecoding(std::move(request));
-                                ReadFromHome(std::move(request));
-                              });
+  state_.seams.executor.After(state_.options.read_retry, lifetime_.Bind([this, request]() mutable {
+    if (request->decode_only) return StartDecoding(std::move(request));
+    ReadFromHome(std::move(request));
+  }));
 }
 
 // --- from the node that holds it ---
@@ -91,9 +89,8 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
   auto transfer = std::make_shared<TransferId>();  // known to its own end
   *transfer =
       peers_.Read(slab->home, read.SerializeAsString(), request->into, state_.options.read_timeout,
-                  [this, alive = std::weak_ptr(alive_), request, transfer,
-                   home = slab->home](absl::StatusOr<std::string> header) mutable {
-                    if (alive.expired()) return;
+                  lifetime_.Bind([this, request, transfer,
+                                  home = slab->home](absl::StatusOr<std::string> header) mutable {
                     transfers_.erase(*transfer);
                     if (header.ok()) return CheckHome(std::move(request), *header);
                     if (cancelled_) return Again(std::move(request), header.status());
@@ -101,15 +98,14 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
                     // decodes.
                     Avoid(home, SourceKind::kData);
                     StartDecoding(std::move(request));
-                  });
+                  }));
   transfers_.insert(*transfer);
 }
 
 void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&) {
   auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
   state_.seams.pool.Submit([request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
-                           [this, alive = std::weak_ptr(alive_), request, crc] {
-                             if (alive.expired()) return;
+                           lifetime_.Bind([this, request, crc] {
                              const uint32_t needed =
                                  catalog_.Find(request->rank)->crcs[request->block];
                              if (*crc == needed) return End(*request, absl::OkStatus());
@@ -118,7 +114,7 @@ void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&
                              // What has rotted there since it was verified stays so: the group has
                              // it still.
                              StartDecoding(request);
-                           });
+                           }));
 }
 
 // --- from k chunks of its stripe ---
@@ -179,9 +175,8 @@ void BlockReader::AskRecord(
   const NodeSlot asked = members[search.attempt % members.size()];
   peers_.Ask<GuardRecord>(
       asked, "record", request, state_.options.call_timeout,
-      [this, alive = std::weak_ptr(alive_), search, asked, members,
-       done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
-        if (alive.expired()) return;
+      lifetime_.Bind([this, search, asked, members,
+                      done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
         if (answer.ok()) {
           auto record = std::make_shared<const GuardRecord>(*std::move(answer));
           absl::Status status = TakeRecord(search.slot, *record);
@@ -206,11 +201,12 @@ void BlockReader::AskRecord(
               fmt::format("not all members of the group of node {} have told; the last: {}",
                           search.slot, answer.status().message())));
         }
-        state_.seams.executor.After(state_.options.read_retry,
-                                    [this, alive, search, done = std::move(done)]() mutable {
-                                      if (!alive.expired()) AskRecord(search, std::move(done));
-                                    });
-      });
+        state_.seams.executor.After(
+            state_.options.read_retry,
+            lifetime_.Bind([this, search, done = std::move(done)]() mutable {
+              AskRecord(search, std::move(done));
+            }));
+      }));
 }
 
 absl::Status BlockReader::TakeRecord(NodeSlot slot, const GuardRecord& record) {
@@ -373,9 +369,7 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
   *transfer = peers_.Read(
       coded.group.slots[member], read.SerializeAsString(), source.memory,
       state_.options.read_timeout,
-      [this, alive = std::weak_ptr(alive_), decoding, index,
-       transfer](absl::StatusOr<std::string> bytes) {
-        if (alive.expired()) return;
+      lifetime_.Bind([this, decoding, index, transfer](absl::StatusOr<std::string> bytes) {
         transfers_.erase(*transfer);
         ReadHeader header;
         absl::Status status = bytes.status();
@@ -391,7 +385,7 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
         if (--decoding->reading > 0) return;
         if (!decoding->failure.ok()) return Again(decoding->request, decoding->failure);
         Reconstruct(decoding);
-      });
+      }));
   transfers_.insert(*transfer);
 }
 
@@ -415,9 +409,7 @@ void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
         decoding->status = absl::DataLossError(
             fmt::format("decoded, its CRC is {:08x}, needed {:08x}", found, needed));
       },
-      state_.seams.executor,
-      [this, alive = std::weak_ptr(alive_), decoding] {
-        if (alive.expired()) return;
+      state_.seams.executor, lifetime_.Bind([this, decoding] {
         if (decoding->status.ok()) return End(*decoding->request, absl::OkStatus());
         state_.seams.log.Warn("block {} of rank {}: {}", decoding->request->block,
                               decoding->request->rank, decoding->status.message());
@@ -426,7 +418,7 @@ void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
           if (source.differs) AvoidSource(*decoding, source.chunk);
         }
         Again(decoding->request, decoding->status);
-      });
+      }));
 }
 
 }  // namespace unreft::smp

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/lifetime.h"
 #include "ec/erasure_code.h"
 #include "smp/group_view.h"
 #include "smp/node_state.h"
@@ -123,7 +124,7 @@ class BlockReader {
   std::set<TransferId> transfers_;
   uint64_t running_ = 0;  // requests
   bool cancelled_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

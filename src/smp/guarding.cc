@@ -75,9 +75,7 @@ void Guarding::Cancel() {
   RefuseWaiting();
   // In a turn of its own, should nothing be on its way.
   Begun();
-  seams_.executor.Post([this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) Ended();
-  });
+  seams_.executor.Post(lifetime_.Bind([this] { Ended(); }));
 }
 
 void Guarding::DoWithout(NodeSlot slot) {
@@ -118,11 +116,10 @@ bool Guarding::Ending() { return cancelled_ || !failure_.ok(); }
 
 void Guarding::End(absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
   ended_ = true;
-  seams_.executor.Post([this, alive = std::weak_ptr(alive_), result = std::move(result)]() mutable {
-    if (alive.expired()) return;
+  seams_.executor.Post(lifetime_.Bind([this, result = std::move(result)]() mutable {
     end_told_ = true;
     on_end_(std::move(result));
-  });
+  }));
 }
 
 void Guarding::RunRules() {
@@ -162,11 +159,10 @@ void Guarding::StartPosition(uint32_t lane, uint64_t position) {
 void Guarding::Retry(absl::AnyInvocable<void()> what) {
   Begun();
   seams_.executor.After(options_.read_retry,
-                        [this, alive = std::weak_ptr(alive_), what = std::move(what)]() mutable {
-                          if (alive.expired()) return;
+                        lifetime_.Bind([this, what = std::move(what)]() mutable {
                           if (!Ending()) what();
                           Ended();
-                        });
+                        }));
 }
 
 // --- a lane that encodes ---
@@ -225,28 +221,26 @@ void Guarding::ReadSourceBlock(std::shared_ptr<Encoding> encoding, uint32_t sour
   request.set_blocks(1);
   Begun();
   auto transfer = std::make_shared<TransferId>();  // known to its own end
-  *transfer = seams_.peers.Read(group_.slots[member], request.SerializeAsString(),
-                                encoding->data[source], options_.read_timeout,
-                                [this, alive = std::weak_ptr(alive_), encoding, source,
-                                 transfer](absl::StatusOr<std::string> bytes) {
-                                  if (alive.expired()) return;
-                                  transfers_.erase(*transfer);
-                                  absl::StatusOr<ReadHeader> header =
-                                      bytes.ok() ? ParseHeader(*bytes, 1, 0)
-                                                 : absl::StatusOr<ReadHeader>(bytes.status());
-                                  if (header.ok()) encoding->input_crcs[source] = header->crcs(0);
-                                  encoding->landed[source] = header.ok();
-                                  encoding->failed |= !header.ok();
-                                  if (--encoding->reading == 0 && !Ending()) {
-                                    // What has landed is not read again.
-                                    if (std::exchange(encoding->failed, false)) {
-                                      Retry([this, encoding] { ReadSources(encoding); });
-                                    } else {
-                                      Encode(encoding);
-                                    }
-                                  }
-                                  Ended();
-                                });
+  *transfer = seams_.peers.Read(
+      group_.slots[member], request.SerializeAsString(), encoding->data[source],
+      options_.read_timeout,
+      lifetime_.Bind([this, encoding, source, transfer](absl::StatusOr<std::string> bytes) {
+        transfers_.erase(*transfer);
+        absl::StatusOr<ReadHeader> header =
+            bytes.ok() ? ParseHeader(*bytes, 1, 0) : absl::StatusOr<ReadHeader>(bytes.status());
+        if (header.ok()) encoding->input_crcs[source] = header->crcs(0);
+        encoding->landed[source] = header.ok();
+        encoding->failed |= !header.ok();
+        if (--encoding->reading == 0 && !Ending()) {
+          // What has landed is not read again.
+          if (std::exchange(encoding->failed, false)) {
+            Retry([this, encoding] { ReadSources(encoding); });
+          } else {
+            Encode(encoding);
+          }
+        }
+        Ended();
+      }));
   transfers_[*transfer] = encoding->lane;
 }
 
@@ -269,12 +263,10 @@ void Guarding::Encode(std::shared_ptr<Encoding> encoding) {
           encoding->parity_crcs.push_back(Crc32c(parity));
         }
       },
-      seams_.executor,
-      [this, alive = std::weak_ptr(alive_), encoding] {
-        if (alive.expired()) return;
+      seams_.executor, lifetime_.Bind([this, encoding] {
         if (!Ending()) OnEncoded(encoding);
         Ended();
-      });
+      }));
 }
 
 void Guarding::OnEncoded(std::shared_ptr<Encoding> encoding) {
@@ -316,9 +308,8 @@ void Guarding::FetchParity(uint32_t lane_index, uint64_t position) {
   *transfer = seams_.peers.Read(
       group_.slots[slabs_.layout().Aggregator(lane.stripe)], request.SerializeAsString(),
       guard_.view->block(lane.parity, position), options_.read_timeout,
-      [this, alive = std::weak_ptr(alive_), lane_index, position, transfer,
-       segment = guard_.segment](absl::StatusOr<std::string> header) {
-        if (alive.expired()) return;
+      lifetime_.Bind([this, lane_index, position, transfer,
+                      segment = guard_.segment](absl::StatusOr<std::string> header) {
         transfers_.erase(*transfer);
         if (!Ending()) {
           if (header.ok()) {
@@ -328,7 +319,7 @@ void Guarding::FetchParity(uint32_t lane_index, uint64_t position) {
           }
         }
         Ended();
-      });
+      }));
   transfers_[*transfer] = lane_index;
 }
 
@@ -343,9 +334,7 @@ void Guarding::OnFetched(uint32_t lane_index, uint64_t position, const std::stri
   seams_.pool.Submit(
       [segment = guard_.segment, crc,
        block = guard_.view->block(lanes_[lane_index].parity, position)] { *crc = Crc32c(block); },
-      seams_.executor,
-      [this, alive = std::weak_ptr(alive_), lane_index, position, crc, header = *header] {
-        if (alive.expired()) return;
+      seams_.executor, lifetime_.Bind([this, lane_index, position, crc, header = *header] {
         if (Ending()) return Ended();
         Lane& lane = lanes_[lane_index];
         if (*crc != header.crcs(0)) {
@@ -360,7 +349,7 @@ void Guarding::OnFetched(uint32_t lane_index, uint64_t position, const std::stri
         --lane.running;
         ++lane.finished;
         Ended();
-      });
+      }));
 }
 
 // --- replicas, and the end ---
@@ -377,8 +366,7 @@ void Guarding::FetchReplica(uint32_t member) {
   Begun();
   seams_.peers.Ask<MetaReply>(
       group_.slots[member], "meta", request, options_.read_timeout,
-      [this, alive = std::weak_ptr(alive_), member](absl::StatusOr<MetaReply> reply) {
-        if (alive.expired()) return;
+      lifetime_.Bind([this, member](absl::StatusOr<MetaReply> reply) {
         absl::Status status = reply.status();
         std::vector<SlabMeta> slabs;
         if (reply.ok()) slabs.assign(reply->slabs().begin(), reply->slabs().end());
@@ -394,7 +382,7 @@ void Guarding::FetchReplica(uint32_t member) {
           Retry([this, member] { FetchReplica(member); });
         }
         Ended();
-      });
+      }));
 }
 
 void Guarding::Seal() {
@@ -414,14 +402,12 @@ void Guarding::Seal() {
   Begun();
   seams_.pool.Submit([segment = guard_.segment, view = *guard_.view, generation = guard_.generation,
                       record, status] { *status = SealGuard(view, generation, *record); },
-                     seams_.executor,
-                     [this, alive = std::weak_ptr(alive_), record, status] {
-                       if (alive.expired()) return;
+                     seams_.executor, lifetime_.Bind([this, record, status] {
                        --running_;
                        if (cancelled_) return RunRules();
                        if (!status->ok()) return End(*status);
                        End(std::shared_ptr<const GuardRecord>(record));
-                     });
+                     }));
 }
 
 }  // namespace unreft::smp

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/work_pool.h"
 #include "ec/erasure_code.h"
@@ -174,7 +175,7 @@ class Guarding {
   bool ended_ = false;
   bool end_told_ = false;
   absl::Status failure_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

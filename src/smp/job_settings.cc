@@ -224,14 +224,13 @@ void JobSettings::Try(bool restores, int waits, Done done) {
   txn.compares.push_back(Compare::Absent(key));
   txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
   txn.otherwise.push_back(GetOp{{prefix_, true}});
-  kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), restores, waits,
-                              done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
-    if (alive.expired()) return;
+  kv_.Commit(std::move(txn), lifetime_.Bind([this, restores, waits, done = std::move(done)](
+                                                absl::StatusOr<TxnResult> result) mutable {
     if (!result.ok()) return done(absl::UnavailableError(result.status().message()));
     known_at_ = result->revision;
     if (result->succeeded) return done(absl::OkStatus());
     OnRead(result->gets.at(0), restores, waits, std::move(done));
-  });
+  }));
 }
 
 void JobSettings::OnRead(const std::vector<KeyValue>& all, bool restores, int waits, Done done) {
@@ -271,14 +270,13 @@ void JobSettings::Replace(meta::Revision seen, bool restores, int waits, Done do
   const std::string key = prefix_ + "settings";
   txn.compares.push_back(Compare::Modified(key, seen));
   txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
-  kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), restores, waits,
-                              done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
-    if (alive.expired()) return;
+  kv_.Commit(std::move(txn), lifetime_.Bind([this, restores, waits, done = std::move(done)](
+                                                absl::StatusOr<TxnResult> result) mutable {
     if (!result.ok()) return done(absl::UnavailableError(result.status().message()));
     known_at_ = result->revision;
     if (result->succeeded) return done(absl::OkStatus());
     Try(restores, waits, std::move(done));  // another was first
-  });
+  }));
 }
 
 // Whether it arrives or not, this daemon is refused.
@@ -288,18 +286,16 @@ void JobSettings::SayRefused(const absl::Status& why, Done done) {
   record.set_place(place);
   record.set_address(address_);
   record.set_why(std::string(why.message()));
-  kv_.GrantLease(kRefusedTtl, [this, alive = std::weak_ptr(alive_), why, place,
-                               value = record.SerializeAsString(), done = std::move(done)](
-                                  absl::StatusOr<meta::LeaseId> lease) mutable {
-    if (alive.expired()) return;
+  auto write = [this, why, place, value = record.SerializeAsString(),
+                done = std::move(done)](absl::StatusOr<meta::LeaseId> lease) mutable {
     if (!lease.ok()) return done(why);
     Txn txn;
     txn.then.push_back(
         PutOp{fmt::format("{}refused/{}", prefix_, place), std::move(value), *lease});
-    kv_.Commit(std::move(txn), [alive, why, done = std::move(done)](const auto&) mutable {
-      if (!alive.expired()) done(why);
-    });
-  });
+    kv_.Commit(std::move(txn),
+               lifetime_.Bind([why, done = std::move(done)](const auto&) mutable { done(why); }));
+  };
+  kv_.GrantLease(kRefusedTtl, lifetime_.Bind(std::move(write)));
 }
 
 // --- at the start ---
@@ -326,8 +322,7 @@ void SettingsCheck::Start(absl::AnyInvocable<void(absl::Status)> done) {
 
 // Without the store, or a job that has one: what the memory here was made by counts.
 void SettingsCheck::CompareWithRecords() {
-  seams_.records.Scan(std::string(kRecordKey), [this, alive = std::weak_ptr(alive_)](auto records) {
-    if (alive.expired()) return;
+  seams_.records.Scan(std::string(kRecordKey), lifetime_.Bind([this](auto records) {
     const absl::StatusOr<std::vector<SegmentInfo>> memory =
         seams_.segments.List(MemoryPrefix(options_));
     SettingsRecord kept;
@@ -349,7 +344,7 @@ void SettingsCheck::CompareWithRecords() {
     }
     if (job_ == nullptr) Keep();
     End(absl::OkStatus());
-  });
+  }));
 }
 
 // Nothing waits for it.
@@ -361,9 +356,8 @@ void SettingsCheck::Keep() {
 }
 
 void SettingsCheck::End(absl::Status status) {
-  seams_.executor.Post([alive = std::weak_ptr(alive_), done = std::move(done_), status]() mutable {
-    if (!alive.expired()) done(std::move(status));
-  });
+  seams_.executor.Post(
+      lifetime_.Bind([done = std::move(done_), status]() mutable { done(std::move(status)); }));
 }
 
 }  // namespace unreft::smp

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "meta/job_store.h"
 #include "smp/node_options.h"
@@ -81,7 +82,7 @@ class JobSettings {
   absl::Status refusal_;
   bool is_asking_ = false;
   TimerId again_ = TimerId::kNone;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 // Before a daemon touches the memory of the one before: asks the store, if the job has one, and
@@ -102,7 +103,7 @@ class SettingsCheck {
   const NodeOptions& options_;
   std::unique_ptr<JobSettings> job_;  // null in a job of one node
   absl::AnyInvocable<void(absl::Status)> done_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

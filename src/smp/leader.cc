@@ -102,8 +102,7 @@ void Leader::StartNext() {
 bool Leader::Write(meta::JobChange change, const char* fault_point) {
   writing_ = true;
   store_.Write(leadership_, std::move(change),
-               [this, alive = std::weak_ptr(alive_), fault_point](absl::Status status) {
-                 if (alive.expired()) return;  // it leads no longer
+               lifetime_.Bind([this, fault_point](absl::Status status) {
                  // After a failure the watch brings what is there now, and the rules run again.
                  writing_ = false;
                  if (status.ok()) announced_.clear();
@@ -114,10 +113,8 @@ bool Leader::Write(meta::JobChange change, const char* fault_point) {
                  }
                  if (status.ok() && fault_point != nullptr) (void)CheckFault(faults_, fault_point);
                  executor_.After(status.ok() ? Duration{} : options_.report_interval / 10,
-                                 [this, alive] {
-                                   if (!alive.expired()) RunRules();
-                                 });
-               });
+                                 lifetime_.Bind([this] { RunRules(); }));
+               }));
   return true;
 }
 
@@ -238,7 +235,7 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
   const Timeline opens{commit.timeline() + 1};
   writing_ = true;
   store_.Write(leadership_, {.timeline = std::move(timeline), .commit = std::move(commit)},
-               [this, alive = std::weak_ptr(alive_), opens,
+               [this, alive = lifetime_.token(), opens,
                 done = std::move(done)](const absl::Status& status) mutable {
                  if (!alive.expired()) writing_ = false;
                  if (!status.ok()) return done(status);

@@ -20,6 +20,7 @@
 
 #include "base/executor.h"
 #include "base/fault_points.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
@@ -207,7 +208,7 @@ class Leader {
   uint64_t deadlines_used_ = 0;
   Standstill standstill_;
   WorldLayouts layouts_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

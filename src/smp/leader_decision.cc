@@ -240,9 +240,9 @@ void Leader::Verify(const Life& life, Version version, bool want_manifests) {
   request.set_want_manifests(want_manifests);
   SetVersion(version, request);
   peers_.Ask<VerifyReply>(life.slot, "verify", request, options_.verify_timeout,
-                          [this, alive = std::weak_ptr(alive_), life, version,
-                           round = verified_round_](absl::StatusOr<VerifyReply> reply) {
-                            if (alive.expired() || round != verified_round_) return;
+                          lifetime_.Bind([this, life, version, round = verified_round_](
+                                             absl::StatusOr<VerifyReply> reply) {
+                            if (round != verified_round_) return;
                             verifying_.erase({version, life});
                             absl::Status wrong =
                                 reply.ok() ? CheckHoldings(reply->versions()) : absl::OkStatus();
@@ -252,14 +252,13 @@ void Leader::Verify(const Life& life, Version version, bool want_manifests) {
                               log_.WarnEvery("verify", kWarnEvery, executor_.Now(),
                                              "node {} did not verify version {}: {}", life.slot,
                                              version, reply.status().message());
-                              executor_.After(options_.report_interval / 4, [this, alive] {
-                                if (!alive.expired()) RunRules();
-                              });
+                              executor_.After(options_.report_interval / 4,
+                                              lifetime_.Bind([this] { RunRules(); }));
                               return;
                             }
                             OnVerified(life, version, *std::move(reply));
                             RunRules();
-                          });
+                          }));
 }
 
 void Leader::OnVerified(const Life& life, Version version, VerifyReply reply) {

@@ -55,8 +55,8 @@ bool Leader::KeepPins() {
   }
   writing_ = true;
   store_.Write(leadership_, {.pins = std::move(record)},
-               [this, alive = std::weak_ptr(alive_), unpin = request.unpin(),
-                reply = *std::move(reply), done = std::move(done)](absl::Status status) mutable {
+               [this, alive = lifetime_.token(), unpin = request.unpin(), reply = *std::move(reply),
+                done = std::move(done)](absl::Status status) mutable {
                  if (status.ok()) {
                    if (!alive.expired()) LogPins(log_, reply, unpin);
                    done(std::move(reply));

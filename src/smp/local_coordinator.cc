@@ -61,9 +61,7 @@ void LocalCoordinator::Decide() {
   round_->deciding = true;
   executor_.Cancel(round_->deadline);
   round_->deadline = TimerId::kNone;
-  node_.CloseTimeline([this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) Choose(absl::OkStatus());
-  });
+  node_.CloseTimeline(lifetime_.Bind([this] { Choose(absl::OkStatus()); }));
 }
 
 void LocalCoordinator::Choose(absl::Status last_failure) {
@@ -100,8 +98,7 @@ absl::Status LocalCoordinator::CheckLayouts(Version version) {
 }
 
 void LocalCoordinator::TryVersion(Version version) {
-  node_.Verify(version, [this, alive = std::weak_ptr(alive_), version](absl::Status status) {
-    if (alive.expired()) return;
+  node_.Verify(version, lifetime_.Bind([this, version](absl::Status status) {
     if (status.ok()) {
       // What was found bad before it was asked for is not read again.
       const std::vector<Version> whole = recovery::WholeVersions(Slabs(), record_.chain());
@@ -111,7 +108,7 @@ void LocalCoordinator::TryVersion(Version version) {
     log_.Error("version {} does not verify: {}; looking for an older one", version,
                status.message());
     Choose(std::move(status));
-  });
+  }));
 }
 
 void LocalCoordinator::Restore(Version version) {
@@ -244,8 +241,7 @@ std::string LocalCoordinator::DescribeUnsealed(Version version) const {
 }
 
 void LocalCoordinator::CheckRegistrations() {
-  executor_.Post([this, alive = std::weak_ptr(alive_)] {
-    if (alive.expired()) return;
+  executor_.Post(lifetime_.Bind([this] {
     const std::vector<RegisteredTrainer> trainers = node_.Registrations();
     RegistrationCheck check;
     for (const RegisteredTrainer& trainer : trainers) {
@@ -253,7 +249,7 @@ void LocalCoordinator::CheckRegistrations() {
     }
     check.status = CheckTrainers(trainers);
     node_.OnRegistrationsChecked(check);
-  });
+  }));
 }
 
 absl::Status LocalCoordinator::CheckTrainers(const std::vector<RegisteredTrainer>& trainers) {

@@ -10,6 +10,7 @@
 
 #include "base/executor.h"
 #include "base/fault_points.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "smp/coordinator.h"
 #include "smp/giving_up.h"
@@ -99,8 +100,7 @@ class LocalCoordinator : public Coordinator {
   LayoutCheck layouts_;
   PinClock pin_clock_;
   NewestSteps newest_steps_;  // that ranks have named in the newest timeline
-  std::shared_ptr<bool> alive_ =
-      std::make_shared<bool>(true);  // tells late answers that we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

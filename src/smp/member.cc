@@ -223,11 +223,11 @@ void Member::FollowTimeline() {
   if (record.closing()) {
     if (round_closing_ >= record.round()) return;
     round_closing_ = record.round();
-    node_.CloseTimeline([this, alive = std::weak_ptr(alive_), number = ++closings_] {
-      if (alive.expired() || number != closings_) return;
+    node_.CloseTimeline(lifetime_.Bind([this, number = ++closings_] {
+      if (number != closings_) return;
       round_closed_ = round_closing_;
       Report();
-    });
+    }));
     return;
   }
   if (record.decision().round() <= round_applied_) return;
@@ -332,9 +332,7 @@ void Member::Report() {
   if (report_running_ || protection_ == nullptr) return;
   report_running_ = true;
   // In a turn of its own: what happens in this one is told at once.
-  seams_.executor.Post([this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) SendReport();
-  });
+  seams_.executor.Post(lifetime_.Bind([this] { SendReport(); }));
 }
 
 void Member::SendReport() {
@@ -359,15 +357,15 @@ void Member::SendReport() {
   report.set_number(report_sent_);
   report_to_leader_ = LeaderNow();
   const std::string bytes = report.SerializeAsString();
-  peers_.Call(NodeSlot{state.leader.value.slot()}, "report", bytes, options_.call_timeout,
-              [this, later, alive = std::weak_ptr(alive_),
-               report = std::move(report)](absl::StatusOr<std::string> reply) {
-                if (alive.expired() || report.number() != report_sent_) return;
-                report_running_ = false;
-                const bool is_open = reply.ok() && OnReportReply(report, *reply);
-                if (report_wanted_) return Report();
-                later(is_open ? options_.report_interval / 10 : options_.report_interval);
-              });
+  peers_.Call(
+      NodeSlot{state.leader.value.slot()}, "report", bytes, options_.call_timeout,
+      lifetime_.Bind([this, later, report = std::move(report)](absl::StatusOr<std::string> reply) {
+        if (report.number() != report_sent_) return;
+        report_running_ = false;
+        const bool is_open = reply.ok() && OnReportReply(report, *reply);
+        if (report_wanted_) return Report();
+        later(is_open ? options_.report_interval / 10 : options_.report_interval);
+      }));
 }
 
 bool Member::OnReportReply(const NodeReport& report, const std::string& bytes) {

@@ -17,6 +17,7 @@
 
 #include "base/executor.h"
 #include "base/fault_points.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "meta/job_store.h"
@@ -161,7 +162,7 @@ class Member final : public Coordinator {
   uint64_t report_sent_ = 0;        // of the last that was sent
   meta::HeldKey report_to_leader_;  // to which leader
   TimerId report_timer_ = TimerId::kNone;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -75,13 +75,12 @@ void Member::OnVerify(const VerifyRequest& request,
   std::vector<Question>& questions = verifying_[{round, version}];
   questions.push_back({request.want_manifests(), std::move(done)});
   if (questions.size() > 1) return;
-  const std::weak_ptr alive(alive_);
-  node_.Verify(version, [this, alive, round, version](absl::Status slabs) {
-    if (alive.expired()) return;
-    protection_->Verify(version, [this, alive, round, version, slabs](absl::Status guard) {
-      if (!alive.expired()) OnVerified(round, version, slabs.ok() ? guard : slabs);
-    });
-  });
+  node_.Verify(version, lifetime_.Bind([this, round, version](absl::Status slabs) {
+    protection_->Verify(version,
+                        lifetime_.Bind([this, round, version, slabs](const absl::Status& guard) {
+                          OnVerified(round, version, slabs.ok() ? guard : slabs);
+                        }));
+  }));
 }
 
 void Member::OnVerified(uint64_t round, Version version, const absl::Status& problem) {

@@ -82,9 +82,9 @@ bool MemoryDesk::LooksForLostSlabs() {
   catalog_ = std::make_unique<RestoreCatalog>(
       state_, &member_->peers(), &member_->job(), decision, [this] {
         // Not in a callback of what goes.
-        state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
-          if (!alive.expired() && catalog_ != nullptr) OnKnown(true);
-        });
+        state_.seams.executor.Post(lifetime_.Bind([this] {
+          if (catalog_ != nullptr) OnKnown(true);
+        }));
       });
   return true;
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/lifetime.h"
 #include "base/session_frames.h"
 #include "smp/member.h"
 #include "smp/node_state.h"
@@ -39,7 +40,7 @@ class MemoryDesk {
   std::unique_ptr<RestoreCatalog> catalog_;  // while somebody asks, of this node's lost slabs
   Time deadline_{};
   TimerId timer_ = TimerId::kNone;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late turns we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -118,55 +118,49 @@ MetricsServer::~MetricsServer() = default;
 void MetricsServer::Accept() {
   if (is_accepting_ || connections_.size() >= kConnectionsMax) return;
   is_accepting_ = true;
-  acceptor_->acceptor.async_accept(
-      [this, alive = std::weak_ptr(alive_)](Error error, Tcp::socket socket) {
-        if (alive.expired()) return;
-        is_accepting_ = false;
-        if (error == boost::asio::error::operation_aborted) return;
-        if (error) return AcceptLater();
-        const auto connection = connections_.emplace(connections_.end(), std::move(socket));
-        connection->deadline.expires_after(kDeadline);
-        ++connection->running;
-        connection->deadline.async_wait([this, alive, connection](Error) {
-          if (alive.expired()) return;
-          --connection->running;
-          Close(connection);
-        });
-        Read(connection);
-        Accept();
-      });
+  acceptor_->acceptor.async_accept(lifetime_.Bind([this](Error error, Tcp::socket socket) {
+    is_accepting_ = false;
+    if (error == boost::asio::error::operation_aborted) return;
+    if (error) return AcceptLater();
+    const auto connection = connections_.emplace(connections_.end(), std::move(socket));
+    connection->deadline.expires_after(kDeadline);
+    ++connection->running;
+    connection->deadline.async_wait(lifetime_.Bind([this, connection](Error) {
+      --connection->running;
+      Close(connection);
+    }));
+    Read(connection);
+    Accept();
+  }));
 }
 
 void MetricsServer::AcceptLater() {
   acceptor_->pause.expires_after(kPause);
-  acceptor_->pause.async_wait([this, alive = std::weak_ptr(alive_)](Error error) {
-    if (!error && !alive.expired()) Accept();
-  });
+  acceptor_->pause.async_wait(lifetime_.Bind([this](Error error) {
+    if (!error) Accept();
+  }));
 }
 
 void MetricsServer::Read(std::list<Connection>::iterator connection) {
   ++connection->running;
-  connection->socket.async_read_some(
-      boost::asio::buffer(connection->buffer),
-      [this, alive = std::weak_ptr(alive_), connection](Error error, size_t bytes) {
-        if (alive.expired()) return;
-        --connection->running;
-        if (error || connection->is_closed) return Close(connection);
-        connection->request.append(connection->buffer.data(), bytes);
-        connection->answer = HttpAnswer(connection->request, text_);
-        if (connection->answer.empty()) return Read(connection);
-        Answer(connection);
-      });
+  connection->socket.async_read_some(boost::asio::buffer(connection->buffer),
+                                     lifetime_.Bind([this, connection](Error error, size_t bytes) {
+                                       --connection->running;
+                                       if (error || connection->is_closed) return Close(connection);
+                                       connection->request.append(connection->buffer.data(), bytes);
+                                       connection->answer = HttpAnswer(connection->request, text_);
+                                       if (connection->answer.empty()) return Read(connection);
+                                       Answer(connection);
+                                     }));
 }
 
 void MetricsServer::Answer(std::list<Connection>::iterator connection) {
   ++connection->running;
   boost::asio::async_write(connection->socket, boost::asio::buffer(connection->answer),
-                           [this, alive = std::weak_ptr(alive_), connection](Error, size_t) {
-                             if (alive.expired()) return;
+                           lifetime_.Bind([this, connection](Error, size_t) {
                              --connection->running;
                              Close(connection);
-                           });
+                           }));
 }
 
 // Gone when the last operation on it has ended.

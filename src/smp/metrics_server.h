@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/asio_executor.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 
 namespace unreft::smp {
@@ -45,7 +46,7 @@ class MetricsServer {
   std::string address_;
   std::list<Connection> connections_;
   bool is_accepting_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late turns we are gone
+  Lifetime lifetime_;
 };
 
 // The answer to what came, up to the empty line; empty while that has not come. Pure.

@@ -58,8 +58,7 @@ void Node::OpenRecord(RandomId boot_id) {
   NodeRecord::Open(
       state_.seams.segments, state_.seams.records, state_.seams.random, state_.seams.log,
       state_.prefix + "node", boot_id,
-      [this, alive = std::weak_ptr(alive_)](absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
-        if (alive.expired()) return;
+      lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
         if (!record.ok()) return OnStarted(record.status());
         state_.record = *std::move(record);
         disk_shortage_ =
@@ -67,7 +66,7 @@ void Node::OpenRecord(RandomId boot_id) {
                                             [this] { state_.record->WriteAgain(); });
         state_.record->set_on_failure([this] { disk_shortage_->Arm(); });
         OnStarted(AdoptMemory());
-      });
+      }));
 }
 
 absl::Status Node::AdoptMemory() {
@@ -314,9 +313,8 @@ void Node::OnLifeEnded(Rank rank, ProcessLife life) {
   session->life_ended = true;
   if (!session->connected()) return EndSession(rank, life, kEnded);
   // What it said last may still be on the way; but a forked child may hold the socket open.
-  state_.seams.executor.After(kLastWords, [this, alive = std::weak_ptr(alive_), rank, life] {
-    if (!alive.expired()) EndSession(rank, life, kEnded);
-  });
+  state_.seams.executor.After(
+      kLastWords, lifetime_.Bind([this, rank, life] { EndSession(rank, life, kEnded); }));
 }
 
 void Node::EndSession(Rank rank, ProcessLife life, std::string_view why) {
@@ -378,13 +376,12 @@ absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
 }
 
 void Node::OnEverCommittedRequest(const RankSession& asker, EverCommittedRequest request) {
-  state_.coordinator->AskEverCommitted([this, alive = std::weak_ptr(alive_), rank = asker.rank(),
-                                        life = asker.life(),
-                                        request](const absl::StatusOr<bool>& ever) {
-    RankSession* session = alive.expired() ? nullptr : state_.SessionOf(rank);
-    if (session == nullptr || session->life() != life) return;
-    session->Send(EverCommitted{request.request, ever.status(), ever.value_or(false)});
-  });
+  state_.coordinator->AskEverCommitted(lifetime_.Bind(
+      [this, rank = asker.rank(), life = asker.life(), request](const absl::StatusOr<bool>& ever) {
+        RankSession* session = state_.SessionOf(rank);
+        if (session == nullptr || session->life() != life) return;
+        session->Send(EverCommitted{request.request, ever.status(), ever.value_or(false)});
+      }));
 }
 
 void Node::OnPagesLost(const LostPages& lost) {
@@ -402,12 +399,11 @@ void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
   if (!request.ok()) return Refuse(connection, request.status(), false);
   Channel* channel = connection->channel.get();
   // The asker may be gone when the answer is there.
-  auto reply = [this, alive = std::weak_ptr(alive_), channel](AdminReply answer) {
-    if (alive.expired()) return;
+  auto reply = lifetime_.Bind([this, channel](AdminReply answer) {
     for (Connection& open : connections_) {
       if (open.channel.get() == channel) channel->Send(ToFrame(std::move(answer)));
     }
-  };
+  });
   if (request->verb == "memory") return memory_->Answer(std::move(reply));
   if (request->verb == "cluster") {
     if (cluster_ != nullptr) return cluster_->Answer(*request, std::move(reply));
@@ -440,9 +436,7 @@ void Node::OnDecision(const JobDecision& decision) {
   if (decision.kind == DecisionKind::kFresh) moved_->OnFreshStart();
   capture_->RunRules();
   // Behind what goes now, in turns of its own.
-  state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
-    if (!alive.expired()) capture_->ProvideRefused();
-  });
+  state_.seams.executor.Post(lifetime_.Bind([this] { capture_->ProvideRefused(); }));
 }
 
 void Node::OnCommitted(Version version) {
@@ -487,9 +481,9 @@ void Node::EndIfOut() {
 void Node::OnRefused(const absl::Status& why) { End(why); }
 
 void Node::End(const absl::Status& why) {
-  state_.seams.executor.Post([this, alive = std::weak_ptr(alive_), why] {
-    if (!alive.expired() && on_ended_ != nullptr) on_ended_(why);
-  });
+  state_.seams.executor.Post(lifetime_.Bind([this, why] {
+    if (on_ended_ != nullptr) on_ended_(why);
+  }));
 }
 
 void Node::OnReplicasDisagree(const std::string& what) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/channel.h"
+#include "base/lifetime.h"
 #include "base/lost_pages.h"
 #include "smp/capture_desk.h"
 #include "smp/cluster_desk.h"
@@ -141,7 +142,7 @@ class Node : private Coordinator::Node {
   bool started_ = false;
   absl::AnyInvocable<void(absl::Status)> on_started_;
   absl::AnyInvocable<void(const absl::Status&)> on_ended_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

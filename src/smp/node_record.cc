@@ -232,17 +232,15 @@ void NodeRecord::DeclareFreshStart() {
 
 void NodeRecord::SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done) {
   pins_ = std::move(pins);
-  records_.Write(
-      {{std::string(kPinsKey), pins_.SerializeAsString()}}, Durability::kSynced,
-      [this, alive = std::weak_ptr(alive_), done = std::move(done)](absl::Status status) mutable {
-        if (alive.expired()) return;
-        if (!status.ok()) {
-          ++failed_writes_;
-          log_.Warn("record of the pins: {}; the next process would not know them",
-                    status.message());
-        }
-        done(std::move(status));
-      });
+  records_.Write({{std::string(kPinsKey), pins_.SerializeAsString()}}, Durability::kSynced,
+                 lifetime_.Bind([this, done = std::move(done)](absl::Status status) mutable {
+                   if (!status.ok()) {
+                     ++failed_writes_;
+                     log_.Warn("record of the pins: {}; the next process would not know them",
+                               status.message());
+                   }
+                   done(std::move(status));
+                 }));
 }
 
 void NodeRecord::WriteCommit() {
@@ -254,20 +252,17 @@ void NodeRecord::WriteCommit() {
   commit_write_running_ = true;
   std::vector<RecordChange> batch{
       {std::string(kCommitKey), EncodeWire(CommitValue{1, committed(), committed_world()})}};
-  records_.Write(std::move(batch), Durability::kSynced,
-                 [this, alive = std::weak_ptr(alive_)](absl::Status status) {
-                   if (alive.expired()) return;
-                   commit_write_running_ = false;
-                   OnWritten(status, "record of the commit");
-                   if (std::exchange(commit_write_wanted_, false)) WriteCommit();
-                 });
+  records_.Write(std::move(batch), Durability::kSynced, lifetime_.Bind([this](absl::Status status) {
+    commit_write_running_ = false;
+    OnWritten(status, "record of the commit");
+    if (std::exchange(commit_write_wanted_, false)) WriteCommit();
+  }));
 }
 
 void NodeRecord::Write(std::vector<RecordChange> batch) {
-  records_.Write(std::move(batch), Durability::kSynced,
-                 [this, alive = std::weak_ptr(alive_)](absl::Status status) {
-                   if (!alive.expired()) OnWritten(status, "record of a decision");
-                 });
+  records_.Write(std::move(batch), Durability::kSynced, lifetime_.Bind([this](absl::Status status) {
+    OnWritten(status, "record of a decision");
+  }));
 }
 
 void NodeRecord::OnWritten(const absl::Status& status, std::string_view what) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/node_header.h"
 #include "base/random.h"
@@ -114,8 +115,7 @@ class NodeRecord {
   std::string problem_;
   uint64_t failed_writes_ = 0;
   absl::AnyInvocable<void()> on_failure_;
-  std::shared_ptr<bool> alive_ =
-      std::make_shared<bool>(true);  // tells late writes that we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

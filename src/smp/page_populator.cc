@@ -22,10 +22,7 @@ void PagePopulator::RunNext() {
   const uint64_t length = LengthOfNext();
   auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
   pool_.Submit([segment, begin, length, status] { *status = segment->Reserve(begin, length); },
-               executor_,
-               [this, alive = std::weak_ptr(alive_), length, status] {
-                 if (!alive.expired()) OnReserved(length, *status);
-               });
+               executor_, lifetime_.Bind([this, length, status] { OnReserved(length, *status); }));
 }
 
 void PagePopulator::OnReserved(uint64_t bytes, const absl::Status& status) {

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/segment_store.h"
 #include "base/work_pool.h"
 
@@ -47,7 +48,7 @@ class PagePopulator {
   WorkPool& pool_;
   const uint64_t chunk_bytes_;
   std::deque<Item> items_;                                      // the first is under way
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

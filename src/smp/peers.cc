@@ -79,46 +79,43 @@ void Peers::Call(NodeSlot to, const std::string& method, const std::string& body
   absl::StatusOr<std::string> address = AddressOf(to);
   // An address that nobody has: the transport says so in a later turn.
   transport_.Call(address.value_or(""), method, Wrap(body), timeout,
-                  [this, status = address.status(), alive = std::weak_ptr(alive_),
-                   done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
-                    if (alive.expired()) return;
+                  lifetime_.Bind([this, status = address.status(), done = std::move(done)](
+                                     absl::StatusOr<std::string> reply) mutable {
                     if (absl::IsAborted(reply.status())) on_other_store_();
                     if (!status.ok()) return done(status);
                     done(std::move(reply));
-                  });
+                  }));
 }
 
 void Peers::CallAt(const std::string& address, const std::string& method, const std::string& body,
                    Duration timeout, Transport::CallDone done) {
-  transport_.Call(address, method, Wrap(body), timeout,
-                  [alive = std::weak_ptr(alive_),
-                   done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
-                    if (!alive.expired()) done(std::move(reply));
-                  });
+  transport_.Call(
+      address, method, Wrap(body), timeout,
+      lifetime_.Bind([done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
+        done(std::move(reply));
+      }));
 }
 
 void Peers::Probe(const std::string& address, Duration timeout,
                   absl::AnyInvocable<void(bool)> done) {
   transport_.Call(address, "exposure", Wrap(""), timeout,
-                  [alive = std::weak_ptr(alive_),
-                   done = std::move(done)](const absl::StatusOr<std::string>& reply) mutable {
-                    if (alive.expired()) return;
+                  lifetime_.Bind([done = std::move(done)](
+                                     const absl::StatusOr<std::string>& reply) mutable {
                     // It does not lead, or has given this memory up, or knows another store.
                     done(reply.ok() || absl::IsFailedPrecondition(reply.status()) ||
                          absl::IsAborted(reply.status()));
-                  });
+                  }));
 }
 
 TransferId Peers::Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
                        Duration timeout, Transport::ReadDone done) {
   absl::StatusOr<std::string> address = AddressOf(from);
   return transport_.Read(address.value_or(""), Wrap(body), into, timeout,
-                         [status = address.status(), alive = std::weak_ptr(alive_),
-                          done = std::move(done)](absl::StatusOr<std::string> header) mutable {
-                           if (alive.expired()) return;
+                         lifetime_.Bind([status = address.status(), done = std::move(done)](
+                                            absl::StatusOr<std::string> header) mutable {
                            if (!status.ok()) return done(status);
                            done(std::move(header));
-                         });
+                         }));
 }
 
 void Peers::Serve(const std::string& method, CallHandler handler) {
@@ -127,12 +124,12 @@ void Peers::Serve(const std::string& method, CallHandler handler) {
                                                                 Transport::CallDone done) mutable {
     absl::StatusOr<Envelope> envelope = Open(request);
     if (!envelope.ok()) return done(envelope.status());
-    handler(NodeSlot{envelope->slot()}, std::move(*envelope->mutable_body()),
-            [this, alive = std::weak_ptr(alive_),
-             done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
-              if (!alive.expired() && absl::IsAborted(reply.status())) on_other_store_();
-              done(std::move(reply));
-            });
+    handler(
+        NodeSlot{envelope->slot()}, std::move(*envelope->mutable_body()),
+        lifetime_.Bind([this, done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
+          if (absl::IsAborted(reply.status())) on_other_store_();
+          done(std::move(reply));
+        }));
   });
 }
 

@@ -18,6 +18,7 @@
 
 #include "base/executor.h"
 #include "base/ids.h"
+#include "base/lifetime.h"
 #include "base/random.h"
 #include "meta/job_store.h"
 #include "transport/transport.h"
@@ -100,7 +101,7 @@ class Peers {
   const std::string incarnation_;
   absl::AnyInvocable<void()> on_other_store_;
   std::vector<std::string> served_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late calls that we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

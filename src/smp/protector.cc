@@ -262,9 +262,7 @@ void Protector::Tell(Version version, UnderWay& under_way, NodeSlot member) {
   const Life life = LifeOf(job_.present.at(member));
   peers_.Call(member, "announce", under_way.said.at(peers_.self()).SerializeAsString(),
               state_.options.call_timeout,
-              [this, alive = std::weak_ptr(alive_), version, member,
-               life](absl::StatusOr<std::string> reply) {
-                if (alive.expired()) return;
+              lifetime_.Bind([this, version, member, life](absl::StatusOr<std::string> reply) {
                 const auto it = versions_.find(version);
                 if (it == versions_.end()) return;
                 if (reply.ok()) {
@@ -273,14 +271,13 @@ void Protector::Tell(Version version, UnderWay& under_way, NodeSlot member) {
                   return;
                 }
                 state_.seams.executor.After(state_.options.read_retry,
-                                            [this, alive, version, member] {
-                                              if (alive.expired()) return;
+                                            lifetime_.Bind([this, version, member] {
                                               const auto again = versions_.find(version);
                                               if (again == versions_.end()) return;
                                               again->second.telling.erase(member);
                                               RunRules();
-                                            });
-              });
+                                            }));
+              }));
 }
 
 // --- filling a guard ---
@@ -394,10 +391,9 @@ void Protector::OnGuarded(Version version, uint64_t id, Generation generation,
       versions_.erase(it);
     }
     // Not inside its own call.
-    state_.seams.executor.Post([this, alive = std::weak_ptr(alive_), id, generation] {
-      if (alive.expired()) return;
+    state_.seams.executor.Post(lifetime_.Bind([this, id, generation] {
       std::erase_if(cancelled_, [](const auto& guarding) { return guarding->ended(); });
-    });
+    }));
   }
   on_change_();
   RunRules();

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/lifetime.h"
 #include "meta/job_store.h"
 #include "smp/group_view.h"
 #include "smp/guard_store.h"
@@ -133,7 +134,7 @@ class Protector final : public Protection, public GuardedSlabs {
   std::string last_refusal_;
   uint64_t guard_bytes_told_ = 0;
   ShortageRetry shortage_;                                      // of guards
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

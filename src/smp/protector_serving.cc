@@ -84,16 +84,15 @@ void Protector::Verify(Version version, absl::AnyInvocable<void(absl::Status)> d
   state_.seams.pool.Submit(
       [segment = guard->segment, view = *guard->view, status] { *status = VerifyGuard(view); },
       state_.seams.executor,
-      [this, alive = std::weak_ptr(alive_), id = guard->id, generation = guard->generation, status,
-       done = std::move(done)]() mutable {
-        if (alive.expired()) return;
+      lifetime_.Bind([this, id = guard->id, generation = guard->generation, status,
+                      done = std::move(done)]() mutable {
         Guard* verified = guards_.Find(id, generation);
         if (verified != nullptr && !status->ok()) {
           guards_.Quarantine(*verified, std::string(status->message()));
         }
         guards_.EndUse(id, generation);
         done(*status);
-      });
+      }));
 }
 
 // --- serving ---
@@ -179,15 +178,11 @@ void Protector::ReadStoredParity(const ReadRequest& request, uint64_t bytes,
   source.header = header.SerializeAsString();
   source.parts.push_back(guard->view->block(request.parity(), request.first_block()));
   guards_.Use(*guard);
-  Executor& executor = state_.seams.executor;
-  source.hold = std::shared_ptr<const void>(
-      guard->segment.get(),
-      [this, &executor, alive = std::weak_ptr(alive_), segment = guard->segment, id = guard->id,
-       generation = guard->generation](const void*) mutable {
-        executor.Post([this, alive, segment = std::move(segment), id, generation] {
-          if (!alive.expired()) guards_.EndUse(id, generation);
-        });
-      });
+  source.hold =
+      HoldUntilRead(state_.seams.executor, guard->segment,
+                    lifetime_.Bind([this, id = guard->id, generation = guard->generation] {
+                      guards_.EndUse(id, generation);
+                    }));
   done(std::move(source));
 }
 

@@ -124,9 +124,9 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
   const NodeSlot asked = knowing[attempt % knowing.size()];
   peers_->Ask<MetaReply>(
       asked, "meta", request, state_.options.call_timeout,
-      [this, alive = std::weak_ptr(alive_), holder, attempt, asked,
-       asked_all = (attempt + 1) % knowing.size() == 0](absl::StatusOr<MetaReply> reply) mutable {
-        if (alive.expired()) return;
+      lifetime_.Bind([this, holder, attempt, asked,
+                      asked_all = (attempt + 1) % knowing.size() ==
+                                  0](absl::StatusOr<MetaReply> reply) mutable {
         absl::Status status = reply.ok() ? Take(holder, *reply) : reply.status();
         if (status.ok()) {
           if (--missing_ == 0) on_ready_();
@@ -136,11 +136,12 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
           state_.seams.log.Warn("version {}: nobody has told of node {} yet; node {} said: {}",
                                 version_, holder.slot, asked, status.message());
         }
-        state_.seams.executor.After(asked_all ? state_.options.read_retry : Duration{},
-                                    [this, alive, holder = std::move(holder), attempt]() mutable {
-                                      if (!alive.expired()) Ask(std::move(holder), attempt + 1);
-                                    });
-      });
+        state_.seams.executor.After(
+            asked_all ? state_.options.read_retry : Duration{},
+            lifetime_.Bind([this, holder = std::move(holder), attempt]() mutable {
+              Ask(std::move(holder), attempt + 1);
+            }));
+      }));
 }
 
 absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, const MetaReply& reply) {

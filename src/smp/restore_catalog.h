@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/lifetime.h"
 #include "layout/manifest.h"
 #include "recovery/restorable.h"
 #include "smp/node_state.h"
@@ -68,7 +69,7 @@ class RestoreCatalog {
   absl::AnyInvocable<void()> on_ready_;
   std::map<Rank, CatalogSlab> slabs_;
   size_t missing_ = 0;                                          // holders
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -211,10 +211,9 @@ void RestoreDesk::MakeShareAnew() {
         state_.seams.log.Error(
             "version {}: this node's share of its protection is not made anew yet: {}", version,
             record.status().message());
-        state_.seams.executor.After(state_.options.read_retry,
-                                    [this, alive = std::weak_ptr(alive_), number] {
-                                      if (!alive.expired() && IsCurrent(number)) MakeShareAnew();
-                                    });
+        state_.seams.executor.After(state_.options.read_retry, lifetime_.Bind([this, number] {
+          if (IsCurrent(number)) MakeShareAnew();
+        }));
       });
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/lifetime.h"
 #include "recovery/restore_planner.h"
 #include "smp/block_reader.h"
 #include "smp/node_state.h"
@@ -107,7 +108,7 @@ class RestoreDesk {
   std::optional<Version> decided_;             // what was to be restored last
   std::vector<std::unique_ptr<Job>> retired_;  // until nothing of theirs is on its way
   TimerId retired_timer_ = TimerId::kNone;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -72,9 +72,8 @@ void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> pl
   session.planning = true;
   state_.seams.pool.Submit(
       [planning] { planning->Compute(); }, state_.seams.executor,
-      [this, alive = std::weak_ptr(alive_), rank = session.rank(), life = session.life(),
-       planning] {
-        RankSession* asking = alive.expired() ? nullptr : state_.SessionOf(rank);
+      lifetime_.Bind([this, rank = session.rank(), life = session.life(), planning] {
+        RankSession* asking = state_.SessionOf(rank);
         if (asking == nullptr || asking->life() != life) return;
         asking->planning = false;
         if (asking->plan_to_compute) return StartPlanning(*asking);
@@ -84,7 +83,7 @@ void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> pl
           return ComputePlan(*asking, planning);
         }
         TryPlan(*asking, planning, state_.seams.executor.Now() + state_.options.read_timeout);
-      });
+      }));
 }
 
 absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& planning) {
@@ -144,16 +143,16 @@ void RestoreDesk::TryPlan(RankSession& session, std::shared_ptr<Planning> planni
     if (absl::IsResourceExhausted(status) && state_.seams.executor.Now() < deadline) {
       state_.seams.executor.After(
           state_.options.memory_retry,
-          [this, alive = std::weak_ptr(alive_), rank = session.rank(), life = session.life(),
-           planning = std::move(planning), deadline]() mutable {
-            RankSession* asking = alive.expired() ? nullptr : state_.SessionOf(rank);
+          lifetime_.Bind([this, rank = session.rank(), life = session.life(),
+                          planning = std::move(planning), deadline]() mutable {
+            RankSession* asking = state_.SessionOf(rank);
             if (asking == nullptr || asking->life() != life) return;
             if (asking->planning || asking->plan_request != planning->request) return;
             if (!IsCurrent(planning->job) || !StillHas(*planning)) {
               return ComputePlan(*asking, std::move(planning));
             }
             TryPlan(*asking, std::move(planning), deadline);
-          });
+          }));
       return;
     }
   }

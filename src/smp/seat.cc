@@ -243,8 +243,7 @@ void Seat::LookForFirst() {
   const std::string address = Other()->address();
   if (address == address_) return;  // which this one has now
   is_probing_ = true;
-  callbacks_.probe(address, [this, alive = std::weak_ptr(alive_), address](bool answers) {
-    if (alive.expired()) return;
+  callbacks_.probe(address, lifetime_.Bind([this, address](bool answers) {
     is_probing_ = false;
     if (!answers || !IsSecond() || Other()->address() != address) {
       probe_again_ = executor_.After(options_.presence_ttl, [this] {
@@ -258,7 +257,7 @@ void Seat::LookForFirst() {
         "node {} of job {} is served by the daemon at {} already: stop that one, give this one the "
         "number of another node (--node), or let it wait for a lost one (--spare)",
         options_.node, options_.job, address)));
-  });
+  }));
 }
 
 }  // namespace unreft::smp

@@ -20,6 +20,7 @@
 
 #include "base/executor.h"
 #include "base/ids.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
@@ -104,7 +105,7 @@ class Seat {
   bool is_refused_ = false;
   bool is_probing_ = false;
   TimerId probe_again_ = TimerId::kNone;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -44,11 +44,10 @@ SlabRebuilder::SlabRebuilder(NodeState& state, BlockReader& reader, const Restor
     todo_[rank].blocks = slab.crcs.size();
     Provide(rank);
   }
-  state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
-    if (alive.expired()) return;
+  state_.seams.executor.Post(lifetime_.Bind([this] {
     if (todo_.empty() && !is_refused_) return on_done_();
     RunRules();
-  });
+  }));
 }
 
 SlabRebuilder::~SlabRebuilder() {
@@ -97,10 +96,9 @@ void SlabRebuilder::RunSlab(Rank rank, Slab& slab) {
     const uint64_t block =
         slab.failed.empty() ? slab.next++ : slab.failed.extract(slab.failed.begin()).value();
     ++slab.running;
-    reader_.Decode(rank, block, slab.slot->view->block(block), slab.slot->segment,
-                   [this, alive = std::weak_ptr(alive_), rank, block](absl::Status status) {
-                     if (!alive.expired()) OnBlock(rank, block, status);
-                   });
+    reader_.Decode(
+        rank, block, slab.slot->view->block(block), slab.slot->segment,
+        lifetime_.Bind([this, rank, block](absl::Status status) { OnBlock(rank, block, status); }));
   }
   if (slab.slot->blocks_done == slab.blocks && slab.running == 0) Seal(rank, slab);
 }
@@ -113,14 +111,12 @@ void SlabRebuilder::OnBlock(Rank rank, uint64_t block, const absl::Status& statu
     // As long as the decision stands: a source may come back.
     state_.seams.log.Error("rank {}: its slab of version {} is not rebuilt yet: {}", rank,
                            catalog_.version(), status.message());
-    state_.seams.executor.After(state_.options.read_retry,
-                                [this, alive = std::weak_ptr(alive_), rank, block] {
-                                  if (alive.expired()) return;
-                                  const auto it = todo_.find(rank);
-                                  if (it == todo_.end()) return;
-                                  it->second.failed.insert(block);
-                                  RunSlab(rank, it->second);
-                                });
+    state_.seams.executor.After(state_.options.read_retry, lifetime_.Bind([this, rank, block] {
+      const auto it = todo_.find(rank);
+      if (it == todo_.end()) return;
+      it->second.failed.insert(block);
+      RunSlab(rank, it->second);
+    }));
     return;
   }
   // The CRC was checked against this entry.
@@ -161,9 +157,7 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   todo_.erase(rank);
   if (state_.on_slot_change) state_.on_slot_change();
   if (todo_.empty() && !is_refused_) {
-    state_.seams.executor.Post([this, alive = std::weak_ptr(alive_)] {
-      if (!alive.expired()) on_done_();
-    });
+    state_.seams.executor.Post(lifetime_.Bind([this] { on_done_(); }));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "base/lifetime.h"
 #include "smp/block_reader.h"
 #include "smp/node_state.h"
 #include "smp/restore_catalog.h"
@@ -53,7 +54,7 @@ class SlabRebuilder {
   std::string last_refusal_;
   ShortageRetry shortage_;
   bool is_refused_ = false;  // a slab that cannot be rebuilt on this node: it is never done
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -89,18 +89,13 @@ bool SlabSource::TryRead(WaitingRead& waiting) {
                                                     request.blocks() * block_bytes));
   // The slot stays as it is until the bytes have left; the mapping lasts even if the store goes.
   ++slot->reads;
-  Executor& executor = state_.seams.executor;
-  source.hold = std::shared_ptr<const void>(
-      slot->segment.get(), [this, &executor, alive = std::weak_ptr(alive_), segment = slot->segment,
-                            id = slot->id, generation = slot->generation](const void*) mutable {
-        executor.Post([this, alive, segment = std::move(segment), id, generation] {
-          if (alive.expired()) return;
-          Slot* read = state_.slots->Find(id, generation);
-          if (read == nullptr) return;
-          --read->reads;
-          state_.slots->FreeIfDrained(*read);
-        });
-      });
+  auto end_read = lifetime_.Bind([this, id = slot->id, generation = slot->generation] {
+    Slot* read = state_.slots->Find(id, generation);
+    if (read == nullptr) return;
+    --read->reads;
+    state_.slots->FreeIfDrained(*read);
+  });
+  source.hold = HoldUntilRead(state_.seams.executor, slot->segment, std::move(end_read));
   waiting.done(std::move(source));
   return true;
 }
@@ -147,6 +142,17 @@ void SlabSource::OnChange() {
   // Those that are answered may not come back by the list: answering calls nobody inline.
   reads_.remove_if([this](WaitingRead& waiting) { return TryRead(waiting); });
   metas_.remove_if([this](WaitingMeta& waiting) { return TryMeta(waiting); });
+}
+
+std::shared_ptr<const void> HoldUntilRead(Executor& executor, std::shared_ptr<Segment> segment,
+                                          absl::AnyInvocable<void()> end_read) {
+  const void* bytes = segment.get();
+  return {bytes, [&executor, segment = std::move(segment),
+                  end_read = std::make_shared<absl::AnyInvocable<void()>>(std::move(end_read))](
+                     const void*) mutable {
+            executor.Post(
+                [segment = std::move(segment), end_read = std::move(end_read)] { (*end_read)(); });
+          }};
 }
 
 absl::StatusOr<SlabMeta> DescribeSlab(const Slot& slot) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/lifetime.h"
 #include "smp/node_state.h"
 #include "transport/transport.h"
 
@@ -55,8 +56,13 @@ class SlabSource {
   NodeState& state_;
   std::list<WaitingRead> reads_;
   std::list<WaitingMeta> metas_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late releases we are gone
+  Lifetime lifetime_;
 };
+
+// For ReadSource::hold: keeps the segment mapped until the bytes have left, and calls `end_read` in
+// a turn then. Whoever holds it may let go of it on any thread.
+std::shared_ptr<const void> HoldUntilRead(Executor& executor, std::shared_ptr<Segment> segment,
+                                          absl::AnyInvocable<void()> end_read);
 
 // Everything about a sealed slot but its data. DataLoss when its seal has rotted.
 absl::StatusOr<SlabMeta> DescribeSlab(const Slot& slot);

@@ -194,15 +194,13 @@ void SlotSealer::StartChecksums(Slot& slot) {
   slot.checksum_running = true;
   pool_.Submit([segment = slot.segment, view = *slot.view, begin,
                 end] { ComputeBlockCrcs(view, begin, end); },
-               executor_,
-               [this, alive = std::weak_ptr(alive_), slot = &slot, end] {
-                 if (alive.expired()) return;
+               executor_, lifetime_.Bind([this, slot = &slot, end] {
                  slot->checksum_running = false;
                  slot->blocks_done = end;
                  if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
                  if (on_progress_) on_progress_(*slot);
                  Advance(*slot);
-               });
+               }));
 }
 
 void SlotSealer::StartSeal(Slot& slot) {
@@ -213,14 +211,12 @@ void SlotSealer::StartSeal(Slot& slot) {
   slot.sealing = true;
   pool_.Submit([segment = slot.segment, view = *slot.view, generation = slot.generation,
                 work] { work->seal = MakeSeal(view, generation, *work); },
-               executor_,
-               [this, alive = std::weak_ptr(alive_), slot = &slot, work] {
-                 if (alive.expired()) return;
+               executor_, lifetime_.Bind([this, slot = &slot, work] {
                  slot->sealing = false;
                  if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
                  Finish(*slot, std::move(work->manifest), work->seal.status(),
                         work->seal.value_or(SlotSeal{}));
-               });
+               }));
 }
 
 void SlotSealer::Finish(Slot& slot, layout::SlotManifest manifest, absl::Status status,

@@ -15,6 +15,7 @@
 
 #include "base/executor.h"
 #include "base/fault_points.h"
+#include "base/lifetime.h"
 #include "base/work_pool.h"
 #include "smp/slot.h"
 
@@ -56,7 +57,7 @@ class SlotSealer {
   FaultPoints* faults_;
   OnDone on_done_;
   OnProgress on_progress_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+  Lifetime lifetime_;
 };
 
 // Reads everything that a sealed slot holds again: state, claim, seal, every block, extras,

@@ -405,11 +405,10 @@ void SlotStore::Quarantine(Slot& slot, std::string problem) {
 
 void SlotStore::ScheduleRemove(SlotId id) {
   // Not at once: whoever freed the slot still looks at it.
-  seams_.executor.Post([this, alive = std::weak_ptr(alive_), id] {
-    if (alive.expired()) return;
+  seams_.executor.Post(lifetime_.Bind([this, id] {
     Slot* slot = Find(id);
     if (slot != nullptr && slot->phase == SlotPhase::kFree && !IsOfUse(*slot)) Remove(*slot);
-  });
+  }));
 }
 
 void SlotStore::Remove(Slot& slot) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/process_watcher.h"
 #include "base/segment_store.h"
@@ -147,7 +148,7 @@ class SlotStore {
   std::set<Rank> forgotten_;
   Generation newest_generation_;
   uint64_t quarantined_ = 0;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -38,14 +38,11 @@ void SlotVerifier::Verify(const std::vector<Slot*>& slots,
         [segment = slot->segment, view = *slot->view, item] {
           if (item->reading->Begin()) item->status = VerifySlot(view, *item->reading);
         },
-        executor_,
-        [this, alive = std::weak_ptr(alive_), run, item] {
-          if (!alive.expired()) Finish(*run, *item);
-        });
+        executor_, lifetime_.Bind([this, run, item] { Finish(*run, *item); }));
   }
-  executor_.Post([alive = std::weak_ptr(alive_), run] {
-    if (!alive.expired() && --run->running == 0) run->done(run->first_failure);
-  });
+  executor_.Post(lifetime_.Bind([run] {
+    if (--run->running == 0) run->done(run->first_failure);
+  }));
 }
 
 void SlotVerifier::Finish(Run& run, const Item& item) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/work_pool.h"
 #include "smp/slot_store.h"
 
@@ -32,7 +33,7 @@ class SlotVerifier {
   Executor& executor_;
   WorkPool& pool_;
   SlotStore& slots_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late tasks that we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

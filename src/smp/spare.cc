@@ -42,9 +42,7 @@ void Spare::OpenRecord() {
   opening_ = true;
   NodeRecord::Open(seams_.segments, seams_.records, seams_.random, seams_.log,
                    MemoryPrefix(options_) + "node", boot_id_,
-                   [this, alive = std::weak_ptr(alive_)](auto record) {
-                     if (!alive.expired()) OnRecord(std::move(record));
-                   });
+                   lifetime_.Bind([this](auto record) { OnRecord(std::move(record)); }));
 }
 
 void Spare::OnRecord(absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
@@ -146,10 +144,10 @@ void Spare::Register() {
 }
 
 void Spare::End(absl::StatusOr<NodeSlot> result) {
-  seams_.executor.Post([alive = std::weak_ptr(alive_), done = std::exchange(done_, nullptr),
-                        result = std::move(result)]() mutable {
-    if (!alive.expired()) done(std::move(result));
-  });
+  seams_.executor.Post(
+      lifetime_.Bind([done = std::exchange(done_, nullptr), result = std::move(result)]() mutable {
+        done(std::move(result));
+      }));
 }
 
 // --- the local session ---

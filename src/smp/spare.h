@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "base/channel.h"
+#include "base/lifetime.h"
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
 #include "smp/job_settings.h"
@@ -69,7 +70,7 @@ class Spare {
   JobSettings settings_;
   meta::LeasedKey registration_;
   std::list<std::unique_ptr<Channel>> channels_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

@@ -81,10 +81,10 @@ void Staging::ReadInto(StagingPlaces::Place place, Block block) {
   const Rank rank = block.rank;
   const uint64_t number = block.block;
   reader_.Read(rank, number, into, places_->segment(),
-               [this, alive = std::weak_ptr(alive_), place = std::move(place),
-                block = std::move(block)](absl::Status status) mutable {
-                 if (!alive.expired()) OnRead(std::move(place), std::move(block), status);
-               });
+               lifetime_.Bind([this, place = std::move(place),
+                               block = std::move(block)](absl::Status status) mutable {
+                 OnRead(std::move(place), std::move(block), status);
+               }));
 }
 
 void Staging::OnRead(StagingPlaces::Place place, Block block, const absl::Status& status) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/lifetime.h"
 #include "base/session_frames.h"
 #include "smp/block_reader.h"
 #include "smp/node_state.h"
@@ -80,7 +81,7 @@ class Staging {
   std::map<uint64_t, Filled> with_trainer_;  // by offset
   uint64_t reading_ = 0;
   bool ended_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

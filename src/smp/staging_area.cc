@@ -77,7 +77,7 @@ void StagingPlaces::SetFailed(absl::Status status) {
 // Not at once: whoever gave a place back would be asked first, for ever.
 void StagingPlaces::Wake() {
   if (std::exchange(waking_, true)) return;
-  executor_.Post([this, alive = std::weak_ptr(alive_)] {
+  executor_.Post([this, alive = lifetime_.token()] {
     if (alive.expired()) return;
     waking_ = false;
     std::vector<uint64_t> ids;

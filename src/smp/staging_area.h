@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/process_watcher.h"
 #include "base/segment_store.h"
@@ -90,7 +91,7 @@ class StagingPlaces {
   std::list<Borrower> borrowers_;  // who took a place last is the last
   uint64_t borrowers_ever_ = 0;
   bool waking_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late turns we are gone
+  Lifetime lifetime_;
 };
 
 // Single-threaded on the node's executor; pages are reserved on the work pool.

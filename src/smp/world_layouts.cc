@@ -74,22 +74,21 @@ std::optional<ManifestsByRank> WorldLayouts::Collect(const ManifestRequest& requ
 
 void WorldLayouts::Ask(NodeSlot slot, const ManifestRequest& request) {
   if (!asking_.insert(slot).second) return;
-  peers_.Ask<ManifestReply>(
-      slot, "manifests", request, options_.call_timeout,
-      [this, alive = std::weak_ptr(alive_), slot](absl::StatusOr<ManifestReply> reply) {
-        if (alive.expired()) return;
-        asking_.erase(slot);
-        if (!reply.ok()) return;  // asked again with a node's next report
-        for (const std::string& bytes : reply->manifests()) {
-          absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);
-          if (!manifest.ok()) {
-            log_.Error("node {}: {}", slot, manifest.status().message());
-            continue;
-          }
-          Keep(*std::move(manifest));
-        }
-        on_told_();
-      });
+  peers_.Ask<ManifestReply>(slot, "manifests", request, options_.call_timeout,
+                            lifetime_.Bind([this, slot](absl::StatusOr<ManifestReply> reply) {
+                              asking_.erase(slot);
+                              if (!reply.ok()) return;  // asked again with a node's next report
+                              for (const std::string& bytes : reply->manifests()) {
+                                absl::StatusOr<layout::SlotManifest> manifest =
+                                    layout::DecodeManifest(bytes);
+                                if (!manifest.ok()) {
+                                  log_.Error("node {}: {}", slot, manifest.status().message());
+                                  continue;
+                                }
+                                Keep(*std::move(manifest));
+                              }
+                              on_told_();
+                            }));
 }
 
 WorldLayouts::ManifestPtr WorldLayouts::Find(Rank rank, uint64_t digest) const {

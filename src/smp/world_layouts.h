@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "layout/manifest.h"
 #include "smp/layout_check.h"
@@ -74,7 +75,7 @@ class WorldLayouts {
   LayoutCheck check_;
   std::optional<ReportReply> found_;
   uint64_t found_in_view_ = 0;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

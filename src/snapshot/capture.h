@@ -28,12 +28,12 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/session_frames.h"
 #include "snapshot/capture_layout.h"
 #include "snapshot/capture_run.h"
 #include "snapshot/client_options.h"
 #include "snapshot/device_copier.h"
-#include "snapshot/lifetime.h"
 #include "snapshot/mapped_slots.h"
 #include "snapshot/status_board.h"
 #include "snapshot/uncommitted.h"

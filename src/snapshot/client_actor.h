@@ -23,6 +23,7 @@
 
 #include "base/channel.h"
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/random.h"
 #include "base/segment_store.h"
 #include "base/session_frames.h"
@@ -31,7 +32,6 @@
 #include "snapshot/capture.h"
 #include "snapshot/client_options.h"
 #include "snapshot/device_copier.h"
-#include "snapshot/lifetime.h"
 #include "snapshot/plan_follower.h"
 #include "snapshot/protection_board.h"
 #include "snapshot/restorer.h"

@@ -24,12 +24,12 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/segment_store.h"
 #include "base/session_frames.h"
 #include "snapshot/bound_tensor.h"
 #include "snapshot/client_options.h"
 #include "snapshot/device_copier.h"
-#include "snapshot/lifetime.h"
 #include "snapshot/session.h"
 #include "snapshot/staged_reader.h"
 #include "snapshot/waiter.h"

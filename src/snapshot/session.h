@@ -19,10 +19,10 @@
 
 #include "base/channel.h"
 #include "base/executor.h"
+#include "base/lifetime.h"
 #include "base/random.h"
 #include "base/session_frames.h"
 #include "snapshot/client_options.h"
-#include "snapshot/lifetime.h"
 
 namespace unreft::snapshot {
 

@@ -10,7 +10,7 @@
 
 #include "base/executor.h"
 #include "base/ids.h"
-#include "snapshot/lifetime.h"
+#include "base/lifetime.h"
 
 namespace unreft::snapshot {
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/executor.h"
-#include "snapshot/lifetime.h"
+#include "base/lifetime.h"
 
 namespace unreft::snapshot {
 
