@@ -10,12 +10,10 @@
 #include "base/crc32c.h"
 #include "base/format.h"
 #include "base/lost_pages.h"
+#include "smp/slot_content.h"
 
 namespace unreft::smp {
 namespace {
-
-// Verifying looks so often whether it is to stop: a tenth of a millisecond.
-constexpr size_t kBytesBetweenLooks = 1 << 20;
 
 void ComputeBlockCrcs(SlotView view, uint64_t begin, uint64_t end) {
   std::byte* table = view.crc_table().data();
@@ -23,11 +21,6 @@ void ComputeBlockCrcs(SlotView view, uint64_t begin, uint64_t end) {
     const uint32_t crc = Crc32c(view.block(block));
     std::memcpy(table + block * sizeof(crc), &crc, sizeof(crc));
   }
-}
-
-std::span<const std::byte> CrcTable(SlotView& view, uint64_t data_bytes) {
-  const uint64_t blocks = BlockCount(data_bytes, view.geometry().block_bytes);
-  return view.crc_table().first(blocks * sizeof(uint32_t));
 }
 
 layout::SlotManifest DescribeSlot(const Slot& slot, const std::string& job) {
@@ -65,19 +58,8 @@ absl::StatusOr<SlotSeal> WriteManifest(SlotView view, const layout::SlotManifest
   seal.manifest_bytes = bytes.size();
   seal.extras_crc = Crc32c(view.extras().first(manifest.extras_bytes));
   seal.manifest_crc = Crc32c(view.manifest().first(bytes.size()));
-  seal.crc_table_crc = Crc32c(CrcTable(view, manifest.data_bytes));
+  seal.crc_table_crc = Crc32c(CrcTableOf(view, manifest.data_bytes));
   return seal;
-}
-
-absl::Status WrongCrc(const SlotView& view, std::string_view what, uint32_t needed,
-                      uint32_t found) {
-  return absl::DataLossError(fmt::format("slot {}: {} has CRC {:08x}, needed {:08x}",
-                                         view.geometry().slot_id, what, found, needed));
-}
-
-absl::Status Stopped(const SlotView& view) {
-  return absl::AbortedError(
-      fmt::format("slot {}: it was freed while it was read", view.geometry().slot_id));
 }
 
 // The tensors of which the block has bytes.
@@ -234,73 +216,6 @@ void SlotSealer::Finish(Slot& slot, layout::SlotManifest manifest, absl::Status 
     slot.manifest = std::make_shared<const layout::SlotManifest>(std::move(manifest));
   }
   on_done_(slot, std::move(status));
-}
-
-namespace {
-
-absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view, const SlotSeal& seal) {
-  const auto bytes = view.manifest().first(seal.manifest_bytes);
-  if (const uint32_t crc = Crc32c(bytes); crc != seal.manifest_crc) {
-    return WrongCrc(view, "manifest", seal.manifest_crc, crc);
-  }
-  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(
-      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  if (!manifest.ok()) return manifest;
-  const Version sealed{Timeline{seal.timeline}, Step{seal.step}};
-  if (manifest->version != sealed || manifest->data_bytes != seal.data_bytes ||
-      manifest->block_bytes != view.geometry().block_bytes) {
-    return absl::DataLossError(fmt::format("slot {}: manifest of version {}, seal of version {}",
-                                           view.geometry().slot_id, manifest->version, sealed));
-  }
-  return manifest;
-}
-
-// The CRC of what may be large; that of a part when the reading was stopped.
-uint32_t CrcUntilStopped(std::span<const std::byte> bytes, const SlotReading& reading) {
-  uint32_t crc = Crc32c({});
-  for (size_t at = 0; at < bytes.size() && !reading.stopped(); at += kBytesBetweenLooks) {
-    crc = Crc32cExtend(crc, bytes.subspan(at, std::min(kBytesBetweenLooks, bytes.size() - at)));
-  }
-  return crc;
-}
-
-}  // namespace
-
-absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view) {
-  absl::StatusOr<SlotSeal> seal = view.CheckedSeal();
-  if (!seal.ok()) return seal.status();
-  return ReadManifest(view, *seal);
-}
-
-absl::Status VerifySlot(SlotView view, const SlotReading& reading) {
-  if (view.state().state != SlotState::kSealed) {
-    return absl::DataLossError(fmt::format("slot {}: needed state sealed, found {}",
-                                           view.geometry().slot_id,
-                                           SlotStateName(view.state().state)));
-  }
-  if (absl::StatusOr<SlotClaim> claim = view.CheckedClaim(); !claim.ok()) return claim.status();
-  // Once: what rots between two looks would be believed.
-  const absl::StatusOr<SlotSeal> seal = view.CheckedSeal();
-  if (!seal.ok()) return seal.status();
-  absl::StatusOr<layout::SlotManifest> manifest = ReadManifest(view, *seal);
-  if (!manifest.ok()) return manifest.status();
-  const uint32_t extras_crc = CrcUntilStopped(view.extras().first(seal->extras_bytes), reading);
-  const auto table = CrcTable(view, seal->data_bytes);
-  const uint32_t table_crc = CrcUntilStopped(table, reading);
-  if (reading.stopped()) return Stopped(view);
-  if (extras_crc != seal->extras_crc) return WrongCrc(view, "extras", seal->extras_crc, extras_crc);
-  if (table_crc != seal->crc_table_crc) {
-    return WrongCrc(view, "CRC table", seal->crc_table_crc, table_crc);
-  }
-  for (uint64_t block = 0; block < table.size() / sizeof(uint32_t); ++block) {
-    if (reading.stopped()) return Stopped(view);
-    uint32_t needed = 0;
-    std::memcpy(&needed, table.data() + block * sizeof(needed), sizeof(needed));
-    if (const uint32_t crc = Crc32c(view.block(block)); crc != needed) {
-      return WrongCrc(view, fmt::format("block {}", block), needed, crc);
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace unreft::smp

@@ -60,13 +60,4 @@ class SlotSealer {
   Lifetime lifetime_;
 };
 
-// Reads everything that a sealed slot holds again: state, claim, seal, every block, extras,
-// manifest, CRC table. Not the geometry, which the view has and can mend. DataLoss naming the slot,
-// the block and both CRCs; Aborted when `reading` was stopped. Reads only, of a slot that nobody
-// writes to meanwhile.
-absl::Status VerifySlot(SlotView view, const SlotReading& reading = SlotReading());
-
-// The manifest of a sealed slot, checked against its CRC and its seal.
-absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view);
-
 }  // namespace unreft::smp

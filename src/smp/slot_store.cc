@@ -8,7 +8,7 @@
 #include "base/control_page.h"
 #include "base/format.h"
 #include "base/lost_pages.h"
-#include "smp/slot_sealer.h"
+#include "smp/slot_content.h"
 
 namespace unreft::smp {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/format.h"
-#include "smp/slot_sealer.h"
+#include "smp/slot_content.h"
 
 namespace unreft::smp {
 

@@ -8,7 +8,7 @@
 
 #include "base/crc32c.h"
 #include "base/format.h"
-
+#include "smp/slot_content.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/fakes/sim_executor.h"
 #include "tests/fakes/sim_work_pool.h"
