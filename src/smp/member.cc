@@ -149,6 +149,7 @@ void Member::AskPins(PinRequest request, PinDone done) {
 // --- what the job has decided ---
 
 void Member::Follow() {
+  peers_.Follow();
   FollowSeat();
   FollowLeadership();
   if (!store_.ready()) return;
