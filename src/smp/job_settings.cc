@@ -22,6 +22,7 @@ namespace unreft::smp {
 namespace {
 
 using meta::Compare;
+using meta::DeleteOp;
 using meta::GetOp;
 using meta::KeyValue;
 using meta::PutOp;
@@ -31,8 +32,8 @@ using meta::TxnResult;
 constexpr std::string_view kRecordKey = "settings";  // of the record store
 // A daemon that ended a moment ago is present as long as its lease lasts.
 constexpr int kWaitsForOthers = 2;
-// Those that run shall see it, however short they look away.
-constexpr Duration kRefusedTtl = std::chrono::seconds(30);
+// So that an operator who looks a little later sees it.
+constexpr Duration kRefusedTtl = std::chrono::minutes(10);
 
 struct Setting {
   const char* name;
@@ -161,7 +162,9 @@ JobSettings::JobSettings(meta::Kv& kv, Executor& executor, Log& log, const NodeO
       log_(log),
       options_(options),
       address_(std::move(address)),
+      place_(options.place.value_or(options.node.value)),
       prefix_(fmt::format("unreft/{}/", options.job)),
+      refused_key_(fmt::format("{}refused/{}", prefix_, place_)),
       on_change_(std::move(on_change)) {}
 
 JobSettings::~JobSettings() { executor_.Cancel(again_); }
@@ -171,7 +174,8 @@ void JobSettings::Ask(Done done) { Try(false, kWaitsForOthers, std::move(done));
 void JobSettings::Follow(const meta::JobState& job, bool was_in_view) {
   if (!refusal_.ok() || is_asking_) return;
   if (job.settings.exists() && DifferencesFrom(job.settings.value, options_).empty()) {
-    agreed_in_ = job.store_id;
+    const bool is_new = std::exchange(agreed_in_, job.store_id) != job.store_id;
+    if (is_new && job.refused.contains(place_)) ForgetRefusal();
     return;
   }
   if (agreed_in_ == job.store_id && job.revision < known_at_) return;
@@ -194,11 +198,12 @@ struct JobSettings::Seen {
   std::optional<SettingsRecord> settings;  // none: wrong, or there is no record
   bool is_committed = false;               // something may be
   bool is_empty = true;                    // nobody else is there
+  bool was_refused = false;                // a daemon of this place
 };
 
 JobSettings::Seen JobSettings::Look(const std::vector<KeyValue>& all) const {
   Seen seen;
-  const std::string own = fmt::format("/{}", options_.place.value_or(options_.node.value));
+  const std::string own = fmt::format("/{}", place_);
   for (const KeyValue& kv : all) {
     const std::string_view name = std::string_view(kv.key).substr(prefix_.size());
     if (name == "settings") {
@@ -211,6 +216,7 @@ JobSettings::Seen JobSettings::Look(const std::vector<KeyValue>& all) const {
       CommitRecord commit;
       seen.is_committed = !commit.ParseFromString(kv.value) || commit.world() != 0;
     }
+    seen.was_refused |= kv.key == refused_key_;
     const bool is_there =
         name.starts_with("node/") || name.starts_with("spare/") || name.starts_with("waiting/");
     if (is_there && name.substr(name.find('/')) != own) seen.is_empty = false;
@@ -223,6 +229,7 @@ void JobSettings::Try(bool restores, int waits, Done done) {
   const std::string key = prefix_ + "settings";
   txn.compares.push_back(Compare::Absent(key));
   txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
+  txn.then.push_back(DeleteOp{{refused_key_}});
   txn.otherwise.push_back(GetOp{{prefix_, true}});
   kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), restores, waits,
                               done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
@@ -245,7 +252,10 @@ void JobSettings::OnRead(const std::vector<KeyValue>& all, bool restores, int wa
     return Replace(seen.record->mod_revision, restores, waits, std::move(done));
   }
   const absl::Status compared = CompareSettings(*seen.settings, options_);
-  if (compared.ok()) return done(compared);
+  if (compared.ok()) {
+    if (seen.was_refused) ForgetRefusal();
+    return done(compared);
+  }
   if (restores) {
     log_.Error("meta store: it has other settings than the job, and gets those again: {}",
                compared.message());
@@ -271,6 +281,7 @@ void JobSettings::Replace(meta::Revision seen, bool restores, int waits, Done do
   const std::string key = prefix_ + "settings";
   txn.compares.push_back(Compare::Modified(key, seen));
   txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
+  txn.then.push_back(DeleteOp{{refused_key_}});
   kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), restores, waits,
                               done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
     if (alive.expired()) return;
@@ -283,23 +294,28 @@ void JobSettings::Replace(meta::Revision seen, bool restores, int waits, Done do
 
 // Whether it arrives or not, this daemon is refused.
 void JobSettings::SayRefused(const absl::Status& why, Done done) {
-  const uint64_t place = options_.place.value_or(options_.node.value);
   RefusedRecord record;
-  record.set_place(place);
+  record.set_place(place_);
   record.set_address(address_);
   record.set_why(std::string(why.message()));
-  kv_.GrantLease(kRefusedTtl, [this, alive = std::weak_ptr(alive_), why, place,
+  kv_.GrantLease(kRefusedTtl, [this, alive = std::weak_ptr(alive_), why,
                                value = record.SerializeAsString(), done = std::move(done)](
                                   absl::StatusOr<meta::LeaseId> lease) mutable {
     if (alive.expired()) return;
     if (!lease.ok()) return done(why);
     Txn txn;
-    txn.then.push_back(
-        PutOp{fmt::format("{}refused/{}", prefix_, place), std::move(value), *lease});
+    txn.then.push_back(PutOp{refused_key_, std::move(value), *lease});
     kv_.Commit(std::move(txn), [alive, why, done = std::move(done)](const auto&) mutable {
       if (!alive.expired()) done(why);
     });
   });
+}
+
+// Of the daemon that was here before. If that does not arrive, its lease ends it.
+void JobSettings::ForgetRefusal() {
+  Txn txn;
+  txn.then.push_back(DeleteOp{{refused_key_}});
+  kv_.Commit(std::move(txn), [](const auto&) {});
 }
 
 // --- at the start ---

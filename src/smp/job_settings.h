@@ -3,7 +3,8 @@
 //   first of the job   writes "settings" in the meta store, if there is none, before it touches its
 //                      memory
 //   each other         compares; one that differs is refused, with both values and where they come
-//                      from, and says so to those that run by "refused/PLACE"
+//                      from, and says so to those that run by "refused/PLACE", which the next
+//                      daemon of the place removes that agrees
 //
 // The record is another's only while the job has nothing to lose by it: nobody else is present, and
 // nothing is committed. A store that was lost has it again from those who run: one of them that was
@@ -68,13 +69,16 @@ class JobSettings {
   Seen Look(const std::vector<meta::KeyValue>& all) const;
   void Replace(meta::Revision seen, bool restores, int waits, Done done);
   void SayRefused(const absl::Status& why, Done done);
+  void ForgetRefusal();
 
   meta::Kv& kv_;
   Executor& executor_;
   Log& log_;
   const NodeOptions& options_;
   const std::string address_;
+  const uint64_t place_;
   const std::string prefix_;
+  const std::string refused_key_;
   absl::AnyInvocable<void()> on_change_;
   std::string agreed_in_;    // the id of the store
   meta::Revision known_at_;  // of the store, when it was asked last; what was read may be older

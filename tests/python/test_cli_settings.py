@@ -63,7 +63,13 @@ def test_k_and_m_that_were_forgotten(trained):
     wait_until("the others' word", lambda: "was refused: node 3 of job" in log.read_text(),
                PATIENCE_S)
     assert "parity_chunks is 0 here" in log.read_text()
+    (refused,) = trained.json("status", code=1)["refused"]
+    assert refused["place"] == LAST and "peers.sock" in refused["address"]
+    said = trained("status", code=1)
+    assert "problem: the daemon at unix:" in said and "was refused: node 3 of job" in said
+    assert "Start it with --data-chunks 2 --parity-chunks 2." in said
     comes_back(trained)
+    assert trained.json("status")["refused"] == []
 
 
 @pytest.mark.parametrize("words, variables, said", [

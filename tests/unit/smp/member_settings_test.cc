@@ -62,6 +62,40 @@ TEST_F(MemberSettingsTest, WhoDiffersIsRefusedAndHoldsNothing) {
   EXPECT_EQ(ParityOfJob(), 2u);
 }
 
+// Also where nothing but the store has changed since.
+TEST_F(MemberSettingsTest, ARefusalIsForgottenWhenItsPlaceIsStartedRightly) {
+  watcher_ = &Join(1, false);
+  RefusedRecord refused;
+  refused.set_place(0);
+  refused.set_address("node0");
+  refused.set_why("parity_chunks is 5 here");
+  Put("refused/0", refused);
+  refused.set_place(2);
+  Put("refused/2", refused);
+  Put("settings", Settings(options_.parity_chunks));
+  Put("commit", Committed());
+  ASSERT_TRUE(job().refused.contains(0));
+  StartMember();
+  EXPECT_FALSE(job().refused.contains(0));
+  EXPECT_TRUE(job().refused.contains(2));  // another's
+  // While this one runs, whoever is refused for its place is not forgotten.
+  refused.set_place(0);
+  Put("refused/0", refused);
+  Settle(std::chrono::seconds(10));
+  EXPECT_TRUE(job().refused.contains(0));
+  EXPECT_EQ(sink_.Count("was refused: parity_chunks is 5 here"), 3u);  // of 0, of 2, of 0 again
+}
+
+TEST_F(MemberSettingsTest, TheFirstOfAJobForgetsARefusalToo) {
+  watcher_ = &Join(1, false);
+  RefusedRecord refused;
+  refused.set_place(0);
+  Put("refused/0", refused);
+  StartMember();
+  EXPECT_TRUE(job().settings.exists());
+  EXPECT_FALSE(job().refused.contains(0));
+}
+
 TEST_F(MemberSettingsTest, NobodyElseAndNothingCommittedAndTheyAreItsOwn) {
   Put("settings", Settings(2));
   StartMember();
