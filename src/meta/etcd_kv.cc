@@ -122,6 +122,8 @@ class EtcdKv::Impl {
         });
   }
 
+  std::map<std::string, std::string> MembersAway() const { return members_->Away(); }
+
   void AskSize(absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
     Try<pb::StatusResponse>(
         [this](Duration left, auto result) {
@@ -368,6 +370,8 @@ absl::StatusOr<std::unique_ptr<EtcdKv>> EtcdKv::Create(
   auto impl = std::make_unique<Impl>(std::move(options), executor, *std::move(members));
   return std::unique_ptr<EtcdKv>(new EtcdKv(std::move(impl)));
 }
+
+std::map<std::string, std::string> EtcdKv::MembersAway() const { return impl_->MembersAway(); }
 
 void EtcdKv::AskSize(absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done) {
   impl_->AskSize(std::move(done));

@@ -10,6 +10,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -58,6 +59,9 @@ class EtcdKv final : public Kv {
   void RevokeLease(LeaseId lease, Done done) override;
   WatchId Watch(KeyRange range, Revision start, OnEvents on_events, Done on_end) override;
   void CancelWatch(WatchId watch) override;
+
+  // Of several members those that are not connected now, and why.
+  std::map<std::string, std::string> MembersAway() const;
 
   // Bytes that the database takes at the member that answers. Unimplemented: the embedded server
   // does not say.

@@ -199,7 +199,21 @@ std::string EtcdMembers::WhyNotConnected() const {
       whys.push_back(fmt::format("{}: {}", member.endpoint, std::string(handshake.message())));
     }
   }
-  if (!whys.empty()) return absl::StrJoin(whys, "; ");
+  return whys.empty() ? WhyNobodyAnswers() : absl::StrJoin(whys, "; ");
+}
+
+std::map<std::string, std::string> EtcdMembers::Away() const {
+  std::map<std::string, std::string> away;
+  if (is_single()) return away;
+  for (const EtcdMember& member : members_) {
+    if (member.connected()) continue;
+    const absl::Status handshake = member.handshake->Get();
+    away[member.endpoint] = handshake.ok() ? WhyNobodyAnswers() : std::string(handshake.message());
+  }
+  return away;
+}
+
+const char* EtcdMembers::WhyNobodyAnswers() const {
   return has_tls_ ? "nobody serves there, or not by TLS, or it refuses the certificate of this side"
                   : "nobody serves there, or only by TLS";
 }

@@ -11,6 +11,7 @@
 #include <grpcpp/channel.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -63,6 +64,8 @@ class EtcdMembers {
   bool is_single() const { return members_.size() == 1; }
   // The next one to ask: the only one, or the next that is connected. Null when none is.
   EtcdMember* Next();
+  // Those of several that are not connected, and why.
+  std::map<std::string, std::string> Away() const;
   // Why no connection comes about, as far as that is known here.
   std::string WhyNotConnected() const;
 
@@ -71,6 +74,7 @@ class EtcdMembers {
       : has_tls_(has_tls), hold_again_(hold_again), unwritten_key_(std::move(unwritten_key)) {}
 
   void HoldOne(size_t member);
+  const char* WhyNobodyAnswers() const;
 
   const bool has_tls_;
   const Duration hold_again_;

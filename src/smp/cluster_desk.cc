@@ -103,6 +103,10 @@ Json Problems(const Json& json) {
                                    waiting.at("place").get<uint64_t>(),
                                    StringOf(waiting, "address"), own));
   }
+  for (const Json& refused : json.at("refused")) {
+    problems.push_back(fmt::format("the daemon at {} was refused: {}", StringOf(refused, "address"),
+                                   StringOf(refused, "why")));
+  }
   const Json& committed = json.at("committed");
   if (!committed.is_null() && json.at("restorable").is_null() && IsTrue(json, "restorable_known")) {
     problems.push_back("what is committed is not whole any more, nor is an older version");

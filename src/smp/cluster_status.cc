@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/text.h"
 #include "smp/cluster_records.h"
 #include "smp/json_text.h"
 
@@ -79,6 +80,17 @@ Json WaitingJson(const meta::JobState& job) {
   return json;
 }
 
+// That are not started like the job.
+Json RefusedJson(const meta::JobState& job) {
+  Json json = Json::array();
+  for (const auto& [place, refused] : job.refused) {
+    json.push_back({{"place", place},
+                    {"address", refused.value.address()},
+                    {"why", CleanText(refused.value.why(), kTextBytesMax)}});
+  }
+  return json;
+}
+
 Json GroupJson(const Group& group) {
   Json json;
   json["slots"] = Json::array();
@@ -118,6 +130,7 @@ Json ClusterJson(const NodeState& state, const Member& member) {
   json["members"] = MembersJson(state, job);
   json["spares"] = SparesJson(job);
   json["waiting"] = WaitingJson(job);
+  json["refused"] = RefusedJson(job);
   json["committed"] =
       CommittedJson(job.commit.value.timeline(), job.commit.value.step(), job.commit.value.world());
   json["restorable"] = nullptr;

@@ -140,6 +140,9 @@ class Coordinator {
   using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<Timeline>)>;
   virtual void DeclareFreshStart(bool force, FreshStartDone done) = 0;
 
+  // Versions that nothing but version_deadline_s has ended, by this process.
+  virtual uint64_t deadlines_used() const = 0;
+
   // Keeps what is committed for somebody, or lets go of it.
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
   virtual void AskPins(PinRequest request, PinDone done) = 0;

@@ -9,9 +9,13 @@
 #include <algorithm>
 #include <ctime>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "base/asio_executor.h"
 #include "base/fault_points.h"
@@ -40,6 +44,7 @@ namespace unreft::smp {
 namespace {
 
 constexpr std::chrono::seconds kStoreSizeEvery(30);
+constexpr std::chrono::seconds kStoreMembersEvery(5);
 
 // The kernel's random name of this boot, a UUID in text.
 absl::StatusOr<RandomId> ReadBootId() {
@@ -220,6 +225,7 @@ class Daemon {
     if (!kv.ok()) return kv.status();
     kv_ = *std::move(kv);
     FollowStoreSize();
+    FollowStoreMembers();
     absl::StatusOr<std::unique_ptr<Transport>> transport =
         NewGrpcTransport(executor_, options_.transport, transport_tls_);
     if (!transport.ok()) return transport.status();
@@ -254,6 +260,26 @@ class Daemon {
       store_bytes_ = bytes.ok() ? std::optional(*bytes) : std::nullopt;
       store_size_timer_ = executor_.After(kStoreSizeEvery, [this] { FollowStoreSize(); });
     });
+  }
+
+  // One that is away, or mistyped, costs nothing until others are away, too: it is said before. It
+  // may connect at the first look.
+  void FollowStoreMembers() {
+    std::map<std::string, std::string> away = kv_->MembersAway();
+    for (const auto& [member, why] : away) {
+      if (!members_away_.contains(member) || !members_said_.insert(member).second) continue;
+      log_.Warn(
+          "meta store: its member {} is not reached, and commits depend on the others: {}. Start "
+          "it, or correct --meta-endpoints",
+          member, why);
+    }
+    std::erase_if(members_said_, [&](const std::string& member) {
+      if (away.contains(member)) return false;
+      log_.Info("meta store: its member {} is reached again", member);
+      return true;
+    });
+    members_away_ = std::move(away);
+    store_members_timer_ = executor_.After(kStoreMembersEvery, [this] { FollowStoreMembers(); });
   }
 
   void TellReady(std::string status) {
@@ -351,6 +377,7 @@ class Daemon {
     spare_.reset();
     transport_.reset();
     executor_.Cancel(store_size_timer_);
+    executor_.Cancel(store_members_timer_);
     kv_.reset();
     transport_tls_.reset();
     meta_tls_.reset();
@@ -378,6 +405,9 @@ class Daemon {
   std::unique_ptr<meta::EtcdKv> kv_;
   std::optional<uint64_t> store_bytes_;
   TimerId store_size_timer_ = TimerId::kNone;
+  std::map<std::string, std::string> members_away_;  // of the meta store, at the last look
+  std::set<std::string> members_said_;               // of these
+  TimerId store_members_timer_ = TimerId::kNone;
   std::unique_ptr<CountingTransport> transport_;
   std::optional<Spare> spare_;
   std::optional<Node> node_;

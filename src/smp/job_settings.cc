@@ -22,6 +22,7 @@ namespace unreft::smp {
 namespace {
 
 using meta::Compare;
+using meta::DeleteOp;
 using meta::GetOp;
 using meta::KeyValue;
 using meta::PutOp;
@@ -31,8 +32,8 @@ using meta::TxnResult;
 constexpr std::string_view kRecordKey = "settings";  // of the record store
 // A daemon that ended a moment ago is present as long as its lease lasts.
 constexpr int kWaitsForOthers = 2;
-// Those that run shall see it, however short they look away.
-constexpr Duration kRefusedTtl = std::chrono::seconds(30);
+// So that an operator who looks a little later sees it.
+constexpr Duration kRefusedTtl = std::chrono::minutes(10);
 
 struct Setting {
   const char* name;
@@ -161,23 +162,30 @@ JobSettings::JobSettings(meta::Kv& kv, Executor& executor, Log& log, const NodeO
       log_(log),
       options_(options),
       address_(std::move(address)),
+      place_(options.place.value_or(options.node.value)),
       prefix_(fmt::format("unreft/{}/", options.job)),
+      refused_key_(fmt::format("{}refused/{}", prefix_, place_)),
       on_change_(std::move(on_change)) {}
 
 JobSettings::~JobSettings() { executor_.Cancel(again_); }
 
-void JobSettings::Ask(Done done) { Try(false, kWaitsForOthers, std::move(done)); }
+void JobSettings::Ask(KeptMemory memory, Done done) {
+  Try({.memory = memory, .waits = kWaitsForOthers}, std::move(done));
+}
 
 void JobSettings::Follow(const meta::JobState& job, bool was_in_view) {
   if (!refusal_.ok() || is_asking_) return;
   if (job.settings.exists() && DifferencesFrom(job.settings.value, options_).empty()) {
-    agreed_in_ = job.store_id;
+    const bool is_new = std::exchange(agreed_in_, job.store_id) != job.store_id;
+    if (is_new && job.refused.contains(place_)) ForgetRefusal();
     return;
   }
   if (agreed_in_ == job.store_id && job.revision < known_at_) return;
   is_asking_ = true;
   const bool restores = was_in_view && !agreed_in_.empty() && agreed_in_ != job.store_id;
-  Try(restores, kWaitsForOthers, [this, store = job.store_id](const absl::Status& status) {
+  const Asked asked{
+      .restores = restores, .may_take = agreed_in_ != job.store_id, .waits = kWaitsForOthers};
+  Try(asked, [this, store = job.store_id](const absl::Status& status) {
     is_asking_ = false;
     if (absl::IsUnavailable(status)) return;  // asked again with what is read next
     if (status.ok()) {
@@ -193,12 +201,14 @@ struct JobSettings::Seen {
   std::optional<KeyValue> record;
   std::optional<SettingsRecord> settings;  // none: wrong, or there is no record
   bool is_committed = false;               // something may be
+  bool is_blank = true;                    // it knows of no attempt: it is new, or was wiped
   bool is_empty = true;                    // nobody else is there
+  bool was_refused = false;                // a daemon of this place
 };
 
 JobSettings::Seen JobSettings::Look(const std::vector<KeyValue>& all) const {
   Seen seen;
-  const std::string own = fmt::format("/{}", options_.place.value_or(options_.node.value));
+  const std::string own = fmt::format("/{}", place_);
   for (const KeyValue& kv : all) {
     const std::string_view name = std::string_view(kv.key).substr(prefix_.size());
     if (name == "settings") {
@@ -211,6 +221,8 @@ JobSettings::Seen JobSettings::Look(const std::vector<KeyValue>& all) const {
       CommitRecord commit;
       seen.is_committed = !commit.ParseFromString(kv.value) || commit.world() != 0;
     }
+    seen.was_refused |= kv.key == refused_key_;
+    seen.is_blank &= name != "view" && name != "timeline" && name != "commit";
     const bool is_there =
         name.starts_with("node/") || name.starts_with("spare/") || name.starts_with("waiting/");
     if (is_there && name.substr(name.find('/')) != own) seen.is_empty = false;
@@ -218,84 +230,111 @@ JobSettings::Seen JobSettings::Look(const std::vector<KeyValue>& all) const {
   return seen;
 }
 
-void JobSettings::Try(bool restores, int waits, Done done) {
+void JobSettings::Try(Asked asked, Done done) {
   Txn txn;
   const std::string key = prefix_ + "settings";
   txn.compares.push_back(Compare::Absent(key));
-  txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
+  if (asked.memory == KeptMemory::kDiffers) {
+    txn.then.push_back(GetOp{{prefix_, true}});
+  } else {
+    PutOwn(txn);
+  }
   txn.otherwise.push_back(GetOp{{prefix_, true}});
-  kv_.Commit(std::move(txn), lifetime_.Bind([this, restores, waits, done = std::move(done)](
-                                                absl::StatusOr<TxnResult> result) mutable {
+  kv_.Commit(std::move(txn), lifetime_.Bind([this, asked, done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
     if (!result.ok()) return done(absl::UnavailableError(result.status().message()));
     known_at_ = result->revision;
-    if (result->succeeded) return done(absl::OkStatus());
-    OnRead(result->gets.at(0), restores, waits, std::move(done));
+    if (result->gets.empty()) return done(absl::OkStatus());  // written
+    OnRead(result->gets.at(0), asked, std::move(done));
   }));
 }
 
-void JobSettings::OnRead(const std::vector<KeyValue>& all, bool restores, int waits, Done done) {
+void JobSettings::PutOwn(Txn& txn) const {
+  txn.then.push_back(
+      PutOp{prefix_ + "settings", SettingsOf(options_, address_).SerializeAsString(), {}});
+  txn.then.push_back(DeleteOp{{refused_key_}});
+}
+
+void JobSettings::OnRead(const std::vector<KeyValue>& all, Asked asked, Done done) {
   const Seen seen = Look(all);
-  if (!seen.record) return Try(restores, waits, std::move(done));
+  const bool differs = asked.memory == KeptMemory::kDiffers;
+  if (!seen.record) {
+    if (differs && seen.is_blank) return done(DoesNotKnow());
+    asked.memory = KeptMemory::kNone;  // it was given up, or the store would say so
+    return Try(asked, std::move(done));
+  }
   if (!seen.settings) {
     log_.Error(
         "meta store: the job's settings, written at revision {}, are none: ours take their "
         "place",
         seen.record->mod_revision);
-    return Replace(seen.record->mod_revision, restores, waits, std::move(done));
+    return Replace(seen.record->mod_revision, asked, std::move(done));
   }
   const absl::Status compared = CompareSettings(*seen.settings, options_);
-  if (compared.ok()) return done(compared);
-  if (restores) {
+  if (compared.ok()) {
+    if (seen.was_refused) ForgetRefusal();
+    return done(compared);
+  }
+  if (differs && seen.is_blank) return done(DoesNotKnow());
+  if (asked.restores || (asked.memory == KeptMemory::kAgrees && seen.is_blank)) {
     log_.Error("meta store: it has other settings than the job, and gets those again: {}",
                compared.message());
-    return Replace(seen.record->mod_revision, restores, waits, std::move(done));
+    return Replace(seen.record->mod_revision, asked, std::move(done));
   }
-  if (seen.is_committed || (!seen.is_empty && waits == 0)) {
+  if (seen.is_committed || !asked.may_take || (!seen.is_empty && asked.waits == 0)) {
     return SayRefused(compared, std::move(done));
   }
-  if (seen.is_empty) {
+  // Whoever has just written them is present a moment later.
+  if (seen.is_empty && asked.waits < kWaitsForOthers) {
     log_.Warn("the job has new settings, since nothing is committed and nobody else is there: {}",
               absl::StrJoin(DifferencesFrom(*seen.settings, options_), "; "));
-    return Replace(seen.record->mod_revision, restores, waits, std::move(done));
+    return Replace(seen.record->mod_revision, asked, std::move(done));
   }
-  again_ = executor_.After(options_.presence_ttl,
-                           [this, restores, waits, done = std::move(done)]() mutable {
-                             again_ = TimerId::kNone;
-                             Try(restores, waits - 1, std::move(done));
-                           });
+  again_ = executor_.After(options_.presence_ttl, [this, asked, done = std::move(done)]() mutable {
+    again_ = TimerId::kNone;
+    --asked.waits;
+    Try(asked, std::move(done));
+  });
 }
 
-void JobSettings::Replace(meta::Revision seen, bool restores, int waits, Done done) {
+absl::Status JobSettings::DoesNotKnow() const {
+  return absl::NotFoundError(fmt::format(
+      "the meta store is new, or was wiped: it knows no attempt of job {}", options_.job));
+}
+
+void JobSettings::Replace(meta::Revision seen, Asked asked, Done done) {
   Txn txn;
-  const std::string key = prefix_ + "settings";
-  txn.compares.push_back(Compare::Modified(key, seen));
-  txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
-  kv_.Commit(std::move(txn), lifetime_.Bind([this, restores, waits, done = std::move(done)](
-                                                absl::StatusOr<TxnResult> result) mutable {
+  txn.compares.push_back(Compare::Modified(prefix_ + "settings", seen));
+  PutOwn(txn);
+  kv_.Commit(std::move(txn), lifetime_.Bind([this, asked, done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
     if (!result.ok()) return done(absl::UnavailableError(result.status().message()));
     known_at_ = result->revision;
     if (result->succeeded) return done(absl::OkStatus());
-    Try(restores, waits, std::move(done));  // another was first
+    Try(asked, std::move(done));  // another was first
   }));
 }
 
 // Whether it arrives or not, this daemon is refused.
 void JobSettings::SayRefused(const absl::Status& why, Done done) {
-  const uint64_t place = options_.place.value_or(options_.node.value);
   RefusedRecord record;
-  record.set_place(place);
+  record.set_place(place_);
   record.set_address(address_);
   record.set_why(std::string(why.message()));
-  auto write = [this, why, place, value = record.SerializeAsString(),
+  auto write = [this, why, value = record.SerializeAsString(),
                 done = std::move(done)](absl::StatusOr<meta::LeaseId> lease) mutable {
     if (!lease.ok()) return done(why);
     Txn txn;
-    txn.then.push_back(
-        PutOp{fmt::format("{}refused/{}", prefix_, place), std::move(value), *lease});
+    txn.then.push_back(PutOp{refused_key_, std::move(value), *lease});
     kv_.Commit(std::move(txn),
                lifetime_.Bind([why, done = std::move(done)](const auto&) mutable { done(why); }));
   };
   kv_.GrantLease(kRefusedTtl, lifetime_.Bind(std::move(write)));
+}
+
+// Of the daemon that was here before. If that does not arrive, its lease ends it.
+void JobSettings::ForgetRefusal() {
+  Txn txn;
+  txn.then.push_back(DeleteOp{{refused_key_}});
+  kv_.Commit(std::move(txn), [](const auto&) {});
 }
 
 // --- at the start ---
@@ -309,42 +348,46 @@ SettingsCheck::SettingsCheck(NodeSeams& seams, const NodeOptions& options)
 
 void SettingsCheck::Start(absl::AnyInvocable<void(absl::Status)> done) {
   done_ = std::move(done);
-  if (job_ == nullptr) return CompareWithRecords();
-  job_->Ask([this](absl::Status status) {
-    if (absl::IsUnavailable(status)) {
-      seams_.log.Warn("the job's settings cannot be read yet: {}", status.message());
-      return CompareWithRecords();
-    }
-    if (status.ok()) Keep();
-    End(std::move(status));
-  });
+  seams_.records.Scan(std::string(kRecordKey), lifetime_.Bind([this](auto records) {
+    const KeptMemory memory = LookAtMemory(records);
+    if (job_ == nullptr) return EndByMemory();
+    job_->Ask(memory, [this](absl::Status status) {
+      if (absl::IsNotFound(status)) return EndByMemory();
+      if (absl::IsUnavailable(status)) {
+        seams_.log.Warn("the job's settings cannot be read yet: {}", status.message());
+        return EndByMemory();
+      }
+      if (status.ok()) Keep();
+      End(std::move(status));
+    });
+  }));
 }
 
-// Without the store, or a job that has one: what the memory here was made by counts.
-void SettingsCheck::CompareWithRecords() {
-  seams_.records.Scan(std::string(kRecordKey), lifetime_.Bind([this](auto records) {
-    const absl::StatusOr<std::vector<SegmentInfo>> memory =
-        seams_.segments.List(MemoryPrefix(options_));
-    SettingsRecord kept;
-    const bool is_kept = records.ok() && records->size() == 1 &&
-                         kept.ParseFromString(records->front().value) &&
-                         meta::CheckRecord(kept).ok();
-    if (is_kept && memory.ok() && !memory->empty()) {
-      // The others are this daemon's alone in a job of one node, and fit to what is there.
-      const bool is_alone = job_ == nullptr && kept.nodes() == 1 && options_.nodes == 1;
-      if (is_alone) {
-        kept.clear_slots_per_rank();
-        kept.clear_pins();
-        kept.clear_block_bytes();
-      }
-      const std::vector<std::string> differences = DifferencesFrom(kept, options_);
-      if (!differences.empty()) {
-        return End(DifferFrom(kept, options_, "the memory that lies here", differences));
-      }
-    }
-    if (job_ == nullptr) Keep();
-    End(absl::OkStatus());
-  }));
+// By what lies beside it.
+KeptMemory SettingsCheck::LookAtMemory(const absl::StatusOr<std::vector<Record>>& records) {
+  const absl::StatusOr<std::vector<SegmentInfo>> memory =
+      seams_.segments.List(MemoryPrefix(options_));
+  SettingsRecord kept;
+  const bool is_kept = records.ok() && records->size() == 1 &&
+                       kept.ParseFromString(records->front().value) && meta::CheckRecord(kept).ok();
+  if (!is_kept || !memory.ok() || memory->empty()) return KeptMemory::kNone;
+  // The others are this daemon's alone in a job of one node, and fit to what is there.
+  const bool is_alone = job_ == nullptr && kept.nodes() == 1 && options_.nodes == 1;
+  if (is_alone) {
+    kept.clear_slots_per_rank();
+    kept.clear_pins();
+    kept.clear_block_bytes();
+  }
+  const std::vector<std::string> differences = DifferencesFrom(kept, options_);
+  if (differences.empty()) return KeptMemory::kAgrees;
+  by_memory_ = DifferFrom(kept, options_, "the memory that lies here", differences);
+  return KeptMemory::kDiffers;
+}
+
+// Without the store's word, or a job that has a store: what the memory here was made by counts.
+void SettingsCheck::EndByMemory() {
+  if (job_ == nullptr && by_memory_.ok()) Keep();
+  End(by_memory_);
 }
 
 // Nothing waits for it.

@@ -3,11 +3,14 @@
 //   first of the job   writes "settings" in the meta store, if there is none, before it touches its
 //                      memory
 //   each other         compares; one that differs is refused, with both values and where they come
-//                      from, and says so to those that run by "refused/PLACE"
+//                      from, and says so to those that run by "refused/PLACE", which the next
+//                      daemon of the place removes that agrees
 //
 // The record is another's only while the job has nothing to lose by it: nobody else is present, and
-// nothing is committed. A store that was lost has it again from those who run: one of them that was
-// in a view puts its own in the place of what a newcomer has written there.
+// nothing is committed. A store that was lost has it again from those who remember: who runs and
+// was in a view, or starts with memory that was made by the same, puts its own in the place of what
+// a newcomer has written there. Into such a store, which knows of no attempt yet, nobody writes
+// others than those that the memory beside it was made by.
 //
 // What the store said is also kept in the record store, beside the memory that was made by it: so
 // that a daemon which does not reach the store does not touch the memory by other settings either.
@@ -25,6 +28,7 @@
 #include "base/executor.h"
 #include "base/lifetime.h"
 #include "base/log.h"
+#include "base/record_store.h"
 #include "meta/job_store.h"
 #include "smp/node_options.h"
 #include "smp/node_state.h"
@@ -40,6 +44,9 @@ std::vector<std::string> DifferencesFrom(const SettingsRecord& job, const NodeOp
 // FailedPrecondition names what differs, who wrote the record, and what to do.
 absl::Status CompareSettings(const SettingsRecord& job, const NodeOptions& options);
 
+// What lies on this host of the job, by the settings that it was made by.
+enum class KeptMemory { kNone, kAgrees, kDiffers };
+
 // A daemon's side of the record in the meta store. Single-threaded on the executor.
 class JobSettings {
  public:
@@ -50,9 +57,9 @@ class JobSettings {
   ~JobSettings();
 
   // Once: whether the settings agree with the job's; FailedPrecondition if not, Unavailable as long
-  // as the store does not say.
+  // as the store does not say, NotFound if it is blank and `memory` says that there are others.
   using Done = absl::AnyInvocable<void(absl::Status)>;
-  void Ask(Done done);
+  void Ask(KeptMemory memory, Done done);
 
   // The store's records are others than they were. `was_in_view`: what is lost with this memory was
   // the job's.
@@ -64,18 +71,29 @@ class JobSettings {
 
  private:
   struct Seen;
-  void Try(bool restores, int waits, Done done);
-  void OnRead(const std::vector<meta::KeyValue>& all, bool restores, int waits, Done done);
+  struct Asked {
+    KeptMemory memory = KeptMemory::kNone;
+    bool restores = false;  // the store lost what this daemon was in
+    bool may_take = true;   // no: it has agreed with this store, in which another has its own now
+    int waits = 0;          // for others to be gone, or to come
+  };
+  void Try(Asked asked, Done done);
+  void PutOwn(meta::Txn& txn) const;
+  void OnRead(const std::vector<meta::KeyValue>& all, Asked asked, Done done);
   Seen Look(const std::vector<meta::KeyValue>& all) const;
-  void Replace(meta::Revision seen, bool restores, int waits, Done done);
+  absl::Status DoesNotKnow() const;
+  void Replace(meta::Revision seen, Asked asked, Done done);
   void SayRefused(const absl::Status& why, Done done);
+  void ForgetRefusal();
 
   meta::Kv& kv_;
   Executor& executor_;
   Log& log_;
   const NodeOptions& options_;
   const std::string address_;
+  const uint64_t place_;
   const std::string prefix_;
+  const std::string refused_key_;
   absl::AnyInvocable<void()> on_change_;
   std::string agreed_in_;    // the id of the store
   meta::Revision known_at_;  // of the store, when it was asked last; what was read may be older
@@ -95,13 +113,15 @@ class SettingsCheck {
   void Start(absl::AnyInvocable<void(absl::Status)> done);
 
  private:
-  void CompareWithRecords();
+  KeptMemory LookAtMemory(const absl::StatusOr<std::vector<Record>>& records);
+  void EndByMemory();
   void Keep();
   void End(absl::Status status);
 
   NodeSeams& seams_;
   const NodeOptions& options_;
   std::unique_ptr<JobSettings> job_;  // null in a job of one node
+  absl::Status by_memory_;            // not ok: what lies here was made by others
   absl::AnyInvocable<void(absl::Status)> done_;
   Lifetime lifetime_;
 };

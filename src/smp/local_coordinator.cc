@@ -226,6 +226,7 @@ LocalCoordinator::Pending& LocalCoordinator::PendingOf(Version version) {
   if (is_new) {
     it->second.deadline = executor_.After(options_.version_deadline, [this, version] {
       const std::string why = DescribeUnsealed(version);
+      ++deadlines_used_;
       log_.Warn("version {} is given up by its deadline: {}", version, why);
       Fail(version, why);
     });

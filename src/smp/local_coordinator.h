@@ -39,6 +39,7 @@ class LocalCoordinator : public Coordinator {
   void AskEverCommitted(EverCommittedDone done) override;
   void DeclareFreshStart(bool force, FreshStartDone done) override;
   void AskPins(PinRequest request, PinDone done) override;
+  uint64_t deadlines_used() const override { return deadlines_used_; }
 
   // What an earlier process kept for somebody is kept on. Once, when the node is ready for it.
   void Start();
@@ -97,6 +98,7 @@ class LocalCoordinator : public Coordinator {
   std::map<Rank, ProcessLife> decided_for_;  // who was told of the newest timeline
   std::map<Version, Pending> pending_;
   Step given_up_through_;  // in the newest timeline
+  uint64_t deadlines_used_ = 0;
   LayoutCheck layouts_;
   PinClock pin_clock_;
   NewestSteps newest_steps_;  // that ranks have named in the newest timeline

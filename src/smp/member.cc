@@ -149,6 +149,7 @@ void Member::AskPins(PinRequest request, PinDone done) {
 // --- what the job has decided ---
 
 void Member::Follow() {
+  peers_.Follow();
   FollowSeat();
   FollowLeadership();
   if (!store_.ready()) return;
@@ -180,6 +181,8 @@ void Member::FollowSeat() {
 
 // Daemons that were not let in. One that a supervisor starts again and again says the same.
 void Member::SayRefused() {
+  std::erase_if(refused_said_,
+                [this](const auto& said) { return !store_.state().refused.contains(said.first); });
   if (refused_said_.size() > kRefusedKept) refused_said_.clear();
   for (const auto& [place, refused] : store_.state().refused) {
     const RefusedRecord& record = refused.value;

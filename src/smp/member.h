@@ -68,7 +68,7 @@ class Member final : public Coordinator {
   void AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done);
 
   // Of all the times that this node has led.
-  uint64_t deadlines_used() const {
+  uint64_t deadlines_used() const override {
     return deadlines_used_ + (leader_ == nullptr ? 0 : leader_->deadlines_used());
   }
   // Of the node that leads; none of another.

@@ -35,10 +35,6 @@ void AddCluster(const NodeState& state, const Member& member, Metrics& metrics) 
   gauge("unreft_store_bytes",
         "Size of the meta store's database, in bytes; NaN: it does not say, as an embedded one.",
         store_bytes ? static_cast<double>(*store_bytes) : kNotANumber);
-  metrics
-      .NewCounter("unreft_version_deadlines_total",
-                  "Versions that nothing but version_deadline_s has ended, while this node led.")
-      .Add(static_cast<double>(member.deadlines_used()));
   gauge("unreft_leader", "1: this node leads the job.", member.leads() ? 1 : 0);
   gauge("unreft_counted", "1: what this node holds counts in the job; 0: it is out, or waits.",
         state.standing.problem.empty() ? 1 : 0);
@@ -85,6 +81,9 @@ std::string MetricsText(const NodeState& state, const Member* member) {
   count("unreft_versions_committed_total", "Versions committed by all ranks.",
         c.versions_committed);
   count("unreft_versions_abandoned_total", "Versions given up.", c.versions_abandoned);
+  count("unreft_version_deadlines_total",
+        "Versions that nothing but version_deadline_s has ended, while this node led its job.",
+        state.coordinator->deadlines_used());
   count("unreft_snapshots_skipped_total", "Snapshots that a rank skipped.", c.snapshots_skipped);
   count("unreft_decisions_total", "Recovery decisions.", c.decisions);
   count("unreft_decisions_failed_total", "Recovery decisions that restored nothing.",

@@ -107,6 +107,17 @@ void Peers::Probe(const std::string& address, Duration timeout,
                   }));
 }
 
+void Peers::Follow() {
+  std::map<NodeSlot, std::string> present;
+  for (const auto& [slot, presence] : job_state_.present) {
+    std::string& bytes = present[slot] = presence.SerializeAsString();
+    const auto before = came_.find(slot);
+    if (slot == self_ || (before != came_.end() && before->second == bytes)) continue;
+    transport_.ReconnectNow(presence.address());
+  }
+  came_ = std::move(present);
+}
+
 TransferId Peers::Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
                        Duration timeout, Transport::ReadDone done) {
   absl::StatusOr<std::string> address = AddressOf(from);

@@ -12,6 +12,7 @@
 #include <absl/status/statusor.h>
 #include <unreft/cluster.pb.h>
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,6 +54,9 @@ class Peers {
   TransferId Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
                   Duration timeout, Transport::ReadDone done);
   void Cancel(TransferId transfer) { transport_.Cancel(transfer); }
+
+  // The store's records are others: who has come is connected to at once.
+  void Follow();
 
   void Serve(const std::string& method, CallHandler handler);
   void ServeReads(ReadHandler handler);
@@ -100,6 +104,7 @@ class Peers {
   const NodeSlot self_;
   const std::string incarnation_;
   absl::AnyInvocable<void()> on_other_store_;
+  std::map<NodeSlot, std::string> came_;  // the presences that were followed, as bytes
   std::vector<std::string> served_;
   Lifetime lifetime_;
 };

@@ -126,8 +126,42 @@ absl::Status Spare::Forget() {
   return absl::OkStatus();
 }
 
+// Of the same number, and not an earlier process of this daemon.
+const PresenceRecord* Spare::Other() const {
+  const auto found = store_.state().spares.find(place_);
+  if (found == store_.state().spares.end()) return nullptr;
+  const PresenceRecord& presence = found->second.value.presence();
+  const bool is_ours = presence.incarnation() == AsBytes(record_->incarnation()) ||
+                       presence.address() == seams_.transport->address();
+  return is_ours ? nullptr : &presence;
+}
+
+// It would take the other's registration, and the job would have a spare less than it was given.
+bool Spare::IsAlone() {
+  const PresenceRecord* const other = Other();
+  if (other == nullptr || other->address() == dead_address_) return true;
+  if (std::exchange(is_probing_, true)) return false;
+  const std::string& address = other->address();
+  seams_.transport->Call(
+      address, "spare", "", options_.presence_ttl,
+      lifetime_.Bind([this, address](const absl::StatusOr<std::string>& reply) {
+        is_probing_ = false;
+        if (!reply.ok() && !absl::IsUnimplemented(reply.status())) dead_address_ = address;
+        const PresenceRecord* const now = Other();
+        if (done_ == nullptr || now == nullptr || now->address() != address ||
+            address == dead_address_) {
+          return Follow();
+        }
+        End(absl::FailedPreconditionError(fmt::format(
+            "place {} of job {} is that of the spare at {} already: give this one a number from {} "
+            "on (--node) that no other daemon has",
+            place_, options_.job, address, options_.nodes)));
+      }));
+  return false;
+}
+
 void Spare::Register() {
-  if (done_ == nullptr || record_ == nullptr || !is_clean_) return;
+  if (done_ == nullptr || record_ == nullptr || !is_clean_ || !IsAlone()) return;
   SpareRecord record;
   PresenceRecord& presence = *record.mutable_presence();
   presence.set_incarnation(AsBytes(record_->incarnation()));

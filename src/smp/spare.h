@@ -16,6 +16,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/channel.h"
 #include "base/lifetime.h"
@@ -47,6 +48,8 @@ class Spare {
   void OnRecord(absl::StatusOr<std::unique_ptr<NodeRecord>> record);
   void Follow();
   absl::Status Forget();
+  const PresenceRecord* Other() const;
+  bool IsAlone();
   void Register();
   void End(absl::StatusOr<NodeSlot> result);
   std::optional<NodeSlot> SlotInView() const;
@@ -64,6 +67,8 @@ class Spare {
   std::unique_ptr<NodeRecord> record_;
   bool is_clean_ = false;  // nothing of an earlier process is left
   bool opening_ = false;
+  bool is_probing_ = false;
+  std::string dead_address_;   // of another of the same number, where nobody of the job answers
   uint64_t memory_bytes_ = 0;  // available when it was clean
   std::unique_ptr<SettingsCheck> check_;  // while it starts
   meta::JobStore store_;

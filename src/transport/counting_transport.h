@@ -47,6 +47,7 @@ class CountingTransport final : public Transport {
   TransferId Read(const std::string& address, std::string request, std::span<std::byte> into,
                   Duration timeout, ReadDone done) override;
   void Cancel(TransferId transfer) override { inner_->Cancel(transfer); }
+  void ReconnectNow(const std::string& address) override { inner_->ReconnectNow(address); }
   void Serve(const std::string& method, CallHandler handler) override;
   void ServeReads(ReadHandler handler) override;
 

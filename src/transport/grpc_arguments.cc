@@ -56,7 +56,8 @@ grpc::ChannelArguments GrpcChannelArguments(const GrpcTransportOptions& options,
   constexpr int kLocalBackoffMaxMs = 100;
   const int backoff_max_ms =
       IsUnixAddress(address) ? kLocalBackoffMaxMs : Milliseconds(options.reconnect_backoff_max);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, std::min(100, backoff_max_ms));
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS,
+                   std::min(Milliseconds(options.reconnect_backoff_min), backoff_max_ms));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, backoff_max_ms);
   return arguments;
 }

@@ -1,6 +1,7 @@
 #include "transport/grpc_channels.h"
 
 #include <fmt/format.h>
+#include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
@@ -32,6 +33,20 @@ absl::StatusOr<GrpcChannel*> GrpcChannels::Acquire(const std::string& address, T
 void GrpcChannels::Release(GrpcChannel& channel, Time now) {
   --channel.rpcs;
   channel.last_use = now;
+}
+
+// A new channel is better than its backoff alone begun anew: calls wait for its first attempt to
+// connect, while those of one that has failed before fail until it is connected again.
+void GrpcChannels::ReconnectNow(const std::string& address) {
+  const auto found = channels_.find(address);
+  if (found == channels_.end()) return;
+  GrpcChannel& channel = *found->second;
+  if (channel.channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return;
+  if (channel.rpcs == 0) {
+    channels_.erase(found);
+  } else {
+    grpc::experimental::ChannelResetConnectionBackoff(channel.channel.get());
+  }
 }
 
 absl::Status GrpcChannels::CheckPeer(const std::string& address) const {

@@ -9,14 +9,16 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "transport/grpc_identity.h"
 
 namespace unreft {
 
 struct GrpcChannel {
-  explicit GrpcChannel(const std::shared_ptr<grpc::Channel>& channel) : stub(channel) {}
+  explicit GrpcChannel(std::shared_ptr<grpc::Channel> to) : channel(std::move(to)), stub(channel) {}
 
+  const std::shared_ptr<grpc::Channel> channel;  // shared with the stub
   grpc::GenericStub stub;
   std::shared_ptr<ServerRefusal> refusal;  // shared with the verifier of its credentials
   size_t rpcs = 0;                         // in flight
@@ -33,6 +35,8 @@ class GrpcChannels {
   // others could be the peer, Unavailable when its socket's directory is gone.
   absl::StatusOr<GrpcChannel*> Acquire(const std::string& address, Time now);
   void Release(GrpcChannel& channel, Time now);
+  // Forgets how often it was in vain to connect there.
+  void ReconnectNow(const std::string& address);
 
  private:
   absl::Status CheckPeer(const std::string& address) const;

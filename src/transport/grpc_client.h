@@ -31,6 +31,7 @@ class GrpcClient {
   TransferId Read(const std::string& address, std::string request, std::span<std::byte> into,
                   Duration timeout, Done done);
   void Cancel(TransferId transfer);
+  void ReconnectNow(const std::string& address) { channels_.ReconnectNow(address); }
 
  private:
   class Rpc;

@@ -47,6 +47,7 @@ class GrpcTransport final : public Transport {
     return client_->Read(address, std::move(request), into, timeout, std::move(done));
   }
   void Cancel(TransferId transfer) override { client_->Cancel(transfer); }
+  void ReconnectNow(const std::string& address) override { client_->ReconnectNow(address); }
   void Serve(const std::string& method, CallHandler handler) override {
     UNREFT_CHECK(executor_.InTurn(), "a transport is used in turns");
     server_->Serve(method, std::move(handler));

@@ -49,6 +49,8 @@ struct GrpcTransportOptions {
 
   Duration channel_idle_max = std::chrono::minutes(5);
   Duration connect_timeout = std::chrono::seconds(5);
+  // Between attempts to connect: at first, and once many were in vain.
+  Duration reconnect_backoff_min = std::chrono::milliseconds(100);
   Duration reconnect_backoff_max = std::chrono::seconds(2);
   // A peer that is silent for both together is dead.
   Duration keepalive_time = std::chrono::seconds(5);

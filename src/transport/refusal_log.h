@@ -24,6 +24,7 @@ class RefusalLog final : public Transport {
   TransferId Read(const std::string& address, std::string request, std::span<std::byte> into,
                   Duration timeout, ReadDone done) override;
   void Cancel(TransferId transfer) override { inner_->Cancel(transfer); }
+  void ReconnectNow(const std::string& address) override { inner_->ReconnectNow(address); }
   void Serve(const std::string& method, CallHandler handler) override {
     inner_->Serve(method, std::move(handler));
   }

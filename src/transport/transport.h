@@ -71,6 +71,10 @@ class Transport {
   // after the last touch of its memory. An unknown id is ignored.
   virtual void Cancel(TransferId transfer) = 0;
 
+  // A hint: somebody has come to that address, where perhaps nobody was. What waits before it tries
+  // again to connect there waits no longer.
+  virtual void ReconnectNow(const std::string& address) { static_cast<void>(address); }
+
   // Replaces the handler of that method; null removes it.
   virtual void Serve(const std::string& method, CallHandler handler) = 0;
   virtual void ServeReads(ReadHandler handler) = 0;

@@ -11,8 +11,8 @@ LOG_TAIL = 1500
 
 
 class Job:
-    def __init__(self):
-        self.lab = Lab()
+    def __init__(self, stores=1):
+        self.lab = Lab(stores)
         self.training = None
         self.trainings = 0
         self.spent = False  # its hosts are not those of a fresh lab any more
@@ -90,7 +90,7 @@ class Job:
     def describe(self):
         """The ends of all logs, for the report of a test that failed."""
         texts = [f"status: {self.lab.status()}"]
-        for host in [*self.lab.hosts, self.lab.control]:
+        for host in [*self.lab.hosts, *self.lab.stores.values()]:
             texts += [f"--- {path.name} of {host.name}:\n{path.read_text()[-LOG_TAIL:]}"
                       for path in sorted(host.disk.glob("*.log"))]
             if log := self.lab.daemon_log(host):

@@ -1,7 +1,8 @@
 """A cluster of this machine, brought up by the blocks of docs/cluster.md.
 
-Four hosts and a spare on two networks, one for the job and one to its etcd, which has a host of its
-own. All of it ends with `close`, or with the test's process.
+Four hosts and a spare on two networks, one for the job and one to its etcd: a member on `control`,
+and others, where a test wants them, on hosts of their own. All of it ends with `close`, or with the
+test's process.
 """
 
 import contextlib
@@ -38,21 +39,24 @@ cp -p "${@:2:$#-2}" "LAB/$host${path#LAB/disk}"
 
 
 class Lab:
-    def __init__(self):
+    def __init__(self, stores=1):
+        """`stores`: the members of etcd."""
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="unreft-lab-"))
         self._switch = None
         self.hosts = []
         self.control = None
+        self.stores = {}  # the hosts of etcd's members, by their names
+        self.etcds = {}  # what runs there
         try:
-            self._build()
+            self._build(stores)
         except BaseException:
             self.close()
             raise
 
-    def _build(self):
+    def _build(self, stores):
         (self.directory / "disk").mkdir()
         names = {f"{NETWORKS['job']}.{CONTROL}": "control",
-                 f"{NETWORKS['store']}.{CONTROL}": "etcd0"}
+                 **{f"{NETWORKS['store']}.{CONTROL + n}": f"etcd{n}" for n in range(stores)}}
         for node in range(NODES + 1):
             names[f"{NETWORKS['job']}.{FIRST_HOST + node}"] = f"host{node}"
         names["127.0.0.1"] = "localhost"
@@ -61,6 +65,9 @@ class Lab:
         self._make_scp()
         self._switch = Switch(NETWORKS)
         self.control = self._host("control", CONTROL)
+        self.stores["etcd0"] = self.control
+        for n in range(1, stores):
+            self.stores[f"etcd{n}"] = self._host(f"etcd{n}", CONTROL + n)
         self.hosts = [self._host(f"host{node}", FIRST_HOST + node) for node in range(NODES + 1)]
 
     def _make_scp(self):
@@ -99,7 +106,8 @@ class Lab:
 
     def bring_up(self):
         """As the page says, in its order."""
-        self.control.boot()
+        for host in self.stores.values():
+            host.boot()
         self.make_certificates()
         self.start_etcd()
         self.equip_hosts()
@@ -110,29 +118,48 @@ class Lab:
         self.wait_members()
 
     def make_certificates(self):
-        self.control.script(self.block("certificates", STORES="etcd0", CERTS=self.certs))
+        self.control.script(self.block("certificates", STORES=" ".join(self.stores),
+                                       CERTS=self.certs))
+        for host in self.stores.values():
+            if host is not self.control:
+                (host.disk / "certs").mkdir()
+                for name in ("ca.pem", "meta.pem", "meta.key"):
+                    shutil.copy2(self.control.disk / "certs" / name, host.disk / "certs")
 
     def start_etcd(self, certs=None, authority=None):
         certs = certs or self.certs
         self._etcd_files = certs, authority or certs / "ca.pem"
-        self.etcd = self.control.start("etcd", self.block(
-            "etcd", CLUSTER="etcd0=https://etcd0:2380", CERTS=certs, CA=self._etcd_files[1],
-            DATA=self.directory / "disk" / "etcd"))
+        for name in self.stores:
+            self.start_member(name)
         wait_until("etcd", lambda: self.ask_etcd("endpoint", "health").returncode == 0)
+
+    def start_member(self, name):
+        certs, authority = self._etcd_files
+        cluster = ",".join(f"{each}=https://{each}:2380" for each in self.stores)
+        self.etcds[name] = self.stores[name].start("etcd", self.block(
+            "etcd", NAME=name, CLUSTER=cluster, CERTS=certs, CA=authority,
+            DATA=self.directory / "disk" / "etcd"))
 
     def stop_etcd(self):
         """By SIGKILL."""
-        self.etcd.signal_all()
-        self.etcd.wait()
+        for name in self.stores:
+            self.stop_member(name)
+
+    def stop_member(self, name):
+        self.etcds[name].signal_all()
+        self.etcds[name].wait()
 
     def ask_etcd(self, *words):
+        """Of all its members."""
         certs, authority = self._etcd_files
         files = [f"--cacert={authority}", f"--cert={certs}/meta.pem", f"--key={certs}/meta.key"]
-        return self.control.ask("etcdctl", "--endpoints=https://etcd0:2379", *files,
+        endpoints = ",".join(f"https://{name}:2379" for name in self.stores)
+        return self.control.ask("etcdctl", f"--endpoints={endpoints}", *files,
                                 "--command-timeout=5s", *words)
 
     def equip_hosts(self):
-        self.control.script(self.block("hosts", STORES="etcd0", CERTS=self.certs, ETC=self.etc))
+        self.control.script(self.block("hosts", STORES=" ".join(self.stores), CERTS=self.certs,
+                                       ETC=self.etc))
 
     def start_daemon(self, host):
         host.script(self.block("daemon", ETC=self.etc))
@@ -189,7 +216,7 @@ class Lab:
     # --- the end ---
 
     def close(self):
-        for host in [*self.hosts, self.control]:
+        for host in [*self.hosts, *self.stores.values(), self.control]:
             if host is not None:
                 host.power_off()
         if self._switch is not None:

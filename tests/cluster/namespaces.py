@@ -161,9 +161,10 @@ class Host:
                               text=True, timeout=timeout_s, env=self._environment)
 
     def run(self, *words, code=0, timeout_s=COMMAND_TIMEOUT_S):
-        """A command that succeeds; its standard output."""
+        """A command that ends with `code`, or one of these; its standard output."""
         done = self.ask(*words, timeout_s=timeout_s)
-        assert done.returncode == code, (f"{self.name}: {' '.join(map(str, words))}: exit status "
+        codes = code if isinstance(code, tuple) else (code,)
+        assert done.returncode in codes, (f"{self.name}: {' '.join(map(str, words))}: exit status "
                                          f"{done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 

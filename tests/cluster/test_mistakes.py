@@ -65,6 +65,33 @@ def test_a_second_daemon_for_a_slot_is_refused(job):
     second.power_off()
 
 
+def test_a_second_spare_of_a_number_is_refused(job):
+    """It took the first one's registration, which went on waiting for nothing."""
+    spare = job.lab.start_spare()
+    done = job.hosts[0].ask("bash", "-c", f". {job.lab.etc}/env\n"
+                            "UNREFT_SPARE=true UNREFT_NODE=4 UNREFT_RUN_DIR=/run/unreft/second "
+                            "UNREFT_TRANSPORT_LISTEN=0.0.0.0:4500 exec unreftd")
+    assert done.returncode == 1
+    assert "place 4 of job gpt is that of the spare at host4:4400 already" in done.stderr
+    assert [x["address"] for x in job.lab.status()["spares"]] == ["host4:4400"]
+    spare.power_off()
+
+
+def test_a_mistyped_member_of_etcd_is_said(job):
+    """Commits go on by the others, and nobody would see it before these are away."""
+    host = job.hosts[2]
+    host.script(f"""
+        . {job.lab.etc}/env
+        unreft down --keep-memory
+        UNREFT_META_ENDPOINTS=etcd7:2379,etcd0:2379 unreft up --supervise""")
+    wait_logged(job, host, r" warning .*its member etcd7:2379 is not reached")
+    job.trains_on()
+    job.wait_protected()
+    host.script(job.lab.block("upgrade", ETC=job.lab.etc))
+    job.wait_protected()
+    assert "its member etcd0:2379" not in job.lab.daemon_log(host)
+
+
 def test_a_foreign_certificate_at_the_start_is_refused(job):
     stranger = job.lab.hosts[4]
     stranger.boot()

@@ -119,6 +119,22 @@ def test_a_job_ends_and_begins_anew(job, undisturbed):
     assert job.training.restored() == [None]
 
 
+def test_the_model_is_changed(job, undisturbed):
+    """Its trainers say what to do, and the fresh start of the documents lets them train."""
+    for words in (["--hidden 64"], []):  # and back
+        job.training.end()
+        if words:
+            job.check_exact(undisturbed)
+        job.train(*words)
+        message = job.training.wait_error()
+        assert "was stored, found" in message and "unreft fresh-start" in message
+        job.training.abort()
+        job.hosts[1].script(job.lab.block("fresh-start", ETC=job.lab.etc))
+        job.train(*words)
+        job.wait_protected()
+        assert job.training.restored() == [None]
+
+
 def take_down(job):
     for host in job.hosts:
         host.script(job.lab.block("leave", ETC=job.lab.etc))

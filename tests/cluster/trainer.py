@@ -30,14 +30,16 @@ import unreft
 import unreft.torch
 
 SEED = 7
+HIDDEN = 128
 # A host that is cut off says nothing: the others notice after so long.
 COLLECTIVE_TIMEOUT_S = 30
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, hidden):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(32, 128), nn.Tanh(), nn.Dropout(), nn.Linear(128, 32))
+        self.layers = nn.Sequential(nn.Linear(32, hidden), nn.Tanh(), nn.Dropout(),
+                                    nn.Linear(hidden, 32))
         self.register_buffer("mean", torch.zeros(32))
 
     def forward(self, x):
@@ -89,10 +91,10 @@ class Generators:
 class Job:
     """All state of one rank: the same weights on all, random numbers of its own."""
 
-    def __init__(self, rank, wrap=lambda net: net):
+    def __init__(self, rank, wrap=lambda net: net, hidden=HIDDEN):
         torch.set_num_threads(1)
         torch.manual_seed(SEED)
-        self.net = Net()
+        self.net = Net(hidden)
         self.model = wrap(self.net)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3, fused=True)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.999)
@@ -135,7 +137,7 @@ def all_see(path):
 
 def train_protected(args):
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=COLLECTIVE_TIMEOUT_S))
-    log, job = Log(args.step_log), Job(dist.get_rank(), data_parallel)
+    log, job = Log(args.step_log), Job(dist.get_rank(), data_parallel, args.hidden)
     try:
         ck = unreft.torch.attach(job.model, job.optimizer, extras={"scheduler": job.scheduler},
                                  unprotected_after=args.unprotected_after)
@@ -201,6 +203,7 @@ def main():
     parser.add_argument("--until", help="trains until that file is there")
     parser.add_argument("--step-s", type=float, default=0.2, help="a step takes no less")
     parser.add_argument("--unprotected-after", type=float)
+    parser.add_argument("--hidden", type=int, default=HIDDEN, help="another number: another model")
     parser.add_argument("--undisturbed", type=int, metavar="RANKS", help="without torchrun")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO)

@@ -21,6 +21,7 @@ TRAINER = pathlib.Path(__file__).with_name("cli_trainer.py")
 COMMAND_TIMEOUT_S = 60
 
 NO_DAEMON = 3
+TOO_LATE = 4
 CORRUPT = 5
 
 

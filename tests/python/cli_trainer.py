@@ -2,14 +2,16 @@
 
 Prints a JSON line when it has restored and at each committed step; trains until it is killed, or up
 to --steps or --commits. A step is committed only if all ranks captured it, and each of them waits
-for that: all ranks count the same commits, and none is under way when a job has ended. Refused for
-want of memory it says so, and trains on.
+for that: all ranks count the same commits, and none is under way when a job has ended. With
+--free-running nothing synchronises the ranks: each trains on at its own pace, and says what was
+committed when it sees it. Refused for want of memory it says so, and trains on.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import random
 import time
 
 import numpy as np
@@ -28,6 +30,7 @@ def main():
     parser.add_argument("--commits", type=int, default=1_000_000)
     parser.add_argument("--bytes", type=int, default=3 << 20)
     parser.add_argument("--begin", help="trains as soon as that file is there")
+    parser.add_argument("--free-running", action="store_true")
     args = parser.parse_args()
 
     rank = os.environ["RANK"]
@@ -51,18 +54,38 @@ def main():
             say(registered=False, why=str(error))  # and trains on unprotected
         while args.begin and not os.path.exists(args.begin):
             time.sleep(0.01)
-        commits = 0
-        while step < args.steps and commits < args.commits:
-            client.fence()
-            step += 1
-            np.add(first, step * 2.0**24, out=weights)
-            if client.snapshot(step, b"extras of a rank"):
-                # Another rank may have skipped the step, and a job goes on without a snapshot.
-                with contextlib.suppress(unreft.Error):
-                    client.wait_committed(step, 3600)
-                    say(committed=step)
-                    commits += 1
-            time.sleep(0.01)
+        train = run_freely if args.free_running else run_in_step
+        train(client, args, step, lambda at: np.add(first, at * 2.0**24, out=weights))
+
+
+def run_in_step(client, args, step, update):
+    commits = 0
+    while step < args.steps and commits < args.commits:
+        client.fence()
+        step += 1
+        update(step)
+        if client.snapshot(step, b"extras of a rank"):
+            # Another rank may have skipped the step, and a job goes on without a snapshot.
+            with contextlib.suppress(unreft.Error):
+                client.wait_committed(step, 3600)
+                say(committed=step)
+                commits += 1
+        time.sleep(0.01)
+
+
+def run_freely(client, args, step, update):
+    """Steps of no two ranks take equally long; over many all are as fast."""
+    said = step
+    while step < args.steps:
+        client.fence()
+        step += 1
+        update(step)
+        client.snapshot(step, b"extras of a rank")
+        committed = client.status().last_committed_step or 0
+        if committed > said:
+            say(committed=committed)
+            said = committed
+        time.sleep(random.uniform(0, 0.02))
 
 
 if __name__ == "__main__":

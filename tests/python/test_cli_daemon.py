@@ -24,6 +24,18 @@ class TestUpAndDown:
         assert first["environment"]["UNREFT_SOCKET"] == first["socket"]
         assert first["environment"]["UNREFT_JOB"] == cli.job
 
+    def test_a_run_directory_that_was_removed_is_said(self, cli):
+        """By what cleans /tmp up, for one: its daemon runs on, and nobody reaches it."""
+        pid = cli.json("up", "--supervise")["pid"]
+        shutil.rmtree(cli.run_dir)
+        said = cli("status", code=NO_DAEMON)
+        assert f"unreftd (pid {pid}) runs" in said and "was removed" in said
+        cli("up", code=cli_testing.TOO_LATE)
+        assert "`unreft down --keep-memory`" in cli.stderr and is_alive(pid)
+        cli("down", "--keep-memory")
+        assert not is_alive(pid)
+        assert cli.json("up")["pid"] != pid
+
     def test_environment_is_for_a_shell(self, cli):
         exports = cli("up", "--print-env")
         script = f'{exports}\n[ "$UNREFT_JOB" = {cli.job} ] && [ -S "$UNREFT_SOCKET" ]'

@@ -1,6 +1,7 @@
 """A daemon that is not started like its job is refused before it touches its memory, in words."""
 
 import os
+import pathlib
 import shutil
 import subprocess
 
@@ -63,7 +64,13 @@ def test_k_and_m_that_were_forgotten(trained):
     wait_until("the others' word", lambda: "was refused: node 3 of job" in log.read_text(),
                PATIENCE_S)
     assert "parity_chunks is 0 here" in log.read_text()
+    (refused,) = trained.json("status", code=1)["refused"]
+    assert refused["place"] == LAST and "peers.sock" in refused["address"]
+    said = trained("status", code=1)
+    assert "problem: the daemon at unix:" in said and "was refused: node 3 of job" in said
+    assert "Start it with --data-chunks 2 --parity-chunks 2." in said
     comes_back(trained)
+    assert trained.json("status")["refused"] == []
 
 
 @pytest.mark.parametrize("words, variables, said", [
@@ -107,6 +114,57 @@ def test_a_store_that_was_wiped_has_the_settings_again(trained):
     assert done.returncode == 1, done.stderr
     assert "parity_chunks is 0 here (the default), 2 in the job" in done.stderr
     comes_back(trained)
+
+
+@pytest.fixture
+def wiped(trained):
+    """All daemons away with their memory, and a meta store that knows nothing."""
+    for node in range(LAST):
+        trained("down", "--node", node, "--keep-memory")
+    trained("inject", "kill-meta")
+    shutil.rmtree(trained.run_dir / "meta")
+    meta = subprocess.Popen([BIN_DIR / "unreftd", "--role=meta", "--run-dir", trained.run_dir],
+                            stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    yield trained
+    meta.kill()
+    meta.wait(PATIENCE_S)
+
+
+def test_a_wiped_store_is_not_given_others_than_the_memory_has(wiped):
+    held = segments_of(wiped, LAST)
+    done = start(wiped, "--nodes", NODES)
+    assert done.returncode == 1, done.stderr
+    assert "is not started like the memory that lies here" in done.stderr
+    assert segments_of(wiped, LAST) == held
+    for node in range(NODES):
+        wiped("up", "--node", node)
+    job = train(wiped)
+    wait_protected(wiped, job, wiped.committed() + 3)
+    job.interrupt()
+
+
+def test_a_wiped_store_has_the_settings_of_those_who_remember(wiped):
+    """Whoever is new and was first there ends, and the job trains."""
+    shutil.rmtree(wiped.run_dir / f"node{LAST}")
+    for segment in segments_of(wiped, LAST):
+        (pathlib.Path("/dev/shm") / segment).unlink()
+    wrong = subprocess.Popen(
+        [BIN_DIR / "unreftd", "--job", wiped.job, f"--node={LAST}", f"--nodes={NODES}",
+         "--run-dir", wiped.run_dir / f"node{LAST}",
+         f"--meta-endpoints=unix://{wiped.run_dir}/meta/meta.sock"],
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    line = ""
+    while " leads" not in line:
+        line = wrong.stderr.readline()
+        assert line, "it has ended"
+    for node in range(LAST):
+        wiped("up", "--node", node)
+    assert wrong.wait(PATIENCE_S) == 1
+    assert "parity_chunks is 0 here (the default), 2 in the job" in wrong.stderr.read()
+    wiped("up", "--node", LAST)
+    job = train(wiped)
+    wait_protected(wiped, job, 4)
+    job.interrupt()
 
 
 def test_a_job_that_has_nothing_to_lose_takes_others(cli):

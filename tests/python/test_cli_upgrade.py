@@ -6,11 +6,14 @@ UPGRADES=50 pytest -s test_cli_upgrade.py prints how long no commit came, each t
 import os
 import random
 import signal
+import sys
 import threading
 import time
 
-from cli_testing import is_alive, wait_until
-from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected
+import pytest
+
+from cli_testing import TRAINER, is_alive, wait_until
+from cluster_testing import NODES, PATIENCE_S, up_nodes, wait_protected
 
 UPGRADES = int(os.environ.get("UPGRADES", 8))
 # Of the job's, by which an upgrade is done.
@@ -52,10 +55,11 @@ def commits_of(job):
             yield newest, now
 
 
-def test_each_upgrade_lets_commits_go_on(cli):
+@pytest.mark.parametrize("words", [(), ("--free-running",)], ids=["in-step", "free-running"])
+def test_each_upgrade_lets_commits_go_on(cli, words):
     """No clock gives up what stands still: the version deadline is an hour."""
     up_nodes(cli)
-    job = train(cli)
+    job = cli.launch("--ranks", NODES, "--", sys.executable, TRAINER, *words)
     draw = random.Random(24)
     wait_protected(cli, job, 3)
     commits = commits_of(job)

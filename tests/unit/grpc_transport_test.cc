@@ -15,6 +15,7 @@
 #include <functional>
 #include <future>
 #include <iterator>
+#include <optional>
 
 #include "tests/unit/grpc_transport_fixture.h"
 
@@ -30,6 +31,47 @@ TEST_F(GrpcTransportTest, RefusesAnotherJob) {
   EXPECT_THAT(status.ToString(), HasSubstr("job-1"));
   EXPECT_THAT(status.ToString(), HasSubstr("job-2"));
   EXPECT_EQ(served_, 0);
+}
+
+TEST_F(GrpcTransportTest, WhoHasComeIsConnectedToAtOnce) {
+  const auto at = [this](const std::string& listen) {
+    const GrpcTransportOptions options{.job = "job-1",
+                                       .listen = listen,
+                                       .insecure = true,
+                                       .reconnect_backoff_min = std::chrono::hours(1),
+                                       .reconnect_backoff_max = std::chrono::hours(1)};
+    std::unique_ptr<Transport> made;
+    world_.InTurn([&] { made = *NewGrpcTransport(world_.asio(), options); });
+    return made;
+  };
+  const auto serve = [this] {
+    world_.InTurn([this] {
+      server_->Serve("hello", [](std::string, Transport::CallDone done) { done("welcome"); });
+    });
+  };
+  caller_ = at("127.0.0.1:0");
+  server_ = at("127.0.0.1:0");
+  const std::string address = server_->address();
+  serve();
+  ASSERT_TRUE(Call().ok());
+  world_.InTurn([this] { caller_->ReconnectNow(server_->address()); });
+  ASSERT_TRUE(Call().ok());  // nothing was wrong with it
+  world_.InTurn([this] { server_.reset(); });
+  const auto call = [&](absl::StatusCode expected) {
+    std::optional<Reply> reply;
+    world_.InTurn([&] {
+      caller_->Call(address, "hello", "", std::chrono::seconds(20), [&](Reply r) { reply = r; });
+    });
+    EXPECT_TRUE(world_.RunUntil([&] { return reply.has_value(); }));
+    EXPECT_EQ(reply->status().code(), expected) << reply->status();
+  };
+  call(absl::StatusCode::kUnavailable);
+  server_ = at(address);
+  serve();
+  call(absl::StatusCode::kUnavailable);  // it has waited for a moment of its hour
+  world_.InTurn([&] { caller_->ReconnectNow(address); });
+  call(absl::StatusCode::kOk);
+  world_.InTurn([&] { caller_->ReconnectNow("127.0.0.1:1"); });  // never heard of
 }
 
 TEST_F(GrpcTransportTest, AdmitsItsJobByCertificate) {

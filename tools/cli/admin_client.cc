@@ -8,12 +8,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <span>
 
 #include "base/framing.h"
 #include "base/session_frames.h"
 #include "base/unix_socket.h"
+#include "tools/cli/daemon_control.h"
 #include "tools/cli/owned_fd.h"
 
 namespace unreft::cli {
@@ -77,6 +79,16 @@ class Conversation {
 
  private:
   absl::Status NobodyThere(int error) {
+    // A daemon makes its lock before its socket, and takes away neither.
+    const bool has_no_files = error == ENOENT && !std::filesystem::exists(place_.daemon_lock());
+    if (FoundProcess daemon = has_no_files ? FindDaemon(place_) : std::nullopt;
+        daemon.ok() && daemon->has_value()) {
+      return absl::UnavailableError(fmt::format(
+          "{}: unreftd (pid {}) runs, and nobody reaches it any more: what it had made in {} was "
+          "removed. `unreft down --keep-memory` ends it, `unreft up` starts one that adopts its "
+          "memory; see to it that nothing cleans that directory up",
+          place_.Name(), (*daemon)->pid(), place_.run_dir));
+    }
     return absl::UnavailableError(
         fmt::format("{}: no unreftd answers at {} ({}): `unreft up` starts it; --job, --node and "
                     "--run-dir say which",

@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/private_directory.h"
 #include "base/rocks_record_store.h"
@@ -17,6 +18,7 @@ namespace unreft::cli {
 namespace {
 
 constexpr Milliseconds kAnswerTimeout(2000);
+constexpr Milliseconds kLockTimeout(2000);  // that a daemon makes first of all
 constexpr Milliseconds kPollInterval(20);
 
 std::vector<std::string> SupervisorArgv(const Place& place, const StartRequest& request) {
@@ -90,8 +92,10 @@ absl::StatusOr<StartResult> StartDaemon(const Place& place, const StartRequest& 
 
   FoundProcess holder = FindDaemon(place);
   if (!holder.ok()) return holder.status();
-  if (holder->has_value()) {  // it is starting, or busy
-    answer = WaitAnswer(place, std::nullopt, request.timeout);
+  if (holder->has_value()) {  // it is starting, or busy; one whose files were removed is neither
+    const bool has_lock = std::filesystem::exists(place.daemon_lock());
+    answer = WaitAnswer(place, std::nullopt,
+                        has_lock ? request.timeout : std::min(request.timeout, kLockTimeout));
     if (!answer.ok()) return answer.status();
     return StartResult{true, std::move(*answer)};
   }

@@ -126,6 +126,18 @@ TEST_F(ClusterDeskTest, SaysWhatStandsInTheWay) {
   EXPECT_THAT(Problems(), Contains(HasSubstr("the meta store does not answer")));
 }
 
+TEST_F(ClusterDeskTest, NamesWhoWasRefused) {
+  RefusedRecord refused;
+  refused.set_place(2);
+  refused.set_address("node2");
+  refused.set_why("pins is 1 here,\n0 in the job. Start it with --pins 0.");
+  Put("refused/2", refused);
+  EXPECT_EQ(AskStatus()["refused"][0]["place"], 2);
+  EXPECT_THAT(Problems(),
+              Contains("the daemon at node2 was refused: pins is 1 here,\\n0 in the job. Start it "
+                       "with --pins 0."));
+}
+
 // Another node's words are neither commands to a terminal nor too deep for us.
 TEST_F(ClusterDeskTest, WhatOthersSayIsChecked) {
   const std::string deep(100000, '[');

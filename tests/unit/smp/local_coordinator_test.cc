@@ -252,6 +252,7 @@ TEST_F(LocalCoordinatorTest, AVersionThatARankNeverSealsIsAbandonedAtItsDeadline
   Settle(std::chrono::seconds(3));
   EXPECT_THAT(node_.abandoned, ElementsAre(In(timeline, 5)));
   EXPECT_EQ(node_.reason, "rank 1 of 2 did not complete it within 2 s");
+  EXPECT_EQ(coordinator_->deadlines_used(), 1u);
 }
 
 TEST_F(LocalCoordinatorTest, ANewerCommitAbandonsTheOlderIncompleteOnes) {

@@ -62,12 +62,68 @@ TEST_F(MemberSettingsTest, WhoDiffersIsRefusedAndHoldsNothing) {
   EXPECT_EQ(ParityOfJob(), 2u);
 }
 
+// Also where nothing but the store has changed since.
+TEST_F(MemberSettingsTest, ARefusalIsForgottenWhenItsPlaceIsStartedRightly) {
+  watcher_ = &Join(1, false);
+  RefusedRecord refused;
+  refused.set_place(0);
+  refused.set_address("node0");
+  refused.set_why("parity_chunks is 5 here");
+  Put("refused/0", refused);
+  refused.set_place(2);
+  Put("refused/2", refused);
+  Put("settings", Settings(options_.parity_chunks));
+  Put("commit", Committed());
+  ASSERT_TRUE(job().refused.contains(0));
+  StartMember();
+  EXPECT_FALSE(job().refused.contains(0));
+  EXPECT_TRUE(job().refused.contains(2));  // another's
+  // While this one runs, whoever is refused for its place is not forgotten.
+  refused.set_place(0);
+  Put("refused/0", refused);
+  Settle(std::chrono::seconds(10));
+  EXPECT_TRUE(job().refused.contains(0));
+  EXPECT_EQ(sink_.Count("was refused: parity_chunks is 5 here"), 3u);  // of 0, of 2, of 0 again
+}
+
+TEST_F(MemberSettingsTest, TheFirstOfAJobForgetsARefusalToo) {
+  watcher_ = &Join(1, false);
+  RefusedRecord refused;
+  refused.set_place(0);
+  Put("refused/0", refused);
+  StartMember();
+  EXPECT_TRUE(job().settings.exists());
+  EXPECT_FALSE(job().refused.contains(0));
+}
+
 TEST_F(MemberSettingsTest, NobodyElseAndNothingCommittedAndTheyAreItsOwn) {
   Put("settings", Settings(2));
   StartMember();
+  Settle(std::chrono::seconds(2));
   watcher_ = &Join(1, false);
   EXPECT_EQ(ParityOfJob(), 0u);
   EXPECT_TRUE(job().present.contains(NodeSlot{0}));
+}
+
+TEST_F(MemberSettingsTest, WhoHasJustWrittenThemIsPresentAMomentLater) {
+  Put("settings", Settings(2));
+  StartMember();
+  watcher_ = &Join(1, false);
+  Settle(std::chrono::seconds(10));
+  EXPECT_FALSE(node_.standings.back().refusal.ok());
+  EXPECT_EQ(ParityOfJob(), 2u);
+}
+
+// A newcomer was first in a store that was wiped; then one came that remembers, and is not present
+// yet. They took turns, until that one had waited for too long and was refused.
+TEST_F(MemberSettingsTest, WhatIsReplacedWhileItRunsIsNotTakenBack) {
+  StartMember();
+  Put("settings", Settings(2));
+  Settle(std::chrono::seconds(10));
+  watcher_ = &Join(1, false);
+  EXPECT_EQ(ParityOfJob(), 2u);
+  EXPECT_FALSE(node_.standings.back().refusal.ok());
+  EXPECT_FALSE(job().present.contains(NodeSlot{0}));
 }
 
 TEST_F(MemberSettingsTest, WhileAnotherIsThereItIsRefusedThoughNothingIsCommitted) {
@@ -119,6 +175,88 @@ TEST_F(MemberSettingsTest, OthersAreToldOfOnce) {
   Put("refused/3", refused);
   Put("refused/3", refused);
   EXPECT_EQ(sink_.Count("the daemon at node3 was refused: parity_chunks is 0 here"), 1u);
+}
+
+// A daemon that starts, before it touches the memory that may lie there.
+class SettingsCheckTest : public MemberFixture {
+ protected:
+  SettingsCheckTest() { watcher_ = &Join(1, false); }
+
+  // As an earlier daemon left it, which was started with so many parity chunks.
+  void LeaveMemory(uint32_t parity_chunks) {
+    UNREFT_CHECK(segments_.Create(kNodeSegment, 4096).ok());
+    NodeOptions options = options_;
+    options.parity_chunks = parity_chunks;
+    records_ = *FakeRecordStore::Open(disk_, *executor_);
+    InTurn([&] {
+      records_->Write({{"settings", SettingsOf(options, "node0").SerializeAsString()}},
+                      Durability::kSynced, [](const absl::Status&) {});
+    });
+    Settle();
+    records_.reset();
+  }
+  absl::Status Start(uint32_t parity_chunks) {
+    options_.parity_chunks = parity_chunks;
+    const auto process = scheduler_.NewExecutor("starting");
+    const auto kv = kv_store_.NewKv(*process);
+    const auto transport = *network_.NewTransport(*process, "node0");
+    records_ = *FakeRecordStore::Open(disk_, *process);
+    NodeSeams seams{*process,   pool_, random_, segments_, *records_,
+                    processes_, log_,  nullptr, kv.get(),  transport.get()};
+    std::unique_ptr<SettingsCheck> check;
+    std::optional<absl::Status> result;
+    InTurnOf(*process, [&] {
+      check = std::make_unique<SettingsCheck>(seams, options_);
+      check->Start([&](absl::Status status) { result = std::move(status); });
+    });
+    Settle(std::chrono::seconds(20));
+    process->Kill();
+    check.reset();
+    records_.reset();
+    return result.value_or(absl::UnknownError("no answer"));
+  }
+  void PutSettings(uint32_t parity_chunks) {
+    NodeOptions options = options_;
+    options.parity_chunks = parity_chunks;
+    Put("settings", SettingsOf(options, "node9"));
+  }
+  const meta::JobState& job() { return watcher_->store->state(); }
+
+  Other* watcher_ = nullptr;
+};
+
+TEST_F(SettingsCheckTest, ABlankStoreIsNotGivenOthersThanThoseOfTheMemory) {
+  LeaveMemory(2);
+  const absl::Status status = Start(0);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("is not started like the memory that lies here"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("parity_chunks is 0 here (the default), 2"));
+  EXPECT_FALSE(job().settings.exists());
+  EXPECT_TRUE(Start(2).ok());
+  EXPECT_EQ(job().settings.value.parity_chunks(), 2u);
+}
+
+TEST_F(SettingsCheckTest, WhoRemembersReplacesThem) {
+  LeaveMemory(2);
+  PutSettings(0);
+  EXPECT_TRUE(Start(2).ok());
+  EXPECT_EQ(job().settings.value.parity_chunks(), 2u);
+  EXPECT_EQ(sink_.Count("it has other settings than the job, and gets those again"), 1u);
+}
+
+// It was not lost: the state was given up there, and another job begun.
+TEST_F(SettingsCheckTest, AStoreThatKnowsOfAnAttemptIsBelieved) {
+  LeaveMemory(2);
+  PutSettings(0);
+  Put("timeline", Chain(1, 1));
+  EXPECT_FALSE(Start(2).ok());
+  EXPECT_EQ(job().settings.value.parity_chunks(), 0u);
+}
+
+TEST_F(SettingsCheckTest, WithoutMemoryTheStoreIsBelieved) {
+  PutSettings(0);
+  EXPECT_FALSE(Start(2).ok());
+  EXPECT_EQ(job().settings.value.parity_chunks(), 0u);
 }
 
 TEST(JobSettings, WhatARecordDoesNotSayIsNoDifference) {

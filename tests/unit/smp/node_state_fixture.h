@@ -41,6 +41,7 @@ struct RecordingCoordinator final : Coordinator {
   void AskEverCommitted(EverCommittedDone) override {}
   void DeclareFreshStart(bool, FreshStartDone) override {}
   void AskPins(PinRequest, PinDone) override {}
+  uint64_t deadlines_used() const override { return 0; }
   int asked = 0;
   absl::AnyInvocable<void()> check_registrations = [] {};
   std::vector<std::string> failed;

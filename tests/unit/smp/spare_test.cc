@@ -127,6 +127,47 @@ TEST_F(SpareTest, RegistersWithItsMemoryAndItsLease) {
   EXPECT_FALSE(slot_);
 }
 
+TEST_F(SpareTest, AnotherOfTheSameNumberIsNotDrivenOut) {
+  SpareRecord other;
+  other.mutable_presence()->set_incarnation("another memory");
+  other.mutable_presence()->set_address("node9");
+  Put("unreft/job/spare/4", other.SerializeAsString());
+  const auto executor = scheduler_.NewExecutor("other");
+  const std::unique_ptr<Transport> transport = *network_.NewTransport(*executor, "node9");
+  Run();
+  ASSERT_TRUE(slot_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(slot_->status()));
+  EXPECT_NE(slot_->status().message().find("that of the spare at node9"), std::string::npos)
+      << slot_->status();
+  EXPECT_EQ(Registered()->presence().address(), "node9");
+  executor->Kill();
+}
+
+// Both came at the same time.
+TEST_F(SpareTest, WhoeverIsDrivenOutSaysSo) {
+  Run();
+  ASSERT_TRUE(Registered());
+  const auto executor = scheduler_.NewExecutor("other");
+  const std::unique_ptr<Transport> transport = *network_.NewTransport(*executor, "node9");
+  SpareRecord other;
+  other.mutable_presence()->set_incarnation("another memory");
+  other.mutable_presence()->set_address("node9");
+  Put("unreft/job/spare/4", other.SerializeAsString());
+  ASSERT_TRUE(slot_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(slot_->status()));
+  executor->Kill();
+}
+
+TEST_F(SpareTest, OneThatIsDeadIsReplaced) {
+  SpareRecord other;
+  other.mutable_presence()->set_incarnation("another memory");
+  other.mutable_presence()->set_address("node9");
+  Put("unreft/job/spare/4", other.SerializeAsString());
+  Run();
+  EXPECT_FALSE(slot_);
+  EXPECT_EQ(Registered()->presence().address(), "node4");
+}
+
 TEST_F(SpareTest, ItsRegistrationIsWrittenTwiceAndThenLeftAlone) {
   Run();
   const auto before = kv_store_.engine()->revision();
