@@ -84,20 +84,20 @@ void GuardView::MendGeometry() {
   if (!BodyCrcIsRight(header_->geometry)) header_->geometry = geometry_;
 }
 
-absl::StatusOr<GuardClaim> GuardView::CheckedClaim() const {
-  const GuardClaim claim = header_->claim;
-  if (!BodyCrcIsRight(claim) || claim.generation != generation().value ||
-      claim.positions > geometry_.positions_max || claim.sources > geometry_.sources_max) {
+absl::StatusOr<GuardGrant> GuardView::CheckedGrant() const {
+  const GuardGrant grant = header_->grant;
+  if (!BodyCrcIsRight(grant) || grant.generation != generation().value ||
+      grant.positions > geometry_.positions_max || grant.sources > geometry_.sources_max) {
     return absl::DataLossError(
-        fmt::format("guard {}: its claim is corrupt or of generation {}, needed {}",
-                    geometry_.guard_id, claim.generation, generation().value));
+        fmt::format("guard {}: its grant is corrupt or of generation {}, needed {}",
+                    geometry_.guard_id, grant.generation, generation().value));
   }
-  if (claim.timeline > kTimelineMax || claim.step > kStepMax) {
+  if (grant.timeline > kTimelineMax || grant.step > kStepMax) {
     return absl::DataLossError(
-        fmt::format("guard {}: its claim is of version {}:{}, the largest is {}:{}",
-                    geometry_.guard_id, claim.timeline, claim.step, kTimelineMax, kStepMax));
+        fmt::format("guard {}: its grant is of version {}:{}, the largest is {}:{}",
+                    geometry_.guard_id, grant.timeline, grant.step, kTimelineMax, kStepMax));
   }
-  return claim;
+  return grant;
 }
 
 absl::StatusOr<GuardSeal> GuardView::CheckedSeal() const {

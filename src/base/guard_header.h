@@ -1,7 +1,7 @@
 // The byte layout of a guard segment: a node's share in the protection of its group's slabs of one
 // version (docs/formats/guard.md).
 //
-//   0            GuardHeader: geometry, claim, seal, each with its CRC32C, then the state word
+//   0            GuardHeader: geometry, grant, seal, each with its CRC32C, then the state word
 //   4096         record       (protobuf unreft.GuardRecord: the group, its slabs, the replicas)
 //   ...          parity CRCs  one u32 per parity block: [parity][position]
 //   ...          input CRCs   one u32 per data block that went into it: [parity][position][source]
@@ -28,11 +28,14 @@ namespace unreft {
 inline constexpr uint64_t kGuardMagic = 0x4452415547524e55;  // "UNRGUARD"
 inline constexpr uint16_t kGuardFormat = 1;
 inline constexpr uint16_t kGuardMinReader = 1;
+// Of the record in a guard.
+inline constexpr uint32_t kGuardRecordFormat = 1;
+inline constexpr uint32_t kGuardRecordMinReader = 1;
 
 // Of a guard's state word. Persistent.
 enum class GuardState : uint8_t {
   kEmpty = 1,     // holds nothing
-  kFilling = 2,   // the claim is valid
+  kFilling = 2,   // the grant is valid
   kComplete = 3,  // the seal is valid
 };
 
@@ -59,7 +62,7 @@ struct GuardGeometry {
 static_assert(sizeof(GuardGeometry) == 120);
 
 // Written when the segment is given to a version.
-struct GuardClaim {
+struct GuardGrant {
   uint64_t generation = 0;
   uint64_t timeline = 0;
   uint64_t step = 0;
@@ -67,7 +70,7 @@ struct GuardClaim {
   uint32_t sources = 0;    // k
   uint32_t crc = 0;        // CRC32C of all bytes before it
 };
-static_assert(sizeof(GuardClaim) == 40);
+static_assert(sizeof(GuardGrant) == 40);
 
 // Written when everything is there.
 struct GuardSeal {
@@ -82,7 +85,7 @@ static_assert(sizeof(GuardSeal) == 32);
 
 struct GuardHeader {
   GuardGeometry geometry;
-  GuardClaim claim;
+  GuardGrant grant;
   GuardSeal seal;
   SharedWord state;  // generation << 8 | GuardState
 };
@@ -112,15 +115,15 @@ class GuardView {
                          std::memory_order_release);
   }
 
-  // The claim or seal, when its CRC is right and it is of the state word's generation, and its
+  // The grant or seal, when its CRC is right and it is of the state word's generation, and its
   // numbers lie within the geometry: DataLoss.
-  absl::StatusOr<GuardClaim> CheckedClaim() const;
+  absl::StatusOr<GuardGrant> CheckedGrant() const;
   absl::StatusOr<GuardSeal> CheckedSeal() const;
 
   std::span<std::byte> record() {
     return bytes_.subspan(geometry_.record_offset, geometry_.record_capacity);
   }
-  // Of the first `positions` of each chunk, as GuardClaim::positions says.
+  // Of the first `positions` of each chunk, as GuardGrant::positions says.
   std::span<uint32_t> parity_crcs(uint32_t chunk, uint64_t positions);
   std::span<uint32_t> input_crcs(uint32_t chunk, uint64_t position, uint32_t sources);
   std::span<std::byte> block(uint32_t chunk, uint64_t position) {

@@ -26,7 +26,7 @@ using Generation = Id<struct GenerationTag>;  // of a slot; 0 = never granted
 using SlotId = Id<struct SlotIdTag>;          // of a slot segment within its node
 using Rank = Id<struct RankTag>;
 using NodeSlot = Id<struct NodeSlotTag>;      // stable identity of a node, 0..N-1
-using SessionNumber = Id<struct SessionTag>;  // of a daemon process, fences the one before it
+using ProcessNumber = Id<struct ProcessTag>;  // of a daemon, fences the one before it
 
 // Ordered by timeline, then step (docs/protocol.md, rule 1).
 struct Version {

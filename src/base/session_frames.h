@@ -121,7 +121,7 @@ struct WireSlot {
 
 struct Welcome {
   static constexpr FrameType kType = FrameType::kWelcome;
-  SessionNumber session;  // of the daemon process
+  ProcessNumber session;  // of the daemon process
   NodeSlot node;
   Timeline timeline;  // the newest that was opened
   uint32_t block_bytes = 0;

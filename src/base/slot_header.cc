@@ -78,18 +78,18 @@ bool BodyCrcIsRight(const Body& body) {
 }
 
 template void SetBodyCrc(SlotGeometry&);
-template void SetBodyCrc(SlotClaim&);
+template void SetBodyCrc(SlotGrant&);
 template void SetBodyCrc(SlotSeal&);
 template void SetBodyCrc(NodeBody&);
 template void SetBodyCrc(GuardGeometry&);
-template void SetBodyCrc(GuardClaim&);
+template void SetBodyCrc(GuardGrant&);
 template void SetBodyCrc(GuardSeal&);
 template bool BodyCrcIsRight(const SlotGeometry&);
-template bool BodyCrcIsRight(const SlotClaim&);
+template bool BodyCrcIsRight(const SlotGrant&);
 template bool BodyCrcIsRight(const SlotSeal&);
 template bool BodyCrcIsRight(const NodeBody&);
 template bool BodyCrcIsRight(const GuardGeometry&);
-template bool BodyCrcIsRight(const GuardClaim&);
+template bool BodyCrcIsRight(const GuardGrant&);
 template bool BodyCrcIsRight(const GuardSeal&);
 
 absl::StatusOr<SlotView> SlotView::Check(std::span<std::byte> bytes) {
@@ -132,20 +132,20 @@ absl::StatusOr<SlotView> SlotView::Check(std::span<std::byte> bytes) {
   return view;
 }
 
-absl::StatusOr<SlotClaim> SlotView::CheckedClaim() const {
-  const SlotClaim claim = header_->claim;
-  if (!BodyCrcIsRight(claim) || claim.generation != state().generation.value) {
+absl::StatusOr<SlotGrant> SlotView::CheckedGrant() const {
+  const SlotGrant grant = header_->grant;
+  if (!BodyCrcIsRight(grant) || grant.generation != state().generation.value) {
     return absl::DataLossError(
-        fmt::format("slot {}: its claim is corrupt or of generation {}, needed {}",
-                    geometry().slot_id, claim.generation, state().generation.value));
+        fmt::format("slot {}: its grant is corrupt or of generation {}, needed {}",
+                    geometry().slot_id, grant.generation, state().generation.value));
   }
-  if (claim.rank >= claim.world || claim.world > kRanksMax || claim.timeline > kTimelineMax) {
+  if (grant.rank >= grant.world || grant.world > kRanksMax || grant.timeline > kTimelineMax) {
     return absl::DataLossError(fmt::format(
-        "slot {}: its claim is of rank {} of {} and timeline {}, needed a rank below "
+        "slot {}: its grant is of rank {} of {} and timeline {}, needed a rank below "
         "its world, up to {} ranks and timeline {}",
-        geometry().slot_id, claim.rank, claim.world, claim.timeline, kRanksMax, kTimelineMax));
+        geometry().slot_id, grant.rank, grant.world, grant.timeline, kRanksMax, kTimelineMax));
   }
-  return claim;
+  return grant;
 }
 
 absl::StatusOr<SlotSeal> SlotView::CheckedSeal() const {

@@ -1,6 +1,6 @@
 // The byte layout of a slot segment: one rank's slab for one version (docs/formats/slot.md).
 //
-//   0            SlotHeader: geometry, claim, seal, each with its CRC32C, then the state word
+//   0            SlotHeader: geometry, grant, seal, each with its CRC32C, then the state word
 //   4096         manifest     (protobuf unreft.Manifest)
 //   ...          CRC table    one u32 per block of data
 //   ...          extras       opaque bytes of the rank: RNG, scheduler, ...
@@ -13,7 +13,7 @@
 // the last body that is whole:
 //
 //   geometry  when the segment is made
-//   claim     when a generation is granted to a trainer's life         kEmpty     -> kCapturing
+//   grant     when a generation is granted to a trainer's life         kEmpty     -> kCapturing
 //   seal      when all bytes are present and every block has its CRC   kCapturing -> kSealed
 #pragma once
 
@@ -39,9 +39,9 @@ inline constexpr uint64_t kSegmentPage = 4096;
 // Of a slot's state word. Persistent.
 enum class SlotState : uint8_t {
   kEmpty = 1,      // holds nothing; may be granted
-  kCapturing = 2,  // the claim is valid; the trainer's life in it may be writing
+  kCapturing = 2,  // the grant is valid; the trainer's life in it may be writing
   kSealed = 3,     // the seal is valid; nobody writes
-  kAbandoned = 4,  // the claim is valid, the version is given up; the life may still be writing
+  kAbandoned = 4,  // the grant is valid, the version is given up; the life may still be writing
 };
 
 std::string_view SlotStateName(SlotState state);
@@ -69,7 +69,7 @@ struct SlotGeometry {
 static_assert(sizeof(SlotGeometry) == 128);
 
 // Written when a generation is granted.
-struct SlotClaim {
+struct SlotGrant {
   uint64_t generation = 0;
   uint64_t rank = 0;
   uint64_t world = 0;
@@ -80,7 +80,7 @@ struct SlotClaim {
   uint32_t reserved = 0;
   uint32_t crc = 0;  // CRC32C of all bytes before it
 };
-static_assert(sizeof(SlotClaim) == 64);
+static_assert(sizeof(SlotGrant) == 64);
 
 // Written when the version is complete on this slot.
 struct SlotSeal {
@@ -100,7 +100,7 @@ static_assert(sizeof(SlotSeal) == 72);
 
 struct SlotHeader {
   SlotGeometry geometry;
-  SlotClaim claim;
+  SlotGrant grant;
   SlotSeal seal;
   SharedWord state;  // generation << 8 | SlotState
 };
@@ -128,7 +128,7 @@ uint64_t SlotSegmentBytes(const SlotGeometry& geometry);
 // The number of blocks that `data_bytes` take.
 uint64_t BlockCount(uint64_t data_bytes, uint32_t block_bytes);
 
-// Sets `body.crc`. For SlotGeometry, SlotClaim, SlotSeal (and NodeBody).
+// Sets `body.crc`. For SlotGeometry, SlotGrant, SlotSeal (and NodeBody).
 template <typename Body>
 void SetBodyCrc(Body& body);
 
@@ -162,8 +162,8 @@ class SlotView {
     header_->state.store(SlotStateWord{generation, state}.Encode(), std::memory_order_release);
   }
 
-  // The claim or seal, when its CRC is right and it is of the state word's generation: DataLoss.
-  absl::StatusOr<SlotClaim> CheckedClaim() const;
+  // The grant or seal, when its CRC is right and it is of the state word's generation: DataLoss.
+  absl::StatusOr<SlotGrant> CheckedGrant() const;
   absl::StatusOr<SlotSeal> CheckedSeal() const;
 
   std::span<std::byte> manifest() {

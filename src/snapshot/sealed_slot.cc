@@ -70,7 +70,7 @@ absl::Status SealedSlot::StillThere() const {
 }
 
 absl::Status SealedSlot::LoadSeal() {
-  if (absl::StatusOr<SlotClaim> claim = view_->CheckedClaim(); !claim.ok()) return claim.status();
+  if (absl::StatusOr<SlotGrant> grant = view_->CheckedGrant(); !grant.ok()) return grant.status();
   absl::StatusOr<SlotSeal> seal = view_->CheckedSeal();
   if (!seal.ok()) return seal.status();
   seal_ = *seal;

@@ -27,7 +27,7 @@ class SealedSlot {
     uint64_t bytes = 0;
   };
 
-  // Checks header, claim, seal and the CRC table. DataLoss names what does not verify; Aborted when
+  // Checks header, grant, seal and the CRC table. DataLoss names what does not verify; Aborted when
   // the slot holds another generation or is not sealed.
   static absl::StatusOr<SealedSlot> Open(SegmentStore& store, const WireSlot& where);
 
@@ -49,7 +49,7 @@ class SealedSlot {
 
   const std::shared_ptr<Segment>& mapping() const { return segment_; }
   // Reads from another mapping from now on. False, and nothing changes, unless that one shows the
-  // same geometry, claim and seal, whose CRC table was verified: then it shows the same bytes.
+  // same geometry, grant and seal, whose CRC table was verified: then it shows the same bytes.
   bool ReadFrom(std::shared_ptr<Segment> mapping);
 
   // Aborted when the slot was given to another generation meanwhile.

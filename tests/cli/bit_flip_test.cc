@@ -19,14 +19,14 @@ class BitFlipTest : public testing::Test {
     auto segment = *store_.Create(Name(slot), SlotSegmentBytes(geometry));
     ASSERT_TRUE(segment->Reserve(0, segment->bytes().size()).ok());
     SlotView view = FormatSlot(segment->bytes(), geometry);
-    view.header().claim = {.generation = 1, .rank = rank, .world = rank + 1};
+    view.header().grant = {.generation = 1, .rank = rank, .world = rank + 1};
     view.header().seal = {.generation = 1,
                           .timeline = 1,
                           .step = step,
                           .data_bytes = kDataBytes,
                           .extras_bytes = 10,
                           .manifest_bytes = 20};
-    SetBodyCrc(view.header().claim);
+    SetBodyCrc(view.header().grant);
     SetBodyCrc(view.header().seal);
     view.set_state(Generation{1}, SlotState::kSealed);
   }

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "base/session_frames.h"
-#include "smp/node.h"
+#include "smp/node/node.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::fuzz {

@@ -7,9 +7,9 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
-#include "smp/cluster_records.h"
-#include "smp/group_view.h"
-#include "smp/guard_store.h"
+#include "smp/job/cluster_records.h"
+#include "smp/protect/group_view.h"
+#include "smp/protect/guard_store.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/format_testing.h"
 
@@ -21,7 +21,7 @@ constexpr char kMended = 1;
 
 void Mend(GuardHeader& header) {
   SetBodyCrc(header.geometry);
-  SetBodyCrc(header.claim);
+  SetBodyCrc(header.grant);
   SetBodyCrc(header.seal);
 }
 
@@ -47,13 +47,13 @@ void UseRecord(const GuardRecord& record, const GuardView& view) {
 }
 
 void Use(GuardView view) {
-  const auto claim = view.CheckedClaim();
+  const auto grant = view.CheckedGrant();
   volatile uint32_t sink = 0;
-  if (claim.ok()) {
+  if (grant.ok()) {
     for (uint32_t chunk = 0; chunk < view.geometry().chunks; ++chunk) {
-      for (const uint32_t crc : view.parity_crcs(chunk, claim->positions)) sink = sink + crc;
-      for (uint64_t position = 0; position < claim->positions; ++position) {
-        for (const uint32_t crc : view.input_crcs(chunk, position, claim->sources)) {
+      for (const uint32_t crc : view.parity_crcs(chunk, grant->positions)) sink = sink + crc;
+      for (uint64_t position = 0; position < grant->positions; ++position) {
+        for (const uint32_t crc : view.input_crcs(chunk, position, grant->sources)) {
           sink = sink + crc;
         }
         sink = sink + static_cast<uint8_t>(view.block(chunk, position).back());
@@ -67,8 +67,8 @@ void Use(GuardView view) {
 
 GuardRecord ExampleRecord() {
   GuardRecord record;
-  record.set_format(smp::kGuardRecordFormat);
-  record.set_min_reader(smp::kGuardRecordMinReader);
+  record.set_format(kGuardRecordFormat);
+  record.set_min_reader(kGuardRecordMinReader);
   for (uint64_t slot = 0; slot < 5; ++slot) record.mutable_group()->add_slots(slot);
   record.mutable_group()->set_k(3);
   for (uint64_t rank = 0; rank < 5; ++rank) {

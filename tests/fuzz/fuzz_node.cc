@@ -4,7 +4,7 @@
 // bodies mended; or the records "commit", "decision/1" and "pins", one after the other, their
 // lengths in the next two bytes.
 #include "base/check.h"
-#include "smp/node_record.h"
+#include "smp/job/node_record.h"
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/format_testing.h"

@@ -8,7 +8,7 @@
 #include <bit>
 
 #include "base/check.h"
-#include "smp/daemon_options.h"
+#include "smp/node/daemon_options.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace unreft::fuzz {

@@ -5,8 +5,8 @@
 // A message: its kind, its length in two bytes, its bytes.
 #include "base/check.h"
 #include "ec/isal_code.h"
-#include "smp/cluster_records.h"
-#include "smp/protector.h"
+#include "smp/job/cluster_records.h"
+#include "smp/protect/protector.h"
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/smp/group_fixture.h"

@@ -23,12 +23,12 @@ void UseSlot(std::string_view bytes, bool mend) {
   if (mend) {
     auto* header = reinterpret_cast<SlotHeader*>(slot.span().data());
     SetBodyCrc(header->geometry);
-    SetBodyCrc(header->claim);
+    SetBodyCrc(header->grant);
     SetBodyCrc(header->seal);
   }
   auto view = SlotView::Check(slot.span());
   if (!view.ok()) return;
-  (void)view->CheckedClaim();
+  (void)view->CheckedGrant();
   const auto seal = view->CheckedSeal();
   if (!seal.ok()) return;
   UNREFT_CHECK(seal->manifest_bytes <= view->manifest().size());

@@ -14,10 +14,10 @@
 #include "ec/stripe_layout.h"
 #include "meta/job_store.h"
 #include "meta/record_checks.h"
-#include "smp/cluster_records.h"
-#include "smp/group_view.h"
-#include "smp/job_settings.h"
-#include "smp/pins.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/job_settings.h"
+#include "smp/job/pins.h"
+#include "smp/protect/group_view.h"
 
 namespace unreft::fuzz {
 

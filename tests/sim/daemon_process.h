@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "base/log.h"
-#include "smp/node.h"
-#include "smp/spare.h"
+#include "smp/node/node.h"
+#include "smp/node/spare.h"
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_transport.h"
 #include "tests/fakes/sim_work_pool.h"

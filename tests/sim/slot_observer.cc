@@ -51,17 +51,17 @@ absl::Status JudgeBlocks(SlotView view, const SlotSeal& seal) {
   return absl::OkStatus();
 }
 
-struct Claims {
-  SlotClaim claim;
+struct Bodies {
+  SlotGrant grant;
   SlotSeal seal;
 };
 
-absl::StatusOr<Claims> ReadClaims(const SlotView& view) {
-  absl::StatusOr<SlotClaim> claim = view.CheckedClaim();
-  if (!claim.ok()) return claim.status();
+absl::StatusOr<Bodies> ReadBodies(const SlotView& view) {
+  absl::StatusOr<SlotGrant> grant = view.CheckedGrant();
+  if (!grant.ok()) return grant.status();
   absl::StatusOr<SlotSeal> seal = view.CheckedSeal();
   if (!seal.ok()) return seal.status();
-  return Claims{*claim, *seal};
+  return Bodies{*grant, *seal};
 }
 
 Version VersionOf(const SlotSeal& seal) { return {Timeline{seal.timeline}, Step{seal.step}}; }
@@ -161,25 +161,25 @@ absl::StatusOr<SlotObserver::Held> SlotObserver::Judge(const Seen& seen) const {
   absl::StatusOr<SlotView> view = SlotView::Check(seen.segment->bytes());
   if (!view.ok()) return view.status();
   if (view->state().state != SlotState::kSealed) return Bad("not sealed");
-  absl::StatusOr<Claims> claims = ReadClaims(*view);
-  if (!claims.ok()) return claims.status();
-  const SlotSeal& seal = claims->seal;
+  absl::StatusOr<Bodies> bodies = ReadBodies(*view);
+  if (!bodies.ok()) return bodies.status();
+  const SlotSeal& seal = bodies->seal;
   const auto manifest_bytes = view->manifest().first(seal.manifest_bytes);
   if (Crc32c(manifest_bytes) != seal.manifest_crc) return Bad("CRC of the manifest");
   absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(std::string_view(
       reinterpret_cast<const char*>(manifest_bytes.data()), manifest_bytes.size()));
   if (!manifest.ok()) return manifest.status();
-  const Rank rank{claims->claim.rank};
+  const Rank rank{bodies->grant.rank};
   const std::optional<Author> author = history_.AuthorOf(VersionOf(seal), rank);
   if (!author) return Bad(fmt::format("nobody trained {}", VersionOf(seal)));
   if (manifest->version != author->version) return Bad("version of the manifest");
   const auto extras = view->extras().first(seal.extras_bytes);
   if (!Equal(extras, ExtrasOf(rank, *author))) return Bad("extras");
   if (Crc32c(extras) != seal.extras_crc) return Bad("CRC of the extras");
-  if (manifest->tensors != tensors_(rank, claims->claim.world)) return Bad("tensors");
+  if (manifest->tensors != tensors_(rank, bodies->grant.world)) return Bad("tensors");
   if (absl::Status status = JudgeBlocks(*view, seal); !status.ok()) return status;
   if (absl::Status status = JudgeParts(*view, *manifest, *author); !status.ok()) return status;
-  return Held{author->version, rank, claims->claim.world};
+  return Held{author->version, rank, bodies->grant.world};
 }
 
 // What left in the event before this one, or in this one.
@@ -238,8 +238,8 @@ std::optional<Version> SlotObserver::FlipBit(Random& random) {
   const uint64_t table_bytes = BlockCount(seal.data_bytes, g.block_bytes) * sizeof(uint32_t);
   const std::pair<uint64_t, uint64_t> regions[] = {
       {0, sizeof(SlotGeometry)},
-      {sizeof(SlotGeometry), sizeof(SlotClaim)},
-      {sizeof(SlotGeometry) + sizeof(SlotClaim), sizeof(SlotSeal) + sizeof(SharedWord)},
+      {sizeof(SlotGeometry), sizeof(SlotGrant)},
+      {sizeof(SlotGeometry) + sizeof(SlotGrant), sizeof(SlotSeal) + sizeof(SharedWord)},
       {g.manifest_offset, seal.manifest_bytes},
       {g.crc_offset, table_bytes},
       {g.extras_offset, seal.extras_bytes},

@@ -66,7 +66,7 @@ TEST(GoldenTest, SlotHeader) {
   EXPECT_EQ(view->geometry().incarnation, ExampleId(0x20));
   EXPECT_EQ(view->state().generation, Generation{7});
   EXPECT_EQ(view->state().state, SlotState::kSealed);
-  EXPECT_EQ(view->CheckedClaim()->pid, 4711);
+  EXPECT_EQ(view->CheckedGrant()->pid, 4711);
   EXPECT_EQ(view->CheckedSeal()->step, 41u);
 }
 
@@ -101,7 +101,7 @@ TEST(GoldenTest, GuardHeader) {
   EXPECT_EQ(view->geometry().incarnation, ExampleId(0x20));
   EXPECT_EQ(view->generation(), Generation{7});
   EXPECT_EQ(view->state(), GuardState::kComplete);
-  EXPECT_EQ(view->CheckedClaim()->step, 41u);
+  EXPECT_EQ(view->CheckedGrant()->step, 41u);
   EXPECT_EQ(view->CheckedSeal()->record_bytes, 1234u);
 }
 
@@ -110,7 +110,7 @@ TEST(GoldenTest, GuardHeaderOfALaterFormat) {
   PageBuffer guard(GuardSegmentBytes(ExampleGuardGeometry()), Golden("guard_header_format2"));
   const auto view = GuardView::Check(guard.span());
   ASSERT_TRUE(view.ok()) << view.status();
-  EXPECT_EQ(view->CheckedClaim()->step, 41u);
+  EXPECT_EQ(view->CheckedGrant()->step, 41u);
 
   const absl::Status refused = GuardView::Check(GuardOfFormat(3, 2).span()).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);

@@ -134,8 +134,8 @@ TEST(SlotHeaderRobustnessTest, EveryFlippedBitOfTheGeometryIsSeen) {
 }
 
 TEST(SlotHeaderRobustnessTest, EveryFlippedBitOfTheClaimIsSeen) {
-  ForEachFlippedBit(offsetof(SlotHeader, claim), sizeof(SlotClaim), [](PageBuffer& slot, size_t b) {
-    EXPECT_EQ(View(slot).CheckedClaim().status().code(), absl::StatusCode::kDataLoss) << b;
+  ForEachFlippedBit(offsetof(SlotHeader, grant), sizeof(SlotGrant), [](PageBuffer& slot, size_t b) {
+    EXPECT_EQ(View(slot).CheckedGrant().status().code(), absl::StatusCode::kDataLoss) << b;
     EXPECT_TRUE(View(slot).CheckedSeal().ok()) << b;
   });
 }
@@ -143,14 +143,14 @@ TEST(SlotHeaderRobustnessTest, EveryFlippedBitOfTheClaimIsSeen) {
 TEST(SlotHeaderRobustnessTest, EveryFlippedBitOfTheSealIsSeen) {
   ForEachFlippedBit(offsetof(SlotHeader, seal), sizeof(SlotSeal), [](PageBuffer& slot, size_t b) {
     EXPECT_EQ(View(slot).CheckedSeal().status().code(), absl::StatusCode::kDataLoss) << b;
-    EXPECT_TRUE(View(slot).CheckedClaim().ok()) << b;
+    EXPECT_TRUE(View(slot).CheckedGrant().ok()) << b;
   });
 }
 
 TEST(SlotHeaderRobustnessTest, BodiesOfAnotherGenerationAreNotTaken) {
   PageBuffer slot = ExampleSlot();
   View(slot).set_state(Generation{8}, SlotState::kSealed);
-  EXPECT_EQ(View(slot).CheckedClaim().status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(View(slot).CheckedGrant().status().code(), absl::StatusCode::kDataLoss);
   const absl::Status status = View(slot).CheckedSeal().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()),
@@ -171,16 +171,16 @@ TEST(SlotHeaderRobustnessTest, ASealOverTheCapacitiesIsNotTaken) {
 TEST(SlotHeaderRobustnessTest, AClaimWithNumbersThatNoJobHasIsNotTaken) {
   const auto check = [](auto change) {
     PageBuffer slot = ExampleSlot();
-    SlotClaim& claim = View(slot).header().claim;
-    change(claim);
-    SetBodyCrc(claim);
-    return View(slot).CheckedClaim().status().code();
+    SlotGrant& grant = View(slot).header().grant;
+    change(grant);
+    SetBodyCrc(grant);
+    return View(slot).CheckedGrant().status().code();
   };
   const auto loss = absl::StatusCode::kDataLoss;
-  EXPECT_EQ(check([](SlotClaim&) {}), absl::StatusCode::kOk);
-  EXPECT_EQ(check([](SlotClaim& c) { c.world = uint64_t{1} << 33; }), loss);
-  EXPECT_EQ(check([](SlotClaim& c) { c.rank = c.world; }), loss);
-  EXPECT_EQ(check([](SlotClaim& c) { c.timeline = UINT64_MAX; }), loss);
+  EXPECT_EQ(check([](SlotGrant&) {}), absl::StatusCode::kOk);
+  EXPECT_EQ(check([](SlotGrant& c) { c.world = uint64_t{1} << 33; }), loss);
+  EXPECT_EQ(check([](SlotGrant& c) { c.rank = c.world; }), loss);
+  EXPECT_EQ(check([](SlotGrant& c) { c.timeline = UINT64_MAX; }), loss);
 }
 
 TEST(GuardHeaderRobustnessTest, NumbersWhoseProductsOverflowAreNotTaken) {
@@ -207,12 +207,12 @@ TEST(GuardHeaderRobustnessTest, NumbersWhoseProductsOverflowAreNotTaken) {
 }
 
 TEST(GuardHeaderRobustnessTest, AClaimOfAVersionThatNoJobHasIsNotTaken) {
-  for (uint64_t GuardClaim::* field : {&GuardClaim::step, &GuardClaim::timeline}) {
+  for (uint64_t GuardGrant::* field : {&GuardGrant::step, &GuardGrant::timeline}) {
     PageBuffer guard = ExampleGuard();
     GuardView view = *GuardView::Check(guard.span());
-    view.header().claim.*field = UINT64_MAX - 1;
-    SetBodyCrc(view.header().claim);
-    EXPECT_EQ(view.CheckedClaim().status().code(), absl::StatusCode::kDataLoss);
+    view.header().grant.*field = UINT64_MAX - 1;
+    SetBodyCrc(view.header().grant);
+    EXPECT_EQ(view.CheckedGrant().status().code(), absl::StatusCode::kDataLoss);
   }
 }
 

@@ -65,19 +65,19 @@ inline SlotGeometry ExampleGeometry() {
   return geometry;
 }
 
-// Sealed: geometry, claim and seal are all there.
+// Sealed: geometry, grant and seal are all there.
 inline PageBuffer ExampleSlot() {
   PageBuffer buffer(SlotSegmentBytes(ExampleGeometry()));
   SlotView view = FormatSlot(buffer.span(), ExampleGeometry());
   const Generation generation{7};
-  view.header().claim = {.generation = generation.value,
+  view.header().grant = {.generation = generation.value,
                          .rank = 2,
                          .world = 4,
                          .pid = 4711,
                          .start_time = 123456,
                          .attempt = 1,
                          .timeline = 5};
-  SetBodyCrc(view.header().claim);
+  SetBodyCrc(view.header().grant);
   view.set_state(generation, SlotState::kCapturing);
   view.header().seal = {.generation = generation.value,
                         .timeline = 5,
@@ -101,12 +101,12 @@ inline GuardGeometry ExampleGuardGeometry() {
   return geometry;
 }
 
-// Complete: geometry, claim and seal are all there.
+// Complete: geometry, grant and seal are all there.
 inline PageBuffer ExampleGuard() {
   PageBuffer buffer(GuardSegmentBytes(ExampleGuardGeometry()));
   GuardView view = FormatGuard(buffer.span(), ExampleGuardGeometry());
-  view.header().claim = {.generation = 7, .timeline = 5, .step = 41, .positions = 9, .sources = 3};
-  SetBodyCrc(view.header().claim);
+  view.header().grant = {.generation = 7, .timeline = 5, .step = 41, .positions = 9, .sources = 3};
+  SetBodyCrc(view.header().grant);
   view.header().seal = {.generation = 7,
                         .record_bytes = 1234,
                         .record_crc = 0xe1,
@@ -188,7 +188,7 @@ void ForEachExampleMessage(F f) {
           .life = {4711, 123456},
           .timeline = Timeline{5},
           .client_version = "0.1.0"});
-  f(Welcome{SessionNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 23});
+  f(Welcome{ProcessNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 23});
   f(Refused{absl::PermissionDeniedError("uid 1000 is not 1001"), true});
   f(RestoreRequest{12});
   f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, slot,

@@ -24,6 +24,7 @@ class Rules:
 
     def __init__(self, text):
         self.rank = {}  # layer -> its place; equal for siblings
+        self.rooms = {}  # layer -> room -> its place; equal for siblings
         self.only = {}  # layer -> the layers it may include
         self.never = {}  # layer -> headers it may not include
         self.free = []  # prefixes
@@ -36,8 +37,9 @@ class Rules:
     def _add(self, number, words):
         kind, rest = words[0], words[1:]
         if kind == "order":
-            for place, siblings in enumerate(rest):
-                self.rank.update({layer: place for layer in siblings.split("|")})
+            self.rank = places_of(rest)
+        elif kind == "rooms":
+            self.rooms[rest[0]] = places_of(rest[1:])
         elif kind == "only":
             self.only[rest[0]] = rest[1:]
         elif kind == "never":
@@ -60,6 +62,10 @@ class Rules:
         return self.rank[other] < self.rank[layer]
 
 
+def places_of(words):
+    return {name: place for place, siblings in enumerate(words) for name in siblings.split("|")}
+
+
 def layer_of(path):
     parts = pathlib.PurePosixPath(path).parts
     return parts[1] if parts[0] == "src" and len(parts) > 2 else parts[0]
@@ -78,6 +84,24 @@ def check_quoted(rules, path, header):
         return f"{layer} may not include {other}"
     if header in rules.never.get(layer, ()):
         return f"{layer} may never include {header}"
+    return check_room(rules, path, header) if layer == other else None
+
+
+def room_of(path):
+    """src/LAYER/ROOM/file; none of a file that lies beside the rooms."""
+    parts = pathlib.PurePosixPath(path).parts
+    return parts[2] if len(parts) > 3 else None
+
+
+def check_room(rules, path, header):
+    places = rules.rooms.get(layer_of(path))
+    if places is None:
+        return None
+    room, other = room_of(path), room_of(f"src/{header}")
+    if other not in places:
+        return f"{other} is no room"
+    if room != other and places[other] >= places[room]:
+        return f"{room} may not include {other}"
     return None
 
 
@@ -100,6 +124,10 @@ def violations(root, rules):
     for path in files_of(root):
         if layer_of(path) not in rules.rank:
             found.append(f"{path}:1: {layer_of(path)} is no layer")
+            continue
+        rooms = rules.rooms.get(layer_of(path))
+        if rooms is not None and room_of(path) not in rooms:
+            found.append(f"{path}:1: it is in no room of {layer_of(path)}")
             continue
         for number, line in enumerate((root / path).read_text().splitlines(), 1):
             match = INCLUDE.match(line)
@@ -133,6 +161,7 @@ class CheckerTest(unittest.TestCase):
 order include base proto layout ec|transport meta snapshot|smp tools|integrations
 only snapshot include base layout
 never snapshot base/metrics.h
+rooms meta core kv|records desk
 free absl/ fmt/ unreft/
 library rocksdb/ src/base/rocks.cc
 library isa-l.h src/ec/*
@@ -161,6 +190,18 @@ library isa-l.h src/ec/*
                              ("src/smp/a.cc", "snapshot/b.h"),
                              ("tools/cli/a.cc", "integrations/b.h")):
             self.assertEqual(1, len(self.check(path, f'#include "{header}"')), path)
+
+    def test_rooms_are_kept_like_layers(self):
+        self.assertEqual([], self.check(
+            "src/meta/desk/a.cc", '#include "meta/desk/a.h"', '#include "meta/kv/b.h"',
+            '#include "meta/core/c.h"', '#include "base/ids.h"'))
+        for path, header in (("src/meta/kv/a.cc", "meta/records/b.h"),
+                             ("src/meta/core/a.h", "meta/desk/b.h"),
+                             ("src/meta/desk/a.h", "meta/attic/b.h"),
+                             ("src/meta/desk/a.h", "meta/b.h")):
+            self.assertEqual(1, len(self.check(path, f'#include "{header}"')), path)
+        for path in ("src/meta/a.cc", "src/meta/attic/a.cc"):
+            self.assertEqual(1, len(self.check(path, "#include <vector>")), path)
 
     def test_refuses_what_the_training_process_must_not_have(self):
         self.assertEqual(3, len(self.check(

@@ -46,7 +46,7 @@ class LogLinesTest(unittest.TestCase):
         self.documented = " ".join(" ".join(path.read_text().split()) for path in documents)
         self.lines = []
         for room in ("smp", "meta", "transport"):
-            for path in sorted((ROOT / "src" / room).glob("*.cc")):
+            for path in sorted((ROOT / "src" / room).rglob("*.cc")):
                 self.lines += [(path.name, line) for line in formats(path.read_text())]
 
     def test_lines_are_found(self):

@@ -137,11 +137,11 @@ void BenchState::InTurn(std::function<void()> body) {
 
 void BenchState::Grant() {
   const Generation generation{++generation_};
-  SlotClaim claim;
-  claim.generation = generation.value;
-  claim.world = 1;
-  SetBodyCrc(claim);
-  view_->header().claim = claim;
+  SlotGrant grant;
+  grant.generation = generation.value;
+  grant.world = 1;
+  SetBodyCrc(grant);
+  view_->header().grant = grant;
   view_->set_state(generation, SlotState::kCapturing);
   control_->grant.store(GrantWord{GrantState::kGranted, SlotId{0}, generation}.Encode());
 }

@@ -14,7 +14,7 @@ namespace {
 struct Candidate {
   std::unique_ptr<Segment> segment;
   SlotView view;
-  SlotClaim claim;
+  SlotGrant grant;
   SlotSeal seal;
 
   Version version() const { return {Timeline{seal.timeline}, Step{seal.step}}; }
@@ -27,12 +27,12 @@ std::optional<Candidate> Look(SegmentStore& store, const std::string& name,
   if (!segment.ok() || (*segment)->bytes().size() < kSegmentPage) return std::nullopt;
   absl::StatusOr<SlotView> view = SlotView::Check((*segment)->bytes());
   if (!view.ok() || view->state().state != SlotState::kSealed) return std::nullopt;
-  const absl::StatusOr<SlotClaim> claim = view->CheckedClaim();
+  const absl::StatusOr<SlotGrant> grant = view->CheckedGrant();
   const absl::StatusOr<SlotSeal> seal = view->CheckedSeal();
-  if (!claim.ok() || !seal.ok()) return std::nullopt;
-  if (request.rank && request.rank->value != claim->rank) return std::nullopt;
+  if (!grant.ok() || !seal.ok()) return std::nullopt;
+  if (request.rank && request.rank->value != grant->rank) return std::nullopt;
   if (request.slot && request.slot->value != view->geometry().slot_id) return std::nullopt;
-  return Candidate{std::move(*segment), *view, *claim, *seal};
+  return Candidate{std::move(*segment), *view, *grant, *seal};
 }
 
 // Where the region begins in the segment, and how many of its bytes the seal covers.
@@ -61,7 +61,7 @@ absl::StatusOr<FlipResult> Flip(Candidate& slot, const FlipRequest& request) {
   std::byte& byte = slot.segment->bytes()[begin + offset];
   FlipResult result{.segment = slot.segment->name(),
                     .slot = SlotId{slot.view.geometry().slot_id},
-                    .rank = Rank{slot.claim.rank},
+                    .rank = Rank{slot.grant.rank},
                     .version = slot.version(),
                     .region_offset = offset,
                     .segment_offset = begin + offset,

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "smp/memory_plan.h"
+#include "smp/memory/memory_plan.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/table.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 
 namespace unreft::sim {
 namespace {

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "smp/member.h"
+#include "smp/job/member.h"
 #include "tests/sim/cluster/given_up_steps.h"
 #include "tests/sim/cluster/group_checker.h"
 #include "tests/sim/cluster/store_lives.h"

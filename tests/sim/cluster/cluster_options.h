@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "smp/node_options.h"
+#include "smp/core/node_options.h"
 #include "tests/sim/model.h"
 #include "tests/sim/trainer_process.h"
 

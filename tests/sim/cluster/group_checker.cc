@@ -13,8 +13,8 @@
 #include "base/format.h"
 #include "base/guard_header.h"
 #include "base/slot_header.h"
-#include "smp/group_view.h"
-#include "smp/guard_store.h"
+#include "smp/protect/group_view.h"
+#include "smp/protect/guard_store.h"
 #include "tests/fakes/reference_code.h"
 
 namespace unreft::sim {
@@ -66,11 +66,11 @@ std::map<Rank, Slab> SlabsOf(Machine& machine, Version version) {
   for (std::unique_ptr<Segment>& segment : SegmentsOf(machine, "slot")) {
     absl::StatusOr<SlotView> view = SlotView::Check(segment->bytes());
     if (!view.ok() || view->state().state != SlotState::kSealed) continue;
-    const absl::StatusOr<SlotClaim> claim = view->CheckedClaim();
+    const absl::StatusOr<SlotGrant> grant = view->CheckedGrant();
     const absl::StatusOr<SlotSeal> seal = view->CheckedSeal();
-    if (!claim.ok() || !seal.ok()) continue;
+    if (!grant.ok() || !seal.ok()) continue;
     if (Version{Timeline{seal->timeline}, Step{seal->step}} != version) continue;
-    slabs[Rank{claim->rank}] = {std::move(segment), *view, *seal};
+    slabs[Rank{grant->rank}] = {std::move(segment), *view, *seal};
   }
   return slabs;
 }
@@ -79,9 +79,9 @@ absl::StatusOr<Guard> GuardOf(Machine& machine, Version version) {
   for (std::unique_ptr<Segment>& segment : SegmentsOf(machine, "guard")) {
     absl::StatusOr<GuardView> view = GuardView::Check(segment->bytes());
     if (!view.ok() || view->state() != GuardState::kComplete) continue;
-    const absl::StatusOr<GuardClaim> claim = view->CheckedClaim();
-    if (!claim.ok()) continue;
-    if (Version{Timeline{claim->timeline}, Step{claim->step}} != version) continue;
+    const absl::StatusOr<GuardGrant> grant = view->CheckedGrant();
+    if (!grant.ok()) continue;
+    if (Version{Timeline{grant->timeline}, Step{grant->step}} != version) continue;
     if (absl::Status status = smp::VerifyGuard(*view); !status.ok()) return status;
     absl::StatusOr<GuardRecord> record = smp::ReadGuardRecord(*view);
     if (!record.ok()) return record.status();
@@ -414,9 +414,9 @@ std::vector<GuardLook> LookAtGuards(Machine& machine) {
   for (const std::unique_ptr<Segment>& segment : SegmentsOf(machine, "guard")) {
     absl::StatusOr<GuardView> view = GuardView::Check(segment->bytes());
     if (!view.ok()) continue;
-    const GuardClaim& claim = view->header().claim;
+    const GuardGrant& grant = view->header().grant;
     looks.push_back({fmt::format("{}", view->geometry().guard_id), view->state(),
-                     Version{Timeline{claim.timeline}, Step{claim.step}}});
+                     Version{Timeline{grant.timeline}, Step{grant.step}}});
   }
   return looks;
 }

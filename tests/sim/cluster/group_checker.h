@@ -41,7 +41,7 @@ bool CanBeHad(const MachinesBySlot& machines, const ViewRecord& view,
 struct GuardLook {
   std::string name;
   GuardState state = GuardState::kEmpty;
-  Version version;  // of its claim
+  Version version;  // of its grant
 };
 std::vector<GuardLook> LookAtGuards(Machine& machine);
 

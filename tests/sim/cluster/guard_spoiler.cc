@@ -18,7 +18,7 @@ std::optional<Version> GuardSpoiler::FlipBit(Machine& machine, Random& random) {
   struct Complete {
     std::string name;
     GuardGeometry geometry;
-    GuardClaim claim;
+    GuardGrant grant;
     uint64_t record_bytes;
   };
   std::vector<Complete> complete;
@@ -29,19 +29,19 @@ std::optional<Version> GuardSpoiler::FlipBit(Machine& machine, Random& random) {
     if (*machine.memory->ReservedBytes(name) < (*segment)->bytes().size()) continue;
     const absl::StatusOr<GuardView> view = GuardView::Check((*segment)->bytes());
     if (!view.ok() || view->state() != GuardState::kComplete) continue;
-    const absl::StatusOr<GuardClaim> claim = view->CheckedClaim();
+    const absl::StatusOr<GuardGrant> grant = view->CheckedGrant();
     const absl::StatusOr<GuardSeal> seal = view->CheckedSeal();
-    if (!claim.ok() || !seal.ok()) continue;
-    complete.push_back({name, view->geometry(), *claim, seal->record_bytes});
+    if (!grant.ok() || !seal.ok()) continue;
+    complete.push_back({name, view->geometry(), *grant, seal->record_bytes});
   }
   if (complete.empty()) return std::nullopt;
   const Complete& guard = complete[random.Below(complete.size())];
   const GuardGeometry& g = guard.geometry;
-  const uint64_t parity_bytes = guard.claim.positions * g.block_bytes;
+  const uint64_t parity_bytes = guard.grant.positions * g.block_bytes;
   const std::pair<uint64_t, uint64_t> regions[] = {
       {0, sizeof(GuardGeometry)},
-      {sizeof(GuardGeometry), sizeof(GuardClaim)},
-      {sizeof(GuardGeometry) + sizeof(GuardClaim), sizeof(GuardSeal) + sizeof(SharedWord)},
+      {sizeof(GuardGeometry), sizeof(GuardGrant)},
+      {sizeof(GuardGeometry) + sizeof(GuardGrant), sizeof(GuardSeal) + sizeof(SharedWord)},
       {g.record_offset, guard.record_bytes},
       {g.parity_crc_offset, g.input_crc_offset - g.parity_crc_offset},
       {g.input_crc_offset, g.parity_offset - g.input_crc_offset},
@@ -51,7 +51,7 @@ std::optional<Version> GuardSpoiler::FlipBit(Machine& machine, Random& random) {
   if (length == 0) return std::nullopt;
   const uint64_t offset = begin + random.Below(length);
   machine.memory->FlipBit(guard.name, offset, static_cast<int>(random.Below(8)));
-  const Version version{Timeline{guard.claim.timeline}, Step{guard.claim.step}};
+  const Version version{Timeline{guard.grant.timeline}, Step{guard.grant.step}};
   world_.trace.Add("flipped a bit of {}, version {}, at {}", guard.name, version, offset);
   return version;
 }
@@ -67,11 +67,11 @@ void GuardSpoiler::AfterEvent(Machine& machine) {
     if (*machine.memory->ReservedBytes(name) < (*segment)->bytes().size()) continue;
     absl::StatusOr<GuardView> view = GuardView::Check((*segment)->bytes());
     if (!view.ok() || view->state() != GuardState::kComplete) continue;
-    const GuardClaim claim = *view->CheckedClaim();
-    if (claim.positions == 0) continue;
-    if (!spoiled_.insert(fmt::format("{} {}", name, claim.generation)).second) continue;
+    const GuardGrant grant = *view->CheckedGrant();
+    if (grant.positions == 0) continue;
+    if (!spoiled_.insert(fmt::format("{} {}", name, grant.generation)).second) continue;
     view->block(0, 0)[7] ^= std::byte{1};
-    view->parity_crcs(0, claim.positions)[0] = Crc32c(view->block(0, 0));
+    view->parity_crcs(0, grant.positions)[0] = Crc32c(view->block(0, 0));
     GuardSeal& seal = view->header().seal;
     seal.parity_crc_table_crc = Crc32c(view->parity_crc_table());
     SetBodyCrc(seal);

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 
 namespace unreft::sim {
 namespace {

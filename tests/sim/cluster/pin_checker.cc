@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/format.h"
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 #include "tests/sim/cluster/group_checker.h"
 
 namespace unreft::sim {

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "smp/member.h"
-#include "smp/node.h"
+#include "smp/job/member.h"
+#include "smp/node/node.h"
 #include "tests/sim/cluster/cluster_observer.h"
 #include "tests/sim/machine.h"
 

@@ -4,7 +4,7 @@
 // right; node 3 has no rank. Node 0 decodes its own slab. Slabs that are lost are being rebuilt:
 // who asks for them waits.
 
-#include "smp/block_reader.h"
+#include "smp/restore/block_reader.h"
 
 #include <functional>
 #include <memory>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ec/isal_code.h"
-#include "smp/restore_catalog.h"
+#include "smp/restore/restore_catalog.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/group_fixture.h"
 

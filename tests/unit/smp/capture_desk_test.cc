@@ -1,6 +1,6 @@
 // What a rank is told of its slots, and which of them it is granted.
 
-#include "smp/capture_desk.h"
+#include "smp/capture/capture_desk.h"
 
 #include <gmock/gmock.h>
 
@@ -8,8 +8,8 @@
 #include <set>
 #include <vector>
 
-#include "smp/admin.h"
-#include "smp/local_coordinator.h"
+#include "smp/job/local_coordinator.h"
+#include "smp/node/admin.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/node_state_fixture.h"
 

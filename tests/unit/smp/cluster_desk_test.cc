@@ -1,6 +1,6 @@
 // Questions about the whole job: asked of node 0, which asks node 1, that may say anything.
 
-#include "smp/cluster_desk.h"
+#include "smp/node/cluster_desk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

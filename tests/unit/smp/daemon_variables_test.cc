@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/variables.h"
-#include "smp/daemon_options.h"
+#include "smp/node/daemon_options.h"
 
 namespace unreft::smp {
 namespace {

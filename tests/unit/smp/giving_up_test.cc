@@ -1,5 +1,5 @@
 // Up to which step a job gives up, and where all ranks begin again.
-#include "smp/giving_up.h"
+#include "smp/job/giving_up.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/format.h"
-#include "smp/newest_steps.h"
+#include "smp/job/newest_steps.h"
 
 namespace unreft::smp {
 namespace {

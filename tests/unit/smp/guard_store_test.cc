@@ -1,6 +1,6 @@
 // The guards of a node: their format, and what a daemon that starts again takes over.
 
-#include "smp/guard_store.h"
+#include "smp/protect/guard_store.h"
 
 #include <gtest/gtest.h>
 
@@ -43,14 +43,14 @@ class SealedGuard {
                                     kNeeds.positions)),
         pages_(GuardSegmentBytes(geometry_)),
         view_(FormatGuard(pages_.span(), geometry_)) {
-    GuardClaim claim;
-    claim.generation = 9;
-    claim.timeline = kVersion.timeline.value;
-    claim.step = kVersion.step.value;
-    claim.positions = kNeeds.positions;
-    claim.sources = kNeeds.sources;
-    SetBodyCrc(claim);
-    view_.header().claim = claim;
+    GuardGrant grant;
+    grant.generation = 9;
+    grant.timeline = kVersion.timeline.value;
+    grant.step = kVersion.step.value;
+    grant.positions = kNeeds.positions;
+    grant.sources = kNeeds.sources;
+    SetBodyCrc(grant);
+    view_.header().grant = grant;
     view_.set_state(Generation{9}, GuardState::kFilling);
     Fill(view_, kNeeds.positions);
     UNREFT_CHECK(SealGuard(view_, Generation{9}, Record()).ok());
@@ -211,7 +211,7 @@ TEST_F(GuardStoreTest, ACompleteGuardIsAdoptedOneBeingFilledIsNot) {
   ASSERT_NE(adopted, nullptr);
   EXPECT_EQ(adopted->id, complete);
   EXPECT_EQ(adopted->record->group().k(), 3U);
-  EXPECT_EQ(adopted->claim.positions, kNeeds.positions);
+  EXPECT_EQ(adopted->grant.positions, kNeeds.positions);
   EXPECT_EQ(store->Complete(Later(1)), nullptr);
   for (Guard* guard : store->All()) {
     EXPECT_EQ(guard->phase, guard == adopted ? GuardPhase::kComplete : GuardPhase::kFree);

@@ -1,7 +1,7 @@
 // The guardings of a group, over a simulated network and slabs that the test gives: what is encoded
 // where, and who does it when a member is lost meanwhile (docs/protocol.md, rule 18).
 
-#include "smp/guarding.h"
+#include "smp/protect/guarding.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "base/crc32c.h"
 #include "base/random.h"
 #include "ec/isal_code.h"
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 #include "tests/fakes/capture_log_sink.h"
 #include "tests/fakes/reference_code.h"
 #include "tests/fakes/sim_executor.h"
@@ -163,14 +163,14 @@ class GuardingTest : public ::testing::Test {
     node.pages = std::make_unique<PageBuffer>(GuardSegmentBytes(geometry));
     node.guard.view = FormatGuard(node.pages->span(), geometry);
     node.guard.generation = Generation{1};
-    GuardClaim claim;
-    claim.generation = 1;
-    claim.timeline = kVersion.timeline.value;
-    claim.step = kVersion.step.value;
-    claim.positions = positions;
-    claim.sources = shape_.k;
-    SetBodyCrc(claim);
-    node.guard.view->header().claim = claim;
+    GuardGrant grant;
+    grant.generation = 1;
+    grant.timeline = kVersion.timeline.value;
+    grant.step = kVersion.step.value;
+    grant.positions = positions;
+    grant.sources = shape_.k;
+    SetBodyCrc(grant);
+    node.guard.view->header().grant = grant;
     node.guard.view->set_state(Generation{1}, GuardState::kFilling);
     InTurn(index, [&] {
       node.guarding = std::make_unique<Guarding>(

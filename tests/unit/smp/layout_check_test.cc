@@ -1,4 +1,4 @@
-#include "smp/layout_check.h"
+#include "smp/job/layout_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

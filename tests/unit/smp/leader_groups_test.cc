@@ -1,7 +1,7 @@
 // A view that the meta store has lost is made anew: with the groups that stored versions are
 // encoded in, whatever failure domains there are by then (docs/protocol.md, rule 19).
 
-#include "smp/job_settings.h"
+#include "smp/job/job_settings.h"
 #include "tests/unit/smp/leader_fixture.h"
 
 namespace unreft::smp {

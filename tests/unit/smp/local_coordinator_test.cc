@@ -1,4 +1,4 @@
-#include "smp/local_coordinator.h"
+#include "smp/job/local_coordinator.h"
 
 #include <gmock/gmock.h>
 

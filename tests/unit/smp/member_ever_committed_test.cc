@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 #include "tests/unit/smp/member_fixture.h"
 
 namespace unreft::smp {

@@ -9,8 +9,8 @@
 
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
-#include "smp/cluster_records.h"
-#include "smp/member.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/member.h"
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_transport.h"
 #include "tests/unit/smp/smp_fixture.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "meta/record_checks.h"
-#include "smp/job_settings.h"
+#include "smp/node/settings_check.h"
 #include "tests/unit/smp/member_fixture.h"
 
 namespace unreft::smp {

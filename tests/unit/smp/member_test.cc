@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
-#include "smp/cluster_status.h"
+#include "smp/node/cluster_status.h"
 #include "tests/unit/smp/member_fixture.h"
 
 namespace unreft::smp {

@@ -1,13 +1,13 @@
 // What a node says of the memory that the next attempt needs.
 
-#include "smp/memory_desk.h"
+#include "smp/node/memory_desk.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "smp/node_memory.h"
+#include "smp/desk/node_memory.h"
 #include "tests/unit/smp/node_state_fixture.h"
 
 namespace unreft::smp {

@@ -1,6 +1,6 @@
 // What a node needs by the plan is what its stores then take.
 
-#include "smp/memory_plan.h"
+#include "smp/memory/memory_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "smp/metrics_server.h"
+#include "smp/node/metrics_server.h"
 
 #include <absl/strings/str_split.h>
 #include <arpa/inet.h>

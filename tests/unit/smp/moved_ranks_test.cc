@@ -1,6 +1,6 @@
 // What ranks leave on a node that train on another by now.
 
-#include "smp/moved_ranks.h"
+#include "smp/desk/moved_ranks.h"
 
 #include <gtest/gtest.h>
 

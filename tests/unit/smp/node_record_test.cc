@@ -1,4 +1,4 @@
-#include "smp/node_record.h"
+#include "smp/job/node_record.h"
 
 #include <gmock/gmock.h>
 
@@ -43,7 +43,7 @@ TEST_F(NodeRecordTest, ARestartedProcessKnowsEverythingAndIsANewSession) {
   EXPECT_EQ(record->view(), 3u);
   EXPECT_TRUE(record->captures_all());
   EXPECT_EQ(record->incarnation(), incarnation);
-  EXPECT_EQ(record->session(), SessionNumber{2});
+  EXPECT_EQ(record->session(), ProcessNumber{2});
   EXPECT_EQ(record->chain().newest(), Timeline{1});
   EXPECT_TRUE(record->capture_began());
   EXPECT_EQ(record->committed(), kFirst);
@@ -54,7 +54,7 @@ TEST_F(NodeRecordTest, MemoryThatAnotherDaemonServesIsRefusedAndLeftAlone) {
   auto record = NewRecord();
   EXPECT_EQ(OpenRecord().status().code(), absl::StatusCode::kFailedPrecondition);
   record.reset();
-  EXPECT_EQ(NewRecord()->session(), SessionNumber{2}) << "the refused one is no session";
+  EXPECT_EQ(NewRecord()->session(), ProcessNumber{2}) << "the refused one is no session";
 }
 
 TEST_F(NodeRecordTest, TheNumberOfTheViewOnlyGrows) {
@@ -191,7 +191,7 @@ TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreNotMissedWhileTheMemoryIsThere)
   InTurn([&] { record->set_on_failure([&] { ++failures; }); });
   EXPECT_EQ(failures, 1);
   EXPECT_EQ(record->incarnation(), incarnation);
-  EXPECT_EQ(record->session(), SessionNumber{2});
+  EXPECT_EQ(record->session(), ProcessNumber{2});
   EXPECT_EQ(record->committed(), kFirst);
   EXPECT_EQ(record->chain().newest(), Timeline{1});
 }

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "smp/node_state.h"
+#include "smp/desk/node_state.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {

@@ -1,6 +1,6 @@
 // Whom a node takes in, and what it says to those whom it does not.
 
-#include "smp/node.h"
+#include "smp/node/node.h"
 
 #include <gmock/gmock.h>
 

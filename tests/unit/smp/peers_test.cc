@@ -1,5 +1,5 @@
 // Whom a node connects to without waiting.
-#include "smp/peers.h"
+#include "smp/job/peers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
 // What a pin needs, and when it is over.
 
-#include "smp/pins.h"
+#include "smp/job/pins.h"
 
 #include <gmock/gmock.h>
 
 #include "base/format.h"
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 #include "tests/fakes/sim_executor.h"
 
 namespace unreft::smp {

@@ -1,10 +1,10 @@
-#include "smp/protection_watch.h"
+#include "smp/desk/protection_watch.h"
 
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
-#include "smp/admin.h"
+#include "smp/node/admin.h"
 #include "tests/unit/smp/node_state_fixture.h"
 
 namespace unreft::smp {

@@ -2,7 +2,7 @@
 //
 // RS(1,1): node 0 is new in its slot, has no rank and no guard yet; node 1 has the slab of rank 0.
 
-#include "smp/protector.h"
+#include "smp/protect/protector.h"
 
 #include <gmock/gmock.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/crc32c.h"
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 #include "tests/unit/smp/group_fixture.h"
 
 namespace unreft::smp {

@@ -1,4 +1,4 @@
-#include "smp/replica_comparison.h"
+#include "smp/job/replica_comparison.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

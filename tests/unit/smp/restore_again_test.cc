@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "smp/restore_desk.h"
+#include "smp/restore/restore_desk.h"
 #include "tests/unit/smp/node_state_fixture.h"
 
 namespace unreft::smp {

@@ -3,7 +3,7 @@
 // RS(2,1): node 0 is new in its slot and has no rank; the nodes 1 and 2 have the slabs of the ranks
 // 0 and 1, and the group's record as far as the test says.
 
-#include "smp/restore_desk.h"
+#include "smp/restore/restore_desk.h"
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "layout/tensor_table.h"
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/group_fixture.h"
 #include "tests/unit/smp/node_state_fixture.h"

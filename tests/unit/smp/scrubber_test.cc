@@ -1,4 +1,4 @@
-#include "smp/scrubber.h"
+#include "smp/desk/scrubber.h"
 
 #include <cstdio>
 #include <optional>

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "base/slot_header.h"
-#include "smp/slot_sealer.h"
-#include "smp/slot_store.h"
+#include "smp/capture/slot_sealer.h"
+#include "smp/memory/slot_store.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {
@@ -20,7 +20,7 @@ class SealedSlotFixture : public SmpFixture {
   std::unique_ptr<SlotStore> NewStore(absl::AnyInvocable<void()> on_change = [] {}) {
     return std::make_unique<SlotStore>(
         SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
-        random_.NextId(), SessionNumber{1}, std::move(on_change));
+        random_.NextId(), ProcessNumber{1}, std::move(on_change));
   }
 
   // A slot of the rank that holds the version, captured and sealed as a trainer's is.

@@ -3,7 +3,7 @@
 // RS(1,1): node 0 is new in its slot and rebuilds the slab of rank 0, of which node 1 has the
 // parities, the catalog's part and the group's record.
 
-#include "smp/slab_rebuilder.h"
+#include "smp/restore/slab_rebuilder.h"
 
 #include <functional>
 #include <memory>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "ec/isal_code.h"
-#include "smp/block_reader.h"
-#include "smp/cluster_records.h"
-#include "smp/restore_catalog.h"
+#include "smp/job/cluster_records.h"
+#include "smp/restore/block_reader.h"
+#include "smp/restore/restore_catalog.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/group_fixture.h"
 

@@ -1,10 +1,10 @@
 // What a node answers about slabs when it guards nothing of others.
 
-#include "smp/slab_server.h"
+#include "smp/protect/slab_server.h"
 
 #include <gmock/gmock.h>
 
-#include "smp/cluster_records.h"
+#include "smp/job/cluster_records.h"
 #include "tests/unit/smp/group_fixture.h"
 
 namespace unreft::smp {

@@ -1,6 +1,6 @@
 // What a node tells of its slabs, also when their headers have rotted.
 
-#include "smp/slab_source.h"
+#include "smp/protect/slab_source.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "smp/slot_sealer.h"
+#include "smp/capture/slot_sealer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "base/crc32c.h"
 #include "base/format.h"
-#include "smp/slot_content.h"
+#include "smp/memory/slot_content.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/fakes/sim_executor.h"
 #include "tests/fakes/sim_work_pool.h"
@@ -37,12 +37,12 @@ class SlotSealerTest : public ::testing::Test {
     slot_.generation = Generation{1};
     slot_.version = {Timeline{1}, Step{5}};
     slot_.world = 1;
-    SlotClaim claim;
-    claim.generation = 1;
-    claim.world = 1;
-    claim.timeline = 1;
-    SetBodyCrc(claim);
-    slot_.view->header().claim = claim;
+    SlotGrant grant;
+    grant.generation = 1;
+    grant.world = 1;
+    grant.timeline = 1;
+    SetBodyCrc(grant);
+    slot_.view->header().grant = grant;
     slot_.view->set_state(slot_.generation, SlotState::kCapturing);
     for (size_t i = 0; i < 1000; ++i) slot_.view->data()[i] = std::byte(i * 7);
     std::memcpy(slot_.view->extras().data(), "rng", 3);

@@ -1,4 +1,4 @@
-#include "smp/slot_store.h"
+#include "smp/memory/slot_store.h"
 
 #include <gmock/gmock.h>
 
@@ -21,7 +21,7 @@ class SlotStoreTest : public SmpFixture {
   void MakeStore() {
     store_ = std::make_unique<SlotStore>(
         SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
-        incarnation_, SessionNumber{++sessions_}, [this] { ++changes_; });
+        incarnation_, ProcessNumber{++sessions_}, [this] { ++changes_; });
   }
   // As a daemon that was killed and came again.
   absl::Status Restart() {

@@ -1,4 +1,4 @@
-#include "smp/slot_verifier.h"
+#include "smp/memory/slot_verifier.h"
 
 #include <optional>
 #include <vector>

@@ -1,6 +1,6 @@
 // A spare over the fakes: who it becomes, and what it keeps.
 
-#include "smp/spare.h"
+#include "smp/node/spare.h"
 
 #include <optional>
 

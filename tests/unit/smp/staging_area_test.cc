@@ -1,6 +1,6 @@
 // One segment for all ranks that restore: who has how much of it, and when it is there.
 
-#include "smp/staging_area.h"
+#include "smp/memory/staging_area.h"
 
 #include <gmock/gmock.h>
 

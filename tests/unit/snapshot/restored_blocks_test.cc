@@ -137,11 +137,11 @@ class Scene {
     EXPECT_TRUE(segment_->Reserve(0, bytes).ok());
     view_ = FormatSlot(segment_->bytes(), geometry);
     std::ranges::copy(slab_, view_->data().begin());
-    SlotClaim claim;
-    claim.generation = where_.generation.value;
-    claim.world = 1;
-    SetBodyCrc(claim);
-    view_->header().claim = claim;
+    SlotGrant grant;
+    grant.generation = where_.generation.value;
+    grant.world = 1;
+    SetBodyCrc(grant);
+    view_->header().grant = grant;
     std::vector<uint32_t> crcs;
     for (uint64_t i = 0; i < blocks; ++i) crcs.push_back(Crc32c(view_->block(i)));
     const auto table = std::as_bytes(std::span(crcs));

@@ -61,14 +61,14 @@ void ScriptedDaemon::MakeSlots(int count, uint64_t data_bytes, RandomId incarnat
 
 void ScriptedDaemon::Grant(uint64_t id, uint64_t generation) {
   SlotView& view = *slots_.at(id).view;
-  SlotClaim claim;
-  claim.generation = generation;
-  claim.world = 1;
-  claim.pid = trainer_.pid;
-  claim.start_time = trainer_.start_time;
-  claim.timeline = timeline.value;
-  SetBodyCrc(claim);
-  view.header().claim = claim;
+  SlotGrant grant;
+  grant.generation = generation;
+  grant.world = 1;
+  grant.pid = trainer_.pid;
+  grant.start_time = trainer_.start_time;
+  grant.timeline = timeline.value;
+  SetBodyCrc(grant);
+  view.header().grant = grant;
   view.set_state(Generation{generation}, SlotState::kCapturing);
   control_->grant.store(
       GrantWord{GrantState::kGranted, SlotId{id}, Generation{generation}}.Encode());

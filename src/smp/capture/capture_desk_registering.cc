@@ -1,0 +1,301 @@
+// How ranks register: the slots that they are given, what they are told of them, and whether what
+// they hold fits together.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/capture/capture_desk.h"
+#include "smp/desk/node_memory.h"
+
+namespace unreft::smp {
+namespace {
+
+// One holds the newest version while the other is captured.
+constexpr size_t kSlotsNeeded = 2;
+
+// Ranks whose registrations do not fit together have so long to register anew.
+constexpr Duration kMisfitGrace = std::chrono::seconds(2);
+
+// A registration is answered by then, also where the job has not looked at it.
+constexpr Duration kCheckWait = std::chrono::milliseconds(300);
+
+// The budget is told once no more of this node's ranks have come for so long.
+constexpr Duration kBudgetDelay = std::chrono::milliseconds(500);
+
+}  // namespace
+
+void CaptureDesk::OnRegister(RankSession& session, Register request) {
+  session.register_request = request.request;
+  session.slots_told = 0;
+  session.extras_bytes = request.extras_bytes;
+  session.misfit = absl::OkStatus();
+  Revoke(session);
+  session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
+  if (absl::IsResourceExhausted(session.registration_status) && state_.seams.memory_of_the_dead) {
+    if (const std::string dead = state_.seams.memory_of_the_dead(); !dead.empty()) {
+      session.registration_status = absl::ResourceExhaustedError(
+          fmt::format("{}; {}", session.registration_status.message(), dead));
+    }
+  }
+  if (!session.registration_status.ok()) LogRefused(session);
+  if (session.registration_status.ok()) AdoptGrant(session);
+  ProvideStaging();
+  TellBudgetSoon();
+  AnswerWhenChecked(session);
+}
+
+// The trainer has the same in its error; who runs the node looks here.
+void CaptureDesk::LogRefused(const RankSession& session) {
+  state_.seams.log.Error("the registration of rank {} (pid {}) is refused: {}", session.rank(),
+                         session.life().pid, session.registration_status.message());
+}
+
+// Before the answer the first slot is granted: the trainer's first snapshot may follow at once. But
+// where nobody can say whether all ranks' registrations fit together, it is not kept waiting.
+void CaptureDesk::AnswerWhenChecked(RankSession& session) {
+  session.answer_due = true;
+  if (answer_timer_ == TimerId::kNone) {
+    answer_timer_ = state_.seams.executor.After(kCheckWait, [this] {
+      answer_timer_ = TimerId::kNone;
+      for (auto& [rank, waiting] : state_.sessions) {
+        if (waiting->answer_due) Answer(*waiting);
+      }
+    });
+  }
+  state_.coordinator->CheckRegistrations();
+  RunRules();
+}
+
+absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> specs) {
+  absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(std::move(specs));
+  // Not for want of memory, that may come: it is tried again for nothing.
+  if (absl::IsResourceExhausted(table.status())) {
+    return absl::InvalidArgumentError(table.status().message());
+  }
+  if (!table.ok()) return table.status();
+  auto registration = std::make_shared<Registration>();
+  registration->plan = layout::CapturePlan::Make(*table, mode_);
+  registration->table = *std::move(table);
+  registration->extras_bytes = session.extras_bytes;
+  session.registration = std::move(registration);
+  return ProvideSlots(session);
+}
+
+absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
+  if (absl::Status status = session.OpenControl(state_.prefix); !status.ok()) return status;
+  SlotNeeds needs;
+  needs.data_bytes = session.registration->plan.data_bytes();
+  needs.extras_bytes = std::max(state_.options.extras_bytes_min, 2 * session.extras_bytes);
+  layout::SlotManifest manifest = ManifestOf(*session.registration);
+  manifest.job = state_.options.job;
+  needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
+  const absl::Status status = state_.slots->Provide(session.rank(), needs);
+  if (!absl::IsResourceExhausted(status)) return status;
+  // Without memory for others its slots will do, if they have room for the extras that it has now.
+  for (const Slot* slot : state_.slots->OfRank(session.rank())) {
+    needs.extras_bytes = std::min(needs.extras_bytes, slot->view->geometry().extras_capacity);
+  }
+  const bool is_enough = needs.extras_bytes >= session.extras_bytes;
+  return is_enough && state_.slots->Provide(session.rank(), needs).ok() ? absl::OkStatus() : status;
+}
+
+void CaptureDesk::ProvideRefused() {
+  for (auto& [rank, session] : state_.sessions) {
+    if (!session->registration) continue;
+    const bool is_refused = absl::IsResourceExhausted(session->registration_status);
+    // It goes on with fewer slots, and is told of the others once they are there.
+    const bool lacks_some =
+        session->registration_status.ok() && !state_.slots->ProvisionStatus(rank).ok();
+    if (!is_refused && !lacks_some) continue;
+    absl::Status status = ProvideSlots(*session);
+    if (!status.ok() || !is_refused) continue;
+    state_.seams.log.Info("rank {}: there is memory for its versions now", rank);
+    session->registration_status = std::move(status);
+    AdoptGrant(*session);
+    AnswerWhenChecked(*session);
+  }
+  ProvideStaging();
+  RunRules();
+}
+
+// Nobody tells when there is memory that was lacking.
+bool CaptureDesk::IsShort() const {
+  bool is_short = !state_.staging->status().ok();
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration) continue;
+    is_short |= absl::IsResourceExhausted(session->registration_status) ||
+                !state_.slots->ProvisionStatus(rank).ok();
+  }
+  return is_short;
+}
+
+void CaptureDesk::Answer(RankSession& session) {
+  session.answer_due = false;
+  Registered answer;
+  answer.request = session.register_request;
+  answer.status = session.capture_status();
+  answer.control_segment = session.control_name();
+  answer.block_bytes = state_.options.block_bytes;
+  answer.replica_check_every = state_.options.replica_check_every;
+  if (session.registration) {
+    answer.capture_mode = static_cast<uint8_t>(session.registration->plan.mode());
+    answer.layout_digest = session.registration->plan.digest();
+  }
+  // Not what is removed when it is free, perhaps before the trainer maps it.
+  for (Slot* slot : state_.slots->Offerable(session.rank())) {
+    const SlotGeometry& geometry = slot->view->geometry();
+    answer.slots.push_back({slot->id, slot->segment_name, geometry.extras_offset,
+                            geometry.extras_capacity, geometry.data_offset,
+                            geometry.data_capacity});
+    slot->told_to = session.life();
+  }
+  session.slots_told = answer.slots.size();
+  session.Send(answer);
+}
+
+std::vector<RegisteredTrainer> CaptureDesk::Registrations() const {
+  std::vector<RegisteredTrainer> trainers;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration) continue;
+    RegisteredTrainer& trainer = trainers.emplace_back(
+        RegisteredTrainer{rank, session->world(), session->attempt(), session->registration});
+    AddProgress(*session, trainer);
+  }
+  return trainers;
+}
+
+void CaptureDesk::AddProgress(const RankSession& session, RegisteredTrainer& trainer) const {
+  if (session.newest_named.timeline != state_.record->chain().newest()) return;
+  for (const Slot* slot : state_.slots->OfRank(session.rank())) {
+    if (slot->phase != SlotPhase::kCapturing) continue;
+    // Captured before this daemon process; the trainer is to say which step.
+    if (slot->version.step.value == 0) return;
+    trainer.capturing.push_back(slot->version.step);
+  }
+  trainer.passed = session.newest_named.step;
+}
+
+bool CaptureDesk::IsChecked(const RankSession& session) {
+  return session.registration && session.checked_layout == session.registration->plan.digest();
+}
+
+// What does not fit together is not captured from now on. But when a layout changes, the ranks
+// register one after the other: they are told only of a misfit that lasts.
+void CaptureDesk::OnRegistrationsChecked(const RegistrationCheck& check) {
+  bool is_news = std::exchange(misfit_, check.status) != check.status;
+  for (const auto& [rank, layout] : check.layouts) {
+    RankSession* session = state_.SessionOf(rank);
+    if (session == nullptr || session->checked_layout == layout) continue;
+    session->checked_layout = layout;
+    is_news = true;
+  }
+  if (!is_news) return;
+  if (misfit_.ok()) {
+    state_.seams.executor.Cancel(std::exchange(misfit_timer_, TimerId::kNone));
+    RunRules();
+    return TellAll(absl::OkStatus());
+  }
+  for (auto& [rank, session] : state_.sessions) Revoke(*session);
+  if (misfit_timer_ == TimerId::kNone) {
+    misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
+  }
+  RunRules();
+}
+
+// Looks again after a while: ranks that registered since were not told, and the reason may be
+// another one.
+void CaptureDesk::TellMisfit() {
+  misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
+  TellAll(misfit_);
+}
+
+void CaptureDesk::TellAll(const absl::Status& misfit) {
+  bool is_news = false;
+  for (auto& [rank, session] : state_.sessions) {
+    if (!session->registration || session->misfit == misfit) continue;
+    is_news = true;
+    session->misfit = misfit;
+    Answer(*session);
+  }
+  if (!is_news) return;
+  if (!misfit.ok()) return state_.seams.log.Error("no snapshots: {}", misfit.message());
+  state_.seams.log.Info("the ranks' registrations fit together again");
+}
+
+// Slots that were told of and whose pages could not be had: unasked, since what the trainer maps of
+// them takes memory until it lets go, and nothing else says why its snapshots are skipped.
+void CaptureDesk::TellShortage(RankSession& session) {
+  const absl::Status status = state_.slots->ProvisionStatus(session.rank());
+  const size_t left = state_.slots->Offerable(session.rank()).size();
+  if (status.ok() || left >= session.slots_told) return;
+  if (left < kSlotsNeeded) {
+    Revoke(session);
+    session.registration_status = absl::ResourceExhaustedError(
+        fmt::format("rank {}: memory for {} versions is needed, there is some for {}: {}",
+                    session.rank(), kSlotsNeeded, left, status.message()));
+    LogRefused(session);
+  }
+  Answer(session);
+}
+
+// Slots that were made for a slab that is rebuilt, or that are used again: unasked, or the trainer
+// skipped whatever is granted in them.
+void CaptureDesk::TellNewSlots(RankSession& session) {
+  const bool is_told = session.slots_told > 0 && session.registration_status.ok();
+  if (!is_told || !session.connected()) return;
+  const std::vector<Slot*> slots = state_.slots->Offerable(session.rank());
+  const bool knows_all =
+      std::ranges::all_of(slots, [&](const Slot* slot) { return slot->told_to == session.life(); });
+  if (knows_all) return;
+  Revoke(session);  // what is offered now may be too small, and not told of any more
+  Answer(session);
+}
+
+// Once all ranks of this node have registered: a restore finds it with its pages then.
+void CaptureDesk::ProvideStaging() {
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration || !session->registration_status.ok()) return;
+  }
+  absl::Status status = state_.staging->Provide(StagingNeeded(state_));
+  if (!status.ok() && status != staging_status_) {
+    state_.seams.log.Error("a restart may be refused for want of memory: {}", status.message());
+  }
+  staging_status_ = std::move(status);
+}
+
+void CaptureDesk::TellBudgetSoon() {
+  state_.seams.executor.Cancel(budget_timer_);
+  budget_timer_ = state_.seams.executor.After(kBudgetDelay, [this] { LogBudget(); });
+}
+
+void CaptureDesk::LogBudget() {
+  budget_timer_ = TimerId::kNone;
+  uint64_t ranks = 0;
+  uint64_t version_bytes = 0;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (!session->registration) return;  // it is told once that one has, too
+    ++ranks;
+    version_bytes = std::max(version_bytes, session->registration->plan.data_bytes());
+  }
+  if (ranks == 0) return;
+  const MemoryPlan memory = PromisedMemory(state_);
+  std::string more;
+  if (memory.guards > 0) {
+    more = fmt::format(", {} guards of other nodes' slabs {}, if those are as large", memory.guards,
+                       memory.guard_bytes);
+  }
+  if (memory.staging_bytes > 0) {
+    more += fmt::format(", the staging of restores {}", memory.staging_bytes);
+  }
+  const std::string told = fmt::format(
+      "{} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
+      "for pins, for versions of up to {} bytes){}, control pages {}: {} bytes together",
+      memory.slots, ranks, memory.slot_bytes, state_.options.SlotsPerRank(), state_.options.pins,
+      version_bytes, more, memory.control_bytes, memory.Sum());
+  if (told == std::exchange(budget_told_, told)) return;
+  state_.seams.log.Info("memory budget: {}", told);
+}
+
+}  // namespace unreft::smp

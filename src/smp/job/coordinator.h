@@ -1,0 +1,156 @@
+// Coordinator: what the job as a whole decides - which version is restored, which is committed,
+// which is given up - as one node sees it.
+//
+// LocalCoordinator decides for a job of one node. For several nodes the leader decides, over the
+// meta store; the node's side of the conversation is this same interface.
+//
+// The room job is what the nodes of a job agree on: the leader's rules (leader.h, a file for each),
+// a node's side of them (member.h), what is remembered (node_record.h), and calls between nodes
+// (peers.h). It includes core alone, and knows of slots and guards what is reported. Start here,
+// then read member.h and leader.h.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <unreft/cluster.pb.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/session_frames.h"
+#include "layout/manifest.h"
+#include "recovery/restorable.h"
+#include "recovery/version_choice.h"
+#include "smp/core/registration.h"
+
+namespace unreft::smp {
+
+// A rank that asks, which life of it does, and with which request of that life.
+struct Asker {
+  Rank rank;
+  ProcessLife life;
+  uint64_t request = 0;
+  friend bool operator==(const Asker&, const Asker&) = default;
+};
+
+// One decision for one attempt.
+struct JobDecision {
+  DecisionKind kind = DecisionKind::kFailed;
+  absl::Status status;  // of a failed one
+  Version version;      // restored
+  Timeline timeline;    // opened
+  Attempt attempt;      // that asked
+  // Who asked, of all ranks; empty in a job of one node.
+  std::map<Rank, Asker> asked;
+  // Where the slabs of the restored version are; empty in a job of one node.
+  std::vector<recovery::SlabHolder> holders;
+};
+
+// Whether that request of that life of the rank is what was decided; in a job of one node the
+// coordinator has told by the attempt.
+inline bool IsFor(const JobDecision& decision, const Asker& asker) {
+  if (decision.asked.empty()) return true;
+  const auto asked = decision.asked.find(asker.rank);
+  return asked != decision.asked.end() && asked->second == asker;
+}
+
+// Digest of each replicated tensor that a rank captured a part of, by tensor name and box; none
+// where this snapshot was not sampled.
+using ReplicaDigests = std::map<std::string, std::optional<uint32_t>>;
+
+// A rank's slab of a version, sealed in this node's memory.
+struct HeldSlab {
+  recovery::SealedSlab slab;
+  std::shared_ptr<const layout::SlotManifest> manifest;
+};
+
+// A node's in its job.
+struct Standing {
+  std::string problem;  // why nothing that it holds counts, for people; empty: it counts
+  bool is_out = false;       // its slot has another memory, which lives
+  bool is_starting = false;  // the job or this daemon is: no fault
+  absl::Status refusal;  // why it is to end as soon as it serves nobody; ok: as a spare it waits
+  bool operator==(const Standing&) const = default;
+};
+
+// Single-threaded on the node's executor. No call calls back inline.
+class Coordinator {
+ public:
+  // The node, as the coordinator uses it; called in turns of the executor.
+  class Node {
+   public:
+    virtual ~Node() = default;
+
+    // Stop granting, claiming, sealing and retiring; `done` when everything that was completely
+    // captured before is sealed.
+    virtual void CloseTimeline(absl::AnyInvocable<void()> done) = 0;
+    // Read all that this node holds of the version again; what does not verify is quarantined and
+    // no longer part of the inventory.
+    virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;
+    virtual std::vector<HeldSlab> Inventory() = 0;
+    // What the ranks of this node are registered with now.
+    virtual std::vector<RegisteredTrainer> Registrations() = 0;
+    // Nothing is captured of what was not looked at, nor while it does not fit together.
+    virtual void OnRegistrationsChecked(const RegistrationCheck& check) = 0;
+    virtual void OnDecision(const JobDecision& decision) = 0;
+    virtual void OnCommitted(Version version) = 0;
+    // Give the version up.
+    virtual void OnAbandoned(Version version, const std::string& reason) = 0;
+    // Snapshots of earlier steps of that timeline are of no use. Also told again.
+    virtual void OnCaptureFrom(Version first) = 0;
+    // Replicas are not equal: every rank captures all it holds from now on.
+    virtual void OnReplicasDisagree(const std::string& what) = 0;
+    // What is kept for somebody, from now on.
+    virtual void OnPins(const PinRecord& pins) = 0;
+
+    // That are connected to this node.
+    virtual uint64_t RanksServed() = 0;
+
+    // --- of a job of several nodes ---
+
+    // What the next commit of the job waits for, for people; empty: for nothing that takes long.
+    virtual void OnObstacle(const std::string& what) = 0;
+    // Whether what this node holds counts in the job.
+    virtual void OnStanding(const Standing& standing) = 0;
+    // This daemon has no business here: it is to end, with nothing changed.
+    virtual void OnRefused(const absl::Status& why) = 0;
+  };
+
+  virtual ~Coordinator() = default;
+
+  // The ranks of this node that asked for a decision in this attempt and wait for it.
+  virtual void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) = 0;
+  // A rank of this node is registered with something else.
+  virtual void CheckRegistrations() = 0;
+  // Ranks have connected or are gone.
+  virtual void OnRanksChange() = 0;
+  virtual void ReportClaimed(Version version, Rank rank) = 0;
+  virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
+  virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;
+
+  // Whether anything was ever committed in this job and not given up since, by what is written.
+  // Decides nothing; Unavailable when that is not known within call_timeout.
+  using EverCommittedDone = absl::AnyInvocable<void(absl::StatusOr<bool>)>;
+  virtual void AskEverCommitted(EverCommittedDone done) = 0;
+
+  // What was committed is given up, by an operator's order: the next restore finds nothing, and
+  // opens the timeline that `done` is told. FailedPrecondition while ranks are connected, unless
+  // `force` is given: nothing that they capture would be committed.
+  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<Timeline>)>;
+  virtual void DeclareFreshStart(bool force, FreshStartDone done) = 0;
+
+  // Versions that nothing but version_deadline_s has ended, by this process.
+  virtual uint64_t deadlines_used() const = 0;
+
+  // Keeps what is committed for somebody, or lets go of it.
+  using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
+  virtual void AskPins(PinRequest request, PinDone done) = 0;
+};
+
+}  // namespace unreft::smp

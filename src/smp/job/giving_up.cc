@@ -1,0 +1,48 @@
+#include "smp/job/giving_up.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/format.h"
+#include "smp/job/newest_steps.h"
+
+namespace unreft::smp {
+
+std::optional<GivingUp> WhatToGiveUp(std::span<const StepUnderWay> under_way, Step newest,
+                                     uint64_t lead) {
+  const StepUnderWay* failed = nullptr;
+  const StepUnderWay* next = nullptr;
+  for (const StepUnderWay& version : under_way) {
+    if (version.step > newest) break;
+    if (!version.failure) {
+      next = &version;
+      break;
+    }
+    failed = &version;
+  }
+  if (failed == nullptr) return std::nullopt;
+  const uint64_t from = next != nullptr ? next->step.value : newest.value + lead;
+  return GivingUp{Step{from - 1}, fmt::format("step {}: {}", failed->step, *failed->failure)};
+}
+
+void StepPace::Note(Step newest, Time now) {
+  const bool is_other_timeline = newest < from_;
+  if (begun_ && !is_other_timeline && now - since_ < kWindow) return;
+  if (begun_ && !is_other_timeline) {
+    const double seconds = std::chrono::duration<double>(now - since_).count();
+    steps_per_second_ = static_cast<double>(newest.value - from_.value) / seconds;
+  }
+  begun_ = true;
+  from_ = newest;
+  since_ = now;
+}
+
+uint64_t StepPace::StepsIn(Duration duration) const {
+  const double steps = steps_per_second_ * std::chrono::duration<double>(duration).count();
+  return static_cast<uint64_t>(
+      std::clamp(std::ceil(steps), 1.0, static_cast<double>(kStepsApartMax)));
+}
+
+}  // namespace unreft::smp

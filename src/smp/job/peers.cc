@@ -1,0 +1,158 @@
+#include "smp/job/peers.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/format.h"
+
+namespace unreft::smp {
+
+Peers::Peers(Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
+             RandomId incarnation, absl::AnyInvocable<void()> on_other_store)
+    : transport_(transport),
+      job_state_(job_state),
+      job_(std::move(job)),
+      self_(self),
+      incarnation_(incarnation.begin(), incarnation.end()),
+      on_other_store_(std::move(on_other_store)) {}
+
+Peers::~Peers() {
+  for (const std::string& method : served_) transport_.Serve(method, nullptr);
+  transport_.ServeReads(nullptr);
+}
+
+absl::Status Peers::Malformed(const std::string& method, NodeSlot peer, size_t bytes) {
+  return absl::InvalidArgumentError(
+      fmt::format("node {}: a message of '{}' of {} bytes does not parse", peer, method, bytes));
+}
+
+absl::StatusOr<std::string> Peers::AddressOf(NodeSlot slot) const {
+  if (slot == self_) return transport_.address();
+  const auto it = job_state_.present.find(slot);
+  if (it == job_state_.present.end()) {
+    return absl::UnavailableError(fmt::format("node {} is not present", slot));
+  }
+  return it->second.address();
+}
+
+std::string Peers::Wrap(const std::string& body) const {
+  Envelope envelope;
+  envelope.set_job(job_);
+  envelope.set_store_id(job_state_.store_id);
+  envelope.set_view(job_state_.view.value.number());
+  envelope.set_slot(self_.value);
+  envelope.set_incarnation(incarnation_);
+  envelope.set_body(body);
+  return envelope.SerializeAsString();
+}
+
+absl::StatusOr<Envelope> Peers::Open(const std::string& message) {
+  Envelope envelope;
+  if (!envelope.ParseFromString(message)) {
+    return absl::InvalidArgumentError(
+        fmt::format("an envelope of {} bytes does not parse", message.size()));
+  }
+  if (envelope.job() != job_) {
+    return absl::PermissionDeniedError(fmt::format(
+        "node {} serves job '{}', the message is of job '{}'", self_, job_, envelope.job()));
+  }
+  if (job_state_.store_id.empty() || envelope.store_id() != job_state_.store_id) {
+    on_other_store_();
+    return absl::AbortedError(
+        fmt::format("node {} and node {} have different meta stores", self_, envelope.slot()));
+  }
+  const ViewRecord& view = job_state_.view.value;
+  if (envelope.view() >= view.number()) return envelope;
+  for (const unreft::Member& member : view.members()) {
+    if (member.slot() != envelope.slot() || member.incarnation() == envelope.incarnation())
+      continue;
+    return absl::FailedPreconditionError(
+        fmt::format("node {} speaks of view {}; in view {} its slot is another incarnation's",
+                    envelope.slot(), envelope.view(), view.number()));
+  }
+  return envelope;
+}
+
+void Peers::Call(NodeSlot to, const std::string& method, const std::string& body, Duration timeout,
+                 Transport::CallDone done) {
+  absl::StatusOr<std::string> address = AddressOf(to);
+  // An address that nobody has: the transport says so in a later turn.
+  transport_.Call(address.value_or(""), method, Wrap(body), timeout,
+                  lifetime_.Bind([this, status = address.status(), done = std::move(done)](
+                                     absl::StatusOr<std::string> reply) mutable {
+                    if (absl::IsAborted(reply.status())) on_other_store_();
+                    if (!status.ok()) return done(status);
+                    done(std::move(reply));
+                  }));
+}
+
+void Peers::CallAt(const std::string& address, const std::string& method, const std::string& body,
+                   Duration timeout, Transport::CallDone done) {
+  transport_.Call(
+      address, method, Wrap(body), timeout,
+      lifetime_.Bind([done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
+        done(std::move(reply));
+      }));
+}
+
+void Peers::Probe(const std::string& address, Duration timeout,
+                  absl::AnyInvocable<void(bool)> done) {
+  transport_.Call(address, "exposure", Wrap(""), timeout,
+                  lifetime_.Bind([done = std::move(done)](
+                                     const absl::StatusOr<std::string>& reply) mutable {
+                    // It does not lead, or has given this memory up, or knows another store.
+                    done(reply.ok() || absl::IsFailedPrecondition(reply.status()) ||
+                         absl::IsAborted(reply.status()));
+                  }));
+}
+
+void Peers::Follow() {
+  std::map<NodeSlot, std::string> present;
+  for (const auto& [slot, presence] : job_state_.present) {
+    std::string& bytes = present[slot] = presence.SerializeAsString();
+    const auto before = came_.find(slot);
+    if (slot == self_ || (before != came_.end() && before->second == bytes)) continue;
+    transport_.ReconnectNow(presence.address());
+  }
+  came_ = std::move(present);
+}
+
+TransferId Peers::Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
+                       Duration timeout, Transport::ReadDone done) {
+  absl::StatusOr<std::string> address = AddressOf(from);
+  return transport_.Read(address.value_or(""), Wrap(body), into, timeout,
+                         lifetime_.Bind([status = address.status(), done = std::move(done)](
+                                            absl::StatusOr<std::string> header) mutable {
+                           if (!status.ok()) return done(status);
+                           done(std::move(header));
+                         }));
+}
+
+void Peers::Serve(const std::string& method, CallHandler handler) {
+  served_.push_back(method);
+  transport_.Serve(method, [this, handler = std::move(handler)](const std::string& request,
+                                                                Transport::CallDone done) mutable {
+    absl::StatusOr<Envelope> envelope = Open(request);
+    if (!envelope.ok()) return done(envelope.status());
+    handler(
+        NodeSlot{envelope->slot()}, std::move(*envelope->mutable_body()),
+        lifetime_.Bind([this, done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
+          if (absl::IsAborted(reply.status())) on_other_store_();
+          done(std::move(reply));
+        }));
+  });
+}
+
+void Peers::ServeReads(ReadHandler handler) {
+  transport_.ServeReads([this, handler = std::move(handler)](
+                            const std::string& request, uint64_t bytes,
+                            absl::AnyInvocable<void(absl::StatusOr<ReadSource>)> done) mutable {
+    absl::StatusOr<Envelope> envelope = Open(request);
+    if (!envelope.ok()) return done(envelope.status());
+    handler(NodeSlot{envelope->slot()}, std::move(*envelope->mutable_body()), bytes,
+            std::move(done));
+  });
+}
+
+}  // namespace unreft::smp

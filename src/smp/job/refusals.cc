@@ -1,0 +1,71 @@
+#include "smp/job/refusals.h"
+
+#include <fmt/format.h>
+
+#include "base/format.h"
+#include "recovery/missing_ranks.h"
+
+namespace unreft::smp {
+
+absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>& asked,
+                          Duration wait) {
+  return absl::DeadlineExceededError(fmt::format(
+      "attempt {}: of {} ranks, {} asked for the restore within {} s; missing: rank {}", attempt,
+      world, asked.size(), std::chrono::duration_cast<std::chrono::seconds>(wait).count(),
+      recovery::FindMissing(asked, world).Text()));
+}
+
+absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world) {
+  return absl::FailedPreconditionError(
+      fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks, or "
+                  "give the state up with 'unreft fresh-start'",
+                  version, saved_by, attempt, world, saved_by));
+}
+
+absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
+                           std::initializer_list<std::string_view> details) {
+  std::string message = fmt::format(
+      "unrecoverable: version {} of {} ranks was committed, and no version is whole in {} memory",
+      committed, world, memory);
+  for (const std::string_view detail : details) {
+    if (!detail.empty()) fmt::format_to(std::back_inserter(message), ": {}", detail);
+  }
+  return absl::DataLossError(message + "; 'unreft fresh-start' gives the state up");
+}
+
+std::string NotCompletedBy(const std::set<Rank>& completed, uint64_t world, Duration deadline) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(deadline).count();
+  if (completed.empty()) return fmt::format("no rank completed it within {} s", seconds);
+  const recovery::MissingRanks missing = recovery::FindMissing(completed, world);
+  if (missing.none()) {
+    return fmt::format("all {} ranks completed it, but some node did not protect it within {} s",
+                       world, seconds);
+  }
+  return fmt::format("rank {} of {} did not complete it within {} s", missing.Text(), world,
+                     seconds);
+}
+
+absl::Status FreshStartUnderRanks(uint64_t ranks) {
+  return absl::FailedPreconditionError(
+      fmt::format("ranks that are connected: needed 0, found {}: what is committed would be given "
+                  "up, and nothing that they capture would be committed until they are started "
+                  "again. End the job first; --force does it all the same",
+                  ranks));
+}
+
+std::string FreshStartDeclared(NodeSlot from, Version committed, uint64_t ranks) {
+  std::string line = fmt::format(
+      "a fresh start is declared by an order to node {}: what was committed up to {} is given up",
+      from, committed);
+  if (ranks > 0) {
+    line += fmt::format(
+        ". {} ranks are connected (--force): nothing that they capture is committed until they are "
+        "started again",
+        ranks);
+  }
+  return line;
+}
+
+std::string OverruledBy(Version committed) { return fmt::format("{} was committed", committed); }
+
+}  // namespace unreft::smp

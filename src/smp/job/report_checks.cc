@@ -1,0 +1,73 @@
+#include "smp/job/report_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/bounds.h"
+#include "meta/record_checks.h"
+
+namespace unreft::smp {
+namespace {
+
+struct Bounded {
+  std::string_view name;
+  uint64_t found;
+  uint64_t most;
+};
+
+absl::Status Check(std::initializer_list<Bounded> numbers) {
+  for (const auto& [name, found, most] : numbers) {
+    if (found <= most) continue;
+    return absl::InvalidArgumentError(fmt::format("{} {}, the largest is {}", name, found, most));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRank(uint64_t rank) { return Check({{"rank", rank, kRanksMax - 1}}); }
+
+absl::Status CheckHolding(const VersionHolding& version) {
+  absl::Status status = Check({{"version of timeline", version.timeline(), kTimelineMax},
+                               {"version of step", version.step(), kStepMax}});
+  for (const SealedRank& sealed : version.sealed()) {
+    status.Update(CheckRank(sealed.rank()));
+    status.Update(Check({{"world of ranks", sealed.world(), kRanksMax}}));
+  }
+  for (const ReplicaHolding& replica : version.replicas()) {
+    for (const uint64_t rank : replica.ranks()) status.Update(CheckRank(rank));
+    status.Update(Check({{"world of ranks", replica.world(), kRanksMax}}));
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::Status CheckHoldings(const google::protobuf::RepeatedPtrField<VersionHolding>& versions) {
+  for (const VersionHolding& version : versions) {
+    if (absl::Status status = CheckHolding(version); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReport(const NodeReport& report) {
+  absl::Status status = Check({
+      {"round", std::max(report.round_applied(), report.round_closed()), kRoundMax},
+      {"newest timeline", report.newest_timeline(), kTimelineMax},
+      {"newest step", report.newest_step(), kStepMax},
+      {"committed timeline", report.committed_timeline(), kTimelineMax},
+      {"committed step", report.committed_step(), kStepMax},
+      {"committed world of ranks", report.committed_world(), kRanksMax},
+      {"view", report.view(), kViewMax},
+      {"world of ranks", report.world(), kRanksMax},
+  });
+  // As a record of these timelines, which is what becomes of them when the store has lost its own.
+  TimelineRecord timelines;
+  *timelines.mutable_chain() = report.chain();
+  status.Update(meta::CheckRecord(timelines));
+  for (const AskingRank& asking : report.asking()) status.Update(CheckRank(asking.rank()));
+  if (!status.ok()) return status;
+  return CheckHoldings(report.versions());
+}
+
+}  // namespace unreft::smp

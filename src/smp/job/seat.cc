@@ -1,0 +1,263 @@
+#include "smp/job/seat.h"
+
+#include <absl/strings/str_join.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "smp/job/cluster_records.h"
+
+namespace unreft::smp {
+namespace {
+
+const unreft::Member* MemberOf(const meta::JobState& job, NodeSlot slot) {
+  const auto& members = job.view.value.members();
+  const auto found = std::ranges::find_if(
+      members, [&](const unreft::Member& member) { return member.slot() == slot.value; });
+  return found == members.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+SeatOwner OwnerOfSeat(const meta::JobState& job, NodeSlot slot, const std::string& incarnation,
+                      uint64_t newest_view) {
+  const unreft::Member* const member = MemberOf(job, slot);
+  if (member == nullptr) return SeatOwner::kNobody;
+  if (member->incarnation() == incarnation) return SeatOwner::kOurs;
+  if (member->lost()) return SeatOwner::kLost;
+  if (newest_view >= job.view.value.number()) return SeatOwner::kNobody;
+  const auto present = job.present.find(slot);
+  const bool is_there =
+      present != job.present.end() && present->second.incarnation() == member->incarnation();
+  return is_there ? SeatOwner::kPresent : SeatOwner::kAbsent;
+}
+
+Seat::Seat(meta::Kv& kv, Executor& executor, Log& log, const meta::JobStore& store,
+           NodeRecord& record, const NodeOptions& options, std::string address, Callbacks callbacks)
+    : executor_(executor),
+      log_(log),
+      store_(store),
+      record_(record),
+      options_(options),
+      address_(std::move(address)),
+      callbacks_(std::move(callbacks)),
+      settings_(kv, executor, log, options, address_, [this] { callbacks_.on_presence(); }),
+      presence_(
+          kv, executor, log, store.PresenceKey(options.node), options.presence_ttl,
+          // An earlier process of the same memory; the lock on the run directory says it is dead.
+          [this](const std::string& value) {
+            PresenceRecord other;
+            return other.ParseFromString(value) &&
+                   other.incarnation() == AsBytes(record_.incarnation());
+          },
+          [this] { callbacks_.on_presence(); }),
+      waiting_(
+          kv, executor, log, store.WaitingKey(PlaceOf(Presence())), options.presence_ttl,
+          // The place is this daemon's alone.
+          [](const std::string&) { return true; }, [this] { Wait(); }),
+      leadership_(
+          kv, executor, log, store.LeaderKey(), options.presence_ttl,
+          [this](const std::string& value) {
+            PresenceRecord other;
+            return other.ParseFromString(value) && other.slot() == options_.node.value &&
+                   other.incarnation() == AsBytes(record_.incarnation());
+          },
+          [this] { callbacks_.on_leadership(); }) {}
+
+Seat::~Seat() { executor_.Cancel(probe_again_); }
+
+PresenceRecord Seat::Presence() const {
+  PresenceRecord record;
+  record.set_slot(options_.node.value);
+  record.set_incarnation(AsBytes(record_.incarnation()));
+  record.set_session(record_.session().value);
+  record.set_address(address_);
+  record.set_failure_domain(options_.failure_domain);
+  record.set_place(options_.place.value_or(options_.node.value));
+  return record;
+}
+
+void Seat::Follow(uint64_t ranks) {
+  ranks_ = ranks;
+  if (!store_.ready()) return;
+  settings_.Follow(store_.state(), WasInAView());
+  const SeatOwner owner =
+      OwnerOfSeat(store_.state(), options_.node, AsBytes(record_.incarnation()), record_.view());
+  if (owner == SeatOwner::kOurs) record_.SetView(store_.state().view.value.number());
+  if (std::exchange(owner_, owner) != owner) SayWhere();
+  HoldKeys();
+  ConfirmKeys();
+  LookForFirst();
+}
+
+// Of another memory, that shows itself in the slot.
+const PresenceRecord* Seat::Other() const {
+  const auto present = store_.state().present.find(options_.node);
+  if (present == store_.state().present.end()) return nullptr;
+  const bool is_ours = present->second.incarnation() == AsBytes(record_.incarnation());
+  return is_ours ? nullptr : &present->second;
+}
+
+void Seat::HoldKeys() {
+  if (!settings_.agreed()) {
+    presence_.Release();
+    waiting_.Release();
+    return leadership_.Release();
+  }
+  const bool is_free = owner_ == SeatOwner::kNobody || owner_ == SeatOwner::kLost;
+  if (owner_ == SeatOwner::kOurs || (is_free && Other() == nullptr)) {
+    if (!presence_.wanted()) presence_.Hold(Presence().SerializeAsString());
+    // Not before: if the leader has given the slot back, the presence is on the lease of this key.
+    if (presence_.held()) waiting_.Release();
+  } else {
+    presence_.Release();
+    Wait();
+  }
+  // A leader is reached by its slot. Where nobody is present, somebody has to say who is lost.
+  const bool campaigns = presence_.wanted() || store_.state().present.empty();
+  if (!campaigns) return leadership_.Release();
+  if (!leadership_.wanted()) leadership_.Hold(Presence().SerializeAsString());
+}
+
+void Seat::Wait() {
+  if (presence_.wanted()) return;
+  WaitingRecord record;
+  *record.mutable_presence() = Presence();
+  // The leader hands the lease on with the presence: none yet, and the slot is not given back.
+  if (waiting_.held()) record.set_lease(static_cast<int64_t>(waiting_.lease().value));
+  record.set_ranks(WasInAView() ? ranks_ : 0);
+  waiting_.Hold(record.SerializeAsString());
+}
+
+// A store that went back may know our leases and not the keys.
+void Seat::ConfirmKeys() {
+  const meta::JobState& state = store_.state();
+  const PresenceRecord own = Presence();
+  const auto is_own = [&own](const PresenceRecord& record) {
+    return record.session() == own.session() && record.incarnation() == own.incarnation();
+  };
+  const auto present = state.present.find(options_.node);
+  if (present == state.present.end() || !is_own(present->second)) presence_.Confirm();
+  const auto waits = state.waiting.find(PlaceOf(own));
+  if (!presence_.wanted() &&
+      (waits == state.waiting.end() || !is_own(waits->second.value.presence()))) {
+    waiting_.Confirm();
+  }
+  if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
+}
+
+void Seat::SayWhere() {
+  const uint64_t view = store_.state().view.value.number();
+  switch (owner_) {
+    case SeatOwner::kOurs:
+      if (std::exchange(was_ours_, true)) {
+        log_.Info("node {}: its slot is this memory's again, by view {}", options_.node, view);
+      }
+      return;
+    case SeatOwner::kNobody:
+    case SeatOwner::kLost:
+      return;
+    case SeatOwner::kAbsent:
+    case SeatOwner::kPresent:
+      was_ours_ |= WasInAView();
+      if (WasInAView()) return log_.Error("node {}: {}", options_.node, WhoseItIs());
+      log_.Warn("node {}: {}", options_.node, WhoseItIs());
+  }
+}
+
+std::string Seat::WhoseItIs() const {
+  const meta::JobState& job = store_.state();
+  const unreft::Member* const member = MemberOf(job, options_.node);
+  if (member == nullptr) return {};
+  const std::string other = fmt::format("by view {} its slot has another memory, that of place {}",
+                                        job.view.value.number(), PlaceOf(*member));
+  if (WasInAView()) {
+    return fmt::format(
+        "{}; this daemon was away for too long and is out of the job: nothing that it holds "
+        "counts, "
+        "and its trainers train on unprotected. It comes back if the other is lost, or if it "
+        "serves ranks and the other serves none; else with the next attempt, whose ranks may ask "
+        "there. Without ranks, stop it, or start it anew as a spare (--spare)",
+        other);
+  }
+  return fmt::format(
+      "{}; this one is empty and takes the slot if that is lost, which it is once its daemon is "
+      "away for longer than {} ms",
+      other, (options_.presence_ttl + options_.lost_grace) / std::chrono::milliseconds(1));
+}
+
+Standing Seat::StandingNow() const {
+  if (!settings_.refusal().ok()) {
+    return {std::string(settings_.refusal().message()), true, false, settings_.refusal()};
+  }
+  const bool is_out =
+      WasInAView() && (owner_ == SeatOwner::kAbsent || owner_ == SeatOwner::kPresent);
+  const bool is_starting = store_.status().ok() && !is_out && owner_ != SeatOwner::kOurs;
+  return {Problem(), is_out, is_starting, absl::OkStatus()};
+}
+
+std::string Seat::Problem() const {
+  if (const absl::Status status = store_.status(); !status.ok()) {
+    return fmt::format("the meta store cannot be used, and nothing is committed meanwhile: {}",
+                       status.message());
+  }
+  if (!store_.ready()) return "the meta store was not read yet";
+  const meta::JobState& job = store_.state();
+  if (!job.view.exists()) {
+    std::vector<uint64_t> missing;
+    for (uint64_t slot = 0; slot < options_.nodes; ++slot) {
+      if (!job.present.contains(NodeSlot{slot})) missing.push_back(slot);
+    }
+    return fmt::format("the job of {} nodes has no view yet; not present: node {}", options_.nodes,
+                       missing.empty() ? "none" : absl::StrJoin(missing, ", node "));
+  }
+  switch (owner_) {
+    case SeatOwner::kOurs:
+      return {};
+    case SeatOwner::kNobody:
+    case SeatOwner::kLost:
+      return fmt::format("view {} does not name this memory yet", job.view.value.number());
+    case SeatOwner::kAbsent:
+    case SeatOwner::kPresent:
+      return WhoseItIs();
+  }
+  return {};
+}
+
+// What was never in a view has nothing that anybody could miss. Where a spare has the slot, this
+// may be its host again, which waits.
+bool Seat::IsSecond() const {
+  const PresenceRecord* const other = Other();
+  return !WasInAView() && other != nullptr && PlaceOf(*other) == PlaceOf(Presence());
+}
+
+// That the store has its presence does not say that it lives: the lease of one that was killed is
+// not over yet, and begins anew in a store that went back.
+void Seat::LookForFirst() {
+  if (!IsSecond() || !settings_.agreed())
+    return executor_.Cancel(std::exchange(probe_again_, TimerId::kNone));
+  if (is_refused_ || is_probing_ || probe_again_ != TimerId::kNone) return;
+  const std::string address = Other()->address();
+  if (address == address_) return;  // which this one has now
+  is_probing_ = true;
+  callbacks_.probe(address, lifetime_.Bind([this, address](bool answers) {
+    is_probing_ = false;
+    if (!answers || !IsSecond() || Other()->address() != address) {
+      probe_again_ = executor_.After(options_.presence_ttl, [this] {
+        probe_again_ = TimerId::kNone;
+        LookForFirst();
+      });
+      return;
+    }
+    is_refused_ = true;
+    callbacks_.on_refused(absl::FailedPreconditionError(fmt::format(
+        "node {} of job {} is served by the daemon at {} already: stop that one, give this one the "
+        "number of another node (--node), or let it wait for a lost one (--spare)",
+        options_.node, options_.job, address)));
+  }));
+}
+
+}  // namespace unreft::smp

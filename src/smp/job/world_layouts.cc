@@ -1,0 +1,113 @@
+#include "smp/job/world_layouts.h"
+
+#include <string>
+
+#include "smp/job/cluster_records.h"
+
+namespace unreft::smp {
+namespace {
+
+ReportReply ReplyOf(RegistrationState state, const absl::Status& misfit = absl::OkStatus()) {
+  ReportReply reply;
+  reply.set_registrations(static_cast<uint32_t>(state));
+  reply.set_misfit(std::string(misfit.message()));
+  return reply;
+}
+
+}  // namespace
+
+WorldLayouts::WorldLayouts(Peers& peers, Log& log, const NodeOptions& options,
+                           absl::AnyInvocable<void()> on_told)
+    : peers_(peers), log_(log), options_(options), on_told_(std::move(on_told)) {}
+
+std::optional<ReportReply> WorldLayouts::Found(uint64_t view) const {
+  return found_in_view_ == view ? found_ : std::nullopt;
+}
+
+ReportReply WorldLayouts::LookAt(
+    uint64_t view, const std::vector<std::pair<NodeSlot, const NodeReport*>>& reports) {
+  found_in_view_ = view;
+  found_.reset();
+  uint64_t attempt = 0;  // the newest
+  uint64_t world = 0;
+  std::map<Rank, RankLayout> ranks;
+  for (const auto& [slot, report] : reports) {
+    for (const RegisteredRank& rank : report->registered()) {
+      if (rank.attempt() < attempt) continue;
+      if (rank.attempt() > attempt) ranks.clear();
+      attempt = rank.attempt();
+      world = rank.world();
+      ranks[Rank{rank.rank()}] = {slot, rank.layout_digest()};
+    }
+  }
+  const bool is_complete =
+      !ranks.empty() && ranks.size() == world && ranks.rbegin()->first.value == world - 1;
+  if (!is_complete) return *(found_ = ReplyOf(RegistrationState::kIncomplete));
+  ManifestRequest request;
+  request.set_registered(true);
+  const std::optional<ManifestsByRank> manifests = Collect(request, ranks);
+  if (!manifests) return ReplyOf(RegistrationState::kLooking);
+  const absl::Status status = check_.Check(*manifests);
+  const auto state = status.ok() ? RegistrationState::kFit : RegistrationState::kMisfit;
+  return *(found_ = ReplyOf(state, status));
+}
+
+std::optional<ManifestsByRank> WorldLayouts::ManifestsOf(Version version,
+                                                         const std::map<Rank, RankLayout>& ranks) {
+  ManifestRequest request;
+  SetVersion(version, request);
+  return Collect(request, ranks);
+}
+
+std::optional<ManifestsByRank> WorldLayouts::Collect(const ManifestRequest& request,
+                                                     const std::map<Rank, RankLayout>& ranks) {
+  ManifestsByRank manifests;
+  std::set<NodeSlot> to_ask;
+  for (const auto& [rank, layout] : ranks) {
+    manifests[rank] = Find(rank, layout.digest);
+    if (manifests[rank] == nullptr) to_ask.insert(layout.home);
+  }
+  for (const NodeSlot slot : to_ask) Ask(slot, request);
+  if (!to_ask.empty()) return std::nullopt;
+  return manifests;
+}
+
+void WorldLayouts::Ask(NodeSlot slot, const ManifestRequest& request) {
+  if (!asking_.insert(slot).second) return;
+  peers_.Ask<ManifestReply>(slot, "manifests", request, options_.call_timeout,
+                            lifetime_.Bind([this, slot](absl::StatusOr<ManifestReply> reply) {
+                              asking_.erase(slot);
+                              if (!reply.ok()) return;  // asked again with a node's next report
+                              for (const std::string& bytes : reply->manifests()) {
+                                absl::StatusOr<layout::SlotManifest> manifest =
+                                    layout::DecodeManifest(bytes);
+                                if (!manifest.ok()) {
+                                  log_.Error("node {}: {}", slot, manifest.status().message());
+                                  continue;
+                                }
+                                Keep(*std::move(manifest));
+                              }
+                              on_told_();
+                            }));
+}
+
+WorldLayouts::ManifestPtr WorldLayouts::Find(Rank rank, uint64_t digest) const {
+  const auto known = manifests_.find(rank);
+  if (known == manifests_.end()) return nullptr;
+  for (const ManifestPtr& manifest : known->second) {
+    if (manifest->layout_digest == digest) return manifest;
+  }
+  return nullptr;
+}
+
+void WorldLayouts::Keep(layout::SlotManifest manifest) {
+  manifest.replica_digests.clear();  // of another version they would say nothing
+  std::deque<ManifestPtr>& known = manifests_[manifest.rank];
+  std::erase_if(known, [&](const ManifestPtr& other) {
+    return other->layout_digest == manifest.layout_digest;
+  });
+  known.push_back(std::make_shared<const layout::SlotManifest>(std::move(manifest)));
+  if (known.size() > kPerRank) known.pop_front();
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,95 @@
+// Slot: what the daemon knows of one slot segment. The segment's header is the truth; this is the
+// daemon's place in its life:
+//
+//   kPopulating -> kFree -> kGranted -> kCapturing -> kSealed -> kFree ...
+//                             │             │
+//                             └── revoked   └── kDraining -> kFree   (abandoned)
+//   anything that does not verify -> kQuarantined
+//
+// Owned by the SlotStore; used only in turns of the node's executor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/process_watcher.h"
+#include "base/segment_store.h"
+#include "base/session_frames.h"
+#include "base/slot_header.h"
+#include "layout/manifest.h"
+#include "smp/core/registration.h"
+#include "smp/memory/slot_reading.h"
+
+namespace unreft::smp {
+
+enum class SlotPhase {
+  kPopulating,   // its pages are being reserved
+  kFree,         // may be granted
+  kGranted,      // offered to its rank's trainer
+  kCapturing,    // claimed; the trainer copies, then the daemon seals
+  kRebuilding,   // lost with another life of this node's memory; decoded from the group
+  kSealed,       // holds a version
+  kDraining,     // abandoned, but its writer may still write
+  kQuarantined,  // does not verify; kept, counted, not used
+};
+
+std::string_view SlotPhaseName(SlotPhase phase);
+
+struct Slot {
+  SlotId id;
+  std::string segment_name;
+  // Shared with the work pool, whose tasks may outlast the slot's place in the store.
+  std::shared_ptr<Segment> segment;
+  std::optional<SlotView> view;  // none when the header did not verify
+
+  Rank owner;
+  SlotPhase phase = SlotPhase::kPopulating;
+  Generation generation;
+  // Why it is quarantined, and whether only its content was at fault: such a slot is used again
+  // once a newer version is committed.
+  std::string problem;
+  bool reusable = false;
+
+  // The life of its rank that was told of it, and maps it.
+  ProcessLife told_to;
+
+  // From the grant on.
+  ProcessLife writer;
+  WatchId writer_watch = WatchId::kNone;
+  uint64_t world = 0;
+  Attempt attempt;
+  Version version;  // its step is known from the claim on
+  Version parent;   // what the version's timeline stands on
+  std::shared_ptr<const Registration> registration;
+
+  // While capturing: how far the bytes are published, and their CRCs computed.
+  uint64_t blocks_ready = 0;
+  uint64_t blocks_done = 0;
+  bool checksum_running = false;
+  bool sealing = false;
+  std::optional<Captured> captured;
+  bool abandoned = false;    // to be freed once nobody writes or reads it
+  bool writer_done = false;  // the abandoned slot's writer writes no more
+
+  // Sealed.
+  std::shared_ptr<const layout::SlotManifest> manifest;
+
+  uint64_t populated_bytes = 0;  // as far as is known; for the memory budget
+  uint32_t reads = 0;  // by other nodes, on their way
+  // By the pool, that verifies; each shared with its task.
+  std::vector<std::shared_ptr<SlotReading>> readings;
+
+  uint64_t bytes() const {
+    return view ? SlotSegmentBytes(view->geometry()) : segment->bytes().size();
+  }
+  bool InUseByPool() const { return checksum_running || sealing; }
+  // Not to be given to another version yet (docs/protocol.md, rule 6).
+  bool InUse() const { return InUseByPool() || reads > 0 || !readings.empty(); }
+};
+
+}  // namespace unreft::smp

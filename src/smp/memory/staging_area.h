@@ -1,0 +1,158 @@
+// StagingArea: the one segment of a node through which the bytes of other nodes reach its ranks
+// that restore (docs/formats/local_session.md, Staged). It is made, and has its pages, before it is
+// needed, so that a restore needs no memory that was not promised.
+//
+// It is cut into places of a block each, which the ranks' Stagings borrow: each that restores has a
+// share of them, one at least, whoever came first.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/lifetime.h"
+#include "base/log.h"
+#include "base/process_watcher.h"
+#include "base/segment_store.h"
+#include "base/work_pool.h"
+#include "smp/core/node_options.h"
+#include "smp/memory/memory_budget.h"
+#include "smp/memory/page_populator.h"
+
+namespace unreft::smp {
+
+// The places of one segment. Single-threaded on the node's executor; shared by whoever borrows.
+class StagingPlaces {
+ public:
+  // One that is lent. It is given back when this goes: to be kept by whoever may still write to it.
+  class Place {
+   public:
+    Place(std::weak_ptr<StagingPlaces> of, uint64_t borrower, uint64_t offset,
+          std::span<std::byte> bytes)
+        : of_(std::move(of)), borrower_(borrower), offset_(offset), bytes_(bytes) {}
+    Place(Place&&) = default;
+    Place& operator=(Place&&) = delete;
+    ~Place();
+
+    uint64_t offset() const { return offset_; }
+    std::span<std::byte> bytes() const { return bytes_; }
+
+   private:
+    std::weak_ptr<StagingPlaces> of_;
+    uint64_t borrower_;
+    uint64_t offset_;
+    std::span<std::byte> bytes_;
+  };
+
+  StagingPlaces(Executor& executor, std::shared_ptr<Segment> segment, uint64_t block_bytes);
+
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+  uint64_t bytes() const { return segment_->bytes().size(); }
+
+  // `on_change`, in turns of its own until it leaves: there may be a place for it, or never will.
+  uint64_t Join(absl::AnyInvocable<void()> on_change);
+  void Leave(uint64_t borrower);
+  bool in_use() const { return !borrowers_.empty(); }
+
+  // None when it has its share, all are lent, or the segment has no pages yet.
+  static std::optional<Place> Take(const std::shared_ptr<StagingPlaces>& from, uint64_t borrower);
+
+  // Whether its pages could be had; ok before it is known.
+  const absl::Status& status() const { return status_; }
+  void SetPopulated(uint64_t bytes);
+  void SetFailed(absl::Status status);
+  uint64_t populated_bytes() const { return populated_bytes_; }
+
+ private:
+  struct Borrower {
+    uint64_t id = 0;
+    uint64_t held = 0;
+    absl::AnyInvocable<void()> on_change;
+  };
+  void GiveBack(uint64_t borrower, uint64_t offset);
+  void Wake();
+  std::list<Borrower>::iterator Find(uint64_t borrower);
+
+  Executor& executor_;
+  const std::shared_ptr<Segment> segment_;
+  const uint64_t block_bytes_;
+  const uint64_t places_;
+  uint64_t populated_bytes_ = 0;
+  absl::Status status_;
+  std::deque<uint64_t> free_;      // offsets
+  std::list<Borrower> borrowers_;  // who took a place last is the last
+  uint64_t borrowers_ever_ = 0;
+  bool waking_ = false;
+  Lifetime lifetime_;
+};
+
+// Single-threaded on the node's executor; pages are reserved on the work pool.
+class StagingArea {
+ public:
+  struct Seams {
+    Executor& executor;
+    WorkPool& pool;
+    SegmentStore& segments;
+    ProcessWatcher& processes;
+    Log& log;
+  };
+
+  StagingArea(Seams seams, const NodeOptions& options);
+  ~StagingArea();
+
+  // Takes the names of what an earlier process staged away. It is not used again: a trainer may
+  // still be copying from it.
+  void RemoveOld();
+
+  // What else the node has, of the same memory. Nothing, before.
+  void set_others(absl::AnyInvocable<MemoryUse() const> others) { others_ = std::move(others); }
+
+  // Makes it as large as that, in whole blocks, or anew when it is of another size and nobody
+  // restores. It populates in the background. ResourceExhausted, with the numbers, when the budget
+  // does not allow.
+  absl::Status Provide(uint64_t bytes);
+
+  // Why it is not there, or has no pages; ok when nothing failed.
+  const absl::Status& status() const { return status_; }
+  const std::string& segment_name() const { return name_; }
+  // Null when there is none.
+  const std::shared_ptr<StagingPlaces>& places() const { return places_; }
+
+  // A trainer that did not say that it has copied may still do so until its life ends.
+  void KeepUntilEnd(ProcessLife life, std::vector<StagingPlaces::Place> places);
+  // Or until it asks for something else, or says that it has ended.
+  void OnTrainerDone(ProcessLife life);
+
+  MemoryUse use() const;
+  // With what is lacking to that size.
+  StagingMemory MemoryFor(uint64_t bytes) const;
+
+ private:
+  absl::Status CheckBudget(uint64_t bytes);
+  absl::Status Make(uint64_t bytes);
+  void Remove();
+
+  Seams seams_;
+  const NodeOptions& options_;
+  const std::string name_;
+  absl::AnyInvocable<MemoryUse() const> others_;
+  PagePopulator populator_;
+  std::shared_ptr<StagingPlaces> places_;
+  absl::Status status_;
+  struct Kept {
+    ProcessLife life;
+    WatchId watch = WatchId::kNone;
+    std::vector<StagingPlaces::Place> places;
+  };
+  std::list<Kept> kept_;
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,33 @@
+// The answers to the CLI's questions, as JSON (docs/operations.md).
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+
+#include <string>
+
+#include "base/session_frames.h"
+#include "smp/desk/node_state.h"
+#include "smp/job/member.h"
+#include "smp/job/protection.h"
+#include "smp/memory/slot_verifier.h"
+
+namespace unreft::smp {
+
+// Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, fresh-start,
+// pin, unpin, metrics ("memory" is MemoryDesk's, "cluster" ClusterDesk's). InvalidArgument for
+// another. `member` and `protection` are null in a job of one node.
+struct AdminDesk {
+  NodeState& state;
+  SlotVerifier& verifier;
+  Member* member;
+  Protection* protection;
+};
+void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
+                 absl::AnyInvocable<void(AdminReply)> reply);
+
+// The metrics in Prometheus' text format. `member` is null in a job of one node.
+std::string MetricsText(const NodeState& state, const Member* member);
+// Those of a daemon that waits for a slot.
+std::string SpareMetricsText(const NodeOptions& options);
+
+}  // namespace unreft::smp

@@ -1,0 +1,494 @@
+#include "smp/node/node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/desk/node_memory.h"
+#include "smp/job/layout_check.h"
+#include "smp/job/local_coordinator.h"
+#include "smp/node/admin.h"
+#include "smp/node/admission.h"
+#include "smp/node/cluster_status.h"
+#include "smp/protect/protector.h"
+
+namespace unreft::smp {
+namespace {
+
+// How long the daemon goes on listening to a trainer that is dead.
+constexpr Duration kLastWords = std::chrono::seconds(1);
+
+constexpr Duration kSilentWarnEvery = std::chrono::seconds(10);
+
+// Why a trainer is gone.
+constexpr std::string_view kEnded = "its process has ended";
+constexpr std::string_view kTakenOver = "another process is this rank by now";
+constexpr std::string_view kOtherAttempt = "another attempt of the job has begun";
+
+}  // namespace
+
+Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
+  state_.options = std::move(options);
+  state_.prefix = MemoryPrefix(state_.options);
+}
+
+Node::~Node() {
+  for (const Connection& connection : connections_) {
+    state_.seams.executor.Cancel(connection.hello_timer);
+  }
+  for (auto& [rank, session] : state_.sessions) state_.seams.processes.Unwatch(session->watch);
+  state_.on_slot_change = nullptr;
+}
+
+// --- starting ---
+
+void Node::Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done) {
+  on_started_ = std::move(done);
+  settings_ = std::make_unique<SettingsCheck>(state_.seams, state_.options);
+  settings_->Start([this, boot_id](absl::Status status) {
+    if (!status.ok()) return OnStarted(std::move(status));
+    settings_.reset();
+    OpenRecord(boot_id);
+  });
+}
+
+void Node::OpenRecord(RandomId boot_id) {
+  NodeRecord::Open(
+      state_.seams.segments, state_.seams.records, state_.seams.random, state_.seams.log,
+      state_.prefix + "node", boot_id,
+      lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
+        if (!record.ok()) return OnStarted(record.status());
+        state_.record = *std::move(record);
+        disk_shortage_ =
+            std::make_unique<ShortageRetry>(state_.seams.executor, state_.options.memory_retry,
+                                            [this] { state_.record->WriteAgain(); });
+        state_.record->set_on_failure([this] { disk_shortage_->Arm(); });
+        OnStarted(AdoptMemory());
+      }));
+}
+
+absl::Status Node::AdoptMemory() {
+  const NodeSeams& seams = state_.seams;
+  state_.slots = std::make_unique<SlotStore>(
+      SlotStore::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
+      state_.options, state_.record->boot_id(), state_.record->incarnation(),
+      state_.record->session(), [this] {
+        capture_->RunRules();
+        restore_->OnSlotChange();
+      });
+  state_.staging = std::make_unique<StagingArea>(
+      StagingArea::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
+      state_.options);
+  state_.staging->set_others([this] { return state_.slots->use() + state_.slots->guards().now; });
+  state_.slots->set_staging([this] { return state_.staging->MemoryFor(StagingNeeded(state_)); });
+  if (seams.kv != nullptr) {
+    auto member = std::make_unique<Member>(
+        Member::Seams{seams.executor, *seams.kv, *seams.transport, seams.random, seams.log,
+                      seams.faults},
+        *state_.record, static_cast<Coordinator::Node&>(*this), state_.options);
+    member_ = member.get();
+    state_.coordinator = std::move(member);
+  } else {
+    auto local = std::make_unique<LocalCoordinator>(seams.executor, *state_.record,
+                                                    static_cast<Coordinator::Node&>(*this),
+                                                    seams.log, state_.options, seams.faults);
+    local_ = local.get();
+    state_.coordinator = std::move(local);
+  }
+  capture_ = std::make_unique<CaptureDesk>(state_);
+  restore_ = std::make_unique<RestoreDesk>(state_);
+  moved_ = std::make_unique<MovedRanks>(state_);
+  watch_ = std::make_unique<ProtectionWatch>(state_);
+  if (state_.record->committed_world() != 0) {
+    state_.account.Begin(state_.record->committed().step, seams.executor.Now());
+  }
+  memory_ = std::make_unique<MemoryDesk>(state_, member_);
+  admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
+  if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
+  state_.staging->RemoveOld();
+  lives_before_ = std::make_unique<LivesBefore>(state_, [this] {
+    if (protection_ != nullptr) protection_->OnRanksChange();
+  });
+  if (member_ != nullptr) {
+    if (absl::Status status = JoinCluster(); !status.ok()) return status;
+  }
+  if (local_ != nullptr) local_->Start();
+  ReportSealedSlots();
+  scrubber_ = std::make_unique<Scrubber>(state_);
+  return absl::OkStatus();
+}
+
+absl::Status Node::JoinCluster() {
+  server_ = std::make_unique<SlabServer>(state_, member_->peers());
+  state_.on_slot_change = [this] { server_->OnSlotChange(); };
+  Protector* own = nullptr;
+  if (state_.options.parity_chunks == 0) {
+    protection_ = std::make_unique<NoProtection>(state_.seams.executor);
+  } else {
+    auto protector = std::make_unique<Protector>(state_, member_->peers(), *server_, member_->job(),
+                                                 [this] { member_->ReportProtection(); });
+    if (absl::Status status = protector->Adopt(); !status.ok()) return status;
+    own = protector.get();
+    state_.slots->set_guards(
+        [own](std::span<const SlotNeeds> slabs) { return own->MemoryFor(slabs); });
+    protection_ = std::move(protector);
+  }
+  cluster_ = std::make_unique<ClusterDesk>(
+      state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
+        AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
+                    std::move(reply));
+      });
+  restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});
+  member_->Start(*protection_);
+  return absl::OkStatus();
+}
+
+void Node::OnStarted(absl::Status status) {
+  started_ = status.ok();
+  if (started_) {
+    state_.seams.log.Info("node {} of job {}: session {}, timeline {}, {} slots adopted",
+                          state_.options.node, state_.options.job, state_.record->session(),
+                          state_.record->chain().newest(), state_.slots->All().size());
+  }
+  std::exchange(on_started_, nullptr)(std::move(status));
+}
+
+// A version that was sealed but not committed when the earlier process died may be whole by now.
+void Node::ReportSealedSlots() {
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->phase != SlotPhase::kSealed || slot->version <= state_.record->committed()) continue;
+    if (!state_.record->chain().IsLive(slot->version)) continue;
+    state_.coordinator->ReportSealed(slot->version, slot->owner, slot->world,
+                                     DigestsOf(*slot->manifest));
+  }
+}
+
+// --- connections ---
+
+void Node::Accept(std::unique_ptr<Channel> channel, PeerIdentity peer) {
+  if (connections_.size() >= state_.options.sessions_max) CloseOldestSilent();
+  if (!started_ || connections_.size() >= state_.options.sessions_max) {
+    return TurnAway(std::move(channel));
+  }
+  connections_.push_back({std::move(channel), peer, std::nullopt});
+  const ConnectionIt connection = std::prev(connections_.end());
+  connection->hello_timer =
+      state_.seams.executor.After(state_.options.hello_timeout, [this, connection] {
+        connection->hello_timer = TimerId::kNone;
+        CloseSilent(connection);
+      });
+  connection->channel->Start([this, connection](Frame frame) { OnFrame(connection, frame); },
+                             [this, connection](absl::Status) { OnClosed(connection); });
+}
+
+// Whoever says nothing takes no place from those that do.
+void Node::CloseOldestSilent() {
+  const auto silent = std::ranges::find_if(connections_, &Connection::is_silent);
+  if (silent != connections_.end()) CloseSilent(silent);
+}
+
+void Node::CloseSilent(ConnectionIt connection) {
+  state_.seams.log.WarnEvery(
+      "silent", kSilentWarnEvery, state_.seams.executor.Now(),
+      "a connection of pid {} is closed: it said nothing, needed Hello or a question within {} s",
+      connection->peer.pid,
+      std::chrono::duration_cast<std::chrono::seconds>(state_.options.hello_timeout).count());
+  connection->channel->Close();
+  OnClosed(connection);
+}
+
+void Node::TurnAway(std::unique_ptr<Channel> channel) {
+  const auto status = absl::UnavailableError(
+      started_ ? fmt::format("node {}: {} connections are open already, the limit is "
+                             "--sessions-max {}",
+                             state_.options.node, connections_.size(), state_.options.sessions_max)
+               : fmt::format("node {}: still starting", state_.options.node));
+  channel->Start([](Frame) {}, [](absl::Status) {});
+  channel->Send(ToFrame(Refused{status, true}));
+  channel->Close();
+}
+
+void Node::OnFrame(ConnectionIt connection, const Frame& frame) {
+  if (std::exchange(connection->is_silent, false)) {
+    state_.seams.executor.Cancel(std::exchange(connection->hello_timer, TimerId::kNone));
+  }
+  if (connection->trainer) {
+    RankSession* session = state_.SessionOf(connection->trainer->first);
+    // A session that another life took over hears no more of its former trainer.
+    if (session == nullptr || !session->IsAttachedTo(connection->channel.get())) return;
+    absl::Status status = Dispatch(*session, frame);
+    if (!status.ok()) Refuse(connection, status, false);
+    return;
+  }
+  switch (static_cast<FrameType>(frame.type)) {
+    case FrameType::kHello:
+      return OnHello(connection, frame);
+    case FrameType::kAdminRequest:
+      return OnAdminRequest(connection, frame);
+    default:
+      break;
+  }
+  Refuse(connection,
+         absl::InvalidArgumentError(
+             fmt::format("needed Hello first, found {}", FrameTypeName(FrameType{frame.type}))),
+         false);
+}
+
+void Node::OnClosed(ConnectionIt connection) {
+  const auto trainer = connection->trainer;
+  RankSession* session = trainer ? state_.SessionOf(trainer->first) : nullptr;
+  const bool attached = session != nullptr && session->IsAttachedTo(connection->channel.get());
+  if (attached) {
+    session->Detach();
+    if (!session->life_ended) {
+      state_.seams.log.Info("rank {} (pid {}) has closed its connection; its process may live",
+                            session->rank(), session->life().pid);
+    }
+  }
+  state_.seams.executor.Cancel(connection->hello_timer);
+  connections_.erase(connection);
+  if (attached && session->life_ended) EndSession(trainer->first, trainer->second, kEnded);
+}
+
+void Node::Refuse(ConnectionIt connection, const absl::Status& status, bool retry) {
+  ++state_.counters.sessions_refused;
+  state_.seams.log.Warn("a session of pid {} is refused: {}", connection->peer.pid,
+                        status.message());
+  connection->channel->Send(ToFrame(Refused{status, retry}));
+  connection->channel->Close();
+  OnClosed(connection);
+}
+
+void Node::OnHello(ConnectionIt connection, const Frame& frame) {
+  absl::StatusOr<Hello> hello = FromFrame<Hello>(frame);
+  if (!hello.ok()) return Refuse(connection, hello.status(), false);
+  if (absl::Status status = Admit(state_, *hello, connection->peer); !status.ok()) {
+    // A rank whose earlier life is about to end may come again.
+    return Refuse(connection, status, absl::IsAlreadyExists(status));
+  }
+  RankSession& session = SessionFor(*hello);
+  connection->trainer = {hello->rank, hello->life};
+  session.Attach(connection->channel.get());
+  state_.seams.log.Info("rank {} of {} (pid {}) is connected, attempt {}", session.rank(),
+                        session.world(), session.life().pid, session.attempt());
+  state_.ranks_came = true;
+  state_.coordinator->OnRanksChange();
+  watch_->Wake();
+  // After a restart of the daemon the trainer tells which decision it follows. One that has started
+  // empty may have yet to read of it.
+  const bool is_newest = hello->timeline == state_.record->chain().newest();
+  if (is_newest || session.timeline == Timeline{}) session.timeline = hello->timeline;
+  session.Send(Welcome{state_.record->session(), state_.options.node,
+                       state_.record->chain().newest(), state_.options.block_bytes,
+                       state_.options.software_version, restore_->SealedSlotsOf(hello->rank),
+                       static_cast<uint16_t>(kNewestFrameType)});
+  watch_->Greet(session);
+}
+
+// The session of that life, after those of the rank's earlier life and of other attempts are ended.
+RankSession& Node::SessionFor(const Hello& hello) {
+  std::vector<std::pair<Rank, ProcessLife>> over;
+  for (const auto& [rank, session] : state_.sessions) {
+    const bool same_rank = rank == hello.rank && session->life() != hello.life;
+    if (same_rank || session->attempt() != hello.attempt) over.push_back({rank, session->life()});
+  }
+  for (const auto& [rank, life] : over) {
+    EndSession(rank, life, rank == hello.rank ? kTakenOver : kOtherAttempt);
+  }
+  if (RankSession* session = state_.SessionOf(hello.rank)) return *session;
+  std::erase(state_.lives_before, hello.life);
+  auto created = std::make_unique<RankSession>(hello, state_.seams.segments);
+  created->watch = state_.seams.processes.Watch(
+      hello.life, [this, rank = hello.rank, life = hello.life] { OnLifeEnded(rank, life); });
+  RankSession& session = *(state_.sessions[hello.rank] = std::move(created));
+  if (protection_ != nullptr) protection_->OnRanksChange();
+  return session;
+}
+
+void Node::OnLifeEnded(Rank rank, ProcessLife life) {
+  RankSession* session = state_.SessionOf(rank);
+  if (session == nullptr || session->life() != life) return;
+  session->life_ended = true;
+  if (!session->connected()) return EndSession(rank, life, kEnded);
+  // What it said last may still be on the way; but a forked child may hold the socket open.
+  state_.seams.executor.After(
+      kLastWords, lifetime_.Bind([this, rank, life] { EndSession(rank, life, kEnded); }));
+}
+
+void Node::EndSession(Rank rank, ProcessLife life, std::string_view why) {
+  RankSession* session = state_.SessionOf(rank);
+  if (session == nullptr || session->life() != life) return;
+  state_.seams.log.Info("rank {} (pid {}) is gone: {}", rank, life.pid, why);
+  session->Send(Refused{absl::AbortedError("another process is this rank by now; this "
+                                           "one trains on unprotected"),
+                        false});
+  capture_->OnSessionEnded(*session);
+  restore_->OnSessionEnded(*session);
+  state_.seams.processes.Unwatch(session->watch);
+  session->RemoveControl();
+  state_.sessions.erase(rank);
+  capture_->RunRules();
+  if (protection_ != nullptr) protection_->OnRanksChange();
+  state_.coordinator->OnRanksChange();
+  EndIfOut();
+}
+
+absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
+  const auto take = [&]<typename Message>(auto&& handle) -> absl::Status {
+    absl::StatusOr<Message> message = FromFrame<Message>(frame);
+    if (!message.ok()) return message.status();
+    handle(*std::move(message));
+    return absl::OkStatus();
+  };
+  CaptureDesk& capture = *capture_;
+  RestoreDesk& restore = *restore_;
+  switch (static_cast<FrameType>(frame.type)) {
+    case FrameType::kRestoreRequest:
+      return take.operator()<RestoreRequest>([&](auto m) { restore.OnRestoreRequest(session, m); });
+    case FrameType::kPlanRequest:
+      return take.operator()<PlanRequest>(
+          [&](auto m) { restore.OnPlanRequest(session, std::move(m)); });
+    case FrameType::kStagedDone:
+      return take.operator()<StagedDone>([&](auto m) { restore.OnStagedDone(session, m); });
+    case FrameType::kRestoreDone:
+      return take.operator()<RestoreDone>([&](auto m) { restore.OnRestoreDone(session, m); });
+    case FrameType::kRegister:
+      return take.operator()<Register>([&](auto m) { capture.OnRegister(session, std::move(m)); });
+    case FrameType::kClaimed:
+      return take.operator()<Claimed>([&](auto m) { capture.OnClaimed(session, m); });
+    case FrameType::kProgress:
+      return take.operator()<Progress>([&](auto m) { capture.OnProgress(session, m); });
+    case FrameType::kCaptured:
+      return take.operator()<Captured>([&](auto m) { capture.OnCaptured(session, std::move(m)); });
+    case FrameType::kSkipped:
+      return take.operator()<Skipped>([&](auto m) { capture.OnSkipped(session, m); });
+    case FrameType::kGaveUp:
+      return take.operator()<GaveUp>([&](auto m) { capture.OnGaveUp(session, m); });
+    case FrameType::kEverCommittedRequest:
+      return take.operator()<EverCommittedRequest>(
+          [&](auto m) { OnEverCommittedRequest(session, m); });
+    default:
+      return absl::InvalidArgumentError(fmt::format(
+          "a trainer does not send {} ({})", FrameTypeName(FrameType{frame.type}), frame.type));
+  }
+}
+
+void Node::OnEverCommittedRequest(const RankSession& asker, EverCommittedRequest request) {
+  state_.coordinator->AskEverCommitted(lifetime_.Bind(
+      [this, rank = asker.rank(), life = asker.life(), request](const absl::StatusOr<bool>& ever) {
+        RankSession* session = state_.SessionOf(rank);
+        if (session == nullptr || session->life() != life) return;
+        session->Send(EverCommitted{request.request, ever.status(), ever.value_or(false)});
+      }));
+}
+
+void Node::OnPagesLost(const LostPages& lost) {
+  if (!started_) return;
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->segment_name != lost.segment || slot->phase != SlotPhase::kSealed) continue;
+    state_.slots->Quarantine(*slot, std::string(lost.status.message()));
+  }
+}
+
+// --- the CLI ---
+
+void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
+  absl::StatusOr<AdminRequest> request = FromFrame<AdminRequest>(frame);
+  if (!request.ok()) return Refuse(connection, request.status(), false);
+  Channel* channel = connection->channel.get();
+  // The asker may be gone when the answer is there.
+  auto reply = lifetime_.Bind([this, channel](AdminReply answer) {
+    for (Connection& open : connections_) {
+      if (open.channel.get() == channel) channel->Send(ToFrame(std::move(answer)));
+    }
+  });
+  if (request->verb == "memory") return memory_->Answer(std::move(reply));
+  if (request->verb == "cluster") {
+    if (cluster_ != nullptr) return cluster_->Answer(*request, std::move(reply));
+    return AnswerCluster(state_, nullptr, std::move(reply));
+  }
+  AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, *request, std::move(reply));
+}
+
+// --- the node's side of the coordinator ---
+
+void Node::CloseTimeline(absl::AnyInvocable<void()> done) {
+  state_.timeline_closed = true;
+  capture_->Close(std::move(done));
+}
+
+void Node::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
+  restore_->Verify(version, std::move(done));
+}
+
+std::vector<HeldSlab> Node::Inventory() { return restore_->Inventory(); }
+
+void Node::OnDecision(const JobDecision& decision) {
+  state_.timeline_closed = false;
+  if (decision.kind != DecisionKind::kFailed) {
+    const bool fresh = decision.kind == DecisionKind::kFresh;
+    state_.account.Begin(fresh ? std::nullopt : std::optional(decision.version.step),
+                         state_.seams.executor.Now());
+  }
+  restore_->OnDecision(decision);
+  if (decision.kind == DecisionKind::kFresh) moved_->OnFreshStart();
+  capture_->RunRules();
+  // Behind what goes now, in turns of its own.
+  state_.seams.executor.Post(lifetime_.Bind([this] { capture_->ProvideRefused(); }));
+}
+
+void Node::OnCommitted(Version version) {
+  restore_->OnCommitted(version);
+  capture_->OnCommitted(version);
+  moved_->OnCommitted(version);
+  capture_->RunRules();
+  state_.account.Committed(version.step, state_.seams.executor.Now());
+  watch_->Look();
+}
+
+void Node::OnAbandoned(Version version, const std::string& reason) {
+  if (version.timeline == state_.record->chain().newest()) {
+    state_.account.GaveUp(version.step, reason);
+  }
+  capture_->OnAbandoned(version, reason);
+  capture_->RunRules();
+}
+
+void Node::OnCaptureFrom(Version first) { capture_->OnCaptureFrom(first); }
+
+void Node::OnPins(const PinRecord& pins) {
+  state_.pins = pins;
+  capture_->RunRules();
+}
+
+uint64_t Node::RanksServed() { return state_.sessions.size() + state_.lives_before.size(); }
+
+void Node::OnObstacle(const std::string& what) { state_.job_obstacle = what; }
+
+void Node::OnStanding(const Standing& standing) {
+  state_.standing = standing;
+  watch_->Look();
+  EndIfOut();
+}
+
+// What serves nobody in a slot that is another's may be of use elsewhere.
+void Node::EndIfOut() {
+  if (state_.standing.is_out && RanksServed() == 0) End(state_.standing.refusal);
+}
+
+void Node::OnRefused(const absl::Status& why) { End(why); }
+
+void Node::End(const absl::Status& why) {
+  state_.seams.executor.Post(lifetime_.Bind([this, why] {
+    if (on_ended_ != nullptr) on_ended_(why);
+  }));
+}
+
+void Node::OnReplicasDisagree(const std::string& what) {
+  capture_->OnReplicasDisagree(what);
+  capture_->RunRules();
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,151 @@
+// Node: the daemon's core. It admits trainers, hands their frames to the desks, and is the node's
+// side of the coordinator.
+//
+// No thread, clock, socket or global of its own: everything comes by NodeSeams, so that a whole
+// cluster runs in one process on one seed.
+//
+// The room node wires the others, answers the command, and is the process: main.cc, daemon.h (the
+// real back ends), spare.h (before there is a Node). It includes all rooms. Start here.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/channel.h"
+#include "base/lifetime.h"
+#include "base/lost_pages.h"
+#include "smp/capture/capture_desk.h"
+#include "smp/core/shortage_retry.h"
+#include "smp/desk/lives_before.h"
+#include "smp/desk/moved_ranks.h"
+#include "smp/desk/node_state.h"
+#include "smp/desk/protection_watch.h"
+#include "smp/desk/scrubber.h"
+#include "smp/job/coordinator.h"
+#include "smp/job/member.h"
+#include "smp/node/cluster_desk.h"
+#include "smp/node/memory_desk.h"
+#include "smp/node/settings_check.h"
+#include "smp/protect/slab_server.h"
+#include "smp/restore/restore_desk.h"
+
+namespace unreft::smp {
+
+class LocalCoordinator;
+
+// Single-threaded on its executor, constructed and destroyed in a turn of it (or before it runs,
+// after it stopped).
+class Node : private Coordinator::Node {
+ public:
+  Node(NodeSeams seams, NodeOptions options);
+  ~Node() override;
+
+  // Adopts what an earlier process left. `done` runs once: ok, or why this node cannot serve
+  // (then nothing was changed).
+  void Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done);
+
+  // A connection; whoever it is says so in its first frame. Before Start is done it waits.
+  void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
+
+  // After Start was done: this daemon is to end, or to be something else; in a turn of its own, and
+  // perhaps again. `why` is ok when its slot has another memory and it serves no ranks, else why it
+  // is refused, with nothing changed.
+  void set_on_ended(absl::AnyInvocable<void(const absl::Status& why)> on_ended) {
+    on_ended_ = std::move(on_ended);
+  }
+
+  // What is sealed there is not any more; what is being captured will not be sealed.
+  void OnPagesLost(const LostPages& lost);
+
+  // For tests and status.
+  const NodeState& state() const { return state_; }
+  NodeState& state() { return state_; }
+  // Null in a job of one node.
+  Member* member() { return member_; }
+
+ private:
+  // A connection, and the life that it turned out to belong to.
+  struct Connection {
+    std::unique_ptr<Channel> channel;
+    PeerIdentity peer;
+    std::optional<std::pair<Rank, ProcessLife>> trainer;
+    bool is_silent = true;  // nothing came yet
+    TimerId hello_timer = TimerId::kNone;
+  };
+  using ConnectionIt = std::list<Connection>::iterator;
+
+  void OpenRecord(RandomId boot_id);
+  void OnStarted(absl::Status status);
+  absl::Status AdoptMemory();
+  absl::Status JoinCluster();
+  void ReportSealedSlots();
+
+  void CloseOldestSilent();
+  void CloseSilent(ConnectionIt connection);
+  void TurnAway(std::unique_ptr<Channel> channel);
+  void OnFrame(ConnectionIt connection, const Frame& frame);
+  void OnClosed(ConnectionIt connection);
+  void Refuse(ConnectionIt connection, const absl::Status& status, bool retry);
+  void OnHello(ConnectionIt connection, const Frame& frame);
+  void OnAdminRequest(ConnectionIt connection, const Frame& frame);
+  absl::Status Dispatch(RankSession& session, const Frame& frame);
+  void OnEverCommittedRequest(const RankSession& session, EverCommittedRequest request);
+
+  RankSession& SessionFor(const Hello& hello);
+  void OnLifeEnded(Rank rank, ProcessLife life);
+  void EndSession(Rank rank, ProcessLife life, std::string_view why);
+
+  // Coordinator::Node.
+  void CloseTimeline(absl::AnyInvocable<void()> done) override;
+  void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
+  std::vector<HeldSlab> Inventory() override;
+  std::vector<RegisteredTrainer> Registrations() override { return capture_->Registrations(); }
+  void OnRegistrationsChecked(const RegistrationCheck& check) override {
+    capture_->OnRegistrationsChecked(check);
+  }
+  void OnDecision(const JobDecision& decision) override;
+  void OnCommitted(Version version) override;
+  void OnAbandoned(Version version, const std::string& reason) override;
+  void OnCaptureFrom(Version first) override;
+  void OnReplicasDisagree(const std::string& what) override;
+  void OnPins(const PinRecord& pins) override;
+  uint64_t RanksServed() override;
+  void OnObstacle(const std::string& what) override;
+  void OnStanding(const Standing& standing) override;
+  void OnRefused(const absl::Status& why) override;
+  void EndIfOut();
+  void End(const absl::Status& why);
+
+  NodeState state_;
+  std::unique_ptr<SettingsCheck> settings_;  // while it starts
+  // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
+  Member* member_ = nullptr;           // owned by state_
+  LocalCoordinator* local_ = nullptr;  // of a job of one node; owned by state_
+  std::unique_ptr<SlabServer> server_;
+  std::unique_ptr<Protection> protection_;
+  std::unique_ptr<CaptureDesk> capture_;
+  std::unique_ptr<RestoreDesk> restore_;
+  std::unique_ptr<MovedRanks> moved_;
+  std::unique_ptr<Scrubber> scrubber_;
+  std::unique_ptr<SlotVerifier> admin_verifier_;
+  std::unique_ptr<MemoryDesk> memory_;
+  std::unique_ptr<ClusterDesk> cluster_;  // null in a job of one node
+  std::unique_ptr<ProtectionWatch> watch_;
+  std::unique_ptr<ShortageRetry> disk_shortage_;
+  std::list<Connection> connections_;
+  std::unique_ptr<LivesBefore> lives_before_;
+  bool started_ = false;
+  absl::AnyInvocable<void(absl::Status)> on_started_;
+  absl::AnyInvocable<void(const absl::Status&)> on_ended_;
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,53 @@
+#include "smp/protect/slab_server.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "smp/job/cluster_records.h"
+
+namespace unreft::smp {
+
+SlabServer::SlabServer(NodeState& state, Peers& peers) : self_(peers.self()), source_(state) {
+  peers.Answer<MetaRequest, MetaReply>("meta",
+                                       [this](NodeSlot, const MetaRequest& request, auto done) {
+                                         OnMeta(request, std::move(done));
+                                       });
+  peers.ServeReads([this](NodeSlot, const std::string& body, uint64_t bytes, auto done) {
+    OnRead(body, bytes, std::move(done));
+  });
+}
+
+void SlabServer::OnRead(const std::string& body, uint64_t bytes, SlabSource::ReadDone done) {
+  ReadRequest request;
+  if (!request.ParseFromString(body)) {
+    return done(absl::InvalidArgumentError(
+        fmt::format("a read request of {} bytes does not parse", body.size())));
+  }
+  if (request.kind() == ReadRequest::DATA) return source_.OnRead(request, bytes, std::move(done));
+  if (guarded_ != nullptr) return guarded_->ReadParity(request, bytes, std::move(done));
+  done(absl::NotFoundError(fmt::format("node {} guards nothing", self_)));
+}
+
+void SlabServer::OnMeta(const MetaRequest& request, SlabSource::MetaDone done) {
+  const Version version = VersionOf(request);
+  if (NodeSlot{request.slot()} == self_) {
+    std::vector<Rank> ranks;
+    for (const uint64_t rank : request.ranks()) ranks.push_back(Rank{rank});
+    return source_.OnMeta(version, ranks, std::move(done));
+  }
+  if (const auto record = guarded_ == nullptr ? nullptr : guarded_->RecordOf(version)) {
+    for (const MemberReplica& replica : record->replicas()) {
+      if (replica.slot() != request.slot()) continue;
+      MetaReply reply;
+      *reply.mutable_slabs() = replica.slabs();
+      return done(std::move(reply));
+    }
+  }
+  done(absl::NotFoundError(fmt::format("node {} has no replica of node {} of version {}", self_,
+                                       request.slot(), version)));
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,130 @@
+// BlockReader: any block of the restored version, wherever its bytes are: read from the node that
+// holds them, or decoded from k chunks of its stripe. Every block is checked against the CRC that
+// its source took of it before it was ever sent.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/lifetime.h"
+#include "ec/erasure_code.h"
+#include "smp/desk/node_state.h"
+#include "smp/job/peers.h"
+#include "smp/protect/group_view.h"
+#include "smp/restore/restore_catalog.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor; coding and CRCs run on the work pool. After Cancel every
+// block that is under way ends soon, with Cancelled.
+class BlockReader {
+ public:
+  using Done = absl::AnyInvocable<void(absl::Status)>;
+
+  // All references outlive this; the catalog is ready.
+  BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
+              const RestoreCatalog& catalog);
+  ~BlockReader();
+
+  // Fills `into`, a whole block, which is written to until `done` has run; `keep` is what it lies
+  // in. Tried until it succeeds or read_timeout has passed: then the last failure.
+  void Read(Rank rank, uint64_t block, std::span<std::byte> into, std::shared_ptr<void> keep,
+            Done done);
+  // The same, never from the slab's own node.
+  void Decode(Rank rank, uint64_t block, std::span<std::byte> into, std::shared_ptr<void> keep,
+              Done done);
+
+  // Of a block of a slab in the catalog.
+  uint32_t CrcOf(Rank rank, uint64_t block) const { return catalog_.Find(rank)->crcs[block]; }
+
+  void Cancel();
+  // Nothing of it is on its way any more.
+  bool idle() const { return running_ == 0; }
+
+  // The record of the group that the slot is in, asked of its members; NotFound when all of them
+  // have said that they have none, else the last failure when none has told in time. After Cancel:
+  // Cancelled.
+  void GroupRecordOf(
+      NodeSlot slot,
+      absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
+
+ private:
+  // Of one node the one may be gone and the other there.
+  enum class SourceKind { kData, kParity };
+  // A group as the restored version is encoded in it.
+  struct CodedSlabs {
+    GroupView group;  // `self` is of no meaning
+    GroupSlabs slabs;
+    std::shared_ptr<const ec::ErasureCode> code;
+    uint64_t coding = 0;  // of the guards whose parities belong to it
+  };
+  struct Request {
+    Rank rank;
+    uint64_t block = 0;
+    std::span<std::byte> into;
+    std::shared_ptr<void> keep;
+    Done done;
+    Time deadline;
+    bool decode_only = false;  // its home is who asks
+  };
+  // One try to decode a block.
+  struct Decoding {
+    std::shared_ptr<Request> request;
+    const CodedSlabs* coded = nullptr;
+    ec::Cell cell;
+    struct Source {
+      uint32_t chunk = 0;
+      std::vector<std::byte> memory;  // empty: zeros that are nowhere
+      uint32_t crc = 0;
+      bool differs = false;  // from what its node says that it is
+    };
+    std::vector<Source> sources;
+    uint32_t reading = 0;
+    absl::Status failure;
+    absl::Status status;  // of the pool's work
+  };
+
+  void ReadFromHome(std::shared_ptr<Request> request);
+  void CheckHome(std::shared_ptr<Request> request, const std::string& header);
+  void StartDecoding(std::shared_ptr<Request> request);
+  void DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> request);
+  absl::StatusOr<std::vector<uint32_t>> ChooseChunks(const CodedSlabs& coded, ec::Cell cell) const;
+  void ReadSource(std::shared_ptr<Decoding> decoding, size_t index);
+  void Reconstruct(std::shared_ptr<Decoding> decoding);
+  bool IsBad(NodeSlot slot, SourceKind kind) const;
+  void AvoidSource(const Decoding& decoding, uint32_t chunk);
+  void Avoid(NodeSlot slot, SourceKind kind);
+  void Again(std::shared_ptr<Request> request, const absl::Status& failure);
+  void End(Request& request, absl::Status status);
+  const CodedSlabs* CodedOf(NodeSlot slot) const;
+  absl::Status TakeRecord(NodeSlot slot, const GuardRecord& record);
+  absl::Status CheckFits(const GuardRecord& record) const;
+  struct RecordSearch {
+    NodeSlot slot;
+    size_t attempt = 0;
+    std::set<NodeSlot> have_none;  // members that said so, one after the other
+    Time deadline;
+  };
+  void AskRecord(RecordSearch search,
+                 absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
+
+  NodeState& state_;
+  Peers& peers_;
+  const meta::JobState& job_;
+  const RestoreCatalog& catalog_;
+  std::vector<std::unique_ptr<CodedSlabs>> coded_;
+  // Sources that failed lately, and until when they are avoided.
+  std::map<std::pair<NodeSlot, SourceKind>, Time> bad_;
+  std::set<TransferId> transfers_;
+  uint64_t running_ = 0;  // requests
+  bool cancelled_ = false;
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::smp

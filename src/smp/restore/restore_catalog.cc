@@ -1,0 +1,193 @@
+#include "smp/restore/restore_catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/job/cluster_records.h"
+#include "smp/protect/group_view.h"
+#include "smp/protect/slab_source.h"
+
+namespace unreft::smp {
+
+RestoreCatalog::RestoreCatalog(NodeState& state, Peers* peers, const meta::JobState* job,
+                               const JobDecision& decision, absl::AnyInvocable<void()> on_ready)
+    : state_(state),
+      peers_(peers),
+      job_(job),
+      version_(decision.version),
+      on_ready_(std::move(on_ready)) {
+  if (decision.holders.empty() || peers_ == nullptr) TakeLocal();
+  if (peers_ == nullptr) return;
+  missing_ = decision.holders.size();
+  for (const recovery::SlabHolder& holder : decision.holders) Ask(holder, 0);
+}
+
+const CatalogSlab* RestoreCatalog::Find(Rank rank) const {
+  const auto it = slabs_.find(rank);
+  return it == slabs_.end() ? nullptr : &it->second;
+}
+
+uint64_t RestoreCatalog::ReplicaBytesOf(const MemberSlab& member) const {
+  uint64_t bytes = 0;
+  for (const RankSlab& slab : member.slabs()) {
+    const CatalogSlab* found = Find(Rank{slab.rank()});
+    if (found == nullptr) continue;
+    bytes += ReplicaBytes(state_.options.block_bytes, SlotNeedsOf(*found, state_.options));
+  }
+  return bytes;
+}
+
+SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
+  return {
+      .data_bytes = slab.manifest->data_bytes,
+      .extras_bytes = std::max<uint64_t>(options.extras_bytes_min, 2 * slab.manifest->extras_bytes),
+      // Another release may write more into it than this one reads.
+      .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest),
+                                           slab.meta.manifest().size())};
+}
+
+std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
+  const CommitRecord& commit = job_->commit.value;
+  const auto& groups = VersionOf(commit) == version_ ? commit.groups() : job_->view.value.groups();
+  const std::optional<GroupView> group = FindGroup(groups, slot);
+  if (!group) return std::nullopt;
+  GuardRecord record;
+  *record.mutable_group() = group->ToMessage();
+  record.set_member(group->self);
+  bool is_idle = true;
+  for (const NodeSlot of : group->slots) {
+    MemberSlab& member = *record.add_members();
+    for (const unreft::Member& now : job_->view.value.members()) {
+      if (now.slot() == of.value) member.set_incarnation(now.incarnation());
+    }
+    for (const auto& [rank, known] : slabs_) {
+      if (known.home != of) continue;
+      is_idle = false;
+      RankSlab& slab = *member.add_slabs();
+      slab.set_rank(rank.value);
+      slab.set_generation(known.meta.generation());
+      slab.set_data_bytes(known.manifest->data_bytes);
+    }
+  }
+  if (is_idle) return std::nullopt;
+  for (const uint32_t index : group->Predecessors()) {
+    MemberReplica& replica = *record.add_replicas();
+    replica.set_slot(group->slots[index].value);
+    for (const auto& [rank, known] : slabs_) {
+      if (known.home == group->slots[index]) *replica.add_slabs() = known.meta;
+    }
+  }
+  return record;
+}
+
+// The trainers map these slots and verify what they read.
+void RestoreCatalog::TakeLocal() {
+  for (Slot* slot : state_.slots->Sealed(version_)) {
+    CatalogSlab& slab = slabs_[slot->owner];
+    slab.home = state_.options.node;
+    slab.manifest = slot->manifest;
+  }
+}
+
+std::vector<NodeSlot> RestoreCatalog::Knowing(const recovery::SlabHolder& holder) const {
+  std::vector<NodeSlot> knowing;
+  if (!holder.lost) knowing.push_back(holder.slot);
+  // Under any group map the replicas are with members of the slot's group.
+  for (const auto* groups : {&job_->commit.value.groups(), &job_->view.value.groups()}) {
+    for (const Group& group : *groups) {
+      const auto& slots = group.slots();
+      const auto self = std::find(slots.begin(), slots.end(), holder.slot.value);
+      if (self == slots.end()) continue;
+      for (int i = 1; i < slots.size(); ++i) {
+        const auto index = static_cast<int>(self - slots.begin());
+        const NodeSlot next{slots[(index + i) % slots.size()]};
+        if (std::find(knowing.begin(), knowing.end(), next) == knowing.end()) {
+          knowing.push_back(next);
+        }
+      }
+    }
+  }
+  return knowing;
+}
+
+void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
+  const std::vector<NodeSlot> knowing = Knowing(holder);
+  if (knowing.empty()) return;  // lost, and in no group: the decision would not have taken it
+  MetaRequest request;
+  SetVersion(version_, request);
+  request.set_slot(holder.slot.value);
+  for (const Rank rank : holder.ranks) request.add_ranks(rank.value);
+  const NodeSlot asked = knowing[attempt % knowing.size()];
+  peers_->Ask<MetaReply>(
+      asked, "meta", request, state_.options.call_timeout,
+      lifetime_.Bind([this, holder, attempt, asked,
+                      asked_all = (attempt + 1) % knowing.size() ==
+                                  0](absl::StatusOr<MetaReply> reply) mutable {
+        absl::Status status = reply.ok() ? Take(holder, *reply) : reply.status();
+        if (status.ok()) {
+          if (--missing_ == 0) on_ready_();
+          return;
+        }
+        if (asked_all) {
+          state_.seams.log.Warn("version {}: nobody has told of node {} yet; node {} said: {}",
+                                version_, holder.slot, asked, status.message());
+        }
+        state_.seams.executor.After(
+            asked_all ? state_.options.read_retry : Duration{},
+            lifetime_.Bind([this, holder = std::move(holder), attempt]() mutable {
+              Ask(std::move(holder), attempt + 1);
+            }));
+      }));
+}
+
+absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, const MetaReply& reply) {
+  for (const Rank rank : holder.ranks) {
+    const auto& slabs = reply.slabs();
+    const auto found = std::find_if(slabs.begin(), slabs.end(), [&](const SlabMeta& slab) {
+      return slab.rank() == rank.value;
+    });
+    if (found == slabs.end()) {
+      return absl::NotFoundError(fmt::format("the slab of rank {} is not described", rank));
+    }
+    if (absl::Status status = TakeSlab(holder.slot, holder.lost, *found); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RestoreCatalog::TakeSlab(NodeSlot home, bool lost, const SlabMeta& meta) {
+  if (absl::Status status = CheckSlabMeta(meta); !status.ok()) return status;
+  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(meta.manifest());
+  if (!manifest.ok()) return manifest.status();
+  if (manifest->version != version_ || manifest->rank.value != meta.rank()) {
+    return absl::DataLossError(fmt::format("rank {} of version {} was described as rank {} of {}",
+                                           meta.rank(), version_, manifest->rank,
+                                           manifest->version));
+  }
+  const uint64_t blocks = BlockCount(manifest->data_bytes, manifest->block_bytes);
+  if (meta.crc_table().size() != blocks * sizeof(uint32_t)) {
+    return absl::DataLossError(fmt::format("rank {}: {} bytes of CRCs for {} blocks", meta.rank(),
+                                           meta.crc_table().size(), blocks));
+  }
+  if (meta.extras().size() != manifest->extras_bytes) {
+    return absl::DataLossError(fmt::format("rank {}: {} bytes of extras, its manifest says {}",
+                                           meta.rank(), meta.extras().size(),
+                                           manifest->extras_bytes));
+  }
+  CatalogSlab slab;
+  slab.home = home;
+  slab.lost = lost;
+  slab.crcs.resize(blocks);
+  std::memcpy(slab.crcs.data(), meta.crc_table().data(), meta.crc_table().size());
+  slab.manifest = std::make_shared<const layout::SlotManifest>(*std::move(manifest));
+  slab.meta = meta;
+  slabs_[Rank{meta.rank()}] = std::move(slab);
+  return absl::OkStatus();
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,75 @@
+// RestoreCatalog: everything about the slabs of a restored version but their data: manifests, CRC
+// tables, extras, and where each slab is.
+//
+// In a job of one node all of it is in the node's own slots. In a job of several each holder is
+// asked, and of a lost one those members of its group that keep a replica; asking goes on until all
+// have answered or the decision is superseded.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <unreft/cluster.pb.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/lifetime.h"
+#include "layout/manifest.h"
+#include "recovery/restorable.h"
+#include "smp/desk/node_state.h"
+#include "smp/job/peers.h"
+
+namespace unreft::smp {
+
+struct CatalogSlab {
+  NodeSlot home;
+  bool lost = false;  // its memory is gone: to be decoded
+  std::shared_ptr<const layout::SlotManifest> manifest;
+  // Of a job of several nodes:
+  SlabMeta meta;               // checked against its CRCs
+  std::vector<uint32_t> crcs;  // of its blocks
+};
+
+// What its rank's slots need, as far as a slab shows it: the same as when the rank registered,
+// unless its extras are of another size now.
+SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options);
+
+// Single-threaded on the node's executor.
+class RestoreCatalog {
+ public:
+  // `peers` and `job`: null in a job of one node. `on_ready` runs in a turn of its own, at most
+  // once.
+  RestoreCatalog(NodeState& state, Peers* peers, const meta::JobState* job,
+                 const JobDecision& decision, absl::AnyInvocable<void()> on_ready);
+
+  bool ready() const { return missing_ == 0; }
+  Version version() const { return version_; }
+  // By rank; complete once it is ready.
+  const std::map<Rank, CatalogSlab>& slabs() const { return slabs_; }
+  const CatalogSlab* Find(Rank rank) const;
+  // Once it is ready: the record of the guard that the slot would have, of its group's slabs where
+  // they are now: the same slabs for all members. None if there is nothing to guard.
+  std::optional<GuardRecord> DescribeGroup(NodeSlot slot) const;
+  // The most that the replicas of these slabs take in a guard's record.
+  uint64_t ReplicaBytesOf(const MemberSlab& member) const;
+
+ private:
+  void TakeLocal();
+  void Ask(recovery::SlabHolder holder, size_t attempt);
+  // Who may know about the holder's slabs, in the order of asking.
+  std::vector<NodeSlot> Knowing(const recovery::SlabHolder& holder) const;
+  absl::Status Take(const recovery::SlabHolder& holder, const MetaReply& reply);
+  absl::Status TakeSlab(NodeSlot home, bool lost, const SlabMeta& meta);
+
+  NodeState& state_;
+  Peers* peers_;
+  const meta::JobState* job_;
+  const Version version_;
+  absl::AnyInvocable<void()> on_ready_;
+  std::map<Rank, CatalogSlab> slabs_;
+  size_t missing_ = 0;                                          // holders
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::smp

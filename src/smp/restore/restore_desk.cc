@@ -1,0 +1,345 @@
+#include "smp/restore/restore_desk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/format.h"
+
+namespace unreft::smp {
+namespace {
+
+// One logical tensor of the answer: as the rank held it, or the whole of it.
+WireTensor WholeTensor(TensorSpec spec) {
+  spec.offset.assign(spec.global_shape.size(), 0);
+  spec.extent = spec.global_shape;
+  spec.replica_index = 0;
+  spec.replica_count = 1;
+  return {std::move(spec)};
+}
+
+// Whether the session waits for this decision.
+bool Waits(const RankSession& session, const JobDecision& decision) {
+  return session.restore_request && session.attempt() == decision.attempt &&
+         IsFor(decision, {session.rank(), session.life(), *session.restore_request});
+}
+
+}  // namespace
+
+RestoreDesk::RestoreDesk(NodeState& state)
+    : state_(state), verifier_(state.seams.executor, state.seams.pool, *state.slots) {
+  // A decision that an earlier process made and its ranks may still be carrying out.
+  const Timeline newest = state.record->chain().newest();
+  const std::optional<Version> parent = state.record->chain().ParentOf(newest);
+  if (!parent || *parent == Version{}) return;
+  // In a job of several nodes the meta store says it again, with the holders.
+  if (state.seams.kv != nullptr) return;
+  Begin({DecisionKind::kRestored, absl::OkStatus(), *parent, newest, Attempt{}, {}});
+}
+
+RestoreDesk::~RestoreDesk() { state_.seams.executor.Cancel(retired_timer_); }
+
+void RestoreDesk::Join(Cluster cluster) { cluster_.emplace(std::move(cluster)); }
+
+// --- asking ---
+
+void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& request) {
+  EndStaging(session);
+  session.restore_request = request.request;
+  // It asked this before, and the answer was lost or went to an earlier process of this daemon.
+  if (cluster_ && restoring_ != nullptr && Waits(session, restoring_->decision))
+    return AnswerWaiting();
+  // The answer was lost with the connection. Others that had theirs train by now, and do not ask.
+  const bool was_answered = session.restore_answered == request.request && restoring_ != nullptr &&
+                            restoring_->decision.timeline == session.timeline;
+  if (was_answered && Waits(session, restoring_->decision)) return Answer(session);
+  AskAgain(session);
+}
+
+void RestoreDesk::AskAgain(const RankSession& like) {
+  std::vector<Asker> asking;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (session->restore_request && session->attempt() == like.attempt() &&
+        session->world() == like.world()) {
+      asking.push_back({rank, session->life(), *session->restore_request});
+    }
+  }
+  if (!asking.empty()) {
+    state_.coordinator->AskDecision(like.attempt(), like.world(), std::move(asking));
+  }
+}
+
+std::vector<HeldSlab> RestoreDesk::Inventory() const {
+  std::vector<HeldSlab> slabs;
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->phase != SlotPhase::kSealed) continue;
+    slabs.push_back({{slot->version, slot->owner, slot->world}, slot->manifest});
+  }
+  return slabs;
+}
+
+std::vector<WireSlot> RestoreDesk::SealedSlotsOf(Rank rank) const {
+  std::vector<Slot*> sealed = state_.slots->OfRank(rank);
+  std::erase_if(sealed, [](const Slot* slot) { return slot->phase != SlotPhase::kSealed; });
+  std::sort(sealed.begin(), sealed.end(),
+            [](const Slot* a, const Slot* b) { return a->version > b->version; });
+  std::vector<WireSlot> slots;
+  for (const Slot* slot : sealed) {
+    slots.push_back({slot->id, slot->generation, slot->segment_name});
+  }
+  return slots;
+}
+
+void RestoreDesk::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
+  verifier_.Verify(state_.slots->Sealed(version), std::move(done));
+}
+
+// --- the decision ---
+
+void RestoreDesk::OnDecision(const JobDecision& decision) {
+  ++state_.counters.decisions;
+  if (decision.kind == DecisionKind::kFailed) {
+    ++state_.counters.decisions_failed;
+    state_.seams.log.Error("no restore: {}", decision.status.message());
+    for (auto& [rank, session] : state_.sessions) {
+      if (!Waits(*session, decision)) continue;
+      session->Send(AnswerFor(*session, decision));
+      session->restore_request.reset();
+    }
+    return;
+  }
+  state_.seams.log.Info("decision: {} opens timeline {}", TextOf(decision), decision.timeline);
+  // Ranks of an earlier attempt may live on: they take no part in what follows.
+  for (auto& [rank, session] : state_.sessions) {
+    if (session->attempt() >= decision.attempt) continue;
+    session->timeline = Timeline{};
+    session->superseded = true;
+  }
+  Begin(decision);
+  DropDeadVersions();
+  AnswerWaiting();
+}
+
+// Whether the ranks can use it is not known yet.
+std::string RestoreDesk::TextOf(const JobDecision& decision) {
+  if (decision.kind == DecisionKind::kFresh) return "a fresh start";
+  if (std::exchange(decided_, decision.version) == decision.version) {
+    return fmt::format("version {} again, since nothing was committed after it,", decision.version);
+  }
+  return fmt::format("version {} is to be restored and", decision.version);
+}
+
+void RestoreDesk::Begin(const JobDecision& decision) {
+  // The same again, for a later attempt: what is under way goes on.
+  if (restoring_ != nullptr && cluster_ && restoring_->decision.kind == decision.kind &&
+      restoring_->decision.version == decision.version &&
+      restoring_->decision.holders == decision.holders) {
+    restoring_->decision = decision;
+    return;
+  }
+  Retire();
+  restoring_ = std::make_unique<Restoring>();
+  restoring_->number = ++restorings_;
+  restoring_->decision = decision;
+  if (decision.kind != DecisionKind::kRestored) return;
+  restoring_->catalog = std::make_unique<RestoreCatalog>(
+      state_, cluster_ ? &cluster_->peers : nullptr, cluster_ ? &cluster_->job : nullptr, decision,
+      [this] { OnCatalog(); });
+  if (!cluster_) return;
+  restoring_->reader =
+      std::make_unique<BlockReader>(state_, cluster_->peers, cluster_->job, *restoring_->catalog);
+  if (restoring_->catalog->ready()) OnCatalog();
+}
+
+// Reads that are on their way still write to memory of the job.
+void RestoreDesk::Retire() {
+  if (restoring_ != nullptr && restoring_->reader != nullptr) {
+    restoring_->stagings.clear();
+    restoring_->reader->Cancel();
+    retired_.push_back(std::move(restoring_));
+  }
+  restoring_.reset();
+  std::erase_if(retired_, [](const auto& job) { return job->reader->idle(); });
+  if (retired_.empty() || retired_timer_ != TimerId::kNone) return;
+  retired_timer_ = state_.seams.executor.After(state_.options.read_retry, [this] {
+    retired_timer_ = TimerId::kNone;
+    std::unique_ptr<Restoring> current = std::move(restoring_);
+    Retire();
+    restoring_ = std::move(current);
+  });
+}
+
+// Every rank has restored and trained on. What is not rebuilt by now is of no use, and the others
+// may have given their part of it up.
+void RestoreDesk::OnCommitted(Version version) {
+  if (cluster_ && restoring_ != nullptr && restoring_->decision.version < version) Retire();
+}
+
+void RestoreDesk::OnCatalog() {
+  restoring_->rebuilder = std::make_unique<SlabRebuilder>(
+      state_, *restoring_->reader, *restoring_->catalog, [this, number = restoring_->number] {
+        if (IsCurrent(number)) OnRebuilt();
+      });
+  AnswerWaiting();
+}
+
+// This node's slabs are whole again; now its share of the group's protection.
+void RestoreDesk::OnRebuilt() {
+  cluster_->on_rebuilt();
+  MakeShareAnew();
+}
+
+// What a superseded job learns is of its own catalog: the next one asks itself.
+void RestoreDesk::MakeShareAnew() {
+  if (cluster_->protector == nullptr) return;
+  if (cluster_->protector->RecordOf(restoring_->decision.version) != nullptr) return;
+  restoring_->reader->GroupRecordOf(
+      state_.options.node, [this, number = restoring_->number](
+                               absl::StatusOr<std::shared_ptr<const GuardRecord>> record) {
+        if (!IsCurrent(number)) return;
+        const Version version = restoring_->decision.version;
+        if (absl::IsNotFound(record.status())) {
+          // It was whole when it was decided, and nobody had guarded it.
+          const auto group = restoring_->catalog->DescribeGroup(state_.options.node);
+          if (!group) return;
+          state_.seams.log.Info("version {}: nobody has guarded it yet: node {} does so now",
+                                version, state_.options.node);
+          return Remake(*group);
+        }
+        if (record.ok()) return Remake(**record);
+        // As long as the decision stands: who has the record may come back.
+        state_.seams.log.Error(
+            "version {}: this node's share of its protection is not made anew yet: {}", version,
+            record.status().message());
+        state_.seams.executor.After(state_.options.read_retry, lifetime_.Bind([this, number] {
+          if (IsCurrent(number)) MakeShareAnew();
+        }));
+      });
+}
+
+void RestoreDesk::Remake(const GuardRecord& record) {
+  std::vector<uint64_t> replica_bytes;
+  for (const MemberSlab& member : record.members()) {
+    replica_bytes.push_back(restoring_->catalog->ReplicaBytesOf(member));
+  }
+  cluster_->protector->Remake(restoring_->decision.version, record, replica_bytes);
+}
+
+void RestoreDesk::AnswerWaiting() {
+  if (restoring_ == nullptr) return;
+  if (restoring_->catalog != nullptr && !restoring_->catalog->ready()) return;
+  for (auto& [rank, session] : state_.sessions) {
+    if (Waits(*session, restoring_->decision)) Answer(*session);
+  }
+}
+
+void RestoreDesk::Answer(RankSession& session) {
+  session.timeline = restoring_->decision.timeline;
+  session.Send(AnswerFor(session, restoring_->decision));
+  session.restore_answered = std::exchange(session.restore_request, std::nullopt);
+}
+
+void RestoreDesk::OnSlotChange() {
+  if (restoring_ != nullptr && restoring_->rebuilder != nullptr) restoring_->rebuilder->RunRules();
+}
+
+void RestoreDesk::OnSessionEnded(RankSession& session) {
+  if (restoring_ != nullptr) restoring_->stagings.erase(session.rank());
+}
+
+// Versions that are not on the chain any more are dead for ever; captures of earlier timelines end.
+void RestoreDesk::DropDeadVersions() {
+  const recovery::TimelineChain& chain = state_.record->chain();
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->phase == SlotPhase::kSealed && !chain.IsLive(slot->version)) {
+      state_.slots->Free(*slot);
+    } else if (slot->phase == SlotPhase::kCapturing && slot->version.timeline != chain.newest()) {
+      state_.slots->Abandon(*slot, slot->captured.has_value());
+    }
+  }
+}
+
+Slot* RestoreDesk::SealedSlotOf(Version version, Rank rank) const {
+  for (Slot* slot : state_.slots->Sealed(version)) {
+    if (slot->owner == rank) return slot;
+  }
+  return nullptr;
+}
+
+Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& decision) const {
+  Decision answer;
+  answer.request = *session.restore_request;
+  answer.kind = decision.kind;
+  answer.status = decision.status;
+  answer.version = decision.version;
+  answer.timeline = decision.timeline;
+  if (decision.kind != DecisionKind::kRestored) return answer;
+
+  // In a job of one node nothing but its slot has a rank's extras.
+  const CatalogSlab* slab_of_rank = restoring_->catalog->Find(session.rank());
+  if (slab_of_rank == nullptr ||
+      (!cluster_ && SealedSlotOf(decision.version, session.rank()) == nullptr)) {
+    answer.kind = DecisionKind::kFailed;
+    answer.status =
+        absl::DataLossError(fmt::format("rank {}: its slab of version {} does not verify any more",
+                                        session.rank(), decision.version));
+    return answer;
+  }
+  std::map<std::string, WireTensor> others;  // tensors of which this rank held no box
+  std::set<std::string> own;
+  for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
+    if (rank != session.rank()) {
+      for (const TensorSpec& spec : slab.manifest->tensors) {
+        if (!others.contains(spec.name)) others.emplace(spec.name, WholeTensor(spec));
+      }
+      continue;
+    }
+    answer.tensors = ToWire(slab.manifest->tensors);
+    for (const TensorSpec& spec : slab.manifest->tensors) own.insert(spec.name);
+    if (const Slot* slot = SealedSlotOf(decision.version, rank)) {
+      answer.extras = {slot->id, slot->generation, slot->segment_name};
+    } else {
+      answer.remote_extras = slab.meta.extras();
+      answer.remote_extras_crc = slab.meta.extras_crc();
+      answer.has_remote_extras = true;
+    }
+  }
+  for (auto& [name, tensor] : others) {
+    if (!own.contains(name)) answer.tensors.push_back(std::move(tensor));
+  }
+  return answer;
+}
+
+// --- the bytes (their places: restore_desk_planning.cc) ---
+
+// To be told by the trainer alone, which copies nothing of it any more.
+void RestoreDesk::EndStaging(RankSession& session) {
+  state_.staging->OnTrainerDone(session.life());
+  if (restoring_ == nullptr) return;
+  const auto it = restoring_->stagings.find(session.rank());
+  if (it == restoring_->stagings.end()) return;
+  it->second->OnTrainerDone();
+  restoring_->stagings.erase(it);
+}
+
+void RestoreDesk::OnStagedDone(RankSession& session, const StagedDone& done) {
+  if (restoring_ == nullptr) return;
+  const auto it = restoring_->stagings.find(session.rank());
+  if (it != restoring_->stagings.end()) it->second->OnDone(done);
+}
+
+void RestoreDesk::OnRestoreDone(RankSession& session, const RestoreDone& done) {
+  EndStaging(session);
+  session.plan_request.reset();
+  const absl::Status status = done.status.ToStatus();
+  if (status.ok()) return;
+  state_.seams.log.Error("rank {}: its restore failed: {}", session.rank(), status.message());
+  Slot* slot = state_.slots->Find(done.bad_slot, done.bad_generation);
+  if (slot == nullptr || slot->phase != SlotPhase::kSealed) return;
+  // Not on a trainer's word alone: its own memory may be at fault.
+  verifier_.Verify({slot}, [](absl::Status) {});
+}
+
+}  // namespace unreft::smp

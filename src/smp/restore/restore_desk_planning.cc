@@ -1,0 +1,233 @@
+// Where the bytes are that a rank restores: the plan of its copies. It is computed on the work
+// pool, since what a trainer asks for may be cut in any way.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/format.h"
+#include "layout/tensor_table.h"
+#include "smp/memory/memory_plan.h"
+#include "smp/restore/restore_desk.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr Duration kSameFailure = std::chrono::minutes(10);  // is not told again
+
+}  // namespace
+
+// Shared with the pool, which alone touches it while it computes.
+struct RestoreDesk::Planning {
+  struct Slab {
+    Rank rank;
+    std::optional<WireSlot> slot;  // of this node
+  };
+
+  uint64_t request = 0;
+  uint64_t restoring = 0;
+  std::vector<TensorSpec> targets;
+  std::vector<std::shared_ptr<const layout::SlotManifest>> manifests;  // that `stored` points into
+  std::vector<recovery::StoredPart> stored;
+  std::vector<uint32_t> preferred;
+  std::vector<Slab> slabs;  // in the order of ranks
+  absl::StatusOr<std::vector<recovery::Piece>> pieces = absl::UnknownError("not computed yet");
+
+  void Compute() {
+    absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(targets);
+    if (table.ok()) {
+      pieces = recovery::PlanRestore(stored, table->specs(), preferred);
+      const absl::Status& status = pieces.status();
+      if (absl::IsFailedPrecondition(status) || absl::IsNotFound(status)) {
+        pieces = absl::Status(status.code(),
+                              fmt::format("{}; restore into tensors like those that were stored, "
+                                          "or give that state up with 'unreft fresh-start'",
+                                          std::string(status.message())));
+      }
+    } else {
+      pieces = table.status();
+    }
+  }
+};
+
+// One plan of a rank is computed at a time, the one that it asked for last.
+void RestoreDesk::OnPlanRequest(RankSession& session, PlanRequest request) {
+  EndStaging(session);
+  session.plan_request = request.request;
+  session.plan_to_compute = std::move(request);
+  if (!session.planning) StartPlanning(session);
+}
+
+void RestoreDesk::StartPlanning(RankSession& session) {
+  PlanRequest request = *std::exchange(session.plan_to_compute, std::nullopt);
+  auto planning = std::make_shared<Planning>();
+  planning->request = request.request;
+  planning->targets = FromWire(std::move(request.tensors));
+  ComputePlan(session, std::move(planning));
+}
+
+void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> planning) {
+  if (absl::Status status = GatherStored(session, *planning); !status.ok()) {
+    return SendPlan(session, {.request = planning->request, .status = status});
+  }
+  session.planning = true;
+  state_.seams.pool.Submit(
+      [planning] { planning->Compute(); }, state_.seams.executor,
+      lifetime_.Bind([this, rank = session.rank(), life = session.life(), planning] {
+        RankSession* asking = state_.SessionOf(rank);
+        if (asking == nullptr || asking->life() != life) return;
+        asking->planning = false;
+        if (asking->plan_to_compute) return StartPlanning(*asking);
+        if (asking->plan_request != planning->request) return;
+        // A slot may have been given away meanwhile, or another decision made.
+        if (!IsCurrent(planning->restoring) || !StillHas(*planning)) {
+          return ComputePlan(*asking, planning);
+        }
+        TryPlan(*asking, planning, state_.seams.executor.Now() + state_.options.read_timeout);
+      }));
+}
+
+absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& planning) {
+  if (restoring_ == nullptr || restoring_->decision.kind != DecisionKind::kRestored ||
+      !restoring_->catalog->ready() || session.timeline.value == 0 ||
+      session.timeline != restoring_->decision.timeline) {
+    return absl::FailedPreconditionError(
+        fmt::format("rank {}: nothing was decided for it to restore", session.rank()));
+  }
+  planning.restoring = restoring_->number;
+  planning.manifests.clear();
+  planning.stored.clear();
+  planning.preferred.clear();
+  planning.slabs.clear();
+  // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is, since
+  // replicas may differ; then those that this node has.
+  for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
+    const auto number = static_cast<uint32_t>(planning.slabs.size());
+    planning.slabs.push_back({rank, std::nullopt});
+    if (const Slot* slot = SealedSlotOf(restoring_->decision.version, rank)) {
+      planning.slabs.back().slot = {slot->id, slot->generation, slot->segment_name};
+      if (cluster_) planning.preferred.push_back(number);
+    } else if (!cluster_) {
+      continue;
+    }
+    if (rank == session.rank()) planning.preferred.insert(planning.preferred.begin(), number);
+    planning.manifests.push_back(slab.manifest);
+    for (const layout::CapturedPart& part : slab.manifest->parts) {
+      planning.stored.push_back({&slab.manifest->tensors[part.tensor], number, part.shard_begin,
+                                 part.bytes, part.slab_offset});
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool RestoreDesk::StillHas(const Planning& planning) const {
+  for (const Planning::Slab& slab : planning.slabs) {
+    if (!slab.slot) continue;
+    const Slot* slot = SealedSlotOf(restoring_->decision.version, slab.rank);
+    if (slot == nullptr || slot->id != slab.slot->slot ||
+        slot->generation != slab.slot->generation) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void RestoreDesk::TryPlan(RankSession& session, std::shared_ptr<Planning> planning, Time deadline) {
+  Plan plan;
+  plan.request = planning->request;
+  std::vector<StagedPiece> staged;
+  if (planning->pieces.ok()) staged = FillPlan(*planning, plan);
+  absl::Status status = planning->pieces.status();
+  if (status.ok() && !staged.empty()) {
+    status = Stage(session, planning->request, std::move(staged), plan);
+    // What an earlier process had staged goes with the mappings of trainers that still have it.
+    if (absl::IsResourceExhausted(status) && state_.seams.executor.Now() < deadline) {
+      state_.seams.executor.After(
+          state_.options.memory_retry,
+          lifetime_.Bind([this, rank = session.rank(), life = session.life(),
+                          planning = std::move(planning), deadline]() mutable {
+            RankSession* asking = state_.SessionOf(rank);
+            if (asking == nullptr || asking->life() != life) return;
+            if (asking->planning || asking->plan_request != planning->request) return;
+            if (!IsCurrent(planning->restoring) || !StillHas(*planning)) {
+              return ComputePlan(*asking, std::move(planning));
+            }
+            TryPlan(*asking, std::move(planning), deadline);
+          }));
+      return;
+    }
+  }
+  plan.status = status;
+  SendPlan(session, plan);
+}
+
+void RestoreDesk::SendPlan(RankSession& session, const Plan& plan) {
+  session.plan_request.reset();
+  session.Send(plan);
+  if (const absl::Status status = plan.status.ToStatus(); !status.ok()) {
+    // Each attempt of the job may end so.
+    state_.seams.log.WarnEvery(fmt::format("no plan: {}", std::string(status.message())),
+                               kSameFailure, state_.seams.executor.Now(),
+                               "rank {} does not restore: {}", session.rank(), status.message());
+    return;
+  }
+  if (plan.staged_bytes == 0) return;
+  restoring_->stagings.at(session.rank())->Start();
+}
+
+// What lies on other nodes is to be staged.
+std::vector<StagedPiece> RestoreDesk::FillPlan(const Planning& planning, Plan& plan) const {
+  std::vector<uint32_t> number_of_slot;
+  for (const Planning::Slab& slab : planning.slabs) {
+    number_of_slot.push_back(static_cast<uint32_t>(plan.slots.size()));
+    if (slab.slot) plan.slots.push_back(*slab.slot);
+  }
+  std::vector<StagedPiece> staged;
+  for (const recovery::Piece& piece : *planning.pieces) {
+    const Planning::Slab& slab = planning.slabs[piece.slab];
+    if (slab.slot) {
+      plan.pieces.push_back({number_of_slot[piece.slab], piece.target, piece.slab_offset,
+                             piece.target_offset, piece.bytes});
+    } else {
+      staged.push_back(
+          {slab.rank, piece.target, piece.slab_offset, piece.target_offset, piece.bytes});
+    }
+  }
+  return staged;
+}
+
+absl::Status RestoreDesk::Stage(RankSession& session, uint64_t request,
+                                std::vector<StagedPiece> pieces, Plan& plan) {
+  for (const StagedPiece& piece : pieces) {
+    const uint32_t block_bytes = restoring_->catalog->Find(piece.rank)->manifest->block_bytes;
+    if (block_bytes == state_.options.block_bytes) continue;
+    return absl::FailedPreconditionError(
+        fmt::format("rank {} was saved in blocks of {} bytes, this node has blocks of {}",
+                    piece.rank, block_bytes, state_.options.block_bytes));
+  }
+  if (absl::Status status = ProvideStaging(session, pieces); !status.ok()) return status;
+  auto staging = std::make_unique<Staging>(state_, session, *restoring_->reader,
+                                           state_.staging->places(), request, pieces);
+  plan.staging_segment = state_.staging->segment_name();
+  plan.staging_bytes = staging->segment_bytes();
+  plan.staged_bytes = staging->piece_bytes();
+  restoring_->stagings[session.rank()] = std::move(staging);
+  return absl::OkStatus();
+}
+
+// On a node whose memory is new nobody has registered yet: what its ranks restore is what they had.
+absl::Status RestoreDesk::ProvideStaging(const RankSession& asking,
+                                         const std::vector<StagedPiece>& pieces) {
+  if (state_.staging->places() != nullptr) return absl::OkStatus();
+  std::vector<uint64_t> state_bytes;
+  for (const auto& [rank, session] : state_.sessions) {
+    uint64_t& bytes = state_bytes.emplace_back();
+    if (const CatalogSlab* slab = restoring_->catalog->Find(rank)) {
+      bytes = StateBytes(slab->manifest->tensors);
+    } else if (session.get() == &asking) {
+      for (const StagedPiece& piece : pieces) bytes += piece.bytes;
+    }
+  }
+  return state_.staging->Provide(StagingBytes(state_.options, state_bytes));
+}
+
+}  // namespace unreft::smp
