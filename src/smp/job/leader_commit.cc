@@ -74,11 +74,12 @@ std::optional<std::string> Leader::FailureOf(Version version) const {
       }
     }
   }
-  std::optional<std::string> failure = PassedBy(version);
+  // Also of what a decision would find: its rank lives, and trains on without one.
+  if (std::optional<std::string> passed = PassedBy(version)) return passed;
   const auto pending = pending_.find(version);
   const bool is_overdue = pending != pending_.end() && pending->second.overdue;
-  if (!failure && is_overdue) failure = NotCompletedInTime(version);
-  return failure && !WaitsForDecision(version) ? failure : std::nullopt;
+  if (!is_overdue || WaitsForDecision(version)) return std::nullopt;
+  return NotCompletedInTime(version);
 }
 
 // Steps ascend: what a rank has gone on without, it never captures any more.

@@ -20,6 +20,16 @@ const unreft::Member* MemberOf(const meta::JobState& job, NodeSlot slot) {
   return found == members.end() ? nullptr : &*found;
 }
 
+// A daemon that was started with another number where one of that slot had been.
+bool IsOfAnother(const meta::JobState& job, NodeSlot slot, const std::string& address) {
+  const auto is_there = [&](const PresenceRecord& presence) {
+    return presence.address() == address && presence.slot() != slot.value;
+  };
+  return std::ranges::any_of(job.present, [&](const auto& at) { return is_there(at.second); }) ||
+         std::ranges::any_of(job.waiting,
+                             [&](const auto& at) { return is_there(at.second.value.presence()); });
+}
+
 }  // namespace
 
 SeatOwner OwnerOfSeat(const meta::JobState& job, NodeSlot slot, const std::string& incarnation,
@@ -245,7 +255,8 @@ void Seat::LookForFirst() {
   is_probing_ = true;
   callbacks_.probe(address, lifetime_.Bind([this, address](bool answers) {
     is_probing_ = false;
-    if (!answers || !IsSecond() || Other()->address() != address) {
+    if (!answers || !IsSecond() || Other()->address() != address ||
+        IsOfAnother(store_.state(), options_.node, address)) {
       probe_again_ = executor_.After(options_.presence_ttl, [this] {
         probe_again_ = TimerId::kNone;
         LookForFirst();

@@ -58,6 +58,25 @@ TEST_F(LeaderPassedTest, WhatItHasSealedIsThere) {
   EXPECT_FALSE(IsGivenUp(At(1, 5)));
 }
 
+// A daemon came back with an empty memory before what its group bears to have lost was committed.
+// Its rank trains on, nobody asks for a decision, and every rank's slots were held for ever.
+TEST_F(LeaderPassedTest, WhatADecisionWouldFindDoesNotWaitForOneThatDoesNotCome) {
+  Protect(At(1, 6));
+  nodes_.at(NodeSlot{0}).versions.at(At(1, 6)).set_guarded(false);
+  ReportAll();
+  Leave(kSlot);
+  nodes_.at(NodeSlot{0}).versions.at(At(1, 6)).set_guarded(true);
+  ReportAll();
+  Settle(std::chrono::seconds(60));
+  Join(kSlot, "b");
+  Settle(std::chrono::seconds(2));
+  ReportAll();
+  EXPECT_FALSE(IsGivenUp(At(1, 6))) << "its rank may ask";
+  SayRankIsAt(At(1, 9));
+  EXPECT_TRUE(IsGivenUp(At(1, 6)));
+  EXPECT_EQ(commit().world(), 0U);
+}
+
 // Steps of another timeline say nothing of this one's.
 TEST_F(LeaderPassedTest, AnotherTimelinesStepsDoNotCount) {
   SayRankIsAt(At(2, 9));

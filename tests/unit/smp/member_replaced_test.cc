@@ -222,6 +222,24 @@ TEST_F(MemberReplacedTest, ADaemonWhoseFirstIsDeadIsNotRefused) {
   EXPECT_EQ(node_.refused.size(), 1U) << "it was only cut off";
 }
 
+// Two hosts were started with each other's number.
+TEST_F(MemberReplacedTest, WhoHasTheAddressOfADeadFirstNowIsNotTakenForIt) {
+  StopMember();
+  LoseMemory();
+  const std::unique_ptr<Spare> first = Replace(/*place=*/0);
+  Name(2, "another memory");
+  PresenceRecord swapped = PresenceOf(2);
+  swapped.set_address("other");
+  Put("node/2", swapped);
+  StartMember();
+  Settle(seconds(10));
+  EXPECT_TRUE(node_.refused.empty()) << node_.refused[0];
+  swapped.set_address("elsewhere");
+  Put("node/2", swapped);
+  Settle(seconds(10));
+  EXPECT_EQ(node_.refused.size(), 1U);
+}
+
 // For a store that forgets, also after its daemon's death.
 TEST_F(MemberReplacedTest, TellsTheNewestViewThatItWasIn) {
   Name(4, own_);
