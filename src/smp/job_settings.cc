@@ -166,7 +166,10 @@ JobSettings::JobSettings(meta::Kv& kv, Executor& executor, Log& log, const NodeO
 
 JobSettings::~JobSettings() { executor_.Cancel(again_); }
 
-void JobSettings::Ask(Done done) { Try(false, kWaitsForOthers, std::move(done)); }
+void JobSettings::Ask(bool may_write, Done done) {
+  may_write_ = may_write;
+  Try(false, kWaitsForOthers, std::move(done));
+}
 
 void JobSettings::Follow(const meta::JobState& job, bool was_in_view) {
   if (!refusal_.ok() || is_asking_) return;
@@ -221,21 +224,26 @@ JobSettings::Seen JobSettings::Look(const std::vector<KeyValue>& all) const {
 void JobSettings::Try(bool restores, int waits, Done done) {
   Txn txn;
   const std::string key = prefix_ + "settings";
-  txn.compares.push_back(Compare::Absent(key));
-  txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
-  txn.otherwise.push_back(GetOp{{prefix_, true}});
+  if (may_write_) {
+    txn.compares.push_back(Compare::Absent(key));
+    txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
+    txn.otherwise.push_back(GetOp{{prefix_, true}});
+  } else {
+    txn.then.push_back(GetOp{{prefix_, true}});
+  }
   kv_.Commit(std::move(txn), [this, alive = std::weak_ptr(alive_), restores, waits,
                               done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
     if (alive.expired()) return;
     if (!result.ok()) return done(absl::UnavailableError(result.status().message()));
     known_at_ = result->revision;
-    if (result->succeeded) return done(absl::OkStatus());
+    if (may_write_ && result->succeeded) return done(absl::OkStatus());
     OnRead(result->gets.at(0), restores, waits, std::move(done));
   });
 }
 
 void JobSettings::OnRead(const std::vector<KeyValue>& all, bool restores, int waits, Done done) {
   const Seen seen = Look(all);
+  if (!may_write_ && !seen.settings) return done(absl::NotFoundError("the job has no settings"));
   if (!seen.record) return Try(restores, waits, std::move(done));
   if (!seen.settings) {
     log_.Error(
@@ -253,6 +261,9 @@ void JobSettings::OnRead(const std::vector<KeyValue>& all, bool restores, int wa
   }
   if (seen.is_committed || (!seen.is_empty && waits == 0)) {
     return SayRefused(compared, std::move(done));
+  }
+  if (seen.is_empty && !may_write_) {
+    return done(absl::NotFoundError("the job has settings that nothing holds on to"));
   }
   if (seen.is_empty) {
     log_.Warn("the job has new settings, since nothing is committed and nobody else is there: {}",
@@ -313,20 +324,34 @@ SettingsCheck::SettingsCheck(NodeSeams& seams, const NodeOptions& options)
 
 void SettingsCheck::Start(absl::AnyInvocable<void(absl::Status)> done) {
   done_ = std::move(done);
-  if (job_ == nullptr) return CompareWithRecords();
-  job_->Ask([this](absl::Status status) {
+  if (job_ != nullptr) return AskJob(false);
+  CompareWithRecords([this] {
+    Keep();
+    End(absl::OkStatus());
+  });
+}
+
+void SettingsCheck::AskJob(bool may_write) {
+  job_->Ask(may_write, [this](absl::Status status) {
     if (absl::IsUnavailable(status)) {
       seams_.log.Warn("the job's settings cannot be read yet: {}", status.message());
-      return CompareWithRecords();
+      return CompareWithRecords([this] {
+        // What is made here now is made by ours.
+        const auto memory = seams_.segments.List(MemoryPrefix(options_));
+        if (memory.ok() && memory->empty()) Keep();
+        End(absl::OkStatus());
+      });
     }
+    if (absl::IsNotFound(status)) return CompareWithRecords([this] { AskJob(true); });
     if (status.ok()) Keep();
     End(std::move(status));
   });
 }
 
-// Without the store, or a job that has one: what the memory here was made by counts.
-void SettingsCheck::CompareWithRecords() {
-  seams_.records.Scan(std::string(kRecordKey), [this, alive = std::weak_ptr(alive_)](auto records) {
+// Where no store says what the job's settings are, those count that the memory here was made by.
+void SettingsCheck::CompareWithRecords(absl::AnyInvocable<void()> agree) {
+  seams_.records.Scan(std::string(kRecordKey), [this, alive = std::weak_ptr(alive_),
+                                                agree = std::move(agree)](auto records) mutable {
     if (alive.expired()) return;
     const absl::StatusOr<std::vector<SegmentInfo>> memory =
         seams_.segments.List(MemoryPrefix(options_));
@@ -347,8 +372,7 @@ void SettingsCheck::CompareWithRecords() {
         return End(DifferFrom(kept, options_, "the memory that lies here", differences));
       }
     }
-    if (job_ == nullptr) Keep();
-    End(absl::OkStatus());
+    agree();
   });
 }
 

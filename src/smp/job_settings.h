@@ -10,7 +10,8 @@
 // in a view puts its own in the place of what a newcomer has written there.
 //
 // What the store said is also kept in the record store, beside the memory that was made by it: so
-// that a daemon which does not reach the store does not touch the memory by other settings either.
+// that a daemon which does not reach the store, or is the first to come to one that was lost, does
+// not touch the memory by other settings either, nor make them the job's.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -49,9 +50,10 @@ class JobSettings {
   ~JobSettings();
 
   // Once: whether the settings agree with the job's; FailedPrecondition if not, Unavailable as long
-  // as the store does not say.
+  // as the store does not say. NotFound if the job has none that it would hold on to: ours become
+  // the job's only if `may_write`, which is ok then.
   using Done = absl::AnyInvocable<void(absl::Status)>;
-  void Ask(Done done);
+  void Ask(bool may_write, Done done);
 
   // The store's records are others than they were. `was_in_view`: what is lost with this memory was
   // the job's.
@@ -80,12 +82,14 @@ class JobSettings {
   meta::Revision known_at_;  // of the store, when it was asked last; what was read may be older
   absl::Status refusal_;
   bool is_asking_ = false;
+  bool may_write_ = true;
   TimerId again_ = TimerId::kNone;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late answers we are gone
 };
 
 // Before a daemon touches the memory of the one before: asks the store, if the job has one, and
-// compares with what lies beside the memory. ok as well if neither can be asked now.
+// compares with what lies beside the memory where that does not say. ok as well if neither can be
+// asked now.
 class SettingsCheck {
  public:
   SettingsCheck(NodeSeams& seams, const NodeOptions& options);
@@ -94,7 +98,8 @@ class SettingsCheck {
   void Start(absl::AnyInvocable<void(absl::Status)> done);
 
  private:
-  void CompareWithRecords();
+  void AskJob(bool may_write);
+  void CompareWithRecords(absl::AnyInvocable<void()> agree);
   void Keep();
   void End(absl::Status status);
 
