@@ -125,6 +125,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   }
   // As of Capture. Thread-safe.
   absl::Status WhyNotReady() { return capture_.WhyNotReady(); }
+  // For tests: what stands in the way of a commit, as it was told, however short the time.
+  std::string told() const { return protection_.Told(); }
   // On any thread, one at a time.
   const Restorer& restorer() const { return restorer_; }
 

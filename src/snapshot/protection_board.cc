@@ -59,6 +59,12 @@ void ProtectionBoard::Obstacle(std::string what) {
   obstacle_ = std::move(what);
 }
 
+std::string ProtectionBoard::Told() const {
+  std::lock_guard lock(mutex_);
+  if (!refused_.empty()) return refused_;
+  return lost_.empty() ? obstacle_ : lost_;
+}
+
 void ProtectionBoard::Fill(ClientStatus& status, Time now) const {
   std::lock_guard lock(mutex_);
   status.protecting = account_.clock().ProtectingAt(now);

@@ -29,6 +29,9 @@ class ProtectionBoard {
   void Obstacle(std::string what);
 
   void Fill(ClientStatus& status, Time now) const;
+  // What it was told last of the three above; empty = nothing stands in the way, as far as is
+  // known.
+  std::string Told() const;
 
  private:
   mutable std::mutex mutex_;

@@ -63,6 +63,11 @@ class FakeKvStore {
   void CutOff(const SimExecutor& node);
   void Mend(const SimExecutor& node);
 
+  // Whether it answers whatever that node asks.
+  bool Answers(const SimExecutor& node) const {
+    return ready() && Reachable(node) && options_.lose_one_in == 0;
+  }
+
   // Told in the store's process what each node's Txns that write have done; null: nobody.
   using OnTxn = std::function<void(const SimExecutor& node, const meta::StoreReply& reply)>;
   void set_on_txn(OnTxn on_txn) { on_txn_ = std::move(on_txn); }

@@ -44,6 +44,7 @@ class FakeDisk {
   // A write that would leave more bytes of keys and values than this fails: the disk is full.
   void set_bytes_max(uint64_t bytes_max) { bytes_max_ = bytes_max; }
   uint64_t bytes_used() const;
+  uint64_t bytes_max() const { return bytes_max_; }
 
   // The next `count` writes fail with `status`; each is applied all the same or not, at random.
   void FailWrites(int count, absl::Status status);

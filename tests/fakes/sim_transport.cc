@@ -407,6 +407,11 @@ void SimNetwork::Unblock(const std::string& from, const std::string& to) {
   state_->blocked.erase({from, to});
 }
 
+bool SimNetwork::AreLinked(const std::string& a, const std::string& b) const {
+  return !state_->Blocked(a, b) && !state_->Blocked(b, a) && state_->options.lose_one_in == 0 &&
+         state_->options.cut_one_in == 0;
+}
+
 void SimNetwork::Isolate(const std::string& address) { state_->isolated.insert(address); }
 
 void SimNetwork::Rejoin(const std::string& address) { state_->isolated.erase(address); }

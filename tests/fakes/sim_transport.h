@@ -53,6 +53,8 @@ class SimNetwork {
   // Messages from one address to another vanish, replies included, until Unblock.
   void Block(const std::string& from, const std::string& to);
   void Unblock(const std::string& from, const std::string& to);
+  // Whether all that one of both sends to the other arrives.
+  bool AreLinked(const std::string& a, const std::string& b) const;
   // Both ways with everyone else.
   void Isolate(const std::string& address);
   void Rejoin(const std::string& address);

@@ -32,7 +32,21 @@ DaemonProcess::~DaemonProcess() {
   machine_.trace.Add("daemon {} is gone", life_.pid);
 }
 
+void DaemonProcess::Stop(Task left) {
+  executor_->Deliver(Duration{}, [this, left = std::move(left)]() mutable {
+    if (!std::exchange(leaving_, true)) machine_.trace.Add("daemon {} leaves", life_.pid);
+    started_ = false;
+    listener_.reset();
+    node_.reset();
+    spare_.reset();
+    transport_.reset();
+    kv_.reset();
+    machine_.kernel->Deliver(Duration{}, std::move(left));
+  });
+}
+
 void DaemonProcess::Start(smp::NodeOptions options) {
+  if (leaving_) return;
   PlantBug();
   records_ = *FakeRecordStore::Open(machine_.disk, *executor_);
   smp::NodeSeams seams{*executor_, *pool_, random_, segments_, *records_, processes_, log_};
@@ -61,6 +75,7 @@ void DaemonProcess::StartSpare(smp::NodeSeams seams, smp::NodeOptions options) {
     if (!slot.ok()) return OnStarted(slot.status());
     // Not in a callback of what goes.
     executor_->Post([this, seams, options, slot = *slot]() mutable {
+      if (leaving_) return;
       spare_.reset();
       options.node = slot;
       StartNode(seams, std::move(options));
@@ -71,8 +86,8 @@ void DaemonProcess::StartSpare(smp::NodeSeams seams, smp::NodeOptions options) {
 void DaemonProcess::StartNode(smp::NodeSeams seams, smp::NodeOptions options) {
   node_ = std::make_unique<smp::Node>(seams, options);
   node_->set_on_ended([this, seams, options](const absl::Status& why) {
-    if (!why.ok()) machine_.trace.Fail("a daemon is refused, and no other serves its slot");
-    if (why.ok() && is_spare_) BeSpareAgain(seams, options);
+    if (!why.ok()) return Fail(why);
+    if (is_spare_) BeSpareAgain(seams, options);
   });
   node_->Start(machine_.boot_id, [this](absl::Status status) { OnStarted(std::move(status)); });
 }
@@ -90,14 +105,17 @@ void DaemonProcess::BeSpareAgain(smp::NodeSeams seams, smp::NodeOptions options)
 
 void DaemonProcess::OnStarted(absl::Status status) {
   started_ = status.ok();
-  failure_ = std::move(status);
-  if (!failure_.ok()) machine_.trace.Add("the daemon does not start: {}", failure_.ToString());
-  if (!failure_.ok() && !absl::IsResourceExhausted(failure_)) {
-    machine_.trace.Fail("the daemon does not start, and no memory is short");
-  }
-  if (!started_) return;
+  if (!started_) return Fail(std::move(status));
   committed_seen_ = node_->state().record->committed();
   newest_seen_ = node_->state().record->chain().newest();
+}
+
+// In a cluster it depends on the others whether it may be.
+void DaemonProcess::Fail(absl::Status why) {
+  failure_ = std::move(why);
+  machine_.trace.Add("daemon {} ends: {}", life_.pid, failure_.ToString());
+  if (cluster_ != nullptr || absl::IsResourceExhausted(failure_)) return;
+  machine_.trace.Fail("the daemon ends, and no memory is short");
 }
 
 void DaemonProcess::PlantBug() {

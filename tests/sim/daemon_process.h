@@ -28,21 +28,27 @@ class DaemonProcess {
   // kill -9, whatever it was doing.
   ~DaemonProcess();
 
+  // SIGTERM: it leaves in a turn of its own, as Daemon does, and then `left` runs on the machine.
+  void Stop(Task left);
+
   // Looks at what the node did in the last event and tells the history; of a job of one node.
   void AfterEvent();
 
-  const Machine& machine() const { return machine_; }
+  Machine& machine() const { return machine_; }
   SimExecutor& executor() { return *executor_; }
   // Null until it has started, and while it is a spare.
   smp::Node* node() { return started_ ? node_.get() : nullptr; }
-  // Why it gave up starting; ok while it has not.
+  // Why it gave up starting, or was refused later; ok while it has not.
   const absl::Status& failure() const { return failure_; }
+  // Whether it has changed what lies in its machine's memory.
+  bool touched_memory() const { return segments_.changes() > 0; }
 
  private:
   void Start(smp::NodeOptions options);
   void StartSpare(smp::NodeSeams seams, smp::NodeOptions options);
   void StartNode(smp::NodeSeams seams, smp::NodeOptions options);
   void BeSpareAgain(smp::NodeSeams seams, smp::NodeOptions options);
+  void Fail(absl::Status why);
   void OnStarted(absl::Status status);
   void PlantBug();
 
@@ -63,6 +69,7 @@ class DaemonProcess {
   std::unique_ptr<smp::Node> node_;
   std::unique_ptr<Listener> listener_;
   bool started_ = false;
+  bool leaving_ = false;
   absl::Status failure_;
   uint64_t decisions_seen_ = 0;
   uint64_t failures_seen_ = 0;

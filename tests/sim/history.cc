@@ -116,11 +116,12 @@ void History::OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timelin
 
 void History::OnFreshStart(Timeline timeline) {
   trace_.Add("fresh start declared: timeline {}", timeline);
-  if (!fresh_start_asked_) {
+  const bool is_ordered = fresh_start_until_ && trace_.now() <= *fresh_start_until_;
+  if (!fresh_start_asked_ && !is_ordered) {
     trace_.Fail("a fresh start gives up {}, and nobody has asked for it", Name(committed_));
   }
   parents_[timeline] = Version{};
-  if (committed_) given_up_by_ = fresh_start_asked_;
+  if (committed_) given_up_by_ = fresh_start_asked_.value_or(newest_attempt_);
   committed_.reset();
 }
 

@@ -49,6 +49,10 @@ class History {
   // Somebody orders a fresh start, when that attempt was the last. The order holds, however often
   // it is carried out, until something is committed again.
   void OnFreshStartAsked(Attempt attempt) { fresh_start_asked_ = attempt; }
+  // Somebody orders one while the job may train: it may be carried out until then, whatever is
+  // committed meanwhile.
+  void OnFreshStartOrdered(Duration until) { fresh_start_until_ = until; }
+  void OnAttempt(Attempt attempt) { newest_attempt_ = attempt; }
   void OnFreshStart(Timeline timeline);
   // The host rebooted; its disk knows of that commit, which may be an older one (records are
   // written behind, and may fail).
@@ -96,6 +100,8 @@ class History {
   std::set<Attempt> lost_;
   std::optional<Version> committed_;
   std::optional<Attempt> fresh_start_asked_;  // and nothing was committed since
+  std::optional<Duration> fresh_start_until_;
+  Attempt newest_attempt_;
   // The last attempt that may hear of what a fresh start gave up; nothing was committed since.
   std::optional<Attempt> given_up_by_;
   std::map<Version, Duration> damaged_;  // and when, the last time

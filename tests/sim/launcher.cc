@@ -11,6 +11,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// A daemon that is suspended, or asked twice, may carry it out later than it answers.
+constexpr Duration kOrderHolds = std::chrono::seconds(5);
+
 }  // namespace
 
 Launcher::Launcher(std::vector<Machine*> homes, Random random, TrainerOptions like)
@@ -29,6 +32,7 @@ void Launcher::Start() { StartAttempt(); }
 void Launcher::StartAttempt() {
   if (stopped_) return;
   attempt_.value += 1;
+  machine_.history.OnAttempt(attempt_);
   stopping_ = false;
   present_world_ = next_world_ != 0 ? std::exchange(next_world_, 0) : world_;
   if (std::exchange(next_goes_astray_, false)) {
@@ -139,6 +143,26 @@ void Launcher::DeclareFreshStart() {
                              if (!alive.expired() && attempt == attempt_ && wants_fresh_start_)
                                DeclareFreshStart();
                            });
+}
+
+void Launcher::OrderFreshStart(Machine& at, bool force, OrderDone done) {
+  order_channel_.reset();
+  order_connector_ = at.network.NewConnector(*machine_.kernel, kSocketPath);
+  auto shared = std::make_shared<OrderDone>(std::move(done));
+  order_connector_->Connect(
+      [this, force, shared](absl::StatusOr<std::unique_ptr<Channel>> channel) {
+        if (!channel.ok()) return (*shared)(channel.status());
+        order_channel_ = *std::move(channel);
+        order_channel_->Start(
+            [shared](const Frame& frame) {
+              const absl::StatusOr<AdminReply> reply = FromFrame<AdminReply>(frame);
+              if (reply.ok()) (*shared)(reply->status.ToStatus());
+            },
+            [](const absl::Status&) {});
+        machine_.history.OnFreshStartOrdered(machine_.scheduler.now() + kOrderHolds);
+        const char* const arguments = force ? R"({"force":true})" : "{}";
+        order_channel_->Send(ToFrame(AdminRequest{"fresh-start", arguments}));
+      });
 }
 
 void Launcher::AfterEvent() {

@@ -1,7 +1,8 @@
 // Launcher: keeps a simulated job running: it starts all ranks of an attempt, and when one ends it
 // stops the others, some of them late or not at all, and starts the next attempt.
 //
-// When a restore says "unrecoverable" it declares a fresh start, as an operator would.
+// When a restore says "unrecoverable" it declares a fresh start, as an operator would; who else
+// orders one does it by OrderFreshStart.
 #pragma once
 
 #include <memory>
@@ -26,6 +27,9 @@ class Launcher {
 
   // kill -9 of one rank of the present attempt; false when none lives.
   bool KillOne();
+  // By an operator, at the daemon of that machine, whatever the job does.
+  using OrderDone = absl::AnyInvocable<void(absl::Status)>;
+  void OrderFreshStart(Machine& at, bool force, OrderDone done);
   // All processes at once; nothing starts again by itself.
   void KillAll();
   // All processes at once, and their copies with them; the next attempt starts later.
@@ -83,6 +87,8 @@ class Launcher {
   bool wants_fresh_start_ = false;
   std::unique_ptr<Connector> admin_connector_;
   std::unique_ptr<Channel> admin_channel_;
+  std::unique_ptr<Connector> order_connector_;
+  std::unique_ptr<Channel> order_channel_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late events we are gone
 };
 

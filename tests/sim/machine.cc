@@ -23,8 +23,9 @@ std::optional<Version> CommitOn(const FakeDisk& disk) {
 
 }  // namespace
 
-Machine::Machine(World& world, NodeSlot node)
+Machine::Machine(World& world, NodeSlot node, std::optional<NodeSlot> named)
     : slot(node),
+      number(named.value_or(node)),
       scheduler(world.scheduler),
       trace(world.trace),
       sink(world.sink),
@@ -71,12 +72,14 @@ void Machine::ComeBack(Host host) {
   for (const std::string& name : memory->Names()) observer.OnReturned(name);
 }
 
-std::string Machine::prefix() const { return SegmentPrefix(kJob, slot.value); }
+std::string Machine::prefix() const { return SegmentPrefix(kJob, number.value); }
 
 absl::StatusOr<std::unique_ptr<Segment>> ObservedSegments::Create(const std::string& name,
                                                                   uint64_t bytes) {
   auto segment = store_.Create(name, bytes);
-  if (segment.ok()) machine_.observer.OnCreated(name);
+  if (!segment.ok()) return segment;
+  ++changes_;
+  machine_.observer.OnCreated(name);
   return segment;
 }
 
@@ -92,7 +95,9 @@ absl::StatusOr<std::vector<SegmentInfo>> ObservedSegments::List(std::string_view
 
 absl::Status ObservedSegments::Remove(const std::string& name) {
   absl::Status status = store_.Remove(name);
-  if (status.ok()) machine_.observer.OnRemoved(name);
+  if (!status.ok()) return status;
+  ++changes_;
+  machine_.observer.OnRemoved(name);
   return status;
 }
 

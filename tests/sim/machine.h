@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tests/fakes/fake_process_watcher.h"
@@ -47,6 +48,8 @@ enum class PlantedBug {
   kGoesBack,            // a daemon that starts again finds an older commit in its node segment
   kTellsNoSkip,         // members do not say what their ranks skip or have gone on without
   kGivesUpCommitted,    // a commit names the version as given up as well
+  kForgetsName,         // a daemon that returns counts itself in, though a view names another
+  kNamesAnother,        // the leader says of another node than it is that it is missing
 };
 
 // What all machines of a simulated world share: time, and what happened.
@@ -63,7 +66,8 @@ struct World {
 };
 
 struct Machine {
-  Machine(World& world, NodeSlot slot);
+  // `number`: of the node that its memory is named by, if that is not `slot`.
+  Machine(World& world, NodeSlot slot, std::optional<NodeSlot> number = std::nullopt);
   ~Machine();
 
   // Power goes: memory is empty and everything was killed before.
@@ -81,12 +85,14 @@ struct Machine {
   // So many bytes of memory are left, until FreeMemory or the memory goes.
   void FillMemory(uint64_t left) { memory->set_bytes_max(memory->bytes_used() + left); }
   void FreeMemory() { memory->set_bytes_max(memory_bytes_); }
+  bool is_memory_short() const { return memory->bytes_max() < memory_bytes_; }
   // Prefix of the names of the node's segments.
   std::string prefix() const;
   // SimScheduler::last_host of its processes.
   uint64_t host() const { return slot.value + 1; }
 
   const NodeSlot slot;
+  const NodeSlot number;
   SimScheduler& scheduler;
   Trace& trace;
   TraceSink& sink;
@@ -117,9 +123,13 @@ class ObservedSegments final : public SegmentStore {
   absl::Status Remove(const std::string& name) override;
   absl::StatusOr<MemoryCapacity> Capacity() override;
 
+  // Segments that were made or removed.
+  uint64_t changes() const { return changes_; }
+
  private:
   Machine& machine_;
   FakeSegmentStore store_;
+  uint64_t changes_ = 0;
 };
 
 }  // namespace unreft::sim

@@ -194,6 +194,7 @@ void TrainerProcess::Register() {
     if (!status.ok()) {
       machine_.trace.Add("rank {}: trains unprotected: {}", options_.rank, status.ToString());
     }
+    registered_ = status.ok();
     training_ = true;
     Train();
   });

@@ -80,6 +80,11 @@ class TrainerProcess {
   Attempt attempt() const { return options_.attempt; }
   uint64_t step() const { return step_.value; }
   bool training() const { return training_; }
+  Timeline timeline() const { return timeline_; }
+  // Its tensors are registered, or were refused, and it trains on without protection.
+  bool registered() const { return registered_; }
+  // What it was told that stands in the way of commits.
+  std::string told() const { return client_ == nullptr ? "" : client_->told(); }
 
  private:
   struct State {
@@ -121,6 +126,7 @@ class TrainerProcess {
   Timeline timeline_;
   Step step_;
   bool training_ = false;
+  bool registered_ = false;
   std::string expected_;
   Duration expected_by_{0};
   Duration suspended_at_{0};

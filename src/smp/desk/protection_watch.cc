@@ -55,6 +55,10 @@ std::string FindObstacle(const NodeState& state) {
   const ProtectionClock& clock = state.account.clock();
   const Time now = state.seams.executor.Now();
   if (!clock.waiting() || clock.WaitingFor(now) < kObstacleAfter) return {};
+  // No leader hears of the ranks of a node that does not count, whatever it still waits for.
+  if (!state.standing.problem.empty()) {
+    return fmt::format("node {}: {}", state.options.node, state.standing.problem);
+  }
   const uint64_t world = WorldOf(state);
   std::vector<std::string> lacking;
   for (uint64_t rank = 0; rank < world; ++rank) {

@@ -43,6 +43,7 @@ void SettingsCheck::Start(absl::AnyInvocable<void(absl::Status)> done) {
 KeptMemory SettingsCheck::LookAtMemory(const absl::StatusOr<std::vector<Record>>& records) {
   const absl::StatusOr<std::vector<SegmentInfo>> memory =
       seams_.segments.List(MemoryPrefix(options_));
+  makes_memory_ = memory.ok() && memory->empty();
   SettingsRecord kept;
   const bool is_kept = records.ok() && records->size() == 1 &&
                        kept.ParseFromString(records->front().value) && meta::CheckRecord(kept).ok();
@@ -60,7 +61,7 @@ KeptMemory SettingsCheck::LookAtMemory(const absl::StatusOr<std::vector<Record>>
 
 // Without the store's word, or a job that has a store: what the memory here was made by counts.
 void SettingsCheck::EndByMemory() {
-  if (job_ == nullptr && by_memory_.ok()) Keep();
+  if (by_memory_.ok() && (job_ == nullptr || makes_memory_)) Keep();
   End(by_memory_);
 }
 

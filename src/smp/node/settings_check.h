@@ -37,6 +37,7 @@ class SettingsCheck {
   NodeSeams& seams_;
   const NodeOptions& options_;
   std::unique_ptr<JobSettings> job_;  // null in a job of one node
+  bool makes_memory_ = false;         // there is none yet: what will be is made by ours
   absl::Status by_memory_;            // not ok: what lies here was made by others
   absl::AnyInvocable<void(absl::Status)> done_;
   Lifetime lifetime_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "smp/job/job_settings.h"
 #include "tests/sim/cluster/group_checker.h"
 
 namespace unreft::sim {
@@ -29,16 +30,16 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
   world_.bug = options.bug;
   minds_hosts_ = random.OneIn(2);
   std::vector<Machine*> places;
-  for (uint64_t place = 0; place < options_.node.nodes + options_.spares; ++place) {
-    machines_.push_back(std::make_unique<Machine>(world_, NodeSlot{place}));
-    places.push_back(machines_.back().get());
-    is_spare_.push_back(place >= options_.node.nodes);
+  while (places_.size() < size()) {
+    AddPlace(std::nullopt);
+    places_.back().is_spare = places_.size() > options_.node.nodes;
+    places.push_back(places_.back().machine.get());
   }
   spoiler_ = std::make_unique<GuardSpoiler>(world_);
   observer_ = std::make_unique<ClusterObserver>(world_, std::move(places), options_.node.nodes);
   store_observer_ = std::make_unique<StoreObserver>(
-      world_, store_, options_.node.nodes, options_.spares == 0 ? 0 : machines_.size(),
-      options_.trainer.world, [this](const SimExecutor& process) { return WhoIs(process); });
+      world_, store_, options_.node.nodes, options_.trainer.world,
+      [this](const SimExecutor& process) { return WhoIs(process); });
   observer_->set_is_over(
       [this](const std::string& store_id) { return store_observer_->IsOver(store_id); });
   store_observer_->set_on_record(
@@ -47,14 +48,14 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
       });
   store_observer_->set_on_pins(
       [this](const PinRecord& pins, bool is_first) { pins_.FollowTimes(pins, is_first); });
+  store_observer_->set_on_settings(
+      [this](const SettingsRecord& settings) { FollowSettings(settings); });
   launcher_ = std::make_unique<Launcher>(Homes(), Random(random.Next()), options_.trainer);
-  daemons_.resize(machines_.size());
-  lives_.resize(machines_.size());
 }
 
 Cluster::~Cluster() {
   launcher_.reset();
-  daemons_.clear();
+  for (Place& place : places_) place.daemon.reset();
 }
 
 void Cluster::Start() {
@@ -79,17 +80,15 @@ bool Cluster::RunOne() {
 void Cluster::LookOn() {
   if (const uint64_t host = world_.scheduler.last_host(); host != 0) {
     const size_t place = host - 1;
-    machines_[place]->observer.AfterEvent();
-    if (daemon(place) != nullptr && !daemon(place)->failure().ok()) {
-      KillDaemon(place, std::chrono::milliseconds(50));  // whoever minds it starts it again
-    }
-    spoiler_->AfterEvent(*machines_[place]);
+    machine(place).observer.AfterEvent();
+    if (daemon(place) != nullptr) CheckOdd(place);
+    if (daemon(place) != nullptr && !daemon(place)->failure().ok()) OnFailure(place);
+    spoiler_->AfterEvent(machine(place));
     const uint64_t takeovers = observer_->takeovers() + observer_->returns();
     if (daemon(place) != nullptr) observer_->AfterEvent(*daemon(place));
     pins_.FollowStanding(observer_->standing(), observer_->machines());
-    if (daemon(place) != nullptr && daemon(place)->node() != nullptr) {
-      pins_.AfterEvent(*machines_[place], daemon(place)->node()->member()->job(),
-                       observer_->machines());
+    if (node(place) != nullptr) {
+      pins_.AfterEvent(machine(place), node(place)->member()->job(), observer_->machines());
     }
     if (observer_->takeovers() + observer_->returns() != takeovers) FollowTakeover();
   } else {
@@ -114,45 +113,55 @@ std::vector<Machine*> Cluster::Homes() const {
 // until whoever minds the host starts it as a spare, if somebody does; else it may get it back.
 void Cluster::FollowTakeover() {
   launcher_->SetHomes(Homes());
-  for (size_t place = 0; place < size(); ++place) {
-    if (observer_->SlotOf(*machines_[place])) continue;
-    pins_.OnGivenUp(*machines_[place]);
-    if (is_spare_[place] || !minds_hosts_) continue;
-    is_spare_[place] = true;
-    Later(std::chrono::milliseconds(300), [this, place, life = life(place)] {
-      if (life == lives_[place] && daemon(place) != nullptr) {
+  for (size_t place = 0; place < places(); ++place) {
+    if (observer_->SlotOf(machine(place))) continue;
+    pins_.OnGivenUp(machine(place));
+    if (places_[place].is_spare || places_[place].is_second || !minds_hosts_) continue;
+    places_[place].is_spare = true;
+    Later(std::chrono::milliseconds(300), [this, place, before = life(place)] {
+      if (before == life(place) && daemon(place) != nullptr) {
         KillDaemon(place, std::chrono::milliseconds(50));
       }
     });
   }
 }
 
-std::optional<PresenceRecord> Cluster::WhoIs(const SimExecutor& process) const {
-  for (const auto& daemon : daemons_) {
-    if (daemon == nullptr || &daemon->executor() != &process || daemon->node() == nullptr) continue;
-    const smp::NodeRecord& record = *daemon->node()->state().record;
-    PresenceRecord presence;
-    presence.set_slot(daemon->node()->state().options.node.value);
-    presence.set_session(record.session().value);
+// Those of a daemon that was started otherwise, in a store that is new to it.
+void Cluster::FollowSettings(const SettingsRecord& settings) {
+  if (has_odd_settings_) odd_settings_until_ = now();
+  has_odd_settings_ = !smp::DifferencesFrom(settings, options_.node).empty();
+}
+
+std::optional<StoreWriter> Cluster::WhoIs(const SimExecutor& process) const {
+  for (const Place& place : places_) {
+    const DaemonProcess* daemon = place.daemon.get();
+    if (daemon == nullptr || &place.daemon->executor() != &process) continue;
+    smp::Node* node = place.daemon->node();
+    if (node == nullptr) return std::nullopt;
+    const smp::NodeRecord& record = *node->state().record;
+    StoreWriter writer;
+    writer.presence.set_slot(node->state().options.node.value);
+    writer.presence.set_session(record.session().value);
     const RandomId incarnation = record.incarnation();
-    presence.set_incarnation({incarnation.begin(), incarnation.end()});
-    return presence;
+    writer.presence.set_incarnation({incarnation.begin(), incarnation.end()});
+    writer.is_odd = place.is_odd;
+    return writer;
   }
   return std::nullopt;
 }
 
 void Cluster::CheckKept() {
   pins_.CheckGuards();
-  for (size_t place = 0; place < size(); ++place) {
-    if (daemon(place) == nullptr || daemon(place)->node() == nullptr) continue;
-    pins_.CheckInventory(*machines_[place], *daemon(place)->node());
+  for (size_t place = 0; place < places(); ++place) {
+    if (node(place) != nullptr) pins_.CheckInventory(machine(place), *node(place));
   }
 }
 
 // Guards that fit, and those that growths of the slabs have made too small, until they are old.
 void Cluster::CheckMemory() {
   const uint64_t guards_max = 3 * options_.node.SlotsPerRank();
-  for (const auto& machine : machines_) {
+  for (const Place& place : places_) {
+    Machine* const machine = place.machine.get();
     uint64_t bytes = 0;
     const absl::StatusOr<std::vector<SegmentInfo>> segments =
         FakeSegmentStore(*machine->memory).List(machine->prefix());
@@ -173,63 +182,9 @@ void Cluster::CheckMemory() {
   }
 }
 
-// --- nodes ---
-
-void Cluster::StartDaemon(size_t place) {
-  smp::NodeOptions options = options_.node;
-  options.node = NodeSlot{place};
-  if (is_spare_[place]) options.place = place;
-  if (!options_.failure_domains.empty()) options.failure_domain = options_.failure_domains[place];
-  ++lives_[place];
-  daemons_[place] =
-      std::make_unique<DaemonProcess>(*machines_[place], std::move(options),
-                                      std::chrono::microseconds(100), &seams_, is_spare_[place]);
-}
-
-void Cluster::KillDaemon(size_t place, Duration away) {
-  // The network and the store know the process by its address, which another may have next.
-  if (daemons_[place] != nullptr) store_.Mend(daemons_[place]->executor());
-  daemons_[place].reset();
-  machines_[place]->observer.AfterEvent();
-  const uint64_t life = ++lives_[place];
-  Later(away, [this, place, life] {
-    if (life == lives_[place] && daemons_[place] == nullptr) StartDaemon(place);
-  });
-}
-
-void Cluster::Empty(size_t place, Duration away) {
-  trace().Add("the memory of machine {} is removed", place);
-  KillDaemon(place, away);
-  const std::optional<NodeSlot> slot = observer_->SlotOf(*machines_[place]);
-  if (slot) observer_->OnDestroyed(*slot);
-  pins_.OnGivenUp(*machines_[place]);
-  ObservedSegments segments(*machines_[place]);
-  for (const std::string& name : machines_[place]->memory->Names()) (void)segments.Remove(name);
-  Count("memories removed");
-}
-
-Machine::Host Cluster::Destroy(size_t place, Duration away) {
-  trace().Add("machine {} is destroyed", place);
-  launcher_->KillOn(*machines_[place]);
-  KillDaemon(place, away);
-  const std::optional<NodeSlot> slot = observer_->SlotOf(*machines_[place]);
-  if (slot) observer_->OnDestroyed(*slot);  // which looks at what was there
-  Machine::Host host = machines_[place]->Replace();
-  Count("nodes destroyed");
-  return host;
-}
-
-void Cluster::BringBack(size_t place, Machine::Host host, Duration away) {
-  (void)Destroy(place, away);
-  trace().Add("machine {} has its old memory again", place);
-  machines_[place]->ComeBack(std::move(host));
-  Count("old memories back");
-}
-
 std::optional<size_t> Cluster::LeaderPlace() {
-  for (size_t place = 0; place < size(); ++place) {
-    smp::Node* node = daemons_[place] == nullptr ? nullptr : daemons_[place]->node();
-    if (node != nullptr && node->member()->leads()) return place;
+  for (size_t place = 0; place < places(); ++place) {
+    if (node(place) != nullptr && node(place)->member()->leads()) return place;
   }
   return std::nullopt;
 }
@@ -237,14 +192,14 @@ std::optional<size_t> Cluster::LeaderPlace() {
 // --- for a failure ---
 
 void Cluster::Dump() {
-  for (const auto& daemon : daemons_) {
-    if (daemon == nullptr || daemon->node() == nullptr) continue;
-    const smp::NodeState& state = daemon->node()->state();
-    const meta::JobState& job = daemon->node()->member()->job();
+  for (size_t place = 0; place < places(); ++place) {
+    if (node(place) == nullptr) continue;
+    const smp::NodeState& state = node(place)->state();
+    const smp::Member& member = *node(place)->member();
+    const meta::JobState& job = member.job();
     trace().Add("node {}: session {}, committed {}, timeline {}, leads {}, store {}",
                 state.options.node, state.record->session(), state.record->committed(),
-                state.record->chain().newest(), daemon->node()->member()->leads(),
-                daemon->node()->member()->store_status().ToString());
+                state.record->chain().newest(), member.leads(), member.store_status().ToString());
     std::string present;
     for (const auto& [slot, presence] : job.present) {
       present += fmt::format(" {} (session {})", slot, presence.session());
@@ -260,9 +215,9 @@ void Cluster::Dump() {
                   slot->captured.has_value(), slot->sealing, slot->reads, slot->problem);
     }
   }
-  for (const auto& machine : machines_) {
-    for (const GuardLook& guard : LookAtGuards(*machine)) {
-      trace().Add("machine {}: guard {} of state {} of {}", machine->slot, guard.name,
+  for (const Place& place : places_) {
+    for (const GuardLook& guard : LookAtGuards(*place.machine)) {
+      trace().Add("machine {}: guard {} of state {} of {}", place.machine->slot, guard.name,
                   static_cast<int>(guard.state), guard.version);
     }
   }

@@ -48,20 +48,40 @@ class Cluster {
   void Count(const std::string& what, uint64_t times = 1) { counts_[what] += times; }
   const std::map<std::string, uint64_t>& counts() const { return counts_; }
 
-  // --- machines, by place: first those that are the nodes at first, then the spares ---
-  size_t size() const { return machines_.size(); }
-  Machine& machine(size_t place) { return *machines_[place]; }
+  // --- machines, by place: first those that are the nodes at first, then the spares, then hosts
+  // with a second daemon of some node ---
+  // Without the last.
+  size_t size() const { return options_.node.nodes + options_.spares; }
+  size_t places() const { return places_.size(); }
+  Machine& machine(size_t place) { return *places_[place].machine; }
   // Null while its process is away.
-  DaemonProcess* daemon(size_t place) { return daemons_[place].get(); }
+  DaemonProcess* daemon(size_t place) { return places_[place].daemon.get(); }
+  // As those have it who run.
+  smp::Node* node(size_t place) {
+    return daemon(place) == nullptr ? nullptr : daemon(place)->node();
+  }
   std::string Address(size_t place) const { return fmt::format("node{}", place); }
   // Of the node's processes so far; another one is another process.
-  uint64_t life(size_t place) const { return lives_[place]; }
+  uint64_t life(size_t place) const { return places_[place].life; }
   // Whose daemon leads, as it thinks itself.
   std::optional<size_t> LeaderPlace();
+  // Whether what runs there is not started like the job.
+  bool is_odd(size_t place) const { return places_[place].is_odd; }
+  bool is_spare(size_t place) const { return places_[place].is_spare; }
+
   // kill -9, and a new process so much later.
   void KillDaemon(size_t place, Duration away);
+  // SIGTERM, and a new process of another release so much later.
+  void UpgradeDaemon(size_t place, Duration away);
   // In place of what is there or away.
   void StartDaemon(size_t place);
+  // kill -9, then a process with other options than the job's, and later one with the right ones.
+  void MisstartDaemon(size_t place, smp::NodeOptions options, Duration away, Duration lasts);
+  // On a host of its own, with the number of that node. It is stopped later, unless it has the slot
+  // by then.
+  void StartSecond(NodeSlot slot, Duration lasts);
+  // All that were started wrongly end, but for one that has a slot by now; all others run.
+  void StartAllRight();
   // The daemon and all that it has in memory go, as an operator removes them; the trainers live on.
   void Empty(size_t place, Duration away);
   // The host is gone with all that is on it; another takes its place.
@@ -73,28 +93,47 @@ class Cluster {
   void Dump();
 
  private:
+  struct Place {
+    std::unique_ptr<Machine> machine;
+    std::unique_ptr<DaemonProcess> daemon;
+    uint64_t life = 0;
+    bool is_spare = false;   // how its next process is started
+    bool is_second = false;  // its daemon has the number of a node on another host
+    bool is_odd = false;     // what runs now, or ran last, is not started like the job
+    // By what lies here the daemon that runs knows that it is not, before it touches any of that.
+    bool knows_better = false;
+  };
+
+  void AddPlace(std::optional<NodeSlot> number);
+  void Launch(size_t place, smp::NodeOptions options);
+  smp::NodeOptions OptionsOf(size_t place) const;
+  void EndDaemon(size_t place);
+  void OnFailure(size_t place);
+  bool MayBeRefused(size_t place);
+  void CheckOdd(size_t place);
   void LookOn();
   void FollowTakeover();
+  void FollowSettings(const SettingsRecord& settings);
   std::vector<Machine*> Homes() const;
   void CheckKept();
   void CheckMemory();
-  std::optional<PresenceRecord> WhoIs(const SimExecutor& process) const;
+  std::optional<StoreWriter> WhoIs(const SimExecutor& process) const;
 
   const ClusterOptions options_;
   World world_;
   SimNetwork network_;
   FakeKvStore store_;
   ClusterSeams seams_;
-  std::vector<std::unique_ptr<Machine>> machines_;
+  std::vector<Place> places_;
   std::unique_ptr<SimExecutor> kernel_;  // what happens to the cluster
   std::unique_ptr<GuardSpoiler> spoiler_;
   std::unique_ptr<ClusterObserver> observer_;
   std::unique_ptr<StoreObserver> store_observer_;
   PinChecker pins_;
-  std::vector<std::unique_ptr<DaemonProcess>> daemons_;
-  std::vector<uint64_t> lives_;
-  std::vector<bool> is_spare_;  // how its next process is started
-  bool minds_hosts_ = false;    // somebody starts as a spare what has lost its slot
+  bool minds_hosts_ = false;  // somebody starts as a spare what has lost its slot
+  // When the store last had settings that are not the job's.
+  bool has_odd_settings_ = false;
+  Duration odd_settings_until_{};
   std::unique_ptr<Launcher> launcher_;
   std::map<std::string, uint64_t> counts_;
 };

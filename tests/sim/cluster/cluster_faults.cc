@@ -1,5 +1,6 @@
 #include "tests/sim/cluster/cluster_faults.h"
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -50,6 +51,14 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"a replica goes astray", 2, 2, &Self::ReplicaGoesAstray},
       {"a node's old memory comes back", 2, 4, &Self::BringOldMemoryBack},
       {"what is committed is pinned", 8, 1, &Self::PinCommitted},
+      {"upgrade a daemon", 3, 5, &Self::Upgrade, false, true},
+      {"start a daemon with other options", 2, 7, &Self::Misstart, false, true},
+      {"start a daemon with other options in a new store", 2, 8, &Self::MisstartInNewStore, true,
+       true},
+      {"start a second daemon of a node", 2, 7, &Self::StartSecond, false, true},
+      {"order a fresh start", 2, 8, &Self::OrderFreshStart, false, true},
+      {"nothing goes wrong for a while", 1, 16, &Self::LetPass, false, true},
+      {"a daemon is away until that is said", 1, 20, &Self::KillDaemonForVeryLong, false, true},
   };
   return kKinds;
 }
@@ -57,18 +66,26 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
 ClusterFaults::ClusterFaults(Cluster& cluster, Random random, bool store_losses)
     : cluster_(cluster), random_(random) {
   const ClusterOptions& options = cluster_.options();
+  Random beside = random_;
   for (const Kind& kind : AllKinds()) {
     if (kind.loses_store && !store_losses) continue;
     if (kind.inject == &ClusterFaults::ReplicaGoesAstray && !options.replicated) continue;
     if (kind.inject == &ClusterFaults::PinCommitted && options.node.pins == 0) continue;
     const bool always = options.spares > 0 && (kind.inject == &ClusterFaults::DestroyForLong ||
                                                kind.inject == &ClusterFaults::KillDaemonForLong);
-    if (random_.OneIn(always ? 1 : kind.one_in)) kinds_.insert(kinds_.end(), kind.weight, &kind);
+    // It is then that a slot has another memory when its daemon returns: what is committed then is
+    // not always protected yet, so it is left to `make sim`, like the store's losses.
+    const bool often = options.spares > 0 && kind.inject == &ClusterFaults::KillDaemonForVeryLong;
+    if (often && !store_losses) continue;
+    const uint64_t one_in = always ? 1 : often ? 4 : kind.one_in;
+    Random& random = kind.is_beside ? beside : random_;
+    if (random.OneIn(one_in)) kinds_.insert(kinds_.end(), kind.weight * (often ? 4 : 1), &kind);
   }
 }
 
 void ClusterFaults::Plan() {
-  const Duration pause(random_.Below(cluster_.options().fault_pause_max.count()));
+  Duration pause(random_.Below(cluster_.options().fault_pause_max.count()));
+  pause += std::max(Duration{}, quiet_until_ - cluster_.now());
   cluster_.Later(pause, [this] {
     if (calm_) return;
     copies_.push_back(cluster_.store().TakeCopy());
@@ -110,6 +127,26 @@ void ClusterFaults::Suspend(size_t place) {
 // Until it is lost, and a spare has its slot, if there is one; its trainers live on.
 void ClusterFaults::KillDaemonForLong() {
   cluster_.KillDaemon(AnyPlace(), milliseconds(1500 + random_.Below(3000)));
+}
+
+void ClusterFaults::BeQuietFor(Duration duration) {
+  quiet_until_ = cluster_.now() + duration;
+  quiet_time_ += duration;
+}
+
+// What was broken before is mended, and no attempt begins anew for that.
+void ClusterFaults::LetPass() {
+  if (quiet_time_ == Duration{}) BeQuietFor(std::chrono::seconds(12));
+}
+
+// Without a spare until the others have said that it is missing; with one for shorter. Then as long
+// as it takes until whoever is not protected after its return must have been told.
+void ClusterFaults::KillDaemonForVeryLong() {
+  if (quiet_time_ > Duration{}) return;  // it takes long enough once
+  const uint64_t seconds_min = cluster_.options().spares > 0 ? 3 : 18;
+  const Duration away = std::chrono::seconds(seconds_min + random_.Below(4));
+  cluster_.KillDaemon(AnyPlace(), away);
+  BeQuietFor(away + std::chrono::seconds(20));
 }
 
 // As many as a group must stand, and not before the last loss is made good.
@@ -330,20 +367,20 @@ void ClusterFaults::Calm() {
   cluster_.store().set_lose_one_in(0);
   cluster_.store().disk().set_bytes_max(UINT64_MAX);
   if (!cluster_.store().running()) cluster_.store().Restart();
-  for (size_t place = 0; place < cluster_.size(); ++place) {
+  for (size_t place = 0; place < cluster_.places(); ++place) {
     cluster_.machine(place).FreeMemory();
     cluster_.machine(place).disk.set_bytes_max(UINT64_MAX);
     cluster_.machine(place).disk.FailWrites(0, absl::OkStatus());
     cluster_.network().Rejoin(cluster_.Address(place));
-    for (size_t to = 0; to < cluster_.size(); ++to) {
+    for (size_t to = 0; to < cluster_.places(); ++to) {
       cluster_.network().Unblock(cluster_.Address(place), cluster_.Address(to));
     }
-    if (cluster_.daemon(place) == nullptr) {
-      cluster_.StartDaemon(place);
-    } else {
-      cluster_.store().Mend(cluster_.daemon(place)->executor());
-      cluster_.daemon(place)->executor().Resume();
-    }
+  }
+  cluster_.StartAllRight();
+  for (size_t place = 0; place < cluster_.places(); ++place) {
+    if (cluster_.daemon(place) == nullptr) continue;
+    cluster_.store().Mend(cluster_.daemon(place)->executor());
+    cluster_.daemon(place)->executor().Resume();
   }
 }
 

@@ -23,6 +23,8 @@ class ClusterFaults {
   void Calm();
 
   uint64_t injected() const { return injected_; }
+  // In which nothing new goes wrong, all together; the run is so much longer.
+  Duration quiet_time() const { return quiet_time_; }
 
   struct Kind {
     std::string_view name;
@@ -30,6 +32,8 @@ class ClusterFaults {
     uint64_t one_in;  // how many runs have it
     void (ClusterFaults::*inject)();
     bool loses_store = false;
+    // Whether a run has it is drawn beside the others: runs without it are as they were.
+    bool is_beside = false;
   };
   static const std::vector<Kind>& AllKinds();
 
@@ -71,7 +75,18 @@ class ClusterFaults {
   void ReplicaGoesAstray();
   void BringOldMemoryBack();
   void PinCommitted();
+  void Upgrade();
+  void Misstart() { Misstart(AnyPlace(), DrawAway()); }
+  void MisstartInNewStore();
+  void StartSecond();
+  void OrderFreshStart();
+  void LetPass();
+  void KillDaemonForVeryLong();
 
+  void BeQuietFor(Duration duration);
+  void OrderFreshStart(bool force, uint64_t times);
+  void Misstart(size_t place, Duration away);
+  smp::NodeOptions DrawOtherOptions();
   void DestroyOnceMadeGood(uint64_t losses_before, uint64_t looks);
   void FlipBits(bool of_guards);
   void RestartStoreLater();
@@ -83,6 +98,8 @@ class ClusterFaults {
   std::vector<const Kind*> kinds_;
   std::deque<FakeKvStore::Copy> copies_;  // of the store's disk, the last few
   bool calm_ = false;
+  Duration quiet_until_{};
+  Duration quiet_time_{};
   uint64_t injected_ = 0;
 };
 

@@ -9,8 +9,6 @@
 namespace unreft::sim {
 namespace {
 
-// Every so many commits all losses are decoded.
-constexpr uint64_t kDeepEvery = 16;
 constexpr Duration kProveEvery = std::chrono::milliseconds(2);
 constexpr Duration kGuardedFor = std::chrono::milliseconds(10);
 
@@ -32,11 +30,11 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   if (daemon.node() == nullptr) return;
   const NodeSlot slot = daemon.node()->state().options.node;
   const smp::NodeRecord& record = *daemon.node()->state().record;
-  Remember(slot, record);
-  if (machines_[slot] == &daemon.machine()) {
-    const RandomId incarnation = record.incarnation();
-    memory_of_[slot].assign(incarnation.begin(), incarnation.end());
-  }
+  const RandomId id = record.incarnation();
+  const std::string incarnation(id.begin(), id.end());
+  Remember(slot, daemon.machine(), record);
+  machines_seen_[incarnation] = &daemon.machine();
+  if (machines_[slot] == &daemon.machine()) memory_of_[slot] = incarnation;
   if (world_.trace.now() >= prove_next_) {
     prove_next_ = world_.trace.now() + kProveEvery;
     ProveDecided();
@@ -52,13 +50,16 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
 // before all the same, until it reads all again: under another id, unless the store kept its own.
 bool ClusterObserver::IsStale(const Machine& machine, const meta::JobState& job) {
   const auto view = views_read_[&machine] = {job.store_id, job.view.value.SerializeAsString()};
+  // What a daemon tells itself of who is which node it tells nobody else.
+  if (world_.bug == PlantedBug::kForgetsName && !store_lives_.Knows("view", job.view)) return true;
   const auto stale = stale_views_.find(&machine);
   if (stale != stale_views_.end() && stale->second != view) stale_views_.erase(stale);
   return stale_views_.contains(&machine);
 }
 
 // What a memory has heard of it knows as long as it lives, whatever its daemons hear later.
-void ClusterObserver::Remember(NodeSlot slot, const smp::NodeRecord& record) {
+void ClusterObserver::Remember(NodeSlot slot, const Machine& machine,
+                               const smp::NodeRecord& record) {
   const Known known(record.chain().newest(), record.committed());
   Known& before = memories_[record.incarnation()];
   if (known < before) {
@@ -66,7 +67,7 @@ void ClusterObserver::Remember(NodeSlot slot, const smp::NodeRecord& record) {
                       known.first, known.second, before.first, before.second);
   }
   before = known;
-  remembered_[slot] = known;
+  if (machines_[slot] == &machine) remembered_[slot] = known;
 }
 
 void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_stale) {
@@ -122,6 +123,12 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
     if (number <= view_.number()) return;
   }
   world_.trace.Add("view {}", number);
+  if (const auto before = views.find(number - 1); before != views.end()) {
+    ViewRecord record;
+    record.ParseFromString(before->second);
+    CheckNewMemories(record, view.value);
+  }
+  for (const Member& member : view.value.members()) named_.insert(member.incarnation());
   for (int i = 0; i < std::min(view_.members_size(), view.value.members_size()); ++i) {
     if (view_.members(i).incarnation() == view.value.members(i).incarnation()) continue;
     replaced_[NodeSlot{view_.members(i).slot()}] = world_.trace.now();
@@ -135,11 +142,29 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
   FollowPlaces();
 }
 
+// What no view has named yet has a slot only once the memory before it is lost; a spare may have it
+// in the view that says so.
+void ClusterObserver::CheckNewMemories(const ViewRecord& before, const ViewRecord& now) const {
+  for (int i = 0; i < std::min(before.members_size(), now.members_size()); ++i) {
+    const Member& member = now.members(i);
+    const bool is_new = member.incarnation() != before.members(i).incarnation();
+    if (!is_new || named_.contains(member.incarnation())) continue;
+    const bool was_spare = !machines_seen_.contains(member.incarnation());  // until that view
+    if (before.members(i).lost() || was_spare) continue;
+    world_.trace.Fail("node {} has an empty memory by view {}, and the one before was not lost",
+                      member.slot(), now.number());
+  }
+}
+
 // A spare has a lost node's slot, or the node has it back; the other's memory is of no use.
 void ClusterObserver::FollowPlaces() {
   for (const Member& member : view_.members()) {
     const NodeSlot slot{member.slot()};
-    Machine* machine = places_.at(member.has_place() ? member.place() : member.slot());
+    // A second daemon of a node has its number and a memory of its own.
+    const auto seen = machines_seen_.find(member.incarnation());
+    Machine* machine = seen != machines_seen_.end()
+                           ? seen->second
+                           : places_.at(member.has_place() ? member.place() : member.slot());
     if (machines_[slot] == machine) continue;
     world_.trace.Add("node {} is on machine {}", slot, machine->slot);
     machines_[slot] = machine;
@@ -373,126 +398,6 @@ void ClusterObserver::CheckHolders(const DecisionRecord& decision, Duration clos
   if (ranks.size() == world_.history.WorldOf(job.version)) return;
   world_.trace.Fail("decision {}: {} is of {} ranks, and {} have holders", decision.round(),
                     job.version, world_.history.WorldOf(job.version).value_or(0), ranks.size());
-}
-
-bool ClusterObserver::IsHeld(Version version, Rank rank, const CommitRecord& commit) const {
-  return std::ranges::any_of(commit.groups(), [&](const Group& group) {
-    return std::ranges::any_of(group.slots(), [&](uint64_t slot) {
-      return machines_.at(NodeSlot{slot})->observer.Holds(version, rank);
-    });
-  });
-}
-
-// Whether none of its members has any rank: there is nothing to protect.
-bool ClusterObserver::IsIdle(Version version, const Group& group, uint64_t world) const {
-  return std::ranges::none_of(group.slots(), [&](uint64_t slot) {
-    for (uint64_t rank = 0; rank < world; ++rank) {
-      if (machines_.at(NodeSlot{slot})->observer.Holds(version, Rank{rank})) return true;
-    }
-    return false;
-  });
-}
-
-// What a store had lost comes again, once what was committed since is forgotten.
-void ClusterObserver::OnFreshStart(Version opened) {
-  standing_.reset();
-  if (fresh_starts_.insert(opened.timeline).second) {
-    return world_.history.OnFreshStart(opened.timeline);
-  }
-  const std::optional<Version> before = world_.history.committed();
-  if (!before || *before < opened) return;
-  if (IsForgotten(*before)) return world_.history.OnForgotten(*before);
-  world_.trace.Fail("the fresh start of timeline {} gives up {}, which was committed after it",
-                    opened.timeline, *before);
-}
-
-void ClusterObserver::OnCommit(const meta::JobState& job, bool is_stale) {
-  StoreSeen& store = stores_[store_lives_.Of("commit", job.commit)];
-  if (job.commit.modified <= store.newest_commit) return;
-  store.newest_commit = job.commit.modified;
-  const CommitRecord& commit = job.commit.value;
-  if (!commits_seen_.insert(commit.SerializeAsString()).second) return;
-  const Version version = smp::VersionOf(commit);
-  if (commit.world() == 0) {
-    // What was committed is given up by order; or there never was anything.
-    if (version != Version{}) OnFreshStart(version);
-    return;
-  }
-  if (standing_ && standing_->version != version) standing_.reset();
-  // What was decided counts as committed; its guards may come. What a store had lost comes again.
-  if (decided_ == version || world_.history.committed() == version) return;
-  if (std::exchange(is_store_new_, false)) {
-    const std::optional<Version> before = world_.history.committed();
-    if (before && version < *before && IsForgotten(*before)) world_.history.OnForgotten(*before);
-  }
-  world_.history.OnCommitted(version, commit.world());
-  if (const auto ranks = world_.history.WorldOf(version); ranks != commit.world()) {
-    world_.trace.Fail("{} was committed of {} ranks, {} captured it", version, commit.world(),
-                      ranks.value_or(0));
-  }
-  // A store that went back may have gone on with an earlier view than was seen.
-  const bool is_its_view = !is_stale && job.view.value.number() == commit.view();
-  CheckCommit(version, commit, is_its_view ? job.view.value : view_);
-}
-
-// Members of whose memories nothing is to be expected of a version that is committed now.
-std::set<NodeSlot> ClusterObserver::HitBefore(Version version, const ViewRecord& view) const {
-  const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
-  const auto rotted = rotted_.find(version);
-  std::set<NodeSlot> hit;
-  for (const Member& member : view.members()) {
-    const NodeSlot slot{member.slot()};
-    const auto is_since = [&](const Times& times) {
-      const auto it = times.find(slot);
-      return it != times.end() && it->second >= begun;
-    };
-    // Until the view has the new memory the leader knows of none that could have a guard.
-    const auto memory = memory_of_.find(slot);
-    const bool is_unnamed = destroyed_.contains(slot) &&
-                            (memory == memory_of_.end() || memory->second != member.incarnation());
-    const bool has_rotted = rotted != rotted_.end() && rotted->second.contains(slot);
-    if (member.lost() || is_unnamed || has_rotted || is_since(destroyed_) || is_since(replaced_) ||
-        is_since(lost_)) {
-      hit.insert(slot);
-    }
-  }
-  return hit;
-}
-
-// It was protected when it was written, as far as the memories of the members allowed.
-void ClusterObserver::CheckCommit(Version version, const CommitRecord& commit,
-                                  const ViewRecord& view) {
-  const std::set<NodeSlot> hit = HitBefore(version, view);
-  const bool deep = hit.empty() && commits_checked_++ % kDeepEvery == 0;
-  for (uint64_t rank = 0; hit.empty() && rank < commit.world(); ++rank) {
-    if (IsHeld(version, Rank{rank}, commit)) continue;
-    world_.trace.Fail("committed {}, and nobody has rank {}", version, rank);
-  }
-  for (const Holder& holder : commit.holders()) {
-    const NodeSlot slot{holder.slot()};
-    if (hit.contains(slot)) continue;
-    for (const uint64_t rank : holder.ranks()) {
-      if (machines_.at(slot)->observer.Holds(version, Rank{rank})) continue;
-      world_.trace.Fail("committed {}, and node {} has not its rank {}", version, slot, rank);
-    }
-  }
-  for (const Group& group : commit.groups()) {
-    if (IsIdle(version, group, commit.world())) continue;
-    const auto is_hit = [&](uint64_t slot) { return hit.contains(NodeSlot{slot}); };
-    const absl::Status status = std::ranges::any_of(group.slots(), is_hit)
-                                    ? CheckRest(machines_, group, version, hit)
-                                    : CheckGroup(machines_, group, version, deep);
-    if (!status.ok()) {
-      world_.trace.Fail("committed, but not protected: {}", status.message());
-    }
-  }
-  if (!hit.empty()) {
-    ++commits_checked_in_part_;
-    return;
-  }
-  is_protected_ = true;
-  proven_[version] = world_.trace.now();
-  standing_ = {version, true};
 }
 
 }  // namespace unreft::sim

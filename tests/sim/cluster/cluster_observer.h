@@ -4,6 +4,7 @@
 // It fails the trace when
 //   * two daemons read different decisions of one round, or records go back,
 //   * a node's memory forgets a timeline or a commit,
+//   * an empty memory has a slot before the one that it takes the place of is lost,
 //   * a version is committed that its groups do not protect (docs/protocol.md, rule 17): see
 //   GroupChecker;
 //     where some memories were hit meanwhile, the others are looked at (CheckRest),
@@ -108,10 +109,11 @@ class ClusterObserver {
     meta::Revision newest_commit;
   };
 
-  void Remember(NodeSlot slot, const smp::NodeRecord& record);
+  void Remember(NodeSlot slot, const Machine& machine, const smp::NodeRecord& record);
   bool IsStale(const Machine& machine, const meta::JobState& job);
   void Look(NodeSlot slot, const meta::JobState& job, bool is_stale);
   void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view);
+  void CheckNewMemories(const ViewRecord& before, const ViewRecord& now) const;
   void FollowPlaces();
   void OnDecision(NodeSlot slot, const TimelineRecord& record, uint64_t life);
   void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
@@ -137,6 +139,7 @@ class ClusterObserver {
   const std::vector<Machine*> places_;
   IsOver is_over_;
   MachinesBySlot machines_;
+  std::map<std::string, Machine*> machines_seen_;  // where a memory was, by incarnation
   // The store of each and the revision of its newest record.
   std::map<const Machine*, std::pair<std::string, meta::Revision>> seen_;
   // By the machines' daemons: the store's id and the view; and those of before the store changed.
@@ -153,6 +156,7 @@ class ClusterObserver {
   std::map<RandomId, Known> memories_;         // by incarnation
   std::map<NodeSlot, std::string> memory_of_;  // the incarnation that each node has now
   ViewRecord view_;                            // the newest
+  std::set<std::string> named_;                // incarnations, by any view
   // Of any store: one that went back says what is over.
   std::set<std::string> decisions_seen_;
   std::set<std::string> commits_seen_;

@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "tests/sim/cluster/cluster.h"
 #include "tests/sim/cluster/cluster_faults.h"
+#include "tests/sim/cluster/standstill_checker.h"
 
 namespace unreft::sim {
 namespace {
@@ -20,12 +21,14 @@ class ClusterSimulation {
       : options_(options),
         random_(options.seed ^ 0xc1a5),
         cluster_(options, Random(random_.Next())),
-        faults_(cluster_, Random(random_.Next()), options.store_losses) {}
+        faults_(cluster_, Random(random_.Next()), options.store_losses),
+        standstill_(cluster_) {}
 
   SimulationResult Run() {
     cluster_.Start();
     if (options_.faults) faults_.Start();
-    RunUntil(options_.faulty_time, [] { return false; });
+    RunUntil(Duration::max(),
+             [&] { return cluster_.now() >= options_.faulty_time + faults_.quiet_time(); });
     if (!cluster_.failed()) BringCalm();
     if (!cluster_.failed()) WaitForProgress();
     if (!cluster_.failed() && cluster_.options().node.pins > 0) WaitForPins();
@@ -41,6 +44,7 @@ class ClusterSimulation {
     while (cluster_.now() < end) {
       if (done()) return true;
       if (!cluster_.RunOne()) break;
+      standstill_.AfterEvent();
     }
     return false;
   }
@@ -70,7 +74,7 @@ class ClusterSimulation {
   void WaitForPins() {
     const bool over = RunUntil(cluster_.now() + kCalmMax, [&] {
       const auto leader = cluster_.LeaderPlace();
-      return leader && cluster_.daemon(*leader)->node()->member()->job().pins.value.pins().empty();
+      return leader && cluster_.node(*leader)->member()->job().pins.value.pins().empty();
     });
     if (over || cluster_.failed()) return;
     cluster_.Dump();
@@ -110,9 +114,9 @@ class ClusterSimulation {
   }
 
   std::optional<std::pair<size_t, Rank>> MovedSlot() {
-    for (size_t place = 0; place < cluster_.size(); ++place) {
-      if (cluster_.daemon(place) == nullptr || cluster_.daemon(place)->node() == nullptr) continue;
-      const smp::NodeState& state = cluster_.daemon(place)->node()->state();
+    for (size_t place = 0; place < cluster_.places(); ++place) {
+      if (cluster_.node(place) == nullptr) continue;
+      const smp::NodeState& state = cluster_.node(place)->state();
       if (state.standing.is_out) continue;  // until whoever minds the host stops it
       for (const Rank rank : state.slots->Ranks()) {
         const auto slots = state.slots->OfRank(rank);
@@ -156,7 +160,7 @@ class ClusterSimulation {
   void End() {
     cluster_.launcher().KillAll();
     RunUntil(cluster_.now() + seconds(10), [&] { return cluster_.launcher().Empty(); });
-    for (size_t place = 0; place < cluster_.size(); ++place) {
+    for (size_t place = 0; place < cluster_.places(); ++place) {
       cluster_.machine(place).observer.CheckAll();
     }
   }
@@ -193,6 +197,7 @@ class ClusterSimulation {
   Random random_;
   Cluster cluster_;
   ClusterFaults faults_;
+  StandstillChecker standstill_;
 };
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "tests/sim/cluster/lying_kv.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/node_header.h"
 #include "smp/job/cluster_records.h"
 
 namespace unreft::sim {
@@ -18,12 +20,21 @@ using meta::WatchId;
 
 class LyingKv final : public meta::Kv {
  public:
-  LyingKv(PlantedBug bug, std::unique_ptr<meta::Kv> kv) : bug_(bug), kv_(std::move(kv)) {}
+  LyingKv(const Machine& machine, std::unique_ptr<meta::Kv> kv)
+      : bug_(machine.bug), machine_(machine), kv_(std::move(kv)) {}
 
   void Commit(Txn txn, TxnDone done) override {
     if (bug_ == PlantedBug::kWritesUnfenced) RemoveFence(txn);
     if (bug_ == PlantedBug::kStoresManifests) AddManifest(txn);
     if (bug_ == PlantedBug::kGivesUpCommitted && IsCommit(txn)) GiveUpAlso(txn);
+    if (bug_ == PlantedBug::kForgetsName) {
+      done = [this, done = std::move(done)](absl::StatusOr<meta::TxnResult> result) mutable {
+        if (result.ok()) {
+          for (auto& got : result->gets) std::ranges::for_each(got, [&](auto& kv) { NameOwn(kv); });
+        }
+        done(std::move(result));
+      };
+    }
     std::optional<Txn> again;
     if (bug_ == PlantedBug::kWritesTwice && IsCommit(txn)) again = txn;
     kv_->Commit(std::move(txn), std::move(done));
@@ -36,6 +47,13 @@ class LyingKv final : public meta::Kv {
     if (bug_ == PlantedBug::kForgetsPins) {
       on_events = [on_events = std::move(on_events)](std::vector<meta::WatchEvent> events) mutable {
         std::erase_if(events, [](const auto& event) { return event.kv.key.ends_with("/pins"); });
+        on_events(std::move(events));
+      };
+    }
+    if (bug_ == PlantedBug::kForgetsName) {
+      on_events = [this,
+                   on_events = std::move(on_events)](std::vector<meta::WatchEvent> events) mutable {
+        for (meta::WatchEvent& event : events) NameOwn(event.kv);
         on_events(std::move(events));
       };
     }
@@ -88,7 +106,26 @@ class LyingKv final : public meta::Kv {
     kv_->Commit(std::move(txn), [](auto) {});
   }
 
+  // A view, if it is one: it names the memory here, once any has.
+  void NameOwn(meta::KeyValue& kv) const {
+    ViewRecord view;
+    if (!kv.key.ends_with("/view") || !view.ParseFromString(kv.value)) return;
+    const std::string name = machine_.prefix() + "node";
+    const auto segment = FakeSegmentStore(*machine_.memory).Open(name, Access::kReadOnly, 0, 0);
+    if (!segment.ok() || *machine_.memory->ReservedBytes(name) < kNodeSegmentBytes) return;
+    const absl::StatusOr<NodeBody> body = ReadNodeBody((*segment)->bytes());
+    if (!body.ok() || body->view == 0) return;
+    for (unreft::Member& member : *view.mutable_members()) {
+      if (member.slot() != machine_.slot.value) continue;
+      member.set_incarnation({body->incarnation.begin(), body->incarnation.end()});
+      member.set_place(machine_.slot.value);
+      member.set_lost(false);
+    }
+    kv.value = view.SerializeAsString();
+  }
+
   const PlantedBug bug_;
+  const Machine& machine_;
   const std::unique_ptr<meta::Kv> kv_;
 };
 
@@ -101,11 +138,12 @@ std::unique_ptr<meta::Kv> LieOver(const Machine& machine, std::unique_ptr<meta::
     case PlantedBug::kStoresManifests:
     case PlantedBug::kWritesTwice:
     case PlantedBug::kGivesUpCommitted:
+    case PlantedBug::kForgetsName:
       break;
     default:
       if (!forgets) return kv;
   }
-  return std::make_unique<LyingKv>(machine.bug, std::move(kv));
+  return std::make_unique<LyingKv>(machine, std::move(kv));
 }
 
 }  // namespace unreft::sim

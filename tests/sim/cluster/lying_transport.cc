@@ -66,6 +66,16 @@ class SaysSealed {
   std::set<Version> lies_;
 };
 
+// Node 1 in the place of node 0, and node 0 in that of any other.
+std::string NameAnother(std::string obstacle) {
+  constexpr std::string_view kNode = "node ";
+  const size_t at = obstacle.find(kNode);
+  if (at == std::string::npos) return obstacle;
+  char& digit = obstacle.at(at + kNode.size());
+  digit = digit == '0' ? '1' : '0';
+  return obstacle;
+}
+
 class LyingTransport final : public Transport {
  public:
   LyingTransport(PlantedBug bug, std::unique_ptr<Transport> transport)
@@ -131,6 +141,18 @@ class LyingTransport final : public Transport {
                 });
       };
     }
+    if (handler && bug_ == PlantedBug::kNamesAnother && method == "report") {
+      handler = [handler = std::move(handler)](const std::string& request, CallDone done) mutable {
+        handler(request, [done = std::move(done)](absl::StatusOr<std::string> bytes) mutable {
+          ReportReply reply;
+          if (bytes.ok() && reply.ParseFromString(*bytes) && !reply.obstacle().empty()) {
+            reply.set_obstacle(NameAnother(reply.obstacle()));
+            bytes = reply.SerializeAsString();
+          }
+          done(std::move(bytes));
+        });
+      };
+    }
     transport_->Serve(method, std::move(handler));
   }
   void ServeReads(ReadHandler handler) override { transport_->ServeReads(std::move(handler)); }
@@ -166,6 +188,7 @@ std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Trans
     case PlantedBug::kReportsNothing:
     case PlantedBug::kUnaskedFreshStart:
     case PlantedBug::kTellsNoSkip:
+    case PlantedBug::kNamesAnother:
       break;
     default:
       return transport;

@@ -24,6 +24,12 @@ class StoreLives {
     of_[{name, modified, value}] = now_;
   }
 
+  // Whether a store is known to have had what a daemon has read.
+  template <typename Message>
+  bool Knows(const std::string& name, const meta::Stored<Message>& record) const {
+    return of_.contains({name, record.modified, record.value.SerializeAsString()});
+  }
+
   // The life of what a daemon has read; the present one if no store is known to have had it.
   template <typename Message>
   uint64_t Of(const std::string& name, const meta::Stored<Message>& record) const {

@@ -23,12 +23,12 @@ bool IsRecord(std::string_view name) {
 
 }  // namespace
 
-StoreObserver::StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t places,
-                             uint64_t ranks, WhoIs who_is)
+StoreObserver::StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t ranks,
+                             WhoIs who_is)
     : world_(world),
       store_(store),
       record_bytes_max_(kRecordBytesFixed + kRecordBytesPerMember * (nodes + ranks)),
-      keys_max_(nodes + places + 2 + std::size(kRecords) - 1),
+      keys_max_(nodes + 2 + std::size(kRecords) - 1),
       who_is_(std::move(who_is)) {
   store_.set_on_txn(
       [this](const SimExecutor& node, const meta::StoreReply& reply) { OnTxn(node, reply); });
@@ -109,6 +109,9 @@ bool StoreObserver::IsOver(const std::string& store_id) const {
 void StoreObserver::TellRecord(const meta::KeyValue& kv) const {
   const std::string name = kv.key.substr(kPrefix.size());
   if (on_record_ && IsRecord(name)) on_record_(name, kv.mod_revision, kv.value);
+  SettingsRecord settings;
+  const bool are_settings = name == "settings" && settings.ParseFromString(kv.value);
+  if (are_settings && on_settings_) on_settings_(settings);
 }
 
 void StoreObserver::Look(const std::vector<Event>& revision) {
@@ -128,10 +131,12 @@ void StoreObserver::Look(const std::vector<Event>& revision) {
     if (name == "pins" && on_pins_ && pins.ParseFromString(event.kv.value)) on_pins_(pins, false);
   }
   // The settings are one once a daemon has started, the pins once something was pinned; a place
-  // waits once at most.
-  const std::string waiting = std::string(kPrefix) + "waiting/";
-  const auto waiting_count = std::ranges::count_if(
-      keys_, [&](const std::string& key) { return key.starts_with(waiting); });
+  // waits once at most, for its slot or any, and is refused once.
+  const auto waiting_count = std::ranges::count_if(keys_, [](const std::string& key) {
+    const std::string_view name = std::string_view(key).substr(kPrefix.size());
+    return name.starts_with("waiting/") || name.starts_with("spare/") ||
+           name.starts_with("refused/");
+  });
   const auto has = [&](const char* name) { return keys_.count(std::string(kPrefix) + name); };
   const uint64_t keys_max = keys_max_ + has("settings") + has("pins") + waiting_count;
   if (keys_.size() > keys_max) {
@@ -146,7 +151,11 @@ void StoreObserver::CheckWriter(const std::string& name, meta::Revision revision
   ++writes_;
   const auto it = writers_.find(revision);
   if (it == writers_.end() || !it->second) return;  // the store died before it could answer
-  const PresenceRecord& writer = *it->second;
+  const PresenceRecord& writer = it->second->presence;
+  if (it->second->is_odd) {
+    world_.trace.Fail("node {} wrote the {} at revision {}, and is not started like the job",
+                      writer.slot(), name, revision);
+  }
   if (leader_ && leader_->slot() == writer.slot() && leader_->session() == writer.session() &&
       leader_->incarnation() == writer.incarnation()) {
     return;

@@ -3,7 +3,8 @@
 //
 // It fails the trace when
 //   * a record of the job is written by a node that does not hold the leader key at that revision:
-//     so two leaders never both commit (docs/protocol.md, rule 20),
+//     so two leaders never both commit (docs/protocol.md, rule 20); or by one that is not started
+//     like it,
 //   * the store holds more than the job's records, a record is larger than digests, holders and
 //     names of versions need, or a version is written as committed or as given up twice, in a life
 //     of the store, though nothing had forgotten it (rule 24),
@@ -27,15 +28,18 @@
 
 namespace unreft::sim {
 
+// The daemon that has written something.
+struct StoreWriter {
+  PresenceRecord presence;
+  bool is_odd = false;  // it is not started like the job
+};
+
 class StoreObserver {
  public:
-  // The presence of the daemon that is this process; none of one that has not joined.
-  using WhoIs = std::function<std::optional<PresenceRecord>(const SimExecutor&)>;
+  // None of a process that has not joined.
+  using WhoIs = std::function<std::optional<StoreWriter>(const SimExecutor&)>;
 
-  // `places`: hosts that may register as spares; each host has one daemon at a time, but the key of
-  // one that died stays for its lease.
-  StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t places, uint64_t ranks,
-                WhoIs who_is);
+  StoreObserver(World& world, FakeKvStore& store, uint64_t nodes, uint64_t ranks, WhoIs who_is);
   ~StoreObserver();
 
   // What is pinned, as it is written; `is_first`: as a start of the store finds it.
@@ -46,6 +50,9 @@ class StoreObserver {
   using OnRecord = std::function<void(const std::string& name, meta::Revision modified,
                                       const std::string& value)>;
   void set_on_record(OnRecord on_record) { on_record_ = std::move(on_record); }
+
+  using OnSettings = std::function<void(const SettingsRecord& settings)>;
+  void set_on_settings(OnSettings on_settings) { on_settings_ = std::move(on_settings); }
 
   // After each event of the store's process at least.
   void AfterEvent();
@@ -84,9 +91,10 @@ class StoreObserver {
   const WhoIs who_is_;
   OnPins on_pins_;
   OnRecord on_record_;
+  OnSettings on_settings_;
   uint64_t attached_to_ = 0;  // which start of the store
   std::deque<std::vector<Event>> unseen_;
-  std::map<meta::Revision, std::optional<PresenceRecord>> writers_;
+  std::map<meta::Revision, std::optional<StoreWriter>> writers_;
   std::string id_;  // of the store, once it is known
   std::set<std::string> ids_;
   std::set<std::string> keys_;

@@ -167,6 +167,19 @@ TEST_F(ProtectionWatchTest, WhatTheLeaderSaysOfTheWholeJobComesFirst) {
   EXPECT_THAT(ProtectionOf(state_).why_not, HasSubstr("node 3 is lost"));
 }
 
+// An empty memory that waits for its slot, say, while its trainers live: no leader knows them.
+TEST_F(ProtectionWatchTest, RanksOfANodeThatDoesNotCountAreTold) {
+  Begin();
+  Start(1);
+  InTurn(
+      [&] { state_.standing = {.problem = "its slot has another memory", .is_starting = true}; });
+  Settle(seconds(8));
+  EXPECT_EQ(FindObstacle(state_), "") << "it may have begun a moment ago";
+  Settle(seconds(12));
+  ASSERT_TRUE(ToldRank(0).has_value());
+  EXPECT_EQ(*ToldRank(0), "node 0: its slot has another memory");
+}
+
 TEST_F(ProtectionWatchTest, WhoComesLaterIsToldWhatStandsInTheWay) {
   Begin();
   InTurn([&] { state_.SessionOf(Rank{1})->registration = nullptr; });

@@ -1,0 +1,77 @@
+// StandstillChecker: that commits never stand still unseen in a simulated cluster, looked at during
+// the whole run.
+//
+// It fails the trace when
+//   * nothing is committed for longer than kCommitWithin, and a node for each slot, all ranks and
+//     the store are there and reach each other all that time,
+//   * nothing is committed for longer than kSaidWithin, the store answers, ranks train, and one of
+//     them was told of nothing that stands in the way all that time,
+//   * a node is told that a node or a rank is missing which is there for longer than kSeenWithin.
+// Who is there is what the fakes know: no daemon is asked. Single-threaded.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "tests/sim/cluster/cluster.h"
+
+namespace unreft::sim {
+
+// Nodes and ranks that a text says are missing, and that it says of others.
+struct NamedMissing {
+  std::set<NodeSlot> nodes;
+  std::set<Rank> ranks;  // that have not registered
+};
+NamedMissing MissingBy(const std::string& obstacle);
+
+class StandstillChecker {
+ public:
+  // What stands in the way is known to the leader after ten seconds without a commit: where nothing
+  // does, a commit comes before. Nothing in it is as long as the deadline of a version.
+  static constexpr Duration kCommitWithin = std::chrono::seconds(10);
+  // Until the leader knows, and its daemons have looked, which they do every five seconds.
+  static constexpr Duration kSaidWithin = std::chrono::seconds(17);
+  // Until a lease is over, a grace, and the next report is answered.
+  static constexpr Duration kSeenWithin = std::chrono::seconds(8);
+
+  explicit StandstillChecker(Cluster& cluster) : cluster_(cluster) {}
+
+  // Looks now and then.
+  void AfterEvent();
+
+ private:
+  using RankOf = std::pair<Attempt, Rank>;
+  // A state that has to last without a break, and since when it does.
+  class Since {
+   public:
+    // How long it does, this moment included.
+    Duration Hold(bool holds, Duration now);
+
+   private:
+    std::optional<Duration> since_;
+  };
+
+  void Look();
+  bool IsThere(NodeSlot slot);
+  bool IsCommittable(const TrainerProcess& trainer);
+  bool StoreAnswers();
+  void CheckCommits(bool all_are_there);
+  void CheckWords(bool is_new);
+  void CheckNames();
+
+  Cluster& cluster_;
+  Duration look_next_{};
+  uint64_t commits_ = 0;
+  std::optional<Duration> armed_since_;
+  std::optional<std::pair<size_t, uint64_t>> leader_;  // place and life
+  std::map<RankOf, Duration> untold_since_;
+  std::map<NodeSlot, std::pair<size_t, uint64_t>> daemons_;  // place and life
+  std::map<NodeSlot, Since> nodes_;
+  std::map<RankOf, Since> ranks_;
+  std::map<NodeSlot, Duration> nodes_there_for_;
+  std::map<Rank, Duration> ranks_there_for_;  // of the present attempt
+};
+
+}  // namespace unreft::sim
