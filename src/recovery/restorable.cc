@@ -153,7 +153,14 @@ std::string DescribeUnprotected(const Nodes& nodes, const CodedGroup& group,
   if (m == 0 || is_idle) return "";
   for (size_t member = 0; member < n; ++member) {
     const NodeSlot slot = group.slots[member];
-    if (IsGone(nodes, group, slot, memories)) continue;
+    if (IsGone(nodes, group, slot, memories)) {
+      // Nothing is asked of a memory that is gone; what the one in its place holds is in no guard.
+      const NodeHolding* holding = Find(nodes, slot);
+      if (holding == nullptr || holding->sealed.empty()) continue;
+      return fmt::format(
+          "node {} has {} slabs in no guard: they lie in another memory than was encoded", slot,
+          holding->sealed.size());
+    }
     if (!HasParity(nodes, slot)) return fmt::format("the guard of node {} is not complete", slot);
     const std::vector<Rank>& ranks = Find(nodes, slot)->sealed;
     const std::set<Rank> sealed(ranks.begin(), ranks.end());

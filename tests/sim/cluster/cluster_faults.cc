@@ -73,10 +73,8 @@ ClusterFaults::ClusterFaults(Cluster& cluster, Random random, bool store_losses)
     if (kind.inject == &ClusterFaults::PinCommitted && options.node.pins == 0) continue;
     const bool always = options.spares > 0 && (kind.inject == &ClusterFaults::DestroyForLong ||
                                                kind.inject == &ClusterFaults::KillDaemonForLong);
-    // It is then that a slot has another memory when its daemon returns: what is committed then is
-    // not always protected yet, so it is left to `make sim`, like the store's losses.
+    // It is then that a slot has another memory when its daemon returns.
     const bool often = options.spares > 0 && kind.inject == &ClusterFaults::KillDaemonForVeryLong;
-    if (often && !store_losses) continue;
     const uint64_t one_in = always ? 1 : often ? 4 : kind.one_in;
     Random& random = kind.is_beside ? beside : random_;
     if (random.OneIn(one_in)) kinds_.insert(kinds_.end(), kind.weight * (often ? 4 : 1), &kind);

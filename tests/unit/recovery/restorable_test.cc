@@ -229,6 +229,21 @@ TEST(ProtectedTest, OfALostMemoryNothingMoreIsAsked) {
   EXPECT_FALSE(Protected(nodes, memories));
 }
 
+// A spare had the slot for a while, and the version was encoded with its empty slab. The memory
+// that came back had slabs of it, which were committed with guards that knew nothing of them.
+TEST(ProtectedTest, ASlabOfAnotherMemoryThanWasEncodedIsNotProtected) {
+  Nodes nodes = Encoded();
+  ASSERT_TRUE(Protected(nodes, AllMemories()));
+  Memories memories = AllMemories();
+  memories[NodeSlot{1}] = "came back";
+  std::string lacking;
+  EXPECT_FALSE(Protected(nodes, memories, &lacking));
+  EXPECT_EQ(lacking, "node 1 has 1 slabs in no guard: they lie in another memory than was encoded");
+  // It has none of the version: its slab is decoded, as it would be if it was lost.
+  nodes[NodeSlot{1}] = {};
+  EXPECT_TRUE(Protected(nodes, memories));
+}
+
 TEST(ProtectedTest, ALostNodeWithoutRanksIsNotMissed) {
   Nodes nodes = Encoded();
   for (auto& [slot, holding] : nodes) {
