@@ -70,7 +70,7 @@ TEST_F(TlsCertificatesTest, BadFilesAreAnErrorAndTheOldOnesStayInUse) {
       {"of another job", "is for [unreft://job/job-2], not for unreft://job/job-1",
        certificates_.Make("job-2")},
       {"with another's key", "is not the key of the certificate", mismatched},
-      {"with a key that others can read", "0644", other_key, 0644},
+      {"with a key that others can read", "with mode 0644", other_key, 0644},
   };
   for (const BadFiles& bad : all) {
     SCOPED_TRACE(bad.what);

@@ -92,7 +92,9 @@ class LyingTransport final : public Transport {
     if (bug_ == PlantedBug::kUnaskedFreshStart && method == "report" && ++reports_ % 64 == 0) {
       Envelope envelope;
       envelope.ParseFromString(request);
-      envelope.clear_body();
+      FreshStartRequest fresh_start;
+      fresh_start.set_force(true);  // ranks are connected
+      envelope.set_body(fresh_start.SerializeAsString());
       transport_->Call(address, "fresh-start", envelope.SerializeAsString(), timeout, [](auto) {});
     }
     if (bug_ == PlantedBug::kReportsTheUnsealed && method == "report") {

@@ -56,7 +56,7 @@ class LeaderGroupsTest : public LeaderFixture {
     for (const uint64_t slot : group) {
       EncodedMember& encoded = *holding.add_encoded();
       encoded.set_slot(slot);
-      encoded.set_incarnation(Memory(NodeSlot{slot}, "a"));
+      encoded.set_incarnation(nodes_.at(NodeSlot{slot}).report.incarnation());
     }
     for (size_t back = 1; back <= 2; ++back) {
       const uint64_t of = group[(self + group.size() - back) % group.size()];
