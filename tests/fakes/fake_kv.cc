@@ -371,11 +371,22 @@ void FakeKvStore::StartProcess() {
   auto records = FakeRecordStore::Open(disk_, *process_);
   UNREFT_CHECK(records.ok());
   records_ = *std::move(records);
+  MakeEngine();
+  process_->Post([this] { StartEngine(); });
+}
+
+void FakeKvStore::MakeEngine() {
   engine_ = std::make_unique<StoreEngine>(*process_, *records_, random_, log_, options_.engine);
-  process_->Post([this] {
-    engine_->Start([this](absl::Status status) {
-      UNREFT_CHECK(status.ok(), "{}", std::string(status.message()));
-      started_ = true;
+}
+
+// A new store writes who it is. On a full disk it cannot, and is started again until it can.
+void FakeKvStore::StartEngine() {
+  engine_->Start([this](absl::Status status) {
+    started_ = status.ok();
+    if (started_) return;
+    process_->After(std::chrono::milliseconds(100), [this] {
+      MakeEngine();
+      StartEngine();
     });
   });
 }

@@ -85,6 +85,8 @@ class FakeKvStore {
   class FakeKv;
 
   void StartProcess();
+  void MakeEngine();
+  void StartEngine();
   bool Reachable(const SimExecutor& node) const { return !cut_off_.contains(&node); }
 
   SimScheduler& scheduler_;

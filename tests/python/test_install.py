@@ -124,11 +124,15 @@ def test_a_trainer_is_killed_and_ends_with_the_same_bits(prefix, installed, buil
     reference = dict(steps_of(left_alone))
     assert list(reference) == list(range(1, STEPS + 1))
     again = steps_of(killed)
-    assert dict(again) == reference  # of a step that was run twice, the second time
-    assert set(again) == set(reference.items())  # and the first
     # It went back, to a step that had been committed and not to the first.
     starts = [step for (before, _), (step, _) in zip(again, again[1:]) if step != before + 1]
     assert all(step > 1 for step in starts)
+    # It may have been killed between that step's snapshot and its line.
+    unprinted = set(reference) - set(dict(again))
+    assert unprinted <= {step - 1 for step in starts}
+    reference = {step: sum_ for step, sum_ in reference.items() if step not in unprinted}
+    assert dict(again) == reference  # of a step that was run twice, the second time
+    assert set(again) == set(reference.items())  # and the first
     assert len(killed.events("attempt-start")) == 2
 
 
