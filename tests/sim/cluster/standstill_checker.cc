@@ -134,14 +134,25 @@ bool StandstillChecker::StoreAnswers() {
   return true;
 }
 
+uint64_t StandstillChecker::SlowestStep() {
+  uint64_t slowest = UINT64_MAX;
+  for (const TrainerProcess* trainer : cluster_.launcher().Present()) {
+    slowest = std::min(slowest, trainer->step());
+  }
+  return slowest;
+}
+
 void StandstillChecker::CheckCommits(bool all_are_there) {
   if (!all_are_there) return armed_since_.reset();
   if (!armed_since_) {
     armed_since_ = cluster_.now();
+    armed_at_ = SlowestStep();
     cluster_.Count("times that all were there");
   }
   const Duration waited = cluster_.now() - *armed_since_;
   if (waited <= kCommitWithin) return;
+  const uint64_t steps = SlowestStep() - armed_at_;
+  if (steps < kSnapshotsWithin * cluster_.options().trainer.snapshot_every) return;
   cluster_.Dump();
   cluster_.trace().Fail(
       "standstill: nothing is committed for {:.1f} s, and all nodes and ranks are there, and the "

@@ -2,8 +2,9 @@
 // the whole run.
 //
 // It fails the trace when
-//   * nothing is committed for longer than kCommitWithin, and a node for each slot, all ranks and
-//     the store are there and reach each other all that time,
+//   * nothing is committed for longer than kCommitWithin and kSnapshotsWithin of the slowest rank,
+//     and a node for each slot, all ranks and the store are there and reach each other all that
+//     time,
 //   * nothing is committed for longer than kSaidWithin, the store answers, ranks train, and one of
 //     them was told of nothing that stands in the way all that time,
 //   * a node is told that a node or a rank is missing which is there for longer than kSeenWithin.
@@ -31,6 +32,9 @@ class StandstillChecker {
   // What stands in the way is known to the leader after ten seconds without a commit: where nothing
   // does, a commit comes before. Nothing in it is as long as the deadline of a version.
   static constexpr Duration kCommitWithin = std::chrono::seconds(10);
+  // Nor before the slowest rank could have taken so many: of ranks that nothing holds together, and
+  // that snapshot rarely, each version that fails costs some.
+  static constexpr uint64_t kSnapshotsWithin = 12;
   // Until the leader knows, and its daemons have looked, which they do every five seconds.
   static constexpr Duration kSaidWithin = std::chrono::seconds(17);
   // Until a lease is over, a grace, and the next report is answered.
@@ -57,6 +61,7 @@ class StandstillChecker {
   bool IsThere(NodeSlot slot);
   bool IsCommittable(const TrainerProcess& trainer);
   bool StoreAnswers();
+  uint64_t SlowestStep();
   void CheckCommits(bool all_are_there);
   void CheckWords(bool is_new);
   void CheckNames();
@@ -65,6 +70,7 @@ class StandstillChecker {
   Duration look_next_{};
   uint64_t commits_ = 0;
   std::optional<Duration> armed_since_;
+  uint64_t armed_at_ = 0;                              // the slowest rank's step then
   std::optional<std::pair<size_t, uint64_t>> leader_;  // place and life
   std::map<RankOf, Duration> untold_since_;
   std::map<NodeSlot, std::pair<size_t, uint64_t>> daemons_;  // place and life
