@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -108,9 +107,16 @@ constexpr char kShmDirectory[] = "/dev/shm";
 constexpr mode_t kMode = 0600;
 constexpr uint64_t kOffsetUnit = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-constexpr int kLockTries = 1000;
 
 std::string PathOf(const std::string& name) { return kShmDirectory + name; }
+
+// A request about the lock of a whole file; the kernel wants l_pid to be 0.
+struct flock WholeFile(short type) {
+  struct flock request{};
+  request.l_type = type;
+  request.l_whence = SEEK_SET;
+  return request;
+}
 
 // Between a name and what makes it one of its own: no segment's name has it.
 constexpr char kOwnMark = '~';
@@ -185,7 +191,10 @@ class ShmSegment final : public Segment {
   }
   ~ShmSegment() override {
     known_.Forget();
-    if (has_lock_) flock(fd(), LOCK_UN);  // not only when it is unmapped
+    if (has_lock_) {  // not only when it is unmapped
+      struct flock none = WholeFile(F_UNLCK);
+      fcntl(fd(), F_OFD_SETLK, &none);
+    }
     if (unmapper_ != nullptr) unmapper_->Take(std::move(file_), std::move(region_));
   }
 
@@ -224,17 +233,13 @@ class ShmSegment final : public Segment {
 #endif
   }
 
-  // By flock, which belongs to this opening of the file: neither a forked child's end nor another
-  // opening's lets go of it.
+  // By a lock of the open file description: neither a forked child's end nor another opening's lets
+  // go of it, and whoever asks for it (IsServed) takes nothing.
   absl::Status Lock() override {
-    int result = flock(fd(), LOCK_EX | LOCK_NB);
-    // Whoever looks whether it is served (IsServed) shares it for a moment.
-    for (int tries = 1; result != 0 && tries < kLockTries; ++tries) {
-      if (errno != EINTR && errno != EWOULDBLOCK) break;
-      if (errno == EWOULDBLOCK && flock(fd(), LOCK_SH | LOCK_NB) != 0) break;
-      result = flock(fd(), LOCK_EX | LOCK_NB);
-    }
-    if (result != 0 && errno == EWOULDBLOCK) {
+    struct flock all = WholeFile(F_WRLCK);
+    int result = fcntl(fd(), F_OFD_SETLK, &all);
+    while (result != 0 && errno == EINTR) result = fcntl(fd(), F_OFD_SETLK, &all);
+    if (result != 0 && (errno == EAGAIN || errno == EACCES)) {
       return absl::FailedPreconditionError(
           fmt::format("segment {} is served by another process", name_));
     }
@@ -453,8 +458,8 @@ bool ShmSegmentStore::IsServed(const std::string& name) {
   const std::optional<std::string> file = FileOf(name);
   if (!file) return false;
   const UniqueFd fd(open(PathOf(*file).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  // Let go of with the descriptor.
-  return fd.get() >= 0 && flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  struct flock held = WholeFile(F_RDLCK);
+  return fd.get() >= 0 && fcntl(fd.get(), F_OFD_GETLK, &held) == 0 && held.l_type != F_UNLCK;
 }
 
 absl::StatusOr<MemoryCapacity> ShmSegmentStore::Capacity() {
