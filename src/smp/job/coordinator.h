@@ -90,6 +90,9 @@ class Coordinator {
     // Stop granting, claiming, sealing and retiring; `done` when everything that was completely
     // captured before is sealed.
     virtual void CloseTimeline(absl::AnyInvocable<void()> done) = 0;
+    // Grant, claim, seal and retire again: the decision that the timeline was closed for is over
+    // already, and nobody waits for it. OnDecision does so, too.
+    virtual void ReopenTimeline() = 0;
     // Read all that this node holds of the version again; what does not verify is quarantined and
     // no longer part of the inventory.
     virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;

@@ -261,10 +261,11 @@ void Member::ApplyDecision(const DecisionRecord& record) {
   const auto is_since = [&](Version committed, uint64_t world) {
     return world != 0 && committed.timeline == decision.timeline && committed > decision.version;
   };
-  if (is_since(record_.committed(), record_.committed_world())) return;
+  if (is_since(record_.committed(), record_.committed_world())) return node_.ReopenTimeline();
   if (decision.kind == DecisionKind::kRestored)
     record_.SetCommitted(decision.version, commit.world());
-  if (!is_since(VersionOf(commit), commit.world())) node_.OnDecision(decision);
+  if (is_since(VersionOf(commit), commit.world())) return node_.ReopenTimeline();
+  node_.OnDecision(decision);
 }
 
 void Member::FollowCommit() {

@@ -419,6 +419,11 @@ void Node::CloseTimeline(absl::AnyInvocable<void()> done) {
   capture_->Close(std::move(done));
 }
 
+void Node::ReopenTimeline() {
+  state_.timeline_closed = false;
+  capture_->RunRules();
+}
+
 void Node::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) {
   restore_->Verify(version, std::move(done));
 }

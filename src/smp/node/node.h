@@ -105,6 +105,7 @@ class Node : private Coordinator::Node {
 
   // Coordinator::Node.
   void CloseTimeline(absl::AnyInvocable<void()> done) override;
+  void ReopenTimeline() override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
   std::vector<HeldSlab> Inventory() override;
   std::vector<RegisteredTrainer> Registrations() override { return capture_->Registrations(); }

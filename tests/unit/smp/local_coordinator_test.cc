@@ -19,6 +19,7 @@ class FakeNode final : public Coordinator::Node {
   void CloseTimeline(absl::AnyInvocable<void()> done) override {
     executor_.Post([done = std::move(done)]() mutable { done(); });
   }
+  void ReopenTimeline() override {}  // a coordinator of its own hears of each decision at once
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
     absl::Status status;
     if (rotten == version) {

@@ -22,6 +22,7 @@ struct RecordingNode final : Coordinator::Node {
   void CloseTimeline(absl::AnyInvocable<void()> done) override {
     closing.push_back(std::move(done));
   }
+  void ReopenTimeline() override { ++reopened; }
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
     verified.push_back(version);
     if (verifies) return done(absl::OkStatus());
@@ -52,6 +53,7 @@ struct RecordingNode final : Coordinator::Node {
   std::vector<RegisteredTrainer> registered;
   std::vector<RegistrationCheck> checks;
   std::vector<absl::AnyInvocable<void()>> closing;
+  int reopened = 0;
   std::vector<Version> verified;
   bool verifies = true;
   std::vector<absl::AnyInvocable<void(absl::Status)>> verifying;  // as it does not

@@ -163,6 +163,20 @@ TEST_F(MemberTest, WhatADaemonThatStartedAnewReadsMayBeLongOver) {
   EXPECT_EQ(record_->committed(), At(2, 11));
 }
 
+// The daemon kept the timeline closed through all commits that followed.
+TEST_F(MemberTest, ADecisionThatIsOverWhenItIsReadOpensTheTimelineAllTheSame) {
+  TimelineRecord closing = Chain(1, 2);
+  closing.set_closing(true);
+  Put("timeline", closing);
+  ASSERT_EQ(node_.closing.size(), 1U);
+  const size_t told = node_.decisions.size();
+  Put("commit", Committed(At(2, 11)));
+  Put("timeline", Decided(2, 2, At(1, 10)));
+  EXPECT_EQ(node_.decisions.size(), told);
+  EXPECT_EQ(node_.reopened, 1);
+  EXPECT_EQ(record_->committed(), At(2, 11));
+}
+
 TEST_F(MemberTest, ADecisionThatNothingWasCommittedSinceIsToldAgain) {
   Put("timeline", Decided(2, 2, At(1, 10)));
   StopMember();
