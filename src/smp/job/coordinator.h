@@ -112,7 +112,8 @@ class Coordinator {
     // What is kept for somebody, from now on.
     virtual void OnPins(const PinRecord& pins) = 0;
 
-    // That are connected to this node.
+    // That are connected to this node, but for those that a decision for a later attempt has left
+    // behind: they can commit nothing any more.
     virtual uint64_t RanksServed() = 0;
 
     // --- of a job of several nodes ---

@@ -468,7 +468,11 @@ void Node::OnPins(const PinRecord& pins) {
   capture_->RunRules();
 }
 
-uint64_t Node::RanksServed() { return state_.sessions.size() + state_.lives_before.size(); }
+uint64_t Node::RanksServed() {
+  const auto takes_part = [](const auto& of_rank) { return !of_rank.second->superseded; };
+  return static_cast<uint64_t>(std::ranges::count_if(state_.sessions, takes_part)) +
+         state_.lives_before.size();
+}
 
 void Node::OnObstacle(const std::string& what) { state_.job_obstacle = what; }
 
@@ -480,7 +484,8 @@ void Node::OnStanding(const Standing& standing) {
 
 // What serves nobody in a slot that is another's may be of use elsewhere.
 void Node::EndIfOut() {
-  if (state_.standing.is_out && RanksServed() == 0) End(state_.standing.refusal);
+  const bool serves_nobody = state_.sessions.empty() && state_.lives_before.empty();
+  if (state_.standing.is_out && serves_nobody) End(state_.standing.refusal);
 }
 
 void Node::OnRefused(const absl::Status& why) { End(why); }
