@@ -8,6 +8,7 @@
 
 #include <absl/functional/any_invocable.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -110,6 +111,11 @@ struct NodeState {
   RankSession* SessionOf(Rank rank) {
     const auto it = sessions.find(rank);
     return it == sessions.end() ? nullptr : it->second.get();
+  }
+  // Coordinator::Node's. Those that an earlier process served may yet connect, and count.
+  uint64_t RanksServed() const {
+    const auto takes_part = [](const auto& of_rank) { return !of_rank.second->superseded; };
+    return static_cast<uint64_t>(std::ranges::count_if(sessions, takes_part)) + lives_before.size();
   }
   template <typename Message>
   void SendToAll(const Message& message) {

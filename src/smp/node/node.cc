@@ -468,11 +468,7 @@ void Node::OnPins(const PinRecord& pins) {
   capture_->RunRules();
 }
 
-uint64_t Node::RanksServed() {
-  const auto takes_part = [](const auto& of_rank) { return !of_rank.second->superseded; };
-  return static_cast<uint64_t>(std::ranges::count_if(state_.sessions, takes_part)) +
-         state_.lives_before.size();
-}
+uint64_t Node::RanksServed() { return state_.RanksServed(); }
 
 void Node::OnObstacle(const std::string& what) { state_.job_obstacle = what; }
 

@@ -133,6 +133,14 @@ TEST_F(NodeTest, ARankThatSaysAnEarlierTimelineAgainIsOfTheOneItWasTold) {
   EXPECT_EQ(node_->state().SessionOf(Rank{1})->timeline, Timeline{5});
 }
 
+// It had its daemon's slot given back in the moment in which the newer attempt had no processes.
+TEST_F(NodeTest, ARankOfAnAttemptThatIsOverIsNotServed) {
+  SayHello(hello_.life.pid);
+  EXPECT_EQ(node_->state().RanksServed(), 1U);
+  InTurn([&] { node_->state().SessionOf(Rank{1})->superseded = true; });
+  EXPECT_EQ(node_->state().RanksServed(), 0U);
+}
+
 // --- connections that say nothing ---
 
 class SilentTest : public NodeTest {
