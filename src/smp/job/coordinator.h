@@ -70,6 +70,13 @@ struct HeldSlab {
   std::shared_ptr<const layout::SlotManifest> manifest;
 };
 
+// A rank's slab that was sealed in this node's memory and does not verify any more.
+struct RottenSlab {
+  Version version;
+  Rank rank;
+  std::string problem;
+};
+
 // A node's in its job.
 struct Standing {
   std::string problem;  // why nothing that it holds counts, for people; empty: it counts
@@ -97,6 +104,8 @@ class Coordinator {
     // no longer part of the inventory.
     virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;
     virtual std::vector<HeldSlab> Inventory() = 0;
+    // A version that needs one of them can not become whole.
+    virtual std::vector<RottenSlab> RottenSlabs() = 0;
     // What the ranks of this node are registered with now.
     virtual std::vector<RegisteredTrainer> Registrations() = 0;
     // Nothing is captured of what was not looked at, nor while it does not fit together.

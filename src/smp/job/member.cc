@@ -450,8 +450,13 @@ NodeReport Member::MakeReport() const {
     for (const Step step : trainer.capturing) registered.add_capturing(step.value);
   }
   report.set_ranks(node_.RanksServed());
-  for (auto& [version, why] : protection_->Failures()) EntryOf(versions, version).set_failure(why);
   for (const auto& [version, local] : local_) EntryOf(versions, version).set_failure(local.failure);
+  for (auto& [version, why] : protection_->Failures()) EntryOf(versions, version).set_failure(why);
+  for (const RottenSlab& slab : node_.RottenSlabs()) {
+    if (!IsOfInterest(slab.version) || IsGivenUp(slab.version)) continue;
+    EntryOf(versions, slab.version)
+        .set_failure(fmt::format("rank {}: {}", slab.rank, slab.problem));
+  }
   for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);
   if (asking_) {
     report.set_attempt(asking_->attempt.value);

@@ -430,6 +430,8 @@ void Node::Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) 
 
 std::vector<HeldSlab> Node::Inventory() { return restore_->Inventory(); }
 
+std::vector<RottenSlab> Node::RottenSlabs() { return restore_->RottenSlabs(); }
+
 void Node::OnDecision(const JobDecision& decision) {
   state_.timeline_closed = false;
   if (decision.kind != DecisionKind::kFailed) {

@@ -108,6 +108,7 @@ class Node : private Coordinator::Node {
   void ReopenTimeline() override;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override;
   std::vector<HeldSlab> Inventory() override;
+  std::vector<RottenSlab> RottenSlabs() override;
   std::vector<RegisteredTrainer> Registrations() override { return capture_->Registrations(); }
   void OnRegistrationsChecked(const RegistrationCheck& check) override {
     capture_->OnRegistrationsChecked(check);

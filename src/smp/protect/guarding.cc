@@ -64,7 +64,7 @@ Guarding::~Guarding() {
 
 void Guarding::Start() {
   if (ended_) return;
-  for (const uint32_t member : group_.Predecessors()) FetchReplica(member);
+  for (const uint32_t member : group_.Predecessors()) FetchReplica(member, false);
   RunRules();
 }
 
@@ -182,6 +182,7 @@ void Guarding::StartEncoding(uint32_t lane, uint64_t position, bool again) {
   };
   encoding->input_crcs.resize(shape.k);
   encoding->landed.resize(shape.k);
+  encoding->suspect.resize(shape.k);
   for (uint32_t source = 0; source < shape.k; ++source) {
     const bool is_there =
         slabs_.layout().BlockAt(lanes_[lane].stripe, source, position).has_value();
@@ -219,6 +220,7 @@ void Guarding::ReadSourceBlock(std::shared_ptr<Encoding> encoding, uint32_t sour
   request.set_rank(block.rank.value);
   request.set_first_block(block.block);
   request.set_blocks(1);
+  request.set_is_suspect(encoding->suspect[source]);
   Begun();
   auto transfer = std::make_shared<TransferId>();  // known to its own end
   *transfer = seams_.peers.Read(
@@ -249,14 +251,15 @@ void Guarding::Encode(std::shared_ptr<Encoding> encoding) {
   seams_.pool.Submit(
       [encoding, code = seams_.code, segment = guard_.segment] {
         std::vector<std::span<const std::byte>> data;
+        encoding->status = absl::OkStatus();
         for (size_t source = 0; source < encoding->data.size(); ++source) {
           const std::span<std::byte> tile = encoding->data[source];
           data.push_back(tile);
-          if (tile.empty() || Crc32c(tile) == encoding->input_crcs[source]) continue;
+          encoding->suspect[source] = !tile.empty() && Crc32c(tile) != encoding->input_crcs[source];
+          if (!encoding->suspect[source]) continue;
           encoding->status = absl::DataLossError("a block was not what its source sent");
-          return;
         }
-        encoding->status = absl::OkStatus();
+        if (!encoding->status.ok()) return;
         code->Encode(data, encoding->parity);
         encoding->parity_crcs.clear();
         for (const std::span<std::byte> parity : encoding->parity) {
@@ -272,7 +275,9 @@ void Guarding::Encode(std::shared_ptr<Encoding> encoding) {
 void Guarding::OnEncoded(std::shared_ptr<Encoding> encoding) {
   if (!encoding->status.ok()) {
     seams_.log.Warn("version {}: {}; reading it again", version_, encoding->status.message());
-    encoding->landed.assign(encoding->landed.size(), false);
+    for (size_t source = 0; source < encoding->landed.size(); ++source) {
+      if (encoding->suspect[source]) encoding->landed[source] = false;
+    }
     return Retry([this, encoding] { ReadSources(encoding); });
   }
   Lane& lane = lanes_[encoding->lane];
@@ -354,8 +359,9 @@ void Guarding::OnFetched(uint32_t lane_index, uint64_t position, const std::stri
 
 // --- replicas, and the end ---
 
-void Guarding::FetchReplica(uint32_t member) {
+void Guarding::FetchReplica(uint32_t member, bool is_suspect) {
   MetaRequest request;
+  request.set_is_suspect(is_suspect);
   SetVersion(version_, request);
   request.set_slot(group_.slots[member].value);
   for (const RankSlab& slab : slabs_.members()[member].slabs()) request.add_ranks(slab.rank());
@@ -379,7 +385,9 @@ void Guarding::FetchReplica(uint32_t member) {
           seams_.log.WarnEvery("replica", kWarnEvery, seams_.executor.Now(),
                                "version {}: the manifests of node {} were not received yet: {}",
                                version_, group_.slots[member], status.message());
-          Retry([this, member] { FetchReplica(member); });
+          // The member may have found out by itself, too.
+          const bool has_rotted = absl::IsDataLoss(status);
+          Retry([this, member, has_rotted] { FetchReplica(member, has_rotted); });
         }
         Ended();
       }));

@@ -92,7 +92,8 @@ class Guarding {
     std::vector<std::span<std::byte>> parity;  // by number; the lane's own lies in the guard
     std::vector<uint32_t> input_crcs;
     std::vector<uint32_t> parity_crcs;
-    std::vector<bool> landed;  // by source
+    std::vector<bool> landed;   // by source
+    std::vector<bool> suspect;  // by source: landed before, without its CRC
     uint32_t reading = 0;
     bool failed = false;
     absl::Status status;  // of the pool's work
@@ -137,7 +138,8 @@ class Guarding {
   void BePatient(const Lane& lane);
   void LosePatience();
 
-  void FetchReplica(uint32_t member);
+  // `is_suspect`: what the member has sent before did not have its CRCs.
+  void FetchReplica(uint32_t member, bool is_suspect);
   void Seal();
   void Retry(absl::AnyInvocable<void()> what);
   // Counts what touches the guard; every start has its end.

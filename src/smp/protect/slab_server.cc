@@ -33,11 +33,7 @@ void SlabServer::OnRead(const std::string& body, uint64_t bytes, SlabSource::Rea
 
 void SlabServer::OnMeta(const MetaRequest& request, SlabSource::MetaDone done) {
   const Version version = VersionOf(request);
-  if (NodeSlot{request.slot()} == self_) {
-    std::vector<Rank> ranks;
-    for (const uint64_t rank : request.ranks()) ranks.push_back(Rank{rank});
-    return source_.OnMeta(version, ranks, std::move(done));
-  }
+  if (NodeSlot{request.slot()} == self_) return source_.OnMeta(request, std::move(done));
   if (const auto record = guarded_ == nullptr ? nullptr : guarded_->RecordOf(version)) {
     for (const MemberReplica& replica : record->replicas()) {
       if (replica.slot() != request.slot()) continue;

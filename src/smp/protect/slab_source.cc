@@ -34,6 +34,9 @@ uint64_t BlocksReady(const Slot& slot) {
 
 }  // namespace
 
+SlabSource::SlabSource(NodeState& state)
+    : state_(state), verifier_(state.seams.executor, state.seams.pool, *state.slots) {}
+
 Slot* SlabSource::SlotOf(Version version, Rank rank) {
   for (Slot* slot : state_.slots->OfRank(rank)) {
     if (slot->version != version) continue;
@@ -47,6 +50,9 @@ Slot* SlabSource::SlotOf(Version version, Rank rank) {
 
 void SlabSource::OnRead(const ReadRequest& request, uint64_t bytes, ReadDone done) {
   WaitingRead waiting{request, bytes, std::move(done)};
+  const Slot* const suspect =
+      request.is_suspect() ? SlotOf(VersionOf(request), Rank{request.rank()}) : nullptr;
+  if (suspect != nullptr) LookAt(*suspect);
   if (TryRead(waiting)) return;
   if (reads_.size() >= state_.options.reads_waiting_max) {
     return waiting.done(absl::ResourceExhaustedError(
@@ -100,10 +106,23 @@ bool SlabSource::TryRead(WaitingRead& waiting) {
   return true;
 }
 
-void SlabSource::OnMeta(Version version, const std::vector<Rank>& ranks, MetaDone done) {
-  WaitingMeta waiting{version, ranks, std::move(done)};
+void SlabSource::LookAt(const Slot& slot) {
+  const std::pair which(slot.id, slot.generation);
+  if (!verifying_.insert(which).second) return;
+  Slot* const found = state_.slots->Find(slot.id, slot.generation);
+  verifier_.Verify({found},
+                   lifetime_.Bind([this, which](const absl::Status&) { verifying_.erase(which); }));
+}
+
+void SlabSource::OnMeta(const MetaRequest& request, MetaDone done) {
+  WaitingMeta waiting{VersionOf(request), {}, std::move(done)};
+  for (const uint64_t rank : request.ranks()) waiting.ranks.push_back(Rank{rank});
   if (waiting.ranks.empty()) {
-    for (Slot* slot : state_.slots->Sealed(version)) waiting.ranks.push_back(slot->owner);
+    for (Slot* slot : state_.slots->Sealed(waiting.version)) waiting.ranks.push_back(slot->owner);
+  }
+  for (const Rank rank : waiting.ranks) {
+    const Slot* const suspect = request.is_suspect() ? SlotOf(waiting.version, rank) : nullptr;
+    if (suspect != nullptr) LookAt(*suspect);
   }
   if (TryMeta(waiting)) return;
   if (metas_.size() >= state_.options.reads_waiting_max) {
@@ -129,6 +148,7 @@ bool SlabSource::TryMeta(WaitingMeta& waiting) {
   for (const Slot* slot : slots) {
     absl::StatusOr<SlabMeta> meta = DescribeSlab(*slot);
     if (!meta.ok()) {
+      LookAt(*slot);
       waiting.done(meta.status());
       return true;
     }

@@ -2,7 +2,9 @@
 // checksummed, and everything else about a slab once it is sealed.
 //
 // A request for what is still being captured waits until it is there; one for what this node does
-// not have is answered NotFound at once.
+// not have is answered NotFound at once. Only the reader sees that a slab has rotted before it was
+// protected, and would read it for ever: when it says so, the slab is verified here, and is
+// quarantined if it has.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -11,10 +13,13 @@
 
 #include <list>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/lifetime.h"
 #include "smp/desk/node_state.h"
+#include "smp/memory/slot_verifier.h"
 #include "transport/transport.h"
 
 namespace unreft::smp {
@@ -25,13 +30,14 @@ class SlabSource {
   using ReadDone = absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>;
   using MetaDone = absl::AnyInvocable<void(absl::StatusOr<MetaReply>)>;
 
-  explicit SlabSource(NodeState& state) : state_(state) {}
+  explicit SlabSource(NodeState& state);
 
   // Of kind DATA. ResourceExhausted when too many wait already.
   void OnRead(const ReadRequest& request, uint64_t bytes, ReadDone done);
 
-  // Of this node's own slabs: of `ranks`, or of all that are sealed when none is named.
-  void OnMeta(Version version, const std::vector<Rank>& ranks, MetaDone done);
+  // Of this node's own slabs: of the ranks that it names, or of all that are sealed when it names
+  // none.
+  void OnMeta(const MetaRequest& request, MetaDone done);
 
   // A slot has more blocks ready, was sealed or given up.
   void OnChange();
@@ -52,8 +58,12 @@ class SlabSource {
   // Whether it was answered.
   bool TryRead(WaitingRead& waiting);
   bool TryMeta(WaitingMeta& waiting);
+  // Verifies the slot if it is sealed, and not already being verified.
+  void LookAt(const Slot& slot);
 
   NodeState& state_;
+  SlotVerifier verifier_;
+  std::set<std::pair<SlotId, Generation>> verifying_;
   std::list<WaitingRead> reads_;
   std::list<WaitingMeta> metas_;
   Lifetime lifetime_;

@@ -80,6 +80,15 @@ std::vector<HeldSlab> RestoreDesk::Inventory() const {
   return slabs;
 }
 
+std::vector<RottenSlab> RestoreDesk::RottenSlabs() const {
+  std::vector<RottenSlab> slabs;
+  for (const Slot* slot : state_.slots->All()) {
+    if (slot->phase != SlotPhase::kQuarantined) continue;
+    slabs.push_back({slot->version, slot->owner, slot->problem});
+  }
+  return slabs;
+}
+
 std::vector<WireSlot> RestoreDesk::SealedSlotsOf(Rank rank) const {
   std::vector<Slot*> sealed = state_.slots->OfRank(rank);
   std::erase_if(sealed, [](const Slot* slot) { return slot->phase != SlotPhase::kSealed; });

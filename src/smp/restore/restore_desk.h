@@ -55,6 +55,7 @@ class RestoreDesk {
 
   // --- of the coordinator ---
   std::vector<HeldSlab> Inventory() const;
+  std::vector<RottenSlab> RottenSlabs() const;
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done);
   void OnDecision(const JobDecision& decision);
   void OnCommitted(Version version);

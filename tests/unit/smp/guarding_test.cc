@@ -61,6 +61,9 @@ struct GroupNode {
   uint64_t hands_on = UINT64_MAX;      // so many parities
   std::set<uint32_t> lost_on_the_way;  // parities of which the first that is handed on gets lost
   uint64_t given = 0;                  // blocks of its slab
+  std::optional<uint64_t> rotten;      // block of its slab, until somebody complains
+  bool description_has_rotted = false;  // the same of what describes it
+  uint64_t complaints = 0;
 };
 
 class GuardingTest : public ::testing::Test {
@@ -113,12 +116,14 @@ class GuardingTest : public ::testing::Test {
           HandOn(*nodes_[index], request, bytes, std::move(done));
         });
     node.peers->Answer<MetaRequest, MetaReply>(
-        "meta", [index](NodeSlot, const MetaRequest&, auto done) {
+        "meta", [&node, index](NodeSlot, const MetaRequest& request, auto done) {
+          node.complaints += request.is_suspect();
+          if (request.is_suspect()) node.description_has_rotted = false;
           MetaReply reply;
           SlabMeta& slab = *reply.add_slabs();
           slab.set_rank(index);
           slab.set_world(1 << 10);
-          slab.set_manifest("manifest");
+          slab.set_manifest(node.description_has_rotted ? "manifesT" : "manifest");
           slab.set_manifest_crc(Crc32c(std::as_bytes(std::span("manifest", 8))));
           done(std::move(reply));
         });
@@ -128,9 +133,14 @@ class GuardingTest : public ::testing::Test {
     GroupNode& node = *nodes_[index];
     if (!node.gives) return done(absl::UnavailableError("not now"));
     ++node.given;
+    if (request.is_suspect()) {
+      ++node.complaints;
+      node.rotten.reset();
+    }
     std::span<std::byte> block = slabs_[index].at(request.first_block());
     ReadHeader header;
     header.add_crcs(Crc32c(block));
+    if (node.rotten == request.first_block()) block = rot_;
     ReadSource source;
     source.header = header.SerializeAsString();
     source.parts.push_back(block);
@@ -239,6 +249,7 @@ class GuardingTest : public ::testing::Test {
   NodeOptions options_;
   ec::CodeShape shape_;
   std::vector<Blocks> slabs_;
+  std::vector<std::byte> rot_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::unique_ptr<GroupNode>> nodes_;
 };
 
@@ -344,6 +355,30 @@ TEST_F(GuardingTest, WhatHasLandedIsNotReadAgain) {
   scheduler_.RunFor(seconds(2));
   for (uint32_t i = 0; i < 4; ++i) ExpectGuarded(i);
   for (const auto& node : nodes_) EXPECT_EQ(node->given, 20U);
+}
+
+// Only the reader sees it: the group read the block again and again, and nothing was committed.
+TEST_F(GuardingTest, AMemberIsToldThatItsBlockHasRottedAndOthersAreNotReadAgain) {
+  Make({2, 2}, {20, 20, 20, 20});
+  nodes_[3]->rotten = 5;
+  GuardAll();
+  scheduler_.RunFor(seconds(2));
+  for (uint32_t i = 0; i < 4; ++i) ExpectGuarded(i);
+  EXPECT_EQ(nodes_[3]->complaints, 1U);
+  EXPECT_EQ(nodes_[3]->given, 21U);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(nodes_[i]->complaints, 0U) << i;
+    EXPECT_EQ(nodes_[i]->given, 20U) << i;
+  }
+}
+
+TEST_F(GuardingTest, AMemberIsToldThatWhatDescribesItsSlabHasRotted) {
+  Make({2, 2}, {20, 20, 20, 20});
+  nodes_[1]->description_has_rotted = true;
+  GuardAll();
+  scheduler_.RunFor(seconds(2));
+  for (uint32_t i = 0; i < 4; ++i) ExpectGuarded(i);
+  EXPECT_GE(nodes_[1]->complaints, 1U);
 }
 
 TEST_F(GuardingTest, CancelledItEndsOnce) {

@@ -41,6 +41,7 @@ class FakeNode final : public Coordinator::Node {
   }
   std::vector<RegisteredTrainer> Registrations() override { return registered; }
   void OnRegistrationsChecked(const RegistrationCheck& check) override { checks.push_back(check); }
+  std::vector<RottenSlab> RottenSlabs() override { return {}; }  // of use to a job of several
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
   void OnCommitted(Version version) override { committed.push_back(version); }
   void OnAbandoned(Version version, const std::string& why) override {

@@ -29,6 +29,7 @@ struct RecordingNode final : Coordinator::Node {
     verifying.push_back(std::move(done));
   }
   std::vector<HeldSlab> Inventory() override { return held; }
+  std::vector<RottenSlab> RottenSlabs() override { return rotten; }
   std::vector<RegisteredTrainer> Registrations() override { return registered; }
   void OnRegistrationsChecked(const RegistrationCheck& check) override { checks.push_back(check); }
   void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
@@ -50,6 +51,7 @@ struct RecordingNode final : Coordinator::Node {
   };
   Version capture_from;
   std::vector<HeldSlab> held;
+  std::vector<RottenSlab> rotten;
   std::vector<RegisteredTrainer> registered;
   std::vector<RegistrationCheck> checks;
   std::vector<absl::AnyInvocable<void()>> closing;

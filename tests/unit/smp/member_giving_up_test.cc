@@ -84,5 +84,17 @@ TEST_F(MemberGivingUpTest, VersionsThatNobodyEndsAreBounded) {
   EXPECT_TRUE(Said(At(1, 40)));
 }
 
+// It was waited for until version_deadline.
+TEST_F(MemberGivingUpTest, ASlabThatHasRottedBeforeTheCommitIsSaid) {
+  Do([](Member& member) { member.ReportSealed(At(1, 6), Rank{0}, 2, {}); });
+  node_.rotten = {{At(1, 6), Rank{0}, "slot 4: block 3 has rotted"}, {At(1, 2), Rank{0}, "old"}};
+  Put("commit", Committed(At(1, 4)));
+  Settle(std::chrono::seconds(2));
+  const NodeReport& report = leader_->reports.back();
+  ASSERT_EQ(report.versions_size(), 1);
+  EXPECT_EQ(VersionOf(report.versions(0)), At(1, 6));
+  EXPECT_EQ(report.versions(0).failure(), "rank 0: slot 4: block 3 has rotted");
+}
+
 }  // namespace
 }  // namespace unreft::smp
