@@ -83,7 +83,8 @@ std::vector<HeldSlab> RestoreDesk::Inventory() const {
 std::vector<RottenSlab> RestoreDesk::RottenSlabs() const {
   std::vector<RottenSlab> slabs;
   for (const Slot* slot : state_.slots->All()) {
-    if (slot->phase != SlotPhase::kQuarantined) continue;
+    // One that was found like that names no version that could be believed.
+    if (slot->phase != SlotPhase::kQuarantined || slot->manifest == nullptr) continue;
     slabs.push_back({slot->version, slot->owner, slot->problem});
   }
   return slabs;
