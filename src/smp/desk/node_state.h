@@ -33,6 +33,7 @@
 #include "smp/job/pins.h"
 #include "smp/memory/slot_store.h"
 #include "smp/memory/staging_area.h"
+#include "smp/memory/tile_pool.h"
 #include "transport/counting_transport.h"
 #include "transport/transport.h"
 
@@ -85,6 +86,7 @@ struct NodeState {
   std::unique_ptr<NodeRecord> record;
   std::unique_ptr<SlotStore> slots;
   std::unique_ptr<StagingArea> staging;
+  TilePool tiles;
   std::unique_ptr<Coordinator> coordinator;
   std::map<Rank, std::unique_ptr<RankSession>> sessions;
   // Trainers that an earlier daemon process served, that live, and that have not come back yet.

@@ -13,15 +13,7 @@
 namespace unreft::smp {
 namespace {
 
-// Tiles that lie a power of two apart share cache sets; an odd number of lines between them does
-// not.
-constexpr uint64_t kTilePadding = 67 * 64;
-
 constexpr Duration kWarnEvery = std::chrono::seconds(10);
-
-uint64_t TileStride(uint64_t block_bytes) {
-  return block_bytes < kTilePadding ? block_bytes : block_bytes + kTilePadding;
-}
 
 absl::StatusOr<ReadHeader> ParseHeader(const std::string& bytes, size_t crcs, size_t input_crcs) {
   ReadHeader header;
@@ -173,26 +165,21 @@ void Guarding::StartEncoding(uint32_t lane, uint64_t position, bool again) {
   encoding->lane = lane;
   encoding->position = position;
   encoding->again = again;
-  const uint64_t block_bytes = options_.block_bytes;
-  const uint64_t stride = TileStride(block_bytes);
   const ec::CodeShape shape = group_.shape;
-  encoding->memory.resize((shape.k + shape.m) * stride);
-  const auto tile = [&](uint32_t index) {
-    return std::span(encoding->memory).subspan(index * stride, block_bytes);
-  };
+  encoding->tiles = seams_.tiles.Take(shape.n(), options_.block_bytes);
   encoding->input_crcs.resize(shape.k);
   encoding->landed.resize(shape.k);
   encoding->suspect.resize(shape.k);
   for (uint32_t source = 0; source < shape.k; ++source) {
     const bool is_there =
         slabs_.layout().BlockAt(lanes_[lane].stripe, source, position).has_value();
-    encoding->data.push_back(is_there ? tile(source) : std::span<std::byte>());
+    encoding->data.push_back(is_there ? encoding->tiles[source] : std::span<std::byte>());
   }
   for (uint32_t parity = 0; parity < shape.m; ++parity) {
     // Encoding again does not touch the guard: what is there is right already.
     const bool is_own = parity == lanes_[lane].parity && !again;
     encoding->parity.push_back(is_own ? guard_.view->block(parity, position)
-                                      : tile(shape.k + parity));
+                                      : encoding->tiles[shape.k + parity]);
   }
   ReadSources(std::move(encoding));
 }

@@ -28,6 +28,7 @@
 #include "ec/erasure_code.h"
 #include "smp/core/node_options.h"
 #include "smp/job/peers.h"
+#include "smp/memory/tile_pool.h"
 #include "smp/protect/group_view.h"
 #include "smp/protect/guard_store.h"
 
@@ -43,6 +44,7 @@ class Guarding {
     WorkPool& pool;
     Peers& peers;
     Log& log;
+    TilePool& tiles;
     std::shared_ptr<const ec::ErasureCode> code;
   };
   using ReadDone = absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>;
@@ -87,7 +89,7 @@ class Guarding {
     uint32_t lane = 0;
     uint64_t position = 0;
     bool again = false;  // handed on before, asked for once more
-    std::vector<std::byte> memory;
+    TileSet tiles;       // the k data chunks, then the m parities
     std::vector<std::span<std::byte>> data;    // by source; empty: zeros that are nowhere
     std::vector<std::span<std::byte>> parity;  // by number; the lane's own lies in the guard
     std::vector<uint32_t> input_crcs;

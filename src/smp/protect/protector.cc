@@ -350,7 +350,7 @@ void Protector::StartWith(Version version, UnderWay& under_way, const GroupView&
   std::shared_ptr<const ec::ErasureCode> code = CodeFor(group.shape);
   under_way.guarding =
       std::make_unique<Guarding>(Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_,
-                                                 state_.seams.log, std::move(code)},
+                                                 state_.seams.log, state_.tiles, std::move(code)},
                                  state_.options, version, group, slabs, *guard, mode,
                                  [this, version, id = guard->id, generation = guard->generation](
                                      absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {

@@ -327,18 +327,18 @@ void BlockReader::DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> req
   absl::StatusOr<std::vector<uint32_t>> chunks = ChooseChunks(coded, decoding->cell);
   if (!chunks.ok()) return Again(std::move(request), chunks.status());
   decoding->request = std::move(request);
-  const uint64_t block_bytes = state_.options.block_bytes;
+  decoding->tiles = state_.tiles.Take(chunks->size(), state_.options.block_bytes);
   for (const uint32_t chunk : *chunks) {
     Decoding::Source& source = decoding->sources.emplace_back();
     source.chunk = chunk;
     const bool is_nowhere = chunk < coded.group.shape.k &&
                             !layout.BlockAt(decoding->cell.stripe, chunk, decoding->cell.position);
-    if (!is_nowhere) source.memory.resize(block_bytes);
+    if (!is_nowhere) source.tile = decoding->tiles[decoding->sources.size() - 1];
     decoding->reading += !is_nowhere;
   }
   if (decoding->reading == 0) return Reconstruct(std::move(decoding));
   for (size_t i = 0; i < decoding->sources.size(); ++i) {
-    if (!decoding->sources[i].memory.empty()) ReadSource(decoding, i);
+    if (!decoding->sources[i].tile.empty()) ReadSource(decoding, i);
   }
 }
 
@@ -367,8 +367,7 @@ void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
   }
   auto transfer = std::make_shared<TransferId>();  // known to its own end
   *transfer = peers_.Read(
-      coded.group.slots[member], read.SerializeAsString(), source.memory,
-      state_.options.read_timeout,
+      coded.group.slots[member], read.SerializeAsString(), source.tile, state_.options.read_timeout,
       lifetime_.Bind([this, decoding, index, transfer](absl::StatusOr<std::string> bytes) {
         transfers_.erase(*transfer);
         ReadHeader header;
@@ -395,8 +394,8 @@ void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
       [decoding, needed, code = decoding->coded->code] {
         std::vector<ec::SourceChunk> sources;
         for (Decoding::Source& source : decoding->sources) {
-          sources.push_back({source.chunk, source.memory});
-          if (source.memory.empty() || Crc32c(source.memory) == source.crc) continue;
+          sources.push_back({source.chunk, source.tile});
+          if (source.tile.empty() || Crc32c(source.tile) == source.crc) continue;
           source.differs = true;
           decoding->status = absl::DataLossError("a chunk was not what its source sent");
         }

@@ -78,9 +78,10 @@ class BlockReader {
     std::shared_ptr<Request> request;
     const CodedSlabs* coded = nullptr;
     ec::Cell cell;
+    TileSet tiles;
     struct Source {
       uint32_t chunk = 0;
-      std::vector<std::byte> memory;  // empty: zeros that are nowhere
+      std::span<std::byte> tile;  // empty: zeros that are nowhere
       uint32_t crc = 0;
       bool differs = false;  // from what its node says that it is
     };

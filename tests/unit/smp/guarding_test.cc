@@ -184,7 +184,7 @@ class GuardingTest : public ::testing::Test {
     node.guard.view->set_state(Generation{1}, GuardState::kFilling);
     InTurn(index, [&] {
       node.guarding = std::make_unique<Guarding>(
-          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_,
+          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_, tiles_,
                           *ec::IsalCode::Make(shape_)},
           options_, kVersion, std::move(group), std::move(slabs), node.guard,
           Guarding::Mode::kWithGroup, [&node](auto result) { node.ended = result.status(); });
@@ -249,6 +249,7 @@ class GuardingTest : public ::testing::Test {
   NodeOptions options_;
   ec::CodeShape shape_;
   std::vector<Blocks> slabs_;
+  TilePool tiles_;
   std::vector<std::byte> rot_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::unique_ptr<GroupNode>> nodes_;
 };
