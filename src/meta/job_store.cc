@@ -287,6 +287,12 @@ void JobStore::Apply(const KeyValue& kv) {
     Stored<PresenceRecord> presence;
     Parse(kv, presence);
     if (!presence.exists()) return;
+    if (presence.value.leaving()) {
+      ForgetPresence(NodeSlot{*slot});
+      state_.leaving.insert(NodeSlot{*slot});
+      return;
+    }
+    state_.leaving.erase(NodeSlot{*slot});
     state_.present[NodeSlot{*slot}] = std::move(presence.value);
     state_.present_modified[NodeSlot{*slot}] = presence.modified;
   }
@@ -313,13 +319,18 @@ void JobStore::Forget(const std::string& key) {
     state_.leader_value.clear();
   }
   if (const auto slot = NumberOf("node/", name)) {
-    state_.present.erase(NodeSlot{*slot});
-    state_.present_modified.erase(NodeSlot{*slot});
+    ForgetPresence(NodeSlot{*slot});
   }
   if (const auto place = NumberOf("spare/", name)) state_.spares.erase(*place);
   if (const auto place = NumberOf("waiting/", name)) state_.waiting.erase(*place);
   if (const auto place = NumberOf("refused/", name)) state_.refused.erase(*place);
   if (name == "settings") state_.settings = {};
+}
+
+void JobStore::ForgetPresence(NodeSlot slot) {
+  state_.present.erase(slot);
+  state_.present_modified.erase(slot);
+  state_.leaving.erase(slot);
 }
 
 void JobStore::ApplyStore(const std::string& value) {

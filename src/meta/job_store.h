@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ struct JobState {
   std::string leader_value;  // of its key
   std::map<NodeSlot, PresenceRecord> present;
   std::map<NodeSlot, Revision> present_modified;
+  std::set<NodeSlot> leaving;  // not present: its daemon has said so, and its lease runs yet
   std::map<uint64_t, Stored<SpareRecord>> spares;  // by place
   std::map<uint64_t, Stored<WaitingRecord>> waiting;
   Stored<SettingsRecord> settings;
@@ -137,6 +139,7 @@ class JobStore {
   void Again(Duration delay);
   void Apply(const KeyValue& kv);
   void Forget(const std::string& key);
+  void ForgetPresence(NodeSlot slot);
   void AddTakeover(const Takeover& takeover, Txn& txn) const;
   void ApplyStore(const std::string& value);
   template <typename Message>

@@ -27,12 +27,20 @@ void LeasedKey::Hold(std::string value) {
   Write();
 }
 
-void LeasedKey::Release() {
+void LeasedKey::Release(absl::AnyInvocable<void()> done) {
   value_.clear();
   executor_.Cancel(std::exchange(keep_alive_, TimerId::kNone));
   executor_.Cancel(std::exchange(again_, TimerId::kNone));
-  if (lease_.value != 0) Revoke(std::exchange(lease_, LeaseId{}));
   SetHeld(false);
+  if (lease_.value == 0) return done();
+  Revoke(std::exchange(lease_, LeaseId{}), std::move(done));
+}
+
+void LeasedKey::Leave(std::string value, absl::AnyInvocable<void()> done) {
+  if (!held_) return Release(std::move(done));
+  on_left_ = std::move(done);
+  executor_.Cancel(std::exchange(keep_alive_, TimerId::kNone));
+  Hold(std::move(value));
 }
 
 void LeasedKey::Look() {
@@ -59,7 +67,7 @@ void LeasedKey::Grant() {
 void LeasedKey::OnGranted(absl::StatusOr<LeaseId> lease) {
   granting_ = false;
   if (value_.empty()) {  // released meanwhile
-    if (lease.ok()) Revoke(*lease);
+    if (lease.ok()) Revoke(*lease, [] {});
     return;
   }
   if (!lease.ok()) return Again(ttl_ / 3);
@@ -102,8 +110,8 @@ void LeasedKey::Lose(const absl::Status& why) {
 }
 
 // If that does not arrive, the lease ends by itself.
-void LeasedKey::Revoke(LeaseId lease) {
-  kv_.RevokeLease(lease, [](const absl::Status&) {});
+void LeasedKey::Revoke(LeaseId lease, absl::AnyInvocable<void()> done) {
+  kv_.RevokeLease(lease, [done = std::move(done)](const absl::Status&) mutable { done(); });
 }
 
 // --- the key ---
@@ -142,6 +150,7 @@ void LeasedKey::OnWritten(const std::string& value, absl::StatusOr<TxnResult> re
     if (!held_) create_revision_ = result->revision;
     written_ = value;
     SetHeld(true);
+    if (on_left_ != nullptr && written_ == value_) return std::exchange(on_left_, nullptr)();
     return Write();  // the value may have changed meanwhile
   }
   SetHeld(false);

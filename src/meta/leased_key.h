@@ -43,8 +43,13 @@ class LeasedKey {
   // Begins to hold the key with this value, or changes it.
   void Hold(std::string value);
 
-  // Gives the key up, with its lease, and leaves it alone until the next Hold.
-  void Release();
+  // Gives the key up, with its lease, and leaves it alone until the next Hold. `done`: once the
+  // store has answered, however; at once if there is no lease.
+  void Release(absl::AnyInvocable<void()> done = [] {});
+
+  // The last word of a key that is held: `done` once the store has it, and the lease is left to
+  // end by itself. A key that is not held is released. Nothing is called after it.
+  void Leave(std::string value, absl::AnyInvocable<void()> done);
 
   // The key may be free now: look at once.
   void Look();
@@ -71,7 +76,7 @@ class LeasedKey {
   void OnWritten(const std::string& value, absl::StatusOr<TxnResult> result);
   void Replace(const KeyValue& existing);
   void Lose(const absl::Status& why);
-  void Revoke(LeaseId lease);
+  void Revoke(LeaseId lease, absl::AnyInvocable<void()> done);
   void Again(Duration delay);
   void SetHeld(bool held);
 
@@ -85,6 +90,7 @@ class LeasedKey {
 
   std::string value_;    // wanted; empty: the key is not
   std::string written_;  // in the store, while held
+  absl::AnyInvocable<void()> on_left_;
   LeaseId lease_;
   Time alive_until_;  // as far as we know
   bool granting_ = false;

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from cli_testing import TRAINER, is_alive, wait_until
-from cluster_testing import NODES, PATIENCE_S, up_nodes, wait_protected
+from cluster_testing import NODES, PATIENCE_S, up_nodes, wait_protected, wait_status
 
 UPGRADES = int(os.environ.get("UPGRADES", 8))
 # Of the job's, by which an upgrade is done.
@@ -83,4 +83,23 @@ def test_each_upgrade_lets_commits_go_on(cli, words):
               f"now at step {step}")
     assert len(job.events("attempt-start")) == 1
     assert "adopted" in (cli.run_dir / "node0" / "unreftd.log").read_text()
+    job.interrupt()
+
+
+def test_a_leader_that_is_ended_hands_on_its_leadership(cli):
+    """Not by the end of its lease, which comes only after the test."""
+    up_nodes(cli, "--presence-ttl-s", 600)
+    job = cli.launch("--ranks", NODES, "--", sys.executable, TRAINER)
+    status = wait_protected(cli, job, 3)
+    first = status["leader"]
+    pid = cli.json("status", "--node", first, code=(0, 1))["pid"]
+    os.kill(pid, signal.SIGTERM)
+    wait_until("its end", lambda: not is_alive(pid), PATIENCE_S)
+    status = wait_status(cli, "another leader",
+                         lambda status: status["leader"] not in (None, first))
+    assert not status["members"][first]["present"]
+    assert not status["members"][first]["lost"]
+    cli.json("up", "--node", first)
+    wait_protected(cli, job, status["committed"]["step"] + 3)
+    assert len(job.events("attempt-start")) == 1
     job.interrupt()

@@ -8,6 +8,12 @@
 #include "tests/sim/cluster/lying_transport.h"
 
 namespace unreft::sim {
+namespace {
+
+// As Daemon has it.
+constexpr Duration kGoodByeMax = std::chrono::milliseconds(200);
+
+}  // namespace
 
 DaemonProcess::DaemonProcess(Machine& machine, smp::NodeOptions options, Duration work_max,
                              ClusterSeams* cluster, bool is_spare)
@@ -35,14 +41,26 @@ DaemonProcess::~DaemonProcess() {
 void DaemonProcess::Stop(Task left) {
   executor_->Deliver(Duration{}, [this, left = std::move(left)]() mutable {
     if (!std::exchange(leaving_, true)) machine_.trace.Add("daemon {} leaves", life_.pid);
-    started_ = false;
-    listener_.reset();
-    node_.reset();
-    spare_.reset();
-    transport_.reset();
-    kv_.reset();
-    machine_.kernel->Deliver(Duration{}, std::move(left));
+    const auto left_once = std::make_shared<Task>(std::move(left));
+    const auto leave = [this, left_once] {
+      if (Task left = std::exchange(*left_once, nullptr)) Leave(std::move(left));
+    };
+    executor_->After(kGoodByeMax, leave);
+    const auto said = [this, leave] { executor_->Post(leave); };
+    if (node_ != nullptr) return node_->Leave(said);
+    if (spare_ != nullptr) return spare_->Leave(said);
+    leave();
   });
+}
+
+void DaemonProcess::Leave(Task left) {
+  started_ = false;
+  listener_.reset();
+  node_.reset();
+  spare_.reset();
+  transport_.reset();
+  kv_.reset();
+  machine_.kernel->Deliver(Duration{}, std::move(left));
 }
 
 void DaemonProcess::Start(smp::NodeOptions options) {

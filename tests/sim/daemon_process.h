@@ -44,6 +44,7 @@ class DaemonProcess {
   bool touched_memory() const { return segments_.changes() > 0; }
 
  private:
+  void Leave(Task left);
   void Start(smp::NodeOptions options);
   void StartSpare(smp::NodeSeams seams, smp::NodeOptions options);
   void StartNode(smp::NodeSeams seams, smp::NodeOptions options);

@@ -106,8 +106,9 @@ ViewRecord Leader::WantedView() {
   return wanted;
 }
 
+// Of one that has said good-bye it begins when its lease ends: as if it had been killed.
 void Leader::BeginGrace(NodeSlot slot) {
-  if (absences_.contains(slot)) return;
+  if (absences_.contains(slot) || store_.state().leaving.contains(slot)) return;
   absences_[slot] = executor_.After(options_.lost_grace, [this, slot] {
     absences_.erase(slot);
     overdue_.insert(slot);

@@ -51,6 +51,10 @@ class Member final : public Coordinator {
   // Until then nothing is told to anybody. `protection` outlives this.
   void Start(Protection& protection);
 
+  // The daemon is about to end. `done` once the meta store has been told; how long that takes is
+  // not bounded.
+  void Leave(absl::AnyInvocable<void()> done) { seat_.Leave(std::move(done)); }
+
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
   void CheckRegistrations() override { Report(); }
   // Ranks have come or gone.

@@ -92,7 +92,7 @@ PresenceRecord Seat::Presence() const {
 
 void Seat::Follow(uint64_t ranks) {
   ranks_ = ranks;
-  if (!store_.ready()) return;
+  if (!store_.ready() || is_leaving_) return;
   settings_.Follow(store_.state(), WasInAView());
   const SeatOwner owner =
       OwnerOfSeat(store_.state(), options_.node, AsBytes(record_.incarnation()), record_.view());
@@ -101,6 +101,19 @@ void Seat::Follow(uint64_t ranks) {
   HoldKeys();
   ConfirmKeys();
   LookForFirst();
+}
+
+void Seat::Leave(absl::AnyInvocable<void()> done) {
+  is_leaving_ = true;
+  executor_.Cancel(std::exchange(probe_again_, TimerId::kNone));
+  PresenceRecord last = Presence();
+  last.set_leaving(true);
+  // Its successor is to find it gone: the leadership goes when that was said.
+  presence_.Leave(last.SerializeAsString(),
+                  lifetime_.Bind([this, done = std::move(done)]() mutable {
+                    waiting_.Release();
+                    leadership_.Release(std::move(done));
+                  }));
 }
 
 // Of another memory, that shows itself in the slot.
@@ -133,7 +146,7 @@ void Seat::HoldKeys() {
 }
 
 void Seat::Wait() {
-  if (presence_.wanted()) return;
+  if (presence_.wanted() || is_leaving_) return;
   WaitingRecord record;
   *record.mutable_presence() = Presence();
   // The leader hands the lease on with the presence: none yet, and the slot is not given back.
@@ -247,6 +260,7 @@ bool Seat::IsSecond() const {
 // That the store has its presence does not say that it lives: the lease of one that was killed is
 // not over yet, and begins anew in a store that went back.
 void Seat::LookForFirst() {
+  if (is_leaving_) return;
   if (!IsSecond() || !settings_.agreed())
     return executor_.Cancel(std::exchange(probe_again_, TimerId::kNone));
   if (is_refused_ || is_probing_ || probe_again_ != TimerId::kNone) return;

@@ -64,9 +64,14 @@ class Seat {
   // The records are others than they were, or the node serves another number of ranks.
   void Follow(uint64_t ranks);
 
-  bool is_present() const { return presence_.held(); }
+  bool is_present() const { return presence_.held() && !is_leaving_; }
   bool leads() const { return leadership_.held(); }
   meta::HeldKey leadership() const { return leadership_.holding(); }
+  // The daemon is about to end: nobody counts on it any more, and another one leads. `done` once
+  // the meta store knows; its keys are left alone from here on. Its grace begins when its lease
+  // ends: an upgrade has the same time as one that was killed.
+  void Leave(absl::AnyInvocable<void()> done);
+
   // Nobody leads, as far as is known.
   void Campaign() { leadership_.Look(); }
 
@@ -102,6 +107,7 @@ class Seat {
   bool was_ours_ = false;  // in this process
   bool waits_ = false;
   uint64_t ranks_ = 0;
+  bool is_leaving_ = false;
   bool is_refused_ = false;
   bool is_probing_ = false;
   TimerId probe_again_ = TimerId::kNone;

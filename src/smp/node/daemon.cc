@@ -45,6 +45,8 @@ namespace {
 
 constexpr std::chrono::seconds kStoreSizeEvery(30);
 constexpr std::chrono::seconds kStoreMembersEvery(5);
+// The meta store may be away.
+constexpr std::chrono::milliseconds kGoodByeMax(200);
 
 // The kernel's random name of this boot, a UUID in text.
 absl::StatusOr<RandomId> ReadBootId() {
@@ -183,7 +185,7 @@ class Daemon {
       if (number != SIGHUP) {
         manager_.Stopping();
         log_.Info("signal {}: leaving; the memory stays for the next daemon", number);
-        return Leave();
+        return SayGoodBye();
       }
       manager_.Reloading();
       Reload(log_, {meta_tls_.get(), transport_tls_.get()});
@@ -368,9 +370,19 @@ class Daemon {
     executor_.Post([this] { Leave(); });  // not in a callback of what goes
   }
 
+  // First of all, while all of it still runs: whoever waits for this daemon is to know at once.
+  void SayGoodBye() {
+    executor_.After(kGoodByeMax, [this] { Leave(); });
+    const auto leave = [this] { executor_.Post([this] { Leave(); }); };
+    if (node_) return node_->Leave(leave);
+    if (spare_) return spare_->Leave(leave);
+    Leave();
+  }
+
   // In this order, and in a turn: no callback of a later one reaches an earlier one that is gone,
   // and the node takes its handlers out of the transport.
   void Leave() {
+    if (std::exchange(is_gone_, true)) return;
     metrics_.reset();
     listener_.reset();
     node_.reset();
@@ -415,6 +427,7 @@ class Daemon {
   // Last: its threads end first, while what their tasks touch is still there.
   ThreadWorkPool pool_{WorkThreads(options_)};
   absl::Status result_;
+  bool is_gone_ = false;
   bool is_ready_ = false;  // the manager was told so, by the next
   std::string told_;
 };

@@ -165,6 +165,11 @@ void Node::ReportSealedSlots() {
   }
 }
 
+void Node::Leave(absl::AnyInvocable<void()> done) {
+  if (member_ == nullptr) return done();
+  member_->Leave(std::move(done));
+}
+
 // --- connections ---
 
 void Node::Accept(std::unique_ptr<Channel> channel, PeerIdentity peer) {

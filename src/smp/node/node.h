@@ -62,6 +62,10 @@ class Node : private Coordinator::Node {
     on_ended_ = std::move(on_ended);
   }
 
+  // This daemon is about to end: the others are told at once, not by the end of its lease. `done`
+  // once they can know, which may be never; it may be destroyed before.
+  void Leave(absl::AnyInvocable<void()> done);
+
   // What is sealed there is not any more; what is being captured will not be sealed.
   void OnPagesLost(const LostPages& lost);
 

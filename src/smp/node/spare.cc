@@ -38,6 +38,11 @@ void Spare::Start(RandomId boot_id, absl::AnyInvocable<void(absl::StatusOr<NodeS
   });
 }
 
+void Spare::Leave(absl::AnyInvocable<void()> done) {
+  done_ = nullptr;  // it registers no more
+  registration_.Release(std::move(done));
+}
+
 void Spare::OpenRecord() {
   opening_ = true;
   NodeRecord::Open(seams_.segments, seams_.records, seams_.random, seams_.log,
@@ -178,6 +183,7 @@ void Spare::Register() {
 }
 
 void Spare::End(absl::StatusOr<NodeSlot> result) {
+  if (done_ == nullptr) return;  // it is about to leave
   seams_.executor.Post(
       lifetime_.Bind([done = std::exchange(done_, nullptr), result = std::move(result)]() mutable {
         done(std::move(result));

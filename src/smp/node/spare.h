@@ -40,6 +40,9 @@ class Spare {
   // The spare does nothing more then, but keeps the slot's presence until it is destroyed.
   void Start(RandomId boot_id, absl::AnyInvocable<void(absl::StatusOr<NodeSlot>)> done);
 
+  // As of a Node.
+  void Leave(absl::AnyInvocable<void()> done);
+
   // Answers the CLI's "status"; trainers are refused.
   void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
 

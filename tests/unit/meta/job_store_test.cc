@@ -423,5 +423,22 @@ TEST_F(JobStoreTest, AWrongPresenceIsAsGoodAsNone) {
   EXPECT_EQ(a.store.state().present.size(), 1U);
 }
 
+TEST_F(JobStoreTest, WhoIsLeavingIsNotPresent) {
+  Node a(*this, "a");
+  Settle();
+  PresenceRecord presence;
+  presence.set_address("10.0.0.3:4400");
+  Put(a, "node/3", presence.SerializeAsString());
+  ASSERT_TRUE(a.store.state().present.contains(NodeSlot{3}));
+  presence.set_leaving(true);
+  Put(a, "node/3", presence.SerializeAsString());
+  EXPECT_FALSE(a.store.state().present.contains(NodeSlot{3}));
+  EXPECT_TRUE(a.store.state().leaving.contains(NodeSlot{3}));
+  presence.set_leaving(false);
+  Put(a, "node/3", presence.SerializeAsString());
+  EXPECT_TRUE(a.store.state().present.contains(NodeSlot{3}));
+  EXPECT_TRUE(a.store.state().leaving.empty());
+}
+
 }  // namespace
 }  // namespace unreft::meta

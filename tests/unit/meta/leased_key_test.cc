@@ -178,5 +178,41 @@ TEST_F(LeasedKeyTest, WhatIsHeldIsThereOnceMessagesArriveAgain) {
   }
 }
 
+// Who counts on it is to know at once; another of its owner's life has its lease's time to come.
+TEST_F(LeasedKeyTest, ItsLastWordIsThereAtOnceAndGoesWithTheLease) {
+  auto a = std::make_unique<Holder>(*this);
+  Hold(*a, "a");
+  Settle();
+  bool left = false;
+  InTurn(*a, [&] { a->key.Leave("last", [&] { left = true; }); });
+  Settle(milliseconds(100));
+  EXPECT_TRUE(left);
+  ASSERT_EQ(Stored().size(), 1U);
+  EXPECT_EQ(Stored()[0].value, "last");
+  Settle(milliseconds(1000));
+  EXPECT_EQ(Stored().size(), 1U);
+  Settle(seconds(3));
+  EXPECT_TRUE(Stored().empty()) << "nobody keeps it alive";
+}
+
+TEST_F(LeasedKeyTest, TheLastWordOfOneThatIsNotHeldIsNotWritten) {
+  Holder a(*this);
+  Holder b(*this);
+  Hold(a, "a");
+  Settle();
+  Hold(b, "b");
+  Settle();
+  bool left = false;
+  InTurn(b, [&] { b.key.Leave("last", [&] { left = true; }); });
+  Settle();
+  EXPECT_TRUE(left);
+  ASSERT_EQ(Stored().size(), 1U);
+  EXPECT_EQ(Stored()[0].value, "a");
+  InTurn(a, [&] { a.key.Release([&] { left = false; }); });
+  Settle(milliseconds(100));
+  EXPECT_FALSE(left) << "it was not said that it is released";
+  EXPECT_TRUE(Stored().empty());
+}
+
 }  // namespace
 }  // namespace unreft::meta

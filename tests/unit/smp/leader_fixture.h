@@ -124,18 +124,22 @@ class LeaderFixture : public ::testing::Test {
       node.record.set_session(1);
       node.record.set_address(address);
       if (own_domains_) node.record.set_failure_domain(fmt::format("h{}", slot));
-      node.presence = std::make_unique<meta::LeasedKey>(
-          *kv_, *executor_, log_, store_->PresenceKey(slot), options_.presence_ttl,
-          [memory = Memory(slot, life)](const std::string& value) {
-            PresenceRecord other;
-            return other.ParseFromString(value) && other.incarnation() == memory;
-          },
-          [] {});
-      node.presence->Hold(node.record.SerializeAsString());
+      ShowPresence(node);
       node.report.set_session(1);
       node.report.set_incarnation(Memory(slot, life));
     });
     return node;
+  }
+  void ShowPresence(ReportingNode& node) {
+    node.presence = std::make_unique<meta::LeasedKey>(
+        *kv_, *executor_, log_, store_->PresenceKey(NodeSlot{node.record.slot()}),
+        options_.presence_ttl,
+        [memory = node.record.incarnation()](const std::string& value) {
+          PresenceRecord other;
+          return other.ParseFromString(value) && other.incarnation() == memory;
+        },
+        [] {});
+    node.presence->Hold(node.record.SerializeAsString());
   }
   // The next process of its daemon, on the same memory.
   void StartAgain(NodeSlot slot) {
@@ -143,7 +147,7 @@ class LeaderFixture : public ::testing::Test {
     node.record.set_session(node.record.session() + 1);
     node.report.set_session(node.record.session());
     node.report.set_number(0);
-    InTurn([&] { node.presence->Hold(node.record.SerializeAsString()); });
+    InTurn([&] { ShowPresence(node); });
     Settle();
   }
   // A daemon that waits for a slot.
@@ -185,6 +189,14 @@ class LeaderFixture : public ::testing::Test {
 
   static std::string Memory(NodeSlot slot, const std::string& life) {
     return fmt::format("{}{}", life, slot);
+  }
+  // SIGTERM.
+  void SayGoodBye(NodeSlot slot) {
+    ReportingNode& node = nodes_.at(slot);
+    PresenceRecord last = node.record;
+    last.set_leaving(true);
+    InTurn([&] { node.presence->Leave(last.SerializeAsString(), [] {}); });
+    Settle(std::chrono::milliseconds(100));
   }
   // Its daemon is gone; long enough, and it is lost.
   void Leave(NodeSlot slot) {

@@ -411,6 +411,28 @@ TEST_F(LeaderTest, WhatIsUnrecoverableWithoutLostNodesIsRestoredWhenOneComesBack
 
 // --- spares ---
 
+// An upgrade has as much time as a daemon that was killed.
+TEST_F(LeaderTest, WhoSaysGoodByeIsAbsentAtOnceAndLostNoEarlier) {
+  AddSpare(7);
+  SayGoodBye(NodeSlot{3});
+  EXPECT_FALSE(store_->state().present.contains(NodeSlot{3}));
+  Settle(std::chrono::milliseconds(1500));
+  EXPECT_EQ(view().members(3).incarnation(), "a3") << "the grace has begun with the good-bye";
+  EXPECT_FALSE(view().members(3).lost());
+  Settle(std::chrono::milliseconds(1500));
+  EXPECT_EQ(view().members(3).incarnation(), "spare7");
+}
+
+TEST_F(LeaderTest, WhoHasSaidGoodByeComesBack) {
+  AddSpare(7);
+  SayGoodBye(NodeSlot{3});
+  Settle(std::chrono::milliseconds(1500));
+  StartAgain(NodeSlot{3});
+  EXPECT_TRUE(store_->state().present.contains(NodeSlot{3}));
+  Settle(std::chrono::seconds(5));
+  EXPECT_EQ(view().members(3).incarnation(), "a3");
+}
+
 TEST_F(LeaderTest, ASpareTakesTheSlotOfALostNode) {
   AddSpare(4);
   const uint64_t before = view().number();

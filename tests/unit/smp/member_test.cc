@@ -42,6 +42,37 @@ class MemberTest : public MemberFixture {
 
 };
 
+// --- what it says last ---
+
+TEST_F(MemberTest, WhoLeavesIsAbsentAtOnceAndAnotherLeads) {
+  Leave(*leader_);
+  Settle(seconds(4));
+  ASSERT_TRUE(member_->leads());
+  leader_ = &Join(1, true);
+  bool left = false;
+  InTurnOf(*process_, [&] { member_->Leave([&] { left = true; }); });
+  Settle(milliseconds(100));
+  EXPECT_TRUE(left);
+  const meta::JobState& state = leader_->store->state();
+  EXPECT_FALSE(state.present.contains(NodeSlot{0}));
+  EXPECT_TRUE(state.leaving.contains(NodeSlot{0}));
+  EXPECT_FALSE(state.leader.exists() && state.leader.value.slot() == 0);
+  // However long its end takes: it does not come back, and does not report.
+  const size_t reports = leader_->reports.size();
+  Settle(seconds(5));
+  EXPECT_EQ(state.leader.value.slot(), 1U);
+  EXPECT_FALSE(state.present.contains(NodeSlot{0}));
+  EXPECT_EQ(leader_->reports.size(), reports);
+}
+
+TEST_F(MemberTest, WhoLeavesWhileTheStoreIsAwayIsNotToldThatItKnows) {
+  kv_store_.CutOff(*process_);
+  bool left = false;
+  InTurnOf(*process_, [&] { member_->Leave([&] { left = true; }); });
+  Settle(seconds(1));
+  EXPECT_FALSE(left);
+}
+
 // --- what it tells ---
 
 TEST_F(MemberTest, TellsTheLeaderOnEveryChangeAndNowAndThen) {
