@@ -164,7 +164,7 @@ JobSettings::JobSettings(meta::Kv& kv, Executor& executor, Log& log, const NodeO
 JobSettings::~JobSettings() { executor_.Cancel(again_); }
 
 void JobSettings::Ask(KeptMemory memory, Done done) {
-  Try({.memory = memory, .waits = kWaitsForOthers}, std::move(done));
+  Write(kNone, {.memory = memory, .waits = kWaitsForOthers}, std::move(done));
 }
 
 void JobSettings::Follow(const meta::JobState& job, bool was_in_view) {
@@ -179,7 +179,7 @@ void JobSettings::Follow(const meta::JobState& job, bool was_in_view) {
   const bool restores = was_in_view && !agreed_in_.empty() && agreed_in_ != job.store_id;
   const Asked asked{
       .restores = restores, .may_take = agreed_in_ != job.store_id, .waits = kWaitsForOthers};
-  Try(asked, [this, store = job.store_id](const absl::Status& status) {
+  Write(kNone, asked, [this, store = job.store_id](const absl::Status& status) {
     is_asking_ = false;
     if (absl::IsUnavailable(status)) return;  // asked again with what is read next
     if (status.ok()) {
@@ -224,14 +224,16 @@ JobSettings::Seen JobSettings::Look(const std::vector<KeyValue>& all) const {
   return seen;
 }
 
-void JobSettings::Try(Asked asked, Done done) {
-  Txn txn;
+void JobSettings::Write(meta::Revision seen, Asked asked, Done done) {
   const std::string key = prefix_ + "settings";
-  txn.compares.push_back(Compare::Absent(key));
-  if (asked.memory == KeptMemory::kDiffers) {
+  const bool is_there = seen.value != 0;
+  Txn txn;
+  txn.compares.push_back(Compare::Modified(key, seen));
+  if (asked.memory == KeptMemory::kDiffers && !is_there) {
     txn.then.push_back(GetOp{{prefix_, true}});
   } else {
-    PutOwn(txn);
+    txn.then.push_back(PutOp{key, SettingsOf(options_, address_).SerializeAsString(), {}});
+    txn.then.push_back(DeleteOp{{refused_key_}});
   }
   txn.otherwise.push_back(GetOp{{prefix_, true}});
   kv_.Commit(std::move(txn), lifetime_.Bind([this, asked, done = std::move(done)](
@@ -243,26 +245,20 @@ void JobSettings::Try(Asked asked, Done done) {
   }));
 }
 
-void JobSettings::PutOwn(Txn& txn) const {
-  txn.then.push_back(
-      PutOp{prefix_ + "settings", SettingsOf(options_, address_).SerializeAsString(), {}});
-  txn.then.push_back(DeleteOp{{refused_key_}});
-}
-
 void JobSettings::OnRead(const std::vector<KeyValue>& all, Asked asked, Done done) {
   const Seen seen = Look(all);
   const bool differs = asked.memory == KeptMemory::kDiffers;
   if (!seen.record) {
     if (differs && seen.is_blank) return done(DoesNotKnow());
     asked.memory = KeptMemory::kNone;  // it was given up, or the store would say so
-    return Try(asked, std::move(done));
+    return Write(kNone, asked, std::move(done));
   }
   if (!seen.settings) {
     log_.Error(
         "meta store: the job's settings, written at revision {}, are none: ours take their "
         "place",
         seen.record->mod_revision);
-    return Replace(seen.record->mod_revision, asked, std::move(done));
+    return Write(seen.record->mod_revision, asked, std::move(done));
   }
   const absl::Status compared = CompareSettings(*seen.settings, options_);
   if (compared.ok()) {
@@ -273,7 +269,7 @@ void JobSettings::OnRead(const std::vector<KeyValue>& all, Asked asked, Done don
   if (asked.restores || (asked.memory == KeptMemory::kAgrees && seen.is_blank)) {
     log_.Error("meta store: it has other settings than the job, and gets those again: {}",
                compared.message());
-    return Replace(seen.record->mod_revision, asked, std::move(done));
+    return Write(seen.record->mod_revision, asked, std::move(done));
   }
   if (seen.is_committed || !asked.may_take || (!seen.is_empty && asked.waits == 0)) {
     return SayRefused(compared, std::move(done));
@@ -282,31 +278,18 @@ void JobSettings::OnRead(const std::vector<KeyValue>& all, Asked asked, Done don
   if (seen.is_empty && asked.waits < kWaitsForOthers) {
     log_.Warn("the job has new settings, since nothing is committed and nobody else is there: {}",
               absl::StrJoin(DifferencesFrom(*seen.settings, options_), "; "));
-    return Replace(seen.record->mod_revision, asked, std::move(done));
+    return Write(seen.record->mod_revision, asked, std::move(done));
   }
   again_ = executor_.After(options_.presence_ttl, [this, asked, done = std::move(done)]() mutable {
     again_ = TimerId::kNone;
     --asked.waits;
-    Try(asked, std::move(done));
+    Write(kNone, asked, std::move(done));
   });
 }
 
 absl::Status JobSettings::DoesNotKnow() const {
   return absl::NotFoundError(fmt::format(
       "the meta store is new, or was wiped: it knows no attempt of job {}", options_.job));
-}
-
-void JobSettings::Replace(meta::Revision seen, Asked asked, Done done) {
-  Txn txn;
-  txn.compares.push_back(Compare::Modified(prefix_ + "settings", seen));
-  PutOwn(txn);
-  kv_.Commit(std::move(txn), lifetime_.Bind([this, asked, done = std::move(done)](
-                                                absl::StatusOr<TxnResult> result) mutable {
-    if (!result.ok()) return done(absl::UnavailableError(result.status().message()));
-    known_at_ = result->revision;
-    if (result->succeeded) return done(absl::OkStatus());
-    Try(asked, std::move(done));  // another was first
-  }));
 }
 
 // Whether it arrives or not, this daemon is refused.

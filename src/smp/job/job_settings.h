@@ -76,12 +76,12 @@ class JobSettings {
     bool may_take = true;   // no: it has agreed with this store, in which another has its own now
     int waits = 0;          // for others to be gone, or to come
   };
-  void Try(Asked asked, Done done);
-  void PutOwn(meta::Txn& txn) const;
+  static constexpr meta::Revision kNone{};
+  // Ours, if the record is as it was `seen`, or there is none; else what is there is read.
+  void Write(meta::Revision seen, Asked asked, Done done);
   void OnRead(const std::vector<meta::KeyValue>& all, Asked asked, Done done);
   Seen Look(const std::vector<meta::KeyValue>& all) const;
   absl::Status DoesNotKnow() const;
-  void Replace(meta::Revision seen, Asked asked, Done done);
   void SayRefused(const absl::Status& why, Done done);
   void ForgetRefusal();
 
