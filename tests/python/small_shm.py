@@ -82,12 +82,15 @@ def wait_free_again(shm, file):
 
 
 class SmallDisk:
-    """A file system of so many bytes for a job's run directory, as the namespace sees it."""
+    """A file system of so many bytes for a job's run directory, or one in it, as the namespace
+    sees it."""
 
-    def __init__(self, cli, size):
+    def __init__(self, cli, size, name="."):
         self._cli = cli
+        self._place = cli.run_dir / name
+        self._place.mkdir(mode=0o700, exist_ok=True)
         self._mount("-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs")
-        self.directory = cli.shm.directory.parents[1] / cli.run_dir.relative_to("/")
+        self.directory = cli.shm.directory.parents[1] / self._place.relative_to("/")
 
     def free(self):
         status = os.statvfs(self.directory)
@@ -96,5 +99,13 @@ class SmallDisk:
     def remount(self, how):
         self._mount("-o", f"remount,{how}")
 
+    @contextlib.contextmanager
+    def read_only(self):
+        """For whoever opens a file from now on. A remount is refused while one is open for
+        writing, as the daemon's lock always is."""
+        self._mount("-o", "bind,ro", self._place)
+        yield
+        subprocess.run([*self._cli.shm.prefix, "umount", self._place], check=True)
+
     def _mount(self, *words):
-        subprocess.run([*self._cli.shm.prefix, "mount", *words, self._cli.run_dir], check=True)
+        subprocess.run([*self._cli.shm.prefix, "mount", *words, self._place], check=True)

@@ -1,5 +1,6 @@
 """A job goes on committing when the disk of its run directory was full and is not any more."""
 
+import os
 import random
 import time
 
@@ -73,6 +74,35 @@ def test_a_daemon_is_not_started_where_nothing_can_be_written():
         disk.remount("rw")
         small("up")
         assert small.committed() == committed
+
+
+def test_records_whose_disk_becomes_read_only_are_written_when_it_is_not():
+    """It is full before, so that the daemon opens its database anew."""
+    with small_cli(64 << 20) as small:
+        disk = SmallDisk(small, DISK, "records")
+        small("up")
+        pid = small.daemon_pid()
+        job = small.train()
+        small.wait_committed(job, 2)
+        full = fill(disk)
+        wait_refused(small)
+        beneath = os.open(disk.directory, os.O_RDONLY)
+        with disk.read_only():
+            os.unlink(full.name, dir_fd=beneath)
+            os.close(beneath)
+            wait_until("what is refused now", lambda: "Read-only" in small.status()["problem"],
+                       PATIENCE_S)
+            small.wait_committed(job, small.committed() + 10)
+            assert unwritten(small) == 1
+        wait_written(small)
+        assert small.daemon_pid() == pid
+        job.interrupt()
+        committed = small.committed()
+        small("down", "--keep-memory")
+        for segment in small.segments():
+            segment.unlink()
+        small("up")
+        assert small.committed() == committed, "as the records have it"
 
 
 def unwritten(cli):
