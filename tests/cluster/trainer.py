@@ -17,6 +17,7 @@ import json
 import logging
 import marshal
 import os
+import pathlib
 import random
 import sys
 import time
@@ -28,6 +29,9 @@ from torch import nn
 
 import unreft
 import unreft.torch
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "integrations/python/tests"))
+from rank_order import sum_in_rank_order  # noqa: E402
 
 SEED = 7
 HIDDEN = 128
@@ -45,17 +49,6 @@ class Net(nn.Module):
     def forward(self, x):
         self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
         return self.layers(x - self.mean)
-
-
-def sum_in_rank_order(_, bucket):
-    """gloo adds in an order that depends on what shares a bucket: bits would differ by attempt."""
-    flat = bucket.buffer()
-    parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, flat)
-    flat.copy_(sum(parts) / len(parts))
-    done = torch.futures.Future()
-    done.set_result(flat)
-    return done
 
 
 def digest(values):

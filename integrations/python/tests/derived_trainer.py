@@ -9,8 +9,9 @@ import signal
 
 import torch
 import torch.distributed as dist
+from rank_order import sum_in_rank_order
 from torch import nn
-from trainer import digest, join, say, sum_in_rank_order, until_ready
+from trainer import digest, join, say, until_ready
 
 import unreft
 import unreft.torch

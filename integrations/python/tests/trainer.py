@@ -14,6 +14,7 @@ import time
 import numpy as np
 import torch
 import torch.distributed as dist
+from rank_order import sum_in_rank_order
 from torch import nn
 
 import unreft
@@ -71,17 +72,6 @@ def in_forked_child(ck):
         del ck
         os._exit(0 if inert else 1)
     return os.waitpid(child, 0)[1] == 0
-
-
-def sum_in_rank_order(_, bucket):
-    """gloo sums in an order that differs from run to run; of more than two that changes bits."""
-    flat = bucket.buffer()
-    parts = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, flat)
-    flat.copy_(sum(parts) / len(parts))
-    done = torch.futures.Future()
-    done.set_result(flat)
-    return done
 
 
 def join(store_per_attempt):
