@@ -28,11 +28,14 @@ std::optional<GivingUp> WhatToGiveUp(std::span<const StepUnderWay> under_way, St
 }
 
 void StepPace::Note(Step newest, Time now) {
+  if (newest == Step{}) return;  // nobody has reported yet
   const bool is_other_timeline = newest < from_;
-  if (begun_ && !is_other_timeline && now - since_ < kWindow) return;
-  if (begun_ && !is_other_timeline) {
+  const bool goes_on = begun_ && !is_other_timeline;
+  if (goes_on && now - since_ < (measured_ ? kWindow : kFirstWindow)) return;
+  if (goes_on) {
     const double seconds = std::chrono::duration<double>(now - since_).count();
     steps_per_second_ = static_cast<double>(newest.value - from_.value) / seconds;
+    measured_ = true;
   }
   begun_ = true;
   from_ = newest;

@@ -44,10 +44,13 @@ class StepPace {
 
  private:
   static constexpr Duration kWindow = std::chrono::seconds(2);
+  // Whoever begins to lead knows nothing of it, and has to say a step all the same.
+  static constexpr Duration kFirstWindow = std::chrono::milliseconds(50);
 
   Step from_;
   Time since_{};
   bool begun_ = false;
+  bool measured_ = false;
   double steps_per_second_ = 0;
 };
 

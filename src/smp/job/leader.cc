@@ -72,6 +72,7 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
     const bool registers_anew = newest == reports_.end() || !HaveSameRanks(newest->second, report);
     if (registers_anew) layouts_.OnRegistrationsChange();
     reports_[from] = std::move(report);
+    pace_.Note(NewestStep(), executor_.Now());
     RunRules();
   }
   ReportReply reply = CheckRegistrations();

@@ -85,6 +85,7 @@ class Leader {
   void RefusePins();
   bool DecideRestore();
   bool GiveUpFailed();
+  bool AwaitsRanks();
   void KeepDeadlines(const std::set<Version>& under_way);
   bool CommitNewest();
 
@@ -205,6 +206,7 @@ class Leader {
   std::optional<Time> gave_up_at_;
   TimerId give_up_timer_ = TimerId::kNone;
   uint64_t gave_up_in_vain_ = 0;  // times, since the last commit
+  std::optional<Time> awaited_since_;  // ranks that are on their way back
   uint64_t deadlines_used_ = 0;
   Standstill standstill_;
   WorldLayouts layouts_;

@@ -157,7 +157,27 @@ void Leader::KeepDeadlines(const std::set<Version>& under_way) {
   }
 }
 
+// Those of a node whose daemon is away, or has just started and is yet to hear where they are: what
+// all begin before they are back, they are not there to capture. But not for longer than a node may
+// be away: its trainers may have ended without its seeing it.
+bool Leader::AwaitsRanks() {
+  const auto is_complete = [this](const unreft::Member& member) {
+    const NodeReport* const report = ReportOf(member);
+    if (member.lost() || report == nullptr) return member.lost();
+    const auto said = std::ranges::count_if(report->registered(), &RegisteredRank::has_passed_step);
+    return static_cast<uint64_t>(said) >= report->ranks();
+  };
+  if (std::ranges::all_of(store_.state().view.value.members(), is_complete)) {
+    awaited_since_.reset();
+    return false;
+  }
+  const Time now = executor_.Now();
+  if (!awaited_since_) awaited_since_ = now;
+  return now - *awaited_since_ < options_.presence_ttl + options_.lost_grace;
+}
+
 bool Leader::GiveUpFailed() {
+  const bool awaits_ranks = AwaitsRanks();
   const std::set<Version> under_way = VersionsUnderWay();
   KeepDeadlines(under_way);
   std::erase_if(rejected_, [&](const auto& entry) { return !under_way.contains(entry.first); });
@@ -167,10 +187,9 @@ bool Leader::GiveUpFailed() {
   }
   const Time now = executor_.Now();
   const Step newest = NewestStep();
-  pace_.Note(newest, now);
   const uint64_t lead = pace_.StepsIn(LeadAfter(gave_up_in_vain_));
   const std::optional<GivingUp> giving_up = WhatToGiveUp(steps, newest, lead);
-  if (!giving_up) return false;
+  if (!giving_up || awaits_ranks) return false;
   if (gave_up_at_ && now - *gave_up_at_ < kGiveUpEvery) {
     if (give_up_timer_ == TimerId::kNone) {
       give_up_timer_ = executor_.After(*gave_up_at_ + kGiveUpEvery - now, [this] {

@@ -79,5 +79,13 @@ TEST(StepPaceTest, AnotherTimelineBeginsAnew) {
   EXPECT_EQ(pace.StepsIn(seconds(1)), 10U);
 }
 
+TEST(StepPaceTest, WhoBeginsToLeadKnowsItSoon) {
+  StepPace pace;
+  pace.Note(Step{}, Time{seconds(1)});
+  pace.Note(Step{500}, Time{seconds(2)});
+  pace.Note(Step{510}, Time{seconds(2) + milliseconds(100)});
+  EXPECT_EQ(pace.StepsIn(milliseconds(50)), 5U);
+}
+
 }  // namespace
 }  // namespace unreft::smp

@@ -105,5 +105,47 @@ TEST_F(LeaderGivingUpTest, ADeadlineIsSaidWithWhatWasWaitedFor) {
       "version 1:5 is given up by its deadline: rank 2 of 4 did not complete it within 20 s"));
 }
 
+// By which they would miss the step at which the others begin, and have to begin once more.
+TEST_F(LeaderGivingUpTest, WhileRanksAreOnTheirWayBackNothingIsGivenUp) {
+  const auto let_others_fail = [this](uint64_t from) {
+    for (uint64_t step = from; step < from + 20; ++step) {
+      for (const uint64_t slot : {0, 1, 2}) Fail(NodeSlot{slot}, step);
+      Settle(milliseconds(10));
+    }
+  };
+  for (const uint64_t slot : {0, 1, 2, 3}) SayAt(NodeSlot{slot}, 9);
+  SayGoodBye(NodeSlot{3});
+  let_others_fail(10);
+  EXPECT_EQ(CaptureFrom(), Step{}) << "its daemon is away";
+  StartAgain(NodeSlot{3});
+  nodes_.at(NodeSlot{3}).report.clear_registered();
+  nodes_.at(NodeSlot{3}).report.set_ranks(1);
+  Report(NodeSlot{3});
+  let_others_fail(100);
+  EXPECT_EQ(CaptureFrom(), Step{}) << "its trainer has yet to connect";
+  nodes_.at(NodeSlot{3}).report.add_registered()->set_rank(3);
+  Report(NodeSlot{3});
+  let_others_fail(150);
+  EXPECT_EQ(CaptureFrom(), Step{}) << "it has yet to say at which step it is";
+  SayAt(NodeSlot{3}, 200);
+  Settle(milliseconds(100));
+  EXPECT_GT(CaptureFrom(), Step{200});
+}
+
+// A trainer that the daemon served before it started anew, and that hangs in its exit.
+TEST_F(LeaderGivingUpTest, ButNotForLongerThanANodeMayBeAway) {
+  for (const uint64_t slot : {0, 1, 2, 3}) SayAt(NodeSlot{slot}, 9);
+  nodes_.at(NodeSlot{3}).report.set_ranks(2);
+  Report(NodeSlot{3});
+  for (uint64_t step = 10; step < 310; ++step) {
+    for (const uint64_t slot : {0, 1, 2, 3}) Fail(NodeSlot{slot}, step);
+    Settle(milliseconds(10));
+    if (step < 200) {
+      ASSERT_EQ(CaptureFrom(), Step{});
+    }
+  }
+  EXPECT_GT(CaptureFrom(), Step{200});
+}
+
 }  // namespace
 }  // namespace unreft::smp
