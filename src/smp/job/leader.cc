@@ -72,7 +72,9 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
     const bool registers_anew = newest == reports_.end() || !HaveSameRanks(newest->second, report);
     if (registers_anew) layouts_.OnRegistrationsChange();
     reports_[from] = std::move(report);
-    pace_.Note(NewestStep(), executor_.Now());
+    // The fastest rank may be of whoever tells last.
+    const bool have_all_told = reports_.size() >= store_.state().present.size();
+    if (have_all_told) pace_.Note(NewestStep(), executor_.Now());
     RunRules();
   }
   ReportReply reply = CheckRegistrations();

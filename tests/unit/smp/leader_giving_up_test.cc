@@ -147,5 +147,18 @@ TEST_F(LeaderGivingUpTest, ButNotForLongerThanANodeMayBeAway) {
   EXPECT_GT(CaptureFrom(), Step{200});
 }
 
+// Ranks that are apart were taken for one that had run from the slowest to the fastest: all began
+// a second too far ahead.
+TEST_F(LeaderGivingUpTest, WhoTellsLastDoesNotSetThePace) {
+  StartLeader();
+  SayAt(NodeSlot{0}, 100);
+  Settle(milliseconds(60));
+  for (const uint64_t slot : {1, 2, 3}) SayAt(NodeSlot{slot}, 600);
+  for (const uint64_t slot : {0, 1, 2, 3}) Fail(NodeSlot{slot}, 601);
+  Settle(milliseconds(100));
+  EXPECT_GT(CaptureFrom(), Step{601});
+  EXPECT_LT(CaptureFrom(), Step{610});
+}
+
 }  // namespace
 }  // namespace unreft::smp
