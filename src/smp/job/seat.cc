@@ -151,6 +151,9 @@ void Seat::Wait() {
   *record.mutable_presence() = Presence();
   // The leader hands the lease on with the presence: none yet, and the slot is not given back.
   if (waiting_.held()) record.set_lease(static_cast<int64_t>(waiting_.lease().value));
+  // By its ranks a memory gets its slot back. What was never in a view has nothing to come back
+  // with: the slot would cost the job the memory that has it now, for the ranks of whoever has
+  // mistyped a number, before the attempt's own have come to ask. It says where they belong.
   record.set_ranks(WasInAView() ? ranks_ : 0);
   waiting_.Hold(record.SerializeAsString());
 }
@@ -206,10 +209,16 @@ std::string Seat::WhoseItIs() const {
         "there. Without ranks, stop it, or start it anew as a spare (--spare)",
         other);
   }
+  const std::string ranks =
+      ranks_ == 0 ? ""
+                  : fmt::format(
+                        ". The ranks here ({}) count for nothing until then: start them "
+                        "beside place {} in the next attempt, or stop the daemon there",
+                        ranks_, PlaceOf(*member));
   return fmt::format(
       "{}; this one is empty and takes the slot if that is lost, which it is once its daemon is "
-      "away for longer than {} ms",
-      other, (options_.presence_ttl + options_.lost_grace) / std::chrono::milliseconds(1));
+      "away for longer than {} ms{}",
+      other, (options_.presence_ttl + options_.lost_grace) / std::chrono::milliseconds(1), ranks);
 }
 
 Standing Seat::StandingNow() const {

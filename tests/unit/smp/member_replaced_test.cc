@@ -206,6 +206,27 @@ TEST_F(MemberReplacedTest, AnEmptyMemoryWaitsBesideTheSpareThatHasItsSlot) {
   EXPECT_NE(Present()->incarnation(), "another memory");
 }
 
+// Those of a mistyped number would else take the slot from a memory that holds what is committed.
+TEST_F(MemberReplacedTest, RanksGiveAnEmptyMemoryNoClaimAndAreToldWhereTheyBelong) {
+  StopMember();
+  LoseMemory();
+  const std::unique_ptr<Spare> spare = Replace();
+  Name(2, "another memory");
+  ViewRecord view = leader_->store->state().view.value;
+  view.mutable_members(0)->set_place(5);
+  Put("view", view);
+  node_.ranks = 2;
+  StartMember();
+  Settle(seconds(10));
+  const auto& waiting = leader_->store->state().waiting;
+  ASSERT_TRUE(waiting.contains(0));
+  EXPECT_EQ(waiting.at(0).value.ranks(), 0U);
+  EXPECT_NE(node_.standings.back().problem.find(
+                "The ranks here (2) count for nothing until then: start them beside place 5"),
+            std::string::npos)
+      << node_.standings.back().problem;
+}
+
 // Its presence is still there, and nobody answers.
 TEST_F(MemberReplacedTest, ADaemonWhoseFirstIsDeadIsNotRefused) {
   StopMember();
