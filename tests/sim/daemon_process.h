@@ -30,6 +30,8 @@ class DaemonProcess {
 
   // SIGTERM: it leaves in a turn of its own, as Daemon does, and then `left` runs on the machine.
   void Stop(Task left);
+  // It still serves, and has said good-bye.
+  bool leaving() const { return leaving_; }
 
   // Looks at what the node did in the last event and tells the history; of a job of one node.
   void AfterEvent();

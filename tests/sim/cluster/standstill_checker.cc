@@ -109,7 +109,8 @@ void StandstillChecker::Look() {
 bool StandstillChecker::IsThere(NodeSlot slot) {
   const size_t place = cluster_.observer().machines().at(slot)->slot.value;
   smp::Node* const node = cluster_.node(place);
-  if (node == nullptr || cluster_.daemon(place)->executor().suspended()) return false;
+  if (node == nullptr || cluster_.daemon(place)->leaving()) return false;
+  if (cluster_.daemon(place)->executor().suspended()) return false;
   if (cluster_.is_odd(place) || node->state().options.node != slot) return false;
   if (cluster_.machine(place).is_memory_short()) return false;
   for (const auto& [other, machine] : cluster_.observer().machines()) {
