@@ -1,0 +1,62 @@
+// ControlJob: the control path of a whole job in one thread. Members, their leader, the network and
+// the meta store are real or simulated in full; no byte of a tensor exists.
+//
+// What the leader's process computes is measured: the CPU of this thread in all its turns, those of
+// the member in the same process included. Virtual time does not pass while a turn computes.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "smp/core/node_options.h"
+#include "smp/job/member.h"
+#include "tests/fakes/capture_log_sink.h"
+#include "tests/fakes/fake_kv.h"
+#include "tests/fakes/fake_segment_store.h"
+#include "tests/fakes/sim_transport.h"
+#include "tests/sim/control_plane/stand_ins.h"
+
+namespace unreft::sim {
+
+class ControlJob {
+ public:
+  // What something has cost.
+  struct Cost {
+    double leader_ms = 0;   // of the thread's CPU
+    uint64_t messages = 0;  // between nodes, answers included; those to the meta store are not
+  };
+
+  // Of `nodes` nodes of `ranks` ranks, in groups RS(6,2). All are members when this returns.
+  ControlJob(uint64_t nodes, uint64_t ranks);
+  ~ControlJob();
+
+  // All ranks register and ask, and train on when all nodes have heard of the decision.
+  Cost Decide();
+  // All ranks seal the next step, all guards become complete, and all nodes hear of the commit.
+  Cost CommitNext();
+
+ private:
+  struct Node;
+
+  void Start(Node& node);
+  void Run(absl::FunctionRef<bool()> until, const char* what);
+  void Protect(Node& node, Version version);
+  bool IsWholeOf(const Node& node, Version version) const;
+
+  SimScheduler scheduler_{1};
+  Random random_{2};
+  CaptureLogSink sink_;
+  Log log_{sink_};
+  RandomId boot_id_;
+  SimNetwork network_;
+  FakeKvStore store_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  const uint64_t ranks_;
+  uint64_t leader_host_ = 0;
+  Cost cost_;
+  uint64_t attempt_ = 0;
+  Version newest_;
+};
+
+}  // namespace unreft::sim
