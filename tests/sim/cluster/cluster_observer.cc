@@ -149,7 +149,7 @@ void ClusterObserver::CheckNewMemories(const ViewRecord& before, const ViewRecor
     const Member& member = now.members(i);
     const bool is_new = member.incarnation() != before.members(i).incarnation();
     if (!is_new || named_.contains(member.incarnation())) continue;
-    const bool was_spare = !machines_seen_.contains(member.incarnation());  // until that view
+    const bool was_spare = smp::PlaceOf(member) != member.slot();  // until that view
     if (before.members(i).lost() || was_spare) continue;
     world_.trace.Fail("node {} has an empty memory by view {}, and the one before was not lost",
                       member.slot(), now.number());

@@ -142,10 +142,10 @@ void PinChecker::FollowTimes(const PinRecord& record, bool is_first) {
 }
 
 void PinChecker::AddWhatIsThere(Version version, Machine& machine, Kept& kept) const {
-  const uint64_t world = world_.history.WorldOf(version).value_or(0);
-  for (uint64_t rank = 0; rank < world; ++rank) {
-    if (!machine.observer.Holds(version, Rank{rank})) continue;
-    kept.slabs.push_back({&machine, machine.boot_id, Rank{rank}});
+  // What has left in the machine's last event is there no more.
+  for (const auto& [held, rank] : machine.observer.Slabs()) {
+    if (held != version || !machine.observer.Holds(version, rank)) continue;
+    kept.slabs.push_back({&machine, machine.boot_id, rank});
   }
   if (rotted_.contains({&machine, version}) || !HasGuard(machine, version)) return;
   kept.guards.push_back({&machine, machine.boot_id});

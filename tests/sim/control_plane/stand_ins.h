@@ -38,10 +38,12 @@ class StandInTrainers final : public smp::Coordinator::Node {
   uint64_t abandoned() const { return abandoned_; }
 
   void CloseTimeline(absl::AnyInvocable<void()> done) override { done(); }
+  void ReopenTimeline() override {}
   void Verify(Version, absl::AnyInvocable<void(absl::Status)> done) override {
     done(absl::OkStatus());
   }
   std::vector<smp::HeldSlab> Inventory() override;
+  std::vector<smp::RottenSlab> RottenSlabs() override { return {}; }
   std::vector<smp::RegisteredTrainer> Registrations() override { return trainers_; }
   void OnRegistrationsChecked(const smp::RegistrationCheck&) override {}
   void OnDecision(const smp::JobDecision& decision) override;
