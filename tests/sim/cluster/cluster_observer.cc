@@ -149,7 +149,10 @@ void ClusterObserver::CheckNewMemories(const ViewRecord& before, const ViewRecor
     const Member& member = now.members(i);
     const bool is_new = member.incarnation() != before.members(i).incarnation();
     if (!is_new || named_.contains(member.incarnation())) continue;
-    const bool was_spare = smp::PlaceOf(member) != member.slot();  // until that view
+    // Until that view. Its node may have begun before another read it, and a daemon that was out
+    // may have come back as a spare of the same place.
+    const bool was_spare =
+        smp::PlaceOf(member) != member.slot() || !machines_seen_.contains(member.incarnation());
     if (before.members(i).lost() || was_spare) continue;
     world_.trace.Fail("node {} has an empty memory by view {}, and the one before was not lost",
                       member.slot(), now.number());

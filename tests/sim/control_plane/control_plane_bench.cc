@@ -1,5 +1,6 @@
 // unreft_control_bench: what the leader of a job computes, and what is said to it, for a version
-// and for a decision, at 64, 256 and 1,024 simulated nodes of 8 ranks.
+// and for a decision, of simulated nodes of 8 ranks: 64 and 256 unless said otherwise, as long as
+// more take many minutes.
 //
 //   unreft_control_bench [--out DIR] [--nodes N,N,...] [--versions N]
 //
