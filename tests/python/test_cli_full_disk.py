@@ -52,13 +52,7 @@ def test_a_disk_that_is_full_again_and_again_ends_no_daemon():
             wait_written(small)
         assert len(job.events("attempt-start")) == 1
         job.interrupt()
-        # A reboot finds what was committed last.
-        committed = small.committed()
-        small("down", "--keep-memory")
-        for segment in small.segments():
-            segment.unlink()
-        small("up")
-        assert small.committed() == committed
+        reboot(small)
 
 
 def test_a_daemon_is_not_started_where_nothing_can_be_written():
@@ -97,12 +91,17 @@ def test_records_whose_disk_becomes_read_only_are_written_when_it_is_not():
         wait_written(small)
         assert small.daemon_pid() == pid
         job.interrupt()
-        committed = small.committed()
-        small("down", "--keep-memory")
-        for segment in small.segments():
-            segment.unlink()
-        small("up")
-        assert small.committed() == committed, "as the records have it"
+        reboot(small)
+
+
+def reboot(cli):
+    """It finds what was committed last, by the records alone."""
+    committed = cli.committed()
+    cli("down", "--keep-memory")
+    for segment in cli.segments():
+        segment.unlink()
+    cli("up")
+    assert cli.committed() == committed, "as the records have it"
 
 
 def unwritten(cli):
