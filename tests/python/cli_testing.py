@@ -34,12 +34,16 @@ def wait_until(what, ready, timeout_s=30):
 
 
 def is_alive(pid):
-    """Whether it runs: one that ended and that nobody waited for does not."""
+    """Whether any thread of it runs: one that ended and that nobody waited for does not.
+
+    Of a process that was killed, the first thread may be a zombie while others still end.
+    """
     try:
-        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state not in "ZX"
+    state, threads = fields[0], int(fields[17])
+    return state not in "ZX" or threads > 1
 
 
 class Cli:
