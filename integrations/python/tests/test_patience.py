@@ -91,3 +91,17 @@ def test_it_is_said_again_each_time_that_the_period_has_doubled(clock, monkeypat
     lines = [record for record in caplog.records if "node 3 is out" in record.getMessage()]
     # At 1, 61, 181, 421 and 901 s.
     assert len(lines) == 5
+
+
+@pytest.mark.parametrize("snapshots_a_second, said_at", [(50, 10), (1, 21), (0.1, 70)])
+def test_a_first_commit_has_time_however_fast_the_steps_are(clock, monkeypatch, caplog,
+                                                            snapshots_a_second, said_at):
+    monkeypatch.setattr(reports.time, "monotonic", clock)
+    said = reports.Reports()
+    period = 1 / snapshots_a_second
+    while not caplog.records:
+        said.look(unreft.Status(why_unprotected="rank 1 takes no snapshots"))
+        clock.now += period
+        assert clock.now < 100
+    assert said_at <= clock.now <= said_at + 2 * period
+    assert "unprotected: rank 1 takes no snapshots" in caplog.text

@@ -12,10 +12,11 @@ _WARNINGS_MAX = 50  # of problems that stay
 _DIGITS = re.compile(r"\d+")
 # A problem that comes back is said again after a commit, but not sooner than so.
 _AGAIN_S = 60.0
-# So many snapshots without a commit since the first one, or so long, are worth a line: single skips
-# are normal, a commit takes its time.
-_UNCOMMITTED_MAX = 20
+# Nothing committed is worth a line so long after the first snapshot, and sooner where many were
+# taken: single skips are normal, and a commit takes its time, however fast the steps are.
 _FIRST_COMMIT_S = 60.0
+_MANY_SNAPSHOTS = 20
+_FIRST_COMMIT_OF_MANY_S = 10.0
 # That training is unprotected is said again after so long, and then each time that has doubled.
 _UNPROTECTED_AGAIN_S = 60.0
 
@@ -91,8 +92,8 @@ class Reports:
             return False
         if self._committed is not None:
             return True
-        waited = time.monotonic() - self._began
-        return self._taken > _UNCOMMITTED_MAX or waited > _FIRST_COMMIT_S
+        patience = _FIRST_COMMIT_OF_MANY_S if self._taken > _MANY_SNAPSHOTS else _FIRST_COMMIT_S
+        return time.monotonic() - self._began > patience
 
     def _commit(self, step: int) -> None:
         self._committed = step
