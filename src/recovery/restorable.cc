@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "ec/erasure_code.h"
+#include "recovery/group_protection.h"
 #include "recovery/missing_ranks.h"
 
 namespace unreft::recovery {
@@ -321,6 +322,10 @@ std::optional<Restorable> FindProtected(Version version, const Nodes& held,
     return std::nullopt;
   }
   return FindHolders(version, nodes, groups, lacking);
+}
+
+bool IsProtected(const CodedGroup& group, const Nodes& nodes, const Memories& memories) {
+  return DescribeUnprotected(WithOneCoding(nodes, {&group, 1}), group, memories).empty();
 }
 
 uint32_t LossesTolerated(const CodedGroup& group, const Nodes& held) {

@@ -64,16 +64,16 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
         "the leader does not see this life of node {} (session {})", from, report.session()));
   }
   refused_.erase(from);
-  const auto newest = reports_.find(from);
-  const bool is_late = newest != reports_.end() && newest->second.session() == report.session() &&
-                       newest->second.incarnation() == report.incarnation() &&
-                       newest->second.number() >= report.number();
+  const NodeReport* newest = board_.Of(from);
+  const bool is_late = newest != nullptr && newest->session() == report.session() &&
+                       newest->incarnation() == report.incarnation() &&
+                       newest->number() >= report.number();
   if (!is_late) {
-    const bool registers_anew = newest == reports_.end() || !HaveSameRanks(newest->second, report);
+    const bool registers_anew = newest == nullptr || !HaveSameRanks(*newest, report);
     if (registers_anew) layouts_.OnRegistrationsChange();
-    reports_[from] = std::move(report);
+    board_.Take(from, std::move(report));
     // The fastest rank may be of whoever tells last.
-    const bool have_all_told = reports_.size() >= store_.state().present.size();
+    const bool have_all_told = board_.reports().size() >= store_.state().present.size();
     if (have_all_told) pace_.Note(NewestStep(), executor_.Now());
     RunRules();
   }
@@ -127,16 +127,17 @@ void Leader::Announce(LogLevel level, const std::string& line) {
 }
 
 const NodeReport* Leader::ReportOf(const unreft::Member& member) const {
-  const auto it = reports_.find(NodeSlot{member.slot()});
-  if (it == reports_.end() || it->second.incarnation() != member.incarnation()) return nullptr;
-  const auto present = store_.state().present.find(it->first);
+  const NodeSlot slot{member.slot()};
+  const NodeReport* report = board_.Of(slot);
+  if (report == nullptr || report->incarnation() != member.incarnation()) return nullptr;
+  const auto present = store_.state().present.find(slot);
   // A report of an earlier process of the same memory says nothing about this one.
   if (present == store_.state().present.end() ||
       present->second.incarnation() != member.incarnation() ||
-      present->second.session() != it->second.session()) {
+      present->second.session() != report->session()) {
     return nullptr;
   }
-  return &it->second;
+  return report;
 }
 
 // A store that was lost or rolled back knows less than the nodes remember (docs/protocol.md, rule

@@ -25,6 +25,7 @@
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
 #include "smp/core/node_options.h"
+#include "smp/job/board.h"
 #include "smp/job/giving_up.h"
 #include "smp/job/peers.h"
 #include "smp/job/pins.h"
@@ -150,7 +151,7 @@ class Leader {
   bool Reject(Version version, std::string why);
   bool RejectMixed(Version version, const std::string& disagreement);
   AbandonRecord GivenUpThrough(Timeline timeline, const GivingUp& giving_up) const;
-  Step NewestStep() const;
+  Step NewestStep();
 
   bool Write(meta::JobChange change, const char* fault_point = nullptr);
   // Says what is about to be written, once until it is.
@@ -164,7 +165,7 @@ class Leader {
   const meta::HeldKey leadership_;
   FaultPoints* faults_;
 
-  std::map<NodeSlot, NodeReport> reports_;  // the newest of each
+  Board board_;
   std::string seeded_;  // id of the store that is known to hold what all nodes remember
   std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;

@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/leader.h"
-#include "smp/job/newest_steps.h"
 #include "smp/job/refusals.h"
 #include "smp/job/replica_comparison.h"
 
@@ -37,11 +36,8 @@ std::set<Version> Leader::VersionsUnderWay() const {
   if (size == 0) return versions;
   const Timeline newest{state.timeline.value.chain(size - 1).timeline()};
   const Version committed = VersionOf(state.commit.value);
-  for (const auto& [slot, report] : reports_) {
-    for (const VersionHolding& holding : report.versions()) {
-      const Version version = VersionOf(holding);
-      if (version.timeline == newest && version > committed) versions.insert(version);
-    }
+  for (const auto& [version, tally] : board_.versions()) {
+    if (version.timeline == newest && version > committed) versions.insert(version);
   }
   return versions;
 }
@@ -53,26 +49,19 @@ bool Leader::IsGivenUp(Version version) const {
 std::string Leader::NotCompletedInTime(Version version) const {
   std::set<Rank> sealed;
   uint64_t world = 0;
-  for (const auto& [slot, report] : reports_) {
-    for (const VersionHolding& holding : report.versions()) {
-      if (VersionOf(holding) != version) continue;
-      for (const SealedRank& rank : holding.sealed()) {
-        sealed.insert(Rank{rank.rank()});
-        world = std::max<uint64_t>(world, rank.world());
-      }
-    }
+  if (const auto it = board_.versions().find(version); it != board_.versions().end()) {
+    for (const auto& [rank, nodes] : it->second.sealed) sealed.insert(rank);
+    if (!it->second.worlds.empty()) world = it->second.worlds.rbegin()->first;
   }
   return NotCompletedBy(sealed, world, options_.version_deadline);
 }
 
 std::optional<std::string> Leader::FailureOf(Version version) const {
   if (const auto it = rejected_.find(version); it != rejected_.end()) return it->second;
-  for (const auto& [slot, report] : reports_) {
-    for (const VersionHolding& holding : report.versions()) {
-      if (VersionOf(holding) == version && !holding.failure().empty()) {
-        return fmt::format("node {}: {}", slot, CleanText(holding.failure(), kTextBytesMax));
-      }
-    }
+  const auto tally = board_.versions().find(version);
+  if (tally != board_.versions().end() && !tally->second.failures.empty()) {
+    const auto& [slot, failure] = *tally->second.failures.begin();
+    return fmt::format("node {}: {}", slot, CleanText(failure, kTextBytesMax));
   }
   // Also of what a decision would find: its rank lives, and trains on without one.
   if (std::optional<std::string> passed = PassedBy(version)) return passed;
@@ -84,23 +73,14 @@ std::optional<std::string> Leader::FailureOf(Version version) const {
 
 // Steps ascend: what a rank has gone on without, it never captures any more.
 std::optional<std::string> Leader::PassedBy(Version version) const {
-  const auto is_of = [&](const VersionHolding& holding) { return VersionOf(holding) == version; };
+  const auto tally = board_.versions().find(version);
+  if (tally == board_.versions().end() || tally->second.passed.empty()) return std::nullopt;
   for (const unreft::Member& member : store_.state().view.value.members()) {
-    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
-    if (report == nullptr || report->newest_timeline() != version.timeline.value) continue;
-    const auto held = std::ranges::find_if(report->versions(), is_of);
-    for (const RegisteredRank& rank : report->registered()) {
-      if (!rank.has_passed_step() || rank.passed_step() < version.step.value) continue;
-      const bool is_sealed = held != report->versions().end() &&
-                             std::ranges::any_of(held->sealed(), [&](const SealedRank& sealed) {
-                               return sealed.rank() == rank.rank();
-                             });
-      const bool is_under_way =
-          std::ranges::find(rank.capturing(), version.step.value) != rank.capturing().end();
-      if (is_sealed || is_under_way) continue;
-      return fmt::format("node {}: rank {} is at step {} and has not captured it", member.slot(),
-                         rank.rank(), rank.passed_step());
-    }
+    const auto passed = tally->second.passed.find(NodeSlot{member.slot()});
+    if (passed == tally->second.passed.end() || member.lost()) continue;
+    if (ReportOf(member) == nullptr) continue;
+    return fmt::format("node {}: rank {} is at step {} and has not captured it", member.slot(),
+                       passed->second.rank, passed->second.step);
   }
   return std::nullopt;
 }
@@ -214,18 +194,11 @@ AbandonRecord Leader::GivenUpThrough(Timeline timeline, const GivingUp& giving_u
   return record;
 }
 
-Step Leader::NewestStep() const {
+Step Leader::NewestStep() {
   const TimelineRecord& record = store_.state().timeline.value;
   const uint64_t timeline =
       record.chain().empty() ? 0 : record.chain(record.chain_size() - 1).timeline();
-  NewestSteps newest;
-  for (const auto& [slot, report] : reports_) {
-    if (report.newest_timeline() == timeline) newest.Note(slot.value, Step{report.newest_step()});
-    for (const VersionHolding& holding : report.versions()) {
-      if (holding.timeline() == timeline) newest.Note(slot.value, Step{holding.step()});
-    }
-  }
-  return newest.Believed();
+  return board_.NewestStep(Timeline{timeline});
 }
 
 bool Leader::CommitNewest() {
@@ -255,6 +228,11 @@ bool Leader::RejectMixed(Version version, const std::string& disagreement) {
 }
 
 bool Leader::TryCommit(Version version) {
+  // What a version lacks is found without reading all reports, which is done once nothing seems to.
+  const auto tally = board_.versions().find(version);
+  if (tally == board_.versions().end() || !tally->second.MayBeWhole()) return false;
+  const auto report_of = [this](const unreft::Member& member) { return ReportOf(member); };
+  if (!board_.AreGroupsProtected(version, store_.state(), report_of)) return false;
   std::map<Rank, ReplicaDigests> digests;
   std::map<Rank, WorldLayouts::RankLayout> layouts;
   for (const unreft::Member& member : store_.state().view.value.members()) {

@@ -263,8 +263,8 @@ void Leader::Verify(const Life& life, Version version, bool want_manifests) {
 
 void Leader::OnVerified(const Life& life, Version version, VerifyReply reply) {
   const NodeSlot slot = life.slot;
-  const auto it = reports_.find(slot);
-  if (it == reports_.end() || LifeOf(slot, it->second) != life) return;
+  const NodeReport* report = board_.Of(slot);
+  if (report == nullptr || LifeOf(slot, *report) != life) return;
   verified_.insert({version, life});
   if (!reply.problem().empty()) {
     const std::string problem = CleanText(reply.problem(), kTextBytesMax);
@@ -282,10 +282,8 @@ void Leader::OnVerified(const Life& life, Version version, VerifyReply reply) {
         std::make_shared<const layout::SlotManifest>(*std::move(manifest));
   }
   // A report of before it may be on its way still, and one of after it have come.
-  NodeReport& report = it->second;
-  if (reply.report_number() != 0 && reply.report_number() < report.number()) return;
-  *report.mutable_versions() = reply.versions();
-  report.set_number(std::max(report.number(), reply.report_number()));
+  if (reply.report_number() != 0 && reply.report_number() < report->number()) return;
+  board_.TakeVersions(slot, reply.versions(), std::max(report->number(), reply.report_number()));
 }
 
 bool Leader::CaptureBegan() const {

@@ -120,7 +120,7 @@ void Leader::BeginGrace(NodeSlot slot) {
 // nodes do not come back are lost from the start, if spares wait for all of them.
 std::optional<std::vector<NodeSlot>> Leader::LostBeforeFirstView() {
   const meta::JobState& state = store_.state();
-  const bool is_new = std::ranges::all_of(reports_, [](const auto& report) {
+  const bool is_new = std::ranges::all_of(board_.reports(), [](const auto& report) {
     return report.second.chain().empty() && report.second.view() == 0;
   });
   std::vector<NodeSlot> lost;
@@ -201,7 +201,7 @@ std::vector<recovery::CodedGroup> Leader::GroupsOfStored() const {
   // Who has not heard of the newest decision yet may know a commit from which it steps back.
   std::pair<uint64_t, Version> committed;
   recovery::Holdings holdings;
-  for (const auto& [slot, report] : reports_) {
+  for (const auto& [slot, report] : board_.reports()) {
     if (!IsPresent(slot)) continue;
     const Version known{Timeline{report.committed_timeline()}, Step{report.committed_step()}};
     committed = std::max(committed, {report.newest_timeline(), known});
@@ -297,7 +297,7 @@ bool Leader::KeepView() {
     if (!FormFirstGroups(wanted)) return false;
   }
   uint64_t newest = state.view.value.number();
-  for (const auto& [slot, report] : reports_) newest = std::max(newest, report.view());
+  for (const auto& [slot, report] : board_.reports()) newest = std::max(newest, report.view());
   wanted.set_number(newest + 1);
   Announce(LogLevel::kInfo, DescribeView(wanted));
   return Write({.view = std::move(wanted), .takeover = takeover, .absent = std::move(lost)});

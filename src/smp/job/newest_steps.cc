@@ -1,7 +1,7 @@
 #include "smp/job/newest_steps.h"
 
 #include <algorithm>
-#include <vector>
+#include <iterator>
 
 namespace unreft::smp {
 
@@ -11,15 +11,18 @@ void NewestSteps::Note(uint64_t who, Step step) {
 }
 
 Step NewestSteps::Believed() const {
-  std::vector<Step> steps;
-  for (const auto& [who, step] : named_) steps.push_back(step);
-  std::ranges::sort(steps, std::greater<>());
-  size_t newest = 0;
-  while (newest + 1 < steps.size() &&
-         steps[newest].value - steps[newest + 1].value > kStepsApartMax) {
-    ++newest;
+  std::multiset<Step, std::greater<>> steps;
+  for (const auto& [who, step] : named_) steps.insert(step);
+  return std::max(begun_, BelievedOf(steps));
+}
+
+Step BelievedOf(const std::multiset<Step, std::greater<>>& named) {
+  if (named.empty()) return Step{};
+  auto newest = named.begin();
+  for (auto next = std::next(newest); next != named.end(); newest = next++) {
+    if (newest->value - next->value <= kStepsApartMax) break;
   }
-  return steps.empty() ? begun_ : std::max(begun_, steps[newest]);
+  return *newest;
 }
 
 }  // namespace unreft::smp

@@ -1,0 +1,193 @@
+#include "smp/job/board.h"
+
+#include <algorithm>
+
+#include "recovery/group_protection.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/newest_steps.h"
+
+namespace unreft::smp {
+namespace {
+
+const VersionHolding* Find(const google::protobuf::RepeatedPtrField<VersionHolding>& versions,
+                           Version version) {
+  const auto it = std::ranges::find_if(
+      versions, [&](const VersionHolding& holding) { return VersionOf(holding) == version; });
+  return it == versions.end() ? nullptr : &*it;
+}
+
+std::optional<PassedRank> FindPassed(const NodeReport& report, Version version) {
+  if (report.newest_timeline() != version.timeline.value) return std::nullopt;
+  const VersionHolding* held = Find(report.versions(), version);
+  for (const RegisteredRank& rank : report.registered()) {
+    if (!rank.has_passed_step() || rank.passed_step() < version.step.value) continue;
+    const bool is_sealed =
+        held != nullptr && std::ranges::any_of(held->sealed(), [&](const SealedRank& sealed) {
+          return sealed.rank() == rank.rank();
+        });
+    const bool is_under_way =
+        std::ranges::find(rank.capturing(), version.step.value) != rank.capturing().end();
+    if (!is_sealed && !is_under_way) return PassedRank{Rank{rank.rank()}, Step{rank.passed_step()}};
+  }
+  return std::nullopt;
+}
+
+void NotePassed(NodeSlot slot, const NodeReport& report, Version version, Tally& tally) {
+  if (const auto passed = FindPassed(report, version)) {
+    tally.passed[slot] = *passed;
+  } else {
+    tally.passed.erase(slot);
+  }
+}
+
+template <typename Key>
+void CountDown(std::map<Key, uint64_t>& counts, Key key) {
+  const auto it = counts.find(key);
+  if (--it->second == 0) counts.erase(it);
+}
+
+}  // namespace
+
+// A slab counts where its node is a member: there are no more ranks than all nodes have sealed, and
+// no smaller world than all of them name.
+bool Tally::MayBeWhole() const {
+  if (worlds.empty()) return false;
+  return worlds.size() > 1 || sealed.size() >= worlds.begin()->first;
+}
+
+void Board::Take(NodeSlot slot, NodeReport report) {
+  NodeReport& newest = reports_[slot];
+  for (const VersionHolding& holding : newest.versions()) Remove(slot, holding);
+  newest = std::move(report);
+  for (const VersionHolding& holding : newest.versions()) Add(slot, holding);
+  for (auto& [version, tally] : versions_) NotePassed(slot, newest, version, tally);
+  ForgetSteps(slot);
+  NoteSteps(slot, newest);
+  // Also of what it holds no more, or what counts now that it did not before.
+  const auto group = group_of_.find(slot);
+  if (group == group_of_.end()) return;
+  for (auto& [version, groups] : to_look_at_) groups.insert(group->second);
+}
+
+void Board::TakeVersions(NodeSlot slot,
+                         const google::protobuf::RepeatedPtrField<VersionHolding>& versions,
+                         uint64_t number) {
+  const NodeReport* newest = Of(slot);
+  NodeReport report = newest == nullptr ? NodeReport() : *newest;
+  *report.mutable_versions() = versions;
+  report.set_number(number);
+  Take(slot, std::move(report));
+}
+
+const NodeReport* Board::Of(NodeSlot slot) const {
+  const auto it = reports_.find(slot);
+  return it == reports_.end() ? nullptr : &it->second;
+}
+
+void Board::Add(NodeSlot slot, const VersionHolding& holding) {
+  const Version version = VersionOf(holding);
+  const auto [it, is_new] = versions_.try_emplace(version);
+  Tally& tally = it->second;
+  // A report may name a version more than once: the first failure is what counts.
+  tally.nodes.insert(slot);
+  if (!holding.failure().empty()) tally.failures.try_emplace(slot, holding.failure());
+  for (const SealedRank& rank : holding.sealed()) {
+    ++tally.sealed[Rank{rank.rank()}];
+    ++tally.worlds[rank.world()];
+  }
+  if (!is_new) return;
+  for (const auto& [other, report] : reports_) NotePassed(other, report, version, tally);
+}
+
+void Board::Remove(NodeSlot slot, const VersionHolding& holding) {
+  const auto it = versions_.find(VersionOf(holding));
+  if (it == versions_.end()) return;
+  Tally& tally = it->second;
+  tally.nodes.erase(slot);
+  tally.failures.erase(slot);
+  for (const SealedRank& rank : holding.sealed()) {
+    CountDown(tally.sealed, Rank{rank.rank()});
+    CountDown(tally.worlds, rank.world());
+  }
+  if (!tally.nodes.empty() || !tally.sealed.empty()) return;
+  to_look_at_.erase(it->first);
+  versions_.erase(it);
+}
+
+void Board::NoteSteps(NodeSlot slot, const NodeReport& report) {
+  std::optional<Step> named;
+  const auto note = [&](uint64_t step) { named = std::max(named, std::optional(Step{step})); };
+  if (report.newest_timeline() == steps_of_.value) note(report.newest_step());
+  for (const VersionHolding& holding : report.versions()) {
+    if (holding.timeline() == steps_of_.value) note(holding.step());
+  }
+  if (!named) return;
+  steps_[slot] = *named;
+  steps_descending_.insert(*named);
+}
+
+void Board::ForgetSteps(NodeSlot slot) {
+  const auto it = steps_.find(slot);
+  if (it == steps_.end()) return;
+  steps_descending_.erase(steps_descending_.find(it->second));
+  steps_.erase(it);
+}
+
+Step Board::NewestStep(Timeline timeline) {
+  if (steps_of_ != timeline) {
+    steps_of_ = timeline;
+    steps_.clear();
+    steps_descending_.clear();
+    for (const auto& [slot, report] : reports_) NoteSteps(slot, report);
+  }
+  return BelievedOf(steps_descending_);
+}
+
+void Board::Follow(const meta::JobState& state) {
+  const std::pair now(state.store_id, state.revision);
+  if (followed_ == now) return;
+  followed_ = now;
+  groups_.clear();
+  group_of_.clear();
+  to_look_at_.clear();
+  const std::vector<recovery::CodedGroup> coded = CodedGroupsOf(state.view.value.groups());
+  for (const recovery::CodedGroup& group : coded) {
+    for (const NodeSlot slot : group.slots) group_of_[slot] = groups_.size();
+    groups_.push_back({group, {}, {}});
+  }
+  for (const unreft::Member& member : state.view.value.members()) {
+    const NodeSlot slot{member.slot()};
+    const auto group = group_of_.find(slot);
+    if (group == group_of_.end() || member.lost()) continue;
+    groups_[group->second].members.push_back(member);
+    groups_[group->second].memories[slot] = member.incarnation();
+  }
+}
+
+Board::ToLookAt& Board::GroupsToLookAt(Version version) {
+  const auto [it, is_new] = to_look_at_.try_emplace(version);
+  if (!is_new) return it->second;
+  for (size_t i = 0; i < groups_.size(); ++i) it->second.insert(i);
+  return it->second;
+}
+
+bool Board::AreGroupsProtected(Version version, const meta::JobState& state, ReportOf report_of) {
+  Follow(state);
+  ToLookAt& groups = GroupsToLookAt(version);
+  while (!groups.empty()) {
+    const GroupOfView& next = groups_[*groups.begin()];
+    std::map<NodeSlot, recovery::NodeHolding> held;
+    for (const unreft::Member& member : next.members) {
+      const NodeReport* report = report_of(member);
+      if (report == nullptr) continue;
+      for (const VersionHolding& holding : report->versions()) {
+        if (VersionOf(holding) == version) held[NodeSlot{member.slot()}] = HoldingOf(holding);
+      }
+    }
+    if (!recovery::IsProtected(next.group, held, next.memories)) return false;
+    groups.erase(groups.begin());
+  }
+  return true;
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,94 @@
+// Board: what the nodes of a job say, and what follows from it for each version. A node's report
+// changes only what that node says, so that what a version costs the leader grows with the nodes.
+#pragma once
+
+#include <absl/functional/function_ref.h>
+#include <unreft/cluster.pb.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "meta/job_store.h"
+#include "recovery/restorable.h"
+
+namespace unreft::smp {
+
+// A rank that has gone on without the version: steps ascend, so it never captures it any more.
+struct PassedRank {
+  Rank rank;
+  Step step;  // that it is at
+};
+
+// Of a version, by the newest reports of all nodes that name it.
+struct Tally {
+  std::set<NodeSlot> nodes;
+  std::map<NodeSlot, std::string> failures;  // as the nodes say them
+  std::map<NodeSlot, PassedRank> passed;     // by nodes, also of those that hold nothing of it
+  std::map<Rank, uint64_t> sealed;           // on how many nodes
+  std::map<uint64_t, uint64_t> worlds;       // how many sealed slabs name that world
+
+  // Whether the slabs may be those of all ranks. That they are is found out by reading all reports.
+  bool MayBeWhole() const;
+};
+
+// Single-threaded.
+class Board {
+ public:
+  // The report of a member that counts; null while there is none.
+  using ReportOf = absl::FunctionRef<const NodeReport*(const unreft::Member&)>;
+
+  // The newest report of that node takes the place of the one before.
+  void Take(NodeSlot slot, NodeReport report);
+  // What the node holds is this, as of its report of that number.
+  void TakeVersions(NodeSlot slot,
+                    const google::protobuf::RepeatedPtrField<VersionHolding>& versions,
+                    uint64_t number);
+
+  const std::map<NodeSlot, NodeReport>& reports() const { return reports_; }
+  // Null until one has come.
+  const NodeReport* Of(NodeSlot slot) const;
+  // Of every version that some report names.
+  const std::map<Version, Tally>& versions() const { return versions_; }
+  // How far the ranks have come in that timeline, as is believed of them (newest_steps.h).
+  Step NewestStep(Timeline timeline);
+
+  // Whether every group of the view protects the version as far as memories are left. Only groups
+  // are looked at that may be others than when this was asked before.
+  bool AreGroupsProtected(Version version, const meta::JobState& state, ReportOf report_of);
+
+ private:
+  struct GroupOfView {
+    recovery::CodedGroup group;
+    std::vector<unreft::Member> members;  // that are not lost
+    recovery::Memories memories;
+  };
+  // The groups of a version that are to be looked at; a group that was found unprotected is.
+  using ToLookAt = std::set<size_t>;
+
+  void Add(NodeSlot slot, const VersionHolding& holding);
+  void Remove(NodeSlot slot, const VersionHolding& holding);
+  void NoteSteps(NodeSlot slot, const NodeReport& report);
+  void ForgetSteps(NodeSlot slot);
+  void Follow(const meta::JobState& state);
+  ToLookAt& GroupsToLookAt(Version version);
+
+  std::map<NodeSlot, NodeReport> reports_;
+  std::map<Version, Tally> versions_;
+
+  Timeline steps_of_;
+  std::map<NodeSlot, Step> steps_;
+  std::multiset<Step, std::greater<>> steps_descending_;
+
+  std::pair<std::string, meta::Revision> followed_;  // the store and its revision
+  std::vector<GroupOfView> groups_;
+  std::map<NodeSlot, size_t> group_of_;
+  std::map<Version, ToLookAt> to_look_at_;
+};
+
+}  // namespace unreft::smp
