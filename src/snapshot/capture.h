@@ -98,6 +98,9 @@ class Capture {
 
   // --- In turns of the executor ---
 
+  // Tells the events of all that has happened so far, which a turn of its own would tell later.
+  void DeliverReports();
+
   // Like Fence, by callback: the tensors may change from then on.
   void FenceThen(Task done);
   // Like WaitForCopies, by callback.
@@ -188,7 +191,6 @@ class Capture {
   template <typename Message>
   void ReportLocked(void (Events::*event)(Message), std::decay_t<Message> message);
   void ReportLocked(Task report);
-  void DeliverReports();
 
   Executor& executor_;
   DeviceCopier& copier_;

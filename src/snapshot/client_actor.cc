@@ -400,6 +400,8 @@ absl::StatusOr<SnapshotResult> ClientActor::Snapshot(Step step, std::span<const 
 void ClientActor::FenceThen(Task done) { capture_.FenceThen(std::move(done)); }
 
 void ClientActor::WaitCommitted(Step step, Duration timeout, Done done) {
+  // Tasks of two threads run in no order: of a snapshot that has just begun we are yet to be told.
+  capture_.DeliverReports();
   fates_.Wait({timeline_, step}, timeout, std::move(done));
 }
 
