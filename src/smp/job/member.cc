@@ -220,9 +220,8 @@ void Member::FollowTimeline() {
   const TimelineRecord& record = store_.state().timeline.value;
   if (!store_.state().timeline.exists()) return;
   // A store that went back says what is over, until the leader has written what the nodes remember.
-  const bool is_behind = record.chain().empty() ||
-                         Timeline{record.chain().rbegin()->timeline()} < record_.chain().newest();
-  if (is_behind && record_.chain().newest() != Timeline{}) return;
+  const Timeline newest{record.chain().empty() ? 0 : record.chain().rbegin()->timeline()};
+  if (newest < record_.chain().newest()) return;
   if (record.closing()) {
     if (round_closing_ >= record.round()) return;
     round_closing_ = record.round();
@@ -233,8 +232,20 @@ void Member::FollowTimeline() {
     }));
     return;
   }
-  if (record.decision().round() <= round_applied_) return;
-  ApplyDecision(record.decision());
+  if (record.decision().round() > round_applied_) return ApplyDecision(record.decision());
+  // Of a fresh start, or of a store that was lost, whose chain is written again without the
+  // decisions: whoever was not there then has nothing else to know it by.
+  if (record.chain().empty() || newest <= record_.chain().newest()) return;
+  AdoptTimelines(/*took_part=*/false);
+  node_.ReopenTimeline();
+}
+
+// Versions of the timelines before are of no use any more.
+void Member::AdoptTimelines(bool took_part) {
+  const TimelineRecord& record = store_.state().timeline.value;
+  record_.AdoptTimelines(OriginsOf(record), took_part);
+  local_.clear();
+  newest_steps_ = NewestSteps(Step{record.chain().rbegin()->parent_step()});
 }
 
 void Member::ApplyDecision(const DecisionRecord& record) {
@@ -250,11 +261,7 @@ void Member::ApplyDecision(const DecisionRecord& record) {
                              [&](const Asker& asker) { return IsFor(decision, asker); })) {
     asking_.reset();
   }
-  if (decision.kind != DecisionKind::kFailed) {
-    record_.AdoptTimelines(OriginsOf(store_.state().timeline.value), took_part);
-    local_.clear();
-    newest_steps_ = NewestSteps(decision.version.step);
-  }
+  if (decision.kind != DecisionKind::kFailed) AdoptTimelines(took_part);
   // A daemon that has started anew reads of a decision that may be long over, as what was committed
   // since says: in the store, or, if that went back, in its own memory.
   const CommitRecord& commit = store_.state().commit.value;
@@ -273,10 +280,8 @@ void Member::FollowCommit() {
   const Version version = VersionOf(record);
   if (record.world() == 0) {
     // Nothing was ever committed, or a fresh start was declared.
-    if (!store_.state().commit.exists() || version <= record_.committed()) return;
-    // Nobody captures in it before a decision, which was followed above if it is over.
-    const TimelineRecord& timelines = store_.state().timeline.value;
-    record_.AdoptTimelines(OriginsOf(timelines), !timelines.closing());
+    const bool is_followed = version.timeline <= record_.chain().newest();
+    if (!is_followed || version <= record_.committed()) return;
     return record_.SetCommitted(version, 0);
   }
   if (record_.committed() == version && record_.committed_world() == record.world()) return;

@@ -98,6 +98,7 @@ class Member final : public Coordinator {
   void EndLeading();
   meta::HeldKey LeaderNow() const;
   void FollowTimeline();
+  void AdoptTimelines(bool took_part);
   void ApplyDecision(const DecisionRecord& decision);
   void FollowCommit();
   void FollowAbandoned();

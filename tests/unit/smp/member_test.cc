@@ -208,6 +208,19 @@ TEST_F(MemberTest, ADecisionThatIsOverWhenItIsReadOpensTheTimelineAllTheSame) {
   EXPECT_EQ(record_->committed(), At(2, 11));
 }
 
+// A store that was lost has its records back without the decision. The memory of a spare that took
+// a slot then followed no commit, and let go of no guard.
+TEST_F(MemberTest, AChainIsFollowedAlsoWithoutTheDecisionThatOpenedIt) {
+  const size_t told = node_.decisions.size();
+  Put("timeline", Chain(2, 2));
+  Put("commit", Committed(At(2, 11)));
+  EXPECT_EQ(record_->chain().newest(), Timeline{2});
+  EXPECT_TRUE(record_->capture_began());
+  EXPECT_EQ(record_->committed(), At(2, 11));
+  EXPECT_THAT(node_.committed, ElementsAre(At(2, 11)));
+  EXPECT_EQ(node_.decisions.size(), told);
+}
+
 TEST_F(MemberTest, ADecisionThatNothingWasCommittedSinceIsToldAgain) {
   Put("timeline", Decided(2, 2, At(1, 10)));
   StopMember();
