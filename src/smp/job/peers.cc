@@ -108,14 +108,15 @@ void Peers::Probe(const std::string& address, Duration timeout,
 }
 
 void Peers::Follow() {
-  std::map<NodeSlot, std::string> present;
-  for (const auto& [slot, presence] : job_state_.present) {
-    std::string& bytes = present[slot] = presence.SerializeAsString();
+  // Revisions of another store say nothing.
+  if (std::exchange(came_in_, job_state_.store_id) != job_state_.store_id) came_.clear();
+  if (came_ == job_state_.present_modified) return;
+  for (const auto& [slot, modified] : job_state_.present_modified) {
     const auto before = came_.find(slot);
-    if (slot == self_ || (before != came_.end() && before->second == bytes)) continue;
-    transport_.ReconnectNow(presence.address());
+    if (slot == self_ || (before != came_.end() && before->second == modified)) continue;
+    transport_.ReconnectNow(job_state_.present.at(slot).address());
   }
-  came_ = std::move(present);
+  came_ = job_state_.present_modified;
 }
 
 TransferId Peers::Read(NodeSlot from, const std::string& body, std::span<std::byte> into,

@@ -104,7 +104,8 @@ class Peers {
   const NodeSlot self_;
   const std::string incarnation_;
   absl::AnyInvocable<void()> on_other_store_;
-  std::map<NodeSlot, std::string> came_;  // the presences that were followed, as bytes
+  std::string came_in_;                // the store's id
+  std::map<NodeSlot, meta::Revision> came_;  // of the presences that were followed
   std::vector<std::string> served_;
   Lifetime lifetime_;
 };

@@ -41,6 +41,7 @@ class PeersTest : public testing::Test {
     PresenceRecord& presence = job_.present[NodeSlot{slot}];
     presence.set_slot(slot);
     presence.set_address("node" + std::to_string(slot));
+    job_.present_modified[NodeSlot{slot}] = meta::Revision{++revision_};
     return presence;
   }
   std::vector<std::string> Follow() {
@@ -54,6 +55,7 @@ class PeersTest : public testing::Test {
   std::vector<std::string> hints_;
   CountingTransport transport_{
       std::make_unique<FaultyTransport>(*executor_, std::make_unique<HintedTransport>(hints_))};
+  uint64_t revision_ = 0;
   meta::JobState job_;
   Peers peers_{transport_, job_, "job", NodeSlot{0}, RandomId{}};
 };
@@ -68,6 +70,7 @@ TEST_F(PeersTest, WhoComesOrComesBackIsConnectedToAtOnce) {
   Present(1).set_session(2);  // the daemon was upgraded
   EXPECT_THAT(Follow(), ElementsAre("node1"));
   job_.present.erase(NodeSlot{2});
+  job_.present_modified.erase(NodeSlot{2});
   EXPECT_THAT(Follow(), IsEmpty());
   Present(2).set_session(1);  // it was cut off from the store
   EXPECT_THAT(Follow(), ElementsAre("node2"));
