@@ -40,6 +40,26 @@ void NotePassed(NodeSlot slot, const NodeReport& report, Version version, Tally&
   }
 }
 
+// Whether both say the same of a version, as far as it is tallied.
+bool AreTalliedAlike(const VersionHolding& a, const VersionHolding& b) {
+  return VersionOf(a) == VersionOf(b) && a.failure() == b.failure() &&
+         std::ranges::equal(a.sealed(), b.sealed(), [](const SealedRank& x, const SealedRank& y) {
+           return x.rank() == y.rank() && x.world() == y.world();
+         });
+}
+
+// Those that `other` does not say the same of.
+std::vector<const VersionHolding*> OthersThan(const NodeReport& other, const NodeReport& report) {
+  std::vector<const VersionHolding*> others;
+  for (const VersionHolding& holding : report.versions()) {
+    const bool is_same = std::ranges::any_of(other.versions(), [&](const VersionHolding& same) {
+      return AreTalliedAlike(holding, same);
+    });
+    if (!is_same) others.push_back(&holding);
+  }
+  return others;
+}
+
 template <typename Key>
 void CountDown(std::map<Key, uint64_t>& counts, Key key) {
   const auto it = counts.find(key);
@@ -57,9 +77,10 @@ bool Tally::MayBeWhole() const {
 
 void Board::Take(NodeSlot slot, NodeReport report) {
   NodeReport& newest = reports_[slot];
-  for (const VersionHolding& holding : newest.versions()) Remove(slot, holding);
-  newest = std::move(report);
-  for (const VersionHolding& holding : newest.versions()) Add(slot, holding);
+  std::swap(newest, report);
+  // Most of what a node holds is what it held before.
+  for (const VersionHolding* gone : OthersThan(newest, report)) Remove(slot, *gone);
+  for (const VersionHolding* fresh : OthersThan(report, newest)) Add(slot, *fresh);
   for (auto& [version, tally] : versions_) NotePassed(slot, newest, version, tally);
   ForgetSteps(slot);
   NoteSteps(slot, newest);
@@ -88,9 +109,8 @@ void Board::Add(NodeSlot slot, const VersionHolding& holding) {
   const Version version = VersionOf(holding);
   const auto [it, is_new] = versions_.try_emplace(version);
   Tally& tally = it->second;
-  // A report may name a version more than once: the first failure is what counts.
   tally.nodes.insert(slot);
-  if (!holding.failure().empty()) tally.failures.try_emplace(slot, holding.failure());
+  if (!holding.failure().empty()) tally.failures[slot] = holding.failure();
   for (const SealedRank& rank : holding.sealed()) {
     ++tally.sealed[Rank{rank.rank()}];
     ++tally.worlds[rank.world()];

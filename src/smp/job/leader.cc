@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "smp/core/pace.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/job_settings.h"
 #include "smp/job/refusals.h"
@@ -42,6 +43,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log
 
 Leader::~Leader() {
   RefusePins();
+  executor_.Cancel(rules_timer_);
   executor_.Cancel(ask_deadline_);
   executor_.Cancel(give_up_timer_);
   for (auto& [slot, timer] : absences_) executor_.Cancel(timer);
@@ -70,23 +72,36 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
                        newest->number() >= report.number();
   if (!is_late) {
     const bool registers_anew = newest == nullptr || !HaveSameRanks(*newest, report);
-    if (registers_anew) layouts_.OnRegistrationsChange();
+    layouts_.OnReport(registers_anew);
     board_.Take(from, std::move(report));
     // The fastest rank may be of whoever tells last.
     const bool have_all_told = board_.reports().size() >= store_.state().present.size();
     if (have_all_told) pace_.Note(NewestStep(), executor_.Now());
     RunRules();
   }
-  ReportReply reply = CheckRegistrations();
+  ReportReply reply = layouts_.Found(store_.state().view.value.number());
   reply.set_obstacle(standstill_.obstacle());
   return reply;
 }
 
 void Leader::RunRules() {
+  if (rules_timer_ != TimerId::kNone) return;
+  const Time now = executor_.Now();
+  const Time next = ran_rules_at_ ? *ran_rules_at_ + PaceOf(options_.nodes) : now;
+  if (next <= now) return RunRulesNow();
+  rules_timer_ = executor_.After(next - now, [this] {
+    rules_timer_ = TimerId::kNone;
+    RunRulesNow();
+  });
+}
+
+void Leader::RunRulesNow() {
+  ran_rules_at_ = executor_.Now();
   if (writing_ || !store_.ready()) return;
   // A daemon that is started otherwise than the job may lead until it has found that out.
   const meta::Stored<SettingsRecord>& settings = store_.state().settings;
   if (settings.exists() && !DifferencesFrom(settings.value, options_).empty()) return;
+  CheckRegistrations();
   StartNext();
   WatchCommits();
 }
@@ -248,15 +263,15 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
 }
 
 // What fits no version is found out at the registration, before it is captured.
-ReportReply Leader::CheckRegistrations() {
+void Leader::CheckRegistrations() {
   const ViewRecord& view = store_.state().view.value;
-  if (auto found = layouts_.Found(view.number())) return *std::move(found);
+  if (!layouts_.HasToLook(view.number())) return;
   std::vector<std::pair<NodeSlot, const NodeReport*>> reports;
   for (const unreft::Member& member : view.members()) {
     const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
     if (report != nullptr) reports.emplace_back(NodeSlot{member.slot()}, report);
   }
-  return layouts_.LookAt(view.number(), reports);
+  layouts_.LookAt(view.number(), reports);
 }
 
 // --- being asked ---

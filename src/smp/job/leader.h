@@ -57,7 +57,8 @@ class Leader {
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
   void AskPins(PinRequest request, PinDone done);
 
-  // The records changed, or time has passed.
+  // The records changed, or time has passed. What rules read grows with the nodes, so they run at
+  // their pace (smp/core/pace.h), for all that has come by then.
   void RunRules();
 
   // Versions that were given up by the deadline, which nothing else had ended.
@@ -75,8 +76,9 @@ class Leader {
     bool overdue = false;
   };
 
+  void RunRulesNow();
   void StartNext();
-  ReportReply CheckRegistrations();
+  void CheckRegistrations();
 
   // Each returns whether it started something that must end before another rule may run.
   bool KeepView();
@@ -166,6 +168,8 @@ class Leader {
   FaultPoints* faults_;
 
   Board board_;
+  std::optional<Time> ran_rules_at_;
+  TimerId rules_timer_ = TimerId::kNone;
   std::string seeded_;  // id of the store that is known to hold what all nodes remember
   std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;

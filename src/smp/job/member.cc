@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "layout/manifest.h"
+#include "smp/core/pace.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/refusals.h"
 
@@ -340,12 +341,15 @@ void Member::Report() {
   report_wanted_ = true;
   if (report_running_ || protection_ == nullptr) return;
   report_running_ = true;
-  // In a turn of its own: what happens in this one is told at once.
-  seams_.executor.Post(lifetime_.Bind([this] { SendReport(); }));
+  // In a turn of its own, and not too soon: what happens until then is told at once.
+  const Time now = seams_.executor.Now();
+  const Time next = reported_at_ ? *reported_at_ + PaceOf(options_.nodes) : now;
+  seams_.executor.After(std::max(next - now, Duration{}), lifetime_.Bind([this] { SendReport(); }));
 }
 
 void Member::SendReport() {
   report_wanted_ = false;
+  reported_at_ = seams_.executor.Now();
   seams_.executor.Cancel(std::exchange(report_timer_, TimerId::kNone));
   const auto later = [this](Duration delay) {
     report_timer_ = seams_.executor.After(delay, [this] {
@@ -426,7 +430,8 @@ NodeReport Member::MakeReport() const {
     sealed.set_world(held.slab.world);
     sealed.set_layout_digest(held.manifest->layout_digest);
     sealed.set_capture_mode(static_cast<uint32_t>(held.manifest->capture_mode));
-    SetDigests(DigestsOf(*held.manifest), sealed);
+    // Of what is committed they were compared.
+    if (held.slab.version > record_.committed()) SetDigests(DigestsOf(*held.manifest), sealed);
   }
   for (const GuardHeld& guard : protection_->Held()) {
     VersionHolding& entry = EntryOf(versions, guard.version);

@@ -163,6 +163,7 @@ class Member final : public Coordinator {
 
   bool report_wanted_ = false;
   bool report_running_ = false;
+  std::optional<Time> reported_at_;
   uint64_t report_number_ = 0;      // the last, of reports and answers to Verify
   uint64_t report_sent_ = 0;        // of the last that was sent
   meta::HeldKey report_to_leader_;  // to which leader

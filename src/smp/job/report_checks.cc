@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "base/bounds.h"
+#include "base/format.h"
 #include "meta/record_checks.h"
+#include "smp/job/cluster_records.h"
 
 namespace unreft::smp {
 namespace {
@@ -44,8 +47,11 @@ absl::Status CheckHolding(const VersionHolding& version) {
 }  // namespace
 
 absl::Status CheckHoldings(const google::protobuf::RepeatedPtrField<VersionHolding>& versions) {
+  std::set<Version> named;
   for (const VersionHolding& version : versions) {
     if (absl::Status status = CheckHolding(version); !status.ok()) return status;
+    if (named.insert(VersionOf(version)).second) continue;
+    return absl::InvalidArgumentError(fmt::format("version {} is named twice", VersionOf(version)));
   }
   return absl::OkStatus();
 }

@@ -20,14 +20,20 @@ WorldLayouts::WorldLayouts(Peers& peers, Log& log, const NodeOptions& options,
                            absl::AnyInvocable<void()> on_told)
     : peers_(peers), log_(log), options_(options), on_told_(std::move(on_told)) {}
 
-std::optional<ReportReply> WorldLayouts::Found(uint64_t view) const {
-  return found_in_view_ == view ? found_ : std::nullopt;
+void WorldLayouts::OnReport(bool registers_anew) {
+  is_told_ = true;
+  if (registers_anew) found_.reset();
 }
 
-ReportReply WorldLayouts::LookAt(
-    uint64_t view, const std::vector<std::pair<NodeSlot, const NodeReport*>>& reports) {
+ReportReply WorldLayouts::Found(uint64_t view) const {
+  return IsFound(view) ? *found_ : ReplyOf(RegistrationState::kLooking);
+}
+
+void WorldLayouts::LookAt(uint64_t view,
+                          const std::vector<std::pair<NodeSlot, const NodeReport*>>& reports) {
   found_in_view_ = view;
   found_.reset();
+  is_told_ = false;
   uint64_t attempt = 0;  // the newest
   uint64_t world = 0;
   std::map<Rank, RankLayout> ranks;
@@ -42,14 +48,17 @@ ReportReply WorldLayouts::LookAt(
   }
   const bool is_complete =
       !ranks.empty() && ranks.size() == world && ranks.rbegin()->first.value == world - 1;
-  if (!is_complete) return *(found_ = ReplyOf(RegistrationState::kIncomplete));
+  if (!is_complete) {
+    found_ = ReplyOf(RegistrationState::kIncomplete);
+    return;
+  }
   ManifestRequest request;
   request.set_registered(true);
   const std::optional<ManifestsByRank> manifests = Collect(request, ranks);
-  if (!manifests) return ReplyOf(RegistrationState::kLooking);
+  if (!manifests) return;
   const absl::Status status = check_.Check(*manifests);
   const auto state = status.ok() ? RegistrationState::kFit : RegistrationState::kMisfit;
-  return *(found_ = ReplyOf(state, status));
+  found_ = ReplyOf(state, status);
 }
 
 std::optional<ManifestsByRank> WorldLayouts::ManifestsOf(Version version,
@@ -73,22 +82,24 @@ std::optional<ManifestsByRank> WorldLayouts::Collect(const ManifestRequest& requ
 }
 
 void WorldLayouts::Ask(NodeSlot slot, const ManifestRequest& request) {
-  if (!asking_.insert(slot).second) return;
-  peers_.Ask<ManifestReply>(slot, "manifests", request, options_.call_timeout,
-                            lifetime_.Bind([this, slot](absl::StatusOr<ManifestReply> reply) {
-                              asking_.erase(slot);
-                              if (!reply.ok()) return;  // asked again with a node's next report
-                              for (const std::string& bytes : reply->manifests()) {
-                                absl::StatusOr<layout::SlotManifest> manifest =
-                                    layout::DecodeManifest(bytes);
-                                if (!manifest.ok()) {
-                                  log_.Error("node {}: {}", slot, manifest.status().message());
-                                  continue;
-                                }
-                                Keep(*std::move(manifest));
-                              }
-                              on_told_();
-                            }));
+  const std::pair asking(slot, VersionOf(request));
+  if (!asking_.insert(asking).second) return;
+  peers_.Ask<ManifestReply>(
+      slot, "manifests", request, options_.call_timeout,
+      lifetime_.Bind([this, asking](absl::StatusOr<ManifestReply> reply) {
+        asking_.erase(asking);
+        if (!reply.ok()) return;  // asked again with a node's next report
+        for (const std::string& bytes : reply->manifests()) {
+          absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);
+          if (!manifest.ok()) {
+            log_.Error("node {}: {}", asking.first, manifest.status().message());
+            continue;
+          }
+          is_told_ |= Find(manifest->rank, manifest->layout_digest) == nullptr;
+          Keep(*std::move(manifest));
+        }
+        on_told_();
+      }));
 }
 
 WorldLayouts::ManifestPtr WorldLayouts::Find(Rank rank, uint64_t digest) const {

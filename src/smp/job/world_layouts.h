@@ -44,14 +44,15 @@ class WorldLayouts {
   // As LayoutCheck.
   absl::Status Check(const ManifestsByRank& manifests) { return check_.Check(manifests); }
 
-  // What was found of the registrations as they were told last, in the view of that number; none
-  // when they have to be looked at.
-  std::optional<ReportReply> Found(uint64_t view) const;
+  // A node has told; others than before, perhaps.
+  void OnReport(bool registers_anew);
+  // What was found of the registrations as they were told last, in the view of that number: that
+  // they are being looked at, as long as nothing is.
+  ReportReply Found(uint64_t view) const;
+  // Whether LookAt may find what it did not find the last time.
+  bool HasToLook(uint64_t view) const { return is_told_ && !IsFound(view); }
   // Looks at them. `reports` are those of all nodes that count.
-  ReportReply LookAt(uint64_t view,
-                     const std::vector<std::pair<NodeSlot, const NodeReport*>>& reports);
-  // Some node tells others.
-  void OnRegistrationsChange() { found_.reset(); }
+  void LookAt(uint64_t view, const std::vector<std::pair<NodeSlot, const NodeReport*>>& reports);
 
  private:
   // Layouts change seldom: a rank's manifest is asked for when its digest is new. Those of two
@@ -59,6 +60,7 @@ class WorldLayouts {
   static constexpr size_t kPerRank = 2;
   using ManifestPtr = std::shared_ptr<const layout::SlotManifest>;
 
+  bool IsFound(uint64_t view) const { return found_ && found_in_view_ == view; }
   ManifestPtr Find(Rank rank, uint64_t digest) const;
   void Keep(layout::SlotManifest manifest);
   // None as long as some have to be asked for, of which `request` says what.
@@ -71,10 +73,11 @@ class WorldLayouts {
   const NodeOptions& options_;
   absl::AnyInvocable<void()> on_told_;
   std::map<Rank, std::deque<ManifestPtr>> manifests_;
-  std::set<NodeSlot> asking_;
+  std::set<std::pair<NodeSlot, Version>> asking_;  // no version: of what is registered
   LayoutCheck check_;
   std::optional<ReportReply> found_;
   uint64_t found_in_view_ = 0;
+  bool is_told_ = false;  // something, since they were looked at
   Lifetime lifetime_;
 };
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "smp/node/cluster_status.h"
+#include "smp/core/pace.h"
 #include "tests/unit/smp/member_fixture.h"
 
 namespace unreft::smp {
@@ -206,6 +207,21 @@ TEST_F(MemberTest, ADecisionThatIsOverWhenItIsReadOpensTheTimelineAllTheSame) {
   EXPECT_EQ(node_.decisions.size(), told);
   EXPECT_EQ(node_.reopened, 1);
   EXPECT_EQ(record_->committed(), At(2, 11));
+}
+
+// Of a leader of a thousand nodes the reports would else be all it does.
+TEST_F(MemberTest, WhatChangesWithinThePaceIsToldInOneReport) {
+  Settle(milliseconds(50));
+  const size_t before = leader_->reports.size();
+  for (uint64_t rank = 0; rank < 16; ++rank) {
+    InTurnOf(*process_, [&] { member_->ReportClaimed(At(1, 11 + rank), Rank{rank}); });
+    scheduler_.RunFor(PaceOf(options_.nodes) / 20);
+  }
+  EXPECT_TRUE(Said(At(1, 11))) << "the first of them at once";
+  EXPECT_FALSE(Said(At(1, 26)));
+  Settle(2 * PaceOf(options_.nodes));
+  EXPECT_TRUE(Said(At(1, 26)));
+  EXPECT_EQ(leader_->reports.size(), before + 2);
 }
 
 // A store that was lost has its records back without the decision. The memory of a spare that took
