@@ -37,11 +37,6 @@ std::optional<CodedGroup> GroupOfGuard(const NodeHolding& holding) {
   return group;
 }
 
-bool Overlap(const CodedGroup& a, const CodedGroup& b) {
-  return std::ranges::any_of(
-      a.slots, [&](NodeSlot slot) { return std::ranges::find(b.slots, slot) != b.slots.end(); });
-}
-
 // The guards of a group that belong together: those of the coding that most members have. The
 // others', and those of other groups, say nothing about these slabs.
 void KeepOneCoding(const CodedGroup& group, Nodes& nodes) {
@@ -231,20 +226,22 @@ std::vector<CodedGroup> EncodedGroups(const Nodes& nodes, std::span<const CodedG
     bool is_recorded;
     CodedGroup group;
   };
+  std::set<std::pair<std::vector<NodeSlot>, uint32_t>> known;
+  for (const CodedGroup& group : recorded) known.emplace(group.slots, group.k);
   std::vector<Named> best_first;
   for (const auto& [name, guards] : named) {
-    CodedGroup group{name.first, name.second};
-    const bool is_recorded = std::ranges::find(recorded, group) != recorded.end();
-    best_first.push_back({guards, is_recorded, std::move(group)});
+    best_first.push_back({guards, known.contains(name), {name.first, name.second}});
   }
   std::ranges::stable_sort(best_first, [](const Named& a, const Named& b) {
     return std::pair(a.guards, a.is_recorded) > std::pair(b.guards, b.is_recorded);
   });
   std::vector<CodedGroup> groups;
+  std::set<NodeSlot> grouped;
   const auto add = [&](const CodedGroup& group) {
-    if (std::ranges::none_of(groups, [&](const auto& other) { return Overlap(other, group); })) {
-      groups.push_back(group);
-    }
+    const auto is_grouped = [&](NodeSlot slot) { return grouped.contains(slot); };
+    if (std::ranges::any_of(group.slots, is_grouped)) return;
+    grouped.insert(group.slots.begin(), group.slots.end());
+    groups.push_back(group);
   };
   for (const Named& next : best_first) add(next.group);
   for (const CodedGroup& group : recorded) add(group);
