@@ -2,21 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
 #include <utility>
 
-#include "base/check.h"
 #include "base/format.h"
 #include "smp/job/layout_check.h"
 
 namespace unreft::smp {
-namespace {
-
-// After a skip for want of a slot, so many steps run without a step-back version.
-constexpr uint64_t kEagerSteps = 64;
-
-}  // namespace
 
 CaptureDesk::CaptureDesk(NodeState& state)
     : state_(state),
@@ -27,17 +18,10 @@ CaptureDesk::CaptureDesk(NodeState& state)
           [this](Slot&) {
             if (state_.on_slot_change) state_.on_slot_change();
           }),
-      mode_(state.record->captures_all() ? layout::CaptureMode::kFull
-                                         : layout::CaptureMode::kSharded),
-      shortage_(state.seams.executor, state.options.memory_retry, [this] { ProvideRefused(); }) {}
+      granter_(state),
+      registrar_(state, granter_, [this] { RunRules(); }) {}
 
-CaptureDesk::~CaptureDesk() {
-  state_.seams.executor.Cancel(misfit_timer_);
-  state_.seams.executor.Cancel(budget_timer_);
-  state_.seams.executor.Cancel(answer_timer_);
-}
-
-// --- grants ---
+// --- rules ---
 
 void CaptureDesk::RunRules() {
   if (drained_) {
@@ -47,94 +31,16 @@ void CaptureDesk::RunRules() {
     std::exchange(drained_, nullptr)();
   }
   for (auto& [rank, session] : state_.sessions) {
-    TellShortage(*session);
-    TellNewSlots(*session);
-    EnsureGrant(*session);
-    const bool is_over = IsChecked(*session) || !session->registration_status.ok();
-    if (session->answer_due && is_over) Answer(*session);
+    registrar_.TellOfSlots(*session);
+    if (registrar_.MayCapture(*session)) granter_.EnsureGrant(*session);
+    registrar_.AnswerOnceDecided(*session);
   }
-  if (IsShort()) shortage_.Arm();
+  registrar_.RetryIfShort();
   if (state_.on_slot_change) state_.on_slot_change();
 }
 
-bool CaptureDesk::MayGrant(RankSession& session) const {
-  return !state_.timeline_closed && session.connected() && session.registration_status.ok() &&
-         misfit_.ok() && IsChecked(session) && session.control() != nullptr &&
-         session.timeline.value != 0 && session.timeline == state_.record->chain().newest();
-}
-
-void CaptureDesk::EnsureGrant(RankSession& session) {
-  if (!MayGrant(session)) return;
-  TellCaptureFrom(session);
-  const GrantWord word =
-      GrantWord::Decode(session.control()->grant.load(std::memory_order_acquire));
-  if (word.state == GrantState::kGranted) return;
-  if (word.state == GrantState::kClaimed) {
-    // Its doorbell is still to come: until then the slot counts as offered.
-    Slot* claimed = SlotOf(session, word.slot, word.generation);
-    if (claimed != nullptr && claimed->phase == SlotPhase::kGranted) return;
-  }
-  Slot* slot = state_.slots->Grant(session.rank(), session.life(), session.world(),
-                                   session.attempt(), session.timeline);
-  if (slot == nullptr) {
-    slot = RetireForGrant(session);
-    if (slot == nullptr) return;
-  }
-  slot->registration = session.registration;
-  state_.record->SetCaptureBegan();
-  session.control()->grant.store(
-      GrantWord{GrantState::kGranted, slot->id, slot->generation}.Encode(),
-      std::memory_order_release);
-}
-
-// Frees the rank's oldest version that is older than the committed one. While a newer version is
-// under way this is the step-back version, which is kept unless snapshots were skipped for it.
-Slot* CaptureDesk::RetireForGrant(RankSession& session) {
-  Slot* oldest = nullptr;
-  bool under_way = false;
-  for (Slot* slot : state_.slots->OfRank(session.rank())) {
-    under_way |= slot->phase == SlotPhase::kCapturing || slot->phase == SlotPhase::kDraining ||
-                 (slot->phase == SlotPhase::kSealed && slot->version > state_.record->committed());
-    if (slot->phase != SlotPhase::kSealed || slot->version >= state_.record->committed()) continue;
-    if (!state_.MayRetire(slot->version)) continue;
-    if (oldest == nullptr || slot->version < oldest->version) oldest = slot;
-  }
-  const bool eager = session.newest_step < session.eager_until;
-  if (oldest == nullptr || (under_way && !eager)) return nullptr;
-  state_.slots->Free(*oldest);
-  return state_.slots->Grant(session.rank(), session.life(), session.world(), session.attempt(),
-                             session.timeline);
-}
-
-void CaptureDesk::Revoke(RankSession& session) {
-  if (session.control() == nullptr) return;
-  uint64_t word = session.control()->grant.load(std::memory_order_acquire);
-  const GrantWord grant = GrantWord::Decode(word);
-  if (grant.state != GrantState::kGranted) return;
-  // Fails when the trainer claims it at this moment: then its doorbell decides.
-  if (!session.control()->grant.compare_exchange_strong(word, GrantWord{}.Encode())) return;
-  // The page is the trainer's to write: what is in it may be another rank's slot.
-  Slot* slot = SlotOf(session, grant.slot, grant.generation);
-  if (slot == nullptr) return;
-  if (slot->phase == SlotPhase::kGranted) state_.slots->Free(*slot);
-  // An earlier daemon process made the offer: adopted as if it were taken.
-  if (slot->phase == SlotPhase::kCapturing) state_.slots->Abandon(*slot, true);
-}
-
-// After a restart of the daemon: what its predecessor offered is known from the control page.
-void CaptureDesk::AdoptGrant(RankSession& session) {
-  Revoke(session);
-  const GrantWord word =
-      GrantWord::Decode(session.control()->grant.load(std::memory_order_acquire));
-  Slot* slot = SlotOf(session, word.slot, word.generation);
-  if (word.state == GrantState::kClaimed && slot != nullptr &&
-      slot->phase == SlotPhase::kCapturing && !slot->registration) {
-    slot->registration = session.registration;
-  }
-}
-
 void CaptureDesk::OnSessionEnded(RankSession& session) {
-  Revoke(session);
+  granter_.Revoke(session);
   for (Slot* slot : state_.slots->OfRank(session.rank())) {
     if (slot->writer != session.life() || slot->captured) continue;
     if (slot->phase == SlotPhase::kGranted) slot->phase = SlotPhase::kCapturing;  // claimed unseen
@@ -143,14 +49,6 @@ void CaptureDesk::OnSessionEnded(RankSession& session) {
 }
 
 // --- a snapshot ---
-
-Slot* CaptureDesk::SlotOf(RankSession& session, SlotId id, Generation generation) {
-  Slot* slot = state_.slots->Find(id, generation);
-  if (slot == nullptr || slot->owner != session.rank() || slot->writer != session.life()) {
-    return nullptr;
-  }
-  return slot;
-}
 
 void CaptureDesk::TellAbandoned(RankSession& session, Version version, const std::string& reason) {
   session.Send(VersionState{version, VersionPhase::kAbandoned, reason});
@@ -174,7 +72,7 @@ void CaptureDesk::Refuse(RankSession& session, Slot& slot, Version version,
 }
 
 void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
-  Slot* slot = SlotOf(session, claimed.slot, claimed.generation);
+  Slot* slot = granter_.SlotOf(session, claimed.slot, claimed.generation);
   if (slot == nullptr) return TellEnd(session, claimed.version);
   const bool is_offer = slot->phase == SlotPhase::kGranted;
   const bool is_adopted = slot->phase == SlotPhase::kCapturing && slot->version.step.value == 0;
@@ -206,7 +104,7 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
 }
 
 void CaptureDesk::OnProgress(RankSession& session, const Progress& progress) {
-  Slot* slot = SlotOf(session, progress.slot, progress.generation);
+  Slot* slot = granter_.SlotOf(session, progress.slot, progress.generation);
   if (slot == nullptr || slot->phase != SlotPhase::kCapturing || !slot->registration) return;
   const ProgressWord word =
       ProgressWord::Decode(session.control()->progress.load(std::memory_order_acquire));
@@ -215,7 +113,7 @@ void CaptureDesk::OnProgress(RankSession& session, const Progress& progress) {
 }
 
 void CaptureDesk::OnCaptured(RankSession& session, Captured captured) {
-  Slot* slot = SlotOf(session, captured.slot, captured.generation);
+  Slot* slot = granter_.SlotOf(session, captured.slot, captured.generation);
   if (slot == nullptr) return TellEnd(session, captured.version);
   if (slot->phase == SlotPhase::kSealed) {
     if (slot->version <= state_.record->committed()) return TellEnd(session, slot->version);
@@ -272,7 +170,7 @@ void CaptureDesk::OnSkipped(RankSession& session, const Skipped& skipped) {
   ++state_.counters.snapshots_skipped;
   session.last_skip = skipped.reason;
   session.NoteNamed(skipped.version);
-  session.eager_until = Step{session.newest_step.value + kEagerSteps};
+  Granter::HurryAfterSkip(session);
   if (skipped.version.timeline == state_.record->chain().newest()) {
     state_.account.Skipped(skipped.version.step,
                            fmt::format("rank {}: {}", session.rank(), skipped.reason),
@@ -286,15 +184,12 @@ void CaptureDesk::OnGaveUp(RankSession& session, const GaveUp& gave_up) {
   ++session.given_up;
   session.last_given_up = gave_up.reason;
   session.NoteNamed(gave_up.version);
-  Slot* slot = SlotOf(session, gave_up.slot, gave_up.generation);
+  Slot* slot = granter_.SlotOf(session, gave_up.slot, gave_up.generation);
   // Not when it is said again and was heard: the rank may have registered with less since.
   const bool is_news = slot != nullptr && slot->phase != SlotPhase::kFree && session.registration;
   if (is_news && gave_up.extras_bytes_needed > session.extras_bytes) {
-    session.extras_bytes = gave_up.extras_bytes_needed;
-    Revoke(session);  // what is offered now is too small, and not told of any more
-    session.registration_status = ProvideSlots(session);
-    Answer(session);
-    slot = SlotOf(session, gave_up.slot, gave_up.generation);
+    registrar_.GrowExtras(session, gave_up.extras_bytes_needed);
+    slot = granter_.SlotOf(session, gave_up.slot, gave_up.generation);
   }
   if (slot != nullptr && !slot->captured) {
     if (slot->phase == SlotPhase::kGranted) slot->phase = SlotPhase::kCapturing;
@@ -331,33 +226,8 @@ void CaptureDesk::OnAbandoned(Version version, const std::string& reason) {
   }
 }
 
-void CaptureDesk::OnCaptureFrom(Version first) {
-  capture_from_ = first;
-  for (auto& [rank, session] : state_.sessions) TellCaptureFrom(*session);
-}
-
-void CaptureDesk::TellCaptureFrom(RankSession& session) const {
-  if (session.control() == nullptr) return;
-  const bool is_of = session.timeline == capture_from_.timeline;
-  session.control()->capture_from.store(is_of ? capture_from_.step.value : 0,
-                                        std::memory_order_release);
-}
-
-void CaptureDesk::OnReplicasDisagree(const std::string& what) {
-  state_.seams.log.Warn("{}; every rank captures all it holds from now on", what);
-  mode_ = layout::CaptureMode::kFull;
-  state_.record->SetCapturesAll();
-  for (auto& [rank, session] : state_.sessions) {
-    if (!session->registration || session->registration->plan.mode() == mode_) continue;
-    const auto specs = session->registration->table.specs();
-    Revoke(*session);
-    session->registration_status = Accept(*session, {specs.begin(), specs.end()});
-    AnswerWhenChecked(*session);
-  }
-}
-
 void CaptureDesk::Close(absl::AnyInvocable<void()> drained) {
-  for (auto& [rank, session] : state_.sessions) Revoke(*session);
+  granter_.RevokeAll();
   drained_ = std::move(drained);
   RunRules();
 }

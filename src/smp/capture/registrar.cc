@@ -1,12 +1,11 @@
-// How ranks register: the slots that they are given, what they are told of them, and whether what
-// they hold fits together.
+#include "smp/capture/registrar.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/format.h"
-#include "smp/capture/capture_desk.h"
 #include "smp/desk/node_memory.h"
 
 namespace unreft::smp {
@@ -21,17 +20,28 @@ constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 // A registration is answered by then, also where the job has not looked at it.
 constexpr Duration kCheckWait = std::chrono::milliseconds(300);
 
-// The budget is told once no more of this node's ranks have come for so long.
-constexpr Duration kBudgetDelay = std::chrono::milliseconds(500);
-
 }  // namespace
 
-void CaptureDesk::OnRegister(RankSession& session, Register request) {
+Registrar::Registrar(NodeState& state, Granter& granter, absl::AnyInvocable<void()> run_rules)
+    : state_(state),
+      granter_(granter),
+      run_rules_(std::move(run_rules)),
+      mode_(state.record->captures_all() ? layout::CaptureMode::kFull
+                                         : layout::CaptureMode::kSharded),
+      budget_log_(state),
+      shortage_(state.seams.executor, state.options.memory_retry, [this] { ProvideRefused(); }) {}
+
+Registrar::~Registrar() {
+  state_.seams.executor.Cancel(misfit_timer_);
+  state_.seams.executor.Cancel(answer_timer_);
+}
+
+void Registrar::OnRegister(RankSession& session, Register request) {
   session.register_request = request.request;
   session.slots_told = 0;
   session.extras_bytes = request.extras_bytes;
   session.misfit = absl::OkStatus();
-  Revoke(session);
+  granter_.Revoke(session);
   session.registration_status = Accept(session, FromWire(std::move(request.tensors)));
   if (absl::IsResourceExhausted(session.registration_status) && state_.seams.memory_of_the_dead) {
     if (const std::string dead = state_.seams.memory_of_the_dead(); !dead.empty()) {
@@ -40,21 +50,21 @@ void CaptureDesk::OnRegister(RankSession& session, Register request) {
     }
   }
   if (!session.registration_status.ok()) LogRefused(session);
-  if (session.registration_status.ok()) AdoptGrant(session);
+  if (session.registration_status.ok()) granter_.Adopt(session);
   ProvideStaging();
-  TellBudgetSoon();
+  budget_log_.TellSoon();
   AnswerWhenChecked(session);
 }
 
 // The trainer has the same in its error; who runs the node looks here.
-void CaptureDesk::LogRefused(const RankSession& session) {
+void Registrar::LogRefused(const RankSession& session) {
   state_.seams.log.Error("the registration of rank {} (pid {}) is refused: {}", session.rank(),
                          session.life().pid, session.registration_status.message());
 }
 
 // Before the answer the first slot is granted: the trainer's first snapshot may follow at once. But
 // where nobody can say whether all ranks' registrations fit together, it is not kept waiting.
-void CaptureDesk::AnswerWhenChecked(RankSession& session) {
+void Registrar::AnswerWhenChecked(RankSession& session) {
   session.answer_due = true;
   if (answer_timer_ == TimerId::kNone) {
     answer_timer_ = state_.seams.executor.After(kCheckWait, [this] {
@@ -65,10 +75,15 @@ void CaptureDesk::AnswerWhenChecked(RankSession& session) {
     });
   }
   state_.coordinator->CheckRegistrations();
-  RunRules();
+  run_rules_();
 }
 
-absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> specs) {
+void Registrar::AnswerOnceDecided(RankSession& session) {
+  const bool is_decided = IsChecked(session) || !session.registration_status.ok();
+  if (session.answer_due && is_decided) Answer(session);
+}
+
+absl::Status Registrar::Accept(RankSession& session, std::vector<TensorSpec> specs) {
   absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(std::move(specs));
   // Not for want of memory, that may come: it is tried again for nothing.
   if (absl::IsResourceExhausted(table.status())) {
@@ -83,7 +98,7 @@ absl::Status CaptureDesk::Accept(RankSession& session, std::vector<TensorSpec> s
   return ProvideSlots(session);
 }
 
-absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
+absl::Status Registrar::ProvideSlots(RankSession& session) {
   if (absl::Status status = session.OpenControl(state_.prefix); !status.ok()) return status;
   SlotNeeds needs;
   needs.data_bytes = session.registration->plan.data_bytes();
@@ -101,7 +116,27 @@ absl::Status CaptureDesk::ProvideSlots(RankSession& session) {
   return is_enough && state_.slots->Provide(session.rank(), needs).ok() ? absl::OkStatus() : status;
 }
 
-void CaptureDesk::ProvideRefused() {
+void Registrar::GrowExtras(RankSession& session, uint64_t bytes) {
+  session.extras_bytes = bytes;
+  granter_.Revoke(session);  // what is offered now is too small, and not told of any more
+  session.registration_status = ProvideSlots(session);
+  Answer(session);
+}
+
+void Registrar::CaptureAll(const std::string& why) {
+  state_.seams.log.Warn("{}; every rank captures all it holds from now on", why);
+  mode_ = layout::CaptureMode::kFull;
+  state_.record->SetCapturesAll();
+  for (auto& [rank, session] : state_.sessions) {
+    if (!session->registration || session->registration->plan.mode() == mode_) continue;
+    const auto specs = session->registration->table.specs();
+    granter_.Revoke(*session);
+    session->registration_status = Accept(*session, {specs.begin(), specs.end()});
+    AnswerWhenChecked(*session);
+  }
+}
+
+void Registrar::ProvideRefused() {
   for (auto& [rank, session] : state_.sessions) {
     if (!session->registration) continue;
     const bool is_refused = absl::IsResourceExhausted(session->registration_status);
@@ -113,25 +148,25 @@ void CaptureDesk::ProvideRefused() {
     if (!status.ok() || !is_refused) continue;
     state_.seams.log.Info("rank {}: there is memory for its versions now", rank);
     session->registration_status = std::move(status);
-    AdoptGrant(*session);
+    granter_.Adopt(*session);
     AnswerWhenChecked(*session);
   }
   ProvideStaging();
-  RunRules();
+  run_rules_();
 }
 
 // Nobody tells when there is memory that was lacking.
-bool CaptureDesk::IsShort() const {
+void Registrar::RetryIfShort() {
   bool is_short = !state_.staging->status().ok();
   for (const auto& [rank, session] : state_.sessions) {
     if (!session->registration) continue;
     is_short |= absl::IsResourceExhausted(session->registration_status) ||
                 !state_.slots->ProvisionStatus(rank).ok();
   }
-  return is_short;
+  if (is_short) shortage_.Arm();
 }
 
-void CaptureDesk::Answer(RankSession& session) {
+void Registrar::Answer(RankSession& session) {
   session.answer_due = false;
   Registered answer;
   answer.request = session.register_request;
@@ -155,7 +190,7 @@ void CaptureDesk::Answer(RankSession& session) {
   session.Send(answer);
 }
 
-std::vector<RegisteredTrainer> CaptureDesk::Registrations() const {
+std::vector<RegisteredTrainer> Registrar::Registrations() const {
   std::vector<RegisteredTrainer> trainers;
   for (const auto& [rank, session] : state_.sessions) {
     if (!session->registration) continue;
@@ -166,7 +201,7 @@ std::vector<RegisteredTrainer> CaptureDesk::Registrations() const {
   return trainers;
 }
 
-void CaptureDesk::AddProgress(const RankSession& session, RegisteredTrainer& trainer) const {
+void Registrar::AddProgress(const RankSession& session, RegisteredTrainer& trainer) const {
   if (session.newest_named.timeline != state_.record->chain().newest()) return;
   for (const Slot* slot : state_.slots->OfRank(session.rank())) {
     if (slot->phase != SlotPhase::kCapturing) continue;
@@ -177,13 +212,17 @@ void CaptureDesk::AddProgress(const RankSession& session, RegisteredTrainer& tra
   trainer.passed = session.newest_named.step;
 }
 
-bool CaptureDesk::IsChecked(const RankSession& session) {
+bool Registrar::IsChecked(const RankSession& session) {
   return session.registration && session.checked_layout == session.registration->plan.digest();
+}
+
+bool Registrar::MayCapture(const RankSession& session) const {
+  return session.registration_status.ok() && misfit_.ok() && IsChecked(session);
 }
 
 // What does not fit together is not captured from now on. But when a layout changes, the ranks
 // register one after the other: they are told only of a misfit that lasts.
-void CaptureDesk::OnRegistrationsChecked(const RegistrationCheck& check) {
+void Registrar::OnChecked(const RegistrationCheck& check) {
   bool is_news = std::exchange(misfit_, check.status) != check.status;
   for (const auto& [rank, layout] : check.layouts) {
     RankSession* session = state_.SessionOf(rank);
@@ -194,24 +233,24 @@ void CaptureDesk::OnRegistrationsChecked(const RegistrationCheck& check) {
   if (!is_news) return;
   if (misfit_.ok()) {
     state_.seams.executor.Cancel(std::exchange(misfit_timer_, TimerId::kNone));
-    RunRules();
+    run_rules_();
     return TellAll(absl::OkStatus());
   }
-  for (auto& [rank, session] : state_.sessions) Revoke(*session);
+  granter_.RevokeAll();
   if (misfit_timer_ == TimerId::kNone) {
     misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
   }
-  RunRules();
+  run_rules_();
 }
 
 // Looks again after a while: ranks that registered since were not told, and the reason may be
 // another one.
-void CaptureDesk::TellMisfit() {
+void Registrar::TellMisfit() {
   misfit_timer_ = state_.seams.executor.After(kMisfitGrace, [this] { TellMisfit(); });
   TellAll(misfit_);
 }
 
-void CaptureDesk::TellAll(const absl::Status& misfit) {
+void Registrar::TellAll(const absl::Status& misfit) {
   bool is_news = false;
   for (auto& [rank, session] : state_.sessions) {
     if (!session->registration || session->misfit == misfit) continue;
@@ -224,14 +263,19 @@ void CaptureDesk::TellAll(const absl::Status& misfit) {
   state_.seams.log.Info("the ranks' registrations fit together again");
 }
 
+void Registrar::TellOfSlots(RankSession& session) {
+  TellShortage(session);
+  TellNewSlots(session);
+}
+
 // Slots that were told of and whose pages could not be had: unasked, since what the trainer maps of
 // them takes memory until it lets go, and nothing else says why its snapshots are skipped.
-void CaptureDesk::TellShortage(RankSession& session) {
+void Registrar::TellShortage(RankSession& session) {
   const absl::Status status = state_.slots->ProvisionStatus(session.rank());
   const size_t left = state_.slots->Offerable(session.rank()).size();
   if (status.ok() || left >= session.slots_told) return;
   if (left < kSlotsNeeded) {
-    Revoke(session);
+    granter_.Revoke(session);
     session.registration_status = absl::ResourceExhaustedError(
         fmt::format("rank {}: memory for {} versions is needed, there is some for {}: {}",
                     session.rank(), kSlotsNeeded, left, status.message()));
@@ -242,19 +286,19 @@ void CaptureDesk::TellShortage(RankSession& session) {
 
 // Slots that were made for a slab that is rebuilt, or that are used again: unasked, or the trainer
 // skipped whatever is granted in them.
-void CaptureDesk::TellNewSlots(RankSession& session) {
+void Registrar::TellNewSlots(RankSession& session) {
   const bool is_told = session.slots_told > 0 && session.registration_status.ok();
   if (!is_told || !session.connected()) return;
   const std::vector<Slot*> slots = state_.slots->Offerable(session.rank());
   const bool knows_all =
       std::ranges::all_of(slots, [&](const Slot* slot) { return slot->told_to == session.life(); });
   if (knows_all) return;
-  Revoke(session);  // what is offered now may be too small, and not told of any more
+  granter_.Revoke(session);  // what is offered now may be too small, and not told of any more
   Answer(session);
 }
 
 // Once all ranks of this node have registered: a restore finds it with its pages then.
-void CaptureDesk::ProvideStaging() {
+void Registrar::ProvideStaging() {
   for (const auto& [rank, session] : state_.sessions) {
     if (!session->registration || !session->registration_status.ok()) return;
   }
@@ -263,39 +307,6 @@ void CaptureDesk::ProvideStaging() {
     state_.seams.log.Error("a restart may be refused for want of memory: {}", status.message());
   }
   staging_status_ = std::move(status);
-}
-
-void CaptureDesk::TellBudgetSoon() {
-  state_.seams.executor.Cancel(budget_timer_);
-  budget_timer_ = state_.seams.executor.After(kBudgetDelay, [this] { LogBudget(); });
-}
-
-void CaptureDesk::LogBudget() {
-  budget_timer_ = TimerId::kNone;
-  uint64_t ranks = 0;
-  uint64_t version_bytes = 0;
-  for (const auto& [rank, session] : state_.sessions) {
-    if (!session->registration) return;  // it is told once that one has, too
-    ++ranks;
-    version_bytes = std::max(version_bytes, session->registration->plan.data_bytes());
-  }
-  if (ranks == 0) return;
-  const MemoryPlan memory = PromisedMemory(state_);
-  std::string more;
-  if (memory.guards > 0) {
-    more = fmt::format(", {} guards of other nodes' slabs {}, if those are as large", memory.guards,
-                       memory.guard_bytes);
-  }
-  if (memory.staging_bytes > 0) {
-    more += fmt::format(", the staging of restores {}", memory.staging_bytes);
-  }
-  const std::string told = fmt::format(
-      "{} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
-      "for pins, for versions of up to {} bytes){}, control pages {}: {} bytes together",
-      memory.slots, ranks, memory.slot_bytes, state_.options.SlotsPerRank(), state_.options.pins,
-      version_bytes, more, memory.control_bytes, memory.Sum());
-  if (told == std::exchange(budget_told_, told)) return;
-  state_.seams.log.Info("memory budget: {}", told);
 }
 
 }  // namespace unreft::smp
