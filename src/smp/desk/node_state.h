@@ -1,9 +1,9 @@
 // NodeState: what the desks of a node share. Owned and wired by Node; single-threaded on its
 // executor.
 //
-// The room desk is who trains here: a rank's session, the ranks that have moved or outlive an
-// earlier daemon, and whether what they train is safe. It includes memory, job and core. Start
-// here, then read rank_session.h.
+// The room desk is who trains here: who is let in, a rank's session, the ranks that have moved or
+// outlive an earlier daemon, and whether what they train is safe. It includes memory, job and core.
+// Start here, then read sessions.h and rank_session.h.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

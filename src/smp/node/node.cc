@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/format.h"
@@ -10,37 +9,17 @@
 #include "smp/job/layout_check.h"
 #include "smp/job/local_coordinator.h"
 #include "smp/node/admin.h"
-#include "smp/node/admission.h"
 #include "smp/node/cluster_status.h"
 #include "smp/protect/protector.h"
 
 namespace unreft::smp {
-namespace {
-
-// How long the daemon goes on listening to a trainer that is dead.
-constexpr Duration kLastWords = std::chrono::seconds(1);
-
-constexpr Duration kSilentWarnEvery = std::chrono::seconds(10);
-
-// Why a trainer is gone.
-constexpr std::string_view kEnded = "its process has ended";
-constexpr std::string_view kTakenOver = "another process is this rank by now";
-constexpr std::string_view kOtherAttempt = "another attempt of the job has begun";
-
-}  // namespace
 
 Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
   state_.options = std::move(options);
   state_.prefix = MemoryPrefix(state_.options);
 }
 
-Node::~Node() {
-  for (const Connection& connection : connections_) {
-    state_.seams.executor.Cancel(connection.hello_timer);
-  }
-  for (auto& [rank, session] : state_.sessions) state_.seams.processes.Unwatch(session->watch);
-  state_.on_slot_change = nullptr;
-}
+Node::~Node() { state_.on_slot_change = nullptr; }
 
 // --- starting ---
 
@@ -148,6 +127,7 @@ absl::Status Node::JoinCluster() {
 void Node::OnStarted(absl::Status status) {
   started_ = status.ok();
   if (started_) {
+    sessions_.Open();
     state_.seams.log.Info("node {} of job {}: session {}, timeline {}, {} slots adopted",
                           state_.options.node, state_.options.job, state_.record->session(),
                           state_.record->chain().newest(), state_.slots->All().size());
@@ -170,177 +150,44 @@ void Node::Leave(absl::AnyInvocable<void()> done) {
   member_->Leave(std::move(done));
 }
 
-// --- connections ---
+// --- those who are connected ---
 
 void Node::Accept(std::unique_ptr<Channel> channel, PeerIdentity peer) {
-  if (connections_.size() >= state_.options.sessions_max) CloseOldestSilent();
-  if (!started_ || connections_.size() >= state_.options.sessions_max) {
-    return TurnAway(std::move(channel));
-  }
-  connections_.push_back({std::move(channel), peer, std::nullopt});
-  const ConnectionIt connection = std::prev(connections_.end());
-  connection->hello_timer =
-      state_.seams.executor.After(state_.options.hello_timeout, [this, connection] {
-        connection->hello_timer = TimerId::kNone;
-        CloseSilent(connection);
-      });
-  connection->channel->Start([this, connection](Frame frame) { OnFrame(connection, frame); },
-                             [this, connection](absl::Status) { OnClosed(connection); });
+  sessions_.Accept(std::move(channel), peer);
 }
 
-// Whoever says nothing takes no place from those that do.
-void Node::CloseOldestSilent() {
-  const auto silent = std::ranges::find_if(connections_, &Connection::is_silent);
-  if (silent != connections_.end()) CloseSilent(silent);
+void Node::OnSessionBegun() {
+  if (protection_ != nullptr) protection_->OnRanksChange();
 }
 
-void Node::CloseSilent(ConnectionIt connection) {
-  state_.seams.log.WarnEvery(
-      "silent", kSilentWarnEvery, state_.seams.executor.Now(),
-      "a connection of pid {} is closed: it said nothing, needed Hello or a question within {} s",
-      connection->peer.pid,
-      std::chrono::duration_cast<std::chrono::seconds>(state_.options.hello_timeout).count());
-  connection->channel->Close();
-  OnClosed(connection);
-}
-
-void Node::TurnAway(std::unique_ptr<Channel> channel) {
-  const auto status = absl::UnavailableError(
-      started_ ? fmt::format("node {}: {} connections are open already, the limit is "
-                             "--sessions-max {}",
-                             state_.options.node, connections_.size(), state_.options.sessions_max)
-               : fmt::format("node {}: still starting", state_.options.node));
-  channel->Start([](Frame) {}, [](absl::Status) {});
-  channel->Send(ToFrame(Refused{status, true}));
-  channel->Close();
-}
-
-void Node::OnFrame(ConnectionIt connection, const Frame& frame) {
-  if (std::exchange(connection->is_silent, false)) {
-    state_.seams.executor.Cancel(std::exchange(connection->hello_timer, TimerId::kNone));
-  }
-  if (connection->trainer) {
-    RankSession* session = state_.SessionOf(connection->trainer->first);
-    // A session that another life took over hears no more of its former trainer.
-    if (session == nullptr || !session->IsAttachedTo(connection->channel.get())) return;
-    absl::Status status = Dispatch(*session, frame);
-    if (!status.ok()) Refuse(connection, status, false);
-    return;
-  }
-  switch (static_cast<FrameType>(frame.type)) {
-    case FrameType::kHello:
-      return OnHello(connection, frame);
-    case FrameType::kAdminRequest:
-      return OnAdminRequest(connection, frame);
-    default:
-      break;
-  }
-  Refuse(connection,
-         absl::InvalidArgumentError(
-             fmt::format("needed Hello first, found {}", FrameTypeName(FrameType{frame.type}))),
-         false);
-}
-
-void Node::OnClosed(ConnectionIt connection) {
-  const auto trainer = connection->trainer;
-  RankSession* session = trainer ? state_.SessionOf(trainer->first) : nullptr;
-  const bool attached = session != nullptr && session->IsAttachedTo(connection->channel.get());
-  if (attached) {
-    session->Detach();
-    if (!session->life_ended) {
-      state_.seams.log.Info("rank {} (pid {}) has closed its connection; its process may live",
-                            session->rank(), session->life().pid);
-    }
-  }
-  state_.seams.executor.Cancel(connection->hello_timer);
-  connections_.erase(connection);
-  if (attached && session->life_ended) EndSession(trainer->first, trainer->second, kEnded);
-}
-
-void Node::Refuse(ConnectionIt connection, const absl::Status& status, bool retry) {
-  ++state_.counters.sessions_refused;
-  state_.seams.log.Warn("a session of pid {} is refused: {}", connection->peer.pid,
-                        status.message());
-  connection->channel->Send(ToFrame(Refused{status, retry}));
-  connection->channel->Close();
-  OnClosed(connection);
-}
-
-void Node::OnHello(ConnectionIt connection, const Frame& frame) {
-  absl::StatusOr<Hello> hello = FromFrame<Hello>(frame);
-  if (!hello.ok()) return Refuse(connection, hello.status(), false);
-  if (absl::Status status = Admit(state_, *hello, connection->peer); !status.ok()) {
-    // A rank whose earlier life is about to end may come again.
-    return Refuse(connection, status, absl::IsAlreadyExists(status));
-  }
-  RankSession& session = SessionFor(*hello);
-  connection->trainer = {hello->rank, hello->life};
-  session.Attach(connection->channel.get());
-  state_.seams.log.Info("rank {} of {} (pid {}) is connected, attempt {}", session.rank(),
-                        session.world(), session.life().pid, session.attempt());
+void Node::OnConnected(RankSession& session, Timeline follows) {
   state_.ranks_came = true;
   state_.coordinator->OnRanksChange();
   watch_->Wake();
   // After a restart of the daemon the trainer tells which decision it follows. One that has started
   // empty may have yet to read of it.
-  const bool is_newest = hello->timeline == state_.record->chain().newest();
-  if (is_newest || session.timeline == Timeline{}) session.timeline = hello->timeline;
+  const bool is_newest = follows == state_.record->chain().newest();
+  if (is_newest || session.timeline == Timeline{}) session.timeline = follows;
   session.Send(Welcome{state_.record->session(), state_.options.node,
                        state_.record->chain().newest(), state_.options.block_bytes,
-                       state_.options.software_version, restore_->SealedSlotsOf(hello->rank),
+                       state_.options.software_version, restore_->SealedSlotsOf(session.rank()),
                        static_cast<uint16_t>(kNewestFrameType)});
   watch_->Greet(session);
 }
 
-// The session of that life, after those of the rank's earlier life and of other attempts are ended.
-RankSession& Node::SessionFor(const Hello& hello) {
-  std::vector<std::pair<Rank, ProcessLife>> over;
-  for (const auto& [rank, session] : state_.sessions) {
-    const bool same_rank = rank == hello.rank && session->life() != hello.life;
-    if (same_rank || session->attempt() != hello.attempt) over.push_back({rank, session->life()});
-  }
-  for (const auto& [rank, life] : over) {
-    EndSession(rank, life, rank == hello.rank ? kTakenOver : kOtherAttempt);
-  }
-  if (RankSession* session = state_.SessionOf(hello.rank)) return *session;
-  std::erase(state_.lives_before, hello.life);
-  auto created = std::make_unique<RankSession>(hello, state_.seams.segments);
-  created->watch = state_.seams.processes.Watch(
-      hello.life, [this, rank = hello.rank, life = hello.life] { OnLifeEnded(rank, life); });
-  RankSession& session = *(state_.sessions[hello.rank] = std::move(created));
-  if (protection_ != nullptr) protection_->OnRanksChange();
-  return session;
+void Node::OnSessionEnding(RankSession& session) {
+  capture_->OnSessionEnded(session);
+  restore_->OnSessionEnded(session);
 }
 
-void Node::OnLifeEnded(Rank rank, ProcessLife life) {
-  RankSession* session = state_.SessionOf(rank);
-  if (session == nullptr || session->life() != life) return;
-  session->life_ended = true;
-  if (!session->connected()) return EndSession(rank, life, kEnded);
-  // What it said last may still be on the way; but a forked child may hold the socket open.
-  state_.seams.executor.After(
-      kLastWords, lifetime_.Bind([this, rank, life] { EndSession(rank, life, kEnded); }));
-}
-
-void Node::EndSession(Rank rank, ProcessLife life, std::string_view why) {
-  RankSession* session = state_.SessionOf(rank);
-  if (session == nullptr || session->life() != life) return;
-  state_.seams.log.Info("rank {} (pid {}) is gone: {}", rank, life.pid, why);
-  session->Send(Refused{absl::AbortedError("another process is this rank by now; this "
-                                           "one trains on unprotected"),
-                        false});
-  capture_->OnSessionEnded(*session);
-  restore_->OnSessionEnded(*session);
-  state_.seams.processes.Unwatch(session->watch);
-  session->RemoveControl();
-  state_.sessions.erase(rank);
+void Node::OnSessionEnded() {
   capture_->RunRules();
   if (protection_ != nullptr) protection_->OnRanksChange();
   state_.coordinator->OnRanksChange();
   EndIfOut();
 }
 
-absl::Status Node::Dispatch(RankSession& session, const Frame& frame) {
+absl::Status Node::OnTrainerFrame(RankSession& session, const Frame& frame) {
   const auto take = [&]<typename Message>(auto&& handle) -> absl::Status {
     absl::StatusOr<Message> message = FromFrame<Message>(frame);
     if (!message.ok()) return message.status();
@@ -399,22 +246,13 @@ void Node::OnPagesLost(const LostPages& lost) {
 
 // --- the CLI ---
 
-void Node::OnAdminRequest(ConnectionIt connection, const Frame& frame) {
-  absl::StatusOr<AdminRequest> request = FromFrame<AdminRequest>(frame);
-  if (!request.ok()) return Refuse(connection, request.status(), false);
-  Channel* channel = connection->channel.get();
-  // The asker may be gone when the answer is there.
-  auto reply = lifetime_.Bind([this, channel](AdminReply answer) {
-    for (Connection& open : connections_) {
-      if (open.channel.get() == channel) channel->Send(ToFrame(std::move(answer)));
-    }
-  });
-  if (request->verb == "memory") return memory_->Answer(std::move(reply));
-  if (request->verb == "cluster") {
-    if (cluster_ != nullptr) return cluster_->Answer(*request, std::move(reply));
-    return AnswerCluster(state_, nullptr, std::move(reply));
+void Node::OnAdminRequest(const AdminRequest& request, Sessions::AdminAnswer answer) {
+  if (request.verb == "memory") return memory_->Answer(std::move(answer));
+  if (request.verb == "cluster") {
+    if (cluster_ != nullptr) return cluster_->Answer(request, std::move(answer));
+    return AnswerCluster(state_, nullptr, std::move(answer));
   }
-  AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, *request, std::move(reply));
+  AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request, std::move(answer));
 }
 
 // --- the node's side of the coordinator ---

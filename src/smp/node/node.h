@@ -1,4 +1,4 @@
-// Node: the daemon's core. It admits trainers, hands their frames to the desks, and is the node's
+// Node: the daemon's core. It wires the desks, hands them the trainers' frames, and is the node's
 // side of the coordinator.
 //
 // No thread, clock, socket or global of its own: everything comes by NodeSeams, so that a whole
@@ -11,12 +11,8 @@
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 
-#include <list>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/channel.h"
@@ -29,6 +25,7 @@
 #include "smp/desk/node_state.h"
 #include "smp/desk/protection_watch.h"
 #include "smp/desk/scrubber.h"
+#include "smp/desk/sessions.h"
 #include "smp/job/coordinator.h"
 #include "smp/job/member.h"
 #include "smp/node/cluster_desk.h"
@@ -43,7 +40,7 @@ class LocalCoordinator;
 
 // Single-threaded on its executor, constructed and destroyed in a turn of it (or before it runs,
 // after it stopped).
-class Node : private Coordinator::Node {
+class Node : private Coordinator::Node, private Sessions::Host {
  public:
   Node(NodeSeams seams, NodeOptions options);
   ~Node() override;
@@ -76,36 +73,20 @@ class Node : private Coordinator::Node {
   Member* member() { return member_; }
 
  private:
-  // A connection, and the life that it turned out to belong to.
-  struct Connection {
-    std::unique_ptr<Channel> channel;
-    PeerIdentity peer;
-    std::optional<std::pair<Rank, ProcessLife>> trainer;
-    bool is_silent = true;  // nothing came yet
-    TimerId hello_timer = TimerId::kNone;
-  };
-  using ConnectionIt = std::list<Connection>::iterator;
-
   void OpenRecord(RandomId boot_id);
   void OnStarted(absl::Status status);
   absl::Status AdoptMemory();
   absl::Status JoinCluster();
   void ReportSealedSlots();
-
-  void CloseOldestSilent();
-  void CloseSilent(ConnectionIt connection);
-  void TurnAway(std::unique_ptr<Channel> channel);
-  void OnFrame(ConnectionIt connection, const Frame& frame);
-  void OnClosed(ConnectionIt connection);
-  void Refuse(ConnectionIt connection, const absl::Status& status, bool retry);
-  void OnHello(ConnectionIt connection, const Frame& frame);
-  void OnAdminRequest(ConnectionIt connection, const Frame& frame);
-  absl::Status Dispatch(RankSession& session, const Frame& frame);
   void OnEverCommittedRequest(const RankSession& session, EverCommittedRequest request);
 
-  RankSession& SessionFor(const Hello& hello);
-  void OnLifeEnded(Rank rank, ProcessLife life);
-  void EndSession(Rank rank, ProcessLife life, std::string_view why);
+  // Sessions::Host.
+  void OnSessionBegun() override;
+  void OnConnected(RankSession& session, Timeline follows) override;
+  absl::Status OnTrainerFrame(RankSession& session, const Frame& frame) override;
+  void OnAdminRequest(const AdminRequest& request, Sessions::AdminAnswer answer) override;
+  void OnSessionEnding(RankSession& session) override;
+  void OnSessionEnded() override;
 
   // Coordinator::Node.
   void CloseTimeline(absl::AnyInvocable<void()> done) override;
@@ -146,7 +127,7 @@ class Node : private Coordinator::Node {
   std::unique_ptr<ClusterDesk> cluster_;  // null in a job of one node
   std::unique_ptr<ProtectionWatch> watch_;
   std::unique_ptr<ShortageRetry> disk_shortage_;
-  std::list<Connection> connections_;
+  Sessions sessions_{state_, *this};
   std::unique_ptr<LivesBefore> lives_before_;
   bool started_ = false;
   absl::AnyInvocable<void(absl::Status)> on_started_;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/unit/smp/played_channel.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {
@@ -16,26 +17,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// The node's end of a connection, of which a test plays the other end.
-class PlayedChannel final : public Channel {
- public:
-  explicit PlayedChannel(std::vector<Frame>& sent) : sent_(sent) {}
-  void Start(OnFrame on_frame, OnClose) override {
-    on_frame_ = std::make_shared<OnFrame>(std::move(on_frame));
-  }
-  void Send(Frame frame) override { sent_.push_back(std::move(frame)); }
-  void Close() override {}
-  // It may be destroyed meanwhile.
-  void Say(Frame frame) {
-    const auto on_frame = on_frame_;
-    (*on_frame)(std::move(frame));
-  }
-
- private:
-  std::vector<Frame>& sent_;
-  std::shared_ptr<OnFrame> on_frame_;
-};
 
 class NodeTest : public SmpFixture {
  protected:

@@ -1,4 +1,4 @@
-#include "smp/node/admission.h"
+#include "smp/desk/admission.h"
 
 #include <fmt/format.h>
 
