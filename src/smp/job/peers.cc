@@ -109,14 +109,14 @@ void Peers::Probe(const std::string& address, Duration timeout,
 
 void Peers::Follow() {
   // Revisions of another store say nothing.
-  if (std::exchange(came_in_, job_state_.store_id) != job_state_.store_id) came_.clear();
-  if (came_ == job_state_.present_modified) return;
+  if (std::exchange(followed_in_, job_state_.store_id) != job_state_.store_id) followed_ = {};
+  meta::Revision newest = followed_;
   for (const auto& [slot, modified] : job_state_.present_modified) {
-    const auto before = came_.find(slot);
-    if (slot == self_ || (before != came_.end() && before->second == modified)) continue;
-    transport_.ReconnectNow(job_state_.present.at(slot).address());
+    if (modified <= followed_) continue;
+    newest = std::max(newest, modified);
+    if (slot != self_) transport_.ReconnectNow(job_state_.present.at(slot).address());
   }
-  came_ = job_state_.present_modified;
+  followed_ = newest;
 }
 
 TransferId Peers::Read(NodeSlot from, const std::string& body, std::span<std::byte> into,

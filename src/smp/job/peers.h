@@ -104,8 +104,8 @@ class Peers {
   const NodeSlot self_;
   const std::string incarnation_;
   absl::AnyInvocable<void()> on_other_store_;
-  std::string came_in_;                // the store's id
-  std::map<NodeSlot, meta::Revision> came_;  // of the presences that were followed
+  std::string followed_in_;  // the store's id
+  meta::Revision followed_;  // of the newest presence that was followed
   std::vector<std::string> served_;
   Lifetime lifetime_;
 };

@@ -13,11 +13,30 @@
 namespace unreft::smp {
 namespace {
 
+constexpr size_t kNamedMax = 8;
+
 const unreft::Member* MemberOf(const meta::JobState& job, NodeSlot slot) {
   const auto& members = job.view.value.members();
   const auto found = std::ranges::find_if(
       members, [&](const unreft::Member& member) { return member.slot() == slot.value; });
   return found == members.end() ? nullptr : &*found;
+}
+
+// The first few that are not present: of a thousand nodes nobody reads more.
+std::string MissingNodes(const meta::JobState& job, uint64_t nodes) {
+  std::vector<std::string> named;
+  auto present = job.present.begin();
+  for (uint64_t slot = 0; slot < nodes && named.size() < kNamedMax; ++slot) {
+    if (present != job.present.end() && present->first == NodeSlot{slot}) {
+      ++present;
+    } else {
+      named.push_back(fmt::format("node {}", slot));
+    }
+  }
+  if (named.empty()) return "none";
+  const uint64_t missing = nodes - std::min<uint64_t>(nodes, job.present.size());
+  if (missing > named.size()) named.push_back(fmt::format("{} more", missing - named.size()));
+  return absl::StrJoin(named, ", ");
 }
 
 // A daemon that was started with another number where one of that slot had been.
@@ -239,12 +258,8 @@ std::string Seat::Problem() const {
   if (!store_.ready()) return "the meta store was not read yet";
   const meta::JobState& job = store_.state();
   if (!job.view.exists()) {
-    std::vector<uint64_t> missing;
-    for (uint64_t slot = 0; slot < options_.nodes; ++slot) {
-      if (!job.present.contains(NodeSlot{slot})) missing.push_back(slot);
-    }
-    return fmt::format("the job of {} nodes has no view yet; not present: node {}", options_.nodes,
-                       missing.empty() ? "none" : absl::StrJoin(missing, ", node "));
+    return fmt::format("the job of {} nodes has no view yet; not present: {}", options_.nodes,
+                       MissingNodes(job, options_.nodes));
   }
   switch (owner_) {
     case SeatOwner::kOurs:
