@@ -1,0 +1,105 @@
+#include "smp/protect/lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/crc32c.h"
+#include "base/format.h"
+#include "smp/job/cluster_records.h"
+
+namespace unreft::smp {
+
+Lane::Lane(const GuardTask& task, GuardActivity& activity, uint32_t parity, bool encodes,
+           ParityServer* server)
+    : task_(task),
+      activity_(activity),
+      parity_(parity),
+      stripe_(task.slabs.layout().ParityStripes(task.group.self)[parity]),
+      encodes_(encodes),
+      server_(server),
+      encoder_(task, activity, stripe_, parity),
+      fetches_(task, activity) {}
+
+void Lane::Run() {
+  // What waits to be handed on counts, too: it takes memory.
+  while (next_ < task_.slabs.layout().positions() &&
+         running_ + (server_ != nullptr ? server_->kept() : 0) < task_.options.protect_window) {
+    ++running_;
+    Start(next_++);
+  }
+  if (server_ != nullptr) server_->BePatient(/*is_idle=*/running_ == 0);
+}
+
+void Lane::Start(uint64_t position) {
+  if (!encodes_) return Fetch(position);
+  encoder_.Encode(position, [this](std::shared_ptr<const EncodedPosition> encoded) {
+    OnEncoded(std::move(encoded));
+  });
+}
+
+void Lane::DoWithout(uint32_t member) {
+  if (encodes_ || task_.slabs.layout().Aggregator(stripe_) != member) return;
+  encodes_ = true;
+  task_.seams.log.Warn(
+      "version {}: node {} is gone, its stripe is encoded here from position {} of {}",
+      task_.version, task_.group.slots[member], next_ - running_, task_.slabs.layout().positions());
+  // What was asked of it fails, and is tried again the other way.
+  fetches_.Cancel();
+}
+
+void Lane::Cancel() {
+  encoder_.Cancel();
+  fetches_.Cancel();
+}
+
+void Lane::OnEncoded(std::shared_ptr<const EncodedPosition> encoded) {
+  Finish(encoded->position, encoded->parity_crcs[parity_], encoded->input_crcs);
+  if (server_ != nullptr) server_->OnEncoded(std::move(encoded));
+}
+
+void Lane::Fetch(uint64_t position) {
+  ReadRequest request;
+  request.set_kind(ReadRequest::FRESH_PARITY);
+  SetVersion(task_.version, request);
+  request.set_stripe(stripe_);
+  request.set_parity(parity_);
+  request.set_first_block(position);
+  request.set_blocks(1);
+  request.set_coding(task_.coding);
+  fetches_.Read(task_.slabs.layout().Aggregator(stripe_), request,
+                task_.guard.view->block(parity_, position),
+                [this, position, segment = task_.guard.segment](absl::StatusOr<std::string> bytes) {
+                  if (bytes.ok()) return OnFetched(position, *bytes);
+                  activity_.Retry([this, position] { Start(position); });
+                });
+}
+
+void Lane::OnFetched(uint64_t position, const std::string& bytes) {
+  const absl::StatusOr<ReadHeader> header = ParseBlockHeader(bytes, task_.group.shape.k);
+  if (!header.ok()) {
+    task_.seams.log.Warn("version {}: {}", task_.version, header.status().message());
+    return activity_.Retry([this, position] { Start(position); });
+  }
+  auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
+  activity_.Submit([segment = task_.guard.segment, crc,
+                    block = task_.guard.view->block(parity_, position)] { *crc = Crc32c(block); },
+                   [this, position, crc, header = *header] {
+                     if (*crc == header.crcs(0)) return Finish(position, *crc, header.input_crcs());
+                     task_.seams.log.Warn(
+                         "version {}: parity {} of position {} was not what was sent",
+                         task_.version, parity_, position);
+                     activity_.Retry([this, position] { Start(position); });
+                   });
+}
+
+template <typename Crcs>
+void Lane::Finish(uint64_t position, uint32_t crc, const Crcs& input_crcs) {
+  GuardView& view = *task_.guard.view;
+  view.parity_crcs(parity_, task_.slabs.layout().positions())[position] = crc;
+  const auto inputs = view.input_crcs(parity_, position, task_.group.shape.k);
+  std::copy(input_crcs.begin(), input_crcs.end(), inputs.begin());
+  --running_;
+  ++finished_;
+}
+
+}  // namespace unreft::smp
