@@ -94,4 +94,14 @@ std::optional<uint64_t> GroupSlabs::MemberBlockOf(uint32_t member, Rank rank,
   return std::nullopt;
 }
 
+absl::StatusOr<GuardShare> GuardShare::Make(const GroupView& group, uint32_t block_bytes,
+                                            std::vector<MemberSlab> members,
+                                            const std::vector<uint64_t>& replica_bytes) {
+  absl::StatusOr<GroupSlabs> slabs = GroupSlabs::Make(group.shape, block_bytes, std::move(members));
+  if (!slabs.ok()) return slabs.status();
+  GuardShare share{group, *std::move(slabs), 0};
+  for (const uint32_t member : group.Predecessors()) share.replica_bytes += replica_bytes[member];
+  return share;
+}
+
 }  // namespace unreft::smp

@@ -1,5 +1,5 @@
-// GroupView: a protection group as one of its members sees it, and how its slabs of a version lie
-// in the group's stripes. Pure.
+// GroupView: a protection group as one of its members sees it, how its slabs of a version lie in
+// the group's stripes, and what of that one member is to hold. Pure.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -60,6 +60,18 @@ class GroupSlabs {
   ec::StripeLayout layout_;
   uint32_t block_bytes_;
   std::vector<MemberSlab> members_;
+};
+
+// A node's share in the protection of a version: what its guard is to hold.
+struct GuardShare {
+  GroupView group;
+  GroupSlabs slabs;
+  uint64_t replica_bytes = 0;  // that the copies of the members before it take at most
+
+  // `replica_bytes`: by member. InvalidArgument as GroupSlabs::Make.
+  static absl::StatusOr<GuardShare> Make(const GroupView& group, uint32_t block_bytes,
+                                         std::vector<MemberSlab> members,
+                                         const std::vector<uint64_t>& replica_bytes);
 };
 
 }  // namespace unreft::smp

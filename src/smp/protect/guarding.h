@@ -59,7 +59,8 @@ class Guarding {
   void DoWithout(NodeSlot slot);
   bool DoesWithout(NodeSlot slot) const;
 
-  // Ends the reads that are on their way; on_end follows when nothing touches the guard any more.
+  // Ends the reads that are on their way; on_end follows when nothing touches the guard any more,
+  // unless it was called before. Nothing is handed on any more.
   void Cancel();
 
   Guard& guard() { return task_.guard; }

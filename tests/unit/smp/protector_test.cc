@@ -49,12 +49,12 @@ class ProtectorTest : public GroupFixture {
 
   // Node 1.
   void ServeOther(Peers& peers) {
-    peers.Answer<MetaRequest, MetaReply>("meta", [](NodeSlot, auto, auto done) {
+    peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
       MetaReply reply;
       SlabMeta& slab = *reply.add_slabs();
       slab.set_world(1);
-      slab.set_manifest("manifest");
-      slab.set_manifest_crc(Crc32c(std::as_bytes(std::span("manifest", 8))));
+      slab.set_manifest(manifest_);
+      slab.set_manifest_crc(Crc32c(std::as_bytes(std::span(manifest_))));
       done(std::move(reply));
     });
     peers.Serve("announce", [this](NodeSlot, const std::string& body, Transport::CallDone done) {
@@ -140,8 +140,9 @@ class ProtectorTest : public GroupFixture {
   }
 
   GuardRecord record_of_other_;
-  std::map<Version, int> announced_;  // to node 1
-  int changes_ = 0;                   // that were told
+  std::string manifest_ = "manifest";  // of node 1's slab
+  std::map<Version, int> announced_;   // to node 1
+  int changes_ = 0;                    // that were told
   std::vector<std::byte> data_;
   std::unique_ptr<SlabServer> server_;
   std::unique_ptr<Protector> protector_;
@@ -340,6 +341,21 @@ TEST_F(ProtectorTest, WhatWaitsForAGuardEndsWhenSomethingElseIsCommitted) {
   InTurn([&] {
     for (Guard* guard : protector_->guards().All()) EXPECT_EQ(guard->phase, GuardPhase::kFree);
   });
+}
+
+// What describes the slab may be larger than was said.
+TEST_F(ProtectorTest, AGuardThatCannotBeSealedIsFreeAgain) {
+  manifest_.resize(1 << 20);
+  Remake();
+  Settle(seconds(1));
+  EXPECT_EQ(log_lines_.Count("no protection: version 1:9:"), 1U);
+  InTurn([&] {
+    for (Guard* guard : protector_->guards().All()) EXPECT_EQ(guard->phase, GuardPhase::kFree);
+  });
+  manifest_ = "manifest";
+  Remake();
+  Settle(seconds(1));
+  ExpectGuarded();
 }
 
 TEST_F(ProtectorTest, ARecordOfAnotherGroupIsRefused) {

@@ -1,0 +1,160 @@
+#include "smp/protect/announcements.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/job/cluster_records.h"
+
+namespace unreft::smp {
+
+Announcements::Announcements(const NodeState& state, Peers& peers, const meta::JobState& job,
+                             absl::AnyInvocable<void()> run_rules)
+    : state_(state), peers_(peers), job_(job), run_rules_(std::move(run_rules)) {}
+
+std::vector<Version> Announcements::Followed() const {
+  std::vector<Version> versions;
+  for (const auto& [version, announced] : followed_) versions.push_back(version);
+  return versions;
+}
+
+absl::Status Announcements::Check(NodeSlot from, const AnnounceRequest& request) const {
+  for (const unreft::Member& member : job_.view.value.members()) {
+    if (NodeSlot{member.slot()} != from || member.incarnation() == request.incarnation()) continue;
+    // One of both has an old view; as of a store that went back it may have the greater number.
+    return absl::AbortedError(
+        fmt::format("node {} announces slabs of a memory that view {} of node {} does not name",
+                    from, job_.view.value.number(), peers_.self()));
+  }
+  return absl::OkStatus();
+}
+
+void Announcements::Take(NodeSlot from, AnnounceRequest request) {
+  followed_.at(VersionOf(request)).said[from] = std::move(request);
+}
+
+void Announcements::OnView() {
+  // Who has its slot now may have told of another memory, which the others have in mind then.
+  const std::string own = AsBytes(state_.record->incarnation());
+  const bool is_replaced =
+      std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+        return NodeSlot{member.slot()} == peers_.self() && member.incarnation() != own;
+      });
+  if (!is_replaced) return;
+  for (auto& [version, announced] : followed_) announced.told.clear();
+}
+
+// This node's slabs of the version, once each of its ranks has a slot of it. A node without ranks
+// has an empty slab; it learns of the version from the others.
+std::optional<AnnounceRequest> Announcements::OwnSlabs(Version version, bool asked) const {
+  std::map<Rank, const Slot*> slots;
+  for (Slot* slot : state_.slots->All()) {
+    if (slot->version != version) continue;
+    const bool capturing = slot->phase == SlotPhase::kCapturing && slot->registration != nullptr;
+    if (capturing || slot->phase == SlotPhase::kSealed) slots[slot->owner] = slot;
+  }
+  // A daemon that has started anew has ranks that it has not heard of yet; and one that has not
+  // told its ranks the decision yet has ranks that will take part.
+  if (!state_.lives_before.empty()) return std::nullopt;
+  for (const auto& [rank, session] : state_.sessions) {
+    const bool takes_part = !session->superseded && session->timeline <= version.timeline;
+    if (takes_part && !slots.contains(rank)) return std::nullopt;
+  }
+  if (slots.empty() && !asked) return std::nullopt;
+  AnnounceRequest request;
+  SetVersion(version, request);
+  request.set_incarnation(AsBytes(state_.record->incarnation()));
+  request.set_block_bytes(state_.options.block_bytes);
+  uint64_t replica_bytes = 0;
+  for (const auto& [rank, slot] : slots) {
+    RankSlab& slab = *request.add_slabs();
+    slab.set_rank(rank.value);
+    slab.set_generation(slot->generation.value);
+    slab.set_data_bytes(slot->phase == SlotPhase::kSealed ? slot->manifest->data_bytes
+                                                          : slot->registration->plan.data_bytes());
+    replica_bytes += ReplicaBytes(slot->view->geometry());
+  }
+  request.set_replica_bytes_max(replica_bytes);
+  return request;
+}
+
+void Announcements::Tell(Version version, const GroupView& group) {
+  Announced& announced = followed_.at(version);
+  if (!announced.is_own_known) {
+    std::optional<AnnounceRequest> own = OwnSlabs(version, /*asked=*/!announced.said.empty());
+    if (!own) return;
+    announced.is_own_known = true;
+    announced.said[peers_.self()] = *std::move(own);
+  }
+  for (const NodeSlot member : group.slots) {
+    if (member == peers_.self() || announced.telling.contains(member)) continue;
+    const auto present = job_.present.find(member);
+    if (present == job_.present.end()) continue;
+    const auto told = announced.told.find(member);
+    // A daemon that has started anew has forgotten what it was told.
+    if (told != announced.told.end() && told->second == LifeOf(present->second)) continue;
+    TellMember(version, announced, member);
+  }
+}
+
+void Announcements::TellMember(Version version, Announced& announced, NodeSlot member) {
+  announced.telling.insert(member);
+  const Life life = LifeOf(job_.present.at(member));
+  peers_.Call(member, "announce", announced.said.at(peers_.self()).SerializeAsString(),
+              state_.options.call_timeout,
+              lifetime_.Bind([this, version, member, life](absl::StatusOr<std::string> reply) {
+                const auto it = followed_.find(version);
+                if (it == followed_.end()) return;
+                if (reply.ok()) {
+                  it->second.telling.erase(member);
+                  it->second.told[member] = life;
+                  return;
+                }
+                state_.seams.executor.After(state_.options.read_retry,
+                                            lifetime_.Bind([this, version, member] {
+                                              const auto again = followed_.find(version);
+                                              if (again == followed_.end()) return;
+                                              again->second.telling.erase(member);
+                                              run_rules_();
+                                            }));
+              }));
+}
+
+const AnnounceRequest* Announcements::SaidBy(Version version, NodeSlot slot) const {
+  const std::map<NodeSlot, AnnounceRequest>& said = followed_.at(version).said;
+  const auto found = said.find(slot);
+  if (found == said.end()) return nullptr;
+  // Others may have told, too: of groups that were formed anew, or memories that were replaced.
+  const bool is_named =
+      std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+        return member.slot() == slot.value && member.incarnation() == found->second.incarnation();
+      });
+  return is_named ? &found->second : nullptr;
+}
+
+bool Announcements::HaveAllSaid(Version version, const GroupView& group) const {
+  return std::ranges::all_of(group.slots,
+                             [&](NodeSlot slot) { return SaidBy(version, slot) != nullptr; });
+}
+
+absl::StatusOr<GuardShare> Announcements::ShareOf(Version version, const GroupView& group) const {
+  std::vector<MemberSlab> members;
+  std::vector<uint64_t> replica_bytes;
+  for (const NodeSlot slot : group.slots) {
+    const AnnounceRequest& said = followed_.at(version).said.at(slot);
+    if (said.block_bytes() != state_.options.block_bytes) {
+      return absl::InvalidArgumentError(fmt::format("node {} has blocks of {} bytes, node {} of {}",
+                                                    slot, said.block_bytes(), peers_.self(),
+                                                    state_.options.block_bytes));
+    }
+    MemberSlab& member = members.emplace_back();
+    *member.mutable_slabs() = said.slabs();
+    member.set_incarnation(said.incarnation());
+    replica_bytes.push_back(said.replica_bytes_max());
+  }
+  return GuardShare::Make(group, state_.options.block_bytes, std::move(members), replica_bytes);
+}
+
+}  // namespace unreft::smp
