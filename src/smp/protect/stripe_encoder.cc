@@ -70,8 +70,10 @@ void StripeEncoder::ReadSource(std::shared_ptr<Encoding> encoding, uint32_t sour
 }
 
 void StripeEncoder::Compute(std::shared_ptr<Encoding> encoding) {
+  // Where no parity goes to the guard it may be gone by now.
+  std::shared_ptr<Segment> segment = kept_ ? task_.guard.segment : nullptr;
   activity_.Submit(
-      [encoding, code = task_.seams.code, segment = task_.guard.segment] {
+      [encoding, code = task_.seams.code, segment = std::move(segment)] {
         EncodedPosition& encoded = *encoding->encoded;
         std::vector<std::span<const std::byte>> data;
         encoding->status = absl::OkStatus();

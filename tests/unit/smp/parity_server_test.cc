@@ -58,6 +58,10 @@ class ParityServerTest : public GroupFixture {
 
   // Node 1 asks for its parity of the position.
   void Ask(uint64_t position, uint64_t coding = kCoding) {
+    BeginToAsk(position, coding);
+    Settle();
+  }
+  void BeginToAsk(uint64_t position, uint64_t coding = kCoding) {
     ReadRequest request;
     request.set_parity(kParity);
     request.set_first_block(position);
@@ -71,7 +75,6 @@ class ParityServerTest : public GroupFixture {
         EXPECT_TRUE(header_.ParseFromString(source->header));
       });
     });
-    Settle();
   }
   // The lane has encoded the position.
   void Encode(uint64_t position) {
@@ -126,6 +129,18 @@ TEST_F(ParityServerTest, WhatIsGoneIsEncodedOnceMore) {
   EXPECT_EQ(reads_, 1);
   EXPECT_EQ(server_->kept(), 0U);
   EXPECT_TRUE(activity_->is_idle());
+}
+
+// The guard of a version that is complete may not verify, and is removed then.
+TEST_F(ParityServerTest, EncodingOnceMoreDoesNotTouchTheGuard) {
+  guard_.segment = *segments_.Create("/unreft.job.0.guard", 4096);
+  Encode(0);
+  Ask(0);
+  BeginToAsk(0);
+  ASSERT_TRUE(scheduler_.RunUntil([&] { return pool_.pending() > 0; }, 100000));
+  EXPECT_EQ(guard_.segment.use_count(), 1);
+  Settle();
+  EXPECT_EQ(answer_, absl::OkStatus());
 }
 
 TEST_F(ParityServerTest, WhoNeverAsksIsWaitedForAWhile) {
