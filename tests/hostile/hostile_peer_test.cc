@@ -209,7 +209,9 @@ class HostilePeerTest : public ::testing::Test {
       executor_.Post([&] { one(); });
       while (executor_.RunOneFor(Duration{})) {
       }
-      if (under_way_ >= 32) ASSERT_TRUE(RunUntil([this] { return under_way_ < 32; }));
+      if (under_way_ >= 32) {
+        ASSERT_TRUE(RunUntil([this] { return under_way_ < 32; }));
+      }
       if (i % 200 == 199) CheckServed();
     }
     ASSERT_TRUE(RunUntil([this] { return under_way_ == 0; }));
