@@ -32,7 +32,11 @@ absl::Status Announcements::Check(NodeSlot from, const AnnounceRequest& request)
 }
 
 void Announcements::Take(NodeSlot from, AnnounceRequest request) {
-  followed_.at(VersionOf(request)).said[from] = std::move(request);
+  AnnounceRequest& said = followed_.at(VersionOf(request)).said[from];
+  // One that was long on its way takes nothing back that was told since.
+  const bool is_late =
+      said.incarnation() == request.incarnation() && said.slabs_size() > request.slabs_size();
+  if (!is_late) said = std::move(request);
 }
 
 void Announcements::OnView() {
@@ -82,11 +86,16 @@ std::optional<AnnounceRequest> Announcements::OwnSlabs(Version version, bool ask
 
 void Announcements::Tell(Version version, const GroupView& group) {
   Announced& announced = followed_.at(version);
-  if (!announced.is_own_known) {
-    std::optional<AnnounceRequest> own = OwnSlabs(version, /*asked=*/!announced.said.empty());
-    if (!own) return;
-    announced.is_own_known = true;
+  std::optional<AnnounceRequest> own = OwnSlabs(version, /*asked=*/!announced.said.empty());
+  const auto known = announced.said.find(peers_.self());
+  // A daemon that has just started may hear of a rank only after it was asked.
+  const bool is_news =
+      own && (known == announced.said.end() || own->slabs_size() > known->second.slabs_size());
+  if (is_news) {
     announced.said[peers_.self()] = *std::move(own);
+    announced.told.clear();
+  } else if (known == announced.said.end()) {
+    return;
   }
   for (const NodeSlot member : group.slots) {
     if (member == peers_.self() || announced.telling.contains(member)) continue;
@@ -102,13 +111,18 @@ void Announcements::Tell(Version version, const GroupView& group) {
 void Announcements::TellMember(Version version, Announced& announced, NodeSlot member) {
   announced.telling.insert(member);
   const Life life = LifeOf(job_.present.at(member));
-  peers_.Call(member, "announce", announced.said.at(peers_.self()).SerializeAsString(),
-              state_.options.call_timeout,
-              lifetime_.Bind([this, version, member, life](absl::StatusOr<std::string> reply) {
+  const AnnounceRequest& own = announced.said.at(peers_.self());
+  peers_.Call(member, "announce", own.SerializeAsString(), state_.options.call_timeout,
+              lifetime_.Bind([this, version, member, life,
+                              slabs = own.slabs_size()](absl::StatusOr<std::string> reply) {
                 const auto it = followed_.find(version);
                 if (it == followed_.end()) return;
                 if (reply.ok()) {
                   it->second.telling.erase(member);
+                  const auto said = it->second.said.find(peers_.self());
+                  const bool is_newest =
+                      said != it->second.said.end() && said->second.slabs_size() == slabs;
+                  if (!is_newest) return run_rules_();
                   it->second.told[member] = life;
                   return;
                 }
@@ -132,6 +146,23 @@ const AnnounceRequest* Announcements::SaidBy(Version version, NodeSlot slot) con
         return member.slot() == slot.value && member.incarnation() == found->second.incarnation();
       });
   return is_named ? &found->second : nullptr;
+}
+
+// It is another memory than was encoded, or has ranks that were not heard of then.
+bool Announcements::HasMore(Version version, NodeSlot slot, const MemberSlab& encoded) const {
+  const AnnounceRequest* said = SaidBy(version, slot);
+  if (said == nullptr || said->slabs().empty()) return false;
+  const bool is_another =
+      !encoded.incarnation().empty() && encoded.incarnation() != said->incarnation();
+  return is_another || encoded.slabs_size() < said->slabs_size();
+}
+
+bool Announcements::HasSlabsThere(Version version, NodeSlot slot) const {
+  const AnnounceRequest* said = SaidBy(version, slot);
+  if (said == nullptr || said->slabs().empty()) return false;
+  return std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+    return member.slot() == slot.value && !member.lost();
+  });
 }
 
 bool Announcements::HaveAllSaid(Version version, const GroupView& group) const {

@@ -48,6 +48,10 @@ class Announcements {
 
   // What the memory that the view names in that slot has said; null before.
   const AnnounceRequest* SaidBy(Version version, NodeSlot slot) const;
+  // Whether that memory has told of slabs that are not among the encoded ones.
+  bool HasMore(Version version, NodeSlot slot, const MemberSlab& encoded) const;
+  // Whether it has slabs, and is not lost.
+  bool HasSlabsThere(Version version, NodeSlot slot) const;
   bool HaveAllSaid(Version version, const GroupView& group) const;
   // This node's share once all have said. InvalidArgument when their slabs do not go together.
   absl::StatusOr<GuardShare> ShareOf(Version version, const GroupView& group) const;
@@ -63,7 +67,6 @@ class Announcements {
     return {presence.incarnation(), presence.session()};
   }
   struct Announced {
-    bool is_own_known = false;
     std::map<NodeSlot, AnnounceRequest> said;  // by every member, this one included
     std::map<NodeSlot, Life> told;             // to which process of the member
     std::set<NodeSlot> telling;

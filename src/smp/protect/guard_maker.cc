@@ -141,9 +141,7 @@ void GuardMaker::OnEnd(Version version, uint64_t id, Generation generation,
 
 void GuardMaker::BeginAgain(Version version) {
   Making& making = makings_.at(version);
-  Guard* const complete = making.complete ? guards_.Complete(version) : nullptr;
   LetGo(std::move(making.guarding));
-  if (complete != nullptr) guards_.Free(*complete);
   making.complete = false;
   making.provided = false;
 }

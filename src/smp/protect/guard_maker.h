@@ -48,8 +48,8 @@ class GuardMaker {
 
   // Guards for the version are asked for once more, when it is made the next time.
   void ProvideAgain(Version version);
-  // What was encoded for the version is given up, since there are other slabs of it. It has a
-  // guarding.
+  // What is encoded for the version, or handed on, is given up, since there are other slabs of it.
+  // It has a guarding. A guard that is complete stays so: it may be right, and counted on.
   void BeginAgain(Version version);
   // Its guard becomes free as soon as nothing touches it, unless it is complete.
   void Forget(Version version);

@@ -134,7 +134,7 @@ void Protector::RunRules() {
   announcements_.OnView();
   for (const Version version : announcements_.Followed()) {
     Guarding* guarding = maker_.Find(version);
-    if (guarding != nullptr && HasReturned(version, *guarding)) {
+    if (guarding != nullptr && LacksSlabs(version, *guarding)) {
       maker_.BeginAgain(version);
       guarding = nullptr;
     }
@@ -149,20 +149,33 @@ void Protector::RunRules() {
 void Protector::MakeGuard(Version version, const GroupView& group) {
   const absl::StatusOr<GuardShare> share = announcements_.ShareOf(version, group);
   if (!share.ok()) return maker_.Refuse(std::string(share.status().message()));
+  if (Guard* const outdated = OutdatedGuard(version)) guards_.Free(*outdated);
   maker_.MakeWithGroup(version, *share);
 }
 
-// A memory that was replaced for a while has its slot again, and slabs of the version, which is
-// being encoded without them.
-bool Protector::HasReturned(Version version, const Guarding& guarding) const {
+// Complete, but a member that has its slot now has told of slabs that are not in it. What was
+// complete before a decision began counts in it until that is made.
+Guard* Protector::OutdatedGuard(Version version) {
+  Guard* const complete = guards_.Complete(version);
+  if (complete == nullptr || job_.timeline.value.closing()) return nullptr;
+  const GuardRecord& record = *complete->record;
+  for (int i = 0; i < std::min(record.group().slots_size(), record.members_size()); ++i) {
+    const NodeSlot slot{record.group().slots(i)};
+    if (announcements_.HasMore(version, slot, record.members(i))) return complete;
+  }
+  return nullptr;
+}
+
+// What is encoded, or handed on, lacks slabs; or it is encoded without a member that is there
+// again.
+bool Protector::LacksSlabs(Version version, const Guarding& guarding) {
   for (size_t i = 0; i < guarding.group().slots.size(); ++i) {
     const NodeSlot slot = guarding.group().slots[i];
-    const AnnounceRequest* said = announcements_.SaidBy(version, slot);
-    if (said == nullptr || said->slabs().empty()) continue;
-    const bool is_another = guarding.slabs().members()[i].incarnation() != said->incarnation();
-    if (is_another || (!maker_.IsComplete(version) && guarding.DoesWithout(slot))) return true;
+    if (announcements_.HasMore(version, slot, guarding.slabs().members()[i])) return true;
+    const bool is_without = !maker_.IsComplete(version) && guarding.DoesWithout(slot);
+    if (is_without && announcements_.HasSlabsThere(version, slot)) return true;
   }
-  return false;
+  return maker_.IsComplete(version) && OutdatedGuard(version) != nullptr;
 }
 
 // Members whose memory is gone, or is another one than was encoded, hand nothing on and take

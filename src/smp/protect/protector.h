@@ -88,7 +88,8 @@ class Protector final : public Protection, public GuardedSlabs {
   void FreeDeadGuards();
   void MakeGuard(Version version, const GroupView& group);
   void PassOver(Guarding& guarding);
-  bool HasReturned(Version version, const Guarding& guarding) const;
+  Guard* OutdatedGuard(Version version);
+  bool LacksSlabs(Version version, const Guarding& guarding);
 
   NodeState& state_;
   Peers& peers_;

@@ -39,17 +39,30 @@ class ProtectorTest : public GroupFixture {
     InTurn([&] {
       state_->record->SetCommitted(kVersion, 1);
       server_ = std::make_unique<SlabServer>(*state_, *own_peers_);
-      protector_ =
-          std::make_unique<Protector>(*state_, *own_peers_, *server_, job_, [this] { ++changes_; });
+      MakeProtector();
     });
   }
   ~ProtectorTest() override {
     InTurn([&] { protector_.reset(); });
   }
 
+  void MakeProtector() {
+    protector_ =
+        std::make_unique<Protector>(*state_, *own_peers_, *server_, job_, [this] { ++changes_; });
+  }
+  // Node 0's daemon is killed, and another has its memory.
+  void StartAgain() {
+    InTurn([&] {
+      protector_.reset();
+      MakeProtector();
+      EXPECT_TRUE(protector_->Adopt().ok());
+    });
+  }
+
   // Node 1.
   void ServeOther(Peers& peers) {
     peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
+      ++manifests_asked_;
       MetaReply reply;
       SlabMeta& slab = *reply.add_slabs();
       slab.set_world(1);
@@ -61,11 +74,13 @@ class ProtectorTest : public GroupFixture {
       AnnounceRequest request;
       UNREFT_CHECK(request.ParseFromString(body));
       ++announced_[VersionOf(request)];
+      slabs_announced_ = request.slabs_size();
       done("");
     });
     peers.ServeReads([this](NodeSlot, const std::string& body, uint64_t, auto done) {
       ReadRequest request;
       UNREFT_CHECK(request.ParseFromString(body));
+      if (!serves_reads_) return done(absl::UnavailableError("not yet"));
       done(SourceOf(std::span(data_).subspan(request.first_block() * kBlockBytes, kBlockBytes)));
     });
   }
@@ -109,16 +124,30 @@ class ProtectorTest : public GroupFixture {
     });
     Settle();
   }
-  // Node 1's memory has a slab of the version, or none.
-  void AnnounceSlab(const std::string& incarnation, bool has_slab, Version version = kNext) {
+  static AnnounceRequest Announcement(const std::string& incarnation, bool has_slab,
+                                      Version version = kNext) {
     AnnounceRequest request;
     SetVersion(version, request);
     request.set_block_bytes(kBlockBytes);
     request.set_incarnation(incarnation);
     if (has_slab) request.add_slabs()->set_data_bytes(kBlocks * kBlockBytes);
     request.set_replica_bytes_max(kReplicaBytes);
-    EXPECT_TRUE(Call(NodeSlot{1}, "announce", request.SerializeAsString()).ok());
+    return request;
+  }
+  // Node 1's memory has a slab of the version, or none.
+  void AnnounceSlab(const std::string& incarnation, bool has_slab, Version version = kNext) {
+    const std::string request = Announcement(incarnation, has_slab, version).SerializeAsString();
+    EXPECT_TRUE(Call(NodeSlot{1}, "announce", request).ok());
     Settle();
+  }
+  // How many slabs of node 1 went into the guard; none: there is no guard.
+  std::optional<int> SlabsEncoded() {
+    std::optional<int> slabs;
+    InTurn([&] {
+      const auto record = protector_->RecordOf(kNext);
+      if (record != nullptr) slabs = record->members(1).slabs_size();
+    });
+    return slabs;
   }
   bool IsEncodedOf(const std::string& incarnation) {
     bool is_encoded = false;
@@ -142,6 +171,9 @@ class ProtectorTest : public GroupFixture {
   GuardRecord record_of_other_;
   std::string manifest_ = "manifest";  // of node 1's slab
   std::map<Version, int> announced_;   // to node 1
+  int slabs_announced_ = 0;            // the last time
+  int manifests_asked_ = 0;            // of node 1
+  bool serves_reads_ = true;           // node 1
   int changes_ = 0;                    // that were told
   std::vector<std::byte> data_;
   std::unique_ptr<SlabServer> server_;
@@ -193,6 +225,130 @@ TEST_F(ProtectorTest, AMemoryThatReturnsIsEncodedInPlaceOfTheOther) {
   AnnounceSlab("a", /*has_slab=*/true);
   Settle(seconds(2));
   EXPECT_TRUE(IsEncodedOf("a"));
+}
+
+// It was freed and made again, because what this daemon hands on was of the memory that had had the
+// slot meanwhile; the version was committed just then, on the word of a report.
+TEST_F(ProtectorTest, AGuardThatIsOfTheMemoryThatReturnsIsKept) {
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  ASSERT_TRUE(IsEncodedOf("a"));
+  StartAgain();
+  NameMemories("b");
+  AnnounceSlab("b", /*has_slab=*/false);
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  EXPECT_TRUE(IsEncodedOf("a"));
+  InTurn([&] {
+    EXPECT_EQ(protector_->guards().Complete(kNext)->generation, Generation{1});  // the first
+  });
+}
+
+// It was complete, and was taken for right.
+TEST_F(ProtectorTest, AnAdoptedGuardOfAMemoryThatWasReplacedIsMadeAnew) {
+  NameMemories("b");
+  AnnounceSlab("b", /*has_slab=*/false);
+  Settle(seconds(2));
+  ASSERT_TRUE(IsEncodedOf("b"));
+  StartAgain();
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  EXPECT_TRUE(IsEncodedOf("a"));
+}
+
+// A decision counts on what was reported before it.
+TEST_F(ProtectorTest, NoCompleteGuardIsMadeAnewWhileADecisionIsMade) {
+  NameMemories("b");
+  AnnounceSlab("b", /*has_slab=*/false);
+  Settle(seconds(2));
+  const auto close = [this](bool closing) {
+    InTurn([&] {
+      job_.timeline.value.set_closing(closing);
+      protector_->OnJobChange();
+    });
+    Settle(seconds(2));
+  };
+  close(true);
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  EXPECT_TRUE(IsEncodedOf("b"));
+  close(false);
+  EXPECT_TRUE(IsEncodedOf("a"));
+}
+
+// A daemon that had just started was asked before it heard of its ranks, and said that it had none;
+// their slabs were in no guard, and the version held a slot of every rank for ever.
+TEST_F(ProtectorTest, SlabsThatAMemberTellsOfLaterAreEncodedToo) {
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/false);
+  Settle(seconds(2));
+  ASSERT_EQ(SlabsEncoded(), 0);
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  EXPECT_EQ(SlabsEncoded(), 1);
+}
+
+TEST_F(ProtectorTest, AnAnnouncementThatIsLateTakesNothingBack) {
+  InTurn([&] { state_->lives_before.emplace_back(); });  // nothing is encoded before it is known
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  AnnounceSlab("a", /*has_slab=*/false);
+  InTurn([&] {
+    state_->lives_before.clear();
+    protector_->OnRanksChange();
+  });
+  Settle(seconds(2));
+  EXPECT_EQ(SlabsEncoded(), 1);
+}
+
+TEST_F(ProtectorTest, RanksThatThisNodeHearsOfLaterAreToldOf) {
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  ASSERT_EQ(announced_[kNext], 1);
+  ASSERT_EQ(slabs_announced_, 0);
+  Slot* slot = nullptr;
+  InTurn([&] {
+    ASSERT_TRUE(state_->slots->Provide(Rank{0}, {kBlocks * kBlockBytes, 100, 4096}).ok());
+  });
+  Settle();
+  InTurn([&] {
+    slot = state_->slots->Grant(Rank{0}, table_.Start(), 2, Attempt{1}, kNext.timeline);
+    ASSERT_NE(slot, nullptr);
+    slot->registration = std::make_shared<Registration>();
+    slot->version = kNext;
+    slot->phase = SlotPhase::kCapturing;
+    protector_->OnClaimed(kNext);
+  });
+  Settle(seconds(2));
+  EXPECT_EQ(announced_[kNext], 2);
+  EXPECT_EQ(slabs_announced_, 1);
+}
+
+// What was done without it was begun anew at every change, and never done (rule 18).
+TEST_F(ProtectorTest, WhatIsEncodedWithoutALostMemberIsBegunAgainOnceItIsBack) {
+  serves_reads_ = false;
+  NameMemories("a");
+  AnnounceSlab("a", /*has_slab=*/true);
+  Settle(seconds(2));
+  ASSERT_EQ(manifests_asked_, 1);
+  const auto see = [this](bool lost) {
+    InTurn([&] {
+      job_.view.value.mutable_members(1)->set_lost(lost);
+      protector_->OnJobChange();
+    });
+    Settle(seconds(2));
+  };
+  for (int i = 0; i < 3; ++i) see(true);
+  EXPECT_EQ(manifests_asked_, 1);
+  serves_reads_ = true;
+  see(false);
+  EXPECT_EQ(manifests_asked_, 2);
+  EXPECT_EQ(SlabsEncoded(), 1);
 }
 
 // Of two versions each had the last guard of some node; neither was ever complete, and the ranks
