@@ -101,6 +101,10 @@ uint64_t CodingOf(const Group& group, const google::protobuf::RepeatedPtrField<M
   GuardRecord record;  // without maps: the same bytes for the same content
   *record.mutable_group() = group;
   *record.mutable_members() = slabs;
+  // Without slabs one memory is as good as another: its blocks are zeros.
+  for (MemberSlab& member : *record.mutable_members()) {
+    if (member.slabs().empty()) member.clear_incarnation();
+  }
   return std::max<uint64_t>(1, layout::Digest64(record.SerializeAsString()));
 }
 

@@ -90,6 +90,17 @@ absl::StatusOr<Guard> GuardOf(Machine& machine, Version version) {
   return Bad("there is no complete guard");
 }
 
+// What went in of a member: of which memory, if it had slabs at all.
+std::string EncodedOf(const MemberSlab& member) {
+  return member.slabs().empty() ? "" : member.SerializeAsString();
+}
+
+std::string CodingOf(const GuardRecord& record) {
+  std::string coding = record.group().SerializeAsString();
+  for (const MemberSlab& member : record.members()) coding += EncodedOf(member) + "/";
+  return coding;
+}
+
 class Checker {
  public:
   Checker(const Group& group, Version version)
@@ -125,8 +136,8 @@ class Checker {
         return Bad(fmt::format("the guard of node {} is of another group", members_[i].slot));
       }
       for (uint32_t j = 0; j < shape_.n(); ++j) {
-        if (record.members(static_cast<int>(j)).SerializeAsString() !=
-            first.members(static_cast<int>(j)).SerializeAsString()) {
+        if (EncodedOf(record.members(static_cast<int>(j))) !=
+            EncodedOf(first.members(static_cast<int>(j)))) {
           return Bad(
               fmt::format("version {}: the guards of nodes {} and {} are of different slabs "
                           "of node {}",
@@ -328,12 +339,6 @@ Left LeftOf(Machine& machine, Version version, const std::string& incarnation) {
 }
 
 // Of which slabs the guard is, whoever's it is.
-std::string CodingOf(const GuardRecord& record) {
-  std::string coding = record.group().SerializeAsString();
-  for (const MemberSlab& member : record.members()) coding += member.SerializeAsString() + "/";
-  return coding;
-}
-
 bool HasWhatWasEncoded(const Left& left) {
   const MemberSlab& encoded = left.guard->members(static_cast<int>(left.guard->member()));
   return std::ranges::all_of(

@@ -393,5 +393,25 @@ TEST_F(GuardingTest, CancelledItEndsOnce) {
   EXPECT_TRUE(absl::IsCancelled(*nodes_[0]->ended));
 }
 
+// A spare that took a slot without ranks had another coding than who went on, and each waited for
+// parities of its own.
+TEST(CodingTest, IsOfTheMemoriesThatHaveSlabs) {
+  Group group;
+  group.set_k(1);
+  group.add_slots(0);
+  group.add_slots(1);
+  google::protobuf::RepeatedPtrField<MemberSlab> members;
+  MemberSlab& with = *members.Add();
+  with.set_incarnation("a");
+  with.add_slabs()->set_rank(0);
+  MemberSlab& without = *members.Add();
+  without.set_incarnation("b");
+  const uint64_t coding = CodingOf(group, members);
+  without.set_incarnation("c");
+  EXPECT_EQ(CodingOf(group, members), coding);
+  with.set_incarnation("c");
+  EXPECT_NE(CodingOf(group, members), coding);
+}
+
 }  // namespace
 }  // namespace unreft::smp
