@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/format.h"
 #include "smp/job/newest_steps.h"
@@ -34,8 +35,10 @@ void StepPace::Note(Step newest, Time now) {
   if (goes_on && now - since_ < (measured_ ? kWindow : kFirstWindow)) return;
   if (goes_on) {
     const double seconds = std::chrono::duration<double>(now - since_).count();
-    steps_per_second_ = static_cast<double>(newest.value - from_.value) / seconds;
-    measured_ = true;
+    const double found = static_cast<double>(newest.value - from_.value) / seconds;
+    const std::optional<double> before = std::exchange(found_, found);
+    steps_per_second_ = before ? std::min(*before, found) : 0;
+    measured_ = before.has_value();
   }
   begun_ = true;
   from_ = newest;

@@ -35,7 +35,8 @@ struct GivingUp {
 std::optional<GivingUp> WhatToGiveUp(std::span<const StepUnderWay> under_way, Step newest,
                                      uint64_t lead);
 
-// How many steps the fastest ranks of a job do, by what is said of them now and then.
+// How many steps the fastest ranks of a job do, by what is said of them now and then. What was so in
+// one window alone is not believed: a daemon that hears of its ranks again leaps to where they are.
 class StepPace {
  public:
   void Note(Step newest, Time now);
@@ -50,7 +51,8 @@ class StepPace {
   Step from_;
   Time since_{};
   bool begun_ = false;
-  bool measured_ = false;
+  std::optional<double> found_;  // in the last window
+  bool measured_ = false;        // in two
   double steps_per_second_ = 0;
 };
 

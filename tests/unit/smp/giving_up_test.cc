@@ -76,6 +76,7 @@ TEST(StepPaceTest, AnotherTimelineBeginsAnew) {
   pace.Note(Step{10}, Time{seconds(10)});
   EXPECT_EQ(pace.StepsIn(seconds(1)), 1U);
   pace.Note(Step{30}, Time{seconds(12)});
+  pace.Note(Step{50}, Time{seconds(14)});
   EXPECT_EQ(pace.StepsIn(seconds(1)), 10U);
 }
 
@@ -84,7 +85,20 @@ TEST(StepPaceTest, WhoBeginsToLeadKnowsItSoon) {
   pace.Note(Step{}, Time{seconds(1)});
   pace.Note(Step{500}, Time{seconds(2)});
   pace.Note(Step{510}, Time{seconds(2) + milliseconds(100)});
+  pace.Note(Step{520}, Time{seconds(2) + milliseconds(200)});
   EXPECT_EQ(pace.StepsIn(milliseconds(50)), 5U);
+}
+
+// All nodes had told, one of them nothing of its ranks, since its daemon had just started. All were
+// to begin again 1,024 steps later then, which took them ten seconds.
+TEST(StepPaceTest, ALeapIsNoPace) {
+  StepPace pace;
+  pace.Note(Step{45}, Time{seconds(1)});
+  pace.Note(Step{45}, Time{seconds(1) + milliseconds(100)});
+  pace.Note(Step{2240}, Time{seconds(1) + milliseconds(200)});
+  EXPECT_EQ(pace.StepsIn(seconds(2)), 1U);
+  pace.Note(Step{2440}, Time{seconds(3) + milliseconds(200)});
+  EXPECT_EQ(pace.StepsIn(seconds(2)), 200U);
 }
 
 }  // namespace
