@@ -48,7 +48,10 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
              [this] { store_.ReadAgain(); }),
       ever_asked_(seams.executor, options.call_timeout, [this] { return WhyNotKnown(); }) {}
 
-Member::~Member() { seams_.executor.Cancel(report_timer_); }
+Member::~Member() {
+  seams_.executor.Cancel(report_soon_);
+  seams_.executor.Cancel(report_later_);
+}
 
 void Member::Start(Protection& protection) {
   protection_ = &protection;
@@ -339,46 +342,48 @@ void Member::GiveUp(Version version, const std::string& reason) {
 
 void Member::Report() {
   report_wanted_ = true;
-  if (report_running_ || protection_ == nullptr) return;
-  report_running_ = true;
+  if (report_running_ || report_soon_ != TimerId::kNone || protection_ == nullptr) return;
   // In a turn of its own, and not too soon: what happens until then is told at once.
   const Time now = seams_.executor.Now();
   const Time next = reported_at_ ? *reported_at_ + PaceOf(options_.nodes) : now;
-  seams_.executor.After(std::max(next - now, Duration{}), lifetime_.Bind([this] { SendReport(); }));
+  report_soon_ = seams_.executor.After(std::max(next - now, Duration{}), [this] {
+    report_soon_ = TimerId::kNone;
+    SendReport();
+  });
+}
+
+void Member::ReportLater(Duration delay) {
+  seams_.executor.Cancel(report_later_);
+  report_later_ = seams_.executor.After(delay, [this] {
+    report_later_ = TimerId::kNone;
+    Report();
+  });
 }
 
 void Member::SendReport() {
   report_wanted_ = false;
   reported_at_ = seams_.executor.Now();
-  seams_.executor.Cancel(std::exchange(report_timer_, TimerId::kNone));
-  const auto later = [this](Duration delay) {
-    report_timer_ = seams_.executor.After(delay, [this] {
-      report_timer_ = TimerId::kNone;
-      Report();
-    });
-  };
+  seams_.executor.Cancel(std::exchange(report_later_, TimerId::kNone));
   FollowSeat();
   const meta::JobState& state = store_.state();
   if (!store_.ready() || !state.leader.exists() || !seat_.is_present()) {
     node_.OnObstacle("");  // what a leader said before may be over
-    later(options_.report_interval);
-    report_running_ = false;
-    return;
+    return ReportLater(options_.report_interval);
   }
+  report_running_ = true;
   NodeReport report = MakeReport();
   report_sent_ = ++report_number_;
   report.set_number(report_sent_);
   report_to_leader_ = LeaderNow();
   const std::string bytes = report.SerializeAsString();
-  peers_.Call(
-      NodeSlot{state.leader.value.slot()}, "report", bytes, options_.call_timeout,
-      lifetime_.Bind([this, later, report = std::move(report)](absl::StatusOr<std::string> reply) {
-        if (report.number() != report_sent_) return;
-        report_running_ = false;
-        const bool is_open = reply.ok() && OnReportReply(report, *reply);
-        if (report_wanted_) return Report();
-        later(is_open ? options_.report_interval / 10 : options_.report_interval);
-      }));
+  peers_.Call(NodeSlot{state.leader.value.slot()}, "report", bytes, options_.call_timeout,
+              lifetime_.Bind([this, report = std::move(report)](absl::StatusOr<std::string> reply) {
+                if (report.number() != report_sent_) return;
+                report_running_ = false;
+                const bool is_open = reply.ok() && OnReportReply(report, *reply);
+                if (report_wanted_) return Report();
+                ReportLater(is_open ? options_.report_interval / 10 : options_.report_interval);
+              }));
 }
 
 bool Member::OnReportReply(const NodeReport& report, const std::string& bytes) {

@@ -112,6 +112,7 @@ class Member final : public Coordinator {
   absl::Status WhyNotKnown() const;
 
   void Report();
+  void ReportLater(Duration delay);
   void SendReport();
   NodeReport MakeReport() const;
   // Whether the leader has to be asked again soon.
@@ -163,11 +164,12 @@ class Member final : public Coordinator {
 
   bool report_wanted_ = false;
   bool report_running_ = false;
+  TimerId report_soon_ = TimerId::kNone;
   std::optional<Time> reported_at_;
   uint64_t report_number_ = 0;      // the last, of reports and answers to Verify
   uint64_t report_sent_ = 0;        // of the last that was sent
   meta::HeldKey report_to_leader_;  // to which leader
-  TimerId report_timer_ = TimerId::kNone;
+  TimerId report_later_ = TimerId::kNone;  // though nothing changes until then
   Lifetime lifetime_;
 };
 
