@@ -24,8 +24,7 @@ void Granter::EnsureGrant(RankSession& session) {
     Slot* claimed = SlotOf(session, word.slot, word.generation);
     if (claimed != nullptr && claimed->phase == SlotPhase::kGranted) return;
   }
-  Slot* slot = state_.slots->Grant(session.rank(), session.life(), session.world(),
-                                   session.attempt(), session.timeline);
+  Slot* slot = GrantFree(session);
   if (slot == nullptr) {
     slot = RetireForGrant(session);
     if (slot == nullptr) return;
@@ -37,12 +36,29 @@ void Granter::EnsureGrant(RankSession& session) {
       std::memory_order_release);
 }
 
-// Frees the rank's oldest version that is older than the committed one. While a newer version is
-// under way this is the step-back version, which is kept unless snapshots were skipped for it.
+// Content that has rotted, of a version that is given up: nothing can be read from it.
+bool Granter::IsOfNoUse(const Slot& slot) const {
+  return slot.phase == SlotPhase::kQuarantined && slot.reusable &&
+         slot.version.timeline == capture_from_.timeline && slot.version < capture_from_ &&
+         slot.version != state_.record->committed() && state_.MayRetire(slot.version);
+}
+
+Slot* Granter::GrantFree(RankSession& session) {
+  return state_.slots->Grant(session.rank(), session.life(), session.world(), session.attempt(),
+                             session.timeline);
+}
+
+// Frees what has rotted, or the rank's oldest version that is older than the committed one. While a
+// newer version is under way this is the step-back version, which is kept unless snapshots were
+// skipped for it.
 Slot* Granter::RetireForGrant(RankSession& session) {
   Slot* oldest = nullptr;
   bool under_way = false;
   for (Slot* slot : state_.slots->OfRank(session.rank())) {
+    if (IsOfNoUse(*slot)) {
+      state_.slots->Reuse(*slot);
+      return GrantFree(session);
+    }
     under_way |= slot->phase == SlotPhase::kCapturing || slot->phase == SlotPhase::kDraining ||
                  (slot->phase == SlotPhase::kSealed && slot->version > state_.record->committed());
     if (slot->phase != SlotPhase::kSealed || slot->version >= state_.record->committed()) continue;
@@ -52,8 +68,7 @@ Slot* Granter::RetireForGrant(RankSession& session) {
   const bool eager = session.newest_step < session.eager_until;
   if (oldest == nullptr || (under_way && !eager)) return nullptr;
   state_.slots->Free(*oldest);
-  return state_.slots->Grant(session.rank(), session.life(), session.world(), session.attempt(),
-                             session.timeline);
+  return GrantFree(session);
 }
 
 void Granter::HurryAfterSkip(RankSession& session) {

@@ -32,7 +32,9 @@ class Granter {
 
  private:
   bool MayGrant(RankSession& session) const;
+  Slot* GrantFree(RankSession& session);
   Slot* RetireForGrant(RankSession& session);
+  bool IsOfNoUse(const Slot& slot) const;
   void TellCaptureFrom(RankSession& session) const;
 
   NodeState& state_;

@@ -51,7 +51,7 @@ struct Slot {
   SlotPhase phase = SlotPhase::kPopulating;
   Generation generation;
   // Why it is quarantined, and whether only its content was at fault: such a slot is used again
-  // once a newer version is committed.
+  // once a newer version is committed, or its own is given up and its rank has no other.
   std::string problem;
   bool reusable = false;
 

@@ -106,6 +106,20 @@ TEST_F(GranterTest, TheStepBackVersionGivesWayAfterASkip) {
   EXPECT_TRUE(state_.slots->Sealed({session_->timeline, Step{1}}).empty());
 }
 
+// The rank had no slot for a next version, and one that rots is used again only once a newer
+// version is committed: nothing ever was.
+TEST_F(GranterTest, WhatRottedOfAVersionThatIsGivenUpGivesWay) {
+  state_.pins.emplace();
+  Seal(1, true);
+  Seal(2, false);
+  Slot* rotten = state_.slots->Sealed({session_->timeline, Step{2}}).at(0);
+  InTurn([&] { state_.slots->Quarantine(*rotten, "block 1 has another CRC"); });
+  rotten->reusable = true;
+  EXPECT_EQ(Offer(), nullptr) << "it may be made good yet";
+  InTurn([&] { granter_->OnCaptureFrom({session_->timeline, Step{3}}); });
+  EXPECT_NE(Offer(), nullptr);
+}
+
 TEST_F(GranterTest, ABoundOnStepsIsOnThePagesOfItsTimelineAlone) {
   RankSession* other = nullptr;
   InTurn([&] {
