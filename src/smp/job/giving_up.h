@@ -35,8 +35,9 @@ struct GivingUp {
 std::optional<GivingUp> WhatToGiveUp(std::span<const StepUnderWay> under_way, Step newest,
                                      uint64_t lead);
 
-// How many steps the fastest ranks of a job do, by what is said of them now and then. What was so in
-// one window alone is not believed: a daemon that hears of its ranks again leaps to where they are.
+// How many steps the fastest ranks of a job do, by what is said of them now and then. What was so
+// in one window alone is not believed: a daemon that hears of its ranks again leaps to where they
+// are.
 class StepPace {
  public:
   void Note(Step newest, Time now);
