@@ -9,16 +9,9 @@
 namespace unreft::smp {
 namespace {
 
-const VersionHolding* Find(const google::protobuf::RepeatedPtrField<VersionHolding>& versions,
-                           Version version) {
-  const auto it = std::ranges::find_if(
-      versions, [&](const VersionHolding& holding) { return VersionOf(holding) == version; });
-  return it == versions.end() ? nullptr : &*it;
-}
-
 std::optional<PassedRank> FindPassed(const NodeReport& report, Version version) {
   if (report.newest_timeline() != version.timeline.value) return std::nullopt;
-  const VersionHolding* held = Find(report.versions(), version);
+  const VersionHolding* held = FindHolding(report, version);
   for (const RegisteredRank& rank : report.registered()) {
     if (!rank.has_passed_step() || rank.passed_step() < version.step.value) continue;
     const bool is_sealed =
@@ -163,46 +156,46 @@ Step Board::NewestStep(Timeline timeline) {
   return BelievedOf(steps_descending_);
 }
 
-void Board::Follow(const meta::JobState& state) {
-  const std::pair now(state.store_id, state.revision);
+void Board::Follow(const meta::JobState& records) const {
+  const Followed now{records.store_id, records.revision, records.view.modified};
   if (followed_ == now) return;
   followed_ = now;
   groups_.clear();
   group_of_.clear();
   to_look_at_.clear();
-  const std::vector<recovery::CodedGroup> coded = CodedGroupsOf(state.view.value.groups());
-  for (const recovery::CodedGroup& group : coded) {
+  const ViewRecord& view = records.view.value;
+  for (const recovery::CodedGroup& group : CodedGroupsOf(view.groups())) {
     for (const NodeSlot slot : group.slots) group_of_[slot] = groups_.size();
     groups_.push_back({group, {}, {}});
   }
-  for (const unreft::Member& member : state.view.value.members()) {
+  for (size_t place = 0; place < static_cast<size_t>(view.members_size()); ++place) {
+    const unreft::Member& member = view.members(static_cast<int>(place));
     const NodeSlot slot{member.slot()};
     const auto group = group_of_.find(slot);
     if (group == group_of_.end() || member.lost()) continue;
-    groups_[group->second].members.push_back(member);
+    groups_[group->second].members.push_back(place);
     groups_[group->second].memories[slot] = member.incarnation();
   }
 }
 
-Board::ToLookAt& Board::GroupsToLookAt(Version version) {
+Board::ToLookAt& Board::GroupsToLookAt(Version version) const {
   const auto [it, is_new] = to_look_at_.try_emplace(version);
   if (!is_new) return it->second;
   for (size_t i = 0; i < groups_.size(); ++i) it->second.insert(i);
   return it->second;
 }
 
-bool Board::AreGroupsProtected(Version version, const meta::JobState& state, ReportOf report_of) {
-  Follow(state);
+bool Board::AreGroupsProtected(Version version, const meta::JobState& records,
+                               const RollCall& roll) const {
+  Follow(records);
   ToLookAt& groups = GroupsToLookAt(version);
   while (!groups.empty()) {
     const GroupOfView& next = groups_[*groups.begin()];
     std::map<NodeSlot, recovery::NodeHolding> held;
-    for (const unreft::Member& member : next.members) {
-      const NodeReport* report = report_of(member);
-      if (report == nullptr) continue;
-      for (const VersionHolding& holding : report->versions()) {
-        if (VersionOf(holding) == version) held[NodeSlot{member.slot()}] = HoldingOf(holding);
-      }
+    for (const size_t place : next.members) {
+      const auto& [member, slot, report] = roll.members()[place];
+      const VersionHolding* holding = report == nullptr ? nullptr : FindHolding(*report, version);
+      if (holding != nullptr) held[slot] = HoldingOf(*holding);
     }
     if (!recovery::IsProtected(next.group, held, next.memories)) return false;
     groups.erase(groups.begin());

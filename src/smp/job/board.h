@@ -2,7 +2,6 @@
 // changes only what that node says, so that what a version costs the leader grows with the nodes.
 #pragma once
 
-#include <absl/functional/function_ref.h>
 #include <unreft/cluster.pb.h>
 
 #include <functional>
@@ -16,6 +15,7 @@
 #include "base/ids.h"
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
+#include "smp/job/roll_call.h"
 
 namespace unreft::smp {
 
@@ -40,9 +40,6 @@ struct Tally {
 // Single-threaded.
 class Board {
  public:
-  // The report of a member that counts; null while there is none.
-  using ReportOf = absl::FunctionRef<const NodeReport*(const unreft::Member&)>;
-
   // The newest report of that node takes the place of the one before.
   void Take(NodeSlot slot, NodeReport report);
   // What the node holds is this, as of its report of that number.
@@ -58,14 +55,16 @@ class Board {
   // How far the ranks have come in that timeline, as is believed of them (newest_steps.h).
   Step NewestStep(Timeline timeline);
 
-  // Whether every group of the view protects the version as far as memories are left. Only groups
-  // are looked at that may be others than when this was asked before.
-  bool AreGroupsProtected(Version version, const meta::JobState& state, ReportOf report_of);
+  // Whether every group of the records' view protects the version as far as memories are left.
+  // `roll` is of these records. Only groups are looked at that may be others than when this was
+  // asked before.
+  bool AreGroupsProtected(Version version, const meta::JobState& records,
+                          const RollCall& roll) const;
 
  private:
   struct GroupOfView {
     recovery::CodedGroup group;
-    std::vector<unreft::Member> members;  // that are not lost
+    std::vector<size_t> members;  // that are not lost, by their places in the view
     recovery::Memories memories;
   };
   // The groups of a version that are to be looked at; a group that was found unprotected is.
@@ -75,8 +74,8 @@ class Board {
   void Remove(NodeSlot slot, const VersionHolding& holding);
   void NoteSteps(NodeSlot slot, const NodeReport& report);
   void ForgetSteps(NodeSlot slot);
-  void Follow(const meta::JobState& state);
-  ToLookAt& GroupsToLookAt(Version version);
+  void Follow(const meta::JobState& records) const;
+  ToLookAt& GroupsToLookAt(Version version) const;
 
   std::map<NodeSlot, NodeReport> reports_;
   std::map<Version, Tally> versions_;
@@ -85,10 +84,17 @@ class Board {
   std::map<NodeSlot, Step> steps_;
   std::multiset<Step, std::greater<>> steps_descending_;
 
-  std::pair<std::string, meta::Revision> followed_;  // the store and its revision
-  std::vector<GroupOfView> groups_;
-  std::map<NodeSlot, size_t> group_of_;
-  std::map<Version, ToLookAt> to_look_at_;
+  // What was found of groups is remembered; it changes no answer.
+  struct Followed {
+    std::string store_id;
+    meta::Revision revision;
+    meta::Revision view;  // which a Txn of our own may have changed before that
+    friend bool operator==(const Followed&, const Followed&) = default;
+  };
+  mutable Followed followed_;
+  mutable std::vector<GroupOfView> groups_;
+  mutable std::map<NodeSlot, size_t> group_of_;
+  mutable std::map<Version, ToLookAt> to_look_at_;
 };
 
 }  // namespace unreft::smp

@@ -44,7 +44,7 @@ std::string DescribeMixedModes(const ManifestsByRank& manifests) {
   return "";
 }
 
-absl::Status LayoutCheck::Check(const ManifestsByRank& manifests) {
+absl::Status LayoutCheck::Check(const ManifestsByRank& manifests) const {
   std::vector<uint64_t> digests;
   std::map<Rank, ReplicaDigests> replicas;
   for (const auto& [rank, manifest] : manifests) {

@@ -31,10 +31,11 @@ std::string DescribeMixedModes(const ManifestsByRank& manifests);
 class LayoutCheck {
  public:
   // `manifests` are those of all ranks of one version. FailedPrecondition naming what does not fit.
-  absl::Status Check(const ManifestsByRank& manifests);
+  absl::Status Check(const ManifestsByRank& manifests) const;
 
  private:
-  std::vector<uint64_t> fitting_;  // layout digests by rank, the last that fitted together
+  // Layout digests by rank, the last that fitted together: they are not compared again.
+  mutable std::vector<uint64_t> fitting_;
 };
 
 }  // namespace unreft::smp

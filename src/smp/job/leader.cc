@@ -6,16 +6,31 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "smp/core/pace.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/commit_rules.h"
+#include "smp/job/decision_rules.h"
 #include "smp/job/job_settings.h"
+#include "smp/job/next_move.h"
+#include "smp/job/obstacles.h"
+#include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
 #include "smp/job/report_checks.h"
+#include "smp/job/view_rules.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr uint64_t kRefusedMax = 4;
+constexpr size_t kPinRequestsWaiting = 64;
+
+void LogPins(Log& log, const PinReply& changed, bool unpin) {
+  for (const Pin& pin : changed.pins()) {
+    log.Info("version {} is {} by '{}'", VersionOf(pin), unpin ? "unpinned" : "pinned",
+             pin.owner());
+  }
+}
 
 // Whether both are of one process, and name the same registrations.
 bool HaveSameRanks(const NodeReport& a, const NodeReport& b) {
@@ -37,6 +52,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log
       options_(options),
       leadership_(std::move(leadership)),
       faults_(faults),
+      absences_(options.lost_grace),
       pin_clock_(executor, [this] { RunRules(); }),
       standstill_(log),
       layouts_(peers, log, options, [this] { RunRules(); }) {}
@@ -44,10 +60,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log
 Leader::~Leader() {
   RefusePins();
   executor_.Cancel(rules_timer_);
-  executor_.Cancel(ask_deadline_);
-  executor_.Cancel(give_up_timer_);
-  for (auto& [slot, timer] : absences_) executor_.Cancel(timer);
-  for (auto& [version, pending] : pending_) executor_.Cancel(pending.deadline);
+  executor_.Cancel(wake_);
 }
 
 absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
@@ -76,7 +89,8 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
     board_.Take(from, std::move(report));
     // The fastest rank may be of whoever tells last.
     const bool have_all_told = board_.reports().size() >= store_.state().present.size();
-    if (have_all_told) pace_.Note(NewestStep(), executor_.Now());
+    const Timeline newest_timeline = NewestTimeline(store_.state().timeline.value);
+    if (have_all_told) pace_.Note(board_.NewestStep(newest_timeline), executor_.Now());
     RunRules();
   }
   ReportReply reply = layouts_.Found(store_.state().view.value.number());
@@ -101,23 +115,128 @@ void Leader::RunRulesNow() {
   // A daemon that is started otherwise than the job may lead until it has found that out.
   const meta::Stored<SettingsRecord>& settings = store_.state().settings;
   if (settings.exists() && !DifferencesFrom(settings.value, options_).empty()) return;
-  CheckRegistrations();
-  StartNext();
-  WatchCommits();
+  const RollCall roll = CallRoll();
+  CheckRegistrations(roll);
+  Move move;
+  do {
+    Follow(roll);
+    move = NextMove(FactsOf(roll));
+  } while (Do(std::move(move)));
+  WatchCommits(FactsOf(roll));
 }
 
-void Leader::StartNext() {
-  if (KeepView()) return;
-  if (!store_.state().view.exists()) return;
-  if (SeedRecords()) return;
-  if (KeepPins()) return;
-  if (DecideRestore()) return;
-  if (store_.state().timeline.value.closing()) return;
-  if (GiveUpFailed()) return;
-  CommitNewest();
+RollCall Leader::CallRoll() const {
+  const meta::JobState& records = store_.state();
+  return {records.view.value, records.present, board_.reports()};
 }
 
-bool Leader::Write(meta::JobChange change, const char* fault_point) {
+Facts Leader::FactsOf(const RollCall& roll) {
+  const meta::JobState& records = store_.state();
+  return {.records = records,
+          .options = options_,
+          .board = board_,
+          .roll = roll,
+          .now = executor_.Now(),
+          .newest_step = board_.NewestStep(NewestTimeline(records.timeline.value)),
+          .absences = absences_,
+          .seeded = seeded_,
+          .pins = {.over = pin_clock_.over(),
+                   .asked = pin_requests_.empty() ? nullptr : &pin_requests_.front().request},
+          .asked_since = asked_since_,
+          .reading = reading_,
+          .versions = versions_,
+          .giving_up = giving_up_,
+          .pace = pace_,
+          .manifests = layouts_.manifests(),
+          .layouts = layouts_.check()};
+}
+
+void Leader::Follow(const RollCall& roll) {
+  const meta::JobState& records = store_.state();
+  const TimelineRecord& timeline = records.timeline.value;
+  const Time now = executor_.Now();
+  if (records.view.exists() || !IsOfNewJob(board_.reports())) {
+    absences_.Follow(records, options_.nodes, now);
+  } else {
+    absences_.Forget();
+  }
+  pin_clock_.Follow(records.pins.value);
+  if (timeline.closing()) reading_.Follow(timeline.round());
+  const bool may_decide = records.view.exists() && seeded_ == records.store_id;
+  if (!may_decide || timeline.closing()) return asked_since_.reset();
+  FollowAsking(roll);
+  FollowVersions(FactsOf(roll));
+  if (AreAllRanksThere(roll)) {
+    giving_up_.ranks_away_since.reset();
+  } else if (!giving_up_.ranks_away_since) {
+    giving_up_.ranks_away_since = now;
+  }
+}
+
+void Leader::FollowAsking(const RollCall& roll) {
+  const meta::JobState& records = store_.state();
+  const uint64_t round = records.timeline.value.round();
+  const std::optional<Asked> asked = WhoAsks(records, roll);
+  if (!asked) return asked_since_.reset();
+  const bool is_same =
+      asked_since_ && asked_since_->attempt == asked->attempt && asked_since_->round == round;
+  if (!is_same) asked_since_ = {asked->attempt, round, executor_.Now()};
+}
+
+// A last net: what a version waits for is in the reports, and is not waited for by a clock.
+void Leader::FollowVersions(const Facts& facts) {
+  const AbandonRecord& abandoned = facts.records.abandoned.value;
+  std::set<Version> under_way = VersionsUnderWay(facts);
+  std::erase_if(versions_.rejected,
+                [&](const auto& entry) { return !under_way.contains(entry.first); });
+  std::erase_if(under_way, [&](Version version) { return IsGivenUp(abandoned, version); });
+  std::erase_if(versions_.since,
+                [&](const auto& entry) { return !under_way.contains(entry.first); });
+  std::erase_if(versions_.overdue, [&](Version version) { return !under_way.contains(version); });
+  for (const Version version : under_way) {
+    const Time since = versions_.since.try_emplace(version, facts.now).first->second;
+    if (facts.now - since < options_.version_deadline) continue;
+    if (!versions_.overdue.insert(version).second) continue;
+    ++deadlines_used_;
+    log_.Warn("version {} is given up by its deadline: {}", version,
+              NotCompletedInTime(facts, version));
+  }
+}
+
+bool Leader::Do(Move move) {
+  const bool has_found = move.HasFound();
+  WakeAt(move.wake);
+  for (const Line& line : move.say) Announce(line.level, line.text);
+  for (const ReadingQuestion& question : move.ask_reading) AskReading(question);
+  for (const auto& [slot, version] : move.ask_manifests) layouts_.Ask(slot, version);
+  if (!move.seeded.empty()) seeded_ = std::move(move.seeded);
+  versions_.rejected.merge(std::move(move.rejected));
+  if (move.misfit) reading_.NoteMisfit(*move.misfit);
+  if (move.gives_up) {
+    giving_up_.last = executor_.Now();
+    ++giving_up_.in_vain;
+  }
+  if (move.commits) giving_up_.in_vain = 0;
+  if (move.pin_answer) {
+    AnswerPin(*std::move(move.pin_answer), std::move(move.write));
+  } else if (move.write) {
+    Write(*std::move(move.write), move.fault_point);
+  }
+  return has_found && !writing_;
+}
+
+void Leader::WakeAt(std::optional<Time> time) {
+  if (std::exchange(wakes_at_, time) == time) return;
+  executor_.Cancel(std::exchange(wake_, TimerId::kNone));
+  if (!time) return;
+  wake_ = executor_.After(*time - executor_.Now(), [this] {
+    wake_ = TimerId::kNone;
+    wakes_at_.reset();
+    RunRules();
+  });
+}
+
+void Leader::Write(meta::JobChange change, const char* fault_point) {
   writing_ = true;
   store_.Write(leadership_, std::move(change),
                lifetime_.Bind([this, fault_point](absl::Status status) {
@@ -133,100 +252,11 @@ bool Leader::Write(meta::JobChange change, const char* fault_point) {
                  executor_.After(status.ok() ? Duration{} : options_.report_interval / 10,
                                  lifetime_.Bind([this] { RunRules(); }));
                }));
-  return true;
 }
 
 void Leader::Announce(LogLevel level, const std::string& line) {
   if (!announced_.insert(line).second) return;
   level == LogLevel::kWarn ? log_.Warn("{}", line) : log_.Info("{}", line);
-}
-
-const NodeReport* Leader::ReportOf(const unreft::Member& member) const {
-  const NodeSlot slot{member.slot()};
-  const NodeReport* report = board_.Of(slot);
-  if (report == nullptr || report->incarnation() != member.incarnation()) return nullptr;
-  const auto present = store_.state().present.find(slot);
-  // A report of an earlier process of the same memory says nothing about this one.
-  if (present == store_.state().present.end() ||
-      present->second.incarnation() != member.incarnation() ||
-      present->second.session() != report->session()) {
-    return nullptr;
-  }
-  return report;
-}
-
-// A store that was lost or rolled back knows less than the nodes remember (docs/protocol.md, rule
-// 3): what they know is written again, once all of them that live have told, before anything is
-// decided on it.
-bool Leader::SeedRecords() {
-  const meta::JobState& state = store_.state();
-  TimelineRecord timeline = state.timeline.value;
-  CommitRecord commit = state.commit.value;
-  const auto newest_of = [](const auto& chain) {
-    return chain.empty() ? uint64_t{0} : chain.rbegin()->timeline();
-  };
-  bool behind = false;
-  std::vector<const NodeReport*> reports;
-  for (const unreft::Member& member : state.view.value.members()) {
-    if (member.lost()) continue;
-    reports.push_back(ReportOf(member));
-    // Once it is known that nothing is lost, nobody is waited for.
-    if (reports.back() == nullptr) return seeded_ != state.store_id;
-    if (newest_of(reports.back()->chain()) <= newest_of(timeline.chain())) continue;
-    *timeline.mutable_chain() = reports.back()->chain();
-    commit.Clear();  // it is of before that decision
-    behind = true;
-  }
-  for (const NodeReport* report : reports) {
-    const uint64_t round = std::max(report->round_applied(), report->round_closed());
-    const bool is_decided = timeline.closing() && report->round_applied() >= timeline.round();
-    if (round > timeline.round() || is_decided) {
-      timeline.set_round(round);
-      timeline.set_closing(false);
-      behind = true;
-    }
-    const Version committed{Timeline{report->committed_timeline()}, Step{report->committed_step()}};
-    // Who has not heard of the newest decision yet may know a commit from which it steps back.
-    const bool is_current = report->newest_timeline() == newest_of(timeline.chain());
-    // A fresh start is a commit of nothing, on a timeline of its own.
-    if (is_current && committed > VersionOf(commit)) {
-      commit.Clear();
-      SetVersion(committed, commit);
-      commit.set_world(report->committed_world());
-      commit.set_view(state.view.value.number());
-      const std::vector<recovery::CodedGroup> recorded = CodedGroupsOf(state.view.value.groups());
-      SetGroups(recovery::EncodedGroups(HeldOf(committed), recorded), *commit.mutable_groups());
-      behind = true;
-    }
-  }
-  if (!behind) {
-    if (SeedCaptureMode(reports)) return true;
-    seeded_ = state.store_id;
-    return false;
-  }
-  timeline.clear_decision();  // whoever follows a later one has not missed it
-  timeline.clear_asked();
-  log_.WarnEvery(
-      "store behind", kWarnEvery, executor_.Now(),
-      "the meta store has lost records: timeline {} and the commit of version {} are written "
-      "again from what the nodes remember",
-      newest_of(timeline.chain()), VersionOf(commit));
-  return Write({.timeline = std::move(timeline), .commit = std::move(commit)});
-}
-
-// Else some ranks would capture all they hold and others a part of it, which fit no version.
-bool Leader::SeedCaptureMode(const std::vector<const NodeReport*>& reports) {
-  AbandonRecord record = store_.state().abandoned.value;
-  const auto captures_all = [](const NodeReport* report) { return report->captures_all(); };
-  if (record.full_capture_from_timeline() != 0 || std::ranges::none_of(reports, captures_all)) {
-    return false;
-  }
-  record.set_full_capture_from_timeline(1);
-  record.set_disagreement("replicas were found to differ, as the nodes remember");
-  log_.WarnEvery("capture mode behind", kWarnEvery, executor_.Now(),
-                 "the meta store has lost that replicas differ: it is written again from what the "
-                 "nodes remember");
-  return Write({.abandoned = std::move(record)});
 }
 
 void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
@@ -241,9 +271,9 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
         "again"));
   }
   uint64_t ranks = 0;
-  for (const unreft::Member& member : state.view.value.members()) {
-    const NodeReport* report = ReportOf(member);
-    if (report != nullptr) ranks += report->ranks();
+  const RollCall roll = CallRoll();
+  for (const RollCall::Entry& entry : roll.members()) {
+    if (entry.report != nullptr) ranks += entry.report->ranks();
   }
   if (ranks > 0 && !force) return done(FreshStartUnderRanks(ranks));
   TimelineRecord timeline = state.timeline.value;
@@ -263,32 +293,135 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
 }
 
 // What fits no version is found out at the registration, before it is captured.
-void Leader::CheckRegistrations() {
-  const ViewRecord& view = store_.state().view.value;
-  if (!layouts_.HasToLook(view.number())) return;
-  std::vector<std::pair<NodeSlot, const NodeReport*>> reports;
-  for (const unreft::Member& member : view.members()) {
-    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
-    if (report != nullptr) reports.emplace_back(NodeSlot{member.slot()}, report);
+void Leader::CheckRegistrations(const RollCall& roll) {
+  const uint64_t view = store_.state().view.value.number();
+  if (layouts_.HasToLook(view)) layouts_.LookAt(view, roll.told());
+}
+
+// --- deciding ---
+
+void Leader::AskReading(const ReadingQuestion& question) {
+  const auto& [life, version, want_manifests] = question;
+  reading_.Begin(life, version);
+  VerifyRequest request;
+  request.set_session(life.session);
+  request.set_incarnation(life.incarnation);
+  request.set_round(reading_.round());
+  request.set_want_manifests(want_manifests);
+  SetVersion(version, request);
+  peers_.Ask<VerifyReply>(
+      life.slot, "verify", request, options_.verify_timeout,
+      lifetime_.Bind([this, life = life, version = version,
+                      round = reading_.round()](absl::StatusOr<VerifyReply> reply) {
+        if (round != reading_.round()) return;
+        absl::Status wrong = reply.ok() ? CheckHoldings(reply->versions()) : absl::OkStatus();
+        if (!wrong.ok()) reply = std::move(wrong);
+        if (!reply.ok()) {
+          reading_.Fail(life, version);
+          // Asked again by the rules, unless the node is lost by then.
+          log_.WarnEvery("verify", kWarnEvery, executor_.Now(),
+                         "node {} did not verify version {}: {}", life.slot, version,
+                         reply.status().message());
+          executor_.After(options_.report_interval / 4, lifetime_.Bind([this] { RunRules(); }));
+          return;
+        }
+        OnRead(life, version, *std::move(reply));
+        RunRules();
+      }));
+}
+
+void Leader::OnRead(const RoundReading::Life& life, Version version, VerifyReply reply) {
+  const NodeSlot slot = life.slot;
+  const NodeReport* report = board_.Of(slot);
+  if (report == nullptr || RoundReading::LifeOf(slot, *report) != life) {
+    return reading_.Fail(life, version);
   }
-  layouts_.LookAt(view.number(), reports);
+  reading_.End(life, version);
+  if (!reply.problem().empty()) {
+    const std::string problem = CleanText(reply.problem(), kTextBytesMax);
+    reading_.NoteProblem(fmt::format("node {}: {}", slot, problem));
+    log_.Error("version {} on node {}: {}", version, slot, problem);
+  }
+  for (const std::string& bytes : reply.manifests()) {
+    absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);
+    if (!manifest.ok()) {
+      log_.Error("node {}: {}", slot, manifest.status().message());
+      continue;
+    }
+    reading_.Keep(version, *std::move(manifest));
+  }
+  // A report of before it may be on its way still, and one of after it have come.
+  if (reply.report_number() != 0 && reply.report_number() < report->number()) return;
+  board_.TakeVersions(slot, reply.versions(), std::max(report->number(), reply.report_number()));
+}
+
+// --- pins ---
+
+void Leader::AskPins(PinRequest request, PinDone done) {
+  if (pin_requests_.size() >= kPinRequestsWaiting) {
+    return done(absl::ResourceExhaustedError(
+        fmt::format("{} requests for pins wait, the limit is {}; try again", pin_requests_.size(),
+                    kPinRequestsWaiting)));
+  }
+  pin_requests_.push_back({std::move(request), std::move(done)});
+  RunRules();
+}
+
+void Leader::AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change) {
+  auto [request, done] = std::move(pin_requests_.front());
+  pin_requests_.pop_front();
+  if (!change) return done(std::move(answer));
+  writing_ = true;
+  store_.Write(leadership_, *std::move(change),
+               [this, alive = lifetime_.token(), unpin = request.unpin(),
+                reply = *std::move(answer), done = std::move(done)](absl::Status status) mutable {
+                 if (status.ok()) {
+                   if (!alive.expired()) LogPins(log_, reply, unpin);
+                   done(std::move(reply));
+                 } else {
+                   // An outcome that is not known is asked for again: to set a pin is to renew it.
+                   done(absl::UnavailableError(
+                       fmt::format("the pin was not written: {}; try again", status.message())));
+                 }
+                 if (alive.expired()) return;
+                 writing_ = false;
+                 executor_.After(Duration{}, [this, alive] {
+                   if (!alive.expired()) RunRules();
+                 });
+               });
+}
+
+// They are answered in turns of their own: who asks may be going, too.
+void Leader::RefusePins() {
+  for (auto& waiting : pin_requests_) {
+    executor_.Post([done = std::move(waiting.done)]() mutable {
+      done(absl::UnavailableError("the leader has changed; try again"));
+    });
+  }
+  pin_requests_.clear();
 }
 
 // --- being asked ---
 
+void Leader::WatchCommits(const Facts& facts) {
+  const TimelineRecord& timeline = facts.records.timeline.value;
+  if (timeline.chain().empty() || timeline.closing()) return;
+  const CommitRecord& commit = facts.records.commit.value;
+  const Timeline newest = NewestTimeline(timeline);
+  const uint64_t from = CaptureFrom(facts.records.abandoned.value, newest).value;
+  standstill_.Look({.timeline = newest,
+                    .committed = VersionOf(commit),
+                    .has_committed = commit.world() != 0,
+                    .reached = facts.newest_step,
+                    .given_up_through = Step{from == 0 ? 0 : from - 1}},
+                   facts.now, [&] { return DescribeObstacles(facts, write_failure_); });
+}
+
 ExposureReply Leader::Exposure() const {
   const CommitRecord& commit = store_.state().commit.value;
   const Version committed = VersionOf(commit);
-  std::map<NodeSlot, recovery::NodeHolding> held;
-  bool all_reported = true;
-  for (const unreft::Member& member : store_.state().view.value.members()) {
-    const NodeReport* report = member.lost() ? nullptr : ReportOf(member);
-    all_reported &= member.lost() || report != nullptr;
-    if (report == nullptr) continue;
-    for (const VersionHolding& version : report->versions()) {
-      if (VersionOf(version) == committed) held[NodeSlot{member.slot()}] = HoldingOf(version);
-    }
-  }
+  const RollCall roll = CallRoll();
+  const std::map<NodeSlot, recovery::NodeHolding> held = HeldOf(roll, committed);
   ExposureReply reply;
   SetVersion(committed, reply);
   reply.set_world(commit.world());
@@ -299,16 +432,17 @@ ExposureReply Leader::Exposure() const {
     *exposure.mutable_group() = groups[static_cast<int>(i)];
     exposure.set_stands(recovery::LossesTolerated(coded[i], held));
   }
-  reply.set_restorable_known(all_reported);
+  reply.set_restorable_known(roll.have_all_told());
   if (commit.world() == 0) return reply;
   // What is newer than the committed version is read as a whole before it is restored.
-  const recovery::Holdings holdings = ClosedHoldings();
+  const recovery::Holdings holdings = HoldingsOf(roll);
+  const AbandonRecord& abandoned = store_.state().abandoned.value;
   const recovery::TimelineChain chain = ChainOf(store_.state().timeline.value);
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
     const Version version = it->first;
-    if (version > committed || !chain.IsLive(version) || IsGivenUp(version)) continue;
-    const auto found =
-        recovery::FindHolders(version, it->second, RecordedGroupsOf(version), nullptr);
+    if (version > committed || !chain.IsLive(version) || IsGivenUp(abandoned, version)) continue;
+    const auto found = recovery::FindHolders(version, it->second,
+                                             RecordedGroupsOf(store_.state(), version), nullptr);
     if (!found) continue;
     reply.set_restorable_timeline(version.timeline.value);
     reply.set_restorable_step(version.step.value);

@@ -29,14 +29,13 @@ ReportReply WorldLayouts::Found(uint64_t view) const {
   return IsFound(view) ? *found_ : ReplyOf(RegistrationState::kLooking);
 }
 
-void WorldLayouts::LookAt(uint64_t view,
-                          const std::vector<std::pair<NodeSlot, const NodeReport*>>& reports) {
+void WorldLayouts::LookAt(uint64_t view, const std::vector<RollCall::Told>& reports) {
   found_in_view_ = view;
   found_.reset();
   is_told_ = false;
   uint64_t attempt = 0;  // the newest
   uint64_t world = 0;
-  std::map<Rank, RankLayout> ranks;
+  std::map<Rank, ManifestCache::RankLayout> ranks;
   for (const auto& [slot, report] : reports) {
     for (const RegisteredRank& rank : report->registered()) {
       if (rank.attempt() < attempt) continue;
@@ -52,33 +51,20 @@ void WorldLayouts::LookAt(uint64_t view,
     found_ = ReplyOf(RegistrationState::kIncomplete);
     return;
   }
+  const ManifestCache::Known known = manifests_.Find(ranks);
   ManifestRequest request;
   request.set_registered(true);
-  const std::optional<ManifestsByRank> manifests = Collect(request, ranks);
-  if (!manifests) return;
-  const absl::Status status = check_.Check(*manifests);
+  for (const NodeSlot slot : known.to_ask) Ask(slot, request);
+  if (!known.to_ask.empty()) return;
+  const absl::Status status = check_.Check(known.manifests);
   const auto state = status.ok() ? RegistrationState::kFit : RegistrationState::kMisfit;
   found_ = ReplyOf(state, status);
 }
 
-std::optional<ManifestsByRank> WorldLayouts::ManifestsOf(Version version,
-                                                         const std::map<Rank, RankLayout>& ranks) {
+void WorldLayouts::Ask(NodeSlot slot, Version version) {
   ManifestRequest request;
   SetVersion(version, request);
-  return Collect(request, ranks);
-}
-
-std::optional<ManifestsByRank> WorldLayouts::Collect(const ManifestRequest& request,
-                                                     const std::map<Rank, RankLayout>& ranks) {
-  ManifestsByRank manifests;
-  std::set<NodeSlot> to_ask;
-  for (const auto& [rank, layout] : ranks) {
-    manifests[rank] = Find(rank, layout.digest);
-    if (manifests[rank] == nullptr) to_ask.insert(layout.home);
-  }
-  for (const NodeSlot slot : to_ask) Ask(slot, request);
-  if (!to_ask.empty()) return std::nullopt;
-  return manifests;
+  Ask(slot, request);
 }
 
 void WorldLayouts::Ask(NodeSlot slot, const ManifestRequest& request) {
@@ -95,30 +81,11 @@ void WorldLayouts::Ask(NodeSlot slot, const ManifestRequest& request) {
             log_.Error("node {}: {}", asking.first, manifest.status().message());
             continue;
           }
-          is_told_ |= Find(manifest->rank, manifest->layout_digest) == nullptr;
-          Keep(*std::move(manifest));
+          is_told_ |= !manifests_.Has(manifest->rank, manifest->layout_digest);
+          manifests_.Keep(*std::move(manifest));
         }
         on_told_();
       }));
-}
-
-WorldLayouts::ManifestPtr WorldLayouts::Find(Rank rank, uint64_t digest) const {
-  const auto known = manifests_.find(rank);
-  if (known == manifests_.end()) return nullptr;
-  for (const ManifestPtr& manifest : known->second) {
-    if (manifest->layout_digest == digest) return manifest;
-  }
-  return nullptr;
-}
-
-void WorldLayouts::Keep(layout::SlotManifest manifest) {
-  manifest.replica_digests.clear();  // of another version they would say nothing
-  std::deque<ManifestPtr>& known = manifests_[manifest.rank];
-  std::erase_if(known, [&](const ManifestPtr& other) {
-    return other->layout_digest == manifest.layout_digest;
-  });
-  known.push_back(std::make_shared<const layout::SlotManifest>(std::move(manifest)));
-  if (known.size() > kPerRank) known.pop_front();
 }
 
 }  // namespace unreft::smp

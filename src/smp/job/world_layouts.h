@@ -7,9 +7,6 @@
 #include <unreft/cluster.pb.h>
 
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -18,10 +15,11 @@
 #include "base/ids.h"
 #include "base/lifetime.h"
 #include "base/log.h"
-#include "layout/manifest.h"
 #include "smp/core/node_options.h"
 #include "smp/job/layout_check.h"
+#include "smp/job/manifest_cache.h"
 #include "smp/job/peers.h"
+#include "smp/job/roll_call.h"
 
 namespace unreft::smp {
 
@@ -32,17 +30,10 @@ class WorldLayouts {
   WorldLayouts(Peers& peers, Log& log, const NodeOptions& options,
                absl::AnyInvocable<void()> on_told);
 
-  // A rank, where it is asked for, and the digest of its layout.
-  struct RankLayout {
-    NodeSlot home;
-    uint64_t digest = 0;
-  };
-  // Of a version; none as long as some rank's has to be asked for.
-  std::optional<ManifestsByRank> ManifestsOf(Version version,
-                                             const std::map<Rank, RankLayout>& ranks);
-
-  // As LayoutCheck.
-  absl::Status Check(const ManifestsByRank& manifests) { return check_.Check(manifests); }
+  const ManifestCache& manifests() const { return manifests_; }
+  const LayoutCheck& check() const { return check_; }
+  // Asks that node for those of its ranks that have sealed the version.
+  void Ask(NodeSlot slot, Version version);
 
   // A node has told; others than before, perhaps.
   void OnReport(bool registers_anew);
@@ -52,27 +43,17 @@ class WorldLayouts {
   // Whether LookAt may find what it did not find the last time.
   bool HasToLook(uint64_t view) const { return is_told_ && !IsFound(view); }
   // Looks at them. `reports` are those of all nodes that count.
-  void LookAt(uint64_t view, const std::vector<std::pair<NodeSlot, const NodeReport*>>& reports);
+  void LookAt(uint64_t view, const std::vector<RollCall::Told>& reports);
 
  private:
-  // Layouts change seldom: a rank's manifest is asked for when its digest is new. Those of two
-  // digests are kept, of what it is registered with and of a version that is under way.
-  static constexpr size_t kPerRank = 2;
-  using ManifestPtr = std::shared_ptr<const layout::SlotManifest>;
-
   bool IsFound(uint64_t view) const { return found_ && found_in_view_ == view; }
-  ManifestPtr Find(Rank rank, uint64_t digest) const;
-  void Keep(layout::SlotManifest manifest);
-  // None as long as some have to be asked for, of which `request` says what.
-  std::optional<ManifestsByRank> Collect(const ManifestRequest& request,
-                                         const std::map<Rank, RankLayout>& ranks);
   void Ask(NodeSlot slot, const ManifestRequest& request);
 
   Peers& peers_;
   Log& log_;
   const NodeOptions& options_;
   absl::AnyInvocable<void()> on_told_;
-  std::map<Rank, std::deque<ManifestPtr>> manifests_;
+  ManifestCache manifests_;
   std::set<std::pair<NodeSlot, Version>> asking_;  // no version: of what is registered
   LayoutCheck check_;
   std::optional<ReportReply> found_;

@@ -113,6 +113,7 @@ class BoardGroupsTest : public ::testing::Test {
       unreft::Member& member = *state_.view.value.add_members();
       member.set_slot(slot);
       member.set_incarnation(Memory(slot));
+      state_.present[NodeSlot{slot}].set_incarnation(Memory(slot));
     }
   }
   static std::string Memory(uint64_t slot) { return slot == 0 ? "memory 0" : "memory 1"; }
@@ -131,12 +132,16 @@ class BoardGroupsTest : public ::testing::Test {
     replica.set_slot(1 - slot);
     replica.add_ranks(1 - slot);
     replica.set_world(2);
-    return ReportOf({holding});
+    return By(slot, {holding});
+  }
+  NodeReport By(uint64_t slot, std::vector<VersionHolding> versions) const {
+    NodeReport report = ReportOf(std::move(versions));
+    report.set_incarnation(Memory(slot));
+    return report;
   }
   bool AreProtected() {
-    return board_.AreGroupsProtected(kVersion, state_, [&](const unreft::Member& member) {
-      return board_.Of(NodeSlot{member.slot()});
-    });
+    const RollCall roll(state_.view.value, state_.present, board_.reports());
+    return board_.AreGroupsProtected(kVersion, state_, roll);
   }
 
   Board board_;
@@ -145,12 +150,12 @@ class BoardGroupsTest : public ::testing::Test {
 
 TEST_F(BoardGroupsTest, AGroupIsProtectedOnceAllItsGuardsAreComplete) {
   board_.Take(kNode0, Guarded(0));
-  board_.Take(kNode1, ReportOf({Sealed(kVersion, {1}, 2)}));
+  board_.Take(kNode1, By(1, {Sealed(kVersion, {1}, 2)}));
   EXPECT_FALSE(AreProtected());
   board_.Take(kNode1, Guarded(1));
   EXPECT_TRUE(AreProtected());
   // A guard that did not verify is no longer said.
-  board_.Take(kNode1, ReportOf({Sealed(kVersion, {1}, 2)}));
+  board_.Take(kNode1, By(1, {Sealed(kVersion, {1}, 2)}));
   EXPECT_FALSE(AreProtected());
 }
 
@@ -160,6 +165,10 @@ TEST_F(BoardGroupsTest, WhatWasFoundOfAGroupHoldsForTheRecordsItWasFoundIn) {
   EXPECT_TRUE(AreProtected());
   // Another memory is in the slot, and what it seals is in no guard.
   state_.view.value.mutable_members(1)->set_incarnation("memory 2");
+  state_.present[kNode1].set_incarnation("memory 2");
+  NodeReport report = Guarded(1);
+  report.set_incarnation("memory 2");
+  board_.Take(kNode1, report);
   state_.revision = meta::Revision{2};
   EXPECT_FALSE(AreProtected());
 }

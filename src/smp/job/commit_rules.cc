@@ -1,0 +1,237 @@
+#include "smp/job/commit_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "base/text.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
+#include "smp/job/refusals.h"
+#include "smp/job/replica_comparison.h"
+
+namespace unreft::smp {
+namespace {
+
+// The node that says it has it whole in its log. The record stays small (docs/protocol.md, rule
+// 24).
+constexpr size_t kReasonBytesMax = 192;
+// However often ranks skip: each such write is one more revision of the whole cluster's store.
+constexpr Duration kGiveUpEvery = std::chrono::seconds(1);
+// In which ranks go on before they have heard of it: twice as long each time that it was in vain.
+constexpr Duration kLead = std::chrono::milliseconds(50);
+constexpr Duration kLeadMax = std::chrono::seconds(2);
+
+Duration LeadAfter(uint64_t in_vain) {
+  return std::min(kLead * (1 << std::min<uint64_t>(in_vain, 16)), kLeadMax);
+}
+
+const Tally* TallyOf(const Facts& facts, Version version) {
+  const auto tally = facts.board.versions().find(version);
+  return tally == facts.board.versions().end() ? nullptr : &tally->second;
+}
+
+bool IsGivenUp(const Facts& facts, Version version) {
+  return smp::IsGivenUp(facts.records.abandoned.value, version);
+}
+
+// Steps ascend: what a rank has gone on without, it never captures any more.
+std::optional<std::string> PassedBy(const RollCall& roll, const Tally& tally) {
+  if (tally.passed.empty()) return std::nullopt;
+  for (const auto& [slot, report] : roll.told()) {
+    const auto passed = tally.passed.find(slot);
+    if (passed == tally.passed.end()) continue;
+    return fmt::format("node {}: rank {} is at step {} and has not captured it", slot,
+                       passed->second.rank, passed->second.step);
+  }
+  return std::nullopt;
+}
+
+// A version that is protected, but for nodes that were lost meanwhile with ranks of theirs: it is
+// neither committed nor given up. The next decision finds it, or those nodes come back.
+bool WaitsForDecision(const Facts& facts, Version version) {
+  const auto found = recovery::FindProtected(version, HeldOf(facts.roll, version),
+                                             RecordedGroupsOf(facts.records, version),
+                                             MemoriesLeft(facts.roll), nullptr);
+  return found && std::ranges::any_of(found->holders, &recovery::SlabHolder::lost);
+}
+
+AbandonRecord GivenUpThrough(const Facts& facts, Timeline timeline, const GivingUp& giving_up) {
+  AbandonRecord record = facts.records.abandoned.value;
+  const Version committed = VersionOf(facts.records.commit.value);
+  record.set_timeline(timeline.value);
+  record.set_after_step(committed.timeline == timeline ? committed.step.value : 0);
+  record.set_through_step(giving_up.through.value);
+  record.set_reason(CleanText(giving_up.reason, kReasonBytesMax));
+  return record;
+}
+
+// Those of a node whose daemon is away, or has just started and is yet to hear where they are, are
+// waited for. But not for longer than a node may be away: its trainers may have ended without its
+// seeing it.
+bool AwaitsRanks(const Facts& facts) {
+  const std::optional<Time>& since = facts.giving_up.ranks_away_since;
+  return since && facts.now - *since < facts.options.presence_ttl + facts.options.lost_grace;
+}
+
+// Which can never be committed, as was found when all of it was there. From now on every rank
+// captures all it holds.
+void RejectMixed(const Facts& facts, Version version, const std::string& disagreement, Move& move) {
+  move.rejected[version] = disagreement;
+  AbandonRecord record = facts.records.abandoned.value;
+  const bool is_said = record.full_capture_from_timeline() == version.timeline.value;
+  if (is_said) return;  // it was captured before its rank had heard of it
+  record.set_full_capture_from_timeline(version.timeline.value);
+  record.set_disagreement(CleanText(disagreement, kReasonBytesMax));
+  move.write = {.abandoned = std::move(record)};
+}
+
+void Commit(const Facts& facts, const recovery::Restorable& found, Move& move) {
+  CommitRecord record;
+  SetVersion(found.version, record);
+  record.set_world(found.world);
+  record.set_view(facts.records.view.value.number());
+  *record.mutable_groups() = facts.records.view.value.groups();
+  SetHolders(found.holders, *record.mutable_holders());
+  move.write = {.commit = std::move(record)};
+  move.fault_point = "leader.commit";
+  move.commits = true;
+}
+
+// What all ranks' slabs of a version are like.
+struct Slabs {
+  std::map<Rank, ReplicaDigests> digests;
+  std::map<Rank, ManifestCache::RankLayout> layouts;
+};
+
+Slabs SlabsOf(const RollCall& roll, Version version) {
+  Slabs slabs;
+  for (const auto& [slot, report] : roll.told()) {
+    const VersionHolding* const holding = FindHolding(*report, version);
+    if (holding == nullptr) continue;
+    for (const SealedRank& sealed : holding->sealed()) {
+      slabs.digests[Rank{sealed.rank()}] = DigestsOf(sealed);
+      slabs.layouts[Rank{sealed.rank()}] = {slot, sealed.layout_digest()};
+    }
+  }
+  return slabs;
+}
+
+// Commits it if it can be, rejects it if it never can, asks for what is not known, or lets it be.
+void TryCommit(const Facts& facts, Version version, Move& move) {
+  // What a version lacks is found without reading all reports, which is done once nothing seems to.
+  const Tally* const tally = TallyOf(facts, version);
+  if (tally == nullptr || !tally->MayBeWhole() || !facts.roll.have_all_told()) return;
+  if (!facts.board.AreGroupsProtected(version, facts.records, facts.roll)) return;
+  const auto found = recovery::FindProtected(version, HeldOf(facts.roll, version),
+                                             RecordedGroupsOf(facts.records, version),
+                                             MemoriesLeft(facts.roll), nullptr);
+  if (!found || std::ranges::any_of(found->holders, &recovery::SlabHolder::lost)) return;
+  const Slabs slabs = SlabsOf(facts.roll, version);
+  const ReplicaComparison replicas = CompareReplicas(slabs.digests);
+  if (!replicas.disagreement.empty()) {
+    return RejectMixed(facts, version, replicas.disagreement, move);
+  }
+  const bool first = VersionOf(facts.records.commit.value).timeline != version.timeline;
+  if (!replicas.complete && first && facts.options.replica_check_every != 0) {
+    move.rejected[version] = kReplicasNotCompared;
+    return;
+  }
+  const ManifestCache::Known known = facts.manifests.Find(slabs.layouts);
+  for (const NodeSlot slot : known.to_ask) move.ask_manifests.emplace_back(slot, version);
+  if (!known.to_ask.empty()) return;
+  // A daemon that was told of a disagreement goes on so, one that started later may not know.
+  if (const std::string mixed = DescribeMixedModes(known.manifests); !mixed.empty()) {
+    return RejectMixed(facts, version, mixed, move);
+  }
+  if (absl::Status status = facts.layouts.Check(known.manifests); !status.ok()) {
+    move.rejected[version] = std::string(status.message());
+    return;
+  }
+  Commit(facts, *found, move);
+}
+
+}  // namespace
+
+std::set<Version> VersionsUnderWay(const Facts& facts) {
+  std::set<Version> versions;
+  const Timeline newest = NewestTimeline(facts.records.timeline.value);
+  if (newest == Timeline{0}) return versions;
+  const Version committed = VersionOf(facts.records.commit.value);
+  for (const auto& [version, tally] : facts.board.versions()) {
+    if (version.timeline == newest && version > committed) versions.insert(version);
+  }
+  return versions;
+}
+
+std::string NotCompletedInTime(const Facts& facts, Version version) {
+  std::set<Rank> sealed;
+  uint64_t world = 0;
+  if (const Tally* tally = TallyOf(facts, version)) {
+    for (const auto& [rank, nodes] : tally->sealed) sealed.insert(rank);
+    if (!tally->worlds.empty()) world = tally->worlds.rbegin()->first;
+  }
+  return NotCompletedBy(sealed, world, facts.options.version_deadline);
+}
+
+std::optional<std::string> FailureOf(const Facts& facts, Version version) {
+  const auto& [rejected, since, overdue] = facts.versions;
+  if (const auto it = rejected.find(version); it != rejected.end()) return it->second;
+  if (const Tally* tally = TallyOf(facts, version)) {
+    if (!tally->failures.empty()) {
+      const auto& [slot, failure] = *tally->failures.begin();
+      return fmt::format("node {}: {}", slot, CleanText(failure, kTextBytesMax));
+    }
+    // Also of what a decision would find: its rank lives, and trains on without one.
+    if (std::optional<std::string> passed = PassedBy(facts.roll, *tally)) return passed;
+  }
+  if (!overdue.contains(version) || WaitsForDecision(facts, version)) return std::nullopt;
+  return NotCompletedInTime(facts, version);
+}
+
+bool AreAllRanksThere(const RollCall& roll) {
+  return roll.have_all_told() && std::ranges::all_of(roll.told(), [](const auto& told) {
+           const auto& ranks = told.report->registered();
+           const auto said = std::ranges::count_if(ranks, &RegisteredRank::has_passed_step);
+           return static_cast<uint64_t>(said) >= told.report->ranks();
+         });
+}
+
+Move GivingUpRule(const Facts& facts) {
+  Move move;
+  for (const auto& [version, since] : facts.versions.since) {
+    const Time end = since + facts.options.version_deadline;
+    if (end > facts.now && (!move.wake || end < *move.wake)) move.wake = end;
+  }
+  const std::set<Version> under_way = VersionsUnderWay(facts);
+  std::vector<StepUnderWay> steps;
+  for (const Version version : under_way) {
+    if (!IsGivenUp(facts, version)) steps.push_back({version.step, FailureOf(facts, version)});
+  }
+  const uint64_t lead = facts.pace.StepsIn(LeadAfter(facts.giving_up.in_vain));
+  const std::optional<GivingUp> giving_up = WhatToGiveUp(steps, facts.newest_step, lead);
+  if (!giving_up || AwaitsRanks(facts)) return move;
+  const std::optional<Time>& last = facts.giving_up.last;
+  if (last && facts.now - *last < kGiveUpEvery) {
+    move.wake = *last + kGiveUpEvery;  // a deadline that ends before says nothing new
+    return move;
+  }
+  move.gives_up = true;
+  move.write = {.abandoned = GivenUpThrough(facts, under_way.rbegin()->timeline, *giving_up)};
+  return move;
+}
+
+Move CommitRule(const Facts& facts) {
+  Move move;
+  const std::set<Version> under_way = VersionsUnderWay(facts);
+  for (auto it = under_way.rbegin(); it != under_way.rend() && !move.write; ++it) {
+    const bool is_over = IsGivenUp(facts, *it) || facts.versions.rejected.contains(*it);
+    if (!is_over) TryCommit(facts, *it, move);
+  }
+  return move;
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,268 @@
+#include "smp/job/decision_rules.h"
+
+#include <absl/strings/str_join.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
+#include "smp/job/refusals.h"
+
+namespace unreft::smp {
+namespace {
+
+// The decision of the record's round, for who asked.
+DecisionRecord& BeginDecision(TimelineRecord& record) {
+  DecisionRecord& decision = *record.mutable_decision();
+  decision.Clear();
+  decision.set_round(record.round());
+  decision.set_attempt(record.attempt());
+  decision.mutable_asked()->Swap(record.mutable_asked());
+  record.clear_asked();
+  return decision;
+}
+
+constexpr char kAgain[] =
+    ", again, since nothing was committed after it; if the ranks refuse it, as of another model, "
+    "`unreft fresh-start` gives it up";
+
+bool AreOfSameProcesses(const google::protobuf::RepeatedPtrField<AskingRank>& before,
+                        const google::protobuf::RepeatedPtrField<AskingRank>& now) {
+  return std::ranges::equal(before, now, [](const AskingRank& a, const AskingRank& b) {
+    return a.rank() == b.rank() && a.pid() == b.pid() && a.start_time() == b.start_time();
+  });
+}
+
+Move Decide(TimelineRecord record) {
+  Move move;
+  record.set_closing(false);
+  move.write = {.timeline = std::move(record)};
+  move.fault_point = "leader.decision";
+  return move;
+}
+
+Move FailRound(TimelineRecord record, const absl::Status& status) {
+  DecisionRecord& decision = BeginDecision(record);
+  decision.set_kind(static_cast<uint32_t>(DecisionKind::kFailed));
+  decision.set_status_code(static_cast<uint32_t>(status.code()));
+  decision.set_status_message(std::string(status.message()));
+  return Decide(std::move(record));
+}
+
+Move StartRound(const Facts& facts) {
+  Move move;
+  const std::optional<Asked> asked = WhoAsks(facts.records, facts.roll);
+  if (!asked) return move;
+  TimelineRecord record = facts.records.timeline.value;
+  record.set_round(record.round() + 1);
+  record.set_attempt(asked->attempt);
+  record.set_world(asked->world);
+  record.clear_asked();
+  for (const auto& [rank, asking] : asked->ranks) *record.add_asked() = asking;
+  if (asked->ranks.size() >= asked->world) {
+    record.set_closing(true);
+    move.write = {.timeline = std::move(record)};
+    return move;
+  }
+  if (!facts.asked_since) return move;
+  const Time end = facts.asked_since->since + facts.options.restore_wait;
+  if (facts.now < end) {
+    move.wake = end;
+    return move;
+  }
+  std::set<Rank> ranks;
+  for (const auto& [rank, asking] : asked->ranks) ranks.insert(Rank{rank});
+  return FailRound(std::move(record), RanksMissing(Attempt{asked->attempt}, asked->world, ranks,
+                                                   facts.options.restore_wait));
+}
+
+// After a loss was made good in part: an attempt that comes later may find what this one does not.
+std::string DescribeUnguarded(const Facts& facts) {
+  const Version version = VersionOf(facts.records.commit.value);
+  const DecisionRecord& last = facts.records.timeline.value.decision();
+  const bool is_restored = last.kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
+                           DecisionOf(last).version == version;
+  if (!is_restored || facts.options.parity_chunks == 0) return "";
+  std::vector<uint64_t> slots;
+  for (const auto& [member, slot, report] : facts.roll.members()) {
+    if (member->lost()) continue;
+    const VersionHolding* held = report == nullptr ? nullptr : FindHolding(*report, version);
+    if (held == nullptr || !held->guarded()) slots.push_back(slot.value);
+  }
+  if (slots.empty()) return "";
+  return fmt::format(
+      "node {} may still be making its share of version {} anew: start again before giving it up",
+      absl::StrJoin(slots, ", "), version);
+}
+
+// What a lost node holds is not counted; it may only be away.
+std::string DescribeLost(const RollCall& roll) {
+  std::vector<uint64_t> lost;
+  for (const RollCall::Entry& entry : roll.members()) {
+    if (entry.member->lost()) lost.push_back(entry.slot.value);
+  }
+  if (lost.empty()) return "";
+  return fmt::format("without node {}, lost: whatever comes back with its memory counts again",
+                     absl::StrJoin(lost, ", "));
+}
+
+// Every node that holds something of the version reads it again in this round; none when all have.
+std::optional<Move> ReadAgain(const Facts& facts, Version version, bool want_manifests) {
+  Move move{.waits = true};  // the answers run the rules again
+  bool all = true;
+  for (const auto& [slot, report] : facts.roll.told()) {
+    if (FindHolding(*report, version) == nullptr) continue;
+    const RoundReading::Life life = RoundReading::LifeOf(slot, *report);
+    if (facts.reading.IsRead(life, version)) continue;
+    all = false;
+    if (facts.reading.IsUnderWay(life, version)) continue;
+    move.ask_reading.push_back({life, version, want_manifests});
+  }
+  if (all) return std::nullopt;
+  return move;
+}
+
+bool CaptureBegan(const Facts& facts) {
+  const Timeline newest = NewestTimeline(facts.records.timeline.value);
+  // What is not known may have begun.
+  return !facts.roll.have_all_told() ||
+         std::ranges::any_of(facts.roll.told(), [&](const auto& told) {
+           return told.report->newest_timeline() == newest.value && told.report->capture_began();
+         });
+}
+
+// Until a capture begins in a timeline, the same decision for the same processes opens no other.
+// For others it does: somebody who was told of that one may live on.
+void OpenTimeline(const Facts& facts, Version parent, TimelineRecord& record) {
+  const recovery::TimelineChain chain = ChainOf(record);
+  const DecisionRecord& last = record.decision();
+  const bool again =
+      last.timeline() == chain.newest().value && AreOfSameProcesses(last.asked(), record.asked());
+  if (again && chain.ParentOf(chain.newest()) == parent && !CaptureBegan(facts)) return;
+  OpenNext(record, parent);
+}
+
+Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
+  TimelineRecord record = facts.records.timeline.value;
+  const bool is_again =
+      record.decision().kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
+      DecisionOf(record.decision()).version == restorable.version;
+  OpenTimeline(facts, restorable.version, record);
+  DecisionRecord& decision = BeginDecision(record);
+  decision.set_kind(static_cast<uint32_t>(DecisionKind::kRestored));
+  decision.set_timeline(NewestTimeline(record).value);
+  decision.set_version_timeline(restorable.version.timeline.value);
+  decision.set_version_step(restorable.version.step.value);
+  SetHolders(restorable.holders, *decision.mutable_holders());
+  CommitRecord commit;
+  SetVersion(restorable.version, commit);
+  commit.set_world(restorable.world);
+  commit.set_view(facts.records.view.value.number());
+  SetGroups(restorable.groups, *commit.mutable_groups());
+  SetHolders(restorable.holders, *commit.mutable_holders());
+  std::string line = fmt::format("decision {}: version {} for attempt {} opens timeline {}{}",
+                                 record.round(), restorable.version, record.attempt(),
+                                 decision.timeline(), is_again ? kAgain : "");
+  Move move = Decide(std::move(record));
+  move.write->commit = std::move(commit);
+  move.say.push_back({LogLevel::kInfo, std::move(line)});
+  return move;
+}
+
+Move EndRoundFresh(const Facts& facts) {
+  TimelineRecord record = facts.records.timeline.value;
+  OpenTimeline(facts, Version{}, record);
+  DecisionRecord& decision = BeginDecision(record);
+  decision.set_kind(static_cast<uint32_t>(DecisionKind::kFresh));
+  decision.set_timeline(NewestTimeline(record).value);
+  return Decide(std::move(record));
+}
+
+Move FailUnrestorable(const Facts& facts, const recovery::Holdings& holdings) {
+  const meta::JobState& records = facts.records;
+  const CommitRecord& commit = records.commit.value;
+  const std::string missing = recovery::DescribeUnrestorable(
+      holdings, CodedGroupsOf(records.view.value.groups()), ChainOf(records.timeline.value));
+  return FailRound(records.timeline.value,
+                   Unrecoverable(VersionOf(commit), commit.world(), "the nodes'",
+                                 {missing, DescribeLost(facts.roll), DescribeUnguarded(facts),
+                                  facts.reading.last_problem()}));
+}
+
+// Whether all that count have stopped, and told what they hold.
+bool IsClosed(const Facts& facts) {
+  const uint64_t round = facts.records.timeline.value.round();
+  return facts.roll.have_all_told() &&
+         std::ranges::all_of(facts.roll.told(), [&](const auto& told) {
+           return told.report->round_closed() == round;
+         });
+}
+
+// The decision for this version, or what is to be known before; none if it is no candidate.
+std::optional<Move> DecideOn(const Facts& facts, Version version,
+                             const std::map<NodeSlot, recovery::NodeHolding>& held) {
+  const TimelineRecord& record = facts.records.timeline.value;
+  const auto restorable =
+      recovery::FindHolders(version, held, RecordedGroupsOf(facts.records, version), nullptr);
+  if (!restorable) return std::nullopt;
+  if (restorable->world != record.world()) {
+    return FailRound(
+        record, OtherWorld(version, restorable->world, Attempt{record.attempt()}, record.world()));
+  }
+  // A version that was not committed has not been checked as a whole yet.
+  const bool is_committed = version == VersionOf(facts.records.commit.value);
+  if (std::optional<Move> move = ReadAgain(facts, version, !is_committed)) return move;
+  absl::Status status =
+      is_committed ? absl::OkStatus() : facts.layouts.Check(facts.reading.ManifestsOf(version));
+  if (status.ok()) return EndRound(facts, *restorable);
+  Move move;
+  move.misfit = version;
+  move.say.push_back({LogLevel::kWarn, fmt::format("version {} is no candidate: {}", version,
+                                                   std::string(status.message()))});
+  return move;
+}
+
+Move ContinueRound(const Facts& facts) {
+  if (!IsClosed(facts)) return {.waits = true};
+  const recovery::Holdings holdings = HoldingsOf(facts.roll);
+  const recovery::TimelineChain chain = ChainOf(facts.records.timeline.value);
+  for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
+    const auto& [version, held] = *it;
+    const bool is_out =
+        !chain.IsLive(version) || IsGivenUp(facts.records.abandoned.value, version) ||
+        facts.reading.IsMisfit(version) || facts.versions.rejected.contains(version);
+    if (is_out) continue;
+    if (std::optional<Move> move = DecideOn(facts, version, held)) return *std::move(move);
+  }
+  const bool is_fresh = facts.records.commit.value.world() == 0;
+  return is_fresh ? EndRoundFresh(facts) : FailUnrestorable(facts, holdings);
+}
+
+}  // namespace
+
+std::optional<Asked> WhoAsks(const meta::JobState& records, const RollCall& roll) {
+  std::optional<Asked> asked;
+  const uint64_t round = records.timeline.value.decision().round();
+  for (const auto& [slot, report] : roll.told()) {
+    if (report->asking().empty() || report->round_applied() < round) continue;
+    if (asked && report->attempt() < asked->attempt) continue;
+    if (!asked || report->attempt() > asked->attempt) {
+      asked = Asked{report->attempt(), report->world(), {}};
+    }
+    asked->world = std::max(asked->world, report->world());
+    for (const AskingRank& asking : report->asking()) asked->ranks[asking.rank()] = asking;
+  }
+  return asked;
+}
+
+Move DecisionRule(const Facts& facts) {
+  return facts.records.timeline.value.closing() ? ContinueRound(facts) : StartRound(facts);
+}
+
+}  // namespace unreft::smp

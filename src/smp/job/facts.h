@@ -1,0 +1,74 @@
+// Facts: all that the leader's rules decide by. A rule is a pure function of them (smp/job/move.h
+// is what it returns); the Leader collects them for a turn and carries out what is decided.
+#pragma once
+
+#include <unreft/cluster.pb.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/executor.h"
+#include "base/ids.h"
+#include "meta/job_store.h"
+#include "smp/core/node_options.h"
+#include "smp/job/absences.h"
+#include "smp/job/board.h"
+#include "smp/job/giving_up.h"
+#include "smp/job/layout_check.h"
+#include "smp/job/manifest_cache.h"
+#include "smp/job/roll_call.h"
+#include "smp/job/round_reading.h"
+
+namespace unreft::smp {
+
+// What no report says of versions under way.
+struct VersionNotes {
+  std::map<Version, std::string> rejected;  // why, though all of it was there
+  std::map<Version, Time> since;            // of those that are not given up
+  std::set<Version> overdue;                // of these, those for longer than the deadline
+};
+
+// Since when ranks of that attempt ask for the decision after that round's.
+struct AskedSince {
+  uint64_t attempt = 0;
+  uint64_t round = 0;
+  Time since;
+};
+
+// How giving up has gone.
+struct GivingUpNotes {
+  std::optional<Time> last;
+  uint64_t in_vain = 0;  // times, since the last commit
+  // Since when some of the ranks that are to begin again are not there.
+  std::optional<Time> ranks_away_since;
+};
+
+// Of pins, beside their record.
+struct PinNotes {
+  const std::set<uint64_t>& over;  // whose time is up, by number
+  const PinRequest* asked;         // the request that has waited longest; null when none waits
+};
+
+struct Facts {
+  const meta::JobState& records;
+  const NodeOptions& options;
+  const Board& board;
+  const RollCall& roll;  // of the records' view
+  Time now;
+  Step newest_step;  // of the ranks in the newest timeline, as is believed of them
+  const Absences& absences;
+  const std::string& seeded;  // id of the store that is known to hold what all nodes remember
+  PinNotes pins;
+  const std::optional<AskedSince>& asked_since;  // by ranks, before a round begins
+  const RoundReading& reading;                   // in the round that is under way
+  const VersionNotes& versions;
+  const GivingUpNotes& giving_up;
+  const StepPace& pace;
+  const ManifestCache& manifests;
+  const LayoutCheck& layouts;
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,61 @@
+// Move: what a rule of the leader decides. Nothing has happened yet: the Leader carries it out.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <unreft/cluster.pb.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/ids.h"
+#include "base/log.h"
+#include "meta/job_store.h"
+#include "smp/job/round_reading.h"
+
+namespace unreft::smp {
+
+// Said once until something was written.
+struct Line {
+  LogLevel level = LogLevel::kInfo;
+  std::string text;
+};
+
+struct ReadingQuestion {
+  RoundReading::Life life;
+  Version version;
+  bool want_manifests = false;
+};
+
+struct Move {
+  std::optional<meta::JobChange> write;
+  const char* fault_point = nullptr;  // passed once that is written
+  bool gives_up = false;              // what is written is a new bound
+  bool commits = false;               // what is written is a version that is protected
+  std::vector<Line> say;
+  std::optional<Time> wake;  // by then the rules say something else
+
+  // To read their slabs of a version again.
+  std::vector<ReadingQuestion> ask_reading;
+  // For the manifests of a version.
+  std::vector<std::pair<NodeSlot, Version>> ask_manifests;
+
+  // What was found, which the next facts have.
+  std::string seeded;                       // as in Facts, if it is known now
+  std::map<Version, std::string> rejected;  // more, as in VersionNotes
+  std::optional<Version> misfit;            // one more, as in RoundReading
+  // To the request for pins that has waited longest, once that is written.
+  std::optional<absl::StatusOr<PinReply>> pin_answer;
+
+  // Nothing else may be decided before the records, or reports, are others.
+  bool waits = false;
+
+  bool HasFound() const { return !seeded.empty() || !rejected.empty() || misfit || pin_answer; }
+  // No later rule may say anything before that is carried out.
+  bool IsFinal() const { return write || waits || HasFound(); }
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,14 @@
+// What the leader does next: the first of its rules that has something to do (smp/job/move.h).
+// Pure.
+#pragma once
+
+#include "smp/job/facts.h"
+#include "smp/job/move.h"
+
+namespace unreft::smp {
+
+// View, what the store has lost, pins, decision, giving up, commit: each in this order, since each
+// relies on what those before it have written.
+Move NextMove(const Facts& facts);
+
+}  // namespace unreft::smp

@@ -1,0 +1,24 @@
+// What the job's records say, read together. Pure.
+#pragma once
+
+#include <unreft/cluster.pb.h>
+
+#include <vector>
+
+#include "base/ids.h"
+#include "meta/job_store.h"
+#include "recovery/restorable.h"
+
+namespace unreft::smp {
+
+// Of a chain of timelines, in a record or a report; 0 when none was ever opened.
+template <typename Message>
+Timeline NewestTimeline(const Message& message) {
+  const auto& chain = message.chain();
+  return Timeline{chain.empty() ? 0 : chain.rbegin()->timeline()};
+}
+
+// The groups that the version is encoded in, as far as the records say.
+std::vector<recovery::CodedGroup> RecordedGroupsOf(const meta::JobState& records, Version version);
+
+}  // namespace unreft::smp

@@ -1,0 +1,341 @@
+#include "smp/job/view_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "meta/groups.h"
+#include "smp/job/cluster_records.h"
+
+namespace unreft::smp {
+namespace {
+
+// How ill a spare fits into a slot's group; 0: it is like the node that was lost.
+int SparePenalty(const ViewRecord& view, NodeSlot slot, const SpareRecord& spare) {
+  const std::string& domain = spare.presence().failure_domain();
+  int penalty = 0;
+  for (const Group& group : view.groups()) {
+    const auto& slots = group.slots();
+    if (std::find(slots.begin(), slots.end(), slot.value) == slots.end()) continue;
+    for (const unreft::Member& member : view.members()) {
+      const bool is_beside = member.slot() != slot.value &&
+                             std::find(slots.begin(), slots.end(), member.slot()) != slots.end();
+      if (member.slot() == slot.value && member.failure_domain() != domain) ++penalty;
+      if (is_beside && !domain.empty() && member.failure_domain() == domain) penalty += 2;
+    }
+  }
+  return penalty;
+}
+
+// By the failure domains that the view names now.
+std::string ExposureOf(const ViewRecord& view) {
+  std::map<NodeSlot, std::string> domains;
+  for (const unreft::Member& member : view.members()) {
+    domains[NodeSlot{member.slot()}] = member.failure_domain();
+  }
+  std::vector<meta::ProtectionGroup> groups;
+  uint32_t parities = 0;
+  for (const Group& group : view.groups()) {
+    meta::ProtectionGroup& next = groups.emplace_back();
+    for (const uint64_t slot : group.slots()) next.slots.push_back(NodeSlot{slot});
+    next.k = group.k();
+    parities = static_cast<uint32_t>(group.slots_size()) - group.k();
+  }
+  return meta::DescribeExposure(groups, domains, parities);
+}
+
+std::string DescribeLoss(const ViewRecord& view, const unreft::Member& lost, Duration grace) {
+  std::string group;
+  for (const Group& of : view.groups()) {
+    if (std::ranges::find(of.slots(), lost.slot()) == of.slots().end()) continue;
+    group = fmt::format(" Its group (nodes {}) stands one loss less.", fmt::join(of.slots(), ", "));
+  }
+  return fmt::format(
+      "node {} is lost: its daemon has been absent for more than {} ms.{} Nothing is committed "
+      "until a daemon takes its slot: start it again, or one with --spare",
+      lost.slot(), grace / std::chrono::milliseconds(1), group);
+}
+
+std::string DescribeView(const ViewRecord& view) {
+  std::vector<uint64_t> lost;
+  for (const unreft::Member& member : view.members()) {
+    if (member.lost()) lost.push_back(member.slot());
+  }
+  return fmt::format("view {}: {} nodes, {}", view.number(), view.members_size(),
+                     lost.empty() ? "none is lost"
+                                  : fmt::format("of which node {} is lost", fmt::join(lost, ", ")));
+}
+
+std::string WhichMemory(const unreft::Member& now, const std::optional<meta::Takeover>& takeover) {
+  if (!takeover || takeover->slot.value != now.slot()) return "new memory";
+  if (!takeover->returns) return fmt::format("new memory, that of spare {}", takeover->place);
+  return fmt::format(
+      "its earlier memory again, that of place {}: its ranks live, and none is with the one that "
+      "took the slot",
+      takeover->place);
+}
+
+// What a view that is to be written is like, and what goes with it.
+struct Wanted {
+  ViewRecord view;
+  std::optional<meta::Takeover> takeover;
+  std::vector<NodeSlot> absent;  // that are lost from now on
+  std::vector<Line> say;
+};
+
+const PresenceRecord* PresenceOf(const Facts& facts, const unreft::Member& member) {
+  const auto present = facts.records.present.find(NodeSlot{member.slot()});
+  return present == facts.records.present.end() ? nullptr : &present->second;
+}
+
+// By what is present it stays as it is.
+bool IsAsItIs(const Facts& facts, const unreft::Member& member) {
+  const PresenceRecord* const presence = PresenceOf(facts, member);
+  if (presence == nullptr) {
+    return member.lost() || !facts.absences.IsOverdue(NodeSlot{member.slot()}, facts.now);
+  }
+  return !member.lost() && member.incarnation() == presence->incarnation() && member.has_place() &&
+         member.place() == PlaceOf(*presence);
+}
+
+// Members by what is present, the others as they were; lost once their grace has run out.
+ViewRecord ByPresence(const Facts& facts) {
+  ViewRecord wanted = facts.records.view.value;
+  for (unreft::Member& member : *wanted.mutable_members()) {
+    if (const PresenceRecord* presence = PresenceOf(facts, member)) {
+      member.set_incarnation(presence->incarnation());
+      member.set_place(PlaceOf(*presence));
+      member.set_lost(false);
+    } else if (facts.absences.IsOverdue(NodeSlot{member.slot()}, facts.now)) {
+      member.set_lost(true);
+    }
+  }
+  return wanted;
+}
+
+void GiveTo(const PresenceRecord& presence, uint64_t place, unreft::Member& member,
+            ViewRecord& view) {
+  member.set_incarnation(presence.incarnation());
+  member.set_failure_domain(presence.failure_domain());
+  member.set_place(place);
+  member.set_lost(false);
+  view.set_exposure(ExposureOf(view));
+}
+
+// Of the spares that wait, one for the first lost slot: of the lost node's failure domain, if there
+// is one, else of one that none of its group is in.
+std::optional<meta::Takeover> AssignSpare(const Facts& facts, ViewRecord& wanted) {
+  auto spares = facts.records.spares;
+  std::erase_if(spares, [](const auto& spare) { return spare.second.value.lease() == 0; });
+  if (spares.empty()) return std::nullopt;
+  for (unreft::Member& member : *wanted.mutable_members()) {
+    const NodeSlot slot{member.slot()};
+    if (!member.lost()) continue;
+    const auto best = std::ranges::min_element(spares, {}, [&](const auto& spare) {
+      return SparePenalty(wanted, slot, spare.second.value);
+    });
+    GiveTo(best->second.value.presence(), best->first, member, wanted);
+    return meta::Takeover{best->first, slot};
+  }
+  return std::nullopt;
+}
+
+// A memory that was replaced while its daemon was away has its slot again if its ranks live, and
+// none is with the one that took it: nothing can be committed without them, and they ask nowhere
+// else.
+std::optional<meta::Takeover> GiveSlotBack(const Facts& facts, ViewRecord& wanted) {
+  const meta::JobState& records = facts.records;
+  if (records.timeline.value.closing()) return std::nullopt;
+  for (const auto& [place, waiting] : records.waiting) {
+    const PresenceRecord& presence = waiting.value.presence();
+    if (waiting.value.lease() == 0 || waiting.value.ranks() == 0) continue;
+    for (unreft::Member& member : *wanted.mutable_members()) {
+      if (member.slot() != presence.slot() || member.lost()) continue;
+      if (member.incarnation() == presence.incarnation()) continue;
+      const NodeReport* const report = ReportOf(member, records.present, facts.board.reports());
+      if (report == nullptr || report->ranks() > 0 || report->asking_size() > 0) continue;
+      GiveTo(presence, place, member, wanted);
+      return meta::Takeover{.place = place, .slot = NodeSlot{member.slot()}, .returns = true};
+    }
+  }
+  return std::nullopt;
+}
+
+void DescribeChange(const Facts& facts, const unreft::Member& before, const unreft::Member& now,
+                    Wanted& wanted) {
+  if (now.lost() && !before.lost()) {
+    wanted.say.push_back(
+        {LogLevel::kWarn, DescribeLoss(wanted.view, now, facts.options.lost_grace)});
+    wanted.absent.push_back(NodeSlot{now.slot()});
+  }
+  if (now.lost()) return;
+  if (now.incarnation() != before.incarnation()) {
+    wanted.say.push_back({LogLevel::kInfo, fmt::format("node {} has {}", now.slot(),
+                                                       WhichMemory(now, wanted.takeover))});
+  } else if (before.lost()) {
+    wanted.say.push_back(
+        {LogLevel::kInfo, fmt::format("node {} is back, with all that it held", now.slot())});
+  }
+}
+
+// None if it is the one that there is.
+std::optional<Wanted> NextView(const Facts& facts) {
+  const ViewRecord& view = facts.records.view.value;
+  const bool stays = std::ranges::all_of(
+      view.members(), [&](const unreft::Member& member) { return IsAsItIs(facts, member); });
+  const bool has_lost = std::ranges::any_of(view.members(), &unreft::Member::lost);
+  const bool can_move =
+      (has_lost && !facts.records.spares.empty()) || !facts.records.waiting.empty();
+  if (stays && !can_move) return std::nullopt;
+  Wanted wanted{.view = ByPresence(facts)};
+  wanted.takeover = AssignSpare(facts, wanted.view);
+  if (!wanted.takeover) wanted.takeover = GiveSlotBack(facts, wanted.view);
+  if (stays && !wanted.takeover) return std::nullopt;
+  for (int i = 0; i < view.members_size(); ++i) {
+    DescribeChange(facts, view.members(i), wanted.view.members(i), wanted);
+  }
+  return wanted;
+}
+
+// In a new job whoever is late is waited for. In one whose store has lost the view, slots whose
+// nodes do not come back are lost from the start, if spares wait for all of them.
+std::optional<std::vector<NodeSlot>> LostBeforeFirstView(const Facts& facts) {
+  std::vector<NodeSlot> lost;
+  for (uint64_t number = 0; number < facts.options.nodes; ++number) {
+    const NodeSlot slot{number};
+    if (facts.records.present.contains(slot)) continue;
+    if (!facts.absences.IsOverdue(slot, facts.now)) return std::nullopt;
+    lost.push_back(slot);
+  }
+  const auto waits = [](const auto& spare) { return spare.second.value.lease() != 0; };
+  const auto spares = static_cast<size_t>(std::ranges::count_if(facts.records.spares, waits));
+  if (spares < lost.size()) return std::nullopt;
+  return lost;
+}
+
+// The groups that stored versions are encoded in, which nodes know where the store does not; of
+// those that contradict each other the newest version's, and first of all the committed one's.
+std::vector<recovery::CodedGroup> GroupsOfStored(const Facts& facts) {
+  // Who has not heard of the newest decision yet may know a commit from which it steps back.
+  std::pair<uint64_t, Version> committed;
+  recovery::Holdings holdings;
+  for (const auto& [slot, report] : facts.board.reports()) {
+    if (!facts.records.present.contains(slot)) continue;
+    const Version known{Timeline{report.committed_timeline()}, Step{report.committed_step()}};
+    committed = std::max(committed, {report.newest_timeline(), known});
+    for (const VersionHolding& version : report.versions()) {
+      holdings[VersionOf(version)][slot] = HoldingOf(version);
+    }
+  }
+  std::vector<recovery::CodedGroup> groups;
+  for (const auto& [version, held] : holdings) groups = recovery::EncodedGroups(held, groups);
+  return recovery::EncodedGroups(holdings[committed.second], groups);
+}
+
+// False as long as it cannot be said.
+bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
+  const NodeOptions& options = facts.options;
+  std::vector<meta::GroupCandidate> nodes;
+  for (const unreft::Member& member : wanted.view.members()) {
+    const bool has_told = ReportOf(member, facts.records.present, facts.board.reports()) != nullptr;
+    if (!member.lost() && !has_told) return false;  // to come
+    nodes.push_back({NodeSlot{member.slot()}, member.failure_domain()});
+  }
+  std::vector<meta::ProtectionGroup> stored;
+  for (recovery::CodedGroup& group : GroupsOfStored(facts)) {
+    stored.push_back({std::move(group.slots), group.k});
+  }
+  const absl::StatusOr<meta::Grouping> grouping =
+      meta::FormGroups(nodes, options.data_chunks, options.parity_chunks, stored);
+  if (!grouping.ok()) {
+    wanted.say.push_back(
+        {LogLevel::kError, fmt::format("no protection groups: {}", grouping.status().message())});
+    return false;
+  }
+  for (const meta::ProtectionGroup& group : grouping->groups) {
+    Group& next = *wanted.view.add_groups();
+    for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
+    next.set_k(group.k);
+  }
+  const bool are_kept = std::ranges::all_of(stored, [&](const meta::ProtectionGroup& group) {
+    return std::ranges::find(grouping->groups, group) != grouping->groups.end();
+  });
+  if (!are_kept) {
+    wanted.say.push_back(
+        {LogLevel::kWarn,
+         fmt::format("protection groups are formed anew: those of stored versions are not such as "
+                     "are asked for now, RS({},{}) of {} nodes",
+                     options.data_chunks, options.parity_chunks, nodes.size())});
+  }
+  wanted.view.set_exposure(grouping->exposure);
+  if (!grouping->exposure.empty()) {
+    wanted.say.push_back({LogLevel::kWarn, fmt::format("protection: {}", grouping->exposure)});
+  }
+  return true;
+}
+
+Move WriteView(const Facts& facts, Wanted wanted) {
+  uint64_t newest = facts.records.view.value.number();
+  for (const auto& [slot, report] : facts.board.reports()) newest = std::max(newest, report.view());
+  wanted.view.set_number(newest + 1);
+  wanted.say.push_back({LogLevel::kInfo, DescribeView(wanted.view)});
+  Move move;
+  move.say = std::move(wanted.say);
+  move.write = {.view = std::move(wanted.view),
+                .takeover = wanted.takeover,
+                .absent = std::move(wanted.absent)};
+  return move;
+}
+
+Move MakeFirstView(const Facts& facts) {
+  Move move{.waits = true};
+  std::optional<std::vector<NodeSlot>> lost = LostBeforeFirstView(facts);
+  if (!lost) return move;
+  Wanted wanted;
+  for (const auto& [slot, presence] : facts.records.present) {
+    unreft::Member& member = *wanted.view.add_members();
+    member.set_slot(slot.value);
+    member.set_incarnation(presence.incarnation());
+    member.set_failure_domain(presence.failure_domain());
+    member.set_place(PlaceOf(presence));
+  }
+  for (const NodeSlot slot : *lost) {
+    wanted.say.push_back(
+        {LogLevel::kWarn, fmt::format("node {} is lost: the meta store has lost the view, and it "
+                                      "has not come back",
+                                      slot)});
+    unreft::Member& member = *wanted.view.add_members();
+    member.set_slot(slot.value);
+    member.set_lost(true);
+  }
+  wanted.absent = *std::move(lost);
+  if (FormFirstGroups(facts, wanted)) return WriteView(facts, std::move(wanted));
+  move.say = std::move(wanted.say);
+  return move;
+}
+
+}  // namespace
+
+bool IsOfNewJob(const Reports& reports) {
+  return std::ranges::all_of(reports, [](const auto& entry) {
+    return entry.second.chain().empty() && entry.second.view() == 0;
+  });
+}
+
+Move ViewRule(const Facts& facts) {
+  Move move;
+  if (!facts.records.view.exists()) {
+    move = MakeFirstView(facts);
+  } else if (std::optional<Wanted> wanted = NextView(facts)) {
+    move = WriteView(facts, *std::move(wanted));
+  }
+  move.wake = facts.absences.NextEnd(facts.now);
+  return move;
+}
+
+}  // namespace unreft::smp
