@@ -1,0 +1,132 @@
+// Which view the leader writes, and that it writes none otherwise.
+#include "smp/job/view_rules.h"
+
+#include "tests/unit/smp/rules_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ViewRulesTest : public RulesFixture {
+ protected:
+  Move Next() { return Ask(&ViewRule); }
+  // As of a job that has no view.
+  void ForgetView() {
+    records_.view = {};
+    for (auto& [slot, report] : reports_) {
+      report.clear_chain();
+      report.clear_view();
+      board_.Take(slot, report);
+    }
+  }
+};
+
+TEST_F(ViewRulesTest, AViewThatIsAsItShouldBeIsLeftAlone) {
+  EXPECT_TRUE(IsNone(Next()));
+  EXPECT_FALSE(Next().wake);
+}
+
+TEST_F(ViewRulesTest, WhoIsAwayIsLostOnceItsGraceIsOver) {
+  records_.present.erase(NodeSlot{1});
+  absences_.Follow(records_, kNodes, now_);
+  Move move = Next();
+  EXPECT_TRUE(IsNone(move));
+  EXPECT_EQ(move.wake, now_ + options_.lost_grace);
+  now_ += options_.lost_grace;
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_EQ(move.write->view->number(), 2U);
+  EXPECT_FALSE(move.write->view->members(0).lost());
+  EXPECT_TRUE(move.write->view->members(1).lost());
+  EXPECT_THAT(move.write->absent, ElementsAre(NodeSlot{1})) << "our watch may be behind";
+  EXPECT_THAT(TextsOf(move)[0], HasSubstr("node 1 is lost"));
+}
+
+TEST_F(ViewRulesTest, TheGraceOfOneThatIsBackIsOver) {
+  Lose(1);
+  Enter(1);
+  absences_.Follow(records_, kNodes, now_);
+  EXPECT_TRUE(IsNone(Next()));
+}
+
+TEST_F(ViewRulesTest, OfOneThatHasSaidGoodByeTheGraceBeginsWithItsLeasesEnd) {
+  records_.leaving.insert(NodeSlot{1});
+  Lose(1);
+  EXPECT_TRUE(IsNone(Next()));
+  records_.leaving.clear();
+  Lose(1);
+  EXPECT_TRUE(Next().write);
+}
+
+TEST_F(ViewRulesTest, ASpareTakesALostSlotOfItsFailureDomainFirst) {
+  for (int slot = 0; slot < 2; ++slot) {
+    records_.view.value.mutable_members(slot)->set_failure_domain(slot == 0 ? "a" : "b");
+  }
+  AddSpare(7, "a");
+  EXPECT_TRUE(IsNone(Next())) << "nobody is lost";
+  AddSpare(8, "b");
+  Lose(1);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->takeover);
+  EXPECT_EQ(move.write->takeover->place, 8U);
+  EXPECT_EQ(move.write->takeover->slot, NodeSlot{1});
+  EXPECT_FALSE(move.write->view->members(1).lost());
+  EXPECT_EQ(move.write->view->members(1).incarnation(), "spare memory");
+  EXPECT_THAT(TextsOf(move), ElementsAre("node 1 has new memory, that of spare 8", HasSubstr("2")));
+}
+
+TEST_F(ViewRulesTest, AMemoryWhoseRanksLiveHasItsSlotAgainUnlessTheOtherHasSome) {
+  meta::Stored<WaitingRecord>& waiting = records_.waiting[1];
+  waiting.modified = meta::Revision{3};
+  waiting.value.set_lease(1);
+  waiting.value.set_ranks(2);
+  waiting.value.mutable_presence()->set_slot(1);
+  waiting.value.mutable_presence()->set_incarnation("earlier memory");
+  Move move = Next();
+  ASSERT_TRUE(move.write && move.write->takeover);
+  EXPECT_TRUE(move.write->takeover->returns);
+  EXPECT_EQ(move.write->view->members(1).incarnation(), "earlier memory");
+  Report(1).set_ranks(1);
+  Tell(1);
+  EXPECT_TRUE(IsNone(Next()));
+}
+
+TEST_F(ViewRulesTest, TheFirstViewWaitsForAllNodesAndTheirReports) {
+  ForgetView();
+  records_.present.erase(NodeSlot{1});
+  EXPECT_TRUE(Next().waits);
+  Enter(1);
+  Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_EQ(move.write->view->members_size(), 2);
+  EXPECT_EQ(move.write->view->groups_size(), 1);
+  records_.present[NodeSlot{1}].set_session(2);
+  move = Next();
+  EXPECT_TRUE(move.waits && !move.write) << "of an earlier process";
+}
+
+TEST_F(ViewRulesTest, AViewThatIsLostIsMadeWithoutThoseForWhomSparesWait) {
+  records_.view = {};
+  Lose(1);
+  EXPECT_FALSE(IsOfNewJob(board_.reports()));
+  EXPECT_FALSE(Next().write);
+  AddSpare(7);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_EQ(move.write->view->number(), 2U) << "beyond what nodes were in";
+  EXPECT_TRUE(move.write->view->members(1).lost());
+}
+
+TEST_F(ViewRulesTest, GroupsThatCannotBeAreSaid) {
+  ForgetView();
+  options_.parity_chunks = 2;
+  const Move move = Next();
+  EXPECT_FALSE(move.write);
+  ASSERT_FALSE(move.say.empty());
+  EXPECT_EQ(move.say[0].level, LogLevel::kError);
+}
+
+}  // namespace
+}  // namespace unreft::smp
