@@ -6,19 +6,20 @@ import re
 import unittest
 
 ROOT = pathlib.Path(os.environ.get("UNREFT_SOURCE_DIR") or pathlib.Path(__file__).parents[2])
-CALL = re.compile(r"\blog_?(?:\.|->)(?:Warn|Error|WarnEvery)\(")
+# Or a line that somebody else is to say.
+CALL = re.compile(r"\blog_?(?:\.|->)(?:Warn|Error|WarnEvery)\(|\{LogLevel::k(?:Warn|Error),")
 TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 # A line of less is a reason that is worded elsewhere, behind a name.
 LETTERS_MIN = 10
 
 
 def arguments(source, begin):
-    """The text of a call's arguments from behind its parenthesis on."""
+    """The text of a call's arguments from behind its parenthesis, or brace, on."""
     depth, at = 1, begin
     while depth:
         text = TEXT.match(source, at)
         at = text.end() if text else at + 1
-        depth += {"(": 1, ")": -1}.get(source[at - 1], 0) if not text else 0
+        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(source[at - 1], 0) if not text else 0
     return source[begin:at - 1]
 
 
@@ -53,6 +54,7 @@ class LogLinesTest(unittest.TestCase):
         found = {line for _, line in self.lines}
         self.assertIn("the registration of rank {} (pid {}) is refused: {}", found)
         self.assertIn("a connection of uid {} (pid {}) is refused", found)
+        self.assertIn("version {} is no candidate: {}", found)
         self.assertGreater(len(found), 60)
 
     def test_every_line_is_documented(self):
