@@ -37,37 +37,50 @@ std::optional<CodedGroup> GroupOfGuard(const NodeHolding& holding) {
   return group;
 }
 
-// The guards of a group that belong together: those of the coding that most members have. The
+// The guards of a group that belong together are those of the coding that most members have. The
 // others', and those of other groups, say nothing about these slabs.
-void KeepOneCoding(const CodedGroup& group, Nodes& nodes) {
-  const auto let_go = [](NodeHolding& holding) {
-    holding.guarded = false;
-    holding.replicas.clear();
-  };
-  std::map<uint64_t, size_t> members;
+void AddOthers(const CodedGroup& group, const Nodes& nodes, std::set<NodeSlot>& others) {
+  std::map<uint64_t, std::vector<NodeSlot>> members;  // by the coding that they have
   for (const NodeSlot slot : group.slots) {
-    const auto it = nodes.find(slot);
-    if (it == nodes.end() || !it->second.guarded) continue;
-    if (GroupOfGuard(it->second).value_or(group) != group) {
-      let_go(it->second);
+    const NodeHolding* holding = Find(nodes, slot);
+    if (holding == nullptr || !holding->guarded || others.contains(slot)) continue;
+    if (GroupOfGuard(*holding).value_or(group) != group) {
+      others.insert(slot);
     } else {
-      ++members[it->second.coding];
+      members[holding->coding].push_back(slot);
     }
   }
-  const auto most =
-      std::max_element(members.begin(), members.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
-  for (const NodeSlot slot : group.slots) {
-    const auto it = nodes.find(slot);
-    if (it == nodes.end() || !it->second.guarded || it->second.coding == most->first) continue;
-    let_go(it->second);
+  if (members.size() < 2) return;
+  const auto most = std::max_element(
+      members.begin(), members.end(),
+      [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  for (auto it = members.begin(); it != members.end(); ++it) {
+    if (it != most) others.insert(it->second.begin(), it->second.end());
   }
 }
 
-Nodes WithOneCoding(Nodes nodes, std::span<const CodedGroup> groups) {
-  for (const CodedGroup& group : groups) KeepOneCoding(group, nodes);
-  return nodes;
-}
+// The nodes without guards that do not belong to those of their group. Hardly ever is there one, so
+// they are copied only then.
+class NodesOfOneCoding {
+ public:
+  // Refers to `nodes`.
+  NodesOfOneCoding(const Nodes& nodes, std::span<const CodedGroup> groups) : nodes_(nodes) {
+    std::set<NodeSlot> others;
+    for (const CodedGroup& group : groups) AddOthers(group, nodes, others);
+    if (others.empty()) return;
+    copy_ = nodes;
+    for (const NodeSlot slot : others) {
+      NodeHolding& holding = copy_->at(slot);
+      holding.guarded = false;
+      holding.replicas.clear();
+    }
+  }
+  const Nodes& operator*() const { return copy_ ? *copy_ : nodes_; }
+
+ private:
+  const Nodes& nodes_;
+  std::optional<Nodes> copy_;
+};
 
 // What a slot's slab consists of, by any copy of its manifests that its group has.
 const NodeHolding::Replica* FindReplica(const Nodes& nodes, const CodedGroup& group, NodeSlot of) {
@@ -252,7 +265,8 @@ std::vector<CodedGroup> EncodedGroups(const Nodes& nodes, std::span<const CodedG
 std::optional<Restorable> FindHolders(Version version, const Nodes& held,
                                       std::span<const CodedGroup> recorded, std::string* missing) {
   std::vector<CodedGroup> groups = EncodedGroups(held, recorded);
-  const Nodes nodes = WithOneCoding(held, groups);
+  const NodesOfOneCoding one_coding(held, groups);
+  const Nodes& nodes = *one_coding;
   Restorable found;
   found.version = version;
   std::set<Rank> covered;
@@ -311,7 +325,8 @@ std::string DescribeUnrestorable(const Holdings& holdings, std::span<const Coded
 std::optional<Restorable> FindProtected(Version version, const Nodes& held,
                                         std::span<const CodedGroup> groups,
                                         const Memories& memories, std::string* lacking) {
-  const Nodes nodes = WithOneCoding(held, groups);
+  const NodesOfOneCoding one_coding(held, groups);
+  const Nodes& nodes = *one_coding;
   for (const CodedGroup& group : groups) {
     std::string missing = DescribeUnprotected(nodes, group, memories);
     if (missing.empty()) continue;
@@ -322,11 +337,13 @@ std::optional<Restorable> FindProtected(Version version, const Nodes& held,
 }
 
 bool IsProtected(const CodedGroup& group, const Nodes& nodes, const Memories& memories) {
-  return DescribeUnprotected(WithOneCoding(nodes, {&group, 1}), group, memories).empty();
+  const NodesOfOneCoding one_coding(nodes, {&group, 1});
+  return DescribeUnprotected(*one_coding, group, memories).empty();
 }
 
 uint32_t LossesTolerated(const CodedGroup& group, const Nodes& held) {
-  const Nodes nodes = WithOneCoding(held, {&group, 1});
+  const NodesOfOneCoding one_coding(held, {&group, 1});
+  const Nodes& nodes = *one_coding;
   // Each stripe stands the loss of as many chunks as it has beyond k. A member that is lost takes
   // one chunk of every stripe with it.
   const size_t n = group.slots.size();

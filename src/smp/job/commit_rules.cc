@@ -101,23 +101,41 @@ void Commit(const Facts& facts, const recovery::Restorable& found, Move& move) {
   move.commits = true;
 }
 
-// What all ranks' slabs of a version are like.
-struct Slabs {
-  std::map<Rank, ReplicaDigests> digests;
-  std::map<Rank, ManifestCache::RankLayout> layouts;
+struct Slab {
+  NodeSlot home;
+  const SealedRank* sealed;
 };
 
-Slabs SlabsOf(const RollCall& roll, Version version) {
-  Slabs slabs;
+// Of all ranks.
+std::map<Rank, Slab> SlabsOf(const RollCall& roll, Version version) {
+  std::map<Rank, Slab> slabs;
   for (const auto& [slot, report] : roll.told()) {
     const VersionHolding* const holding = FindHolding(*report, version);
     if (holding == nullptr) continue;
-    for (const SealedRank& sealed : holding->sealed()) {
-      slabs.digests[Rank{sealed.rank()}] = DigestsOf(sealed);
-      slabs.layouts[Rank{sealed.rank()}] = {slot, sealed.layout_digest()};
-    }
+    for (const SealedRank& sealed : holding->sealed()) slabs[Rank{sealed.rank()}] = {slot, &sealed};
   }
   return slabs;
+}
+
+ReplicaComparison Compare(const std::map<Rank, Slab>& slabs) {
+  ReplicaComparer comparer;
+  for (const auto& [rank, slab] : slabs) {
+    for (const ReplicaDigest& digest : slab.sealed->replica_digests()) {
+      comparer.Add(rank, digest.shard(),
+                   digest.sampled() ? std::optional(digest.digest()) : std::nullopt);
+    }
+  }
+  return comparer.result();
+}
+
+ManifestCache::Known FindManifests(const ManifestCache& manifests,
+                                   const std::map<Rank, Slab>& slabs) {
+  std::map<Rank, ManifestCache::RankLayout> layouts;
+  for (const auto& [rank, slab] : slabs) {
+    layouts.emplace_hint(layouts.end(), rank,
+                         ManifestCache::RankLayout{slab.home, slab.sealed->layout_digest()});
+  }
+  return manifests.Find(layouts);
 }
 
 // Commits it if it can be, rejects it if it never can, asks for what is not known, or lets it be.
@@ -130,8 +148,8 @@ void TryCommit(const Facts& facts, Version version, Move& move) {
                                              RecordedGroupsOf(facts.records, version),
                                              MemoriesLeft(facts.roll), nullptr);
   if (!found || std::ranges::any_of(found->holders, &recovery::SlabHolder::lost)) return;
-  const Slabs slabs = SlabsOf(facts.roll, version);
-  const ReplicaComparison replicas = CompareReplicas(slabs.digests);
+  const std::map<Rank, Slab> slabs = SlabsOf(facts.roll, version);
+  const ReplicaComparison replicas = Compare(slabs);
   if (!replicas.disagreement.empty()) {
     return RejectMixed(facts, version, replicas.disagreement, move);
   }
@@ -140,7 +158,7 @@ void TryCommit(const Facts& facts, Version version, Move& move) {
     move.rejected[version] = kReplicasNotCompared;
     return;
   }
-  const ManifestCache::Known known = facts.manifests.Find(slabs.layouts);
+  const ManifestCache::Known known = FindManifests(facts.manifests, slabs);
   for (const NodeSlot slot : known.to_ask) move.ask_manifests.emplace_back(slot, version);
   if (!known.to_ask.empty()) return;
   // A daemon that was told of a disagreement goes on so, one that started later may not know.

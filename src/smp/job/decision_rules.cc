@@ -184,11 +184,12 @@ Move EndRoundFresh(const Facts& facts) {
   return Decide(std::move(record));
 }
 
-Move FailUnrestorable(const Facts& facts, const recovery::Holdings& holdings) {
+Move FailUnrestorable(const Facts& facts) {
   const meta::JobState& records = facts.records;
   const CommitRecord& commit = records.commit.value;
   const std::string missing = recovery::DescribeUnrestorable(
-      holdings, CodedGroupsOf(records.view.value.groups()), ChainOf(records.timeline.value));
+      HoldingsOf(facts.roll), CodedGroupsOf(records.view.value.groups()),
+      ChainOf(records.timeline.value));
   return FailRound(records.timeline.value,
                    Unrecoverable(VersionOf(commit), commit.world(), "the nodes'",
                                  {missing, DescribeLost(facts.roll), DescribeUnguarded(facts),
@@ -205,11 +206,10 @@ bool IsClosed(const Facts& facts) {
 }
 
 // The decision for this version, or what is to be known before; none if it is no candidate.
-std::optional<Move> DecideOn(const Facts& facts, Version version,
-                             const std::map<NodeSlot, recovery::NodeHolding>& held) {
+std::optional<Move> DecideOn(const Facts& facts, Version version) {
   const TimelineRecord& record = facts.records.timeline.value;
-  const auto restorable =
-      recovery::FindHolders(version, held, RecordedGroupsOf(facts.records, version), nullptr);
+  const auto restorable = recovery::FindHolders(version, HeldOf(facts.roll, version),
+                                                RecordedGroupsOf(facts.records, version), nullptr);
   if (!restorable) return std::nullopt;
   if (restorable->world != record.world()) {
     return FailRound(
@@ -230,18 +230,18 @@ std::optional<Move> DecideOn(const Facts& facts, Version version,
 
 Move ContinueRound(const Facts& facts) {
   if (!IsClosed(facts)) return {.waits = true};
-  const recovery::Holdings holdings = HoldingsOf(facts.roll);
   const recovery::TimelineChain chain = ChainOf(facts.records.timeline.value);
-  for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
-    const auto& [version, held] = *it;
+  const auto& named = facts.board.versions();
+  for (auto it = named.rbegin(); it != named.rend(); ++it) {
+    const Version version = it->first;
     const bool is_out =
         !chain.IsLive(version) || IsGivenUp(facts.records.abandoned.value, version) ||
         facts.reading.IsMisfit(version) || facts.versions.rejected.contains(version);
     if (is_out) continue;
-    if (std::optional<Move> move = DecideOn(facts, version, held)) return *std::move(move);
+    if (std::optional<Move> move = DecideOn(facts, version)) return *std::move(move);
   }
   const bool is_fresh = facts.records.commit.value.world() == 0;
-  return is_fresh ? EndRoundFresh(facts) : FailUnrestorable(facts, holdings);
+  return is_fresh ? EndRoundFresh(facts) : FailUnrestorable(facts);
 }
 
 }  // namespace

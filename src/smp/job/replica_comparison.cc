@@ -2,28 +2,29 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-#include <utility>
+#include "base/format.h"
 
 namespace unreft::smp {
 
-ReplicaComparison CompareReplicas(const std::map<Rank, ReplicaDigests>& digests) {
-  ReplicaComparison result;
-  std::map<std::string_view, std::pair<Rank, uint32_t>> first;
-  for (const auto& [rank, shards] : digests) {
-    for (const auto& [shard, digest] : shards) {
-      if (!digest) {
-        result.complete = false;
-        continue;
-      }
-      const auto [it, is_new] = first.try_emplace(shard, rank, *digest);
-      if (is_new || it->second.second == *digest || !result.disagreement.empty()) continue;
-      result.disagreement =
-          fmt::format("replicas of {} differ: rank {} has digest {:08x}, rank {} has {:08x}", shard,
-                      it->second.first, it->second.second, rank, *digest);
-    }
+void ReplicaComparer::Add(Rank rank, std::string_view shard, std::optional<uint32_t> digest) {
+  if (!digest) {
+    result_.complete = false;
+    return;
   }
-  return result;
+  const auto [it, is_new] = first_.try_emplace(shard, rank, *digest);
+  const auto& [first, expected] = it->second;
+  if (is_new || expected == *digest || !result_.disagreement.empty()) return;
+  result_.disagreement =
+      fmt::format("replicas of {} differ: rank {} has digest {:08x}, rank {} has {:08x}", shard,
+                  first, expected, rank, *digest);
+}
+
+ReplicaComparison CompareReplicas(const std::map<Rank, ReplicaDigests>& digests) {
+  ReplicaComparer comparer;
+  for (const auto& [rank, shards] : digests) {
+    for (const auto& [shard, digest] : shards) comparer.Add(rank, shard, digest);
+  }
+  return comparer.result();
 }
 
 }  // namespace unreft::smp
