@@ -134,13 +134,7 @@ std::span<uint32_t> GuardView::input_crcs(uint32_t chunk, uint64_t position, uin
 
 GuardView FormatGuard(std::span<std::byte> bytes, GuardGeometry geometry) {
   SetBodyCrc(geometry);
-  const uint64_t magic = geometry.magic;
-  std::memcpy(bytes.data() + sizeof(magic),
-              reinterpret_cast<const std::byte*>(&geometry) + sizeof(magic),
-              sizeof(geometry) - sizeof(magic));
-  // A maker that dies before this leaves a segment that was never anything.
-  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(bytes.data()))
-      .store(magic, std::memory_order_release);
+  std::memcpy(bytes.data(), &geometry, sizeof(geometry));
   GuardView view = *GuardView::Check(bytes);
   view.set_state(Generation{0}, GuardState::kEmpty);
   return view;

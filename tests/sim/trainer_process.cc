@@ -252,6 +252,7 @@ void TrainerProcess::Snapshot() {
       if (state_->specs[i].is_volatile) std::ranges::fill(state_->bytes[i], std::byte{0x77});
     }
   } else {
+    refused_ += !result.ok();
     machine_.trace.Add("rank {}: step {}: {}", options_.rank, step_,
                        result.ok() ? result->reason : result.status().ToString());
   }

@@ -79,6 +79,8 @@ class TrainerProcess {
   Rank rank() const { return options_.rank; }
   Attempt attempt() const { return options_.attempt; }
   uint64_t step() const { return step_.value; }
+  // Snapshots that were not skipped, but failed: of extras that have outgrown their region, say.
+  uint64_t refused() const { return refused_; }
   bool training() const { return training_; }
   Timeline timeline() const { return timeline_; }
   // Its tensors are registered, or were refused, and it trains on without protection.
@@ -124,6 +126,7 @@ class TrainerProcess {
   std::shared_ptr<char> alive_ = std::make_shared<char>();  // until it is killed
 
   Timeline timeline_;
+  uint64_t refused_ = 0;
   Step step_;
   bool training_ = false;
   bool registered_ = false;

@@ -181,7 +181,7 @@ void Registrar::Answer(RankSession& session) {
   // Not what is removed when it is free, perhaps before the trainer maps it.
   for (Slot* slot : state_.slots->Offerable(session.rank())) {
     const SlotGeometry& geometry = slot->view->geometry();
-    answer.slots.push_back({slot->id, slot->segment_name, geometry.extras_offset,
+    answer.slots.push_back({slot->id, slot->segment->name(), geometry.extras_offset,
                             geometry.extras_capacity, geometry.data_offset,
                             geometry.data_capacity});
     slot->told_to = session.life();

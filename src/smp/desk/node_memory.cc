@@ -7,12 +7,12 @@ namespace unreft::smp {
 MemoryPlan PromisedMemory(const NodeState& state) {
   MemoryPlan plan;
   plan.slots = state.slots->All().size();
-  plan.slot_bytes = state.slots->use().bytes;
+  plan.slot_bytes = state.memory->use(SegmentKind::kSlot).bytes;
   const GuardMemory guards = state.slots->guards();
   plan.guards = guards.guards;
-  plan.guard_bytes = guards.now.bytes + guards.lacking_bytes;
+  plan.guard_bytes = guards.bytes + guards.lacking_bytes;
   const StagingMemory staging = state.slots->staging();
-  plan.staging_bytes = staging.now.bytes + staging.lacking_bytes;
+  plan.staging_bytes = staging.bytes + staging.lacking_bytes;
   uint64_t ranks = 0;
   for (const auto& [rank, session] : state.sessions) ranks += session->registration != nullptr;
   plan.control_bytes = ControlBytes(ranks);

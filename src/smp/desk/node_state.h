@@ -31,6 +31,7 @@
 #include "smp/job/coordinator.h"
 #include "smp/job/node_record.h"
 #include "smp/job/pins.h"
+#include "smp/memory/segment_pool.h"
 #include "smp/memory/slot_store.h"
 #include "smp/memory/staging_area.h"
 #include "smp/memory/tile_pool.h"
@@ -84,6 +85,7 @@ struct NodeState {
   std::string prefix;  // of the names of this node's segments
 
   std::unique_ptr<NodeRecord> record;
+  std::unique_ptr<SegmentPool> memory;
   std::unique_ptr<SlotStore> slots;
   std::unique_ptr<StagingArea> staging;
   TilePool tiles;

@@ -22,7 +22,7 @@ constexpr size_t kReasonBytesMax = 192;
 // However often ranks skip: each such write is one more revision of the whole cluster's store.
 constexpr Duration kGiveUpEvery = std::chrono::seconds(1);
 // In which ranks go on before they have heard of it: twice as long each time that it was in vain.
-constexpr Duration kLead = std::chrono::milliseconds(50);
+constexpr Duration kLead = std::chrono::milliseconds(200);
 constexpr Duration kLeadMax = std::chrono::seconds(2);
 
 Duration LeadAfter(uint64_t in_vain) {

@@ -12,9 +12,9 @@ std::string DescribeBeside(const GuardMemory& guards, const StagingMemory& stagi
   std::string beside;
   if (guards.guards > 0) {
     beside = fmt::format(" beside {} guards of this node, {} bytes together,", guards.guards,
-                         guards.now.bytes + guards.lacking_bytes);
+                         guards.bytes + guards.lacking_bytes);
   }
-  if (const uint64_t bytes = staging.now.bytes + staging.lacking_bytes; bytes > 0) {
+  if (const uint64_t bytes = staging.bytes + staging.lacking_bytes; bytes > 0) {
     beside += fmt::format(" beside {} bytes for the staging of restores,", bytes);
   }
   return beside;

@@ -26,14 +26,14 @@ struct MemoryUse {
 
 // Of guards: what they take, and what those will take that are lacking.
 struct GuardMemory {
-  MemoryUse now;
   uint64_t guards = 0;  // with those that are lacking
+  uint64_t bytes = 0;
   uint64_t lacking_bytes = 0;
 };
 
 // Of the staging of restores, likewise.
 struct StagingMemory {
-  MemoryUse now;
+  uint64_t bytes = 0;
   uint64_t lacking_bytes = 0;
 };
 

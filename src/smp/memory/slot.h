@@ -42,7 +42,6 @@ std::string_view SlotPhaseName(SlotPhase phase);
 
 struct Slot {
   SlotId id;
-  std::string segment_name;
   // Shared with the work pool, whose tasks may outlast the slot's place in the store.
   std::shared_ptr<Segment> segment;
   std::optional<SlotView> view;  // none when the header did not verify
@@ -79,7 +78,6 @@ struct Slot {
   // Sealed.
   std::shared_ptr<const layout::SlotManifest> manifest;
 
-  uint64_t populated_bytes = 0;  // as far as is known; for the memory budget
   uint32_t reads = 0;  // by other nodes, on their way
   // By the pool, that verifies; each shared with its task.
   std::vector<std::shared_ptr<SlotReading>> readings;

@@ -16,10 +16,7 @@ namespace {
 // No memory has so many, and sums of what fits do not wrap.
 constexpr uint64_t kSlotBytesMax = uint64_t{1} << 48;
 
-bool IsUnwritten(std::span<const std::byte> bytes) {
-  const auto head = bytes.first(std::min<size_t>(bytes.size(), kSegmentPage));
-  return std::all_of(head.begin(), head.end(), [](std::byte b) { return b == std::byte{0}; });
-}
+SegmentId SegmentOf(const Slot& slot) { return {SegmentKind::kSlot, slot.id.value}; }
 
 // Each daemon process has generations of its own, as it does not know those of what an earlier one
 // removed: 2 years of them at 4 grants a second. After 4096 sessions they come again.
@@ -36,11 +33,9 @@ SlotStore::SlotStore(Seams seams, const NodeOptions& options, RandomId boot_id,
                      absl::AnyInvocable<void()> on_change)
     : seams_(seams),
       options_(options),
-      prefix_(MemoryPrefix(options)),
       boot_id_(boot_id),
       incarnation_(incarnation),
       on_change_(std::move(on_change)),
-      populator_(seams.executor, seams.pool, options.populate_chunk_bytes),
       newest_generation_(BeforeFirst(session)) {}
 
 SlotStore::~SlotStore() {
@@ -50,33 +45,20 @@ SlotStore::~SlotStore() {
 // --- adoption ---
 
 absl::Status SlotStore::Adopt() {
-  absl::StatusOr<std::vector<SegmentInfo>> segments = seams_.segments.List(prefix_ + "slot");
-  if (!segments.ok()) return segments.status();
-  for (const SegmentInfo& info : *segments) {
-    if (absl::Status status = AdoptSegment(info); !status.ok()) return status;
-  }
-  return absl::OkStatus();
+  return seams_.pool.Adopt(SegmentKind::kSlot,
+                           [this](SegmentId id, std::shared_ptr<Segment> segment) {
+                             return AdoptSegment(id, std::move(segment));
+                           });
 }
 
-absl::Status SlotStore::AdoptSegment(const SegmentInfo& info) {
-  absl::StatusOr<std::unique_ptr<Segment>> segment =
-      seams_.segments.Open(info.name, Access::kReadWrite);
-  const bool is_empty = absl::IsOutOfRange(segment.status());
-  if (!segment.ok() && !is_empty) return segment.status();
-  if (is_empty || IsUnwritten((*segment)->bytes())) {
-    // Its maker died before it wrote the header: it never held anything.
-    return seams_.segments.Remove(info.name);
-  }
+absl::Status SlotStore::AdoptSegment(SegmentId id, std::shared_ptr<Segment> segment) {
   auto slot = std::make_unique<Slot>();
-  // The name holds the id, so that even a slot with a corrupt header keeps its id from being
-  // reused.
-  slot->id = SlotId{std::strtoull(info.name.c_str() + prefix_.size() + 4, nullptr, 10)};
-  slot->segment_name = info.name;
-  slot->segment = *std::move(segment);
+  slot->id = SlotId{id.number};
+  slot->segment = std::move(segment);
   absl::StatusOr<SlotView> view = SlotView::Check(slot->segment->bytes());
   if (absl::IsFailedPrecondition(view.status())) {
     return absl::FailedPreconditionError(
-        fmt::format("segment {}: {}", info.name, view.status().message()));
+        fmt::format("segment {}: {}", slot->segment->name(), view.status().message()));
   }
   Slot& adopted = *slot;
   slots_[adopted.id] = std::move(slot);
@@ -95,21 +77,18 @@ void SlotStore::AdoptContent(Slot& slot) {
   const SlotStateWord word = slot.view->state();
   slot.generation = word.generation;
   if (word.state == SlotState::kEmpty) {
-    // Its pages may be reserved in part only: populating goes through them again, which is quick
-    // where they are there; until it has, they count as if they were. A slot that was never granted
-    // does not say whose it is.
+    // Its pages may be reserved in part only. A slot that was never granted does not say whose it
+    // is.
     absl::StatusOr<SlotGrant> last_claim = slot.view->CheckedGrant();
     if (!last_claim.ok()) return Remove(slot);
     slot.owner = Rank{last_claim->rank};
     newest_generation_ = std::max(newest_generation_, slot.generation);
-    slot.populated_bytes = slot.bytes();
     return Populate(slot);
   }
   absl::StatusOr<SlotGrant> grant = slot.view->CheckedGrant();
   if (!grant.ok()) return Quarantine(slot, std::string(grant.status().message()));
   slot.owner = Rank{grant->rank};
   newest_generation_ = std::max(newest_generation_, slot.generation);
-  slot.populated_bytes = SlotSegmentBytes(slot.view->geometry());
   slot.writer = {grant->pid, grant->start_time};
   slot.world = grant->world;
   slot.attempt = Attempt{grant->attempt};
@@ -174,9 +153,8 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
   const StagingMemory staging = this->staging();
   const uint64_t slot_bytes = SlotBytes(options_.block_bytes, needs);
   absl::StatusOr<MemoryBudget> budget =
-      CountMemory(seams_.segments, options_, use() + guards.now + staging.now,
-                  SumBytes((slots - std::min(fitting, slots)) * slot_bytes,
-                           SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
+      seams_.pool.Check(SumBytes((slots - std::min(fitting, slots)) * slot_bytes,
+                                 SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
   if (!budget.ok()) return budget.status();
   if (budget->Fits()) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
@@ -212,34 +190,22 @@ void SlotStore::Forget(Rank rank) {
   for (const Slot* slot : OfRank(rank)) ScheduleRemove(slot->id);
 }
 
-SlotId SlotStore::UnusedId() const {
-  uint64_t id = 0;
-  while (slots_.contains(SlotId{id})) ++id;
-  return SlotId{id};
-}
-
 absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
-  const SlotId id = UnusedId();
+  const SegmentId next = seams_.pool.Next(SegmentKind::kSlot);
+  const SlotId id{next.number};
   if (id.value > kSlotIdMax) return absl::ResourceExhaustedError("no slot number is left of 65536");
   SlotGeometry geometry = MakeSlotGeometry(id, options_.block_bytes, needs.manifest_bytes,
                                            needs.extras_bytes, needs.data_bytes);
   geometry.boot_id = boot_id_;
   geometry.incarnation = incarnation_;
-  const std::string name = fmt::format("{}slot{}", prefix_, id);
-  absl::StatusOr<std::unique_ptr<Segment>> segment =
-      seams_.segments.Create(name, SlotSegmentBytes(geometry));
+  absl::StatusOr<std::shared_ptr<Segment>> segment =
+      seams_.pool.Make(next, SlotSegmentBytes(geometry));
   if (!segment.ok()) return segment.status();
-  if (absl::Status status = (*segment)->Reserve(0, kSegmentPage); !status.ok()) {
-    (void)seams_.segments.Remove(name);
-    return status;
-  }
   auto slot = std::make_unique<Slot>();
   slot->id = id;
-  slot->segment_name = name;
   slot->owner = rank;
   slot->segment = *std::move(segment);
   slot->view = FormatSlot(slot->segment->bytes(), geometry);
-  slot->populated_bytes = kSegmentPage;
   Slot& made = *slot;
   slots_[id] = std::move(slot);
   Populate(made);
@@ -248,26 +214,19 @@ absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
 
 void SlotStore::Populate(Slot& slot) {
   slot.phase = SlotPhase::kPopulating;
-  populator_.Add(slot.segment, [this, id = slot.id,
-                                segment = slot.segment.get()](absl::StatusOr<uint64_t> bytes) {
-    Slot* populated = Find(id);
-    // Removed meanwhile; another may have its number.
-    if (populated == nullptr || populated->segment.get() != segment) return false;
-    Populated(*populated, std::move(bytes));
-    return true;
-  });
+  seams_.pool.Populate(SegmentOf(slot), lifetime_.Bind([this, id = slot.id](absl::Status status) {
+    Populated(*Find(id), std::move(status));
+  }));
 }
 
-void SlotStore::Populated(Slot& slot, absl::StatusOr<uint64_t> bytes) {
-  if (!bytes.ok()) {
-    seams_.log.Error("segment {} of rank {}: {}", slot.segment_name, slot.owner,
-                     bytes.status().message());
-    provision_status_[slot.owner] = bytes.status();
+void SlotStore::Populated(Slot& slot, absl::Status status) {
+  if (!status.ok()) {
+    seams_.log.Error("segment {} of rank {}: {}", slot.segment->name(), slot.owner,
+                     status.message());
+    provision_status_[slot.owner] = std::move(status);
     Remove(slot);
     return on_change_();
   }
-  slot.populated_bytes = std::max(slot.populated_bytes, *bytes);
-  if (*bytes < slot.bytes()) return;
   slot.phase = SlotPhase::kFree;
   // The needs may have grown meanwhile.
   if (!IsOfUse(slot)) ScheduleRemove(slot.id);
@@ -395,7 +354,7 @@ void SlotStore::FreeIfDrained(Slot& slot) {
 }
 
 void SlotStore::Quarantine(Slot& slot, std::string problem) {
-  seams_.log.Error("segment {} is quarantined: {}", slot.segment_name, problem);
+  seams_.log.Error("segment {} is quarantined: {}", slot.segment->name(), problem);
   seams_.processes.Unwatch(slot.writer_watch);
   slot.writer_watch = WatchId::kNone;
   slot.phase = SlotPhase::kQuarantined;
@@ -415,9 +374,7 @@ void SlotStore::Remove(Slot& slot) {
   seams_.processes.Unwatch(slot.writer_watch);
   // A trainer may map it yet.
   if (slot.view) slot.view->set_state(slot.generation, SlotState::kEmpty);
-  if (absl::Status status = seams_.segments.Remove(slot.segment_name); !status.ok()) {
-    seams_.log.Warn("segment {}: {}", slot.segment_name, status.message());
-  }
+  seams_.pool.Remove(SegmentOf(slot));
   slots_.erase(slot.id);
 }
 
@@ -477,16 +434,6 @@ std::vector<Slot*> SlotStore::Sealed(Version version) {
 absl::Status SlotStore::ProvisionStatus(Rank rank) {
   const auto it = provision_status_.find(rank);
   return it == provision_status_.end() ? absl::OkStatus() : it->second;
-}
-
-MemoryUse SlotStore::use() const {
-  MemoryUse use;
-  for (const auto& [id, slot] : slots_) {
-    use.bytes += slot->bytes();
-    use.unpopulated += slot->bytes() - slot->populated_bytes;
-  }
-  use.unpopulated -= std::min(use.unpopulated, populator_.under_way());
-  return use;
 }
 
 GuardMemory SlotStore::GuardsFor(const std::map<Rank, SlotNeeds>& needs) const {

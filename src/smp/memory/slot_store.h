@@ -1,12 +1,12 @@
 // SlotStore: the slot segments of a node, and who may write which.
 //
-// It makes and populates them, adopts what an earlier daemon process left, gives each to one writer
-// life at a time (docs/protocol.md, rule 5), and quarantines what does not verify. It decides
-// nothing about versions: the node tells it what to grant, free and keep.
+// It formats them, adopts what an earlier daemon process left, gives each to one writer life at a
+// time (docs/protocol.md, rule 5), and quarantines what does not verify. It decides nothing about
+// versions: the node tells it what to grant, free and keep.
 //
-// The room memory is the shared memory that holds a node's own slabs: slots and what a sealed one
-// holds, the pages, the staging of restores, and the budget for all of it. It includes core alone.
-// Start with slot.h (the phases of a slot), then come back here.
+// The room memory is the shared memory of a node: the pool that all its segments come from, with
+// the budget; slots and what a sealed one holds; the staging of restores. It includes core alone.
+// Start with segment_pool.h and slot.h (the phases of a slot), then come back here.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -24,23 +24,20 @@
 #include "base/lifetime.h"
 #include "base/log.h"
 #include "base/process_watcher.h"
-#include "base/segment_store.h"
-#include "base/work_pool.h"
 #include "smp/core/node_options.h"
 #include "smp/memory/memory_budget.h"
 #include "smp/memory/memory_plan.h"
-#include "smp/memory/page_populator.h"
+#include "smp/memory/segment_pool.h"
 #include "smp/memory/slot.h"
 
 namespace unreft::smp {
 
-// Single-threaded on the node's executor; Reserve runs on the work pool.
+// Single-threaded on the node's executor.
 class SlotStore {
  public:
   struct Seams {
     Executor& executor;
-    WorkPool& pool;
-    SegmentStore& segments;
+    SegmentPool& pool;
     ProcessWatcher& processes;
     Log& log;
   };
@@ -113,14 +110,13 @@ class SlotStore {
 
   // Why the rank's slots could not be populated; ok when nothing failed.
   absl::Status ProvisionStatus(Rank rank);
-  MemoryUse use() const;
   // Of the guards for the slots that were provided.
   GuardMemory guards() const { return GuardsFor(needs_); }
   StagingMemory staging() const { return staging_ ? staging_() : StagingMemory{}; }
   uint64_t quarantined() const { return quarantined_; }  // ever, by this process
 
  private:
-  absl::Status AdoptSegment(const SegmentInfo& info);
+  absl::Status AdoptSegment(SegmentId id, std::shared_ptr<Segment> segment);
   void AdoptContent(Slot& slot);
   void AdoptSealed(Slot& slot);
   void WatchWriter(Slot& slot);
@@ -133,20 +129,17 @@ class SlotStore {
                   Timeline timeline);
   bool IsOfUse(const Slot& slot) const;
   void Populate(Slot& slot);
-  void Populated(Slot& slot, absl::StatusOr<uint64_t> bytes);
+  void Populated(Slot& slot, absl::Status status);
   void Remove(Slot& slot);
   void ScheduleRemove(SlotId id);
-  SlotId UnusedId() const;
 
   Seams seams_;
   const NodeOptions& options_;
-  std::string prefix_;
   RandomId boot_id_;
   RandomId incarnation_;
   absl::AnyInvocable<void()> on_change_;
   MemoryOfGuards guards_;
   absl::AnyInvocable<StagingMemory() const> staging_;
-  PagePopulator populator_;
   std::map<SlotId, std::unique_ptr<Slot>> slots_;
   std::map<Rank, SlotNeeds> needs_;
   std::map<Rank, absl::Status> provision_status_;

@@ -10,6 +10,11 @@
 #include "smp/memory/memory_plan.h"
 
 namespace unreft::smp {
+namespace {
+
+constexpr SegmentId kSegment{SegmentKind::kStaging, 0};
+
+}  // namespace
 
 // --- places ---
 
@@ -46,7 +51,7 @@ std::optional<StagingPlaces::Place> StagingPlaces::Take(const std::shared_ptr<St
                                                         uint64_t borrower) {
   const auto found = from->Find(borrower);
   UNREFT_CHECK(found != from->borrowers_.end(), "borrower {} has left", borrower);
-  if (from->populated_bytes_ < from->bytes() || from->free_.empty()) return std::nullopt;
+  if (!from->populated_ || from->free_.empty()) return std::nullopt;
   const uint64_t share = std::max<uint64_t>(1, from->places_ / from->borrowers_.size());
   if (found->held >= share) return std::nullopt;
   ++found->held;
@@ -64,9 +69,9 @@ void StagingPlaces::GiveBack(uint64_t borrower, uint64_t offset) {
   Wake();
 }
 
-void StagingPlaces::SetPopulated(uint64_t bytes) {
-  populated_bytes_ = bytes;
-  if (populated_bytes_ == this->bytes()) Wake();
+void StagingPlaces::SetPopulated() {
+  populated_ = true;
+  Wake();
 }
 
 void StagingPlaces::SetFailed(absl::Status status) {
@@ -100,10 +105,7 @@ void StagingPlaces::Wake() {
 // --- the area ---
 
 StagingArea::StagingArea(Seams seams, const NodeOptions& options)
-    : seams_(seams),
-      options_(options),
-      name_(MemoryPrefix(options) + "staging"),
-      populator_(seams.executor, seams.pool, options.populate_chunk_bytes) {}
+    : seams_(seams), options_(options) {}
 
 StagingArea::~StagingArea() {
   for (const Kept& kept : kept_) seams_.processes.Unwatch(kept.watch);
@@ -111,9 +113,7 @@ StagingArea::~StagingArea() {
 
 void StagingArea::RemoveOld() {
   // Also those that earlier releases made, one for each plan.
-  absl::StatusOr<std::vector<SegmentInfo>> left = seams_.segments.List(name_);
-  if (!left.ok()) return;
-  for (const SegmentInfo& segment : *left) (void)seams_.segments.Remove(segment.name);
+  seams_.pool.RemoveOld(SegmentKind::kStaging);
 }
 
 absl::Status StagingArea::Provide(uint64_t bytes) {
@@ -127,29 +127,22 @@ absl::Status StagingArea::Provide(uint64_t bytes) {
 
 absl::Status StagingArea::Make(uint64_t bytes) {
   if (absl::Status status = CheckBudget(bytes); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<Segment>> made = seams_.segments.Create(name_, bytes);
+  absl::StatusOr<std::shared_ptr<Segment>> made = seams_.pool.Make(kSegment, bytes);
   if (!made.ok()) return made.status();
-  const std::shared_ptr<Segment> segment = *std::move(made);
-  places_ = std::make_shared<StagingPlaces>(seams_.executor, segment, options_.block_bytes);
-  populator_.Add(segment, [this, of = std::weak_ptr(places_)](absl::StatusOr<uint64_t> populated) {
-    const auto places = of.lock();
-    if (places == nullptr || places != places_) return false;
-    if (populated.ok()) {
-      places->SetPopulated(*populated);
-      return true;
-    }
-    seams_.log.Error("staging of restores: {}", populated.status().message());
-    status_ = populated.status();
-    places->SetFailed(status_);
+  places_ =
+      std::make_shared<StagingPlaces>(seams_.executor, *std::move(made), options_.block_bytes);
+  seams_.pool.Populate(kSegment, lifetime_.Bind([this](absl::Status status) {
+    if (status.ok()) return places_->SetPopulated();
+    seams_.log.Error("staging of restores: {}", status.message());
+    status_ = std::move(status);
+    places_->SetFailed(status_);
     Remove();
-    return false;
-  });
+  }));
   return absl::OkStatus();
 }
 
 absl::Status StagingArea::CheckBudget(uint64_t bytes) {
-  absl::StatusOr<MemoryBudget> budget =
-      CountMemory(seams_.segments, options_, others_ ? others_() : MemoryUse{}, bytes);
+  absl::StatusOr<MemoryBudget> budget = seams_.pool.Check(bytes);
   if (!budget.ok() || budget->Fits()) return budget.status();
   return absl::ResourceExhaustedError(
       fmt::format("the staging of {} bytes, through which ranks get what other nodes hold, does "
@@ -159,11 +152,8 @@ absl::Status StagingArea::CheckBudget(uint64_t bytes) {
 }
 
 void StagingArea::Remove() {
-  if (places_ == nullptr) return;
   places_.reset();
-  if (absl::Status status = seams_.segments.Remove(name_); !status.ok()) {
-    seams_.log.Warn("segment {}: {}", name_, status.message());
-  }
+  seams_.pool.Remove(kSegment);
 }
 
 void StagingArea::KeepUntilEnd(ProcessLife life, std::vector<StagingPlaces::Place> places) {
@@ -180,16 +170,9 @@ void StagingArea::OnTrainerDone(ProcessLife life) {
   });
 }
 
-MemoryUse StagingArea::use() const {
-  if (places_ == nullptr) return {};
-  const uint64_t unpopulated = places_->bytes() - places_->populated_bytes();
-  return {.bytes = places_->bytes(),
-          .unpopulated = unpopulated - std::min(unpopulated, populator_.under_way())};
-}
-
 StagingMemory StagingArea::MemoryFor(uint64_t bytes) const {
-  const MemoryUse now = use();
-  return {.now = now, .lacking_bytes = bytes - std::min(bytes, now.bytes)};
+  const uint64_t now = seams_.pool.use(SegmentKind::kStaging).bytes;
+  return {.bytes = now, .lacking_bytes = bytes - std::min(bytes, now)};
 }
 
 }  // namespace unreft::smp

@@ -22,10 +22,9 @@
 #include "base/log.h"
 #include "base/process_watcher.h"
 #include "base/segment_store.h"
-#include "base/work_pool.h"
 #include "smp/core/node_options.h"
 #include "smp/memory/memory_budget.h"
-#include "smp/memory/page_populator.h"
+#include "smp/memory/segment_pool.h"
 
 namespace unreft::smp {
 
@@ -67,9 +66,8 @@ class StagingPlaces {
 
   // Whether its pages could be had; ok before it is known.
   const absl::Status& status() const { return status_; }
-  void SetPopulated(uint64_t bytes);
+  void SetPopulated();
   void SetFailed(absl::Status status);
-  uint64_t populated_bytes() const { return populated_bytes_; }
 
  private:
   struct Borrower {
@@ -85,7 +83,7 @@ class StagingPlaces {
   const std::shared_ptr<Segment> segment_;
   const uint64_t block_bytes_;
   const uint64_t places_;
-  uint64_t populated_bytes_ = 0;
+  bool populated_ = false;
   absl::Status status_;
   std::deque<uint64_t> free_;      // offsets
   std::list<Borrower> borrowers_;  // who took a place last is the last
@@ -94,13 +92,12 @@ class StagingPlaces {
   Lifetime lifetime_;
 };
 
-// Single-threaded on the node's executor; pages are reserved on the work pool.
+// Single-threaded on the node's executor.
 class StagingArea {
  public:
   struct Seams {
     Executor& executor;
-    WorkPool& pool;
-    SegmentStore& segments;
+    SegmentPool& pool;
     ProcessWatcher& processes;
     Log& log;
   };
@@ -112,9 +109,6 @@ class StagingArea {
   // still be copying from it.
   void RemoveOld();
 
-  // What else the node has, of the same memory. Nothing, before.
-  void set_others(absl::AnyInvocable<MemoryUse() const> others) { others_ = std::move(others); }
-
   // Makes it as large as that, in whole blocks, or anew when it is of another size and nobody
   // restores. It populates in the background. ResourceExhausted, with the numbers, when the budget
   // does not allow.
@@ -122,7 +116,6 @@ class StagingArea {
 
   // Why it is not there, or has no pages; ok when nothing failed.
   const absl::Status& status() const { return status_; }
-  const std::string& segment_name() const { return name_; }
   // Null when there is none.
   const std::shared_ptr<StagingPlaces>& places() const { return places_; }
 
@@ -131,7 +124,6 @@ class StagingArea {
   // Or until it asks for something else, or says that it has ended.
   void OnTrainerDone(ProcessLife life);
 
-  MemoryUse use() const;
   // With what is lacking to that size.
   StagingMemory MemoryFor(uint64_t bytes) const;
 
@@ -142,9 +134,6 @@ class StagingArea {
 
   Seams seams_;
   const NodeOptions& options_;
-  const std::string name_;
-  absl::AnyInvocable<MemoryUse() const> others_;
-  PagePopulator populator_;
   std::shared_ptr<StagingPlaces> places_;
   absl::Status status_;
   struct Kept {
@@ -153,6 +142,7 @@ class StagingArea {
     std::vector<StagingPlaces::Place> places;
   };
   std::list<Kept> kept_;
+  Lifetime lifetime_;
 };
 
 }  // namespace unreft::smp

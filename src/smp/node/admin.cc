@@ -75,7 +75,7 @@ Json RankJson(const RankSession& session) {
 Json SlotJson(const Slot& slot) {
   Json json;
   json["slot"] = slot.id.value;
-  json["segment"] = slot.segment_name;
+  json["segment"] = slot.segment->name();
   json["rank"] = slot.owner.value;
   json["phase"] = std::string(SlotPhaseName(slot.phase));
   json["generation"] = slot.generation.value;
@@ -179,12 +179,9 @@ Json StatusJson(const NodeState& state) {
   json["peers_wire"] = state.options.peers_wire;
   json["store_wire"] = state.options.store_wire;
   json["protection"] = ProtectionJson(state);
-  const uint64_t guard_bytes = state.slots->guards().now.bytes;
-  const uint64_t staging_bytes = state.staging->use().bytes;
-  const uint64_t control_bytes = PromisedMemory(state).control_bytes;
-  json["bytes"] = state.slots->use().bytes + guard_bytes + staging_bytes + control_bytes;
-  json["guard_bytes"] = guard_bytes;
-  json["staging_bytes"] = staging_bytes;
+  json["bytes"] = state.memory->use().bytes + PromisedMemory(state).control_bytes;
+  json["guard_bytes"] = state.memory->use(SegmentKind::kGuard).bytes;
+  json["staging_bytes"] = state.memory->use(SegmentKind::kStaging).bytes;
   json["counters"] = CountersJson(state);
   json["ranks"] = Json::array();
   for (const auto& [rank, session] : state.sessions) json["ranks"].push_back(RankJson(*session));

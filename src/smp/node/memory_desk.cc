@@ -79,28 +79,26 @@ bool MemoryDesk::LooksForLostSlabs() {
     decision.holders.push_back(std::move(holder));
   }
   if (decision.holders.empty()) return false;
-  catalog_ = std::make_unique<RestoreCatalog>(
-      state_, &member_->peers(), &member_->job(), decision, [this] {
-        // Not in a callback of what goes.
-        state_.seams.executor.Post(lifetime_.Bind([this] {
-          if (catalog_ != nullptr) OnKnown(true);
-        }));
-      });
+  catalog_ = std::make_unique<RestoreCatalog>(state_, &member_->peers(), &member_->job(), decision,
+                                              [this] {
+                                                // Not in a callback of what goes.
+                                                state_.seams.executor.Post(lifetime_.Bind([this] {
+                                                  if (catalog_ != nullptr) OnKnown(true);
+                                                }));
+                                              });
   return true;
 }
 
 void MemoryDesk::OnKnown(bool known) {
   state_.seams.executor.Cancel(std::exchange(timer_, TimerId::kNone));
   const std::unique_ptr<RestoreCatalog> catalog = std::move(catalog_);
-  const MemoryUse existing =
-      state_.slots->use() + state_.slots->guards().now + state_.slots->staging().now;
-  uint64_t needed = SumBytes(existing.bytes, SumBytes(state_.slots->guards().lacking_bytes,
-                                                      state_.slots->staging().lacking_bytes));
+  const uint64_t existing = state_.memory->use().bytes;
+  uint64_t needed = SumBytes(existing, SumBytes(state_.slots->guards().lacking_bytes,
+                                                state_.slots->staging().lacking_bytes));
   if (catalog != nullptr && known) {
     needed = std::max(needed, NeededFor(state_.options, catalog->slabs()));
   }
-  const absl::StatusOr<MemoryBudget> budget =
-      CountMemory(state_.seams.segments, state_.options, existing, needed - existing.bytes);
+  const absl::StatusOr<MemoryBudget> budget = state_.memory->Check(needed - existing);
   AdminReply answer{budget.status(), ""};
   if (budget.ok()) {
     answer.result = JsonText(nlohmann::json{{"needed", budget->needed},

@@ -109,12 +109,13 @@ std::string MetricsText(const NodeState& state, const Member* member) {
   }
   gauge("unreft_spare", "1: it waits for the slot of a lost node.", 0);
   if (member != nullptr) AddCluster(state, *member, metrics);
-  gauge("unreft_slot_bytes", "Shared memory held by slots, in bytes.", state.slots->use().bytes);
+  gauge("unreft_slot_bytes", "Shared memory held by slots, in bytes.",
+        state.memory->use(SegmentKind::kSlot).bytes);
   gauge("unreft_guard_bytes", "Shared memory held by guards, in bytes.",
-        state.slots->guards().now.bytes);
+        state.memory->use(SegmentKind::kGuard).bytes);
   gauge("unreft_staging_bytes",
         "Shared memory held for what restores get from other nodes, in bytes.",
-        state.staging->use().bytes);
+        state.memory->use(SegmentKind::kStaging).bytes);
   gauge("unreft_insecure", "1: talks by TCP without TLS (--insecure).",
         state.options.insecure.empty() ? 0 : 1);
   const CertificateHealth certificates =

@@ -34,33 +34,32 @@ void Node::Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done) 
 }
 
 void Node::OpenRecord(RandomId boot_id) {
-  NodeRecord::Open(
-      state_.seams.segments, state_.seams.records, state_.seams.random, state_.seams.log,
-      state_.prefix + "node", boot_id,
-      lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
-        if (!record.ok()) return OnStarted(record.status());
-        state_.record = *std::move(record);
-        disk_shortage_ =
-            std::make_unique<ShortageRetry>(state_.seams.executor, state_.options.memory_retry,
-                                            [this] { state_.record->WriteAgain(); });
-        state_.record->set_on_failure([this] { disk_shortage_->Arm(); });
-        OnStarted(AdoptMemory());
-      }));
+  NodeRecord::Open(state_.seams.segments, state_.seams.records, state_.seams.random,
+                   state_.seams.log, state_.prefix + "node", boot_id,
+                   lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
+                     if (!record.ok()) return OnStarted(record.status());
+                     state_.record = *std::move(record);
+                     disk_shortage_ = std::make_unique<ShortageRetry>(
+                         state_.seams.executor, state_.options.memory_retry,
+                         [this] { state_.record->WriteAgain(); });
+                     state_.record->set_on_failure([this] { disk_shortage_->Arm(); });
+                     OnStarted(AdoptMemory());
+                   }));
 }
 
 absl::Status Node::AdoptMemory() {
   const NodeSeams& seams = state_.seams;
+  state_.memory = std::make_unique<SegmentPool>(
+      SegmentPool::Seams{seams.executor, seams.pool, seams.segments, seams.log}, state_.options);
   state_.slots = std::make_unique<SlotStore>(
-      SlotStore::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
-      state_.options, state_.record->boot_id(), state_.record->incarnation(),
-      state_.record->session(), [this] {
+      SlotStore::Seams{seams.executor, *state_.memory, seams.processes, seams.log}, state_.options,
+      state_.record->boot_id(), state_.record->incarnation(), state_.record->session(), [this] {
         capture_->RunRules();
         restore_->OnSlotChange();
       });
   state_.staging = std::make_unique<StagingArea>(
-      StagingArea::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
+      StagingArea::Seams{seams.executor, *state_.memory, seams.processes, seams.log},
       state_.options);
-  state_.staging->set_others([this] { return state_.slots->use() + state_.slots->guards().now; });
   state_.slots->set_staging([this] { return state_.staging->MemoryFor(StagingNeeded(state_)); });
   if (seams.kv != nullptr) {
     auto member = std::make_unique<Member>(
@@ -239,7 +238,7 @@ void Node::OnEverCommittedRequest(const RankSession& asker, EverCommittedRequest
 void Node::OnPagesLost(const LostPages& lost) {
   if (!started_) return;
   for (Slot* slot : state_.slots->All()) {
-    if (slot->segment_name != lost.segment || slot->phase != SlotPhase::kSealed) continue;
+    if (slot->segment->name() != lost.segment || slot->phase != SlotPhase::kSealed) continue;
     state_.slots->Quarantine(*slot, std::string(lost.status.message()));
   }
 }

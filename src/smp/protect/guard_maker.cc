@@ -94,7 +94,7 @@ void GuardMaker::Make(Version version, Making& making, const GuardShare& share,
 void GuardMaker::Provide(const GuardNeeds& needs) {
   const absl::Status status = guards_.Provide(needs, OldBelow());
   if (!status.ok()) return Refuse(std::string(status.message()));
-  const uint64_t bytes = guards_.use().bytes;
+  const uint64_t bytes = state_.memory->use(SegmentKind::kGuard).bytes;
   if (std::exchange(guard_bytes_told_, bytes) == bytes) return;
   state_.seams.log.Info("memory budget: {} guards take {} bytes of shared memory",
                         guards_.All().size(), bytes);

@@ -18,11 +18,7 @@ namespace {
 // Those that fit, and those that growths of the slabs have made too small, until they are over.
 constexpr uint64_t kGuardsPerSlot = 3;
 
-bool IsUnmade(std::span<const std::byte> bytes) {
-  uint64_t magic = 0;
-  std::memcpy(&magic, bytes.data(), sizeof(magic));
-  return magic == 0;
-}
+SegmentId SegmentOf(const Guard& guard) { return {SegmentKind::kGuard, guard.id}; }
 
 absl::Status WrongCrc(const GuardView& view, std::string_view what, uint32_t needed,
                       uint32_t found) {
@@ -32,42 +28,31 @@ absl::Status WrongCrc(const GuardView& view, std::string_view what, uint32_t nee
 
 }  // namespace
 
-GuardStore::GuardStore(Executor& executor, WorkPool& pool, SegmentStore& segments, Log& log,
-                       const NodeOptions& options, RandomId boot_id, RandomId incarnation,
-                       absl::AnyInvocable<void()> on_free)
-    : segments_(segments),
+GuardStore::GuardStore(SegmentPool& pool, Log& log, const NodeOptions& options, RandomId boot_id,
+                       RandomId incarnation, absl::AnyInvocable<void()> on_free)
+    : pool_(pool),
       log_(log),
       options_(options),
-      prefix_(MemoryPrefix(options) + "guard"),
       boot_id_(boot_id),
       incarnation_(incarnation),
-      on_free_(std::move(on_free)),
-      populator_(executor, pool, options.populate_chunk_bytes) {}
+      on_free_(std::move(on_free)) {}
 
 // --- adoption ---
 
 absl::Status GuardStore::Adopt() {
-  absl::StatusOr<std::vector<SegmentInfo>> segments = segments_.List(prefix_);
-  if (!segments.ok()) return segments.status();
-  for (const SegmentInfo& info : *segments) {
-    if (absl::Status status = AdoptSegment(info); !status.ok()) return status;
-  }
-  return absl::OkStatus();
+  return pool_.Adopt(SegmentKind::kGuard, [this](SegmentId id, std::shared_ptr<Segment> segment) {
+    return AdoptSegment(id, std::move(segment));
+  });
 }
 
-absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
-  absl::StatusOr<std::unique_ptr<Segment>> segment = segments_.Open(info.name, Access::kReadWrite);
-  const bool is_empty = absl::IsOutOfRange(segment.status());
-  if (!segment.ok() && !is_empty) return segment.status();
-  if (is_empty || IsUnmade((*segment)->bytes())) return segments_.Remove(info.name);
+absl::Status GuardStore::AdoptSegment(SegmentId id, std::shared_ptr<Segment> segment) {
   auto guard = std::make_unique<Guard>();
-  guard->id = std::strtoull(info.name.c_str() + prefix_.size(), nullptr, 10);
-  guard->segment_name = info.name;
-  guard->segment = *std::move(segment);
+  guard->id = id.number;
+  guard->segment = std::move(segment);
   absl::StatusOr<GuardView> view = GuardView::Check(guard->segment->bytes());
   if (absl::IsFailedPrecondition(view.status())) {
     return absl::FailedPreconditionError(
-        fmt::format("segment {}: {}", info.name, view.status().message()));
+        fmt::format("segment {}: {}", guard->segment->name(), view.status().message()));
   }
   Guard& adopted = *guard;
   guards_[adopted.id] = std::move(guard);
@@ -86,9 +71,7 @@ absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
   const bool is_double =
       grant.ok() && Complete({Timeline{grant->timeline}, Step{grant->step}}) != nullptr;
   if (view->state() != GuardState::kComplete || is_double) {
-    // Its pages may be reserved in part only: populating goes through them again. Until it has,
-    // they count as if they were there.
-    adopted.populated_bytes = adopted.bytes();
+    // Its pages may be reserved in part only.
     adopted.view->set_state(adopted.generation, GuardState::kEmpty);
     Populate(adopted);
     return absl::OkStatus();
@@ -98,7 +81,6 @@ absl::Status GuardStore::AdoptSegment(const SegmentInfo& info) {
     Quarantine(adopted, std::string((grant.ok() ? record.status() : grant.status()).message()));
     return absl::OkStatus();
   }
-  adopted.populated_bytes = adopted.bytes();
   adopted.grant = *grant;
   adopted.version = {Timeline{grant->timeline}, Step{grant->step}};
   SetComplete(adopted, std::make_shared<const GuardRecord>(*std::move(record)));
@@ -157,7 +139,8 @@ GuardGeometry GuardStore::GeometryFor(uint64_t id, const GuardNeeds& needs) cons
 }
 
 GuardMemory GuardStore::MemoryFor(const GuardNeeds& needs) const {
-  GuardMemory memory{.now = use(), .guards = options_.SlotsPerRank()};
+  GuardMemory memory{.guards = options_.SlotsPerRank(),
+                     .bytes = pool_.use(SegmentKind::kGuard).bytes};
   uint64_t fitting = 0;
   for (const auto& [id, guard] : guards_) {
     fitting += guard->phase != GuardPhase::kQuarantined && Fits(*guard, needs);
@@ -168,56 +151,41 @@ GuardMemory GuardStore::MemoryFor(const GuardNeeds& needs) const {
 }
 
 absl::Status GuardStore::Make(const GuardNeeds& needs) {
-  uint64_t id = 0;
-  while (guards_.contains(id)) ++id;
-  const GuardGeometry geometry = GeometryFor(id, needs);
+  const SegmentId id = pool_.Next(SegmentKind::kGuard);
+  const GuardGeometry geometry = GeometryFor(id.number, needs);
   const uint64_t bytes = GuardSegmentBytes(geometry);
-  absl::StatusOr<MemoryBudget> budget =
-      CountMemory(segments_, options_, (others_ ? others_() : MemoryUse{}) + use(), bytes);
+  absl::StatusOr<MemoryBudget> budget = pool_.Check(bytes);
   if (!budget.ok()) return budget.status();
   if (!budget->Fits()) {
     return absl::ResourceExhaustedError(
         fmt::format("a guard of {} bytes ({} blocks of parity) does not fit: {}", bytes,
                     needs.chunks * needs.positions, budget->Describe()));
   }
-  const std::string name = fmt::format("{}{}", prefix_, id);
-  absl::StatusOr<std::unique_ptr<Segment>> segment = segments_.Create(name, bytes);
+  absl::StatusOr<std::shared_ptr<Segment>> segment = pool_.Make(id, bytes);
   if (!segment.ok()) return segment.status();
-  if (absl::Status status = (*segment)->Reserve(0, kSegmentPage); !status.ok()) {
-    (void)segments_.Remove(name);
-    return status;
-  }
   auto guard = std::make_unique<Guard>();
-  guard->id = id;
-  guard->segment_name = name;
+  guard->id = id.number;
   guard->segment = *std::move(segment);
   guard->view = FormatGuard(guard->segment->bytes(), geometry);
-  guard->populated_bytes = kSegmentPage;
   Guard& made = *guard;
-  guards_[id] = std::move(guard);
+  guards_[made.id] = std::move(guard);
   Populate(made);
   return absl::OkStatus();
 }
 
 void GuardStore::Populate(Guard& guard) {
   guard.phase = GuardPhase::kPopulating;
-  populator_.Add(guard.segment, [this, id = guard.id,
-                                 segment = guard.segment.get()](absl::StatusOr<uint64_t> bytes) {
-    const auto it = guards_.find(id);
-    // Removed meanwhile; another may have its number.
-    if (it == guards_.end() || it->second->segment.get() != segment) return false;
-    Populated(*it->second, bytes);
-    return true;
-  });
+  pool_.Populate(SegmentOf(guard),
+                 lifetime_.Bind([this, id = guard.id](const absl::Status& status) {
+                   Populated(*guards_.at(id), status);
+                 }));
 }
 
-void GuardStore::Populated(Guard& guard, const absl::StatusOr<uint64_t>& bytes) {
-  if (!bytes.ok()) {
-    log_.Error("guard {}: {}", guard.id, bytes.status().message());
+void GuardStore::Populated(Guard& guard, const absl::Status& status) {
+  if (!status.ok()) {
+    log_.Error("guard {}: {}", guard.id, status.message());
     return Remove(guard);
   }
-  guard.populated_bytes = std::max(guard.populated_bytes, *bytes);
-  if (*bytes < guard.bytes()) return;
   guard.phase = GuardPhase::kFree;
   on_free_();
 }
@@ -284,15 +252,13 @@ void GuardStore::EndUse(uint64_t id, Generation generation) {
 }
 
 void GuardStore::Quarantine(Guard& guard, std::string problem) {
-  log_.Error("segment {} is quarantined: {}", guard.segment_name, problem);
+  log_.Error("segment {} is quarantined: {}", guard.segment->name(), problem);
   guard.phase = GuardPhase::kQuarantined;
   guard.problem = std::move(problem);
 }
 
 void GuardStore::Remove(Guard& guard) {
-  if (absl::Status status = segments_.Remove(guard.segment_name); !status.ok()) {
-    log_.Warn("segment {}: {}", guard.segment_name, status.message());
-  }
+  pool_.Remove(SegmentOf(guard));
   guards_.erase(guard.id);
 }
 
@@ -317,16 +283,6 @@ std::vector<Guard*> GuardStore::All() {
   std::vector<Guard*> all;
   for (auto& [id, guard] : guards_) all.push_back(guard.get());
   return all;
-}
-
-MemoryUse GuardStore::use() const {
-  MemoryUse use;
-  for (const auto& [id, guard] : guards_) {
-    use.bytes += guard->bytes();
-    use.unpopulated += guard->bytes() - guard->populated_bytes;
-  }
-  use.unpopulated -= std::min(use.unpopulated, populator_.under_way());
-  return use;
 }
 
 // --- reading and sealing ---

@@ -1,7 +1,7 @@
 // GuardStore: the guard segments of a node (base/guard_header.h), and which version each is for.
 //
-// It makes and populates them, adopts complete ones that an earlier daemon process left, and hands
-// them out. There are as many as a rank has slots: a version's parities live as long as its slabs.
+// It formats them, adopts complete ones that an earlier daemon process left, and hands them out.
+// There are as many as a rank has slots: a version's parities live as long as its slabs.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -15,15 +15,14 @@
 #include <string>
 #include <vector>
 
-#include "base/executor.h"
 #include "base/guard_header.h"
+#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/segment_store.h"
-#include "base/work_pool.h"
 #include "smp/core/node_options.h"
 #include "smp/memory/memory_budget.h"
 #include "smp/memory/memory_plan.h"
-#include "smp/memory/page_populator.h"
+#include "smp/memory/segment_pool.h"
 
 namespace unreft::smp {
 
@@ -37,7 +36,6 @@ enum class GuardPhase {
 
 struct Guard {
   uint64_t id = 0;
-  std::string segment_name;
   std::shared_ptr<Segment> segment;  // shared with the work pool and with reads on their way
   std::optional<GuardView> view;     // none when the header did not verify
   GuardPhase phase = GuardPhase::kPopulating;
@@ -47,27 +45,20 @@ struct Guard {
   std::shared_ptr<const GuardRecord> record;  // from kComplete on
   uint64_t coding = 0;                        // of the record (CodingOf)
   std::string problem;
-  uint64_t populated_bytes = 0;
   uint32_t users = 0;    // reads by other nodes on their way, and verifying
   bool dropped = false;  // to be freed when nobody uses it any more
-
-  uint64_t bytes() const { return segment->bytes().size(); }
 };
 
-// Single-threaded on the node's executor; pages are reserved on the work pool.
+// Single-threaded on the node's executor.
 class GuardStore {
  public:
   // `on_free`: a guard became free, in a turn of its own.
-  GuardStore(Executor& executor, WorkPool& pool, SegmentStore& segments, Log& log,
-             const NodeOptions& options, RandomId boot_id, RandomId incarnation,
-             absl::AnyInvocable<void()> on_free);
+  GuardStore(SegmentPool& pool, Log& log, const NodeOptions& options, RandomId boot_id,
+             RandomId incarnation, absl::AnyInvocable<void()> on_free);
 
   // Takes over complete guards and forgets those that were being filled. FailedPrecondition when a
   // segment is of a format that this daemon does not know.
   absl::Status Adopt();
-
-  // What else the node has, of the same memory. Nothing, before.
-  void set_others(absl::AnyInvocable<MemoryUse() const> others) { others_ = std::move(others); }
 
   // Complete guards of these versions are never old.
   void Keep(std::set<Version> versions) { kept_ = std::move(versions); }
@@ -95,32 +86,29 @@ class GuardStore {
   Guard* Find(uint64_t id, Generation generation);
   Guard* Complete(Version version);
   std::vector<Guard*> All();
-  MemoryUse use() const;
   // What the guards take, and what those will take that are lacking for such needs.
   GuardMemory MemoryFor(const GuardNeeds& needs) const;
 
  private:
-  absl::Status AdoptSegment(const SegmentInfo& info);
+  absl::Status AdoptSegment(SegmentId id, std::shared_ptr<Segment> segment);
   absl::Status Make(const GuardNeeds& needs);
   GuardGeometry GeometryFor(uint64_t id, const GuardNeeds& needs) const;
   bool Fits(const Guard& guard, const GuardNeeds& needs) const;
   // Complete, and older than `keep_from`: it may be given to another version.
   bool IsOld(const Guard& guard, Version keep_from) const;
   void Populate(Guard& guard);
-  void Populated(Guard& guard, const absl::StatusOr<uint64_t>& bytes);
+  void Populated(Guard& guard, const absl::Status& status);
   void Remove(Guard& guard);
 
-  SegmentStore& segments_;
+  SegmentPool& pool_;
   Log& log_;
   const NodeOptions& options_;
-  const std::string prefix_;
   const RandomId boot_id_;
   const RandomId incarnation_;
   absl::AnyInvocable<void()> on_free_;
-  absl::AnyInvocable<MemoryUse() const> others_;
   std::map<uint64_t, std::unique_ptr<Guard>> guards_;
   std::set<Version> kept_;
-  PagePopulator populator_;
+  Lifetime lifetime_;
 };
 
 // The record of a sealed guard, checked against its CRC. DataLoss.

@@ -22,16 +22,14 @@ Protector::Protector(NodeState& state, Peers& peers, SlabServer& server, const m
       server_(server),
       job_(job),
       on_change_(std::move(on_change)),
-      guards_(state.seams.executor, state.seams.pool, state.seams.segments, state.seams.log,
-              state.options, state.record->boot_id(), state.record->incarnation(),
-              [this] { RunRules(); }),
+      guards_(*state.memory, state.seams.log, state.options, state.record->boot_id(),
+              state.record->incarnation(), [this] { RunRules(); }),
       complete_(state.seams.executor, state.seams.pool, guards_, peers.self(),
                 state.options.block_bytes),
       maker_(
           state, peers, guards_, [this] { on_change_(); }, [this] { RunRules(); }),
       announcements_(state, peers, job, [this] { RunRules(); }),
       remaking_(state, peers.self(), maker_) {
-  guards_.set_others([&state] { return state.slots->use() + state.slots->staging().now; });
   Serve();
   server_.set_guarded(this);
 }

@@ -97,7 +97,7 @@ std::vector<WireSlot> RestoreDesk::SealedSlotsOf(Rank rank) const {
             [](const Slot* a, const Slot* b) { return a->version > b->version; });
   std::vector<WireSlot> slots;
   for (const Slot* slot : sealed) {
-    slots.push_back({slot->id, slot->generation, slot->segment_name});
+    slots.push_back({slot->id, slot->generation, slot->segment->name()});
   }
   return slots;
 }
@@ -309,7 +309,7 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
     answer.tensors = ToWire(slab.manifest->tensors);
     for (const TensorSpec& spec : slab.manifest->tensors) own.insert(spec.name);
     if (const Slot* slot = SealedSlotOf(decision.version, rank)) {
-      answer.extras = {slot->id, slot->generation, slot->segment_name};
+      answer.extras = {slot->id, slot->generation, slot->segment->name()};
     } else {
       answer.remote_extras = slab.meta.extras();
       answer.remote_extras_crc = slab.meta.extras_crc();

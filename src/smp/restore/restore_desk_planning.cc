@@ -104,7 +104,7 @@ absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& pla
     const auto number = static_cast<uint32_t>(planning.slabs.size());
     planning.slabs.push_back({rank, std::nullopt});
     if (const Slot* slot = SealedSlotOf(restoring_->decision.version, rank)) {
-      planning.slabs.back().slot = {slot->id, slot->generation, slot->segment_name};
+      planning.slabs.back().slot = {slot->id, slot->generation, slot->segment->name()};
       if (cluster_) planning.preferred.push_back(number);
     } else if (!cluster_) {
       continue;
@@ -207,7 +207,7 @@ absl::Status RestoreDesk::Stage(RankSession& session, uint64_t request,
   if (absl::Status status = ProvideStaging(session, pieces); !status.ok()) return status;
   auto staging = std::make_unique<Staging>(state_, session, *restoring_->reader,
                                            state_.staging->places(), request, pieces);
-  plan.staging_segment = state_.staging->segment_name();
+  plan.staging_segment = state_.staging->places()->segment()->name();
   plan.staging_bytes = staging->segment_bytes();
   plan.staged_bytes = staging->piece_bytes();
   restoring_->stagings[session.rank()] = std::move(staging);

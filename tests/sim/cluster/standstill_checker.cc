@@ -88,7 +88,10 @@ void StandstillChecker::Look() {
         is_home ? std::min(rank_for, nodes_there_for_[*home]) : Duration{};
     all_are_there = all_are_there && can;
   }
-  const bool trains = cluster_.launcher().Trains();
+  uint64_t refused = 0;
+  for (const TrainerProcess* trainer : cluster_.launcher().Present()) refused += trainer->refused();
+  const bool is_refused = std::exchange(refused_, refused) != refused;
+  const bool trains = cluster_.launcher().Trains() && !is_refused;
   const uint64_t commits = cluster_.history().commits();
   const bool is_new = std::exchange(commits_, commits) != commits;
   if (is_new && armed_since_) {

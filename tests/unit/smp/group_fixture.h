@@ -74,11 +74,13 @@ class GroupFixture : public SmpFixture {
       state_->options = options_;
       state_->prefix = MemoryPrefix(options_);
       state_->record = std::move(record);
+      state_->memory = std::make_unique<SegmentPool>(
+          SegmentPool::Seams{*executor_, pool_, segments_, log_}, state_->options);
       state_->slots = std::make_unique<SlotStore>(
-          SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options,
+          SlotStore::Seams{*executor_, *state_->memory, processes_, log_}, state_->options,
           boot_id_, state_->record->incarnation(), state_->record->session(), on_slot_change);
       state_->staging = std::make_unique<StagingArea>(
-          StagingArea::Seams{*executor_, pool_, segments_, processes_, log_}, state_->options);
+          StagingArea::Seams{*executor_, *state_->memory, processes_, log_}, state_->options);
       own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
     });
   }

@@ -134,8 +134,9 @@ TEST(GuardFormatTest, ARecordThatDoesNotFitIsRefusedWithTheNumbers) {
 class GuardStoreTest : public SmpFixture {
  protected:
   std::unique_ptr<GuardStore> NewStore() {
-    auto store = std::make_unique<GuardStore>(*executor_, pool_, segments_, log_, options_,
-                                              boot_id_, incarnation_, [this] { ++freed_; });
+    memory_.emplace(SegmentPool::Seams{*executor_, pool_, segments_, log_}, options_);
+    auto store = std::make_unique<GuardStore>(*memory_, log_, options_, boot_id_, incarnation_,
+                                              [this] { ++freed_; });
     InTurn([&] { EXPECT_TRUE(store->Adopt().ok()); });
     Settle();
     return store;
@@ -158,6 +159,7 @@ class GuardStoreTest : public SmpFixture {
 
   RandomId incarnation_ = ExampleId(40);
   int freed_ = 0;
+  std::optional<SegmentPool> memory_;  // of the newest store
 };
 
 TEST_F(GuardStoreTest, ProvidesAsManyAsARankHasSlots) {
@@ -172,13 +174,13 @@ TEST_F(GuardStoreTest, ProvidesAsManyAsARankHasSlots) {
 TEST_F(GuardStoreTest, SaysBeforehandWhatItWillTake) {
   auto store = NewStore();
   const GuardMemory before = store->MemoryFor(kNeeds);
-  EXPECT_EQ(before.now.bytes, 0U);
+  EXPECT_EQ(before.bytes, 0U);
   EXPECT_EQ(before.guards, options_.slots_per_rank);
   Provide(*store, kNeeds);
-  EXPECT_EQ(store->use().bytes, before.lacking_bytes);
-  EXPECT_EQ(store->use().unpopulated, 0U);
+  EXPECT_EQ(memory_->use().bytes, before.lacking_bytes);
+  EXPECT_EQ(memory_->use().unpopulated, 0U);
   const GuardMemory after = store->MemoryFor(kNeeds);
-  EXPECT_EQ(after.now.bytes, before.lacking_bytes);
+  EXPECT_EQ(after.bytes, before.lacking_bytes);
   EXPECT_EQ(after.lacking_bytes, 0U);
   GuardNeeds larger = kNeeds;
   larger.positions *= 9;
@@ -188,17 +190,18 @@ TEST_F(GuardStoreTest, SaysBeforehandWhatItWillTake) {
 TEST_F(GuardStoreTest, GuardsAndSlotsShareTheLimit) {
   auto store = NewStore();
   const uint64_t needed = store->MemoryFor(kNeeds).lacking_bytes;
-  MemoryUse slots{.bytes = 100};
-  store->set_others([&] { return slots; });
+  constexpr SegmentId kSlot{SegmentKind::kSlot, 0};
+  ASSERT_TRUE(memory_->Make(kSlot, 100).ok());
   options_.memory_bytes_max = needed + 99;
   InTurn([&] {
     const absl::Status status = store->Provide(kNeeds, Version{});
     EXPECT_TRUE(absl::IsResourceExhausted(status));
     EXPECT_NE(status.message().find("memory_bytes_max"), std::string::npos) << status;
   });
-  slots.bytes = 99;
+  memory_->Remove(kSlot);
+  ASSERT_TRUE(memory_->Make(kSlot, 99).ok());
   Provide(*store, kNeeds);
-  EXPECT_EQ(store->use().bytes, needed);
+  EXPECT_EQ(memory_->use(SegmentKind::kGuard).bytes, needed);
 }
 
 TEST_F(GuardStoreTest, ACompleteGuardIsAdoptedOneBeingFilledIsNot) {
@@ -372,9 +375,9 @@ TEST_F(GuardStoreTest, GuardsThatAreTooSmallGoWhileTheyArePopulated) {
   // The pages that were reserved for the first one count for nothing in its successor's.
   for (Guard* guard : store->All()) {
     EXPECT_EQ(guard->phase, GuardPhase::kFree);
-    EXPECT_EQ(guard->populated_bytes, guard->bytes());
-    EXPECT_GE(*host_.ReservedBytes(guard->segment_name), guard->bytes());
+    EXPECT_GE(*host_.ReservedBytes(guard->segment->name()), guard->segment->bytes().size());
   }
+  EXPECT_EQ(memory_->use().unpopulated, 0U);
   EXPECT_EQ(segments_.List("")->size(), options_.slots_per_rank);
 }
 

@@ -43,7 +43,7 @@ TEST_F(MemoryDeskTest, ANodeThatHoldsWhatItMustIsNotShort) {
   const nlohmann::json memory = Ask();
   EXPECT_EQ(memory["short"], false);
   EXPECT_EQ(memory["known"], true);
-  EXPECT_EQ(memory["needed"], state_.slots->use().bytes);
+  EXPECT_EQ(memory["needed"], state_.memory->use().bytes);
   EXPECT_EQ(memory["held"], memory["needed"]);
 }
 
@@ -51,11 +51,11 @@ TEST_F(MemoryDeskTest, GuardsThatAreLackingAreNeeded) {
   InTurn([&] {
     ASSERT_TRUE(state_.slots->Provide(Rank{0}, {1 << 16, 4096, 4096}).ok());
     state_.slots->set_guards([](std::span<const SlotNeeds>) {
-      return GuardMemory{.now = {.bytes = 1000}, .guards = 3, .lacking_bytes = 2000};
+      return GuardMemory{.guards = 3, .bytes = 0, .lacking_bytes = 2000};
     });
   });
   Settle();
-  const uint64_t held = state_.slots->use().bytes + 1000;
+  const uint64_t held = state_.memory->use().bytes;
   state_.options.memory_bytes_max = held + 1999;
   const nlohmann::json memory = Ask();
   EXPECT_EQ(memory["short"], true);

@@ -61,11 +61,13 @@ class NodeStateFixture : public SmpFixture {
   void MakeSlots(absl::AnyInvocable<void()> on_change = [] {}) {
     state_.options = options_;
     state_.prefix = MemoryPrefix(options_);
+    state_.memory = std::make_unique<SegmentPool>(
+        SegmentPool::Seams{*executor_, pool_, segments_, log_}, state_.options);
     state_.slots = std::make_unique<SlotStore>(
-        SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options, boot_id_,
+        SlotStore::Seams{*executor_, *state_.memory, processes_, log_}, state_.options, boot_id_,
         state_.record->incarnation(), state_.record->session(), std::move(on_change));
     state_.staging = std::make_unique<StagingArea>(
-        StagingArea::Seams{*executor_, pool_, segments_, processes_, log_}, state_.options);
+        StagingArea::Seams{*executor_, *state_.memory, processes_, log_}, state_.options);
   }
   // A trainer of attempt 1, in its turn.
   RankSession& Connect(Rank rank, uint32_t world) {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "base/slot_header.h"
 #include "smp/capture/slot_sealer.h"
@@ -18,9 +19,10 @@ class SealedSlotFixture : public SmpFixture {
   static constexpr SlotNeeds kNeeds{kDataBytes, 100, 4096};
 
   std::unique_ptr<SlotStore> NewStore(absl::AnyInvocable<void()> on_change = [] {}) {
-    return std::make_unique<SlotStore>(
-        SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
-        random_.NextId(), ProcessNumber{1}, std::move(on_change));
+    memory_.emplace(SegmentPool::Seams{*executor_, pool_, segments_, log_}, options_);
+    return std::make_unique<SlotStore>(SlotStore::Seams{*executor_, *memory_, processes_, log_},
+                                       options_, boot_id_, random_.NextId(), ProcessNumber{1},
+                                       std::move(on_change));
   }
 
   // A slot of the rank that holds the version, captured and sealed as a trainer's is.
@@ -55,6 +57,8 @@ class SealedSlotFixture : public SmpFixture {
   }
   // As memory rots.
   static void Flip(Slot& slot) { slot.view->data()[100] ^= std::byte{1}; }
+
+  std::optional<SegmentPool> memory_;  // of the newest store
 };
 
 }  // namespace unreft::smp

@@ -19,9 +19,10 @@ class SlotStoreTest : public SmpFixture {
   ~SlotStoreTest() override { store_.reset(); }
 
   void MakeStore() {
-    store_ = std::make_unique<SlotStore>(
-        SlotStore::Seams{*executor_, pool_, segments_, processes_, log_}, options_, boot_id_,
-        incarnation_, ProcessNumber{++sessions_}, [this] { ++changes_; });
+    memory_.emplace(SegmentPool::Seams{*executor_, pool_, segments_, log_}, options_);
+    store_ = std::make_unique<SlotStore>(SlotStore::Seams{*executor_, *memory_, processes_, log_},
+                                         options_, boot_id_, incarnation_,
+                                         ProcessNumber{++sessions_}, [this] { ++changes_; });
   }
   // As a daemon that was killed and came again.
   absl::Status Restart() {
@@ -59,6 +60,7 @@ class SlotStoreTest : public SmpFixture {
   ProcessLife writer_ = table_.Start();
   int changes_ = 0;
   uint64_t sessions_ = 0;
+  std::optional<SegmentPool> memory_;
   std::unique_ptr<SlotStore> store_;
 };
 
@@ -71,11 +73,12 @@ TEST_F(SlotStoreTest, ProvidesTheSlotsOfARankAndPopulatesThem) {
 
 TEST_F(SlotStoreTest, EachPinIsASlotMoreOfTheBudget) {
   ASSERT_TRUE(Provide(kNeeds).ok());
-  const uint64_t without = store_->use().bytes;
+  const uint64_t without = memory_->use(SegmentKind::kSlot).bytes;
   options_.pins = 1;
   ASSERT_TRUE(Provide(kNeeds).ok());
   EXPECT_EQ(Count(SlotPhase::kFree), options_.slots_per_rank + 1);
-  EXPECT_EQ(store_->use().bytes, without / options_.slots_per_rank * (options_.slots_per_rank + 1));
+  EXPECT_EQ(memory_->use(SegmentKind::kSlot).bytes,
+            without / options_.slots_per_rank * (options_.slots_per_rank + 1));
 }
 
 TEST_F(SlotStoreTest, SaysWithNumbersThatSlotsDoNotFit) {
@@ -95,23 +98,24 @@ TEST_F(SlotStoreTest, SizesThatNoMemoryHasAreRefused) {
 
 TEST_F(SlotStoreTest, GuardsAreCountedBeforeTheyAreThere) {
   ASSERT_TRUE(Provide(kNeeds).ok());
-  const uint64_t slots = store_->use().bytes;
+  const uint64_t slots = memory_->use(SegmentKind::kSlot).bytes;
+  ASSERT_TRUE(memory_->Make({SegmentKind::kGuard, 0}, 4096).ok());
   std::vector<SlotNeeds> asked;
   store_->set_guards([&](std::span<const SlotNeeds> slabs) {
     asked.assign(slabs.begin(), slabs.end());
-    return GuardMemory{.now = {.bytes = 1000}, .guards = 4, .lacking_bytes = 2000};
+    return GuardMemory{.guards = 4, .bytes = 4096, .lacking_bytes = 2000};
   });
-  options_.memory_bytes_max = slots + 2999;
+  options_.memory_bytes_max = slots + 6095;
   InTurn([&] { EXPECT_TRUE(absl::IsResourceExhausted(store_->Provide(kRank, kNeeds))); });
   ASSERT_EQ(asked.size(), 1U);
   EXPECT_EQ(asked[0].data_bytes, kNeeds.data_bytes);
   const absl::Status status = Provide(kNeeds);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("beside 4 guards of this node, 3000 bytes together, do not fit"));
+              HasSubstr("beside 4 guards of this node, 6096 bytes together, do not fit"));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(fmt::format("{} bytes of shared memory needed, {} held now, {} allowed",
-                                    slots + 3000, slots + 1000, slots + 2999)));
-  options_.memory_bytes_max = slots + 3000;
+                                    slots + 6096, slots + 4096, slots + 6095)));
+  options_.memory_bytes_max = slots + 6096;
   EXPECT_TRUE(Provide(kNeeds).ok());
   EXPECT_EQ(store_->guards().lacking_bytes, 2000U);
 }
@@ -283,7 +287,7 @@ TEST_F(SlotStoreTest, QuarantinesWhatDoesNotVerify) {
   Slot& sealed_falsely = Grant();
   sealed_falsely.view->set_state(sealed_falsely.generation, SlotState::kSealed);
   Slot& corrupt = Grant();
-  host_.FlipBit(corrupt.segment_name, 100, 3);
+  host_.FlipBit(corrupt.segment->name(), 100, 3);
   ASSERT_TRUE(Restart().ok());
   EXPECT_EQ(Count(SlotPhase::kQuarantined), 2u);
 }
@@ -307,7 +311,7 @@ TEST_F(SlotStoreTest, RefusesAnUnknownFormatAndTouchesNothing) {
 
 TEST_F(SlotStoreTest, MendsTheGeometryOfASlotThatItGrants) {
   ASSERT_TRUE(Provide(kNeeds).ok());
-  for (Slot* slot : store_->All()) host_.FlipBit(slot->segment_name, 40, 1);
+  for (Slot* slot : store_->All()) host_.FlipBit(slot->segment->name(), 40, 1);
   Slot& slot = Grant();
   EXPECT_TRUE(SlotView::Check(slot.segment->bytes()).ok());
 }

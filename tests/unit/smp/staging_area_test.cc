@@ -46,7 +46,8 @@ class StagingAreaTest : public SmpFixture {
   StagingAreaTest() {
     options_.block_bytes = kBlock;
     options_.populate_chunk_bytes = kBlock;
-    area_.emplace(StagingArea::Seams{*executor_, pool_, segments_, processes_, log_}, options_);
+    memory_.emplace(SegmentPool::Seams{*executor_, pool_, segments_, log_}, options_);
+    area_.emplace(StagingArea::Seams{*executor_, *memory_, processes_, log_}, options_);
   }
   ~StagingAreaTest() override {
     InTurn([&] { area_.reset(); });
@@ -63,14 +64,15 @@ class StagingAreaTest : public SmpFixture {
     return std::ranges::find(names, "/unreft.job.0.staging") != names.end();
   }
 
+  std::optional<SegmentPool> memory_;
   std::optional<StagingArea> area_;
 };
 
 TEST_F(StagingAreaTest, ItHasItsPagesBeforeAnybodyRestores) {
   ASSERT_TRUE(Provide(3).ok());
   EXPECT_EQ(*host_.ReservedBytes("/unreft.job.0.staging"), 3 * kBlock);
-  EXPECT_EQ(area_->use().bytes, 3 * kBlock);
-  EXPECT_EQ(area_->use().unpopulated, 0U);
+  EXPECT_EQ(memory_->use().bytes, 3 * kBlock);
+  EXPECT_EQ(memory_->use().unpopulated, 0U);
   EXPECT_EQ(area_->MemoryFor(5 * kBlock).lacking_bytes, 2 * kBlock);
 }
 
@@ -183,7 +185,7 @@ TEST_F(StagingAreaTest, AnotherSizeIsMadeAnewUnlessSomebodyRestores) {
 
 TEST_F(StagingAreaTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   options_.memory_bytes_max = 10 * kBlock;
-  area_->set_others([] { return MemoryUse{.bytes = 7 * kBlock}; });
+  ASSERT_TRUE(memory_->Make({SegmentKind::kSlot, 0}, 7 * kBlock).ok());
   const absl::Status status = Provide(4);
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()),
@@ -211,7 +213,7 @@ TEST_F(StagingAreaTest, PagesThatCannotBeHadAreToldAndItIsMadeAgain) {
   host_.set_bytes_max(1 << 24);
   EXPECT_TRUE(Provide(4).ok());
   EXPECT_TRUE(area_->status().ok());
-  EXPECT_EQ(area_->use().unpopulated, 0U);
+  EXPECT_EQ(memory_->use().unpopulated, 0U);
 }
 
 TEST_F(StagingAreaTest, WhatAnEarlierProcessStagedIsNotUsedAgain) {
