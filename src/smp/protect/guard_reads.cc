@@ -12,7 +12,8 @@ void GuardReads::Read(uint32_t member, const ReadRequest& request, std::span<std
   activity_.Begin();
   auto transfer = std::make_shared<TransferId>();  // known to its own end
   *transfer = task_.seams.peers.Read(
-      task_.group.slots[member], request.SerializeAsString(), into, task_.options.read_timeout,
+      task_.coded->group.slots[member], request.SerializeAsString(), into,
+      task_.options.read_timeout,
       lifetime_.Bind(
           [this, transfer, done = std::move(done)](absl::StatusOr<std::string> header) mutable {
             transfers_.erase(*transfer);

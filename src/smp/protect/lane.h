@@ -30,7 +30,7 @@ class Lane {
 
   // Begins as many positions as there is room for.
   void Run();
-  bool is_complete() const { return finished_ == task_.slabs.layout().positions(); }
+  bool is_complete() const { return finished_ == task_.coded->layout().positions(); }
 
   // The memory of that member is gone.
   void DoWithout(uint32_t member);

@@ -8,7 +8,7 @@
 namespace unreft::smp {
 
 void StripeEncoder::Encode(uint64_t position, Done done) {
-  const ec::CodeShape shape = task_.group.shape;
+  const ec::CodeShape shape = task_.coded->group.shape;
   auto encoding = std::make_shared<Encoding>();  // shared with the pool
   encoding->encoded = std::make_shared<EncodedPosition>();
   encoding->done = std::move(done);
@@ -19,7 +19,7 @@ void StripeEncoder::Encode(uint64_t position, Done done) {
   encoding->landed.resize(shape.k);
   encoding->suspect.resize(shape.k);
   for (uint32_t source = 0; source < shape.k; ++source) {
-    const bool is_there = task_.slabs.layout().BlockAt(stripe_, source, position).has_value();
+    const bool is_there = task_.coded->layout().BlockAt(stripe_, source, position).has_value();
     encoding->data.push_back(is_there ? encoded.tiles[source] : std::span<std::byte>());
   }
   for (uint32_t parity = 0; parity < shape.m; ++parity) {
@@ -31,7 +31,7 @@ void StripeEncoder::Encode(uint64_t position, Done done) {
 
 void StripeEncoder::ReadSources(std::shared_ptr<Encoding> encoding) {
   std::vector<uint32_t> missing;
-  for (uint32_t source = 0; source < task_.group.shape.k; ++source) {
+  for (uint32_t source = 0; source < task_.coded->group.shape.k; ++source) {
     if (!encoding->data[source].empty() && !encoding->landed[source]) missing.push_back(source);
   }
   encoding->reading = static_cast<uint32_t>(missing.size());
@@ -41,19 +41,10 @@ void StripeEncoder::ReadSources(std::shared_ptr<Encoding> encoding) {
 }
 
 void StripeEncoder::ReadSource(std::shared_ptr<Encoding> encoding, uint32_t source) {
-  const ec::StripeLayout& layout = task_.slabs.layout();
-  const uint32_t member = layout.MemberOf(stripe_, source);
-  const RankBlock block =
-      task_.slabs.BlockOf(member, *layout.BlockAt(stripe_, source, encoding->encoded->position));
-  ReadRequest request;
-  request.set_kind(ReadRequest::DATA);
-  SetVersion(task_.version, request);
-  request.set_rank(block.rank.value);
-  request.set_first_block(block.block);
-  request.set_blocks(1);
+  ReadRequest request = *task_.coded->ReadOf(stripe_, source, encoding->encoded->position);
   request.set_is_suspect(encoding->suspect[source]);
   const std::span<std::byte> into = encoding->data[source];
-  reads_.Read(member, request, into,
+  reads_.Read(task_.coded->layout().MemberOf(stripe_, source), request, into,
               [this, encoding = std::move(encoding), source](absl::StatusOr<std::string> bytes) {
                 const absl::StatusOr<ReadHeader> header =
                     bytes.ok() ? ParseBlockHeader(*bytes, 0) : bytes.status();
@@ -73,7 +64,7 @@ void StripeEncoder::Compute(std::shared_ptr<Encoding> encoding) {
   // Where no parity goes to the guard it may be gone by now.
   std::shared_ptr<Segment> segment = kept_ ? task_.guard.segment : nullptr;
   activity_.Submit(
-      [encoding, code = task_.seams.code, segment = std::move(segment)] {
+      [encoding, code = task_.coded->code, segment = std::move(segment)] {
         EncodedPosition& encoded = *encoding->encoded;
         std::vector<std::span<const std::byte>> data;
         encoding->status = absl::OkStatus();
@@ -96,7 +87,7 @@ void StripeEncoder::Compute(std::shared_ptr<Encoding> encoding) {
 
 void StripeEncoder::OnComputed(std::shared_ptr<Encoding> encoding) {
   if (encoding->status.ok()) return encoding->done(std::move(encoding->encoded));
-  task_.seams.log.Warn("version {}: {}; reading it again", task_.version,
+  task_.seams.log.Warn("version {}: {}; reading it again", task_.coded->version,
                        encoding->status.message());
   for (size_t source = 0; source < encoding->landed.size(); ++source) {
     if (encoding->suspect[source]) encoding->landed[source] = false;

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/format.h"
-#include "ec/isal_code.h"
 #include "smp/job/cluster_records.h"
 
 namespace unreft::smp {
@@ -119,10 +118,9 @@ void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&
 
 // --- from k chunks of its stripe ---
 
-const BlockReader::CodedSlabs* BlockReader::CodedOf(NodeSlot slot) const {
+std::shared_ptr<const CodedVersion> BlockReader::CodedOf(NodeSlot slot) const {
   for (const auto& coded : coded_) {
-    const auto& slots = coded->group.slots;
-    if (std::find(slots.begin(), slots.end(), slot) != slots.end()) return coded.get();
+    if (coded->group.MemberIn(slot)) return coded;
   }
   return nullptr;
 }
@@ -130,15 +128,15 @@ const BlockReader::CodedSlabs* BlockReader::CodedOf(NodeSlot slot) const {
 void BlockReader::StartDecoding(std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
   const NodeSlot home = catalog_.Find(request->rank)->home;
-  if (const CodedSlabs* coded = CodedOf(home)) return DecodeIn(*coded, std::move(request));
+  if (auto coded = CodedOf(home)) return DecodeIn(std::move(coded), std::move(request));
   GroupRecordOf(home, [this, request,
                        home](absl::StatusOr<std::shared_ptr<const GuardRecord>> record) mutable {
     if (!record.ok()) return Again(std::move(request), record.status());
-    const CodedSlabs* coded = CodedOf(home);
+    auto coded = CodedOf(home);
     if (coded == nullptr) {
       return Again(std::move(request), absl::DataLossError("the group's record is of others"));
     }
-    DecodeIn(*coded, std::move(request));
+    DecodeIn(std::move(coded), std::move(request));
   });
 }
 
@@ -173,58 +171,48 @@ void BlockReader::AskRecord(
   MetaRequest request;
   SetVersion(catalog_.version(), request);
   const NodeSlot asked = members[search.attempt % members.size()];
-  peers_.Ask<GuardRecord>(
-      asked, "record", request, state_.options.call_timeout,
-      lifetime_.Bind([this, search, asked, members,
-                      done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
-        if (answer.ok()) {
-          auto record = std::make_shared<const GuardRecord>(*std::move(answer));
-          absl::Status status = TakeRecord(search.slot, *record);
-          if (status.ok()) return done(std::move(record));
-          answer = std::move(status);
-        }
-        ++search.attempt;
-        if (absl::IsNotFound(answer.status())) {
-          search.have_none.insert(asked);
-        } else {
-          search.have_none.clear();
-        }
-        const bool nobody_has = std::all_of(members.begin(), members.end(), [&](NodeSlot member) {
-          return search.have_none.contains(member);
-        });
-        // Nothing follows about those who were not asked.
-        if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
-        if (nobody_has) return done(answer.status());
-        if (state_.seams.executor.Now() >= search.deadline) {
-          if (!absl::IsNotFound(answer.status())) return done(answer.status());
-          return done(absl::DeadlineExceededError(
-              fmt::format("not all members of the group of node {} have told; the last: {}",
-                          search.slot, answer.status().message())));
-        }
-        state_.seams.executor.After(
-            state_.options.read_retry,
-            lifetime_.Bind([this, search, done = std::move(done)]() mutable {
-              AskRecord(search, std::move(done));
-            }));
-      }));
+  peers_.Ask<GuardRecord>(asked, "record", request, state_.options.call_timeout,
+                          lifetime_.Bind([this, search, asked, members, done = std::move(done)](
+                                             absl::StatusOr<GuardRecord> answer) mutable {
+                            if (answer.ok()) {
+                              auto record = std::make_shared<const GuardRecord>(*std::move(answer));
+                              absl::Status status = TakeRecord(search.slot, *record);
+                              if (status.ok()) return done(std::move(record));
+                              answer = std::move(status);
+                            }
+                            ++search.attempt;
+                            if (absl::IsNotFound(answer.status())) {
+                              search.have_none.insert(asked);
+                            } else {
+                              search.have_none.clear();
+                            }
+                            const bool nobody_has = std::all_of(
+                                members.begin(), members.end(),
+                                [&](NodeSlot member) { return search.have_none.contains(member); });
+                            // Nothing follows about those who were not asked.
+                            if (cancelled_)
+                              return done(absl::CancelledError("the restore was superseded"));
+                            if (nobody_has) return done(answer.status());
+                            if (state_.seams.executor.Now() >= search.deadline) {
+                              if (!absl::IsNotFound(answer.status())) return done(answer.status());
+                              return done(absl::DeadlineExceededError(fmt::format(
+                                  "not all members of the group of node {} have told; the last: {}",
+                                  search.slot, answer.status().message())));
+                            }
+                            state_.seams.executor.After(
+                                state_.options.read_retry,
+                                lifetime_.Bind([this, search, done = std::move(done)]() mutable {
+                                  AskRecord(search, std::move(done));
+                                }));
+                          }));
 }
 
 absl::Status BlockReader::TakeRecord(NodeSlot slot, const GuardRecord& record) {
-  google::protobuf::RepeatedPtrField<Group> groups;
-  *groups.Add() = record.group();
-  const std::optional<GroupView> group = FindGroup(groups, slot);
-  if (!group || record.members_size() != record.group().slots_size()) {
-    return absl::DataLossError("the record is of another group");
-  }
+  absl::StatusOr<std::shared_ptr<const CodedVersion>> coded = CodedVersion::FromRecord(
+      catalog_.version(), record, slot, state_.options.block_bytes, state_.codes);
+  if (!coded.ok()) return coded.status();
   if (absl::Status status = CheckFits(record); !status.ok()) return status;
-  absl::StatusOr<GroupSlabs> slabs = GroupSlabs::Make(
-      group->shape, state_.options.block_bytes, {record.members().begin(), record.members().end()});
-  if (!slabs.ok()) return slabs.status();
-  if (CodedOf(slot) != nullptr) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(group->shape);
-  if (!code.ok()) return code.status();
-  coded_.push_back(std::make_unique<CodedSlabs>(CodedSlabs{
-      *group, *std::move(slabs), *std::move(code), CodingOf(record.group(), record.members())}));
+  if (CodedOf(slot) == nullptr) coded_.push_back(*std::move(coded));
   return absl::OkStatus();
 }
 
@@ -263,18 +251,17 @@ void BlockReader::Avoid(NodeSlot slot, SourceKind kind) {
 }
 
 void BlockReader::AvoidSource(const Decoding& decoding, uint32_t chunk) {
-  const CodedSlabs& coded = *decoding.coded;
-  const uint32_t member = coded.slabs.layout().MemberOf(decoding.cell.stripe, chunk);
+  const CodedVersion& coded = *decoding.coded;
   const bool is_data = chunk < coded.group.shape.k;
-  Avoid(coded.group.slots[member], is_data ? SourceKind::kData : SourceKind::kParity);
+  Avoid(coded.HolderOf(decoding.cell.stripe, chunk),
+        is_data ? SourceKind::kData : SourceKind::kParity);
 }
 
 // Those first that cost nothing, then data, then parities. If these are too few, parities of nodes
 // that have lost a slab: it may have rotted, and its node's parities have not. Slabs that are lost
 // come last: their nodes may wait for this one, and answer when they are rebuilt.
-absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedSlabs& coded,
+absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedVersion& coded,
                                                                 ec::Cell cell) const {
-  const ec::StripeLayout& layout = coded.slabs.layout();
   std::set<NodeSlot> lost;
   for (const auto& [rank, slab] : catalog_.slabs()) {
     if (slab.lost) lost.insert(slab.home);
@@ -284,14 +271,13 @@ absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedSlabs
   for (uint32_t chunk = 0; chunk < coded.group.shape.n(); ++chunk) {
     if (chunk == cell.chunk) continue;
     const bool is_data = chunk < coded.group.shape.k;
-    const uint32_t member = layout.MemberOf(cell.stripe, chunk);
-    const NodeSlot slot = coded.group.slots[member];
+    const NodeSlot slot = coded.HolderOf(cell.stripe, chunk);
     Worth worth = kGood;
     if (is_data) {
-      const std::optional<uint64_t> block = layout.BlockAt(cell.stripe, chunk, cell.position);
+      const std::optional<RankBlock> block = coded.DataAt(cell.stripe, chunk, cell.position);
       if (!block) {
         worth = kNowhere;
-      } else if (catalog_.Find(coded.slabs.BlockOf(member, *block).rank)->lost) {
+      } else if (catalog_.Find(block->rank)->lost) {
         worth = kLost;
       }
     } else if (lost.contains(slot)) {
@@ -307,14 +293,12 @@ absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedSlabs
   return ec::ChooseSources(coded.group.shape, available);
 }
 
-void BlockReader::DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> request) {
+void BlockReader::DecodeIn(std::shared_ptr<const CodedVersion> coded,
+                           std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
   const NodeSlot home = catalog_.Find(request->rank)->home;
-  const auto& slots = coded.group.slots;
-  const auto member =
-      static_cast<uint32_t>(std::find(slots.begin(), slots.end(), home) - slots.begin());
-  const ec::StripeLayout& layout = coded.slabs.layout();
-  const auto block = coded.slabs.MemberBlockOf(member, request->rank, request->block);
+  const uint32_t member = *coded->group.MemberIn(home);
+  const auto block = coded->slabs.MemberBlockOf(member, request->rank, request->block);
   // A record need not have the slabs that are not lost.
   if (!block) {
     const absl::Status status = absl::DataLossError(fmt::format(
@@ -322,17 +306,17 @@ void BlockReader::DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> req
     return Again(std::move(request), status);
   }
   auto decoding = std::make_shared<Decoding>();  // shared by its reads and the pool
-  decoding->coded = &coded;
-  decoding->cell = layout.CellOf(member, *block);
-  absl::StatusOr<std::vector<uint32_t>> chunks = ChooseChunks(coded, decoding->cell);
+  decoding->coded = std::move(coded);
+  const ec::Cell cell = decoding->coded->layout().CellOf(member, *block);
+  decoding->cell = cell;
+  absl::StatusOr<std::vector<uint32_t>> chunks = ChooseChunks(*decoding->coded, cell);
   if (!chunks.ok()) return Again(std::move(request), chunks.status());
   decoding->request = std::move(request);
   decoding->tiles = state_.tiles.Take(chunks->size(), state_.options.block_bytes);
   for (const uint32_t chunk : *chunks) {
     Decoding::Source& source = decoding->sources.emplace_back();
     source.chunk = chunk;
-    const bool is_nowhere = chunk < coded.group.shape.k &&
-                            !layout.BlockAt(decoding->cell.stripe, chunk, decoding->cell.position);
+    const bool is_nowhere = !decoding->coded->ReadOf(cell.stripe, chunk, cell.position);
     if (!is_nowhere) source.tile = decoding->tiles[decoding->sources.size() - 1];
     decoding->reading += !is_nowhere;
   }
@@ -343,31 +327,14 @@ void BlockReader::DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> req
 }
 
 void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
-  const CodedSlabs& coded = *decoding->coded;
-  const ec::StripeLayout& layout = coded.slabs.layout();
+  const CodedVersion& coded = *decoding->coded;
   Decoding::Source& source = decoding->sources[index];
   const ec::Cell cell = decoding->cell;
-  const uint32_t member = layout.MemberOf(cell.stripe, source.chunk);
-  ReadRequest read;
-  SetVersion(catalog_.version(), read);
-  read.set_blocks(1);
-  const bool is_data = source.chunk < coded.group.shape.k;
-  if (is_data) {
-    const RankBlock block =
-        coded.slabs.BlockOf(member, *layout.BlockAt(cell.stripe, source.chunk, cell.position));
-    read.set_kind(ReadRequest::DATA);
-    read.set_rank(block.rank.value);
-    read.set_first_block(block.block);
-  } else {
-    read.set_kind(ReadRequest::STORED_PARITY);
-    read.set_stripe(cell.stripe);
-    read.set_parity(source.chunk - coded.group.shape.k);
-    read.set_first_block(cell.position);
-    read.set_coding(coded.coding);
-  }
+  const ReadRequest read = *coded.ReadOf(cell.stripe, source.chunk, cell.position);
   auto transfer = std::make_shared<TransferId>();  // known to its own end
   *transfer = peers_.Read(
-      coded.group.slots[member], read.SerializeAsString(), source.tile, state_.options.read_timeout,
+      coded.HolderOf(cell.stripe, source.chunk), read.SerializeAsString(), source.tile,
+      state_.options.read_timeout,
       lifetime_.Bind([this, decoding, index, transfer](absl::StatusOr<std::string> bytes) {
         transfers_.erase(*transfer);
         ReadHeader header;

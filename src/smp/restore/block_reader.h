@@ -13,10 +13,9 @@
 #include <vector>
 
 #include "base/lifetime.h"
-#include "ec/erasure_code.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
-#include "smp/protect/group_view.h"
+#include "smp/protect/coded_version.h"
 #include "smp/restore/restore_catalog.h"
 
 namespace unreft::smp {
@@ -57,13 +56,6 @@ class BlockReader {
  private:
   // Of one node the one may be gone and the other there.
   enum class SourceKind { kData, kParity };
-  // A group as the restored version is encoded in it.
-  struct CodedSlabs {
-    GroupView group;  // `self` is of no meaning
-    GroupSlabs slabs;
-    std::shared_ptr<const ec::ErasureCode> code;
-    uint64_t coding = 0;  // of the guards whose parities belong to it
-  };
   struct Request {
     Rank rank;
     uint64_t block = 0;
@@ -76,7 +68,7 @@ class BlockReader {
   // One try to decode a block.
   struct Decoding {
     std::shared_ptr<Request> request;
-    const CodedSlabs* coded = nullptr;
+    std::shared_ptr<const CodedVersion> coded;
     ec::Cell cell;
     TileSet tiles;
     struct Source {
@@ -94,8 +86,9 @@ class BlockReader {
   void ReadFromHome(std::shared_ptr<Request> request);
   void CheckHome(std::shared_ptr<Request> request, const std::string& header);
   void StartDecoding(std::shared_ptr<Request> request);
-  void DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> request);
-  absl::StatusOr<std::vector<uint32_t>> ChooseChunks(const CodedSlabs& coded, ec::Cell cell) const;
+  void DecodeIn(std::shared_ptr<const CodedVersion> coded, std::shared_ptr<Request> request);
+  absl::StatusOr<std::vector<uint32_t>> ChooseChunks(const CodedVersion& coded,
+                                                     ec::Cell cell) const;
   void ReadSource(std::shared_ptr<Decoding> decoding, size_t index);
   void Reconstruct(std::shared_ptr<Decoding> decoding);
   bool IsBad(NodeSlot slot, SourceKind kind) const;
@@ -103,7 +96,8 @@ class BlockReader {
   void Avoid(NodeSlot slot, SourceKind kind);
   void Again(std::shared_ptr<Request> request, const absl::Status& failure);
   void End(Request& request, absl::Status status);
-  const CodedSlabs* CodedOf(NodeSlot slot) const;
+  // The restored version in the group of that slot; null before its record is had.
+  std::shared_ptr<const CodedVersion> CodedOf(NodeSlot slot) const;
   absl::Status TakeRecord(NodeSlot slot, const GuardRecord& record);
   absl::Status CheckFits(const GuardRecord& record) const;
   struct RecordSearch {
@@ -119,7 +113,7 @@ class BlockReader {
   Peers& peers_;
   const meta::JobState& job_;
   const RestoreCatalog& catalog_;
-  std::vector<std::unique_ptr<CodedSlabs>> coded_;
+  std::vector<std::shared_ptr<const CodedVersion>> coded_;  // by group
   // Sources that failed lately, and until when they are avoided.
   std::map<std::pair<NodeSlot, SourceKind>, Time> bad_;
   std::set<TransferId> transfers_;

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/random.h"
-#include "ec/isal_code.h"
+#include "ec/code_cache.h"
 #include "smp/job/cluster_records.h"
 #include "tests/fakes/capture_log_sink.h"
 #include "tests/fakes/reference_code.h"
@@ -57,11 +57,11 @@ struct GroupNode {
   std::unique_ptr<Guarding> guarding;  // null: hands nothing on
   std::optional<absl::Status> ended;
 
-  bool gives = true;                   // blocks of its slab
-  uint64_t hands_on = UINT64_MAX;      // so many parities
-  std::set<uint32_t> lost_on_the_way;  // parities of which the first that is handed on gets lost
-  uint64_t given = 0;                  // blocks of its slab
-  std::optional<uint64_t> rotten;      // block of its slab, until somebody complains
+  bool gives = true;                    // blocks of its slab
+  uint64_t hands_on = UINT64_MAX;       // so many parities
+  std::set<uint32_t> lost_on_the_way;   // parities of which the first that is handed on gets lost
+  uint64_t given = 0;                   // blocks of its slab
+  std::optional<uint64_t> rotten;       // block of its slab, until somebody complains
   bool description_has_rotted = false;  // the same of what describes it
   uint64_t complaints = 0;
 };
@@ -89,14 +89,17 @@ class GuardingTest : public ::testing::Test {
     for (uint32_t i = 0; i < shape.n(); ++i) StartNode(i);
   }
 
-  GroupSlabs Slabs() const {
+  // The version as the member has it encoded.
+  std::shared_ptr<const CodedVersion> CodedFor(uint32_t index) {
+    GroupView group{{}, shape_, index};
     std::vector<MemberSlab> members;
     for (uint32_t i = 0; i < shape_.n(); ++i) {
+      group.slots.push_back(NodeSlot{i});
       RankSlab& slab = *members.emplace_back().add_slabs();
       slab.set_rank(i);
       slab.set_data_bytes(slabs_[i].size() * kBlockBytes);
     }
-    return *GroupSlabs::Make(shape_, kBlockBytes, std::move(members));
+    return *CodedVersion::Make(kVersion, std::move(group), kBlockBytes, std::move(members), codes_);
   }
 
   void StartNode(uint32_t index) {
@@ -162,12 +165,8 @@ class GuardingTest : public ::testing::Test {
 
   void Guard(uint32_t index) {
     GroupNode& node = *nodes_[index];
-    GroupView group;
-    for (uint32_t i = 0; i < shape_.n(); ++i) group.slots.push_back(NodeSlot{i});
-    group.shape = shape_;
-    group.self = index;
-    GroupSlabs slabs = Slabs();
-    const uint64_t positions = slabs.layout().positions();
+    const std::shared_ptr<const CodedVersion> coded = CodedFor(index);
+    const uint64_t positions = coded->layout().positions();
     const GuardGeometry geometry =
         MakeGuardGeometry(0, kBlockBytes, 4096, shape_.m, shape_.k, positions);
     node.pages = std::make_unique<PageBuffer>(GuardSegmentBytes(geometry));
@@ -184,10 +183,9 @@ class GuardingTest : public ::testing::Test {
     node.guard.view->set_state(Generation{1}, GuardState::kFilling);
     InTurn(index, [&] {
       node.guarding = std::make_unique<Guarding>(
-          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_, tiles_,
-                          *ec::IsalCode::Make(shape_)},
-          options_, kVersion, std::move(group), std::move(slabs), node.guard,
-          Guarding::Mode::kWithGroup, [&node](auto result) { node.ended = result.status(); });
+          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_, tiles_}, options_, coded,
+          node.guard, Guarding::Mode::kWithGroup,
+          [&node](auto result) { node.ended = result.status(); });
       node.guarding->Start();
     });
   }
@@ -221,8 +219,8 @@ class GuardingTest : public ::testing::Test {
     ASSERT_TRUE(Complete(index)) << "node " << index;
     GroupNode& node = *nodes_[index];
     EXPECT_TRUE(VerifyGuard(*node.guard.view).ok());
-    const GroupSlabs slabs = Slabs();
-    const ec::StripeLayout& layout = slabs.layout();
+    const std::shared_ptr<const CodedVersion> coded = CodedFor(index);
+    const ec::StripeLayout& layout = coded->layout();
     const ec::ReferenceCode code(shape_);
     const std::vector<uint32_t> stripes = layout.ParityStripes(index);
     for (uint32_t parity = 0; parity < shape_.m; ++parity) {
@@ -250,6 +248,7 @@ class GuardingTest : public ::testing::Test {
   ec::CodeShape shape_;
   std::vector<Blocks> slabs_;
   TilePool tiles_;
+  ec::CodeCache codes_;
   std::vector<std::byte> rot_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::unique_ptr<GroupNode>> nodes_;
 };
