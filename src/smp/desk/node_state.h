@@ -87,7 +87,7 @@ struct NodeState {
   std::unique_ptr<NodeRecord> record;
   std::unique_ptr<SlotStore> slots;
   std::unique_ptr<StagingArea> staging;
-  TilePool tiles;
+  std::unique_ptr<TilePool> tiles;
   ec::CodeCache codes;
   std::unique_ptr<Coordinator> coordinator;
   std::map<Rank, std::unique_ptr<RankSession>> sessions;

@@ -60,6 +60,7 @@ absl::Status Node::AdoptMemory() {
   state_.staging = std::make_unique<StagingArea>(
       StagingArea::Seams{seams.executor, seams.pool, seams.segments, seams.processes, seams.log},
       state_.options);
+  state_.tiles = std::make_unique<TilePool>(seams.executor, TileSharesOf(state_.options));
   state_.staging->set_others([this] { return state_.slots->use() + state_.slots->guards().now; });
   state_.slots->set_staging([this] { return state_.staging->MemoryFor(StagingNeeded(state_)); });
   if (seams.kv != nullptr) {
@@ -119,7 +120,8 @@ absl::Status Node::JoinCluster() {
         AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
                     std::move(reply));
       });
-  restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});
+  restore_->Join({member_->peers(), member_->job(), *server_, own,
+                  [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
   return absl::OkStatus();
 }

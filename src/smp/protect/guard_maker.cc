@@ -75,7 +75,7 @@ void GuardMaker::Make(Making& making, const GuardShare& share, Guarding::Mode mo
   if (guard == nullptr) return shortage_.Arm();
   making.guarding =
       std::make_unique<Guarding>(Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_,
-                                                 state_.seams.log, state_.tiles},
+                                                 state_.seams.log, *state_.tiles},
                                  state_.options, share.coded, *guard, mode,
                                  [this, version, id = guard->id, generation = guard->generation](
                                      absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {

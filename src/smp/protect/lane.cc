@@ -1,5 +1,7 @@
 #include "smp/protect/lane.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -18,7 +20,7 @@ Lane::Lane(const GuardTask& task, GuardActivity& activity, uint32_t parity, bool
       encodes_(encodes),
       server_(server),
       encoder_(task, activity, stripe_, parity),
-      fetches_(task, activity) {}
+      fetches_(task.seams.executor, task.seams.pool, task.seams.peers, task.options.read_timeout) {}
 
 void Lane::Run() {
   // What waits to be handed on counts, too: it takes memory.
@@ -27,7 +29,8 @@ void Lane::Run() {
     ++running_;
     Start(next_++);
   }
-  if (server_ != nullptr) server_->BePatient(/*is_idle=*/running_ == 0);
+  // Who waits for tiles does not wait for those that are kept, which may be the last.
+  if (server_ != nullptr) server_->BePatient(encoder_.is_idle());
 }
 
 void Lane::Start(uint64_t position) {
@@ -67,18 +70,27 @@ void Lane::Fetch(uint64_t position) {
   request.set_first_block(position);
   request.set_blocks(1);
   request.set_coding(task_.coded->coding);
-  fetches_.Read(task_.coded->layout().Aggregator(stripe_), request,
-                task_.guard.view->block(parity_, position),
-                [this, position, segment = task_.guard.segment](absl::StatusOr<std::string> bytes) {
-                  if (bytes.ok()) return OnFetched(position, *bytes);
-                  activity_.Retry([this, position] { Start(position); });
-                });
+  activity_.Begin();
+  fetches_.Read(
+      task_.coded->HolderOf(stripe_, task_.coded->group.shape.k), request,
+      task_.guard.view->block(parity_, position),
+      [this, position, segment = task_.guard.segment](const absl::StatusOr<ReadHeader>& header) {
+        if (!activity_.is_cancelled()) OnFetched(position, header);
+        activity_.End();
+      });
 }
 
-void Lane::OnFetched(uint64_t position, const std::string& bytes) {
-  const absl::StatusOr<ReadHeader> header = ParseBlockHeader(bytes, task_.coded->group.shape.k);
-  if (!header.ok()) {
-    task_.seams.log.Warn("version {}: {}", task_.coded->version, header.status().message());
+void Lane::OnFetched(uint64_t position, const absl::StatusOr<ReadHeader>& header) {
+  absl::Status status = header.status();
+  const uint32_t inputs = task_.coded->group.shape.k;
+  if (status.ok() && header->input_crcs_size() != static_cast<int>(inputs)) {
+    status = absl::DataLossError(fmt::format("a parity of {} blocks was sent, needed one of {}",
+                                             header->input_crcs_size(), inputs));
+  }
+  if (!status.ok()) {
+    if (absl::IsDataLoss(status)) {
+      task_.seams.log.Warn("version {}: {}", task_.coded->version, status.message());
+    }
     return activity_.Retry([this, position] { Start(position); });
   }
   auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor

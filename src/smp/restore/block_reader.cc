@@ -9,6 +9,7 @@
 #include "base/crc32c.h"
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/protect/any_k.h"
 
 namespace unreft::smp {
 namespace {
@@ -16,19 +17,45 @@ namespace {
 // A source that failed is left out for so many retries' time, if others will do.
 constexpr int kAvoidRetries = 10;
 
+std::map<Rank, NodeSlot> LostSlabs(const RestoreCatalog& catalog) {
+  std::map<Rank, NodeSlot> lost;
+  for (const auto& [rank, slab] : catalog.slabs()) {
+    if (slab.lost) lost.emplace(rank, slab.home);
+  }
+  return lost;
+}
+
+// The target of the k sources. DataLoss when its CRC is not the one that is needed.
+absl::Status Reconstruct(const ec::ErasureCode& code, const GatheredStripe& gathered,
+                         const ec::TargetChunk& target, uint32_t needed) {
+  std::vector<ec::SourceChunk> sources;
+  for (const GatheredChunk& chunk : gathered.chunks) sources.push_back({chunk.chunk, chunk.bytes});
+  absl::Status status = code.Reconstruct(sources, {&target, 1});
+  if (!status.ok()) return status;
+  const uint32_t found = Crc32c(target.bytes);
+  if (found == needed) return absl::OkStatus();
+  return absl::DataLossError(fmt::format("chunk {} was decoded, its CRC is {:08x}, needed {:08x}",
+                                         target.index, found, needed));
+}
+
 }  // namespace
 
 BlockReader::BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
-                         const RestoreCatalog& catalog)
-    : state_(state), peers_(peers), job_(job), catalog_(catalog) {}
-
-BlockReader::~BlockReader() {
-  for (const TransferId transfer : transfers_) peers_.Cancel(transfer);
-}
+                         const RestoreCatalog& catalog, BlockReads::Own own)
+    : state_(state),
+      peers_(peers),
+      job_(job),
+      catalog_(catalog),
+      health_(state.seams.executor, job, kAvoidRetries * state.options.read_retry,
+              LostSlabs(catalog)),
+      reads_(state.seams.executor, state.seams.pool, peers, state.options.read_timeout, own),
+      gatherer_({state.seams.executor, state.seams.pool, peers, state.seams.log, *state.tiles, own},
+                state.options, TilePurpose::kDecoding) {}
 
 void BlockReader::Cancel() {
   cancelled_ = true;
-  for (const TransferId transfer : transfers_) peers_.Cancel(transfer);
+  reads_.Cancel();
+  gatherer_.Cancel();
 }
 
 void BlockReader::Read(Rank rank, uint64_t block, std::span<std::byte> into,
@@ -75,33 +102,30 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
   const CatalogSlab* slab = catalog_.Find(request->rank);
   UNREFT_CHECK(slab != nullptr, "rank {} is in no catalog", request->rank);
-  const bool is_bad = IsBad(slab->home, SourceKind::kData);
   // A home that has lost it may be rebuilding it, this node's own included: then it answers as soon
   // as the block is there.
-  if (!job_.present.contains(slab->home) || is_bad) return StartDecoding(std::move(request));
+  if (health_.IsBad(slab->home, SourceHealth::Kind::kData)) {
+    return StartDecoding(std::move(request));
+  }
   ReadRequest read;
   read.set_kind(ReadRequest::DATA);
   SetVersion(catalog_.version(), read);
   read.set_rank(request->rank.value);
   read.set_first_block(request->block);
   read.set_blocks(1);
-  auto transfer = std::make_shared<TransferId>();  // known to its own end
-  *transfer =
-      peers_.Read(slab->home, read.SerializeAsString(), request->into, state_.options.read_timeout,
-                  lifetime_.Bind([this, request, transfer,
-                                  home = slab->home](absl::StatusOr<std::string> header) mutable {
-                    transfers_.erase(*transfer);
-                    if (header.ok()) return CheckHome(std::move(request), *header);
-                    if (cancelled_) return Again(std::move(request), header.status());
-                    // It may have lost the slab, and rebuilds it later: meanwhile the group
-                    // decodes.
-                    Avoid(home, SourceKind::kData);
-                    StartDecoding(std::move(request));
-                  }));
-  transfers_.insert(*transfer);
+  const std::span<std::byte> into = request->into;
+  reads_.Read(slab->home, read, into,
+              [this, request = std::move(request),
+               home = slab->home](const absl::StatusOr<ReadHeader>& header) mutable {
+                if (header.ok()) return CheckHome(std::move(request));
+                if (cancelled_) return Again(std::move(request), header.status());
+                // It may have lost the slab, and rebuilds it later: meanwhile the group decodes.
+                health_.Avoid(home, SourceHealth::Kind::kData);
+                StartDecoding(std::move(request));
+              });
 }
 
-void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&) {
+void BlockReader::CheckHome(std::shared_ptr<Request> request) {
   auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
   state_.seams.pool.Submit([request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
                            lifetime_.Bind([this, request, crc] {
@@ -241,58 +265,6 @@ absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
   return absl::OkStatus();
 }
 
-bool BlockReader::IsBad(NodeSlot slot, SourceKind kind) const {
-  const auto bad = bad_.find({slot, kind});
-  return bad != bad_.end() && state_.seams.executor.Now() < bad->second;
-}
-
-void BlockReader::Avoid(NodeSlot slot, SourceKind kind) {
-  bad_[{slot, kind}] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
-}
-
-void BlockReader::AvoidSource(const Decoding& decoding, uint32_t chunk) {
-  const CodedVersion& coded = *decoding.coded;
-  const bool is_data = chunk < coded.group.shape.k;
-  Avoid(coded.HolderOf(decoding.cell.stripe, chunk),
-        is_data ? SourceKind::kData : SourceKind::kParity);
-}
-
-// Those first that cost nothing, then data, then parities. If these are too few, parities of nodes
-// that have lost a slab: it may have rotted, and its node's parities have not. Slabs that are lost
-// come last: their nodes may wait for this one, and answer when they are rebuilt.
-absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedVersion& coded,
-                                                                ec::Cell cell) const {
-  std::set<NodeSlot> lost;
-  for (const auto& [rank, slab] : catalog_.slabs()) {
-    if (slab.lost) lost.insert(slab.home);
-  }
-  enum Worth { kNowhere, kGood, kDoubtful, kBad, kLost, kWorths };
-  std::vector<uint32_t> chunks[kWorths];
-  for (uint32_t chunk = 0; chunk < coded.group.shape.n(); ++chunk) {
-    if (chunk == cell.chunk) continue;
-    const bool is_data = chunk < coded.group.shape.k;
-    const NodeSlot slot = coded.HolderOf(cell.stripe, chunk);
-    Worth worth = kGood;
-    if (is_data) {
-      const std::optional<RankBlock> block = coded.DataAt(cell.stripe, chunk, cell.position);
-      if (!block) {
-        worth = kNowhere;
-      } else if (catalog_.Find(block->rank)->lost) {
-        worth = kLost;
-      }
-    } else if (lost.contains(slot)) {
-      worth = kDoubtful;
-    }
-    const bool is_bad = !job_.present.contains(slot) ||
-                        IsBad(slot, is_data ? SourceKind::kData : SourceKind::kParity);
-    if (is_bad && worth != kNowhere) worth = std::max(worth, kBad);
-    chunks[worth].push_back(chunk);
-  }
-  std::vector<uint32_t> available;
-  for (const auto& some : chunks) available.insert(available.end(), some.begin(), some.end());
-  return ec::ChooseSources(coded.group.shape, available);
-}
-
 void BlockReader::DecodeIn(std::shared_ptr<const CodedVersion> coded,
                            std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
@@ -305,86 +277,22 @@ void BlockReader::DecodeIn(std::shared_ptr<const CodedVersion> coded,
         "the group's record has no block {} of rank {}", request->block, request->rank));
     return Again(std::move(request), status);
   }
-  auto decoding = std::make_shared<Decoding>();  // shared by its reads and the pool
-  decoding->coded = std::move(coded);
-  const ec::Cell cell = decoding->coded->layout().CellOf(member, *block);
-  decoding->cell = cell;
-  absl::StatusOr<std::vector<uint32_t>> chunks = ChooseChunks(*decoding->coded, cell);
-  if (!chunks.ok()) return Again(std::move(request), chunks.status());
-  decoding->request = std::move(request);
-  decoding->tiles = state_.tiles.Take(chunks->size(), state_.options.block_bytes);
-  for (const uint32_t chunk : *chunks) {
-    Decoding::Source& source = decoding->sources.emplace_back();
-    source.chunk = chunk;
-    const bool is_nowhere = !decoding->coded->ReadOf(cell.stripe, chunk, cell.position);
-    if (!is_nowhere) source.tile = decoding->tiles[decoding->sources.size() - 1];
-    decoding->reading += !is_nowhere;
-  }
-  if (decoding->reading == 0) return Reconstruct(std::move(decoding));
-  for (size_t i = 0; i < decoding->sources.size(); ++i) {
-    if (!decoding->sources[i].tile.empty()) ReadSource(decoding, i);
-  }
-}
-
-void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
-  const CodedVersion& coded = *decoding->coded;
-  Decoding::Source& source = decoding->sources[index];
-  const ec::Cell cell = decoding->cell;
-  const ReadRequest read = *coded.ReadOf(cell.stripe, source.chunk, cell.position);
-  auto transfer = std::make_shared<TransferId>();  // known to its own end
-  *transfer = peers_.Read(
-      coded.HolderOf(cell.stripe, source.chunk), read.SerializeAsString(), source.tile,
-      state_.options.read_timeout,
-      lifetime_.Bind([this, decoding, index, transfer](absl::StatusOr<std::string> bytes) {
-        transfers_.erase(*transfer);
-        ReadHeader header;
-        absl::Status status = bytes.status();
-        if (status.ok() && (!header.ParseFromString(*bytes) || header.crcs_size() != 1)) {
-          status = absl::DataLossError("a read's header needs one CRC");
-        }
-        if (status.ok()) {
-          decoding->sources[index].crc = header.crcs(0);
-        } else {
-          decoding->failure = status;
-          AvoidSource(*decoding, decoding->sources[index].chunk);
-        }
-        if (--decoding->reading > 0) return;
-        if (!decoding->failure.ok()) return Again(decoding->request, decoding->failure);
-        Reconstruct(decoding);
-      }));
-  transfers_.insert(*transfer);
-}
-
-void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
-  const uint32_t needed = catalog_.Find(decoding->request->rank)->crcs[decoding->request->block];
-  state_.seams.pool.Submit(
-      [decoding, needed, code = decoding->coded->code] {
-        std::vector<ec::SourceChunk> sources;
-        for (Decoding::Source& source : decoding->sources) {
-          sources.push_back({source.chunk, source.tile});
-          if (source.tile.empty() || Crc32c(source.tile) == source.crc) continue;
-          source.differs = true;
-          decoding->status = absl::DataLossError("a chunk was not what its source sent");
-        }
-        if (!decoding->status.ok()) return;
-        const ec::TargetChunk target{decoding->cell.chunk, decoding->request->into};
-        decoding->status = code->Reconstruct(sources, {&target, 1});
-        if (!decoding->status.ok()) return;
-        const uint32_t found = Crc32c(decoding->request->into);
-        if (found == needed) return;
-        decoding->status = absl::DataLossError(
-            fmt::format("decoded, its CRC is {:08x}, needed {:08x}", found, needed));
-      },
-      state_.seams.executor, lifetime_.Bind([this, decoding] {
-        if (decoding->status.ok()) return End(*decoding->request, absl::OkStatus());
-        state_.seams.log.Warn("block {} of rank {}: {}", decoding->request->block,
-                              decoding->request->rank, decoding->status.message());
-        // What has rotted there stays so: others may do.
-        for (const Decoding::Source& source : decoding->sources) {
-          if (source.differs) AvoidSource(*decoding, source.chunk);
-        }
-        Again(decoding->request, decoding->status);
-      }));
+  const ec::Cell cell = coded->layout().CellOf(member, *block);
+  StripeGatherer::Want want;
+  want.coded = coded;
+  want.stripe = cell.stripe;
+  want.position = cell.position;
+  want.make = [request, coded, target = cell.chunk,
+               needed = CrcOf(request->rank, request->block)](const GatheredStripe& gathered) {
+    return Reconstruct(*coded->code, gathered, {target, request->into}, needed);
+  };
+  // Where its home may have it again by then, that comes first at the next try.
+  const Time deadline = request->decode_only ? request->deadline : state_.seams.executor.Now();
+  gatherer_.Gather(std::move(want), std::make_unique<AnyK>(health_, cell.chunk, deadline),
+                   [this, request](const absl::StatusOr<GatheredStripe>& gathered) {
+                     if (gathered.ok()) return End(*request, absl::OkStatus());
+                     Again(request, gathered.status());
+                   });
 }
 
 }  // namespace unreft::smp

@@ -7,7 +7,6 @@
 #include <absl/status/status.h>
 
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -15,7 +14,10 @@
 #include "base/lifetime.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
+#include "smp/protect/block_reads.h"
 #include "smp/protect/coded_version.h"
+#include "smp/protect/source_health.h"
+#include "smp/protect/stripe_gatherer.h"
 #include "smp/restore/restore_catalog.h"
 
 namespace unreft::smp {
@@ -26,10 +28,9 @@ class BlockReader {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // All references outlive this; the catalog is ready.
+  // All references outlive this; the catalog is ready. `own`: blocks of this node.
   BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
-              const RestoreCatalog& catalog);
-  ~BlockReader();
+              const RestoreCatalog& catalog, BlockReads::Own own);
 
   // Fills `into`, a whole block, which is written to until `done` has run; `keep` is what it lies
   // in. Tried until it succeeds or read_timeout has passed: then the last failure.
@@ -54,8 +55,6 @@ class BlockReader {
       absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
 
  private:
-  // Of one node the one may be gone and the other there.
-  enum class SourceKind { kData, kParity };
   struct Request {
     Rank rank;
     uint64_t block = 0;
@@ -65,35 +64,10 @@ class BlockReader {
     Time deadline;
     bool decode_only = false;  // its home is who asks
   };
-  // One try to decode a block.
-  struct Decoding {
-    std::shared_ptr<Request> request;
-    std::shared_ptr<const CodedVersion> coded;
-    ec::Cell cell;
-    TileSet tiles;
-    struct Source {
-      uint32_t chunk = 0;
-      std::span<std::byte> tile;  // empty: zeros that are nowhere
-      uint32_t crc = 0;
-      bool differs = false;  // from what its node says that it is
-    };
-    std::vector<Source> sources;
-    uint32_t reading = 0;
-    absl::Status failure;
-    absl::Status status;  // of the pool's work
-  };
-
   void ReadFromHome(std::shared_ptr<Request> request);
-  void CheckHome(std::shared_ptr<Request> request, const std::string& header);
+  void CheckHome(std::shared_ptr<Request> request);
   void StartDecoding(std::shared_ptr<Request> request);
   void DecodeIn(std::shared_ptr<const CodedVersion> coded, std::shared_ptr<Request> request);
-  absl::StatusOr<std::vector<uint32_t>> ChooseChunks(const CodedVersion& coded,
-                                                     ec::Cell cell) const;
-  void ReadSource(std::shared_ptr<Decoding> decoding, size_t index);
-  void Reconstruct(std::shared_ptr<Decoding> decoding);
-  bool IsBad(NodeSlot slot, SourceKind kind) const;
-  void AvoidSource(const Decoding& decoding, uint32_t chunk);
-  void Avoid(NodeSlot slot, SourceKind kind);
   void Again(std::shared_ptr<Request> request, const absl::Status& failure);
   void End(Request& request, absl::Status status);
   // The restored version in the group of that slot; null before its record is had.
@@ -114,9 +88,9 @@ class BlockReader {
   const meta::JobState& job_;
   const RestoreCatalog& catalog_;
   std::vector<std::shared_ptr<const CodedVersion>> coded_;  // by group
-  // Sources that failed lately, and until when they are avoided.
-  std::map<std::pair<NodeSlot, SourceKind>, Time> bad_;
-  std::set<TransferId> transfers_;
+  SourceHealth health_;
+  BlockReads reads_;  // from the slabs' homes
+  StripeGatherer gatherer_;
   uint64_t running_ = 0;  // requests
   bool cancelled_ = false;
   Lifetime lifetime_;

@@ -29,6 +29,7 @@ using std::chrono::seconds;
 
 constexpr Version kVersion{Timeline{1}, Step{9}};
 constexpr uint32_t kBlockBytes = 64;
+constexpr size_t kSetsMax = 4;
 
 using Blocks = std::vector<std::vector<std::byte>>;
 
@@ -40,6 +41,7 @@ struct GroupNode {
         transport(*network.NewTransport(*executor, Address(index))) {
     job.store_id = "0123456789abcdef";
     for (uint32_t i = 0; i < count; ++i) job.present[NodeSlot{i}].set_address(Address(i));
+    tiles = std::make_unique<TilePool>(*executor, TileShares{kSetsMax, kSetsMax});
     peers = std::make_unique<Peers>(*transport, job, "job", NodeSlot{index}, RandomId{});
   }
   // kill -9.
@@ -52,6 +54,7 @@ struct GroupNode {
   std::unique_ptr<Transport> transport;
   meta::JobState job;
   std::unique_ptr<Peers> peers;
+  std::unique_ptr<TilePool> tiles;
   std::unique_ptr<PageBuffer> pages;
   Guard guard;
   std::unique_ptr<Guarding> guarding;  // null: hands nothing on
@@ -183,8 +186,8 @@ class GuardingTest : public ::testing::Test {
     node.guard.view->set_state(Generation{1}, GuardState::kFilling);
     InTurn(index, [&] {
       node.guarding = std::make_unique<Guarding>(
-          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_, tiles_}, options_, coded,
-          node.guard, Guarding::Mode::kWithGroup,
+          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_, *node.tiles}, options_,
+          coded, node.guard, Guarding::Mode::kWithGroup,
           [&node](auto result) { node.ended = result.status(); });
       node.guarding->Start();
     });
@@ -247,7 +250,6 @@ class GuardingTest : public ::testing::Test {
   NodeOptions options_;
   ec::CodeShape shape_;
   std::vector<Blocks> slabs_;
-  TilePool tiles_;
   ec::CodeCache codes_;
   std::vector<std::byte> rot_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::unique_ptr<GroupNode>> nodes_;

@@ -36,8 +36,8 @@ class ParityServerTest : public GroupFixture {
     std::vector<MemberSlab> members(group.members());
     members[2].add_slabs()->set_data_bytes(kPositions * kBlockBytes);
     coded_ = *CodedVersion::Make(kVersion, group, kBlockBytes, members, state_->codes);
-    task_ = std::make_unique<GuardTask>(
-        GuardTask{{*executor_, pool_, *own_peers_, log_, tiles_}, options_, coded_, guard_});
+    task_ = std::make_unique<GuardTask>(GuardTask{
+        {*executor_, pool_, *own_peers_, log_, *state_->tiles}, options_, coded_, guard_});
     InTurn([&] {
       activity_ = std::make_unique<GuardActivity>(*task_, [this] { ++looks_; });
       server_ = std::make_unique<ParityServer>(*task_, *activity_, /*is_encoded=*/false);
@@ -84,7 +84,6 @@ class ParityServerTest : public GroupFixture {
     InTurn([&] { server_->BePatient(is_idle); });
   }
 
-  TilePool tiles_;
   Guard guard_;
   std::vector<std::byte> block_ = std::vector<std::byte>(kBlockBytes, std::byte{5});
   int reads_ = 0;  // of node 2's blocks
