@@ -29,19 +29,19 @@ using std::chrono::seconds;
 
 constexpr Version kVersion{Timeline{1}, Step{9}};
 constexpr uint32_t kBlockBytes = 64;
-constexpr size_t kSetsMax = 4;
 
 using Blocks = std::vector<std::vector<std::byte>>;
 
 // A node of the group: its slab of one rank, its guard, and what it lets others read.
 struct GroupNode {
-  GroupNode(SimScheduler& scheduler, SimNetwork& network, uint32_t index, uint32_t count)
+  GroupNode(SimScheduler& scheduler, SimNetwork& network, uint32_t index, uint32_t count,
+            TileShares shares)
       : executor(scheduler.NewExecutor("node")),
         pool(std::make_unique<SimWorkPool>(*executor)),
         transport(*network.NewTransport(*executor, Address(index))) {
     job.store_id = "0123456789abcdef";
     for (uint32_t i = 0; i < count; ++i) job.present[NodeSlot{i}].set_address(Address(i));
-    tiles = std::make_unique<TilePool>(*executor, TileShares{kSetsMax, kSetsMax});
+    tiles = std::make_unique<TilePool>(*executor, shares);
     peers = std::make_unique<Peers>(*transport, job, "job", NodeSlot{index}, RandomId{});
   }
   // kill -9.
@@ -107,7 +107,7 @@ class GuardingTest : public ::testing::Test {
 
   void StartNode(uint32_t index) {
     nodes_[index].reset();
-    nodes_[index] = std::make_unique<GroupNode>(scheduler_, network_, index, shape_.n());
+    nodes_[index] = std::make_unique<GroupNode>(scheduler_, network_, index, shape_.n(), shares_);
     InTurn(index, [&] { Serve(index); });
   }
 
@@ -250,6 +250,7 @@ class GuardingTest : public ::testing::Test {
   NodeOptions options_;
   ec::CodeShape shape_;
   std::vector<Blocks> slabs_;
+  TileShares shares_{4, 0};
   ec::CodeCache codes_;
   std::vector<std::byte> rot_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::unique_ptr<GroupNode>> nodes_;
@@ -313,6 +314,15 @@ TEST_F(GuardingTest, AnAggregatorKeepsNothingForALostHolder) {
   TellLost(1);
   scheduler_.RunFor(seconds(2));
   for (const uint32_t i : {0, 2, 3}) ExpectGuarded(i);
+}
+
+// The next position waited for the tiles of those that were kept, and counted as being encoded.
+TEST_F(GuardingTest, WhoNeverAsksIsNotWaitedForWithTheLastTiles) {
+  shares_.encoding = 1;
+  Make({2, 2}, {20, 20, 20, 20});
+  for (const uint32_t i : {0, 2, 3}) Guard(i);
+  scheduler_.RunFor(seconds(2));
+  ExpectGuarded(0);
 }
 
 TEST_F(GuardingTest, AnAggregatorThatStartsAgainServesThoseWhoHaveItsFirstPositions) {
