@@ -4,7 +4,6 @@
 //
 // A message: its kind, its length in two bytes, its bytes.
 #include "base/check.h"
-#include "ec/isal_code.h"
 #include "smp/job/cluster_records.h"
 #include "smp/protect/protector.h"
 #include "tests/fuzz/draw.h"
@@ -122,18 +121,11 @@ class Group final : public smp::GroupFixture {
     Settle(std::chrono::seconds(2));
     UNREFT_CHECK(is_answered);
   }
-  // As BlockReader takes the record of another, and RestoreDesk what it is then used for.
+  // As RestoreDesk uses the record of another.
   void Remake(const std::string& bytes) {
     GuardRecord record;
     if (!record.ParseFromString(bytes)) return;
-    google::protobuf::RepeatedPtrField<unreft::Group> groups;
-    *groups.Add() = record.group();
-    const auto group = smp::FindGroup(groups, NodeSlot{0});
-    if (!group || record.members_size() != record.group().slots_size()) return;
-    const auto slabs = smp::GroupSlabs::Make(group->shape, kBlockBytes,
-                                             {record.members().begin(), record.members().end()});
-    if (!slabs.ok() || !ec::IsalCode::Make(group->shape).ok()) return;
-    const std::vector<uint64_t> replica_bytes(group->members(), 4096);
+    const std::vector<uint64_t> replica_bytes(record.members_size(), 4096);
     InTurn([&] { protector_->Remake(kVersion, record, replica_bytes); });
     Settle(std::chrono::milliseconds(100));
   }

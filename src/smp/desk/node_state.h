@@ -25,6 +25,7 @@
 #include "base/record_store.h"
 #include "base/segment_store.h"
 #include "base/work_pool.h"
+#include "ec/code_cache.h"
 #include "meta/kv.h"
 #include "smp/core/node_options.h"
 #include "smp/desk/rank_session.h"
@@ -88,7 +89,8 @@ struct NodeState {
   std::unique_ptr<SegmentPool> memory;
   std::unique_ptr<SlotStore> slots;
   std::unique_ptr<StagingArea> staging;
-  TilePool tiles;
+  std::unique_ptr<TilePool> tiles;
+  ec::CodeCache codes;
   std::unique_ptr<Coordinator> coordinator;
   std::map<Rank, std::unique_ptr<RankSession>> sessions;
   // Trainers that an earlier daemon process served, that live, and that have not come back yet.

@@ -3,12 +3,22 @@
 // A set of tiles has one tile per chunk. Tiles of a set lie a padded stride apart, since tiles a
 // power of two apart would share sets of the caches. Memory is used again as it is, neither zeroed
 // nor given back to the system meanwhile.
+//
+// So many sets exist at most, and each purpose has a share of its own of them: parities that are
+// kept for a slow holder take nothing of what decoding needs, and neither ever waits for the other.
 #pragma once
 
+#include <absl/functional/any_invocable.h>
+
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
+
+#include "base/executor.h"
+#include "smp/core/node_options.h"
 
 namespace unreft::smp {
 
@@ -19,6 +29,8 @@ class TileSet {
   TileSet() = default;  // none
   TileSet(TileSet&& other) = default;
   TileSet& operator=(TileSet&& other) = default;
+
+  explicit operator bool() const { return memory_ != nullptr; }
 
   // Of `tile_bytes` bytes.
   std::span<std::byte> operator[](size_t index) const {
@@ -32,19 +44,50 @@ class TileSet {
   uint64_t stride_ = 0;
 };
 
-// Thread-safe.
+enum class TilePurpose : uint8_t { kEncoding, kDecoding };
+
+// Of each purpose, the sets that there may be at a time.
+struct TileShares {
+  size_t encoding = 0;
+  size_t decoding = 0;
+};
+
+// Every guard of a node may have a window of positions of each of its lanes, and one more is for
+// what is encoded once more; four windows of positions are decoded at a time.
+TileShares TileSharesOf(const NodeOptions& options);
+
+// Single-threaded on the executor given at construction.
 class TilePool {
  public:
-  // Keeps so many sets of a size for the next who takes one.
+  using Taken = absl::AnyInvocable<void(TileSet)>;
+
+  // Keeps so many sets of a purpose for the next who takes one.
   static constexpr size_t kSetsKept = 8;
 
-  TilePool();
+  // The executor outlives this.
+  TilePool(Executor& executor, TileShares shares);
+  ~TilePool();
+  TilePool(const TilePool&) = delete;
+  TilePool& operator=(const TilePool&) = delete;
 
-  TileSet Take(size_t tiles, uint64_t tile_bytes);
+  // `then` is called inline where a set is to be had now and nobody waits for one; else in a turn,
+  // in the order of asking, when it is. It is not called once the pool is gone.
+  void Take(TilePurpose purpose, size_t tiles, uint64_t tile_bytes, Taken then);
 
  private:
-  struct Kept;
-  std::shared_ptr<Kept> kept_;
+  struct Shared;  // with the sets that are in use
+  struct Waiting {
+    size_t tiles = 0;
+    uint64_t tile_bytes = 0;
+    Taken then;
+  };
+
+  // None while the whole share is in use: then Serve runs when some of it is returned.
+  TileSet TryTake(TilePurpose purpose, size_t tiles, uint64_t tile_bytes);
+  void Serve(TilePurpose purpose);
+
+  std::shared_ptr<Shared> shared_;
+  std::array<std::deque<Waiting>, 2> waiting_;  // by purpose
 };
 
 }  // namespace unreft::smp

@@ -60,6 +60,7 @@ absl::Status Node::AdoptMemory() {
   state_.staging = std::make_unique<StagingArea>(
       StagingArea::Seams{seams.executor, *state_.memory, seams.processes, seams.log},
       state_.options);
+  state_.tiles = std::make_unique<TilePool>(seams.executor, TileSharesOf(state_.options));
   state_.slots->set_staging([this] { return state_.staging->MemoryFor(StagingNeeded(state_)); });
   if (seams.kv != nullptr) {
     auto member = std::make_unique<Member>(
@@ -118,7 +119,8 @@ absl::Status Node::JoinCluster() {
         AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
                     std::move(reply));
       });
-  restore_->Join({member_->peers(), member_->job(), own, [this] { member_->ReportProtection(); }});
+  restore_->Join({member_->peers(), member_->job(), *server_, own,
+                  [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
   return absl::OkStatus();
 }

@@ -10,7 +10,7 @@
 
 namespace unreft::smp {
 
-Announcements::Announcements(const NodeState& state, Peers& peers, const meta::JobState& job,
+Announcements::Announcements(NodeState& state, Peers& peers, const meta::JobState& job,
                              absl::AnyInvocable<void()> run_rules)
     : state_(state), peers_(peers), job_(job), run_rules_(std::move(run_rules)) {}
 
@@ -185,7 +185,10 @@ absl::StatusOr<GuardShare> Announcements::ShareOf(Version version, const GroupVi
     member.set_incarnation(said.incarnation());
     replica_bytes.push_back(said.replica_bytes_max());
   }
-  return GuardShare::Make(group, state_.options.block_bytes, std::move(members), replica_bytes);
+  absl::StatusOr<std::shared_ptr<const CodedVersion>> coded = CodedVersion::Make(
+      version, group, state_.options.block_bytes, std::move(members), state_.codes);
+  if (!coded.ok()) return coded.status();
+  return GuardShare(*std::move(coded), replica_bytes);
 }
 
 }  // namespace unreft::smp

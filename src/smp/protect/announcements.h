@@ -17,7 +17,7 @@
 #include "meta/job_store.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
-#include "smp/protect/group_view.h"
+#include "smp/protect/guard_share.h"
 
 namespace unreft::smp {
 
@@ -26,7 +26,7 @@ class Announcements {
  public:
   // `run_rules`: who could not be told of a version is to be told again. All references outlive
   // this.
-  Announcements(const NodeState& state, Peers& peers, const meta::JobState& job,
+  Announcements(NodeState& state, Peers& peers, const meta::JobState& job,
                 absl::AnyInvocable<void()> run_rules);
 
   // The version is followed from now on, until it is forgotten.
@@ -75,7 +75,7 @@ class Announcements {
   std::optional<AnnounceRequest> OwnSlabs(Version version, bool asked) const;
   void TellMember(Version version, Announced& announced, NodeSlot member);
 
-  const NodeState& state_;
+  NodeState& state_;
   Peers& peers_;
   const meta::JobState& job_;
   absl::AnyInvocable<void()> run_rules_;

@@ -23,6 +23,12 @@ Group GroupView::ToMessage() const {
   return group;
 }
 
+std::optional<uint32_t> GroupView::MemberIn(NodeSlot slot) const {
+  const auto found = std::ranges::find(slots, slot);
+  if (found == slots.end()) return std::nullopt;
+  return static_cast<uint32_t>(found - slots.begin());
+}
+
 std::vector<uint32_t> GroupView::Predecessors() const {
   std::vector<uint32_t> predecessors;
   for (uint32_t i = 1; i <= shape.m; ++i) {
@@ -92,16 +98,6 @@ std::optional<uint64_t> GroupSlabs::MemberBlockOf(uint32_t member, Rank rank,
     before += blocks;
   }
   return std::nullopt;
-}
-
-absl::StatusOr<GuardShare> GuardShare::Make(const GroupView& group, uint32_t block_bytes,
-                                            std::vector<MemberSlab> members,
-                                            const std::vector<uint64_t>& replica_bytes) {
-  absl::StatusOr<GroupSlabs> slabs = GroupSlabs::Make(group.shape, block_bytes, std::move(members));
-  if (!slabs.ok()) return slabs.status();
-  GuardShare share{group, *std::move(slabs), 0};
-  for (const uint32_t member : group.Predecessors()) share.replica_bytes += replica_bytes[member];
-  return share;
 }
 
 }  // namespace unreft::smp

@@ -1,5 +1,5 @@
-// GroupView: a protection group as one of its members sees it, how its slabs of a version lie in
-// the group's stripes, and what of that one member is to hold. Pure.
+// GroupView: a protection group as one of its members sees it, and how its slabs of a version lie
+// in the group's stripes. Pure.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -22,6 +22,8 @@ struct GroupView {
 
   Group ToMessage() const;
   uint32_t members() const { return static_cast<uint32_t>(slots.size()); }
+  // Which member that slot is; none when it is none of them.
+  std::optional<uint32_t> MemberIn(NodeSlot slot) const;
   // The m members whose replicas this node keeps: those before it, around the ring.
   std::vector<uint32_t> Predecessors() const;
 };
@@ -60,18 +62,6 @@ class GroupSlabs {
   ec::StripeLayout layout_;
   uint32_t block_bytes_;
   std::vector<MemberSlab> members_;
-};
-
-// A node's share in the protection of a version: what its guard is to hold.
-struct GuardShare {
-  GroupView group;
-  GroupSlabs slabs;
-  uint64_t replica_bytes = 0;  // that the copies of the members before it take at most
-
-  // `replica_bytes`: by member. InvalidArgument as GroupSlabs::Make.
-  static absl::StatusOr<GuardShare> Make(const GroupView& group, uint32_t block_bytes,
-                                         std::vector<MemberSlab> members,
-                                         const std::vector<uint64_t>& replica_bytes);
 };
 
 }  // namespace unreft::smp

@@ -6,9 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "base/check.h"
 #include "base/format.h"
-#include "ec/isal_code.h"
 #include "smp/job/cluster_records.h"
 
 namespace unreft::smp {
@@ -46,13 +44,15 @@ void GuardMaker::ProvideAgain(Version version) {
   if (it != makings_.end() && it->second.guarding == nullptr) it->second.provided = false;
 }
 
-void GuardMaker::MakeWithGroup(Version version, const GuardShare& share) {
+void GuardMaker::MakeWithGroup(const GuardShare& share) {
+  const Version version = share.coded->version;
   const bool is_complete = guards_.Complete(version) != nullptr;
-  Make(version, makings_[version], share,
+  Make(makings_[version], share,
        is_complete ? Guarding::Mode::kHandOn : Guarding::Mode::kWithGroup);
 }
 
-void GuardMaker::MakeAnew(Version version, const GuardShare& share) {
+void GuardMaker::MakeAnew(const GuardShare& share) {
+  const Version version = share.coded->version;
   Making& making = makings_[version];
   if (making.guarding != nullptr) return;
   making.is_anew = true;
@@ -60,19 +60,12 @@ void GuardMaker::MakeAnew(Version version, const GuardShare& share) {
   making.provided |= std::any_of(makings_.begin(), makings_.end(), [&](const auto& other) {
     return other.first > version && other.second.provided;
   });
-  Make(version, making, share, Guarding::Mode::kAlone);
+  Make(making, share, Guarding::Mode::kAlone);
 }
 
-void GuardMaker::Make(Version version, Making& making, const GuardShare& share,
-                      Guarding::Mode mode) {
-  const GroupView& group = share.group;
-  uint64_t slabs_count = 0;
-  for (const MemberSlab& member : share.slabs.members()) slabs_count += member.slabs_size();
-  GuardNeeds needs;
-  needs.chunks = group.shape.m;
-  needs.sources = group.shape.k;
-  needs.positions = share.slabs.layout().positions();
-  needs.record_bytes = GuardRecordBytes(slabs_count, share.replica_bytes);
+void GuardMaker::Make(Making& making, const GuardShare& share, Guarding::Mode mode) {
+  const Version version = share.coded->version;
+  const GuardNeeds needs = share.Needs();
   making.complete = mode == Guarding::Mode::kHandOn;
   KeepPinned();
   if (!making.complete && !std::exchange(making.provided, true)) Provide(needs);
@@ -80,14 +73,14 @@ void GuardMaker::Make(Version version, Making& making, const GuardShare& share,
       making.complete ? guards_.Complete(version) : guards_.Take(version, needs, OldBelow());
   if (std::exchange(making.lacks_guard, guard == nullptr) != (guard == nullptr)) on_change_();
   if (guard == nullptr) return shortage_.Arm();
-  making.guarding = std::make_unique<Guarding>(
-      Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_, state_.seams.log,
-                      state_.tiles, CodeFor(group.shape)},
-      state_.options, version, group, share.slabs, *guard, mode,
-      [this, version, id = guard->id,
-       generation = guard->generation](absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
-        OnEnd(version, id, generation, std::move(result));
-      });
+  making.guarding =
+      std::make_unique<Guarding>(Guarding::Seams{state_.seams.executor, state_.seams.pool, peers_,
+                                                 state_.seams.log, *state_.tiles},
+                                 state_.options, share.coded, *guard, mode,
+                                 [this, version, id = guard->id, generation = guard->generation](
+                                     absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
+                                   OnEnd(version, id, generation, std::move(result));
+                                 });
   making.guarding->Start();
 }
 
@@ -189,16 +182,6 @@ void GuardMaker::Refuse(const std::string& reason) {
   if (reason == last_refusal_) return;
   last_refusal_ = reason;
   state_.seams.log.Error("no protection: {}", reason);
-}
-
-std::shared_ptr<const ec::ErasureCode> GuardMaker::CodeFor(ec::CodeShape shape) {
-  for (const auto& code : codes_) {
-    if (code->shape() == shape) return code;
-  }
-  // Groups of a view have been checked (meta::CheckRecord), and so has what lies in a guard.
-  absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(shape);
-  UNREFT_CHECK(code.ok(), "{}", code.status().message());
-  return codes_.emplace_back(*std::move(code));
 }
 
 }  // namespace unreft::smp

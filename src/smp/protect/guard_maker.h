@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "base/lifetime.h"
-#include "ec/erasure_code.h"
 #include "smp/core/shortage_retry.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
-#include "smp/protect/group_view.h"
+#include "smp/protect/guard_share.h"
 #include "smp/protect/guard_store.h"
 #include "smp/protect/guarding.h"
 
@@ -32,12 +31,12 @@ class GuardMaker {
   GuardMaker(NodeState& state, Peers& peers, GuardStore& guards,
              absl::AnyInvocable<void()> on_change, absl::AnyInvocable<void()> run_rules);
 
-  // Begins to fill a guard for the version, if one is to be had now. Where a complete one is there,
+  // Begins to fill a guard for its version, if one is to be had now. Where a complete one is there,
   // of an earlier life of this daemon, its parities are handed on alone.
-  void MakeWithGroup(Version version, const GuardShare& share);
+  void MakeWithGroup(const GuardShare& share);
   // The same after a loss: nobody else is at it, and newer versions come first. Does nothing while
   // the version is being made.
-  void MakeAnew(Version version, const GuardShare& share);
+  void MakeAnew(const GuardShare& share);
 
   // Of the version, filling or handing on; null while it has no guard.
   Guarding* Find(Version version) const;
@@ -70,7 +69,7 @@ class GuardMaker {
     bool failed = false;
   };
 
-  void Make(Version version, Making& making, const GuardShare& share, Guarding::Mode mode);
+  void Make(Making& making, const GuardShare& share, Guarding::Mode mode);
   void Provide(const GuardNeeds& needs);
   void KeepPinned();
   Version OldBelow() const;
@@ -78,7 +77,6 @@ class GuardMaker {
              absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
   void LetGo(std::unique_ptr<Guarding> guarding);
   void EraseEnded();
-  std::shared_ptr<const ec::ErasureCode> CodeFor(ec::CodeShape shape);
 
   NodeState& state_;
   Peers& peers_;
@@ -87,7 +85,6 @@ class GuardMaker {
   absl::AnyInvocable<void()> run_rules_;
   std::map<Version, Making> makings_;
   std::vector<std::unique_ptr<Guarding>> over_;  // until nothing of theirs is on its way
-  std::vector<std::shared_ptr<const ec::ErasureCode>> codes_;  // few shapes: groups are alike
   std::string last_refusal_;
   uint64_t guard_bytes_told_ = 0;
   ShortageRetry shortage_;  // of guards

@@ -1,6 +1,6 @@
 #include "smp/protect/guarding.h"
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
@@ -12,25 +12,18 @@ namespace {
 
 constexpr Duration kWarnEvery = std::chrono::seconds(10);
 
-GuardTask TaskOf(Guarding::Seams seams, const NodeOptions& options, Version version,
-                 GroupView group, GroupSlabs slabs, Guard& guard) {
-  const uint64_t coding =
-      CodingOf(group.ToMessage(), {slabs.members().begin(), slabs.members().end()});
-  return {std::move(seams), options, version, std::move(group), std::move(slabs), guard, coding};
-}
-
 }  // namespace
 
-Guarding::Guarding(Seams seams, const NodeOptions& options, Version version, GroupView group,
-                   GroupSlabs slabs, Guard& guard, Mode mode, OnEnd on_end)
-    : task_(TaskOf(std::move(seams), options, version, std::move(group), std::move(slabs), guard)),
+Guarding::Guarding(Seams seams, const NodeOptions& options,
+                   std::shared_ptr<const CodedVersion> coded, Guard& guard, Mode mode, OnEnd on_end)
+    : task_{seams, options, std::move(coded), guard},
       on_end_(std::move(on_end)),
       activity_(task_, [this] { RunRules(); }),
       server_(task_, activity_, /*is_encoded=*/mode == Mode::kHandOn),
       ended_(mode == Mode::kHandOn),
       end_told_(mode == Mode::kHandOn) {
   if (mode == Mode::kAlone) server_.Close();
-  for (uint32_t parity = 0; parity < task_.group.shape.m; ++parity) {
+  for (uint32_t parity = 0; parity < task_.coded->group.shape.m; ++parity) {
     const bool is_aggregator = parity == 0;
     lanes_.push_back(std::make_unique<Lane>(task_, activity_, parity,
                                             mode == Mode::kAlone || is_aggregator,
@@ -40,7 +33,7 @@ Guarding::Guarding(Seams seams, const NodeOptions& options, Version version, Gro
 
 void Guarding::Start() {
   if (ended_) return;
-  for (const uint32_t member : task_.group.Predecessors()) FetchReplica(member, false);
+  for (const uint32_t member : task_.coded->group.Predecessors()) FetchReplica(member, false);
   RunRules();
 }
 
@@ -54,21 +47,18 @@ void Guarding::Cancel() {
   task_.seams.executor.Post(lifetime_.Bind([this] { activity_.End(); }));
 }
 
-// The number of members where it is none of them.
-uint32_t Guarding::MemberIn(NodeSlot slot) const {
-  const std::vector<NodeSlot>& slots = task_.group.slots;
-  return static_cast<uint32_t>(std::ranges::find(slots, slot) - slots.begin());
-}
-
 void Guarding::DoWithout(NodeSlot slot) {
-  const uint32_t member = MemberIn(slot);
-  if (ended_ || member == task_.group.members() || !gone_.insert(member).second) return;
-  for (const auto& lane : lanes_) lane->DoWithout(member);
-  server_.DoWithout(member);
+  const std::optional<uint32_t> member = task_.coded->group.MemberIn(slot);
+  if (ended_ || !member || !gone_.insert(*member).second) return;
+  for (const auto& lane : lanes_) lane->DoWithout(*member);
+  server_.DoWithout(*member);
   RunRules();
 }
 
-bool Guarding::DoesWithout(NodeSlot slot) const { return gone_.contains(MemberIn(slot)); }
+bool Guarding::DoesWithout(NodeSlot slot) const {
+  const std::optional<uint32_t> member = task_.coded->group.MemberIn(slot);
+  return member && gone_.contains(*member);
+}
 
 void Guarding::End(absl::StatusOr<std::shared_ptr<const GuardRecord>> result) {
   ended_ = true;
@@ -84,7 +74,7 @@ void Guarding::RunRules() {
     if (activity_.is_idle()) End(absl::CancelledError("given up"));
     return;
   }
-  bool complete = replicas_.size() == task_.group.Predecessors().size();
+  bool complete = replicas_.size() == task_.coded->group.Predecessors().size();
   for (const auto& lane : lanes_) {
     lane->Run();
     complete &= lane->is_complete();
@@ -95,12 +85,12 @@ void Guarding::RunRules() {
 // --- replicas, and the end ---
 
 void Guarding::FetchReplica(uint32_t member, bool is_suspect) {
-  const NodeSlot slot = task_.group.slots[member];
+  const NodeSlot slot = task_.coded->group.slots[member];
   MetaRequest request;
   request.set_is_suspect(is_suspect);
-  SetVersion(task_.version, request);
+  SetVersion(task_.coded->version, request);
   request.set_slot(slot.value);
-  for (const RankSlab& slab : task_.slabs.members()[member].slabs()) {
+  for (const RankSlab& slab : task_.coded->slabs.members()[member].slabs()) {
     request.add_ranks(slab.rank());
   }
   if (request.ranks().empty()) {
@@ -122,8 +112,8 @@ void Guarding::FetchReplica(uint32_t member, bool is_suspect) {
         } else if (!activity_.is_cancelled()) {
           task_.seams.log.WarnEvery(
               "replica", kWarnEvery, task_.seams.executor.Now(),
-              "version {}: the manifests of node {} were not received yet: {}", task_.version, slot,
-              status.message());
+              "version {}: the manifests of node {} were not received yet: {}",
+              task_.coded->version, slot, status.message());
           // The member may have found out by itself, too.
           const bool has_rotted = absl::IsDataLoss(status);
           activity_.Retry([this, member, has_rotted] { FetchReplica(member, has_rotted); });
@@ -137,12 +127,12 @@ void Guarding::Seal() {
   auto record = std::make_shared<GuardRecord>();  // passes to the pool and back
   record->set_format(kGuardRecordFormat);
   record->set_min_reader(kGuardRecordMinReader);
-  *record->mutable_group() = task_.group.ToMessage();
-  record->set_member(task_.group.self);
-  for (const MemberSlab& member : task_.slabs.members()) *record->add_members() = member;
+  *record->mutable_group() = task_.coded->group.ToMessage();
+  record->set_member(task_.coded->group.self);
+  for (const MemberSlab& member : task_.coded->slabs.members()) *record->add_members() = member;
   for (const auto& [member, slabs] : replicas_) {
     MemberReplica& replica = *record->add_replicas();
-    replica.set_slot(task_.group.slots[member].value);
+    replica.set_slot(task_.coded->group.slots[member].value);
     for (const SlabMeta& slab : slabs) *replica.add_slabs() = slab;
   }
   auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor

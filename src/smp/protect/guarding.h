@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/lifetime.h"
-#include "smp/protect/group_view.h"
+#include "smp/protect/coded_version.h"
 #include "smp/protect/guard_activity.h"
 #include "smp/protect/guard_store.h"
 #include "smp/protect/guard_task.h"
@@ -41,8 +41,8 @@ class Guarding {
   // `on_end`, once, in a turn of its own, unless kHandOn: the guard is sealed (ok, with its
   // record), it cannot be, or Cancelled.
   using OnEnd = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)>;
-  Guarding(Seams seams, const NodeOptions& options, Version version, GroupView group,
-           GroupSlabs slabs, Guard& guard, Mode mode, OnEnd on_end);
+  Guarding(Seams seams, const NodeOptions& options, std::shared_ptr<const CodedVersion> coded,
+           Guard& guard, Mode mode, OnEnd on_end);
 
   void Start();
 
@@ -64,11 +64,9 @@ class Guarding {
   void Cancel();
 
   Guard& guard() { return task_.guard; }
-  const GroupView& group() const { return task_.group; }
-  const GroupSlabs& slabs() const { return task_.slabs; }
+  const CodedVersion& coded() const { return *task_.coded; }
 
  private:
-  uint32_t MemberIn(NodeSlot slot) const;
   void RunRules();
   void End(absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
   // `is_suspect`: what the member has sent before did not have its CRCs.

@@ -10,10 +10,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
+#include "smp/protect/block_reads.h"
 #include "smp/protect/guard_activity.h"
-#include "smp/protect/guard_reads.h"
 #include "smp/protect/guard_task.h"
 #include "smp/protect/parity_server.h"
 #include "smp/protect/stripe_encoder.h"
@@ -30,7 +29,7 @@ class Lane {
 
   // Begins as many positions as there is room for.
   void Run();
-  bool is_complete() const { return finished_ == task_.slabs.layout().positions(); }
+  bool is_complete() const { return finished_ == task_.coded->layout().positions(); }
 
   // The memory of that member is gone.
   void DoWithout(uint32_t member);
@@ -41,7 +40,7 @@ class Lane {
  private:
   void Start(uint64_t position);
   void Fetch(uint64_t position);
-  void OnFetched(uint64_t position, const std::string& header);
+  void OnFetched(uint64_t position, const absl::StatusOr<ReadHeader>& header);
   void OnEncoded(std::shared_ptr<const EncodedPosition> encoded);
   // The position's parity is in place.
   template <typename Crcs>
@@ -54,7 +53,7 @@ class Lane {
   bool encodes_;
   ParityServer* const server_;
   StripeEncoder encoder_;
-  GuardReads fetches_;
+  BlockReads fetches_;
   uint64_t next_ = 0;  // position to begin
   uint64_t running_ = 0;
   uint64_t finished_ = 0;

@@ -19,9 +19,9 @@ constexpr int kPatienceRetries = 20;
 ParityServer::ParityServer(const GuardTask& task, GuardActivity& activity, bool is_encoded)
     : task_(task),
       activity_(activity),
-      encoder_(task, activity, task.group.self, /*kept=*/std::nullopt),
-      encoded_(task.slabs.layout().positions(), is_encoded),
-      takers_(task.group.shape.m) {}
+      encoder_(task, activity, task.coded->group.self, /*kept=*/std::nullopt),
+      encoded_(task.coded->layout().positions(), is_encoded),
+      takers_(task.coded->group.shape.m) {}
 
 ParityServer::~ParityServer() {
   task_.seams.executor.Cancel(patience_);
@@ -35,19 +35,19 @@ void ParityServer::Close() {
 }
 
 void ParityServer::OnRead(const ReadRequest& request, uint64_t bytes, ReadDone done) {
-  const uint64_t positions = task_.slabs.layout().positions();
-  if (request.stripe() != task_.group.self || request.parity() == 0 ||
-      request.parity() >= task_.group.shape.m || request.blocks() != 1 ||
+  const uint64_t positions = task_.coded->layout().positions();
+  if (request.stripe() != task_.coded->group.self || request.parity() == 0 ||
+      request.parity() >= task_.coded->group.shape.m || request.blocks() != 1 ||
       request.first_block() >= positions || bytes != task_.options.block_bytes) {
     return done(absl::InvalidArgumentError(fmt::format(
         "version {}: parity {} of stripe {} at {} of {} positions is not handed on by node {}",
-        task_.version, request.parity(), request.stripe(), request.first_block(), positions,
+        task_.coded->version, request.parity(), request.stripe(), request.first_block(), positions,
         task_.seams.peers.self())));
   }
   if (closed_) return done(absl::NotFoundError("nothing is handed on"));
-  if (request.coding() != 0 && request.coding() != task_.coding) {
+  if (request.coding() != 0 && request.coding() != task_.coded->coding) {
     return done(absl::NotFoundError(fmt::format("version {}: node {} encodes other slabs",
-                                                task_.version, task_.seams.peers.self())));
+                                                task_.coded->version, task_.seams.peers.self())));
   }
   ParityTaker& taker = takers_[request.parity()];
   taker.asks = true;
@@ -78,7 +78,7 @@ void ParityServer::EncodeAgain(uint64_t position) {
 void ParityServer::OnEncoded(std::shared_ptr<const EncodedPosition> encoded) {
   const uint64_t position = encoded->position;
   encoded_[position] = true;
-  if (closed_ || task_.group.shape.m == 1) return;
+  if (closed_ || task_.coded->group.shape.m == 1) return;
   fresh_[position] = {std::move(encoded), /*again=*/false, {}};
   Serve();
 }
@@ -111,7 +111,7 @@ bool ParityServer::IsExpected(uint64_t position, uint32_t parity, const Fresh& f
 void ParityServer::Serve() {
   waiting_.remove_if([this](Waiting& waiting) { return TryServe(waiting); });
   std::erase_if(fresh_, [this](const auto& entry) {
-    for (uint32_t parity = 1; parity < task_.group.shape.m; ++parity) {
+    for (uint32_t parity = 1; parity < task_.coded->group.shape.m; ++parity) {
       if (IsExpected(entry.first, parity, entry.second)) return false;
     }
     return true;
@@ -130,7 +130,7 @@ void ParityServer::BePatient(bool is_idle) {
 }
 
 void ParityServer::LosePatience() {
-  for (uint32_t parity = 1; parity < task_.group.shape.m; ++parity) {
+  for (uint32_t parity = 1; parity < task_.coded->group.shape.m; ++parity) {
     const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) {
       return waiting.request.parity() == parity;
     });
@@ -144,9 +144,10 @@ void ParityServer::LosePatience() {
 }
 
 void ParityServer::DoWithout(uint32_t member) {
-  const ec::CodeShape shape = task_.group.shape;
+  const ec::CodeShape shape = task_.coded->group.shape;
   for (uint32_t parity = 1; parity < shape.m; ++parity) {
-    if (task_.slabs.layout().MemberOf(task_.group.self, shape.k + parity) != member) continue;
+    if (task_.coded->layout().MemberOf(task_.coded->group.self, shape.k + parity) != member)
+      continue;
     takers_[parity].asks = false;
   }
   Serve();
@@ -155,7 +156,7 @@ void ParityServer::DoWithout(uint32_t member) {
 void ParityServer::RefuseWaiting() {
   for (Waiting& waiting : std::exchange(waiting_, {})) {
     waiting.done(
-        absl::NotFoundError(fmt::format("version {} is encoded no longer", task_.version)));
+        absl::NotFoundError(fmt::format("version {} is encoded no longer", task_.coded->version)));
   }
 }
 

@@ -148,7 +148,7 @@ void Protector::MakeGuard(Version version, const GroupView& group) {
   const absl::StatusOr<GuardShare> share = announcements_.ShareOf(version, group);
   if (!share.ok()) return maker_.Refuse(std::string(share.status().message()));
   if (Guard* const outdated = OutdatedGuard(version)) guards_.Free(*outdated);
-  maker_.MakeWithGroup(version, *share);
+  maker_.MakeWithGroup(*share);
 }
 
 // Complete, but a member that has its slot now has told of slabs that are not in it. What was
@@ -167,9 +167,10 @@ Guard* Protector::OutdatedGuard(Version version) {
 // What is encoded, or handed on, lacks slabs; or it is encoded without a member that is there
 // again.
 bool Protector::LacksSlabs(Version version, const Guarding& guarding) {
-  for (size_t i = 0; i < guarding.group().slots.size(); ++i) {
-    const NodeSlot slot = guarding.group().slots[i];
-    if (announcements_.HasMore(version, slot, guarding.slabs().members()[i])) return true;
+  const CodedVersion& coded = guarding.coded();
+  for (uint32_t i = 0; i < coded.group.members(); ++i) {
+    const NodeSlot slot = coded.group.slots[i];
+    if (announcements_.HasMore(version, slot, coded.slabs.members()[i])) return true;
     const bool is_without = !maker_.IsComplete(version) && guarding.DoesWithout(slot);
     if (is_without && announcements_.HasSlabsThere(version, slot)) return true;
   }
@@ -179,12 +180,12 @@ bool Protector::LacksSlabs(Version version, const Guarding& guarding) {
 // Members whose memory is gone, or is another one than was encoded, hand nothing on and take
 // nothing.
 void Protector::PassOver(Guarding& guarding) {
-  const std::vector<NodeSlot>& slots = guarding.group().slots;
+  const CodedVersion& coded = guarding.coded();
   for (const unreft::Member& member : job_.view.value.members()) {
     const NodeSlot slot{member.slot()};
-    const auto found = std::find(slots.begin(), slots.end(), slot);
-    if (found == slots.end() || slot == peers_.self()) continue;
-    const MemberSlab& slab = guarding.slabs().members()[found - slots.begin()];
+    const std::optional<uint32_t> index = coded.group.MemberIn(slot);
+    if (!index || slot == peers_.self()) continue;
+    const MemberSlab& slab = coded.slabs.members()[*index];
     const bool is_another =
         !slab.incarnation().empty() && slab.incarnation() != member.incarnation();
     if (member.lost() || is_another) guarding.DoWithout(slot);

@@ -11,21 +11,14 @@ namespace unreft::smp {
 void Remaking::Begin(Version version, const GuardRecord& of_another,
                      const std::vector<uint64_t>& replica_bytes) {
   if (maker_.Find(version) != nullptr) return;
-  google::protobuf::RepeatedPtrField<Group> groups;
-  *groups.Add() = of_another.group();
-  const std::optional<GroupView> group = FindGroup(groups, self_);
-  if (!group || of_another.members_size() != static_cast<int>(group->members())) {
-    return maker_.Refuse(
-        fmt::format("version {}: the group's record is of other members", version));
+  absl::StatusOr<std::shared_ptr<const CodedVersion>> coded = CodedVersion::FromRecord(
+      version, of_another, self_, state_.options.block_bytes, state_.codes);
+  if (!coded.ok()) {
+    return maker_.Refuse(fmt::format("version {}: {}", version, coded.status().message()));
   }
-  absl::StatusOr<GuardShare> share =
-      GuardShare::Make(*group, state_.options.block_bytes,
-                       {of_another.members().begin(), of_another.members().end()}, replica_bytes);
-  if (!share.ok()) {
-    return maker_.Refuse(fmt::format("version {}: {}", version, share.status().message()));
-  }
+  const GuardShare share(*std::move(coded), replica_bytes);
   maker_.ProvideAgain(version);
-  maker_.MakeAnew(version, shares_.insert_or_assign(version, *std::move(share)).first->second);
+  maker_.MakeAnew(shares_.insert_or_assign(version, share).first->second);
   if (maker_.Find(version) != nullptr) return;
   state_.seams.log.Info(
       "version {}: its protection is not restored on node {} yet: no guard is free", version,
@@ -42,7 +35,7 @@ void Remaking::RunRules() {
       // Its sources keep it until something else is committed, or decided: that may be older.
       over.push_back(version);
     } else {
-      maker_.MakeAnew(version, share);
+      maker_.MakeAnew(share);
     }
   }
   for (const Version version : over) Forget(version);

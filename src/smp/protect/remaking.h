@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "smp/desk/node_state.h"
-#include "smp/protect/group_view.h"
 #include "smp/protect/guard_maker.h"
+#include "smp/protect/guard_share.h"
 
 namespace unreft::smp {
 
@@ -17,7 +17,7 @@ namespace unreft::smp {
 class Remaking {
  public:
   // All references outlive this.
-  Remaking(const NodeState& state, NodeSlot self, GuardMaker& maker)
+  Remaking(NodeState& state, NodeSlot self, GuardMaker& maker)
       : state_(state), self_(self), maker_(maker) {}
 
   // Of the group's slabs as that record has them. Does nothing while the version has a guard that
@@ -32,7 +32,7 @@ class Remaking {
   void RunRules();
 
  private:
-  const NodeState& state_;
+  NodeState& state_;
   const NodeSlot self_;
   GuardMaker& maker_;
   std::map<Version, GuardShare> shares_;

@@ -26,6 +26,10 @@ void SlabServer::OnRead(const std::string& body, uint64_t bytes, SlabSource::Rea
     return done(absl::InvalidArgumentError(
         fmt::format("a read request of {} bytes does not parse", body.size())));
   }
+  Read(request, bytes, std::move(done));
+}
+
+void SlabServer::Read(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done) {
   if (request.kind() == ReadRequest::DATA) return source_.OnRead(request, bytes, std::move(done));
   if (guarded_ != nullptr) return guarded_->ReadParity(request, bytes, std::move(done));
   done(absl::NotFoundError(fmt::format("node {} guards nothing", self_)));

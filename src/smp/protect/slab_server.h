@@ -36,6 +36,9 @@ class SlabServer {
   // Outlives this. None, before: questions about parities and replicas are answered NotFound.
   void set_guarded(GuardedSlabs* guarded) { guarded_ = guarded; }
 
+  // What another node would be answered.
+  void Read(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done);
+
   // A slot has more blocks ready, was sealed or given up.
   void OnSlotChange() { source_.OnChange(); }
 

@@ -3,105 +3,73 @@
 #include <utility>
 
 #include "base/crc32c.h"
-#include "smp/job/cluster_records.h"
+#include "smp/protect/all_data.h"
 
 namespace unreft::smp {
+namespace {
+
+void EncodeParities(const ec::ErasureCode& code, const GatheredStripe& gathered,
+                    EncodedPosition& encoded) {
+  std::vector<std::span<const std::byte>> data;
+  encoded.input_crcs.clear();
+  for (const GatheredChunk& chunk : gathered.chunks) {
+    data.push_back(chunk.bytes);
+    encoded.input_crcs.push_back(chunk.crc);
+  }
+  code.Encode(data, encoded.parities);
+  encoded.parity_crcs.clear();
+  for (const std::span<std::byte> parity : encoded.parities) {
+    encoded.parity_crcs.push_back(Crc32c(parity));
+  }
+}
+
+}  // namespace
+
+StripeEncoder::StripeEncoder(const GuardTask& task, GuardActivity& activity, uint32_t stripe,
+                             std::optional<uint32_t> kept)
+    : task_(task),
+      activity_(activity),
+      stripe_(stripe),
+      kept_(kept),
+      gatherer_({task.seams.executor, task.seams.pool, task.seams.peers, task.seams.log,
+                 task.seams.tiles},
+                task.options, TilePurpose::kEncoding) {}
 
 void StripeEncoder::Encode(uint64_t position, Done done) {
-  const ec::CodeShape shape = task_.group.shape;
-  auto encoding = std::make_shared<Encoding>();  // shared with the pool
-  encoding->encoded = std::make_shared<EncodedPosition>();
-  encoding->done = std::move(done);
-  EncodedPosition& encoded = *encoding->encoded;
-  encoded.position = position;
-  encoded.tiles = task_.seams.tiles.Take(shape.n(), task_.options.block_bytes);
-  encoded.input_crcs.resize(shape.k);
-  encoding->landed.resize(shape.k);
-  encoding->suspect.resize(shape.k);
-  for (uint32_t source = 0; source < shape.k; ++source) {
-    const bool is_there = task_.slabs.layout().BlockAt(stripe_, source, position).has_value();
-    encoding->data.push_back(is_there ? encoded.tiles[source] : std::span<std::byte>());
+  const ec::CodeShape shape = task_.coded->group.shape;
+  auto encoded = std::make_shared<EncodedPosition>();  // shared with the pool
+  encoded->position = position;
+  encoded->parities.resize(shape.m);
+  // Where no parity goes to the guard it may be gone by the time that it is encoded.
+  std::shared_ptr<Segment> segment;
+  if (kept_) {
+    segment = task_.guard.segment;
+    encoded->parities[*kept_] = task_.guard.view->block(*kept_, position);
   }
-  for (uint32_t parity = 0; parity < shape.m; ++parity) {
-    encoded.parities.push_back(parity == kept_ ? task_.guard.view->block(parity, position)
-                                               : encoded.tiles[shape.k + parity]);
-  }
-  ReadSources(std::move(encoding));
-}
-
-void StripeEncoder::ReadSources(std::shared_ptr<Encoding> encoding) {
-  std::vector<uint32_t> missing;
-  for (uint32_t source = 0; source < task_.group.shape.k; ++source) {
-    if (!encoding->data[source].empty() && !encoding->landed[source]) missing.push_back(source);
-  }
-  encoding->reading = static_cast<uint32_t>(missing.size());
-  // Beyond the end of all its members' slabs a stripe is zeros that nobody has.
-  if (missing.empty()) return Compute(std::move(encoding));
-  for (const uint32_t source : missing) ReadSource(encoding, source);
-}
-
-void StripeEncoder::ReadSource(std::shared_ptr<Encoding> encoding, uint32_t source) {
-  const ec::StripeLayout& layout = task_.slabs.layout();
-  const uint32_t member = layout.MemberOf(stripe_, source);
-  const RankBlock block =
-      task_.slabs.BlockOf(member, *layout.BlockAt(stripe_, source, encoding->encoded->position));
-  ReadRequest request;
-  request.set_kind(ReadRequest::DATA);
-  SetVersion(task_.version, request);
-  request.set_rank(block.rank.value);
-  request.set_first_block(block.block);
-  request.set_blocks(1);
-  request.set_is_suspect(encoding->suspect[source]);
-  const std::span<std::byte> into = encoding->data[source];
-  reads_.Read(member, request, into,
-              [this, encoding = std::move(encoding), source](absl::StatusOr<std::string> bytes) {
-                const absl::StatusOr<ReadHeader> header =
-                    bytes.ok() ? ParseBlockHeader(*bytes, 0) : bytes.status();
-                if (header.ok()) encoding->encoded->input_crcs[source] = header->crcs(0);
-                encoding->landed[source] = header.ok();
-                encoding->failed |= !header.ok();
-                if (--encoding->reading > 0) return;
-                if (std::exchange(encoding->failed, false)) {
-                  activity_.Retry([this, encoding] { ReadSources(encoding); });
-                } else {
-                  Compute(encoding);
-                }
-              });
-}
-
-void StripeEncoder::Compute(std::shared_ptr<Encoding> encoding) {
-  // Where no parity goes to the guard it may be gone by now.
-  std::shared_ptr<Segment> segment = kept_ ? task_.guard.segment : nullptr;
-  activity_.Submit(
-      [encoding, code = task_.seams.code, segment = std::move(segment)] {
-        EncodedPosition& encoded = *encoding->encoded;
-        std::vector<std::span<const std::byte>> data;
-        encoding->status = absl::OkStatus();
-        for (size_t source = 0; source < encoding->data.size(); ++source) {
-          const std::span<std::byte> tile = encoding->data[source];
-          data.push_back(tile);
-          encoding->suspect[source] = !tile.empty() && Crc32c(tile) != encoded.input_crcs[source];
-          if (!encoding->suspect[source]) continue;
-          encoding->status = absl::DataLossError("a block was not what its source sent");
+  StripeGatherer::Want want;
+  want.coded = task_.coded;
+  want.stripe = stripe_;
+  want.position = position;
+  want.more_tiles = shape.m;
+  want.make = [encoded, segment = std::move(segment), coded = task_.coded,
+               kept = kept_](const GatheredStripe& gathered) {
+    const ec::CodeShape of = coded->group.shape;
+    for (uint32_t parity = 0; parity < of.m; ++parity) {
+      if (parity != kept) encoded->parities[parity] = gathered.tiles[of.k + parity];
+    }
+    EncodeParities(*coded->code, gathered, *encoded);
+    return absl::OkStatus();
+  };
+  activity_.Begin();
+  gatherer_.Gather(
+      std::move(want), std::make_unique<AllData>(),
+      [this, encoded, done = std::move(done)](absl::StatusOr<GatheredStripe> gathered) mutable {
+        if (gathered.ok() && !activity_.is_cancelled()) {
+          encoded->tiles = std::move(gathered->tiles);
+          done(std::move(encoded));
         }
-        if (!encoding->status.ok()) return;
-        code->Encode(data, encoded.parities);
-        encoded.parity_crcs.clear();
-        for (const std::span<std::byte> parity : encoded.parities) {
-          encoded.parity_crcs.push_back(Crc32c(parity));
-        }
-      },
-      [this, encoding] { OnComputed(encoding); });
-}
-
-void StripeEncoder::OnComputed(std::shared_ptr<Encoding> encoding) {
-  if (encoding->status.ok()) return encoding->done(std::move(encoding->encoded));
-  task_.seams.log.Warn("version {}: {}; reading it again", task_.version,
-                       encoding->status.message());
-  for (size_t source = 0; source < encoding->landed.size(); ++source) {
-    if (encoding->suspect[source]) encoding->landed[source] = false;
-  }
-  activity_.Retry([this, encoding] { ReadSources(encoding); });
+        activity_.End();
+      });
 }
 
 }  // namespace unreft::smp

@@ -1,12 +1,8 @@
-// StripeEncoder: encodes positions of one stripe of a group, of the k data blocks that it reads
-// from the members that have them.
-//
-// A source that is still capturing answers when the block is there. What was not had, or was not
-// what its source sent, is read again until it is right; what has landed is not.
+// StripeEncoder: encodes positions of one stripe of a group, of the k data blocks that it gathers
+// from the members that have them (stripe_gatherer.h, all_data.h).
 #pragma once
 
 #include <absl/functional/any_invocable.h>
-#include <absl/status/status.h>
 
 #include <cstdint>
 #include <memory>
@@ -16,8 +12,8 @@
 
 #include "smp/memory/tile_pool.h"
 #include "smp/protect/guard_activity.h"
-#include "smp/protect/guard_reads.h"
 #include "smp/protect/guard_task.h"
+#include "smp/protect/stripe_gatherer.h"
 
 namespace unreft::smp {
 
@@ -30,45 +26,31 @@ struct EncodedPosition {
   std::vector<uint32_t> input_crcs;            // by source
 };
 
-// Single-threaded on the node's executor; coding and CRCs run on the work pool.
+// Single-threaded on the node's executor; coding and CRCs run on the work pool. Each position
+// counts as activity until it is encoded.
 class StripeEncoder {
  public:
   using Done = absl::AnyInvocable<void(std::shared_ptr<const EncodedPosition>)>;
 
   // `kept`: the number of the parity that is encoded into the guard; none when all go to tiles.
   StripeEncoder(const GuardTask& task, GuardActivity& activity, uint32_t stripe,
-                std::optional<uint32_t> kept)
-      : task_(task), activity_(activity), stripe_(stripe), kept_(kept), reads_(task, activity) {}
+                std::optional<uint32_t> kept);
 
   // `done` is not called once the activity is cancelled.
   void Encode(uint64_t position, Done done);
 
-  // Lets the reads on their way end soon.
-  void Cancel() { reads_.Cancel(); }
+  // Lets what is under way end soon; nothing is encoded from now on.
+  void Cancel() { gatherer_.Cancel(); }
+
+  // No position has tiles: none, or those that are to be encoded wait for some.
+  bool is_idle() const { return gatherer_.under_way() == 0; }
 
  private:
-  // A position that is being encoded.
-  struct Encoding {
-    std::shared_ptr<EncodedPosition> encoded;  // shared with those it is handed on to
-    Done done;
-    std::vector<std::span<std::byte>> data;  // by source; empty: zeros that are nowhere
-    std::vector<bool> landed;                // by source
-    std::vector<bool> suspect;               // by source: landed before, without its CRC
-    uint32_t reading = 0;
-    bool failed = false;
-    absl::Status status;  // of the pool's work
-  };
-
-  void ReadSources(std::shared_ptr<Encoding> encoding);
-  void ReadSource(std::shared_ptr<Encoding> encoding, uint32_t source);
-  void Compute(std::shared_ptr<Encoding> encoding);
-  void OnComputed(std::shared_ptr<Encoding> encoding);
-
   const GuardTask& task_;
   GuardActivity& activity_;
   const uint32_t stripe_;
   const std::optional<uint32_t> kept_;
-  GuardReads reads_;
+  StripeGatherer gatherer_;
 };
 
 }  // namespace unreft::smp

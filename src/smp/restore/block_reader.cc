@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/format.h"
-#include "ec/isal_code.h"
 #include "smp/job/cluster_records.h"
+#include "smp/protect/any_k.h"
 
 namespace unreft::smp {
 namespace {
@@ -17,19 +17,45 @@ namespace {
 // A source that failed is left out for so many retries' time, if others will do.
 constexpr int kAvoidRetries = 10;
 
+std::map<Rank, NodeSlot> LostSlabs(const RestoreCatalog& catalog) {
+  std::map<Rank, NodeSlot> lost;
+  for (const auto& [rank, slab] : catalog.slabs()) {
+    if (slab.lost) lost.emplace(rank, slab.home);
+  }
+  return lost;
+}
+
+// The target of the k sources. DataLoss when its CRC is not the one that is needed.
+absl::Status Reconstruct(const ec::ErasureCode& code, const GatheredStripe& gathered,
+                         const ec::TargetChunk& target, uint32_t needed) {
+  std::vector<ec::SourceChunk> sources;
+  for (const GatheredChunk& chunk : gathered.chunks) sources.push_back({chunk.chunk, chunk.bytes});
+  absl::Status status = code.Reconstruct(sources, {&target, 1});
+  if (!status.ok()) return status;
+  const uint32_t found = Crc32c(target.bytes);
+  if (found == needed) return absl::OkStatus();
+  return absl::DataLossError(fmt::format("chunk {} was decoded, its CRC is {:08x}, needed {:08x}",
+                                         target.index, found, needed));
+}
+
 }  // namespace
 
 BlockReader::BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
-                         const RestoreCatalog& catalog)
-    : state_(state), peers_(peers), job_(job), catalog_(catalog) {}
-
-BlockReader::~BlockReader() {
-  for (const TransferId transfer : transfers_) peers_.Cancel(transfer);
-}
+                         const RestoreCatalog& catalog, BlockReads::Own own)
+    : state_(state),
+      peers_(peers),
+      job_(job),
+      catalog_(catalog),
+      health_(state.seams.executor, job, kAvoidRetries * state.options.read_retry,
+              LostSlabs(catalog)),
+      reads_(state.seams.executor, state.seams.pool, peers, state.options.read_timeout, own),
+      gatherer_({state.seams.executor, state.seams.pool, peers, state.seams.log, *state.tiles, own},
+                state.options, TilePurpose::kDecoding) {}
 
 void BlockReader::Cancel() {
   cancelled_ = true;
-  for (const TransferId transfer : transfers_) peers_.Cancel(transfer);
+  reads_.Cancel();
+  gatherer_.Cancel();
 }
 
 void BlockReader::Read(Rank rank, uint64_t block, std::span<std::byte> into,
@@ -76,33 +102,30 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
   const CatalogSlab* slab = catalog_.Find(request->rank);
   UNREFT_CHECK(slab != nullptr, "rank {} is in no catalog", request->rank);
-  const bool is_bad = IsBad(slab->home, SourceKind::kData);
   // A home that has lost it may be rebuilding it, this node's own included: then it answers as soon
   // as the block is there.
-  if (!job_.present.contains(slab->home) || is_bad) return StartDecoding(std::move(request));
+  if (health_.IsBad(slab->home, SourceHealth::Kind::kData)) {
+    return StartDecoding(std::move(request));
+  }
   ReadRequest read;
   read.set_kind(ReadRequest::DATA);
   SetVersion(catalog_.version(), read);
   read.set_rank(request->rank.value);
   read.set_first_block(request->block);
   read.set_blocks(1);
-  auto transfer = std::make_shared<TransferId>();  // known to its own end
-  *transfer =
-      peers_.Read(slab->home, read.SerializeAsString(), request->into, state_.options.read_timeout,
-                  lifetime_.Bind([this, request, transfer,
-                                  home = slab->home](absl::StatusOr<std::string> header) mutable {
-                    transfers_.erase(*transfer);
-                    if (header.ok()) return CheckHome(std::move(request), *header);
-                    if (cancelled_) return Again(std::move(request), header.status());
-                    // It may have lost the slab, and rebuilds it later: meanwhile the group
-                    // decodes.
-                    Avoid(home, SourceKind::kData);
-                    StartDecoding(std::move(request));
-                  }));
-  transfers_.insert(*transfer);
+  const std::span<std::byte> into = request->into;
+  reads_.Read(slab->home, read, into,
+              [this, request = std::move(request),
+               home = slab->home](const absl::StatusOr<ReadHeader>& header) mutable {
+                if (header.ok()) return CheckHome(std::move(request));
+                if (cancelled_) return Again(std::move(request), header.status());
+                // It may have lost the slab, and rebuilds it later: meanwhile the group decodes.
+                health_.Avoid(home, SourceHealth::Kind::kData);
+                StartDecoding(std::move(request));
+              });
 }
 
-void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&) {
+void BlockReader::CheckHome(std::shared_ptr<Request> request) {
   auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
   state_.seams.pool.Submit([request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
                            lifetime_.Bind([this, request, crc] {
@@ -119,10 +142,9 @@ void BlockReader::CheckHome(std::shared_ptr<Request> request, const std::string&
 
 // --- from k chunks of its stripe ---
 
-const BlockReader::CodedSlabs* BlockReader::CodedOf(NodeSlot slot) const {
+std::shared_ptr<const CodedVersion> BlockReader::CodedOf(NodeSlot slot) const {
   for (const auto& coded : coded_) {
-    const auto& slots = coded->group.slots;
-    if (std::find(slots.begin(), slots.end(), slot) != slots.end()) return coded.get();
+    if (coded->group.MemberIn(slot)) return coded;
   }
   return nullptr;
 }
@@ -130,15 +152,15 @@ const BlockReader::CodedSlabs* BlockReader::CodedOf(NodeSlot slot) const {
 void BlockReader::StartDecoding(std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
   const NodeSlot home = catalog_.Find(request->rank)->home;
-  if (const CodedSlabs* coded = CodedOf(home)) return DecodeIn(*coded, std::move(request));
+  if (auto coded = CodedOf(home)) return DecodeIn(std::move(coded), std::move(request));
   GroupRecordOf(home, [this, request,
                        home](absl::StatusOr<std::shared_ptr<const GuardRecord>> record) mutable {
     if (!record.ok()) return Again(std::move(request), record.status());
-    const CodedSlabs* coded = CodedOf(home);
+    auto coded = CodedOf(home);
     if (coded == nullptr) {
       return Again(std::move(request), absl::DataLossError("the group's record is of others"));
     }
-    DecodeIn(*coded, std::move(request));
+    DecodeIn(std::move(coded), std::move(request));
   });
 }
 
@@ -173,58 +195,48 @@ void BlockReader::AskRecord(
   MetaRequest request;
   SetVersion(catalog_.version(), request);
   const NodeSlot asked = members[search.attempt % members.size()];
-  peers_.Ask<GuardRecord>(
-      asked, "record", request, state_.options.call_timeout,
-      lifetime_.Bind([this, search, asked, members,
-                      done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
-        if (answer.ok()) {
-          auto record = std::make_shared<const GuardRecord>(*std::move(answer));
-          absl::Status status = TakeRecord(search.slot, *record);
-          if (status.ok()) return done(std::move(record));
-          answer = std::move(status);
-        }
-        ++search.attempt;
-        if (absl::IsNotFound(answer.status())) {
-          search.have_none.insert(asked);
-        } else {
-          search.have_none.clear();
-        }
-        const bool nobody_has = std::all_of(members.begin(), members.end(), [&](NodeSlot member) {
-          return search.have_none.contains(member);
-        });
-        // Nothing follows about those who were not asked.
-        if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
-        if (nobody_has) return done(answer.status());
-        if (state_.seams.executor.Now() >= search.deadline) {
-          if (!absl::IsNotFound(answer.status())) return done(answer.status());
-          return done(absl::DeadlineExceededError(
-              fmt::format("not all members of the group of node {} have told; the last: {}",
-                          search.slot, answer.status().message())));
-        }
-        state_.seams.executor.After(
-            state_.options.read_retry,
-            lifetime_.Bind([this, search, done = std::move(done)]() mutable {
-              AskRecord(search, std::move(done));
-            }));
-      }));
+  peers_.Ask<GuardRecord>(asked, "record", request, state_.options.call_timeout,
+                          lifetime_.Bind([this, search, asked, members, done = std::move(done)](
+                                             absl::StatusOr<GuardRecord> answer) mutable {
+                            if (answer.ok()) {
+                              auto record = std::make_shared<const GuardRecord>(*std::move(answer));
+                              absl::Status status = TakeRecord(search.slot, *record);
+                              if (status.ok()) return done(std::move(record));
+                              answer = std::move(status);
+                            }
+                            ++search.attempt;
+                            if (absl::IsNotFound(answer.status())) {
+                              search.have_none.insert(asked);
+                            } else {
+                              search.have_none.clear();
+                            }
+                            const bool nobody_has = std::all_of(
+                                members.begin(), members.end(),
+                                [&](NodeSlot member) { return search.have_none.contains(member); });
+                            // Nothing follows about those who were not asked.
+                            if (cancelled_)
+                              return done(absl::CancelledError("the restore was superseded"));
+                            if (nobody_has) return done(answer.status());
+                            if (state_.seams.executor.Now() >= search.deadline) {
+                              if (!absl::IsNotFound(answer.status())) return done(answer.status());
+                              return done(absl::DeadlineExceededError(fmt::format(
+                                  "not all members of the group of node {} have told; the last: {}",
+                                  search.slot, answer.status().message())));
+                            }
+                            state_.seams.executor.After(
+                                state_.options.read_retry,
+                                lifetime_.Bind([this, search, done = std::move(done)]() mutable {
+                                  AskRecord(search, std::move(done));
+                                }));
+                          }));
 }
 
 absl::Status BlockReader::TakeRecord(NodeSlot slot, const GuardRecord& record) {
-  google::protobuf::RepeatedPtrField<Group> groups;
-  *groups.Add() = record.group();
-  const std::optional<GroupView> group = FindGroup(groups, slot);
-  if (!group || record.members_size() != record.group().slots_size()) {
-    return absl::DataLossError("the record is of another group");
-  }
+  absl::StatusOr<std::shared_ptr<const CodedVersion>> coded = CodedVersion::FromRecord(
+      catalog_.version(), record, slot, state_.options.block_bytes, state_.codes);
+  if (!coded.ok()) return coded.status();
   if (absl::Status status = CheckFits(record); !status.ok()) return status;
-  absl::StatusOr<GroupSlabs> slabs = GroupSlabs::Make(
-      group->shape, state_.options.block_bytes, {record.members().begin(), record.members().end()});
-  if (!slabs.ok()) return slabs.status();
-  if (CodedOf(slot) != nullptr) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<ec::IsalCode>> code = ec::IsalCode::Make(group->shape);
-  if (!code.ok()) return code.status();
-  coded_.push_back(std::make_unique<CodedSlabs>(CodedSlabs{
-      *group, *std::move(slabs), *std::move(code), CodingOf(record.group(), record.members())}));
+  if (CodedOf(slot) == nullptr) coded_.push_back(*std::move(coded));
   return absl::OkStatus();
 }
 
@@ -253,171 +265,34 @@ absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
   return absl::OkStatus();
 }
 
-bool BlockReader::IsBad(NodeSlot slot, SourceKind kind) const {
-  const auto bad = bad_.find({slot, kind});
-  return bad != bad_.end() && state_.seams.executor.Now() < bad->second;
-}
-
-void BlockReader::Avoid(NodeSlot slot, SourceKind kind) {
-  bad_[{slot, kind}] = state_.seams.executor.Now() + kAvoidRetries * state_.options.read_retry;
-}
-
-void BlockReader::AvoidSource(const Decoding& decoding, uint32_t chunk) {
-  const CodedSlabs& coded = *decoding.coded;
-  const uint32_t member = coded.slabs.layout().MemberOf(decoding.cell.stripe, chunk);
-  const bool is_data = chunk < coded.group.shape.k;
-  Avoid(coded.group.slots[member], is_data ? SourceKind::kData : SourceKind::kParity);
-}
-
-// Those first that cost nothing, then data, then parities. If these are too few, parities of nodes
-// that have lost a slab: it may have rotted, and its node's parities have not. Slabs that are lost
-// come last: their nodes may wait for this one, and answer when they are rebuilt.
-absl::StatusOr<std::vector<uint32_t>> BlockReader::ChooseChunks(const CodedSlabs& coded,
-                                                                ec::Cell cell) const {
-  const ec::StripeLayout& layout = coded.slabs.layout();
-  std::set<NodeSlot> lost;
-  for (const auto& [rank, slab] : catalog_.slabs()) {
-    if (slab.lost) lost.insert(slab.home);
-  }
-  enum Worth { kNowhere, kGood, kDoubtful, kBad, kLost, kWorths };
-  std::vector<uint32_t> chunks[kWorths];
-  for (uint32_t chunk = 0; chunk < coded.group.shape.n(); ++chunk) {
-    if (chunk == cell.chunk) continue;
-    const bool is_data = chunk < coded.group.shape.k;
-    const uint32_t member = layout.MemberOf(cell.stripe, chunk);
-    const NodeSlot slot = coded.group.slots[member];
-    Worth worth = kGood;
-    if (is_data) {
-      const std::optional<uint64_t> block = layout.BlockAt(cell.stripe, chunk, cell.position);
-      if (!block) {
-        worth = kNowhere;
-      } else if (catalog_.Find(coded.slabs.BlockOf(member, *block).rank)->lost) {
-        worth = kLost;
-      }
-    } else if (lost.contains(slot)) {
-      worth = kDoubtful;
-    }
-    const bool is_bad = !job_.present.contains(slot) ||
-                        IsBad(slot, is_data ? SourceKind::kData : SourceKind::kParity);
-    if (is_bad && worth != kNowhere) worth = std::max(worth, kBad);
-    chunks[worth].push_back(chunk);
-  }
-  std::vector<uint32_t> available;
-  for (const auto& some : chunks) available.insert(available.end(), some.begin(), some.end());
-  return ec::ChooseSources(coded.group.shape, available);
-}
-
-void BlockReader::DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> request) {
+void BlockReader::DecodeIn(std::shared_ptr<const CodedVersion> coded,
+                           std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
   const NodeSlot home = catalog_.Find(request->rank)->home;
-  const auto& slots = coded.group.slots;
-  const auto member =
-      static_cast<uint32_t>(std::find(slots.begin(), slots.end(), home) - slots.begin());
-  const ec::StripeLayout& layout = coded.slabs.layout();
-  const auto block = coded.slabs.MemberBlockOf(member, request->rank, request->block);
+  const uint32_t member = *coded->group.MemberIn(home);
+  const auto block = coded->slabs.MemberBlockOf(member, request->rank, request->block);
   // A record need not have the slabs that are not lost.
   if (!block) {
     const absl::Status status = absl::DataLossError(fmt::format(
         "the group's record has no block {} of rank {}", request->block, request->rank));
     return Again(std::move(request), status);
   }
-  auto decoding = std::make_shared<Decoding>();  // shared by its reads and the pool
-  decoding->coded = &coded;
-  decoding->cell = layout.CellOf(member, *block);
-  absl::StatusOr<std::vector<uint32_t>> chunks = ChooseChunks(coded, decoding->cell);
-  if (!chunks.ok()) return Again(std::move(request), chunks.status());
-  decoding->request = std::move(request);
-  decoding->tiles = state_.tiles.Take(chunks->size(), state_.options.block_bytes);
-  for (const uint32_t chunk : *chunks) {
-    Decoding::Source& source = decoding->sources.emplace_back();
-    source.chunk = chunk;
-    const bool is_nowhere = chunk < coded.group.shape.k &&
-                            !layout.BlockAt(decoding->cell.stripe, chunk, decoding->cell.position);
-    if (!is_nowhere) source.tile = decoding->tiles[decoding->sources.size() - 1];
-    decoding->reading += !is_nowhere;
-  }
-  if (decoding->reading == 0) return Reconstruct(std::move(decoding));
-  for (size_t i = 0; i < decoding->sources.size(); ++i) {
-    if (!decoding->sources[i].tile.empty()) ReadSource(decoding, i);
-  }
-}
-
-void BlockReader::ReadSource(std::shared_ptr<Decoding> decoding, size_t index) {
-  const CodedSlabs& coded = *decoding->coded;
-  const ec::StripeLayout& layout = coded.slabs.layout();
-  Decoding::Source& source = decoding->sources[index];
-  const ec::Cell cell = decoding->cell;
-  const uint32_t member = layout.MemberOf(cell.stripe, source.chunk);
-  ReadRequest read;
-  SetVersion(catalog_.version(), read);
-  read.set_blocks(1);
-  const bool is_data = source.chunk < coded.group.shape.k;
-  if (is_data) {
-    const RankBlock block =
-        coded.slabs.BlockOf(member, *layout.BlockAt(cell.stripe, source.chunk, cell.position));
-    read.set_kind(ReadRequest::DATA);
-    read.set_rank(block.rank.value);
-    read.set_first_block(block.block);
-  } else {
-    read.set_kind(ReadRequest::STORED_PARITY);
-    read.set_stripe(cell.stripe);
-    read.set_parity(source.chunk - coded.group.shape.k);
-    read.set_first_block(cell.position);
-    read.set_coding(coded.coding);
-  }
-  auto transfer = std::make_shared<TransferId>();  // known to its own end
-  *transfer = peers_.Read(
-      coded.group.slots[member], read.SerializeAsString(), source.tile, state_.options.read_timeout,
-      lifetime_.Bind([this, decoding, index, transfer](absl::StatusOr<std::string> bytes) {
-        transfers_.erase(*transfer);
-        ReadHeader header;
-        absl::Status status = bytes.status();
-        if (status.ok() && (!header.ParseFromString(*bytes) || header.crcs_size() != 1)) {
-          status = absl::DataLossError("a read's header needs one CRC");
-        }
-        if (status.ok()) {
-          decoding->sources[index].crc = header.crcs(0);
-        } else {
-          decoding->failure = status;
-          AvoidSource(*decoding, decoding->sources[index].chunk);
-        }
-        if (--decoding->reading > 0) return;
-        if (!decoding->failure.ok()) return Again(decoding->request, decoding->failure);
-        Reconstruct(decoding);
-      }));
-  transfers_.insert(*transfer);
-}
-
-void BlockReader::Reconstruct(std::shared_ptr<Decoding> decoding) {
-  const uint32_t needed = catalog_.Find(decoding->request->rank)->crcs[decoding->request->block];
-  state_.seams.pool.Submit(
-      [decoding, needed, code = decoding->coded->code] {
-        std::vector<ec::SourceChunk> sources;
-        for (Decoding::Source& source : decoding->sources) {
-          sources.push_back({source.chunk, source.tile});
-          if (source.tile.empty() || Crc32c(source.tile) == source.crc) continue;
-          source.differs = true;
-          decoding->status = absl::DataLossError("a chunk was not what its source sent");
-        }
-        if (!decoding->status.ok()) return;
-        const ec::TargetChunk target{decoding->cell.chunk, decoding->request->into};
-        decoding->status = code->Reconstruct(sources, {&target, 1});
-        if (!decoding->status.ok()) return;
-        const uint32_t found = Crc32c(decoding->request->into);
-        if (found == needed) return;
-        decoding->status = absl::DataLossError(
-            fmt::format("decoded, its CRC is {:08x}, needed {:08x}", found, needed));
-      },
-      state_.seams.executor, lifetime_.Bind([this, decoding] {
-        if (decoding->status.ok()) return End(*decoding->request, absl::OkStatus());
-        state_.seams.log.Warn("block {} of rank {}: {}", decoding->request->block,
-                              decoding->request->rank, decoding->status.message());
-        // What has rotted there stays so: others may do.
-        for (const Decoding::Source& source : decoding->sources) {
-          if (source.differs) AvoidSource(*decoding, source.chunk);
-        }
-        Again(decoding->request, decoding->status);
-      }));
+  const ec::Cell cell = coded->layout().CellOf(member, *block);
+  StripeGatherer::Want want;
+  want.coded = coded;
+  want.stripe = cell.stripe;
+  want.position = cell.position;
+  want.make = [request, coded, target = cell.chunk,
+               needed = CrcOf(request->rank, request->block)](const GatheredStripe& gathered) {
+    return Reconstruct(*coded->code, gathered, {target, request->into}, needed);
+  };
+  // Where its home may have it again by then, that comes first at the next try.
+  const Time deadline = request->decode_only ? request->deadline : state_.seams.executor.Now();
+  gatherer_.Gather(std::move(want), std::make_unique<AnyK>(health_, cell.chunk, deadline),
+                   [this, request](const absl::StatusOr<GatheredStripe>& gathered) {
+                     if (gathered.ok()) return End(*request, absl::OkStatus());
+                     Again(request, gathered.status());
+                   });
 }
 
 }  // namespace unreft::smp

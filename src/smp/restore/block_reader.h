@@ -7,16 +7,17 @@
 #include <absl/status/status.h>
 
 #include <memory>
-#include <optional>
 #include <set>
 #include <span>
 #include <vector>
 
 #include "base/lifetime.h"
-#include "ec/erasure_code.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
-#include "smp/protect/group_view.h"
+#include "smp/protect/block_reads.h"
+#include "smp/protect/coded_version.h"
+#include "smp/protect/source_health.h"
+#include "smp/protect/stripe_gatherer.h"
 #include "smp/restore/restore_catalog.h"
 
 namespace unreft::smp {
@@ -27,10 +28,9 @@ class BlockReader {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // All references outlive this; the catalog is ready.
+  // All references outlive this; the catalog is ready. `own`: blocks of this node.
   BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
-              const RestoreCatalog& catalog);
-  ~BlockReader();
+              const RestoreCatalog& catalog, BlockReads::Own own);
 
   // Fills `into`, a whole block, which is written to until `done` has run; `keep` is what it lies
   // in. Tried until it succeeds or read_timeout has passed: then the last failure.
@@ -55,15 +55,6 @@ class BlockReader {
       absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done);
 
  private:
-  // Of one node the one may be gone and the other there.
-  enum class SourceKind { kData, kParity };
-  // A group as the restored version is encoded in it.
-  struct CodedSlabs {
-    GroupView group;  // `self` is of no meaning
-    GroupSlabs slabs;
-    std::shared_ptr<const ec::ErasureCode> code;
-    uint64_t coding = 0;  // of the guards whose parities belong to it
-  };
   struct Request {
     Rank rank;
     uint64_t block = 0;
@@ -73,37 +64,14 @@ class BlockReader {
     Time deadline;
     bool decode_only = false;  // its home is who asks
   };
-  // One try to decode a block.
-  struct Decoding {
-    std::shared_ptr<Request> request;
-    const CodedSlabs* coded = nullptr;
-    ec::Cell cell;
-    TileSet tiles;
-    struct Source {
-      uint32_t chunk = 0;
-      std::span<std::byte> tile;  // empty: zeros that are nowhere
-      uint32_t crc = 0;
-      bool differs = false;  // from what its node says that it is
-    };
-    std::vector<Source> sources;
-    uint32_t reading = 0;
-    absl::Status failure;
-    absl::Status status;  // of the pool's work
-  };
-
   void ReadFromHome(std::shared_ptr<Request> request);
-  void CheckHome(std::shared_ptr<Request> request, const std::string& header);
+  void CheckHome(std::shared_ptr<Request> request);
   void StartDecoding(std::shared_ptr<Request> request);
-  void DecodeIn(const CodedSlabs& coded, std::shared_ptr<Request> request);
-  absl::StatusOr<std::vector<uint32_t>> ChooseChunks(const CodedSlabs& coded, ec::Cell cell) const;
-  void ReadSource(std::shared_ptr<Decoding> decoding, size_t index);
-  void Reconstruct(std::shared_ptr<Decoding> decoding);
-  bool IsBad(NodeSlot slot, SourceKind kind) const;
-  void AvoidSource(const Decoding& decoding, uint32_t chunk);
-  void Avoid(NodeSlot slot, SourceKind kind);
+  void DecodeIn(std::shared_ptr<const CodedVersion> coded, std::shared_ptr<Request> request);
   void Again(std::shared_ptr<Request> request, const absl::Status& failure);
   void End(Request& request, absl::Status status);
-  const CodedSlabs* CodedOf(NodeSlot slot) const;
+  // The restored version in the group of that slot; null before its record is had.
+  std::shared_ptr<const CodedVersion> CodedOf(NodeSlot slot) const;
   absl::Status TakeRecord(NodeSlot slot, const GuardRecord& record);
   absl::Status CheckFits(const GuardRecord& record) const;
   struct RecordSearch {
@@ -119,10 +87,10 @@ class BlockReader {
   Peers& peers_;
   const meta::JobState& job_;
   const RestoreCatalog& catalog_;
-  std::vector<std::unique_ptr<CodedSlabs>> coded_;
-  // Sources that failed lately, and until when they are avoided.
-  std::map<std::pair<NodeSlot, SourceKind>, Time> bad_;
-  std::set<TransferId> transfers_;
+  std::vector<std::shared_ptr<const CodedVersion>> coded_;  // by group
+  SourceHealth health_;
+  BlockReads reads_;  // from the slabs' homes
+  StripeGatherer gatherer_;
   uint64_t running_ = 0;  // requests
   bool cancelled_ = false;
   Lifetime lifetime_;

@@ -158,8 +158,6 @@ void RestoreDesk::Begin(const JobDecision& decision) {
       state_, cluster_ ? &cluster_->peers : nullptr, cluster_ ? &cluster_->job : nullptr, decision,
       [this] { OnCatalog(); });
   if (!cluster_) return;
-  restoring_->reader =
-      std::make_unique<BlockReader>(state_, cluster_->peers, cluster_->job, *restoring_->catalog);
   if (restoring_->catalog->ready()) OnCatalog();
 }
 
@@ -188,6 +186,11 @@ void RestoreDesk::OnCommitted(Version version) {
 }
 
 void RestoreDesk::OnCatalog() {
+  restoring_->reader = std::make_unique<BlockReader>(
+      state_, cluster_->peers, cluster_->job, *restoring_->catalog,
+      [&server = cluster_->server](const ReadRequest& request, uint64_t bytes, auto done) {
+        server.Read(request, bytes, std::move(done));
+      });
   restoring_->rebuilder = std::make_unique<SlabRebuilder>(
       state_, *restoring_->reader, *restoring_->catalog, [this, number = restoring_->number] {
         if (IsCurrent(number)) OnRebuilt();

@@ -34,6 +34,7 @@ class RestoreDesk {
   struct Cluster {
     Peers& peers;
     const meta::JobState& job;
+    SlabServer& server;
     Protector* protector = nullptr;  // null without parities
     absl::AnyInvocable<void()> on_rebuilt;
   };
@@ -72,8 +73,9 @@ class RestoreDesk {
     uint64_t number = 0;
     JobDecision decision;
     std::unique_ptr<RestoreCatalog> catalog;
-    std::unique_ptr<BlockReader> reader;       // null in a job of one node
-    std::unique_ptr<SlabRebuilder> rebuilder;  // once the catalog is ready
+    // In a job of several nodes, once the catalog is ready.
+    std::unique_ptr<BlockReader> reader;
+    std::unique_ptr<SlabRebuilder> rebuilder;
     std::map<Rank, std::unique_ptr<Staging>> stagings;
   };
 
@@ -112,7 +114,7 @@ class RestoreDesk {
   std::optional<Cluster> cluster_;
   std::unique_ptr<Restoring> restoring_;
   uint64_t restorings_ = 0;
-  std::optional<Version> decided_;             // what was to be restored last
+  std::optional<Version> decided_;                   // what was to be restored last
   std::vector<std::unique_ptr<Restoring>> retired_;  // until nothing of theirs is on its way
   TimerId retired_timer_ = TimerId::kNone;
   Lifetime lifetime_;

@@ -128,8 +128,8 @@ TEST_F(AnnouncementsTest, TheShareIsOfWhatAllSaid) {
   Tell();
   const absl::StatusOr<GuardShare> share = announcements_->ShareOf(kVersion, Group());
   ASSERT_TRUE(share.ok()) << share.status();
-  EXPECT_EQ(share->slabs.layout().positions(), 3U);
-  EXPECT_EQ(share->slabs.members()[1].incarnation(), "memory");
+  EXPECT_EQ(share->coded->layout().positions(), 3U);
+  EXPECT_EQ(share->coded->slabs.members()[1].incarnation(), "memory");
   EXPECT_EQ(share->replica_bytes, 100U);
 
   AnnounceRequest other_blocks = SlabsOf("memory");

@@ -71,17 +71,27 @@ class BlockReaderTest : public GroupFixture {
     peers.ServeReads([this, slot](NodeSlot, const std::string& body, uint64_t, auto done) {
       ReadRequest request;
       UNREFT_CHECK(request.ParseFromString(body));
-      if (request.kind() == ReadRequest::DATA) return waiting_.push_back(std::move(done));
-      if (without_parities_.contains(slot)) {
-        return done(absl::NotFoundError("it has no parities"));
-      }
-      const std::span<const std::byte> block =
-          *sent_.emplace_back(std::make_unique<std::vector<std::byte>>(
-              ParityOf(request.stripe(), request.parity(), request.first_block())));
-      ReadSource source = SourceOf(block);
-      if (rotten_.contains(slot)) (*sent_.back())[0] ^= std::byte{1};
-      done(std::move(source));
+      Give(slot, request, std::move(done));
     });
+  }
+  void Give(NodeSlot slot, const ReadRequest& request, ReadDone done) {
+    if (request.kind() == ReadRequest::DATA) return waiting_.push_back(std::move(done));
+    if (without_parities_.contains(slot)) {
+      return done(absl::NotFoundError("it has no parities"));
+    }
+    const std::span<const std::byte> block =
+        *sent_.emplace_back(std::make_unique<std::vector<std::byte>>(
+            ParityOf(request.stripe(), request.parity(), request.first_block())));
+    ReadSource source = SourceOf(block);
+    if (rotten_.contains(slot)) (*sent_.back())[0] ^= std::byte{1};
+    done(std::move(source));
+  }
+  void MakeReader() {
+    reader_ =
+        std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_,
+                                      [this](const ReadRequest& request, uint64_t, ReadDone done) {
+                                        Give(NodeSlot{0}, request, std::move(done));
+                                      });
   }
   SlabMeta MetaOf(Rank rank) const {
     const std::vector<std::byte>& data = data_[rank.value];
@@ -124,7 +134,7 @@ class BlockReaderTest : public GroupFixture {
     InTurn([&] {
       catalog_ = std::make_unique<RestoreCatalog>(
           *state_, own_peers_.get(), &job_, decision, [this, &results] {
-            reader_ = std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_);
+            MakeReader();
             for (uint64_t block = 0; block < kBlocks; ++block) {
               auto into = std::make_shared<std::vector<std::byte>>(kBlockBytes);
               reader_->Decode(Rank{0}, block, *into, into,
@@ -156,7 +166,7 @@ class BlockReaderTest : public GroupFixture {
       reader_.reset();
       catalog_ = std::make_unique<RestoreCatalog>(
           *state_, own_peers_.get(), &job_, decision, [this, &result] {
-            reader_ = std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_);
+            MakeReader();
             reader_->GroupRecordOf(NodeSlot{0}, [&result](auto record) { result = record; });
           });
     });
@@ -194,6 +204,20 @@ class BlockReaderTest : public GroupFixture {
 TEST_F(BlockReaderTest, NodesWhoseSlabsHaveRottedDoNotWaitForEachOther) {
   ExpectRight(DecodeAll());
   EXPECT_TRUE(waiting_.empty()) << "it asked for a slab that is lost";
+}
+
+// Parities that are kept for a slow holder may hold all the others until what is decoded is there.
+TEST_F(BlockReaderTest, ItDecodesWhileAllTilesForEncodingAreHeld) {
+  std::vector<TileSet> held;
+  const size_t share = TileSharesOf(state_->options).encoding;
+  InTurn([&] {
+    for (size_t set = 0; set < share; ++set) {
+      state_->tiles->Take(TilePurpose::kEncoding, 4, kBlockBytes,
+                          [&](TileSet taken) { held.push_back(std::move(taken)); });
+    }
+  });
+  EXPECT_EQ(held.size(), share);
+  ExpectRight(DecodeAll());
 }
 
 // It ended the daemon: who was guarded without a rank may not say so of one that is lost only.

@@ -81,6 +81,7 @@ class GroupFixture : public SmpFixture {
           boot_id_, state_->record->incarnation(), state_->record->session(), on_slot_change);
       state_->staging = std::make_unique<StagingArea>(
           StagingArea::Seams{*executor_, *state_->memory, processes_, log_}, state_->options);
+      state_->tiles = std::make_unique<TilePool>(*executor_, TileSharesOf(state_->options));
       own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
     });
   }

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/random.h"
-#include "ec/isal_code.h"
+#include "ec/code_cache.h"
 #include "smp/job/cluster_records.h"
 #include "tests/fakes/capture_log_sink.h"
 #include "tests/fakes/reference_code.h"
@@ -34,12 +34,14 @@ using Blocks = std::vector<std::vector<std::byte>>;
 
 // A node of the group: its slab of one rank, its guard, and what it lets others read.
 struct GroupNode {
-  GroupNode(SimScheduler& scheduler, SimNetwork& network, uint32_t index, uint32_t count)
+  GroupNode(SimScheduler& scheduler, SimNetwork& network, uint32_t index, uint32_t count,
+            TileShares shares)
       : executor(scheduler.NewExecutor("node")),
         pool(std::make_unique<SimWorkPool>(*executor)),
         transport(*network.NewTransport(*executor, Address(index))) {
     job.store_id = "0123456789abcdef";
     for (uint32_t i = 0; i < count; ++i) job.present[NodeSlot{i}].set_address(Address(i));
+    tiles = std::make_unique<TilePool>(*executor, shares);
     peers = std::make_unique<Peers>(*transport, job, "job", NodeSlot{index}, RandomId{});
   }
   // kill -9.
@@ -52,16 +54,17 @@ struct GroupNode {
   std::unique_ptr<Transport> transport;
   meta::JobState job;
   std::unique_ptr<Peers> peers;
+  std::unique_ptr<TilePool> tiles;
   std::unique_ptr<PageBuffer> pages;
   Guard guard;
   std::unique_ptr<Guarding> guarding;  // null: hands nothing on
   std::optional<absl::Status> ended;
 
-  bool gives = true;                   // blocks of its slab
-  uint64_t hands_on = UINT64_MAX;      // so many parities
-  std::set<uint32_t> lost_on_the_way;  // parities of which the first that is handed on gets lost
-  uint64_t given = 0;                  // blocks of its slab
-  std::optional<uint64_t> rotten;      // block of its slab, until somebody complains
+  bool gives = true;                    // blocks of its slab
+  uint64_t hands_on = UINT64_MAX;       // so many parities
+  std::set<uint32_t> lost_on_the_way;   // parities of which the first that is handed on gets lost
+  uint64_t given = 0;                   // blocks of its slab
+  std::optional<uint64_t> rotten;       // block of its slab, until somebody complains
   bool description_has_rotted = false;  // the same of what describes it
   uint64_t complaints = 0;
 };
@@ -89,19 +92,22 @@ class GuardingTest : public ::testing::Test {
     for (uint32_t i = 0; i < shape.n(); ++i) StartNode(i);
   }
 
-  GroupSlabs Slabs() const {
+  // The version as the member has it encoded.
+  std::shared_ptr<const CodedVersion> CodedFor(uint32_t index) {
+    GroupView group{{}, shape_, index};
     std::vector<MemberSlab> members;
     for (uint32_t i = 0; i < shape_.n(); ++i) {
+      group.slots.push_back(NodeSlot{i});
       RankSlab& slab = *members.emplace_back().add_slabs();
       slab.set_rank(i);
       slab.set_data_bytes(slabs_[i].size() * kBlockBytes);
     }
-    return *GroupSlabs::Make(shape_, kBlockBytes, std::move(members));
+    return *CodedVersion::Make(kVersion, std::move(group), kBlockBytes, std::move(members), codes_);
   }
 
   void StartNode(uint32_t index) {
     nodes_[index].reset();
-    nodes_[index] = std::make_unique<GroupNode>(scheduler_, network_, index, shape_.n());
+    nodes_[index] = std::make_unique<GroupNode>(scheduler_, network_, index, shape_.n(), shares_);
     InTurn(index, [&] { Serve(index); });
   }
 
@@ -162,12 +168,8 @@ class GuardingTest : public ::testing::Test {
 
   void Guard(uint32_t index) {
     GroupNode& node = *nodes_[index];
-    GroupView group;
-    for (uint32_t i = 0; i < shape_.n(); ++i) group.slots.push_back(NodeSlot{i});
-    group.shape = shape_;
-    group.self = index;
-    GroupSlabs slabs = Slabs();
-    const uint64_t positions = slabs.layout().positions();
+    const std::shared_ptr<const CodedVersion> coded = CodedFor(index);
+    const uint64_t positions = coded->layout().positions();
     const GuardGeometry geometry =
         MakeGuardGeometry(0, kBlockBytes, 4096, shape_.m, shape_.k, positions);
     node.pages = std::make_unique<PageBuffer>(GuardSegmentBytes(geometry));
@@ -184,10 +186,9 @@ class GuardingTest : public ::testing::Test {
     node.guard.view->set_state(Generation{1}, GuardState::kFilling);
     InTurn(index, [&] {
       node.guarding = std::make_unique<Guarding>(
-          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_, tiles_,
-                          *ec::IsalCode::Make(shape_)},
-          options_, kVersion, std::move(group), std::move(slabs), node.guard,
-          Guarding::Mode::kWithGroup, [&node](auto result) { node.ended = result.status(); });
+          Guarding::Seams{*node.executor, *node.pool, *node.peers, log_, *node.tiles}, options_,
+          coded, node.guard, Guarding::Mode::kWithGroup,
+          [&node](auto result) { node.ended = result.status(); });
       node.guarding->Start();
     });
   }
@@ -221,8 +222,8 @@ class GuardingTest : public ::testing::Test {
     ASSERT_TRUE(Complete(index)) << "node " << index;
     GroupNode& node = *nodes_[index];
     EXPECT_TRUE(VerifyGuard(*node.guard.view).ok());
-    const GroupSlabs slabs = Slabs();
-    const ec::StripeLayout& layout = slabs.layout();
+    const std::shared_ptr<const CodedVersion> coded = CodedFor(index);
+    const ec::StripeLayout& layout = coded->layout();
     const ec::ReferenceCode code(shape_);
     const std::vector<uint32_t> stripes = layout.ParityStripes(index);
     for (uint32_t parity = 0; parity < shape_.m; ++parity) {
@@ -249,7 +250,8 @@ class GuardingTest : public ::testing::Test {
   NodeOptions options_;
   ec::CodeShape shape_;
   std::vector<Blocks> slabs_;
-  TilePool tiles_;
+  TileShares shares_{4, 0};
+  ec::CodeCache codes_;
   std::vector<std::byte> rot_ = std::vector<std::byte>(kBlockBytes);
   std::vector<std::unique_ptr<GroupNode>> nodes_;
 };
@@ -312,6 +314,15 @@ TEST_F(GuardingTest, AnAggregatorKeepsNothingForALostHolder) {
   TellLost(1);
   scheduler_.RunFor(seconds(2));
   for (const uint32_t i : {0, 2, 3}) ExpectGuarded(i);
+}
+
+// The next position waited for the tiles of those that were kept, and counted as being encoded.
+TEST_F(GuardingTest, WhoNeverAsksIsNotWaitedForWithTheLastTiles) {
+  shares_.encoding = 1;
+  Make({2, 2}, {20, 20, 20, 20});
+  for (const uint32_t i : {0, 2, 3}) Guard(i);
+  scheduler_.RunFor(seconds(2));
+  ExpectGuarded(0);
 }
 
 TEST_F(GuardingTest, AnAggregatorThatStartsAgainServesThoseWhoHaveItsFirstPositions) {

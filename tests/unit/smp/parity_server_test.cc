@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "ec/isal_code.h"
+#include "ec/code_cache.h"
 #include "smp/job/cluster_records.h"
 #include "tests/unit/smp/group_fixture.h"
 
@@ -21,7 +21,6 @@ using std::chrono::seconds;
 
 constexpr uint64_t kPositions = 4;
 constexpr uint32_t kParity = 1;  // node 1's
-constexpr uint64_t kCoding = 7;
 
 class ParityServerTest : public GroupFixture {
  protected:
@@ -36,14 +35,9 @@ class ParityServerTest : public GroupFixture {
     const GroupView group = *FindGroup(job_.view.value.groups(), NodeSlot{0});
     std::vector<MemberSlab> members(group.members());
     members[2].add_slabs()->set_data_bytes(kPositions * kBlockBytes);
-    task_ = std::make_unique<GuardTask>(
-        GuardTask{{*executor_, pool_, *own_peers_, log_, tiles_, *ec::IsalCode::Make(group.shape)},
-                  options_,
-                  kVersion,
-                  group,
-                  *GroupSlabs::Make(group.shape, kBlockBytes, members),
-                  guard_,
-                  kCoding});
+    coded_ = *CodedVersion::Make(kVersion, group, kBlockBytes, members, state_->codes);
+    task_ = std::make_unique<GuardTask>(GuardTask{
+        {*executor_, pool_, *own_peers_, log_, *state_->tiles}, options_, coded_, guard_});
     InTurn([&] {
       activity_ = std::make_unique<GuardActivity>(*task_, [this] { ++looks_; });
       server_ = std::make_unique<ParityServer>(*task_, *activity_, /*is_encoded=*/false);
@@ -57,11 +51,12 @@ class ParityServerTest : public GroupFixture {
   }
 
   // Node 1 asks for its parity of the position.
-  void Ask(uint64_t position, uint64_t coding = kCoding) {
+  void Ask(uint64_t position) { Ask(position, coded_->coding); }
+  void Ask(uint64_t position, uint64_t coding) {
     BeginToAsk(position, coding);
     Settle();
   }
-  void BeginToAsk(uint64_t position, uint64_t coding = kCoding) {
+  void BeginToAsk(uint64_t position, uint64_t coding) {
     ReadRequest request;
     request.set_parity(kParity);
     request.set_first_block(position);
@@ -89,11 +84,11 @@ class ParityServerTest : public GroupFixture {
     InTurn([&] { server_->BePatient(is_idle); });
   }
 
-  TilePool tiles_;
   Guard guard_;
   std::vector<std::byte> block_ = std::vector<std::byte>(kBlockBytes, std::byte{5});
   int reads_ = 0;  // of node 2's blocks
   int looks_ = 0;
+  std::shared_ptr<const CodedVersion> coded_;
   std::unique_ptr<GuardTask> task_;
   std::unique_ptr<GuardActivity> activity_;
   std::unique_ptr<ParityServer> server_;
@@ -136,7 +131,7 @@ TEST_F(ParityServerTest, EncodingOnceMoreDoesNotTouchTheGuard) {
   guard_.segment = *segments_.Create("/unreft.job.0.guard", 4096);
   Encode(0);
   Ask(0);
-  BeginToAsk(0);
+  BeginToAsk(0, coded_->coding);
   ASSERT_TRUE(scheduler_.RunUntil([&] { return pool_.pending() > 0; }, 100000));
   EXPECT_EQ(guard_.segment.use_count(), 1);
   Settle();
@@ -163,7 +158,7 @@ TEST_F(ParityServerTest, NothingIsKeptForALostMember) {
 
 TEST_F(ParityServerTest, OtherSlabsParitiesAreNotHandedOn) {
   Encode(0);
-  Ask(0, kCoding + 1);
+  Ask(0, coded_->coding + 1);
   ASSERT_TRUE(answer_.has_value());
   EXPECT_TRUE(absl::IsNotFound(*answer_)) << *answer_;
   Ask(kPositions);

@@ -64,7 +64,7 @@ class RestoreDeskTest : public GroupFixture {
       server_ = std::make_unique<SlabServer>(*state_, *own_peers_);
       protector_ = std::make_unique<Protector>(*state_, *own_peers_, *server_, job_, [] {});
       desk_ = std::make_unique<RestoreDesk>(*state_);
-      desk_->Join({*own_peers_, job_, protector_.get(), [] {}});
+      desk_->Join({*own_peers_, job_, *server_, protector_.get(), [] {}});
     });
   }
   ~RestoreDeskTest() override {

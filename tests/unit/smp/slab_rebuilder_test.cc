@@ -38,12 +38,6 @@ class SlabRebuilderTest : public GroupFixture {
     StartOwn([this] {
       if (rebuilder_ != nullptr) rebuilder_->RunRules();
     });
-    // What asks node 0 for the slab waits, as of one that is being rebuilt.
-    InTurn([&] {
-      own_peers_->ServeReads([this](NodeSlot, const std::string&, uint64_t, auto done) {
-        asked_itself_.push_back(std::move(done));
-      });
-    });
   }
   ~SlabRebuilderTest() override {
     InTurn([&] {
@@ -91,7 +85,12 @@ class SlabRebuilderTest : public GroupFixture {
     InTurn([&] {
       catalog_ = std::make_unique<RestoreCatalog>(
           *state_, own_peers_.get(), &job_, decision, [this, then] {
-            reader_ = std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_);
+            // What asks node 0 for the slab waits, as of one that is being rebuilt.
+            reader_ =
+                std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_,
+                                              [this](const ReadRequest&, uint64_t, auto done) {
+                                                asked_itself_.push_back(std::move(done));
+                                              });
             then();
           });
     });

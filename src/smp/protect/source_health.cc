@@ -1,0 +1,21 @@
+#include "smp/protect/source_health.h"
+
+namespace unreft::smp {
+
+SourceHealth::SourceHealth(Executor& executor, const meta::JobState& job, Duration avoided,
+                           std::map<Rank, NodeSlot> lost)
+    : executor_(executor), job_(job), avoided_(avoided), lost_(std::move(lost)) {
+  for (const auto& [rank, slot] : lost_) losers_.insert(slot);
+}
+
+bool SourceHealth::IsBad(NodeSlot slot, Kind kind) const {
+  if (!job_.present.contains(slot)) return true;
+  const auto failed = until_.find({slot, kind});
+  return failed != until_.end() && executor_.Now() < failed->second;
+}
+
+void SourceHealth::Avoid(NodeSlot slot, Kind kind) {
+  until_[{slot, kind}] = executor_.Now() + avoided_;
+}
+
+}  // namespace unreft::smp
