@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/format.h"
@@ -11,13 +10,9 @@
 #include "layout/manifest.h"
 #include "smp/core/pace.h"
 #include "smp/job/cluster_records.h"
-#include "smp/job/refusals.h"
 
 namespace unreft::smp {
 namespace {
-
-// Versions under way on this node. While the meta store is away nothing tells which are over.
-constexpr size_t kLocalKept = 16;
 
 constexpr size_t kRefusedKept = 256;
 
@@ -55,6 +50,7 @@ Member::~Member() {
 
 void Member::Start(Protection& protection) {
   protection_ = &protection;
+  versions_ = std::make_unique<OwnVersions>(record_, store_.state(), node_, protection);
   Serve();
   store_.Start();
 }
@@ -66,46 +62,20 @@ void Member::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> ask
   Report();
 }
 
-bool Member::IsOfInterest(Version version) const {
-  return version.timeline == record_.chain().newest() && version > record_.committed();
-}
-
-Member::Local& Member::LocalOf(Version version) {
-  while (local_.size() >= kLocalKept && !local_.contains(version)) {
-    // One that has failed can be of no use any more; what is whole may still be committed.
-    auto over = std::find_if(local_.begin(), local_.end(),
-                             [](const auto& entry) { return !entry.second.failure.empty(); });
-    if (over == local_.end()) over = local_.begin();
-    GiveUp(over->first, std::string(over->second.failure));
-  }
-  return local_[version];
-}
-
 void Member::ReportClaimed(Version version, Rank rank) {
-  if (!IsOfInterest(version)) return;
-  newest_steps_.Note(rank.value, version.step);
-  if (IsGivenUp(version)) return GiveUp(version, WhyGivenUp());
-  (void)LocalOf(version);
-  if (protection_ != nullptr) protection_->OnClaimed(version);
+  if (!versions_->OnClaimed(version, rank)) return;
+  protection_->OnClaimed(version);
   Report();
 }
 
 void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) {
-  if (!IsOfInterest(version)) return GiveUp(version, std::string(kOfNoUse));
-  newest_steps_.Note(rank.value, version.step);
-  if (IsGivenUp(version)) return GiveUp(version, WhyGivenUp());
-  (void)LocalOf(version);
-  if (protection_ != nullptr) protection_->OnSealed(version);
+  if (!versions_->OnSealed(version, rank)) return;
+  protection_->OnSealed(version);
   Report();
 }
 
 void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {
-  if (!IsOfInterest(version)) return;
-  newest_steps_.Note(rank.value, version.step);
-  if (IsGivenUp(version)) return;
-  Local& local = LocalOf(version);
-  if (local.failure.empty()) local.failure = fmt::format("rank {}: {}", rank, reason);
-  Report();
+  if (versions_->OnFailed(version, rank, reason)) Report();
 }
 
 // By the store, or by this node's memory if the store was lost and nobody has told it yet.
@@ -244,12 +214,10 @@ void Member::FollowTimeline() {
   node_.ReopenTimeline();
 }
 
-// Versions of the timelines before are of no use any more.
 void Member::AdoptTimelines(bool took_part) {
   const TimelineRecord& record = store_.state().timeline.value;
   record_.AdoptTimelines(OriginsOf(record), took_part);
-  local_.clear();
-  newest_steps_ = NewestSteps(Step{record.chain().rbegin()->parent_step()});
+  versions_->OnTimeline(Step{record.chain().rbegin()->parent_step()});
 }
 
 void Member::ApplyDecision(const DecisionRecord& record) {
@@ -292,37 +260,14 @@ void Member::FollowCommit() {
   // An older one is what a store says that went back; a step back comes with its timeline.
   if (version.timeline != record_.chain().newest() || version < record_.committed()) return;
   record_.SetCommitted(version, record.world());
-  std::vector<Version> older;
-  for (const auto& [candidate, local] : local_) {
-    if (candidate < version) older.push_back(candidate);
-  }
-  local_.erase(version);
-  for (const Version candidate : older) {
-    // What is pinned was committed, and this node has not read it before a newer one was.
-    if (IsPinned(store_.state().pins.value, candidate)) {
-      local_.erase(candidate);
-    } else {
-      GiveUp(candidate, OverruledBy(version));
-    }
-  }
+  versions_->OnCommitted(version);
   protection_->OnCommitted(version);
   node_.OnCommitted(version);
 }
 
-bool Member::IsGivenUp(Version version) const {
-  return smp::IsGivenUp(store_.state().abandoned.value, version);
-}
-
-const std::string& Member::WhyGivenUp() const { return store_.state().abandoned.value.reason(); }
-
 void Member::FollowAbandoned() {
   const AbandonRecord& record = store_.state().abandoned.value;
-  // What this process adopted nobody has reported to it.
-  std::set<Version> given_up;
-  for (const HeldSlab& held : node_.Inventory()) given_up.insert(held.slab.version);
-  for (const auto& [version, local] : local_) given_up.insert(version);
-  std::erase_if(given_up, [this](Version version) { return !IsGivenUp(version); });
-  for (const Version version : given_up) GiveUp(version, WhyGivenUp());
+  versions_->OnAbandoned();
   node_.OnCaptureFrom({record_.chain().newest(), CaptureFrom(record, record_.chain().newest())});
   const uint64_t full_from = record.full_capture_from_timeline();
   if (full_from != 0 && full_from <= record_.chain().newest().value &&
@@ -330,12 +275,6 @@ void Member::FollowAbandoned() {
     disagreement_applied_ = full_from;
     node_.OnReplicasDisagree(record.disagreement());
   }
-}
-
-void Member::GiveUp(Version version, const std::string& reason) {
-  local_.erase(version);
-  node_.OnAbandoned(version, reason);
-  if (protection_ != nullptr) protection_->Drop(version);
 }
 
 // --- what this node says ---
@@ -427,7 +366,7 @@ NodeReport Member::MakeReport() const {
   report.set_committed_world(record_.committed_world());
   report.set_view(record_.view());
   report.set_captures_all(record_.captures_all());
-  report.set_newest_step(newest_steps_.Believed().value);
+  report.set_newest_step(versions_->newest_step().value);
   std::map<Version, VersionHolding> versions;
   for (const HeldSlab& held : node_.Inventory()) {
     SealedRank& sealed = *EntryOf(versions, held.slab.version).add_sealed();
@@ -465,10 +404,12 @@ NodeReport Member::MakeReport() const {
     for (const Step step : trainer.capturing) registered.add_capturing(step.value);
   }
   report.set_ranks(node_.RanksServed());
-  for (const auto& [version, local] : local_) EntryOf(versions, version).set_failure(local.failure);
+  for (const auto& [version, failure] : versions_->failures()) {
+    EntryOf(versions, version).set_failure(failure);
+  }
   for (auto& [version, why] : protection_->Failures()) EntryOf(versions, version).set_failure(why);
   for (const RottenSlab& slab : node_.RottenSlabs()) {
-    if (!IsOfInterest(slab.version) || IsGivenUp(slab.version)) continue;
+    if (!versions_->MayBeCommitted(slab.version)) continue;
     EntryOf(versions, slab.version)
         .set_failure(fmt::format("rank {}: {}", slab.rank, slab.problem));
   }

@@ -25,8 +25,8 @@
 #include "smp/job/coordinator.h"
 #include "smp/job/ever_committed.h"
 #include "smp/job/leader.h"
-#include "smp/job/newest_steps.h"
 #include "smp/job/node_record.h"
+#include "smp/job/own_versions.h"
 #include "smp/job/peers.h"
 #include "smp/job/protection.h"
 #include "smp/job/seat.h"
@@ -85,11 +85,6 @@ class Member final : public Coordinator {
   bool leads() const { return leader_ != nullptr; }
 
  private:
-  // What is known of a version that is under way on this node.
-  struct Local {
-    std::string failure;
-  };
-
   void Serve();
   void Follow();
   void FollowSeat();
@@ -102,11 +97,6 @@ class Member final : public Coordinator {
   void ApplyDecision(const DecisionRecord& decision);
   void FollowCommit();
   void FollowAbandoned();
-  bool IsGivenUp(Version version) const;
-  const std::string& WhyGivenUp() const;
-  void GiveUp(Version version, const std::string& reason);
-  bool IsOfInterest(Version version) const;
-  Local& LocalOf(Version version);
 
   bool EverCommitted() const;
   absl::Status WhyNotKnown() const;
@@ -136,8 +126,7 @@ class Member final : public Coordinator {
   uint64_t deadlines_used_ = 0;  // before the present leadership
   meta::HeldKey led_by_;
 
-  std::map<Version, Local> local_;
-  NewestSteps newest_steps_;  // that ranks of this node have named in the newest timeline
+  std::unique_ptr<OwnVersions> versions_;  // from Start on
   struct Asking {
     Attempt attempt;
     uint64_t world = 0;
