@@ -34,6 +34,7 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
       seat_(seams.kv, seams.executor, seams.log, store_, record, options, seams.transport.address(),
             {.on_presence = [this] { Follow(); },
              .on_leadership = [this] { Follow(); },
+             .on_standing = [this](const Standing& standing) { node_.OnStanding(standing); },
              .on_refused = [this](const absl::Status& why) { node_.OnRefused(why); },
              .probe =
                  [this](const std::string& address, absl::AnyInvocable<void(bool)> done) {
@@ -124,7 +125,7 @@ void Member::AskPins(PinRequest request, PinDone done) {
 
 void Member::Follow() {
   peers_.Follow();
-  FollowSeat();
+  seat_.Follow(node_.RanksServed());
   FollowLeadership();
   if (!store_.ready()) return;
   SayRefused();
@@ -143,14 +144,6 @@ void Member::Follow() {
   ever_asked_.AnswerAll(EverCommitted());
   Report();
   if (leader_ != nullptr) leader_->RunRules();
-}
-
-void Member::FollowSeat() {
-  seat_.Follow(node_.RanksServed());
-  Standing standing = seat_.StandingNow();
-  if (standing == standing_) return;
-  standing_ = std::move(standing);
-  node_.OnStanding(standing_);
 }
 
 // Daemons that were not let in. One that a supervisor starts again and again says the same.
@@ -303,7 +296,7 @@ void Member::SendReport() {
   report_wanted_ = false;
   reported_at_ = seams_.executor.Now();
   seams_.executor.Cancel(std::exchange(report_later_, TimerId::kNone));
-  FollowSeat();
+  seat_.Follow(node_.RanksServed());
   const meta::JobState& state = store_.state();
   if (!store_.ready() || !state.leader.exists() || !seat_.is_present()) {
     node_.OnObstacle("");  // what a leader said before may be over

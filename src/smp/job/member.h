@@ -87,7 +87,6 @@ class Member final : public Coordinator {
  private:
   void Serve();
   void Follow();
-  void FollowSeat();
   void SayRefused();
   void FollowLeadership();
   void EndLeading();
@@ -118,7 +117,6 @@ class Member final : public Coordinator {
   const NodeOptions& options_;
   meta::JobStore store_;
   Seat seat_;
-  Standing standing_;  // as the node was told
   std::map<uint64_t, std::string> refused_said_;  // why, by place
   Peers peers_;
   Protection* protection_ = nullptr;
