@@ -14,8 +14,6 @@
 namespace unreft::smp {
 namespace {
 
-constexpr size_t kRefusedKept = 256;
-
 // A version's entry of a report, made when it is not there yet.
 VersionHolding& EntryOf(std::map<Version, VersionHolding>& versions, Version version) {
   VersionHolding& entry = versions[version];
@@ -40,9 +38,10 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
                  [this](const std::string& address, absl::AnyInvocable<void(bool)> done) {
                    peers_.Probe(address, options_.presence_ttl, std::move(done));
                  }}),
+      refused_(seams.log, store_.state()),
       peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
              [this] { store_.ReadAgain(); }),
-      ever_asked_(seams.executor, options.call_timeout, [this] { return WhyNotKnown(); }) {}
+      ever_asked_(seams.executor, store_, record, options) {}
 
 Member::~Member() {
   seams_.executor.Cancel(report_soon_);
@@ -79,24 +78,6 @@ void Member::ReportFailed(Version version, Rank rank, const std::string& reason)
   if (versions_->OnFailed(version, rank, reason)) Report();
 }
 
-// By the store, or by this node's memory if the store was lost and nobody has told it yet.
-bool Member::EverCommitted() const {
-  return store_.state().commit.value.world() != 0 || record_.committed_world() != 0;
-}
-
-void Member::AskEverCommitted(EverCommittedDone done) {
-  ever_asked_.Ask(std::move(done));
-  if (store_.ready()) ever_asked_.AnswerAll(EverCommitted());
-}
-
-absl::Status Member::WhyNotKnown() const {
-  return absl::UnavailableError(fmt::format(
-      "node {}: whether anything was ever committed is not known, since the meta store was not "
-      "read within {} ms: {}",
-      options_.node, options_.call_timeout / std::chrono::milliseconds(1),
-      store_.status().ok() ? "it does not answer" : std::string(store_.status().message())));
-}
-
 void Member::DeclareFreshStart(bool force, FreshStartDone done) {
   if (!store_.ready() || !store_.state().leader.exists()) {
     return done(absl::UnavailableError("the job has no leader now; try again"));
@@ -128,7 +109,7 @@ void Member::Follow() {
   seat_.Follow(node_.RanksServed());
   FollowLeadership();
   if (!store_.ready()) return;
-  SayRefused();
+  refused_.Follow();
   // Before what may retire versions.
   const std::pair pins(store_.state().store_id, store_.state().pins.modified);
   if (pins_applied_ != pins) {
@@ -141,22 +122,9 @@ void Member::Follow() {
   FollowCommit();
   FollowAbandoned();
   protection_->OnJobChange();
-  ever_asked_.AnswerAll(EverCommitted());
+  ever_asked_.Follow();
   Report();
   if (leader_ != nullptr) leader_->RunRules();
-}
-
-// Daemons that were not let in. One that a supervisor starts again and again says the same.
-void Member::SayRefused() {
-  std::erase_if(refused_said_,
-                [this](const auto& said) { return !store_.state().refused.contains(said.first); });
-  if (refused_said_.size() > kRefusedKept) refused_said_.clear();
-  for (const auto& [place, refused] : store_.state().refused) {
-    const RefusedRecord& record = refused.value;
-    if (std::exchange(refused_said_[place], record.why()) == record.why()) continue;
-    seams_.log.Error("the daemon at {} was refused: {}", record.address(),
-                     CleanText(record.why(), kTextBytesMax));
-  }
 }
 
 meta::HeldKey Member::LeaderNow() const {

@@ -29,6 +29,7 @@
 #include "smp/job/own_versions.h"
 #include "smp/job/peers.h"
 #include "smp/job/protection.h"
+#include "smp/job/refused_daemons.h"
 #include "smp/job/seat.h"
 
 namespace unreft::smp {
@@ -62,7 +63,7 @@ class Member final : public Coordinator {
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
-  void AskEverCommitted(EverCommittedDone done) override;
+  void AskEverCommitted(EverCommittedDone done) override { ever_asked_.Ask(std::move(done)); }
   void DeclareFreshStart(bool force, FreshStartDone done) override;
   void AskPins(PinRequest request, PinDone done) override;
   // The protection's holdings are others than they were.
@@ -87,7 +88,6 @@ class Member final : public Coordinator {
  private:
   void Serve();
   void Follow();
-  void SayRefused();
   void FollowLeadership();
   void EndLeading();
   meta::HeldKey LeaderNow() const;
@@ -96,9 +96,6 @@ class Member final : public Coordinator {
   void ApplyDecision(const DecisionRecord& decision);
   void FollowCommit();
   void FollowAbandoned();
-
-  bool EverCommitted() const;
-  absl::Status WhyNotKnown() const;
 
   void Report();
   void ReportLater(Duration delay);
@@ -117,7 +114,7 @@ class Member final : public Coordinator {
   const NodeOptions& options_;
   meta::JobStore store_;
   Seat seat_;
-  std::map<uint64_t, std::string> refused_said_;  // why, by place
+  RefusedDaemons refused_;
   Peers peers_;
   Protection* protection_ = nullptr;
   std::unique_ptr<Leader> leader_;
