@@ -41,6 +41,8 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
       refused_(seams.log, store_.state()),
       peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
              [this] { store_.ReadAgain(); }),
+      calls_(seams.executor, store_, peers_, options),
+      leading_({seams.executor, store_, seat_, peers_, seams.log, seams.faults}, options),
       ever_asked_(seams.executor, store_, record, options) {}
 
 Member::~Member() {
@@ -78,36 +80,12 @@ void Member::ReportFailed(Version version, Rank rank, const std::string& reason)
   if (versions_->OnFailed(version, rank, reason)) Report();
 }
 
-void Member::DeclareFreshStart(bool force, FreshStartDone done) {
-  if (!store_.ready() || !store_.state().leader.exists()) {
-    return done(absl::UnavailableError("the job has no leader now; try again"));
-  }
-  FreshStartRequest request;
-  request.set_force(force);
-  peers_.Ask<FreshStartReply>(
-      NodeSlot{store_.state().leader.value.slot()}, "fresh-start", request, options_.call_timeout,
-      [done = std::move(done)](absl::StatusOr<FreshStartReply> reply) mutable {
-        if (!reply.ok()) return done(reply.status());
-        done(Timeline{reply->timeline()});
-      });
-}
-
-void Member::AskPins(PinRequest request, PinDone done) {
-  if (!store_.ready() || !store_.state().leader.exists()) {
-    return seams_.executor.Post([done = std::move(done)]() mutable {
-      done(absl::UnavailableError("the job has no leader now; try again"));
-    });
-  }
-  peers_.Ask<PinReply>(NodeSlot{store_.state().leader.value.slot()}, "pins", request,
-                       options_.call_timeout, std::move(done));
-}
-
 // --- what the job has decided ---
 
 void Member::Follow() {
   peers_.Follow();
   seat_.Follow(node_.RanksServed());
-  FollowLeadership();
+  leading_.Follow();
   if (!store_.ready()) return;
   refused_.Follow();
   // Before what may retire versions.
@@ -124,31 +102,11 @@ void Member::Follow() {
   protection_->OnJobChange();
   ever_asked_.Follow();
   Report();
-  if (leader_ != nullptr) leader_->RunRules();
+  leading_.RunRules();
 }
 
 meta::HeldKey Member::LeaderNow() const {
   return {store_.state().leader_created, store_.state().leader_value};
-}
-
-void Member::FollowLeadership() {
-  if (!seat_.leads()) {
-    if (leader_ != nullptr) seams_.log.Warn("node {} leads no longer", options_.node);
-    EndLeading();
-    if (!store_.state().leader.exists()) seat_.Campaign();
-    return;
-  }
-  if (leader_ != nullptr && led_by_ == seat_.leadership()) return;
-  seams_.log.Info("node {} leads", options_.node);
-  led_by_ = seat_.leadership();
-  EndLeading();
-  leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_, led_by_,
-                                     seams_.faults);
-}
-
-void Member::EndLeading() {
-  deadlines_used_ = deadlines_used();
-  leader_.reset();
 }
 
 void Member::FollowTimeline() {

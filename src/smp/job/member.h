@@ -24,7 +24,8 @@
 #include "smp/core/node_options.h"
 #include "smp/job/coordinator.h"
 #include "smp/job/ever_committed.h"
-#include "smp/job/leader.h"
+#include "smp/job/leader_calls.h"
+#include "smp/job/leading.h"
 #include "smp/job/node_record.h"
 #include "smp/job/own_versions.h"
 #include "smp/job/peers.h"
@@ -64,32 +65,32 @@ class Member final : public Coordinator {
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
   void AskEverCommitted(EverCommittedDone done) override { ever_asked_.Ask(std::move(done)); }
-  void DeclareFreshStart(bool force, FreshStartDone done) override;
-  void AskPins(PinRequest request, PinDone done) override;
+  void DeclareFreshStart(bool force, FreshStartDone done) override {
+    calls_.DeclareFreshStart(force, std::move(done));
+  }
+  void AskPins(PinRequest request, PinDone done) override {
+    calls_.AskPins(std::move(request), std::move(done));
+  }
   // The protection's holdings are others than they were.
   void ReportProtection() { Report(); }
 
   // The leader's answer, or Unavailable when none answers.
-  void AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done);
+  void AskExposure(LeaderCalls::ExposureDone done) { calls_.AskExposure(std::move(done)); }
 
   // Of all the times that this node has led.
-  uint64_t deadlines_used() const override {
-    return deadlines_used_ + (leader_ == nullptr ? 0 : leader_->deadlines_used());
-  }
+  uint64_t deadlines_used() const override { return leading_.deadlines_used(); }
   // Of the node that leads; none of another.
-  std::optional<ExposureReply> OwnExposure() const;
+  std::optional<ExposureReply> OwnExposure() const { return leading_.Exposure(); }
 
   Peers& peers() { return peers_; }
   const meta::JobState& job() const { return store_.state(); }
   bool store_ready() const { return store_.ready(); }
   absl::Status store_status() const { return store_.status(); }
-  bool leads() const { return leader_ != nullptr; }
+  bool leads() const { return leading_.leads(); }
 
  private:
   void Serve();
   void Follow();
-  void FollowLeadership();
-  void EndLeading();
   meta::HeldKey LeaderNow() const;
   void FollowTimeline();
   void AdoptTimelines(bool took_part);
@@ -116,10 +117,9 @@ class Member final : public Coordinator {
   Seat seat_;
   RefusedDaemons refused_;
   Peers peers_;
+  LeaderCalls calls_;
+  Leading leading_;
   Protection* protection_ = nullptr;
-  std::unique_ptr<Leader> leader_;
-  uint64_t deadlines_used_ = 0;  // before the present leadership
-  meta::HeldKey led_by_;
 
   std::unique_ptr<OwnVersions> versions_;  // from Start on
   struct Asking {

@@ -1,4 +1,4 @@
-// What a member answers to other nodes, and what it asks the leader for the CLI.
+// What a member answers to other nodes.
 
 #include <fmt/format.h>
 
@@ -12,49 +12,12 @@
 namespace unreft::smp {
 
 void Member::Serve() {
-  peers_.Serve("report", [this](NodeSlot from, const std::string& body, Transport::CallDone done) {
-    NodeReport report;
-    if (leader_ == nullptr) {
-      return done(
-          absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
-    }
-    if (!report.ParseFromString(body)) {
-      return done(absl::InvalidArgumentError(
-          fmt::format("the report of node {} of {} bytes is of no use", from, body.size())));
-    }
-    const absl::StatusOr<ReportReply> reply = leader_->OnReport(from, std::move(report));
-    done(reply.ok() ? absl::StatusOr<std::string>(reply->SerializeAsString()) : reply.status());
-  });
-  peers_.Answer<FreshStartRequest, FreshStartReply>(
-      "fresh-start", [this](NodeSlot from, FreshStartRequest request, auto done) {
-        if (leader_ == nullptr) {
-          return done(
-              absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
-        }
-        leader_->DeclareFreshStart(
-            from, request.force(),
-            [done = std::move(done)](absl::StatusOr<Timeline> timeline) mutable {
-              if (!timeline.ok()) return done(timeline.status());
-              FreshStartReply reply;
-              reply.set_timeline(timeline->value);
-              done(std::move(reply));
-            });
-      });
-  peers_.Answer<PinRequest, PinReply>("pins", [this](NodeSlot, PinRequest request, auto done) {
-    if (leader_ != nullptr) return leader_->AskPins(std::move(request), std::move(done));
-    done(absl::UnavailableError(fmt::format("node {} does not lead; try again", options_.node)));
-  });
   peers_.Answer<VerifyRequest, VerifyReply>(
       "verify",
       [this](NodeSlot, VerifyRequest request, auto done) { OnVerify(request, std::move(done)); });
   peers_.Answer<ManifestRequest, ManifestReply>(
       "manifests",
       [this](NodeSlot, ManifestRequest request, auto done) { done(OnManifests(request)); });
-  peers_.Answer<ExposureRequest, ExposureReply>(
-      "exposure", [this](NodeSlot, ExposureRequest, auto done) {
-        if (leader_ != nullptr) return done(leader_->Exposure());
-        done(absl::FailedPreconditionError(fmt::format("node {} does not lead", options_.node)));
-      });
 }
 
 void Member::OnVerify(const VerifyRequest& request,
@@ -102,23 +65,6 @@ void Member::OnVerified(uint64_t round, Version version, const absl::Status& pro
     }
     question.done(std::move(reply));
   }
-}
-
-std::optional<ExposureReply> Member::OwnExposure() const {
-  if (leader_ == nullptr) return std::nullopt;
-  return leader_->Exposure();
-}
-
-void Member::AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done) {
-  const meta::JobState& state = store_.state();
-  if (!store_.ready() || !state.leader.exists()) {
-    const absl::Status none = absl::UnavailableError(
-        fmt::format("node {} knows of no leader{}{}", options_.node,
-                    store_.status().ok() ? "" : ": ", store_.status().message()));
-    return seams_.executor.Post([none, done = std::move(done)]() mutable { done(none); });
-  }
-  peers_.Ask<ExposureReply>(NodeSlot{state.leader.value.slot()}, "exposure", ExposureRequest(),
-                            options_.call_timeout, std::move(done));
 }
 
 absl::StatusOr<ManifestReply> Member::OnManifests(const ManifestRequest& request) {
