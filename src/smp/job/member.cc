@@ -53,6 +53,8 @@ Member::~Member() {
 void Member::Start(Protection& protection) {
   protection_ = &protection;
   versions_ = std::make_unique<OwnVersions>(record_, store_.state(), node_, protection);
+  follower_ = std::make_unique<Follower>(store_.state(), record_, *versions_, node_, protection,
+                                         [this] { Report(); });
   Serve();
   store_.Start();
 }
@@ -60,7 +62,7 @@ void Member::Start(Protection& protection) {
 // --- what the node's desks say ---
 
 void Member::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) {
-  asking_ = Asking{attempt, world, std::move(askers)};
+  follower_->Ask({attempt, world, std::move(askers)});
   Report();
 }
 
@@ -88,17 +90,9 @@ void Member::Follow() {
   leading_.Follow();
   if (!store_.ready()) return;
   refused_.Follow();
-  // Before what may retire versions.
-  const std::pair pins(store_.state().store_id, store_.state().pins.modified);
-  if (pins_applied_ != pins) {
-    pins_applied_ = pins;
-    node_.OnPins(store_.state().pins.value);
-  }
   // What is on its way to an earlier leader is not waited for.
   if (report_to_leader_ != LeaderNow()) report_running_ = false;
-  FollowTimeline();
-  FollowCommit();
-  FollowAbandoned();
+  follower_->Follow();
   protection_->OnJobChange();
   ever_asked_.Follow();
   Report();
@@ -107,93 +101,6 @@ void Member::Follow() {
 
 meta::HeldKey Member::LeaderNow() const {
   return {store_.state().leader_created, store_.state().leader_value};
-}
-
-void Member::FollowTimeline() {
-  const TimelineRecord& record = store_.state().timeline.value;
-  if (!store_.state().timeline.exists()) return;
-  // A store that went back says what is over, until the leader has written what the nodes remember.
-  const Timeline newest{record.chain().empty() ? 0 : record.chain().rbegin()->timeline()};
-  if (newest < record_.chain().newest()) return;
-  if (record.closing()) {
-    if (round_closing_ >= record.round()) return;
-    round_closing_ = record.round();
-    node_.CloseTimeline(lifetime_.Bind([this, number = ++closings_] {
-      if (number != closings_) return;
-      round_closed_ = round_closing_;
-      Report();
-    }));
-    return;
-  }
-  if (record.decision().round() > round_applied_) return ApplyDecision(record.decision());
-  // Of a fresh start, or of a store that was lost, whose chain is written again without the
-  // decisions: whoever was not there then has nothing else to know it by.
-  if (record.chain().empty() || newest <= record_.chain().newest()) return;
-  AdoptTimelines(/*took_part=*/false);
-  node_.ReopenTimeline();
-}
-
-void Member::AdoptTimelines(bool took_part) {
-  const TimelineRecord& record = store_.state().timeline.value;
-  record_.AdoptTimelines(OriginsOf(record), took_part);
-  versions_->OnTimeline(Step{record.chain().rbegin()->parent_step()});
-}
-
-void Member::ApplyDecision(const DecisionRecord& record) {
-  const JobDecision decision = DecisionOf(record);
-  // Whoever hears of it later may have another memory than the node had when it was made, and its
-  // trainers may have captured by then.
-  const bool took_part = round_closed_ == record.round();
-  round_applied_ = record.round();
-  ++closings_;  // a store that went back may close the timeline for a later round once more
-  round_closing_ = round_applied_;
-  round_closed_ = 0;
-  if (asking_ && std::all_of(asking_->askers.begin(), asking_->askers.end(),
-                             [&](const Asker& asker) { return IsFor(decision, asker); })) {
-    asking_.reset();
-  }
-  if (decision.kind != DecisionKind::kFailed) AdoptTimelines(took_part);
-  // A daemon that has started anew reads of a decision that may be long over, as what was committed
-  // since says: in the store, or, if that went back, in its own memory.
-  const CommitRecord& commit = store_.state().commit.value;
-  const auto is_since = [&](Version committed, uint64_t world) {
-    return world != 0 && committed.timeline == decision.timeline && committed > decision.version;
-  };
-  if (is_since(record_.committed(), record_.committed_world())) return node_.ReopenTimeline();
-  if (decision.kind == DecisionKind::kRestored)
-    record_.SetCommitted(decision.version, commit.world());
-  if (is_since(VersionOf(commit), commit.world())) return node_.ReopenTimeline();
-  node_.OnDecision(decision);
-}
-
-void Member::FollowCommit() {
-  const CommitRecord& record = store_.state().commit.value;
-  const Version version = VersionOf(record);
-  if (record.world() == 0) {
-    // Nothing was ever committed, or a fresh start was declared.
-    const bool is_followed = version.timeline <= record_.chain().newest();
-    if (!is_followed || version <= record_.committed()) return;
-    return record_.SetCommitted(version, 0);
-  }
-  if (record_.committed() == version && record_.committed_world() == record.world()) return;
-  // An older one is what a store says that went back; a step back comes with its timeline.
-  if (version.timeline != record_.chain().newest() || version < record_.committed()) return;
-  record_.SetCommitted(version, record.world());
-  versions_->OnCommitted(version);
-  protection_->OnCommitted(version);
-  node_.OnCommitted(version);
-}
-
-void Member::FollowAbandoned() {
-  const AbandonRecord& record = store_.state().abandoned.value;
-  versions_->OnAbandoned();
-  node_.OnCaptureFrom({record_.chain().newest(), CaptureFrom(record, record_.chain().newest())});
-  const uint64_t full_from = record.full_capture_from_timeline();
-  if (full_from != 0 && full_from <= record_.chain().newest().value &&
-      disagreement_applied_ != full_from) {
-    disagreement_applied_ = full_from;
-    node_.OnReplicasDisagree(record.disagreement());
-  }
 }
 
 // --- what this node says ---
@@ -270,8 +177,8 @@ NodeReport Member::MakeReport() const {
   NodeReport report;
   report.set_session(record_.session().value);
   report.set_incarnation(AsBytes(record_.incarnation()));
-  report.set_round_applied(round_applied_);
-  report.set_round_closed(round_closed_);
+  report.set_round_applied(follower_->round_applied());
+  report.set_round_closed(follower_->round_closed());
   report.set_newest_timeline(record_.chain().newest().value);
   report.set_capture_began(record_.capture_began());
   for (const recovery::TimelineOrigin& origin : record_.chain().origins()) {
@@ -333,10 +240,10 @@ NodeReport Member::MakeReport() const {
         .set_failure(fmt::format("rank {}: {}", slab.rank, slab.problem));
   }
   for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);
-  if (asking_) {
-    report.set_attempt(asking_->attempt.value);
-    report.set_world(asking_->world);
-    for (const Asker& asker : asking_->askers) {
+  if (const auto& waiting = follower_->asking()) {
+    report.set_attempt(waiting->attempt.value);
+    report.set_world(waiting->world);
+    for (const Asker& asker : waiting->askers) {
       AskingRank& asking = *report.add_asking();
       asking.set_rank(asker.rank.value);
       asking.set_pid(asker.life.pid);

@@ -24,6 +24,7 @@
 #include "smp/core/node_options.h"
 #include "smp/job/coordinator.h"
 #include "smp/job/ever_committed.h"
+#include "smp/job/follower.h"
 #include "smp/job/leader_calls.h"
 #include "smp/job/leading.h"
 #include "smp/job/node_record.h"
@@ -92,12 +93,6 @@ class Member final : public Coordinator {
   void Serve();
   void Follow();
   meta::HeldKey LeaderNow() const;
-  void FollowTimeline();
-  void AdoptTimelines(bool took_part);
-  void ApplyDecision(const DecisionRecord& decision);
-  void FollowCommit();
-  void FollowAbandoned();
-
   void Report();
   void ReportLater(Duration delay);
   void SendReport();
@@ -121,17 +116,9 @@ class Member final : public Coordinator {
   Leading leading_;
   Protection* protection_ = nullptr;
 
-  std::unique_ptr<OwnVersions> versions_;  // from Start on
-  struct Asking {
-    Attempt attempt;
-    uint64_t world = 0;
-    std::vector<Asker> askers;
-  };
-  std::optional<Asking> asking_;
-  uint64_t closings_ = 0;       // of which the last counts
-  uint64_t round_closing_ = 0;  // the node was told to close for it
-  uint64_t round_closed_ = 0;
-  uint64_t round_applied_ = 0;
+  // From Start on.
+  std::unique_ptr<OwnVersions> versions_;
+  std::unique_ptr<Follower> follower_;
   // What is being read for a round's question: who asks again waits for the same reading, as one
   // that takes longer than a question waits would never be answered.
   struct Question {
@@ -139,10 +126,6 @@ class Member final : public Coordinator {
     absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done;
   };
   std::map<std::pair<uint64_t, Version>, std::vector<Question>> verifying_;
-  uint64_t disagreement_applied_ = 0;  // of the timeline from which on all capture all
-
-  // Of which store, too: another one may have written others at the same revision.
-  std::optional<std::pair<std::string, meta::Revision>> pins_applied_;
 
   EverCommittedQuestions ever_asked_;
 

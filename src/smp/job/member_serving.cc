@@ -22,10 +22,10 @@ void Member::Serve() {
 
 void Member::OnVerify(const VerifyRequest& request,
                       absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done) {
-  if (request.round() != round_closed_) {
+  if (request.round() != follower_->round_closed()) {
     return done(absl::FailedPreconditionError(
         fmt::format("node {} has closed round {}, round {} was asked for", options_.node,
-                    round_closed_, request.round())));
+                    follower_->round_closed(), request.round())));
   }
   if (request.session() != 0 && (request.session() != record_.session().value ||
                                  request.incarnation() != seat_.Presence().incarnation())) {

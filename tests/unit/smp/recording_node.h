@@ -14,9 +14,13 @@ namespace unreft::smp {
 
 struct RecordingNode final : Coordinator::Node {
   void CloseTimeline(absl::AnyInvocable<void()> done) override {
+    told.emplace_back("close");
     closing.push_back(std::move(done));
   }
-  void ReopenTimeline() override { ++reopened; }
+  void ReopenTimeline() override {
+    told.emplace_back("reopen");
+    ++reopened;
+  }
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
     verified.push_back(version);
     if (verifies) return done(absl::OkStatus());
@@ -26,14 +30,24 @@ struct RecordingNode final : Coordinator::Node {
   std::vector<RottenSlab> RottenSlabs() override { return rotten; }
   std::vector<RegisteredTrainer> Registrations() override { return registered; }
   void OnRegistrationsChecked(const RegistrationCheck& check) override { checks.push_back(check); }
-  void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
-  void OnCommitted(Version version) override { committed.push_back(version); }
+  void OnDecision(const JobDecision& decision) override {
+    told.emplace_back("decision");
+    decisions.push_back(decision);
+  }
+  void OnCommitted(Version version) override {
+    told.emplace_back("commit");
+    committed.push_back(version);
+  }
   void OnAbandoned(Version version, const std::string& reason) override {
+    told.emplace_back("abandoned");
     abandoned.push_back({version, reason});
   }
   void OnCaptureFrom(Version first) override { capture_from = first; }
   void OnReplicasDisagree(const std::string& what) override { disagreements.push_back(what); }
-  void OnPins(const PinRecord& record) override { pins.push_back(record); }
+  void OnPins(const PinRecord& record) override {
+    told.emplace_back("pins");
+    pins.push_back(record);
+  }
   uint64_t RanksServed() override { return ranks; }
   void OnObstacle(const std::string& what) override { obstacle = what; }
   void OnStanding(const Standing& standing) override { standings.push_back(standing); }
@@ -43,6 +57,7 @@ struct RecordingNode final : Coordinator::Node {
     Version version;
     std::string reason;
   };
+  std::vector<std::string> told;  // of what the records say, in order
   Version capture_from;
   std::vector<HeldSlab> held;
   std::vector<RottenSlab> rotten;
