@@ -1,27 +1,32 @@
 #include "smp/job/member.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <utility>
-
-#include "base/format.h"
-#include "base/text.h"
-#include "layout/manifest.h"
-#include "smp/core/pace.h"
-#include "smp/job/cluster_records.h"
+#include "smp/job/follower.h"
+#include "smp/job/own_versions.h"
+#include "smp/job/report_maker.h"
+#include "smp/job/round_questions.h"
 
 namespace unreft::smp {
-namespace {
 
-// A version's entry of a report, made when it is not there yet.
-VersionHolding& EntryOf(std::map<Version, VersionHolding>& versions, Version version) {
-  VersionHolding& entry = versions[version];
-  SetVersion(version, entry);
-  return entry;
-}
+// What needs the node's protection, which needs the peers.
+struct Member::Parts {
+  Parts(Member& member, Protection& node_protection)
+      : protection(node_protection),
+        versions(member.record_, member.job(), member.node_, protection),
+        follower(member.job(), member.record_, versions, member.node_, protection,
+                 [this] { reporter.Report(); }),
+        reports(member.record_, follower, versions, member.node_, protection),
+        reporter({member.seams_.executor, member.peers_, member.seams_.log}, reports, member.node_,
+                 member.options_, [&member] { return member.FollowSeatAndFindLeader(); }),
+        questions(member.peers_, {member.record_, follower, reports, member.node_, protection},
+                  member.options_) {}
 
-}  // namespace
+  Protection& protection;
+  OwnVersions versions;
+  Follower follower;
+  ReportMaker reports;
+  Reporter reporter;
+  RoundQuestions questions;
+};
 
 Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options)
     : seams_(seams),
@@ -45,44 +50,37 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
       leading_({seams.executor, store_, seat_, peers_, seams.log, seams.faults}, options),
       ever_asked_(seams.executor, store_, record, options) {}
 
-Member::~Member() {
-  seams_.executor.Cancel(report_soon_);
-  seams_.executor.Cancel(report_later_);
-}
+Member::~Member() = default;
 
 void Member::Start(Protection& protection) {
-  protection_ = &protection;
-  versions_ = std::make_unique<OwnVersions>(record_, store_.state(), node_, protection);
-  follower_ = std::make_unique<Follower>(store_.state(), record_, *versions_, node_, protection,
-                                         [this] { Report(); });
-  Serve();
+  parts_ = std::make_unique<Parts>(*this, protection);
   store_.Start();
 }
 
-// --- what the node's desks say ---
-
 void Member::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) {
-  follower_->Ask({attempt, world, std::move(askers)});
+  parts_->follower.Ask({attempt, world, std::move(askers)});
   Report();
 }
 
 void Member::ReportClaimed(Version version, Rank rank) {
-  if (!versions_->OnClaimed(version, rank)) return;
-  protection_->OnClaimed(version);
+  if (!parts_->versions.OnClaimed(version, rank)) return;
+  parts_->protection.OnClaimed(version);
   Report();
 }
 
 void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) {
-  if (!versions_->OnSealed(version, rank)) return;
-  protection_->OnSealed(version);
+  if (!parts_->versions.OnSealed(version, rank)) return;
+  parts_->protection.OnSealed(version);
   Report();
 }
 
 void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {
-  if (versions_->OnFailed(version, rank, reason)) Report();
+  if (parts_->versions.OnFailed(version, rank, reason)) Report();
 }
 
-// --- what the job has decided ---
+void Member::Report() {
+  if (parts_ != nullptr) parts_->reporter.Report();
+}
 
 void Member::Follow() {
   peers_.Follow();
@@ -90,168 +88,24 @@ void Member::Follow() {
   leading_.Follow();
   if (!store_.ready()) return;
   refused_.Follow();
-  // What is on its way to an earlier leader is not waited for.
-  if (report_to_leader_ != LeaderNow()) report_running_ = false;
-  follower_->Follow();
-  protection_->OnJobChange();
+  parts_->reporter.FollowLeader(LeaderKey());
+  parts_->follower.Follow();
+  parts_->protection.OnJobChange();
   ever_asked_.Follow();
   Report();
   leading_.RunRules();
 }
 
-meta::HeldKey Member::LeaderNow() const {
+meta::HeldKey Member::LeaderKey() const {
   return {store_.state().leader_created, store_.state().leader_value};
 }
 
-// --- what this node says ---
-
-void Member::Report() {
-  report_wanted_ = true;
-  if (report_running_ || report_soon_ != TimerId::kNone || protection_ == nullptr) return;
-  // In a turn of its own, and not too soon: what happens until then is told at once.
-  const Time now = seams_.executor.Now();
-  const Time next = reported_at_ ? *reported_at_ + PaceOf(options_.nodes) : now;
-  report_soon_ = seams_.executor.After(std::max(next - now, Duration{}), [this] {
-    report_soon_ = TimerId::kNone;
-    SendReport();
-  });
-}
-
-void Member::ReportLater(Duration delay) {
-  seams_.executor.Cancel(report_later_);
-  report_later_ = seams_.executor.After(delay, [this] {
-    report_later_ = TimerId::kNone;
-    Report();
-  });
-}
-
-void Member::SendReport() {
-  report_wanted_ = false;
-  reported_at_ = seams_.executor.Now();
-  seams_.executor.Cancel(std::exchange(report_later_, TimerId::kNone));
+// Ranks come and go while the records stay as they are, and the seat depends on both.
+std::optional<Reporter::Listener> Member::FollowSeatAndFindLeader() {
   seat_.Follow(node_.RanksServed());
-  const meta::JobState& state = store_.state();
-  if (!store_.ready() || !state.leader.exists() || !seat_.is_present()) {
-    node_.OnObstacle("");  // what a leader said before may be over
-    return ReportLater(options_.report_interval);
-  }
-  report_running_ = true;
-  NodeReport report = MakeReport();
-  report_sent_ = ++report_number_;
-  report.set_number(report_sent_);
-  report_to_leader_ = LeaderNow();
-  const std::string bytes = report.SerializeAsString();
-  peers_.Call(NodeSlot{state.leader.value.slot()}, "report", bytes, options_.call_timeout,
-              lifetime_.Bind([this, report = std::move(report)](absl::StatusOr<std::string> reply) {
-                if (report.number() != report_sent_) return;
-                report_running_ = false;
-                const bool is_open = reply.ok() && OnReportReply(report, *reply);
-                if (report_wanted_) return Report();
-                ReportLater(is_open ? options_.report_interval / 10 : options_.report_interval);
-              }));
-}
-
-bool Member::OnReportReply(const NodeReport& report, const std::string& bytes) {
-  ReportReply reply;
-  if (!reply.ParseFromString(bytes)) {
-    seams_.log.WarnEvery("report", std::chrono::seconds(10), seams_.executor.Now(),
-                         "the leader's answer to a report, of {} bytes, is of no use",
-                         bytes.size());
-    return false;
-  }
-  node_.OnObstacle(CleanText(reply.obstacle(), kTextBytesMax));
-  const auto state = static_cast<RegistrationState>(reply.registrations());
-  if (state == RegistrationState::kLooking) return true;
-  RegistrationCheck check;
-  for (const RegisteredRank& rank : report.registered()) {
-    check.layouts[Rank{rank.rank()}] = rank.layout_digest();
-  }
-  if (state == RegistrationState::kMisfit) {
-    check.status = absl::FailedPreconditionError(CleanText(reply.misfit(), kTextBytesMax));
-  }
-  node_.OnRegistrationsChecked(check);
-  return state == RegistrationState::kMisfit;
-}
-
-NodeReport Member::MakeReport() const {
-  NodeReport report;
-  report.set_session(record_.session().value);
-  report.set_incarnation(AsBytes(record_.incarnation()));
-  report.set_round_applied(follower_->round_applied());
-  report.set_round_closed(follower_->round_closed());
-  report.set_newest_timeline(record_.chain().newest().value);
-  report.set_capture_began(record_.capture_began());
-  for (const recovery::TimelineOrigin& origin : record_.chain().origins()) {
-    TimelineEntry& entry = *report.add_chain();
-    entry.set_timeline(origin.timeline.value);
-    entry.set_parent_timeline(origin.parent.timeline.value);
-    entry.set_parent_step(origin.parent.step.value);
-  }
-  report.set_committed_timeline(record_.committed().timeline.value);
-  report.set_committed_step(record_.committed().step.value);
-  report.set_committed_world(record_.committed_world());
-  report.set_view(record_.view());
-  report.set_captures_all(record_.captures_all());
-  report.set_newest_step(versions_->newest_step().value);
-  std::map<Version, VersionHolding> versions;
-  for (const HeldSlab& held : node_.Inventory()) {
-    SealedRank& sealed = *EntryOf(versions, held.slab.version).add_sealed();
-    sealed.set_rank(held.slab.rank.value);
-    sealed.set_world(held.slab.world);
-    sealed.set_layout_digest(held.manifest->layout_digest);
-    sealed.set_capture_mode(static_cast<uint32_t>(held.manifest->capture_mode));
-    // Of what is committed they were compared.
-    if (held.slab.version > record_.committed()) SetDigests(DigestsOf(*held.manifest), sealed);
-  }
-  for (const GuardHeld& guard : protection_->Held()) {
-    VersionHolding& entry = EntryOf(versions, guard.version);
-    entry.set_guarded(guard.complete);
-    entry.set_coding(guard.coding);
-    entry.set_data_chunks(guard.data_chunks);
-    for (const auto& [slot, incarnation] : guard.encoded) {
-      EncodedMember& member = *entry.add_encoded();
-      member.set_slot(slot.value);
-      member.set_incarnation(incarnation);
-    }
-    for (const ReplicaHeld& replica : guard.replicas) {
-      ReplicaHolding& next = *entry.add_replicas();
-      next.set_slot(replica.of.value);
-      for (const Rank rank : replica.ranks) next.add_ranks(rank.value);
-      next.set_world(replica.world);
-    }
-  }
-  for (const RegisteredTrainer& trainer : node_.Registrations()) {
-    RegisteredRank& registered = *report.add_registered();
-    registered.set_rank(trainer.rank.value);
-    registered.set_world(trainer.world);
-    registered.set_attempt(trainer.attempt.value);
-    registered.set_layout_digest(trainer.registration->plan.digest());
-    if (trainer.passed) registered.set_passed_step(trainer.passed->value);
-    for (const Step step : trainer.capturing) registered.add_capturing(step.value);
-  }
-  report.set_ranks(node_.RanksServed());
-  for (const auto& [version, failure] : versions_->failures()) {
-    EntryOf(versions, version).set_failure(failure);
-  }
-  for (auto& [version, why] : protection_->Failures()) EntryOf(versions, version).set_failure(why);
-  for (const RottenSlab& slab : node_.RottenSlabs()) {
-    if (!versions_->MayBeCommitted(slab.version)) continue;
-    EntryOf(versions, slab.version)
-        .set_failure(fmt::format("rank {}: {}", slab.rank, slab.problem));
-  }
-  for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);
-  if (const auto& waiting = follower_->asking()) {
-    report.set_attempt(waiting->attempt.value);
-    report.set_world(waiting->world);
-    for (const Asker& asker : waiting->askers) {
-      AskingRank& asking = *report.add_asking();
-      asking.set_rank(asker.rank.value);
-      asking.set_pid(asker.life.pid);
-      asking.set_start_time(asker.life.start_time);
-      asking.set_request(asker.request);
-    }
-  }
-  return report;
+  const auto& leader = store_.state().leader;
+  if (!store_.ready() || !leader.exists() || !seat_.is_present()) return std::nullopt;
+  return Reporter::Listener{NodeSlot{leader.value.slot()}, LeaderKey()};
 }
 
 }  // namespace unreft::smp

@@ -1,14 +1,11 @@
-// Member: the node's side of the coordinator in a job of several nodes (docs/design_notes.md, "One
-// leader, told everything").
+// Member: a node of a job of several, as its desks see it (docs/design_notes.md, "One leader, told
+// everything").
 //
-// It shows that the node is present, tells the leader the node's whole state whenever that changes,
-// and carries out what the meta store says: a timeline that is being closed, a decision, a commit,
-// a version given up. All of it is level-triggered: Follow looks at the records and does what is
-// missing, whatever was lost on the way. The member whose daemon holds the leader key is led by its
-// own Leader.
+// It is the coordinator's face, and wires what is behind it. The node shows that it is present
+// (seat.h), tells the leader its whole state whenever that changes (reporter.h), and carries out
+// what the meta store says (follower.h). While it holds the leader key, it leads (leading.h).
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,21 +14,19 @@
 
 #include "base/executor.h"
 #include "base/fault_points.h"
-#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "meta/job_store.h"
 #include "smp/core/node_options.h"
 #include "smp/job/coordinator.h"
 #include "smp/job/ever_committed.h"
-#include "smp/job/follower.h"
 #include "smp/job/leader_calls.h"
 #include "smp/job/leading.h"
 #include "smp/job/node_record.h"
-#include "smp/job/own_versions.h"
 #include "smp/job/peers.h"
 #include "smp/job/protection.h"
 #include "smp/job/refused_daemons.h"
+#include "smp/job/reporter.h"
 #include "smp/job/seat.h"
 
 namespace unreft::smp {
@@ -51,7 +46,8 @@ class Member final : public Coordinator {
   Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options);
   ~Member() override;
 
-  // Until then nothing is told to anybody. `protection` outlives this.
+  // Until then nothing is told to anybody, and nothing is to be asked for, or said of versions.
+  // `protection` outlives this.
   void Start(Protection& protection);
 
   // The daemon is about to end. `done` once the meta store has been told; how long that takes is
@@ -60,7 +56,6 @@ class Member final : public Coordinator {
 
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
   void CheckRegistrations() override { Report(); }
-  // Ranks have come or gone.
   void OnRanksChange() override { Report(); }
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
@@ -90,19 +85,12 @@ class Member final : public Coordinator {
   bool leads() const { return leading_.leads(); }
 
  private:
-  void Serve();
+  struct Parts;
+
   void Follow();
-  meta::HeldKey LeaderNow() const;
   void Report();
-  void ReportLater(Duration delay);
-  void SendReport();
-  NodeReport MakeReport() const;
-  // Whether the leader has to be asked again soon.
-  bool OnReportReply(const NodeReport& report, const std::string& bytes);
-  void OnVerify(const VerifyRequest& request,
-                absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done);
-  void OnVerified(uint64_t round, Version version, const absl::Status& problem);
-  absl::StatusOr<ManifestReply> OnManifests(const ManifestRequest& request);
+  meta::HeldKey LeaderKey() const;
+  std::optional<Reporter::Listener> FollowSeatAndFindLeader();
 
   Seams seams_;
   NodeRecord& record_;
@@ -114,30 +102,8 @@ class Member final : public Coordinator {
   Peers peers_;
   LeaderCalls calls_;
   Leading leading_;
-  Protection* protection_ = nullptr;
-
-  // From Start on.
-  std::unique_ptr<OwnVersions> versions_;
-  std::unique_ptr<Follower> follower_;
-  // What is being read for a round's question: who asks again waits for the same reading, as one
-  // that takes longer than a question waits would never be answered.
-  struct Question {
-    bool wants_manifests = false;
-    absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done;
-  };
-  std::map<std::pair<uint64_t, Version>, std::vector<Question>> verifying_;
-
   EverCommittedQuestions ever_asked_;
-
-  bool report_wanted_ = false;
-  bool report_running_ = false;
-  TimerId report_soon_ = TimerId::kNone;
-  std::optional<Time> reported_at_;
-  uint64_t report_number_ = 0;      // the last, of reports and answers to Verify
-  uint64_t report_sent_ = 0;        // of the last that was sent
-  meta::HeldKey report_to_leader_;  // to which leader
-  TimerId report_later_ = TimerId::kNone;  // though nothing changes until then
-  Lifetime lifetime_;
+  std::unique_ptr<Parts> parts_;  // from Start on
 };
 
 }  // namespace unreft::smp

@@ -40,7 +40,9 @@ class OwnVersions {
   void OnAbandoned();
 
   // Of the newest timeline, newer than what is committed, and not given up by the job.
-  bool MayBeCommitted(Version version) const { return IsOfInterest(version) && !IsGivenUp(version); }
+  bool MayBeCommitted(Version version) const {
+    return IsOfInterest(version) && !IsGivenUp(version);
+  }
   // Why each version under way can not become whole, as far as the ranks have said; else empty.
   const std::map<Version, std::string>& failures() const { return failures_; }
   // That the ranks have named in the newest timeline.

@@ -109,7 +109,6 @@ class Seat {
   Standing standing_;  // as was told
   SeatOwner owner_ = SeatOwner::kNobody;
   bool was_ours_ = false;  // in this process
-  bool waits_ = false;
   uint64_t ranks_ = 0;
   bool is_leaving_ = false;
   bool is_refused_ = false;
