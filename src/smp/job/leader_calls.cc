@@ -21,7 +21,9 @@ std::optional<NodeSlot> LeaderCalls::LeaderSlot() const {
 
 void LeaderCalls::DeclareFreshStart(bool force, Coordinator::FreshStartDone done) {
   const std::optional<NodeSlot> leader = LeaderSlot();
-  if (!leader) return done(NoLeader());
+  if (!leader) {
+    return executor_.Post([done = std::move(done)]() mutable { done(NoLeader()); });
+  }
   FreshStartRequest request;
   request.set_force(force);
   peers_.Ask<FreshStartReply>(
