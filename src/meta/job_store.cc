@@ -30,6 +30,17 @@ std::optional<uint64_t> NumberOf(std::string_view kind, std::string_view name) {
   return number;
 }
 
+// Whether a record is not there, or older than it was seen. While a store lives none of the shared
+// ones is removed, and none gets an older revision.
+bool LacksAny(const std::map<std::string, Revision>& seen, const std::vector<KeyValue>& all) {
+  return std::ranges::any_of(seen, [&all](const auto& record) {
+    const auto& [key, revision] = record;
+    const auto found = std::ranges::find(all, key, &KeyValue::key);
+    const Revision now = found == all.end() ? Revision{} : found->mod_revision;
+    return now < revision;
+  });
+}
+
 template <typename Message>
 absl::StatusOr<Message> Parsed(const KeyValue& kv) {
   Message value;
@@ -105,12 +116,22 @@ void JobStore::ReadAgain() {
 void JobStore::Read() {
   Txn txn;
   txn.then.push_back(GetOp{{prefix_, true}});
-  kv_.Commit(std::move(txn), lifetime_.Bind([this](absl::StatusOr<TxnResult> result) {
-    OnRead(std::move(result));
-  }));
+  kv_.Commit(std::move(txn),
+             lifetime_.Bind([this, seen = SharedRevisions()](absl::StatusOr<TxnResult> result) {
+               OnRead(std::move(result), seen);
+             }));
 }
 
-void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
+std::map<std::string, Revision> JobStore::SharedRevisions() const {
+  return {{prefix_ + "view", state_.view.modified},
+          {prefix_ + "timeline", state_.timeline.modified},
+          {prefix_ + "commit", state_.commit.modified},
+          {prefix_ + "abandoned", state_.abandoned.modified},
+          {prefix_ + "pins", state_.pins.modified}};
+}
+
+void JobStore::OnRead(absl::StatusOr<TxnResult> result,
+                      const std::map<std::string, Revision>& seen) {
   if (!result.ok()) {
     status_ = result.status();
     log_.WarnEvery("meta store", kUnreadableWarnEvery, executor_.Now(), "{}", status_.message());
@@ -120,7 +141,7 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result) {
   const auto store = std::find_if(all.begin(), all.end(),
                                   [&](const KeyValue& kv) { return kv.key == prefix_ + "store"; });
   if (store == all.end()) return MakeStore(Revision{0});
-  if (WentBack(*store, result->revision)) {
+  if (WentBack(*store, *result, seen)) {
     log_.Error("meta store: it went back and is at revision {}, {} was seen; it gets a new id",
                result->revision, state_.revision);
     return MakeStore(store->mod_revision);
@@ -155,12 +176,14 @@ void JobStore::Refresh() {
   Again(Duration{});
 }
 
-bool JobStore::WentBack(const KeyValue& store, Revision revision) const {
+bool JobStore::WentBack(const KeyValue& store, const TxnResult& read,
+                        const std::map<std::string, Revision>& seen) const {
   StoreRecord record;
   if (!record.ParseFromString(store.value)) return false;
   const bool is_former =
       std::find(former_ids_.begin(), former_ids_.end(), record.store_id()) != former_ids_.end();
-  const bool is_older = went_back_ || revision < state_.revision;
+  const bool is_older =
+      went_back_ || read.revision < state_.revision || LacksAny(seen, read.gets.at(0));
   return is_former || (record.store_id() == state_.store_id && is_older);
 }
 

@@ -127,10 +127,13 @@ class JobStore {
 
  private:
   void Read();
-  void OnRead(absl::StatusOr<TxnResult> result);
+  // `seen`: what was known of the shared records when the store was asked.
+  void OnRead(absl::StatusOr<TxnResult> result, const std::map<std::string, Revision>& seen);
+  std::map<std::string, Revision> SharedRevisions() const;
   // A new id; `seen`: the revision of the present one, 0 when there is none.
   void MakeStore(Revision seen);
-  bool WentBack(const KeyValue& store, Revision revision) const;
+  bool WentBack(const KeyValue& store, const TxnResult& read,
+                const std::map<std::string, Revision>& seen) const;
   // Of a key: it gives the store another id, as one that others saw go back.
   bool IsOfAnother(const KeyValue& kv, const std::string& store_id) const;
   void Watch();

@@ -1,39 +1,34 @@
-// EverCommittedQuestions: who asks whether anything was ever committed, before that is known.
+// EverCommittedQuestions: whether anything was ever committed in the job, for those who ask before
+// that is known.
 #pragma once
 
-#include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <map>
-#include <utility>
 
 #include "base/executor.h"
+#include "meta/job_store.h"
+#include "smp/core/node_options.h"
 #include "smp/job/coordinator.h"
+#include "smp/job/node_record.h"
 
 namespace unreft::smp {
 
 // Single-threaded on the node's executor.
 class EverCommittedQuestions {
  public:
-  // `why_not` is what is answered to a question that has waited for so long.
-  EverCommittedQuestions(Executor& executor, Duration timeout,
-                         absl::AnyInvocable<absl::Status()> why_not)
-      : executor_(executor), timeout_(timeout), why_not_(std::move(why_not)) {}
-  ~EverCommittedQuestions() {
-    for (const auto& [number, question] : questions_) executor_.Cancel(question.timer);
-  }
+  // All outlive this.
+  EverCommittedQuestions(Executor& executor, const meta::JobStore& store, const NodeRecord& record,
+                         const NodeOptions& options)
+      : executor_(executor), store_(store), record_(record), options_(options) {}
+  ~EverCommittedQuestions();
 
-  void Ask(Coordinator::EverCommittedDone done) {
-    const uint64_t number = ++last_;
-    const TimerId timer =
-        executor_.After(timeout_, [this, number] { Answer(number, why_not_()); });
-    questions_[number] = {std::move(done), timer};
-  }
-  void AnswerAll(bool ever) {
-    while (!questions_.empty()) Answer(questions_.begin()->first, ever);
-  }
+  // Answered once the store was read; Unavailable to one that has waited for call_timeout.
+  void Ask(Coordinator::EverCommittedDone done);
+  // The store was read.
+  void Follow();
 
  private:
   struct Question {
@@ -41,16 +36,14 @@ class EverCommittedQuestions {
     TimerId timer = TimerId::kNone;
   };
 
-  void Answer(uint64_t number, absl::StatusOr<bool> answer) {
-    auto question = questions_.extract(number);
-    executor_.Cancel(question.mapped().timer);
-    executor_.Post([done = std::move(question.mapped().done),
-                    answer = std::move(answer)]() mutable { done(std::move(answer)); });
-  }
+  bool EverCommitted() const;
+  absl::Status WhyNotKnown() const;
+  void Answer(uint64_t number, absl::StatusOr<bool> answer);
 
   Executor& executor_;
-  const Duration timeout_;
-  absl::AnyInvocable<absl::Status()> why_not_;
+  const meta::JobStore& store_;
+  const NodeRecord& record_;
+  const NodeOptions& options_;
   std::map<uint64_t, Question> questions_;
   uint64_t last_ = 0;
 };

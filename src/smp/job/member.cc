@@ -1,34 +1,32 @@
 #include "smp/job/member.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <set>
-#include <utility>
-
-#include "base/format.h"
-#include "base/text.h"
-#include "layout/manifest.h"
-#include "smp/core/pace.h"
-#include "smp/job/cluster_records.h"
-#include "smp/job/refusals.h"
+#include "smp/job/follower.h"
+#include "smp/job/own_versions.h"
+#include "smp/job/report_maker.h"
+#include "smp/job/round_questions.h"
 
 namespace unreft::smp {
-namespace {
 
-// Versions under way on this node. While the meta store is away nothing tells which are over.
-constexpr size_t kLocalKept = 16;
+// What needs the node's protection, which needs the peers.
+struct Member::Parts {
+  Parts(Member& member, Protection& node_protection)
+      : protection(node_protection),
+        versions(member.record_, member.job(), member.node_, protection),
+        follower(member.job(), member.record_, versions, member.node_, protection,
+                 [this] { reporter.Report(); }),
+        reports(member.record_, follower, versions, member.node_, protection),
+        reporter({member.seams_.executor, member.peers_, member.seams_.log}, reports, member.node_,
+                 member.options_, [&member] { return member.FollowSeatAndFindLeader(); }),
+        questions(member.peers_, {member.record_, follower, reports, member.node_, protection},
+                  member.options_) {}
 
-constexpr size_t kRefusedKept = 256;
-
-// A version's entry of a report, made when it is not there yet.
-VersionHolding& EntryOf(std::map<Version, VersionHolding>& versions, Version version) {
-  VersionHolding& entry = versions[version];
-  SetVersion(version, entry);
-  return entry;
-}
-
-}  // namespace
+  Protection& protection;
+  OwnVersions versions;
+  Follower follower;
+  ReportMaker reports;
+  Reporter reporter;
+  RoundQuestions questions;
+};
 
 Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options)
     : seams_(seams),
@@ -39,452 +37,75 @@ Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& o
       seat_(seams.kv, seams.executor, seams.log, store_, record, options, seams.transport.address(),
             {.on_presence = [this] { Follow(); },
              .on_leadership = [this] { Follow(); },
+             .on_standing = [this](const Standing& standing) { node_.OnStanding(standing); },
              .on_refused = [this](const absl::Status& why) { node_.OnRefused(why); },
              .probe =
                  [this](const std::string& address, absl::AnyInvocable<void(bool)> done) {
                    peers_.Probe(address, options_.presence_ttl, std::move(done));
                  }}),
+      refused_(seams.log, store_.state()),
       peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
              [this] { store_.ReadAgain(); }),
-      ever_asked_(seams.executor, options.call_timeout, [this] { return WhyNotKnown(); }) {}
+      calls_(seams.executor, store_, peers_, options),
+      leading_({seams.executor, store_, seat_, peers_, seams.log, seams.faults}, options),
+      ever_asked_(seams.executor, store_, record, options) {}
 
-Member::~Member() {
-  seams_.executor.Cancel(report_soon_);
-  seams_.executor.Cancel(report_later_);
-}
+Member::~Member() = default;
 
 void Member::Start(Protection& protection) {
-  protection_ = &protection;
-  Serve();
+  parts_ = std::make_unique<Parts>(*this, protection);
   store_.Start();
 }
 
-// --- what the node's desks say ---
-
 void Member::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) {
-  asking_ = Asking{attempt, world, std::move(askers)};
+  parts_->follower.Ask({attempt, world, std::move(askers)});
   Report();
 }
 
-bool Member::IsOfInterest(Version version) const {
-  return version.timeline == record_.chain().newest() && version > record_.committed();
-}
-
-Member::Local& Member::LocalOf(Version version) {
-  while (local_.size() >= kLocalKept && !local_.contains(version)) {
-    // One that has failed can be of no use any more; what is whole may still be committed.
-    auto over = std::find_if(local_.begin(), local_.end(),
-                             [](const auto& entry) { return !entry.second.failure.empty(); });
-    if (over == local_.end()) over = local_.begin();
-    GiveUp(over->first, std::string(over->second.failure));
-  }
-  return local_[version];
-}
-
 void Member::ReportClaimed(Version version, Rank rank) {
-  if (!IsOfInterest(version)) return;
-  newest_steps_.Note(rank.value, version.step);
-  if (IsGivenUp(version)) return GiveUp(version, WhyGivenUp());
-  (void)LocalOf(version);
-  if (protection_ != nullptr) protection_->OnClaimed(version);
+  if (!parts_->versions.OnClaimed(version, rank)) return;
+  parts_->protection.OnClaimed(version);
   Report();
 }
 
 void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) {
-  if (!IsOfInterest(version)) return GiveUp(version, std::string(kOfNoUse));
-  newest_steps_.Note(rank.value, version.step);
-  if (IsGivenUp(version)) return GiveUp(version, WhyGivenUp());
-  (void)LocalOf(version);
-  if (protection_ != nullptr) protection_->OnSealed(version);
+  if (!parts_->versions.OnSealed(version, rank)) return;
+  parts_->protection.OnSealed(version);
   Report();
 }
 
 void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {
-  if (!IsOfInterest(version)) return;
-  newest_steps_.Note(rank.value, version.step);
-  if (IsGivenUp(version)) return;
-  Local& local = LocalOf(version);
-  if (local.failure.empty()) local.failure = fmt::format("rank {}: {}", rank, reason);
-  Report();
+  if (parts_->versions.OnFailed(version, rank, reason)) Report();
 }
 
-// By the store, or by this node's memory if the store was lost and nobody has told it yet.
-bool Member::EverCommitted() const {
-  return store_.state().commit.value.world() != 0 || record_.committed_world() != 0;
+void Member::Report() {
+  if (parts_ != nullptr) parts_->reporter.Report();
 }
-
-void Member::AskEverCommitted(EverCommittedDone done) {
-  ever_asked_.Ask(std::move(done));
-  if (store_.ready()) ever_asked_.AnswerAll(EverCommitted());
-}
-
-absl::Status Member::WhyNotKnown() const {
-  return absl::UnavailableError(fmt::format(
-      "node {}: whether anything was ever committed is not known, since the meta store was not "
-      "read within {} ms: {}",
-      options_.node, options_.call_timeout / std::chrono::milliseconds(1),
-      store_.status().ok() ? "it does not answer" : std::string(store_.status().message())));
-}
-
-void Member::DeclareFreshStart(bool force, FreshStartDone done) {
-  if (!store_.ready() || !store_.state().leader.exists()) {
-    return done(absl::UnavailableError("the job has no leader now; try again"));
-  }
-  FreshStartRequest request;
-  request.set_force(force);
-  peers_.Ask<FreshStartReply>(
-      NodeSlot{store_.state().leader.value.slot()}, "fresh-start", request, options_.call_timeout,
-      [done = std::move(done)](absl::StatusOr<FreshStartReply> reply) mutable {
-        if (!reply.ok()) return done(reply.status());
-        done(Timeline{reply->timeline()});
-      });
-}
-
-void Member::AskPins(PinRequest request, PinDone done) {
-  if (!store_.ready() || !store_.state().leader.exists()) {
-    return seams_.executor.Post([done = std::move(done)]() mutable {
-      done(absl::UnavailableError("the job has no leader now; try again"));
-    });
-  }
-  peers_.Ask<PinReply>(NodeSlot{store_.state().leader.value.slot()}, "pins", request,
-                       options_.call_timeout, std::move(done));
-}
-
-// --- what the job has decided ---
 
 void Member::Follow() {
   peers_.Follow();
-  FollowSeat();
-  FollowLeadership();
-  if (!store_.ready()) return;
-  SayRefused();
-  // Before what may retire versions.
-  const std::pair pins(store_.state().store_id, store_.state().pins.modified);
-  if (pins_applied_ != pins) {
-    pins_applied_ = pins;
-    node_.OnPins(store_.state().pins.value);
-  }
-  // What is on its way to an earlier leader is not waited for.
-  if (report_to_leader_ != LeaderNow()) report_running_ = false;
-  FollowTimeline();
-  FollowCommit();
-  FollowAbandoned();
-  protection_->OnJobChange();
-  ever_asked_.AnswerAll(EverCommitted());
-  Report();
-  if (leader_ != nullptr) leader_->RunRules();
-}
-
-void Member::FollowSeat() {
   seat_.Follow(node_.RanksServed());
-  Standing standing = seat_.StandingNow();
-  if (standing == standing_) return;
-  standing_ = std::move(standing);
-  node_.OnStanding(standing_);
+  leading_.Follow();
+  if (!store_.ready()) return;
+  refused_.Follow();
+  parts_->reporter.FollowLeader(LeaderKey());
+  parts_->follower.Follow();
+  parts_->protection.OnJobChange();
+  ever_asked_.Follow();
+  Report();
+  leading_.RunRules();
 }
 
-// Daemons that were not let in. One that a supervisor starts again and again says the same.
-void Member::SayRefused() {
-  std::erase_if(refused_said_,
-                [this](const auto& said) { return !store_.state().refused.contains(said.first); });
-  if (refused_said_.size() > kRefusedKept) refused_said_.clear();
-  for (const auto& [place, refused] : store_.state().refused) {
-    const RefusedRecord& record = refused.value;
-    if (std::exchange(refused_said_[place], record.why()) == record.why()) continue;
-    seams_.log.Error("the daemon at {} was refused: {}", record.address(),
-                     CleanText(record.why(), kTextBytesMax));
-  }
-}
-
-meta::HeldKey Member::LeaderNow() const {
+meta::HeldKey Member::LeaderKey() const {
   return {store_.state().leader_created, store_.state().leader_value};
 }
 
-void Member::FollowLeadership() {
-  if (!seat_.leads()) {
-    if (leader_ != nullptr) seams_.log.Warn("node {} leads no longer", options_.node);
-    EndLeading();
-    if (!store_.state().leader.exists()) seat_.Campaign();
-    return;
-  }
-  if (leader_ != nullptr && led_by_ == seat_.leadership()) return;
-  seams_.log.Info("node {} leads", options_.node);
-  led_by_ = seat_.leadership();
-  EndLeading();
-  leader_ = std::make_unique<Leader>(seams_.executor, store_, peers_, seams_.log, options_, led_by_,
-                                     seams_.faults);
-}
-
-void Member::EndLeading() {
-  deadlines_used_ = deadlines_used();
-  leader_.reset();
-}
-
-void Member::FollowTimeline() {
-  const TimelineRecord& record = store_.state().timeline.value;
-  if (!store_.state().timeline.exists()) return;
-  // A store that went back says what is over, until the leader has written what the nodes remember.
-  const Timeline newest{record.chain().empty() ? 0 : record.chain().rbegin()->timeline()};
-  if (newest < record_.chain().newest()) return;
-  if (record.closing()) {
-    if (round_closing_ >= record.round()) return;
-    round_closing_ = record.round();
-    node_.CloseTimeline(lifetime_.Bind([this, number = ++closings_] {
-      if (number != closings_) return;
-      round_closed_ = round_closing_;
-      Report();
-    }));
-    return;
-  }
-  if (record.decision().round() > round_applied_) return ApplyDecision(record.decision());
-  // Of a fresh start, or of a store that was lost, whose chain is written again without the
-  // decisions: whoever was not there then has nothing else to know it by.
-  if (record.chain().empty() || newest <= record_.chain().newest()) return;
-  AdoptTimelines(/*took_part=*/false);
-  node_.ReopenTimeline();
-}
-
-// Versions of the timelines before are of no use any more.
-void Member::AdoptTimelines(bool took_part) {
-  const TimelineRecord& record = store_.state().timeline.value;
-  record_.AdoptTimelines(OriginsOf(record), took_part);
-  local_.clear();
-  newest_steps_ = NewestSteps(Step{record.chain().rbegin()->parent_step()});
-}
-
-void Member::ApplyDecision(const DecisionRecord& record) {
-  const JobDecision decision = DecisionOf(record);
-  // Whoever hears of it later may have another memory than the node had when it was made, and its
-  // trainers may have captured by then.
-  const bool took_part = round_closed_ == record.round();
-  round_applied_ = record.round();
-  ++closings_;  // a store that went back may close the timeline for a later round once more
-  round_closing_ = round_applied_;
-  round_closed_ = 0;
-  if (asking_ && std::all_of(asking_->askers.begin(), asking_->askers.end(),
-                             [&](const Asker& asker) { return IsFor(decision, asker); })) {
-    asking_.reset();
-  }
-  if (decision.kind != DecisionKind::kFailed) AdoptTimelines(took_part);
-  // A daemon that has started anew reads of a decision that may be long over, as what was committed
-  // since says: in the store, or, if that went back, in its own memory.
-  const CommitRecord& commit = store_.state().commit.value;
-  const auto is_since = [&](Version committed, uint64_t world) {
-    return world != 0 && committed.timeline == decision.timeline && committed > decision.version;
-  };
-  if (is_since(record_.committed(), record_.committed_world())) return node_.ReopenTimeline();
-  if (decision.kind == DecisionKind::kRestored)
-    record_.SetCommitted(decision.version, commit.world());
-  if (is_since(VersionOf(commit), commit.world())) return node_.ReopenTimeline();
-  node_.OnDecision(decision);
-}
-
-void Member::FollowCommit() {
-  const CommitRecord& record = store_.state().commit.value;
-  const Version version = VersionOf(record);
-  if (record.world() == 0) {
-    // Nothing was ever committed, or a fresh start was declared.
-    const bool is_followed = version.timeline <= record_.chain().newest();
-    if (!is_followed || version <= record_.committed()) return;
-    return record_.SetCommitted(version, 0);
-  }
-  if (record_.committed() == version && record_.committed_world() == record.world()) return;
-  // An older one is what a store says that went back; a step back comes with its timeline.
-  if (version.timeline != record_.chain().newest() || version < record_.committed()) return;
-  record_.SetCommitted(version, record.world());
-  std::vector<Version> older;
-  for (const auto& [candidate, local] : local_) {
-    if (candidate < version) older.push_back(candidate);
-  }
-  local_.erase(version);
-  for (const Version candidate : older) {
-    // What is pinned was committed, and this node has not read it before a newer one was.
-    if (IsPinned(store_.state().pins.value, candidate)) {
-      local_.erase(candidate);
-    } else {
-      GiveUp(candidate, OverruledBy(version));
-    }
-  }
-  protection_->OnCommitted(version);
-  node_.OnCommitted(version);
-}
-
-bool Member::IsGivenUp(Version version) const {
-  return smp::IsGivenUp(store_.state().abandoned.value, version);
-}
-
-const std::string& Member::WhyGivenUp() const { return store_.state().abandoned.value.reason(); }
-
-void Member::FollowAbandoned() {
-  const AbandonRecord& record = store_.state().abandoned.value;
-  // What this process adopted nobody has reported to it.
-  std::set<Version> given_up;
-  for (const HeldSlab& held : node_.Inventory()) given_up.insert(held.slab.version);
-  for (const auto& [version, local] : local_) given_up.insert(version);
-  std::erase_if(given_up, [this](Version version) { return !IsGivenUp(version); });
-  for (const Version version : given_up) GiveUp(version, WhyGivenUp());
-  node_.OnCaptureFrom({record_.chain().newest(), CaptureFrom(record, record_.chain().newest())});
-  const uint64_t full_from = record.full_capture_from_timeline();
-  if (full_from != 0 && full_from <= record_.chain().newest().value &&
-      disagreement_applied_ != full_from) {
-    disagreement_applied_ = full_from;
-    node_.OnReplicasDisagree(record.disagreement());
-  }
-}
-
-void Member::GiveUp(Version version, const std::string& reason) {
-  local_.erase(version);
-  node_.OnAbandoned(version, reason);
-  if (protection_ != nullptr) protection_->Drop(version);
-}
-
-// --- what this node says ---
-
-void Member::Report() {
-  report_wanted_ = true;
-  if (report_running_ || report_soon_ != TimerId::kNone || protection_ == nullptr) return;
-  // In a turn of its own, and not too soon: what happens until then is told at once.
-  const Time now = seams_.executor.Now();
-  const Time next = reported_at_ ? *reported_at_ + PaceOf(options_.nodes) : now;
-  report_soon_ = seams_.executor.After(std::max(next - now, Duration{}), [this] {
-    report_soon_ = TimerId::kNone;
-    SendReport();
-  });
-}
-
-void Member::ReportLater(Duration delay) {
-  seams_.executor.Cancel(report_later_);
-  report_later_ = seams_.executor.After(delay, [this] {
-    report_later_ = TimerId::kNone;
-    Report();
-  });
-}
-
-void Member::SendReport() {
-  report_wanted_ = false;
-  reported_at_ = seams_.executor.Now();
-  seams_.executor.Cancel(std::exchange(report_later_, TimerId::kNone));
-  FollowSeat();
-  const meta::JobState& state = store_.state();
-  if (!store_.ready() || !state.leader.exists() || !seat_.is_present()) {
-    node_.OnObstacle("");  // what a leader said before may be over
-    return ReportLater(options_.report_interval);
-  }
-  report_running_ = true;
-  NodeReport report = MakeReport();
-  report_sent_ = ++report_number_;
-  report.set_number(report_sent_);
-  report_to_leader_ = LeaderNow();
-  const std::string bytes = report.SerializeAsString();
-  peers_.Call(NodeSlot{state.leader.value.slot()}, "report", bytes, options_.call_timeout,
-              lifetime_.Bind([this, report = std::move(report)](absl::StatusOr<std::string> reply) {
-                if (report.number() != report_sent_) return;
-                report_running_ = false;
-                const bool is_open = reply.ok() && OnReportReply(report, *reply);
-                if (report_wanted_) return Report();
-                ReportLater(is_open ? options_.report_interval / 10 : options_.report_interval);
-              }));
-}
-
-bool Member::OnReportReply(const NodeReport& report, const std::string& bytes) {
-  ReportReply reply;
-  if (!reply.ParseFromString(bytes)) {
-    seams_.log.WarnEvery("report", std::chrono::seconds(10), seams_.executor.Now(),
-                         "the leader's answer to a report, of {} bytes, is of no use",
-                         bytes.size());
-    return false;
-  }
-  node_.OnObstacle(CleanText(reply.obstacle(), kTextBytesMax));
-  const auto state = static_cast<RegistrationState>(reply.registrations());
-  if (state == RegistrationState::kLooking) return true;
-  RegistrationCheck check;
-  for (const RegisteredRank& rank : report.registered()) {
-    check.layouts[Rank{rank.rank()}] = rank.layout_digest();
-  }
-  if (state == RegistrationState::kMisfit) {
-    check.status = absl::FailedPreconditionError(CleanText(reply.misfit(), kTextBytesMax));
-  }
-  node_.OnRegistrationsChecked(check);
-  return state == RegistrationState::kMisfit;
-}
-
-NodeReport Member::MakeReport() const {
-  NodeReport report;
-  report.set_session(record_.session().value);
-  report.set_incarnation(AsBytes(record_.incarnation()));
-  report.set_round_applied(round_applied_);
-  report.set_round_closed(round_closed_);
-  report.set_newest_timeline(record_.chain().newest().value);
-  report.set_capture_began(record_.capture_began());
-  for (const recovery::TimelineOrigin& origin : record_.chain().origins()) {
-    TimelineEntry& entry = *report.add_chain();
-    entry.set_timeline(origin.timeline.value);
-    entry.set_parent_timeline(origin.parent.timeline.value);
-    entry.set_parent_step(origin.parent.step.value);
-  }
-  report.set_committed_timeline(record_.committed().timeline.value);
-  report.set_committed_step(record_.committed().step.value);
-  report.set_committed_world(record_.committed_world());
-  report.set_view(record_.view());
-  report.set_captures_all(record_.captures_all());
-  report.set_newest_step(newest_steps_.Believed().value);
-  std::map<Version, VersionHolding> versions;
-  for (const HeldSlab& held : node_.Inventory()) {
-    SealedRank& sealed = *EntryOf(versions, held.slab.version).add_sealed();
-    sealed.set_rank(held.slab.rank.value);
-    sealed.set_world(held.slab.world);
-    sealed.set_layout_digest(held.manifest->layout_digest);
-    sealed.set_capture_mode(static_cast<uint32_t>(held.manifest->capture_mode));
-    // Of what is committed they were compared.
-    if (held.slab.version > record_.committed()) SetDigests(DigestsOf(*held.manifest), sealed);
-  }
-  for (const GuardHeld& guard : protection_->Held()) {
-    VersionHolding& entry = EntryOf(versions, guard.version);
-    entry.set_guarded(guard.complete);
-    entry.set_coding(guard.coding);
-    entry.set_data_chunks(guard.data_chunks);
-    for (const auto& [slot, incarnation] : guard.encoded) {
-      EncodedMember& member = *entry.add_encoded();
-      member.set_slot(slot.value);
-      member.set_incarnation(incarnation);
-    }
-    for (const ReplicaHeld& replica : guard.replicas) {
-      ReplicaHolding& next = *entry.add_replicas();
-      next.set_slot(replica.of.value);
-      for (const Rank rank : replica.ranks) next.add_ranks(rank.value);
-      next.set_world(replica.world);
-    }
-  }
-  for (const RegisteredTrainer& trainer : node_.Registrations()) {
-    RegisteredRank& registered = *report.add_registered();
-    registered.set_rank(trainer.rank.value);
-    registered.set_world(trainer.world);
-    registered.set_attempt(trainer.attempt.value);
-    registered.set_layout_digest(trainer.registration->plan.digest());
-    if (trainer.passed) registered.set_passed_step(trainer.passed->value);
-    for (const Step step : trainer.capturing) registered.add_capturing(step.value);
-  }
-  report.set_ranks(node_.RanksServed());
-  for (const auto& [version, local] : local_) EntryOf(versions, version).set_failure(local.failure);
-  for (auto& [version, why] : protection_->Failures()) EntryOf(versions, version).set_failure(why);
-  for (const RottenSlab& slab : node_.RottenSlabs()) {
-    if (!IsOfInterest(slab.version) || IsGivenUp(slab.version)) continue;
-    EntryOf(versions, slab.version)
-        .set_failure(fmt::format("rank {}: {}", slab.rank, slab.problem));
-  }
-  for (auto& [version, entry] : versions) *report.add_versions() = std::move(entry);
-  if (asking_) {
-    report.set_attempt(asking_->attempt.value);
-    report.set_world(asking_->world);
-    for (const Asker& asker : asking_->askers) {
-      AskingRank& asking = *report.add_asking();
-      asking.set_rank(asker.rank.value);
-      asking.set_pid(asker.life.pid);
-      asking.set_start_time(asker.life.start_time);
-      asking.set_request(asker.request);
-    }
-  }
-  return report;
+// Ranks come and go while the records stay as they are, and the seat depends on both.
+std::optional<Reporter::Listener> Member::FollowSeatAndFindLeader() {
+  seat_.Follow(node_.RanksServed());
+  const auto& leader = store_.state().leader;
+  if (!store_.ready() || !leader.exists() || !seat_.is_present()) return std::nullopt;
+  return Reporter::Listener{NodeSlot{leader.value.slot()}, LeaderKey()};
 }
 
 }  // namespace unreft::smp

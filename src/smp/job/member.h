@@ -1,14 +1,11 @@
-// Member: the node's side of the coordinator in a job of several nodes (docs/design_notes.md, "One
-// leader, told everything").
+// Member: a node of a job of several, as its desks see it (docs/design_notes.md, "One leader, told
+// everything").
 //
-// It shows that the node is present, tells the leader the node's whole state whenever that changes,
-// and carries out what the meta store says: a timeline that is being closed, a decision, a commit,
-// a version given up. All of it is level-triggered: Follow looks at the records and does what is
-// missing, whatever was lost on the way. The member whose daemon holds the leader key is led by its
-// own Leader.
+// It is the coordinator's face, and wires what is behind it. The node shows that it is present
+// (seat.h), tells the leader its whole state whenever that changes (reporter.h), and carries out
+// what the meta store says (follower.h). While it holds the leader key, it leads (leading.h).
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,18 +14,19 @@
 
 #include "base/executor.h"
 #include "base/fault_points.h"
-#include "base/lifetime.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "meta/job_store.h"
 #include "smp/core/node_options.h"
 #include "smp/job/coordinator.h"
 #include "smp/job/ever_committed.h"
-#include "smp/job/leader.h"
-#include "smp/job/newest_steps.h"
+#include "smp/job/leader_calls.h"
+#include "smp/job/leading.h"
 #include "smp/job/node_record.h"
 #include "smp/job/peers.h"
 #include "smp/job/protection.h"
+#include "smp/job/refused_daemons.h"
+#include "smp/job/reporter.h"
 #include "smp/job/seat.h"
 
 namespace unreft::smp {
@@ -48,7 +46,8 @@ class Member final : public Coordinator {
   Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options);
   ~Member() override;
 
-  // Until then nothing is told to anybody. `protection` outlives this.
+  // Until then nothing is told to anybody, and nothing is to be asked for, or said of versions.
+  // `protection` outlives this.
   void Start(Protection& protection);
 
   // The daemon is about to end. `done` once the meta store has been told; how long that takes is
@@ -57,70 +56,41 @@ class Member final : public Coordinator {
 
   void AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> askers) override;
   void CheckRegistrations() override { Report(); }
-  // Ranks have come or gone.
   void OnRanksChange() override { Report(); }
   void ReportClaimed(Version version, Rank rank) override;
   void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
-  void AskEverCommitted(EverCommittedDone done) override;
-  void DeclareFreshStart(bool force, FreshStartDone done) override;
-  void AskPins(PinRequest request, PinDone done) override;
+  void AskEverCommitted(EverCommittedDone done) override { ever_asked_.Ask(std::move(done)); }
+  void DeclareFreshStart(bool force, FreshStartDone done) override {
+    calls_.DeclareFreshStart(force, std::move(done));
+  }
+  void AskPins(PinRequest request, PinDone done) override {
+    calls_.AskPins(std::move(request), std::move(done));
+  }
   // The protection's holdings are others than they were.
   void ReportProtection() { Report(); }
 
   // The leader's answer, or Unavailable when none answers.
-  void AskExposure(absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)> done);
+  void AskExposure(LeaderCalls::ExposureDone done) { calls_.AskExposure(std::move(done)); }
 
   // Of all the times that this node has led.
-  uint64_t deadlines_used() const override {
-    return deadlines_used_ + (leader_ == nullptr ? 0 : leader_->deadlines_used());
-  }
+  uint64_t deadlines_used() const override { return leading_.deadlines_used(); }
   // Of the node that leads; none of another.
-  std::optional<ExposureReply> OwnExposure() const;
+  std::optional<ExposureReply> OwnExposure() const { return leading_.Exposure(); }
 
   Peers& peers() { return peers_; }
   const meta::JobState& job() const { return store_.state(); }
   bool store_ready() const { return store_.ready(); }
   absl::Status store_status() const { return store_.status(); }
-  bool leads() const { return leader_ != nullptr; }
+  bool leads() const { return leading_.leads(); }
 
  private:
-  // What is known of a version that is under way on this node.
-  struct Local {
-    std::string failure;
-  };
+  struct Parts;
 
-  void Serve();
   void Follow();
-  void FollowSeat();
-  void SayRefused();
-  void FollowLeadership();
-  void EndLeading();
-  meta::HeldKey LeaderNow() const;
-  void FollowTimeline();
-  void AdoptTimelines(bool took_part);
-  void ApplyDecision(const DecisionRecord& decision);
-  void FollowCommit();
-  void FollowAbandoned();
-  bool IsGivenUp(Version version) const;
-  const std::string& WhyGivenUp() const;
-  void GiveUp(Version version, const std::string& reason);
-  bool IsOfInterest(Version version) const;
-  Local& LocalOf(Version version);
-
-  bool EverCommitted() const;
-  absl::Status WhyNotKnown() const;
-
   void Report();
-  void ReportLater(Duration delay);
-  void SendReport();
-  NodeReport MakeReport() const;
-  // Whether the leader has to be asked again soon.
-  bool OnReportReply(const NodeReport& report, const std::string& bytes);
-  void OnVerify(const VerifyRequest& request,
-                absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done);
-  void OnVerified(uint64_t round, Version version, const absl::Status& problem);
-  absl::StatusOr<ManifestReply> OnManifests(const ManifestRequest& request);
+  meta::HeldKey LeaderKey() const;
+  std::optional<Reporter::Listener> FollowSeatAndFindLeader();
 
   Seams seams_;
   NodeRecord& record_;
@@ -128,49 +98,12 @@ class Member final : public Coordinator {
   const NodeOptions& options_;
   meta::JobStore store_;
   Seat seat_;
-  Standing standing_;  // as the node was told
-  std::map<uint64_t, std::string> refused_said_;  // why, by place
+  RefusedDaemons refused_;
   Peers peers_;
-  Protection* protection_ = nullptr;
-  std::unique_ptr<Leader> leader_;
-  uint64_t deadlines_used_ = 0;  // before the present leadership
-  meta::HeldKey led_by_;
-
-  std::map<Version, Local> local_;
-  NewestSteps newest_steps_;  // that ranks of this node have named in the newest timeline
-  struct Asking {
-    Attempt attempt;
-    uint64_t world = 0;
-    std::vector<Asker> askers;
-  };
-  std::optional<Asking> asking_;
-  uint64_t closings_ = 0;       // of which the last counts
-  uint64_t round_closing_ = 0;  // the node was told to close for it
-  uint64_t round_closed_ = 0;
-  uint64_t round_applied_ = 0;
-  // What is being read for a round's question: who asks again waits for the same reading, as one
-  // that takes longer than a question waits would never be answered.
-  struct Question {
-    bool wants_manifests = false;
-    absl::AnyInvocable<void(absl::StatusOr<VerifyReply>)> done;
-  };
-  std::map<std::pair<uint64_t, Version>, std::vector<Question>> verifying_;
-  uint64_t disagreement_applied_ = 0;  // of the timeline from which on all capture all
-
-  // Of which store, too: another one may have written others at the same revision.
-  std::optional<std::pair<std::string, meta::Revision>> pins_applied_;
-
+  LeaderCalls calls_;
+  Leading leading_;
   EverCommittedQuestions ever_asked_;
-
-  bool report_wanted_ = false;
-  bool report_running_ = false;
-  TimerId report_soon_ = TimerId::kNone;
-  std::optional<Time> reported_at_;
-  uint64_t report_number_ = 0;      // the last, of reports and answers to Verify
-  uint64_t report_sent_ = 0;        // of the last that was sent
-  meta::HeldKey report_to_leader_;  // to which leader
-  TimerId report_later_ = TimerId::kNone;  // though nothing changes until then
-  Lifetime lifetime_;
+  std::unique_ptr<Parts> parts_;  // from Start on
 };
 
 }  // namespace unreft::smp

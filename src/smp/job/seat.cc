@@ -111,7 +111,11 @@ PresenceRecord Seat::Presence() const {
 
 void Seat::Follow(uint64_t ranks) {
   ranks_ = ranks;
-  if (!store_.ready() || is_leaving_) return;
+  if (store_.ready() && !is_leaving_) FollowRecords();
+  TellStanding();
+}
+
+void Seat::FollowRecords() {
   settings_.Follow(store_.state(), WasInAView());
   const SeatOwner owner =
       OwnerOfSeat(store_.state(), options_.node, AsBytes(record_.incarnation()), record_.view());
@@ -238,6 +242,13 @@ std::string Seat::WhoseItIs() const {
       "{}; this one is empty and takes the slot if that is lost, which it is once its daemon is "
       "away for longer than {} ms{}",
       other, (options_.presence_ttl + options_.lost_grace) / std::chrono::milliseconds(1), ranks);
+}
+
+void Seat::TellStanding() {
+  Standing standing = StandingNow();
+  if (standing == standing_) return;
+  standing_ = std::move(standing);
+  callbacks_.on_standing(standing_);
 }
 
 Standing Seat::StandingNow() const {

@@ -50,6 +50,8 @@ class Seat {
   struct Callbacks {
     absl::AnyInvocable<void()> on_presence;    // held, or not any more
     absl::AnyInvocable<void()> on_leadership;  // as well
+    // Whether what this node holds counts, when that is another than was told.
+    absl::AnyInvocable<void(const Standing&)> on_standing;
     // Another daemon of the same number serves the slot, and this memory never did:
     // FailedPrecondition. Once.
     absl::AnyInvocable<void(absl::Status)> on_refused;
@@ -78,9 +80,10 @@ class Seat {
   // What others are told of this daemon.
   PresenceRecord Presence() const;
 
-  Standing StandingNow() const;
-
  private:
+  void FollowRecords();
+  void TellStanding();
+  Standing StandingNow() const;
   bool WasInAView() const { return record_.view() != 0; }
   const PresenceRecord* Other() const;
   void ConfirmKeys();
@@ -103,9 +106,9 @@ class Seat {
   meta::LeasedKey presence_;
   meta::LeasedKey waiting_;
   meta::LeasedKey leadership_;
+  Standing standing_;  // as was told
   SeatOwner owner_ = SeatOwner::kNobody;
   bool was_ours_ = false;  // in this process
-  bool waits_ = false;
   uint64_t ranks_ = 0;
   bool is_leaving_ = false;
   bool is_refused_ = false;

@@ -295,6 +295,54 @@ TEST_F(JobStoreTest, AStoreThatWentBackAndIsAsFarAgainGetsANewId) {
   EXPECT_FALSE(a.store.state().view.exists());
 }
 
+// A store that other jobs write to, too, restored from a copy of before: no watch told of it, and
+// what the leader had written since was missing for ever.
+TEST_F(JobStoreTest, AStoreThatWentBackUnseenIsKnownByTheRecordsThatItLacks) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
+  const FakeKvStore::Copy copy = store_.TakeCopy();
+  const std::string before = a.store.state().store_id;
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(2)).ok());
+  const Revision seen = a.store.state().revision;
+  store_.CutOff(*a.executor);
+  store_.Kill();
+  store_.RollBack(copy);
+  store_.Restart();
+  Process other(*this);
+  Settle(seconds(1));
+  for (uint64_t i = 0; i < 50; ++i) {
+    InTurn(other, [&] {
+      Txn txn;
+      txn.then.push_back(PutOp{"elsewhere", "value", LeaseId{}});
+      other.kv->Commit(std::move(txn), [](auto) {});
+    });
+    Settle(std::chrono::milliseconds(5));
+  }
+  store_.Mend(*a.executor);
+  Settle(seconds(15));
+  EXPECT_GT(a.store.state().revision, seen);
+  EXPECT_NE(a.store.state().store_id, before);
+  EXPECT_GE(sink_.Count("it went back and is at revision"), 1U);
+}
+
+// The reading was made before the write, and its answer came after: it lacks what was written.
+TEST_F(JobStoreTest, AWriteThatIsAnsweredDuringAReadingIsNoSignOfAStoreThatWentBack) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  const std::string before = a.store.state().store_id;
+  for (uint64_t i = 1; i <= 100; ++i) {
+    InTurn(a, [&] { a.store.ReadAgain(); });
+    Settle(std::chrono::microseconds(200000 + 10 * i));  // when it is being read
+    InTurn(a, [&] { a.store.Write(a.leadership.holding(), View(i), [](const auto&) {}); });
+    Settle(std::chrono::milliseconds(50));
+  }
+  EXPECT_EQ(a.store.state().view.value.number(), 100U);
+  EXPECT_EQ(a.store.state().store_id, before);
+}
+
 // Others have seen it go back. The records of before were kept, under the new id.
 TEST_F(JobStoreTest, ANewIdThatAWatchTellsMeansThatAllIsReadAnew) {
   Node a(*this, "a");

@@ -9,100 +9,14 @@
 
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
-#include "smp/job/cluster_records.h"
 #include "smp/job/member.h"
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_transport.h"
+#include "tests/unit/smp/job_records_testing.h"
+#include "tests/unit/smp/recording_node.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {
-
-// The node's side: what it was told, and what it holds.
-struct RecordingNode final : Coordinator::Node {
-  void CloseTimeline(absl::AnyInvocable<void()> done) override {
-    closing.push_back(std::move(done));
-  }
-  void ReopenTimeline() override { ++reopened; }
-  void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
-    verified.push_back(version);
-    if (verifies) return done(absl::OkStatus());
-    verifying.push_back(std::move(done));
-  }
-  std::vector<HeldSlab> Inventory() override { return held; }
-  std::vector<RottenSlab> RottenSlabs() override { return rotten; }
-  std::vector<RegisteredTrainer> Registrations() override { return registered; }
-  void OnRegistrationsChecked(const RegistrationCheck& check) override { checks.push_back(check); }
-  void OnDecision(const JobDecision& decision) override { decisions.push_back(decision); }
-  void OnCommitted(Version version) override { committed.push_back(version); }
-  void OnAbandoned(Version version, const std::string& reason) override {
-    abandoned.push_back({version, reason});
-  }
-  void OnCaptureFrom(Version first) override { capture_from = first; }
-  void OnReplicasDisagree(const std::string& what) override { disagreements.push_back(what); }
-  void OnPins(const PinRecord& record) override { pins.push_back(record); }
-  uint64_t RanksServed() override { return ranks; }
-  void OnObstacle(const std::string& what) override { obstacle = what; }
-  void OnStanding(const Standing& standing) override { standings.push_back(standing); }
-  void OnRefused(const absl::Status& why) override { refused.push_back(why); }
-
-  struct Abandoned {
-    Version version;
-    std::string reason;
-  };
-  Version capture_from;
-  std::vector<HeldSlab> held;
-  std::vector<RottenSlab> rotten;
-  std::vector<RegisteredTrainer> registered;
-  std::vector<RegistrationCheck> checks;
-  std::vector<absl::AnyInvocable<void()>> closing;
-  int reopened = 0;
-  std::vector<Version> verified;
-  bool verifies = true;
-  std::vector<absl::AnyInvocable<void(absl::Status)>> verifying;  // as it does not
-  std::vector<JobDecision> decisions;
-  std::vector<Version> committed;
-  std::vector<Abandoned> abandoned;
-  std::vector<std::string> disagreements;
-  std::vector<PinRecord> pins;
-  uint64_t ranks = 0;
-  std::string obstacle;
-  std::vector<Standing> standings;
-  std::vector<absl::Status> refused;
-};
-
-inline Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
-
-// Timelines 1 to `newest`, each on step 10 * (its number - 1) of the one before.
-inline TimelineRecord Chain(uint64_t newest, uint64_t round) {
-  TimelineRecord record;
-  for (uint64_t timeline = 1; timeline <= newest; ++timeline) {
-    TimelineEntry& entry = *record.add_chain();
-    entry.set_timeline(timeline);
-    entry.set_parent_timeline(timeline - 1);
-    entry.set_parent_step(10 * (timeline - 1));
-  }
-  record.set_round(round);
-  return record;
-}
-
-inline TimelineRecord Decided(uint64_t timeline, uint64_t round, Version version) {
-  TimelineRecord record = Chain(timeline, round);
-  DecisionRecord& decision = *record.mutable_decision();
-  decision.set_round(round);
-  decision.set_timeline(timeline);
-  const bool fresh = version == Version{};
-  decision.set_kind(static_cast<uint32_t>(fresh ? DecisionKind::kFresh : DecisionKind::kRestored));
-  decision.set_version_timeline(version.timeline.value);
-  decision.set_version_step(version.step.value);
-  return record;
-}
-
-inline CommitRecord Committed(Version version, uint64_t world = 2) {
-  CommitRecord record;
-  SetVersion(version, record);
-  record.set_world(world);
-  return record;
-}
 
 class MemberFixture : public SmpFixture {
  protected:

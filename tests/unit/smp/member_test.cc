@@ -424,10 +424,39 @@ TEST_F(MemberTest, WithoutALeaderItSaysSo) {
     member.DeclareFreshStart(false, [&](auto opens) { fresh = opens.status(); });
     member.AskPins({}, [&](auto reply) { pin = reply.status(); });
     member.AskExposure([&](auto reply) { exposure = reply.status(); });
+    EXPECT_TRUE(fresh.ok() && pin.ok() && exposure.ok()) << "nobody is answered inline";
   });
   for (const absl::Status& status : {fresh, pin, exposure}) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   }
+}
+
+// Whoever asks it has read of an earlier leader.
+TEST_F(MemberTest, WhoDoesNotLeadSaysSo) {
+  ASSERT_FALSE(member_->leads());
+  EXPECT_FALSE(member_->OwnExposure().has_value());
+  absl::Status report;
+  absl::Status fresh;
+  absl::Status pin;
+  absl::Status exposure;
+  InTurnOf(*leader_->executor, [&] {
+    Peers& peers = *leader_->peers;
+    peers.Call(NodeSlot{0}, "report", NodeReport().SerializeAsString(), seconds(1),
+               [&](auto reply) { report = reply.status(); });
+    peers.Ask<FreshStartReply>(NodeSlot{0}, "fresh-start", FreshStartRequest(), seconds(1),
+                               [&](auto reply) { fresh = reply.status(); });
+    peers.Ask<PinReply>(NodeSlot{0}, "pins", PinRequest(), seconds(1),
+                        [&](auto reply) { pin = reply.status(); });
+    peers.Ask<ExposureReply>(NodeSlot{0}, "exposure", ExposureRequest(), seconds(1),
+                             [&](auto reply) { exposure = reply.status(); });
+  });
+  Settle();
+  for (const absl::Status& status : {report, fresh, exposure}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("node 0 does not lead"));
+  }
+  EXPECT_TRUE(absl::IsUnavailable(pin)) << pin;
+  EXPECT_THAT(pin.message(), HasSubstr("node 0 does not lead; try again"));
 }
 
 // While a spare's core starts anew nobody is present in its slot.

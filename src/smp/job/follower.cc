@@ -1,0 +1,121 @@
+#include "smp/job/follower.h"
+
+#include <algorithm>
+
+#include "smp/job/cluster_records.h"
+
+namespace unreft::smp {
+
+Follower::Follower(const meta::JobState& job, NodeRecord& record, OwnVersions& versions,
+                   Coordinator::Node& node, Protection& protection,
+                   absl::AnyInvocable<void()> on_closed)
+    : job_(job),
+      record_(record),
+      versions_(versions),
+      node_(node),
+      protection_(protection),
+      on_closed_(std::move(on_closed)) {}
+
+void Follower::Follow() {
+  FollowPins();  // before what may retire versions
+  FollowTimeline();
+  FollowCommit();
+  FollowAbandoned();
+}
+
+void Follower::FollowPins() {
+  const std::pair pins(job_.store_id, job_.pins.modified);
+  if (pins_applied_ == pins) return;
+  pins_applied_ = pins;
+  node_.OnPins(job_.pins.value);
+}
+
+void Follower::FollowTimeline() {
+  const TimelineRecord& record = job_.timeline.value;
+  if (!job_.timeline.exists()) return;
+  // A store that went back says what is over, until the leader has written what the nodes remember.
+  const Timeline newest{record.chain().empty() ? 0 : record.chain().rbegin()->timeline()};
+  if (newest < record_.chain().newest()) return;
+  if (record.closing()) return Close(record.round());
+  if (record.decision().round() > round_applied_) return ApplyDecision(record.decision());
+  // Of a fresh start, or of a store that was lost, whose chain is written again without the
+  // decisions: whoever was not there then has nothing else to know it by.
+  if (record.chain().empty() || newest <= record_.chain().newest()) return;
+  AdoptTimelines(/*took_part=*/false);
+  node_.ReopenTimeline();
+}
+
+void Follower::Close(uint64_t round) {
+  if (round_closing_ >= round) return;
+  round_closing_ = round;
+  node_.CloseTimeline(lifetime_.Bind([this, number = ++closings_] {
+    if (number != closings_) return;
+    round_closed_ = round_closing_;
+    on_closed_();
+  }));
+}
+
+void Follower::AdoptTimelines(bool took_part) {
+  const TimelineRecord& record = job_.timeline.value;
+  record_.AdoptTimelines(OriginsOf(record), took_part);
+  versions_.OnTimeline(Step{record.chain().rbegin()->parent_step()});
+}
+
+void Follower::ApplyDecision(const DecisionRecord& record) {
+  const JobDecision decision = DecisionOf(record);
+  // Whoever hears of it later may have another memory than the node had when it was made, and its
+  // trainers may have captured by then.
+  const bool took_part = round_closed_ == record.round();
+  round_applied_ = record.round();
+  ++closings_;  // a store that went back may close the timeline for a later round once more
+  round_closing_ = round_applied_;
+  round_closed_ = 0;
+  if (asking_ && std::all_of(asking_->askers.begin(), asking_->askers.end(),
+                             [&](const Asker& asker) { return IsFor(decision, asker); })) {
+    asking_.reset();
+  }
+  if (decision.kind != DecisionKind::kFailed) AdoptTimelines(took_part);
+  // A daemon that has started anew reads of a decision that may be long over, as what was committed
+  // since says: in the store, or, if that went back, in its own memory.
+  const CommitRecord& commit = job_.commit.value;
+  const auto is_since = [&](Version committed, uint64_t world) {
+    return world != 0 && committed.timeline == decision.timeline && committed > decision.version;
+  };
+  if (is_since(record_.committed(), record_.committed_world())) return node_.ReopenTimeline();
+  if (decision.kind == DecisionKind::kRestored)
+    record_.SetCommitted(decision.version, commit.world());
+  if (is_since(VersionOf(commit), commit.world())) return node_.ReopenTimeline();
+  node_.OnDecision(decision);
+}
+
+void Follower::FollowCommit() {
+  const CommitRecord& record = job_.commit.value;
+  const Version version = VersionOf(record);
+  if (record.world() == 0) {
+    // Nothing was ever committed, or a fresh start was declared.
+    const bool is_followed = version.timeline <= record_.chain().newest();
+    if (!is_followed || version <= record_.committed()) return;
+    return record_.SetCommitted(version, 0);
+  }
+  if (record_.committed() == version && record_.committed_world() == record.world()) return;
+  // An older one is what a store says that went back; a step back comes with its timeline.
+  if (version.timeline != record_.chain().newest() || version < record_.committed()) return;
+  record_.SetCommitted(version, record.world());
+  versions_.OnCommitted(version);
+  protection_.OnCommitted(version);
+  node_.OnCommitted(version);
+}
+
+void Follower::FollowAbandoned() {
+  const AbandonRecord& record = job_.abandoned.value;
+  versions_.OnAbandoned();
+  node_.OnCaptureFrom({record_.chain().newest(), CaptureFrom(record, record_.chain().newest())});
+  const uint64_t full_from = record.full_capture_from_timeline();
+  if (full_from != 0 && full_from <= record_.chain().newest().value &&
+      disagreement_applied_ != full_from) {
+    disagreement_applied_ = full_from;
+    node_.OnReplicasDisagree(record.disagreement());
+  }
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,42 @@
+// LeaderCalls: what a node asks whoever leads the job, for its desks and for its operator.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/statusor.h>
+#include <unreft/cluster.pb.h>
+
+#include <optional>
+
+#include "base/executor.h"
+#include "base/ids.h"
+#include "meta/job_store.h"
+#include "smp/core/node_options.h"
+#include "smp/job/coordinator.h"
+#include "smp/job/peers.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor. The other end is Leading.
+class LeaderCalls {
+ public:
+  // All outlive this.
+  LeaderCalls(Executor& executor, const meta::JobStore& store, Peers& peers,
+              const NodeOptions& options)
+      : executor_(executor), store_(store), peers_(peers), options_(options) {}
+
+  // Each is Unavailable while nobody is known to lead.
+  void DeclareFreshStart(bool force, Coordinator::FreshStartDone done);
+  void AskPins(PinRequest request, Coordinator::PinDone done);
+  using ExposureDone = absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)>;
+  void AskExposure(ExposureDone done);
+
+ private:
+  std::optional<NodeSlot> LeaderSlot() const;
+
+  Executor& executor_;
+  const meta::JobStore& store_;
+  Peers& peers_;
+  const NodeOptions& options_;
+};
+
+}  // namespace unreft::smp

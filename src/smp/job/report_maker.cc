@@ -1,0 +1,129 @@
+#include "smp/job/report_maker.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/format.h"
+#include "layout/manifest.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/layout_check.h"
+
+namespace unreft::smp {
+namespace {
+
+// A version's entry of a report, made when it is not there yet.
+VersionHolding& EntryOf(std::map<Version, VersionHolding>& versions, Version version) {
+  VersionHolding& entry = versions[version];
+  SetVersion(version, entry);
+  return entry;
+}
+
+void AddSealed(const HeldSlab& held, Version committed, VersionHolding& entry) {
+  SealedRank& sealed = *entry.add_sealed();
+  sealed.set_rank(held.slab.rank.value);
+  sealed.set_world(held.slab.world);
+  sealed.set_layout_digest(held.manifest->layout_digest);
+  sealed.set_capture_mode(static_cast<uint32_t>(held.manifest->capture_mode));
+  // Of what is committed they were compared.
+  if (held.slab.version > committed) SetDigests(DigestsOf(*held.manifest), sealed);
+}
+
+void AddGuard(const GuardHeld& guard, VersionHolding& entry) {
+  entry.set_guarded(guard.complete);
+  entry.set_coding(guard.coding);
+  entry.set_data_chunks(guard.data_chunks);
+  for (const auto& [slot, incarnation] : guard.encoded) {
+    EncodedMember& member = *entry.add_encoded();
+    member.set_slot(slot.value);
+    member.set_incarnation(incarnation);
+  }
+  for (const ReplicaHeld& replica : guard.replicas) {
+    ReplicaHolding& next = *entry.add_replicas();
+    next.set_slot(replica.of.value);
+    for (const Rank rank : replica.ranks) next.add_ranks(rank.value);
+    next.set_world(replica.world);
+  }
+}
+
+void AddRegistered(const RegisteredTrainer& trainer, NodeReport& report) {
+  RegisteredRank& registered = *report.add_registered();
+  registered.set_rank(trainer.rank.value);
+  registered.set_world(trainer.world);
+  registered.set_attempt(trainer.attempt.value);
+  registered.set_layout_digest(trainer.registration->plan.digest());
+  if (trainer.passed) registered.set_passed_step(trainer.passed->value);
+  for (const Step step : trainer.capturing) registered.add_capturing(step.value);
+}
+
+void AddAsking(const Follower::Asking& waiting, NodeReport& report) {
+  report.set_attempt(waiting.attempt.value);
+  report.set_world(waiting.world);
+  for (const Asker& asker : waiting.askers) {
+    AskingRank& asking = *report.add_asking();
+    asking.set_rank(asker.rank.value);
+    asking.set_pid(asker.life.pid);
+    asking.set_start_time(asker.life.start_time);
+    asking.set_request(asker.request);
+  }
+}
+
+}  // namespace
+
+NodeReport ReportMaker::Make() {
+  NodeReport report;
+  report.set_number(++last_number_);
+  AddRecord(report);
+  report.set_round_applied(follower_.round_applied());
+  report.set_round_closed(follower_.round_closed());
+  report.set_newest_step(versions_.newest_step().value);
+  report.set_ranks(node_.RanksServed());
+  for (auto& [version, entry] : Holdings()) *report.add_versions() = std::move(entry);
+  for (const RegisteredTrainer& trainer : node_.Registrations()) AddRegistered(trainer, report);
+  if (follower_.asking()) AddAsking(*follower_.asking(), report);
+  return report;
+}
+
+void ReportMaker::AddRecord(NodeReport& report) const {
+  report.set_session(record_.session().value);
+  report.set_incarnation(AsBytes(record_.incarnation()));
+  report.set_newest_timeline(record_.chain().newest().value);
+  report.set_capture_began(record_.capture_began());
+  for (const recovery::TimelineOrigin& origin : record_.chain().origins()) {
+    TimelineEntry& entry = *report.add_chain();
+    entry.set_timeline(origin.timeline.value);
+    entry.set_parent_timeline(origin.parent.timeline.value);
+    entry.set_parent_step(origin.parent.step.value);
+  }
+  report.set_committed_timeline(record_.committed().timeline.value);
+  report.set_committed_step(record_.committed().step.value);
+  report.set_committed_world(record_.committed_world());
+  report.set_view(record_.view());
+  report.set_captures_all(record_.captures_all());
+}
+
+// What is held of each version, and why it can not become whole. A slab that has rotted is the
+// last word of that.
+std::map<Version, VersionHolding> ReportMaker::Holdings() const {
+  std::map<Version, VersionHolding> holdings;
+  for (const HeldSlab& held : node_.Inventory()) {
+    AddSealed(held, record_.committed(), EntryOf(holdings, held.slab.version));
+  }
+  for (const GuardHeld& guard : protection_.Held()) {
+    AddGuard(guard, EntryOf(holdings, guard.version));
+  }
+  for (const auto& [version, failure] : versions_.failures()) {
+    EntryOf(holdings, version).set_failure(failure);
+  }
+  for (const auto& [version, failure] : protection_.Failures()) {
+    EntryOf(holdings, version).set_failure(failure);
+  }
+  for (const RottenSlab& slab : node_.RottenSlabs()) {
+    if (!versions_.MayBeCommitted(slab.version)) continue;
+    EntryOf(holdings, slab.version)
+        .set_failure(fmt::format("rank {}: {}", slab.rank, slab.problem));
+  }
+  return holdings;
+}
+
+}  // namespace unreft::smp
