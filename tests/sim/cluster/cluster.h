@@ -110,6 +110,7 @@ class Cluster {
   void EndDaemon(size_t place);
   void OnFailure(size_t place);
   bool MayBeRefused(size_t place);
+  bool KnowsJob(size_t place);
   void CheckOdd(size_t place);
   void LookOn();
   void FollowTakeover();

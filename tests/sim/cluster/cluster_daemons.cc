@@ -87,9 +87,7 @@ void Cluster::MisstartDaemon(size_t place, smp::NodeOptions options, Duration aw
     trace().Add("machine {}: a daemon with k {}, m {}, {} slots per rank and {} pins", place,
                 options.data_chunks, options.parity_chunks, options.slots_per_rank, options.pins);
     Count("daemons with other options");
-    Machine& machine = *places_[place].machine;
-    places_[place].knows_better =
-        !machine.memory->Names().empty() && machine.disk.applied().contains("settings");
+    places_[place].knows_better = KnowsJob(place);
     Launch(place, std::move(options));
     Later(lasts, [this, place, before = life(place)] {
       if (before == life(place) && is_odd(place)) KillDaemon(place, Duration{});
@@ -141,6 +139,16 @@ void Cluster::OnFailure(size_t place) {
   }
   Count("right daemons refused for a while");
   KillDaemon(place, kRestart);
+}
+
+// Whether its memory was made under the settings of the job, and not by a daemon that is odd, too.
+bool Cluster::KnowsJob(size_t place) {
+  const Machine& machine = *places_[place].machine;
+  const auto kept = machine.disk.applied().find("settings");
+  if (machine.memory->Names().empty() || kept == machine.disk.applied().end()) return false;
+  SettingsRecord settings;
+  return settings.ParseFromString(kept->second) &&
+         smp::DifferencesFrom(settings, OptionsOf(place)).empty();
 }
 
 void Cluster::CheckOdd(size_t place) {
