@@ -119,8 +119,8 @@ absl::Status Node::JoinCluster() {
         AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
                     std::move(reply));
       });
-  restore_->Join({member_->peers(), member_->job(), *server_, own,
-                  [this] { member_->ReportProtection(); }});
+  restore_->Join(
+      {member_->peers(), member_->job(), *server_, own, [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
   return absl::OkStatus();
 }

@@ -180,13 +180,13 @@ TEST_F(CaptureDeskTest, MemoryThatIsFreeAgainIsFoundUnaskedAndSoon) {
 TEST_F(CaptureDeskTest, ExtrasThatHaveGrownAndFitInTheSlotsThatAreThereNeedNoMemory) {
   InTurn([&] { Register(40'000); });
   Settle();
-  const uint64_t bytes = state_.slots->use().bytes;
+  const uint64_t bytes = state_.memory->use(SegmentKind::kSlot).bytes;
   state_.options.memory_bytes_max = bytes;
   InTurn([&] { Register(60'000); });
   Settle();
   EXPECT_TRUE(Told().back().status.ToStatus().ok()) << Told().back().status.ToStatus();
   EXPECT_EQ(Told().back().slots.size(), options_.slots_per_rank);
-  EXPECT_EQ(state_.slots->use().bytes, bytes);
+  EXPECT_EQ(state_.memory->use(SegmentKind::kSlot).bytes, bytes);
   InTurn([&] { Register(100'000); });
   Settle();
   EXPECT_TRUE(absl::IsResourceExhausted(Told().back().status.ToStatus()));

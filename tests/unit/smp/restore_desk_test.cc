@@ -251,7 +251,7 @@ TEST_F(RestoreDeskTest, RanksShareOneSegmentOfABlockForEach) {
   std::map<Rank, uint64_t> copied;
   for (int turn = 0; turn < 20; ++turn) {
     Settle();
-    EXPECT_LE(state_->staging->use().bytes, 2 * kBlockBytes);
+    EXPECT_LE(state_->memory->use(SegmentKind::kStaging).bytes, 2 * kBlockBytes);
     for (const Rank rank : {Rank{5}, Rank{6}}) {
       if (turn == 0) {
         ASSERT_EQ(PlansOf(rank).size(), 1U);
