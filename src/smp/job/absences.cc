@@ -1,16 +1,33 @@
 #include "smp/job/absences.h"
 
+#include <set>
+
 namespace unreft::smp {
+namespace {
+
+// Whose slot is held by another memory than the view names, which it does not say is lost.
+std::set<NodeSlot> HeldByOthers(const meta::JobState& records) {
+  std::set<NodeSlot> held;
+  for (const unreft::Member& member : records.view.value.members()) {
+    const NodeSlot slot{member.slot()};
+    const auto present = records.present.find(slot);
+    if (present == records.present.end() || member.lost()) continue;
+    if (present->second.incarnation() != member.incarnation()) held.insert(slot);
+  }
+  return held;
+}
+
+}  // namespace
 
 void Absences::Follow(const meta::JobState& records, uint64_t nodes, Time now) {
-  std::erase_if(since_,
-                [&](const auto& absence) { return records.present.contains(absence.first); });
-  auto present = records.present.begin();
+  const std::set<NodeSlot> held_by_others = HeldByOthers(records);
   for (uint64_t number = 0; number < nodes; ++number) {
     const NodeSlot slot{number};
-    while (present != records.present.end() && present->first < slot) ++present;
-    const bool is_present = present != records.present.end() && present->first == slot;
-    if (!is_present && !records.leaving.contains(slot)) since_.try_emplace(slot, now);
+    if (records.present.contains(slot) && !held_by_others.contains(slot)) {
+      since_.erase(slot);
+    } else if (!records.leaving.contains(slot)) {
+      since_.try_emplace(slot, now);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
 // Absences: which nodes are away, and since when. A node that is away for longer than its grace is
-// lost.
+// lost. It is away while its slot shows another memory than the one that the view names, too.
 #pragma once
 
 #include <map>

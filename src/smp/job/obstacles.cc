@@ -39,6 +39,13 @@ std::string NameOf(const Facts& facts, NodeSlot slot) {
   return fmt::format("node {} ({})", slot, present->second.address());
 }
 
+// With the memory that the view names.
+bool IsPresent(const Facts& facts, const unreft::Member& member) {
+  const auto present = facts.records.present.find(NodeSlot{member.slot()});
+  return present != facts.records.present.end() &&
+         present->second.incarnation() == member.incarnation();
+}
+
 std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
   std::vector<std::string> lost;
   std::vector<std::string> absent;
@@ -46,7 +53,7 @@ std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
   for (const auto& [member, slot, report] : facts.roll.members()) {
     if (member->lost()) {
       lost.push_back(fmt::format("{}", slot));
-    } else if (!facts.records.present.contains(slot)) {
+    } else if (!IsPresent(facts, *member)) {
       absent.push_back(fmt::format("{}", slot));
     } else if (report == nullptr) {
       silent.push_back(NameOf(facts, slot));

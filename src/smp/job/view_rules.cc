@@ -88,9 +88,19 @@ struct Wanted {
   std::vector<Line> say;
 };
 
+// Who is there for the member. Another memory than the view names is so only once that one is lost,
+// or where the store went back and a later view had named it already. A slot may show one that has
+// no right to it: its daemon held the key in a store that had no view.
 const PresenceRecord* PresenceOf(const Facts& facts, const unreft::Member& member) {
-  const auto present = facts.records.present.find(NodeSlot{member.slot()});
-  return present == facts.records.present.end() ? nullptr : &present->second;
+  const NodeSlot slot{member.slot()};
+  const auto present = facts.records.present.find(slot);
+  if (present == facts.records.present.end()) return nullptr;
+  const PresenceRecord& presence = present->second;
+  if (member.lost() || presence.incarnation() == member.incarnation()) return &presence;
+  const NodeReport* const report = facts.board.Of(slot);
+  const bool was_in_it = report != nullptr && report->incarnation() == presence.incarnation() &&
+                         report->view() >= facts.records.view.value.number();
+  return was_in_it ? &presence : nullptr;
 }
 
 // By what is present it stays as it is.

@@ -51,6 +51,39 @@ TEST_F(ViewRulesTest, TheGraceOfOneThatIsBackIsOver) {
   EXPECT_TRUE(IsNone(Next()));
 }
 
+// It had the key in a store that had lost the view, and that is as it was again.
+TEST_F(ViewRulesTest, AnEmptyMemoryIsNotTakenBeforeTheOneBeforeItIsLost) {
+  records_.present[NodeSlot{1}].set_incarnation("empty memory");
+  absences_.Follow(records_, kNodes, now_);
+  Move move = Next();
+  EXPECT_TRUE(IsNone(move));
+  EXPECT_EQ(move.wake, now_ + options_.lost_grace);
+  now_ += options_.lost_grace;
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_TRUE(move.write->view->members(1).lost());
+  EXPECT_EQ(move.write->view->members(1).incarnation(), Memory(1));
+  records_.view.value = *move.write->view;
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_FALSE(move.write->view->members(1).lost());
+  EXPECT_EQ(move.write->view->members(1).incarnation(), "empty memory");
+}
+
+TEST_F(ViewRulesTest, AMemoryThatALaterViewHadNamedHasItsSlotInAStoreThatWentBack) {
+  records_.present[NodeSlot{1}].set_incarnation("later memory");
+  Report(1).set_incarnation("later memory");
+  Report(1).set_view(0);
+  board_.Take(NodeSlot{1}, Report(1));
+  EXPECT_TRUE(IsNone(Next())) << "no view has named it";
+  Report(1).set_view(2);
+  board_.Take(NodeSlot{1}, Report(1));
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_EQ(move.write->view->members(1).incarnation(), "later memory");
+  EXPECT_EQ(move.write->view->number(), 3U);
+}
+
 TEST_F(ViewRulesTest, OfOneThatHasSaidGoodByeTheGraceBeginsWithItsLeasesEnd) {
   records_.leaving.insert(NodeSlot{1});
   Lose(1);
