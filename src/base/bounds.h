@@ -18,4 +18,7 @@ inline constexpr uint64_t kTimelineMax = (uint64_t{1} << 62) - 1;
 inline constexpr uint64_t kRoundMax = (uint64_t{1} << 62) - 1;
 inline constexpr uint64_t kViewMax = (uint64_t{1} << 32) - 1;
 
+// Of the times that a meta store was written from what the nodes have kept.
+inline constexpr uint64_t kEpochMax = (uint64_t{1} << 62) - 1;
+
 }  // namespace unreft

@@ -42,26 +42,6 @@ std::vector<ProtectionGroup> Deal(const std::vector<GroupCandidate>& nodes, size
   return groups;
 }
 
-// The kept groups and so many of the other nodes that they are `count`; empty if that cannot be.
-std::vector<ProtectionGroup> Complete(std::vector<ProtectionGroup> groups,
-                                      std::vector<GroupCandidate> nodes, size_t count, uint32_t m) {
-  const size_t size = nodes.size() / count;  // of the smallest
-  for (const ProtectionGroup& group : groups) {
-    if (group.slots.size() - group.k != m) return {};
-    for (const NodeSlot slot : group.slots) {
-      const auto is_it = [&](const GroupCandidate& node) { return node.slot == slot; };
-      if (std::erase_if(nodes, is_it) == 0) return {};  // no such node, or in two of them
-    }
-  }
-  if (groups.size() > count || (groups.size() == count && !nodes.empty())) return {};
-  if (groups.size() < count)
-    std::ranges::move(Deal(nodes, count - groups.size(), m), std::back_inserter(groups));
-  const bool fits = std::ranges::all_of(groups, [&](const ProtectionGroup& group) {
-    return group.slots.size() == size || group.slots.size() == size + 1;
-  });
-  return fits ? groups : std::vector<ProtectionGroup>{};
-}
-
 }  // namespace
 
 std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
@@ -84,8 +64,7 @@ std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
   return text;
 }
 
-absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m,
-                                    const std::vector<ProtectionGroup>& kept) {
+absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m) {
   if (k == 0 || nodes.size() < k + m) {
     return absl::InvalidArgumentError(
         fmt::format("a group of RS({},{}) needs {} nodes, found {}", k, m, k + m, nodes.size()));
@@ -100,8 +79,7 @@ absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t 
   }
   const size_t count = nodes.size() / (k + m);
   Grouping grouping;
-  grouping.groups = Complete(kept, nodes, count, m);
-  if (grouping.groups.empty()) grouping.groups = Deal(nodes, count, m);
+  grouping.groups = Deal(nodes, count, m);
   std::sort(grouping.groups.begin(), grouping.groups.end(),
             [](const auto& a, const auto& b) { return a.slots.front() < b.slots.front(); });
   grouping.exposure = DescribeExposure(grouping.groups, domain_of, m);

@@ -40,10 +40,6 @@ std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
 // failure domain: nodes are dealt out domain by domain, the largest first. InvalidArgument, naming
 // k, m and the numbers, for fewer than k + m nodes or a slot that is there twice. The same for the
 // same nodes in any order.
-//
-// `kept`: groups that stay as they are, if all of them then are such as are asked for; if not, none
-// does.
-absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m,
-                                    const std::vector<ProtectionGroup>& kept = {});
+absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m);
 
 }  // namespace unreft::meta

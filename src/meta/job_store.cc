@@ -71,10 +71,17 @@ absl::Status CheckChange(const JobChange& change) {
   check("commit", change.commit);
   check("abandoned", change.abandoned);
   check("pins", change.pins);
+  check("seed", change.seed);
   return status;
 }
 
 }  // namespace
+
+Stamp JobState::stamp() const {
+  const Revision newest = std::max({view.modified, timeline.modified, commit.modified,
+                                    abandoned.modified, pins.modified, seed.modified});
+  return {IsSeeded() ? seed.value.epoch() : 0, newest.value};
+}
 
 JobStore::JobStore(Kv& kv, Executor& executor, Random& random, Log& log, std::string job,
                    absl::AnyInvocable<void()> on_change)
@@ -89,6 +96,11 @@ JobStore::~JobStore() {
   kv_.CancelWatch(watch_);
   executor_.Cancel(again_);
   executor_.Cancel(refresh_);
+}
+
+void JobStore::Expect(std::string store_id, Stamp newest) {
+  expected_store_ = std::move(store_id);
+  expected_ = newest;
 }
 
 void JobStore::Start() { Read(); }
@@ -127,7 +139,8 @@ std::map<std::string, Revision> JobStore::SharedRevisions() const {
           {prefix_ + "timeline", state_.timeline.modified},
           {prefix_ + "commit", state_.commit.modified},
           {prefix_ + "abandoned", state_.abandoned.modified},
-          {prefix_ + "pins", state_.pins.modified}};
+          {prefix_ + "pins", state_.pins.modified},
+          {prefix_ + "seed", state_.seed.modified}};
 }
 
 void JobStore::OnRead(absl::StatusOr<TxnResult> result,
@@ -184,7 +197,22 @@ bool JobStore::WentBack(const KeyValue& store, const TxnResult& read,
       std::find(former_ids_.begin(), former_ids_.end(), record.store_id()) != former_ids_.end();
   const bool is_older =
       went_back_ || read.revision < state_.revision || LacksAny(seen, read.gets.at(0));
-  return is_former || (record.store_id() == state_.store_id && is_older);
+  return is_former || (record.store_id() == state_.store_id && is_older) ||
+         IsOlderThanExpected(record.store_id(), read.gets.at(0));
+}
+
+bool JobStore::IsOlderThanExpected(const std::string& store_id,
+                                   const std::vector<KeyValue>& all) const {
+  uint64_t newest = 0;
+  SeedRecord seed;
+  for (const auto& [key, revision] : SharedRevisions()) {
+    const auto found = std::ranges::find(all, key, &KeyValue::key);
+    if (found == all.end()) continue;
+    newest = std::max(newest, found->mod_revision.value);
+    if (key == prefix_ + "seed" && !seed.ParseFromString(found->value)) return false;
+  }
+  if (store_id == expected_store_ && newest < expected_.sequence) return true;
+  return seed.store_id() == store_id && seed.epoch() < expected_.epoch;
 }
 
 bool JobStore::IsOfAnother(const KeyValue& kv, const std::string& store_id) const {
@@ -266,14 +294,15 @@ void JobStore::Parse(const KeyValue& kv, Stored<Message>& into) {
 
 // Of the whole job: one that is wrong changes nothing. The last good one stands in its place, if
 // nothing came between: the watch leaves nothing out, a reading may have.
-template <typename Message>
-void JobStore::ParseShared(const KeyValue& kv, Stored<Message> JobState::* record) {
-  Stored<Message>& into = state_.*record;
+template <typename Message, typename Records>
+void JobStore::ParseShared(const KeyValue& kv, Shared<Message> Records::* record) {
+  Shared<Message>& into = state_.*record;
   if (kv.mod_revision < into.modified) return;  // the watch is behind a Txn of our own
   absl::StatusOr<Message> value = Parsed<Message>(kv);
   if (value.ok()) {
     into.value = *std::move(value);
     into.modified = kv.mod_revision;
+    into.bytes = kv.value;
     unread_.erase(kv.key);
     return;
   }
@@ -306,6 +335,7 @@ void JobStore::Apply(const KeyValue& kv) {
   if (name == "commit") return ParseShared(kv, &JobState::commit);
   if (name == "abandoned") return ParseShared(kv, &JobState::abandoned);
   if (name == "pins") return ParseShared(kv, &JobState::pins);
+  if (name == "seed") return ParseShared(kv, &JobState::seed);
   if (const std::optional<uint64_t> slot = NumberOf("node/", name)) {
     Stored<PresenceRecord> presence;
     Parse(kv, presence);
@@ -358,7 +388,7 @@ void JobStore::ForgetPresence(NodeSlot slot) {
 
 void JobStore::ApplyStore(const std::string& value) {
   StoreRecord record;
-  if (!record.ParseFromString(value) || record.store_id().size() != 16) {
+  if (!record.ParseFromString(value) || record.store_id().size() != kStoreIdBytes) {
     status_ = absl::DataLossError(fmt::format("meta store: {}store does not parse", prefix_));
     return;
   }
@@ -425,6 +455,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
   guard("commit", state_.commit.modified);
   guard("abandoned", state_.abandoned.modified);
   guard("pins", state_.pins.modified);
+  guard("seed", state_.seed.modified);
   for (const NodeSlot slot : change.absent) {
     txn.compares.push_back(Compare::Absent(PresenceKey(slot)));
   }
@@ -436,6 +467,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
   put("commit", change.commit);
   put("abandoned", change.abandoned);
   put("pins", change.pins);
+  put("seed", change.seed);
   if (change.takeover) AddTakeover(*change.takeover, txn);
   kv_.Commit(std::move(txn), lifetime_.Bind([this, change = std::move(change),
                                              done = std::move(done)](
@@ -444,6 +476,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
     if (!result->succeeded) return done(absl::AbortedError("the job's records have changed"));
     const auto take = [&](auto& record, auto& stored) {
       if (!record || stored.modified >= result->revision) return;
+      stored.bytes = record->SerializeAsString();
       stored.value = *std::move(record);
       stored.modified = result->revision;
     };
@@ -452,6 +485,7 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
     take(change.commit, state_.commit);
     take(change.abandoned, state_.abandoned);
     take(change.pins, state_.pins);
+    take(change.seed, state_.seed);
     if (change.takeover) {
       const auto& [place, slot, returns] = *change.takeover;
       const auto show = [&](auto& waiting) {

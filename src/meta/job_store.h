@@ -2,16 +2,18 @@
 // watch; and the leader's way to change it (docs/formats/meta_keys.md).
 //
 // One record per key: "store", "settings", "leader", "node/SLOT", "spare/PLACE", "waiting/PLACE",
-// "refused/PLACE", "view", "timeline", "commit", "abandoned", "pins", all below "unreft/JOB/". Only
-// the leader writes the last five, in Txns that compare its own key, the settings and all five
-// records with what it has seen (docs/protocol.md, rule 20): so a leader that was replaced changes
-// nothing, nor one that is started otherwise, and an unknown outcome is read back by the watch.
+// "refused/PLACE", "view", "timeline", "commit", "abandoned", "pins", "seed", all below
+// "unreft/JOB/". Only the leader writes the last six, in Txns that compare its own key, the
+// settings and all six records with what it has seen (docs/protocol.md, rule 20): so a leader that
+// was replaced changes nothing, nor one that is started otherwise, and an unknown outcome is read
+// back by the watch.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
+#include <compare>
 #include <deque>
 #include <map>
 #include <memory>
@@ -41,7 +43,30 @@ struct Stored {
   bool exists() const { return modified.value != 0; }
 };
 
-struct JobState {
+// One that is kept whole on each node: as the store has it, byte for byte.
+template <typename Message>
+struct Shared : Stored<Message> {
+  std::string bytes;
+};
+
+// How new the shared records are. The epoch is another one each time that a store is written from
+// what the nodes have kept; the sequence is the newest revision of the records in that store.
+struct Stamp {
+  uint64_t epoch = 0;
+  uint64_t sequence = 0;
+  auto operator<=>(const Stamp&) const = default;
+};
+
+// What the job has decided, of which each node keeps a copy.
+struct JobRecords {
+  Shared<ViewRecord> view;
+  Shared<TimelineRecord> timeline;
+  Shared<CommitRecord> commit;
+  Shared<AbandonRecord> abandoned;
+  Shared<PinRecord> pins;
+};
+
+struct JobState : JobRecords {
   Revision revision;     // up to which it was read; 0 = not read yet
   std::string store_id;  // 16 bytes; empty = not read yet
   Stored<PresenceRecord> leader;
@@ -54,11 +79,15 @@ struct JobState {
   std::map<uint64_t, Stored<WaitingRecord>> waiting;
   Stored<SettingsRecord> settings;
   std::map<uint64_t, Stored<RefusedRecord>> refused;
-  Stored<ViewRecord> view;
-  Stored<TimelineRecord> timeline;
-  Stored<CommitRecord> commit;
-  Stored<AbandonRecord> abandoned;
-  Stored<PinRecord> pins;
+  Shared<SeedRecord> seed;
+
+  // Whether a leader has made sure that nothing which a node has kept is newer (docs/protocol.md,
+  // rule 3).
+  bool IsSeeded() const {
+    return seed.exists() && seed.value.store_id() == store_id && view.exists();
+  }
+  // Of what is not seeded the epoch is 0.
+  Stamp stamp() const;
 };
 
 // A spare that becomes a node slot's daemon, or one that waits for the slot which was its own: its
@@ -76,6 +105,7 @@ struct JobChange {
   std::optional<CommitRecord> commit;
   std::optional<AbandonRecord> abandoned;
   std::optional<PinRecord> pins;
+  std::optional<SeedRecord> seed;
   // Written only while that daemon waits, and nobody is present in the slot of a spare, or who was
   // in that of one that returns.
   std::optional<Takeover> takeover;
@@ -91,6 +121,9 @@ class JobStore {
            absl::AnyInvocable<void()> on_change);
   ~JobStore();
 
+  // Before Start: records of that store, as new as that, are known to have been. If it has older
+  // ones now it went back, and so has one that is seeded with an earlier epoch.
+  void Expect(std::string store_id, Stamp newest);
   // Reads and watches from now on, until destroyed, however often the store goes away.
   void Start();
 
@@ -118,7 +151,7 @@ class JobStore {
   }
 
   // One Txn, guarded by the caller's leadership (its leader key as it has written it) and by the
-  // settings and all five records being as in state(). Aborted when the guard does not hold, naming
+  // settings and all six records being as in state(). Aborted when the guard does not hold, naming
   // nothing more than that: the watch brings what is there now. Unavailable, DeadlineExceeded: the
   // outcome is unknown. InvalidArgument: readers would not take such a record (CheckRecord), and
   // nothing is written. When `done` gets ok, state() has the change already.
@@ -134,6 +167,7 @@ class JobStore {
   void MakeStore(Revision seen);
   bool WentBack(const KeyValue& store, const TxnResult& read,
                 const std::map<std::string, Revision>& seen) const;
+  bool IsOlderThanExpected(const std::string& store_id, const std::vector<KeyValue>& all) const;
   // Of a key: it gives the store another id, as one that others saw go back.
   bool IsOfAnother(const KeyValue& kv, const std::string& store_id) const;
   void Watch();
@@ -147,8 +181,8 @@ class JobStore {
   void ApplyStore(const std::string& value);
   template <typename Message>
   void Parse(const KeyValue& kv, Stored<Message>& into);
-  template <typename Message>
-  void ParseShared(const KeyValue& kv, Stored<Message> JobState::* record);
+  template <typename Message, typename Records>
+  void ParseShared(const KeyValue& kv, Shared<Message> Records::* record);
   void Changed();
 
   Kv& kv_;
@@ -161,6 +195,8 @@ class JobStore {
   std::unique_ptr<JobState> before_;           // while all is read anew: what was known
   std::map<std::string, std::string> unread_;  // shared records without a good value: key and why
   std::deque<std::string> former_ids_;         // the last that the store had
+  std::string expected_store_;
+  Stamp expected_;
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;

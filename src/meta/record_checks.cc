@@ -166,6 +166,14 @@ absl::Status CheckRecord(const PinRecord& pins) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRecord(const SeedRecord& seed) {
+  if (seed.epoch() == 0 || seed.epoch() > kEpochMax) {
+    return Wrong("epoch {}: needed 1 to {}", seed.epoch(), kEpochMax);
+  }
+  if (seed.store_id().size() == kStoreIdBytes) return absl::OkStatus();
+  return Wrong("a store id of {} bytes: needed {}", seed.store_id().size(), kStoreIdBytes);
+}
+
 absl::Status CheckRecord(const PresenceRecord& presence) {
   if (auto status = CheckCount("bytes of an address", presence.address().size(), kNameBytesMax);
       !status.ok()) {

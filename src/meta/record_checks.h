@@ -11,6 +11,7 @@ namespace unreft::meta {
 
 inline constexpr uint32_t kSettingsFormat = 1;
 inline constexpr uint32_t kSettingsMinReader = 1;
+inline constexpr size_t kStoreIdBytes = 16;
 
 // Members, each slot once; groups of members, disjoint, that an erasure code can be made of.
 absl::Status CheckRecord(const ViewRecord& view);
@@ -20,6 +21,7 @@ absl::Status CheckRecord(const TimelineRecord& timeline);
 absl::Status CheckRecord(const CommitRecord& commit);
 absl::Status CheckRecord(const AbandonRecord& abandoned);
 absl::Status CheckRecord(const PinRecord& pins);
+absl::Status CheckRecord(const SeedRecord& seed);
 absl::Status CheckRecord(const PresenceRecord& presence);
 absl::Status CheckRecord(const SpareRecord& spare);
 absl::Status CheckRecord(const WaitingRecord& waiting);

@@ -1,14 +1,16 @@
-// Records: each of a job's, in the meta store; and those of the embedded store on its disk.
+// Records: each of a job's, in the meta store; the copy of them that a node keeps; and those of the
+// embedded store on its disk.
 //
 // The first byte chooses a record of the job, by its place among all of them, or beyond them the
-// embedded store's disk: records, each its key's length and key, its value's length in two bytes
-// and value.
+// copy, or the embedded store's disk: records, each its key's length and key, its value's length in
+// two bytes and value.
 #include <unreft/meta_store.pb.h>
 
 #include <iterator>
 
 #include "base/check.h"
 #include "meta/record_checks.h"
+#include "meta/record_copy.h"
 #include "meta/store_records.h"
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/fuzz.h"
@@ -17,13 +19,28 @@
 namespace unreft::fuzz {
 namespace {
 
-constexpr char kDisk = 9;
+constexpr char kCopy = 10;
+constexpr char kDisk = 11;
 
 template <typename Message>
 void Use(const std::string& bytes) {
   Message message;
   if (!message.ParseFromString(bytes)) return;
   if (meta::CheckRecord(message).ok()) UseRecord(message);
+}
+
+// Whatever the CRC says: of a copy it is made right.
+void UseCopy(std::string bytes) {
+  const auto decode = [&bytes] { return meta::DecodeCopy(std::as_bytes(std::span(bytes))); };
+  absl::StatusOr<meta::RecordCopy> copy = decode();
+  if (!copy.ok() && bytes.size() >= sizeof(meta::CopyHeader)) {
+    meta::SealCopy(bytes);
+    copy = decode();
+  }
+  if (!copy.ok()) return;
+  UseRecord(copy->records.view.value);
+  UseRecord(copy->records.timeline.value);
+  UseRecord(copy->records.commit.value);
 }
 
 void UseDisk(Draw& draw) {
@@ -62,11 +79,17 @@ std::vector<std::string> Seeds() {
   std::vector<std::string> seeds;
   const auto records = ExampleRecords();
   const char* const kinds[] = {"view",   "timeline", "commit",   "abandoned", "pins",
-                               "node/0", "spare/9",  "settings", "refused/3"};
-  static_assert(std::size(kinds) == kDisk);
-  for (char kind = 0; kind < kDisk; ++kind) {
+                               "node/0", "spare/9",  "settings", "refused/3", "seed"};
+  static_assert(std::size(kinds) == kCopy);
+  for (char kind = 0; kind < kCopy; ++kind) {
     seeds.push_back(kind + records.at(kinds[static_cast<int>(kind)])->SerializeAsString());
   }
+  meta::JobState job;
+  job.store_id = "0123456789abcdef";
+  job.view.bytes = records.at("view")->SerializeAsString();
+  job.timeline.bytes = records.at("timeline")->SerializeAsString();
+  job.commit.bytes = records.at("commit")->SerializeAsString();
+  seeds.push_back(kCopy + meta::EncodeCopy(job));
   // What a store has on its disk after a grant and two changes.
   meta::StoreState state({});
   std::map<std::string, std::string> disk;
@@ -123,6 +146,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 8:
       fuzz::Use<unreft::RefusedRecord>(draw.Rest());
+      break;
+    case 9:
+      fuzz::Use<unreft::SeedRecord>(draw.Rest());
+      break;
+    case fuzz::kCopy:
+      fuzz::UseCopy(draw.Rest());
       break;
     default:
       fuzz::UseDisk(draw);

@@ -67,6 +67,11 @@ ExampleRecords() {
   refused.set_why("parity_chunks is 0 here");
   add("refused/3", refused);
 
+  SeedRecord seed;
+  seed.set_store_id("0123456789abcdef");
+  seed.set_epoch(2);
+  add("seed", seed);
+
   ViewRecord view;
   view.set_number(3);
   CommitRecord commit;

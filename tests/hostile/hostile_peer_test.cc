@@ -15,6 +15,7 @@
 #include "meta/etcd_kv.h"
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
+#include "meta/record_copy.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/peers.h"
 #include "tests/fakes/capture_log_sink.h"
@@ -34,8 +35,8 @@ constexpr NodeSlot kAttacked{0};
 constexpr NodeSlot kHostile{1};
 constexpr uint64_t kGrowthMax = uint64_t{512} << 20;
 
-const char* const kMethods[] = {"report",   "pins",     "verify", "manifests",
-                                "exposure", "announce", "meta",   "record"};
+const char* const kMethods[] = {"report",   "pins", "verify", "manifests", "exposure",
+                                "announce", "meta", "record", "kept"};
 
 class HostilePeerTest : public ::testing::Test {
  protected:
@@ -162,8 +163,14 @@ class HostilePeerTest : public ::testing::Test {
     ReplicaHolding& replica = *holding.add_replicas();
     replica.add_ranks(1);
     replica.set_world(2);
-    TimelineEntry& entry = *report.add_chain();
-    entry.set_timeline(random_.Below(4));
+    report.set_kept_epoch(random_.Below(4));
+    report.set_kept_sequence(random_.Next());
+    meta::JobState records;
+    records.store_id.assign(16, 'h');
+    records.seed.value.set_epoch(random_.Below(4));
+    records.view.bytes.assign(random_.Below(40), '\x0a');
+    KeptReply kept;
+    kept.set_copy(meta::EncodeCopy(records));
     AnnounceRequest announce;
     announce.set_step(random_.Below(9));
     announce.set_timeline(1);
@@ -190,7 +197,8 @@ class HostilePeerTest : public ::testing::Test {
     verify.add_manifests(layout::EncodeManifest(ExampleManifest()));
     const std::string messages[] = {report.SerializeAsString(),    announce.SerializeAsString(),
                                     meta.SerializeAsString(),      read.SerializeAsString(),
-                                    manifests.SerializeAsString(), verify.SerializeAsString()};
+                                    manifests.SerializeAsString(), verify.SerializeAsString(),
+                                    kept.SerializeAsString()};
     return messages[random_.Below(std::size(messages))];
   }
   std::string Message() {

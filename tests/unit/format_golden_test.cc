@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
 
 #include "base/crc32c.h"
+#include "meta/record_copy.h"
 #include "tests/unit/format_testing.h"
 
 namespace unreft {
@@ -153,6 +155,61 @@ TEST(GoldenTest, NodeHeaderOfALaterFormat) {
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()),
               AllOf(HasSubstr("format 3"), HasSubstr("readers of 2"), HasSubstr("knows 1")));
+}
+
+meta::JobState ExampleRecords() {
+  meta::JobState job;
+  job.store_id = "0123456789abcdef";
+  SeedRecord& seed = job.seed.value;
+  seed.set_store_id(job.store_id);
+  seed.set_epoch(3);
+  job.seed.modified = meta::Revision{7};
+  ViewRecord& view = job.view.value;
+  view.set_number(2);
+  view.add_members()->set_slot(0);
+  job.view.modified = meta::Revision{7};
+  job.view.bytes = view.SerializeAsString();
+  CommitRecord& commit = job.commit.value;
+  commit.set_timeline(2);
+  commit.set_step(41);
+  commit.set_world(4);
+  job.commit.modified = meta::Revision{9};
+  job.commit.bytes = commit.SerializeAsString();
+  return job;
+}
+
+TEST(GoldenTest, RecordCopy) {
+  ExpectGolden("record_copy", meta::EncodeCopy(ExampleRecords()));
+  const std::string bytes = Golden("record_copy");
+  const auto copy = meta::DecodeCopy(std::as_bytes(std::span(bytes)));
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  EXPECT_EQ(copy->stamp, (meta::Stamp{3, 9}));
+  EXPECT_EQ(copy->store_id, "0123456789abcdef");
+  EXPECT_EQ(copy->records.view.value.number(), 2u);
+  EXPECT_EQ(copy->records.commit.value.step(), 41u);
+  EXPECT_FALSE(copy->records.timeline.exists());
+}
+
+TEST(GoldenTest, RecordCopyOfALaterFormat) {
+  std::string bytes = meta::EncodeCopy(ExampleRecords());
+  const auto set_format = [&bytes](uint16_t format, uint16_t min_reader) {
+    std::memcpy(bytes.data() + offsetof(meta::CopyHeader, format), &format, sizeof(format));
+    std::memcpy(bytes.data() + offsetof(meta::CopyHeader, min_reader), &min_reader,
+                sizeof(min_reader));
+    meta::SealCopy(bytes);
+  };
+  set_format(2, 1);
+  ExpectGolden("record_copy_format2", bytes);
+  EXPECT_TRUE(meta::DecodeCopy(std::as_bytes(std::span(bytes))).ok());
+  set_format(3, 2);
+  const auto refused = meta::DecodeCopy(std::as_bytes(std::span(bytes)));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("format 3"), HasSubstr("readers of 2"), HasSubstr("knows 1")));
+  bytes[offsetof(meta::CopyHeader, min_reader)] ^= 1;
+  EXPECT_EQ(meta::DecodeCopy(std::as_bytes(std::span(bytes))).status().code(),
+            absl::StatusCode::kDataLoss)
+      << "a bit that has turned";
 }
 
 TEST(GoldenTest, ControlPage) {

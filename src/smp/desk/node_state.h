@@ -30,6 +30,7 @@
 #include "smp/core/node_options.h"
 #include "smp/desk/rank_session.h"
 #include "smp/job/coordinator.h"
+#include "smp/job/kept_records.h"
 #include "smp/job/node_record.h"
 #include "smp/job/pins.h"
 #include "smp/memory/segment_pool.h"
@@ -86,6 +87,7 @@ struct NodeState {
   std::string prefix;  // of the names of this node's segments
 
   std::unique_ptr<NodeRecord> record;
+  std::unique_ptr<KeptRecords> kept;  // of a job of several nodes
   std::unique_ptr<SegmentPool> memory;
   std::unique_ptr<SlotStore> slots;
   std::unique_ptr<StagingArea> staging;

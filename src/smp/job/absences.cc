@@ -6,9 +6,9 @@ namespace unreft::smp {
 namespace {
 
 // Whose slot is held by another memory than the view names, which it does not say is lost.
-std::set<NodeSlot> HeldByOthers(const meta::JobState& records) {
+std::set<NodeSlot> HeldByOthers(const meta::JobState& records, const ViewRecord& view) {
   std::set<NodeSlot> held;
-  for (const unreft::Member& member : records.view.value.members()) {
+  for (const unreft::Member& member : view.members()) {
     const NodeSlot slot{member.slot()};
     const auto present = records.present.find(slot);
     if (present == records.present.end() || member.lost()) continue;
@@ -19,8 +19,9 @@ std::set<NodeSlot> HeldByOthers(const meta::JobState& records) {
 
 }  // namespace
 
-void Absences::Follow(const meta::JobState& records, uint64_t nodes, Time now) {
-  const std::set<NodeSlot> held_by_others = HeldByOthers(records);
+void Absences::Follow(const meta::JobState& records, const ViewRecord& view, uint64_t nodes,
+                      Time now) {
+  const std::set<NodeSlot> held_by_others = HeldByOthers(records, view);
   for (uint64_t number = 0; number < nodes; ++number) {
     const NodeSlot slot{number};
     if (records.present.contains(slot) && !held_by_others.contains(slot)) {

@@ -16,9 +16,10 @@ class Absences {
  public:
   explicit Absences(Duration grace) : grace_(grace) {}
 
-  // Who is present now, of node slots 0 to `nodes` - 1. The grace of one that has said good-bye
+  // Who is present now, of node slots 0 to `nodes` - 1, of which the view names the memories, if
+  // there is one. The grace of one that has said good-bye
   // begins when its lease ends: as if it had been killed.
-  void Follow(const meta::JobState& records, uint64_t nodes, Time now);
+  void Follow(const meta::JobState& records, const ViewRecord& view, uint64_t nodes, Time now);
   // Nobody's grace has begun.
   void Forget() { since_.clear(); }
 

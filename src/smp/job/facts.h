@@ -13,6 +13,7 @@
 #include "base/executor.h"
 #include "base/ids.h"
 #include "meta/job_store.h"
+#include "meta/record_copy.h"
 #include "smp/core/node_options.h"
 #include "smp/job/absences.h"
 #include "smp/job/board.h"
@@ -60,7 +61,7 @@ struct Facts {
   Time now;
   Step newest_step;  // of the ranks in the newest timeline, as is believed of them
   const Absences& absences;
-  const std::string& seeded;  // id of the store that is known to hold what all nodes remember
+  const meta::RecordCopy* kept;  // the newest that a node was asked for; null before
   PinNotes pins;
   const std::optional<AskedSince>& asked_since;  // by ranks, before a round begins
   const RoundReading& reading;                   // in the round that is under way

@@ -6,17 +6,19 @@
 
 namespace unreft::smp {
 
-Follower::Follower(const meta::JobState& job, NodeRecord& record, OwnVersions& versions,
+Follower::Follower(KeptRecords& kept, NodeRecord& record, OwnVersions& versions,
                    Coordinator::Node& node, Protection& protection,
                    absl::AnyInvocable<void()> on_closed)
-    : job_(job),
+    : kept_(kept),
+      job_(kept.records()),
       record_(record),
       versions_(versions),
       node_(node),
       protection_(protection),
       on_closed_(std::move(on_closed)) {}
 
-void Follower::Follow() {
+void Follower::Follow(const meta::JobState& job) {
+  if (!kept_.Keep(job)) return;
   FollowPins();  // before what may retire versions
   FollowTimeline();
   FollowCommit();
@@ -24,7 +26,7 @@ void Follower::Follow() {
 }
 
 void Follower::FollowPins() {
-  const std::pair pins(job_.store_id, job_.pins.modified);
+  const std::pair pins(kept_.store_id(), job_.pins.modified);
   if (pins_applied_ == pins) return;
   pins_applied_ = pins;
   node_.OnPins(job_.pins.value);

@@ -3,7 +3,7 @@
 //
 // Records to steps, level-triggered: it looks at the records and at what was done of them, and does
 // what is missing, whatever was lost on the way. A store that went back says what is over; that is
-// not followed, since the leader will write what the nodes remember.
+// not followed, since the leader will write what the nodes have kept.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -19,6 +19,7 @@
 #include "base/lifetime.h"
 #include "meta/job_store.h"
 #include "smp/job/coordinator.h"
+#include "smp/job/kept_records.h"
 #include "smp/job/node_record.h"
 #include "smp/job/own_versions.h"
 #include "smp/job/protection.h"
@@ -36,11 +37,12 @@ class Follower {
   };
 
   // `on_closed`: the timeline is closed for another round. All references outlive this.
-  Follower(const meta::JobState& job, NodeRecord& record, OwnVersions& versions,
-           Coordinator::Node& node, Protection& protection, absl::AnyInvocable<void()> on_closed);
+  Follower(KeptRecords& kept, NodeRecord& record, OwnVersions& versions, Coordinator::Node& node,
+           Protection& protection, absl::AnyInvocable<void()> on_closed);
 
-  // The records were read, and may be others.
-  void Follow();
+  // The store's records were read, and may be others. They are kept before anything is done by
+  // them; older ones are not followed.
+  void Follow(const meta::JobState& job);
 
   // They wait until a decision is for all of them.
   void Ask(Asking asking) { asking_ = std::move(asking); }
@@ -60,7 +62,8 @@ class Follower {
   void ApplyDecision(const DecisionRecord& record);
   void AdoptTimelines(bool took_part);
 
-  const meta::JobState& job_;
+  KeptRecords& kept_;
+  const meta::JobRecords& job_;  // as kept
   NodeRecord& record_;
   OwnVersions& versions_;
   Coordinator::Node& node_;

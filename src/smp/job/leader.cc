@@ -115,6 +115,7 @@ void Leader::RunRulesNow() {
   // A daemon that is started otherwise than the job may lead until it has found that out.
   const meta::Stored<SettingsRecord>& settings = store_.state().settings;
   if (settings.exists() && !DifferencesFrom(settings.value, options_).empty()) return;
+  ForgetReportsOfAnotherStore();
   const RollCall roll = CallRoll();
   CheckRegistrations(roll);
   Move move;
@@ -123,6 +124,12 @@ void Leader::RunRulesNow() {
     move = NextMove(FactsOf(roll));
   } while (Do(std::move(move)));
   WatchCommits(FactsOf(roll));
+}
+
+// Who has told before it knew that the store is another one may keep newer records than it said.
+void Leader::ForgetReportsOfAnotherStore() {
+  const std::string& now = store_.state().store_id;
+  if (std::exchange(store_id_, now) != now) board_ = {};
 }
 
 RollCall Leader::CallRoll() const {
@@ -139,7 +146,7 @@ Facts Leader::FactsOf(const RollCall& roll) {
           .now = executor_.Now(),
           .newest_step = board_.NewestStep(NewestTimeline(records.timeline.value)),
           .absences = absences_,
-          .seeded = seeded_,
+          .kept = kept_ ? &*kept_ : nullptr,
           .pins = {.over = pin_clock_.over(),
                    .asked = pin_requests_.empty() ? nullptr : &pin_requests_.front().request},
           .asked_since = asked_since_,
@@ -155,15 +162,17 @@ void Leader::Follow(const RollCall& roll) {
   const meta::JobState& records = store_.state();
   const TimelineRecord& timeline = records.timeline.value;
   const Time now = executor_.Now();
-  if (records.view.exists() || !IsOfNewJob(board_.reports())) {
-    absences_.Follow(records, options_.nodes, now);
+  // While the store is behind what the nodes have kept, by what they have.
+  const bool is_behind = !records.IsSeeded() && kept_ && kept_->stamp > records.stamp();
+  const ViewRecord& view = is_behind ? kept_->records.view.value : records.view.value;
+  if (view.members_size() > 0 || !IsOfNewJob(board_.reports())) {
+    absences_.Follow(records, view, options_.nodes, now);
   } else {
     absences_.Forget();
   }
   pin_clock_.Follow(records.pins.value);
   if (timeline.closing()) reading_.Follow(timeline.round());
-  const bool may_decide = records.view.exists() && seeded_ == records.store_id;
-  if (!may_decide || timeline.closing()) return asked_since_.reset();
+  if (!records.IsSeeded() || timeline.closing()) return asked_since_.reset();
   FollowAsking(roll);
   FollowVersions(FactsOf(roll));
   if (AreAllRanksThere(roll)) {
@@ -209,7 +218,7 @@ bool Leader::Do(Move move) {
   for (const Line& line : move.say) Announce(line.level, line.text);
   for (const ReadingQuestion& question : move.ask_reading) AskReading(question);
   for (const auto& [slot, version] : move.ask_manifests) layouts_.Ask(slot, version);
-  if (!move.seeded.empty()) seeded_ = std::move(move.seeded);
+  if (move.ask_kept) AskKept(*move.ask_kept);
   versions_.rejected.merge(std::move(move.rejected));
   if (move.misfit) reading_.NoteMisfit(*move.misfit);
   if (move.gives_up) {
@@ -264,10 +273,10 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
   if (writing_ || !store_.ready() || state.timeline.value.closing()) {
     return done(absl::UnavailableError("the leader is busy with a decision; try again"));
   }
-  // Older than what the nodes remember it would be undone by that.
-  if (!state.view.exists() || seeded_ != state.store_id) {
+  // Older than what the nodes have kept it would be undone by that.
+  if (!state.IsSeeded()) {
     return done(absl::UnavailableError(
-        "it is not known yet what the nodes remember: not all of them have told the leader; try "
+        "it is not known yet what the nodes have kept: not all of them have told the leader; try "
         "again"));
   }
   uint64_t ranks = 0;
@@ -296,6 +305,31 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
 void Leader::CheckRegistrations(const RollCall& roll) {
   const uint64_t view = store_.state().view.value.number();
   if (layouts_.HasToLook(view)) layouts_.LookAt(view, roll.told());
+}
+
+// --- a store that has forgotten ---
+
+void Leader::AskKept(NodeSlot slot) {
+  if (std::exchange(asking_kept_, true)) return;
+  peers_.Ask<KeptReply>(slot, "kept", KeptRequest(), options_.call_timeout,
+                        lifetime_.Bind([this, slot](const absl::StatusOr<KeptReply>& reply) {
+                          asking_kept_ = false;
+                          OnKept(slot, reply);
+                        }));
+}
+
+void Leader::OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply) {
+  absl::StatusOr<meta::RecordCopy> copy =
+      reply.ok() ? meta::DecodeCopy(std::as_bytes(std::span(reply->copy()))) : reply.status();
+  if (copy.ok()) {
+    if (!kept_ || kept_->stamp < copy->stamp) kept_ = *std::move(copy);
+    return RunRules();
+  }
+  log_.WarnEvery("kept", kWarnEvery, executor_.Now(),
+                 "node {} does not give the copy of the job's records that it has: {}", slot,
+                 copy.status().message());
+  // Asked again by the rules.
+  executor_.After(options_.report_interval / 4, lifetime_.Bind([this] { RunRules(); }));
 }
 
 // --- deciding ---

@@ -79,6 +79,7 @@ class Leader {
 
   void RunRulesNow();
   void CheckRegistrations(const RollCall& roll);
+  void ForgetReportsOfAnotherStore();
   // What the rules read, as it is in this turn.
   RollCall CallRoll() const;
   Facts FactsOf(const RollCall& roll);
@@ -92,6 +93,8 @@ class Leader {
   bool Do(Move move);
   void WakeAt(std::optional<Time> time);
   void AskReading(const ReadingQuestion& question);
+  void AskKept(NodeSlot slot);
+  void OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply);
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);
   void AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change);
   void RefusePins();
@@ -110,7 +113,9 @@ class Leader {
   Board board_;
   std::optional<Time> ran_rules_at_;
   TimerId rules_timer_ = TimerId::kNone;
-  std::string seeded_;  // id of the store that is known to hold what all nodes remember
+  std::string store_id_;                  // of the store that the reports are of
+  std::optional<meta::RecordCopy> kept_;  // the newest that a node was asked for
+  bool asking_kept_ = false;
   std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;
   absl::Status write_failure_;       // ok: the last write was taken, or another came between

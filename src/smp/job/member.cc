@@ -11,10 +11,10 @@ namespace unreft::smp {
 struct Member::Parts {
   Parts(Member& member, Protection& node_protection)
       : protection(node_protection),
-        versions(member.record_, member.job(), member.node_, protection),
-        follower(member.job(), member.record_, versions, member.node_, protection,
+        versions(member.record_, member.records(), member.node_, protection),
+        follower(member.kept_, member.record_, versions, member.node_, protection,
                  [this] { reporter.Report(); }),
-        reports(member.record_, follower, versions, member.node_, protection),
+        reports({member.record_, member.kept_, follower, versions, member.node_, protection}),
         reporter({member.seams_.executor, member.peers_, member.seams_.log}, reports, member.node_,
                  member.options_, [&member] { return member.FollowSeatAndFindLeader(); }),
         questions(member.peers_, {member.record_, follower, reports, member.node_, protection},
@@ -28,9 +28,11 @@ struct Member::Parts {
   RoundQuestions questions;
 };
 
-Member::Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options)
+Member::Member(Seams seams, NodeRecord& record, KeptRecords& kept, Node& node,
+               const NodeOptions& options)
     : seams_(seams),
       record_(record),
+      kept_(kept),
       node_(node),
       options_(options),
       store_(seams.kv, seams.executor, seams.random, seams.log, options.job, [this] { Follow(); }),
@@ -54,6 +56,12 @@ Member::~Member() = default;
 
 void Member::Start(Protection& protection) {
   parts_ = std::make_unique<Parts>(*this, protection);
+  peers_.Answer<KeptRequest, KeptReply>("kept", [this](NodeSlot, const KeptRequest&, auto done) {
+    KeptReply reply;
+    reply.set_copy(kept_.Encoded());
+    done(std::move(reply));
+  });
+  store_.Expect(kept_.store_id(), kept_.stamp());
   store_.Start();
 }
 
@@ -89,7 +97,7 @@ void Member::Follow() {
   if (!store_.ready()) return;
   refused_.Follow();
   parts_->reporter.FollowLeader(LeaderKey());
-  parts_->follower.Follow();
+  parts_->follower.Follow(store_.state());
   parts_->protection.OnJobChange();
   ever_asked_.Follow();
   Report();

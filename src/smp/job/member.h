@@ -20,6 +20,7 @@
 #include "smp/core/node_options.h"
 #include "smp/job/coordinator.h"
 #include "smp/job/ever_committed.h"
+#include "smp/job/kept_records.h"
 #include "smp/job/leader_calls.h"
 #include "smp/job/leading.h"
 #include "smp/job/node_record.h"
@@ -43,7 +44,8 @@ class Member final : public Coordinator {
     FaultPoints* faults = nullptr;
   };
 
-  Member(Seams seams, NodeRecord& record, Node& node, const NodeOptions& options);
+  Member(Seams seams, NodeRecord& record, KeptRecords& kept, Node& node,
+         const NodeOptions& options);
   ~Member() override;
 
   // Until then nothing is told to anybody, and nothing is to be asked for, or said of versions.
@@ -80,6 +82,8 @@ class Member final : public Coordinator {
 
   Peers& peers() { return peers_; }
   const meta::JobState& job() const { return store_.state(); }
+  // As this node has kept them and acts by them, whatever the store has lost.
+  const meta::JobRecords& records() const { return kept_.records(); }
   bool store_ready() const { return store_.ready(); }
   absl::Status store_status() const { return store_.status(); }
   bool leads() const { return leading_.leads(); }
@@ -94,6 +98,7 @@ class Member final : public Coordinator {
 
   Seams seams_;
   NodeRecord& record_;
+  KeptRecords& kept_;
   Node& node_;
   const NodeOptions& options_;
   meta::JobStore store_;

@@ -43,8 +43,10 @@ struct Move {
   // For the manifests of a version.
   std::vector<std::pair<NodeSlot, Version>> ask_manifests;
 
+  // For its copy of the job's records.
+  std::optional<NodeSlot> ask_kept;
+
   // What was found, which the next facts have.
-  std::string seeded;                       // as in Facts, if it is known now
   std::map<Version, std::string> rejected;  // more, as in VersionNotes
   std::optional<Version> misfit;            // one more, as in RoundReading
   // To the request for pins that has waited longest, once that is written.
@@ -53,7 +55,7 @@ struct Move {
   // Nothing else may be decided before the records, or reports, are others.
   bool waits = false;
 
-  bool HasFound() const { return !seeded.empty() || !rejected.empty() || misfit || pin_answer; }
+  bool HasFound() const { return !rejected.empty() || misfit || pin_answer; }
   // No later rule may say anything before that is carried out.
   bool IsFinal() const { return write || waits || HasFound(); }
 };

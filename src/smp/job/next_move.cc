@@ -13,7 +13,7 @@ namespace unreft::smp {
 namespace {
 
 using Rule = Move (*)(const Facts&);
-constexpr Rule kRules[] = {&ViewRule,     &SeedRule,     &PinRule,
+constexpr Rule kRules[] = {&SeedRule,     &ViewRule,     &PinRule,
                            &DecisionRule, &GivingUpRule, &CommitRule};
 
 std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {

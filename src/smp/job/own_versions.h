@@ -20,7 +20,7 @@ namespace unreft::smp {
 // Single-threaded on the node's executor. All references outlive this.
 class OwnVersions {
  public:
-  OwnVersions(const NodeRecord& record, const meta::JobState& job, Coordinator::Node& node,
+  OwnVersions(const NodeRecord& record, const meta::JobRecords& job, Coordinator::Node& node,
               Protection& protection)
       : record_(record), job_(job), node_(node), protection_(protection) {}
 
@@ -56,7 +56,7 @@ class OwnVersions {
   void GiveUp(Version version, const std::string& reason);
 
   const NodeRecord& record_;
-  const meta::JobState& job_;
+  const meta::JobRecords& job_;
   Coordinator::Node& node_;
   Protection& protection_;
   std::map<Version, std::string> failures_;

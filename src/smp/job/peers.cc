@@ -29,11 +29,14 @@ absl::Status Peers::Malformed(const std::string& method, NodeSlot peer, size_t b
 
 absl::StatusOr<std::string> Peers::AddressOf(NodeSlot slot) const {
   if (slot == self_) return transport_.address();
+  const PresenceRecord* const presence = PresenceOf(slot);
+  if (presence != nullptr) return presence->address();
+  return absl::UnavailableError(fmt::format("node {} is not present", slot));
+}
+
+const PresenceRecord* Peers::PresenceOf(NodeSlot slot) const {
   const auto it = job_state_.present.find(slot);
-  if (it == job_state_.present.end()) {
-    return absl::UnavailableError(fmt::format("node {} is not present", slot));
-  }
-  return it->second.address();
+  return it == job_state_.present.end() ? nullptr : &it->second;
 }
 
 std::string Peers::Wrap(const std::string& body) const {

@@ -42,6 +42,8 @@ class Peers {
   ~Peers();
 
   NodeSlot self() const { return self_; }
+  // Null when nobody is present in that slot, as the store says.
+  const PresenceRecord* PresenceOf(NodeSlot slot) const;
 
   // To this node itself, too. Unavailable when nobody is present in that slot.
   void Call(NodeSlot to, const std::string& method, const std::string& body, Duration timeout,

@@ -61,16 +61,10 @@ absl::Status CheckReport(const NodeReport& report) {
       {"round", std::max(report.round_applied(), report.round_closed()), kRoundMax},
       {"newest timeline", report.newest_timeline(), kTimelineMax},
       {"newest step", report.newest_step(), kStepMax},
-      {"committed timeline", report.committed_timeline(), kTimelineMax},
-      {"committed step", report.committed_step(), kStepMax},
-      {"committed world of ranks", report.committed_world(), kRanksMax},
       {"view", report.view(), kViewMax},
+      {"epoch of the kept records", report.kept_epoch(), kEpochMax},
       {"world of ranks", report.world(), kRanksMax},
   });
-  // As a record of these timelines, which is what becomes of them when the store has lost its own.
-  TimelineRecord timelines;
-  *timelines.mutable_chain() = report.chain();
-  status.Update(meta::CheckRecord(timelines));
   for (const AskingRank& asking : report.asking()) status.Update(CheckRank(asking.rank()));
   if (!status.ok()) return status;
   return CheckHoldings(report.versions());

@@ -74,52 +74,45 @@ NodeReport ReportMaker::Make() {
   NodeReport report;
   report.set_number(++last_number_);
   AddRecord(report);
-  report.set_round_applied(follower_.round_applied());
-  report.set_round_closed(follower_.round_closed());
-  report.set_newest_step(versions_.newest_step().value);
-  report.set_ranks(node_.RanksServed());
+  report.set_round_applied(parts_.follower.round_applied());
+  report.set_round_closed(parts_.follower.round_closed());
+  report.set_newest_step(parts_.versions.newest_step().value);
+  report.set_ranks(parts_.node.RanksServed());
   for (auto& [version, entry] : Holdings()) *report.add_versions() = std::move(entry);
-  for (const RegisteredTrainer& trainer : node_.Registrations()) AddRegistered(trainer, report);
-  if (follower_.asking()) AddAsking(*follower_.asking(), report);
+  for (const RegisteredTrainer& trainer : parts_.node.Registrations())
+    AddRegistered(trainer, report);
+  if (parts_.follower.asking()) AddAsking(*parts_.follower.asking(), report);
   return report;
 }
 
 void ReportMaker::AddRecord(NodeReport& report) const {
-  report.set_session(record_.session().value);
-  report.set_incarnation(AsBytes(record_.incarnation()));
-  report.set_newest_timeline(record_.chain().newest().value);
-  report.set_capture_began(record_.capture_began());
-  for (const recovery::TimelineOrigin& origin : record_.chain().origins()) {
-    TimelineEntry& entry = *report.add_chain();
-    entry.set_timeline(origin.timeline.value);
-    entry.set_parent_timeline(origin.parent.timeline.value);
-    entry.set_parent_step(origin.parent.step.value);
-  }
-  report.set_committed_timeline(record_.committed().timeline.value);
-  report.set_committed_step(record_.committed().step.value);
-  report.set_committed_world(record_.committed_world());
-  report.set_view(record_.view());
-  report.set_captures_all(record_.captures_all());
+  report.set_session(parts_.record.session().value);
+  report.set_incarnation(AsBytes(parts_.record.incarnation()));
+  report.set_newest_timeline(parts_.record.chain().newest().value);
+  report.set_capture_began(parts_.record.capture_began());
+  report.set_view(parts_.record.view());
+  report.set_kept_epoch(parts_.kept.stamp().epoch);
+  report.set_kept_sequence(parts_.kept.stamp().sequence);
 }
 
 // What is held of each version, and why it can not become whole. A slab that has rotted is the
 // last word of that.
 std::map<Version, VersionHolding> ReportMaker::Holdings() const {
   std::map<Version, VersionHolding> holdings;
-  for (const HeldSlab& held : node_.Inventory()) {
-    AddSealed(held, record_.committed(), EntryOf(holdings, held.slab.version));
+  for (const HeldSlab& held : parts_.node.Inventory()) {
+    AddSealed(held, parts_.record.committed(), EntryOf(holdings, held.slab.version));
   }
-  for (const GuardHeld& guard : protection_.Held()) {
+  for (const GuardHeld& guard : parts_.protection.Held()) {
     AddGuard(guard, EntryOf(holdings, guard.version));
   }
-  for (const auto& [version, failure] : versions_.failures()) {
+  for (const auto& [version, failure] : parts_.versions.failures()) {
     EntryOf(holdings, version).set_failure(failure);
   }
-  for (const auto& [version, failure] : protection_.Failures()) {
+  for (const auto& [version, failure] : parts_.protection.Failures()) {
     EntryOf(holdings, version).set_failure(failure);
   }
-  for (const RottenSlab& slab : node_.RottenSlabs()) {
-    if (!versions_.MayBeCommitted(slab.version)) continue;
+  for (const RottenSlab& slab : parts_.node.RottenSlabs()) {
+    if (!parts_.versions.MayBeCommitted(slab.version)) continue;
     EntryOf(holdings, slab.version)
         .set_failure(fmt::format("rank {}: {}", slab.rank, slab.problem));
   }

@@ -9,6 +9,7 @@
 #include "base/ids.h"
 #include "smp/job/coordinator.h"
 #include "smp/job/follower.h"
+#include "smp/job/kept_records.h"
 #include "smp/job/node_record.h"
 #include "smp/job/own_versions.h"
 #include "smp/job/protection.h"
@@ -18,14 +19,17 @@ namespace unreft::smp {
 // Single-threaded on the node's executor.
 class ReportMaker {
  public:
-  // All outlive this.
-  ReportMaker(const NodeRecord& record, const Follower& follower, const OwnVersions& versions,
-              Coordinator::Node& node, const Protection& protection)
-      : record_(record),
-        follower_(follower),
-        versions_(versions),
-        node_(node),
-        protection_(protection) {}
+  // What is told of. All outlive this.
+  struct Parts {
+    const NodeRecord& record;
+    const KeptRecords& kept;
+    const Follower& follower;
+    const OwnVersions& versions;
+    Coordinator::Node& node;
+    const Protection& protection;
+  };
+
+  explicit ReportMaker(const Parts& parts) : parts_(parts) {}
 
   // With the next number: of two reports the leader believes the one that was made later, in
   // whatever order they arrive.
@@ -35,11 +39,7 @@ class ReportMaker {
   void AddRecord(NodeReport& report) const;
   std::map<Version, VersionHolding> Holdings() const;
 
-  const NodeRecord& record_;
-  const Follower& follower_;
-  const OwnVersions& versions_;
-  Coordinator::Node& node_;
-  const Protection& protection_;
+  const Parts parts_;
   uint64_t last_number_ = 0;
 };
 

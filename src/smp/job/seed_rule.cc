@@ -3,130 +3,88 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/recorded.h"
+#include "smp/job/view_rules.h"
 
 namespace unreft::smp {
 namespace {
 
-// What the nodes know and the records do not.
-struct Lost {
-  const NodeReport* chain = nullptr;   // of the newest decision
-  const NodeReport* commit = nullptr;  // of the newest in that decision's timeline
-  uint64_t round = 0;                  // the newest that was begun
-  bool is_decided = false;  // the round that the records say is under way, or a later one
-
-  bool Any() const { return chain != nullptr || commit != nullptr || is_decided; }
+// Whose copy of the records is the newest, as the nodes say.
+struct Keeper {
+  NodeSlot slot;
+  meta::Stamp stamp;
 };
 
-Version CommittedOf(const NodeReport& report) {
-  return {Timeline{report.committed_timeline()}, Step{report.committed_step()}};
+std::optional<Keeper> NewestKeeper(const Facts& facts) {
+  std::optional<Keeper> newest;
+  for (const auto& [slot, report] : facts.board.reports()) {
+    const meta::Stamp stamp{report.kept_epoch(), report.kept_sequence()};
+    if (!facts.records.present.contains(slot)) continue;
+    if (!newest || stamp > newest->stamp) newest = {slot, stamp};
+  }
+  return newest;
 }
 
-Lost FindLost(const Facts& facts) {
-  const TimelineRecord& timeline = facts.records.timeline.value;
-  Lost lost;
-  Timeline newest = NewestTimeline(timeline);
-  for (const auto& [slot, report] : facts.roll.told()) {
-    if (NewestTimeline(*report) <= newest) continue;
-    newest = NewestTimeline(*report);
-    lost.chain = report;
-  }
-  lost.round = timeline.round();
-  // What is recorded is of before a decision that is not.
-  Version committed = lost.chain == nullptr ? VersionOf(facts.records.commit.value) : Version{};
-  for (const auto& [slot, report] : facts.roll.told()) {
-    const uint64_t round = std::max(report->round_applied(), report->round_closed());
-    lost.is_decided |= round > timeline.round() ||
-                       (timeline.closing() && report->round_applied() >= timeline.round());
-    lost.round = std::max(lost.round, round);
-    // Who has not heard of the newest decision yet may know a commit from which it steps back.
-    const bool is_current = report->newest_timeline() == newest.value;
-    // A fresh start is a commit of nothing, on a timeline of its own.
-    if (!is_current || CommittedOf(*report) <= committed) continue;
-    committed = CommittedOf(*report);
-    lost.commit = report;
-  }
-  return lost;
+// Whether the groups are such as the options ask for. The job may have been started anew with
+// others, when all that it had in memory was gone.
+bool IsAsAskedFor(const ViewRecord& view, const NodeOptions& options) {
+  const auto nodes = static_cast<uint64_t>(view.members_size());
+  const uint64_t size = options.data_chunks + options.parity_chunks;
+  const auto has_parities = [&](const Group& group) {
+    return static_cast<uint32_t>(group.slots_size()) - group.k() == options.parity_chunks;
+  };
+  return nodes == options.nodes && static_cast<uint64_t>(view.groups_size()) == nodes / size &&
+         std::ranges::all_of(view.groups(), has_parities);
 }
 
-TimelineRecord WithChain(TimelineRecord timeline, const Lost& lost) {
-  if (lost.chain != nullptr) *timeline.mutable_chain() = lost.chain->chain();
-  if (lost.is_decided) {
-    timeline.set_round(lost.round);
-    timeline.set_closing(false);
-  }
-  timeline.clear_decision();  // whoever follows a later one has not missed it
-  timeline.clear_asked();
-  return timeline;
+// What the store says otherwise is written as it was kept.
+template <typename Message>
+std::optional<Message> Kept(const meta::Shared<Message>& kept, const meta::Shared<Message>& now) {
+  if (kept.bytes == now.bytes) return std::nullopt;
+  return kept.value;
 }
 
-CommitRecord CommitOf(const Facts& facts, const NodeReport& report) {
-  const ViewRecord& view = facts.records.view.value;
-  const Version committed = CommittedOf(report);
-  CommitRecord commit;
-  SetVersion(committed, commit);
-  commit.set_world(report.committed_world());
-  commit.set_view(view.number());
-  const std::vector<recovery::CodedGroup> recorded = CodedGroupsOf(view.groups());
-  SetGroups(recovery::EncodedGroups(HeldOf(facts.roll, committed), recorded),
-            *commit.mutable_groups());
-  return commit;
-}
-
-Move WriteAgain(const Facts& facts, const Lost& lost) {
-  TimelineRecord timeline = WithChain(facts.records.timeline.value, lost);
-  CommitRecord commit;
-  if (lost.commit != nullptr) {
-    commit = CommitOf(facts, *lost.commit);
-  } else if (lost.chain == nullptr) {
-    commit = facts.records.commit.value;
-  }
-  Move move;
+void AddKept(const Facts& facts, const meta::RecordCopy& kept, Move& move) {
+  meta::JobChange& change = *move.write;
+  change.timeline = Kept(kept.records.timeline, facts.records.timeline);
+  change.commit = Kept(kept.records.commit, facts.records.commit);
+  change.abandoned = Kept(kept.records.abandoned, facts.records.abandoned);
+  change.pins = Kept(kept.records.pins, facts.records.pins);
   move.say.push_back(
       {LogLevel::kWarn,
        fmt::format("the meta store has lost records: timeline {} and the commit of version {} are "
-                   "written again from what the nodes remember",
-                   NewestTimeline(timeline), VersionOf(commit))});
-  move.write = {.timeline = std::move(timeline), .commit = std::move(commit)};
-  return move;
-}
-
-// Else some ranks would capture all they hold and others a part of it, which fit no version.
-Move WriteCaptureModeAgain(const Facts& facts) {
-  Move move;
-  AbandonRecord record = facts.records.abandoned.value;
-  record.set_full_capture_from_timeline(1);
-  record.set_disagreement("replicas were found to differ, as the nodes remember");
-  move.say.push_back({LogLevel::kWarn,
-                      "the meta store has lost that replicas differ: it is written again from what "
-                      "the nodes remember"});
-  move.write = {.abandoned = std::move(record)};
-  return move;
-}
-
-bool HasLostCaptureMode(const Facts& facts) {
-  return facts.records.abandoned.value.full_capture_from_timeline() == 0 &&
-         std::ranges::any_of(facts.roll.told(),
-                             [](const auto& told) { return told.report->captures_all(); });
+                   "written again as the nodes have kept them",
+                   NewestTimeline(kept.records.timeline.value),
+                   VersionOf(kept.records.commit.value))});
 }
 
 }  // namespace
 
 Move SeedRule(const Facts& facts) {
-  Move move;
-  const bool is_seeded = facts.seeded == facts.records.store_id;
-  if (!facts.roll.have_all_told()) {
-    move.waits = !is_seeded;  // once it is known that nothing is lost, nobody is waited for
+  if (facts.records.IsSeeded()) return {};
+  const meta::Stamp stored = facts.records.stamp();
+  const std::optional<Keeper> keeper = NewestKeeper(facts);
+  Move move{.waits = true};
+  if (!keeper) return move;
+  const bool is_behind = keeper->stamp > stored;
+  if (is_behind && (facts.kept == nullptr || facts.kept->stamp < keeper->stamp)) {
+    move.ask_kept = keeper->slot;
     return move;
   }
-  if (const Lost lost = FindLost(facts); lost.Any()) return WriteAgain(facts, lost);
-  if (HasLostCaptureMode(facts)) return WriteCaptureModeAgain(facts);
-  if (!is_seeded) move.seeded = facts.records.store_id;
+  const meta::JobRecords& known = is_behind ? facts.kept->records : facts.records;
+  const bool has_view = known.view.exists() && IsAsAskedFor(known.view.value, facts.options);
+  move = has_view ? ViewAgain(facts, known.view.value) : FirstView(facts);
+  move.wake = facts.absences.NextEnd(facts.now);
+  if (!move.write) return move;
+  if (is_behind) AddKept(facts, *facts.kept, move);
+  SeedRecord& seed = move.write->seed.emplace();
+  seed.set_store_id(facts.records.store_id);
+  seed.set_epoch(std::max(keeper->stamp.epoch, stored.epoch) + 1);
   return move;
 }
 

@@ -1,4 +1,5 @@
-// What the leader writes again because the meta store has lost it (docs/protocol.md, rule 3). Pure.
+// How a meta store that knows nothing yet, or has forgotten, gets the job's records
+// (docs/protocol.md, rule 3). Pure.
 #pragma once
 
 #include "smp/job/facts.h"
@@ -6,8 +7,9 @@
 
 namespace unreft::smp {
 
-// A store that was lost or rolled back knows less than the nodes remember: what they know is
-// written again, once all of them that live have told, before anything is decided on it.
+// A store is believed once its seed names it. That is written with the newest records that any node
+// has kept, once all of them that live have told, with the next view and an epoch that nobody has
+// kept anything of. What a store of that id has already, and nobody knows better, stays.
 Move SeedRule(const Facts& facts);
 
 }  // namespace unreft::smp

@@ -181,7 +181,8 @@ void DescribeChange(const Facts& facts, const unreft::Member& before, const unre
   if (now.lost() && !before.lost()) {
     wanted.say.push_back(
         {LogLevel::kWarn, DescribeLoss(wanted.view, now, facts.options.lost_grace)});
-    wanted.absent.push_back(NodeSlot{now.slot()});
+    const NodeSlot slot{now.slot()};
+    if (!facts.records.present.contains(slot)) wanted.absent.push_back(slot);
   }
   if (now.lost()) return;
   if (now.incarnation() != before.incarnation()) {
@@ -212,56 +213,17 @@ std::optional<Wanted> NextView(const Facts& facts) {
   return wanted;
 }
 
-// In a new job whoever is late is waited for. In one whose store has lost the view, slots whose
-// nodes do not come back are lost from the start, if spares wait for all of them.
-std::optional<std::vector<NodeSlot>> LostBeforeFirstView(const Facts& facts) {
-  std::vector<NodeSlot> lost;
-  for (uint64_t number = 0; number < facts.options.nodes; ++number) {
-    const NodeSlot slot{number};
-    if (facts.records.present.contains(slot)) continue;
-    if (!facts.absences.IsOverdue(slot, facts.now)) return std::nullopt;
-    lost.push_back(slot);
-  }
-  const auto waits = [](const auto& spare) { return spare.second.value.lease() != 0; };
-  const auto spares = static_cast<size_t>(std::ranges::count_if(facts.records.spares, waits));
-  if (spares < lost.size()) return std::nullopt;
-  return lost;
-}
-
-// The groups that stored versions are encoded in, which nodes know where the store does not; of
-// those that contradict each other the newest version's, and first of all the committed one's.
-std::vector<recovery::CodedGroup> GroupsOfStored(const Facts& facts) {
-  // Who has not heard of the newest decision yet may know a commit from which it steps back.
-  std::pair<uint64_t, Version> committed;
-  recovery::Holdings holdings;
-  for (const auto& [slot, report] : facts.board.reports()) {
-    if (!facts.records.present.contains(slot)) continue;
-    const Version known{Timeline{report.committed_timeline()}, Step{report.committed_step()}};
-    committed = std::max(committed, {report.newest_timeline(), known});
-    for (const VersionHolding& version : report.versions()) {
-      holdings[VersionOf(version)][slot] = HoldingOf(version);
-    }
-  }
-  std::vector<recovery::CodedGroup> groups;
-  for (const auto& [version, held] : holdings) groups = recovery::EncodedGroups(held, groups);
-  return recovery::EncodedGroups(holdings[committed.second], groups);
-}
-
 // False as long as it cannot be said.
 bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
   const NodeOptions& options = facts.options;
   std::vector<meta::GroupCandidate> nodes;
   for (const unreft::Member& member : wanted.view.members()) {
     const bool has_told = ReportOf(member, facts.records.present, facts.board.reports()) != nullptr;
-    if (!member.lost() && !has_told) return false;  // to come
+    if (!has_told) return false;  // to come
     nodes.push_back({NodeSlot{member.slot()}, member.failure_domain()});
   }
-  std::vector<meta::ProtectionGroup> stored;
-  for (recovery::CodedGroup& group : GroupsOfStored(facts)) {
-    stored.push_back({std::move(group.slots), group.k});
-  }
   const absl::StatusOr<meta::Grouping> grouping =
-      meta::FormGroups(nodes, options.data_chunks, options.parity_chunks, stored);
+      meta::FormGroups(nodes, options.data_chunks, options.parity_chunks);
   if (!grouping.ok()) {
     wanted.say.push_back(
         {LogLevel::kError, fmt::format("no protection groups: {}", grouping.status().message())});
@@ -272,16 +234,6 @@ bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
     for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
     next.set_k(group.k);
   }
-  const bool are_kept = std::ranges::all_of(stored, [&](const meta::ProtectionGroup& group) {
-    return std::ranges::find(grouping->groups, group) != grouping->groups.end();
-  });
-  if (!are_kept) {
-    wanted.say.push_back(
-        {LogLevel::kWarn,
-         fmt::format("protection groups are formed anew: those of stored versions are not such as "
-                     "are asked for now, RS({},{}) of {} nodes",
-                     options.data_chunks, options.parity_chunks, nodes.size())});
-  }
   wanted.view.set_exposure(grouping->exposure);
   if (!grouping->exposure.empty()) {
     wanted.say.push_back({LogLevel::kWarn, fmt::format("protection: {}", grouping->exposure)});
@@ -289,8 +241,9 @@ bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
   return true;
 }
 
+// With a number that no node has heard of, whatever the store has forgotten.
 Move WriteView(const Facts& facts, Wanted wanted) {
-  uint64_t newest = facts.records.view.value.number();
+  uint64_t newest = std::max(facts.records.view.value.number(), wanted.view.number());
   for (const auto& [slot, report] : facts.board.reports()) newest = std::max(newest, report.view());
   wanted.view.set_number(newest + 1);
   wanted.say.push_back({LogLevel::kInfo, DescribeView(wanted.view)});
@@ -302,10 +255,20 @@ Move WriteView(const Facts& facts, Wanted wanted) {
   return move;
 }
 
-Move MakeFirstView(const Facts& facts) {
+}  // namespace
+
+bool IsOfNewJob(const Reports& reports) {
+  return std::ranges::all_of(reports, [](const auto& entry) {
+    const NodeReport& report = entry.second;
+    return report.kept_epoch() == 0 && report.kept_sequence() == 0 && report.view() == 0;
+  });
+}
+
+Move FirstView(const Facts& facts) {
   Move move{.waits = true};
-  std::optional<std::vector<NodeSlot>> lost = LostBeforeFirstView(facts);
-  if (!lost) return move;
+  for (uint64_t slot = 0; slot < facts.options.nodes; ++slot) {
+    if (!facts.records.present.contains(NodeSlot{slot})) return move;
+  }
   Wanted wanted;
   for (const auto& [slot, presence] : facts.records.present) {
     unreft::Member& member = *wanted.view.add_members();
@@ -314,36 +277,28 @@ Move MakeFirstView(const Facts& facts) {
     member.set_failure_domain(presence.failure_domain());
     member.set_place(PlaceOf(presence));
   }
-  for (const NodeSlot slot : *lost) {
-    wanted.say.push_back(
-        {LogLevel::kWarn, fmt::format("node {} is lost: the meta store has lost the view, and it "
-                                      "has not come back",
-                                      slot)});
-    unreft::Member& member = *wanted.view.add_members();
-    member.set_slot(slot.value);
-    member.set_lost(true);
-  }
-  wanted.absent = *std::move(lost);
   if (FormFirstGroups(facts, wanted)) return WriteView(facts, std::move(wanted));
   move.say = std::move(wanted.say);
   return move;
 }
 
-}  // namespace
-
-bool IsOfNewJob(const Reports& reports) {
-  return std::ranges::all_of(reports, [](const auto& entry) {
-    return entry.second.chain().empty() && entry.second.view() == 0;
-  });
+Move ViewAgain(const Facts& facts, const ViewRecord& kept) {
+  Move move{.waits = true};
+  Wanted wanted{.view = kept};
+  const RollCall roll(kept, facts.records.present, facts.board.reports());
+  for (int i = 0; i < kept.members_size(); ++i) {
+    const auto& [before, slot, report] = roll.members()[static_cast<size_t>(i)];
+    if (before->lost() || report != nullptr) continue;
+    if (!facts.absences.IsOverdue(slot, facts.now)) return move;
+    wanted.view.mutable_members(i)->set_lost(true);
+    DescribeChange(facts, *before, wanted.view.members(i), wanted);
+  }
+  return WriteView(facts, std::move(wanted));
 }
 
 Move ViewRule(const Facts& facts) {
   Move move;
-  if (!facts.records.view.exists()) {
-    move = MakeFirstView(facts);
-  } else if (std::optional<Wanted> wanted = NextView(facts)) {
-    move = WriteView(facts, *std::move(wanted));
-  }
+  if (std::optional<Wanted> wanted = NextView(facts)) move = WriteView(facts, *std::move(wanted));
   move.wake = facts.absences.NextEnd(facts.now);
   return move;
 }

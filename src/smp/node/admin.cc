@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <absl/strings/str_join.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -147,9 +148,10 @@ void AddRestorable(const NodeState& state, Json& json) {
 }
 
 std::string ProblemOf(const NodeState& state) {
-  const std::string& records = state.record->problem();
-  const std::string& standing = state.standing.problem;
-  return fmt::format("{}{}{}", standing, standing.empty() || records.empty() ? "" : "; ", records);
+  std::vector<std::string> problems = {state.standing.problem, state.record->problem()};
+  if (state.kept != nullptr) problems.push_back(state.kept->problem());
+  std::erase(problems, "");
+  return absl::StrJoin(problems, "; ");
 }
 
 Json StatusJson(const NodeState& state) {

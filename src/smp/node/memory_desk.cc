@@ -79,8 +79,8 @@ bool MemoryDesk::LooksForLostSlabs() {
     decision.holders.push_back(std::move(holder));
   }
   if (decision.holders.empty()) return false;
-  catalog_ = std::make_unique<RestoreCatalog>(state_, &member_->peers(), &member_->job(), decision,
-                                              [this] {
+  catalog_ = std::make_unique<RestoreCatalog>(state_, &member_->peers(), &member_->records(),
+                                              decision, [this] {
                                                 // Not in a callback of what goes.
                                                 state_.seams.executor.Post(lifetime_.Bind([this] {
                                                   if (catalog_ != nullptr) OnKnown(true);

@@ -43,8 +43,19 @@ void Node::OpenRecord(RandomId boot_id) {
                          state_.seams.executor, state_.options.memory_retry,
                          [this] { state_.record->WriteAgain(); });
                      state_.record->set_on_failure([this] { disk_shortage_->Arm(); });
+                     if (state_.seams.kv != nullptr) return OpenKept();
                      OnStarted(AdoptMemory());
                    }));
+}
+
+void Node::OpenKept() {
+  KeptRecords::Open(state_.seams.segments, state_.seams.records, state_.seams.log,
+                    state_.prefix + "records", state_.options.nodes,
+                    lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<KeptRecords>> kept) {
+                      if (!kept.ok()) return OnStarted(kept.status());
+                      state_.kept = *std::move(kept);
+                      OnStarted(AdoptMemory());
+                    }));
 }
 
 absl::Status Node::AdoptMemory() {
@@ -66,7 +77,7 @@ absl::Status Node::AdoptMemory() {
     auto member = std::make_unique<Member>(
         Member::Seams{seams.executor, *seams.kv, *seams.transport, seams.random, seams.log,
                       seams.faults},
-        *state_.record, static_cast<Coordinator::Node&>(*this), state_.options);
+        *state_.record, *state_.kept, static_cast<Coordinator::Node&>(*this), state_.options);
     member_ = member.get();
     state_.coordinator = std::move(member);
   } else {
@@ -106,8 +117,9 @@ absl::Status Node::JoinCluster() {
   if (state_.options.parity_chunks == 0) {
     protection_ = std::make_unique<NoProtection>(state_.seams.executor);
   } else {
-    auto protector = std::make_unique<Protector>(state_, member_->peers(), *server_, member_->job(),
-                                                 [this] { member_->ReportProtection(); });
+    auto protector =
+        std::make_unique<Protector>(state_, member_->peers(), *server_, member_->records(),
+                                    [this] { member_->ReportProtection(); });
     if (absl::Status status = protector->Adopt(); !status.ok()) return status;
     own = protector.get();
     state_.slots->set_guards(
@@ -119,8 +131,8 @@ absl::Status Node::JoinCluster() {
         AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
                     std::move(reply));
       });
-  restore_->Join(
-      {member_->peers(), member_->job(), *server_, own, [this] { member_->ReportProtection(); }});
+  restore_->Join({member_->peers(), member_->records(), *server_, own,
+                  [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
   return absl::OkStatus();
 }

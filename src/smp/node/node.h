@@ -74,6 +74,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
 
  private:
   void OpenRecord(RandomId boot_id);
+  void OpenKept();
   void OnStarted(absl::Status status);
   absl::Status AdoptMemory();
   absl::Status JoinCluster();

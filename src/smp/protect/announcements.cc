@@ -10,7 +10,7 @@
 
 namespace unreft::smp {
 
-Announcements::Announcements(NodeState& state, Peers& peers, const meta::JobState& job,
+Announcements::Announcements(NodeState& state, Peers& peers, const meta::JobRecords& job,
                              absl::AnyInvocable<void()> run_rules)
     : state_(state), peers_(peers), job_(job), run_rules_(std::move(run_rules)) {}
 
@@ -99,18 +99,18 @@ void Announcements::Tell(Version version, const GroupView& group) {
   }
   for (const NodeSlot member : group.slots) {
     if (member == peers_.self() || announced.telling.contains(member)) continue;
-    const auto present = job_.present.find(member);
-    if (present == job_.present.end()) continue;
+    const PresenceRecord* const presence = peers_.PresenceOf(member);
+    if (presence == nullptr) continue;
     const auto told = announced.told.find(member);
     // A daemon that has started anew has forgotten what it was told.
-    if (told != announced.told.end() && told->second == LifeOf(present->second)) continue;
+    if (told != announced.told.end() && told->second == LifeOf(*presence)) continue;
     TellMember(version, announced, member);
   }
 }
 
 void Announcements::TellMember(Version version, Announced& announced, NodeSlot member) {
   announced.telling.insert(member);
-  const Life life = LifeOf(job_.present.at(member));
+  const Life life = LifeOf(*peers_.PresenceOf(member));
   const AnnounceRequest& own = announced.said.at(peers_.self());
   peers_.Call(member, "announce", own.SerializeAsString(), state_.options.call_timeout,
               lifetime_.Bind([this, version, member, life,

@@ -26,7 +26,7 @@ class Announcements {
  public:
   // `run_rules`: who could not be told of a version is to be told again. All references outlive
   // this.
-  Announcements(NodeState& state, Peers& peers, const meta::JobState& job,
+  Announcements(NodeState& state, Peers& peers, const meta::JobRecords& job,
                 absl::AnyInvocable<void()> run_rules);
 
   // The version is followed from now on, until it is forgotten.
@@ -77,7 +77,7 @@ class Announcements {
 
   NodeState& state_;
   Peers& peers_;
-  const meta::JobState& job_;
+  const meta::JobRecords& job_;
   absl::AnyInvocable<void()> run_rules_;
   std::map<Version, Announced> followed_;
   Lifetime lifetime_;

@@ -15,8 +15,8 @@ constexpr size_t kVersionsFollowed = 16;
 
 }  // namespace
 
-Protector::Protector(NodeState& state, Peers& peers, SlabServer& server, const meta::JobState& job,
-                     absl::AnyInvocable<void()> on_change)
+Protector::Protector(NodeState& state, Peers& peers, SlabServer& server,
+                     const meta::JobRecords& job, absl::AnyInvocable<void()> on_change)
     : state_(state),
       peers_(peers),
       server_(server),

@@ -42,7 +42,7 @@ class Protector final : public Protection, public GuardedSlabs {
  public:
   // `on_change`: what is held is other than it was. All references outlive this; the server asks it
   // from now on.
-  Protector(NodeState& state, Peers& peers, SlabServer& server, const meta::JobState& job,
+  Protector(NodeState& state, Peers& peers, SlabServer& server, const meta::JobRecords& job,
             absl::AnyInvocable<void()> on_change);
   ~Protector() override;
 
@@ -94,7 +94,7 @@ class Protector final : public Protection, public GuardedSlabs {
   NodeState& state_;
   Peers& peers_;
   SlabServer& server_;
-  const meta::JobState& job_;
+  const meta::JobRecords& job_;
   absl::AnyInvocable<void()> on_change_;
   GuardStore guards_;
   CompleteGuards complete_;

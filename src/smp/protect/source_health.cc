@@ -2,14 +2,14 @@
 
 namespace unreft::smp {
 
-SourceHealth::SourceHealth(Executor& executor, const meta::JobState& job, Duration avoided,
+SourceHealth::SourceHealth(Executor& executor, const Peers& peers, Duration avoided,
                            std::map<Rank, NodeSlot> lost)
-    : executor_(executor), job_(job), avoided_(avoided), lost_(std::move(lost)) {
+    : executor_(executor), peers_(peers), avoided_(avoided), lost_(std::move(lost)) {
   for (const auto& [rank, slot] : lost_) losers_.insert(slot);
 }
 
 bool SourceHealth::IsBad(NodeSlot slot, Kind kind) const {
-  if (!job_.present.contains(slot)) return true;
+  if (peers_.PresenceOf(slot) == nullptr) return true;
   const auto failed = until_.find({slot, kind});
   return failed != until_.end() && executor_.Now() < failed->second;
 }

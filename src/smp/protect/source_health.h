@@ -8,7 +8,7 @@
 
 #include "base/executor.h"
 #include "base/ids.h"
-#include "meta/job_store.h"
+#include "smp/job/peers.h"
 
 namespace unreft::smp {
 
@@ -20,7 +20,7 @@ class SourceHealth {
 
   // `avoided`: how long a source that failed is left out, if others will do. `lost`: slabs whose
   // memory is gone, each with its node. All references outlive this.
-  SourceHealth(Executor& executor, const meta::JobState& job, Duration avoided,
+  SourceHealth(Executor& executor, const Peers& peers, Duration avoided,
                std::map<Rank, NodeSlot> lost);
 
   bool IsLost(Rank rank) const { return lost_.contains(rank); }
@@ -32,7 +32,7 @@ class SourceHealth {
 
  private:
   Executor& executor_;
-  const meta::JobState& job_;
+  const Peers& peers_;
   const Duration avoided_;
   const std::map<Rank, NodeSlot> lost_;
   std::set<NodeSlot> losers_;

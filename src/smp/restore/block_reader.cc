@@ -40,13 +40,13 @@ absl::Status Reconstruct(const ec::ErasureCode& code, const GatheredStripe& gath
 
 }  // namespace
 
-BlockReader::BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
+BlockReader::BlockReader(NodeState& state, Peers& peers, const meta::JobRecords& job,
                          const RestoreCatalog& catalog, BlockReads::Own own)
     : state_(state),
       peers_(peers),
       job_(job),
       catalog_(catalog),
-      health_(state.seams.executor, job, kAvoidRetries * state.options.read_retry,
+      health_(state.seams.executor, peers, kAvoidRetries * state.options.read_retry,
               LostSlabs(catalog)),
       reads_(state.seams.executor, state.seams.pool, peers, state.options.read_timeout, own),
       gatherer_({state.seams.executor, state.seams.pool, peers, state.seams.log, *state.tiles, own},

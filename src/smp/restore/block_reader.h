@@ -29,7 +29,7 @@ class BlockReader {
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
   // All references outlive this; the catalog is ready. `own`: blocks of this node.
-  BlockReader(NodeState& state, Peers& peers, const meta::JobState& job,
+  BlockReader(NodeState& state, Peers& peers, const meta::JobRecords& job,
               const RestoreCatalog& catalog, BlockReads::Own own);
 
   // Fills `into`, a whole block, which is written to until `done` has run; `keep` is what it lies
@@ -85,7 +85,7 @@ class BlockReader {
 
   NodeState& state_;
   Peers& peers_;
-  const meta::JobState& job_;
+  const meta::JobRecords& job_;
   const RestoreCatalog& catalog_;
   std::vector<std::shared_ptr<const CodedVersion>> coded_;  // by group
   SourceHealth health_;

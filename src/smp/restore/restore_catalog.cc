@@ -13,7 +13,7 @@
 
 namespace unreft::smp {
 
-RestoreCatalog::RestoreCatalog(NodeState& state, Peers* peers, const meta::JobState* job,
+RestoreCatalog::RestoreCatalog(NodeState& state, Peers* peers, const meta::JobRecords* job,
                                const JobDecision& decision, absl::AnyInvocable<void()> on_ready)
     : state_(state),
       peers_(peers),

@@ -40,7 +40,7 @@ class RestoreCatalog {
  public:
   // `peers` and `job`: null in a job of one node. `on_ready` runs in a turn of its own, at most
   // once.
-  RestoreCatalog(NodeState& state, Peers* peers, const meta::JobState* job,
+  RestoreCatalog(NodeState& state, Peers* peers, const meta::JobRecords* job,
                  const JobDecision& decision, absl::AnyInvocable<void()> on_ready);
 
   bool ready() const { return missing_ == 0; }
@@ -64,7 +64,7 @@ class RestoreCatalog {
 
   NodeState& state_;
   Peers* peers_;
-  const meta::JobState* job_;
+  const meta::JobRecords* job_;
   const Version version_;
   absl::AnyInvocable<void()> on_ready_;
   std::map<Rank, CatalogSlab> slabs_;

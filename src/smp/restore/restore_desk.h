@@ -33,7 +33,7 @@ class RestoreDesk {
   // What a job of several nodes has besides.
   struct Cluster {
     Peers& peers;
-    const meta::JobState& job;
+    const meta::JobRecords& job;
     SlabServer& server;
     Protector* protector = nullptr;  // null without parities
     absl::AnyInvocable<void()> on_rebuilt;

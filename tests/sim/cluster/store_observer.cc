@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kPrefix = "unreft/sim/";
 // Records that the leader alone writes.
-constexpr std::string_view kRecords[] = {"view", "timeline", "commit", "abandoned", "pins"};
+constexpr std::string_view kRecords[] = {"view", "timeline", "commit", "abandoned", "pins", "seed"};
 // The chain of timelines.
 constexpr uint64_t kRecordBytesFixed = 16384;
 constexpr uint64_t kRecordBytesPerMember = 96;

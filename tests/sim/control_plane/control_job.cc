@@ -62,6 +62,7 @@ struct ControlJob::Node {
   std::unique_ptr<meta::Kv> kv;
   std::unique_ptr<Transport> transport;
   std::unique_ptr<smp::NodeRecord> record;
+  std::unique_ptr<smp::KeptRecords> kept;
   std::unique_ptr<StandInTrainers> trainers;
   std::unique_ptr<StandInGuards> guards;
   std::unique_ptr<smp::Member> member;
@@ -113,6 +114,7 @@ ControlJob::~ControlJob() {
     node->guards.reset();
     node->transport.reset();
     node->kv.reset();
+    node->kept.reset();
     node->record.reset();
     node->records.reset();
   }
@@ -127,13 +129,18 @@ void ControlJob::Start(Node& node) {
                           smp::MemoryPrefix(node.options) + ".node", boot_id_,
                           [&](auto record) { node.record = *std::move(record); });
   });
-  Run([&] { return node.record != nullptr; }, "a node has its record");
+  node.executor->Deliver(Duration{}, [&] {
+    smp::KeptRecords::Open(node.segments, *node.records, log_,
+                           smp::MemoryPrefix(node.options) + ".records", node.options.nodes,
+                           [&](auto kept) { node.kept = *std::move(kept); });
+  });
+  Run([&] { return node.record && node.kept; }, "a node has its records");
   bool started = false;
   node.executor->Deliver(Duration{}, [&] {
     node.guards = std::make_unique<StandInGuards>(*node.executor);
     node.member = std::make_unique<smp::Member>(
         smp::Member::Seams{*node.executor, *node.kv, *node.transport, random_, log_}, *node.record,
-        *node.trainers, node.options);
+        *node.kept, *node.trainers, node.options);
     node.member->Start(*node.guards);
     started = true;
   });

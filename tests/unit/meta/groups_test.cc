@@ -89,55 +89,5 @@ TEST(GroupsTest, TheOrderOfTheNodesDoesNotMatter) {
   }
 }
 
-std::vector<NodeSlot> Slots(std::initializer_list<uint64_t> numbers) {
-  std::vector<NodeSlot> slots;
-  for (const uint64_t number : numbers) slots.push_back(NodeSlot{number});
-  return slots;
-}
-
-TEST(GroupsTest, GroupsThatAreKeptStayAndTheOthersAreDealtOut) {
-  const ProtectionGroup kept{Slots({0, 1, 2, 7}), 2};
-  const auto grouping = FormGroups(Nodes(12), 2, 2, {kept});
-  ASSERT_TRUE(grouping.ok());
-  ASSERT_EQ(grouping->groups.size(), 3U);
-  EXPECT_EQ(grouping->groups[0], kept);
-  EXPECT_EQ(grouping->groups[1], (ProtectionGroup{Slots({3, 5, 8, 10}), 2}));
-  EXPECT_EQ(grouping->groups[2], (ProtectionGroup{Slots({4, 6, 9, 11}), 2}));
-}
-
-TEST(GroupsTest, AnyGroupsThatWereFormedCanBeKeptInParts) {
-  for (size_t count = 4; count < 40; ++count) {
-    const auto needed = FormGroups(Nodes(count), 2, 2)->groups;
-    for (size_t kept = 1; kept <= needed.size(); ++kept) {
-      const auto grouping = FormGroups(Nodes(count), 2, 2, {needed.begin(), needed.begin() + kept});
-      ASSERT_TRUE(grouping.ok());
-      EXPECT_EQ(grouping->groups.size(), needed.size());
-      for (size_t i = 0; i < kept; ++i) EXPECT_EQ(grouping->groups[i], needed[i]) << count;
-    }
-  }
-}
-
-TEST(GroupsTest, GroupsThatCannotBeWhatIsAskedForAreNotKept) {
-  const auto anew = FormGroups(Nodes(8), 2, 2)->groups;
-  const std::vector<std::vector<ProtectionGroup>> unfit = {
-      {{Slots({0, 1, 2, 3}), 3}},                            // another m
-      {{Slots({0, 1, 2}), 1}},                               // too small
-      {{Slots({0, 1, 2, 3, 4}), 3}},                         // leaves too few
-      {{Slots({0, 1, 2, 3, 4, 5, 6, 7}), 6}},                // two are asked for
-      {{Slots({0, 1, 2, 8}), 2}},                            // no such node
-      {{Slots({0, 1, 2, 3}), 2}, {Slots({3, 4, 5, 6}), 2}},  // a node in two
-      {{Slots({0, 1, 2, 3}), 2}, {Slots({4, 5}), 0}, {Slots({6, 7}), 0}},
-  };
-  for (const auto& kept : unfit) EXPECT_EQ(FormGroups(Nodes(8), 2, 2, kept)->groups, anew);
-}
-
-TEST(GroupsTest, DomainsOfGroupsThatAreKeptAreTold) {
-  std::vector<GroupCandidate> nodes = Nodes(8);
-  for (const size_t slot : {0, 2, 4}) nodes[slot].failure_domain = "rack";
-  EXPECT_EQ(FormGroups(nodes, 2, 2)->exposure, "");
-  EXPECT_EQ(FormGroups(nodes, 2, 2, {{Slots({0, 2, 4, 6}), 2}})->exposure,
-            "the group of slot 0 has 3 members in failure domain 'rack', it stands the loss of 2");
-}
-
 }  // namespace
 }  // namespace unreft::meta

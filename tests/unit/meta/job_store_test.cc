@@ -12,14 +12,21 @@ class JobStoreTest : public MetaFixture {
  protected:
   // A node with a job store and, if it gets it, the leadership.
   struct Node : Process {
-    Node(JobStoreTest& test, std::string name)
+    struct Expected {
+      std::string store_id;
+      Stamp newest;
+    };
+    Node(JobStoreTest& test, std::string name, Expected expected = {})
         : Process(test),
           store(*kv, *executor, random, test.log_, "job", [this] { ++changes; }),
           leadership(
               *kv, *executor, test.log_, store.LeaderKey(), seconds(2),
               [](const std::string&) { return false; }, [] {}),
           value(std::move(name)) {
-      test.InTurn(*this, [this] { store.Start(); });
+      test.InTurn(*this, [&] {
+        store.Expect(expected.store_id, expected.newest);
+        store.Start();
+      });
     }
     ~Node() { executor->Kill(); }
 
@@ -65,6 +72,12 @@ class JobStoreTest : public MetaFixture {
     return view.SerializeAsString();
   }
 
+  JobChange Seed(const Node& node, uint64_t epoch) {
+    JobChange change = View(epoch);
+    change.seed.emplace().set_store_id(node.store.state().store_id);
+    change.seed->set_epoch(epoch);
+    return change;
+  }
   static JobChange View(uint64_t number) {
     JobChange change;
     change.view.emplace().set_number(number);
@@ -324,6 +337,52 @@ TEST_F(JobStoreTest, AStoreThatWentBackUnseenIsKnownByTheRecordsThatItLacks) {
   Settle(seconds(15));
   EXPECT_GT(a.store.state().revision, seen);
   EXPECT_NE(a.store.state().store_id, before);
+  EXPECT_GE(sink_.Count("it went back and is at revision"), 1U);
+}
+
+TEST_F(JobStoreTest, ItIsSeededOnceARecordNamesItsId) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  EXPECT_FALSE(a.store.state().IsSeeded());
+  ASSERT_TRUE(Write(a, a.leadership.holding(), View(1)).ok());
+  EXPECT_FALSE(a.store.state().IsSeeded());
+  EXPECT_EQ(a.store.state().stamp().epoch, 0U);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), Seed(a, 3)).ok());
+  EXPECT_TRUE(a.store.state().IsSeeded());
+  Node b(*this, "b");
+  Settle(seconds(1));
+  EXPECT_EQ(b.store.state().stamp(), (Stamp{3, a.store.state().view.modified.value}));
+  EXPECT_EQ(b.store.state().view.bytes, a.store.state().view.bytes);
+  EXPECT_NE(b.store.state().view.bytes, "");
+}
+
+// Its daemon was away meanwhile, and the store has gone on: nobody else may be left who knows.
+TEST_F(JobStoreTest, AStoreThatHasLessThanWasKeptOfItGetsANewId) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), Seed(a, 1)).ok());
+  const Node::Expected seen{a.store.state().store_id, a.store.state().stamp()};
+  Node b(*this, "b", seen);
+  Settle(seconds(1));
+  EXPECT_EQ(b.store.state().store_id, seen.store_id) << "it has all that";
+  const Node::Expected more{seen.store_id, {1, seen.newest.sequence + 1}};
+  Node c(*this, "c", more);
+  Settle(seconds(1));
+  EXPECT_NE(c.store.state().store_id, seen.store_id);
+  EXPECT_FALSE(c.store.state().IsSeeded());
+}
+
+TEST_F(JobStoreTest, AStoreOfAnEarlierEpochThanWasKeptGetsANewId) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), Seed(a, 1)).ok());
+  const std::string before = a.store.state().store_id;
+  Node b(*this, "b", {"another", {2, 1}});
+  Settle(seconds(1));
+  EXPECT_NE(b.store.state().store_id, before);
   EXPECT_GE(sink_.Count("it went back and is at revision"), 1U);
 }
 

@@ -21,18 +21,19 @@ class FollowerTest : public SmpFixture {
  protected:
   // As a record is read that was written anew.
   template <typename Message>
-  void Read(meta::Stored<Message> meta::JobState::* record, Message value) {
+  void Read(meta::Shared<Message> meta::JobRecords::* record, Message value) {
+    (job_.*record).bytes = value.SerializeAsString();
     (job_.*record).value = std::move(value);
     (job_.*record).modified = meta::Revision{++revision_};
   }
-  void ReadTimeline(TimelineRecord record) { Read(&meta::JobState::timeline, std::move(record)); }
+  void ReadTimeline(TimelineRecord record) { Read(&meta::JobRecords::timeline, std::move(record)); }
   static TimelineRecord Closing(uint64_t newest, uint64_t round) {
     TimelineRecord record = Chain(newest, round);
     record.set_closing(true);
     return record;
   }
   void Follow() {
-    InTurn([this] { follower_.Follow(); });
+    InTurn([this] { follower_.Follow(job_); });
   }
 
   std::unique_ptr<NodeRecord> record_ = NewRecord();
@@ -40,9 +41,10 @@ class FollowerTest : public SmpFixture {
   uint64_t revision_ = 0;
   RecordingNode node_;
   RecordingProtection protection_;
-  OwnVersions versions_{*record_, job_, node_, protection_};
+  std::unique_ptr<KeptRecords> kept_ = OpenKept();
+  OwnVersions versions_{*record_, kept_->records(), node_, protection_};
   int closed_ = 0;  // as it has said
-  Follower follower_{job_, *record_, versions_, node_, protection_, [this] { ++closed_; }};
+  Follower follower_{*kept_, *record_, versions_, node_, protection_, [this] { ++closed_; }};
 };
 
 // Whoever was away reads all of it at once. What is pinned may be what the commit would retire.
@@ -52,9 +54,9 @@ TEST_F(FollowerTest, AllThatWasMissedIsCaughtUpWithInOrder) {
   node_.told.clear();
   PinRecord pins;
   SetVersion(At(1, 5), *pins.add_pins());
-  Read(&meta::JobState::pins, pins);
+  Read(&meta::JobRecords::pins, pins);
   ReadTimeline(Decided(2, 2, At(1, 10)));
-  Read(&meta::JobState::commit, Committed(At(2, 11)));
+  Read(&meta::JobRecords::commit, Committed(At(2, 11)));
   Follow();
   EXPECT_THAT(node_.told, ElementsAre("pins", "reopen", "commit"))
       << "the decision is over: something was committed since";
@@ -65,7 +67,7 @@ TEST_F(FollowerTest, AllThatWasMissedIsCaughtUpWithInOrder) {
 
 TEST_F(FollowerTest, WhatWasDoneIsNotDoneAgain) {
   ReadTimeline(Decided(1, 1, Version{}));
-  Read(&meta::JobState::commit, Committed(At(1, 5)));
+  Read(&meta::JobRecords::commit, Committed(At(1, 5)));
   Follow();
   node_.told.clear();
   Follow();
@@ -153,6 +155,36 @@ TEST_F(FollowerTest, PinsAreToldOnceOfEachStore) {
   EXPECT_THAT(node_.pins, SizeIs(2)) << "though the revision is the same";
 }
 
+// --- what is kept ---
+
+// So that a store which is lost then can be written again with all that anybody acted by.
+TEST_F(FollowerTest, WhatIsActedByWasKeptBefore) {
+  ReadTimeline(Decided(1, 1, Version{}));
+  Follow();
+  meta::Stamp kept;
+  node_.on_committed = [&] { kept = kept_->stamp(); };
+  Read(&meta::JobRecords::commit, Committed(At(1, 5)));
+  Follow();
+  EXPECT_EQ(kept, job_.stamp());
+}
+
+// Its records are of before what this node has done.
+TEST_F(FollowerTest, AStoreThatIsNotSeededYetIsNotFollowed) {
+  ReadTimeline(Decided(1, 1, Version{}));
+  Read(&meta::JobRecords::commit, Committed(At(1, 5)));
+  PinRecord pins;
+  SetVersion(At(1, 5), *pins.add_pins());
+  Read(&meta::JobRecords::pins, pins);
+  Follow();
+  node_.told.clear();
+  const meta::JobState before = job_;
+  job_ = {};
+  job_.store_id = "another";
+  Follow();
+  EXPECT_THAT(node_.told, IsEmpty()) << "also not that nothing is pinned";
+  EXPECT_EQ(kept_->records().commit.bytes, before.commit.bytes);
+}
+
 // --- versions given up ---
 
 TEST_F(FollowerTest, WhereToCaptureFromIsSaidOfTheNewestTimelineAlone) {
@@ -160,7 +192,7 @@ TEST_F(FollowerTest, WhereToCaptureFromIsSaidOfTheNewestTimelineAlone) {
   AbandonRecord abandoned;
   abandoned.set_timeline(1);
   abandoned.set_through_step(8);
-  Read(&meta::JobState::abandoned, abandoned);
+  Read(&meta::JobRecords::abandoned, abandoned);
   Follow();
   EXPECT_EQ(node_.capture_from, At(1, 9));
   ReadTimeline(Decided(2, 2, At(1, 10)));

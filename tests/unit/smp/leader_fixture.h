@@ -15,6 +15,7 @@
 #include "layout/manifest.h"
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
+#include "meta/record_copy.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/leader.h"
 #include "tests/fakes/capture_log_sink.h"
@@ -34,6 +35,7 @@ struct ReportingNode {
   std::unique_ptr<meta::LeasedKey> presence;
   PresenceRecord record;
   NodeReport report;
+  std::string kept;  // the copy of the records
   std::map<Version, VersionHolding> versions;
   std::map<Rank, layout::SlotManifest> registered;
   uint64_t manifests_asked = 0;
@@ -217,6 +219,12 @@ class LeaderFixture : public ::testing::Test {
           }
           done(std::move(reply));
         });
+    node.peers->Answer<KeptRequest, KeptReply>("kept",
+                                               [&node](NodeSlot, const KeptRequest&, auto done) {
+                                                 KeptReply reply;
+                                                 reply.set_copy(node.kept);
+                                                 done(std::move(reply));
+                                               });
     node.peers->Answer<VerifyRequest, VerifyReply>(
         "verify", [this, &node](NodeSlot, const VerifyRequest& request, auto done) {
           if (request.session() != node.record.session()) {
@@ -344,7 +352,7 @@ class LeaderFixture : public ::testing::Test {
       node.report.set_number(node.report.number() + 1);
       node.report.clear_versions();
       for (const auto& [version, holding] : node.versions) *node.report.add_versions() = holding;
-      Apply(node.report);
+      Apply(node);
       const absl::StatusOr<ReportReply> reply = leader_->OnReport(slot, node.report);
       UNREFT_CHECK(reply.ok(), "{}", reply.status().message());
       node.reply = *reply;
@@ -355,23 +363,20 @@ class LeaderFixture : public ::testing::Test {
     Settle();
   }
   // As a member does what the store says, unless it has gone back.
-  void Apply(NodeReport& report) const {
-    const TimelineRecord& timeline = store_->state().timeline.value;
-    const uint64_t newest = timeline.chain().empty() ? 0 : timeline.chain().rbegin()->timeline();
-    const CommitRecord& committed = commit();
+  void Apply(ReportingNode& node) const {
+    const meta::JobState& job = store_->state();
+    NodeReport& report = node.report;
     report.set_view(std::max(report.view(), view().number()));
+    if (job.stamp() < meta::Stamp{report.kept_epoch(), report.kept_sequence()}) return;
+    node.kept = meta::EncodeCopy(job);
+    report.set_kept_epoch(job.stamp().epoch);
+    report.set_kept_sequence(job.stamp().sequence);
+    const TimelineRecord& timeline = job.timeline.value;
+    const uint64_t newest = timeline.chain().empty() ? 0 : timeline.chain().rbegin()->timeline();
     if (newest < report.newest_timeline()) return;
-    if (newest == report.newest_timeline() && VersionOf(committed) < CommittedOf(report)) return;
     report.set_round_applied(timeline.decision().round());
     report.set_round_closed(timeline.closing() ? timeline.round() : 0);
-    *report.mutable_chain() = timeline.chain();
     report.set_newest_timeline(newest);
-    report.set_committed_timeline(committed.timeline());
-    report.set_committed_step(committed.step());
-    report.set_committed_world(committed.world());
-  }
-  static Version CommittedOf(const NodeReport& report) {
-    return {Timeline{report.committed_timeline()}, Step{report.committed_step()}};
   }
 
   // The meta store comes back empty, or as it was in that copy, after the leader has gone; another

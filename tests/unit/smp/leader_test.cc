@@ -82,15 +82,8 @@ TEST_F(LeaderTest, AReportWithNumbersThatNoJobHasIsNotTaken) {
             "world of ranks 8589934592, the largest is 1048576");
   EXPECT_EQ(refusal([](NodeReport& r) { r.add_versions()->add_sealed()->set_rank(1 << 20); }),
             "rank 1048576, the largest is 1048575");
-  const auto add = [](NodeReport& report, uint64_t timeline, uint64_t parent_step) {
-    report.add_chain()->set_timeline(timeline);
-    report.mutable_chain()->rbegin()->set_parent_step(parent_step);
-  };
-  EXPECT_EQ(refusal([&](NodeReport& r) { add(r, 2, uint64_t{1} << 62); }),
-            "version 2:4611686018427387904, the largest is "
-            "4611686018427387903:4611686018427387903");
-  EXPECT_EQ(refusal([&](NodeReport& r) { add(r, 1, 5); }),
-            "timeline 1 of parent 0 after timeline 1: needed ascending ones");
+  EXPECT_EQ(refusal([](NodeReport& r) { r.set_kept_epoch(UINT64_MAX); }),
+            "epoch of the kept records 18446744073709551615, the largest is 4611686018427387903");
 }
 
 TEST_F(LeaderTest, AFailedRankGivesTheVersionUpForAll) {

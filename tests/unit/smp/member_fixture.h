@@ -66,11 +66,15 @@ class MemberFixture : public SmpFixture {
       NodeRecord::Open(segments_, *records_, random_, log_, kNodeSegment, boot_id_,
                        [this](auto record) { record_ = *std::move(record); });
     });
-    UNREFT_CHECK(scheduler_.RunUntil([this] { return record_ != nullptr; }, 100000));
+    InTurnOf(*process_, [this] {
+      KeptRecords::Open(segments_, *records_, log_, kKeptSegment, options_.nodes,
+                        [this](auto kept) { kept_ = *std::move(kept); });
+    });
+    UNREFT_CHECK(scheduler_.RunUntil([this] { return record_ && kept_; }, 100000));
     InTurnOf(*process_, [this] {
       protection_ = std::make_unique<NoProtection>(*process_);
       member_ = std::make_unique<Member>(Member::Seams{*process_, *kv_, *transport_, random_, log_},
-                                         *record_, node_, options_);
+                                         *record_, *kept_, node_, options_);
       member_->Start(*protection_);
     });
     Settle(std::chrono::milliseconds(500));
@@ -94,6 +98,7 @@ class MemberFixture : public SmpFixture {
     protection_.reset();
     transport_.reset();
     kv_.reset();
+    kept_.reset();
     record_.reset();
     records_.reset();
     process_.reset();
@@ -165,6 +170,7 @@ class MemberFixture : public SmpFixture {
   SimNetwork network_;
   FakeKvStore kv_store_;
   std::unique_ptr<NodeRecord> record_;
+  std::unique_ptr<KeptRecords> kept_;
   RecordingNode node_;
   std::unique_ptr<SimExecutor> process_;
   std::unique_ptr<meta::Kv> kv_;

@@ -58,14 +58,5 @@ TEST_F(MemberReplicasTest, WhoStartsInALaterTimelineIsTold) {
   EXPECT_THAT(node_.disagreements, ElementsAre("replicas of w differ"));
 }
 
-// docs/protocol.md, rule 3: the leader writes it again, should the store have lost it.
-TEST_F(MemberReplicasTest, WhatTheNodeRemembersIsReported) {
-  Settle(seconds(1));
-  EXPECT_FALSE(leader_->reports.back().captures_all());
-  InTurnOf(*process_, [this] { record_->SetCapturesAll(); });
-  Settle(seconds(1));
-  EXPECT_TRUE(leader_->reports.back().captures_all());
-}
-
 }  // namespace
 }  // namespace unreft::smp

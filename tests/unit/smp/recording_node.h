@@ -4,6 +4,7 @@
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,7 @@ struct RecordingNode final : Coordinator::Node {
     decisions.push_back(decision);
   }
   void OnCommitted(Version version) override {
+    if (on_committed) on_committed();
     told.emplace_back("commit");
     committed.push_back(version);
   }
@@ -58,6 +60,7 @@ struct RecordingNode final : Coordinator::Node {
     std::string reason;
   };
   std::vector<std::string> told;  // of what the records say, in order
+  std::function<void()> on_committed;
   Version capture_from;
   std::vector<HeldSlab> held;
   std::vector<RottenSlab> rotten;

@@ -53,9 +53,10 @@ class ReporterTest : public TwoPeersFixture {
     });
   }
 
+  std::unique_ptr<KeptRecords> kept_ = OpenKept();
   OwnVersions versions_{*record_, job_, node_, protection_};
-  Follower follower_{job_, *record_, versions_, node_, protection_, [] {}};
-  ReportMaker reports_{*record_, follower_, versions_, node_, protection_};
+  Follower follower_{*kept_, *record_, versions_, node_, protection_, [] {}};
+  ReportMaker reports_{{*record_, *kept_, follower_, versions_, node_, protection_}};
   std::optional<Reporter::Listener> listener_ = Reporter::Listener{NodeSlot{1}, Key(1)};
   int searches_ = 0;
   std::unique_ptr<Reporter> reporter_;

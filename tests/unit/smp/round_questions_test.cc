@@ -22,7 +22,7 @@ class RoundQuestionsTest : public TwoPeersFixture {
     job_.timeline.value.set_closing(true);
     job_.timeline.modified = meta::Revision{1};
     InTurn([this] {
-      follower_.Follow();
+      follower_.Follow(job_);
       node_.closing.at(0)();
     });
     Hold(At(1, 5), Rank{0});
@@ -50,9 +50,10 @@ class RoundQuestionsTest : public TwoPeersFixture {
     return Ask<VerifyReply>("verify", request);
   }
 
+  std::unique_ptr<KeptRecords> kept_ = OpenKept();
   OwnVersions versions_{*record_, job_, node_, protection_};
-  Follower follower_{job_, *record_, versions_, node_, protection_, [] {}};
-  ReportMaker reports_{*record_, follower_, versions_, node_, protection_};
+  Follower follower_{*kept_, *record_, versions_, node_, protection_, [] {}};
+  ReportMaker reports_{{*record_, *kept_, follower_, versions_, node_, protection_}};
   RoundQuestions questions_{peers_, {*record_, follower_, reports_, node_, protection_}, options_};
 };
 

@@ -31,7 +31,9 @@ class RulesFixture : public ::testing::Test {
     options_.parity_chunks = 1;
     options_.replica_check_every = 0;
     records_.store_id = "store";
-    seeded_ = records_.store_id;
+    records_.seed.modified = meta::Revision{1};
+    records_.seed.value.set_store_id(records_.store_id);
+    records_.seed.value.set_epoch(1);
     records_.revision = meta::Revision{9};
     records_.view.modified = meta::Revision{1};
     ViewRecord& view = records_.view.value;
@@ -65,9 +67,10 @@ class RulesFixture : public ::testing::Test {
   // Longer than its grace.
   void Lose(uint64_t slot) {
     records_.present.erase(NodeSlot{slot});
-    absences_.Follow(records_, kNodes, now_);
+    FollowAbsences();
     now_ += options_.lost_grace;
   }
+  void FollowAbsences() { absences_.Follow(records_, records_.view.value, kNodes, now_); }
   void AddSpare(uint64_t place, const std::string& domain = "") {
     meta::Stored<SpareRecord>& spare = records_.spares[place];
     spare.modified = meta::Revision{3};
@@ -84,7 +87,6 @@ class RulesFixture : public ::testing::Test {
     report.set_session(1);
     report.set_incarnation(Memory(slot));
     report.set_newest_timeline(NewestTimeline(records_.timeline.value).value);
-    if (report.chain().empty()) *report.mutable_chain() = records_.timeline.value.chain();
     report.set_view(1);
     board_.Take(NodeSlot{slot}, report);
   }
@@ -159,7 +161,7 @@ class RulesFixture : public ::testing::Test {
             .now = now_,
             .newest_step = board_.NewestStep(NewestTimeline(records_.timeline.value)),
             .absences = absences_,
-            .seeded = seeded_,
+            .kept = kept_ ? &*kept_ : nullptr,
             .pins = {.over = pins_over_, .asked = pin_asked_},
             .asked_since = asked_since_,
             .reading = reading_,
@@ -176,7 +178,7 @@ class RulesFixture : public ::testing::Test {
   Board board_;
   Time now_{std::chrono::hours(1)};
   Absences absences_{options_.lost_grace};
-  std::string seeded_;
+  std::optional<meta::RecordCopy> kept_;
   std::set<uint64_t> pins_over_;
   const PinRequest* pin_asked_ = nullptr;
   std::optional<AskedSince> asked_since_;

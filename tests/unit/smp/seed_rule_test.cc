@@ -1,4 +1,4 @@
-// What the leader writes again of what the meta store has lost.
+// How a store that is empty, or has forgotten, gets the job's records.
 #include "smp/job/seed_rule.h"
 
 #include "tests/unit/smp/rules_fixture.h"
@@ -6,92 +6,132 @@
 namespace unreft::smp {
 namespace {
 
+using ::testing::HasSubstr;
+
+// The store's id is another, and nothing names it yet.
 class SeedRuleTest : public RulesFixture {
  protected:
-  SeedRuleTest() { seeded_.clear(); }
+  SeedRuleTest() {
+    records_.seed = {};
+    records_.timeline.bytes = "timeline";
+  }
   Move Next() { return Ask(&SeedRule); }
-  // That timeline follows the step of timeline 1.
-  void OpenTimeline(NodeReport& report, uint64_t timeline, uint64_t parent_step) {
-    TimelineEntry& entry = *report.add_chain();
-    entry.set_timeline(timeline);
-    entry.set_parent_timeline(1);
-    entry.set_parent_step(parent_step);
+
+  // That node has kept what the store has now, as of that stamp; `step` is the newest commit.
+  void Keep(uint64_t slot, meta::Stamp stamp, uint64_t step) {
+    meta::RecordCopy& copy = copies_[slot];
+    copy.stamp = stamp;
+    copy.records = records_;
+    copy.records.view.value.set_number(stamp.sequence);
+    SetVersion(At(1, step), copy.records.commit.value);
+    copy.records.commit.value.set_world(kNodes);
+    copy.records.commit.modified = meta::Revision{stamp.sequence};
+    copy.records.commit.bytes = fmt::format("commit {}", step);
+    Report(slot).set_kept_epoch(stamp.epoch);
+    Report(slot).set_kept_sequence(stamp.sequence);
+    board_.Take(NodeSlot{slot}, Report(slot));
   }
-  void TellCommit(uint64_t slot, Version version, uint64_t newest_timeline) {
-    NodeReport& report = Report(slot);
-    report.set_committed_timeline(version.timeline.value);
-    report.set_committed_step(version.step.value);
-    report.set_committed_world(kNodes);
-    report.set_newest_timeline(newest_timeline);
-    board_.Take(NodeSlot{slot}, report);
+  void Give(uint64_t slot) { kept_ = copies_.at(slot); }
+  void LoseRecords() {
+    records_.view = {};
+    records_.timeline = {};
+    records_.commit = {};
   }
+
+  std::map<uint64_t, meta::RecordCopy> copies_;
 };
 
-TEST_F(SeedRuleTest, WhereNothingIsLostItIsKnownFromThenOn) {
-  const Move move = Next();
-  EXPECT_FALSE(move.write || move.waits);
-  EXPECT_EQ(move.seeded, records_.store_id);
-  seeded_ = move.seeded;
+TEST_F(SeedRuleTest, AStoreThatIsSeededStaysAsItIs) {
+  records_.seed.modified = meta::Revision{1};
+  records_.seed.value.set_store_id(records_.store_id);
+  Keep(1, {7, 70}, 5);
   EXPECT_TRUE(IsNone(Next()));
 }
 
-TEST_F(SeedRuleTest, AllThatLiveAreWaitedForUntilThatIsKnown) {
+TEST_F(SeedRuleTest, AnEmptyStoreThatNobodyKnowsBetterBegins) {
+  LoseRecords();
+  records_.present.erase(NodeSlot{1});
+  EXPECT_TRUE(Next().waits);
+  Enter(1);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view && move.write->seed);
+  EXPECT_EQ(move.write->seed->epoch(), 1U);
+  EXPECT_EQ(move.write->seed->store_id(), records_.store_id);
+  EXPECT_FALSE(move.write->timeline || move.write->commit);
+}
+
+// As a release left it that knew of no seeds.
+TEST_F(SeedRuleTest, RecordsThatNobodyKnowsBetterStay) {
+  Keep(1, {0, 2}, 5);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->seed);
+  EXPECT_EQ(move.write->view->number(), 2U);
+  EXPECT_FALSE(move.write->timeline || move.write->commit);
+}
+
+TEST_F(SeedRuleTest, TheNewestCopyIsAskedForAndWritten) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {2, 40}, 6);
+  LoseRecords();
+  Move move = Next();
+  EXPECT_EQ(move.ask_kept, NodeSlot{1}) << "the later epoch";
+  EXPECT_TRUE(move.waits && !move.write);
+  Give(1);
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view && move.write->timeline && move.write->commit);
+  EXPECT_EQ(move.write->view->number(), 41U);
+  EXPECT_EQ(move.write->view->members_size(), 2);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 6));
+  EXPECT_EQ(move.write->seed->epoch(), 3U);
+  EXPECT_THAT(TextsOf(move).back(), HasSubstr("the commit of version 1:6 are written again"));
+}
+
+TEST_F(SeedRuleTest, WhoTellsLaterMayHaveKeptNewerOnes) {
+  Keep(0, {1, 60}, 5);
+  Give(0);
   records_.present[NodeSlot{1}].set_session(2);  // and has told nothing
   EXPECT_TRUE(Next().waits);
-  seeded_ = records_.store_id;
-  EXPECT_TRUE(IsNone(Next()));
-  seeded_.clear();
-  records_.view.value.mutable_members(1)->set_lost(true);
-  EXPECT_FALSE(Next().waits);
+  records_.present[NodeSlot{1}].set_session(1);
+  Keep(1, {1, 61}, 6);
+  EXPECT_EQ(Next().ask_kept, NodeSlot{1});
+  Give(1);
+  EXPECT_EQ(VersionOf(*Next().write->commit), At(1, 6));
 }
 
-TEST_F(SeedRuleTest, ACommitThatOnlyNodesKnowIsWrittenAgain) {
-  Seal(0, At(1, 5));
-  TellCommit(0, At(1, 5), 1);
+TEST_F(SeedRuleTest, WhatTheStoreHasAlreadyIsNotWrittenAgain) {
+  records_.commit.bytes = "commit 5";
+  Keep(0, {1, 60}, 5);
+  Give(0);
   const Move move = Next();
-  ASSERT_TRUE(move.write && move.write->commit);
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_FALSE(move.write->commit || move.write->timeline);
+}
+
+TEST_F(SeedRuleTest, WhoDoesNotComeBackIsLostAfterItsGrace) {
+  Keep(0, {1, 60}, 5);
+  Give(0);
+  records_.present.erase(NodeSlot{1});
+  FollowAbsences();
+  Move move = Next();
+  EXPECT_TRUE(move.waits && !move.write);
+  EXPECT_EQ(move.wake, now_ + options_.lost_grace);
+  now_ += options_.lost_grace;
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_TRUE(move.write->view->members(1).lost());
+  EXPECT_THAT(TextsOf(move)[0], HasSubstr("node 1 is lost"));
+}
+
+// All of memory is gone, and the job was started anew with others.
+TEST_F(SeedRuleTest, AViewOfOtherOptionsIsMadeAnew) {
+  Keep(0, {1, 60}, 5);
+  Give(0);
+  options_.data_chunks = 2;
+  options_.parity_chunks = 0;
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_EQ(move.write->view->groups(0).k(), 2U);
   EXPECT_EQ(VersionOf(*move.write->commit), At(1, 5));
-  EXPECT_EQ(move.write->commit->world(), kNodes);
-  EXPECT_EQ(move.write->commit->groups_size(), 1);
-  RecordCommit(At(1, 6));
-  EXPECT_FALSE(Next().write) << "the record is newer";
-}
-
-TEST_F(SeedRuleTest, TheNewestChainIsWrittenAgainWithoutTheCommitOfBefore) {
-  RecordCommit(At(1, 9));
-  OpenTimeline(Report(1), 2, 4);
-  TellCommit(1, At(1, 4), 2);
-  TellCommit(0, At(1, 9), 1);  // has not heard of the decision
-  const Move move = Next();
-  ASSERT_TRUE(move.write && move.write->timeline && move.write->commit);
-  EXPECT_EQ(NewestTimeline(*move.write->timeline), Timeline{2});
-  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 4));
-}
-
-TEST_F(SeedRuleTest, ARoundThatNodesHaveHeardTheEndOfIsNotBegunAgain) {
-  records_.timeline.value.set_closing(true);
-  records_.timeline.value.set_round(3);
-  records_.timeline.value.mutable_decision()->set_round(2);
-  Report(1).set_round_applied(2);
-  Tell(1);
-  EXPECT_FALSE(Next().write);
-  Report(1).set_round_applied(3);
-  Tell(1);
-  const Move move = Next();
-  ASSERT_TRUE(move.write && move.write->timeline);
-  EXPECT_FALSE(move.write->timeline->closing());
-  EXPECT_EQ(move.write->timeline->round(), 3U);
-  EXPECT_FALSE(move.write->timeline->has_decision());
-}
-
-TEST_F(SeedRuleTest, ThatReplicasDifferIsWrittenAgain) {
-  Report(0).set_captures_all(true);
-  Tell(0);
-  const Move move = Next();
-  ASSERT_TRUE(move.write && move.write->abandoned);
-  EXPECT_EQ(move.write->abandoned->full_capture_from_timeline(), 1U);
-  records_.abandoned.value = *move.write->abandoned;
-  EXPECT_FALSE(Next().write);
 }
 
 }  // namespace

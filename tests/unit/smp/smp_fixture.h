@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "smp/core/node_options.h"
+#include "smp/job/kept_records.h"
 #include "smp/job/node_record.h"
 #include "tests/fakes/capture_log_sink.h"
 #include "tests/fakes/fake_process_watcher.h"
@@ -24,6 +25,7 @@ namespace unreft::smp {
 class SmpFixture : public ::testing::Test {
  protected:
   static constexpr const char* kNodeSegment = "/unreft.job.0.node";
+  static constexpr const char* kKeptSegment = "/unreft.job.0.records";
 
   SmpFixture() : records_(*FakeRecordStore::Open(disk_, *executor_)) {
     options_.job = "job";
@@ -55,6 +57,18 @@ class SmpFixture : public ::testing::Test {
     auto record = OpenRecord();
     UNREFT_CHECK(record.ok());
     return *std::move(record);
+  }
+
+  // As the memory and the disk have it.
+  std::unique_ptr<KeptRecords> OpenKept() {
+    std::optional<absl::StatusOr<std::unique_ptr<KeptRecords>>> opened;
+    InTurn([&] {
+      KeptRecords::Open(segments_, *records_, log_, kKeptSegment, 3,
+                        [&](auto kept) { opened = std::move(kept); });
+    });
+    UNREFT_CHECK(scheduler_.RunUntil([&] { return opened.has_value(); }, 100000));
+    UNREFT_CHECK(opened->ok(), "{}", opened->status().message());
+    return **std::move(opened);
   }
 
   SimScheduler scheduler_{1};

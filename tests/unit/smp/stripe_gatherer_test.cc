@@ -40,8 +40,8 @@ class StripeGathererTest : public GroupFixture {
     InTurn([this] {
       coded_ = *CodedVersion::Make(kVersion, *FindGroup(job_.view.value.groups(), NodeSlot{0}),
                                    kBlockBytes, members_, state_->codes);
-      health_ =
-          std::make_unique<SourceHealth>(*executor_, job_, seconds(1), std::map<Rank, NodeSlot>());
+      health_ = std::make_unique<SourceHealth>(*executor_, *own_peers_, seconds(1),
+                                               std::map<Rank, NodeSlot>());
       tiles_ = std::make_unique<TilePool>(*executor_, TileShares{1, 1});
     });
     for (uint64_t slot = 1; slot < kNodes; ++slot) {
@@ -281,7 +281,7 @@ class AnyKTest : public StripeGathererTest {
     return *AnyK(*health_, target, Time::max()).Choose(*coded_, 0, 0, landed);
   }
   void Lose(NodeSlot slot) {
-    health_ = std::make_unique<SourceHealth>(*executor_, job_, seconds(1),
+    health_ = std::make_unique<SourceHealth>(*executor_, *own_peers_, seconds(1),
                                              std::map<Rank, NodeSlot>{{Rank{slot.value}, slot}});
   }
 };

@@ -12,15 +12,6 @@ using ::testing::HasSubstr;
 class ViewRulesTest : public RulesFixture {
  protected:
   Move Next() { return Ask(&ViewRule); }
-  // As of a job that has no view.
-  void ForgetView() {
-    records_.view = {};
-    for (auto& [slot, report] : reports_) {
-      report.clear_chain();
-      report.clear_view();
-      board_.Take(slot, report);
-    }
-  }
 };
 
 TEST_F(ViewRulesTest, AViewThatIsAsItShouldBeIsLeftAlone) {
@@ -30,7 +21,7 @@ TEST_F(ViewRulesTest, AViewThatIsAsItShouldBeIsLeftAlone) {
 
 TEST_F(ViewRulesTest, WhoIsAwayIsLostOnceItsGraceIsOver) {
   records_.present.erase(NodeSlot{1});
-  absences_.Follow(records_, kNodes, now_);
+  FollowAbsences();
   Move move = Next();
   EXPECT_TRUE(IsNone(move));
   EXPECT_EQ(move.wake, now_ + options_.lost_grace);
@@ -47,14 +38,14 @@ TEST_F(ViewRulesTest, WhoIsAwayIsLostOnceItsGraceIsOver) {
 TEST_F(ViewRulesTest, TheGraceOfOneThatIsBackIsOver) {
   Lose(1);
   Enter(1);
-  absences_.Follow(records_, kNodes, now_);
+  FollowAbsences();
   EXPECT_TRUE(IsNone(Next()));
 }
 
 // It had the key in a store that had lost the view, and that is as it was again.
 TEST_F(ViewRulesTest, AnEmptyMemoryIsNotTakenBeforeTheOneBeforeItIsLost) {
   records_.present[NodeSlot{1}].set_incarnation("empty memory");
-  absences_.Follow(records_, kNodes, now_);
+  FollowAbsences();
   Move move = Next();
   EXPECT_TRUE(IsNone(move));
   EXPECT_EQ(move.wake, now_ + options_.lost_grace);
@@ -126,8 +117,16 @@ TEST_F(ViewRulesTest, AMemoryWhoseRanksLiveHasItsSlotAgainUnlessTheOtherHasSome)
   EXPECT_TRUE(IsNone(Next()));
 }
 
-TEST_F(ViewRulesTest, TheFirstViewWaitsForAllNodesAndTheirReports) {
-  ForgetView();
+class FirstViewTest : public RulesFixture {
+ protected:
+  FirstViewTest() {
+    records_.view = {};
+    records_.seed = {};
+  }
+  Move Next() { return Ask(&FirstView); }
+};
+
+TEST_F(FirstViewTest, WaitsForAllNodesAndTheirReports) {
   records_.present.erase(NodeSlot{1});
   EXPECT_TRUE(Next().waits);
   Enter(1);
@@ -140,25 +139,21 @@ TEST_F(ViewRulesTest, TheFirstViewWaitsForAllNodesAndTheirReports) {
   EXPECT_TRUE(move.waits && !move.write) << "of an earlier process";
 }
 
-TEST_F(ViewRulesTest, AViewThatIsLostIsMadeWithoutThoseForWhomSparesWait) {
-  records_.view = {};
-  Lose(1);
-  EXPECT_FALSE(IsOfNewJob(board_.reports()));
-  EXPECT_FALSE(Next().write);
-  AddSpare(7);
-  const Move move = Next();
-  ASSERT_TRUE(move.write && move.write->view);
-  EXPECT_EQ(move.write->view->number(), 2U) << "beyond what nodes were in";
-  EXPECT_TRUE(move.write->view->members(1).lost());
-}
-
-TEST_F(ViewRulesTest, GroupsThatCannotBeAreSaid) {
-  ForgetView();
+TEST_F(FirstViewTest, GroupsThatCannotBeAreSaid) {
   options_.parity_chunks = 2;
   const Move move = Next();
   EXPECT_FALSE(move.write);
   ASSERT_FALSE(move.say.empty());
   EXPECT_EQ(move.say[0].level, LogLevel::kError);
+}
+
+// A number names one view, whatever the store has forgotten.
+TEST_F(FirstViewTest, ItsNumberIsOneThatNoNodeHasHeardOf) {
+  Report(1).set_view(7);
+  board_.Take(NodeSlot{1}, Report(1));
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_EQ(move.write->view->number(), 8U);
 }
 
 }  // namespace

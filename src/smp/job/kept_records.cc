@@ -1,0 +1,159 @@
+#include "smp/job/kept_records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/format.h"
+
+namespace unreft::smp {
+namespace {
+
+constexpr std::string_view kKeptKey = "kept";
+constexpr size_t kAreas = 2;
+// Of each area. Holders, askers and a member are some 1,500 bytes for a node of 16 ranks with a
+// long name, the chain of timelines and what is pinned some 16 KiB.
+constexpr uint64_t kAreaBytesPerNode = 4096;
+constexpr uint64_t kAreaBytesMin = uint64_t{256} << 10;
+
+uint64_t AreaBytesFor(uint64_t nodes) { return std::max(kAreaBytesMin, nodes * kAreaBytesPerNode); }
+
+}  // namespace
+
+void KeptRecords::Open(SegmentStore& segments, RecordStore& records, Log& log,
+                       std::string segment_name, uint64_t nodes, OpenDone done) {
+  std::unique_ptr<KeptRecords> kept(new KeptRecords(records, log));
+  records.Scan(std::string(kKeptKey),
+               [kept = std::move(kept), &segments, segment_name = std::move(segment_name), nodes,
+                done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
+                 absl::Status status = kept->OpenSegment(segments, segment_name, nodes);
+                 // A disk that cannot be read is said by NodeRecord, and memory is enough.
+                 for (const Record& record : found.ok() ? *found : std::vector<Record>{}) {
+                   if (record.key != kKeptKey) continue;
+                   status.Update(kept->Adopt(std::as_bytes(std::span(record.value)), "the disk"));
+                 }
+                 if (!status.ok()) return done(status);
+                 done(std::move(kept));
+               });
+}
+
+absl::Status KeptRecords::OpenSegment(SegmentStore& segments, const std::string& name,
+                                      uint64_t nodes) {
+  auto segment = segments.Open(name, Access::kReadWrite);
+  if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size
+    if (absl::Status status = segments.Remove(name); !status.ok()) return status;
+    segment = absl::NotFoundError(name);
+  }
+  // Another user's is none.
+  const bool is_new =
+      absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
+  if (is_new) segment = segments.Create(name, kAreas * AreaBytesFor(nodes));
+  if (!segment.ok()) return segment.status();
+  segment_ = *std::move(segment);
+  absl::Status status = segment_->Reserve(0, segment_->bytes().size());
+  if (!status.ok() || is_new) return status;
+  for (size_t index = 0; index < kAreas; ++index) {
+    const meta::Stamp before = copy_.stamp;
+    status.Update(Adopt(Area(index), name));
+    if (copy_.stamp != before) newest_ = index;
+  }
+  return status;
+}
+
+std::span<std::byte> KeptRecords::Area(size_t index) {
+  const size_t bytes = segment_->bytes().size() / kAreas;
+  return segment_->bytes().subspan(index * bytes, bytes);
+}
+
+// What was never written is no copy, and what is torn is none either.
+absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_view where) {
+  absl::StatusOr<meta::RecordCopy> copy = meta::DecodeCopy(bytes);
+  if (absl::IsFailedPrecondition(copy.status())) return copy.status();
+  if (!copy.ok()) {
+    const bool is_empty =
+        std::ranges::all_of(bytes.first(std::min(bytes.size(), sizeof(meta::CopyHeader))),
+                            [](std::byte byte) { return byte == std::byte{0}; });
+    if (!is_empty) log_.Warn("{}: {}; another copy counts", where, copy.status().message());
+    return absl::OkStatus();
+  }
+  if (copy->stamp <= copy_.stamp) return absl::OkStatus();
+  copy_ = *std::move(copy);
+  uint64_t whole = sizeof(meta::CopyHeader);
+  const auto& [view, timeline, commit, abandoned, pins] = copy_.records;
+  for (const std::string* record :
+       {&view.bytes, &timeline.bytes, &commit.bytes, &abandoned.bytes, &pins.bytes}) {
+    whole += record->size();
+  }
+  encoded_.assign(reinterpret_cast<const char*>(bytes.data()), whole);
+  return absl::OkStatus();
+}
+
+bool KeptRecords::IsOlder(const meta::JobState& job) const {
+  const meta::Stamp stamp = job.stamp();
+  if (stamp.epoch != copy_.stamp.epoch) return stamp.epoch < copy_.stamp.epoch;
+  // Revisions of two stores say nothing of each other. If one of both is seeded with that epoch,
+  // the store that there is now is the one that the job goes on with.
+  const bool is_comparable = job.store_id == copy_.store_id || stamp.epoch == 0;
+  return is_comparable && stamp.sequence < copy_.stamp.sequence;
+}
+
+bool KeptRecords::Keep(const meta::JobState& job) {
+  if (job.store_id == copy_.store_id && job.stamp() == copy_.stamp) return true;
+  if (IsOlder(job)) return false;
+  std::string bytes = meta::EncodeCopy(job);
+  if (absl::Status status = WriteToArea(bytes); !status.ok()) {
+    if (problem_.empty()) log_.Error("nothing is followed: {}", status.message());
+    problem_ = std::string(status.message());
+    return false;
+  }
+  problem_.clear();
+  encoded_ = std::move(bytes);
+  const auto take = [](const auto& record, auto& into) {
+    if (record.modified != into.modified || record.bytes != into.bytes) into = record;
+  };
+  take(job.view, copy_.records.view);
+  take(job.timeline, copy_.records.timeline);
+  take(job.commit, copy_.records.commit);
+  take(job.abandoned, copy_.records.abandoned);
+  take(job.pins, copy_.records.pins);
+  copy_.stamp = job.stamp();
+  copy_.store_id = job.store_id;
+  WriteBehind();
+  return true;
+}
+
+absl::Status KeptRecords::WriteToArea(const std::string& bytes) {
+  const size_t older = (newest_ + 1) % kAreas;
+  const std::span<std::byte> area = Area(older);
+  if (bytes.size() > area.size()) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the job's records need {} bytes of segment {}, an area has {}", bytes.size(),
+                    segment_->name(), area.size()));
+  }
+  // Whoever dies within it leaves a wrong CRC here, and the copy before it in the other area.
+  std::memcpy(area.data(), bytes.data(), bytes.size());
+  newest_ = older;
+  return absl::OkStatus();
+}
+
+// One at a time: a slow disk must not make a queue of them, only the newest counts.
+void KeptRecords::WriteBehind() {
+  is_write_wanted_ = true;
+  if (is_writing_) return;
+  is_writing_ = true;
+  is_write_wanted_ = false;
+  records_.Write({{std::string(kKeptKey), encoded_}}, Durability::kSynced,
+                 lifetime_.Bind([this](const absl::Status& status) {
+                   is_writing_ = false;
+                   if (!status.ok() && !std::exchange(last_write_failed_, true)) {
+                     log_.Warn("the copy of the job's records: {}; memory has it",
+                               status.message());
+                   }
+                   if (status.ok()) last_write_failed_ = false;
+                   if (is_write_wanted_) WriteBehind();
+                 }));
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,79 @@
+// KeptRecords: this node's own copy of the job's records (docs/protocol.md, rule 3).
+//
+// A node acts on a record only once it has kept it, so that a meta store which forgets can be
+// written anew from what the nodes know. What is kept is the records as the store has them, byte
+// for byte, and how new they are: of two copies the one with the later epoch is newer, of one epoch
+// that with the higher sequence. Older records are neither kept nor acted on.
+//
+// Kept twice: in a segment of two areas, written in turn and at once, which survives the daemon's
+// death; and in the record store, written behind, which survives the host's. All of its memory is
+// had at the start: what is decided later waits for none.
+#pragma once
+
+#include <absl/functional/any_invocable.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/lifetime.h"
+#include "base/log.h"
+#include "base/record_store.h"
+#include "base/segment_store.h"
+#include "meta/record_copy.h"
+
+namespace unreft::smp {
+
+// Single-threaded on the node's executor.
+class KeptRecords {
+ public:
+  using OpenDone = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<KeptRecords>>)>;
+
+  // Adopts the segment of that name, or makes it, for a job of so many nodes. The newest copy of
+  // the segment's and the disk's counts; one that is torn counts for nothing. FailedPrecondition
+  // for a format of later readers; ResourceExhausted without memory. `records`, `log` outlive the
+  // result.
+  static void Open(SegmentStore& segments, RecordStore& records, Log& log, std::string segment_name,
+                   uint64_t nodes, OpenDone done);
+
+  // Keeps what the store says, unless that is older than what is kept. Whether records() are the
+  // store's now; if not, nothing may be done by the store's.
+  bool Keep(const meta::JobState& job);
+
+  const meta::JobRecords& records() const { return copy_.records; }
+  // Of what is kept; 0, 0: nothing is.
+  meta::Stamp stamp() const { return copy_.stamp; }
+  const std::string& store_id() const { return copy_.store_id; }
+  // As DecodeCopy takes it; empty when nothing is kept.
+  std::string Encoded() const { return encoded_; }
+  // Why what the store says could not be kept, for people; empty when it was.
+  const std::string& problem() const { return problem_; }
+
+ private:
+  KeptRecords(RecordStore& records, Log& log) : records_(records), log_(log) {}
+
+  absl::Status OpenSegment(SegmentStore& segments, const std::string& name, uint64_t nodes);
+  absl::Status Adopt(std::span<const std::byte> bytes, std::string_view where);
+  std::span<std::byte> Area(size_t index);
+  bool IsOlder(const meta::JobState& job) const;
+  absl::Status WriteToArea(const std::string& bytes);
+  void WriteBehind();
+
+  RecordStore& records_;
+  Log& log_;
+  std::unique_ptr<Segment> segment_;
+  size_t newest_ = 0;  // the area that has it
+  meta::RecordCopy copy_;
+  std::string encoded_;
+  std::string problem_;
+  bool is_writing_ = false;
+  bool is_write_wanted_ = false;
+  bool last_write_failed_ = false;
+  Lifetime lifetime_;
+};
+
+}  // namespace unreft::smp

@@ -1,0 +1,192 @@
+// What a node keeps of the job's records, and what of them outlives it.
+#include "smp/job/kept_records.h"
+
+#include <algorithm>
+#include <cstring>
+#include "tests/unit/smp/job_records_testing.h"
+#include "tests/unit/smp/smp_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+class KeptRecordsTest : public SmpFixture {
+ protected:
+  KeptRecordsTest() { job_.store_id = std::string(16, 'a'); }
+
+  template <typename Message>
+  static void Put(meta::Shared<Message>& record, Message value, uint64_t revision) {
+    record.bytes = value.SerializeAsString();
+    record.value = std::move(value);
+    record.modified = meta::Revision{revision};
+  }
+  void Commit(uint64_t step, uint64_t revision) {
+    Put(job_.commit, Committed(At(1, step)), revision);
+  }
+  // As a leader does that has made sure that nothing newer is kept.
+  void Seed(uint64_t epoch, uint64_t revision) {
+    SeedRecord seed;
+    seed.set_store_id(job_.store_id);
+    seed.set_epoch(epoch);
+    Put(job_.seed, seed, revision);
+    ViewRecord view;
+    view.set_number(epoch);
+    Put(job_.view, view, revision);
+  }
+  void LoseStore() {
+    job_ = {};
+    job_.store_id = std::string(16, 'b');
+  }
+  bool Keep() {
+    bool kept = false;
+    InTurn([&] { kept = kept_->Keep(job_); });
+    return kept;
+  }
+  // Another process of the daemon.
+  void OpenAgain() {
+    Settle();
+    kept_.reset();
+    kept_ = OpenKept();
+  }
+  void WipeDisk() {
+    Settle();
+    kept_.reset();
+    records_.reset();
+    disk_.Wipe();
+    records_ = *FakeRecordStore::Open(disk_, *executor_);
+  }
+  uint64_t step() const { return kept_->records().commit.value.step(); }
+  // The bytes of the segment, as the process has them.
+  std::span<std::byte> Bytes() {
+    auto segment = segments_.Open(kKeptSegment, Access::kReadWrite);
+    UNREFT_CHECK(segment.ok());
+    opened_ = *std::move(segment);
+    return opened_->bytes();
+  }
+
+  meta::JobState job_;
+  std::unique_ptr<KeptRecords> kept_ = OpenKept();
+  std::unique_ptr<Segment> opened_;
+};
+
+TEST_F(KeptRecordsTest, NothingIsKeptAtFirst) {
+  EXPECT_EQ(kept_->stamp(), meta::Stamp());
+  EXPECT_EQ(kept_->Encoded(), "");
+}
+
+TEST_F(KeptRecordsTest, WhatIsKeptOutlivesTheDaemon) {
+  Seed(3, 7);
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  WipeDisk();
+  OpenAgain();
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{3, 8}));
+  EXPECT_EQ(kept_->store_id(), job_.store_id);
+  EXPECT_EQ(kept_->records().commit.bytes, job_.commit.bytes);
+  EXPECT_EQ(kept_->records().view.bytes, job_.view.bytes);
+  EXPECT_FALSE(kept_->records().pins.exists());
+}
+
+TEST_F(KeptRecordsTest, WhatIsKeptOutlivesTheMemory) {
+  Seed(3, 7);
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  Settle();
+  ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
+  OpenAgain();
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{3, 8}));
+  EXPECT_EQ(step(), 5U);
+}
+
+TEST_F(KeptRecordsTest, AStoreThatForgotIsNotKeptUntilItIsSeeded) {
+  Seed(1, 7);
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  LoseStore();
+  EXPECT_FALSE(Keep());
+  EXPECT_EQ(step(), 5U);
+  Seed(2, 3);
+  Commit(6, 3);
+  EXPECT_TRUE(Keep()) << "the epoch is later, whatever the revision";
+  EXPECT_EQ(step(), 6U);
+}
+
+TEST_F(KeptRecordsTest, OlderRecordsOfTheSameStoreAreNotKept) {
+  Seed(1, 7);
+  Commit(5, 9);
+  ASSERT_TRUE(Keep());
+  Commit(4, 8);
+  EXPECT_FALSE(Keep());
+  EXPECT_EQ(step(), 5U);
+}
+
+// Two were seeded apart, as two halves of a job may: the one that there is now is the job's.
+TEST_F(KeptRecordsTest, OfTwoStoresOfOneEpochThePresentOneCounts) {
+  Seed(2, 90);
+  ASSERT_TRUE(Keep());
+  LoseStore();
+  Seed(2, 4);
+  EXPECT_TRUE(Keep());
+}
+
+TEST_F(KeptRecordsTest, AWriteThatIsCutAnywhereLeavesTheOneBefore) {
+  Seed(1, 7);
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  Commit(6, 9);
+  ASSERT_TRUE(Keep());
+  const std::string newest = kept_->Encoded();
+  const size_t length = newest.size();
+  WipeDisk();
+  const std::span<std::byte> bytes = Bytes();
+  const size_t area = bytes.size() / 2;
+  const std::vector<std::byte> whole(bytes.begin(), bytes.end());
+  // Which of both has the newest.
+  const bool is_second = std::memcmp(bytes.data(), newest.data(), length) != 0;
+  for (size_t cut = 0; cut < length; cut += 5) {
+    std::ranges::copy(whole, bytes.begin());
+    std::fill_n(bytes.begin() + (is_second ? area : 0) + cut, length - cut, std::byte{0x5a});
+    OpenAgain();
+    ASSERT_EQ(step(), 5U) << cut;
+  }
+}
+
+TEST_F(KeptRecordsTest, WhatHasNoRoomIsSaidAndNotActedOn) {
+  Seed(1, 7);
+  ASSERT_TRUE(Keep());
+  job_.commit.bytes.assign(size_t{1} << 20, 'x');
+  job_.commit.modified = meta::Revision{8};
+  EXPECT_FALSE(Keep());
+  EXPECT_NE(kept_->problem().find("an area has 262144"), std::string::npos) << kept_->problem();
+  Commit(5, 9);
+  EXPECT_TRUE(Keep());
+  EXPECT_EQ(kept_->problem(), "");
+}
+
+TEST_F(KeptRecordsTest, ADiskThatFailsIsWrittenAgainWithTheNext) {
+  Seed(1, 7);
+  disk_.FailWrites(1, absl::ResourceExhaustedError("full"));
+  ASSERT_TRUE(Keep());
+  Settle();
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  Settle();
+  ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
+  OpenAgain();
+  EXPECT_EQ(step(), 5U);
+}
+
+// --- the format ---
+
+TEST(RecordCopyTest, AWrongRecordIsNoCopy) {
+  meta::JobState job;
+  CommitRecord commit = Committed(At(1, 5));
+  Holder& holder = *commit.add_holders();
+  holder.add_ranks(uint64_t{1} << 40);
+  job.commit.bytes = commit.SerializeAsString();
+  const std::string bytes = meta::EncodeCopy(job);
+  const auto copy = meta::DecodeCopy(std::as_bytes(std::span(bytes)));
+  EXPECT_EQ(copy.status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace unreft::smp
