@@ -8,7 +8,7 @@ from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected
 BUDGET = re.compile(
     r"memory budget: (\d+) slots of (\d+) ranks take (\d+) bytes .*, "
     r"(\d+) guards .* (\d+), if those are as large, the staging of restores (\d+), "
-    r"control pages (\d+): (\d+) bytes together"
+    r"records and control pages (\d+): (\d+) bytes together"
 )
 MADE = re.compile(r"memory budget: (\d+) guards take (\d+) bytes")
 
@@ -38,7 +38,7 @@ def test_what_was_printed_is_what_is_taken(cli):
         # Each rank of this job captures as much as any other.
         assert held(cli, node, r"guard\d+") == (guards, guard_bytes)
         assert held(cli, node, "staging") == (1, staging)
-        assert held(cli, node, r"(node|control\..*)") == (2, control)
+        assert held(cli, node, r"(node|records|control\..*)") == (3, control)
         assert printed(MADE, cli, node) == [guards, guard_bytes]
         status = cli.json("status", "--node", node)
         assert status["bytes"] == together and status["guard_bytes"] == guard_bytes

@@ -32,7 +32,9 @@ def test_of_a_group(cli):
                     "--parity-chunks", 2, "--bytes-per-rank", "3MiB", "--tensors-per-rank", 1)
     assert plan["staging_bytes"] == 3 << 20
     for node in range(NODES):
-        assert plan["bytes"] == printed(cli.run_dir / f"node{node}" / "unreftd.log")
+        log = cli.run_dir / f"node{node}" / "unreftd.log"
+        assert plan["bytes"] == printed(log)
+        assert f"coding takes up to {plan['scratch_bytes']} of" in log.read_text()
     job.interrupt()
 
 

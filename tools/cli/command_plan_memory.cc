@@ -83,7 +83,8 @@ smp::RankNeeds NeedsOf(const PlanOptions& options, uint64_t state_bytes) {
   return needs;
 }
 
-std::string Text(const smp::MemoryPlan& plan, uint64_t ranks, const smp::RankNeeds& rank) {
+std::string Text(const smp::MemoryPlan& plan, uint64_t scratch_bytes, uint64_t ranks,
+                 const smp::RankNeeds& rank) {
   Table table({"shared memory of a node", "", "bytes"});
   const auto add = [&](std::string what, uint64_t bytes) {
     table.Add({std::move(what), HumanBytes(bytes), fmt::format("{}", bytes)});
@@ -91,8 +92,9 @@ std::string Text(const smp::MemoryPlan& plan, uint64_t ranks, const smp::RankNee
   add(Count(plan.slots, "slot"), plan.slot_bytes);
   add(Count(plan.guards, "guard"), plan.guard_bytes);
   add("staging of restores", plan.staging_bytes);
-  add("control pages", plan.control_bytes);
+  add("records and control pages", plan.control_bytes);
   add("together", plan.Sum());
+  if (scratch_bytes > 0) add("besides, of the daemon's own, for coding", scratch_bytes);
   return fmt::format("{} on a node, each with {} of state, of which it captures {}:\n\n{}",
                      Count(ranks, "rank"), HumanBytes(rank.state_bytes),
                      HumanBytes(rank.slot.data_bytes), table.Text());
@@ -106,6 +108,7 @@ int PlanIt(const Context& context, const PlanOptions& options) {
   const smp::RankNeeds rank = NeedsOf(options, *state_bytes);
   const smp::MemoryPlan plan =
       smp::PlanMemory(options.node, std::vector<smp::RankNeeds>(ranks, rank));
+  const uint64_t scratch_bytes = smp::ScratchBytes(options.node);
   Print(context,
         {{"ranks_per_node", ranks},
          {"state_bytes_per_rank", rank.state_bytes},
@@ -116,8 +119,9 @@ int PlanIt(const Context& context, const PlanOptions& options) {
          {"guard_bytes", plan.guard_bytes},
          {"staging_bytes", plan.staging_bytes},
          {"control_bytes", plan.control_bytes},
-         {"bytes", plan.Sum()}},
-        Text(plan, ranks, rank));
+         {"bytes", plan.Sum()},
+         {"scratch_bytes", scratch_bytes}},
+        Text(plan, scratch_bytes, ranks, rank));
   return kExitOk;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "smp/desk/node_memory.h"
+#include "smp/memory/memory_plan.h"
 
 namespace unreft::smp {
 namespace {
@@ -38,11 +39,15 @@ void BudgetLog::Tell() {
   if (memory.staging_bytes > 0) {
     more += fmt::format(", the staging of restores {}", memory.staging_bytes);
   }
-  const std::string told = fmt::format(
+  std::string told = fmt::format(
       "{} slots of {} ranks take {} bytes of shared memory ({} per rank, {} of them "
-      "for pins, for versions of up to {} bytes){}, control pages {}: {} bytes together",
+      "for pins, for versions of up to {} bytes){}, records and control pages {}: {} bytes "
+      "together",
       memory.slots, ranks, memory.slot_bytes, state_.options.SlotsPerRank(), state_.options.pins,
       version_bytes, more, memory.control_bytes, memory.Sum());
+  if (const uint64_t scratch = ScratchBytes(state_.options); scratch > 0) {
+    told += fmt::format("; coding takes up to {} of the daemon's own memory", scratch);
+  }
   if (told == std::exchange(told_, told)) return;
   state_.seams.log.Info("memory budget: {}", told);
 }

@@ -15,7 +15,7 @@ MemoryPlan PromisedMemory(const NodeState& state) {
   plan.staging_bytes = staging.bytes + staging.lacking_bytes;
   uint64_t ranks = 0;
   for (const auto& [rank, session] : state.sessions) ranks += session->registration != nullptr;
-  plan.control_bytes = ControlBytes(ranks);
+  plan.control_bytes = ControlBytes(state.options.nodes, ranks);
   return plan;
 }
 

@@ -7,18 +7,13 @@
 #include <utility>
 
 #include "base/format.h"
+#include "smp/core/records_size.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr std::string_view kKeptKey = "kept";
 constexpr size_t kAreas = 2;
-// Of each area. Holders, askers and a member are some 1,500 bytes for a node of 16 ranks with a
-// long name, the chain of timelines and what is pinned some 16 KiB.
-constexpr uint64_t kAreaBytesPerNode = 4096;
-constexpr uint64_t kAreaBytesMin = uint64_t{256} << 10;
-
-uint64_t AreaBytesFor(uint64_t nodes) { return std::max(kAreaBytesMin, nodes * kAreaBytesPerNode); }
 
 }  // namespace
 
@@ -49,7 +44,7 @@ absl::Status KeptRecords::OpenSegment(SegmentStore& segments, const std::string&
   // Another user's is none.
   const bool is_new =
       absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
-  if (is_new) segment = segments.Create(name, kAreas * AreaBytesFor(nodes));
+  if (is_new) segment = segments.Create(name, RecordsBytes(nodes));
   if (!segment.ok()) return segment.status();
   segment_ = *std::move(segment);
   absl::Status status = segment_->Reserve(0, segment_->bytes().size());

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/guard_header.h"
 #include "base/node_header.h"
+#include "smp/core/records_size.h"
 
 namespace unreft::smp {
 namespace {
@@ -15,6 +16,8 @@ namespace {
 // Of a record beside its replicas: the group and its members' slabs.
 constexpr uint64_t kRecordBytesPerSlab = 64;
 constexpr uint64_t kRecordBytesFixed = 4096;
+// Windows of positions that are decoded at a time.
+constexpr size_t kWindowsDecoded = 4;
 
 SlotGeometry GeometryOf(uint32_t block_bytes, const SlotNeeds& needs) {
   return MakeSlotGeometry(SlotId{0}, block_bytes, needs.manifest_bytes, needs.extras_bytes,
@@ -44,7 +47,7 @@ MemoryPlan PlanMemory(const NodeOptions& options, std::span<const RankNeeds> ran
                                                 GuardNeedsFor(shape, options.block_bytes, slabs));
   }
   plan.staging_bytes = StagingBytes(options, state_bytes);
-  plan.control_bytes = ControlBytes(ranks.size());
+  plan.control_bytes = ControlBytes(options.nodes, ranks.size());
   return plan;
 }
 
@@ -106,6 +109,25 @@ uint64_t StagingBytes(const NodeOptions& options, std::span<const uint64_t> stat
   return std::min(blocks, most) * block_bytes;
 }
 
-uint64_t ControlBytes(uint64_t ranks) { return kNodeSegmentBytes + ranks * kControlSegmentBytes; }
+uint64_t ControlBytes(uint64_t nodes, uint64_t ranks) {
+  const uint64_t records = nodes > 1 ? RecordsBytes(nodes) : 0;
+  return kNodeSegmentBytes + records + ranks * kControlSegmentBytes;
+}
+
+TileShares TileSharesOf(const NodeOptions& options) {
+  const size_t window = options.protect_window;
+  const size_t lanes = options.SlotsPerRank() * options.parity_chunks;
+  return {.encoding = (lanes + 1) * window, .decoding = kWindowsDecoded * window};
+}
+
+uint64_t ScratchBytes(const NodeOptions& options) {
+  const uint64_t groups = options.nodes / (options.data_chunks + options.parity_chunks);
+  if (options.parity_chunks == 0 || groups == 0) return 0;
+  const uint64_t members = (options.nodes + groups - 1) / groups;
+  const TileShares sets = TileSharesOf(options);
+  const uint64_t tiles =
+      sets.encoding * members + sets.decoding * (members - options.parity_chunks);
+  return tiles * options.block_bytes;
+}
 
 }  // namespace unreft::smp

@@ -2,6 +2,7 @@
 // taken. Pure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -67,8 +68,21 @@ uint64_t StateBytes(std::span<const TensorSpec> tensors);
 // each. None in a job of one node.
 uint64_t StagingBytes(const NodeOptions& options, std::span<const uint64_t> state_bytes);
 
-// Of the node segment and the ranks' control pages.
-uint64_t ControlBytes(uint64_t ranks);
+// Of the node segment, the job's records as they are kept, and the ranks' control pages.
+uint64_t ControlBytes(uint64_t nodes, uint64_t ranks);
+
+// Of each purpose, the sets that there may be at a time.
+struct TileShares {
+  size_t encoding = 0;
+  size_t decoding = 0;
+};
+
+// Every guard of a node may have a window of positions of each of its lanes, and one more is for
+// what is encoded once more; four windows of positions are decoded at a time.
+TileShares TileSharesOf(const NodeOptions& options);
+// The most bytes that these are, of the daemon's own memory: in groups as large as the nodes make
+// them. 0 without parities.
+uint64_t ScratchBytes(const NodeOptions& options);
 
 // Sums of bytes that nobody has do not wrap.
 constexpr uint64_t SumBytes(uint64_t a, uint64_t b) {

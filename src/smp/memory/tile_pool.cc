@@ -11,8 +11,6 @@ namespace {
 
 // An odd number of cache lines.
 constexpr uint64_t kPadding = 67 * 64;
-// Windows of positions that are decoded at a time.
-constexpr size_t kWindowsDecoded = 4;
 
 // Of small tiles it would be most of the memory.
 uint64_t StrideOf(uint64_t tile_bytes) {
@@ -79,12 +77,6 @@ void TilePool::Shared::Return(TilePurpose purpose, uint64_t bytes, Memory memory
     // It goes in turns of this executor alone.
     if (self->pool != nullptr) self->pool->Serve(purpose);
   });
-}
-
-TileShares TileSharesOf(const NodeOptions& options) {
-  const size_t window = options.protect_window;
-  const size_t lanes = options.SlotsPerRank() * options.parity_chunks;
-  return {.encoding = (lanes + 1) * window, .decoding = kWindowsDecoded * window};
 }
 
 TilePool::TilePool(Executor& executor, TileShares shares)

@@ -18,7 +18,7 @@
 #include <span>
 
 #include "base/executor.h"
-#include "smp/core/node_options.h"
+#include "smp/memory/memory_plan.h"
 
 namespace unreft::smp {
 
@@ -45,16 +45,6 @@ class TileSet {
 };
 
 enum class TilePurpose : uint8_t { kEncoding, kDecoding };
-
-// Of each purpose, the sets that there may be at a time.
-struct TileShares {
-  size_t encoding = 0;
-  size_t decoding = 0;
-};
-
-// Every guard of a node may have a window of positions of each of its lanes, and one more is for
-// what is encoded once more; four windows of positions are decoded at a time.
-TileShares TileSharesOf(const NodeOptions& options);
 
 // Single-threaded on the executor given at construction.
 class TilePool {

@@ -8,6 +8,7 @@
 
 #include "base/control_page.h"
 #include "base/node_header.h"
+#include "smp/core/records_size.h"
 
 namespace unreft::smp {
 namespace {
@@ -44,6 +45,7 @@ TEST(MemoryPlanTest, WithRsKmAGuardTakesMOfKOfWhatTheNodeCaptures) {
   EXPECT_GE(plan.guard_bytes, parities);
   EXPECT_LT(plan.guard_bytes, parities + 8 * kMiB);  // whole blocks, and the replicas
   EXPECT_EQ(plan.staging_bytes, 20 * kMiB);
+  EXPECT_EQ(plan.control_bytes, kNodeSegmentBytes + RecordsBytes(6) + 2 * kControlSegmentBytes);
 }
 
 TEST(MemoryPlanTest, StagingIsBoundedByTheOptionAndHasABlockForEachRank) {

@@ -157,5 +157,18 @@ TEST(TileSharesTest, EveryGuardMayHaveAWindowOfEachOfItsLanes) {
   EXPECT_EQ(shares.decoding, 16U);
 }
 
+// As docs/operations.md has it.
+TEST(TileSharesTest, WhatTheyTakeIsByTheLargestGroup) {
+  NodeOptions options;
+  options.nodes = 4;
+  options.data_chunks = 2;
+  options.parity_chunks = 2;
+  EXPECT_EQ(ScratchBytes(options), uint64_t{112 + 32} << 20);
+  options.nodes = 7;  // of RS(5,2)
+  EXPECT_EQ(ScratchBytes(options), uint64_t{28 * 7 + 16 * 5} << 20);
+  options.parity_chunks = 0;
+  EXPECT_EQ(ScratchBytes(options), 0U);
+}
+
 }  // namespace
 }  // namespace unreft::smp
