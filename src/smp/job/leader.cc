@@ -64,6 +64,7 @@ Leader::~Leader() {
 }
 
 absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
+  ForgetReportsOfAnotherStore();
   if (absl::Status status = CheckReport(report); !status.ok()) {
     log_.WarnEvery("report", kWarnEvery, executor_.Now(), "the report of node {} is not taken: {}",
                    from, status.message());

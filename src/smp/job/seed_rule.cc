@@ -23,8 +23,14 @@ struct Keeper {
 std::optional<Keeper> NewestKeeper(const Facts& facts) {
   std::optional<Keeper> newest;
   for (const auto& [slot, report] : facts.board.reports()) {
+    const auto present = facts.records.present.find(slot);
+    if (present == facts.records.present.end()) continue;
+    // Of an earlier memory or process: it is told again.
+    const PresenceRecord& presence = present->second;
+    if (presence.incarnation() != report.incarnation() || presence.session() != report.session()) {
+      continue;
+    }
     const meta::Stamp stamp{report.kept_epoch(), report.kept_sequence()};
-    if (!facts.records.present.contains(slot)) continue;
     if (!newest || stamp > newest->stamp) newest = {slot, stamp};
   }
   return newest;

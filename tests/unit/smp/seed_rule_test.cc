@@ -98,6 +98,14 @@ TEST_F(SeedRuleTest, WhoTellsLaterMayHaveKeptNewerOnes) {
   EXPECT_EQ(VersionOf(*Next().write->commit), At(1, 6));
 }
 
+// Its memory is gone, and with it the copy.
+TEST_F(SeedRuleTest, WhatAnEarlierMemoryHasToldOfIsNotAskedFor) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {1, 61}, 6);
+  records_.present[NodeSlot{1}].set_incarnation("another memory");
+  EXPECT_EQ(Next().ask_kept, NodeSlot{0});
+}
+
 TEST_F(SeedRuleTest, WhatTheStoreHasAlreadyIsNotWrittenAgain) {
   records_.commit.bytes = "commit 5";
   Keep(0, {1, 60}, 5);
