@@ -121,7 +121,8 @@ TEST(ClusterSimTest, SeedsThatOnceFailed) {
   for (const uint64_t seed : {73, 45, 154, 1723, 5114, 5325, 20565, 40709}) {
     ExpectPasses({.seed = seed});
   }
-  for (const uint64_t seed : {uint64_t{195132959559771}, uint64_t{58645504118622}}) {
+  for (const uint64_t seed : {uint64_t{195132959559771}, uint64_t{58645504118622},
+                              uint64_t{235631537371882}, uint64_t{134774841258594}}) {
     ExpectPasses({.seed = seed});
   }
   for (const uint64_t seed : {uint64_t{1020}, uint64_t{5139}, uint64_t{9610762861}}) {

@@ -24,7 +24,10 @@ const char* NameOf(const Standing& standing) {
 
 void PinChecker::AfterEvent(Machine& machine, const meta::JobState& job,
                             const std::map<NodeSlot, Machine*>& machines) {
-  if (job.pins.modified != newest_ || job.store_id != store_id_) Follow(job, machines);
+  // What a store that went back says of pins, before it is seeded, is followed by nobody: a pin
+  // that it still has may be over.
+  const bool is_new = job.pins.modified != newest_ || job.store_id != store_id_;
+  if (is_new && job.IsSeeded()) Follow(job, machines);
   const auto is_it = [&](const auto& node) { return node.second == &machine; };
   const bool is_node = std::ranges::any_of(machines, is_it);
   const bool reads = is_node && !store_id_.empty() && job.store_id == store_id_;
