@@ -54,7 +54,7 @@ struct ControlJob::Node {
 
   const NodeSlot slot;
   smp::NodeOptions options;
-  FakeHostMemory memory{uint64_t{1} << 20};
+  FakeHostMemory memory{uint64_t{16} << 20};
   FakeSegmentStore segments{memory};
   FakeDisk disk;
   std::unique_ptr<SimExecutor> executor;
