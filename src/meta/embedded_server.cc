@@ -12,6 +12,7 @@
 #include "meta/server_streams.h"
 #include "meta/server_wire.h"
 #include "transport/acceptor.h"
+#include "transport/grpc_threads.h"
 
 namespace unreft::meta {
 namespace {
@@ -276,6 +277,7 @@ absl::StatusOr<std::unique_ptr<EmbeddedServer>> EmbeddedServer::Start(
     if (!made.ok()) return made.status();
     certificates = *std::move(made);
   }
+  KeepGrpcThreads();
   auto impl = std::make_unique<Impl>(options, executor, engine);
   if (absl::Status status = impl->Start(options, certificates.get()); !status.ok()) return status;
   return std::unique_ptr<EmbeddedServer>(new EmbeddedServer(std::move(impl)));

@@ -13,6 +13,7 @@
 #include "meta/etcd_watches.h"
 #include "meta/etcd_wire.h"
 #include "meta/grpc_common.h"
+#include "transport/grpc_threads.h"
 
 namespace unreft::meta {
 namespace {
@@ -365,6 +366,7 @@ absl::StatusOr<std::unique_ptr<EtcdKv>> EtcdKv::Create(
     if (!made.ok()) return made.status();
     certificates = *std::move(made);
   }
+  KeepGrpcThreads();
   auto members = EtcdMembers::Create(options, std::move(certificates));
   if (!members.ok()) return members.status();
   auto impl = std::make_unique<Impl>(std::move(options), executor, *std::move(members));

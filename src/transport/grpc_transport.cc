@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <grpc/support/log.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
 #include <malloc.h>
 
 #include <cstdlib>
@@ -15,6 +13,7 @@
 #include "transport/grpc_arguments.h"
 #include "transport/grpc_client.h"
 #include "transport/grpc_server.h"
+#include "transport/grpc_threads.h"
 
 namespace unreft {
 namespace {
@@ -98,22 +97,6 @@ void SilenceGrpcLog() {
   gpr_set_log_function([](gpr_log_func_args*) {});
 }
 
-void KeepGrpcThreads() {
-  struct Kept {
-    std::shared_ptr<grpc::Channel> channel =
-        grpc::CreateChannel("unix:/proc/nobody", grpc::InsecureChannelCredentials());
-    grpc::GenericStub stub{channel};
-    grpc::ClientContext context;
-    grpc::Slice nothing;
-    grpc::ByteBuffer request{&nothing, 1};
-    grpc::ByteBuffer response;
-  };
-  // Never destroyed: that is its use. The call fails at once, nobody listens there.
-  static auto& kept = *std::make_unique<Kept>().release();
-  kept.stub.UnaryCall(&kept.context, "/unreft.Nobody/Nothing", grpc::StubOptions(), &kept.request,
-                      &kept.response, [](grpc::Status) {});
-}
-
 bool KeepReceiveMemory() {
 #ifdef __GLIBC__
   // Above gRPC's slices and the messages that the daemon makes itself.
@@ -142,6 +125,7 @@ absl::StatusOr<std::unique_ptr<Transport>> NewGrpcTransport(
     if (!made.ok()) return made.status();
     certificates = *std::move(made);
   }
+  KeepGrpcThreads();
   return GrpcTransport::Create(executor, options, *host, std::move(certificates));
 }
 

@@ -79,11 +79,6 @@ absl::StatusOr<std::shared_ptr<TlsCertificates>> NewNodeCertificates(const std::
 // the environment has GRPC_VERBOSITY. Process-wide.
 void SilenceGrpcLog();
 
-// For main(): keeps gRPC's callback threads for the life of the process. gRPC 1.51 ends them with
-// the last channel that used them and then now and then aborts in one of them, so a process that
-// leaves in good order would seem to crash.
-void KeepGrpcThreads();
-
 // For main(), before there are threads: malloc keeps the memory that bulk was received into, up to
 // 64 MiB in each of four arenas, for what is received next. By default it gives it back after each
 // message, and the kernel clears every page anew: half of all CPU time of a Read. Process-wide.

@@ -10,7 +10,6 @@
 
 #include "base/rocks_record_store.h"
 #include "meta/embedded_server.h"
-#include "meta/etcd_calls.h"
 #include "meta/etcd_kv.h"
 #include "meta/store_engine.h"
 #include "tests/conformance/etcd_processes.h"
@@ -19,22 +18,6 @@
 
 namespace unreft::meta {
 namespace {
-
-// gRPC 1.51 ends the threads of its callbacks with the last channel that used them, and then now
-// and then aborts in one of them ("nexting_thread", a count of references below 0). A process has
-// one client until it ends; this test has hundreds, so it keeps one more.
-class GrpcThreads : public testing::Environment {
- public:
-  void SetUp() override {
-    static UnaryCall<etcdserverpb::CompactionRequest, etcdserverpb::CompactionResponse> call;
-    static const auto channel =
-        grpc::CreateChannel("ipv4:127.0.0.1:1", grpc::InsecureChannelCredentials());
-    static const auto stub = etcdserverpb::KV::NewStub(channel);
-    stub->async()->Compact(&call.context, &call.request, &call.response, [](grpc::Status) {});
-  }
-};
-[[maybe_unused]] const auto* const kGrpcThreads =
-    testing::AddGlobalTestEnvironment(new GrpcThreads);
 
 class FakeWorld : public KvWorld {
  public:

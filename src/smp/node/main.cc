@@ -84,7 +84,6 @@ absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   if (options.role == "forget") return Forget(options);
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
   if (uses_grpc) (void)unreft::KeepReceiveMemory();
-  if (uses_grpc) unreft::KeepGrpcThreads();
   if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log, manager);
   if (const std::string why = unreft::WhyLogoutTakesMemory(); !why.empty()) log.Warn("{}", why);
   if (absl::Status status = unreft::SurviveLostPages(); !status.ok()) return status;

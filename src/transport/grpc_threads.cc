@@ -1,0 +1,36 @@
+#include "transport/grpc_threads.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <memory>
+
+namespace unreft {
+namespace {
+
+// A call that fails at once, since nobody listens there; its channel holds the threads.
+class CallToNobody {
+ public:
+  CallToNobody() {
+    stub_.UnaryCall(&context_, "/unreft.Nobody/Nothing", grpc::StubOptions(), &request_, &response_,
+                    [](grpc::Status) {});
+  }
+
+ private:
+  std::shared_ptr<grpc::Channel> channel_ =
+      grpc::CreateChannel("unix:/proc/nobody", grpc::InsecureChannelCredentials());
+  grpc::GenericStub stub_{channel_};
+  grpc::ClientContext context_;
+  grpc::Slice nothing_;
+  grpc::ByteBuffer request_{&nothing_, 1};
+  grpc::ByteBuffer response_;
+};
+
+}  // namespace
+
+void KeepGrpcThreads() {
+  // Never destroyed: that is its use.
+  [[maybe_unused]] static const auto* const kept = std::make_unique<CallToNobody>().release();
+}
+
+}  // namespace unreft
