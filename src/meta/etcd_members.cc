@@ -84,6 +84,8 @@ grpc::ChannelArguments ArgumentsOf(const EtcdKvOptions& options, const Endpoint&
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 3'000);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // What is asked again is for EtcdKv to say.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // clients of one process are strangers
   if (!options.tls.server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls.server_name);
