@@ -1,4 +1,5 @@
-// What every Kv does: one suite, instantiated on the fake, on the embedded server and on etcd.
+// What every Kv does: one suite, instantiated on the fake, on the engine alone, on the embedded
+// server and on etcd. And a second one, of a store that is another process.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,13 +28,16 @@ class KvWorld {
   // machine that stands still for a second is no failure of the store.
   virtual std::unique_ptr<Kv> NewKv(Duration call_timeout) = 0;
   std::unique_ptr<Kv> NewKv() { return NewKv(std::chrono::seconds(5)); }
-  // The store dies, and lives again on the same data.
-  virtual void Stop() = 0;
-  virtual void Start() = 0;
   // The store forgets what was changed before that revision.
   virtual void Forget(Revision before) = 0;
+
+  // --- of a store that is another process ---
+
+  // It dies, and lives again on the same data.
+  virtual void Stop() { UNREFT_CHECK(false); }
+  virtual void Start() { UNREFT_CHECK(false); }
   // While stopped: the data is gone. False when this store has no such fault.
-  virtual bool LoseData() = 0;
+  virtual bool LoseData() { return false; }
 };
 
 inline void PrintTo(const KeyValue& kv, std::ostream* out) {
@@ -300,22 +304,6 @@ TEST_P(KvConformance, ALeaseEndsAndTakesItsKeysAlong) {
   EXPECT_TRUE(Read("d").empty());
 }
 
-TEST_P(KvConformance, ALeaseThatIsNotKeptAliveExpires) {
-  LeaseId lease;
-  absl::StatusOr<TxnResult> put;
-  do {  // on a machine that stood still it has expired at once
-    lease = Grant(std::chrono::seconds(1));
-    put = TryCommit(kv(), {.then = {PutOp{"a", "", lease}, PutOp{"b", "", lease}}});
-  } while (absl::IsNotFound(put.status()));
-  ASSERT_TRUE(put.ok()) << put.status();
-  Watched& watched = NewWatched();
-  Watch(kv(), {"", true}, Revision{put->revision.value + 1}, watched);
-  ASSERT_TRUE(Reached(watched, 1));
-  EXPECT_EQ(watched.revisions, (std::vector<std::string>{"delete a, delete b"}));
-  EXPECT_TRUE(Read("", true).empty());
-  EXPECT_EQ(KeepAlive(lease).code(), absl::StatusCode::kNotFound);
-}
-
 TEST_P(KvConformance, AWatchGetsEveryRevisionInOrder) {
   const Revision first = Put("a/1", "1");
   Put("b", "-");
@@ -379,7 +367,42 @@ TEST_P(KvConformance, AWatchOfWhatIsForgottenEnds) {
   EXPECT_EQ(Read("k").at(0).value, "3");
 }
 
-TEST_P(KvConformance, ARestartLosesNoDataAndNoEvent) {
+TEST_P(KvConformance, NoCallbackAfterTheDestructor) {
+  bool called = false;
+  world().InTurn([&] {
+    const auto set = [&](const auto&) { called = true; };
+    kv().Commit({.then = {PutOp{"k", "1", {}}}}, set);
+    kv().Commit({.then = {GetOp{{"k"}}}}, set);
+    kv().GrantLease(std::chrono::seconds(5), set);
+    kv().KeepAlive(LeaseId{1}, set);
+    kv().RevokeLease(LeaseId{1}, set);
+    kv().Watch({"", true}, Revision{1}, set, set);
+    kv_.reset();
+  });
+  world().Settle();
+  EXPECT_FALSE(called);
+}
+
+// A store of its own process, which may die, and whose leases end when nobody keeps them alive.
+class KvProcessConformance : public KvConformance {};
+
+TEST_P(KvProcessConformance, ALeaseThatIsNotKeptAliveExpires) {
+  LeaseId lease;
+  absl::StatusOr<TxnResult> put;
+  do {  // on a machine that stood still it has expired at once
+    lease = Grant(std::chrono::seconds(1));
+    put = TryCommit(kv(), {.then = {PutOp{"a", "", lease}, PutOp{"b", "", lease}}});
+  } while (absl::IsNotFound(put.status()));
+  ASSERT_TRUE(put.ok()) << put.status();
+  Watched& watched = NewWatched();
+  Watch(kv(), {"", true}, Revision{put->revision.value + 1}, watched);
+  ASSERT_TRUE(Reached(watched, 1));
+  EXPECT_EQ(watched.revisions, (std::vector<std::string>{"delete a, delete b"}));
+  EXPECT_TRUE(Read("", true).empty());
+  EXPECT_EQ(KeepAlive(lease).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(KvProcessConformance, ARestartLosesNoDataAndNoEvent) {
   const LeaseId lease = Grant(std::chrono::seconds(60));
   const Revision put = Put("leased", "x", lease);
   Watched& watched = NewWatched();
@@ -407,7 +430,7 @@ TEST_P(KvConformance, ARestartLosesNoDataAndNoEvent) {
   world().InTurn([&] { other.reset(); });
 }
 
-TEST_P(KvConformance, WithoutAStoreTheOutcomeIsUnknownInTime) {
+TEST_P(KvProcessConformance, WithoutAStoreTheOutcomeIsUnknownInTime) {
   Put("k", "1");
   world().InTurn([&] { kv_ = world_->NewKv(std::chrono::milliseconds(200)); });
   world_->Stop();
@@ -420,7 +443,7 @@ TEST_P(KvConformance, WithoutAStoreTheOutcomeIsUnknownInTime) {
   EXPECT_TRUE(absl::IsUnavailable(kept) || absl::IsDeadlineExceeded(kept)) << kept;
 }
 
-TEST_P(KvConformance, AWatchNoticesAnotherStore) {
+TEST_P(KvProcessConformance, AWatchNoticesAnotherStore) {
   Put("k", "1");
   const Revision put = Put("k", "2");
   Watched& watched = NewWatched();
@@ -433,22 +456,6 @@ TEST_P(KvConformance, AWatchNoticesAnotherStore) {
   ASSERT_TRUE(watched.end.has_value());
   EXPECT_EQ(watched.end->code(), absl::StatusCode::kDataLoss) << *watched.end;
   EXPECT_THAT(std::string(watched.end->message()), testing::HasSubstr(fmt::format("{}", put)));
-}
-
-TEST_P(KvConformance, NoCallbackAfterTheDestructor) {
-  bool called = false;
-  world().InTurn([&] {
-    const auto set = [&](const auto&) { called = true; };
-    kv().Commit({.then = {PutOp{"k", "1", {}}}}, set);
-    kv().Commit({.then = {GetOp{{"k"}}}}, set);
-    kv().GrantLease(std::chrono::seconds(5), set);
-    kv().KeepAlive(LeaseId{1}, set);
-    kv().RevokeLease(LeaseId{1}, set);
-    kv().Watch({"", true}, Revision{1}, set, set);
-    kv_.reset();
-  });
-  world().Settle();
-  EXPECT_FALSE(called);
 }
 
 }  // namespace unreft::meta

@@ -1,4 +1,5 @@
-// Kv on the fake, the embedded server and real etcd, and what each of them has of its own.
+// Kv on the fake, the engine alone, the embedded server and real etcd, and what each of them has of
+// its own.
 #include "tests/conformance/kv_conformance.h"
 
 #include <etcd/rpc.grpc.pb.h>
@@ -8,8 +9,10 @@
 
 #include <filesystem>
 
+#include "base/memory_record_store.h"
 #include "base/rocks_record_store.h"
 #include "meta/embedded_server.h"
+#include "meta/engine_kv.h"
 #include "meta/etcd_kv.h"
 #include "meta/store_engine.h"
 #include "tests/conformance/etcd_processes.h"
@@ -56,6 +59,34 @@ class FakeWorld : public KvWorld {
 
   SimWorld world_;
   FakeKvStore store_;
+};
+
+class EngineWorld : public KvWorld {
+ public:
+  explicit EngineWorld(uint64_t seed) : world_(seed), random_(seed) {
+    std::optional<absl::Status> started;
+    world_.InTurn([&] { engine_.Start([&](absl::Status status) { started = status; }); });
+    UNREFT_CHECK(world_.RunUntil([&] { return started.has_value(); }) && started->ok());
+  }
+  World& world() override { return world_; }
+  using KvWorld::NewKv;
+  std::unique_ptr<Kv> NewKv(Duration) override {
+    return std::make_unique<EngineKv>(world_.executor(0), engine_);
+  }
+  void Forget(Revision before) override {
+    std::optional<absl::Status> done;
+    world_.InTurn([&] { engine_.Compact(before, [&](absl::Status status) { done = status; }); });
+    EXPECT_TRUE(world_.RunUntil([&] { return done.has_value(); }));
+    EXPECT_TRUE(done->ok()) << *done;
+  }
+
+ private:
+  SimWorld world_;
+  Random random_;
+  CaptureLogSink sink_;
+  Log log_{sink_};
+  MemoryRecordStore records_{world_.executor(0)};
+  StoreEngine engine_{world_.executor(0), records_, random_, log_};
 };
 
 class EmbeddedWorld : public KvWorld {
@@ -159,20 +190,49 @@ class EtcdWorld : public KvWorld {
   std::unique_ptr<EtcdProcesses> etcd_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Fake, KvConformance, testing::ValuesIn(SimWorlds<KvWorld, FakeWorld>()),
+const auto kFakeWorlds = SimWorlds<KvWorld, FakeWorld>();
+const WorldMaker<KvWorld> kEmbeddedWorlds[] = {
+    {"Tcp", [] { return std::make_unique<EmbeddedWorld>(EmbeddedWorld::Wire::kTcp); }},
+    {"Unix", [] { return std::make_unique<EmbeddedWorld>(EmbeddedWorld::Wire::kUnix); }}};
+const WorldMaker<KvWorld> kEtcdWorlds[] = {
+    {"OneMember", [] { return std::make_unique<EtcdWorld>(1); }}};
+
+INSTANTIATE_TEST_SUITE_P(Fake, KvConformance, testing::ValuesIn(kFakeWorlds), WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(Engine, KvConformance,
+                         testing::ValuesIn(SimWorlds<KvWorld, EngineWorld>()), WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(Embedded, KvConformance, testing::ValuesIn(kEmbeddedWorlds),
                          WorldName<KvWorld>);
-INSTANTIATE_TEST_SUITE_P(
-    Embedded, KvConformance,
-    testing::Values(
-        WorldMaker<KvWorld>{
-            "Tcp", [] { return std::make_unique<EmbeddedWorld>(EmbeddedWorld::Wire::kTcp); }},
-        WorldMaker<KvWorld>{
-            "Unix", [] { return std::make_unique<EmbeddedWorld>(EmbeddedWorld::Wire::kUnix); }}),
-    WorldName<KvWorld>);
-INSTANTIATE_TEST_SUITE_P(Etcd, KvConformance,
-                         testing::Values(WorldMaker<KvWorld>{
-                             "OneMember", [] { return std::make_unique<EtcdWorld>(1); }}),
+INSTANTIATE_TEST_SUITE_P(Etcd, KvConformance, testing::ValuesIn(kEtcdWorlds), WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(Fake, KvProcessConformance, testing::ValuesIn(kFakeWorlds),
                          WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(Embedded, KvProcessConformance, testing::ValuesIn(kEmbeddedWorlds),
+                         WorldName<KvWorld>);
+INSTANTIATE_TEST_SUITE_P(Etcd, KvProcessConformance, testing::ValuesIn(kEtcdWorlds),
+                         WorldName<KvWorld>);
+
+// --- of the engine alone ---
+
+TEST(EngineKv, ALeaseOutlivesAProcessThatIsStopped) {
+  EngineWorld engine(1);
+  World& world = engine.world();
+  auto kv = engine.NewKv();
+  bool is_over = false;
+  std::optional<absl::Status> put;
+  world.InTurn([&] {
+    kv->GrantLease(std::chrono::seconds(1), [&](absl::StatusOr<LeaseId> lease) {
+      kv->Commit({.then = {PutOp{"k", "v", *lease}}},
+                 [&](absl::StatusOr<TxnResult> result) { put = result.status(); });
+    });
+    world.executor().After(std::chrono::hours(1), [&] { is_over = true; });
+  });
+  ASSERT_TRUE(world.RunUntil([&] { return is_over; }));
+  EXPECT_EQ(put, absl::OkStatus());
+  std::optional<size_t> found;
+  world.InTurn([&] { Get(*kv, {"k"}, [&](auto kvs) { found = kvs->size(); }); });
+  EXPECT_TRUE(world.RunUntil([&] { return found.has_value(); }));
+  EXPECT_EQ(found, 1u);
+  world.InTurn([&] { kv.reset(); });
+}
 
 // --- of the fake alone ---
 

@@ -1,4 +1,4 @@
-// The RecordStore suite on RocksDB and on the fake, and what only each of them has.
+// The RecordStore suites on RocksDB, on the fake and on memory, and what only each of them has.
 
 #include "tests/conformance/record_store_conformance.h"
 
@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "base/lock_file.h"
+#include "base/memory_record_store.h"
 #include "base/rocks_record_store.h"
 #include "tests/conformance/private_tmpfs.h"
 #include "tests/fakes/fake_record_store.h"
@@ -67,12 +68,32 @@ class FakeRecordWorld : public RecordStoreWorld {
   FakeDisk disk_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Rocks, RecordStoreConformance,
-                         testing::Values(WorldMaker<RecordStoreWorld>{
-                             "Rocks", [] { return std::make_unique<RocksWorld>(); }}),
+class MemoryRecordWorld : public RecordStoreWorld {
+ public:
+  explicit MemoryRecordWorld(uint64_t seed) : world_(seed) {}
+  World& world() override { return world_; }
+  absl::StatusOr<std::unique_ptr<RecordStore>> Open() override {
+    return std::make_unique<MemoryRecordStore>(world_.executor(0));
+  }
+
+ private:
+  SimWorld world_;
+};
+
+const WorldMaker<RecordStoreWorld> kRocksWorlds[] = {
+    {"Rocks", [] { return std::make_unique<RocksWorld>(); }}};
+const auto kFakeWorlds = SimWorlds<RecordStoreWorld, FakeRecordWorld>();
+
+INSTANTIATE_TEST_SUITE_P(Rocks, RecordStoreConformance, testing::ValuesIn(kRocksWorlds),
                          WorldName<RecordStoreWorld>);
-INSTANTIATE_TEST_SUITE_P(Fake, RecordStoreConformance,
-                         testing::ValuesIn(SimWorlds<RecordStoreWorld, FakeRecordWorld>()),
+INSTANTIATE_TEST_SUITE_P(Fake, RecordStoreConformance, testing::ValuesIn(kFakeWorlds),
+                         WorldName<RecordStoreWorld>);
+INSTANTIATE_TEST_SUITE_P(Memory, RecordStoreConformance,
+                         testing::ValuesIn(SimWorlds<RecordStoreWorld, MemoryRecordWorld>()),
+                         WorldName<RecordStoreWorld>);
+INSTANTIATE_TEST_SUITE_P(Rocks, DiskRecordStoreConformance, testing::ValuesIn(kRocksWorlds),
+                         WorldName<RecordStoreWorld>);
+INSTANTIATE_TEST_SUITE_P(Fake, DiskRecordStoreConformance, testing::ValuesIn(kFakeWorlds),
                          WorldName<RecordStoreWorld>);
 
 // Writes and waits for the outcome.
