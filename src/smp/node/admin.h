@@ -25,7 +25,8 @@ struct AdminDesk {
 void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
                  absl::AnyInvocable<void(AdminReply)> reply);
 
-// The metrics in Prometheus' text format. `member` is null in a job of one node.
+// The metrics in Prometheus' text format; of a daemon that is yet to adopt its memory only that it
+// is there. `member` is null in a job of one node.
 std::string MetricsText(const NodeState& state, const Member* member);
 // Those of a daemon that waits for a slot.
 std::string SpareMetricsText(const NodeOptions& options);

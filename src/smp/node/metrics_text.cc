@@ -59,17 +59,23 @@ void AddCluster(const NodeState& state, const Member& member, Metrics& metrics) 
   }
 }
 
+void AddSpare(double is_one, Metrics& metrics) {
+  metrics.NewGauge("unreft_spare", "1: it waits for the slot of a lost node.").Set(is_one);
+}
+
 }  // namespace
 
 std::string SpareMetricsText(const NodeOptions& options) {
   Metrics metrics(LabelsOf(options));
-  metrics.NewGauge("unreft_spare", "1: it waits for the slot of a lost node.").Set(1);
+  AddSpare(1, metrics);
   return metrics.Text();
 }
 
 std::string MetricsText(const NodeState& state, const Member* member) {
   const NodeCounters& c = state.counters;
   Metrics metrics(LabelsOf(state.options));
+  AddSpare(0, metrics);
+  if (state.coordinator == nullptr) return metrics.Text();
   const auto count = [&](const char* name, const char* help, uint64_t value) {
     metrics.NewCounter(name, help).Add(static_cast<double>(value));
   };
@@ -107,7 +113,6 @@ std::string MetricsText(const NodeState& state, const Member* member) {
     count("unreft_node_served_bytes_total", "Bytes read by other nodes.",
           counts->reads_served.bulk_bytes);
   }
-  gauge("unreft_spare", "1: it waits for the slot of a lost node.", 0);
   if (member != nullptr) AddCluster(state, *member, metrics);
   gauge("unreft_slot_bytes", "Shared memory held by slots, in bytes.",
         state.memory->use(SegmentKind::kSlot).bytes);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "smp/node/admin.h"
 #include "tests/unit/smp/played_channel.h"
 #include "tests/unit/smp/smp_fixture.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class NodeTest : public SmpFixture {
  protected:
@@ -120,6 +122,21 @@ TEST_F(NodeTest, ARankOfAnAttemptThatIsOverIsNotServed) {
   EXPECT_EQ(node_->state().RanksServed(), 1U);
   InTurn([&] { node_->state().SessionOf(Rank{1})->superseded = true; });
   EXPECT_EQ(node_->state().RanksServed(), 0U);
+}
+
+// Whoever collects metrics asks whenever it likes.
+TEST_F(NodeTest, MetricsAreThereBeforeItHasAdoptedItsMemory) {
+  InTurn([&] {
+    node_ = nullptr;
+    node_ = std::make_unique<Node>(
+        NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}, options_);
+    node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
+    const std::string text = MetricsText(node_->state(), node_->member());
+    EXPECT_THAT(text, HasSubstr("unreft_spare{job=\"job\",node=\"0\"} 0"));
+    EXPECT_THAT(text, Not(HasSubstr("unreft_slots_sealed_total")));
+  });
+  Settle();
+  EXPECT_THAT(MetricsText(node_->state(), node_->member()), HasSubstr("unreft_slots_sealed_total"));
 }
 
 // --- connections that say nothing ---
