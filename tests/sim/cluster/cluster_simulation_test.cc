@@ -158,6 +158,9 @@ TEST(ClusterPlantedBugTest, GoesBack) {
 TEST(ClusterPlantedBugTest, GivesUpCommitted) {
   ExpectFound(PlantedBug::kGivesUpCommitted, false, "is given up");
 }
+TEST(ClusterPlantedBugTest, TellsNoCopy) {
+  ExpectFound(PlantedBug::kTellsNoCopy, true, "no progress: 0 commits", 35);
+}
 TEST(ClusterPlantedBugTest, TellsNoSkip) {
   ExpectFound(PlantedBug::kTellsNoSkip, false, "standstill: nothing is committed");
 }

@@ -102,6 +102,13 @@ class LyingTransport final : public Transport {
         says_sealed_.Lie(*report.mutable_versions());
       });
     }
+    if (bug_ == PlantedBug::kTellsNoCopy && method == "report") {
+      request = Change<NodeReport>(request, [](NodeSlot from, NodeReport& report) {
+        if (from == NodeSlot{}) return;
+        report.clear_kept_epoch();
+        report.clear_kept_sequence();
+      });
+    }
     if (bug_ == PlantedBug::kTellsNoSkip && method == "report") {
       request = Change<NodeReport>(request, [](NodeSlot, NodeReport& report) {
         for (VersionHolding& version : *report.mutable_versions()) version.clear_failure();
@@ -189,6 +196,7 @@ std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Trans
     case PlantedBug::kReportsTheUnsealed:
     case PlantedBug::kReportsNothing:
     case PlantedBug::kUnaskedFreshStart:
+    case PlantedBug::kTellsNoCopy:
     case PlantedBug::kTellsNoSkip:
     case PlantedBug::kNamesAnother:
       break;
