@@ -65,7 +65,8 @@ TEST_F(GrpcTransportTest, WhoHasComeIsConnectedToAtOnce) {
     EXPECT_TRUE(world_.RunUntil([&] { return reply.has_value(); }));
     EXPECT_EQ(reply->status().code(), expected) << reply->status();
   };
-  call(absl::StatusCode::kUnavailable);
+  call(absl::StatusCode::kUnavailable);  // perhaps lost with the connection that there was
+  call(absl::StatusCode::kUnavailable);  // refused: the next attempt is an hour away
   server_ = at(address);
   serve();
   call(absl::StatusCode::kUnavailable);  // it has waited for a moment of its hour
