@@ -5,6 +5,8 @@
 #include <absl/strings/str_split.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -50,22 +52,26 @@ absl::StatusOr<std::vector<JobMemory>> ListJobMemory(ShmSegmentStore& segments) 
 
 std::string DescribeUnserved(const std::vector<JobMemory>& all, const std::string& but_job,
                              uint64_t but_node) {
-  std::vector<std::string> named;
-  uint64_t bytes = 0;
-  size_t count = 0;
+  std::vector<JobMemory> unserved;
   for (const JobMemory& memory : all) {
     if (memory.is_served || (memory.job == but_job && memory.node == but_node)) continue;
+    unserved.push_back(memory);
+  }
+  if (unserved.empty()) return "";
+  std::ranges::stable_sort(unserved, std::greater(), &JobMemory::bytes);
+  uint64_t bytes = 0;
+  std::vector<std::string> named;
+  for (const JobMemory& memory : unserved) {
     bytes += memory.bytes;
-    if (++count > kNamedMax) continue;
+    if (named.size() == kNamedMax) continue;
     named.push_back(
         fmt::format("job {}, node {} ({} bytes)", memory.job, memory.node, memory.bytes));
   }
-  if (count == 0) return "";
-  const std::string more = count > kNamedMax ? fmt::format(" and {} more", count - kNamedMax) : "";
+  const size_t more = unserved.size() - named.size();
   return fmt::format(
       "{} bytes are held by what no unreftd serves any more: {}{}; `unreft memory` lists all, and "
       "`unreft down --job JOB --node NODE` frees what is of no use",
-      bytes, absl::StrJoin(named, ", "), more);
+      bytes, absl::StrJoin(named, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 }  // namespace unreft

@@ -24,8 +24,9 @@ struct JobMemory {
 // By job, then node. Blocking, thread-safe; segments may come and go meanwhile.
 absl::StatusOr<std::vector<JobMemory>> ListJobMemory(ShmSegmentStore& segments);
 
-// A sentence that names those that no daemon serves and the command that frees them, for who is
-// refused memory; `but` is left out, who is refused. Empty when there are none.
+// A sentence for a node that is refused memory: it names those that no daemon serves, the largest
+// first and four at most, and the command that frees them. The node that is refused, `but_job` and
+// `but_node`, is left out. Empty when there are none.
 std::string DescribeUnserved(const std::vector<JobMemory>& all, const std::string& but_job,
                              uint64_t but_node);
 

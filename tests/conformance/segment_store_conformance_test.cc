@@ -96,6 +96,7 @@ TEST(ShmSegmentStore, AnotherUsersSegmentIsRefusedByBothNames) {
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("65534"));
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("this process is 0"));
+  EXPECT_EQ(unlink(ShmPath(name).c_str()), 0);
 }
 
 // Whose names can be foreseen could be kept from all of them.

@@ -1,5 +1,6 @@
 #include "base/job_memory.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -76,6 +77,19 @@ TEST_F(JobMemoryTest, WhatNobodyServesIsNamedToWhoIsRefused) {
                     HasSubstr("unreft memory"), Not(HasSubstr("node 3"))));
   EXPECT_THAT(DescribeUnserved(List(), other_, 0), Not(HasSubstr(other_)));
   EXPECT_EQ(DescribeUnserved({}, job_, 0), "");
+}
+
+TEST_F(JobMemoryTest, TheLargestAreNamedFirst) {
+  std::vector<JobMemory> all;
+  for (uint64_t node = 0; node < 6; ++node) {
+    all.push_back({.job = job_, .node = node, .segments = 1, .bytes = 100 + node % 5});
+  }
+  EXPECT_THAT(DescribeUnserved(all, other_, 0),
+              HasSubstr(fmt::format("610 bytes are held by what no unreftd serves any more: "
+                                    "job {0}, node 4 (104 bytes), job {0}, node 3 (103 bytes), "
+                                    "job {0}, node 2 (102 bytes), job {0}, node 1 (101 bytes) "
+                                    "and 2 more; ",
+                                    job_)));
 }
 
 // A daemon that starts while somebody looks is not refused for it.

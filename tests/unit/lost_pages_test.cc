@@ -24,7 +24,8 @@ constexpr uint64_t kBytes = 16 * kPage;
 
 class LostPagesDeathTest : public testing::Test {
  protected:
-  LostPagesDeathTest() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+  // Before the fixture, which asks whether it is in a child of that style.
+  static void SetUpTestSuite() { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
   ~LostPagesDeathTest() override { (void)store_.Remove(name_); }
 
   std::unique_ptr<Segment> Make() {
@@ -42,9 +43,11 @@ class LostPagesDeathTest : public testing::Test {
     return poll(&event, 1, 0) == 1;
   }
 
-  // Of the child's child as well: names differ by process.
+  // A child dies with its segment, which its parent removes: both have the parent's name for it.
   ShmSegmentStore store_;
-  const std::string name_ = fmt::format("{}lost", SegmentPrefix(fmt::format("t{}", getpid()), 0));
+  const pid_t parent_ = testing::internal::InDeathTestChild() ? getppid() : getpid();
+  const std::string name_ =
+      fmt::format("{}lost", SegmentPrefix(fmt::format("lost-pages-{}", parent_), 0));
 };
 
 TEST_F(LostPagesDeathTest, ATruncatedSegmentIsSurvivedAndNamedOnce) {
