@@ -6,40 +6,36 @@
 
 namespace unreft::snapshot {
 
-VersionFates::Fate* VersionFates::Find(Version version) {
-  for (Fate& fate : fates_) {
-    if (fate.version == version) return &fate;
-  }
-  return nullptr;
+void VersionFates::Started(Version version) {
+  fates_[version];
+  ForgetOldest();
 }
-
-VersionFates::Fate& VersionFates::At(Version version) {
-  if (Fate* fate = Find(version)) return *fate;
-  if (fates_.size() >= versions_max_) fates_.pop_front();
-  return fates_.emplace_back(Fate{.version = version});
-}
-
-void VersionFates::Started(Version version) { At(version); }
 
 void VersionFates::Committed(Version version) {
   // A version that was never committed will not be once a newer one is.
-  for (Fate& fate : fates_) {
-    if (fate.version < version && !fate.known) {
-      Settle(fate.version, absl::AbortedError(fmt::format(
-                               "the snapshot of step {} is not committed: step {} was before it",
-                               fate.version.step, version.step)));
-    }
+  for (auto it = fates_.begin(); it != fates_.end() && it->first < version; ++it) {
+    if (it->second.known) continue;
+    Settle(it->first, absl::AbortedError(fmt::format(
+                          "the snapshot of step {} is not committed: step {} was before it",
+                          it->first.step, version.step)));
   }
   Settle(version, absl::OkStatus());
+  ForgetOldest();
 }
 
 void VersionFates::Failed(Version version, const std::string& why) {
   Settle(version, absl::AbortedError(fmt::format("the snapshot of step {} is not committed: {}",
                                                  version.step, why)));
+  ForgetOldest();
+}
+
+// What is heard of late must not take the place of what has just begun.
+void VersionFates::ForgetOldest() {
+  while (fates_.size() > versions_max_) fates_.erase(fates_.begin());
 }
 
 void VersionFates::Settle(Version version, const absl::Status& status) {
-  Fate& fate = At(version);
+  Fate& fate = fates_[version];
   if (fate.known && (fate.status.ok() || !status.ok())) return;
   fate.known = true;
   fate.status = status;
@@ -50,14 +46,14 @@ void VersionFates::Settle(Version version, const absl::Status& status) {
 }
 
 void VersionFates::Wait(Version version, Duration timeout, Done done) {
-  const Fate* fate = Find(version);
+  const auto fate = fates_.find(version);
   waiting_.push_back({++last_id_, version, std::move(done)});
   auto waiting = std::prev(waiting_.end());
-  if (fate == nullptr) {
+  if (fate == fates_.end()) {
     return Answer(waiting, absl::NotFoundError(
                                fmt::format("there was no snapshot of step {}", version.step)));
   }
-  if (fate->known) return Answer(waiting, fate->status);
+  if (fate->second.known) return Answer(waiting, fate->second.status);
   waiting->timer = executor_.After(
       timeout, lifetime_.Bind([this, id = last_id_, timeout] { Expire(id, timeout); }));
 }

@@ -4,8 +4,8 @@
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 
-#include <deque>
 #include <list>
+#include <map>
 #include <string>
 
 #include "base/executor.h"
@@ -18,7 +18,7 @@ class VersionFates {
  public:
   using Done = absl::AnyInvocable<void(absl::Status)>;
 
-  // Remembers the last `versions_max` versions.
+  // Remembers the newest `versions_max` versions, whatever order they are heard of in.
   VersionFates(Executor& executor, size_t versions_max)
       : executor_(executor), versions_max_(versions_max) {}
 
@@ -33,7 +33,6 @@ class VersionFates {
 
  private:
   struct Fate {
-    Version version;
     bool known = false;
     absl::Status status;  // once known
   };
@@ -44,15 +43,14 @@ class VersionFates {
     TimerId timer = TimerId::kNone;
   };
 
-  Fate& At(Version version);
-  Fate* Find(Version version);
+  void ForgetOldest();
   void Settle(Version version, const absl::Status& status);
   void Answer(std::list<Waiting>::iterator waiting, absl::Status status);
   void Expire(uint64_t id, Duration timeout);
 
   Executor& executor_;
   const size_t versions_max_;
-  std::deque<Fate> fates_;  // the newest last
+  std::map<Version, Fate> fates_;
   std::list<Waiting> waiting_;
   uint64_t last_id_ = 0;
   Lifetime lifetime_;
