@@ -72,10 +72,14 @@ void AsioExecutor::Post(Task task) {
 TimerId AsioExecutor::After(Duration delay, Task task) {
   UNREFT_CHECK(InTurn(), "After is for turns of the executor");
   const TimerId id{++last_timer_};
-  Timer timer{.clock = boost::asio::steady_timer(context_), .task = std::move(task)};
-  timer.clock.expires_after(delay);
   // A cancelled timer is found missing from the table, whatever its handler was told.
-  timer.clock.async_wait([this, id](const boost::system::error_code&) { Expire(id); });
+  if (delay <= Duration{}) {
+    timers_.emplace(id, Timer{.clock = std::nullopt, .task = std::move(task)});
+    Post([this, id] { Expire(id); });  // no clock has to be set for it
+    return id;
+  }
+  Timer timer{.clock = boost::asio::steady_timer(context_, delay), .task = std::move(task)};
+  timer.clock->async_wait([this, id](const boost::system::error_code&) { Expire(id); });
   timers_.emplace(id, std::move(timer));
   return id;
 }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -49,7 +50,7 @@ class AsioExecutor final : public Executor {
 
  private:
   struct Timer {
-    boost::asio::steady_timer clock;
+    std::optional<boost::asio::steady_timer> clock;  // none: it is due
     Task task;
   };
   class Turns;
