@@ -7,28 +7,20 @@
 
 #include "base/check.h"
 #include "base/session_frames.h"
-#include "smp/node/node.h"
-#include "tests/unit/smp/smp_fixture.h"
+#include "tests/unit/smp/node_fixture.h"
 
 namespace unreft::fuzz {
 
-class Daemon : public smp::SmpFixture {
+class Daemon : public smp::NodeFixture {
  protected:
   Daemon() {
     options_.pins = 2;
     options_.memory_bytes_max = 1 << 20;
     host_.set_bytes_max(4 << 20);
-    InTurn([&] {
-      node_ = std::make_unique<smp::Node>(
-          smp::NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_},
-          options_);
-      node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
-    });
+    StartNode();
     Settle();
   }
-  ~Daemon() override {
-    InTurn([&] { node_.reset(); });
-  }
+  ~Daemon() override { StopNode(); }
 
   void Connect(int64_t pid) {
     auto channel = std::make_unique<PlayedChannel>(*this);
@@ -43,7 +35,6 @@ class Daemon : public smp::SmpFixture {
   }
 
   std::vector<Frame> sent_;  // by the daemon
-  std::unique_ptr<smp::Node> node_;
 
  private:
   void TestBody() override {}

@@ -4,6 +4,7 @@
 // bodies mended; or the records "commit", "decision/1" and "pins", one after the other, their
 // lengths in the next two bytes.
 #include "base/check.h"
+#include "smp/job/earlier_records.h"
 #include "smp/job/node_record.h"
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/fuzz.h"
@@ -38,6 +39,7 @@ class World final : public smp::SmpFixture {
  public:
   using SmpFixture::InTurn;
   using SmpFixture::OpenRecord;
+  using SmpFixture::OpenTimeline;
   using SmpFixture::Settle;
 
   // Before anything has read them.
@@ -45,6 +47,9 @@ class World final : public smp::SmpFixture {
     records_.reset();
     disk_.Replace(std::move(records));
     records_ = *FakeRecordStore::Open(disk_, *executor_);
+  }
+  void Write(std::string key, std::string value) {
+    records_->Write({{std::move(key), std::move(value)}}, Durability::kSynced, [](auto) {});
   }
   const std::map<std::string, std::string>& records() const { return disk_.applied(); }
 
@@ -65,7 +70,8 @@ void UseRecords(Draw& draw) {
   if (!record.ok()) return;
   const Timeline newest = (*record)->chain().newest();
   world.InTurn([&] {
-    UNREFT_CHECK((*record)->OpenTimeline((*record)->committed()) > newest);
+    (void)smp::EarlierRecords(**record, NodeSlot{0});
+    UNREFT_CHECK(world.OpenTimeline(**record, (*record)->committed()) > newest);
     (*record)->SetCommitted({(*record)->chain().newest(), Step{1}}, 1);
   });
 }
@@ -81,9 +87,10 @@ std::vector<std::string> Seeds() {
   PinRecord pins;
   pins.add_pins()->set_owner("evaluation");
   world.InTurn([&] {
-    (*record)->OpenTimeline({});
+    World::OpenTimeline(**record, {});
     (*record)->SetCommitted({Timeline{1}, Step{41}}, 4);
-    (*record)->SetPins(pins, [](const absl::Status&) {});
+    // By an earlier release.
+    world.Write("pins", pins.SerializeAsString());
   });
   world.Settle();
   std::string commit;

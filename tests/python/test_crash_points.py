@@ -25,7 +25,7 @@ def died(status):
 
 class TestOneNode:
     def test_dies_at_commits_and_training_goes_on(self, cli):
-        cli("up", "--supervise", "--", "--fault-points", "node.commit=crash:3")
+        cli("up", "--supervise", "--", "--fault-points", "leader.commit=crash:3")
         job = cli.train()
         status = wait_status(cli, "ten commits of several processes",
                              lambda s: has_committed(s, 10) and s["session"] > 2)
@@ -35,7 +35,7 @@ class TestOneNode:
         assert min(restored(again, 2)) >= status["committed"]["step"]
 
     def test_dies_at_a_decision_and_the_next_process_answers(self, cli):
-        cli("up", "--", "--fault-points", "node.decision=crash")
+        cli("up", "--", "--fault-points", "leader.decision=crash:2")
         cli.train_to_end(3)
         committed = cli.committed()
         job = cli.train()

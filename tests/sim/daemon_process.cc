@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/node_header.h"
+#include "smp/job/recorded.h"
 #include "tests/sim/cluster/lying_kv.h"
 #include "tests/sim/cluster/lying_transport.h"
 
@@ -60,6 +61,7 @@ void DaemonProcess::Leave(Task left) {
   spare_.reset();
   transport_.reset();
   kv_.reset();
+  own_meta_.reset();
   machine_.kernel->Deliver(Duration{}, std::move(left));
 }
 
@@ -74,7 +76,16 @@ void DaemonProcess::Start(smp::NodeOptions options) {
     kv_ = LieOver(machine_, cluster_->store.NewKv(*executor_));
     seams.transport = transport_.get();
     seams.kv = kv_.get();
+    return Serve(seams, std::move(options));
   }
+  own_meta_ = std::make_unique<smp::OwnMeta>(*executor_, random_);
+  seams.transport = &own_meta_->transport();
+  seams.kv = &own_meta_->kv();
+  own_meta_->Start([this, seams, options = std::move(options)] { Serve(seams, options); });
+}
+
+void DaemonProcess::Serve(smp::NodeSeams seams, smp::NodeOptions options) {
+  if (leaving_) return;
   if (is_spare_) {
     StartSpare(seams, std::move(options));
   } else {
@@ -125,7 +136,9 @@ void DaemonProcess::OnStarted(absl::Status status) {
   started_ = status.ok();
   if (!started_) return Fail(std::move(status));
   committed_seen_ = node_->state().record->committed();
-  newest_seen_ = node_->state().record->chain().newest();
+  // Of the disk's copies that of the records may be the newer one.
+  newest_seen_ = std::max(node_->state().record->chain().newest(),
+                          smp::NewestTimeline(node_->member()->records().timeline.value));
 }
 
 // In a cluster it depends on the others whether it may be.
@@ -162,20 +175,20 @@ void DaemonProcess::AfterEvent() {
   if (!started_) return;
   const smp::NodeState& state = node_->state();
   const smp::NodeRecord& record = *state.record;
-  const bool decided = state.counters.decisions != decisions_seen_;
-  const bool failed = state.counters.decisions_failed != failures_seen_;
-  decisions_seen_ = state.counters.decisions;
-  failures_seen_ = state.counters.decisions_failed;
+  const DecisionRecord& decision = node_->member()->records().timeline.value.decision();
+  const bool decided =
+      std::exchange(decisions_seen_, state.counters.decisions) != state.counters.decisions;
+  const bool failed = decision.kind() == static_cast<uint32_t>(DecisionKind::kFailed);
   const Timeline timeline = record.chain().newest();
-  if (decided && !failed) {
+  if (decided && !failed && machine_.history.IsNewDecision(decision.SerializeAsString())) {
     // Of all that memory holds after the decision: it may take away only what is not on the chain.
     machine_.history.OnDecided(timeline, record.chain().ParentOf(timeline).value_or(Version{}),
                                machine_.observer.NewestWhole(), machine_.trace.now());
-    committed_seen_ = record.committed();
-  } else if (timeline != newest_seen_) {
+  } else if (timeline != newest_seen_ && !decided) {
     machine_.history.OnFreshStart(timeline);
   }
   newest_seen_ = timeline;
+  if (decided && !failed) committed_seen_ = record.committed();
   if (record.committed() != committed_seen_ && record.committed_world() != 0) {
     committed_seen_ = record.committed();
     machine_.history.OnCommitted(committed_seen_, record.committed_world());

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "smp/node/node.h"
+#include "smp/node/own_meta.h"
 #include "smp/node/spare.h"
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_transport.h"
@@ -48,6 +49,7 @@ class DaemonProcess {
  private:
   void Leave(Task left);
   void Start(smp::NodeOptions options);
+  void Serve(smp::NodeSeams seams, smp::NodeOptions options);
   void StartSpare(smp::NodeSeams seams, smp::NodeOptions options);
   void StartNode(smp::NodeSeams seams, smp::NodeOptions options);
   void BeSpareAgain(smp::NodeSeams seams, smp::NodeOptions options);
@@ -68,6 +70,7 @@ class DaemonProcess {
   std::unique_ptr<FakeRecordStore> records_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<meta::Kv> kv_;
+  std::unique_ptr<smp::OwnMeta> own_meta_;  // of a job of one node
   std::unique_ptr<smp::Spare> spare_;
   std::unique_ptr<smp::Node> node_;
   std::unique_ptr<Listener> listener_;
@@ -75,7 +78,6 @@ class DaemonProcess {
   bool leaving_ = false;
   absl::Status failure_;
   uint64_t decisions_seen_ = 0;
-  uint64_t failures_seen_ = 0;
   Timeline newest_seen_;
   Version committed_seen_;
 };

@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,8 @@ class History {
   // step back; the next one needs an excuse of its own.
   void OnDecided(Timeline timeline, Version parent, std::optional<Version> newest_whole,
                  Duration now, bool excused = false);
+  // Whether that decision is heard of for the first time, in all lives of the daemon.
+  bool IsNewDecision(const std::string& record) { return decisions_heard_.insert(record).second; }
   // It was decided, for that attempt, that what was committed is lost.
   void OnLost(Attempt attempt, bool excused);
   // A rank of the attempt was told that no version is whole.
@@ -94,6 +97,7 @@ class History {
   std::map<Version, Duration> begun_;
   std::map<Attempt, uint64_t> worlds_;
   std::set<std::pair<Attempt, Rank>> astray_;
+  std::set<std::string> decisions_heard_;
   std::map<Timeline, Version> parents_;
   std::map<Attempt, Told> told_;
   // Of which it was decided, and looked at, that what was committed is lost.

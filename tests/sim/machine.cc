@@ -1,24 +1,20 @@
 #include "tests/sim/machine.h"
 
-#include "base/wire.h"
+#include <span>
+
+#include "meta/record_copy.h"
+#include "smp/job/cluster_records.h"
 
 namespace unreft::sim {
 namespace {
 
-// The record of a commit (docs/formats/records.md).
-struct CommitRecord {
-  uint16_t format = 0;
-  Version version;
-  uint64_t world = 0;
-  void Fields(auto& wire) { wire(format, version.timeline, version.step, world); }
-};
-
+// As its daemon has kept it.
 std::optional<Version> CommitOn(const FakeDisk& disk) {
-  const auto record = disk.applied().find("commit");
+  const auto record = disk.applied().find("kept");
   if (record == disk.applied().end()) return std::nullopt;
-  const auto commit = DecodeWire<CommitRecord>(record->second, "commit");
-  if (!commit.ok() || commit->world == 0) return std::nullopt;
-  return commit->version;
+  const auto kept = meta::DecodeCopy(std::as_bytes(std::span(record->second)));
+  if (!kept.ok() || kept->records.commit.value.world() == 0) return std::nullopt;
+  return smp::VersionOf(kept->records.commit.value);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ constexpr Duration kCalmMax = seconds(30);  // in which the job must be well aga
 smp::NodeOptions DrawNodeOptions(Random& random) {
   smp::NodeOptions options;
   options.job = kJob;
+  options.has_own_store = true;
   options.slots_per_rank = random.OneIn(4) ? 2 : 3;
   options.block_bytes = 64;
   options.populate_chunk_bytes = 4096 << random.Below(4);

@@ -58,7 +58,9 @@ struct NodeOptions {
   uint64_t replica_check_every = 100;
   // --- several nodes ---
 
-  uint64_t nodes = 1;          // node slots of the job; 1 = no meta store is needed
+  uint64_t nodes = 1;  // node slots of the job
+  // The meta store is of this process alone (smp/node/own_meta.h): of a job of one node.
+  bool has_own_store = false;
   uint32_t data_chunks = 1;    // k of the protection groups
   uint32_t parity_chunks = 0;  // m: so many nodes of a group may be lost
   std::string failure_domain;  // of this node; empty = one of its own

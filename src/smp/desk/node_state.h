@@ -58,8 +58,7 @@ struct NodeSeams {
   ProcessWatcher& processes;
   Log& log;
   FaultPoints* faults = nullptr;  // of a test
-  // Of a job of several nodes; null for one.
-  meta::Kv* kv = nullptr;
+  meta::Kv* kv = nullptr;         // these two null only where a test needs neither
   Transport* transport = nullptr;
   const TransportCounts* transport_counts = nullptr;  // for status and metrics
   std::function<CertificateHealth()> certificates;    // the same; none: no TLS

@@ -45,13 +45,8 @@ std::string Lacks(const RankSession& session, Step waiting) {
   return {};
 }
 
-}  // namespace
-
-std::string FindObstacle(const NodeState& state) {
-  if (state.standing.is_out) {
-    return fmt::format("node {}: {}", state.options.node, state.standing.problem);
-  }
-  if (!state.job_obstacle.empty()) return state.job_obstacle;
+// What this node sees of its own: whether it counts, and what its ranks have not done.
+std::string OwnObstacle(const NodeState& state) {
   const ProtectionClock& clock = state.account.clock();
   const Time now = state.seams.executor.Now();
   if (!clock.waiting() || clock.WaitingFor(now) < kObstacleAfter) return {};
@@ -75,6 +70,19 @@ std::string FindObstacle(const NodeState& state) {
   lacking.resize(lacking.size() - more);
   return fmt::format("a version needs every rank, and {}{}", absl::StrJoin(lacking, "; "),
                      more > 0 ? fmt::format("; and {} ranks more", more) : "");
+}
+
+}  // namespace
+
+std::string FindObstacle(const NodeState& state) {
+  if (state.standing.is_out) {
+    return fmt::format("node {}: {}", state.options.node, state.standing.problem);
+  }
+  std::string own = OwnObstacle(state);
+  // The leader knows of all nodes; of a node that is alone it knows less than the node itself.
+  const bool is_alone = state.options.nodes == 1;
+  if (state.job_obstacle.empty() || (is_alone && !own.empty())) return own;
+  return state.job_obstacle;
 }
 
 JobProtection ProtectionOf(const NodeState& state) {

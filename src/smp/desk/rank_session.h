@@ -92,7 +92,6 @@ class RankSession {
 
   // Restore.
   std::optional<uint64_t> restore_request;
-  std::optional<uint64_t> restore_answered;  // the last one
   std::optional<uint64_t> plan_request;      // that waits for the pool, or for memory
   std::optional<PlanRequest> plan_to_compute;  // when the one under way is done
   bool planning = false;                       // the pool computes one

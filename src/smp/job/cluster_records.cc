@@ -22,6 +22,11 @@ Timeline OpenNext(TimelineRecord& record, Version parent) {
   recovery::TimelineChain chain = ChainOf(record);
   const Timeline opened = chain.Open(parent);
   chain.Trim(kDecisionsKept);
+  SetChain(chain, record);
+  return opened;
+}
+
+void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record) {
   record.clear_chain();
   for (const recovery::TimelineOrigin& origin : chain.origins()) {
     TimelineEntry& entry = *record.add_chain();
@@ -29,7 +34,6 @@ Timeline OpenNext(TimelineRecord& record, Version parent) {
     entry.set_parent_timeline(origin.parent.timeline.value);
     entry.set_parent_step(origin.parent.step.value);
   }
-  return opened;
 }
 
 std::vector<recovery::CodedGroup> CodedGroupsOf(

@@ -37,6 +37,7 @@ uint64_t PlaceOf(const Message& message) {
 
 std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record);
 recovery::TimelineChain ChainOf(const TimelineRecord& record);
+void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record);
 // Opens the next timeline of the record and returns it.
 Timeline OpenNext(TimelineRecord& record, Version parent);
 

@@ -19,14 +19,18 @@ namespace {
 // The node that says it has it whole in its log. The record stays small (docs/protocol.md, rule
 // 24).
 constexpr size_t kReasonBytesMax = 192;
-// However often ranks skip: each such write is one more revision of the whole cluster's store.
-constexpr Duration kGiveUpEvery = std::chrono::seconds(1);
 // In which ranks go on before they have heard of it: twice as long each time that it was in vain.
 constexpr Duration kLead = std::chrono::milliseconds(200);
 constexpr Duration kLeadMax = std::chrono::seconds(2);
 
-Duration LeadAfter(uint64_t in_vain) {
-  return std::min(kLead * (1 << std::min<uint64_t>(in_vain, 16)), kLeadMax);
+// However often ranks skip: each such write is one more revision of the whole cluster's store.
+Duration GiveUpEvery(const NodeOptions& options) {
+  return options.has_own_store ? Duration{} : std::chrono::seconds(1);
+}
+
+Duration LeadOf(const Facts& facts) {
+  if (facts.options.has_own_store) return Duration{};  // all ranks hear of it at once
+  return std::min(kLead * (1 << std::min<uint64_t>(facts.giving_up.in_vain, 16)), kLeadMax);
 }
 
 const Tally* TallyOf(const Facts& facts, Version version) {
@@ -229,12 +233,12 @@ Move GivingUpRule(const Facts& facts) {
   for (const Version version : under_way) {
     if (!IsGivenUp(facts, version)) steps.push_back({version.step, FailureOf(facts, version)});
   }
-  const uint64_t lead = facts.pace.StepsIn(LeadAfter(facts.giving_up.in_vain));
+  const uint64_t lead = facts.pace.StepsIn(LeadOf(facts));
   const std::optional<GivingUp> giving_up = WhatToGiveUp(steps, facts.newest_step, lead);
   if (!giving_up || AwaitsRanks(facts)) return move;
   const std::optional<Time>& last = facts.giving_up.last;
-  if (last && facts.now - *last < kGiveUpEvery) {
-    move.wake = *last + kGiveUpEvery;  // a deadline that ends before says nothing new
+  if (const Duration pace = GiveUpEvery(facts.options); last && facts.now - *last < pace) {
+    move.wake = *last + pace;  // a deadline that ends before says nothing new
     return move;
   }
   move.gives_up = true;

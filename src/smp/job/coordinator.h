@@ -1,8 +1,6 @@
 // Coordinator: what the job as a whole decides - which version is restored, which is committed,
-// which is given up - as one node sees it.
-//
-// LocalCoordinator decides for a job of one node. For several nodes the leader decides, over the
-// meta store; the node's side of the conversation is this same interface.
+// which is given up - as one node sees it. The leader decides, over the meta store; in a job of one
+// node both may be in that node's daemon.
 //
 // The room job is what the nodes of a job agree on: the leader's rules (leader.h, a file for each),
 // a node's side of them (member.h), what is remembered (node_record.h), and calls between nodes
@@ -46,16 +44,14 @@ struct JobDecision {
   Version version;      // restored
   Timeline timeline;    // opened
   Attempt attempt;      // that asked
-  // Who asked, of all ranks; empty in a job of one node.
+  // Who asked, of all ranks.
   std::map<Rank, Asker> asked;
-  // Where the slabs of the restored version are; empty in a job of one node.
+  // Where the slabs of the restored version are.
   std::vector<recovery::SlabHolder> holders;
 };
 
-// Whether that request of that life of the rank is what was decided; in a job of one node the
-// coordinator has told by the attempt.
+// Whether that request of that life of the rank is what was decided.
 inline bool IsFor(const JobDecision& decision, const Asker& asker) {
-  if (decision.asked.empty()) return true;
   const auto asked = decision.asked.find(asker.rank);
   return asked != decision.asked.end() && asked->second == asker;
 }
@@ -124,8 +120,6 @@ class Coordinator {
     // That are connected to this node, but for those that a decision for a later attempt has left
     // behind: they can commit nothing any more.
     virtual uint64_t RanksServed() = 0;
-
-    // --- of a job of several nodes ---
 
     // What the next commit of the job waits for, for people; empty: for nothing that takes long.
     virtual void OnObstacle(const std::string& what) = 0;

@@ -25,9 +25,9 @@ void EverCommittedQuestions::Follow() {
   while (!questions_.empty()) Answer(questions_.begin()->first, EverCommitted());
 }
 
-// By the store, or by this node's memory if the store was lost and nobody has told it yet.
+// By the store, or by what this node has kept if the store was lost and nobody has told it yet.
 bool EverCommittedQuestions::EverCommitted() const {
-  return store_.state().commit.value.world() != 0 || record_.committed_world() != 0;
+  return store_.state().commit.value.world() != 0 || kept_.records().commit.value.world() != 0;
 }
 
 absl::Status EverCommittedQuestions::WhyNotKnown() const {

@@ -12,7 +12,7 @@
 #include "meta/job_store.h"
 #include "smp/core/node_options.h"
 #include "smp/job/coordinator.h"
-#include "smp/job/node_record.h"
+#include "smp/job/kept_records.h"
 
 namespace unreft::smp {
 
@@ -20,9 +20,9 @@ namespace unreft::smp {
 class EverCommittedQuestions {
  public:
   // All outlive this.
-  EverCommittedQuestions(Executor& executor, const meta::JobStore& store, const NodeRecord& record,
+  EverCommittedQuestions(Executor& executor, const meta::JobStore& store, const KeptRecords& kept,
                          const NodeOptions& options)
-      : executor_(executor), store_(store), record_(record), options_(options) {}
+      : executor_(executor), store_(store), kept_(kept), options_(options) {}
   ~EverCommittedQuestions();
 
   // Answered once the store was read; Unavailable to one that has waited for call_timeout.
@@ -42,7 +42,7 @@ class EverCommittedQuestions {
 
   Executor& executor_;
   const meta::JobStore& store_;
-  const NodeRecord& record_;
+  const KeptRecords& kept_;
   const NodeOptions& options_;
   std::map<uint64_t, Question> questions_;
   uint64_t last_ = 0;

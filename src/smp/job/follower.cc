@@ -35,14 +35,12 @@ void Follower::FollowPins() {
 void Follower::FollowTimeline() {
   const TimelineRecord& record = job_.timeline.value;
   if (!job_.timeline.exists()) return;
-  // A store that went back says what is over, until the leader has written what the nodes remember.
-  const Timeline newest{record.chain().empty() ? 0 : record.chain().rbegin()->timeline()};
-  if (newest < record_.chain().newest()) return;
   if (record.closing()) return Close(record.round());
   if (record.decision().round() > round_applied_) return ApplyDecision(record.decision());
   // Of a fresh start, or of a store that was lost, whose chain is written again without the
   // decisions: whoever was not there then has nothing else to know it by.
-  if (record.chain().empty() || newest <= record_.chain().newest()) return;
+  if (record.chain().empty()) return;
+  if (Timeline{record.chain().rbegin()->timeline()} == record_.chain().newest()) return;
   AdoptTimelines(/*took_part=*/false);
   node_.ReopenTimeline();
 }
@@ -78,30 +76,33 @@ void Follower::ApplyDecision(const DecisionRecord& record) {
   }
   if (decision.kind != DecisionKind::kFailed) AdoptTimelines(took_part);
   // A daemon that has started anew reads of a decision that may be long over, as what was committed
-  // since says: in the store, or, if that went back, in its own memory.
+  // since says.
   const CommitRecord& commit = job_.commit.value;
-  const auto is_since = [&](Version committed, uint64_t world) {
-    return world != 0 && committed.timeline == decision.timeline && committed > decision.version;
-  };
-  if (is_since(record_.committed(), record_.committed_world())) return node_.ReopenTimeline();
-  if (decision.kind == DecisionKind::kRestored)
+  const Version committed = VersionOf(commit);
+  if (commit.world() != 0 && committed.timeline == decision.timeline &&
+      committed > decision.version) {
+    return node_.ReopenTimeline();
+  }
+  if (decision.kind == DecisionKind::kRestored) {
     record_.SetCommitted(decision.version, commit.world());
-  if (is_since(VersionOf(commit), commit.world())) return node_.ReopenTimeline();
+  }
   node_.OnDecision(decision);
 }
 
 void Follower::FollowCommit() {
   const CommitRecord& record = job_.commit.value;
+  if (!job_.commit.exists()) return;
   const Version version = VersionOf(record);
+  const bool is_followed =
+      record_.committed() == version && record_.committed_world() == record.world();
   if (record.world() == 0) {
     // Nothing was ever committed, or a fresh start was declared.
-    const bool is_followed = version.timeline <= record_.chain().newest();
-    if (!is_followed || version <= record_.committed()) return;
-    return record_.SetCommitted(version, 0);
+    const bool is_open = version.timeline <= record_.chain().newest();
+    if (is_open && !is_followed) record_.SetCommitted(version, 0);
+    return;
   }
-  if (record_.committed() == version && record_.committed_world() == record.world()) return;
-  // An older one is what a store says that went back; a step back comes with its timeline.
-  if (version.timeline != record_.chain().newest() || version < record_.committed()) return;
+  // A step back comes with its timeline.
+  if (is_followed || version.timeline != record_.chain().newest()) return;
   record_.SetCommitted(version, record.world());
   versions_.OnCommitted(version);
   protection_.OnCommitted(version);

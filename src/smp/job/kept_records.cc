@@ -12,7 +12,6 @@
 namespace unreft::smp {
 namespace {
 
-constexpr std::string_view kKeptKey = "kept";
 constexpr size_t kAreas = 2;
 
 }  // namespace
@@ -24,7 +23,11 @@ void KeptRecords::Open(SegmentStore& segments, RecordStore& records, Log& log,
                [kept = std::move(kept), &segments, segment_name = std::move(segment_name), nodes,
                 done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
                  absl::Status status = kept->OpenSegment(segments, segment_name, nodes);
-                 // A disk that cannot be read is said by NodeRecord, and memory is enough.
+                 if (!found.ok()) {
+                   kept->log_.Error("{}; going on with what the memory says",
+                                    found.status().message());
+                   kept->Owe(found.status());
+                 }
                  for (const Record& record : found.ok() ? *found : std::vector<Record>{}) {
                    if (record.key != kKeptKey) continue;
                    status.Update(kept->Adopt(std::as_bytes(std::span(record.value)), "the disk"));
@@ -142,13 +145,40 @@ void KeptRecords::WriteBehind() {
   records_.Write({{std::string(kKeptKey), encoded_}}, Durability::kSynced,
                  lifetime_.Bind([this](const absl::Status& status) {
                    is_writing_ = false;
-                   if (!status.ok() && !std::exchange(last_write_failed_, true)) {
-                     log_.Warn("the copy of the job's records: {}; memory has it",
-                               status.message());
-                   }
-                   if (status.ok()) last_write_failed_ = false;
+                   OnWritten(status);
                    if (is_write_wanted_) WriteBehind();
                  }));
+}
+
+void KeptRecords::OnWritten(const absl::Status& status) {
+  const bool was_owed = !disk_problem_.empty();
+  if (status.ok()) {
+    if (was_owed) log_.Info("the copy of the job's records: written, as before the failure");
+    disk_problem_.clear();
+    return;
+  }
+  ++failed_writes_;
+  Owe(status);
+  if (!was_owed) {
+    log_.Warn("the copy of the job's records: {}; a reboot of this host would not know it",
+              status.message());
+  }
+  if (on_failure_) on_failure_();
+}
+
+void KeptRecords::Owe(const absl::Status& why) {
+  disk_problem_ = fmt::format(
+      "{}; protection goes on, but a reboot of this host would not know what was committed",
+      why.message());
+}
+
+void KeptRecords::set_on_failure(absl::AnyInvocable<void()> on_failure) {
+  on_failure_ = std::move(on_failure);
+  if (!disk_problem_.empty()) on_failure_();
+}
+
+void KeptRecords::WriteAgain() {
+  if (!disk_problem_.empty() && !encoded_.empty()) WriteBehind();
 }
 
 }  // namespace unreft::smp

@@ -6,8 +6,9 @@
 // that with the higher sequence. Older records are neither kept nor acted on.
 //
 // Kept twice: in a segment of two areas, written in turn and at once, which survives the daemon's
-// death; and in the record store, written behind, which survives the host's. All of its memory is
-// had at the start: what is decided later waits for none.
+// death; and in the record store, written behind, which survives the host's. A failing record store
+// is counted and told when that begins and when it is over; nothing waits for it (docs/protocol.md,
+// rule 2). All of the memory is had at the start: what is decided later waits for none.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -27,6 +28,9 @@
 #include "meta/record_copy.h"
 
 namespace unreft::smp {
+
+// Of the copy in the record store.
+inline constexpr std::string_view kKeptKey = "kept";
 
 // Single-threaded on the node's executor.
 class KeptRecords {
@@ -53,6 +57,15 @@ class KeptRecords {
   // Why what the store says could not be kept, for people; empty when it was.
   const std::string& problem() const { return problem_; }
 
+  uint64_t failed_writes() const { return failed_writes_; }
+  // Why the record store lacks what the memory has, for people; empty: it does not.
+  const std::string& disk_problem() const { return disk_problem_; }
+  // A write failed, or the record store could not be read, and WriteAgain is wanted some time
+  // later.
+  void set_on_failure(absl::AnyInvocable<void()> on_failure);
+  // Nothing when the record store has what the memory has.
+  void WriteAgain();
+
  private:
   KeptRecords(RecordStore& records, Log& log) : records_(records), log_(log) {}
 
@@ -62,6 +75,8 @@ class KeptRecords {
   bool IsOlder(const meta::JobState& job) const;
   absl::Status WriteToArea(const std::string& bytes);
   void WriteBehind();
+  void OnWritten(const absl::Status& status);
+  void Owe(const absl::Status& why);
 
   RecordStore& records_;
   Log& log_;
@@ -72,7 +87,9 @@ class KeptRecords {
   std::string problem_;
   bool is_writing_ = false;
   bool is_write_wanted_ = false;
-  bool last_write_failed_ = false;
+  std::string disk_problem_;
+  uint64_t failed_writes_ = 0;
+  absl::AnyInvocable<void()> on_failure_;
   Lifetime lifetime_;
 };
 

@@ -50,7 +50,7 @@ Member::Member(Seams seams, NodeRecord& record, KeptRecords& kept, Node& node,
              [this] { store_.ReadAgain(); }),
       calls_(seams.executor, store_, peers_, options),
       leading_({seams.executor, store_, seat_, peers_, seams.log, seams.faults}, options),
-      ever_asked_(seams.executor, store_, record, options) {}
+      ever_asked_(seams.executor, store_, kept, options) {}
 
 Member::~Member() = default;
 

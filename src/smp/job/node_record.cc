@@ -8,16 +8,16 @@
 
 #include "base/format.h"
 #include "base/wire.h"
+#include "smp/job/kept_records.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr std::string_view kCommitKey = "commit";
 constexpr std::string_view kDecisionPrefix = "decision/";
-
 constexpr std::string_view kPinsKey = "pins";
 
-// The values of the record store (docs/formats/records.md).
+// What earlier releases wrote to the record store (docs/formats/records.md).
 struct CommitValue {
   uint16_t format = 1;
   Version version;
@@ -32,15 +32,6 @@ struct DecisionValue {
   void Fields(auto& wire) { wire(format, timeline, parent.timeline, parent.step); }
 };
 
-std::string DecisionKey(Timeline timeline) {
-  return fmt::format("{}{:020}", kDecisionPrefix, timeline.value);
-}
-
-RecordChange ChangeOf(const recovery::TimelineOrigin& origin) {
-  return {DecisionKey(origin.timeline),
-          EncodeWire(DecisionValue{1, origin.timeline, origin.parent})};
-}
-
 absl::Status NothingKnown(const absl::Status& records) {
   return absl::Status(
       records.code(),
@@ -53,7 +44,7 @@ absl::Status NothingKnown(const absl::Status& records) {
 
 void NodeRecord::Open(SegmentStore& segments, RecordStore& records, Random& random, Log& log,
                       std::string segment_name, RandomId boot_id, OpenDone done) {
-  std::unique_ptr<NodeRecord> record(new NodeRecord(records, log));
+  std::unique_ptr<NodeRecord> record(new NodeRecord(log));
   records.Scan("", [record = std::move(record), &segments, &random, &log, boot_id,
                     segment_name = std::move(segment_name),
                     done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
@@ -66,7 +57,7 @@ void NodeRecord::Open(SegmentStore& segments, RecordStore& records, Random& rand
 absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
                                const std::string& segment_name, RandomId boot_id,
                                const absl::StatusOr<std::vector<Record>>& records) {
-  if (records.ok()) AdoptRecords(*records);
+  if (records.ok()) AdoptEarlier(*records);
   absl::StatusOr<std::unique_ptr<Segment>> segment =
       segments.Open(segment_name, Access::kReadWrite);
   if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size
@@ -87,11 +78,6 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
     absl::StatusOr<bool> adopted = AdoptBody(boot_id);
     if (!adopted.ok()) return adopted.status();
     if (!*adopted && !records.ok()) return NothingKnown(records.status());
-    if (*adopted && !records.ok()) {
-      log_.Error("{}; going on with what the memory says, which does not know of pins",
-                 records.status().message());
-      Owe(records.status());
-    }
     if (*adopted) return absl::OkStatus();
   }
   body_.boot_id = boot_id;
@@ -122,7 +108,10 @@ absl::StatusOr<bool> NodeRecord::AdoptBody(RandomId boot_id) {
   return true;
 }
 
-void NodeRecord::AdoptRecords(const std::vector<Record>& records) {
+void NodeRecord::AdoptEarlier(const std::vector<Record>& records) {
+  // What was decided since is in the copy.
+  if (std::ranges::any_of(records, [](const Record& record) { return record.key == kKeptKey; }))
+    return;
   std::vector<recovery::TimelineOrigin> origins;
   for (const Record& record : records) {
     if (record.key == kCommitKey) {
@@ -158,13 +147,6 @@ void NodeRecord::Store() {
   WriteNodeBody(segment_->bytes(), body_);
 }
 
-Timeline NodeRecord::OpenTimeline(Version parent) {
-  recovery::TimelineChain chain = chain_;
-  const Timeline opened = chain.Open(parent);
-  SetChain(std::move(chain), /*unused=*/true);
-  return opened;
-}
-
 void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins, bool unused) {
   SetChain(recovery::TimelineChain(std::move(origins)), unused);
 }
@@ -172,17 +154,9 @@ void NodeRecord::AdoptTimelines(std::vector<recovery::TimelineOrigin> origins, b
 void NodeRecord::SetChain(recovery::TimelineChain chain, bool unused) {
   chain.Trim(kDecisionsKept);
   if (std::ranges::equal(chain.origins(), chain_.origins())) return;
-  std::vector<RecordChange> batch;
-  for (const recovery::TimelineOrigin& old : chain_.origins()) {
-    if (!chain.ParentOf(old.timeline)) batch.push_back({DecisionKey(old.timeline), std::nullopt});
-  }
-  for (const recovery::TimelineOrigin& origin : chain.origins()) {
-    batch.push_back(ChangeOf(origin));
-  }
   if (chain.newest() != chain_.newest()) body_.capture_began = unused ? 0 : 1;
   chain_ = std::move(chain);
   Store();
-  Write(std::move(batch));
 }
 
 void NodeRecord::SetCaptureBegan() {
@@ -210,7 +184,6 @@ void NodeRecord::SetCommitted(Version version, uint64_t world) {
   body_.committed_step = version.step.value;
   body_.committed_world = world;
   Store();
-  WriteCommit();
 }
 
 std::optional<NodeSlot> NodeRecord::taken_slot() const {
@@ -222,81 +195,6 @@ void NodeRecord::SetTakenSlot(NodeSlot slot) {
   if (taken_slot() == slot) return;
   body_.taken_slot = static_cast<uint32_t>(slot.value + 1);
   Store();
-}
-
-void NodeRecord::DeclareFreshStart() {
-  SetCommitted(Version{}, 0);
-  // On a timeline of its own no earlier version is a candidate any more.
-  OpenTimeline(Version{});
-}
-
-void NodeRecord::SetPins(PinRecord pins, absl::AnyInvocable<void(absl::Status)> done) {
-  pins_ = std::move(pins);
-  records_.Write({{std::string(kPinsKey), pins_.SerializeAsString()}}, Durability::kSynced,
-                 lifetime_.Bind([this, done = std::move(done)](absl::Status status) mutable {
-                   if (!status.ok()) {
-                     ++failed_writes_;
-                     log_.Warn("record of the pins: {}; the next process would not know them",
-                               status.message());
-                   }
-                   done(std::move(status));
-                 }));
-}
-
-void NodeRecord::WriteCommit() {
-  // One write at a time: a slow disk must not make a queue of commits, only the newest counts.
-  if (commit_write_running_) {
-    commit_write_wanted_ = true;
-    return;
-  }
-  commit_write_running_ = true;
-  std::vector<RecordChange> batch{
-      {std::string(kCommitKey), EncodeWire(CommitValue{1, committed(), committed_world()})}};
-  records_.Write(std::move(batch), Durability::kSynced, lifetime_.Bind([this](absl::Status status) {
-    commit_write_running_ = false;
-    OnWritten(status, "record of the commit");
-    if (std::exchange(commit_write_wanted_, false)) WriteCommit();
-  }));
-}
-
-void NodeRecord::Write(std::vector<RecordChange> batch) {
-  records_.Write(std::move(batch), Durability::kSynced, lifetime_.Bind([this](absl::Status status) {
-    OnWritten(status, "record of a decision");
-  }));
-}
-
-void NodeRecord::OnWritten(const absl::Status& status, std::string_view what) {
-  const bool failed_before = std::exchange(last_write_failed_, !status.ok());
-  if (status.ok() && failed_before) log_.Info("{}: written, as before the failure", what);
-  if (status.ok()) {
-    if (!owes_writes_) problem_.clear();
-    return;
-  }
-  ++failed_writes_;
-  Owe(status);
-  if (on_failure_) on_failure_();
-  if (failed_before) return;
-  log_.Warn("{}: {}; a reboot of this host would not know it", what, status.message());
-}
-
-void NodeRecord::Owe(const absl::Status& why) {
-  owes_writes_ = true;
-  problem_ = fmt::format(
-      "{}; protection goes on, but a reboot of this host would not know what was committed",
-      why.message());
-}
-
-void NodeRecord::set_on_failure(absl::AnyInvocable<void()> on_failure) {
-  on_failure_ = std::move(on_failure);
-  if (owes_writes_) on_failure_();
-}
-
-void NodeRecord::WriteAgain() {
-  if (!std::exchange(owes_writes_, false)) return;
-  std::vector<RecordChange> batch;
-  for (const recovery::TimelineOrigin& origin : chain_.origins()) batch.push_back(ChangeOf(origin));
-  if (!batch.empty()) Write(std::move(batch));
-  WriteCommit();
 }
 
 }  // namespace unreft::smp

@@ -61,6 +61,7 @@ void AddKept(const Facts& facts, const meta::RecordCopy& kept, Move& move) {
   change.commit = Kept(kept.records.commit, facts.records.commit);
   change.abandoned = Kept(kept.records.abandoned, facts.records.abandoned);
   change.pins = Kept(kept.records.pins, facts.records.pins);
+  if (facts.options.has_own_store) return;  // which is empty at each start
   move.say.push_back(
       {LogLevel::kWarn,
        fmt::format("the meta store has lost records: timeline {} and the commit of version {} are "
@@ -83,7 +84,9 @@ Move SeedRule(const Facts& facts) {
     return move;
   }
   const meta::JobRecords& known = is_behind ? facts.kept->records : facts.records;
-  const bool has_view = known.view.exists() && IsAsAskedFor(known.view.value, facts.options);
+  // Where this process has the store, nobody else can be the slot's memory.
+  const bool has_view = known.view.exists() && !facts.options.has_own_store &&
+                        IsAsAskedFor(known.view.value, facts.options);
   move = has_view ? ViewAgain(facts, known.view.value) : FirstView(facts);
   move.wake = facts.absences.NextEnd(facts.now);
   if (!move.write) return move;

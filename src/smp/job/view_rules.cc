@@ -266,7 +266,9 @@ bool IsOfNewJob(const Reports& reports) {
 
 Move FirstView(const Facts& facts) {
   Move move{.waits = true};
-  for (uint64_t slot = 0; slot < facts.options.nodes; ++slot) {
+  // Of one node, whose store is its own, the slot may be any.
+  const uint64_t slots = facts.options.has_own_store ? 0 : facts.options.nodes;
+  for (uint64_t slot = 0; slot < slots; ++slot) {
     if (!facts.records.present.contains(NodeSlot{slot})) return move;
   }
   Wanted wanted;

@@ -110,8 +110,7 @@ uint64_t StagingBytes(const NodeOptions& options, std::span<const uint64_t> stat
 }
 
 uint64_t ControlBytes(uint64_t nodes, uint64_t ranks) {
-  const uint64_t records = nodes > 1 ? RecordsBytes(nodes) : 0;
-  return kNodeSegmentBytes + records + ranks * kControlSegmentBytes;
+  return kNodeSegmentBytes + RecordsBytes(nodes) + ranks * kControlSegmentBytes;
 }
 
 TileShares TileSharesOf(const NodeOptions& options) {

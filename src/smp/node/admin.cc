@@ -100,7 +100,7 @@ Json CountersJson(const NodeState& state) {
   json["bytes_sealed"] = c.bytes_sealed;
   json["device_checksum_mismatches"] = c.device_checksum_mismatches;
   json["slots_quarantined"] = state.slots->quarantined();
-  json["record_writes_failed"] = state.record->failed_writes();
+  json["record_writes_failed"] = state.kept->failed_writes();
   if (const TransportCounts* counts = state.seams.transport_counts) {
     json["node_read_bytes"] = counts->reads.bulk_bytes;
     json["node_read_bytes_lost"] = counts->reads.bulk_bytes_lost;
@@ -134,10 +134,10 @@ std::vector<recovery::SealedSlab> SealedSlabs(const NodeState& state) {
 }
 
 // What a restart would restore, as far as is known without reading it, if it is not what was
-// committed. Of a job of several nodes the groups say it (`stands`).
+// committed. In a job of several nodes the groups say it (`stands`).
 void AddRestorable(const NodeState& state, Json& json) {
   json["restorable"] = json["committed"];
-  if (json["committed"].is_null() || state.seams.kv != nullptr) return;
+  if (json["committed"].is_null() || state.options.nodes > 1) return;
   const std::vector<Version> whole =
       recovery::WholeVersions(SealedSlabs(state), state.record->chain());
   if (std::ranges::find(whole, state.record->committed()) != whole.end()) return;
@@ -148,8 +148,8 @@ void AddRestorable(const NodeState& state, Json& json) {
 }
 
 std::string ProblemOf(const NodeState& state) {
-  std::vector<std::string> problems = {state.standing.problem, state.record->problem()};
-  if (state.kept != nullptr) problems.push_back(state.kept->problem());
+  std::vector<std::string> problems = {state.standing.problem, state.kept->problem(),
+                                       state.kept->disk_problem()};
   std::erase(problems, "");
   return absl::StrJoin(problems, "; ");
 }
@@ -259,7 +259,7 @@ Json VerifiedJson(const NodeState& state, const Verified& verified) {
 AdminReply Ok(const Json& json) { return AdminReply{absl::OkStatus(), JsonText(json)}; }
 
 bool IsGuarded(const AdminDesk& desk, Version version) {
-  return std::ranges::any_of(desk.protection->Held(), [&](const GuardHeld& guard) {
+  return std::ranges::any_of(desk.protection.Held(), [&](const GuardHeld& guard) {
     return guard.complete && guard.version == version;
   });
 }
@@ -272,7 +272,7 @@ void VerifyGuards(const AdminDesk& desk, std::vector<Version> versions, Verified
   const Version version = versions.back();
   versions.pop_back();
   ++verified.guards;
-  desk.protection->Verify(
+  desk.protection.Verify(
       version, [desk, version, versions = std::move(versions), verified = std::move(verified),
                 reply = std::move(reply)](const absl::Status& status) mutable {
         if (!status.ok()) {
@@ -294,10 +294,8 @@ void Verify(const AdminDesk& desk, absl::AnyInvocable<void(AdminReply)> reply) {
   verified.slots = sealed.size();
   desk.verifier.Verify(sealed, [desk, verified, reply = std::move(reply)](absl::Status) mutable {
     std::vector<Version> guarded;
-    if (desk.protection != nullptr) {
-      for (const GuardHeld& guard : desk.protection->Held()) {
-        if (guard.complete) guarded.push_back(guard.version);
-      }
+    for (const GuardHeld& guard : desk.protection.Held()) {
+      if (guard.complete) guarded.push_back(guard.version);
     }
     VerifyGuards(desk, std::move(guarded), std::move(verified), std::move(reply));
   });

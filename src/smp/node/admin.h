@@ -15,18 +15,18 @@ namespace unreft::smp {
 
 // Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, fresh-start,
 // pin, unpin, metrics ("memory" is MemoryDesk's, "cluster" ClusterDesk's). InvalidArgument for
-// another. `member` and `protection` are null in a job of one node.
+// another.
 struct AdminDesk {
   NodeState& state;
   SlotVerifier& verifier;
-  Member* member;
-  Protection* protection;
+  const Member* member;  // as MetricsText takes it
+  Protection& protection;
 };
 void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
                  absl::AnyInvocable<void(AdminReply)> reply);
 
 // The metrics in Prometheus' text format; of a daemon that is yet to adopt its memory only that it
-// is there. `member` is null in a job of one node.
+// is there. Without `member`: of this node alone.
 std::string MetricsText(const NodeState& state, const Member* member);
 // Those of a daemon that waits for a slot.
 std::string SpareMetricsText(const NodeOptions& options);

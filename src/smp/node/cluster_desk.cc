@@ -183,7 +183,7 @@ void ClusterDesk::Answer(const AdminRequest& request, Reply reply) {
           given->get<uint64_t>(), std::chrono::milliseconds(kTimeoutMax).count()));
     }
   }
-  if (verb.empty()) return AnswerCluster(state_, &member_, std::move(reply));
+  if (verb.empty()) return AnswerCluster(state_, member_, std::move(reply));
   if (!IsAsked(verb)) {
     return reply(AdminReply{
         absl::InvalidArgumentError(fmt::format("cluster of '{}': needed status, versions or verify",
@@ -200,7 +200,7 @@ void ClusterDesk::Answer(const AdminRequest& request, Reply reply) {
   gathering->reply = std::move(reply);
   gathering->waiting = addresses.size() + 1;
   for (const std::string& address : addresses) Ask(address, timeout, gathering);
-  AnswerCluster(state_, &member_, [gathering](AdminReply answer) {
+  AnswerCluster(state_, member_, [gathering](AdminReply answer) {
     gathering->json = Json::parse(answer.result, nullptr, /*allow_exceptions=*/false);
     if (!gathering->json.is_object()) gathering->reply(std::move(answer));
     gathering->EndOne();

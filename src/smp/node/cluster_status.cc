@@ -157,15 +157,15 @@ void AddExposure(const ExposureReply& exposure, Json& json) {
 
 }  // namespace
 
-void AnswerCluster(const NodeState& state, Member* member,
+void AnswerCluster(const NodeState& state, Member& member,
                    absl::AnyInvocable<void(AdminReply)> reply) {
-  if (member == nullptr) {
+  if (state.options.has_own_store) {
     return reply(AdminReply{absl::FailedPreconditionError(fmt::format(
                                 "job {} is of one node, it has no meta store", state.options.job)),
                             ""});
   }
-  member->AskExposure([json = ClusterJson(state, *member),
-                       reply = std::move(reply)](absl::StatusOr<ExposureReply> exposure) mutable {
+  member.AskExposure([json = ClusterJson(state, member),
+                      reply = std::move(reply)](absl::StatusOr<ExposureReply> exposure) mutable {
     json["problem"] = std::string(exposure.status().message());
     if (exposure.ok()) {
       AddExposure(*exposure, json);

@@ -11,8 +11,8 @@ namespace unreft::smp {
 
 // Calls `reply` once, in this turn or a later one. Any node answers; how many losses the groups
 // stand is asked of the leader, and null with the reason when none answers. FailedPrecondition in a
-// job of one node, whose `member` is null.
-void AnswerCluster(const NodeState& state, Member* member,
+// job without a meta store of its own.
+void AnswerCluster(const NodeState& state, Member& member,
                    absl::AnyInvocable<void(AdminReply)> reply);
 
 }  // namespace unreft::smp

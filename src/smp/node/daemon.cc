@@ -34,6 +34,7 @@
 #include "smp/node/admin.h"
 #include "smp/node/metrics_server.h"
 #include "smp/node/node.h"
+#include "smp/node/own_meta.h"
 #include "smp/node/spare.h"
 #include "transport/counting_transport.h"
 #include "transport/grpc_transport.h"
@@ -166,7 +167,8 @@ class Daemon {
   }
 
   std::string MetricsNow() {
-    return node_ ? MetricsText(node_->state(), node_->member()) : SpareMetricsText(options_.node);
+    if (!node_) return SpareMetricsText(options_.node);
+    return MetricsText(node_->state(), node_->member());
   }
 
   absl::Status ServeMetrics() {
@@ -219,9 +221,9 @@ class Daemon {
     return health;
   }
 
-  // What a job of several nodes is reached by. In the turn in which the node sets its handlers up.
+  // What other nodes are reached by. In the turn in which the node sets its handlers up.
   absl::Status JoinNetwork() {
-    if (options_.kv.endpoints.empty()) return absl::OkStatus();
+    if (options_.node.has_own_store) return absl::OkStatus();
     if (absl::Status status = OpenCertificates(); !status.ok()) return status;
     auto kv = meta::EtcdKv::Create(options_.kv, executor_, meta_tls_);
     if (!kv.ok()) return kv.status();
@@ -248,9 +250,9 @@ class Daemon {
             processes_,
             log_,
             &faults_,
-            kv_.get(),
-            transport_.get(),
-            transport_ == nullptr ? nullptr : &transport_->counts(),
+            own_meta_ ? &own_meta_->kv() : kv_.get(),
+            own_meta_ ? &own_meta_->transport() : transport_.get(),
+            own_meta_ ? nullptr : &transport_->counts(),
             [this] { return Certificates(); },
             [this] { return MemoryOfTheDead(); },
             [this] { return store_bytes_; }};
@@ -294,6 +296,12 @@ class Daemon {
     manager_.Status("adopts the memory of the daemon before");
     manager_.KeepWatchdog(executor_);
     SayHowItServes();
+    if (!options_.node.has_own_store) return Serve(boot_id);
+    own_meta_.emplace(executor_, random_);
+    own_meta_->Start([this, boot_id] { Serve(boot_id); });
+  }
+
+  void Serve(RandomId boot_id) {
     if (absl::Status status = JoinNetwork(); !status.ok()) return Fail(std::move(status));
     if (absl::Status status = ServeMetrics(); !status.ok()) return Fail(std::move(status));
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
@@ -391,6 +399,7 @@ class Daemon {
     executor_.Cancel(store_size_timer_);
     executor_.Cancel(store_members_timer_);
     kv_.reset();
+    own_meta_.reset();
     transport_tls_.reset();
     meta_tls_.reset();
     executor_.Stop();
@@ -414,6 +423,7 @@ class Daemon {
   std::unique_ptr<UnixListener> listener_;
   std::shared_ptr<TlsCertificates> meta_tls_;  // shared with gRPC, as the next
   std::shared_ptr<TlsCertificates> transport_tls_;
+  std::optional<OwnMeta> own_meta_;  // without meta_endpoints; with them kv_ and transport_
   std::unique_ptr<meta::EtcdKv> kv_;
   std::optional<uint64_t> store_bytes_;
   TimerId store_size_timer_ = TimerId::kNone;

@@ -134,6 +134,9 @@ void FillInsecure(DaemonOptions& options) {
   if (!options.kv.endpoints.empty()) {
     options.node.peers_wire = WireOf(options.transport.listen, options.transport.tls.enabled);
     options.node.store_wire = WireOf(options.kv.endpoints, options.kv.tls.enabled());
+  } else {
+    options.node.has_own_store = true;
+    options.node.data_chunks = 1;  // there is nobody to share anything with
   }
   std::vector<std::string> open;
   if (IsOpen(options.kv.endpoints, options.kv.tls.enabled())) {

@@ -26,7 +26,7 @@ uint64_t NeededFor(const NodeOptions& options, const std::map<Rank, CatalogSlab>
 
 }  // namespace
 
-MemoryDesk::MemoryDesk(NodeState& state, Member* member) : state_(state), member_(member) {}
+MemoryDesk::MemoryDesk(NodeState& state, Member& member) : state_(state), member_(member) {}
 
 MemoryDesk::~MemoryDesk() { state_.seams.executor.Cancel(timer_); }
 
@@ -49,21 +49,19 @@ void MemoryDesk::Look() {
 }
 
 bool MemoryDesk::IsInJob() const {
-  if (member_ == nullptr) return true;
-  if (member_->job().store_id.empty()) return false;  // not read yet
-  if (member_->job().commit.value.world() == 0) return true;
+  if (member_.job().store_id.empty()) return false;  // not read yet
+  if (member_.job().commit.value.world() == 0) return true;
   const RandomId& id = state_.record->incarnation();
-  return std::ranges::any_of(member_->job().view.value.members(),
-                             [&](const unreft::Member& member) {
-                               return member.slot() == state_.options.node.value &&
-                                      member.incarnation() == std::string(id.begin(), id.end());
-                             });
+  return std::ranges::any_of(member_.job().view.value.members(), [&](const unreft::Member& member) {
+    return member.slot() == state_.options.node.value &&
+           member.incarnation() == std::string(id.begin(), id.end());
+  });
 }
 
 // Those of the committed version that this slot held, and that this memory does not.
 bool MemoryDesk::LooksForLostSlabs() {
-  if (member_ == nullptr || member_->job().commit.value.world() == 0) return false;
-  const CommitRecord& commit = member_->job().commit.value;
+  if (member_.job().commit.value.world() == 0) return false;
+  const CommitRecord& commit = member_.job().commit.value;
   JobDecision decision;
   decision.kind = DecisionKind::kRestored;
   decision.version = VersionOf(commit);
@@ -79,8 +77,8 @@ bool MemoryDesk::LooksForLostSlabs() {
     decision.holders.push_back(std::move(holder));
   }
   if (decision.holders.empty()) return false;
-  catalog_ = std::make_unique<RestoreCatalog>(state_, &member_->peers(), &member_->records(),
-                                              decision, [this] {
+  catalog_ = std::make_unique<RestoreCatalog>(state_, member_.peers(), member_.records(), decision,
+                                              [this] {
                                                 // Not in a callback of what goes.
                                                 state_.seams.executor.Post(lifetime_.Bind([this] {
                                                   if (catalog_ != nullptr) OnKnown(true);

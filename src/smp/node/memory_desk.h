@@ -21,8 +21,8 @@ namespace unreft::smp {
 // Single-threaded on the node's executor.
 class MemoryDesk {
  public:
-  // `member` is null in a job of one node. Both outlive this.
-  MemoryDesk(NodeState& state, Member* member);
+  // Both outlive this.
+  MemoryDesk(NodeState& state, Member& member);
   ~MemoryDesk();
 
   // Replies within call_timeout, with what is known by then.
@@ -35,7 +35,7 @@ class MemoryDesk {
   void OnKnown(bool known);
 
   NodeState& state_;
-  Member* const member_;
+  Member& member_;
   std::vector<absl::AnyInvocable<void(AdminReply)>> asking_;
   std::unique_ptr<RestoreCatalog> catalog_;  // while somebody asks, of this node's lost slabs
   Time deadline_{};

@@ -100,10 +100,10 @@ std::string MetricsText(const NodeState& state, const Member* member) {
         "Snapshots given up since a block was not what the device had.",
         c.device_checksum_mismatches);
   count("unreft_record_writes_failed_total", "Records that could not be written.",
-        state.record->failed_writes());
+        state.kept->failed_writes());
   gauge("unreft_records_unwritten",
         "1: the disk of the run directory does not take what was committed.",
-        state.record->problem().empty() ? 0 : 1);
+        state.kept->disk_problem().empty() ? 0 : 1);
   if (const TransportCounts* counts = state.seams.transport_counts) {
     count("unreft_node_read_bytes_total", "Bytes read from other nodes.", counts->reads.bulk_bytes);
     count("unreft_node_read_bytes_lost_total", "Bytes of reads that failed and were made again.",
@@ -113,7 +113,7 @@ std::string MetricsText(const NodeState& state, const Member* member) {
     count("unreft_node_served_bytes_total", "Bytes read by other nodes.",
           counts->reads_served.bulk_bytes);
   }
-  if (member != nullptr) AddCluster(state, *member, metrics);
+  if (member != nullptr && !state.options.has_own_store) AddCluster(state, *member, metrics);
   gauge("unreft_slot_bytes", "Shared memory held by slots, in bytes.",
         state.memory->use(SegmentKind::kSlot).bytes);
   gauge("unreft_guard_bytes", "Shared memory held by guards, in bytes.",

@@ -6,13 +6,25 @@
 
 #include "base/format.h"
 #include "smp/desk/node_memory.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/earlier_records.h"
 #include "smp/job/layout_check.h"
-#include "smp/job/local_coordinator.h"
 #include "smp/node/admin.h"
 #include "smp/node/cluster_status.h"
 #include "smp/protect/protector.h"
 
 namespace unreft::smp {
+namespace {
+
+// A memory that is new is as far as what is kept of the job's records.
+void BeginWith(const meta::JobRecords& kept, NodeRecord& record) {
+  record.AdoptTimelines(OriginsOf(kept.timeline.value), /*unused=*/false);
+  const CommitRecord& commit = kept.commit.value;
+  if (VersionOf(commit).timeline > record.chain().newest()) return;  // a fresh start, not yet open
+  record.SetCommitted(VersionOf(commit), commit.world());
+}
+
+}  // namespace
 
 Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
   state_.options = std::move(options);
@@ -39,12 +51,7 @@ void Node::OpenRecord(RandomId boot_id) {
                    lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
                      if (!record.ok()) return OnStarted(record.status());
                      state_.record = *std::move(record);
-                     disk_shortage_ = std::make_unique<ShortageRetry>(
-                         state_.seams.executor, state_.options.memory_retry,
-                         [this] { state_.record->WriteAgain(); });
-                     state_.record->set_on_failure([this] { disk_shortage_->Arm(); });
-                     if (state_.seams.kv != nullptr) return OpenKept();
-                     OnStarted(AdoptMemory());
+                     OpenKept();
                    }));
 }
 
@@ -54,8 +61,27 @@ void Node::OpenKept() {
                     lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<KeptRecords>> kept) {
                       if (!kept.ok()) return OnStarted(kept.status());
                       state_.kept = *std::move(kept);
-                      OnStarted(AdoptMemory());
+                      disk_shortage_ = std::make_unique<ShortageRetry>(
+                          state_.seams.executor, state_.options.memory_retry,
+                          [this] { state_.kept->WriteAgain(); });
+                      state_.kept->set_on_failure([this] { disk_shortage_->Arm(); });
+                      absl::Status status = AdoptRecords();
+                      if (status.ok()) status = AdoptMemory();
+                      is_seeding_ = status.ok() && state_.options.has_own_store;
+                      if (!is_seeding_) OnStarted(status);
                     }));
+}
+
+absl::Status Node::AdoptRecords() {
+  if (state_.kept->stamp() != meta::Stamp{}) {
+    if (state_.record->is_new()) BeginWith(state_.kept->records(), *state_.record);
+    return absl::OkStatus();
+  }
+  if (!state_.options.has_own_store) return absl::OkStatus();
+  const auto earlier = EarlierRecords(*state_.record, state_.options.node);
+  if (!earlier.ok()) return earlier.status();
+  if (!state_.kept->Keep(*earlier)) return absl::ResourceExhaustedError(state_.kept->problem());
+  return absl::OkStatus();
 }
 
 absl::Status Node::AdoptMemory() {
@@ -73,20 +99,12 @@ absl::Status Node::AdoptMemory() {
       state_.options);
   state_.tiles = std::make_unique<TilePool>(seams.executor, TileSharesOf(state_.options));
   state_.slots->set_staging([this] { return state_.staging->MemoryFor(StagingNeeded(state_)); });
-  if (seams.kv != nullptr) {
-    auto member = std::make_unique<Member>(
-        Member::Seams{seams.executor, *seams.kv, *seams.transport, seams.random, seams.log,
-                      seams.faults},
-        *state_.record, *state_.kept, static_cast<Coordinator::Node&>(*this), state_.options);
-    member_ = member.get();
-    state_.coordinator = std::move(member);
-  } else {
-    auto local = std::make_unique<LocalCoordinator>(seams.executor, *state_.record,
-                                                    static_cast<Coordinator::Node&>(*this),
-                                                    seams.log, state_.options, seams.faults);
-    local_ = local.get();
-    state_.coordinator = std::move(local);
-  }
+  auto member = std::make_unique<Member>(Member::Seams{seams.executor, *seams.kv, *seams.transport,
+                                                       seams.random, seams.log, seams.faults},
+                                         *state_.record, *state_.kept,
+                                         static_cast<Coordinator::Node&>(*this), state_.options);
+  member_ = member.get();
+  state_.coordinator = std::move(member);
   capture_ = std::make_unique<CaptureDesk>(state_);
   restore_ = std::make_unique<RestoreDesk>(state_);
   moved_ = std::make_unique<MovedRanks>(state_);
@@ -94,17 +112,14 @@ absl::Status Node::AdoptMemory() {
   if (state_.record->committed_world() != 0) {
     state_.account.Begin(state_.record->committed().step, seams.executor.Now());
   }
-  memory_ = std::make_unique<MemoryDesk>(state_, member_);
+  memory_ = std::make_unique<MemoryDesk>(state_, *member_);
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   state_.staging->RemoveOld();
   lives_before_ = std::make_unique<LivesBefore>(state_, [this] {
     if (protection_ != nullptr) protection_->OnRanksChange();
   });
-  if (member_ != nullptr) {
-    if (absl::Status status = JoinCluster(); !status.ok()) return status;
-  }
-  if (local_ != nullptr) local_->Start();
+  if (absl::Status status = JoinCluster(); !status.ok()) return status;
   ReportSealedSlots();
   scrubber_ = std::make_unique<Scrubber>(state_);
   return absl::OkStatus();
@@ -128,8 +143,7 @@ absl::Status Node::JoinCluster() {
   }
   cluster_ = std::make_unique<ClusterDesk>(
       state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
-        AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request,
-                    std::move(reply));
+        AnswerAdmin({state_, *admin_verifier_, member_, *protection_}, request, std::move(reply));
       });
   restore_->Join({member_->peers(), member_->records(), *server_, own,
                   [this] { member_->ReportProtection(); }});
@@ -261,11 +275,8 @@ void Node::OnPagesLost(const LostPages& lost) {
 
 void Node::OnAdminRequest(const AdminRequest& request, Sessions::AdminAnswer answer) {
   if (request.verb == "memory") return memory_->Answer(std::move(answer));
-  if (request.verb == "cluster") {
-    if (cluster_ != nullptr) return cluster_->Answer(request, std::move(answer));
-    return AnswerCluster(state_, nullptr, std::move(answer));
-  }
-  AnswerAdmin({state_, *admin_verifier_, member_, protection_.get()}, request, std::move(answer));
+  if (request.verb == "cluster") return cluster_->Answer(request, std::move(answer));
+  AnswerAdmin({state_, *admin_verifier_, member_, *protection_}, request, std::move(answer));
 }
 
 // --- the node's side of the coordinator ---
@@ -332,6 +343,11 @@ void Node::OnObstacle(const std::string& what) { state_.job_obstacle = what; }
 
 void Node::OnStanding(const Standing& standing) {
   state_.standing = standing;
+  // It is a matter of turns; whoever asks for anything before would be told to try again.
+  if (is_seeding_ && standing.problem.empty()) {
+    is_seeding_ = false;
+    OnStarted(absl::OkStatus());
+  }
   watch_->Look();
   EndIfOut();
 }

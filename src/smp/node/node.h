@@ -36,8 +36,6 @@
 
 namespace unreft::smp {
 
-class LocalCoordinator;
-
 // Single-threaded on its executor, constructed and destroyed in a turn of it (or before it runs,
 // after it stopped).
 class Node : private Coordinator::Node, private Sessions::Host {
@@ -69,13 +67,15 @@ class Node : private Coordinator::Node, private Sessions::Host {
   // For tests and status.
   const NodeState& state() const { return state_; }
   NodeState& state() { return state_; }
-  // Null in a job of one node.
+  // Null until its memory is adopted.
   Member* member() { return member_; }
 
  private:
   void OpenRecord(RandomId boot_id);
   void OpenKept();
   void OnStarted(absl::Status status);
+  // Brings the node's record and what it has kept together.
+  absl::Status AdoptRecords();
   absl::Status AdoptMemory();
   absl::Status JoinCluster();
   void ReportSealedSlots();
@@ -114,9 +114,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
 
   NodeState state_;
   std::unique_ptr<SettingsCheck> settings_;  // while it starts
-  // Of a job of several nodes; the coordinator is `member_` then. Above the desks, which use them.
-  Member* member_ = nullptr;           // owned by state_
-  LocalCoordinator* local_ = nullptr;  // of a job of one node; owned by state_
+  Member* member_ = nullptr;  // the coordinator, owned by state_; above the desks, which use it
   std::unique_ptr<SlabServer> server_;
   std::unique_ptr<Protection> protection_;
   std::unique_ptr<CaptureDesk> capture_;
@@ -125,11 +123,12 @@ class Node : private Coordinator::Node, private Sessions::Host {
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
   std::unique_ptr<MemoryDesk> memory_;
-  std::unique_ptr<ClusterDesk> cluster_;  // null in a job of one node
+  std::unique_ptr<ClusterDesk> cluster_;
   std::unique_ptr<ProtectionWatch> watch_;
   std::unique_ptr<ShortageRetry> disk_shortage_;
   Sessions sessions_{state_, *this};
   std::unique_ptr<LivesBefore> lives_before_;
+  bool is_seeding_ = false;  // all but that its own meta store is yet to be written
   bool started_ = false;
   absl::AnyInvocable<void(absl::Status)> on_started_;
   absl::AnyInvocable<void(const absl::Status&)> on_ended_;

@@ -17,7 +17,7 @@ constexpr std::string_view kRecordKey = "settings";  // of the record store
 
 SettingsCheck::SettingsCheck(NodeSeams& seams, const NodeOptions& options)
     : seams_(seams), options_(options) {
-  if (seams.kv == nullptr) return;
+  if (options.has_own_store) return;  // which is empty
   job_ = std::make_unique<JobSettings>(*seams.kv, seams.executor, seams.log, options,
                                        seams.transport->address(), [] {});
 }
@@ -49,7 +49,7 @@ KeptMemory SettingsCheck::LookAtMemory(const absl::StatusOr<std::vector<Record>>
                        kept.ParseFromString(records->front().value) && meta::CheckRecord(kept).ok();
   if (!is_kept || !memory.ok() || memory->empty()) return KeptMemory::kNone;
   // The others are this daemon's alone in a job of one node, and fit to what is there.
-  const bool is_alone = job_ == nullptr && kept.nodes() == 1 && options_.nodes == 1;
+  const bool is_alone = job_ == nullptr && kept.nodes() == 1;
   if (is_alone) {
     kept.clear_slots_per_rank();
     kept.clear_pins();

@@ -36,7 +36,7 @@ class SettingsCheck {
 
   NodeSeams& seams_;
   const NodeOptions& options_;
-  std::unique_ptr<JobSettings> job_;  // null in a job of one node
+  std::unique_ptr<JobSettings> job_;  // null where the store is this process's
   bool makes_memory_ = false;         // there is none yet: what will be is made by ours
   absl::Status by_memory_;            // not ok: what lies here was made by others
   absl::AnyInvocable<void(absl::Status)> done_;

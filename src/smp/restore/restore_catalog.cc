@@ -13,15 +13,13 @@
 
 namespace unreft::smp {
 
-RestoreCatalog::RestoreCatalog(NodeState& state, Peers* peers, const meta::JobRecords* job,
+RestoreCatalog::RestoreCatalog(NodeState& state, Peers& peers, const meta::JobRecords& job,
                                const JobDecision& decision, absl::AnyInvocable<void()> on_ready)
     : state_(state),
       peers_(peers),
       job_(job),
       version_(decision.version),
       on_ready_(std::move(on_ready)) {
-  if (decision.holders.empty() || peers_ == nullptr) TakeLocal();
-  if (peers_ == nullptr) return;
   missing_ = decision.holders.size();
   for (const recovery::SlabHolder& holder : decision.holders) Ask(holder, 0);
 }
@@ -51,8 +49,8 @@ SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
 }
 
 std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
-  const CommitRecord& commit = job_->commit.value;
-  const auto& groups = VersionOf(commit) == version_ ? commit.groups() : job_->view.value.groups();
+  const CommitRecord& commit = job_.commit.value;
+  const auto& groups = VersionOf(commit) == version_ ? commit.groups() : job_.view.value.groups();
   const std::optional<GroupView> group = FindGroup(groups, slot);
   if (!group) return std::nullopt;
   GuardRecord record;
@@ -61,7 +59,7 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
   bool is_idle = true;
   for (const NodeSlot of : group->slots) {
     MemberSlab& member = *record.add_members();
-    for (const unreft::Member& now : job_->view.value.members()) {
+    for (const unreft::Member& now : job_.view.value.members()) {
       if (now.slot() == of.value) member.set_incarnation(now.incarnation());
     }
     for (const auto& [rank, known] : slabs_) {
@@ -84,20 +82,11 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
   return record;
 }
 
-// The trainers map these slots and verify what they read.
-void RestoreCatalog::TakeLocal() {
-  for (Slot* slot : state_.slots->Sealed(version_)) {
-    CatalogSlab& slab = slabs_[slot->owner];
-    slab.home = state_.options.node;
-    slab.manifest = slot->manifest;
-  }
-}
-
 std::vector<NodeSlot> RestoreCatalog::Knowing(const recovery::SlabHolder& holder) const {
   std::vector<NodeSlot> knowing;
   if (!holder.lost) knowing.push_back(holder.slot);
   // Under any group map the replicas are with members of the slot's group.
-  for (const auto* groups : {&job_->commit.value.groups(), &job_->view.value.groups()}) {
+  for (const auto* groups : {&job_.commit.value.groups(), &job_.view.value.groups()}) {
     for (const Group& group : *groups) {
       const auto& slots = group.slots();
       const auto self = std::find(slots.begin(), slots.end(), holder.slot.value);
@@ -122,7 +111,7 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
   request.set_slot(holder.slot.value);
   for (const Rank rank : holder.ranks) request.add_ranks(rank.value);
   const NodeSlot asked = knowing[attempt % knowing.size()];
-  peers_->Ask<MetaReply>(
+  peers_.Ask<MetaReply>(
       asked, "meta", request, state_.options.call_timeout,
       lifetime_.Bind([this, holder, attempt, asked,
                       asked_all = (attempt + 1) % knowing.size() ==

@@ -1,9 +1,8 @@
 // RestoreCatalog: everything about the slabs of a restored version but their data: manifests, CRC
 // tables, extras, and where each slab is.
 //
-// In a job of one node all of it is in the node's own slots. In a job of several each holder is
-// asked, and of a lost one those members of its group that keep a replica; asking goes on until all
-// have answered or the decision is superseded.
+// Each holder is asked, this node itself as well, and of a lost one those members of its group that
+// keep a replica; asking goes on until all have answered or the decision is superseded.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -26,7 +25,6 @@ struct CatalogSlab {
   NodeSlot home;
   bool lost = false;  // its memory is gone: to be decoded
   std::shared_ptr<const layout::SlotManifest> manifest;
-  // Of a job of several nodes:
   SlabMeta meta;               // checked against its CRCs
   std::vector<uint32_t> crcs;  // of its blocks
 };
@@ -38,9 +36,8 @@ SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options);
 // Single-threaded on the node's executor.
 class RestoreCatalog {
  public:
-  // `peers` and `job`: null in a job of one node. `on_ready` runs in a turn of its own, at most
-  // once.
-  RestoreCatalog(NodeState& state, Peers* peers, const meta::JobRecords* job,
+  // `on_ready` runs in a turn of its own, at most once; `peers` and `job` outlive this.
+  RestoreCatalog(NodeState& state, Peers& peers, const meta::JobRecords& job,
                  const JobDecision& decision, absl::AnyInvocable<void()> on_ready);
 
   bool ready() const { return missing_ == 0; }
@@ -55,7 +52,6 @@ class RestoreCatalog {
   uint64_t ReplicaBytesOf(const MemberSlab& member) const;
 
  private:
-  void TakeLocal();
   void Ask(recovery::SlabHolder holder, size_t attempt);
   // Who may know about the holder's slabs, in the order of asking.
   std::vector<NodeSlot> Knowing(const recovery::SlabHolder& holder) const;
@@ -63,8 +59,8 @@ class RestoreCatalog {
   absl::Status TakeSlab(NodeSlot home, bool lost, const SlabMeta& meta);
 
   NodeState& state_;
-  Peers* peers_;
-  const meta::JobRecords* job_;
+  Peers& peers_;
+  const meta::JobRecords& job_;
   const Version version_;
   absl::AnyInvocable<void()> on_ready_;
   std::map<Rank, CatalogSlab> slabs_;

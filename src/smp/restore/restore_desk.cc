@@ -29,15 +29,7 @@ bool Waits(const RankSession& session, const JobDecision& decision) {
 }  // namespace
 
 RestoreDesk::RestoreDesk(NodeState& state)
-    : state_(state), verifier_(state.seams.executor, state.seams.pool, *state.slots) {
-  // A decision that an earlier process made and its ranks may still be carrying out.
-  const Timeline newest = state.record->chain().newest();
-  const std::optional<Version> parent = state.record->chain().ParentOf(newest);
-  if (!parent || *parent == Version{}) return;
-  // In a job of several nodes the meta store says it again, with the holders.
-  if (state.seams.kv != nullptr) return;
-  Begin({DecisionKind::kRestored, absl::OkStatus(), *parent, newest, Attempt{}, {}});
-}
+    : state_(state), verifier_(state.seams.executor, state.seams.pool, *state.slots) {}
 
 RestoreDesk::~RestoreDesk() { state_.seams.executor.Cancel(retired_timer_); }
 
@@ -49,12 +41,7 @@ void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& r
   EndStaging(session);
   session.restore_request = request.request;
   // It asked this before, and the answer was lost or went to an earlier process of this daemon.
-  if (cluster_ && restoring_ != nullptr && Waits(session, restoring_->decision))
-    return AnswerWaiting();
-  // The answer was lost with the connection. Others that had theirs train by now, and do not ask.
-  const bool was_answered = session.restore_answered == request.request && restoring_ != nullptr &&
-                            restoring_->decision.timeline == session.timeline;
-  if (was_answered && Waits(session, restoring_->decision)) return Answer(session);
+  if (restoring_ != nullptr && Waits(session, restoring_->decision)) return AnswerWaiting();
   AskAgain(session);
 }
 
@@ -143,7 +130,7 @@ std::string RestoreDesk::TextOf(const JobDecision& decision) {
 
 void RestoreDesk::Begin(const JobDecision& decision) {
   // The same again, for a later attempt: what is under way goes on.
-  if (restoring_ != nullptr && cluster_ && restoring_->decision.kind == decision.kind &&
+  if (restoring_ != nullptr && restoring_->decision.kind == decision.kind &&
       restoring_->decision.version == decision.version &&
       restoring_->decision.holders == decision.holders) {
     restoring_->decision = decision;
@@ -154,10 +141,8 @@ void RestoreDesk::Begin(const JobDecision& decision) {
   restoring_->number = ++restorings_;
   restoring_->decision = decision;
   if (decision.kind != DecisionKind::kRestored) return;
-  restoring_->catalog = std::make_unique<RestoreCatalog>(
-      state_, cluster_ ? &cluster_->peers : nullptr, cluster_ ? &cluster_->job : nullptr, decision,
-      [this] { OnCatalog(); });
-  if (!cluster_) return;
+  restoring_->catalog = std::make_unique<RestoreCatalog>(state_, cluster_->peers, cluster_->job,
+                                                         decision, [this] { OnCatalog(); });
   if (restoring_->catalog->ready()) OnCatalog();
 }
 
@@ -182,7 +167,7 @@ void RestoreDesk::Retire() {
 // Every rank has restored and trained on. What is not rebuilt by now is of no use, and the others
 // may have given their part of it up.
 void RestoreDesk::OnCommitted(Version version) {
-  if (cluster_ && restoring_ != nullptr && restoring_->decision.version < version) Retire();
+  if (restoring_ != nullptr && restoring_->decision.version < version) Retire();
 }
 
 void RestoreDesk::OnCatalog() {
@@ -251,7 +236,7 @@ void RestoreDesk::AnswerWaiting() {
 void RestoreDesk::Answer(RankSession& session) {
   session.timeline = restoring_->decision.timeline;
   session.Send(AnswerFor(session, restoring_->decision));
-  session.restore_answered = std::exchange(session.restore_request, std::nullopt);
+  session.restore_request.reset();
 }
 
 void RestoreDesk::OnSlotChange() {
@@ -290,10 +275,9 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
   answer.timeline = decision.timeline;
   if (decision.kind != DecisionKind::kRestored) return answer;
 
-  // In a job of one node nothing but its slot has a rank's extras.
   const CatalogSlab* slab_of_rank = restoring_->catalog->Find(session.rank());
   if (slab_of_rank == nullptr ||
-      (!cluster_ && SealedSlotOf(decision.version, session.rank()) == nullptr)) {
+      (IsAlone() && SealedSlotOf(decision.version, session.rank()) == nullptr)) {
     answer.kind = DecisionKind::kFailed;
     answer.status =
         absl::DataLossError(fmt::format("rank {}: its slab of version {} does not verify any more",

@@ -30,7 +30,7 @@ namespace unreft::smp {
 // Single-threaded on the node's executor.
 class RestoreDesk {
  public:
-  // What a job of several nodes has besides.
+  // What it knows of the other nodes by.
   struct Cluster {
     Peers& peers;
     const meta::JobRecords& job;
@@ -42,7 +42,7 @@ class RestoreDesk {
   explicit RestoreDesk(NodeState& state);
   ~RestoreDesk();
 
-  // To be called before anything else in a job of several nodes; what it refers to outlives this.
+  // To be called before anything else; what it refers to outlives this.
   void Join(Cluster cluster);
 
   // --- frames ---
@@ -73,7 +73,7 @@ class RestoreDesk {
     uint64_t number = 0;
     JobDecision decision;
     std::unique_ptr<RestoreCatalog> catalog;
-    // In a job of several nodes, once the catalog is ready.
+    // Once the catalog is ready.
     std::unique_ptr<BlockReader> reader;
     std::unique_ptr<SlabRebuilder> rebuilder;
     std::map<Rank, std::unique_ptr<Staging>> stagings;
@@ -92,6 +92,8 @@ class RestoreDesk {
   bool IsCurrent(uint64_t number) const {
     return restoring_ != nullptr && restoring_->number == number;
   }
+  // What this node has not, nobody has.
+  bool IsAlone() const { return state_.options.nodes == 1; }
   void AnswerWaiting();
   void Answer(RankSession& session);
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;

@@ -105,8 +105,8 @@ absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& pla
     planning.slabs.push_back({rank, std::nullopt});
     if (const Slot* slot = SealedSlotOf(restoring_->decision.version, rank)) {
       planning.slabs.back().slot = {slot->id, slot->generation, slot->segment->name()};
-      if (cluster_) planning.preferred.push_back(number);
-    } else if (!cluster_) {
+      planning.preferred.push_back(number);
+    } else if (IsAlone()) {
       continue;
     }
     if (rank == session.rank()) planning.preferred.insert(planning.preferred.begin(), number);

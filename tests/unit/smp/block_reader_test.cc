@@ -132,8 +132,8 @@ class BlockReaderTest : public GroupFixture {
       decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, lost});
     }
     InTurn([&] {
-      catalog_ = std::make_unique<RestoreCatalog>(
-          *state_, own_peers_.get(), &job_, decision, [this, &results] {
+      catalog_ =
+          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, &results] {
             MakeReader();
             for (uint64_t block = 0; block < kBlocks; ++block) {
               auto into = std::make_shared<std::vector<std::byte>>(kBlockBytes);
@@ -164,8 +164,8 @@ class BlockReaderTest : public GroupFixture {
     }
     InTurn([&] {
       reader_.reset();
-      catalog_ = std::make_unique<RestoreCatalog>(
-          *state_, own_peers_.get(), &job_, decision, [this, &result] {
+      catalog_ =
+          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, &result] {
             MakeReader();
             reader_->GroupRecordOf(NodeSlot{0}, [&result](auto record) { result = record; });
           });

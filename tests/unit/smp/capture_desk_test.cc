@@ -8,7 +8,6 @@
 #include <set>
 #include <vector>
 
-#include "smp/job/local_coordinator.h"
 #include "smp/node/admin.h"
 #include "tests/unit/layout_testing.h"
 #include "tests/unit/smp/node_state_fixture.h"
@@ -32,7 +31,7 @@ class CaptureDeskTest : public NodeStateFixture {
       };
       session_ = &Connect(kRank, 1);
       session_->Attach(&channel_);
-      session_->timeline = state_.record->OpenTimeline(Version{});
+      session_->timeline = OpenTimeline(*state_.record, Version{});
     });
   }
   ~CaptureDeskTest() override {

@@ -155,6 +155,19 @@ TEST_F(CommitRulesTest, ItIsWrittenOnceASecondAtMost) {
   EXPECT_TRUE(GiveUp().write);
 }
 
+// Its ranks hear of it at once, and its store is its own: no step is passed over for the sake of
+// others, which it had been by 200 ms of steps at each skip.
+TEST_F(CommitRulesTest, OfOneNodeItIsWrittenAtOnceAndUpToTheStepItself) {
+  pace_.Note(Step{1}, now_);
+  for (uint64_t step : {100, 5000, 10000}) pace_.Note(Step{step}, now_ += std::chrono::seconds(3));
+  Fail(1, kVersion);
+  EXPECT_GT(GiveUp().write->abandoned->through_step(), 100U);
+  options_.has_own_store = true;
+  giving_up_.last = now_;
+  giving_up_.in_vain = 3;
+  EXPECT_EQ(GiveUp().write->abandoned->through_step(), 5U);
+}
+
 TEST_F(CommitRulesTest, RanksOnTheirWayBackAreWaitedForAsLongAsANodeMayBeAway) {
   Fail(1, kVersion);
   giving_up_.ranks_away_since = now_;

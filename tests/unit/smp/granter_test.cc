@@ -23,7 +23,7 @@ class GranterTest : public NodeStateFixture {
       granter_ = std::make_unique<Granter>(state_);
       session_ = &Connect(kRank, 1);
       session_->Attach(&channel_);
-      session_->timeline = state_.record->OpenTimeline(Version{});
+      session_->timeline = OpenTimeline(*state_.record, Version{});
       ASSERT_TRUE(session_->OpenControl(state_.prefix).ok());
       ASSERT_TRUE(state_.slots->Provide(kRank, {1 << 12, 1 << 12, 1 << 12}).ok());
     });
@@ -85,7 +85,7 @@ TEST_F(GranterTest, NothingIsOfferedForATimelineThatIsClosedOrOver) {
   state_.timeline_closed = true;
   EXPECT_EQ(Offer(), nullptr);
   state_.timeline_closed = false;
-  InTurn([&] { state_.record->OpenTimeline(Version{}); });
+  InTurn([&] { OpenTimeline(*state_.record, Version{}); });
   EXPECT_EQ(Offer(), nullptr);
   session_->timeline = state_.record->chain().newest();
   EXPECT_NE(Offer(), nullptr);

@@ -1,8 +1,11 @@
 // What a node keeps of the job's records, and what of them outlives it.
 #include "smp/job/kept_records.h"
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <cstring>
+
 #include "tests/unit/smp/job_records_testing.h"
 #include "tests/unit/smp/smp_fixture.h"
 
@@ -162,6 +165,40 @@ TEST_F(KeptRecordsTest, WhatHasNoRoomIsSaidAndNotActedOn) {
   EXPECT_EQ(kept_->problem(), "");
 }
 
+TEST_F(KeptRecordsTest, AFailingDiskIsToldWhenItBeginsAndWhenItIsOver) {
+  disk_.FailWrites(3, absl::ResourceExhaustedError("full"));
+  for (uint64_t step = 1; step <= 5; ++step) {
+    Commit(step, step);
+    ASSERT_TRUE(Keep()) << "it stops nothing";
+    Settle();
+  }
+  EXPECT_EQ(kept_->failed_writes(), 3U);
+  EXPECT_EQ(sink_.Count("the copy of the job's records: full"), 1U);
+  EXPECT_EQ(sink_.Count("the copy of the job's records: written"), 1U);
+}
+
+TEST_F(KeptRecordsTest, WhatTheDiskLacksIsAProblemUntilItHasIt) {
+  EXPECT_EQ(kept_->disk_problem(), "");
+  int failures = 0;
+  InTurn([&] { kept_->set_on_failure([&] { ++failures; }); });
+  disk_.FailWrites(2, absl::ResourceExhaustedError("full"));
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  Settle();
+  EXPECT_THAT(kept_->disk_problem(), testing::HasSubstr("full; protection goes on"));
+  EXPECT_EQ(failures, 1);
+  InTurn([&] { kept_->WriteAgain(); });
+  Settle();
+  EXPECT_NE(kept_->disk_problem(), "");
+  EXPECT_EQ(failures, 2);
+  InTurn([&] { kept_->WriteAgain(); });
+  Settle();
+  EXPECT_EQ(kept_->disk_problem(), "");
+  ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
+  OpenAgain();
+  EXPECT_EQ(step(), 5U);
+}
+
 TEST_F(KeptRecordsTest, ADiskThatFailsIsWrittenAgainWithTheNext) {
   Seed(1, 7);
   disk_.FailWrites(1, absl::ResourceExhaustedError("full"));
@@ -170,9 +207,23 @@ TEST_F(KeptRecordsTest, ADiskThatFailsIsWrittenAgainWithTheNext) {
   Commit(5, 8);
   ASSERT_TRUE(Keep());
   Settle();
+  EXPECT_EQ(kept_->disk_problem(), "");
   ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
   OpenAgain();
   EXPECT_EQ(step(), 5U);
+}
+
+TEST_F(KeptRecordsTest, ADiskThatCannotBeReadIsNotMissedWhileTheMemoryIsThere) {
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  Settle();
+  disk_.set_corrupt(true);
+  OpenAgain();
+  EXPECT_EQ(step(), 5U);
+  EXPECT_NE(kept_->disk_problem(), "");
+  int failures = 0;
+  InTurn([&] { kept_->set_on_failure([&] { ++failures; }); });
+  EXPECT_EQ(failures, 1) << "it is to be written again";
 }
 
 // --- the format ---

@@ -150,6 +150,20 @@ class MemberFixture : public SmpFixture {
     std::erase_if(others_, [&](const auto& candidate) { return candidate.get() == &other; });
   }
 
+  // The meta store comes back empty.
+  void LoseStore() {
+    kv_store_.Kill();
+    kv_store_.LoseData();
+    kv_store_.Restart();
+    Settle(std::chrono::seconds(20));
+  }
+  // As a leader does before it writes anything else.
+  void Seed() {
+    SeedRecord seed;
+    seed.set_store_id(leader_->store->state().store_id);
+    seed.set_epoch(1);
+    Put("seed", seed);
+  }
   // A record of the job, as the leader writes it.
   template <typename Message>
   void Put(const std::string& name, const Message& record) {

@@ -165,6 +165,7 @@ TEST_F(MemberTest, ClosesOnceForARoundAndSaysWhenItHas) {
 
 TEST_F(MemberTest, CarriesADecisionOutOnce) {
   const TimelineRecord record = Decided(2, 2, At(1, 10));
+  Put("commit", Committed(At(1, 10)));
   Put("timeline", record);
   Put("timeline", record);
   ASSERT_EQ(node_.decisions.size(), 2U);
@@ -247,7 +248,9 @@ TEST_F(MemberTest, ADecisionThatNothingWasCommittedSinceIsToldAgain) {
 }
 
 TEST_F(MemberTest, AStoreThatWentBackIsNotFollowed) {
+  Seed();
   Put("timeline", Decided(2, 2, At(1, 10)));
+  LoseStore();
   TimelineRecord older = Chain(1, 7);
   older.set_closing(true);
   Put("timeline", older);
@@ -289,7 +292,9 @@ TEST_F(MemberTest, ACommitGivesUpWhatIsOlderAndNotYetWhole) {
 }
 
 TEST_F(MemberTest, AnOlderCommitIsWhatAStoreSaysThatWentBack) {
+  Seed();
   Put("commit", Committed(At(1, 5)));
+  LoseStore();
   Put("commit", Committed(At(1, 4)));
   EXPECT_THAT(node_.committed, ElementsAre(At(1, 5)));
   EXPECT_EQ(record_->committed(), At(1, 5));
@@ -297,9 +302,11 @@ TEST_F(MemberTest, AnOlderCommitIsWhatAStoreSaysThatWentBack) {
 
 // It was lowered to that of the store: what it had freed for the newer one was to be restored.
 TEST_F(MemberTest, ANewProcessKeepsTheCommitThatTheStoreHasLost) {
+  Seed();
   Put("timeline", Decided(2, 2, At(1, 10)));
   Put("commit", Committed(At(2, 12)));
   StopMember();
+  LoseStore();
   Put("commit", Committed(At(2, 11)));
   StartMember();
   Settle();
@@ -357,10 +364,7 @@ TEST_F(MemberTest, ThePinsOfAnotherStoreAreOthersAlsoAtTheSameRevision) {
   EXPECT_TRUE(IsPinned(node_.pins.back(), At(1, 5)));
   const meta::Revision revision = member_->job().pins.modified;
   kv_store_.CutOff(*process_);
-  kv_store_.Kill();
-  kv_store_.LoseData();
-  kv_store_.Restart();
-  Settle(seconds(20));
+  LoseStore();
   const meta::JobState& job = leader_->store->state();
   ASSERT_NE(job.store_id, member_->job().store_id);
   while (job.revision.value + 1 < revision.value) Put("filler", PinRecord());
@@ -471,7 +475,7 @@ TEST_F(MemberTest, SaysWhereANodeIsAlsoWhileItIsAway) {
   state.options = options_;
   std::optional<AdminReply> reply;
   InTurnOf(*process_, [&] {
-    AnswerCluster(state, member_.get(), [&](AdminReply answer) { reply = std::move(answer); });
+    AnswerCluster(state, *member_, [&](AdminReply answer) { reply = std::move(answer); });
   });
   Settle();
   ASSERT_TRUE(reply);

@@ -8,7 +8,10 @@
 #include <optional>
 
 #include "smp/desk/node_memory.h"
+#include "smp/node/own_meta.h"
 #include "tests/unit/smp/node_state_fixture.h"
+#include "tests/unit/smp/recording_node.h"
+#include "tests/unit/smp/recording_protection.h"
 
 namespace unreft::smp {
 namespace {
@@ -16,13 +19,24 @@ namespace {
 class MemoryDeskTest : public NodeStateFixture {
  protected:
   MemoryDeskTest() {
+    options_.has_own_store = true;
     InTurn([&] {
       MakeSlots();
-      desk_.emplace(state_, nullptr);
+      own_meta_.Start([this] {
+        member_.emplace(
+            Member::Seams{*executor_, own_meta_.kv(), own_meta_.transport(), random_, log_},
+            *state_.record, *kept_, node_, state_.options);
+        member_->Start(protection_);
+        desk_.emplace(state_, *member_);
+      });
     });
+    Settle();
   }
   ~MemoryDeskTest() override {
-    InTurn([&] { desk_.reset(); });
+    InTurn([&] {
+      desk_.reset();
+      member_.reset();
+    });
   }
 
   nlohmann::json Ask() {
@@ -33,6 +47,11 @@ class MemoryDeskTest : public NodeStateFixture {
     return reply ? nlohmann::json::parse(reply->result) : nlohmann::json();
   }
 
+  OwnMeta own_meta_{*executor_, random_};
+  std::unique_ptr<KeptRecords> kept_ = OpenKept();
+  RecordingNode node_;
+  RecordingProtection protection_;
+  std::optional<Member> member_;
   std::optional<MemoryDesk> desk_;
 };
 

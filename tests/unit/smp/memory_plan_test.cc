@@ -33,7 +33,7 @@ TEST(MemoryPlanTest, ANodeOfOneNeedsItsSlotsAndNoStaging) {
   EXPECT_EQ(plan.guards, 0U);
   EXPECT_EQ(plan.guard_bytes, 0U);
   EXPECT_EQ(plan.staging_bytes, 0U);
-  EXPECT_EQ(plan.control_bytes, kNodeSegmentBytes + 4 * kControlSegmentBytes);
+  EXPECT_EQ(plan.control_bytes, kNodeSegmentBytes + RecordsBytes(1) + 4 * kControlSegmentBytes);
   EXPECT_EQ(plan.Sum(), plan.slot_bytes + plan.control_bytes);
 }
 

@@ -22,7 +22,7 @@ class MovedRanksTest : public NodeStateFixture {
   // trains elsewhere.
   MovedRanksTest() {
     InTurn([&] {
-      state_.record->OpenTimeline(Version{});
+      OpenTimeline(*state_.record, Version{});
       MakeSlots();
       for (const Rank rank : {kHere, kElsewhere}) {
         UNREFT_CHECK(state_.slots->Provide(rank, kNeeds).ok());
@@ -33,7 +33,7 @@ class MovedRanksTest : public NodeStateFixture {
       for (const Rank rank : {kHere, kElsewhere}) {
         for (const uint64_t step : {8, 10}) Seal(rank, At(1, step));
       }
-      state_.record->OpenTimeline(At(1, 10));
+      OpenTimeline(*state_.record, At(1, 10));
       Connect(kHere, 2);
     });
     moved_ = std::make_unique<MovedRanks>(state_);

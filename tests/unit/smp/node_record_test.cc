@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/wire.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {
@@ -12,6 +16,20 @@ namespace {
 constexpr Version kFirst{Timeline{1}, Step{7}};
 constexpr Version kSecond{Timeline{1}, Step{8}};
 
+struct EarlierCommit {
+  uint16_t format = 1;
+  Version version;
+  uint64_t world = 0;
+  void Fields(auto& wire) { wire(format, version.timeline, version.step, world); }
+};
+
+struct EarlierDecision {
+  uint16_t format = 1;
+  Timeline timeline;
+  Version parent;
+  void Fields(auto& wire) { wire(format, timeline, parent.timeline, parent.step); }
+};
+
 class NodeRecordTest : public SmpFixture {
  protected:
   // Overwrites the byte `offset` of body 0 or 1.
@@ -19,12 +37,9 @@ class NodeRecordTest : public SmpFixture {
     auto segment = *segments_.Open(kNodeSegment, Access::kReadWrite);
     segment->bytes()[static_cast<size_t>(body) * sizeof(NodeBody) + offset] ^= std::byte{0xff};
   }
-  void Reboot() {
-    ASSERT_TRUE(segments_.Remove(kNodeSegment).ok());
-    boot_id_ = random_.NextId();
-    records_.reset();
-    disk_.CrashHost();
-    records_ = *FakeRecordStore::Open(disk_, *executor_);
+  void Write(std::vector<RecordChange> batch) {
+    InTurn([&] { records_->Write(std::move(batch), Durability::kSynced, [](absl::Status) {}); });
+    Settle();
   }
 };
 
@@ -32,7 +47,7 @@ TEST_F(NodeRecordTest, ARestartedProcessKnowsEverythingAndIsANewSession) {
   auto record = NewRecord();
   const RandomId incarnation = record->incarnation();
   InTurn([&] {
-    EXPECT_EQ(record->OpenTimeline(Version{}), Timeline{1});
+    EXPECT_EQ(OpenTimeline(*record, Version{}), Timeline{1});
     record->SetCaptureBegan();
     record->SetCommitted(kFirst, 4);
     record->SetCapturesAll();
@@ -88,108 +103,50 @@ TEST_F(NodeRecordTest, ATornWriteLosesAtMostTheLastOne) {
   }
 }
 
-TEST_F(NodeRecordTest, WithoutAValidBodyItIsAnotherIncarnationThatKnowsTheRecords) {
+TEST_F(NodeRecordTest, WithoutAValidBodyItIsAnotherIncarnation) {
   auto record = NewRecord();
   const RandomId incarnation = record->incarnation();
   InTurn([&] { record->SetCommitted(kFirst, 4); });
-  Settle();
   record.reset();
+  EXPECT_FALSE(NewRecord()->is_new());
   Spoil(0, 100);
   Spoil(1, 100);
   record = NewRecord();
   EXPECT_NE(record->incarnation(), incarnation);
-  EXPECT_EQ(record->committed(), kFirst);
+  EXPECT_TRUE(record->is_new());
+  EXPECT_EQ(record->committed_world(), 0u);
   EXPECT_TRUE(record->capture_began()) << "unknown, so the safe answer";
 }
 
-TEST_F(NodeRecordTest, ARebootKeepsWhatTheDiskHas) {
+// They kept no copy of the job's records.
+TEST_F(NodeRecordTest, WhatAnEarlierReleaseHasWrittenIsReadWhereThereIsNoMemory) {
+  Write(
+      {{"commit", EncodeWire(EarlierCommit{1, kFirst, 4})},
+       {"decision/00000000000000000001", EncodeWire(EarlierDecision{1, Timeline{1}, Version{}})}});
   auto record = NewRecord();
-  InTurn([&] {
-    record->OpenTimeline(Version{});
-    record->SetCommitted(kFirst, 4);
-  });
-  Settle();
-  record.reset();
-  Reboot();
-  record = NewRecord();
   EXPECT_EQ(record->committed(), kFirst);
+  EXPECT_EQ(record->committed_world(), 4u);
   EXPECT_EQ(record->chain().newest(), Timeline{1});
-}
-
-TEST_F(NodeRecordTest, AFailingDiskIsCountedAndStopsNothing) {
-  auto record = NewRecord();
-  disk_.FailWrites(10, absl::ResourceExhaustedError("full"));
-  InTurn([&] {
-    record->OpenTimeline(Version{});
-    record->SetCommitted(kFirst, 4);
-  });
-  Settle();
-  EXPECT_EQ(record->failed_writes(), 2u);
-  EXPECT_EQ(record->committed(), kFirst);
-}
-
-TEST_F(NodeRecordTest, AFailingDiskIsToldWhenItBeginsAndWhenItIsOver) {
-  auto record = NewRecord();
-  disk_.FailWrites(3, absl::ResourceExhaustedError("full"));
-  for (uint64_t step = 1; step <= 5; ++step) {
-    InTurn([&] { record->SetCommitted({Timeline{1}, Step{step}}, 4); });
-    Settle();
-  }
-  EXPECT_EQ(record->failed_writes(), 3u);
-  EXPECT_EQ(sink_.Count("record of the commit: full"), 1u);
-  EXPECT_EQ(sink_.Count("record of the commit: written"), 1u);
-}
-
-TEST_F(NodeRecordTest, WhatTheDiskLacksIsAProblemUntilItHasAllOfIt) {
-  auto record = NewRecord();
-  EXPECT_EQ(record->problem(), "");
-  disk_.FailWrites(1, absl::ResourceExhaustedError("full"));
-  InTurn([&] { record->OpenTimeline(Version{}); });
-  Settle();
-  EXPECT_THAT(record->problem(), testing::HasSubstr("full; protection goes on"));
-  InTurn([&] { record->SetCommitted(kFirst, 4); });
-  Settle();
-  EXPECT_NE(record->problem(), "") << "the decision is not written";
-  InTurn([&] { record->WriteAgain(); });
-  Settle();
-  EXPECT_EQ(record->problem(), "");
-}
-
-// A decision that a full disk refused was never written, and a reboot went back to the one before.
-TEST_F(NodeRecordTest, WhatAFullDiskRefusedIsWrittenWhenItIsAskedForAgain) {
-  auto record = NewRecord();
-  int failures = 0;
-  InTurn([&] { record->set_on_failure([&] { ++failures; }); });
-  disk_.FailWrites(1, absl::ResourceExhaustedError("full"));
-  InTurn([&] { record->OpenTimeline(Version{}); });
-  Settle();
-  EXPECT_EQ(failures, 1);
-  // What goes well meanwhile does not stand for it.
-  InTurn([&] { record->SetCommitted(kFirst, 4); });
-  Settle();
-  InTurn([&] { record->WriteAgain(); });
-  Settle();
+  InTurn([&] { record->SetCommitted(kSecond, 4); });
   record.reset();
-  Reboot();
-  record = NewRecord();
-  EXPECT_EQ(record->committed(), kFirst);
-  EXPECT_EQ(record->chain().newest(), Timeline{1});
+  EXPECT_EQ(NewRecord()->committed(), kSecond) << "memory knows better";
+}
+
+TEST_F(NodeRecordTest, WhatAnEarlierReleaseHasWrittenIsOverOnceACopyIsKept) {
+  Write({{"commit", EncodeWire(EarlierCommit{1, kFirst, 4})}, {"kept", "a copy"}});
+  EXPECT_EQ(NewRecord()->committed_world(), 0u);
 }
 
 TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreNotMissedWhileTheMemoryIsThere) {
   auto record = NewRecord();
   const RandomId incarnation = record->incarnation();
   InTurn([&] {
-    record->OpenTimeline(Version{});
+    OpenTimeline(*record, Version{});
     record->SetCommitted(kFirst, 4);
   });
   record.reset();
   disk_.set_corrupt(true);
   record = NewRecord();
-  EXPECT_NE(record->problem(), "");
-  int failures = 0;
-  InTurn([&] { record->set_on_failure([&] { ++failures; }); });
-  EXPECT_EQ(failures, 1);
   EXPECT_EQ(record->incarnation(), incarnation);
   EXPECT_EQ(record->session(), ProcessNumber{2});
   EXPECT_EQ(record->committed(), kFirst);
@@ -198,10 +155,7 @@ TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreNotMissedWhileTheMemoryIsThere)
 
 // That nothing was committed would be a guess, and a job that begins again its result.
 TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreAnErrorWithoutMemoryOfThisBoot) {
-  auto record = NewRecord();
-  InTurn([&] { record->SetCommitted(kFirst, 4); });
-  Settle();
-  record.reset();
+  (void)NewRecord();
   Spoil(0, 100);
   Spoil(1, 100);
   disk_.set_corrupt(true);
@@ -215,15 +169,16 @@ TEST_F(NodeRecordTest, RecordsThatCannotBeReadAreAnErrorWithoutMemoryOfThisBoot)
   EXPECT_TRUE(refused());
   EXPECT_TRUE(refused()) << "nothing was made that the next process would take for an answer";
   disk_.set_corrupt(false);
-  EXPECT_EQ(NewRecord()->committed(), kFirst);
+  EXPECT_TRUE(NewRecord()->is_new());
 }
 
 TEST_F(NodeRecordTest, ADeclaredFreshStartForgetsTheCommit) {
   auto record = NewRecord();
   InTurn([&] {
-    record->OpenTimeline(Version{});
+    OpenTimeline(*record, Version{});
     record->SetCommitted(kFirst, 4);
-    record->DeclareFreshStart();
+    record->SetCommitted(Version{}, 0);
+    OpenTimeline(*record, Version{});
   });
   EXPECT_EQ(record->committed_world(), 0u);
   EXPECT_EQ(record->chain().newest(), Timeline{2});

@@ -52,6 +52,7 @@ class NodeStateFixture : public SmpFixture {
   NodeStateFixture()
       : state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}} {
     state_.record = NewRecord();
+    state_.kept = OpenKept();
     auto coordinator = std::make_unique<RecordingCoordinator>();
     coordinator_ = coordinator.get();
     state_.coordinator = std::move(coordinator);

@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "smp/job/cluster_records.h"
+#include "smp/job/pins.h"
 #include "smp/node/admin.h"
+#include "tests/unit/smp/node_fixture.h"
 #include "tests/unit/smp/played_channel.h"
-#include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {
 namespace {
@@ -20,21 +22,15 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class NodeTest : public SmpFixture {
+class NodeTest : public NodeFixture {
  protected:
   NodeTest() {
     options_.ranks_max = 8;
     hello_ = {.job = "job", .rank = Rank{1}, .world = 4, .life = table_.Start()};
-    InTurn([&] {
-      node_ = std::make_unique<Node>(
-          NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}, options_);
-      node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
-    });
+    StartNode();
     Settle();
   }
-  ~NodeTest() override {
-    InTurn([&] { node_.reset(); });
-  }
+  ~NodeTest() override { StopNode(); }
 
   // Says Hello as a process that is `pid` to the daemon.
   void SayHello(int64_t pid) {
@@ -57,7 +53,6 @@ class NodeTest : public SmpFixture {
   Hello hello_;
   std::vector<Frame> sent_;
   PlayedChannel* channel_ = nullptr;
-  std::unique_ptr<Node> node_;
 };
 
 TEST_F(NodeTest, ATrainerOfAnotherPidNamespaceIsToldWhatToDo) {
@@ -128,9 +123,7 @@ TEST_F(NodeTest, ARankOfAnAttemptThatIsOverIsNotServed) {
 TEST_F(NodeTest, MetricsAreThereBeforeItHasAdoptedItsMemory) {
   InTurn([&] {
     node_ = nullptr;
-    node_ = std::make_unique<Node>(
-        NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}, options_);
-    node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
+    MakeNode();
     const std::string text = MetricsText(node_->state(), node_->member());
     EXPECT_THAT(text, HasSubstr("unreft_spare{job=\"job\",node=\"0\"} 0"));
     EXPECT_THAT(text, Not(HasSubstr("unreft_slots_sealed_total")));
@@ -139,18 +132,94 @@ TEST_F(NodeTest, MetricsAreThereBeforeItHasAdoptedItsMemory) {
   EXPECT_THAT(MetricsText(node_->state(), node_->member()), HasSubstr("unreft_slots_sealed_total"));
 }
 
+// --- over the lives of the daemon ---
+
+class LivesTest : public NodeFixture {
+ protected:
+  static constexpr Version kCommitted{Timeline{3}, Step{7}};
+
+  // As a release before the kept records did.
+  void LeaveCommit() {
+    auto record = NewRecord();
+    InTurn([&] {
+      record->AdoptTimelines({{Timeline{3}, Version{}}}, /*unused=*/true);
+      record->SetCommitted(kCommitted, 2);
+    });
+    Settle();
+  }
+  const meta::JobRecords& records() { return node_->member()->records(); }
+};
+
+// All that its own meta store has goes with the process.
+TEST_F(LivesTest, ARestartGoesOnWithWhatTheNodeHasKept) {
+  StartNode();
+  Settle();
+  const ViewRecord first = records().view.value;
+  EXPECT_EQ(first.number(), 1u);
+  EXPECT_TRUE(node_->member()->leads());
+  StopNode();
+  StartOwnMeta();
+  StartNode();
+  Settle();
+  EXPECT_EQ(records().view.value.number(), 2u);
+  EXPECT_EQ(records().view.value.members(0).incarnation(), first.members(0).incarnation());
+  EXPECT_EQ(node_->state().kept->stamp().epoch, 2u);
+}
+
+TEST_F(LivesTest, TheNodeMayHaveAnyNumber) {
+  options_.node = NodeSlot{5};
+  StartNode();
+  Settle();
+  EXPECT_EQ(records().view.value.members(0).slot(), 5u);
+  EXPECT_EQ(node_->state().standing.problem, "");
+}
+
+// A release before this one kept it elsewhere.
+TEST_F(LivesTest, WhatAnEarlierReleaseLeftIsKnown) {
+  LeaveCommit();
+  StartNode();
+  Settle();
+  EXPECT_EQ(VersionOf(records().commit.value), kCommitted);
+  EXPECT_EQ(records().commit.value.world(), 2u);
+  EXPECT_EQ(ChainOf(records().timeline.value).newest(), Timeline{3});
+  EXPECT_EQ(node_->state().record->committed(), kCommitted);
+}
+
+TEST_F(LivesTest, APinIsKeptWhenItIsPromised) {
+  options_.pins = 1;
+  LeaveCommit();
+  disk_.FailWrites(100, absl::ResourceExhaustedError("full"));
+  StartNode();
+  Settle();
+  bool is_promised = false;
+  InTurn([&] {
+    PinRequest request;
+    request.set_owner("exporter");
+    request.set_for_ms(60'000);
+    node_->member()->AskPins(request, [&](const absl::StatusOr<PinReply>& reply) {
+      is_promised = reply.ok();
+      EXPECT_TRUE(is_promised) << reply.status();
+      EXPECT_TRUE(IsPinned(node_->state().kept->records().pins.value, kCommitted));
+    });
+  });
+  Settle();
+  ASSERT_TRUE(is_promised);
+  StopNode();
+  StartOwnMeta();
+  StartNode();
+  Settle();
+  EXPECT_TRUE(IsPinned(records().pins.value, kCommitted));
+}
+
 // --- connections that say nothing ---
 
 class SilentTest : public NodeTest {
  protected:
   SilentTest() {
-    InTurn([&] { node_.reset(); });
+    StopNode();
+    StartOwnMeta();
     options_.sessions_max = 4;
-    InTurn([&] {
-      node_ = std::make_unique<Node>(
-          NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}, options_);
-      node_->Start(boot_id_, [](const absl::Status& status) { UNREFT_CHECK(status.ok()); });
-    });
+    StartNode();
     Settle();
   }
   void Connect() {

@@ -231,7 +231,8 @@ TEST_F(ProtectionWatchTest, StatusSaysWhatEachRankCaptures) {
   nlohmann::json status;
   InTurn([&] {
     SlotVerifier verifier(*executor_, pool_, *state_.slots);
-    AnswerAdmin({state_, verifier, nullptr, nullptr}, AdminRequest{"status", "{}"},
+    NoProtection protection(*executor_);
+    AnswerAdmin({state_, verifier, nullptr, protection}, AdminRequest{"status", "{}"},
                 [&](AdminReply reply) { status = nlohmann::json::parse(reply.result); });
   });
   const nlohmann::json& rank = status["ranks"][0];

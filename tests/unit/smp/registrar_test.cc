@@ -24,7 +24,7 @@ class RegistrarTest : public NodeStateFixture {
       registrar_ = std::make_unique<Registrar>(state_, *granter_, [this] { ++rules_run_; });
       session_ = &Connect(Rank{0}, 1);
       session_->Attach(&channel_);
-      session_->timeline = state_.record->OpenTimeline(Version{});
+      session_->timeline = OpenTimeline(*state_.record, Version{});
     });
   }
   ~RegistrarTest() override {

@@ -1,4 +1,4 @@
-// A question that is asked again in a job of one node, as its answer may have been lost.
+// A question that is asked again, as its answer may have been lost.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,8 @@ class RestoreAgainTest : public NodeStateFixture {
       JobDecision decision;
       decision.kind = DecisionKind::kFresh;
       decision.attempt = attempt;
-      decision.timeline = state_.record->OpenTimeline(Version{});
+      decision.asked[kRank] = {kRank, session_->life(), 7};
+      decision.timeline = OpenTimeline(*state_.record, Version{});
       desk_->OnDecision(decision);
     });
   }

@@ -59,6 +59,14 @@ class SmpFixture : public ::testing::Test {
     return *std::move(record);
   }
 
+  // As on a node that has taken part in the decision.
+  static Timeline OpenTimeline(NodeRecord& record, Version parent) {
+    recovery::TimelineChain chain = record.chain();
+    const Timeline opened = chain.Open(parent);
+    record.AdoptTimelines({chain.origins().begin(), chain.origins().end()}, /*unused=*/true);
+    return opened;
+  }
+
   // As the memory and the disk have it.
   std::unique_ptr<KeptRecords> OpenKept() {
     std::optional<absl::StatusOr<std::unique_ptr<KeptRecords>>> opened;
