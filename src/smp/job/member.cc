@@ -1,5 +1,8 @@
 #include "smp/job/member.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "smp/job/follower.h"
 #include "smp/job/own_versions.h"
 #include "smp/job/report_maker.h"
@@ -73,13 +76,21 @@ void Member::AskDecision(Attempt attempt, uint64_t world, std::vector<Asker> ask
 void Member::ReportClaimed(Version version, Rank rank) {
   if (!parts_->versions.OnClaimed(version, rank)) return;
   parts_->protection.OnClaimed(version);
-  Report();
+  parts_->reporter.ReportSoon();
 }
 
 void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) {
   if (!parts_->versions.OnSealed(version, rank)) return;
   parts_->protection.OnSealed(version);
-  Report();
+  HaveAllSealed(version) ? Report() : parts_->reporter.ReportSoon();
+}
+
+// The job waits for the last rank of a node, and for none before it.
+bool Member::HaveAllSealed(Version version) const {
+  const std::vector<HeldSlab> held = node_.Inventory();
+  const auto sealed =
+      std::ranges::count(held, version, [](const HeldSlab& slab) { return slab.slab.version; });
+  return static_cast<uint64_t>(sealed) >= node_.RanksServed();
 }
 
 void Member::ReportFailed(Version version, Rank rank, const std::string& reason) {

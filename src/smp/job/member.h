@@ -93,6 +93,7 @@ class Member final : public Coordinator {
 
   void Follow();
   void Report();
+  bool HaveAllSealed(Version version) const;
   meta::HeldKey LeaderKey() const;
   std::optional<Reporter::Listener> FollowSeatAndFindLeader();
 

@@ -34,6 +34,11 @@ void Reporter::Report() {
   });
 }
 
+void Reporter::ReportSoon() {
+  if (std::exchange(wanted_soon_, true) || is_running_) return;
+  ReportLater(options_.report_interval / 10);
+}
+
 void Reporter::ReportLater(Duration delay) {
   seams_.executor.Cancel(later_);
   later_ = seams_.executor.After(delay, [this] {
@@ -47,7 +52,7 @@ void Reporter::FollowLeader(const meta::HeldKey& key) {
 }
 
 void Reporter::Send() {
-  wanted_ = false;
+  wanted_ = wanted_soon_ = false;
   reported_at_ = seams_.executor.Now();
   seams_.executor.Cancel(std::exchange(later_, TimerId::kNone));
   std::optional<Listener> listener = find_listener_();
@@ -72,7 +77,8 @@ void Reporter::OnReply(const NodeReport& report, const absl::StatusOr<std::strin
   is_running_ = false;
   const bool is_open = bytes.ok() && TakeReply(report, *bytes);
   if (wanted_) return Report();
-  ReportLater(is_open ? options_.report_interval / 10 : options_.report_interval);
+  const bool is_due_soon = is_open || wanted_soon_;
+  ReportLater(is_due_soon ? options_.report_interval / 10 : options_.report_interval);
 }
 
 // Whether the leader has to be asked again soon.

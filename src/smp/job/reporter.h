@@ -46,8 +46,10 @@ class Reporter {
            FindListener find_listener);
   ~Reporter();
 
-  // The node's state is another. Told in a turn of its own.
+  // The node's state is another, and somebody may wait for it. Told in a turn of its own.
   void Report();
+  // It is another, and nothing waits for it: told with what comes next, or a little later.
+  void ReportSoon();
   // Whoever leads does it by this key now. An answer of an earlier leader is not waited for.
   void FollowLeader(const meta::HeldKey& key);
 
@@ -63,7 +65,8 @@ class Reporter {
   const NodeOptions& options_;
   FindListener find_listener_;
 
-  bool wanted_ = false;  // something has changed since the last
+  bool wanted_ = false;       // something has changed since the last that somebody may wait for
+  bool wanted_soon_ = false;  // or something else
   TimerId soon_ = TimerId::kNone;
   TimerId later_ = TimerId::kNone;  // though nothing changes until then
   std::optional<Time> reported_at_;

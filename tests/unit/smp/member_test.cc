@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "smp/node/cluster_status.h"
-#include "smp/core/pace.h"
 #include "tests/unit/smp/member_fixture.h"
 
 namespace unreft::smp {
@@ -211,18 +210,25 @@ TEST_F(MemberTest, ADecisionThatIsOverWhenItIsReadOpensTheTimelineAllTheSame) {
 }
 
 // Of a leader of a thousand nodes the reports would else be all it does.
-TEST_F(MemberTest, WhatChangesWithinThePaceIsToldInOneReport) {
+TEST_F(MemberTest, WhatNothingWaitsForIsToldALittleLater) {
   Settle(milliseconds(50));
+  node_.ranks = 2;
   const size_t before = leader_->reports.size();
-  for (uint64_t rank = 0; rank < 16; ++rank) {
-    InTurnOf(*process_, [&] { member_->ReportClaimed(At(1, 11 + rank), Rank{rank}); });
-    scheduler_.RunFor(PaceOf(options_.nodes) / 20);
-  }
-  EXPECT_TRUE(Said(At(1, 11))) << "the first of them at once";
-  EXPECT_FALSE(Said(At(1, 26)));
-  Settle(2 * PaceOf(options_.nodes));
-  EXPECT_TRUE(Said(At(1, 26)));
-  EXPECT_EQ(leader_->reports.size(), before + 2);
+  const auto manifest = std::make_shared<const layout::SlotManifest>();
+  node_.held.push_back({{.version = At(1, 11), .rank = Rank{0}, .world = 2}, manifest});
+  InTurnOf(*process_, [this] {
+    for (const uint64_t rank : {0, 1}) member_->ReportClaimed(At(1, 11), Rank{rank});
+    member_->ReportSealed(At(1, 11), Rank{0}, 2, {});
+  });
+  Settle(options_.report_interval / 20);
+  EXPECT_FALSE(Said(At(1, 11)));
+  Settle(options_.report_interval / 10);
+  EXPECT_EQ(leader_->reports.size(), before + 1);
+  node_.held.push_back({{.version = At(1, 11), .rank = Rank{1}, .world = 2}, manifest});
+  InTurnOf(*process_, [this] { member_->ReportSealed(At(1, 11), Rank{1}, 2, {}); });
+  Settle(milliseconds(5));
+  ASSERT_TRUE(Said(At(1, 11)));
+  EXPECT_EQ(Said(At(1, 11))->sealed_size(), 2) << "a version waits for the last rank";
 }
 
 // A store that was lost has its records back without the decision. The memory of a spare that took

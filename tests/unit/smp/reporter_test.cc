@@ -46,6 +46,9 @@ class ReporterTest : public TwoPeersFixture {
   void Report() {
     InTurn([this] { reporter_->Report(); });
   }
+  void ReportSoon() {
+    InTurn([this] { reporter_->ReportSoon(); });
+  }
   void AnswerOldest() {
     other_executor_->Deliver(Duration{}, [this] {
       unanswered_.front()(reply_.SerializeAsString());
@@ -89,6 +92,29 @@ TEST_F(ReporterTest, ChangesWithinThePaceAreInOneReport) {
   EXPECT_THAT(told_, SizeIs(1));
   Settle(2 * PaceOf(options_.nodes));
   EXPECT_THAT(told_, SizeIs(2));
+}
+
+TEST_F(ReporterTest, WhatNothingWaitsForIsToldWithinATenthOfTheInterval) {
+  for (int i = 0; i < 10; ++i) ReportSoon();
+  Settle(kInterval / 20);
+  EXPECT_THAT(told_, IsEmpty());
+  Settle(kInterval / 10);
+  EXPECT_THAT(told_, SizeIs(1));
+}
+
+TEST_F(ReporterTest, WhatNothingWaitsForIsToldWithWhatComesNext) {
+  ReportSoon();
+  Report();
+  Settle(kInterval / 2);
+  EXPECT_THAT(told_, SizeIs(1));
+  answers_ = false;
+  Report();
+  Settle(milliseconds(20));
+  ReportSoon();
+  answers_ = true;
+  AnswerOldest();
+  Settle(kInterval / 10 + milliseconds(20));
+  EXPECT_THAT(told_, SizeIs(3)) << "also after an answer that was waited for";
 }
 
 TEST_F(ReporterTest, WhatChangesBeforeTheAnswerIsToldWithIt) {
