@@ -15,7 +15,7 @@ class Daemon : public smp::NodeFixture {
  protected:
   Daemon() {
     options_.pins = 2;
-    options_.memory_bytes_max = 1 << 20;
+    options_.memory_bytes_max = 2 << 20;
     host_.set_bytes_max(4 << 20);
     StartNode();
     Settle();

@@ -4,11 +4,13 @@
 // bodies mended; or the records "commit", "decision/1" and "pins", one after the other, their
 // lengths in the next two bytes.
 #include "base/check.h"
+#include "base/wire.h"
 #include "smp/job/earlier_records.h"
 #include "smp/job/node_record.h"
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/format_testing.h"
+#include "tests/unit/smp/earlier_keys.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::fuzz {
@@ -40,7 +42,6 @@ class World final : public smp::SmpFixture {
   using SmpFixture::InTurn;
   using SmpFixture::OpenRecord;
   using SmpFixture::OpenTimeline;
-  using SmpFixture::Settle;
 
   // Before anything has read them.
   void ReplaceRecords(std::map<std::string, std::string> records) {
@@ -48,10 +49,6 @@ class World final : public smp::SmpFixture {
     disk_.Replace(std::move(records));
     records_ = *FakeRecordStore::Open(disk_, *executor_);
   }
-  void Write(std::string key, std::string value) {
-    records_->Write({{std::move(key), std::move(value)}}, Durability::kSynced, [](auto) {});
-  }
-  const std::map<std::string, std::string>& records() const { return disk_.applied(); }
 
  private:
   void TestBody() override {}
@@ -61,8 +58,8 @@ void UseRecords(Draw& draw) {
   const uint8_t commit_bytes = draw.Byte();
   const uint8_t decision_bytes = draw.Byte();
   std::map<std::string, std::string> records;
-  records["commit"] = draw.Take(commit_bytes);
-  records["decision/00000000000000000001"] = draw.Take(decision_bytes);
+  records[smp::kEarlierCommitKey] = draw.Take(commit_bytes);
+  records[smp::kEarlierDecisionKey] = draw.Take(decision_bytes);
   records["pins"] = draw.Rest();
   World world;
   world.ReplaceRecords(std::move(records));
@@ -81,28 +78,14 @@ void UseRecords(Draw& draw) {
 std::vector<std::string> Seeds() {
   std::vector<std::string> seeds = GoldenFiles("node_header", {&kAsItIs, 1});
   for (std::string& seed : GoldenFiles("node_header", {&kMended, 1})) seeds.push_back(seed);
-  // As a node has written them.
-  World world;
-  const auto record = world.OpenRecord();
+  // As an earlier release has written them.
+  const std::string commit = EncodeWire(smp::EarlierCommit{1, {Timeline{1}, Step{41}}, 4});
+  const std::string decision = EncodeWire(smp::EarlierDecision{1, Timeline{1}, Version{}});
   PinRecord pins;
   pins.add_pins()->set_owner("evaluation");
-  world.InTurn([&] {
-    World::OpenTimeline(**record, {});
-    (*record)->SetCommitted({Timeline{1}, Step{41}}, 4);
-    // By an earlier release.
-    world.Write("pins", pins.SerializeAsString());
-  });
-  world.Settle();
-  std::string commit;
-  std::string decision;
-  std::string pinned;
-  for (const auto& [key, value] : world.records()) {
-    (key == "commit" ? commit : key == "pins" ? pinned : decision) = value;
-  }
-  UNREFT_CHECK(!commit.empty() && !decision.empty() && !pinned.empty());
   seeds.push_back(
       std::string{kRecords, static_cast<char>(commit.size()), static_cast<char>(decision.size())} +
-      commit + decision + pinned);
+      commit + decision + pins.SerializeAsString());
   return seeds;
 }
 

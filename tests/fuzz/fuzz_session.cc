@@ -46,7 +46,7 @@ class Trainer final : public Daemon {
  private:
   void SayFrame(Frame frame) {
     if (!Say(std::move(frame))) SayHello();
-    Settle(std::chrono::milliseconds(20));
+    Settle(std::chrono::milliseconds(200));
     for (const Frame& sent : sent_) {
       const auto registered = FromFrame<Registered>(sent);
       if (registered.ok() && !registered->control_segment.empty()) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/wire.h"
+#include "tests/unit/smp/earlier_keys.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {
@@ -15,20 +16,6 @@ namespace {
 
 constexpr Version kFirst{Timeline{1}, Step{7}};
 constexpr Version kSecond{Timeline{1}, Step{8}};
-
-struct EarlierCommit {
-  uint16_t format = 1;
-  Version version;
-  uint64_t world = 0;
-  void Fields(auto& wire) { wire(format, version.timeline, version.step, world); }
-};
-
-struct EarlierDecision {
-  uint16_t format = 1;
-  Timeline timeline;
-  Version parent;
-  void Fields(auto& wire) { wire(format, timeline, parent.timeline, parent.step); }
-};
 
 class NodeRecordTest : public SmpFixture {
  protected:
@@ -120,9 +107,8 @@ TEST_F(NodeRecordTest, WithoutAValidBodyItIsAnotherIncarnation) {
 
 // They kept no copy of the job's records.
 TEST_F(NodeRecordTest, WhatAnEarlierReleaseHasWrittenIsReadWhereThereIsNoMemory) {
-  Write(
-      {{"commit", EncodeWire(EarlierCommit{1, kFirst, 4})},
-       {"decision/00000000000000000001", EncodeWire(EarlierDecision{1, Timeline{1}, Version{}})}});
+  Write({{kEarlierCommitKey, EncodeWire(EarlierCommit{1, kFirst, 4})},
+         {kEarlierDecisionKey, EncodeWire(EarlierDecision{1, Timeline{1}, Version{}})}});
   auto record = NewRecord();
   EXPECT_EQ(record->committed(), kFirst);
   EXPECT_EQ(record->committed_world(), 4u);
@@ -133,7 +119,7 @@ TEST_F(NodeRecordTest, WhatAnEarlierReleaseHasWrittenIsReadWhereThereIsNoMemory)
 }
 
 TEST_F(NodeRecordTest, WhatAnEarlierReleaseHasWrittenIsOverOnceACopyIsKept) {
-  Write({{"commit", EncodeWire(EarlierCommit{1, kFirst, 4})}, {"kept", "a copy"}});
+  Write({{kEarlierCommitKey, EncodeWire(EarlierCommit{1, kFirst, 4})}, {"kept", "a copy"}});
   EXPECT_EQ(NewRecord()->committed_world(), 0u);
 }
 
