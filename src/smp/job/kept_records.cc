@@ -14,6 +14,13 @@ namespace {
 
 constexpr size_t kAreas = 2;
 
+// That nothing was decided would be a guess.
+absl::Status NothingKnown() {
+  return absl::DataLossError(
+      "the copy of the job's records on the disk is of no use; and no memory of this boot says what "
+      "was committed. If there is nothing to go back to, remove the records");
+}
+
 }  // namespace
 
 void KeptRecords::Open(SegmentStore& segments, RecordStore& records, Log& log,
@@ -31,6 +38,8 @@ void KeptRecords::Open(SegmentStore& segments, RecordStore& records, Log& log,
                  for (const Record& record : found.ok() ? *found : std::vector<Record>{}) {
                    if (record.key != kKeptKey) continue;
                    status.Update(kept->Adopt(std::as_bytes(std::span(record.value)), "the disk"));
+                   // Other nodes know what this one has forgotten.
+                   if (nodes == 1 && !kept->has_found_copy_) status.Update(NothingKnown());
                  }
                  if (!status.ok()) return done(status);
                  done(std::move(kept));
@@ -76,6 +85,7 @@ absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_vi
     if (!is_empty) log_.Warn("{}: {}; another copy counts", where, copy.status().message());
     return absl::OkStatus();
   }
+  has_found_copy_ = true;
   if (copy->stamp <= copy_.stamp) return absl::OkStatus();
   copy_ = *std::move(copy);
   uint64_t whole = sizeof(meta::CopyHeader);

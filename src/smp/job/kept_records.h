@@ -38,9 +38,9 @@ class KeptRecords {
   using OpenDone = absl::AnyInvocable<void(absl::StatusOr<std::unique_ptr<KeptRecords>>)>;
 
   // Adopts the segment of that name, or makes it, for a job of so many nodes. The newest copy of
-  // the segment's and the disk's counts; one that is torn counts for nothing. FailedPrecondition
-  // for a format of later readers; ResourceExhausted without memory. `records`, `log` outlive the
-  // result.
+  // the segment's and the disk's counts; one that is torn counts for nothing. DataLoss where a
+  // job of one node has one on the disk, and none is of use; FailedPrecondition for a format of
+  // later readers; ResourceExhausted without memory. `records`, `log` outlive the result.
   static void Open(SegmentStore& segments, RecordStore& records, Log& log, std::string segment_name,
                    uint64_t nodes, OpenDone done);
 
@@ -81,7 +81,8 @@ class KeptRecords {
   RecordStore& records_;
   Log& log_;
   std::unique_ptr<Segment> segment_;
-  size_t newest_ = 0;  // the area that has it
+  bool has_found_copy_ = false;  // at the start, if only of nothing
+  size_t newest_ = 0;            // the area that has it
   meta::RecordCopy copy_;
   std::string encoded_;
   std::string problem_;

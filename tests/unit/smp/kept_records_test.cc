@@ -213,6 +213,53 @@ TEST_F(KeptRecordsTest, ADiskThatFailsIsWrittenAgainWithTheNext) {
   EXPECT_EQ(step(), 5U);
 }
 
+// A job of one node would begin again, in silence.
+TEST_F(KeptRecordsTest, ACopyOfNoUseIsAnErrorWhereNoMemoryHasAnother) {
+  const auto write = [this] {
+    InTurn([this] {
+      records_->Write({{std::string(kKeptKey), "no copy"}}, Durability::kSynced, [](auto) {});
+    });
+    Settle();
+  };
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  Settle();
+  write();
+  OpenAgain();
+  EXPECT_EQ(step(), 5U) << "memory has one";
+  kept_.reset();
+  write();
+  ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
+  std::optional<absl::Status> opened;
+  const auto open = [&](uint64_t nodes) {
+    InTurn([&] {
+      KeptRecords::Open(segments_, *records_, log_, kKeptSegment, nodes,
+                        [&](auto kept) { opened = kept.status(); });
+    });
+    Settle();
+  };
+  open(1);
+  ASSERT_TRUE(opened);
+  EXPECT_TRUE(absl::IsDataLoss(*opened)) << *opened;
+  ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
+  open(3);
+  EXPECT_TRUE(opened->ok()) << "the other nodes know";
+}
+
+TEST_F(KeptRecordsTest, ACopyOfNothingIsOne) {
+  ASSERT_TRUE(Keep());
+  Settle();
+  kept_.reset();
+  ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
+  bool is_opened = false;
+  InTurn([&] {
+    KeptRecords::Open(segments_, *records_, log_, kKeptSegment, 1,
+                      [&](auto kept) { is_opened = kept.ok(); });
+  });
+  Settle();
+  EXPECT_TRUE(is_opened);
+}
+
 TEST_F(KeptRecordsTest, ADiskThatCannotBeReadIsNotMissedWhileTheMemoryIsThere) {
   Commit(5, 8);
   ASSERT_TRUE(Keep());
