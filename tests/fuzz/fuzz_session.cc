@@ -102,6 +102,7 @@ std::vector<std::string> Seeds() {
   trainer.Run(captured);
   UNREFT_CHECK(trainer.sealed() == 1, "the seed does not get as far as it did");
   std::vector<std::string> seeds = {captured, life + Input(Skipped{version, "no slot"}),
+                                    life + Input(Skipped{{Timeline{1}, Step{0}}, "no slot"}),
                                     life + Input(GaveUp{slot, generation, version, "x", 900})};
   std::string all = life;
   ForEachExampleMessage([&](const auto& message) { all += Input(message); });

@@ -5,7 +5,7 @@
 //   fuzz_replay_NAME FILE            on that input alone
 //
 // UNREFT_SIM_FIRST_SEED, as in the simulation, chooses other mutations. An input that ends the
-// process is left in fuzz_replay_NAME.input beside the program.
+// process, or that takes half a minute, is left in fuzz_replay_NAME.input beside the program.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -25,6 +25,7 @@ namespace unreft::fuzz {
 namespace {
 
 constexpr size_t kInputBytesMax = 1 << 16;
+constexpr unsigned kInputSecondsMax = 30;
 
 // For the handler of a signal.
 std::string finding_path;  // NOLINT: its handler has no other way to it
@@ -90,13 +91,14 @@ void RunInput(std::string next) {
   input = std::move(next);
   // A copy of its own size, so that a sanitizer sees a read beyond it.
   const std::vector<uint8_t> bytes(input.begin(), input.end());
+  alarm(kInputSecondsMax);
   LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
 }
 
 int Main(int argc, char** argv) {
   UNREFT_CHECK(argc >= 2, "usage: {} RUNS [DIRECTORY...] | FILE", argv[0]);
   finding_path = std::string(argv[0]) + ".input";
-  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTERM}) {
+  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTERM, SIGALRM}) {
     std::signal(signal, LeaveInput);
   }
   if (std::filesystem::is_regular_file(argv[1])) {

@@ -49,6 +49,8 @@ TrainerOptions DrawTrainerOptions(Random& random) {
   client.restore_timeout = seconds(6);
   client.register_timeout = seconds(4);
   options.device.copy_max = microseconds(20 + random.Below(400));
+  Random beside = random;  // so that the other draws stay as they are
+  options.counts_from_zero = beside.OneIn(2);
   return options;
 }
 

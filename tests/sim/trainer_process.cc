@@ -140,6 +140,7 @@ void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
   if (!restored.ok()) return Exit(restored.status());
   timeline_ = restored->timeline;
   step_ = restored->version.step;
+  is_before_first_step_ = restored->fresh;
   state_->specs = machine_.tensors(options_.rank, options_.world);
   state_->bytes.clear();
   for (const TensorSpec& spec : state_->specs) {
@@ -216,7 +217,8 @@ void TrainerProcess::FinishStep() {
       (machine_.bug == PlantedBug::kForgetsFence && machine_.scheduler.random().OneIn(4));
   auto go_on = [this, forgets] {
     expected_.clear();
-    step_.value += 1;
+    const bool is_first = std::exchange(is_before_first_step_, false);
+    if (!is_first || !options_.counts_from_zero) step_.value += 1;
     if (!device_->idle() && !forgets) {
       machine_.trace.Fail("rank {}: the fence returned while copies are under way", options_.rank);
     }

@@ -49,6 +49,7 @@ struct TrainerOptions {
   Duration step_max = std::chrono::milliseconds(4);
   uint64_t steps_apart_max = 0;  // of any two ranks
   uint64_t snapshot_every = 1;
+  bool counts_from_zero = false;  // its first step is step 0, not 1
   snapshot::ClientOptions client;
   DeviceOptions device;
 };
@@ -130,6 +131,7 @@ class TrainerProcess {
   Step step_;
   bool training_ = false;
   bool registered_ = false;
+  bool is_before_first_step_ = false;
   std::string expected_;
   Duration expected_by_{0};
   Duration suspended_at_{0};

@@ -75,7 +75,7 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   Slot* slot = granter_.SlotOf(session, claimed.slot, claimed.generation);
   if (slot == nullptr) return TellEnd(session, claimed.version);
   const bool is_offer = slot->phase == SlotPhase::kGranted;
-  const bool is_adopted = slot->phase == SlotPhase::kCapturing && slot->version.step.value == 0;
+  const bool is_adopted = slot->phase == SlotPhase::kCapturing && !slot->is_step_known;
   if (!is_offer && !is_adopted) return;  // a repetition
   session.NoteNamed(claimed.version);
   if (state_.timeline_closed || claimed.version.timeline != state_.record->chain().newest() ||
@@ -87,8 +87,7 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   // it tells again to a new daemon process may have a later one beside it, not told again yet, that
   // it still writes.
   for (Slot* other : state_.slots->OfRank(session.rank())) {
-    const bool is_earlier =
-        is_offer || (other->version.step.value != 0 && other->version < claimed.version);
+    const bool is_earlier = is_offer || (other->is_step_known && other->version < claimed.version);
     if (other != slot && is_earlier && other->phase == SlotPhase::kCapturing && !other->captured &&
         other->writer == session.life()) {
       state_.slots->Abandon(*other, true);
@@ -96,6 +95,7 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   }
   slot->phase = SlotPhase::kCapturing;
   slot->version = claimed.version;
+  slot->is_step_known = true;
   slot->parent = state_.record->chain().ParentOf(claimed.version.timeline).value_or(Version{});
   slot->registration = session.registration;
   state_.account.Started(claimed.version.step, state_.seams.executor.Now());
@@ -220,7 +220,7 @@ void CaptureDesk::OnAbandoned(Version version, const std::string& reason) {
   for (Slot* slot : state_.slots->All()) {
     if (slot->version != version) continue;
     if (slot->phase == SlotPhase::kSealed) state_.slots->Free(*slot);
-    if (slot->phase == SlotPhase::kCapturing && slot->version.step.value != 0) {
+    if (slot->phase == SlotPhase::kCapturing && slot->is_step_known) {
       state_.slots->Abandon(*slot, false);
     }
   }

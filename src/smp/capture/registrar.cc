@@ -206,7 +206,7 @@ void Registrar::AddProgress(const RankSession& session, RegisteredTrainer& train
   for (const Slot* slot : state_.slots->OfRank(session.rank())) {
     if (slot->phase != SlotPhase::kCapturing) continue;
     // Captured before this daemon process; the trainer is to say which step.
-    if (slot->version.step.value == 0) return;
+    if (!slot->is_step_known) return;
     trainer.capturing.push_back(slot->version.step);
   }
   trainer.passed = session.newest_named.step;

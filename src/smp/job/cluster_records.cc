@@ -131,8 +131,9 @@ void SetDigests(const ReplicaDigests& digests, SealedRank& sealed) {
 }
 
 bool IsGivenUp(const AbandonRecord& record, Version version) {
-  return version.timeline.value == record.timeline() && version.step.value > record.after_step() &&
-         version.step.value <= record.through_step();
+  const uint64_t step = version.step.value;
+  const bool is_after = !record.has_after_step() || step > record.after_step();
+  return version.timeline.value == record.timeline() && is_after && step <= record.through_step();
 }
 
 Step CaptureFrom(const AbandonRecord& record, Timeline newest) {

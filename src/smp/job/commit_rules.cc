@@ -67,7 +67,8 @@ AbandonRecord GivenUpThrough(const Facts& facts, Timeline timeline, const Giving
   AbandonRecord record = facts.records.abandoned.value;
   const Version committed = VersionOf(facts.records.commit.value);
   record.set_timeline(timeline.value);
-  record.set_after_step(committed.timeline == timeline ? committed.step.value : 0);
+  record.clear_after_step();
+  if (committed.timeline == timeline) record.set_after_step(committed.step.value);
   record.set_through_step(giving_up.through.value);
   record.set_reason(CleanText(giving_up.reason, kReasonBytesMax));
   return record;

@@ -17,7 +17,8 @@ constexpr size_t kAreas = 2;
 // That nothing was decided would be a guess.
 absl::Status NothingKnown() {
   return absl::DataLossError(
-      "the copy of the job's records on the disk is of no use; and no memory of this boot says what "
+      "the copy of the job's records on the disk is of no use; and no memory of this boot says "
+      "what "
       "was committed. If there is nothing to go back to, remove the records");
 }
 

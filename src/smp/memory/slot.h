@@ -62,7 +62,8 @@ struct Slot {
   WatchId writer_watch = WatchId::kNone;
   uint64_t world = 0;
   Attempt attempt;
-  Version version;  // its step is known from the claim on
+  Version version;
+  bool is_step_known = false;  // the claim says it; until then the version's step is 0
   Version parent;   // what the version's timeline stands on
   std::shared_ptr<const Registration> registration;
 

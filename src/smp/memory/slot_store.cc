@@ -112,6 +112,7 @@ void SlotStore::AdoptSealed(Slot& slot) {
   if (!manifest.ok()) return Quarantine(slot, std::string(manifest.status().message()));
   slot.phase = SlotPhase::kSealed;
   slot.version = manifest->version;
+  slot.is_step_known = true;
   slot.parent = manifest->parent;
   slot.world = manifest->world;
   slot.manifest = std::make_shared<const layout::SlotManifest>(*std::move(manifest));
@@ -268,6 +269,7 @@ void SlotStore::WriteGrant(Slot& slot, ProcessLife writer, uint64_t world, Attem
   slot.world = world;
   slot.attempt = attempt;
   slot.version = Version{timeline, Step{0}};
+  slot.is_step_known = false;
 }
 
 Slot* SlotStore::TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest,
@@ -286,6 +288,7 @@ Slot* SlotStore::TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotMan
   WriteGrant(*slot, ProcessLife{}, manifest->world, manifest->attempt, manifest->version.timeline);
   slot->phase = SlotPhase::kRebuilding;
   slot->version = manifest->version;
+  slot->is_step_known = true;
   slot->parent = manifest->parent;
   slot->manifest = std::move(manifest);
   slot->blocks_done = 0;
@@ -329,6 +332,7 @@ void SlotStore::Free(Slot& slot) {
   slot.problem.clear();
   slot.reusable = false;
   slot.version = Version{};
+  slot.is_step_known = false;
   if (!IsOfUse(slot)) ScheduleRemove(slot.id);
 }
 

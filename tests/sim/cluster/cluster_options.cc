@@ -146,6 +146,7 @@ ClusterOptions DrawClusterOptions(Random& random) {
     // Longer than the slowest takes to come to where the fastest is.
     options.node.version_deadline = std::chrono::hours(24);
   }
+  options.trainer.counts_from_zero = beside.OneIn(2);
   options.fault_pause_max = milliseconds(100 + random.Below(500));
   return options;
 }

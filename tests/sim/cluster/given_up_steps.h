@@ -15,19 +15,20 @@ namespace unreft::sim {
 class GivenUpSteps {
  public:
   void Add(const AbandonRecord& record) {
-    bounds_.insert({record.timeline(), record.after_step(), record.through_step()});
+    const uint64_t from = record.has_after_step() ? record.after_step() + 1 : 0;
+    bounds_.insert({record.timeline(), from, record.through_step()});
   }
 
   bool Has(Version version) const {
     return std::ranges::any_of(bounds_, [&](const auto& bound) {
-      const auto& [timeline, after, through] = bound;
+      const auto& [timeline, from, through] = bound;
       const uint64_t step = version.step.value;
-      return version.timeline.value == timeline && step > after && step <= through;
+      return version.timeline.value == timeline && step >= from && step <= through;
     });
   }
 
  private:
-  std::set<std::tuple<uint64_t, uint64_t, uint64_t>> bounds_;  // timeline, after step, through step
+  std::set<std::tuple<uint64_t, uint64_t, uint64_t>> bounds_;  // timeline, from, through step
 };
 
 }  // namespace unreft::sim

@@ -90,7 +90,7 @@ class LyingKv final : public meta::Kv {
       commit.ParseFromString(put->value);
       AbandonRecord record;
       record.set_timeline(commit.timeline());
-      record.set_after_step(commit.step() - 1);
+      if (commit.step() > 0) record.set_after_step(commit.step() - 1);
       record.set_through_step(commit.step());
       txn.then.push_back(PutOp{"unreft/sim/abandoned", record.SerializeAsString(), LeaseId{}});
     }

@@ -168,6 +168,21 @@ TEST_F(CommitRulesTest, OfOneNodeItIsWrittenAtOnceAndUpToTheStepItself) {
   EXPECT_EQ(GiveUp().write->abandoned->through_step(), 5U);
 }
 
+TEST_F(CommitRulesTest, StepZeroIsGivenUpOnceAsAnyOther) {
+  Fail(1, At(1, 0));
+  records_.abandoned.value = *GiveUp().write->abandoned;
+  EXPECT_TRUE(IsGivenUp(records_.abandoned.value, At(1, 0)));
+  EXPECT_FALSE(GiveUp().write);
+}
+
+TEST_F(CommitRulesTest, StepZeroIsNotGivenUpOnceItIsCommitted) {
+  RecordCommit(At(1, 0));
+  Fail(1, At(1, 1));
+  records_.abandoned.value = *GiveUp().write->abandoned;
+  EXPECT_FALSE(IsGivenUp(records_.abandoned.value, At(1, 0)));
+  EXPECT_TRUE(IsGivenUp(records_.abandoned.value, At(1, 1)));
+}
+
 TEST_F(CommitRulesTest, RanksOnTheirWayBackAreWaitedForAsLongAsANodeMayBeAway) {
   Fail(1, kVersion);
   giving_up_.ranks_away_since = now_;

@@ -78,6 +78,7 @@ TEST_F(RegistrarTest, TheJobHearsHowFarARankHasCome) {
   Slot* slot = state_.slots->Offerable(Rank{0}).front();
   slot->phase = SlotPhase::kCapturing;
   slot->version = {session_->timeline, Step{7}};
+  slot->is_step_known = true;
   session_->NoteNamed(slot->version);
   const std::vector<RegisteredTrainer> trainers = registrar_->Registrations();
   ASSERT_EQ(trainers.size(), 1U);
