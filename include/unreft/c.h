@@ -130,6 +130,12 @@ typedef struct unreft_tensor {
                                    order is refused. */
 } unreft_tensor;
 
+/* What people call a timeline, and what messages print: timeline 3. Compare timelines themselves:
+ * after the loss of a meta store there may be two of one number, which are not the same. */
+static inline uint64_t unreft_timeline_number(uint64_t timeline) {
+  return timeline >> 32 != 0 ? timeline >> 32 : timeline;
+}
+
 /* What the store decided for this attempt. Tensors and extras are this rank's, the rest is the same
  * on every rank. */
 typedef struct unreft_decision {

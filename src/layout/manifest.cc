@@ -95,7 +95,8 @@ SlotManifest FromProto(const Manifest& in) {
 }
 
 std::string Subject(const Manifest& in) {
-  return fmt::format("manifest of rank {}, version {}:{}", in.rank(), in.timeline(), in.step());
+  return fmt::format("manifest of rank {}, version {}:{}", in.rank(), Timeline{in.timeline()},
+                     in.step());
 }
 
 template <typename... Args>
@@ -124,8 +125,9 @@ absl::Status CheckNumbers(const Manifest& in) {
   }
   if (std::max(in.step(), in.parent_step()) > kStepMax ||
       std::max(in.timeline(), in.parent_timeline()) > kTimelineMax) {
-    return Bad(in, "needs steps up to {} and timelines up to {}, found parent {}:{}", kStepMax,
-               kTimelineMax, in.parent_timeline(), in.parent_step());
+    return Bad(in, "needs steps up to {} and timelines up to {}, found {}:{} on parent {}:{}",
+               kStepMax, kTimelineMax, in.timeline(), in.step(), in.parent_timeline(),
+               in.parent_step());
   }
   if (!std::has_single_bit(in.block_bytes())) {
     return Bad(in, "needs a block size that is a power of two, found {}", in.block_bytes());

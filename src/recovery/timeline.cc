@@ -12,8 +12,7 @@ std::optional<Version> TimelineChain::ParentOf(Timeline timeline) const {
   return std::nullopt;
 }
 
-Timeline TimelineChain::Open(Version parent) {
-  const Timeline next{newest().value + 1};
+void TimelineChain::Open(Timeline next, Version parent) {
   std::vector<TimelineOrigin> kept;
   Version stands_on = parent;
   for (const TimelineOrigin& origin : origins_ | std::views::reverse) {
@@ -24,7 +23,6 @@ Timeline TimelineChain::Open(Version parent) {
   std::ranges::reverse(kept);
   origins_ = std::move(kept);
   origins_.push_back({next, parent});
-  return next;
 }
 
 void TimelineChain::Trim(size_t limit) {

@@ -32,12 +32,18 @@ class TimelineChain {
   std::span<const TimelineOrigin> origins() const { return origins_; }  // oldest first
   std::optional<Version> ParentOf(Timeline timeline) const;
 
-  // Opens the next timeline and returns its number. Those that `parent` does not stand on are
+  // Opens that timeline, which is newer than all others. Those that `parent` does not stand on are
   // forgotten: they are dead for ever.
-  Timeline Open(Version parent);
+  void Open(Timeline next, Version parent);
 
   // Forgets the oldest origins beyond `limit`.
   void Trim(size_t limit);
+
+  // Whether nothing of it can be under way: it is neither the newest nor one that is opened after
+  // it, of which nothing was heard yet.
+  bool IsOver(Timeline timeline) const {
+    return timeline != newest() && NumberOf(timeline) <= NumberOf(newest());
+  }
 
   // Whether the version lies on the ancestor chain of the newest timeline.
   bool IsLive(Version version) const;

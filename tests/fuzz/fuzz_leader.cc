@@ -18,6 +18,7 @@ class Job final : public smp::LeaderFixture {
   Job() {
     options_.pins = 1;
     for (auto& [slot, node] : nodes_) InTurn([&] { Script(node); });
+    Ask(1);
   }
 
   void Say(uint8_t kind, NodeSlot from, const std::string& bytes) {
@@ -42,8 +43,7 @@ class Job final : public smp::LeaderFixture {
   }
 
   NodeReport ExampleReport(uint64_t attempt) {
-    Ask(attempt);
-    const Version version{Timeline{1}, Step{5}};
+    const Version version = At(1, 5);
     Protect(version);
     Register(NodeSlot{1}, Rank{1}, {Whole("w", {4})}, attempt);
     ReportAll();
@@ -53,7 +53,7 @@ class Job final : public smp::LeaderFixture {
     asking.set_pid(4711);
     return report;
   }
-  std::string ExampleManifest() const { return ManifestOf({Timeline{1}, Step{5}}, Rank{1}); }
+  std::string ExampleManifest() { return ManifestOf(At(1, 5), Rank{1}); }
 
  private:
   void TestBody() override {}

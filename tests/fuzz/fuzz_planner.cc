@@ -101,7 +101,7 @@ void UseVersions(Draw& draw) {
   for (const Version version : whole) UNREFT_CHECK(chain.IsLive(version));
   (void)recovery::DescribeMissing(slabs, chain);
   if (whole.empty()) return;
-  chain.Open(whole.front());
+  chain.Open(NextTimeline(chain.newest(), 7), whole.front());
   UNREFT_CHECK(chain.IsLive(whole.front()));
 }
 

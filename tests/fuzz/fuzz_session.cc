@@ -41,6 +41,7 @@ class Trainer final : public Daemon {
     table_.End(life_);
     Settle(std::chrono::seconds(60));
   }
+  Timeline timeline() const { return node_->state().record->chain().newest(); }
   uint64_t sealed() const { return node_->state().counters.slots_sealed; }
 
  private:
@@ -87,10 +88,13 @@ std::vector<std::string> Seeds() {
   const std::vector<WireTensor> tensors = {{specs[0]}, {specs[1]}};
   const auto table = layout::TensorTable::Create(specs);
   const auto plan = layout::CapturePlan::Make(*table, layout::CaptureMode::kSharded);
-  const Version version{Timeline{1}, Step{1}};
+  const std::string restore = Input(RestoreRequest{1});
+  Trainer restoring;
+  restoring.Run(restore);
+  const Version version{restoring.timeline(), Step{1}};
   const SlotId slot{0};
   const Generation generation{(1 << 28) + 1};  // the first of the first process
-  std::string life = Input(RestoreRequest{1}) + Input(Register{2, tensors, 100});
+  std::string life = restore + Input(Register{2, tensors, 100});
   life += WordInput(0, GrantWord{GrantState::kClaimed, slot, generation}.Encode());
   life += Input(Claimed{slot, generation, version});
   life += WordInput(1, ProgressWord{4, 1}.Encode()) + Input(Progress{slot, generation});
@@ -102,7 +106,7 @@ std::vector<std::string> Seeds() {
   trainer.Run(captured);
   UNREFT_CHECK(trainer.sealed() == 1, "the seed does not get as far as it did");
   std::vector<std::string> seeds = {captured, life + Input(Skipped{version, "no slot"}),
-                                    life + Input(Skipped{{Timeline{1}, Step{0}}, "no slot"}),
+                                    life + Input(Skipped{{version.timeline, Step{0}}, "no slot"}),
                                     life + Input(GaveUp{slot, generation, version, "x", 900})};
   std::string all = life;
   ForEachExampleMessage([&](const auto& message) { all += Input(message); });

@@ -160,8 +160,10 @@ inline void UseRecord(const TimelineRecord& timeline) {
   // The next decision, which whoever reads the records then takes.
   TimelineRecord next = timeline;
   const Timeline newest = smp::ChainOf(timeline).newest();
-  UNREFT_CHECK(smp::OpenNext(next, {newest, Step{1}}) > newest);
-  UNREFT_CHECK(meta::CheckRecord(next).ok() == (newest.value < kTimelineMax));
+  const Timeline opened = NextTimeline(newest, 7);
+  smp::OpenTimeline(opened, {newest, Step{1}}, next);
+  UNREFT_CHECK(opened > newest);
+  UNREFT_CHECK(meta::CheckRecord(next).ok() == (opened.value <= kTimelineMax));
   const smp::JobDecision decision = smp::DecisionOf(timeline.decision());
   UNREFT_CHECK(decision.asked.size() == static_cast<size_t>(timeline.decision().asked_size()));
   (void)smp::ChainOf(timeline).IsLive(decision.version);

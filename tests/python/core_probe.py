@@ -39,6 +39,14 @@ def plain(value):
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def plain_decision(decision):
+    """Without the ids of the timelines, which are others each time."""
+    numbers = {
+        name: _core.timeline_number(decision[name]) for name in ("timeline", "new_timeline")
+    }
+    return {name: plain(value) for name, value in (decision | numbers).items()}
+
+
 def start(unreftd, directory, job):
     command = [unreftd, "--job", job, "--run-dir", directory, "--restore-wait-s", "20"]
     daemon = subprocess.Popen([*command, "--log-level", "error"])
@@ -95,7 +103,7 @@ def first_life(directory, job):
     arrays = {"w": np.arange(12, dtype=np.float32).reshape(4, 3), "n": np.array(5)}
     used = client(directory, job, 0)
     begun = used.restore_begin()
-    found["a fresh start"] = {name: plain(value) for name, value in begun.items()}
+    found["a fresh start"] = plain_decision(begun)
     note("a snapshot without tensors", used.snapshot, 1, b"", 0)
     good = tensors(arrays)
     for name, field, value in (
@@ -144,7 +152,7 @@ def second_life(directory, job):
     arrays = {"w": np.zeros((4, 3), np.float32), "n": np.array(0)}
     used = client(directory, job, 1)
     begun = used.restore_begin()
-    found["restored"] = {name: plain(value) for name, value in begun.items()}
+    found["restored"] = plain_decision(begun)
     note("read", used.restore_read, tensors(arrays))
     found["the bytes"] = {name: array.tolist() for name, array in arrays.items()}
     strange = unreft.Tensor.of_array("strange", arrays["w"])

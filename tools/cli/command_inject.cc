@@ -211,7 +211,7 @@ nlohmann::json Document(const FlipResult& flip, const FlipOptions& options) {
   return {{"segment", flip.segment},
           {"slot", flip.slot.value},
           {"rank", flip.rank.value},
-          {"timeline", flip.version.timeline.value},
+          {"timeline", NumberOf(flip.version.timeline)},
           {"step", flip.version.step.value},
           {"region", options.region},
           {"offset", flip.region_offset},

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -47,11 +48,13 @@ nlohmann::json Together(const std::vector<JobNode>& nodes) {
     bool committed = false;
     std::set<std::string> pinned_by;
   };
-  std::map<std::pair<uint64_t, uint64_t>, Held, std::greater<>> all;
+  // Timelines of one number and another id are two: by number, id and step.
+  std::map<std::array<uint64_t, 3>, Held, std::greater<>> all;
   for (const JobNode& node : nodes) {
     if (!node.answer.ok()) continue;
     for (const nlohmann::json& version : node.answer->value("versions", nlohmann::json::array())) {
-      Held& held = all[{version.at("timeline"), version.at("step")}];
+      Held& held =
+          all[{version.at("timeline"), version.value("timeline_id", 0U), version.at("step")}];
       held.world = std::max(held.world, version.at("world").get<uint64_t>());
       for (const nlohmann::json& rank : version.at("ranks")) held.ranks.insert(uint64_t{rank});
       held.nodes.insert(node.node);
@@ -67,8 +70,10 @@ nlohmann::json Together(const std::vector<JobNode>& nodes) {
   for (auto& [version, held] : all) {
     held.committed = held.committed && !newer_committed;
     newer_committed |= held.committed;
-    versions.push_back({{"timeline", version.first},
-                        {"step", version.second},
+    const auto& [timeline, timeline_id, step] = version;
+    versions.push_back({{"timeline", timeline},
+                        {"timeline_id", timeline_id},
+                        {"step", step},
                         {"world", held.world},
                         {"ranks", held.ranks},
                         {"nodes", held.nodes},

@@ -59,6 +59,11 @@ class _Tensor(ctypes.Structure):
     ]
 
 
+def timeline_number(timeline: int) -> int:
+    """What messages call a timeline. There may be two of one number, which are not equal."""
+    return timeline >> 32 or timeline
+
+
 class _Decision(ctypes.Structure):
     _fields_ = [
         ("struct_bytes", ctypes.c_size_t),
@@ -417,7 +422,7 @@ class Client:
         return {
             "connected": status.connected != 0,
             "ready": status.ready != 0,
-            "timeline": status.timeline,
+            "timeline": timeline_number(status.timeline),
             "last_captured_step": _step_or_none(status.last_captured_step),
             "last_sealed_step": _step_or_none(status.last_sealed_step),
             "last_committed_step": _step_or_none(status.last_committed_step),

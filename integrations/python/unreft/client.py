@@ -35,7 +35,7 @@ class Decision:
 
     restored: bool  # False: nothing was ever committed, start from scratch
     step: int  # of the version that every rank restores
-    timeline: int  # of that version
+    timeline: int  # of that version; equal to no other, so it is no small number
     new_timeline: int  # opened by this decision
     tensors: list[Tensor]  # every logical tensor stored, with this rank's earlier box
     extras: bytes | None  # this rank's earlier extras, None when it had none
@@ -58,7 +58,7 @@ class Status:
 
     connected: bool = False
     ready: bool = False  # a snapshot would start
-    timeline: int = 0
+    timeline: int = 0  # its number, as messages have it
     last_captured_step: int | None = None
     last_sealed_step: int | None = None  # of this rank
     last_committed_step: int | None = None  # by every rank

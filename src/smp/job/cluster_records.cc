@@ -18,12 +18,11 @@ recovery::TimelineChain ChainOf(const TimelineRecord& record) {
   return recovery::TimelineChain(OriginsOf(record));
 }
 
-Timeline OpenNext(TimelineRecord& record, Version parent) {
+void OpenTimeline(Timeline next, Version parent, TimelineRecord& record) {
   recovery::TimelineChain chain = ChainOf(record);
-  const Timeline opened = chain.Open(parent);
+  chain.Open(next, parent);
   chain.Trim(kDecisionsKept);
   SetChain(chain, record);
-  return opened;
 }
 
 void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record) {

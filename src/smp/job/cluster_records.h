@@ -38,8 +38,8 @@ uint64_t PlaceOf(const Message& message) {
 std::vector<recovery::TimelineOrigin> OriginsOf(const TimelineRecord& record);
 recovery::TimelineChain ChainOf(const TimelineRecord& record);
 void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record);
-// Opens the next timeline of the record and returns it.
-Timeline OpenNext(TimelineRecord& record, Version parent);
+// Opens that timeline, which is newer than all of the record.
+void OpenTimeline(Timeline next, Version parent, TimelineRecord& record);
 
 // Never committed any more, as the record says.
 bool IsGivenUp(const AbandonRecord& record, Version version);

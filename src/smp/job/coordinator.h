@@ -147,9 +147,9 @@ class Coordinator {
   virtual void AskEverCommitted(EverCommittedDone done) = 0;
 
   // What was committed is given up, by an operator's order: the next restore finds nothing, and
-  // opens the timeline that `done` is told. FailedPrecondition while ranks are connected, unless
-  // `force` is given: nothing that they capture would be committed.
-  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<Timeline>)>;
+  // opens the timeline whose number `done` is told. FailedPrecondition while ranks are connected,
+  // unless `force` is given: nothing that they capture would be committed.
+  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<uint64_t>)>;
   virtual void DeclareFreshStart(bool force, FreshStartDone done) = 0;
 
   // Versions that nothing but version_deadline_s has ended, by this process.

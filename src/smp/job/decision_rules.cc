@@ -139,13 +139,13 @@ bool CaptureBegan(const Facts& facts) {
 
 // Until a capture begins in a timeline, the same decision for the same processes opens no other.
 // For others it does: somebody who was told of that one may live on.
-void OpenTimeline(const Facts& facts, Version parent, TimelineRecord& record) {
+void OpenUnlessAgain(const Facts& facts, Version parent, TimelineRecord& record) {
   const recovery::TimelineChain chain = ChainOf(record);
   const DecisionRecord& last = record.decision();
   const bool again =
       last.timeline() == chain.newest().value && AreOfSameProcesses(last.asked(), record.asked());
   if (again && chain.ParentOf(chain.newest()) == parent && !CaptureBegan(facts)) return;
-  OpenNext(record, parent);
+  OpenTimeline(facts.next_timeline, parent, record);
 }
 
 Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
@@ -153,7 +153,7 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   const bool is_again =
       record.decision().kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
       DecisionOf(record.decision()).version == restorable.version;
-  OpenTimeline(facts, restorable.version, record);
+  OpenUnlessAgain(facts, restorable.version, record);
   DecisionRecord& decision = BeginDecision(record);
   decision.set_kind(static_cast<uint32_t>(DecisionKind::kRestored));
   decision.set_timeline(NewestTimeline(record).value);
@@ -168,7 +168,7 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   SetHolders(restorable.holders, *commit.mutable_holders());
   std::string line = fmt::format("decision {}: version {} for attempt {} opens timeline {}{}",
                                  record.round(), restorable.version, record.attempt(),
-                                 decision.timeline(), is_again ? kAgain : "");
+                                 Timeline{decision.timeline()}, is_again ? kAgain : "");
   Move move = Decide(std::move(record));
   move.write->commit = std::move(commit);
   move.say.push_back({LogLevel::kInfo, std::move(line)});
@@ -177,7 +177,7 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
 
 Move EndRoundFresh(const Facts& facts) {
   TimelineRecord record = facts.records.timeline.value;
-  OpenTimeline(facts, Version{}, record);
+  OpenUnlessAgain(facts, Version{}, record);
   DecisionRecord& decision = BeginDecision(record);
   decision.set_kind(static_cast<uint32_t>(DecisionKind::kFresh));
   decision.set_timeline(NewestTimeline(record).value);

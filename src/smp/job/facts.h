@@ -60,6 +60,7 @@ struct Facts {
   const RollCall& roll;  // of the records' view
   Time now;
   Step newest_step;  // of the ranks in the newest timeline, as is believed of them
+  Timeline next_timeline;
   const Absences& absences;
   const meta::RecordCopy* kept;  // the newest that a node was asked for; null before
   PinNotes pins;

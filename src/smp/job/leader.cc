@@ -43,11 +43,12 @@ bool HaveSameRanks(const NodeReport& a, const NodeReport& b) {
 
 }  // namespace
 
-Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
+Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& random, Log& log,
                const NodeOptions& options, meta::HeldKey leadership, FaultPoints* faults)
     : executor_(executor),
       store_(store),
       peers_(peers),
+      random_(random),
       log_(log),
       options_(options),
       leadership_(std::move(leadership)),
@@ -138,6 +139,11 @@ RollCall Leader::CallRoll() const {
   return {records.view.value, records.present, board_.reports()};
 }
 
+Timeline Leader::NextTimeline() {
+  return unreft::NextTimeline(NewestTimeline(store_.state().timeline.value),
+                              static_cast<uint32_t>(random_.Next()));
+}
+
 Facts Leader::FactsOf(const RollCall& roll) {
   const meta::JobState& records = store_.state();
   return {.records = records,
@@ -146,6 +152,7 @@ Facts Leader::FactsOf(const RollCall& roll) {
           .roll = roll,
           .now = executor_.Now(),
           .newest_step = board_.NewestStep(NewestTimeline(records.timeline.value)),
+          .next_timeline = NextTimeline(),
           .absences = absences_,
           .kept = kept_ ? &*kept_ : nullptr,
           .pins = {.over = pin_clock_.over(),
@@ -289,16 +296,17 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
   TimelineRecord timeline = state.timeline.value;
   // On a timeline of its own no earlier version is a candidate any more.
   CommitRecord commit;
-  commit.set_timeline(OpenNext(timeline, Version{}).value);
+  const Timeline declared = NextTimeline();
+  OpenTimeline(declared, Version{}, timeline);
+  commit.set_timeline(declared.value);
   log_.Warn("{}", FreshStartDeclared(from, VersionOf(state.commit.value), ranks));
-  const Timeline opens{commit.timeline() + 1};
   writing_ = true;
   store_.Write(leadership_, {.timeline = std::move(timeline), .commit = std::move(commit)},
-               [this, alive = lifetime_.token(), opens,
+               [this, alive = lifetime_.token(), declared,
                 done = std::move(done)](const absl::Status& status) mutable {
                  if (!alive.expired()) writing_ = false;
                  if (!status.ok()) return done(status);
-                 done(opens);
+                 done(NumberOf(declared) + 1);
                });
 }
 

@@ -23,6 +23,7 @@
 #include "base/fault_points.h"
 #include "base/lifetime.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
 #include "smp/core/node_options.h"
@@ -45,7 +46,7 @@ namespace unreft::smp {
 class Leader {
  public:
   // `leadership`: our leader key.
-  Leader(Executor& executor, meta::JobStore& store, Peers& peers, Log& log,
+  Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& random, Log& log,
          const NodeOptions& options, meta::HeldKey leadership, FaultPoints* faults);
   ~Leader();
 
@@ -55,8 +56,8 @@ class Leader {
 
   // What was committed is given up by an explicit order that came to that node. Unavailable while
   // a decision is made, FailedPrecondition while ranks are connected and `force` is not given.
-  // `done` is told the timeline that the next attempt opens.
-  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<Timeline>)>;
+  // `done` is told the number of the timeline that the next attempt opens.
+  using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<uint64_t>)>;
   void DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done);
 
   // Keeps what is committed for somebody, or lets go of it; answered when that is written.
@@ -82,6 +83,7 @@ class Leader {
   void ForgetReportsOfAnotherStore();
   // What the rules read, as it is in this turn.
   RollCall CallRoll() const;
+  Timeline NextTimeline();  // another one each time
   Facts FactsOf(const RollCall& roll);
   // What has become of what is under way, by the records and the reports as they are.
   void Follow(const RollCall& roll);
@@ -105,6 +107,7 @@ class Leader {
   Executor& executor_;
   meta::JobStore& store_;
   Peers& peers_;
+  Random& random_;
   Log& log_;
   const NodeOptions& options_;
   const meta::HeldKey leadership_;

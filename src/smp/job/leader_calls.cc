@@ -30,7 +30,7 @@ void LeaderCalls::DeclareFreshStart(bool force, Coordinator::FreshStartDone done
       *leader, "fresh-start", request, options_.call_timeout,
       [done = std::move(done)](absl::StatusOr<FreshStartReply> reply) mutable {
         if (!reply.ok()) return done(reply.status());
-        done(Timeline{reply->timeline()});
+        done(reply->timeline());
       });
 }
 

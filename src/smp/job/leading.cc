@@ -23,8 +23,8 @@ void Leading::Follow() {
   seams_.log.Info("node {} leads", options_.node);
   key_ = seams_.seat.leadership();
   End();
-  leader_ = std::make_unique<Leader>(seams_.executor, seams_.store, seams_.peers, seams_.log,
-                                     options_, key_, seams_.faults);
+  leader_ = std::make_unique<Leader>(seams_.executor, seams_.store, seams_.peers, seams_.random,
+                                     seams_.log, options_, key_, seams_.faults);
 }
 
 void Leading::End() {
@@ -59,10 +59,10 @@ void Leading::Serve() {
         if (leader_ == nullptr) return done(NotLeading());
         leader_->DeclareFreshStart(
             from, request.force(),
-            [done = std::move(done)](absl::StatusOr<Timeline> timeline) mutable {
+            [done = std::move(done)](absl::StatusOr<uint64_t> timeline) mutable {
               if (!timeline.ok()) return done(timeline.status());
               FreshStartReply reply;
-              reply.set_timeline(timeline->value);
+              reply.set_timeline(*timeline);
               done(std::move(reply));
             });
       });

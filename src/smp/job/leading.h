@@ -13,6 +13,7 @@
 #include "base/executor.h"
 #include "base/fault_points.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "meta/job_store.h"
 #include "meta/leased_key.h"
 #include "smp/core/node_options.h"
@@ -30,6 +31,7 @@ class Leading {
     meta::JobStore& store;
     Seat& seat;
     Peers& peers;
+    Random& random;
     Log& log;
     FaultPoints* faults = nullptr;
   };

@@ -52,7 +52,8 @@ Member::Member(Seams seams, NodeRecord& record, KeptRecords& kept, Node& node,
       peers_(seams.transport, store_.state(), options.job, options.node, record.incarnation(),
              [this] { store_.ReadAgain(); }),
       calls_(seams.executor, store_, peers_, options),
-      leading_({seams.executor, store_, seat_, peers_, seams.log, seams.faults}, options),
+      leading_({seams.executor, store_, seat_, peers_, seams.random, seams.log, seams.faults},
+               options),
       ever_asked_(seams.executor, store_, kept, options) {}
 
 Member::~Member() = default;

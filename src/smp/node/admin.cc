@@ -61,7 +61,7 @@ Json RankJson(const RankSession& session) {
   rank["pid"] = session.life().pid;
   rank["connected"] = session.connected();
   rank["attempt"] = session.attempt().value;
-  rank["timeline"] = session.timeline.value;
+  rank["timeline"] = NumberOf(session.timeline);
   rank["newest_step"] = session.newest_step.value;
   rank["captured"] = session.captured;
   rank["skipped"] = session.skipped;
@@ -80,7 +80,7 @@ Json SlotJson(const Slot& slot) {
   json["rank"] = slot.owner.value;
   json["phase"] = std::string(SlotPhaseName(slot.phase));
   json["generation"] = slot.generation.value;
-  json["timeline"] = slot.version.timeline.value;
+  json["timeline"] = NumberOf(slot.version.timeline);
   json["step"] = slot.version.step.value;
   json["bytes"] = slot.bytes();
   json["problem"] = slot.problem;
@@ -143,7 +143,7 @@ void AddRestorable(const NodeState& state, Json& json) {
   if (std::ranges::find(whole, state.record->committed()) != whole.end()) return;
   json["restorable"] = nullptr;
   if (whole.empty()) return;
-  json["restorable"] = {{"timeline", whole.front().timeline.value},
+  json["restorable"] = {{"timeline", NumberOf(whole.front().timeline)},
                         {"step", whole.front().step.value}};
 }
 
@@ -162,11 +162,11 @@ Json StatusJson(const NodeState& state) {
   json["pid"] = state.seams.processes.Self().pid;
   json["session"] = state.record->session().value;
   json["incarnation"] = Hex(state.record->incarnation());
-  json["timeline"] = state.record->chain().newest().value;
+  json["timeline"] = NumberOf(state.record->chain().newest());
   if (state.record->committed_world() == 0) {
     json["committed"] = nullptr;
   } else {
-    json["committed"] = {{"timeline", state.record->committed().timeline.value},
+    json["committed"] = {{"timeline", NumberOf(state.record->committed().timeline)},
                          {"step", state.record->committed().step.value},
                          {"world", state.record->committed_world()}};
   }
@@ -213,7 +213,8 @@ Json VersionsJson(const NodeState& state) {
   json["versions"] = Json::array();
   for (const auto& [version, holders] : versions) {
     const auto& [world, ranks] = holders;
-    json["versions"].push_back({{"timeline", version.timeline.value},
+    json["versions"].push_back({{"timeline", NumberOf(version.timeline)},
+                                {"timeline_id", RandomIdOf(version.timeline)},
                                 {"step", version.step.value},
                                 {"world", world},
                                 {"ranks", ranks},
@@ -226,7 +227,7 @@ Json VersionsJson(const NodeState& state) {
 }
 
 Json PinJson(const Pin& pin) {
-  return {{"timeline", pin.timeline()},
+  return {{"timeline", NumberOf(Timeline{pin.timeline()})},
           {"step", pin.step()},
           {"owner", pin.owner()},
           {"for_ms", pin.for_ms()}};
@@ -356,9 +357,9 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   }
   if (request.verb == "fresh-start") {
     return state.coordinator->DeclareFreshStart(
-        IsForced(request), [reply = std::move(reply)](absl::StatusOr<Timeline> opens) mutable {
+        IsForced(request), [reply = std::move(reply)](absl::StatusOr<uint64_t> opens) mutable {
           if (!opens.ok()) return reply(AdminReply{opens.status(), ""});
-          reply(Ok({{"timeline", opens->value}}));
+          reply(Ok({{"timeline", *opens}}));
         });
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(

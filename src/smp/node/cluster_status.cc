@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 #include "smp/node/json_text.h"
 
 namespace unreft::smp {
@@ -102,7 +103,7 @@ Json GroupJson(const Group& group) {
 
 Json CommittedJson(uint64_t timeline, uint64_t step, uint64_t world) {
   if (world == 0) return nullptr;
-  return {{"timeline", timeline}, {"step", step}, {"world", world}};
+  return {{"timeline", NumberOf(Timeline{timeline})}, {"step", step}, {"world", world}};
 }
 
 Json ClusterJson(const NodeState& state, const Member& member) {
@@ -124,8 +125,7 @@ Json ClusterJson(const NodeState& state, const Member& member) {
   if (job.leader.exists()) json["leader"] = job.leader.value.slot();
   json["view"] = job.view.value.number();
   json["exposure"] = job.view.value.exposure();
-  json["timeline"] =
-      timeline.chain().empty() ? 0 : timeline.chain(timeline.chain_size() - 1).timeline();
+  json["timeline"] = NumberOf(NewestTimeline(timeline));
   json["closed"] = timeline.closing();
   json["members"] = MembersJson(state, job);
   json["spares"] = SparesJson(job);

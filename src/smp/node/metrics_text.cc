@@ -134,7 +134,7 @@ std::string MetricsText(const NodeState& state, const Member* member) {
         "1: TLS files that lie there now were refused, and older ones stay in use.",
         certificates.files_are_bad ? 1 : 0);
   gauge("unreft_sessions", "Trainers known.", state.sessions.size());
-  gauge("unreft_timeline", "Newest timeline.", state.record->chain().newest().value);
+  gauge("unreft_timeline", "Newest timeline.", NumberOf(state.record->chain().newest()));
   gauge("unreft_committed_step", "Step of the newest committed version.",
         state.record->committed().step.value);
   // Of a job that does not run neither yes nor no, so that an alert on either is not raised.

@@ -49,7 +49,7 @@ absl::Status Protector::Adopt() { return guards_.Adopt(); }
 // --- what happens on this node ---
 
 bool Protector::IsOfInterest(Version version) const {
-  return version.timeline >= state_.record->chain().newest() &&
+  return !state_.record->chain().IsOver(version.timeline) &&
          version > std::max(state_.record->committed(), passed_over_) && !IsGivenUp(version);
 }
 
@@ -114,7 +114,7 @@ void Protector::FreeDeadGuards() {
   const recovery::TimelineChain& chain = state_.record->chain();
   for (Guard* guard : guards_.All()) {
     if (guard->phase != GuardPhase::kComplete || guard->dropped) continue;
-    const bool is_dead = !chain.IsLive(guard->version) && guard->version.timeline < chain.newest();
+    const bool is_dead = !chain.IsLive(guard->version) && chain.IsOver(guard->version.timeline);
     if (is_dead || IsGivenUp(guard->version)) guards_.Free(*guard);
   }
 }
@@ -124,7 +124,7 @@ void Protector::RunRules() {
   remaking_.RunRules();
   for (const Version version : announcements_.Followed()) {
     // A node without ranks hears of a version that is given up by the record alone.
-    const bool is_over = version.timeline < state_.record->chain().newest() || IsGivenUp(version);
+    const bool is_over = state_.record->chain().IsOver(version.timeline) || IsGivenUp(version);
     if (is_over || maker_.HasFailed(version)) Forget(version);
   }
   const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());

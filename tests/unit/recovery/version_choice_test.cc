@@ -19,8 +19,8 @@ SealedSlab Slab(Version version, uint64_t rank, uint64_t world = 2) {
 
 TEST(VersionChoiceTest, WholeLiveVersionsNewestFirst) {
   TimelineChain chain;
-  chain.Open(V(0, 0));
-  chain.Open(V(1, 5));
+  chain.Open(Timeline{1}, V(0, 0));
+  chain.Open(Timeline{2}, V(1, 5));
   const std::vector<SealedSlab> slabs = {Slab(V(1, 4), 0), Slab(V(1, 4), 1), Slab(V(1, 6), 0),
                                          Slab(V(1, 6), 1), Slab(V(2, 6), 0), Slab(V(1, 5), 1),
                                          Slab(V(1, 5), 0), Slab(V(2, 7), 1)};
@@ -30,7 +30,7 @@ TEST(VersionChoiceTest, WholeLiveVersionsNewestFirst) {
 
 TEST(VersionChoiceTest, TwoSlabsOfOneRankAreNotTwoRanks) {
   TimelineChain chain;
-  chain.Open(V(0, 0));
+  chain.Open(Timeline{1}, V(0, 0));
   const std::vector<SealedSlab> slabs = {Slab(V(1, 1), 0, 3), Slab(V(1, 1), 0, 3)};
   EXPECT_THAT(WholeVersions(slabs, chain), IsEmpty());
   EXPECT_EQ(DescribeMissing(slabs, chain), "1:1 lacks ranks 1, 2");
@@ -39,7 +39,7 @@ TEST(VersionChoiceTest, TwoSlabsOfOneRankAreNotTwoRanks) {
 // What a slab claims costs nothing: these are as many ranks as no memory holds.
 TEST(VersionChoiceTest, AWorldThatNobodyHasIsCountedAndNotGoneThrough) {
   TimelineChain chain;
-  chain.Open(V(0, 0));
+  chain.Open(Timeline{1}, V(0, 0));
   const std::vector<SealedSlab> slabs = {Slab(V(1, 2), 1, uint64_t{1} << 62), Slab(V(1, 1), 0, 2),
                                          Slab(V(1, 1), 1, 2)};
   EXPECT_THAT(WholeVersions(slabs, chain), ElementsAre(V(1, 1)));

@@ -18,6 +18,7 @@
 #include "meta/record_copy.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/leader.h"
+#include "smp/job/recorded.h"
 #include "tests/fakes/capture_log_sink.h"
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_executor.h"
@@ -25,8 +26,6 @@
 #include "tests/unit/layout_testing.h"
 
 namespace unreft::smp {
-
-inline Version At(uint64_t timeline, uint64_t step) { return {Timeline{timeline}, Step{step}}; }
 
 // What a node says and is; rank i is on node i, as long as the test says nothing else.
 struct ReportingNode {
@@ -91,6 +90,16 @@ class LeaderFixture : public ::testing::Test {
     leader_.reset();
   }
 
+  // Of the timeline of that number that the job has, or had before its store was lost.
+  Version At(uint64_t number, uint64_t step) {
+    for (const TimelineEntry& entry : store_->state().timeline.value.chain()) {
+      const Timeline timeline{entry.timeline()};
+      timelines_[NumberOf(timeline)] = timeline;
+    }
+    const auto found = timelines_.try_emplace(number, Timeline{number << kTimelineIdBits}).first;
+    return {found->second, Step{step}};
+  }
+
   void InTurn(absl::FunctionRef<void()> body) {
     bool done = false;
     executor_->Deliver(Duration{}, [&] {
@@ -105,8 +114,8 @@ class LeaderFixture : public ::testing::Test {
   void StartLeader() {
     InTurn([this] {
       leader_.reset();
-      leader_ = std::make_unique<Leader>(*executor_, *store_, *nodes_.at(NodeSlot{0}).peers, log_,
-                                         options_, leadership_->holding(), nullptr);
+      leader_ = std::make_unique<Leader>(*executor_, *store_, *nodes_.at(NodeSlot{0}).peers,
+                                         random_, log_, options_, leadership_->holding(), nullptr);
       leader_->RunRules();
     });
   }
@@ -417,7 +426,8 @@ class LeaderFixture : public ::testing::Test {
     return smp::IsGivenUp(store_->state().abandoned.value, version);
   }
   Step CaptureFrom() const {
-    return smp::CaptureFrom(store_->state().abandoned.value, Timeline{1});
+    return smp::CaptureFrom(store_->state().abandoned.value,
+                            NewestTimeline(store_->state().timeline.value));
   }
   const std::string& WhyGivenUp() const { return store_->state().abandoned.value.reason(); }
 
@@ -437,6 +447,7 @@ class LeaderFixture : public ::testing::Test {
   std::unique_ptr<meta::JobStore> store_;
   std::unique_ptr<meta::LeasedKey> leadership_;
   std::map<NodeSlot, ReportingNode> nodes_;
+  std::map<uint64_t, Timeline> timelines_;  // by number
   std::map<uint64_t, std::unique_ptr<meta::LeasedKey>> spares_;
   std::map<uint64_t, std::unique_ptr<meta::LeasedKey>> waiting_;
   std::unique_ptr<Leader> leader_;

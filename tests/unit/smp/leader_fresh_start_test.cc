@@ -21,8 +21,8 @@ class LeaderFreshStartTest : public LeaderFixture {
     UNREFT_CHECK(VersionOf(commit()) == At(1, 5));
   }
 
-  absl::StatusOr<Timeline> Declare(bool force) {
-    absl::StatusOr<Timeline> opens = absl::UnknownError("no answer");
+  absl::StatusOr<uint64_t> Declare(bool force) {
+    absl::StatusOr<uint64_t> opens = absl::UnknownError("no answer");
     InTurn([&] {
       leader_->DeclareFreshStart(NodeSlot{2}, force, [&](auto answer) { opens = answer; });
     });
@@ -60,7 +60,7 @@ TEST_F(LeaderFreshStartTest, TellsTheTimelineThatTheNextAttemptOpens) {
   ASSERT_TRUE(opens.ok()) << opens.status();
   Ask(2);
   EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kFresh));
-  EXPECT_EQ(decision().timeline(), opens->value);
+  EXPECT_EQ(NumberOf(Timeline{decision().timeline()}), *opens);
 }
 
 TEST_F(LeaderFreshStartTest, WhatWouldBeRestoredIsKnown) {
@@ -78,7 +78,7 @@ TEST_F(LeaderFreshStartTest, WhatWouldBeRestoredIsKnown) {
   ReportAll();
   exposure = leader_->Exposure();
   EXPECT_EQ(VersionOf(exposure), At(1, 6));
-  EXPECT_EQ(exposure.restorable_timeline(), 1U);
+  EXPECT_EQ(exposure.restorable_timeline(), At(1, 0).timeline.value);
   EXPECT_EQ(exposure.restorable_step(), 5U);
   EXPECT_EQ(exposure.restorable_world(), 4U);
 }

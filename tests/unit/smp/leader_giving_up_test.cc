@@ -18,7 +18,7 @@ class LeaderGivingUpTest : public LeaderFixture {
   // The ranks of a node are at that step, and capture or have sealed what is named.
   void SayAt(NodeSlot slot, uint64_t step) {
     NodeReport& report = nodes_.at(slot).report;
-    report.set_newest_timeline(1);
+    report.set_newest_timeline(At(1, 0).timeline.value);
     report.set_newest_step(step);
     report.clear_registered();
     RegisteredRank& rank = *report.add_registered();

@@ -8,7 +8,6 @@ namespace unreft::smp {
 namespace {
 
 constexpr uint64_t kEight = 8;
-constexpr Version kCommitted{Timeline{1}, Step{5}};
 
 using Slots = std::vector<uint64_t>;
 
@@ -28,9 +27,11 @@ class LeaderGroupsTest : public LeaderFixture {
   LeaderGroupsTest() : LeaderFixture(kEight, true) {
     UNREFT_CHECK(SlotsOf(view().groups()) == kDealt, "{}", view().DebugString());
     Ask(1);
+    committed_ = At(1, 5);
   }
 
-  void CommitIn(const std::vector<Slots>& groups, Version version = kCommitted) {
+  void CommitIn(const std::vector<Slots>& groups) { CommitIn(groups, committed_); }
+  void CommitIn(const std::vector<Slots>& groups, Version version) {
     ProtectIn(groups, version);
     ReportAll();
     ReportAll();
@@ -98,8 +99,8 @@ class LeaderGroupsTest : public LeaderFixture {
     Ask(2);
     ASSERT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kRestored))
         << decision().DebugString();
-    EXPECT_EQ(decision().version_timeline(), kCommitted.timeline.value);
-    EXPECT_EQ(decision().version_step(), kCommitted.step.value);
+    EXPECT_EQ(decision().version_timeline(), committed_.timeline.value);
+    EXPECT_EQ(decision().version_step(), committed_.step.value);
     std::set<uint64_t> decoded;
     for (const Holder& holder : decision().holders()) {
       if (holder.lost()) decoded.insert(holder.slot());
@@ -107,13 +108,15 @@ class LeaderGroupsTest : public LeaderFixture {
     EXPECT_EQ(decoded, lost);
     EXPECT_EQ(SlotsOf(commit().groups()), kDealt) << "where each slab's group is looked for";
   }
+
+  Version committed_;
 };
 
 TEST_F(LeaderGroupsTest, ALostNodeWhoseDomainNobodyKnowsChangesNoGroup) {
   CommitIn(kDealt);
   Replace(NodeSlot{1}, "h8");
   EXPECT_EQ(SlotsOf(view().groups()), kDealt);
-  EXPECT_EQ(VersionOf(commit()), kCommitted);
+  EXPECT_EQ(VersionOf(commit()), committed_);
   EXPECT_EQ(SlotsOf(commit().groups()), kDealt);
   ExpectRestored({1});
 }
@@ -130,7 +133,7 @@ TEST_F(LeaderGroupsTest, ASpareOfAnotherDomainThatTookASlotChangesNoGroup) {
   AddSpare(kEight, "a domain that is dealt out first");
   TakeSlot(kEight, NodeSlot{1});
   Ask(2);
-  const Version version = At(decision().timeline(), 6);
+  const Version version{Timeline{decision().timeline()}, Step{6}};
   CommitIn(kDealt, version);
   // The store comes back empty, and the node with the memory and the domain that it has now.
   ReportingNode& node = nodes_.at(NodeSlot{1});
@@ -168,7 +171,7 @@ TEST_F(LeaderGroupsTest, TheCommittedVersionSaysWhichGroupsThereAre) {
   CommitIn(kDealt);
   ProtectIn({{0, 1, 2, 3}, {4, 5, 6, 7}}, At(1, 6));
   Replace(NodeSlot{1}, "h8");
-  EXPECT_EQ(VersionOf(commit()), kCommitted);
+  EXPECT_EQ(VersionOf(commit()), committed_);
   EXPECT_EQ(SlotsOf(view().groups()), kDealt);
   EXPECT_EQ(SlotsOf(commit().groups()), kDealt);
   Ask(2);

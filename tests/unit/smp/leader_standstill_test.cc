@@ -23,7 +23,7 @@ class LeaderStandstillTest : public LeaderFixture {
 
   void Register(uint64_t slot, uint64_t step) {
     NodeReport& report = nodes_.at(NodeSlot{slot}).report;
-    report.set_newest_timeline(1);
+    report.set_newest_timeline(At(1, 0).timeline.value);
     report.set_newest_step(step);
     report.clear_registered();
     RegisteredRank& rank = *report.add_registered();

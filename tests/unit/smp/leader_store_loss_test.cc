@@ -44,7 +44,25 @@ TEST_F(LeaderStoreLossTest, WhatOneNodeRemembersIsWrittenOnceAllHaveTold) {
   Settle();
   EXPECT_EQ(VersionOf(commit()), At(1, 5));
   EXPECT_EQ(commit().world(), kNodes);
-  EXPECT_EQ(store_->state().timeline.value.chain(0).timeline(), 1U);
+  EXPECT_EQ(store_->state().timeline.value.chain(0).timeline(), At(1, 0).timeline.value);
+}
+
+// What a node that returns has of the one is nothing of the other.
+TEST_F(LeaderStoreLossTest, ATimelineOfTheSameNumberIsAnother) {
+  const Timeline before = At(1, 0).timeline;
+  for (auto& [slot, node] : nodes_) {
+    node.kept.clear();
+    node.report.clear_kept_epoch();
+    node.report.clear_kept_sequence();
+    node.report.clear_newest_timeline();
+    node.versions.clear();
+  }
+  LoseStore();
+  ReportAll();
+  Ask(1);
+  const Timeline now{decision().timeline()};
+  EXPECT_EQ(NumberOf(now), 1U);
+  EXPECT_NE(now, before);
 }
 
 TEST_F(LeaderStoreLossTest, AStoreThatWentBackToAnEarlierCommitIsToldOfTheLater) {

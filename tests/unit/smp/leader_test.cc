@@ -110,7 +110,7 @@ TEST_F(LeaderTest, AllCaptureAllTheyHoldOnceOneDoes) {
   Protect(At(1, 5));
   ReportAll();
   EXPECT_TRUE(IsGivenUp(At(1, 5)));
-  EXPECT_EQ(store_->state().abandoned.value.full_capture_from_timeline(), 1U);
+  EXPECT_EQ(store_->state().abandoned.value.full_capture_from_timeline(), At(1, 0).timeline.value);
   EXPECT_EQ(store_->state().abandoned.value.disagreement(),
             "rank 2 captured all it holds, rank 0 a part of it");
 }
@@ -246,7 +246,7 @@ TEST_F(LeaderTest, DecidesTheNewestThatCanBeRestoredAndReadsItAgain) {
   nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).set_guarded(false);
   Ask(2);
   EXPECT_EQ(decision().version_step(), 4U);
-  EXPECT_EQ(decision().timeline(), 2U);
+  EXPECT_EQ(NumberOf(Timeline{decision().timeline()}), 2U);
   for (const auto& [slot, node] : nodes_) EXPECT_TRUE(node.verified.contains(At(1, 4)));
 }
 
@@ -315,12 +315,12 @@ TEST_F(LeaderTest, UntilACaptureBeginsTheSameDecisionOpensNoOtherTimeline) {
   Protect(At(1, 4));
   ReportAll();
   Ask(2);
-  ASSERT_EQ(decision().timeline(), 2U);
+  ASSERT_EQ(NumberOf(Timeline{decision().timeline()}), 2U);
   Ask(2);
-  EXPECT_EQ(decision().timeline(), 2U);
+  EXPECT_EQ(NumberOf(Timeline{decision().timeline()}), 2U);
   nodes_.at(NodeSlot{1}).report.set_capture_began(true);
   Ask(2);
-  EXPECT_EQ(decision().timeline(), 3U);
+  EXPECT_EQ(NumberOf(Timeline{decision().timeline()}), 3U);
   EXPECT_EQ(decision().version_step(), 4U);
 }
 
@@ -329,9 +329,9 @@ TEST_F(LeaderTest, OtherProcessesHaveATimelineOfTheirOwn) {
   Protect(At(1, 4));
   ReportAll();
   Ask(2);
-  ASSERT_EQ(decision().timeline(), 2U);
+  ASSERT_EQ(NumberOf(Timeline{decision().timeline()}), 2U);
   Ask(3);
-  EXPECT_EQ(decision().timeline(), 3U);
+  EXPECT_EQ(NumberOf(Timeline{decision().timeline()}), 3U);
   EXPECT_EQ(decision().version_step(), 4U);
 }
 

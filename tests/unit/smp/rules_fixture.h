@@ -160,6 +160,7 @@ class RulesFixture : public ::testing::Test {
             .roll = roll,
             .now = now_,
             .newest_step = board_.NewestStep(NewestTimeline(records_.timeline.value)),
+            .next_timeline = Timeline{NewestTimeline(records_.timeline.value).value + 1},
             .absences = absences_,
             .kept = kept_ ? &*kept_ : nullptr,
             .pins = {.over = pins_over_, .asked = pin_asked_},

@@ -62,7 +62,8 @@ class SmpFixture : public ::testing::Test {
   // As on a node that has taken part in the decision.
   static Timeline OpenTimeline(NodeRecord& record, Version parent) {
     recovery::TimelineChain chain = record.chain();
-    const Timeline opened = chain.Open(parent);
+    const Timeline opened{chain.newest().value + 1};
+    chain.Open(opened, parent);
     record.AdoptTimelines({chain.origins().begin(), chain.origins().end()}, /*unused=*/true);
     return opened;
   }

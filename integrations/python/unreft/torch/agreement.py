@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 
 import unreft
+from unreft._core import timeline_number
 from unreft.torch import ranks
 
 _log = logging.getLogger("unreft")
@@ -135,6 +136,11 @@ def _numbers(found: list[int]) -> str:
     return "rank " + ", ".join(map(str, found[:8])) + more
 
 
+def _timeline_name(timeline: int) -> str:
+    """Its number, and the id that tells it from another of that number."""
+    return f"{timeline_number(timeline)} ({timeline & 0xFFFFFFFF:08x})"
+
+
 @dataclasses.dataclass(frozen=True)
 class Outcome:
     """What one rank restored, as the ranks compare it."""
@@ -151,7 +157,7 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.kind == Outcome.RESTORED:
-            return f"step {self.step} of timeline {self.timeline}"
+            return f"step {self.step} of timeline {_timeline_name(self.timeline)}"
         return {self.FAILED: "an error", self.NO_STORE: "no store", self.FRESH: "a fresh start"}[
             self.kind
         ]
@@ -171,7 +177,8 @@ def check_agree(outcomes: list[Outcome]) -> None:
         raise unreft.Aborted(f"rank {', '.join(map(str, failed))} could not restore")
     found: dict[str, list[int]] = {}
     for rank, outcome in enumerate(outcomes):
-        found.setdefault(f"{outcome}, now timeline {outcome.new_timeline}", []).append(rank)
+        now = _timeline_name(outcome.new_timeline)
+        found.setdefault(f"{outcome}, now timeline {now}", []).append(rank)
     raise unreft.FailedPrecondition(
         "ranks restored different states: "
         + "; ".join(f"{what} on ranks {ranks}" for what, ranks in found.items())
