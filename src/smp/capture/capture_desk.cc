@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "smp/job/layout_check.h"
+#include "smp/job/refusals.h"
 
 namespace unreft::smp {
 
@@ -80,8 +81,7 @@ void CaptureDesk::OnClaimed(RankSession& session, const Claimed& claimed) {
   session.NoteNamed(claimed.version);
   if (state_.timeline_closed || claimed.version.timeline != state_.record->chain().newest() ||
       claimed.version <= state_.record->committed()) {
-    return Refuse(session, *slot, claimed.version,
-                  "a newer one is committed, or another attempt of the job has begun");
+    return Refuse(session, *slot, claimed.version, std::string(kOfNoUse));
   }
   // The trainer writes one snapshot at a time: an earlier one that it never completed is over. What
   // it tells again to a new daemon process may have a later one beside it, not told again yet, that

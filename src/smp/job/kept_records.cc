@@ -8,19 +8,12 @@
 
 #include "base/format.h"
 #include "smp/core/records_size.h"
+#include "smp/job/refusals.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr size_t kAreas = 2;
-
-// That nothing was decided would be a guess.
-absl::Status NothingKnown() {
-  return absl::DataLossError(
-      "the copy of the job's records on the disk is of no use; and no memory of this boot says "
-      "what "
-      "was committed. If there is nothing to go back to, remove the records");
-}
 
 }  // namespace
 
@@ -31,17 +24,7 @@ void KeptRecords::Open(SegmentStore& segments, RecordStore& records, Log& log,
                [kept = std::move(kept), &segments, segment_name = std::move(segment_name), nodes,
                 done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
                  absl::Status status = kept->OpenSegment(segments, segment_name, nodes);
-                 if (!found.ok()) {
-                   kept->log_.Error("{}; going on with what the memory says",
-                                    found.status().message());
-                   kept->Owe(found.status());
-                 }
-                 for (const Record& record : found.ok() ? *found : std::vector<Record>{}) {
-                   if (record.key != kKeptKey) continue;
-                   status.Update(kept->Adopt(std::as_bytes(std::span(record.value)), "the disk"));
-                   // Other nodes know what this one has forgotten.
-                   if (nodes == 1 && !kept->has_found_copy_) status.Update(NothingKnown());
-                 }
+                 status.Update(kept->AdoptDisk(found, nodes));
                  if (!status.ok()) return done(status);
                  done(std::move(kept));
                });
@@ -68,6 +51,22 @@ absl::Status KeptRecords::OpenSegment(SegmentStore& segments, const std::string&
     if (copy_.stamp != before) newest_ = index;
   }
   return status;
+}
+
+absl::Status KeptRecords::AdoptDisk(const absl::StatusOr<std::vector<Record>>& records,
+                                    uint64_t nodes) {
+  if (!records.ok()) {
+    log_.Error("{}; going on with what the memory says", records.status().message());
+    Owe(records.status());
+    return absl::OkStatus();
+  }
+  const auto kept = std::ranges::find(*records, kKeptKey, &Record::key);
+  if (kept == records->end()) return absl::OkStatus();
+  absl::Status status = Adopt(std::as_bytes(std::span(kept->value)), "the disk");
+  // Other nodes know what this one has forgotten.
+  if (!status.ok() || has_found_copy_ || nodes > 1) return status;
+  return CommitsUnknown(
+      absl::DataLossError("the copy of the job's records on the disk is of no use"));
 }
 
 std::span<std::byte> KeptRecords::Area(size_t index) {

@@ -70,6 +70,7 @@ class KeptRecords {
   KeptRecords(RecordStore& records, Log& log) : records_(records), log_(log) {}
 
   absl::Status OpenSegment(SegmentStore& segments, const std::string& name, uint64_t nodes);
+  absl::Status AdoptDisk(const absl::StatusOr<std::vector<Record>>& records, uint64_t nodes);
   absl::Status Adopt(std::span<const std::byte> bytes, std::string_view where);
   std::span<std::byte> Area(size_t index);
   bool IsOlder(const meta::JobState& job) const;

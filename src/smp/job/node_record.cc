@@ -1,7 +1,5 @@
 #include "smp/job/node_record.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -9,6 +7,7 @@
 #include "base/format.h"
 #include "base/wire.h"
 #include "smp/job/kept_records.h"
+#include "smp/job/refusals.h"
 
 namespace unreft::smp {
 namespace {
@@ -31,14 +30,6 @@ struct DecisionValue {
   Version parent;
   void Fields(auto& wire) { wire(format, timeline, parent.timeline, parent.step); }
 };
-
-absl::Status NothingKnown(const absl::Status& records) {
-  return absl::Status(
-      records.code(),
-      fmt::format("{}; and no memory of this boot says what was committed. Mend the disk; if there "
-                  "is nothing to go back to, remove the records",
-                  records.message()));
-}
 
 }  // namespace
 
@@ -67,7 +58,7 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
   // Another user's is none.
   const bool fresh_memory =
       absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
-  if (fresh_memory && !records.ok()) return NothingKnown(records.status());
+  if (fresh_memory && !records.ok()) return CommitsUnknown(records.status());
   if (fresh_memory) segment = segments.Create(segment_name, kNodeSegmentBytes);
   if (!segment.ok()) return segment.status();
   segment_ = *std::move(segment);
@@ -77,7 +68,7 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
   if (!fresh_memory) {
     absl::StatusOr<bool> adopted = AdoptBody(boot_id);
     if (!adopted.ok()) return adopted.status();
-    if (!*adopted && !records.ok()) return NothingKnown(records.status());
+    if (!*adopted && !records.ok()) return CommitsUnknown(records.status());
     if (*adopted) return absl::OkStatus();
   }
   body_.boot_id = boot_id;

@@ -33,6 +33,14 @@ absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view m
   return absl::DataLossError(message + "; 'unreft fresh-start' gives the state up");
 }
 
+absl::Status CommitsUnknown(const absl::Status& records) {
+  return absl::Status(
+      records.code(),
+      fmt::format("{}; and no memory of this boot says what was committed. Mend the disk; if there "
+                  "is nothing to go back to, remove the records",
+                  records.message()));
+}
+
 std::string NotCompletedBy(const std::set<Rank>& completed, uint64_t world, Duration deadline) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(deadline).count();
   if (completed.empty()) return fmt::format("no rank completed it within {} s", seconds);

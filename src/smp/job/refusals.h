@@ -1,5 +1,5 @@
-// What ranks that ask for a restore are told when there is none, and why a version that all have
-// sealed is given up: the same words, whoever decides. Pure.
+// What ranks that ask for a restore are told when there is none, why a version that all have sealed
+// is given up, and why a daemon does not start: the same words, wherever it is found. Pure.
 #pragma once
 
 #include <absl/status/status.h>
@@ -25,6 +25,10 @@ absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uin
 // far as they are not empty: what is missing of which version, where it may be, what was found.
 absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
                            std::initializer_list<std::string_view> details);
+
+// Neither the record store nor any memory says what was committed: to begin would be a guess.
+// `records`: what is the matter with the store; its code is kept.
+absl::Status CommitsUnknown(const absl::Status& records);
 
 inline constexpr std::string_view kOfNoUse =
     "a newer one is committed, or another attempt of the job has begun";
