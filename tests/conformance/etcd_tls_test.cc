@@ -1,5 +1,6 @@
 // Three members of a real etcd with mutual TLS and certificates as everybody has them: of each
 // member its own address and nothing else.
+#include <absl/strings/match.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -139,11 +140,16 @@ TEST_F(EtcdTlsTest, ReachesEachMemberAndSurvivesTheLossOfAny) {
 TEST_F(EtcdTlsTest, AMemberThatShowsAnothersCertificateIsNotAsked) {
   etcd_.emplace(std::vector{FilesOf(Certificate("IP:127.0.0.2"))});
   kv_ = Connect(etcd_->endpoint(0));
-  const absl::Status status = Put(*kv_, "v");
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("the certificate of CN=node is for [IP:127.0.0.2, URI:unreft://job/store], "
-                        "needed IP:127.0.0.1"));
+  const std::string why =
+      "the certificate of CN=node is for [IP:127.0.0.2, URI:unreft://job/store], needed "
+      "IP:127.0.0.1";
+  // It is known once a handshake has come to an end, which a busy host may leave no time for.
+  for (int i = 0; i < kAttemptsMax && !absl::StrContains(last_.message(), why); ++i) {
+    last_ = Put(*kv_, "v");
+    ASSERT_FALSE(last_.ok());
+  }
+  EXPECT_EQ(last_.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(last_.message()), HasSubstr(why));
 }
 
 TEST_F(EtcdTlsTest, AListOfNames) {
