@@ -55,33 +55,7 @@ absl::StatusOr<Message> Parsed(const KeyValue& kv) {
   return value;
 }
 
-// What nobody would take is not written either: everybody, its writer too, would stay with what was
-// there before.
-absl::Status CheckChange(const JobChange& change) {
-  absl::Status status;
-  const auto check = [&status](const char* name, const auto& record) {
-    if (!record || !status.ok()) return;
-    if (absl::Status wrong = CheckRecord(*record); !wrong.ok()) {
-      status = absl::InvalidArgumentError(
-          fmt::format("the record {} to be written is wrong: {}", name, wrong.message()));
-    }
-  };
-  check("view", change.view);
-  check("timeline", change.timeline);
-  check("commit", change.commit);
-  check("abandoned", change.abandoned);
-  check("pins", change.pins);
-  check("seed", change.seed);
-  return status;
-}
-
 }  // namespace
-
-Stamp JobState::stamp() const {
-  const Revision newest = std::max({view.modified, timeline.modified, commit.modified,
-                                    abandoned.modified, pins.modified, seed.modified});
-  return {IsSeeded() ? seed.value.epoch() : 0, newest.value};
-}
 
 JobStore::JobStore(Kv& kv, Executor& executor, Random& random, Log& log, std::string job,
                    absl::AnyInvocable<void()> on_change)
@@ -135,12 +109,11 @@ void JobStore::Read() {
 }
 
 std::map<std::string, Revision> JobStore::SharedRevisions() const {
-  return {{prefix_ + "view", state_.view.modified},
-          {prefix_ + "timeline", state_.timeline.modified},
-          {prefix_ + "commit", state_.commit.modified},
-          {prefix_ + "abandoned", state_.abandoned.modified},
-          {prefix_ + "pins", state_.pins.modified},
-          {prefix_ + "seed", state_.seed.modified}};
+  std::map<std::string, Revision> revisions;
+  ForEachShared([&](const char* name, auto record, auto) {
+    revisions[prefix_ + name] = (state_.*record).modified;
+  });
+  return revisions;
 }
 
 void JobStore::OnRead(absl::StatusOr<TxnResult> result,
@@ -298,6 +271,7 @@ template <typename Message, typename Records>
 void JobStore::ParseShared(const KeyValue& kv, Shared<Message> Records::* record) {
   Shared<Message>& into = state_.*record;
   if (kv.mod_revision < into.modified) return;  // the watch is behind a Txn of our own
+  if (kv.mod_revision == into.modified && kv.value == into.bytes) return;  // or brings one
   absl::StatusOr<Message> value = Parsed<Message>(kv);
   if (value.ok()) {
     into.value = *std::move(value);
@@ -330,12 +304,9 @@ void JobStore::Apply(const KeyValue& kv) {
     return;
   }
   if (name == "settings") return Parse(kv, state_.settings);
-  if (name == "view") return ParseShared(kv, &JobState::view);
-  if (name == "timeline") return ParseShared(kv, &JobState::timeline);
-  if (name == "commit") return ParseShared(kv, &JobState::commit);
-  if (name == "abandoned") return ParseShared(kv, &JobState::abandoned);
-  if (name == "pins") return ParseShared(kv, &JobState::pins);
-  if (name == "seed") return ParseShared(kv, &JobState::seed);
+  ForEachShared([&](const char* shared, auto record, auto) {
+    if (name == shared) ParseShared(kv, record);
+  });
   if (const std::optional<uint64_t> slot = NumberOf("node/", name)) {
     Stored<PresenceRecord> presence;
     Parse(kv, presence);
@@ -450,58 +421,51 @@ void JobStore::Write(const HeldKey& leadership, JobChange change,
     txn.compares.push_back(Compare::Modified(prefix_ + name, seen));
   };
   guard("settings", state_.settings.modified);
-  guard("view", state_.view.modified);
-  guard("timeline", state_.timeline.modified);
-  guard("commit", state_.commit.modified);
-  guard("abandoned", state_.abandoned.modified);
-  guard("pins", state_.pins.modified);
-  guard("seed", state_.seed.modified);
+  ForEachShared(
+      [&](const char* name, auto record, auto) { guard(name, (state_.*record).modified); });
   for (const NodeSlot slot : change.absent) {
     txn.compares.push_back(Compare::Absent(PresenceKey(slot)));
   }
-  const auto put = [&](const char* name, const auto& record) {
-    if (record) txn.then.push_back(PutOp{prefix_ + name, record->SerializeAsString(), LeaseId{}});
-  };
-  put("view", change.view);
-  put("timeline", change.timeline);
-  put("commit", change.commit);
-  put("abandoned", change.abandoned);
-  put("pins", change.pins);
-  put("seed", change.seed);
+  Written written;
+  ForEachShared([&](const char* name, auto, auto record) {
+    if (!(change.*record)) return;
+    const std::string& bytes = written[name] = (change.*record)->SerializeAsString();
+    txn.then.push_back(PutOp{prefix_ + name, bytes, LeaseId{}});
+  });
   if (change.takeover) AddTakeover(*change.takeover, txn);
-  kv_.Commit(std::move(txn), lifetime_.Bind([this, change = std::move(change),
-                                             done = std::move(done)](
-                                                absl::StatusOr<TxnResult> result) mutable {
-    if (!result.ok()) return done(result.status());
-    if (!result->succeeded) return done(absl::AbortedError("the job's records have changed"));
-    const auto take = [&](auto& record, auto& stored) {
-      if (!record || stored.modified >= result->revision) return;
-      stored.bytes = record->SerializeAsString();
-      stored.value = *std::move(record);
-      stored.modified = result->revision;
-    };
-    take(change.view, state_.view);
-    take(change.timeline, state_.timeline);
-    take(change.commit, state_.commit);
-    take(change.abandoned, state_.abandoned);
-    take(change.pins, state_.pins);
-    take(change.seed, state_.seed);
-    if (change.takeover) {
-      const auto& [place, slot, returns] = *change.takeover;
-      const auto show = [&](auto& waiting) {
-        const auto found = waiting.find(place);
-        if (found == waiting.end()) return;  // the watch was first
-        PresenceRecord& presence = state_.present[slot];
-        presence = found->second.value.presence();
-        presence.set_slot(slot.value);
-        state_.present_modified[slot] = result->revision;
-        waiting.erase(found);
-      };
-      returns ? show(state_.waiting) : show(state_.spares);
-    }
-    Changed();
-    done(absl::OkStatus());
-  }));
+  kv_.Commit(std::move(txn),
+             lifetime_.Bind([this, change = std::move(change), written = std::move(written),
+                             done = std::move(done)](absl::StatusOr<TxnResult> result) mutable {
+               if (!result.ok()) return done(result.status());
+               if (!result->succeeded) {
+                 return done(absl::AbortedError("the job's records have changed"));
+               }
+               Take(std::move(change), std::move(written), result->revision);
+               Changed();
+               done(absl::OkStatus());
+             }));
+}
+
+void JobStore::Take(JobChange change, Written written, Revision revision) {
+  ForEachShared([&](const char* name, auto kept, auto record) {
+    auto& stored = state_.*kept;
+    if (!(change.*record) || stored.modified >= revision) return;  // the watch was first
+    stored.value = *std::move(change.*record);
+    stored.bytes = std::move(written.at(name));
+    stored.modified = revision;
+  });
+  if (!change.takeover) return;
+  const auto& [place, slot, returns] = *change.takeover;
+  const auto show = [&](auto& waiting) {
+    const auto found = waiting.find(place);
+    if (found == waiting.end()) return;  // the watch was first
+    PresenceRecord& presence = state_.present[slot];
+    presence = found->second.value.presence();
+    presence.set_slot(slot.value);
+    state_.present_modified[slot] = revision;
+    waiting.erase(found);
+  };
+  returns ? show(state_.waiting) : show(state_.spares);
 }
 
 }  // namespace unreft::meta

@@ -13,13 +13,11 @@
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
-#include <compare>
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/executor.h"
@@ -27,6 +25,7 @@
 #include "base/lifetime.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "meta/job_state.h"
 #include "meta/kv.h"
 #include "meta/leased_key.h"
 
@@ -34,84 +33,6 @@ namespace unreft::meta {
 
 inline constexpr uint32_t kStoreFormat = 1;
 inline constexpr uint32_t kStoreMinReader = 1;
-
-// A record, and the revision that wrote it; 0 = there is none.
-template <typename Message>
-struct Stored {
-  Message value;
-  Revision modified;
-  bool exists() const { return modified.value != 0; }
-};
-
-// One that is kept whole on each node: as the store has it, byte for byte.
-template <typename Message>
-struct Shared : Stored<Message> {
-  std::string bytes;
-};
-
-// How new the shared records are. The epoch is another one each time that a store is written from
-// what the nodes have kept; the sequence is the newest revision of the records in that store.
-struct Stamp {
-  uint64_t epoch = 0;
-  uint64_t sequence = 0;
-  auto operator<=>(const Stamp&) const = default;
-};
-
-// What the job has decided, of which each node keeps a copy.
-struct JobRecords {
-  Shared<ViewRecord> view;
-  Shared<TimelineRecord> timeline;
-  Shared<CommitRecord> commit;
-  Shared<AbandonRecord> abandoned;
-  Shared<PinRecord> pins;
-};
-
-struct JobState : JobRecords {
-  Revision revision;     // up to which it was read; 0 = not read yet
-  std::string store_id;  // 16 bytes; empty = not read yet
-  Stored<PresenceRecord> leader;
-  Revision leader_created;
-  std::string leader_value;  // of its key
-  std::map<NodeSlot, PresenceRecord> present;
-  std::map<NodeSlot, Revision> present_modified;
-  std::set<NodeSlot> leaving;  // not present: its daemon has said so, and its lease runs yet
-  std::map<uint64_t, Stored<SpareRecord>> spares;  // by place
-  std::map<uint64_t, Stored<WaitingRecord>> waiting;
-  Stored<SettingsRecord> settings;
-  std::map<uint64_t, Stored<RefusedRecord>> refused;
-  Shared<SeedRecord> seed;
-
-  // Whether a leader has made sure that nothing which a node has kept is newer (docs/protocol.md,
-  // rule 3).
-  bool IsSeeded() const {
-    return seed.exists() && seed.value.store_id() == store_id && view.exists();
-  }
-  // Of what is not seeded the epoch is 0.
-  Stamp stamp() const;
-};
-
-// A spare that becomes a node slot's daemon, or one that waits for the slot which was its own: its
-// presence moves there, lease and all.
-struct Takeover {
-  uint64_t place = 0;
-  NodeSlot slot;
-  bool returns = false;  // from "waiting/PLACE", to where another is present
-};
-
-// What one Txn of the leader writes; what is absent stays as it is.
-struct JobChange {
-  std::optional<ViewRecord> view;
-  std::optional<TimelineRecord> timeline;
-  std::optional<CommitRecord> commit;
-  std::optional<AbandonRecord> abandoned;
-  std::optional<PinRecord> pins;
-  std::optional<SeedRecord> seed;
-  // Written only while that daemon waits, and nobody is present in the slot of a spare, or who was
-  // in that of one that returns.
-  std::optional<Takeover> takeover;
-  // Written only while none of them is present: our watch may be behind.
-  std::vector<NodeSlot> absent;
-};
 
 // Single-threaded on its executor.
 class JobStore {
@@ -159,6 +80,9 @@ class JobStore {
              absl::AnyInvocable<void(absl::Status)> done);
 
  private:
+  // The bytes of the records that a Txn writes, by name.
+  using Written = std::map<std::string_view, std::string>;
+
   void Read();
   // `seen`: what was known of the shared records when the store was asked.
   void OnRead(absl::StatusOr<TxnResult> result, const std::map<std::string, Revision>& seen);
@@ -178,6 +102,8 @@ class JobStore {
   void Forget(const std::string& key);
   void ForgetPresence(NodeSlot slot);
   void AddTakeover(const Takeover& takeover, Txn& txn) const;
+  // What a Txn has written, at that revision: its event may still be to come.
+  void Take(JobChange change, Written written, Revision revision);
   void ApplyStore(const std::string& value);
   template <typename Message>
   void Parse(const KeyValue& kv, Stored<Message>& into);
