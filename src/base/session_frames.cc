@@ -52,6 +52,8 @@ std::string_view FrameTypeName(FrameType type) {
       return "EverCommitted";
     case FrameType::kObstacle:
       return "Obstacle";
+    case FrameType::kPlanPage:
+      return "PlanPage";
   }
   return "frame";
 }

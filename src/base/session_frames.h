@@ -7,7 +7,8 @@
 //     │ RestoreRequest ────────────────────▶ │  answered when all ranks of the attempt asked
 //     │ ◀─────────────────────────  Decision │  the one version that every rank restores, or none
 //     │ PlanRequest ───────────────────────▶ │  the boxes that I hold now
-//     │ ◀─────────────────────────────  Plan │  where their bytes are
+//     │ ◀────────────────────────  PlanPage │  which of their bytes are where, as often as needed
+//     │ ◀─────────────────────────────  Plan │  the end of the pages, and what they speak of
 //     │ ◀───────────────────────────  Staged │  a block of another node's bytes, as often as needed
 //     │ StagedDone ────────────────────────▶ │  the block is copied, its place is free
 //     │ RestoreDone ───────────────────────▶ │
@@ -34,6 +35,7 @@
 
 #include "base/channel.h"
 #include "base/ids.h"
+#include "base/plan_piece.h"
 #include "base/tensor_spec.h"
 #include "base/wire.h"
 
@@ -64,10 +66,11 @@ enum class FrameType : uint16_t {
   kEverCommittedRequest = 21,
   kEverCommitted = 22,
   kObstacle = 23,
+  kPlanPage = 24,
 };
 
 // The newest that this release knows.
-inline constexpr FrameType kNewestFrameType = FrameType::kObstacle;
+inline constexpr FrameType kNewestFrameType = FrameType::kPlanPage;
 
 std::string_view FrameTypeName(FrameType type);
 
@@ -184,11 +187,35 @@ struct PlanRequest {
   static constexpr FrameType kType = FrameType::kPlanRequest;
   uint64_t request = 0;
   std::vector<WireTensor> tensors;
-  void Fields(auto& wire) { wire(request, tensors); }
+  bool reads_pages = false;  // a client that does not gets `pieces` in Plan and in Staged
+  void Fields(auto& wire) {
+    wire(request, tensors);
+    wire.Appended(reads_pages);
+  }
 };
 
-// Copy `bytes` from `source_offset` of the slab of `slots[slot]` to `target_offset` of the shard of
-// `tensors[target]` of the request.
+// Where a slab is that bytes come from: in a slot of this node, or, with generation 0, on other
+// nodes, from where its blocks come staged.
+struct PlanSource {
+  Rank rank;
+  WireSlot slot;
+  bool is_staged() const { return slot.generation == Generation{}; }
+  void Fields(auto& wire) { wire(rank, slot); }
+  bool operator==(const PlanSource&) const = default;
+};
+
+// Some of the pieces of the Plan that follows: `source` is an index in its `sources`, `target` in
+// the request's `tensors`. Those of all pages together write every byte of every tensor once, and
+// are as many as kPlanPiecesMax at most.
+struct PlanPage {
+  static constexpr FrameType kType = FrameType::kPlanPage;
+  uint64_t request = 0;
+  std::vector<PlanPiece> pieces;
+  void Fields(auto& wire) { wire(request, pieces); }
+};
+
+// For a client that reads no pages: copy `bytes` from `source_offset` of the slab of `slots[slot]`
+// to `target_offset` of the shard of `tensors[target]` of the request.
 struct WirePiece {
   uint32_t slot = 0;
   uint32_t target = 0;
@@ -205,16 +232,22 @@ struct Plan {
   static constexpr FrameType kType = FrameType::kPlan;
   uint64_t request = 0;
   WireStatus status;
+  // For a client that reads no pages, else empty.
   std::vector<WireSlot> slots;
-  std::vector<WirePiece> pieces;
-  // What the pieces leave out lies on other nodes. It comes block by block, as Staged, through this
-  // segment, which the client maps for this plan alone.
+  std::vector<WirePiece> pieces;  // the local ones
+  // What lies on other nodes comes block by block, as Staged, through this segment, which the
+  // client maps for this plan alone.
   std::string staging_segment;
   uint64_t staging_bytes = 0;  // the part of the segment that is used
   uint64_t staged_bytes = 0;   // of all staged pieces; 0 = nothing is staged
+  // For a client that reads pages, else empty.
+  std::vector<PlanSource> sources;
+  uint64_t paged_pieces = 0;  // in all pages, which came before
+  uint32_t block_bytes = 0;   // of what is staged
   void Fields(auto& wire) {
     wire(request, status, slots, pieces);
     wire.Appended(staging_segment, staging_bytes, staged_bytes);
+    wire.Appended(sources, paged_pieces, block_bytes);
   }
 };
 
@@ -226,10 +259,17 @@ struct Staged {
   uint64_t offset = 0;
   uint64_t bytes = 0;  // 0 = no block
   uint32_t crc = 0;    // CRC32C of the block
-  // What goes where: `source_offset` counts from the block's begin, `slot` is 0.
+  // For a client that reads no pages, else empty. What goes where: `source_offset` counts from the
+  // block's begin, `slot` is 0.
   std::vector<WirePiece> pieces;
   bool last = false;  // all was sent
-  void Fields(auto& wire) { wire(request, status, offset, bytes, crc, pieces, last); }
+  // Which block it is: of the slab of a source of the plan.
+  uint32_t source = 0;
+  uint64_t block = 0;
+  void Fields(auto& wire) {
+    wire(request, status, offset, bytes, crc, pieces, last);
+    wire.Appended(source, block);
+  }
 };
 
 // The client touches the block no more. DataLoss: its CRC was wrong, the daemon sends it again or

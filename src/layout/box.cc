@@ -17,6 +17,37 @@ std::vector<uint64_t> Strides(std::span<const uint64_t> extent) {
   return strides;
 }
 
+// How the dimensions of a part make runs of elements, and rows of runs.
+struct Nest {
+  uint64_t elements = 1;  // of a run: the inner dimensions that the part fills, and one more
+  uint64_t rows = 1;      // the dimensions outside of those, as far as one pitch leads through all
+  size_t pitch = 0;       // the dimension whose stride that is, if there are several rows
+  size_t outer = 0;       // dimensions that are left
+};
+
+Nest NestOf(const Box& part, const Box& a, const Box& b) {
+  const auto fills = [&](size_t d) {
+    return part.extent[d] == a.extent[d] && part.extent[d] == b.extent[d];
+  };
+  Nest nest;
+  size_t d = part.extent.size();
+  bool whole = true;
+  while (d > 0 && whole) {
+    nest.elements *= part.extent[--d];
+    whole = fills(d);
+  }
+  // A dimension in which the part is one element wide needs no pitch.
+  whole = true;
+  while (d > 0 && (whole || nest.rows == 1)) {
+    --d;
+    if (nest.rows == 1) nest.pitch = d;
+    nest.rows *= part.extent[d];
+    whole = fills(d);
+  }
+  nest.outer = d;
+  return nest;
+}
+
 }  // namespace
 
 uint64_t Box::elements() const {
@@ -57,49 +88,40 @@ bool Overlap(const Box& a, const Box& b) {
   return true;
 }
 
-uint64_t RunsOf(const Box& part, const Box& a, const Box& b) {
-  size_t outer = part.extent.size();
-  while (outer > 0) {
-    --outer;
-    if (part.extent[outer] != a.extent[outer] || part.extent[outer] != b.extent[outer]) break;
-  }
-  uint64_t runs = 1;
-  for (size_t d = 0; d < outer; ++d) runs *= part.extent[d];
-  return runs;
+uint64_t RowsOf(const Box& part, const Box& a, const Box& b) {
+  const Nest nest = NestOf(part, a, b);
+  uint64_t calls = 1;
+  for (size_t d = 0; d < nest.outer; ++d) calls *= part.extent[d];
+  return calls;
 }
 
-void ForEachRun(
-    const Box& part, const Box& a, const Box& b,
-    absl::FunctionRef<void(uint64_t a_begin, uint64_t b_begin, uint64_t elements)> run) {
-  // The inner dimensions that the part fills in both arrays, and one more, make one run.
-  size_t outer = part.extent.size();
-  uint64_t elements = 1;
-  while (outer > 0) {
-    --outer;
-    elements *= part.extent[outer];
-    if (part.extent[outer] != a.extent[outer] || part.extent[outer] != b.extent[outer]) break;
-  }
+void ForEachRows(const Box& part, const Box& a, const Box& b,
+                 absl::FunctionRef<void(const Rows& rows)> rows) {
   const std::vector<uint64_t> a_strides = Strides(a.extent);
   const std::vector<uint64_t> b_strides = Strides(b.extent);
-  uint64_t a_begin = 0;
-  uint64_t b_begin = 0;
-  for (size_t d = 0; d < part.offset.size(); ++d) {
-    a_begin += (part.offset[d] - a.offset[d]) * a_strides[d];
-    b_begin += (part.offset[d] - b.offset[d]) * b_strides[d];
+  const Nest nest = NestOf(part, a, b);
+  Rows next{.elements = nest.elements, .count = nest.rows};
+  if (nest.rows > 1) {
+    next.a_pitch = a_strides[nest.pitch];
+    next.b_pitch = b_strides[nest.pitch];
   }
-  std::vector<uint64_t> index(outer, 0);  // of the row, an odometer over the outer dimensions
+  for (size_t d = 0; d < part.offset.size(); ++d) {
+    next.a_begin += (part.offset[d] - a.offset[d]) * a_strides[d];
+    next.b_begin += (part.offset[d] - b.offset[d]) * b_strides[d];
+  }
+  std::vector<uint64_t> index(nest.outer, 0);  // an odometer over the outer dimensions
   while (true) {
-    run(a_begin, b_begin, elements);
-    size_t d = outer;
+    rows(next);
+    size_t d = nest.outer;
     while (d > 0 && ++index[d - 1] == part.extent[d - 1]) {
       --d;
       index[d] = 0;
-      a_begin -= (part.extent[d] - 1) * a_strides[d];
-      b_begin -= (part.extent[d] - 1) * b_strides[d];
+      next.a_begin -= (part.extent[d] - 1) * a_strides[d];
+      next.b_begin -= (part.extent[d] - 1) * b_strides[d];
     }
     if (d == 0) return;
-    a_begin += a_strides[d - 1];
-    b_begin += b_strides[d - 1];
+    next.a_begin += a_strides[d - 1];
+    next.b_begin += b_strides[d - 1];
   }
 }
 

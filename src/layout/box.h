@@ -43,13 +43,24 @@ using BoxPair = std::pair<size_t, size_t>;
 // ResourceExhausted for boxes that lie so that it would take many times as long.
 absl::StatusOr<std::optional<BoxPair>> FindOverlap(std::span<const Box> boxes);
 
-// How often ForEachRun would call.
-uint64_t RunsOf(const Box& part, const Box& a, const Box& b);
+// Runs of elements at equal distances: run i begins at a_begin + i * a_pitch of one array and at
+// b_begin + i * b_pitch of the other. All in elements; the pitches of a single run are 0.
+struct Rows {
+  uint64_t a_begin = 0;
+  uint64_t b_begin = 0;
+  uint64_t elements = 0;  // of a run
+  uint64_t count = 1;
+  uint64_t a_pitch = 0;
+  uint64_t b_pitch = 0;
+};
 
-// Calls `run(a_begin, b_begin, elements)` for every maximal run of elements of `part` that is
-// contiguous in both row-major dense arrays `a` and `b`, in the order of `part`. `part` lies within
-// both. Positions are in elements from the arrays' beginnings.
-void ForEachRun(const Box& part, const Box& a, const Box& b,
-                absl::FunctionRef<void(uint64_t a_begin, uint64_t b_begin, uint64_t elements)> run);
+// How often ForEachRows would call.
+uint64_t RowsOf(const Box& part, const Box& a, const Box& b);
+
+// Calls `rows` for the maximal runs of `part` that are contiguous in both row-major dense arrays
+// `a` and `b`, those that lie at equal distances in both together, in the order of `part`, which
+// lies within both. For boxes that are cut in one dimension, whichever, that is a single call.
+void ForEachRows(const Box& part, const Box& a, const Box& b,
+                 absl::FunctionRef<void(const Rows& rows)> rows);
 
 }  // namespace unreft::layout

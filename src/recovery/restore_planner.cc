@@ -18,8 +18,7 @@ namespace {
 using layout::Box;
 using layout::BoxOf;
 
-// Bytes [begin, end) of an array - a stored shard, or a target - that lie at `slab_offset` of a
-// slab.
+// Bytes [begin, end) of a stored shard, which lie at `slab_offset` of a slab.
 struct Source {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -113,6 +112,23 @@ Source SourceOf(const StoredPart& part, const Preferences& preferred) {
           .slab_offset = part.slab_offset};
 }
 
+// What was captured is checked so (layout::CheckWorld): a byte has one place in the tensor, and in
+// each box that holds it the same.
+absl::Status CheckApart(const StoredTensor& tensor) {
+  std::vector<Box> boxes;
+  for (const StoredShard& shard : tensor.shards) boxes.push_back(shard.box);
+  const auto overlap = layout::FindOverlap(boxes);
+  if (!overlap.ok()) {
+    return absl::Status(overlap.status().code(),
+                        About(*tensor.spec, "{}", std::string(overlap.status().message())));
+  }
+  if (!*overlap) return absl::OkStatus();
+  const auto [first, second] = **overlap;
+  return absl::FailedPreconditionError(
+      About(*tensor.spec, "is stored in boxes that overlap without being equal, {} and {}",
+            layout::BoxText(boxes[first]), layout::BoxText(boxes[second])));
+}
+
 // Makes the shards of the parts: those of one box together, so that its rows are walked once.
 absl::Status MakeShards(StoredTensor& tensor, const Preferences& preferred) {
   auto& parts = tensor.parts;
@@ -132,7 +148,7 @@ absl::Status MakeShards(StoredTensor& tensor, const Preferences& preferred) {
     }
     tensor.shards.push_back({BoxOf(*parts[begin]->spec), TakeBest(std::move(sources))});
   }
-  return absl::OkStatus();
+  return CheckApart(tensor);
 }
 
 // Only what is wanted: the rest of the world's parts is looked at once and left.
@@ -154,50 +170,14 @@ absl::StatusOr<StoredTensors> GatherWanted(std::span<const StoredPart> stored,
   return tensors;
 }
 
-// Appends what of `shard` belongs to the target, in bytes of the target.
-void AppendCommon(const StoredShard& shard, const Box& target, uint64_t element_bytes,
-                  std::vector<Source>& out) {
-  const auto common = layout::Intersect(shard.box, target);
-  if (!common) return;
-  auto source = shard.sources.begin();
-  const auto append_run = [&](uint64_t shard_begin, uint64_t target_begin, uint64_t elements) {
-    const uint64_t begin = shard_begin * element_bytes;
-    const uint64_t end = begin + elements * element_bytes;
-    const uint64_t shift = target_begin * element_bytes - begin;  // modulo 2^64
-    // Runs come in the order of the shard, so what ended before this one is done with.
-    while (source != shard.sources.end() && source->end <= begin) ++source;
-    for (auto s = source; s != shard.sources.end() && s->begin < end; ++s) {
-      Source piece = s->Tail(std::max(s->begin, begin));
-      piece.end = std::min(piece.end, end) + shift;
-      piece.begin += shift;
-      out.push_back(piece);
-    }
-  };
-  layout::ForEachRun(*common, shard.box, target, append_run);
-}
-
-absl::Status CheckComplete(const TensorSpec& target, std::span<const Source> taken) {
-  const uint64_t needed = ShardBytes(target);
-  uint64_t found = 0;
-  uint64_t missing = 0;  // the first byte that is
-  for (const Source& source : taken) {
-    found += source.end - source.begin;
-    if (source.begin == missing) missing = source.end;
-  }
-  if (found == needed) return absl::OkStatus();
-  return absl::DataLossError(
-      About(target, "the box {} needs {} bytes, found {} stored; the first missing is byte {}",
-            layout::BoxText(BoxOf(target)), needed, found, missing));
-}
-
 // What a plan may cost, all its targets together.
 class PlanBudget {
  public:
   absl::Status TakeComparisons(const TensorSpec& target, uint64_t shards) {
     return Take(target, "comparisons with stored shards", shards, kComparisonsMax, comparisons_);
   }
-  absl::Status TakeRuns(const TensorSpec& target, uint64_t runs) {
-    return Take(target, "runs of contiguous bytes", runs, kPlanRunsMax, runs_);
+  absl::Status TakePieces(const TensorSpec& target, uint64_t pieces) {
+    return Take(target, "pieces", pieces, kPlanPiecesMax, pieces_);
   }
 
  private:
@@ -217,25 +197,85 @@ class PlanBudget {
   }
 
   uint64_t comparisons_ = 0;
-  uint64_t runs_ = 0;
+  uint64_t pieces_ = 0;
 };
 
-// Before anything is made of them.
-absl::Status TakeRunsOf(const TensorSpec& target, const StoredTensor& tensor, PlanBudget& budget) {
-  const uint64_t shards = tensor.shards.size();
-  if (auto status = budget.TakeComparisons(target, shards); !status.ok()) return status;
-  const Box box = BoxOf(target);
-  uint64_t runs = 0;
+// What a shard has of a target.
+struct Common {
+  const StoredShard* shard = nullptr;
+  Box box;
+};
+
+std::vector<Common> CommonOf(const StoredTensor& tensor, const Box& target) {
+  std::vector<Common> found;
   for (const StoredShard& shard : tensor.shards) {
-    if (const auto common = layout::Intersect(shard.box, box)) {
-      runs += layout::RunsOf(*common, shard.box, box);
-    }
+    if (auto box = layout::Intersect(shard.box, target)) found.push_back({&shard, *std::move(box)});
   }
-  return budget.TakeRuns(target, runs);
+  return found;
 }
 
-absl::StatusOr<std::vector<Source>> SourcesOf(const TensorSpec& target, const StoredTensor& tensor,
-                                              PlanBudget& budget) {
+// Appends its rows as they lie in the shard, and of those what each source has.
+void AppendPieces(const Common& common, const TensorSpec& target, uint32_t index,
+                  std::vector<PlanPiece>& pieces) {
+  const uint64_t element = DtypeBytes(target.dtype);
+  const StoredShard& shard = *common.shard;
+  layout::ForEachRows(common.box, shard.box, BoxOf(target), [&](const layout::Rows& rows) {
+    const PlanPiece in_shard{.target = index,
+                             .source_offset = rows.a_begin * element,
+                             .target_offset = rows.b_begin * element,
+                             .bytes = rows.elements * element,
+                             .rows = rows.count,
+                             .source_pitch = rows.a_pitch * element,
+                             .target_pitch = rows.b_pitch * element};
+    const uint64_t end = in_shard.source_end();
+    auto source =
+        std::partition_point(shard.sources.begin(), shard.sources.end(),
+                             [&](const Source& s) { return s.end <= in_shard.source_offset; });
+    for (; source != shard.sources.end() && source->begin < end; ++source) {
+      ClipToSource(in_shard, source->begin, source->end, [&](PlanPiece piece) {
+        piece.source = source->slab;
+        piece.source_offset += source->slab_offset - source->begin;  // modulo 2^64
+        pieces.push_back(piece);
+      });
+    }
+  });
+}
+
+// Shards whose rows lie behind one another in a slab and in the target.
+void MergeSingleRows(std::vector<PlanPiece>& pieces) {
+  std::sort(pieces.begin(), pieces.end(), [](const PlanPiece& a, const PlanPiece& b) {
+    return a.target_offset < b.target_offset;
+  });
+  size_t kept = 0;
+  for (const PlanPiece& piece : pieces) {
+    if (kept > 0) {
+      PlanPiece& last = pieces[kept - 1];
+      if (last.rows == 1 && piece.rows == 1 && last.source == piece.source &&
+          last.source_offset + last.bytes == piece.source_offset &&
+          last.target_offset + last.bytes == piece.target_offset) {
+        last.bytes += piece.bytes;
+        continue;
+      }
+    }
+    pieces[kept++] = piece;
+  }
+  pieces.resize(kept);
+}
+
+// The boxes are apart, so the pieces write no byte twice.
+absl::Status CheckComplete(const TensorSpec& target, std::span<const PlanPiece> pieces) {
+  const uint64_t needed = ShardBytes(target);
+  uint64_t found = 0;
+  for (const PlanPiece& piece : pieces) found += piece.total_bytes();
+  if (found == needed) return absl::OkStatus();
+  const auto flaw = FindCoverageFlaw(pieces, needed);
+  return absl::DataLossError(
+      About(target, "the box {} needs {} bytes, found {} stored; the first missing is byte {}",
+            layout::BoxText(BoxOf(target)), needed, found, flaw ? flaw->at : needed));
+}
+
+absl::StatusOr<std::vector<PlanPiece>> PlanTarget(const TensorSpec& target, uint32_t index,
+                                                  const StoredTensor& tensor, PlanBudget& budget) {
   if (tensor.parts.empty()) {
     return absl::NotFoundError(
         About(target, "needs {} bytes, found none stored under this name", ShardBytes(target)));
@@ -244,21 +284,30 @@ absl::StatusOr<std::vector<Source>> SourcesOf(const TensorSpec& target, const St
     return absl::FailedPreconditionError(
         About(target, "is stored as {}, wanted as {}", KindText(*tensor.spec), KindText(target)));
   }
-  if (auto status = TakeRunsOf(target, tensor, budget); !status.ok()) return status;
-  std::vector<Source> sources;
-  for (const StoredShard& shard : tensor.shards) {
-    AppendCommon(shard, BoxOf(target), DtypeBytes(target.dtype), sources);
+  absl::Status status = budget.TakeComparisons(target, tensor.shards.size());
+  if (!status.ok()) return status;
+  const Box box = BoxOf(target);
+  const std::vector<Common> commons = CommonOf(tensor, box);
+  // Before they are made: what is cut in several dimensions has many.
+  uint64_t counted = 0;
+  for (const Common& common : commons) {
+    counted += layout::RowsOf(common.box, common.shard->box, box);
   }
-  sources = TakeBest(std::move(sources));
-  if (absl::Status status = CheckComplete(target, sources); !status.ok()) return status;
-  return sources;
+  if (status = budget.TakePieces(target, counted); !status.ok()) return status;
+  std::vector<PlanPiece> pieces;
+  for (const Common& common : commons) AppendPieces(common, target, index, pieces);
+  if (pieces.size() > counted) status = budget.TakePieces(target, pieces.size() - counted);
+  if (!status.ok()) return status;
+  MergeSingleRows(pieces);
+  if (status = CheckComplete(target, pieces); !status.ok()) return status;
+  return pieces;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> stored,
-                                               std::span<const TensorSpec> targets,
-                                               std::span<const uint32_t> preferred_slabs) {
+absl::StatusOr<std::vector<PlanPiece>> PlanRestore(std::span<const StoredPart> stored,
+                                                   std::span<const TensorSpec> targets,
+                                                   std::span<const uint32_t> preferred_slabs) {
   for (const TensorSpec& target : targets) {
     if (absl::Status status = layout::CheckTensorSpec(target); !status.ok()) return status;
   }
@@ -266,21 +315,28 @@ absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> store
   for (const uint32_t slab : preferred_slabs) preferred.try_emplace(slab, preferred.size());
   const auto tensors = GatherWanted(stored, targets, preferred);
   if (!tensors.ok()) return tensors.status();
-  std::vector<Piece> pieces;
+  std::vector<PlanPiece> plan;
   PlanBudget budget;
   for (uint32_t target = 0; target < targets.size(); ++target) {
-    const auto sources = SourcesOf(targets[target], tensors->at(targets[target].name), budget);
-    if (!sources.ok()) return sources.status();
-    for (const Source& source : *sources) {
-      pieces.push_back(
-          {source.slab, target, source.slab_offset, source.begin, source.end - source.begin});
-    }
+    const auto pieces =
+        PlanTarget(targets[target], target, tensors->at(targets[target].name), budget);
+    if (!pieces.ok()) return pieces.status();
+    plan.insert(plan.end(), pieces->begin(), pieces->end());
   }
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return std::tie(a.slab, a.slab_offset, a.target, a.target_offset) <
-           std::tie(b.slab, b.slab_offset, b.target, b.target_offset);
+  std::sort(plan.begin(), plan.end(), [](const PlanPiece& a, const PlanPiece& b) {
+    return std::tie(a.source, a.source_offset, a.target, a.target_offset) <
+           std::tie(b.source, b.source_offset, b.target, b.target_offset);
   });
-  return pieces;
+  return plan;
+}
+
+std::vector<uint32_t> NumberSources(std::span<PlanPiece> pieces) {
+  std::vector<uint32_t> slabs;
+  for (PlanPiece& piece : pieces) {
+    if (slabs.empty() || slabs.back() != piece.source) slabs.push_back(piece.source);
+    piece.source = static_cast<uint32_t>(slabs.size() - 1);
+  }
+  return slabs;
 }
 
 }  // namespace unreft::recovery

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/plan_piece.h"
 #include "base/tensor_spec.h"
 
 namespace unreft::recovery {
@@ -25,29 +26,26 @@ struct StoredPart {
   uint64_t slab_offset = 0;
 };
 
-// Of all targets together: a row of a target in a stored shard is at least one. As many pieces as
-// that go into one message to the trainer.
-inline constexpr uint64_t kPlanRunsMax = 2'000'000;
+// Pieces that write every byte of every target exactly once, sorted by (source, source_offset);
+// `source` is the number of a slab, `source_offset` counts from the slab's begin, `target` is an
+// index in `targets`, `target_offset` counts from the begin of its shard. Single rows that continue
+// each other are one piece.
+//
+// Where several parts hold the same bytes, those of the slab that comes first in `preferred_slabs`
+// are taken, of others those of the lower slab number.
+//
+// Errors name the tensor and the numbers: InvalidArgument for a target that layout::CheckTensorSpec
+// refuses, NotFound when it is not stored, FailedPrecondition when dtype or global shape differ, or
+// when stored boxes overlap without being equal, DataLoss when some of its bytes are not stored
+// (bytes needed and found), ResourceExhausted for more than kPlanPiecesMax pieces, or too many
+// shards to compare with. O(n log n) in the parts and pieces of what is wanted: for a pool, not for
+// an executor, unless it is known to be little.
+absl::StatusOr<std::vector<PlanPiece>> PlanRestore(std::span<const StoredPart> stored,
+                                                   std::span<const TensorSpec> targets,
+                                                   std::span<const uint32_t> preferred_slabs = {});
 
-struct Piece {
-  uint32_t slab = 0;
-  uint32_t target = 0;         // index in `targets`
-  uint64_t slab_offset = 0;    // bytes
-  uint64_t target_offset = 0;  // bytes from the beginning of the target's shard
-  uint64_t bytes = 0;
-  friend bool operator==(const Piece&, const Piece&) = default;
-};
-
-// Pieces that write every byte of every target exactly once, sorted by (slab, slab_offset), runs
-// that continue each other merged. Where several parts hold the same bytes, those of the slab that
-// comes first in `preferred_slabs` are taken, of others those of the lower slab number. Errors name
-// the tensor and the numbers: InvalidArgument for a target that layout::CheckTensorSpec refuses,
-// NotFound when it is not stored, FailedPrecondition when dtype or global shape differ, DataLoss
-// when some of its bytes are not stored (bytes needed and found), ResourceExhausted for more than
-// kPlanRunsMax runs, or too many shards to compare with. O(n log n) in the parts and rows of what
-// is wanted: for a pool, not for an executor, unless it is known to be little.
-absl::StatusOr<std::vector<Piece>> PlanRestore(std::span<const StoredPart> stored,
-                                               std::span<const TensorSpec> targets,
-                                               std::span<const uint32_t> preferred_slabs = {});
+// The slabs that pieces of PlanRestore come from, ascending. The pieces' `source` is an index in
+// that from now on.
+std::vector<uint32_t> NumberSources(std::span<PlanPiece> pieces);
 
 }  // namespace unreft::recovery

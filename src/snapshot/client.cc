@@ -201,15 +201,16 @@ absl::Status Client::RestoreRead(const std::vector<BoundTensor>& targets) {
   const auto goes_on = [&] {
     return patience.Lasts([] { return "the tensors to be copied from memory"; });
   };
-  absl::StatusOr<Plan> plan = Await<absl::StatusOr<Plan>>(
+  absl::StatusOr<RestorePlan> plan = Await<absl::StatusOr<RestorePlan>>(
       patience, "where the bytes of the version lie", std::nullopt,
       [actor, targets](auto answer) { actor->RequestPlan(targets, std::move(answer)); });
   while (plan.ok()) {
     // Here rather than in a turn, so that the session stays alive during a long copy.
     const RestoreReport report = actor->restorer().Read(*plan, targets, goes_on);
-    absl::StatusOr<std::optional<Plan>> more = Await<absl::StatusOr<std::optional<Plan>>>(
-        patience, "the bytes of the version that other nodes hold", std::nullopt,
-        [actor, report](auto answer) { actor->FinishRead(report, std::move(answer)); });
+    absl::StatusOr<std::optional<RestorePlan>> more =
+        Await<absl::StatusOr<std::optional<RestorePlan>>>(
+            patience, "the bytes of the version that other nodes hold", std::nullopt,
+            [actor, report](auto answer) { actor->FinishRead(report, std::move(answer)); });
     if (!more.ok() || !*more) return more.status();
     plan = **std::move(more);
   }

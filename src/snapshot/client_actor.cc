@@ -206,7 +206,7 @@ void ClientActor::FinishRead(const RestoreReport& report, PlanFollower::Finished
     ReportRead(report);
   }
   follower_.Finish(lifetime_.Bind([this, status = report.status, done = std::move(done)](
-                                      absl::StatusOr<std::optional<Plan>> more) mutable {
+                                      absl::StatusOr<std::optional<RestorePlan>> more) mutable {
     // Copies to a device may be under way still, those that were staged among them; also when the
     // read has failed, after which the targets are the caller's again.
     const absl::Status copied = copier_.EndRestore();
@@ -227,17 +227,17 @@ void ClientActor::ReportRead(const RestoreReport& report) {
 }
 
 void ClientActor::RestoreRead(std::vector<BoundTensor> targets, Done done) {
-  auto read = [this, targets, done = std::move(done)](absl::StatusOr<Plan> plan) mutable {
+  auto read = [this, targets, done = std::move(done)](absl::StatusOr<RestorePlan> plan) mutable {
     if (!plan.ok()) return done(plan.status());
     ReadPlan(*plan, std::move(targets), std::move(done));
   };
   RequestPlan(std::move(targets), lifetime_.Bind(std::move(read)));
 }
 
-void ClientActor::ReadPlan(const Plan& plan, std::vector<BoundTensor> targets, Done done) {
+void ClientActor::ReadPlan(const RestorePlan& plan, std::vector<BoundTensor> targets, Done done) {
   const RestoreReport report = restorer_.Read(plan, targets);
   FinishRead(report, lifetime_.Bind([this, targets = std::move(targets), done = std::move(done)](
-                                        absl::StatusOr<std::optional<Plan>> more) mutable {
+                                        absl::StatusOr<std::optional<RestorePlan>> more) mutable {
     if (!more.ok() || !*more) return done(more.status());
     ReadPlan(**more, std::move(targets), std::move(done));
   }));

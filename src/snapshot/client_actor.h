@@ -137,7 +137,9 @@ class ClientActor : private Session::Events, private Capture::Events {
   void OnLost(const absl::Status& why) override;
   void OnRefused(const absl::Status& why) override;
   void OnDecision(Decision decision) override;
-  void OnPlan(Plan plan) override { follower_.OnPlan(std::move(plan)); }
+  void OnPlan(Plan plan, std::vector<PlanPiece> pieces) override {
+    follower_.OnPlan(std::move(plan), std::move(pieces));
+  }
   void OnStaged(Staged staged) override { follower_.OnStaged(staged); }
   void OnRegistered(Registered registered) override;
   void OnVersionState(VersionState state) override;
@@ -154,7 +156,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   absl::StatusOr<Restored> Accept(Decision decision);
   RestoreReport TakeExtras(const Decision& decision,
                            std::optional<std::vector<std::byte>>& extras) const;
-  void ReadPlan(const Plan& plan, std::vector<BoundTensor> targets, Done done);
+  void ReadPlan(const RestorePlan& plan, std::vector<BoundTensor> targets, Done done);
   void ReportRead(const RestoreReport& report);
   void OpenTimeline(const Restored& restored);
   void SendRegistration(const std::vector<BoundTensor>& tensors, layout::TensorTable table,

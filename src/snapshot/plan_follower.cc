@@ -20,17 +20,25 @@ void PlanFollower::Begin(std::vector<BoundTensor> targets, GotPlan done) {
 
 void PlanFollower::Ask(GotPlan done) {
   read_->phase = Phase::kAsked;
-  auto got = [this, read = read_, done = std::move(done)](absl::StatusOr<Plan> plan) mutable {
+  auto got = [this, read = read_,
+              done = std::move(done)](absl::StatusOr<RestorePlan> plan) mutable {
     if (!plan.ok() && read_ == read) read_.reset();
     done(std::move(plan));
   };
   plan_waiter_.Wait(
       Left(), [this] { return Late("no plan of the restore"); }, lifetime_.Bind(std::move(got)));
-  session_.Ask(PlanRequest{.request = ++last_request_, .tensors = ToWire(SpecsOf(read_->targets))});
+  session_.Ask(PlanRequest{
+      .request = ++last_request_, .tensors = ToWire(SpecsOf(read_->targets)), .reads_pages = true});
 }
 
-void PlanFollower::OnPlan(Plan plan) {
-  const absl::Status status = plan.status.ToStatus();
+void PlanFollower::OnPlan(Plan said, std::vector<PlanPiece> pieces) {
+  const absl::Status status = StatusOf(said, pieces.size());
+  RestorePlan plan{.sources = std::move(said.sources),
+                   .pieces = std::move(pieces),
+                   .staging_segment = std::move(said.staging_segment),
+                   .staging_bytes = said.staging_bytes,
+                   .staged_bytes = said.staged_bytes,
+                   .block_bytes = said.block_bytes};
   if (plan_waiter_.waiting()) {
     if (!status.ok()) return plan_waiter_.Answer(status);
     read_->plan = plan;
@@ -40,12 +48,25 @@ void PlanFollower::OnPlan(Plan plan) {
   // Nobody waits for it any more.
   if (read_ == nullptr || read_->phase != Phase::kStaging) return session_.EndPlan();
   if (!status.ok()) return EndStaging(status);
-  if (plan.slots != read_->plan.slots || plan.pieces != read_->plan.pieces) {
+  if (plan.sources != read_->plan.sources || plan.pieces != read_->plan.pieces) {
     read_->replan = true;
     return EndStaging(absl::OkStatus());
   }
   read_->plan = std::move(plan);
   StartStaging();
+}
+
+absl::Status PlanFollower::StatusOf(const Plan& plan, size_t pieces) const {
+  if (absl::Status status = plan.status.ToStatus(); !status.ok()) return status;
+  if (!session_.knows(FrameType::kPlanPage)) {
+    return absl::FailedPreconditionError(
+        "the daemon of this node is of an earlier release than this library and names no plan that "
+        "the library reads: restart it with the library's release (unreft down --keep-memory, then "
+        "unreft up)");
+  }
+  if (pieces == plan.paged_pieces) return absl::OkStatus();
+  return absl::InternalError(
+      fmt::format("plan: {} pieces were announced, {} came", plan.paged_pieces, pieces));
 }
 
 void PlanFollower::StartStaging() {
@@ -62,7 +83,7 @@ absl::StatusOr<StagedReader> PlanFollower::MakeReader() {
                               options_.staged_bad_blocks_max);
 }
 
-absl::Status PlanFollower::MapStaging(const Plan& plan) {
+absl::Status PlanFollower::MapStaging(const RestorePlan& plan) {
   absl::StatusOr<std::unique_ptr<Segment>> segment =
       segments_.Open(plan.staging_segment, Access::kReadOnly);
   if (!segment.ok()) return segment.status();
@@ -124,7 +145,7 @@ void PlanFollower::Conclude(const std::shared_ptr<Read>& read, const absl::Statu
                             Finished done) {
   if (read_ != read) return done(status);  // canceled for another
   if (status.ok() && std::exchange(read->replan, false)) {
-    return Ask([done = std::move(done)](absl::StatusOr<Plan> plan) mutable {
+    return Ask([done = std::move(done)](absl::StatusOr<RestorePlan> plan) mutable {
       if (!plan.ok()) return done(plan.status());
       done(*std::move(plan));
     });

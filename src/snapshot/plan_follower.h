@@ -30,6 +30,7 @@
 #include "snapshot/bound_tensor.h"
 #include "snapshot/client_options.h"
 #include "snapshot/device_copier.h"
+#include "snapshot/restore_plan.h"
 #include "snapshot/session.h"
 #include "snapshot/staged_reader.h"
 #include "snapshot/waiter.h"
@@ -38,9 +39,9 @@ namespace unreft::snapshot {
 
 class PlanFollower {
  public:
-  using GotPlan = absl::AnyInvocable<void(absl::StatusOr<Plan>)>;
+  using GotPlan = absl::AnyInvocable<void(absl::StatusOr<RestorePlan>)>;
   // Nothing: all staged bytes are in place. A plan: its local pieces are to be read, then Finish.
-  using Finished = absl::AnyInvocable<void(absl::StatusOr<std::optional<Plan>>)>;
+  using Finished = absl::AnyInvocable<void(absl::StatusOr<std::optional<RestorePlan>>)>;
 
   PlanFollower(Executor& executor, Session& session, SegmentStore& segments, DeviceCopier& copier,
                const ClientOptions& options)
@@ -59,7 +60,8 @@ class PlanFollower {
   // Ends the read that is under way; whoever waits for it gets `why`.
   void Cancel(const absl::Status& why);
 
-  void OnPlan(Plan plan);
+  // With the pieces of the pages that came before it.
+  void OnPlan(Plan plan, std::vector<PlanPiece> pieces);
   void OnStaged(const Staged& staged);
   void OnLost();
 
@@ -69,16 +71,17 @@ class PlanFollower {
     std::vector<BoundTensor> targets;
     Time deadline;
     Phase phase = Phase::kAsked;
-    Plan plan;                           // that the caller reads by
+    RestorePlan plan;                    // that the caller reads by
     std::optional<StagedReader> staged;  // of this connection
     absl::Status status;                 // of the staging that is over
     bool replan = false;                 // the plan changed meanwhile
   };
 
   void Ask(GotPlan done);
+  absl::Status StatusOf(const Plan& plan, size_t pieces) const;
   void StartStaging();
   absl::StatusOr<StagedReader> MakeReader();
-  absl::Status MapStaging(const Plan& plan);
+  absl::Status MapStaging(const RestorePlan& plan);
   void EndStaging(const absl::Status& status);
   void Conclude(const std::shared_ptr<Read>& read, const absl::Status& status, Finished done);
   Duration Left() const { return read_->deadline - executor_.Now(); }
@@ -92,7 +95,7 @@ class PlanFollower {
 
   uint64_t last_request_ = 0;
   std::shared_ptr<Read> read_;
-  Waiter<Plan> plan_waiter_;
+  Waiter<RestorePlan> plan_waiter_;
   Waiter<Unit> end_waiter_;
   std::shared_ptr<Segment> staging_;  // of this plan on this connection
   Lifetime lifetime_;

@@ -20,76 +20,81 @@ RestoreReport ReportOf(absl::Status status, const WireSlot& where) {
   return {.status = std::move(status), .bad_slot = where.slot, .bad_generation = where.generation};
 }
 
-// The pieces of each slot together, in the order of its slab.
-std::vector<WirePiece> BySlot(std::vector<WirePiece> pieces) {
-  std::sort(pieces.begin(), pieces.end(), [](const WirePiece& a, const WirePiece& b) {
-    return std::pair(a.slot, a.source_offset) < std::pair(b.slot, b.source_offset);
+// Those of slots of this node, the pieces of each together and in the order of its slab.
+std::vector<PlanPiece> LocalPieces(const RestorePlan& plan) {
+  std::vector<PlanPiece> pieces;
+  for (const PlanPiece& piece : plan.pieces) {
+    if (!plan.sources[piece.source].is_staged()) pieces.push_back(piece);
+  }
+  std::sort(pieces.begin(), pieces.end(), [](const PlanPiece& a, const PlanPiece& b) {
+    return std::pair(a.source, a.source_offset) < std::pair(b.source, b.source_offset);
   });
   return pieces;
 }
 
-// The first run of elements whose `key` is that of the first; removes it from `items`.
-template <typename T, typename Key>
-std::span<const T> TakeRun(std::span<const T>& items, Key key) {
-  size_t count = 1;
-  while (count < items.size() && key(items[count]) == key(items[0])) ++count;
-  const std::span<const T> run = items.first(count);
-  items = items.subspan(count);
-  return run;
+absl::Status CheckWithinSlab(std::span<const PlanPiece> pieces, uint64_t slab_bytes) {
+  for (const PlanPiece& piece : pieces) {
+    if (PieceFits(piece, slab_bytes, UINT64_MAX)) continue;
+    return absl::InternalError(
+        fmt::format("plan: {} rows of {} bytes, each {} behind the one before, from {} on of a "
+                    "slab of {}",
+                    piece.rows, piece.bytes, piece.source_pitch, piece.source_offset, slab_bytes));
+  }
+  return absl::OkStatus();
 }
+
+// What of one block goes to one place.
+struct Cut {
+  uint64_t block_offset = 0;
+  std::byte* target = nullptr;
+  uint64_t bytes = 0;
+  bool on_device = false;
+};
+
+// Cuts blocks out of pieces of one slab, which are in its order. The blocks ascend.
+class Cutter {
+ public:
+  Cutter(std::span<const PlanPiece> pieces, std::span<const BoundTensor> targets,
+         uint64_t block_bytes)
+      : pieces_(pieces), targets_(targets), block_bytes_(block_bytes) {}
+
+  // In the order of the block; they may overlap, as pieces may in the slab.
+  std::span<const Cut> CutsOf(uint64_t block) {
+    const uint64_t begin = block * block_bytes_;
+    const uint64_t end = begin + block_bytes_;
+    std::erase_if(begun_, [&](const PlanPiece* piece) { return piece->source_end() <= begin; });
+    for (; next_ < pieces_.size() && pieces_[next_].source_offset < end; ++next_) {
+      if (pieces_[next_].source_end() > begin) begun_.push_back(&pieces_[next_]);
+    }
+    cuts_.clear();
+    for (const PlanPiece* piece : begun_) {
+      const BoundTensor& target = targets_[piece->target];
+      ForEachRowIn(*piece, begin, end, [&](uint64_t from, uint64_t to, uint64_t bytes) {
+        cuts_.push_back({from - begin, target.data + to, bytes, target.on_device()});
+      });
+    }
+    std::stable_sort(cuts_.begin(), cuts_.end(),
+                     [](const Cut& a, const Cut& b) { return a.block_offset < b.block_offset; });
+    return cuts_;
+  }
+
+ private:
+  const std::span<const PlanPiece> pieces_;
+  const std::span<const BoundTensor> targets_;
+  const uint64_t block_bytes_;
+  size_t next_ = 0;                      // of the pieces, the first that was not looked at
+  std::vector<const PlanPiece*> begun_;  // and have not ended
+  std::vector<Cut> cuts_;
+};
 
 }  // namespace
 
-absl::StatusOr<std::vector<TargetRange>> FindGaps(const Plan& plan,
-                                                  std::span<const BoundTensor> targets) {
-  std::vector<const WirePiece*> pieces;
-  pieces.reserve(plan.pieces.size());
-  for (const WirePiece& piece : plan.pieces) {
-    if (piece.slot >= plan.slots.size() || piece.target >= targets.size()) {
-      return absl::InternalError(fmt::format("plan: slot {} of {}, tensor {} of {}", piece.slot,
-                                             plan.slots.size(), piece.target, targets.size()));
-    }
-    pieces.push_back(&piece);
-  }
-  std::sort(pieces.begin(), pieces.end(), [](const WirePiece* a, const WirePiece* b) {
-    return std::pair(a->target, a->target_offset) < std::pair(b->target, b->target_offset);
-  });
-  std::vector<TargetRange> gaps;
-  uint64_t left_out = 0;
-  size_t next = 0;
-  for (uint32_t target = 0; target < targets.size(); ++target) {
-    const uint64_t bytes = ShardBytes(targets[target].spec);
-    const auto leave_out = [&](uint64_t begin, uint64_t end) {
-      if (begin < end) gaps.push_back({target, begin, end});
-      left_out += end - begin;
-    };
-    uint64_t at = 0;
-    for (; next < pieces.size() && pieces[next]->target == target; ++next) {
-      const WirePiece& piece = *pieces[next];
-      if (piece.target_offset < at || piece.target_offset > bytes ||
-          piece.bytes > bytes - piece.target_offset) {
-        return absl::InternalError(
-            fmt::format("plan: tensor {} has {} bytes, of which {} are written; a piece writes {} "
-                        "at {}",
-                        targets[target].spec.name, bytes, at, piece.bytes, piece.target_offset));
-      }
-      leave_out(at, piece.target_offset);
-      at = piece.target_offset + piece.bytes;
-    }
-    leave_out(at, bytes);
-  }
-  if (left_out == plan.staged_bytes) return gaps;
-  return absl::InternalError(fmt::format(
-      "plan: its pieces leave out {} bytes, the first of them of "
-      "tensor {}, and {} are to come staged",
-      left_out, gaps.empty() ? "-" : targets[gaps[0].target].spec.name, plan.staged_bytes));
-}
-
-RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targets,
+RestoreReport Restorer::Read(const RestorePlan& plan, std::span<const BoundTensor> targets,
                              GoesOn goes_on) const {
-  if (auto gaps = FindGaps(plan, targets); !gaps.ok()) return {.status = gaps.status()};
+  absl::Status status = CheckPlan(plan, targets);
+  if (!status.ok()) return {.status = std::move(status)};
   WireSlot where;
-  absl::Status status = ReadSlots(plan, targets, goes_on, where);
+  status = ReadSlots(plan, targets, goes_on, where);
   // Also after a failure: nothing is copied to the targets any more.
   const absl::Status copied = copier_.EndRestore();
   if (!status.ok()) return ReportOf(std::move(status), where);
@@ -97,17 +102,16 @@ RestoreReport Restorer::Read(const Plan& plan, std::span<const BoundTensor> targ
 }
 
 // `where` is the slot that was read last.
-absl::Status Restorer::ReadSlots(const Plan& plan, std::span<const BoundTensor> targets,
+absl::Status Restorer::ReadSlots(const RestorePlan& plan, std::span<const BoundTensor> targets,
                                  GoesOn goes_on, WireSlot& where) const {
-  const std::vector<WirePiece> sorted = BySlot(plan.pieces);
-  std::span<const WirePiece> left = sorted;
-  while (!left.empty()) {
-    const std::span<const WirePiece> pieces =
-        TakeRun(left, [](const WirePiece& p) { return p.slot; });
-    where = plan.slots[pieces[0].slot];
+  const std::vector<PlanPiece> pieces = LocalPieces(plan);
+  for (uint32_t source = 0; source < plan.sources.size(); ++source) {
+    const std::span<const PlanPiece> of_slot = PiecesOf(pieces, source);
+    if (of_slot.empty()) continue;
+    where = plan.sources[source].slot;
     absl::StatusOr<SealedSlot> slot = slots_.Open(where);
     if (!slot.ok()) return slot.status();
-    absl::Status status = ReadSlot(*slot, pieces, targets, goes_on);
+    absl::Status status = ReadSlot(*slot, of_slot, targets, goes_on);
     // A reader that was overtaken sees bytes of another generation: that is no bad memory.
     if (absl::Status still = slot->StillThere(); !still.ok()) status = still;
     if (!status.ok()) return status;
@@ -125,56 +129,29 @@ RestoreReport Restorer::ReadExtras(const WireSlot& where, std::vector<std::byte>
   return {};
 }
 
-absl::StatusOr<std::vector<Restorer::Cut>> Restorer::MakeCuts(
-    const SealedSlot& slot, std::span<const WirePiece> pieces,
-    std::span<const BoundTensor> targets) {
-  const uint64_t block_bytes = slot.block_bytes();
-  std::vector<Cut> cuts;
-  for (const WirePiece& piece : pieces) {
-    const uint64_t slab = slot.seal().data_bytes;
-    if (piece.source_offset > slab || piece.bytes > slab - piece.source_offset) {
-      return absl::InternalError(fmt::format("plan: bytes {} + {} of a slab of {}",
-                                             piece.source_offset, piece.bytes, slab));
-    }
-    std::byte* target = targets[piece.target].data + piece.target_offset;
-    uint64_t at = piece.source_offset;
-    for (uint64_t left = piece.bytes; left > 0;) {
-      const uint64_t offset = at % block_bytes;
-      const uint64_t run = std::min(left, block_bytes - offset);
-      cuts.push_back({at / block_bytes, offset, target, run, targets[piece.target].on_device()});
-      at += run;
-      target += run;
-      left -= run;
-    }
-  }
-  // Pieces may overlap in the slab, so that their cuts interleave.
-  std::stable_sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
-    return std::pair(a.block, a.block_offset) < std::pair(b.block, b.block_offset);
-  });
-  return cuts;
-}
-
-absl::Status Restorer::ReadSlot(const SealedSlot& slot, std::span<const WirePiece> pieces,
+absl::Status Restorer::ReadSlot(const SealedSlot& slot, std::span<const PlanPiece> pieces,
                                 std::span<const BoundTensor> targets, GoesOn goes_on) const {
-  absl::StatusOr<std::vector<Cut>> cuts = MakeCuts(slot, pieces, targets);
-  if (!cuts.ok()) return cuts.status();
+  absl::Status status = CheckWithinSlab(pieces, slot.seal().data_bytes);
+  if (!status.ok()) return status;
+  const std::vector<uint64_t> blocks = BlocksOf(pieces, slot.block_bytes());
   const uint32_t threads = IsOnDevice(targets) ? device_threads_ : threads_;
-  return threads > 1 ? CopyCutsOnThreads(slot, *cuts, threads, goes_on)
-                     : CopyCuts(slot, *cuts, goes_on);
+  return threads > 1 ? ReadOnThreads(slot, pieces, targets, blocks, threads, goes_on)
+                     : ReadBlocks(slot, pieces, targets, blocks, goes_on);
 }
 
-absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts,
-                                GoesOn goes_on) const {
+absl::Status Restorer::ReadBlocks(const SealedSlot& slot, std::span<const PlanPiece> pieces,
+                                  std::span<const BoundTensor> targets,
+                                  std::span<const uint64_t> blocks, GoesOn goes_on) const {
+  Cutter cutter(pieces, targets, slot.block_bytes());
   std::vector<SealedSlot::Part> parts;
   std::vector<Cut> later;
   std::vector<CopyOp> ops;
-  while (!cuts.empty()) {
+  for (const uint64_t number : blocks) {
     if (!goes_on()) return absl::CancelledError("the caller ended the restore");
-    const std::span<const Cut> run = TakeRun(cuts, [](const Cut& cut) { return cut.block; });
     parts.clear();
     later.clear();
     uint64_t end = 0;
-    for (const Cut& cut : run) {
+    for (const Cut& cut : cutter.CutsOf(number)) {
       // Bytes that go to two places are copied to the second when they are verified.
       if (cut.on_device || cut.block_offset < end) {
         later.push_back(cut);
@@ -183,7 +160,7 @@ absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cut
         end = cut.block_offset + cut.bytes;
       }
     }
-    absl::StatusOr<std::span<const std::byte>> block = slot.Block(run[0].block, parts);
+    absl::StatusOr<std::span<const std::byte>> block = slot.Block(number, parts);
     if (!block.ok()) return block.status();
     if (later.empty()) continue;
     ops.clear();
@@ -195,18 +172,19 @@ absl::Status Restorer::CopyCuts(const SealedSlot& slot, std::span<const Cut> cut
   return absl::OkStatus();
 }
 
-absl::Status Restorer::CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts,
-                                         uint32_t count, GoesOn goes_on) const {
+absl::Status Restorer::ReadOnThreads(const SealedSlot& slot, std::span<const PlanPiece> pieces,
+                                     std::span<const BoundTensor> targets,
+                                     std::span<const uint64_t> blocks, uint32_t count,
+                                     GoesOn goes_on) const {
   std::atomic<bool> is_ended = false;
   std::vector<std::future<absl::Status>> shares;
   for (uint32_t i = 0; i < count; ++i) {
-    // A block that is cut in two shares is verified by both.
-    const size_t begin = cuts.size() * i / count;
-    const size_t end = cuts.size() * (i + 1) / count;
-    shares.push_back(std::async(
-        std::launch::async, [this, &slot, &is_ended, share = cuts.subspan(begin, end - begin)] {
-          return CopyCuts(slot, share, [&is_ended] { return !is_ended.load(); });
-        }));
+    const size_t begin = blocks.size() * i / count;
+    const size_t end = blocks.size() * (i + 1) / count;
+    const std::span<const uint64_t> share = blocks.subspan(begin, end - begin);
+    shares.push_back(std::async(std::launch::async, [=, this, &slot, &is_ended] {
+      return ReadBlocks(slot, pieces, targets, share, [&is_ended] { return !is_ended.load(); });
+    }));
   }
   absl::Status first;
   for (std::future<absl::Status>& share : shares) {

@@ -2,9 +2,9 @@
 //
 // Block by block: verify, and copy what the plan wants of it to host memory in the same pass, or to
 // a device when it is verified. It writes nothing but the tensors, and trusts neither the bytes nor
-// the plan: every piece is checked to lie within its slot and its tensor, and all of them to write
-// each byte of each tensor exactly once, except for what is to come staged (StagedReader). What was
-// copied of a block that turns out not to verify is an error as if it had not been.
+// the plan: every piece is checked to lie within its slot, and what CheckPlan says. What was copied
+// of a block that turns out not to verify is an error as if it had not been. Pieces of staged
+// sources are left to the StagedReader.
 // Stateless but for the mappings, which stay with WarmSlots; blocks the calling thread.
 #pragma once
 
@@ -17,6 +17,7 @@
 #include "base/session_frames.h"
 #include "snapshot/bound_tensor.h"
 #include "snapshot/device_copier.h"
+#include "snapshot/restore_plan.h"
 #include "snapshot/sealed_slot.h"
 #include "snapshot/warm_slots.h"
 
@@ -43,48 +44,27 @@ class Restorer {
   // On an error the bytes of the targets are undefined. Internal for a plan that is wrong in
   // itself, Cancelled when it shall not go on. No target is touched once it has returned.
   RestoreReport Read(
-      const Plan& plan, std::span<const BoundTensor> targets,
+      const RestorePlan& plan, std::span<const BoundTensor> targets,
       GoesOn goes_on = [] { return true; }) const;
 
   RestoreReport ReadExtras(const WireSlot& where, std::vector<std::byte>& extras) const;
 
  private:
-  // The part of a piece that lies in one block.
-  struct Cut {
-    uint64_t block = 0;
-    uint64_t block_offset = 0;
-    std::byte* target = nullptr;
-    uint64_t bytes = 0;
-    bool on_device = false;
-  };
-
-  absl::Status ReadSlot(const SealedSlot& slot, std::span<const WirePiece> pieces,
+  absl::Status ReadSlots(const RestorePlan& plan, std::span<const BoundTensor> targets,
+                         GoesOn goes_on, WireSlot& where) const;
+  absl::Status ReadSlot(const SealedSlot& slot, std::span<const PlanPiece> pieces,
                         std::span<const BoundTensor> targets, GoesOn goes_on) const;
-  absl::Status CopyCuts(const SealedSlot& slot, std::span<const Cut> cuts, GoesOn goes_on) const;
-  absl::Status CopyCutsOnThreads(const SealedSlot& slot, std::span<const Cut> cuts,
-                                 uint32_t threads, GoesOn goes_on) const;
-  absl::Status ReadSlots(const Plan& plan, std::span<const BoundTensor> targets, GoesOn goes_on,
-                         WireSlot& where) const;
-  static absl::StatusOr<std::vector<Cut>> MakeCuts(const SealedSlot& slot,
-                                                   std::span<const WirePiece> pieces,
-                                                   std::span<const BoundTensor> targets);
+  absl::Status ReadOnThreads(const SealedSlot& slot, std::span<const PlanPiece> pieces,
+                             std::span<const BoundTensor> targets, std::span<const uint64_t> blocks,
+                             uint32_t threads, GoesOn goes_on) const;
+  absl::Status ReadBlocks(const SealedSlot& slot, std::span<const PlanPiece> pieces,
+                          std::span<const BoundTensor> targets, std::span<const uint64_t> blocks,
+                          GoesOn goes_on) const;
 
   WarmSlots& slots_;
   DeviceCopier& copier_;
   const uint32_t threads_;
   const uint32_t device_threads_;
 };
-
-// Bytes of a target.
-struct TargetRange {
-  uint32_t target = 0;
-  uint64_t begin = 0;
-  uint64_t end = 0;
-};
-
-// What the pieces leave out of the targets, in order: it will come staged. Internal unless they
-// name slots and targets that are there, write no byte twice, and leave out plan.staged_bytes.
-absl::StatusOr<std::vector<TargetRange>> FindGaps(const Plan& plan,
-                                                  std::span<const BoundTensor> targets);
 
 }  // namespace unreft::snapshot

@@ -71,6 +71,7 @@ void Session::Detach() {
   welcomed_ = false;
   doorbells_open_ = false;
   plan_came_ = false;
+  plan_pieces_.clear();
   executor_.Cancel(std::exchange(welcome_timer_, TimerId::kNone));
   // Not destroyed here: this may be one of its own callbacks.
   if (channel_) executor_.Post([channel = std::move(channel_)] {});
@@ -111,14 +112,14 @@ absl::Status Session::Handle(const Frame& frame) {
       events_.OnDecision(*std::move(decision));
       return absl::OkStatus();
     }
+    case FrameType::kPlanPage: {
+      absl::StatusOr<PlanPage> page = FromFrame<PlanPage>(frame);
+      return page.ok() ? Take(*std::move(page)) : page.status();
+    }
     case FrameType::kPlan: {
       absl::StatusOr<Plan> plan = FromFrame<Plan>(frame);
-      if (!plan.ok()) return plan.status();
-      if (!plan_ || plan_->request != plan->request || plan_came_) return absl::OkStatus();
-      plan_came_ = true;
-      if (!plan->status.ToStatus().ok() || plan->staged_bytes == 0) plan_.reset();
-      events_.OnPlan(*std::move(plan));
-      return absl::OkStatus();
+      if (plan.ok()) Take(*std::move(plan));
+      return plan.status();
     }
     case FrameType::kStaged: {
       absl::StatusOr<Staged> staged = FromFrame<Staged>(frame);
@@ -151,6 +152,24 @@ absl::Status Session::Handle(const Frame& frame) {
     default:
       return absl::OkStatus();  // of a newer daemon
   }
+}
+
+absl::Status Session::Take(PlanPage page) {
+  if (!plan_ || plan_->request != page.request || plan_came_) return absl::OkStatus();
+  const uint64_t pieces = plan_pieces_.size() + page.pieces.size();
+  if (pieces > kPlanPiecesMax) {
+    return absl::InvalidArgumentError(
+        fmt::format("a plan has at most {} pieces, found {}", kPlanPiecesMax, pieces));
+  }
+  plan_pieces_.insert(plan_pieces_.end(), page.pieces.begin(), page.pieces.end());
+  return absl::OkStatus();
+}
+
+void Session::Take(Plan plan) {
+  if (!plan_ || plan_->request != plan.request || plan_came_) return;
+  plan_came_ = true;
+  if (!plan.status.ToStatus().ok() || plan.staged_bytes == 0) plan_.reset();
+  events_.OnPlan(std::move(plan), std::exchange(plan_pieces_, {}));
 }
 
 void Session::Accept(const Welcome& welcome) {
@@ -198,6 +217,7 @@ void Session::Ask(RestoreRequest request) {
 void Session::Ask(PlanRequest request) {
   plan_ = std::move(request);
   plan_came_ = false;
+  plan_pieces_.clear();
   Send(*plan_);
 }
 

@@ -38,7 +38,8 @@ class Session {
     virtual void OnRefused(const absl::Status& why) = 0;
     virtual void OnDecision(Decision decision) = 0;
     // Comes again, after each reconnect, while its staging is under way.
-    virtual void OnPlan(Plan plan) = 0;
+    // With the pieces of the pages that came before it.
+    virtual void OnPlan(Plan plan, std::vector<PlanPiece> pieces) = 0;
     // Of the plan that came last, on the same connection.
     virtual void OnStaged(Staged staged) = 0;
     virtual void OnRegistered(Registered registered) = 0;
@@ -112,6 +113,8 @@ class Session {
   void SayAgain();
   Doorbells* Find(SlotId slot, Generation generation);
   void Repeat(const Doorbells& doorbells);
+  absl::Status Take(PlanPage page);
+  void Take(Plan plan);
   template <typename Message>
   void Send(const Message& message);
   template <typename Message>
@@ -140,6 +143,7 @@ class Session {
   // Owed to the daemon.
   std::optional<RestoreRequest> restore_;
   std::optional<PlanRequest> plan_;  // until all that it brings is there
+  std::vector<PlanPiece> plan_pieces_;  // of it, on this connection, until it came
   std::optional<RestoreDone> restore_done_;
   std::optional<Register> registration_;
   std::optional<EverCommittedRequest> ever_committed_;

@@ -62,14 +62,16 @@ void UsePlanner(Draw& draw) {
   // Every byte of every target exactly once, each from within a part.
   std::vector<std::vector<uint8_t>> written;
   for (const TensorSpec& target : targets) written.emplace_back(ShardBytes(target));
-  for (const recovery::Piece& piece : *plan) {
+  for (const PlanPiece& piece : *plan) {
     auto& target = written.at(piece.target);
-    UNREFT_CHECK(piece.bytes > 0 && piece.target_offset + piece.bytes <= target.size());
-    for (uint64_t i = 0; i < piece.bytes; ++i) ++target[piece.target_offset + i];
-    UNREFT_CHECK(std::ranges::any_of(parts, [&](const recovery::StoredPart& part) {
-      return part.slab == piece.slab && part.slab_offset <= piece.slab_offset &&
-             piece.slab_offset < part.slab_offset + part.bytes;
-    }));
+    UNREFT_CHECK(PieceFits(piece, UINT64_MAX, target.size()));
+    ForEachRowIn(piece, 0, UINT64_MAX, [&](uint64_t from, uint64_t to, uint64_t bytes) {
+      for (uint64_t i = 0; i < bytes; ++i) ++target[to + i];
+      UNREFT_CHECK(std::ranges::any_of(parts, [&](const recovery::StoredPart& part) {
+        return part.slab == piece.source && part.slab_offset <= from &&
+               from < part.slab_offset + part.bytes;
+      }));
+    });
   }
   for (const auto& target : written) {
     UNREFT_CHECK(std::ranges::all_of(target, [](uint8_t times) { return times == 1; }));

@@ -14,20 +14,20 @@ Frame Lie(PlantedBug bug, Frame frame) {
     decision->version.step.value -= 1;
     return ToFrame(*std::move(decision));
   }
-  absl::StatusOr<Plan> plan = FromFrame<Plan>(frame);
-  if (!plan.ok()) return frame;
-  for (size_t i = 1; i < plan->pieces.size(); ++i) {
-    WirePiece& a = plan->pieces[i - 1];
-    WirePiece& b = plan->pieces[i];
-    if (a.bytes != b.bytes) continue;
-    std::swap(a.slot, b.slot);
+  absl::StatusOr<PlanPage> page = FromFrame<PlanPage>(frame);
+  if (!page.ok()) return frame;
+  for (size_t i = 1; i < page->pieces.size(); ++i) {
+    PlanPiece& a = page->pieces[i - 1];
+    PlanPiece& b = page->pieces[i];
+    if (a.bytes != b.bytes || a.rows != b.rows) continue;
+    std::swap(a.source, b.source);
     std::swap(a.source_offset, b.source_offset);
   }
-  if (!plan->pieces.empty() && plan->pieces[0].source_offset >= 64) {
-    plan->pieces[0].source_offset -= 64;
+  if (!page->pieces.empty() && page->pieces[0].source_offset >= 64) {
+    page->pieces[0].source_offset -= 64;
   }
-  if (!plan->pieces.empty()) plan->pieces.back().source_offset = 0;
-  return ToFrame(*std::move(plan));
+  if (!page->pieces.empty()) page->pieces.back().source_offset = 0;
+  return ToFrame(*std::move(page));
 }
 
 class LyingChannel final : public Channel {

@@ -17,9 +17,16 @@ using CopyRun = std::tuple<uint64_t, uint64_t, uint64_t>;
 
 std::vector<CopyRun> Runs(const Box& part, const Box& a, const Box& b) {
   std::vector<CopyRun> runs;
-  ForEachRun(part, a, b, [&](uint64_t a_begin, uint64_t b_begin, uint64_t elements) {
-    runs.emplace_back(a_begin, b_begin, elements);
+  uint64_t calls = 0;
+  ForEachRows(part, a, b, [&](const Rows& rows) {
+    ++calls;
+    EXPECT_EQ(rows.count == 1, rows.a_pitch == 0 && rows.b_pitch == 0);
+    for (uint64_t i = 0; i < rows.count; ++i) {
+      runs.emplace_back(rows.a_begin + i * rows.a_pitch, rows.b_begin + i * rows.b_pitch,
+                        rows.elements);
+    }
   });
+  EXPECT_EQ(calls, RowsOf(part, a, b));
   return runs;
 }
 
@@ -89,6 +96,19 @@ TEST(BoxTest, RunsAreTheElementsInOrderAndMaximal) {
     }
     ASSERT_EQ(found, expected) << seed;
   }
+}
+
+TEST(BoxTest, ACutInOneDimensionIsRowsAtOneDistance) {
+  const auto calls = [](const Box& part, const Dims& whole) {
+    return RowsOf(part, Box{Dims(whole.size(), 0), whole}, part);
+  };
+  EXPECT_EQ(calls({{0, 4}, {1024, 4}}, {1024, 8}), 1u);
+  EXPECT_EQ(calls({{0, 0, 4}, {16, 32, 4}}, {16, 32, 8}), 1u);
+  EXPECT_EQ(calls({{0, 8, 0}, {16, 8, 8}}, {16, 32, 8}), 1u);
+  // One element wide in the dimension between.
+  EXPECT_EQ(calls({{0, 3, 4}, {16, 1, 4}}, {16, 32, 8}), 1u);
+  // Cut in two dimensions: as many as the outer one is long.
+  EXPECT_EQ(calls({{0, 8, 4}, {16, 8, 4}}, {16, 32, 8}), 16u);
 }
 
 TEST(BoxTest, FindsAnOverlapExactlyWhenThereIsOne) {

@@ -315,6 +315,20 @@ TEST(GoldenTest, ADecisionAndAPlanThatEndBeforeWhatIsRemote) {
   EXPECT_EQ(plan->staging_segment, "");
 }
 
+// As clients and daemons wrote them that know no pages; never written again.
+TEST(GoldenTest, ARequestAPlanAndABlockThatEndBeforeThePages) {
+  EXPECT_FALSE(ReadGoldenFrame<PlanRequest>("_before_pages")->reads_pages);
+  const auto plan = ReadGoldenFrame<Plan>("_before_pages");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->staged_bytes, 576u);
+  EXPECT_TRUE(plan->sources.empty());
+  EXPECT_EQ(plan->paged_pieces, 0u);
+  const auto staged = ReadGoldenFrame<Staged>("_before_pages");
+  ASSERT_TRUE(staged.ok()) << staged.status();
+  EXPECT_EQ(staged->pieces.size(), 1u);
+  EXPECT_EQ(staged->block, 0u);
+}
+
 // As clients before device_checksum wrote it; never written again.
 TEST(GoldenTest, ACapturedThatEndsBeforeItsBlocksCrcs) {
   const auto captured = ReadGoldenFrame<Captured>("_before_block_crcs");
@@ -325,7 +339,7 @@ TEST(GoldenTest, ACapturedThatEndsBeforeItsBlocksCrcs) {
 
 TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(ReadGoldenFrame<Welcome>()->sealed.at(0).segment, "/unreft.gpt.0.slot3");
-  EXPECT_EQ(ReadGoldenFrame<Welcome>()->newest_frame, 23u);
+  EXPECT_EQ(ReadGoldenFrame<Welcome>()->newest_frame, 24u);
   EXPECT_TRUE(ReadGoldenFrame<EverCommitted>()->ever);
   EXPECT_EQ(ReadGoldenFrame<Obstacle>()->what, "rank 2 of 4 has not registered");
   EXPECT_EQ(ReadGoldenFrame<Hello>()->life, (ProcessLife{4711, 123456}));
@@ -345,6 +359,10 @@ TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(staged->crc, 0xc5u);
   EXPECT_EQ(staged->pieces.at(0).target_offset, 576u);
   EXPECT_TRUE(staged->last);
+  EXPECT_EQ(staged->block, 7u);
+  EXPECT_TRUE(ReadGoldenFrame<PlanRequest>()->reads_pages);
+  EXPECT_TRUE(ReadGoldenFrame<Plan>()->sources.at(1).is_staged());
+  EXPECT_EQ(ReadGoldenFrame<PlanPage>()->pieces.at(1).target_pitch, 128u);
   EXPECT_TRUE(absl::IsDataLoss(ReadGoldenFrame<StagedDone>()->status.ToStatus()));
   EXPECT_EQ(ReadGoldenFrame<RestoreDone>()->status.ToStatus(),
             absl::DataLossError("slot 3: block 5 does not verify"));

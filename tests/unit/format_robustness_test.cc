@@ -45,9 +45,17 @@ std::set<size_t> EarlierBytes(Message message) {
     message.remote_extras.clear();
     return {ToFrame(message).payload.size() - 2 * sizeof(uint32_t) - sizeof(bool)};
   }
+  if constexpr (std::is_same_v<Message, PlanRequest>) return {whole - sizeof(bool)};
   if constexpr (std::is_same_v<Message, Plan>) {
+    message.sources.clear();
+    const size_t pages = 2 * sizeof(uint32_t) + sizeof(uint64_t);
+    const size_t before_pages = ToFrame(message).payload.size() - pages;
     message.staging_segment.clear();
-    return {ToFrame(message).payload.size() - sizeof(uint32_t) - 2 * sizeof(uint64_t)};
+    const size_t staging = sizeof(uint32_t) + 2 * sizeof(uint64_t);
+    return {ToFrame(message).payload.size() - pages - staging, before_pages};
+  }
+  if constexpr (std::is_same_v<Message, Staged>) {
+    return {whole - sizeof(uint32_t) - sizeof(uint64_t)};
   }
   if constexpr (std::is_same_v<Message, Captured>) {
     message.block_crcs.clear();

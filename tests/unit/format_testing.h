@@ -188,19 +188,22 @@ void ForEachExampleMessage(F f) {
           .life = {4711, 123456},
           .timeline = Timeline{5},
           .client_version = "0.1.0"});
-  f(Welcome{ProcessNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 23});
+  f(Welcome{ProcessNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 24});
   f(Refused{absl::PermissionDeniedError("uid 1000 is not 1001"), true});
   f(RestoreRequest{12});
   f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, slot,
              "extras", 0xe1, true});
-  f(PlanRequest{13, tensors});
+  f(PlanRequest{13, tensors, true});
   f(Plan{13,
          absl::OkStatus(),
          {slot},
          {{0, 1, 4096, 64, 512}, {0, 0, 8192, 0, 64}},
          "/unreft.gpt.0.staging2",
          1 << 20,
-         576});
+         576,
+         {{Rank{2}, slot}, {Rank{5}, {}}},
+         3,
+         1 << 16});
   f(RestoreDone{lost, SlotId{3}, Generation{7}});
   f(Register{14, tensors, 5000});
   f(Registered{.request = 14,
@@ -220,13 +223,14 @@ void ForEachExampleMessage(F f) {
   f(VersionState{version, VersionPhase::kAbandoned, "rank 1 skipped it"});
   f(AdminRequest{"versions", "{\"limit\":3}"});
   f(AdminReply{absl::OkStatus(), "[]"});
-  f(Staged{13, absl::OkStatus(), 4096, 1024, 0xc5, {{0, 1, 512, 576, 448}}, true});
+  f(Staged{13, absl::OkStatus(), 4096, 1024, 0xc5, {{0, 1, 512, 576, 448}}, true, 1, 7});
   f(StagedDone{13, 4096, absl::DataLossError("block needs CRC c5")});
   f(EverCommittedRequest{15});
   f(EverCommitted{15, absl::UnavailableError("the meta store was not read"), true});
   f(Obstacle{"rank 2 of 4 has not registered"});
+  f(PlanPage{13, {{0, 1, 4096, 64, 512}, {1, 0, 8192, 0, 64, 4, 256, 128}}});
 }
-inline constexpr size_t kMessageTypes = 23;
+inline constexpr size_t kMessageTypes = 24;
 static_assert(kMessageTypes == static_cast<size_t>(kNewestFrameType));
 
 // A frame as it lies in the stream.

@@ -200,7 +200,7 @@ void BenchState::MapAhead() {
 }
 
 void BenchState::RestoreOnce() {
-  Plan plan{.slots = {Where()}};
+  snapshot::RestorePlan plan{.sources = {{.slot = Where()}}};
   for (const layout::CapturedPart& part : layout_->plan().parts()) {
     plan.pieces.push_back(
         {.target = part.tensor, .source_offset = part.slab_offset, .bytes = part.bytes});

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -103,11 +104,10 @@ class RestoreDesk {
   absl::Status GatherStored(const RankSession& session, Planning& planning);
   bool StillHas(const Planning& planning) const;
   void TryPlan(RankSession& session, std::shared_ptr<Planning> planning, Time deadline);
-  void SendPlan(RankSession& session, const Plan& plan);
-  std::vector<StagedPiece> FillPlan(const Planning& planning, Plan& plan) const;
-  absl::Status Stage(RankSession& session, uint64_t request, std::vector<StagedPiece> pieces,
-                     Plan& plan);
-  absl::Status ProvideStaging(const RankSession& asking, const std::vector<StagedPiece>& pieces);
+  void SendPlan(RankSession& session, const Plan& plan, std::span<const PlanPiece> pieces);
+  static absl::Status NamePieces(const RankSession& session, const Planning& planning, Plan& plan);
+  absl::Status Stage(RankSession& session, const Planning& planning, Plan& plan);
+  absl::Status ProvideStaging(const RankSession& asking, const StagingOrder& order);
   void EndStaging(RankSession& session);
   void DropDeadVersions();
 

@@ -2,6 +2,7 @@
 // pool, since what a trainer asks for may be cut in any way.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/format.h"
@@ -13,6 +14,8 @@ namespace unreft::smp {
 namespace {
 
 constexpr Duration kSameFailure = std::chrono::minutes(10);  // is not told again
+constexpr size_t kPagePieces = 16 << 10;                     // about 1 MB
+constexpr uint64_t kWirePiecesMax = 2'000'000;               // that one frame holds
 
 }  // namespace
 
@@ -24,28 +27,42 @@ struct RestoreDesk::Planning {
   };
 
   uint64_t request = 0;
+  bool reads_pages = false;
   uint64_t restoring = 0;
   std::vector<TensorSpec> targets;
   std::vector<std::shared_ptr<const layout::SlotManifest>> manifests;  // that `stored` points into
   std::vector<recovery::StoredPart> stored;
   std::vector<uint32_t> preferred;
   std::vector<Slab> slabs;  // in the order of ranks
-  absl::StatusOr<std::vector<recovery::Piece>> pieces = absl::UnknownError("not computed yet");
+  absl::Status status = absl::UnknownError("not computed yet");
+  std::vector<PlanSource> sources;
+  std::vector<PlanPiece> pieces;  // in the order of their sources
 
   void Compute() {
-    absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(targets);
-    if (table.ok()) {
-      pieces = recovery::PlanRestore(stored, table->specs(), preferred);
-      const absl::Status& status = pieces.status();
-      if (absl::IsFailedPrecondition(status) || absl::IsNotFound(status)) {
-        pieces = absl::Status(status.code(),
-                              fmt::format("{}; restore into tensors like those that were stored, "
-                                          "or give that state up with 'unreft fresh-start'",
-                                          std::string(status.message())));
-      }
-    } else {
-      pieces = table.status();
+    absl::StatusOr<std::vector<PlanPiece>> planned = Plan();
+    status = planned.status();
+    if (absl::IsFailedPrecondition(status) || absl::IsNotFound(status)) {
+      status = absl::Status(status.code(),
+                            fmt::format("{}; restore into tensors like those that were stored, or "
+                                        "give that state up with 'unreft fresh-start'",
+                                        std::string(status.message())));
     }
+    sources.clear();
+    pieces.clear();
+    if (!status.ok()) return;
+    pieces = *std::move(planned);
+    for (const uint32_t number : recovery::NumberSources(pieces)) {
+      const Slab& slab = slabs[number];
+      sources.push_back({slab.rank, slab.slot.value_or(WireSlot{})});
+    }
+  }
+  bool IsAnyStaged() const { return std::ranges::any_of(sources, &PlanSource::is_staged); }
+
+ private:
+  absl::StatusOr<std::vector<PlanPiece>> Plan() const {
+    const absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(targets);
+    if (!table.ok()) return table.status();
+    return recovery::PlanRestore(stored, table->specs(), preferred);
   }
 };
 
@@ -61,13 +78,14 @@ void RestoreDesk::StartPlanning(RankSession& session) {
   PlanRequest request = *std::exchange(session.plan_to_compute, std::nullopt);
   auto planning = std::make_shared<Planning>();
   planning->request = request.request;
+  planning->reads_pages = request.reads_pages;
   planning->targets = FromWire(std::move(request.tensors));
   ComputePlan(session, std::move(planning));
 }
 
 void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> planning) {
   if (absl::Status status = GatherStored(session, *planning); !status.ok()) {
-    return SendPlan(session, {.request = planning->request, .status = status});
+    return SendPlan(session, {.request = planning->request, .status = status}, {});
   }
   session.planning = true;
   state_.seams.pool.Submit(
@@ -134,11 +152,10 @@ bool RestoreDesk::StillHas(const Planning& planning) const {
 void RestoreDesk::TryPlan(RankSession& session, std::shared_ptr<Planning> planning, Time deadline) {
   Plan plan;
   plan.request = planning->request;
-  std::vector<StagedPiece> staged;
-  if (planning->pieces.ok()) staged = FillPlan(*planning, plan);
-  absl::Status status = planning->pieces.status();
-  if (status.ok() && !staged.empty()) {
-    status = Stage(session, planning->request, std::move(staged), plan);
+  absl::Status status = planning->status;
+  if (status.ok()) status = NamePieces(session, *planning, plan);
+  if (status.ok() && planning->IsAnyStaged()) {
+    status = Stage(session, *planning, plan);
     // What an earlier process had staged goes with the mappings of trainers that still have it.
     if (absl::IsResourceExhausted(status) && state_.seams.executor.Now() < deadline) {
       state_.seams.executor.After(
@@ -156,12 +173,18 @@ void RestoreDesk::TryPlan(RankSession& session, std::shared_ptr<Planning> planni
       return;
     }
   }
-  plan.status = status;
-  SendPlan(session, plan);
+  if (!status.ok()) plan = {.request = planning->request, .status = status};
+  SendPlan(session, plan, planning->pieces);
 }
 
-void RestoreDesk::SendPlan(RankSession& session, const Plan& plan) {
+// Its pieces before it, in pages, if it says so of them.
+void RestoreDesk::SendPlan(RankSession& session, const Plan& plan,
+                           std::span<const PlanPiece> pieces) {
   session.plan_request.reset();
+  for (size_t at = 0; at < plan.paged_pieces; at += kPagePieces) {
+    const auto page = pieces.subspan(at, std::min(kPagePieces, pieces.size() - at));
+    session.Send(PlanPage{plan.request, {page.begin(), page.end()}});
+  }
   session.Send(plan);
   if (const absl::Status status = plan.status.ToStatus(); !status.ok()) {
     // Each attempt of the job may end so.
@@ -174,49 +197,62 @@ void RestoreDesk::SendPlan(RankSession& session, const Plan& plan) {
   restoring_->stagings.at(session.rank())->Start();
 }
 
-// What lies on other nodes is to be staged.
-std::vector<StagedPiece> RestoreDesk::FillPlan(const Planning& planning, Plan& plan) const {
-  std::vector<uint32_t> number_of_slot;
-  for (const Planning::Slab& slab : planning.slabs) {
-    number_of_slot.push_back(static_cast<uint32_t>(plan.slots.size()));
-    if (slab.slot) plan.slots.push_back(*slab.slot);
+absl::Status RestoreDesk::NamePieces(const RankSession& session, const Planning& planning,
+                                     Plan& plan) {
+  if (planning.reads_pages) {
+    plan.sources = planning.sources;
+    plan.paged_pieces = planning.pieces.size();
+    return absl::OkStatus();
   }
-  std::vector<StagedPiece> staged;
-  for (const recovery::Piece& piece : *planning.pieces) {
-    const Planning::Slab& slab = planning.slabs[piece.slab];
-    if (slab.slot) {
-      plan.pieces.push_back({number_of_slot[piece.slab], piece.target, piece.slab_offset,
-                             piece.target_offset, piece.bytes});
-    } else {
-      staged.push_back(
-          {slab.rank, piece.target, piece.slab_offset, piece.target_offset, piece.bytes});
-    }
+  // A library of an earlier release: each row by itself, in one frame.
+  std::vector<uint32_t> slot_of_source;
+  for (const PlanSource& source : planning.sources) {
+    slot_of_source.push_back(static_cast<uint32_t>(plan.slots.size()));
+    if (!source.is_staged()) plan.slots.push_back(source.slot);
   }
-  return staged;
+  uint64_t rows = 0;
+  for (const PlanPiece& piece : planning.pieces) rows += piece.rows;
+  if (rows > kWirePiecesMax) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "rank {}: its library is of an earlier release, which takes a plan of at most {} rows; "
+        "this one has {}: start the trainers with the library of this daemon's release",
+        session.rank(), kWirePiecesMax, rows));
+  }
+  for (const PlanPiece& piece : planning.pieces) {
+    if (planning.sources[piece.source].is_staged()) continue;
+    ForEachRowIn(piece, 0, UINT64_MAX, [&](uint64_t source, uint64_t target, uint64_t bytes) {
+      plan.pieces.push_back({slot_of_source[piece.source], piece.target, source, target, bytes});
+    });
+  }
+  return absl::OkStatus();
 }
 
-absl::Status RestoreDesk::Stage(RankSession& session, uint64_t request,
-                                std::vector<StagedPiece> pieces, Plan& plan) {
-  for (const StagedPiece& piece : pieces) {
-    const uint32_t block_bytes = restoring_->catalog->Find(piece.rank)->manifest->block_bytes;
+absl::Status RestoreDesk::Stage(RankSession& session, const Planning& planning, Plan& plan) {
+  for (const PlanSource& source : planning.sources) {
+    if (!source.is_staged()) continue;
+    const uint32_t block_bytes = restoring_->catalog->Find(source.rank)->manifest->block_bytes;
     if (block_bytes == state_.options.block_bytes) continue;
     return absl::FailedPreconditionError(
         fmt::format("rank {} was saved in blocks of {} bytes, this node has blocks of {}",
-                    piece.rank, block_bytes, state_.options.block_bytes));
+                    source.rank, block_bytes, state_.options.block_bytes));
   }
-  if (absl::Status status = ProvideStaging(session, pieces); !status.ok()) return status;
+  const StagingOrder order{.request = planning.request,
+                           .sources = planning.sources,
+                           .pieces = planning.pieces,
+                           .reads_pages = planning.reads_pages};
+  if (absl::Status status = ProvideStaging(session, order); !status.ok()) return status;
   auto staging = std::make_unique<Staging>(state_, session, *restoring_->reader,
-                                           state_.staging->places(), request, pieces);
+                                           state_.staging->places(), order);
   plan.staging_segment = state_.staging->places()->segment()->name();
   plan.staging_bytes = staging->segment_bytes();
-  plan.staged_bytes = staging->piece_bytes();
+  plan.staged_bytes = order.bytes();
+  plan.block_bytes = static_cast<uint32_t>(state_.options.block_bytes);
   restoring_->stagings[session.rank()] = std::move(staging);
   return absl::OkStatus();
 }
 
 // On a node whose memory is new nobody has registered yet: what its ranks restore is what they had.
-absl::Status RestoreDesk::ProvideStaging(const RankSession& asking,
-                                         const std::vector<StagedPiece>& pieces) {
+absl::Status RestoreDesk::ProvideStaging(const RankSession& asking, const StagingOrder& order) {
   if (state_.staging->places() != nullptr) return absl::OkStatus();
   std::vector<uint64_t> state_bytes;
   for (const auto& [rank, session] : state_.sessions) {
@@ -224,7 +260,7 @@ absl::Status RestoreDesk::ProvideStaging(const RankSession& asking,
     if (const CatalogSlab* slab = restoring_->catalog->Find(rank)) {
       bytes = StateBytes(slab->manifest->tensors);
     } else if (session.get() == &asking) {
-      for (const StagedPiece& piece : pieces) bytes += piece.bytes;
+      bytes = order.bytes();
     }
   }
   return state_.staging->Provide(StagingBytes(state_.options, state_bytes));

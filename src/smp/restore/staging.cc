@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -13,18 +12,41 @@ namespace {
 
 constexpr int kSentAgainMax = 3;
 
+// What of each block goes where, row by row.
+std::map<uint64_t, std::vector<WirePiece>> RowsByBlock(std::span<const PlanPiece> pieces,
+                                                       uint64_t block_bytes) {
+  std::map<uint64_t, std::vector<WirePiece>> rows;
+  for (const PlanPiece& piece : pieces) {
+    for (const uint64_t block : BlocksOf({&piece, 1}, block_bytes)) {
+      const uint64_t begin = block * block_bytes;
+      ForEachRowIn(piece, begin, begin + block_bytes,
+                   [&](uint64_t source, uint64_t target, uint64_t bytes) {
+                     rows[block].push_back({0, piece.target, source - begin, target, bytes});
+                   });
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
+uint64_t StagingOrder::bytes() const {
+  uint64_t bytes = 0;
+  for (const PlanPiece& piece : pieces) {
+    if (sources[piece.source].is_staged()) bytes += piece.total_bytes();
+  }
+  return bytes;
+}
+
 Staging::Staging(NodeState& state, RankSession& session, BlockReader& reader,
-                 std::shared_ptr<StagingPlaces> places, uint64_t request,
-                 const std::vector<StagedPiece>& pieces)
+                 std::shared_ptr<StagingPlaces> places, const StagingOrder& order)
     : state_(state),
       session_(session),
       life_(session.life()),
       reader_(reader),
       places_(std::move(places)),
-      request_(request) {
-  Cut(pieces);
+      request_(order.request) {
+  Queue(order);
   borrower_ = places_->Join([this] { RunRules(); });
 }
 
@@ -35,23 +57,16 @@ Staging::~Staging() {
   state_.staging->KeepUntilEnd(life_, std::move(with_trainer));
 }
 
-// The pieces by the blocks that they lie in.
-void Staging::Cut(const std::vector<StagedPiece>& pieces) {
+void Staging::Queue(const StagingOrder& order) {
   const uint64_t block_bytes = state_.options.block_bytes;
-  std::map<std::pair<Rank, uint64_t>, std::vector<WirePiece>> by_block;
-  for (const StagedPiece& piece : pieces) {
-    piece_bytes_ += piece.bytes;
-    for (uint64_t at = 0; at < piece.bytes;) {
-      const uint64_t slab_offset = piece.slab_offset + at;
-      const uint64_t in_block = slab_offset % block_bytes;
-      const uint64_t length = std::min(piece.bytes - at, block_bytes - in_block);
-      by_block[{piece.rank, slab_offset / block_bytes}].push_back(
-          {0, piece.target, in_block, piece.target_offset + at, length});
-      at += length;
+  for (uint32_t source = 0; source < order.sources.size(); ++source) {
+    if (!order.sources[source].is_staged()) continue;
+    const std::span<const PlanPiece> pieces = PiecesOf(order.pieces, source);
+    std::map<uint64_t, std::vector<WirePiece>> rows;
+    if (!order.reads_pages) rows = RowsByBlock(pieces, block_bytes);
+    for (const uint64_t block : BlocksOf(pieces, block_bytes)) {
+      todo_.push_back({source, order.sources[source].rank, block, std::move(rows[block])});
     }
-  }
-  for (auto& [where, wire_pieces] : by_block) {
-    todo_.push_back({where.first, where.second, std::move(wire_pieces), 0});
   }
 }
 
@@ -97,6 +112,8 @@ void Staging::OnRead(StagingPlaces::Place place, Block block, const absl::Status
   staged.bytes = state_.options.block_bytes;
   staged.crc = reader_.CrcOf(block.rank, block.block);
   staged.pieces = block.pieces;
+  staged.source = block.source;
+  staged.block = block.block;
   with_trainer_.emplace(staged.offset, Filled{std::move(place), std::move(block)});
   session_.Send(std::move(staged));
   RunRules();

@@ -2,8 +2,8 @@
 // local_session.md, Staged).
 //
 // The blocks that the rank needs are read one after the other into places of the node's staging
-// area, which its trainer maps; each is told with what of it goes where, and its place is given
-// back when the trainer says that it has copied.
+// area, which its trainer maps; each is told by its number, and its place is given back when the
+// trainer says that it has copied what its plan wants of it.
 #pragma once
 
 #include <absl/status/status.h>
@@ -11,6 +11,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/lifetime.h"
@@ -22,13 +23,14 @@
 
 namespace unreft::smp {
 
-// Bytes of a rank's slab that go to a target of the one that restores.
-struct StagedPiece {
-  Rank rank;
-  uint32_t target = 0;
-  uint64_t slab_offset = 0;
-  uint64_t target_offset = 0;
-  uint64_t bytes = 0;
+// What a rank's plan wants of other nodes: the pieces of its staged sources.
+struct StagingOrder {
+  uint64_t request = 0;  // of the plan
+  std::span<const PlanSource> sources;
+  std::span<const PlanPiece> pieces;  // of all sources, in their order
+  bool reads_pages = true;            // else each block is told with its pieces
+
+  uint64_t bytes() const;
 };
 
 // Single-threaded on the node's executor. The session and the reader outlive it; what is on its way
@@ -36,14 +38,12 @@ struct StagedPiece {
 class Staging {
  public:
   Staging(NodeState& state, RankSession& session, BlockReader& reader,
-          std::shared_ptr<StagingPlaces> places, uint64_t request,
-          const std::vector<StagedPiece>& pieces);
+          std::shared_ptr<StagingPlaces> places, const StagingOrder& order);
   // What was sent and not answered stays as it is until the trainer's life ends, as it may still be
   // copied.
   ~Staging();
 
   uint64_t segment_bytes() const { return places_->bytes(); }
-  uint64_t piece_bytes() const { return piece_bytes_; }
 
   void Start() { RunRules(); }
   // The trainer copies nothing of it any more, and wants nothing more of it.
@@ -52,9 +52,10 @@ class Staging {
 
  private:
   struct Block {
+    uint32_t source = 0;
     Rank rank;
     uint64_t block = 0;
-    std::vector<WirePiece> pieces;
+    std::vector<WirePiece> pieces;  // for a client that reads no pages
     int sent_again = 0;
   };
 
@@ -63,7 +64,7 @@ class Staging {
     Block block;
   };
 
-  void Cut(const std::vector<StagedPiece>& pieces);
+  void Queue(const StagingOrder& order);
   void RunRules();
   void ReadInto(StagingPlaces::Place place, Block block);
   void OnRead(StagingPlaces::Place place, Block block, const absl::Status& status);
@@ -76,7 +77,6 @@ class Staging {
   const std::shared_ptr<StagingPlaces> places_;
   uint64_t borrower_ = 0;
   const uint64_t request_;
-  uint64_t piece_bytes_ = 0;
   std::deque<Block> todo_;
   std::map<uint64_t, Filled> with_trainer_;  // by offset
   uint64_t reading_ = 0;

@@ -52,24 +52,35 @@ TEST(RestorePlannerTest, SameCutIsOnePiece) {
   Store store;
   store.AddWhole(Whole("w", {4, 8}), 3, 640);
   const std::vector<TensorSpec> targets = {Whole("w", {4, 8})};
-  EXPECT_THAT(*PlanRestore(store.parts, targets), ElementsAre(Piece{3, 0, 640, 0, 128}));
+  EXPECT_THAT(*PlanRestore(store.parts, targets), ElementsAre(PlanPiece{3, 0, 640, 0, 128}));
 }
 
-// Element by element: it took minutes and gigabytes before it was too large for a message.
-TEST(RestorePlannerTest, ACutIntoTooManyRunsIsRefusedWithTheirNumber) {
+// It was a piece for each row, minutes and gigabytes of them.
+TEST(RestorePlannerTest, AColumnOfALargeMatrixIsOnePiece) {
   Store store;
-  store.AddWhole(Spec("w", {1 << 24, 2}, {0, 0}, {1 << 24, 2}), 0, 0);
-  const absl::Status status = Failure(store, {Spec("w", {1 << 24, 2}, {0, 1}, {1 << 24, 1})});
+  store.AddWhole(Spec("w", {1 << 24, 2}, {0, 0}, {1 << 24, 2}), 0, 64);
+  const std::vector<TensorSpec> targets = {Spec("w", {1 << 24, 2}, {0, 1}, {1 << 24, 1})};
+  EXPECT_THAT(*PlanRestore(store.parts, targets),
+              ElementsAre(PlanPiece{0, 0, 68, 0, 4, 1 << 24, 8, 4}));
+}
+
+TEST(RestorePlannerTest, ACutIntoTooManyPiecesIsRefusedWithTheirNumber) {
+  // Cut in two dimensions: a piece for each index of the first.
+  const auto cut = [](const std::string& name, uint64_t length, uint64_t column) {
+    return Spec(name, {length, 4, 2}, {0, 0, column}, {length, 2, 1});
+  };
+  Store store;
+  store.AddWhole(Whole("w", {1 << 22, 4, 2}), 0, 0);
+  const absl::Status status = Failure(store, {cut("w", 1 << 22, 1)});
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("'w'"), HasSubstr("needs 16777216 runs"), HasSubstr("most 2000000")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("'w'"), HasSubstr("needs 4194304 pieces"), HasSubstr("most 2000000")));
   // Of several targets together, too.
-  Store columns;
-  columns.AddWhole(Spec("c", {1500000, 2}, {0, 0}, {1500000, 2}), 0, 0);
-  EXPECT_THAT(std::string(Failure(columns, {Spec("c", {1500000, 2}, {0, 0}, {1500000, 1}),
-                                            Spec("c", {1500000, 2}, {0, 1}, {1500000, 1})})
-                              .message()),
-              HasSubstr("1500000 runs of contiguous bytes beside the 1500000"));
+  Store several;
+  several.AddWhole(Whole("c", {1500000, 4, 2}), 0, 0);
+  EXPECT_THAT(std::string(Failure(several, {cut("c", 1500000, 0), cut("c", 1500000, 1)}).message()),
+              HasSubstr("1500000 pieces beside the 1500000"));
 }
 
 TEST(RestorePlannerTest, ComparisonsOfTooManyBoxesAreRefusedWithTheirNumber) {
@@ -90,7 +101,39 @@ TEST(RestorePlannerTest, AnotherCutIsRowByRow) {
   store.AddWhole(Spec("w", {2, 4}, {0, 2}, {2, 2}), 1, 64);
   const std::vector<TensorSpec> targets = {Spec("w", {2, 4}, {1, 0}, {1, 4})};
   EXPECT_THAT(*PlanRestore(store.parts, targets),
-              ElementsAre(Piece{0, 0, 8, 0, 8}, Piece{1, 0, 72, 8, 8}));
+              ElementsAre(PlanPiece{0, 0, 8, 0, 8}, PlanPiece{1, 0, 72, 8, 8}));
+}
+
+TEST(RestorePlannerTest, ReplicasThatCapturedHalvesOfAMatrixGiveTheirRowsAndThoseThatAreCut) {
+  Store store;  // rows of 16 bytes; the halves meet in the middle of row 1
+  store.Add(Whole("w", {4, 4}, 0, 2), 0, 0, 24, 0);
+  store.Add(Whole("w", {4, 4}, 1, 2), 1, 24, 40, 0);
+  const std::vector<TensorSpec> targets = {Spec("w", {4, 4}, {0, 1}, {4, 2})};
+  EXPECT_THAT(*PlanRestore(store.parts, targets),
+              ElementsAre(PlanPiece{0, 0, 4, 0, 8}, PlanPiece{0, 0, 20, 8, 4},
+                          PlanPiece{1, 0, 0, 12, 4}, PlanPiece{1, 0, 12, 16, 8, 2, 16, 8}));
+}
+
+// A byte would have two places, and which was right nobody could say.
+TEST(RestorePlannerTest, RefusesBoxesThatOverlapWithoutBeingEqual) {
+  Store store;
+  store.AddWhole(Spec("w", {8}, {0}, {5}), 0, 0);
+  store.AddWhole(Spec("w", {8}, {4}, {4}), 1, 0);
+  const absl::Status status = Failure(store, {Whole("w", {8})});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("'w'"), HasSubstr("[0:5)"), HasSubstr("[4:8)")));
+}
+
+TEST(RestorePlannerTest, SourcesAreNumberedAsTheyAreUsed) {
+  Store store;
+  store.AddWhole(Spec("w", {3, 4}, {0, 0}, {1, 4}), 7, 0);
+  store.AddWhole(Spec("w", {3, 4}, {1, 0}, {1, 4}), 9, 0);
+  store.AddWhole(Spec("w", {3, 4}, {2, 0}, {1, 4}), 4, 0);
+  const std::vector<TensorSpec> targets = {Spec("w", {3, 4}, {1, 0}, {2, 4})};
+  auto pieces = *PlanRestore(store.parts, targets);
+  EXPECT_THAT(NumberSources(pieces), ElementsAre(4u, 9u));
+  EXPECT_THAT(pieces, ElementsAre(PlanPiece{0, 0, 0, 16, 16}, PlanPiece{1, 0, 0, 0, 16}));
 }
 
 TEST(RestorePlannerTest, PartsThatContinueEachOtherAreOnePiece) {
@@ -98,7 +141,7 @@ TEST(RestorePlannerTest, PartsThatContinueEachOtherAreOnePiece) {
   store.Add(Whole("w", {64}), 0, 0, 128, 1024);
   store.Add(Whole("w", {64}), 0, 128, 128, 1152);
   const std::vector<TensorSpec> targets = {Whole("w", {64})};
-  EXPECT_THAT(*PlanRestore(store.parts, targets), ElementsAre(Piece{0, 0, 1024, 0, 256}));
+  EXPECT_THAT(*PlanRestore(store.parts, targets), ElementsAre(PlanPiece{0, 0, 1024, 0, 256}));
 }
 
 TEST(RestorePlannerTest, PreferredSlabsComeFirstInTheirOrderThenTheLowerNumber) {
@@ -106,7 +149,7 @@ TEST(RestorePlannerTest, PreferredSlabsComeFirstInTheirOrderThenTheLowerNumber) 
   for (const uint32_t slab : {5u, 2u, 9u}) store.AddWhole(Whole("w", {64}, 0, 3), slab, slab * 64);
   const std::vector<TensorSpec> targets = {Whole("w", {64})};
   const auto slab_taken = [&](std::vector<uint32_t> preferred) {
-    return PlanRestore(store.parts, targets, preferred)->at(0).slab;
+    return PlanRestore(store.parts, targets, preferred)->at(0).source;
   };
   EXPECT_EQ(slab_taken({}), 2u);
   EXPECT_EQ(slab_taken({9}), 9u);
@@ -121,9 +164,9 @@ TEST(RestorePlannerTest, APreferredPartInTheMiddleIsTaken) {
   store.Add(Whole("w", {64}), 1, 64, 64, 0);
   const std::vector<TensorSpec> targets = {Whole("w", {64})};
   const std::vector<uint32_t> preferred = {1};
-  EXPECT_THAT(
-      *PlanRestore(store.parts, targets, preferred),
-      ElementsAre(Piece{0, 0, 0, 0, 64}, Piece{0, 0, 128, 128, 128}, Piece{1, 0, 0, 64, 64}));
+  EXPECT_THAT(*PlanRestore(store.parts, targets, preferred),
+              ElementsAre(PlanPiece{0, 0, 0, 0, 64}, PlanPiece{0, 0, 128, 128, 128},
+                          PlanPiece{1, 0, 0, 64, 64}));
 }
 
 TEST(RestorePlannerTest, RefusesWhatIsNotStored) {
@@ -215,7 +258,12 @@ class World {
     }
     return false;
   }
-  size_t pieces() const { return PlanRestore(store_.parts, targets_, preferred_)->size(); }
+  // With more than one row, or all.
+  size_t CountPieces(uint64_t rows_min) const {
+    const auto plan = PlanRestore(store_.parts, targets_, preferred_);
+    return static_cast<size_t>(std::ranges::count_if(
+        *plan, [&](const PlanPiece& piece) { return piece.rows >= rows_min; }));
+  }
 
  private:
   // A byte of a global tensor, for all the world.
@@ -322,34 +370,35 @@ class World {
         ->slab;
   }
 
-  void CheckBytes(const std::vector<Piece>& pieces) const {
+  void CheckBytes(const std::vector<PlanPiece>& pieces) const {
     for (uint32_t t = 0; t < targets_.size(); ++t) {
       const std::vector<Byte> wanted = BytesOf(targets_[t]);
       const auto holders = HoldersOfBytes(targets_[t]);
       std::vector<int> written(wanted.size(), 0);
-      for (const Piece& piece : pieces) {
+      for (const PlanPiece& piece : pieces) {
         if (piece.target != t) continue;
-        for (uint64_t i = 0; i < piece.bytes; ++i) {
-          const uint64_t at = piece.target_offset + i;
-          ASSERT_LT(at, wanted.size());
-          ASSERT_EQ(slab_bytes_.at({piece.slab, piece.slab_offset + i}), wanted[at]);
-          ASSERT_EQ(piece.slab, BestSlab(holders[at]));
-          ++written[at];
-        }
+        ASSERT_TRUE(PieceFits(piece, UINT64_MAX, wanted.size()));
+        ForEachRowIn(piece, 0, UINT64_MAX, [&](uint64_t from, uint64_t to, uint64_t bytes) {
+          for (uint64_t i = 0; i < bytes; ++i) {
+            ASSERT_EQ(slab_bytes_.at({piece.source, from + i}), wanted[to + i]);
+            ASSERT_EQ(piece.source, BestSlab(holders[to + i]));
+            ++written[to + i];
+          }
+        });
       }
       ASSERT_EQ(std::count(written.begin(), written.end(), 1), std::ssize(written));
     }
   }
 
-  static void CheckForm(const std::vector<Piece>& pieces) {
+  static void CheckForm(const std::vector<PlanPiece>& pieces) {
     for (size_t i = 1; i < pieces.size(); ++i) {
-      ASSERT_LE(std::tie(pieces[i - 1].slab, pieces[i - 1].slab_offset),
-                std::tie(pieces[i].slab, pieces[i].slab_offset));
+      ASSERT_LE(std::tie(pieces[i - 1].source, pieces[i - 1].source_offset),
+                std::tie(pieces[i].source, pieces[i].source_offset));
     }
-    for (const Piece& a : pieces) {
-      for (const Piece& b : pieces) {
-        ASSERT_FALSE(a.slab == b.slab && a.target == b.target &&
-                     a.slab_offset + a.bytes == b.slab_offset &&
+    for (const PlanPiece& a : pieces) {
+      for (const PlanPiece& b : pieces) {
+        ASSERT_FALSE(a.rows == 1 && b.rows == 1 && a.source == b.source && a.target == b.target &&
+                     a.source_offset + a.bytes == b.source_offset &&
                      a.target_offset + a.bytes == b.target_offset)
             << "not merged";
       }
@@ -369,6 +418,7 @@ class World {
 TEST(RestorePlannerTest, AgreesWithByteByByteInRandomWorlds) {
   int missing = 0;
   size_t pieces = 0;
+  size_t with_rows = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -377,12 +427,14 @@ TEST(RestorePlannerTest, AgreesWithByteByByteInRandomWorlds) {
     if (world.IsAnyMissing()) {
       ++missing;
     } else {
-      pieces += world.pieces();
+      pieces += world.CountPieces(1);
+      with_rows += world.CountPieces(2);
     }
   }
   EXPECT_GT(missing, 10);
   EXPECT_LT(missing, 200);
   EXPECT_GT(pieces, 1000u);
+  EXPECT_GT(with_rows, 300u);
 }
 
 TEST(RestorePlannerTest, PutsTogetherWhatCapturePlansTookApart) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "layout/tensor_table.h"
@@ -24,6 +25,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kNodes = 3;
@@ -122,7 +124,7 @@ class RestoreDeskTest : public GroupFixture {
       RankSession* session = state_->SessionOf(rank);
       if (session == nullptr) session = &Connect(rank);
       const TensorSpec tensor = TensorOf(NodeSlot{1});
-      desk_->OnPlanRequest(*session, {1, ToWire({&tensor, 1})});
+      desk_->OnPlanRequest(*session, {1, ToWire({&tensor, 1}), reads_pages_});
     });
   }
   std::vector<Plan> PlansOf(Rank rank) { return channels_[rank].Told<Plan>(FrameType::kPlan); }
@@ -158,6 +160,7 @@ class RestoreDeskTest : public GroupFixture {
     return CodingOf(record_of_group_.group(), record_of_group_.members());
   }
 
+  bool reads_pages_ = true;
   GuardRecord record_of_group_;
   std::array<std::vector<std::byte>, kNodes> data_;
   std::map<NodeSlot, Other> others_;
@@ -283,6 +286,61 @@ TEST_F(RestoreDeskTest, APlanIsComputedOnThePoolAndTheLastOneAskedForIsTold) {
   ASSERT_EQ(PlansOf(Rank{5}).size(), 1U);
   EXPECT_EQ(PlansOf(Rank{5})[0].request, 3U);
   EXPECT_TRUE(PlansOf(Rank{5})[0].status.ToStatus().ok());
+}
+
+TEST_F(RestoreDeskTest, AllPiecesAreNamedBeforeThePlanAndBlocksByTheirNumbers) {
+  Decide(Timeline{2});
+  Settle();
+  ReadStaged();
+  Settle();
+  const auto& sent = channels_[Rank{5}].sent;
+  ASSERT_GE(sent.size(), 3U);
+  EXPECT_EQ(sent[0].type, static_cast<uint16_t>(FrameType::kPlanPage));
+  EXPECT_EQ(sent[1].type, static_cast<uint16_t>(FrameType::kPlan));
+  const PlanPage page = channels_[Rank{5}].Told<PlanPage>(FrameType::kPlanPage).at(0);
+  EXPECT_THAT(page.pieces, ElementsAre(PlanPiece{.bytes = kBlocks * kBlockBytes}));
+  const Plan plan = PlansOf(Rank{5}).at(0);
+  EXPECT_EQ(plan.paged_pieces, 1U);
+  ASSERT_EQ(plan.sources.size(), 1U);
+  EXPECT_EQ(plan.sources[0].rank, Rank{0});
+  EXPECT_TRUE(plan.sources[0].is_staged());
+  EXPECT_EQ(plan.block_bytes, kBlockBytes);
+  std::set<uint64_t> blocks;
+  for (int turn = 0; turn < 20; ++turn) {
+    for (const Staged& staged : channels_[Rank{5}].Told<Staged>(FrameType::kStaged)) {
+      EXPECT_TRUE(staged.pieces.empty());
+      if (staged.bytes > 0) EXPECT_TRUE(blocks.insert(staged.block).second);
+    }
+    CopyStaged(Rank{5});
+    Settle();
+  }
+  EXPECT_THAT(blocks, ElementsAre(0, 1, 2, 3));
+}
+
+// Its trainers restore while the daemons are upgraded one after the other.
+TEST_F(RestoreDeskTest, ALibraryOfAnEarlierReleaseIsToldEachRowWithItsBlock) {
+  Decide(Timeline{2});
+  Settle();
+  reads_pages_ = false;
+  ReadStaged();
+  Settle();
+  EXPECT_TRUE(channels_[Rank{5}].Told<PlanPage>(FrameType::kPlanPage).empty());
+  const Plan plan = PlansOf(Rank{5}).at(0);
+  EXPECT_TRUE(plan.sources.empty());
+  EXPECT_EQ(plan.staged_bytes, kBlocks * kBlockBytes);
+  std::set<uint64_t> written;
+  for (int turn = 0; turn < 20; ++turn) {
+    for (const Staged& staged : channels_[Rank{5}].Told<Staged>(FrameType::kStaged)) {
+      if (staged.bytes == 0) continue;
+      ASSERT_EQ(staged.pieces.size(), 1U);
+      EXPECT_EQ(staged.pieces[0].source_offset, 0U);
+      EXPECT_EQ(staged.pieces[0].bytes, kBlockBytes);
+      EXPECT_TRUE(written.insert(staged.pieces[0].target_offset).second);
+    }
+    CopyStaged(Rank{5});
+    Settle();
+  }
+  EXPECT_EQ(written.size(), kBlocks);
 }
 
 TEST_F(RestoreDeskTest, APlanThatIsTooLargeIsRefusedAtOnceWithTheNumber) {

@@ -167,7 +167,7 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
         .tensors = {{TensorSpec{
             .name = "w", .global_shape = {100, 10}, .offset = {0, 0}, .extent = {100, 10}}}},
         .extras = daemon.Where(0)};
-    daemon.plan = Plan{.slots = {daemon.Where(0)}, .pieces = {{.bytes = 4000}}};
+    daemon.plan = RestorePlan{.sources = {{.slot = daemon.Where(0)}}, .pieces = {{.bytes = 4000}}};
   });
   EXPECT_TRUE(client_->WaitCommitted(3, 5000).ok());
   auto status = client_->GetStatus();
@@ -210,22 +210,25 @@ TEST_F(CApiLifeTest, RestoresWhatIsStaged) {
     std::copy_n(bytes.begin(), 2000, daemon.slot(0).view->data().begin());
     daemon.Seal({.slot = SlotId{0}, .generation = Generation{1}, .data_bytes = 2000});
     daemon.decision = Decision{.kind = DecisionKind::kRestored, .timeline = Timeline{8}};
-    daemon.plan = Plan{.slots = {daemon.Where(0)},
-                       .pieces = {{.bytes = 2000}},
-                       .staging_segment = name,
-                       .staging_bytes = kBlock,
-                       .staged_bytes = 2000};
+    daemon.plan = RestorePlan{
+        .sources = {{.slot = daemon.Where(0)}, {.rank = Rank{1}}},
+        .pieces = {{.bytes = 2000}, {.source = 1, .target_offset = 2000, .bytes = 2000}},
+        .staging_segment = name,
+        .staging_bytes = kBlock,
+        .staged_bytes = 2000,
+        .block_bytes = kBlock};
     // One block after the other, all in the same place.
     daemon.on_frame = [&, at = uint64_t{2000}](const Frame& frame) mutable {
       const bool asked = frame.type == static_cast<uint16_t>(FrameType::kPlanRequest);
       const bool done = frame.type == static_cast<uint16_t>(FrameType::kStagedDone);
       if ((!asked && !done) || at == bytes.size()) return;
       std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(at), kBlock, (*staging)->bytes().begin());
-      daemon.Send(Staged{.request = daemon.plan->request,
+      daemon.Send(Staged{.request = daemon.Got<PlanRequest>().back().request,
                          .bytes = kBlock,
                          .crc = Crc32c((*staging)->bytes().first(kBlock)),
-                         .pieces = {{.target_offset = at, .bytes = kBlock}},
-                         .last = at + kBlock == bytes.size()});
+                         .last = at + kBlock == bytes.size(),
+                         .source = 1,
+                         .block = (at - 2000) / kBlock});
       at += kBlock;
     };
   });

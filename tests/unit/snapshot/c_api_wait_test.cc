@@ -37,11 +37,13 @@ class CApiWaitTest : public CApiTest {
       daemon.Grant(0, 1);
       daemon.Seal({.slot = SlotId{0}, .generation = Generation{1}, .data_bytes = 2000});
       daemon.decision = Decision{.kind = DecisionKind::kRestored, .timeline = Timeline{8}};
-      daemon.plan = Plan{.slots = {daemon.Where(0)},
-                         .pieces = {{.bytes = 2000}},
-                         .staging_segment = staging,
-                         .staging_bytes = staging_bytes,
-                         .staged_bytes = 2000};
+      daemon.plan = RestorePlan{
+          .sources = {{.slot = daemon.Where(0)}, {.rank = Rank{1}}},
+          .pieces = {{.bytes = 2000}, {.source = 1, .target_offset = 2000, .bytes = 2000}},
+          .staging_segment = staging,
+          .staging_bytes = staging_bytes,
+          .staged_bytes = 2000,
+          .block_bytes = 400};
     });
   }
   template <typename Result>
@@ -128,7 +130,7 @@ TEST_F(CApiWaitTest, AReadThatWasEndedWritesNothingAfterIt) {
     daemon.Send(Staged{.request = daemon.Got<PlanRequest>().back().request,
                        .bytes = 400,
                        .crc = Crc32c((*staging)->bytes().first(400)),
-                       .pieces = {{.target_offset = 2000, .bytes = 400}}});
+                       .source = 1});
   });
   // Answered on the same connection behind it.
   ASSERT_TRUE(client_->Restore().ok());

@@ -41,7 +41,7 @@ class Scene {
   Scene(uint32_t block_bytes, uint64_t blocks, uint64_t seed = 1)
       : block_bytes_(block_bytes), slab_(RandomBytes(block_bytes * blocks, seed)) {
     MakeSlot(blocks);
-    plan_.slots = {where_};
+    plan_.sources = {{.slot = where_}};
   }
 
   // A tensor of so many bytes, nobody's yet.
@@ -57,11 +57,17 @@ class Scene {
     return static_cast<uint32_t>(targets_.size() - 1);
   }
   void AddPiece(uint32_t target, uint64_t target_offset, uint64_t source, uint64_t bytes) {
-    plan_.pieces.push_back({.target = target,
-                            .source_offset = source,
-                            .target_offset = target_offset,
-                            .bytes = bytes});
-    Want(target, target_offset, source, bytes);
+    AddPiece({.target = target,
+              .source_offset = source,
+              .target_offset = target_offset,
+              .bytes = bytes});
+  }
+  void AddPiece(const PlanPiece& piece) {
+    plan_.pieces.push_back(piece);
+    for (uint64_t row = 0; row < piece.rows; ++row) {
+      Want(piece.target, piece.target_offset + row * piece.target_pitch,
+           piece.source_offset + row * piece.source_pitch, piece.bytes);
+    }
   }
   // What the tensor shall hold there in the end, wherever it comes from.
   void Want(uint32_t target, uint64_t target_offset, uint64_t source, uint64_t bytes) {
@@ -123,7 +129,7 @@ class Scene {
 
   const std::set<uint64_t>& wanted_blocks() const { return wanted_blocks_; }
   std::span<const std::byte> slab() const { return slab_; }
-  Plan& plan() { return plan_; }
+  RestorePlan& plan() { return plan_; }
   std::vector<BoundTensor>& targets() { return targets_; }
   FakeSegmentStore& segments() { return segments_; }
   HostCopier& copier() { return copier_; }
@@ -165,7 +171,7 @@ class Scene {
   FakeSegmentStore segments_{host_};
   std::unique_ptr<Segment> segment_;
   std::optional<SlotView> view_;
-  Plan plan_;
+  RestorePlan plan_;
   std::vector<BoundTensor> targets_;
   std::deque<std::vector<std::byte>> memory_;
   std::deque<std::vector<std::byte>> wanted_;
@@ -244,12 +250,15 @@ TEST_F(RestoredBlocksTest, WhatABadBlockLeftIsWrittenOverByWhatComesStaged) {
   ASSERT_TRUE(absl::IsDataLoss(scene_.Read().status));
 
   // A new plan: block 2 is decoded elsewhere.
-  Plan& plan = scene_.plan();
-  auto& piece = *std::ranges::find(plan.pieces, uint64_t{2 * kBlock}, &WirePiece::source_offset);
-  const uint32_t target = piece.target;
+  RestorePlan& plan = scene_.plan();
+  auto& piece = *std::ranges::find(plan.pieces, uint64_t{2 * kBlock}, &PlanPiece::source_offset);
+  const PlanPiece staged{.source = 1, .target = piece.target, .bytes = kBlock};
   piece.source_offset += kBlock;
   piece.target_offset += kBlock;
   piece.bytes -= kBlock;
+  plan.pieces.push_back(staged);
+  plan.sources.push_back({.rank = Rank{1}});
+  plan.block_bytes = kBlock;
   plan.staging_segment = "/unreft.job.0.staging";
   plan.staging_bytes = plan.staged_bytes = kBlock;
   auto staging = *scene_.segments().Create(plan.staging_segment, kBlock);
@@ -260,10 +269,8 @@ TEST_F(RestoredBlocksTest, WhatABadBlockLeftIsWrittenOverByWhatComesStaged) {
   auto reader =
       StagedReader::Create(plan, std::move(staging), scene_.targets(), scene_.copier(), 0);
   ASSERT_TRUE(reader.ok()) << reader.status();
-  const auto done = reader->Take({.bytes = kBlock,
-                                  .crc = Crc32c(block),
-                                  .pieces = {{.target = target, .bytes = kBlock}},
-                                  .last = true});
+  const auto done =
+      reader->Take({.bytes = kBlock, .crc = Crc32c(block), .last = true, .source = 1});
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_TRUE(reader->complete());
   scene_.ExpectAllThere();
@@ -314,7 +321,28 @@ TEST_F(RestoredBlocksTest, ADeviceThatFailsIsNotTheSlotsFault) {
 }
 
 // Any blocks, any tensors, cut into any pieces, overlapping in the slab as they like.
-class AnyPlanTest : public testing::TestWithParam<uint64_t> {};
+class AnyPlanTest : public testing::TestWithParam<uint64_t> {
+ protected:
+  // Cut by columns, each of which has its rows somewhere else, near together or far apart.
+  static void AddMatrix(Scene& scene, Random& random, uint64_t slab) {
+    const uint64_t rows = 2 + random.Below(20);
+    const uint64_t width = 1 + random.Below(slab / rows);
+    const uint32_t target = scene.AddTensor(rows * width);
+    for (uint64_t column = 0; column < width;) {
+      const uint64_t bytes = 1 + random.Below(width - column);
+      const uint64_t pitch = bytes + random.Below((slab - bytes) / (rows - 1) - bytes + 1);
+      const uint64_t source = random.Below(slab - (rows - 1) * pitch - bytes + 1);
+      scene.AddPiece({.target = target,
+                      .source_offset = source,
+                      .target_offset = column,
+                      .bytes = bytes,
+                      .rows = rows,
+                      .source_pitch = pitch,
+                      .target_pitch = width});
+      column += bytes;
+    }
+  }
+};
 
 TEST_P(AnyPlanTest, IsReadAsItSaysOrNamesTheBlockThatIsBad) {
   Random random(GetParam());
@@ -324,6 +352,10 @@ TEST_P(AnyPlanTest, IsReadAsItSaysOrNamesTheBlockThatIsBad) {
     const uint64_t slab = block_bytes * blocks;
     Scene scene(block_bytes, blocks, random.Next());
     for (uint64_t tensors = 1 + random.Below(6); tensors > 0; --tensors) {
+      if (random.OneIn(2)) {
+        AddMatrix(scene, random, slab);
+        continue;
+      }
       const uint64_t bytes = 1 + random.Below(slab);
       const uint32_t target = scene.AddTensor(bytes);
       for (uint64_t at = 0; at < bytes;) {

@@ -34,9 +34,9 @@ class RestorerTest : public ClientFixture {
     for (const BoundTensor& tensor : tensors_) {
       daemon_.decision->tensors.push_back({tensor.spec});
     }
-    daemon_.plan = Plan{.slots = {daemon_.Where(0)},
-                        .pieces = {{.target = 0, .source_offset = 0, .bytes = 400},
-                                   {.target = 1, .source_offset = 448, .bytes = 4000}}};
+    daemon_.plan = RestorePlan{.sources = {{.slot = daemon_.Where(0)}},
+                               .pieces = {{.target = 0, .source_offset = 0, .bytes = 400},
+                                          {.target = 1, .source_offset = 448, .bytes = 4000}}};
   }
   // Wipes the tensors; returns what they held.
   std::deque<std::vector<std::byte>> Wipe() {
@@ -193,13 +193,13 @@ TEST_F(RestorerTest, APlanThatIsWrongInItselfIsRefused) {
   WarmSlots slots(segments_);
   const Restorer restorer(slots, copier_, 1);
   const auto status_of = [&](auto change) {
-    Plan plan = *daemon_.plan;
+    RestorePlan plan = *daemon_.plan;
     change(plan.pieces);
     return restorer.Read(plan, tensors_).status;
   };
-  using Pieces = std::vector<WirePiece>;
+  using Pieces = std::vector<PlanPiece>;
   for (const auto& [name, change] : std::vector<std::pair<std::string, void (*)(Pieces&)>>{
-           {"no such slot", [](Pieces& pieces) { pieces[0].slot = 1; }},
+           {"no such source", [](Pieces& pieces) { pieces[0].source = 1; }},
            {"no such tensor", [](Pieces& pieces) { pieces[0].target = 2; }},
            {"missing", [](Pieces& pieces) { pieces.pop_back(); }},
            {"too short", [](Pieces& pieces) { pieces[1].bytes = 3999; }},
@@ -207,6 +207,25 @@ TEST_F(RestorerTest, APlanThatIsWrongInItselfIsRefused) {
            {"twice", [](Pieces& pieces) { pieces.push_back(pieces[0]); }},
            {"a hole", [](Pieces& pieces) { pieces[0].target_offset = 4; }},
            {"huge", [](Pieces& pieces) { pieces[1].bytes = UINT64_MAX; }},
+           {"no rows", [](Pieces& pieces) { pieces[1].rows = 0; }},
+           {"a row too many",
+            [](Pieces& pieces) {
+              pieces[1] = {.target = 1,
+                           .source_offset = 448,
+                           .bytes = 400,
+                           .rows = 11,
+                           .source_pitch = 400,
+                           .target_pitch = 400};
+            }},
+           {"rows beyond the slab",
+            [](Pieces& pieces) {
+              pieces[1] = {.target = 1,
+                           .source_offset = 448,
+                           .bytes = 400,
+                           .rows = 10,
+                           .source_pitch = 401,
+                           .target_pitch = 400};
+            }},
            {"beyond the slab", [](Pieces& pieces) { pieces[0].source_offset = 5000; }},
            {"overflow", [](Pieces& pieces) { pieces[0].source_offset = UINT64_MAX; }}}) {
     EXPECT_TRUE(absl::IsInternal(status_of(change))) << name << ": " << status_of(change);
@@ -216,7 +235,7 @@ TEST_F(RestorerTest, APlanThatIsWrongInItselfIsRefused) {
 
 TEST_F(RestorerTest, ASegmentThatIsGoneIsNamed) {
   CaptureAndSeal();
-  daemon_.plan->slots[0].segment = "/unreft.job.0.gone";
+  daemon_.plan->sources[0].slot.segment = "/unreft.job.0.gone";
   ASSERT_TRUE(RestoreBegin().ok());
   const absl::Status status = RestoreRead(tensors_);
   EXPECT_TRUE(absl::IsNotFound(status));
@@ -226,7 +245,7 @@ TEST_F(RestorerTest, ASegmentThatIsGoneIsNamed) {
 TEST_F(RestorerTest, ThePlansStatusIsPassedOn) {
   CaptureAndSeal();
   ASSERT_TRUE(RestoreBegin().ok());
-  daemon_.plan->status = absl::NotFoundError("tensor z is not stored");
+  daemon_.plan_status = absl::NotFoundError("tensor z is not stored");
   EXPECT_EQ(RestoreRead(tensors_), absl::NotFoundError("tensor z is not stored"));
 }
 

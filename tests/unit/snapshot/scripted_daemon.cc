@@ -1,5 +1,6 @@
 #include "tests/unit/snapshot/scripted_daemon.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -124,6 +125,25 @@ void ScriptedDaemon::SendRegistered() {
   Send(answer);
 }
 
+void ScriptedDaemon::SendPlan(uint64_t request) {
+  constexpr size_t kPagePieces = 2;
+  if (!plan_status.ok()) return Send(Plan{.request = request, .status = plan_status});
+  if (!plan) return;
+  const std::vector<PlanPiece>& pieces = plan->pieces;
+  for (size_t at = 0; at < pieces.size(); at += kPagePieces) {
+    const auto begin = pieces.begin() + static_cast<ptrdiff_t>(at);
+    const auto end = begin + static_cast<ptrdiff_t>(std::min(kPagePieces, pieces.size() - at));
+    Send(PlanPage{request, {begin, end}});
+  }
+  Send(Plan{.request = request,
+            .staging_segment = plan->staging_segment,
+            .staging_bytes = plan->staging_bytes,
+            .staged_bytes = plan->staged_bytes,
+            .sources = plan->sources,
+            .paged_pieces = pieces.size(),
+            .block_bytes = plan->block_bytes});
+}
+
 void ScriptedDaemon::OnFrame(const Frame& frame) {
   frames.push_back(frame);
   Answer(frame);
@@ -148,9 +168,7 @@ void ScriptedDaemon::Answer(const Frame& frame) {
       decision->request = FromFrame<RestoreRequest>(frame)->request;
       return Send(*decision);
     case FrameType::kPlanRequest:
-      if (!plan) return;
-      plan->request = FromFrame<PlanRequest>(frame)->request;
-      return Send(*plan);
+      return SendPlan(FromFrame<PlanRequest>(frame)->request);
     case FrameType::kRegister:
       registration_ = *FromFrame<Register>(frame);
       if (answers_register) SendRegistered();

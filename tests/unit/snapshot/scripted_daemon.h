@@ -18,6 +18,7 @@
 #include "base/session_frames.h"
 #include "base/slot_header.h"
 #include "layout/capture_plan.h"
+#include "snapshot/restore_plan.h"
 
 namespace unreft::snapshot {
 
@@ -50,7 +51,8 @@ class ScriptedDaemon {
   FrameType knows = kNewestFrameType;  // of Welcome; kHello: an older one, that does not say
   std::optional<EverCommitted> ever_committed;
   std::optional<Decision> decision;
-  std::optional<Plan> plan;
+  std::optional<RestorePlan> plan;  // its pieces two a page
+  absl::Status plan_status;
   bool answers_register = true;
   absl::Status register_status;
   layout::CaptureMode mode = layout::CaptureMode::kSharded;
@@ -99,6 +101,7 @@ class ScriptedDaemon {
  private:
   void OnFrame(const Frame& frame);
   void Answer(const Frame& frame);
+  void SendPlan(uint64_t request);
   void MakeControl();
 
   const MakeListener make_listener_;

@@ -34,7 +34,8 @@ class WarmSlotsTest : public ClientFixture {
                                 .timeline = Timeline{8},
                                 .tensors = {{tensors_[0].spec}},
                                 .extras = daemon_.Where(id)};
-    daemon_.plan = Plan{.slots = {daemon_.Where(id)}, .pieces = {{.bytes = memory_[0].size()}}};
+    daemon_.plan = RestorePlan{.sources = {{.slot = daemon_.Where(id)}},
+                               .pieces = {{.bytes = memory_[0].size()}}};
   }
   void Fill(int value) { std::memset(memory_[0].data(), value, memory_[0].size()); }
   // A client that had time to map slot 0 ahead of the decision.

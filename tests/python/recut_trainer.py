@@ -1,0 +1,62 @@
+"""One rank of a matrix that all ranks have together, cut by its columns or by its rows.
+
+Restores whatever the matrix was cut into before, checks every element, takes one snapshot more,
+waits for its commit, and ends. Another rank may skip a step, and then nobody commits it.
+"""
+
+import argparse
+import contextlib
+import os
+
+import numpy as np
+
+import unreft
+from cli_trainer import say
+
+SHAPE = (1201, 1603)
+
+
+def share_of(length, rank, world):
+    return length * rank // world, length * (rank + 1) // world
+
+
+def whole(step):
+    """No element is equal to another, or to itself at another step."""
+    return np.arange(SHAPE[0] * SHAPE[1], dtype=np.int64).reshape(SHAPE) + step * 2**32
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cut", choices=["rows", "columns"], required=True)
+    args = parser.parse_args()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cuts = [slice(0, SHAPE[0]), slice(0, SHAPE[1])]
+    dimension = 0 if args.cut == "rows" else 1
+    cuts[dimension] = slice(*share_of(SHAPE[dimension], rank, world))
+    box = tuple(cuts)
+    shard = np.full(whole(0)[box].shape, -1, np.int64)
+    tensor = unreft.Tensor("matrix", unreft.Dtype.INT64, global_shape=SHAPE,
+                           offset=tuple(cut.start for cut in cuts), extent=shard.shape,
+                           data=shard.ctypes.data)
+    with unreft.Client() as client:
+        decision = client.restore_begin()
+        step = decision.step if decision.restored else 0
+        if decision.restored:
+            client.restore_read([tensor])
+            assert (shard == whole(step)[box]).all()
+        client.restore_end()
+        client.register([tensor])
+        is_committed = False
+        while not is_committed:
+            client.fence()
+            step += 1
+            shard[:] = whole(step)[box]
+            if client.snapshot(step):
+                with contextlib.suppress(unreft.Error):
+                    client.wait_committed(step, 60)
+                    is_committed = True
+    say(restored=decision.restored and decision.step, committed=step)
+
+
+if __name__ == "__main__":
+    main()
