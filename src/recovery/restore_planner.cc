@@ -83,7 +83,10 @@ struct StoredShard {
 struct StoredTensor {
   std::vector<const StoredPart*> parts;
   const TensorSpec* spec = nullptr;  // of any of its shards
+  // In the order of their begins in the dimension that tells most of them apart.
   std::vector<StoredShard> shards;
+  size_t dimension = 0;
+  uint64_t longest = 0;  // in that dimension
 };
 
 using StoredTensors = absl::flat_hash_map<std::string_view, StoredTensor>;
@@ -129,6 +132,42 @@ absl::Status CheckApart(const StoredTensor& tensor) {
             layout::BoxText(boxes[first]), layout::BoxText(boxes[second])));
 }
 
+uint64_t BeginsIn(std::span<const StoredShard> shards, size_t dimension) {
+  std::vector<uint64_t> begins;
+  for (const StoredShard& shard : shards) begins.push_back(shard.box.offset[dimension]);
+  std::ranges::sort(begins);
+  return static_cast<uint64_t>(std::ranges::unique(begins).begin() - begins.begin());
+}
+
+void SortShards(StoredTensor& tensor) {
+  const size_t dimensions = tensor.shards[0].box.offset.size();
+  if (dimensions == 0) return;
+  uint64_t most = 0;
+  for (size_t d = 0; d < dimensions; ++d) {
+    if (const uint64_t begins = BeginsIn(tensor.shards, d); begins > most) {
+      most = begins;
+      tensor.dimension = d;
+    }
+  }
+  const auto begin = [d = tensor.dimension](const StoredShard& s) { return s.box.offset[d]; };
+  std::ranges::stable_sort(tensor.shards, {}, begin);
+  for (const StoredShard& shard : tensor.shards) {
+    tensor.longest = std::max(tensor.longest, shard.box.extent[tensor.dimension]);
+  }
+}
+
+// Those that the box may have something in common with, and few others.
+std::span<const StoredShard> ShardsNear(const StoredTensor& tensor, const Box& box) {
+  if (box.offset.empty()) return tensor.shards;
+  const size_t d = tensor.dimension;
+  const auto begin = [d](const StoredShard& s) { return s.box.offset[d]; };
+  const uint64_t from = box.offset[d] - std::min(box.offset[d], tensor.longest - 1);
+  const auto first = std::ranges::lower_bound(tensor.shards, from, {}, begin);
+  const auto last =
+      std::ranges::lower_bound(tensor.shards, box.offset[d] + box.extent[d], {}, begin);
+  return {first, last};
+}
+
 // Makes the shards of the parts: those of one box together, so that its rows are walked once.
 absl::Status MakeShards(StoredTensor& tensor, const Preferences& preferred) {
   auto& parts = tensor.parts;
@@ -148,7 +187,9 @@ absl::Status MakeShards(StoredTensor& tensor, const Preferences& preferred) {
     }
     tensor.shards.push_back({BoxOf(*parts[begin]->spec), TakeBest(std::move(sources))});
   }
-  return CheckApart(tensor);
+  if (absl::Status status = CheckApart(tensor); !status.ok()) return status;
+  SortShards(tensor);
+  return absl::OkStatus();
 }
 
 // Only what is wanted: the rest of the world's parts is looked at once and left.
@@ -206,9 +247,9 @@ struct Common {
   Box box;
 };
 
-std::vector<Common> CommonOf(const StoredTensor& tensor, const Box& target) {
+std::vector<Common> CommonOf(std::span<const StoredShard> shards, const Box& target) {
   std::vector<Common> found;
-  for (const StoredShard& shard : tensor.shards) {
+  for (const StoredShard& shard : shards) {
     if (auto box = layout::Intersect(shard.box, target)) found.push_back({&shard, *std::move(box)});
   }
   return found;
@@ -284,10 +325,11 @@ absl::StatusOr<std::vector<PlanPiece>> PlanTarget(const TensorSpec& target, uint
     return absl::FailedPreconditionError(
         About(target, "is stored as {}, wanted as {}", KindText(*tensor.spec), KindText(target)));
   }
-  absl::Status status = budget.TakeComparisons(target, tensor.shards.size());
-  if (!status.ok()) return status;
   const Box box = BoxOf(target);
-  const std::vector<Common> commons = CommonOf(tensor, box);
+  const std::span<const StoredShard> shards = ShardsNear(tensor, box);
+  absl::Status status = budget.TakeComparisons(target, shards.size());
+  if (!status.ok()) return status;
+  const std::vector<Common> commons = CommonOf(shards, box);
   // Before they are made: what is cut in several dimensions has many.
   uint64_t counted = 0;
   for (const Common& common : commons) {

@@ -84,15 +84,33 @@ TEST(RestorePlannerTest, ACutIntoTooManyPiecesIsRefusedWithTheirNumber) {
 }
 
 TEST(RestorePlannerTest, ComparisonsOfTooManyBoxesAreRefusedWithTheirNumber) {
+  // A grid, of which each target is a stripe through as many rows as columns.
+  constexpr uint64_t kSide = 150;
   Store store;
   std::vector<TensorSpec> targets;
-  for (uint64_t i = 0; i < 20000; ++i) {
-    store.AddWhole(Spec("w", {20000}, {i}, {1}), 0, 64 * i);
-    targets.push_back(Spec("w", {20000}, {i}, {1}));
+  for (uint64_t i = 0; i < kSide * kSide; ++i) {
+    store.AddWhole(Spec("w", {kSide, kSide}, {i / kSide, i % kSide}, {1, 1}), 0, 64 * i);
+  }
+  for (uint64_t i = 0; i < 4000; ++i) {
+    targets.push_back(Spec("w", {kSide, kSide}, {0, i % kSide}, {kSide, 1}));
   }
   const absl::Status status = Failure(store, targets);
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("20000 comparisons"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("22500 comparisons"));
+}
+
+// All pairs would be 400 million, and were refused.
+TEST(RestorePlannerTest, ShardsAreFoundByTheDimensionThatTheyAreCutIn) {
+  constexpr uint64_t kShards = 20000;
+  Store store;
+  std::vector<TensorSpec> targets;
+  for (uint64_t i = 0; i < kShards; ++i) {
+    store.AddWhole(Spec("w", {2, 2 * kShards}, {0, 2 * i}, {2, 2}), 0, 64 * i);
+    targets.push_back(Spec("w", {2, 2 * kShards}, {0, i}, {2, 3}));
+  }
+  const auto plan = PlanRestore(store.parts, targets);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->size(), 2 * kShards);  // each target has parts of two shards
 }
 
 TEST(RestorePlannerTest, AnotherCutIsRowByRow) {
