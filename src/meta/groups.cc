@@ -30,12 +30,11 @@ std::vector<NodeSlot> DealingOrder(const std::vector<GroupCandidate>& nodes) {
 }
 
 // The nodes in so many groups with m parities.
-std::vector<ProtectionGroup> Deal(const std::vector<GroupCandidate>& nodes, size_t count,
-                                  uint32_t m) {
-  std::vector<ProtectionGroup> groups(count);
+std::vector<ec::Group> Deal(const std::vector<GroupCandidate>& nodes, size_t count, uint32_t m) {
+  std::vector<ec::Group> groups(count);
   const std::vector<NodeSlot> order = DealingOrder(nodes);
   for (size_t i = 0; i < order.size(); ++i) groups[i % count].slots.push_back(order[i]);
-  for (ProtectionGroup& group : groups) {
+  for (ec::Group& group : groups) {
     std::sort(group.slots.begin(), group.slots.end());
     group.k = static_cast<uint32_t>(group.slots.size()) - m;
   }
@@ -44,10 +43,10 @@ std::vector<ProtectionGroup> Deal(const std::vector<GroupCandidate>& nodes, size
 
 }  // namespace
 
-std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
+std::string DescribeExposure(const std::vector<ec::Group>& groups,
                              const std::map<NodeSlot, std::string>& domain_of, uint32_t m) {
   std::string text;
-  for (const ProtectionGroup& group : groups) {
+  for (const ec::Group& group : groups) {
     std::map<std::string, uint64_t> members;
     for (const NodeSlot slot : group.slots) {
       const std::string& domain = domain_of.at(slot);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "ec/group.h"
 
 namespace unreft::meta {
 
@@ -17,14 +18,8 @@ struct GroupCandidate {
   std::string failure_domain;  // empty: a domain of its own
 };
 
-struct ProtectionGroup {
-  std::vector<NodeSlot> slots;  // ascending
-  uint32_t k = 1;               // data chunks; slots.size() - k parities
-  friend bool operator==(const ProtectionGroup&, const ProtectionGroup&) = default;
-};
-
 struct Grouping {
-  std::vector<ProtectionGroup> groups;  // by their first slot
+  std::vector<ec::Group> groups;  // by their first slot
   // Which groups have more than m members in one failure domain, with the numbers; empty when none
   // has.
   std::string exposure;
@@ -32,7 +27,7 @@ struct Grouping {
 
 // Which groups have more than m members in one failure domain, with the numbers; empty when none
 // has. An empty domain is one of its own.
-std::string DescribeExposure(const std::vector<ProtectionGroup>& groups,
+std::string DescribeExposure(const std::vector<ec::Group>& groups,
                              const std::map<NodeSlot, std::string>& domain_of, uint32_t m);
 
 // Cuts the nodes into floor(N / (k + m)) groups whose sizes differ by at most one, all with m

@@ -99,7 +99,7 @@ absl::Status CheckRecord(const ViewRecord& view) {
     return status;
   }
   std::set<uint64_t> members;
-  for (const Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     if (!members.insert(member.slot()).second)
       return Wrong("slot {} is there twice", member.slot());
   }

@@ -23,8 +23,8 @@ const NodeHolding* Find(const Nodes& nodes, NodeSlot slot) {
 
 // The group that a complete guard was encoded in; none if it is of a release that did not say, or
 // what it says is no code.
-std::optional<CodedGroup> GroupOfGuard(const NodeHolding& holding) {
-  CodedGroup group;
+std::optional<ec::Group> GroupOfGuard(const NodeHolding& holding) {
+  ec::Group group;
   for (const auto& [slot, incarnation] : holding.encoded) group.slots.push_back(slot);
   group.k = holding.data_chunks;
   if (!holding.guarded || group.k == 0 || group.k > group.slots.size()) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<CodedGroup> GroupOfGuard(const NodeHolding& holding) {
 
 // The guards of a group that belong together are those of the coding that most members have. The
 // others', and those of other groups, say nothing about these slabs.
-void AddOthers(const CodedGroup& group, const Nodes& nodes, std::set<NodeSlot>& others) {
+void AddOthers(const ec::Group& group, const Nodes& nodes, std::set<NodeSlot>& others) {
   std::map<uint64_t, std::vector<NodeSlot>> members;  // by the coding that they have
   for (const NodeSlot slot : group.slots) {
     const NodeHolding* holding = Find(nodes, slot);
@@ -64,15 +64,15 @@ void AddOthers(const CodedGroup& group, const Nodes& nodes, std::set<NodeSlot>& 
 class NodesOfOneCoding {
  public:
   // Refers to `nodes`.
-  NodesOfOneCoding(const Nodes& nodes, std::span<const CodedGroup> groups) : nodes_(nodes) {
+  NodesOfOneCoding(const Nodes& nodes, std::span<const ec::Group> groups) : nodes_(nodes) {
     std::set<NodeSlot> others;
-    for (const CodedGroup& group : groups) AddOthers(group, nodes, others);
+    for (const ec::Group& group : groups) AddOthers(group, nodes, others);
     if (others.empty()) return;
     copy_ = nodes;
     for (const NodeSlot slot : others) {
       NodeHolding& holding = copy_->at(slot);
       holding.guarded = false;
-      holding.replicas.clear();
+      holding.descriptions.clear();
     }
   }
   const Nodes& operator*() const { return copy_ ? *copy_ : nodes_; }
@@ -83,25 +83,26 @@ class NodesOfOneCoding {
 };
 
 // What a slot's slab consists of, by any copy of its manifests that its group has.
-const NodeHolding::Replica* FindReplica(const Nodes& nodes, const CodedGroup& group, NodeSlot of) {
+const NodeHolding::Description* FindDescription(const Nodes& nodes, const ec::Group& group,
+                                                NodeSlot of) {
   for (const NodeSlot slot : group.slots) {
     const NodeHolding* holding = Find(nodes, slot);
     if (holding == nullptr) continue;
-    for (const NodeHolding::Replica& replica : holding->replicas) {
-      if (replica.of == of) return &replica;
+    for (const NodeHolding::Description& description : holding->descriptions) {
+      if (description.of == of) return &description;
     }
   }
   return nullptr;
 }
 
 // Whether all of the slot's own slab is in its memory.
-bool HasData(const Nodes& nodes, const CodedGroup& group, NodeSlot slot) {
+bool HasData(const Nodes& nodes, const ec::Group& group, NodeSlot slot) {
   const NodeHolding* holding = Find(nodes, slot);
   if (holding == nullptr) return false;
-  const NodeHolding::Replica* replica = FindReplica(nodes, group, slot);
-  if (replica == nullptr) return true;
+  const NodeHolding::Description* description = FindDescription(nodes, group, slot);
+  if (description == nullptr) return true;
   const std::set<Rank> sealed(holding->sealed.begin(), holding->sealed.end());
-  return std::all_of(replica->ranks.begin(), replica->ranks.end(),
+  return std::all_of(description->ranks.begin(), description->ranks.end(),
                      [&](Rank rank) { return sealed.contains(rank); });
 }
 
@@ -112,7 +113,7 @@ bool HasParity(const Nodes& nodes, NodeSlot slot) {
 
 // The fewest chunks that are left of any stripe in which member `lost` is a data source. A stripe's
 // chunks lie as in ec::StripeLayout: the parities with members s .. s+m-1, data with the others.
-uint32_t FewestChunksLeft(const Nodes& nodes, const CodedGroup& group, size_t lost) {
+uint32_t FewestChunksLeft(const Nodes& nodes, const ec::Group& group, size_t lost) {
   const size_t n = group.slots.size();
   const size_t m = n - group.k;
   size_t fewest = n;
@@ -137,7 +138,7 @@ std::string MissingSlabText(NodeSlot slot, const std::vector<Rank>& ranks, std::
 }
 
 // Whether the memory that was encoded for that member is there no more, by the guards' words.
-bool IsGone(const Nodes& nodes, const CodedGroup& group, NodeSlot slot, const Memories& memories) {
+bool IsGone(const Nodes& nodes, const ec::Group& group, NodeSlot slot, const Memories& memories) {
   const auto memory = memories.find(slot);
   if (memory == memories.end()) return true;
   for (const NodeSlot member : group.slots) {
@@ -151,7 +152,7 @@ bool IsGone(const Nodes& nodes, const CodedGroup& group, NodeSlot slot, const Me
 }
 
 // What of the group's protection is missing, though the memory that is to hold it is there.
-std::string DescribeUnprotected(const Nodes& nodes, const CodedGroup& group,
+std::string DescribeUnprotected(const Nodes& nodes, const ec::Group& group,
                                 const Memories& memories) {
   const size_t n = group.slots.size();
   const size_t m = n - group.k;
@@ -177,12 +178,13 @@ std::string DescribeUnprotected(const Nodes& nodes, const CodedGroup& group,
       const NodeSlot next = group.slots[(member + i) % n];
       if (IsGone(nodes, group, next, memories)) continue;
       const NodeHolding* holding = Find(nodes, next);
-      const bool covers =
-          holding != nullptr &&
-          std::any_of(holding->replicas.begin(), holding->replicas.end(), [&](const auto& replica) {
-            return replica.of == slot &&
-                   sealed == std::set<Rank>(replica.ranks.begin(), replica.ranks.end());
-          });
+      const bool covers = holding != nullptr &&
+                          std::any_of(holding->descriptions.begin(), holding->descriptions.end(),
+                                      [&](const auto& description) {
+                                        return description.of == slot &&
+                                               sealed == std::set<Rank>(description.ranks.begin(),
+                                                                        description.ranks.end());
+                                      });
       // A node without ranks may have been left out.
       if (covers || sealed.empty()) continue;
       return fmt::format("node {} has no copies of the manifests of node {}'s {} slabs", next, slot,
@@ -205,14 +207,14 @@ std::vector<Rank> NewRanks(const std::vector<Rank>& said, uint64_t world,
 }
 
 // Adds the holders of slabs that are to be decoded; what cannot be is told.
-void AddDecodable(const Nodes& nodes, const CodedGroup& group, uint64_t world,
+void AddDecodable(const Nodes& nodes, const ec::Group& group, uint64_t world,
                   std::set<Rank>& covered, std::vector<SlabHolder>& holders,
                   std::vector<std::string>& missing) {
   for (size_t member = 0; member < group.slots.size(); ++member) {
     const NodeSlot slot = group.slots[member];
-    const NodeHolding::Replica* replica = FindReplica(nodes, group, slot);
-    if (replica == nullptr || HasData(nodes, group, slot)) continue;
-    std::vector<Rank> lost = NewRanks(replica->ranks, world, covered);
+    const NodeHolding::Description* description = FindDescription(nodes, group, slot);
+    if (description == nullptr || HasData(nodes, group, slot)) continue;
+    std::vector<Rank> lost = NewRanks(description->ranks, world, covered);
     if (lost.empty()) continue;
     const uint32_t left = FewestChunksLeft(nodes, group, member);
     if (left < group.k) {
@@ -227,20 +229,20 @@ void AddDecodable(const Nodes& nodes, const CodedGroup& group, uint64_t world,
 
 }  // namespace
 
-std::vector<CodedGroup> EncodedGroups(const Nodes& nodes, std::span<const CodedGroup> recorded) {
+std::vector<ec::Group> EncodedGroups(const Nodes& nodes, std::span<const ec::Group> recorded) {
   std::map<std::pair<std::vector<NodeSlot>, uint32_t>, size_t> named;  // by how many guards
   for (const auto& [slot, holding] : nodes) {
-    if (const std::optional<CodedGroup> group = GroupOfGuard(holding)) {
+    if (const std::optional<ec::Group> group = GroupOfGuard(holding)) {
       ++named[{group->slots, group->k}];
     }
   }
   struct Named {
     size_t guards;
     bool is_recorded;
-    CodedGroup group;
+    ec::Group group;
   };
   std::set<std::pair<std::vector<NodeSlot>, uint32_t>> known;
-  for (const CodedGroup& group : recorded) known.emplace(group.slots, group.k);
+  for (const ec::Group& group : recorded) known.emplace(group.slots, group.k);
   std::vector<Named> best_first;
   for (const auto& [name, guards] : named) {
     best_first.push_back({guards, known.contains(name), {name.first, name.second}});
@@ -248,23 +250,23 @@ std::vector<CodedGroup> EncodedGroups(const Nodes& nodes, std::span<const CodedG
   std::ranges::stable_sort(best_first, [](const Named& a, const Named& b) {
     return std::pair(a.guards, a.is_recorded) > std::pair(b.guards, b.is_recorded);
   });
-  std::vector<CodedGroup> groups;
+  std::vector<ec::Group> groups;
   std::set<NodeSlot> grouped;
-  const auto add = [&](const CodedGroup& group) {
+  const auto add = [&](const ec::Group& group) {
     const auto is_grouped = [&](NodeSlot slot) { return grouped.contains(slot); };
     if (std::ranges::any_of(group.slots, is_grouped)) return;
     grouped.insert(group.slots.begin(), group.slots.end());
     groups.push_back(group);
   };
   for (const Named& next : best_first) add(next.group);
-  for (const CodedGroup& group : recorded) add(group);
-  std::ranges::sort(groups, {}, [](const CodedGroup& group) { return group.slots.front(); });
+  for (const ec::Group& group : recorded) add(group);
+  std::ranges::sort(groups, {}, [](const ec::Group& group) { return group.slots.front(); });
   return groups;
 }
 
 std::optional<Restorable> FindHolders(Version version, const Nodes& held,
-                                      std::span<const CodedGroup> recorded, std::string* missing) {
-  std::vector<CodedGroup> groups = EncodedGroups(held, recorded);
+                                      std::span<const ec::Group> recorded, std::string* missing) {
+  std::vector<ec::Group> groups = EncodedGroups(held, recorded);
   const NodesOfOneCoding one_coding(held, groups);
   const Nodes& nodes = *one_coding;
   Restorable found;
@@ -272,8 +274,8 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
   std::set<Rank> covered;
   for (const auto& [slot, holding] : nodes) {
     found.world = std::max(found.world, holding.world);
-    for (const NodeHolding::Replica& replica : holding.replicas) {
-      found.world = std::max(found.world, replica.world);
+    for (const NodeHolding::Description& description : holding.descriptions) {
+      found.world = std::max(found.world, description.world);
     }
   }
   for (const auto& [slot, holding] : nodes) {
@@ -282,7 +284,7 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
     if (!holder.ranks.empty()) found.holders.push_back(std::move(holder));
   }
   std::vector<std::string> gone;
-  for (const CodedGroup& group : groups) {
+  for (const ec::Group& group : groups) {
     AddDecodable(nodes, group, found.world, covered, found.holders, gone);
   }
   std::stable_sort(found.holders.begin(), found.holders.end(),
@@ -298,7 +300,7 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
 }
 
 std::vector<Restorable> RestorableVersions(const Holdings& holdings,
-                                           std::span<const CodedGroup> recorded,
+                                           std::span<const ec::Group> recorded,
                                            const TimelineChain& chain) {
   std::vector<Restorable> versions;
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
@@ -310,7 +312,7 @@ std::vector<Restorable> RestorableVersions(const Holdings& holdings,
   return versions;
 }
 
-std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> recorded,
+std::string DescribeUnrestorable(const Holdings& holdings, std::span<const ec::Group> recorded,
                                  const TimelineChain& chain) {
   std::vector<std::string> parts;
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
@@ -323,11 +325,11 @@ std::string DescribeUnrestorable(const Holdings& holdings, std::span<const Coded
 }
 
 std::optional<Restorable> FindProtected(Version version, const Nodes& held,
-                                        std::span<const CodedGroup> groups,
-                                        const Memories& memories, std::string* lacking) {
+                                        std::span<const ec::Group> groups, const Memories& memories,
+                                        std::string* lacking) {
   const NodesOfOneCoding one_coding(held, groups);
   const Nodes& nodes = *one_coding;
-  for (const CodedGroup& group : groups) {
+  for (const ec::Group& group : groups) {
     std::string missing = DescribeUnprotected(nodes, group, memories);
     if (missing.empty()) continue;
     if (lacking != nullptr) *lacking = std::move(missing);
@@ -336,12 +338,12 @@ std::optional<Restorable> FindProtected(Version version, const Nodes& held,
   return FindHolders(version, nodes, groups, lacking);
 }
 
-bool IsProtected(const CodedGroup& group, const Nodes& nodes, const Memories& memories) {
+bool IsProtected(const ec::Group& group, const Nodes& nodes, const Memories& memories) {
   const NodesOfOneCoding one_coding(nodes, {&group, 1});
   return DescribeUnprotected(*one_coding, group, memories).empty();
 }
 
-uint32_t LossesTolerated(const CodedGroup& group, const Nodes& held) {
+uint32_t LossesTolerated(const ec::Group& group, const Nodes& held) {
   const NodesOfOneCoding one_coding(held, {&group, 1});
   const Nodes& nodes = *one_coding;
   // Each stripe stands the loss of as many chunks as it has beyond k. A member that is lost takes

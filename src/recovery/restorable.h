@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "ec/group.h"
 #include "recovery/timeline.h"
 
 namespace unreft::recovery {
@@ -21,12 +22,12 @@ struct NodeHolding {
   std::vector<Rank> sealed;  // ranks whose slabs are sealed on it
   uint64_t world = 0;        // that these ranks belong to; 0 when there are none
   bool guarded = false;      // its m parity chunks are complete
-  struct Replica {
+  struct Description {
     NodeSlot of;
     std::vector<Rank> ranks;
     uint64_t world = 0;
   };
-  std::vector<Replica> replicas;  // of other slots' manifests
+  std::vector<Description> descriptions;  // of other slots' slabs
   // Of the guard: which slabs went into it, and of which memories (incarnations) they are, by the
   // group's members in order, and the group's k. Of older releases empty, or 0.
   uint64_t coding = 0;
@@ -36,12 +37,6 @@ struct NodeHolding {
 
 // By version, then node slot.
 using Holdings = std::map<Version, std::map<NodeSlot, NodeHolding>>;
-
-struct CodedGroup {
-  std::vector<NodeSlot> slots;  // in the order of the group's members
-  uint32_t k = 1;
-  friend bool operator==(const CodedGroup&, const CodedGroup&) = default;
-};
 
 struct SlabHolder {
   NodeSlot slot;
@@ -54,29 +49,29 @@ struct Restorable {
   Version version;
   uint64_t world = 0;
   std::vector<SlabHolder> holders;  // of all ranks, each once, by slot
-  std::vector<CodedGroup> groups;   // that it is encoded in
+  std::vector<ec::Group> groups;    // that it is encoded in
 };
 
 // The groups that a version is encoded in, by their first slot: those that its complete guards name
 // (where these contradict each other, what most say, or else what is recorded), and of the recorded
 // ones those of which no slot is in any of these.
-std::vector<CodedGroup> EncodedGroups(const std::map<NodeSlot, NodeHolding>& nodes,
-                                      std::span<const CodedGroup> recorded);
+std::vector<ec::Group> EncodedGroups(const std::map<NodeSlot, NodeHolding>& nodes,
+                                     std::span<const ec::Group> recorded);
 
 // From where the version can be restored, decoded in its EncodedGroups. Guards count together only
 // if the same slabs went into them: of those of a group that differ, the ones that most members
 // have; none when it cannot. `missing`, if given, is then told why: "rank 3 of node 1 (k = 2 chunks
 // needed in stripe 0, 1 left)".
 std::optional<Restorable> FindHolders(Version version, const std::map<NodeSlot, NodeHolding>& nodes,
-                                      std::span<const CodedGroup> recorded, std::string* missing);
+                                      std::span<const ec::Group> recorded, std::string* missing);
 
 // Of the live versions those that can be restored, newest first.
 std::vector<Restorable> RestorableVersions(const Holdings& holdings,
-                                           std::span<const CodedGroup> recorded,
+                                           std::span<const ec::Group> recorded,
                                            const TimelineChain& chain);
 
 // For an error: of every live version why it cannot be restored, newest first.
-std::string DescribeUnrestorable(const Holdings& holdings, std::span<const CodedGroup> recorded,
+std::string DescribeUnrestorable(const Holdings& holdings, std::span<const ec::Group> recorded,
                                  const TimelineChain& chain);
 
 // The memories of the members that are not lost: node slot to incarnation.
@@ -88,10 +83,10 @@ using Memories = std::map<NodeSlot, std::string>;
 // as they are sealed. None otherwise; `lacking`, if given, is then told what is missing.
 std::optional<Restorable> FindProtected(Version version,
                                         const std::map<NodeSlot, NodeHolding>& nodes,
-                                        std::span<const CodedGroup> groups,
-                                        const Memories& memories, std::string* lacking);
+                                        std::span<const ec::Group> groups, const Memories& memories,
+                                        std::string* lacking);
 
 // Of how many more members each group stands the loss, by what it holds of the version now.
-uint32_t LossesTolerated(const CodedGroup& group, const std::map<NodeSlot, NodeHolding>& nodes);
+uint32_t LossesTolerated(const ec::Group& group, const std::map<NodeSlot, NodeHolding>& nodes);
 
 }  // namespace unreft::recovery

@@ -77,9 +77,9 @@ GuardRecord ExampleRecord() {
     slab.set_generation(7);
     slab.set_data_bytes(1000 * rank);
   }
-  MemberReplica& replica = *record.add_replicas();
-  replica.set_slot(4);
-  replica.add_slabs()->set_manifest("manifest");
+  MemberDescription& description = *record.add_descriptions();
+  description.set_slot(4);
+  description.add_slabs()->set_manifest("manifest");
   return record;
 }
 

@@ -107,8 +107,8 @@ void UseVersions(Draw& draw) {
   UNREFT_CHECK(chain.IsLive(whole.front()));
 }
 
-recovery::CodedGroup DrawGroup(Draw& draw, uint64_t first) {
-  recovery::CodedGroup group;
+ec::Group DrawGroup(Draw& draw, uint64_t first) {
+  ec::Group group;
   for (uint64_t count = 1 + draw.Below(5); count > 0; --count) {
     group.slots.push_back(NodeSlot{first++});
   }
@@ -128,7 +128,7 @@ recovery::NodeHolding DrawHolding(Draw& draw) {
   holding.world = draw.Number();
   holding.guarded = !draw.OneIn(3);
   for (uint64_t count = draw.Below(3); count > 0; --count) {
-    holding.replicas.push_back({NodeSlot{draw.Below(10)}, DrawRanks(draw), draw.Number()});
+    holding.descriptions.push_back({NodeSlot{draw.Below(10)}, DrawRanks(draw), draw.Number()});
   }
   holding.coding = draw.Below(3);
   for (uint64_t count = draw.Below(6); count > 0; --count) {
@@ -148,7 +148,7 @@ void CheckRestorable(const recovery::Restorable& found) {
   for (uint64_t rank = 0; rank < ranks.size(); ++rank) UNREFT_CHECK(ranks[rank].value == rank);
   // As a record of a commit must have them (meta::CheckRecord).
   std::set<NodeSlot> slots;
-  for (const recovery::CodedGroup& group : found.groups) {
+  for (const ec::Group& group : found.groups) {
     UNREFT_CHECK(group.k >= 1 && group.k <= group.slots.size());
     UNREFT_CHECK(std::ranges::is_sorted(group.slots));
     for (const NodeSlot slot : group.slots) UNREFT_CHECK(slots.insert(slot).second);
@@ -156,7 +156,7 @@ void CheckRestorable(const recovery::Restorable& found) {
 }
 
 void UseHoldings(Draw& draw) {
-  std::vector<recovery::CodedGroup> groups;
+  std::vector<ec::Group> groups;
   for (uint64_t count = draw.Below(3); count > 0; --count) {
     groups.push_back(DrawGroup(draw, groups.empty() ? 0 : groups.back().slots.back().value + 1));
   }
@@ -176,7 +176,7 @@ void UseHoldings(Draw& draw) {
     if (found) CheckRestorable(*found);
     const auto is_safe = recovery::FindProtected(version, nodes, groups, memories, &why);
     if (is_safe) CheckRestorable(*is_safe);
-    for (const recovery::CodedGroup& group : groups) {
+    for (const ec::Group& group : groups) {
       UNREFT_CHECK(recovery::LossesTolerated(group, nodes) <= group.slots.size());
     }
   }

@@ -73,7 +73,7 @@ class Group final : public smp::GroupFixture {
   }
 
   static GuardRecord ExampleRecord();
-  static SlabMeta ExampleMeta();
+  static SlabDescription ExampleMeta();
   static constexpr Version Committed() { return kVersion; }
 
  private:
@@ -86,7 +86,7 @@ class Group final : public smp::GroupFixture {
     InTurn([&] {
       protector_->Verify(kVersion, [&](const absl::Status&) { is_verified = true; });
       for (const smp::GuardHeld& held : protector_->Held()) {
-        (void)protector_->ReplicaManifests(held.version);
+        (void)protector_->DescribedManifests(held.version);
       }
     });
     Settle();
@@ -125,8 +125,8 @@ class Group final : public smp::GroupFixture {
   void Remake(const std::string& bytes) {
     GuardRecord record;
     if (!record.ParseFromString(bytes)) return;
-    const std::vector<uint64_t> replica_bytes(record.members_size(), 4096);
-    InTurn([&] { protector_->Remake(kVersion, record, replica_bytes); });
+    const std::vector<uint64_t> description_bytes(record.members_size(), 4096);
+    InTurn([&] { protector_->Remake(kVersion, record, description_bytes); });
     Settle(std::chrono::milliseconds(100));
   }
 
@@ -153,10 +153,10 @@ GuardRecord Group::ExampleRecord() {
   return record;
 }
 
-SlabMeta Group::ExampleMeta() {
+SlabDescription Group::ExampleMeta() {
   const std::vector<std::byte> data(kBlockBytes);
-  return MetaOf(Rank{0}, 2, TensorSpec{"w", Dtype::kUint8, {kBlockBytes}, {0}, {kBlockBytes}},
-                data);
+  return DescriptionOf(Rank{0}, 2,
+                       TensorSpec{"w", Dtype::kUint8, {kBlockBytes}, {0}, {kBlockBytes}}, data);
 }
 
 std::string Input(uint8_t kind, const google::protobuf::MessageLite& message) {
@@ -169,7 +169,7 @@ std::vector<std::string> Seeds() {
   AnnounceRequest announce;
   smp::SetVersion({Timeline{1}, Step{12}}, announce);
   announce.set_block_bytes(64);
-  announce.set_replica_bytes_max(4096);
+  announce.set_description_bytes_max(4096);
   announce.set_incarnation("memory");
   RankSlab& slab = *announce.add_slabs();
   slab.set_rank(1);

@@ -80,7 +80,7 @@ ExampleRecords() {
   group.set_k(2);
   DecisionRecord& decision = *timeline.mutable_decision();
   for (uint64_t slot = 0; slot < 4; ++slot) {
-    Member& member = *view.add_members();
+    ViewMember& member = *view.add_members();
     member.set_slot(slot);
     member.set_incarnation(fmt::format("incarnation of {}", slot));
     member.set_lost(slot == 3);
@@ -143,7 +143,7 @@ ExampleRecords() {
 // Groups that a code can be made of, each slot in one of them.
 inline void UseGroups(const google::protobuf::RepeatedPtrField<Group>& groups) {
   google::protobuf::RepeatedPtrField<Group> again;
-  smp::SetGroups(smp::CodedGroupsOf(groups), again);
+  smp::SetGroups(smp::GroupsOf(groups), again);
   UNREFT_CHECK(again.size() == groups.size());
   for (const Group& group : groups) {
     for (const uint64_t slot : group.slots()) {

@@ -160,9 +160,9 @@ class HostilePeerTest : public ::testing::Test {
     EncodedMember& encoded = *holding.add_encoded();
     encoded.set_slot(1);
     encoded.set_incarnation(Incarnation());
-    ReplicaHolding& replica = *holding.add_replicas();
-    replica.add_ranks(1);
-    replica.set_world(2);
+    DescriptionHolding& description = *holding.add_descriptions();
+    description.add_ranks(1);
+    description.set_world(2);
     report.set_kept_epoch(random_.Below(4));
     report.set_kept_sequence(random_.Next());
     meta::JobState records;
@@ -179,7 +179,7 @@ class HostilePeerTest : public ::testing::Test {
     RankSlab& slab = *announce.add_slabs();
     slab.set_data_bytes(random_.Next());
     MetaReply meta;
-    SlabMeta& slab_meta = *meta.add_slabs();
+    SlabDescription& slab_meta = *meta.add_slabs();
     slab_meta.set_rank(1);
     slab_meta.set_world(2);
     slab_meta.set_manifest(layout::EncodeManifest(ExampleManifest()));

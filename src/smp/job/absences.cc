@@ -8,7 +8,7 @@ namespace {
 // Whose slot is held by another memory than the view names, which it does not say is lost.
 std::set<NodeSlot> HeldByOthers(const meta::JobState& records, const ViewRecord& view) {
   std::set<NodeSlot> held;
-  for (const unreft::Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     const NodeSlot slot{member.slot()};
     const auto present = records.present.find(slot);
     if (present == records.present.end() || member.lost()) continue;

@@ -164,12 +164,12 @@ void Board::Follow(const meta::JobState& records) const {
   group_of_.clear();
   to_look_at_.clear();
   const ViewRecord& view = records.view.value;
-  for (const recovery::CodedGroup& group : CodedGroupsOf(view.groups())) {
+  for (const ec::Group& group : GroupsOf(view.groups())) {
     for (const NodeSlot slot : group.slots) group_of_[slot] = groups_.size();
     groups_.push_back({group, {}, {}});
   }
   for (size_t place = 0; place < static_cast<size_t>(view.members_size()); ++place) {
-    const unreft::Member& member = view.members(static_cast<int>(place));
+    const ViewMember& member = view.members(static_cast<int>(place));
     const NodeSlot slot{member.slot()};
     const auto group = group_of_.find(slot);
     if (group == group_of_.end() || member.lost()) continue;

@@ -63,7 +63,7 @@ class Board {
 
  private:
   struct GroupOfView {
-    recovery::CodedGroup group;
+    ec::Group group;
     std::vector<size_t> members;  // that are not lost, by their places in the view
     recovery::Memories memories;
   };

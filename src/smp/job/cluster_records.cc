@@ -35,21 +35,20 @@ void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record) {
   }
 }
 
-std::vector<recovery::CodedGroup> CodedGroupsOf(
-    const google::protobuf::RepeatedPtrField<Group>& groups) {
-  std::vector<recovery::CodedGroup> coded;
+std::vector<ec::Group> GroupsOf(const google::protobuf::RepeatedPtrField<Group>& groups) {
+  std::vector<ec::Group> coded;
   for (const Group& group : groups) {
-    recovery::CodedGroup& next = coded.emplace_back();
+    ec::Group& next = coded.emplace_back();
     for (const uint64_t slot : group.slots()) next.slots.push_back(NodeSlot{slot});
     next.k = group.k();
   }
   return coded;
 }
 
-void SetGroups(const std::vector<recovery::CodedGroup>& groups,
+void SetGroups(const std::vector<ec::Group>& groups,
                google::protobuf::RepeatedPtrField<Group>& into) {
   into.Clear();
-  for (const recovery::CodedGroup& group : groups) {
+  for (const ec::Group& group : groups) {
     Group& next = *into.Add();
     for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
     next.set_k(group.k);
@@ -86,11 +85,11 @@ recovery::NodeHolding HoldingOf(const VersionHolding& message) {
     holding.world = std::max(holding.world, sealed.world());
   }
   holding.guarded = message.guarded();
-  for (const ReplicaHolding& replica : message.replicas()) {
-    recovery::NodeHolding::Replica& next = holding.replicas.emplace_back();
-    next.of = NodeSlot{replica.slot()};
-    for (const uint64_t rank : replica.ranks()) next.ranks.push_back(Rank{rank});
-    next.world = replica.world();
+  for (const DescriptionHolding& description : message.descriptions()) {
+    recovery::NodeHolding::Description& next = holding.descriptions.emplace_back();
+    next.of = NodeSlot{description.slot()};
+    for (const uint64_t rank : description.ranks()) next.ranks.push_back(Rank{rank});
+    next.world = description.world();
   }
   holding.coding = message.coding();
   holding.data_chunks = message.data_chunks();
@@ -129,7 +128,7 @@ void SetDigests(const ReplicaDigests& digests, SealedRank& sealed) {
   }
 }
 
-bool IsGivenUp(const AbandonRecord& record, Version version) {
+bool IsAbandoned(const AbandonRecord& record, Version version) {
   const uint64_t step = version.step.value;
   const bool is_after = !record.has_after_step() || step > record.after_step();
   return version.timeline.value == record.timeline() && is_after && step <= record.through_step();

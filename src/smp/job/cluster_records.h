@@ -42,13 +42,12 @@ void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record);
 void OpenTimeline(Timeline next, Version parent, TimelineRecord& record);
 
 // Never committed any more, as the record says.
-bool IsGivenUp(const AbandonRecord& record, Version version);
+bool IsAbandoned(const AbandonRecord& record, Version version);
 // The step from which on all ranks capture again, of the newest timeline; 0 of any other.
 Step CaptureFrom(const AbandonRecord& record, Timeline newest);
 
-std::vector<recovery::CodedGroup> CodedGroupsOf(
-    const google::protobuf::RepeatedPtrField<Group>& groups);
-void SetGroups(const std::vector<recovery::CodedGroup>& groups,
+std::vector<ec::Group> GroupsOf(const google::protobuf::RepeatedPtrField<Group>& groups);
+void SetGroups(const std::vector<ec::Group>& groups,
                google::protobuf::RepeatedPtrField<Group>& into);
 
 std::vector<recovery::SlabHolder> HoldersOf(

@@ -24,13 +24,13 @@ constexpr Duration kLead = std::chrono::milliseconds(200);
 constexpr Duration kLeadMax = std::chrono::seconds(2);
 
 // However often ranks skip: each such write is one more revision of the whole cluster's store.
-Duration GiveUpEvery(const NodeOptions& options) {
+Duration AbandonEvery(const NodeOptions& options) {
   return options.has_own_store ? Duration{} : std::chrono::seconds(1);
 }
 
 Duration LeadOf(const Facts& facts) {
   if (facts.options.has_own_store) return Duration{};  // all ranks hear of it at once
-  return std::min(kLead * (1 << std::min<uint64_t>(facts.giving_up.in_vain, 16)), kLeadMax);
+  return std::min(kLead * (1 << std::min<uint64_t>(facts.abandoning.in_vain, 16)), kLeadMax);
 }
 
 const Tally* TallyOf(const Facts& facts, Version version) {
@@ -38,8 +38,8 @@ const Tally* TallyOf(const Facts& facts, Version version) {
   return tally == facts.board.versions().end() ? nullptr : &tally->second;
 }
 
-bool IsGivenUp(const Facts& facts, Version version) {
-  return smp::IsGivenUp(facts.records.abandoned.value, version);
+bool IsAbandoned(const Facts& facts, Version version) {
+  return smp::IsAbandoned(facts.records.abandoned.value, version);
 }
 
 // Steps ascend: what a rank has gone on without, it never captures any more.
@@ -63,14 +63,15 @@ bool WaitsForDecision(const Facts& facts, Version version) {
   return found && std::ranges::any_of(found->holders, &recovery::SlabHolder::lost);
 }
 
-AbandonRecord GivenUpThrough(const Facts& facts, Timeline timeline, const GivingUp& giving_up) {
+AbandonRecord AbandonedThrough(const Facts& facts, Timeline timeline,
+                               const Abandonment& abandonment) {
   AbandonRecord record = facts.records.abandoned.value;
   const Version committed = VersionOf(facts.records.commit.value);
   record.set_timeline(timeline.value);
   record.clear_after_step();
   if (committed.timeline == timeline) record.set_after_step(committed.step.value);
-  record.set_through_step(giving_up.through.value);
-  record.set_reason(CleanText(giving_up.reason, kReasonBytesMax));
+  record.set_through_step(abandonment.through.value);
+  record.set_reason(CleanText(abandonment.reason, kReasonBytesMax));
   return record;
 }
 
@@ -78,7 +79,7 @@ AbandonRecord GivenUpThrough(const Facts& facts, Timeline timeline, const Giving
 // waited for. But not for longer than a node may be away: its trainers may have ended without its
 // seeing it.
 bool AwaitsRanks(const Facts& facts) {
-  const std::optional<Time>& since = facts.giving_up.ranks_away_since;
+  const std::optional<Time>& since = facts.abandoning.ranks_away_since;
   return since && facts.now - *since < facts.options.presence_ttl + facts.options.lost_grace;
 }
 
@@ -223,7 +224,7 @@ bool AreAllRanksThere(const RollCall& roll) {
          });
 }
 
-Move GivingUpRule(const Facts& facts) {
+Move AbandonRule(const Facts& facts) {
   Move move;
   for (const auto& [version, since] : facts.versions.since) {
     const Time end = since + facts.options.version_deadline;
@@ -232,18 +233,18 @@ Move GivingUpRule(const Facts& facts) {
   const std::set<Version> under_way = VersionsUnderWay(facts);
   std::vector<StepUnderWay> steps;
   for (const Version version : under_way) {
-    if (!IsGivenUp(facts, version)) steps.push_back({version.step, FailureOf(facts, version)});
+    if (!IsAbandoned(facts, version)) steps.push_back({version.step, FailureOf(facts, version)});
   }
   const uint64_t lead = facts.pace.StepsIn(LeadOf(facts));
-  const std::optional<GivingUp> giving_up = WhatToGiveUp(steps, facts.newest_step, lead);
-  if (!giving_up || AwaitsRanks(facts)) return move;
-  const std::optional<Time>& last = facts.giving_up.last;
-  if (const Duration pace = GiveUpEvery(facts.options); last && facts.now - *last < pace) {
+  const std::optional<Abandonment> abandonment = WhatToAbandon(steps, facts.newest_step, lead);
+  if (!abandonment || AwaitsRanks(facts)) return move;
+  const std::optional<Time>& last = facts.abandoning.last;
+  if (const Duration pace = AbandonEvery(facts.options); last && facts.now - *last < pace) {
     move.wake = *last + pace;  // a deadline that ends before says nothing new
     return move;
   }
-  move.gives_up = true;
-  move.write = {.abandoned = GivenUpThrough(facts, under_way.rbegin()->timeline, *giving_up)};
+  move.abandons = true;
+  move.write = {.abandoned = AbandonedThrough(facts, under_way.rbegin()->timeline, *abandonment)};
   return move;
 }
 
@@ -251,7 +252,7 @@ Move CommitRule(const Facts& facts) {
   Move move;
   const std::set<Version> under_way = VersionsUnderWay(facts);
   for (auto it = under_way.rbegin(); it != under_way.rend() && !move.write; ++it) {
-    const bool is_over = IsGivenUp(facts, *it) || facts.versions.rejected.contains(*it);
+    const bool is_over = IsAbandoned(facts, *it) || facts.versions.rejected.contains(*it);
     if (!is_over) TryCommit(facts, *it, move);
   }
   return move;

@@ -24,7 +24,7 @@ std::string NotCompletedInTime(const Facts& facts, Version version);
 // are not there to capture.
 bool AreAllRanksThere(const RollCall& roll);
 
-Move GivingUpRule(const Facts& facts);
+Move AbandonRule(const Facts& facts);
 Move CommitRule(const Facts& facts);
 
 }  // namespace unreft::smp

@@ -187,9 +187,9 @@ Move EndRoundFresh(const Facts& facts) {
 Move FailUnrestorable(const Facts& facts) {
   const meta::JobState& records = facts.records;
   const CommitRecord& commit = records.commit.value;
-  const std::string missing = recovery::DescribeUnrestorable(
-      HoldingsOf(facts.roll), CodedGroupsOf(records.view.value.groups()),
-      ChainOf(records.timeline.value));
+  const std::string missing =
+      recovery::DescribeUnrestorable(HoldingsOf(facts.roll), GroupsOf(records.view.value.groups()),
+                                     ChainOf(records.timeline.value));
   return FailRound(records.timeline.value,
                    Unrecoverable(VersionOf(commit), commit.world(), "the nodes'",
                                  {missing, DescribeLost(facts.roll), DescribeUnguarded(facts),
@@ -235,7 +235,7 @@ Move ContinueRound(const Facts& facts) {
   for (auto it = named.rbegin(); it != named.rend(); ++it) {
     const Version version = it->first;
     const bool is_out =
-        !chain.IsLive(version) || IsGivenUp(facts.records.abandoned.value, version) ||
+        !chain.IsLive(version) || IsAbandoned(facts.records.abandoned.value, version) ||
         facts.reading.IsMisfit(version) || facts.versions.rejected.contains(version);
     if (is_out) continue;
     if (std::optional<Move> move = DecideOn(facts, version)) return *std::move(move);

@@ -15,9 +15,9 @@
 #include "meta/job_store.h"
 #include "meta/record_copy.h"
 #include "smp/core/node_options.h"
+#include "smp/job/abandoning.h"
 #include "smp/job/absences.h"
 #include "smp/job/board.h"
-#include "smp/job/giving_up.h"
 #include "smp/job/layout_check.h"
 #include "smp/job/manifest_cache.h"
 #include "smp/job/roll_call.h"
@@ -40,7 +40,7 @@ struct AskedSince {
 };
 
 // How giving up has gone.
-struct GivingUpNotes {
+struct AbandonNotes {
   std::optional<Time> last;
   uint64_t in_vain = 0;  // times, since the last commit
   // Since when some of the ranks that are to begin again are not there.
@@ -67,7 +67,7 @@ struct Facts {
   const std::optional<AskedSince>& asked_since;  // by ranks, before a round begins
   const RoundReading& reading;                   // in the round that is under way
   const VersionNotes& versions;
-  const GivingUpNotes& giving_up;
+  const AbandonNotes& abandoning;
   const StepPace& pace;
   const ManifestCache& manifests;
   const LayoutCheck& layouts;

@@ -160,7 +160,7 @@ Facts Leader::FactsOf(const RollCall& roll) {
           .asked_since = asked_since_,
           .reading = reading_,
           .versions = versions_,
-          .giving_up = giving_up_,
+          .abandoning = abandoning_,
           .pace = pace_,
           .manifests = layouts_.manifests(),
           .layouts = layouts_.check()};
@@ -184,9 +184,9 @@ void Leader::Follow(const RollCall& roll) {
   FollowAsking(roll);
   FollowVersions(FactsOf(roll));
   if (AreAllRanksThere(roll)) {
-    giving_up_.ranks_away_since.reset();
-  } else if (!giving_up_.ranks_away_since) {
-    giving_up_.ranks_away_since = now;
+    abandoning_.ranks_away_since.reset();
+  } else if (!abandoning_.ranks_away_since) {
+    abandoning_.ranks_away_since = now;
   }
 }
 
@@ -206,7 +206,7 @@ void Leader::FollowVersions(const Facts& facts) {
   std::set<Version> under_way = VersionsUnderWay(facts);
   std::erase_if(versions_.rejected,
                 [&](const auto& entry) { return !under_way.contains(entry.first); });
-  std::erase_if(under_way, [&](Version version) { return IsGivenUp(abandoned, version); });
+  std::erase_if(under_way, [&](Version version) { return IsAbandoned(abandoned, version); });
   std::erase_if(versions_.since,
                 [&](const auto& entry) { return !under_way.contains(entry.first); });
   std::erase_if(versions_.overdue, [&](Version version) { return !under_way.contains(version); });
@@ -229,11 +229,11 @@ bool Leader::Do(Move move) {
   if (move.ask_kept) AskKept(*move.ask_kept);
   versions_.rejected.merge(std::move(move.rejected));
   if (move.misfit) reading_.NoteMisfit(*move.misfit);
-  if (move.gives_up) {
-    giving_up_.last = executor_.Now();
-    ++giving_up_.in_vain;
+  if (move.abandons) {
+    abandoning_.last = executor_.Now();
+    ++abandoning_.in_vain;
   }
-  if (move.commits) giving_up_.in_vain = 0;
+  if (move.commits) abandoning_.in_vain = 0;
   if (move.pin_answer) {
     AnswerPin(*std::move(move.pin_answer), std::move(move.write));
   } else if (move.write) {
@@ -456,7 +456,7 @@ void Leader::WatchCommits(const Facts& facts) {
                     .committed = VersionOf(commit),
                     .has_committed = commit.world() != 0,
                     .reached = facts.newest_step,
-                    .given_up_through = Step{from == 0 ? 0 : from - 1}},
+                    .abandoned_through = Step{from == 0 ? 0 : from - 1}},
                    facts.now, [&] { return DescribeObstacles(facts, write_failure_); });
 }
 
@@ -469,7 +469,7 @@ ExposureReply Leader::Exposure() const {
   SetVersion(committed, reply);
   reply.set_world(commit.world());
   const auto& groups = commit.world() != 0 ? commit.groups() : store_.state().view.value.groups();
-  const std::vector<recovery::CodedGroup> coded = CodedGroupsOf(groups);
+  const std::vector<ec::Group> coded = GroupsOf(groups);
   for (size_t i = 0; i < coded.size(); ++i) {
     GroupExposure& exposure = *reply.add_groups();
     *exposure.mutable_group() = groups[static_cast<int>(i)];
@@ -483,7 +483,7 @@ ExposureReply Leader::Exposure() const {
   const recovery::TimelineChain chain = ChainOf(store_.state().timeline.value);
   for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
     const Version version = it->first;
-    if (version > committed || !chain.IsLive(version) || IsGivenUp(abandoned, version)) continue;
+    if (version > committed || !chain.IsLive(version) || IsAbandoned(abandoned, version)) continue;
     const auto found = recovery::FindHolders(version, it->second,
                                              RecordedGroupsOf(store_.state(), version), nullptr);
     if (!found) continue;

@@ -27,10 +27,10 @@
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
 #include "smp/core/node_options.h"
+#include "smp/job/abandoning.h"
 #include "smp/job/absences.h"
 #include "smp/job/board.h"
 #include "smp/job/facts.h"
-#include "smp/job/giving_up.h"
 #include "smp/job/move.h"
 #include "smp/job/peers.h"
 #include "smp/job/pins.h"
@@ -139,7 +139,7 @@ class Leader {
   std::deque<WaitingPin> pin_requests_;
 
   VersionNotes versions_;
-  GivingUpNotes giving_up_;
+  AbandonNotes abandoning_;
   StepPace pace_;
   uint64_t deadlines_used_ = 0;
   Standstill standstill_;

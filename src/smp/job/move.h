@@ -33,7 +33,7 @@ struct ReadingQuestion {
 struct Move {
   std::optional<meta::JobChange> write;
   const char* fault_point = nullptr;  // passed once that is written
-  bool gives_up = false;              // what is written is a new bound
+  bool abandons = false;              // what is written is a new bound
   bool commits = false;               // what is written is a version that is protected
   std::vector<Line> say;
   std::optional<Time> wake;  // by then the rules say something else

@@ -13,8 +13,8 @@ namespace unreft::smp {
 namespace {
 
 using Rule = Move (*)(const Facts&);
-constexpr Rule kRules[] = {&SeedRule,     &ViewRule,     &PinRule,
-                           &DecisionRule, &GivingUpRule, &CommitRule};
+constexpr Rule kRules[] = {&SeedRule,     &ViewRule,    &PinRule,
+                           &DecisionRule, &AbandonRule, &CommitRule};
 
 std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {
   if (!a || !b) return a ? a : b;

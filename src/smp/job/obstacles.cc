@@ -40,7 +40,7 @@ std::string NameOf(const Facts& facts, NodeSlot slot) {
 }
 
 // With the memory that the view names.
-bool IsPresent(const Facts& facts, const unreft::Member& member) {
+bool IsPresent(const Facts& facts, const ViewMember& member) {
   const auto present = facts.records.present.find(NodeSlot{member.slot()});
   return present != facts.records.present.end() &&
          present->second.incarnation() == member.incarnation();
@@ -142,7 +142,7 @@ std::string DescribeLackOf(const Facts& facts, Version version) {
 std::string DescribeWaitedFor(const Facts& facts) {
   const AbandonRecord& abandoned = facts.records.abandoned.value;
   for (const Version version : VersionsUnderWay(facts)) {
-    if (IsGivenUp(abandoned, version) || FailureOf(facts, version)) continue;
+    if (IsAbandoned(abandoned, version) || FailureOf(facts, version)) continue;
     return DescribeLackOf(facts, version);
   }
   const std::string& reason = abandoned.reason();

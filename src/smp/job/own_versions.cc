@@ -23,8 +23,8 @@ bool OwnVersions::IsOfInterest(Version version) const {
   return version.timeline == record_.chain().newest() && version > record_.committed();
 }
 
-bool OwnVersions::IsGivenUp(Version version) const {
-  return smp::IsGivenUp(job_.abandoned.value, version);
+bool OwnVersions::IsAbandoned(Version version) const {
+  return smp::IsAbandoned(job_.abandoned.value, version);
 }
 
 bool OwnVersions::OnClaimed(Version version, Rank rank) {
@@ -35,7 +35,7 @@ bool OwnVersions::OnClaimed(Version version, Rank rank) {
 
 bool OwnVersions::OnSealed(Version version, Rank rank) {
   if (!IsOfInterest(version)) {
-    GiveUp(version, std::string(kOfNoUse));
+    Abandon(version, std::string(kOfNoUse));
     return false;
   }
   newest_steps_.Note(rank.value, version.step);
@@ -45,7 +45,7 @@ bool OwnVersions::OnSealed(Version version, Rank rank) {
 bool OwnVersions::OnFailed(Version version, Rank rank, const std::string& reason) {
   if (!IsOfInterest(version)) return false;
   newest_steps_.Note(rank.value, version.step);
-  if (IsGivenUp(version)) return false;
+  if (IsAbandoned(version)) return false;
   MakeRoomFor(version);
   std::string& failure = failures_[version];
   if (failure.empty()) failure = fmt::format("rank {}: {}", rank, reason);
@@ -53,8 +53,8 @@ bool OwnVersions::OnFailed(Version version, Rank rank, const std::string& reason
 }
 
 bool OwnVersions::Begin(Version version) {
-  if (IsGivenUp(version)) {
-    GiveUp(version, job_.abandoned.value.reason());
+  if (IsAbandoned(version)) {
+    Abandon(version, job_.abandoned.value.reason());
     return false;
   }
   MakeRoomFor(version);
@@ -68,11 +68,11 @@ void OwnVersions::MakeRoomFor(Version version) {
     auto over =
         std::ranges::find_if(failures_, [](const auto& entry) { return !entry.second.empty(); });
     if (over == failures_.end()) over = failures_.begin();
-    GiveUp(over->first, std::string(over->second));
+    Abandon(over->first, std::string(over->second));
   }
 }
 
-void OwnVersions::GiveUp(Version version, const std::string& reason) {
+void OwnVersions::Abandon(Version version, const std::string& reason) {
   failures_.erase(version);
   node_.OnAbandoned(version, reason);
   protection_.Drop(version);
@@ -94,18 +94,18 @@ void OwnVersions::OnCommitted(Version version) {
     if (IsPinned(job_.pins.value, candidate)) {
       failures_.erase(candidate);
     } else {
-      GiveUp(candidate, OverruledBy(version));
+      Abandon(candidate, OverruledBy(version));
     }
   }
 }
 
 void OwnVersions::OnAbandoned() {
   // What this process adopted nobody has reported to it.
-  std::set<Version> given_up;
-  for (const HeldSlab& held : node_.Inventory()) given_up.insert(held.slab.version);
-  for (const auto& [version, failure] : failures_) given_up.insert(version);
-  std::erase_if(given_up, [this](Version version) { return !IsGivenUp(version); });
-  for (const Version version : given_up) GiveUp(version, job_.abandoned.value.reason());
+  std::set<Version> abandoned;
+  for (const HeldSlab& held : node_.Inventory()) abandoned.insert(held.slab.version);
+  for (const auto& [version, failure] : failures_) abandoned.insert(version);
+  std::erase_if(abandoned, [this](Version version) { return !IsAbandoned(version); });
+  for (const Version version : abandoned) Abandon(version, job_.abandoned.value.reason());
 }
 
 }  // namespace unreft::smp

@@ -41,7 +41,7 @@ class OwnVersions {
 
   // Of the newest timeline, newer than what is committed, and not given up by the job.
   bool MayBeCommitted(Version version) const {
-    return IsOfInterest(version) && !IsGivenUp(version);
+    return IsOfInterest(version) && !IsAbandoned(version);
   }
   // Why each version under way can not become whole, as far as the ranks have said; else empty.
   const std::map<Version, std::string>& failures() const { return failures_; }
@@ -50,10 +50,10 @@ class OwnVersions {
 
  private:
   bool IsOfInterest(Version version) const;
-  bool IsGivenUp(Version version) const;
+  bool IsAbandoned(Version version) const;
   bool Begin(Version version);
   void MakeRoomFor(Version version);
-  void GiveUp(Version version, const std::string& reason);
+  void Abandon(Version version, const std::string& reason);
 
   const NodeRecord& record_;
   const meta::JobRecords& job_;

@@ -67,7 +67,7 @@ absl::StatusOr<Envelope> Peers::Open(const std::string& message) {
   }
   const ViewRecord& view = job_state_.view.value;
   if (envelope.view() >= view.number()) return envelope;
-  for (const unreft::Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     if (member.slot() != envelope.slot() || member.incarnation() == envelope.incarnation())
       continue;
     return absl::FailedPreconditionError(

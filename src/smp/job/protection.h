@@ -16,7 +16,7 @@
 namespace unreft::smp {
 
 // A copy of another slot's manifests, CRC tables and extras of a version.
-struct ReplicaHeld {
+struct DescriptionHeld {
   NodeSlot of;
   std::vector<Rank> ranks;
   uint64_t world = 0;
@@ -24,8 +24,8 @@ struct ReplicaHeld {
 
 struct GuardHeld {
   Version version;
-  bool complete = false;  // all parity chunks and all replicas that this node is to hold
-  std::vector<ReplicaHeld> replicas;
+  bool complete = false;  // all parity chunks and all descriptions that this node is to hold
+  std::vector<DescriptionHeld> descriptions;
   // Which slabs went into it, and the memories that they are in.
   uint64_t coding = 0;
   std::vector<std::pair<NodeSlot, std::string>> encoded;
@@ -55,7 +55,7 @@ class Protection {
   // Versions that this node has no room to protect until they are over, and why.
   virtual std::map<Version, std::string> Failures() const = 0;
   // The encoded manifests of other slots' slabs of the version, as far as they are held.
-  virtual std::vector<std::string> ReplicaManifests(Version version) const = 0;
+  virtual std::vector<std::string> DescribedManifests(Version version) const = 0;
   // Reads all that is held for the version again; what does not verify is held no more.
   virtual void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) = 0;
 };
@@ -73,7 +73,7 @@ class NoProtection final : public Protection {
   void OnRanksChange() override {}
   std::vector<GuardHeld> Held() const override { return {}; }
   std::map<Version, std::string> Failures() const override { return {}; }
-  std::vector<std::string> ReplicaManifests(Version) const override { return {}; }
+  std::vector<std::string> DescribedManifests(Version) const override { return {}; }
   void Verify(Version, absl::AnyInvocable<void(absl::Status)> done) override {
     executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
   }

@@ -4,10 +4,10 @@
 
 namespace unreft::smp {
 
-std::vector<recovery::CodedGroup> RecordedGroupsOf(const meta::JobState& records, Version version) {
+std::vector<ec::Group> RecordedGroupsOf(const meta::JobState& records, Version version) {
   const CommitRecord& commit = records.commit.value;
   const bool is_committed = commit.world() != 0 && VersionOf(commit) == version;
-  return CodedGroupsOf(is_committed ? commit.groups() : records.view.value.groups());
+  return GroupsOf(is_committed ? commit.groups() : records.view.value.groups());
 }
 
 }  // namespace unreft::smp

@@ -19,6 +19,6 @@ Timeline NewestTimeline(const Message& message) {
 }
 
 // The groups that the version is encoded in, as far as the records say.
-std::vector<recovery::CodedGroup> RecordedGroupsOf(const meta::JobState& records, Version version);
+std::vector<ec::Group> RecordedGroupsOf(const meta::JobState& records, Version version);
 
 }  // namespace unreft::smp

@@ -37,9 +37,9 @@ absl::Status CheckHolding(const VersionHolding& version) {
     status.Update(CheckRank(sealed.rank()));
     status.Update(Check({{"world of ranks", sealed.world(), kRanksMax}}));
   }
-  for (const ReplicaHolding& replica : version.replicas()) {
-    for (const uint64_t rank : replica.ranks()) status.Update(CheckRank(rank));
-    status.Update(Check({{"world of ranks", replica.world(), kRanksMax}}));
+  for (const DescriptionHolding& description : version.descriptions()) {
+    for (const uint64_t rank : description.ranks()) status.Update(CheckRank(rank));
+    status.Update(Check({{"world of ranks", description.world(), kRanksMax}}));
   }
   return status;
 }

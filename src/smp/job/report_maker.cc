@@ -38,11 +38,11 @@ void AddGuard(const GuardHeld& guard, VersionHolding& entry) {
     member.set_slot(slot.value);
     member.set_incarnation(incarnation);
   }
-  for (const ReplicaHeld& replica : guard.replicas) {
-    ReplicaHolding& next = *entry.add_replicas();
-    next.set_slot(replica.of.value);
-    for (const Rank rank : replica.ranks) next.add_ranks(rank.value);
-    next.set_world(replica.world);
+  for (const DescriptionHeld& description : guard.descriptions) {
+    DescriptionHolding& next = *entry.add_descriptions();
+    next.set_slot(description.of.value);
+    for (const Rank rank : description.ranks) next.add_ranks(rank.value);
+    next.set_world(description.world);
   }
 }
 

@@ -7,7 +7,7 @@
 namespace unreft::smp {
 
 // A report of an earlier process of the same memory says nothing about this one.
-const NodeReport* ReportOf(const unreft::Member& member, const Presences& present,
+const NodeReport* ReportOf(const ViewMember& member, const Presences& present,
                            const Reports& reports) {
   const auto report = reports.find(NodeSlot{member.slot()});
   const auto presence = present.find(NodeSlot{member.slot()});
@@ -21,7 +21,7 @@ const NodeReport* ReportOf(const unreft::Member& member, const Presences& presen
 RollCall::RollCall(const ViewRecord& view, const Presences& present, const Reports& reports) {
   members_.reserve(static_cast<size_t>(view.members_size()));
   told_.reserve(members_.capacity());
-  for (const unreft::Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     const NodeSlot slot{member.slot()};
     const NodeReport* const report = ReportOf(member, present, reports);
     members_.push_back({&member, slot, report});

@@ -17,7 +17,7 @@ using Reports = std::map<NodeSlot, NodeReport>;
 
 // The newest report of that member; null until one has come of the memory and the process that are
 // present.
-const NodeReport* ReportOf(const unreft::Member& member, const Presences& present,
+const NodeReport* ReportOf(const ViewMember& member, const Presences& present,
                            const Reports& reports);
 
 class RollCall {
@@ -26,7 +26,7 @@ class RollCall {
   RollCall(const ViewRecord& view, const Presences& present, const Reports& reports);
 
   struct Entry {
-    const unreft::Member* member;
+    const ViewMember* member;
     NodeSlot slot;
     const NodeReport* report;  // as ReportOf
   };

@@ -61,7 +61,7 @@ void RoundQuestions::OnVerified(uint64_t round, Version version, const absl::Sta
     reply.set_report_number(report.number());
     if (question.wants_manifests) {
       for (std::string& manifest : ManifestsOf(version)) reply.add_manifests(std::move(manifest));
-      for (std::string& manifest : parts_.protection.ReplicaManifests(version)) {
+      for (std::string& manifest : parts_.protection.DescribedManifests(version)) {
         reply.add_manifests(std::move(manifest));
       }
     }

@@ -15,10 +15,10 @@ namespace {
 
 constexpr size_t kNamedMax = 8;
 
-const unreft::Member* MemberOf(const meta::JobState& job, NodeSlot slot) {
+const ViewMember* MemberOf(const meta::JobState& job, NodeSlot slot) {
   const auto& members = job.view.value.members();
   const auto found = std::ranges::find_if(
-      members, [&](const unreft::Member& member) { return member.slot() == slot.value; });
+      members, [&](const ViewMember& member) { return member.slot() == slot.value; });
   return found == members.end() ? nullptr : &*found;
 }
 
@@ -53,7 +53,7 @@ bool IsOfAnother(const meta::JobState& job, NodeSlot slot, const std::string& ad
 
 SeatOwner OwnerOfSeat(const meta::JobState& job, NodeSlot slot, const std::string& incarnation,
                       uint64_t newest_view) {
-  const unreft::Member* const member = MemberOf(job, slot);
+  const ViewMember* const member = MemberOf(job, slot);
   if (member == nullptr) return SeatOwner::kNobody;
   if (member->incarnation() == incarnation) return SeatOwner::kOurs;
   if (member->lost()) return SeatOwner::kLost;
@@ -219,7 +219,7 @@ void Seat::SayWhere() {
 
 std::string Seat::WhoseItIs() const {
   const meta::JobState& job = store_.state();
-  const unreft::Member* const member = MemberOf(job, options_.node);
+  const ViewMember* const member = MemberOf(job, options_.node);
   if (member == nullptr) return {};
   const std::string other = fmt::format("by view {} its slot has another memory, that of place {}",
                                         job.view.value.number(), PlaceOf(*member));

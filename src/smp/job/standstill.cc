@@ -27,7 +27,7 @@ void Standstill::Look(const Progress& progress, Time now,
   if (is_of) clock_.Committed(progress.committed.step, now);
   const bool is_news = !clock_.newest() || progress.reached > *clock_.newest();
   if (progress.reached != Step{} && is_news) clock_.Reported(progress.reached, true, now);
-  clock_.GivenUp(progress.given_up_through);
+  clock_.GivenUp(progress.abandoned_through);
   if (!clock_.waiting() || clock_.WaitingFor(now) < kObstacleAfter) {
     obstacle_.clear();
   } else {

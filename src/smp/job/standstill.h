@@ -25,7 +25,7 @@ class Standstill {
     Version committed;  // as the record says; of an earlier timeline: what was restored
     bool has_committed = false;
     Step reached;           // by the ranks, in the newest timeline
-    Step given_up_through;  // in the newest timeline
+    Step abandoned_through;  // in the newest timeline
   };
   // `what_is_missing`: asked for when it is to be said.
   void Look(const Progress& progress, Time now, absl::FunctionRef<std::string()> what_is_missing);

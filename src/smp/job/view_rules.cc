@@ -22,7 +22,7 @@ int SparePenalty(const ViewRecord& view, NodeSlot slot, const SpareRecord& spare
   for (const Group& group : view.groups()) {
     const auto& slots = group.slots();
     if (std::find(slots.begin(), slots.end(), slot.value) == slots.end()) continue;
-    for (const unreft::Member& member : view.members()) {
+    for (const ViewMember& member : view.members()) {
       const bool is_beside = member.slot() != slot.value &&
                              std::find(slots.begin(), slots.end(), member.slot()) != slots.end();
       if (member.slot() == slot.value && member.failure_domain() != domain) ++penalty;
@@ -35,21 +35,15 @@ int SparePenalty(const ViewRecord& view, NodeSlot slot, const SpareRecord& spare
 // By the failure domains that the view names now.
 std::string ExposureOf(const ViewRecord& view) {
   std::map<NodeSlot, std::string> domains;
-  for (const unreft::Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     domains[NodeSlot{member.slot()}] = member.failure_domain();
   }
-  std::vector<meta::ProtectionGroup> groups;
-  uint32_t parities = 0;
-  for (const Group& group : view.groups()) {
-    meta::ProtectionGroup& next = groups.emplace_back();
-    for (const uint64_t slot : group.slots()) next.slots.push_back(NodeSlot{slot});
-    next.k = group.k();
-    parities = static_cast<uint32_t>(group.slots_size()) - group.k();
-  }
-  return meta::DescribeExposure(groups, domains, parities);
+  const std::vector<ec::Group> groups = GroupsOf(view.groups());
+  const size_t parities = groups.empty() ? 0 : groups.back().slots.size() - groups.back().k;
+  return meta::DescribeExposure(groups, domains, static_cast<uint32_t>(parities));
 }
 
-std::string DescribeLoss(const ViewRecord& view, const unreft::Member& lost, Duration grace) {
+std::string DescribeLoss(const ViewRecord& view, const ViewMember& lost, Duration grace) {
   std::string group;
   for (const Group& of : view.groups()) {
     if (std::ranges::find(of.slots(), lost.slot()) == of.slots().end()) continue;
@@ -63,7 +57,7 @@ std::string DescribeLoss(const ViewRecord& view, const unreft::Member& lost, Dur
 
 std::string DescribeView(const ViewRecord& view) {
   std::vector<uint64_t> lost;
-  for (const unreft::Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     if (member.lost()) lost.push_back(member.slot());
   }
   return fmt::format("view {}: {} nodes, {}", view.number(), view.members_size(),
@@ -71,7 +65,7 @@ std::string DescribeView(const ViewRecord& view) {
                                   : fmt::format("of which node {} is lost", fmt::join(lost, ", ")));
 }
 
-std::string WhichMemory(const unreft::Member& now, const std::optional<meta::Takeover>& takeover) {
+std::string WhichMemory(const ViewMember& now, const std::optional<meta::Takeover>& takeover) {
   if (!takeover || takeover->slot.value != now.slot()) return "new memory";
   if (!takeover->returns) return fmt::format("new memory, that of spare {}", takeover->place);
   return fmt::format(
@@ -91,7 +85,7 @@ struct Wanted {
 // Who is there for the member. Another memory than the view names is so only once that one is lost,
 // or where the store went back and a later view had named it already. A slot may show one that has
 // no right to it: its daemon held the key in a store that had no view.
-const PresenceRecord* PresenceOf(const Facts& facts, const unreft::Member& member) {
+const PresenceRecord* PresenceOf(const Facts& facts, const ViewMember& member) {
   const NodeSlot slot{member.slot()};
   const auto present = facts.records.present.find(slot);
   if (present == facts.records.present.end()) return nullptr;
@@ -104,7 +98,7 @@ const PresenceRecord* PresenceOf(const Facts& facts, const unreft::Member& membe
 }
 
 // By what is present it stays as it is.
-bool IsAsItIs(const Facts& facts, const unreft::Member& member) {
+bool IsAsItIs(const Facts& facts, const ViewMember& member) {
   const PresenceRecord* const presence = PresenceOf(facts, member);
   if (presence == nullptr) {
     return member.lost() || !facts.absences.IsOverdue(NodeSlot{member.slot()}, facts.now);
@@ -116,7 +110,7 @@ bool IsAsItIs(const Facts& facts, const unreft::Member& member) {
 // Members by what is present, the others as they were; lost once their grace has run out.
 ViewRecord ByPresence(const Facts& facts) {
   ViewRecord wanted = facts.records.view.value;
-  for (unreft::Member& member : *wanted.mutable_members()) {
+  for (ViewMember& member : *wanted.mutable_members()) {
     if (const PresenceRecord* presence = PresenceOf(facts, member)) {
       member.set_incarnation(presence->incarnation());
       member.set_place(PlaceOf(*presence));
@@ -128,8 +122,7 @@ ViewRecord ByPresence(const Facts& facts) {
   return wanted;
 }
 
-void GiveTo(const PresenceRecord& presence, uint64_t place, unreft::Member& member,
-            ViewRecord& view) {
+void GiveTo(const PresenceRecord& presence, uint64_t place, ViewMember& member, ViewRecord& view) {
   member.set_incarnation(presence.incarnation());
   member.set_failure_domain(presence.failure_domain());
   member.set_place(place);
@@ -143,7 +136,7 @@ std::optional<meta::Takeover> AssignSpare(const Facts& facts, ViewRecord& wanted
   auto spares = facts.records.spares;
   std::erase_if(spares, [](const auto& spare) { return spare.second.value.lease() == 0; });
   if (spares.empty()) return std::nullopt;
-  for (unreft::Member& member : *wanted.mutable_members()) {
+  for (ViewMember& member : *wanted.mutable_members()) {
     const NodeSlot slot{member.slot()};
     if (!member.lost()) continue;
     const auto best = std::ranges::min_element(spares, {}, [&](const auto& spare) {
@@ -164,7 +157,7 @@ std::optional<meta::Takeover> GiveSlotBack(const Facts& facts, ViewRecord& wante
   for (const auto& [place, waiting] : records.waiting) {
     const PresenceRecord& presence = waiting.value.presence();
     if (waiting.value.lease() == 0 || waiting.value.ranks() == 0) continue;
-    for (unreft::Member& member : *wanted.mutable_members()) {
+    for (ViewMember& member : *wanted.mutable_members()) {
       if (member.slot() != presence.slot() || member.lost()) continue;
       if (member.incarnation() == presence.incarnation()) continue;
       const NodeReport* const report = ReportOf(member, records.present, facts.board.reports());
@@ -176,7 +169,7 @@ std::optional<meta::Takeover> GiveSlotBack(const Facts& facts, ViewRecord& wante
   return std::nullopt;
 }
 
-void DescribeChange(const Facts& facts, const unreft::Member& before, const unreft::Member& now,
+void DescribeChange(const Facts& facts, const ViewMember& before, const ViewMember& now,
                     Wanted& wanted) {
   if (now.lost() && !before.lost()) {
     wanted.say.push_back(
@@ -198,8 +191,8 @@ void DescribeChange(const Facts& facts, const unreft::Member& before, const unre
 std::optional<Wanted> NextView(const Facts& facts) {
   const ViewRecord& view = facts.records.view.value;
   const bool stays = std::ranges::all_of(
-      view.members(), [&](const unreft::Member& member) { return IsAsItIs(facts, member); });
-  const bool has_lost = std::ranges::any_of(view.members(), &unreft::Member::lost);
+      view.members(), [&](const ViewMember& member) { return IsAsItIs(facts, member); });
+  const bool has_lost = std::ranges::any_of(view.members(), &ViewMember::lost);
   const bool can_move =
       (has_lost && !facts.records.spares.empty()) || !facts.records.waiting.empty();
   if (stays && !can_move) return std::nullopt;
@@ -217,7 +210,7 @@ std::optional<Wanted> NextView(const Facts& facts) {
 bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
   const NodeOptions& options = facts.options;
   std::vector<meta::GroupCandidate> nodes;
-  for (const unreft::Member& member : wanted.view.members()) {
+  for (const ViewMember& member : wanted.view.members()) {
     const bool has_told = ReportOf(member, facts.records.present, facts.board.reports()) != nullptr;
     if (!has_told) return false;  // to come
     nodes.push_back({NodeSlot{member.slot()}, member.failure_domain()});
@@ -229,11 +222,7 @@ bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
         {LogLevel::kError, fmt::format("no protection groups: {}", grouping.status().message())});
     return false;
   }
-  for (const meta::ProtectionGroup& group : grouping->groups) {
-    Group& next = *wanted.view.add_groups();
-    for (const NodeSlot slot : group.slots) next.add_slots(slot.value);
-    next.set_k(group.k);
-  }
+  SetGroups(grouping->groups, *wanted.view.mutable_groups());
   wanted.view.set_exposure(grouping->exposure);
   if (!grouping->exposure.empty()) {
     wanted.say.push_back({LogLevel::kWarn, fmt::format("protection: {}", grouping->exposure)});
@@ -273,7 +262,7 @@ Move FirstView(const Facts& facts) {
   }
   Wanted wanted;
   for (const auto& [slot, presence] : facts.records.present) {
-    unreft::Member& member = *wanted.view.add_members();
+    ViewMember& member = *wanted.view.add_members();
     member.set_slot(slot.value);
     member.set_incarnation(presence.incarnation());
     member.set_failure_domain(presence.failure_domain());

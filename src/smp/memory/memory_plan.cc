@@ -13,7 +13,7 @@
 namespace unreft::smp {
 namespace {
 
-// Of a record beside its replicas: the group and its members' slabs.
+// Of a record beside its descriptions: the group and its members' slabs.
 constexpr uint64_t kRecordBytesPerSlab = 64;
 constexpr uint64_t kRecordBytesFixed = 4096;
 // Windows of positions that are decoded at a time.
@@ -60,21 +60,21 @@ uint64_t GuardBytes(uint32_t block_bytes, const GuardNeeds& needs) {
                                              needs.sources, needs.positions));
 }
 
-uint64_t ReplicaBytes(const SlotGeometry& g) {
+uint64_t DescriptionBytes(const SlotGeometry& g) {
   return g.manifest_capacity + g.crc_capacity + g.extras_capacity + kRecordBytesPerSlab;
 }
 
-uint64_t ReplicaBytes(uint32_t block_bytes, const SlotNeeds& needs) {
-  return ReplicaBytes(GeometryOf(block_bytes, needs));
+uint64_t DescriptionBytes(uint32_t block_bytes, const SlotNeeds& needs) {
+  return DescriptionBytes(GeometryOf(block_bytes, needs));
 }
 
 GuardNeeds GuardNeedsFor(ec::CodeShape shape, uint32_t block_bytes,
                          std::span<const SlotNeeds> slabs) {
   uint64_t blocks = 0;
-  uint64_t replica_bytes = 0;
+  uint64_t description_bytes = 0;
   for (const SlotNeeds& slab : slabs) {
     blocks += BlockCount(slab.data_bytes, block_bytes);
-    replica_bytes += ReplicaBytes(block_bytes, slab);
+    description_bytes += DescriptionBytes(block_bytes, slab);
   }
   const absl::StatusOr<ec::StripeLayout> layout =
       ec::StripeLayout::Make(shape, std::vector<uint64_t>(shape.n(), blocks));
@@ -83,12 +83,12 @@ GuardNeeds GuardNeedsFor(ec::CodeShape shape, uint32_t block_bytes,
   needs.chunks = shape.m;
   needs.sources = shape.k;
   needs.positions = layout->positions();
-  needs.record_bytes = GuardRecordBytes(shape.n() * slabs.size(), shape.m * replica_bytes);
+  needs.record_bytes = GuardRecordBytes(shape.n() * slabs.size(), shape.m * description_bytes);
   return needs;
 }
 
-uint64_t GuardRecordBytes(uint64_t slabs, uint64_t replica_bytes) {
-  return kRecordBytesFixed + slabs * kRecordBytesPerSlab + replica_bytes;
+uint64_t GuardRecordBytes(uint64_t slabs, uint64_t description_bytes) {
+  return kRecordBytesFixed + slabs * kRecordBytesPerSlab + description_bytes;
 }
 
 uint64_t StateBytes(std::span<const TensorSpec> tensors) {

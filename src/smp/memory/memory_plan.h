@@ -51,14 +51,15 @@ MemoryPlan PlanMemory(const NodeOptions& options, std::span<const RankNeeds> ran
 uint64_t SlotBytes(uint32_t block_bytes, const SlotNeeds& needs);
 uint64_t GuardBytes(uint32_t block_bytes, const GuardNeeds& needs);
 
-// The part of a guard's record that the replica of such a slot takes at most.
-uint64_t ReplicaBytes(const SlotGeometry& geometry);
-uint64_t ReplicaBytes(uint32_t block_bytes, const SlotNeeds& needs);
+// The part of a guard's record that the description of such a slot takes at most.
+uint64_t DescriptionBytes(const SlotGeometry& geometry);
+uint64_t DescriptionBytes(uint32_t block_bytes, const SlotNeeds& needs);
 // Of a guard in a group of that shape, all of whose members have such slabs.
 GuardNeeds GuardNeedsFor(ec::CodeShape shape, uint32_t block_bytes,
                          std::span<const SlotNeeds> slabs);
-// Of a guard's record, all of whose slabs are `slabs` and whose replicas take `replica_bytes`.
-uint64_t GuardRecordBytes(uint64_t slabs, uint64_t replica_bytes);
+// Of a guard's record, all of whose slabs are `slabs` and whose descriptions take
+// `description_bytes`.
+uint64_t GuardRecordBytes(uint64_t slabs, uint64_t description_bytes);
 
 // Of all that a rank has, by its tensors.
 uint64_t StateBytes(std::span<const TensorSpec> tensors);

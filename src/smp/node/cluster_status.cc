@@ -30,7 +30,7 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
                                {"incarnation", ""},    {"session", nullptr}, {"address", ""},
                                {"failure_domain", ""}, {"place", slot}};
   }
-  for (const unreft::Member& member : job.view.value.members()) {
+  for (const ViewMember& member : job.view.value.members()) {
     Json& entry = members[NodeSlot{member.slot()}];
     entry["slot"] = member.slot();
     entry["lost"] = member.lost();

@@ -52,7 +52,7 @@ bool MemoryDesk::IsInJob() const {
   if (member_.job().store_id.empty()) return false;  // not read yet
   if (member_.job().commit.value.world() == 0) return true;
   const RandomId& id = state_.record->incarnation();
-  return std::ranges::any_of(member_.job().view.value.members(), [&](const unreft::Member& member) {
+  return std::ranges::any_of(member_.job().view.value.members(), [&](const ViewMember& member) {
     return member.slot() == state_.options.node.value &&
            member.incarnation() == std::string(id.begin(), id.end());
   });

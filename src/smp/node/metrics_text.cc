@@ -39,7 +39,7 @@ void AddCluster(const NodeState& state, const Member& member, Metrics& metrics) 
   gauge("unreft_counted", "1: what this node holds counts in the job; 0: it is out, or waits.",
         state.standing.problem.empty() ? 1 : 0);
   std::map<std::string, int> members{{"present", 0}, {"absent", 0}, {"lost", 0}};
-  for (const unreft::Member& known : job.view.value.members()) {
+  for (const ViewMember& known : job.view.value.members()) {
     const bool is_present = job.present.contains(NodeSlot{known.slot()});
     ++members[known.lost() ? "lost" : is_present ? "present" : "absent"];
   }

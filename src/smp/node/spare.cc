@@ -59,7 +59,7 @@ void Spare::OnRecord(absl::StatusOr<std::unique_ptr<NodeRecord>> record) {
 }
 
 std::optional<NodeSlot> Spare::SlotInView() const {
-  for (const unreft::Member& member : store_.state().view.value.members()) {
+  for (const ViewMember& member : store_.state().view.value.members()) {
     if (member.incarnation() == AsBytes(record_->incarnation())) return NodeSlot{member.slot()};
   }
   return std::nullopt;
@@ -76,7 +76,7 @@ Spare::Fate Spare::FateOfMemory() const {
                        present->second.incarnation() == AsBytes(record_->incarnation());
   if (!state.view.exists()) return is_free ? Fate::kComesBack : Fate::kUndecided;
   if (!is_free) return Fate::kGivenUp;
-  for (const unreft::Member& member : state.view.value.members()) {
+  for (const ViewMember& member : state.view.value.members()) {
     if (member.slot() != slot->value) continue;
     return member.lost() ? Fate::kComesBack : Fate::kUndecided;
   }

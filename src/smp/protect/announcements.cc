@@ -21,7 +21,7 @@ std::vector<Version> Announcements::Followed() const {
 }
 
 absl::Status Announcements::Check(NodeSlot from, const AnnounceRequest& request) const {
-  for (const unreft::Member& member : job_.view.value.members()) {
+  for (const ViewMember& member : job_.view.value.members()) {
     if (NodeSlot{member.slot()} != from || member.incarnation() == request.incarnation()) continue;
     // One of both has an old view; as of a store that went back it may have the greater number.
     return absl::AbortedError(
@@ -43,7 +43,7 @@ void Announcements::OnView() {
   // Who has its slot now may have told of another memory, which the others have in mind then.
   const std::string own = AsBytes(state_.record->incarnation());
   const bool is_replaced =
-      std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+      std::ranges::any_of(job_.view.value.members(), [&](const ViewMember& member) {
         return NodeSlot{member.slot()} == peers_.self() && member.incarnation() != own;
       });
   if (!is_replaced) return;
@@ -71,16 +71,16 @@ std::optional<AnnounceRequest> Announcements::OwnSlabs(Version version, bool ask
   SetVersion(version, request);
   request.set_incarnation(AsBytes(state_.record->incarnation()));
   request.set_block_bytes(state_.options.block_bytes);
-  uint64_t replica_bytes = 0;
+  uint64_t description_bytes = 0;
   for (const auto& [rank, slot] : slots) {
     RankSlab& slab = *request.add_slabs();
     slab.set_rank(rank.value);
     slab.set_generation(slot->generation.value);
     slab.set_data_bytes(slot->phase == SlotPhase::kSealed ? slot->manifest->data_bytes
                                                           : slot->registration->plan.data_bytes());
-    replica_bytes += ReplicaBytes(slot->view->geometry());
+    description_bytes += DescriptionBytes(slot->view->geometry());
   }
-  request.set_replica_bytes_max(replica_bytes);
+  request.set_description_bytes_max(description_bytes);
   return request;
 }
 
@@ -142,7 +142,7 @@ const AnnounceRequest* Announcements::SaidBy(Version version, NodeSlot slot) con
   if (found == said.end()) return nullptr;
   // Others may have told, too: of groups that were formed anew, or memories that were replaced.
   const bool is_named =
-      std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+      std::ranges::any_of(job_.view.value.members(), [&](const ViewMember& member) {
         return member.slot() == slot.value && member.incarnation() == found->second.incarnation();
       });
   return is_named ? &found->second : nullptr;
@@ -160,7 +160,7 @@ bool Announcements::HasMore(Version version, NodeSlot slot, const MemberSlab& en
 bool Announcements::HasSlabsThere(Version version, NodeSlot slot) const {
   const AnnounceRequest* said = SaidBy(version, slot);
   if (said == nullptr || said->slabs().empty()) return false;
-  return std::ranges::any_of(job_.view.value.members(), [&](const unreft::Member& member) {
+  return std::ranges::any_of(job_.view.value.members(), [&](const ViewMember& member) {
     return member.slot() == slot.value && !member.lost();
   });
 }
@@ -172,7 +172,7 @@ bool Announcements::HaveAllSaid(Version version, const GroupView& group) const {
 
 absl::StatusOr<GuardShare> Announcements::ShareOf(Version version, const GroupView& group) const {
   std::vector<MemberSlab> members;
-  std::vector<uint64_t> replica_bytes;
+  std::vector<uint64_t> description_bytes;
   for (const NodeSlot slot : group.slots) {
     const AnnounceRequest& said = followed_.at(version).said.at(slot);
     if (said.block_bytes() != state_.options.block_bytes) {
@@ -183,12 +183,12 @@ absl::StatusOr<GuardShare> Announcements::ShareOf(Version version, const GroupVi
     MemberSlab& member = members.emplace_back();
     *member.mutable_slabs() = said.slabs();
     member.set_incarnation(said.incarnation());
-    replica_bytes.push_back(said.replica_bytes_max());
+    description_bytes.push_back(said.description_bytes_max());
   }
   absl::StatusOr<std::shared_ptr<const CodedVersion>> coded = CodedVersion::Make(
       version, group, state_.options.block_bytes, std::move(members), state_.codes);
   if (!coded.ok()) return coded.status();
-  return GuardShare(*std::move(coded), replica_bytes);
+  return GuardShare(*std::move(coded), description_bytes);
 }
 
 }  // namespace unreft::smp

@@ -22,10 +22,10 @@ std::vector<GuardHeld> CompleteGuards::Held() const {
     for (int i = 0; i < record.members_size() && i < record.group().slots_size(); ++i) {
       next.encoded.emplace_back(NodeSlot{record.group().slots(i)}, record.members(i).incarnation());
     }
-    for (const MemberReplica& replica : record.replicas()) {
-      ReplicaHeld& of = next.replicas.emplace_back();
-      of.of = NodeSlot{replica.slot()};
-      for (const SlabMeta& slab : replica.slabs()) {
+    for (const MemberDescription& description : record.descriptions()) {
+      DescriptionHeld& of = next.descriptions.emplace_back();
+      of.of = NodeSlot{description.slot()};
+      for (const SlabDescription& slab : description.slabs()) {
         of.ranks.push_back(Rank{slab.rank()});
         of.world = slab.world();
       }
@@ -35,12 +35,12 @@ std::vector<GuardHeld> CompleteGuards::Held() const {
   return held;
 }
 
-std::vector<std::string> CompleteGuards::ReplicaManifests(Version version) const {
+std::vector<std::string> CompleteGuards::DescribedManifests(Version version) const {
   std::vector<std::string> manifests;
   const auto record = RecordOf(version);
   if (record == nullptr) return manifests;
-  for (const MemberReplica& replica : record->replicas()) {
-    for (const SlabMeta& slab : replica.slabs()) manifests.push_back(slab.manifest());
+  for (const MemberDescription& description : record->descriptions()) {
+    for (const SlabDescription& slab : description.slabs()) manifests.push_back(slab.manifest());
   }
   return manifests;
 }
@@ -55,15 +55,15 @@ absl::StatusOr<GuardRecord> CompleteGuards::Describe(Version version) const {
   if (record == nullptr) {
     return absl::NotFoundError(fmt::format("node {} has no guard of version {}", self_, version));
   }
-  // Extras may make replicas larger than a message can be, and who asks has no use for them.
+  // Extras may make descriptions larger than a message can be, and who asks has no use for them.
   GuardRecord answer;
   answer.set_format(record->format());
   answer.set_min_reader(record->min_reader());
   *answer.mutable_group() = record->group();
   answer.set_member(record->member());
   *answer.mutable_members() = record->members();
-  for (const MemberReplica& replica : record->replicas()) {
-    answer.set_replica_bytes(answer.replica_bytes() + replica.ByteSizeLong());
+  for (const MemberDescription& description : record->descriptions()) {
+    answer.set_description_bytes(answer.description_bytes() + description.ByteSizeLong());
   }
   return answer;
 }

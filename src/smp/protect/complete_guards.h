@@ -30,10 +30,10 @@ class CompleteGuards {
 
   std::vector<GuardHeld> Held() const;
   // Of other slots' slabs.
-  std::vector<std::string> ReplicaManifests(Version version) const;
+  std::vector<std::string> DescribedManifests(Version version) const;
   // Null without a complete guard of the version.
   std::shared_ptr<const GuardRecord> RecordOf(Version version) const;
-  // The same for another node, without replicas. NotFound.
+  // The same for another node, without descriptions. NotFound.
   absl::StatusOr<GuardRecord> Describe(Version version) const;
 
   // Reads the guard of the version again, if there is one; it is quarantined when it does not

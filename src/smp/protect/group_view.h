@@ -24,7 +24,7 @@ struct GroupView {
   uint32_t members() const { return static_cast<uint32_t>(slots.size()); }
   // Which member that slot is; none when it is none of them.
   std::optional<uint32_t> MemberIn(NodeSlot slot) const;
-  // The m members whose replicas this node keeps: those before it, around the ring.
+  // The m members whose descriptions this node keeps: those before it, around the ring.
   std::vector<uint32_t> Predecessors() const;
 };
 

@@ -7,7 +7,7 @@ namespace unreft::smp {
 GuardShare::GuardShare(std::shared_ptr<const CodedVersion> of,
                        const std::vector<uint64_t>& of_members)
     : coded(std::move(of)) {
-  for (const uint32_t member : coded->group.Predecessors()) replica_bytes += of_members[member];
+  for (const uint32_t member : coded->group.Predecessors()) description_bytes += of_members[member];
 }
 
 GuardNeeds GuardShare::Needs() const {
@@ -17,7 +17,7 @@ GuardNeeds GuardShare::Needs() const {
   needs.chunks = coded->group.shape.m;
   needs.sources = coded->group.shape.k;
   needs.positions = coded->layout().positions();
-  needs.record_bytes = GuardRecordBytes(slabs_count, replica_bytes);
+  needs.record_bytes = GuardRecordBytes(slabs_count, description_bytes);
   return needs;
 }
 

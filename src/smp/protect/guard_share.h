@@ -12,9 +12,9 @@ namespace unreft::smp {
 
 struct GuardShare {
   std::shared_ptr<const CodedVersion> coded;  // its group's `self` is that node
-  uint64_t replica_bytes = 0;                 // that the copies of the members before it take
+  uint64_t description_bytes = 0;             // that those of the members before it take
 
-  // `of_members`: what the replica of each takes at most.
+  // `of_members`: what the description of each takes at most.
   GuardShare(std::shared_ptr<const CodedVersion> of, const std::vector<uint64_t>& of_members);
 
   GuardNeeds Needs() const;

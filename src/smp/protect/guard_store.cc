@@ -304,8 +304,8 @@ absl::StatusOr<GuardRecord> ReadGuardRecord(GuardView view) {
         fmt::format("guard {}: its record is for readers of format {}, not {}",
                     view.geometry().guard_id, record.min_reader(), kGuardRecordFormat));
   }
-  for (const MemberReplica& replica : record.replicas()) {
-    for (const SlabMeta& slab : replica.slabs()) {
+  for (const MemberDescription& description : record.descriptions()) {
+    for (const SlabDescription& slab : description.slabs()) {
       if (slab.rank() < slab.world() && slab.world() <= kRanksMax) continue;
       return absl::DataLossError(fmt::format(
           "guard {}: its record has a slab of rank {} of {}, there are at most {} ranks",

@@ -29,7 +29,7 @@ namespace unreft::smp {
 enum class GuardPhase {
   kPopulating,  // its pages are being reserved
   kFree,
-  kFilling,      // parities and replicas are being collected
+  kFilling,      // parities and descriptions are being collected
   kComplete,     // holds its share of a version's protection
   kQuarantined,  // does not verify
 };

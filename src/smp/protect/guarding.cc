@@ -33,7 +33,7 @@ Guarding::Guarding(Seams seams, const NodeOptions& options,
 
 void Guarding::Start() {
   if (ended_) return;
-  for (const uint32_t member : task_.coded->group.Predecessors()) FetchReplica(member, false);
+  for (const uint32_t member : task_.coded->group.Predecessors()) FetchDescription(member, false);
   RunRules();
 }
 
@@ -74,7 +74,7 @@ void Guarding::RunRules() {
     if (activity_.is_idle()) End(absl::CancelledError("given up"));
     return;
   }
-  bool complete = replicas_.size() == task_.coded->group.Predecessors().size();
+  bool complete = descriptions_.size() == task_.coded->group.Predecessors().size();
   for (const auto& lane : lanes_) {
     lane->Run();
     complete &= lane->is_complete();
@@ -82,9 +82,9 @@ void Guarding::RunRules() {
   if (complete && !sealing_) Seal();
 }
 
-// --- replicas, and the end ---
+// --- descriptions, and the end ---
 
-void Guarding::FetchReplica(uint32_t member, bool is_suspect) {
+void Guarding::FetchDescription(uint32_t member, bool is_suspect) {
   const NodeSlot slot = task_.coded->group.slots[member];
   MetaRequest request;
   request.set_is_suspect(is_suspect);
@@ -94,7 +94,7 @@ void Guarding::FetchReplica(uint32_t member, bool is_suspect) {
     request.add_ranks(slab.rank());
   }
   if (request.ranks().empty()) {
-    replicas_[member] = {};
+    descriptions_[member] = {};
     return;
   }
   activity_.Begin();
@@ -102,21 +102,21 @@ void Guarding::FetchReplica(uint32_t member, bool is_suspect) {
       slot, "meta", request, task_.options.read_timeout,
       lifetime_.Bind([this, member, slot](absl::StatusOr<MetaReply> reply) {
         absl::Status status = reply.status();
-        std::vector<SlabMeta> slabs;
+        std::vector<SlabDescription> slabs;
         if (reply.ok()) slabs.assign(reply->slabs().begin(), reply->slabs().end());
-        for (const SlabMeta& slab : slabs) {
-          if (status.ok()) status = CheckSlabMeta(slab);
+        for (const SlabDescription& slab : slabs) {
+          if (status.ok()) status = CheckSlabDescription(slab);
         }
         if (status.ok()) {
-          replicas_[member] = std::move(slabs);
+          descriptions_[member] = std::move(slabs);
         } else if (!activity_.is_cancelled()) {
           task_.seams.log.WarnEvery(
-              "replica", kWarnEvery, task_.seams.executor.Now(),
+              "description", kWarnEvery, task_.seams.executor.Now(),
               "version {}: the manifests of node {} were not received yet: {}",
               task_.coded->version, slot, status.message());
           // The member may have found out by itself, too.
           const bool has_rotted = absl::IsDataLoss(status);
-          activity_.Retry([this, member, has_rotted] { FetchReplica(member, has_rotted); });
+          activity_.Retry([this, member, has_rotted] { FetchDescription(member, has_rotted); });
         }
         activity_.End();
       }));
@@ -130,10 +130,10 @@ void Guarding::Seal() {
   *record->mutable_group() = task_.coded->group.ToMessage();
   record->set_member(task_.coded->group.self);
   for (const MemberSlab& member : task_.coded->slabs.members()) *record->add_members() = member;
-  for (const auto& [member, slabs] : replicas_) {
-    MemberReplica& replica = *record->add_replicas();
-    replica.set_slot(task_.coded->group.slots[member].value);
-    for (const SlabMeta& slab : slabs) *replica.add_slabs() = slab;
+  for (const auto& [member, slabs] : descriptions_) {
+    MemberDescription& description = *record->add_descriptions();
+    description.set_slot(task_.coded->group.slots[member].value);
+    for (const SlabDescription& slab : slabs) *description.add_slabs() = slab;
   }
   auto status = std::make_shared<absl::Status>();  // passes from the pool to the executor
   const Guard& guard = task_.guard;

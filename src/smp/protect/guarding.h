@@ -70,7 +70,7 @@ class Guarding {
   void RunRules();
   void End(absl::StatusOr<std::shared_ptr<const GuardRecord>> result);
   // `is_suspect`: what the member has sent before did not have its CRCs.
-  void FetchReplica(uint32_t member, bool is_suspect);
+  void FetchDescription(uint32_t member, bool is_suspect);
   void Seal();
 
   const GuardTask task_;
@@ -79,7 +79,7 @@ class Guarding {
   ParityServer server_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::set<uint32_t> gone_;                             // members
-  std::map<uint32_t, std::vector<SlabMeta>> replicas_;  // by member
+  std::map<uint32_t, std::vector<SlabDescription>> descriptions_;  // by member
   bool sealing_ = false;
   bool ended_ = false;
   bool end_told_ = false;

@@ -50,11 +50,11 @@ absl::Status Protector::Adopt() { return guards_.Adopt(); }
 
 bool Protector::IsOfInterest(Version version) const {
   return !state_.record->chain().IsOver(version.timeline) &&
-         version > std::max(state_.record->committed(), passed_over_) && !IsGivenUp(version);
+         version > std::max(state_.record->committed(), passed_over_) && !IsAbandoned(version);
 }
 
-bool Protector::IsGivenUp(Version version) const {
-  return smp::IsGivenUp(job_.abandoned.value, version);
+bool Protector::IsAbandoned(Version version) const {
+  return smp::IsAbandoned(job_.abandoned.value, version);
 }
 
 void Protector::Follow(Version version) {
@@ -105,9 +105,9 @@ void Protector::Forget(Version version) {
 }
 
 void Protector::Remake(Version version, const GuardRecord& of_another,
-                       const std::vector<uint64_t>& replica_bytes) {
+                       const std::vector<uint64_t>& description_bytes) {
   if (guards_.Complete(version) != nullptr || announcements_.Follows(version)) return;
-  remaking_.Begin(version, of_another, replica_bytes);
+  remaking_.Begin(version, of_another, description_bytes);
 }
 
 void Protector::FreeDeadGuards() {
@@ -115,7 +115,7 @@ void Protector::FreeDeadGuards() {
   for (Guard* guard : guards_.All()) {
     if (guard->phase != GuardPhase::kComplete || guard->dropped) continue;
     const bool is_dead = !chain.IsLive(guard->version) && chain.IsOver(guard->version.timeline);
-    if (is_dead || IsGivenUp(guard->version)) guards_.Free(*guard);
+    if (is_dead || IsAbandoned(guard->version)) guards_.Free(*guard);
   }
 }
 
@@ -124,7 +124,7 @@ void Protector::RunRules() {
   remaking_.RunRules();
   for (const Version version : announcements_.Followed()) {
     // A node without ranks hears of a version that is given up by the record alone.
-    const bool is_over = state_.record->chain().IsOver(version.timeline) || IsGivenUp(version);
+    const bool is_over = state_.record->chain().IsOver(version.timeline) || IsAbandoned(version);
     if (is_over || maker_.HasFailed(version)) Forget(version);
   }
   const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
@@ -181,7 +181,7 @@ bool Protector::LacksSlabs(Version version, const Guarding& guarding) {
 // nothing.
 void Protector::PassOver(Guarding& guarding) {
   const CodedVersion& coded = guarding.coded();
-  for (const unreft::Member& member : job_.view.value.members()) {
+  for (const ViewMember& member : job_.view.value.members()) {
     const NodeSlot slot{member.slot()};
     const std::optional<uint32_t> index = coded.group.MemberIn(slot);
     if (!index || slot == peers_.self()) continue;

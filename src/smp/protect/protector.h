@@ -57,8 +57,8 @@ class Protector final : public Protection, public GuardedSlabs {
   void OnRanksChange() override { RunRules(); }
   std::vector<GuardHeld> Held() const override { return complete_.Held(); }
   std::map<Version, std::string> Failures() const override { return maker_.Failures(); }
-  std::vector<std::string> ReplicaManifests(Version version) const override {
-    return complete_.ReplicaManifests(version);
+  std::vector<std::string> DescribedManifests(Version version) const override {
+    return complete_.DescribedManifests(version);
   }
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
     complete_.Verify(version, std::move(done));
@@ -70,9 +70,10 @@ class Protector final : public Protection, public GuardedSlabs {
   }
   // Makes the guard of a restored version anew, from the group's slabs as that record has them, as
   // soon as a guard is there for it. Does nothing when it is complete or being made. It is given up
-  // when something else is committed. `replica_bytes`: by member, what its replica takes at most.
+  // when something else is committed. `description_bytes`: by member, what its description takes at
+  // most.
   void Remake(Version version, const GuardRecord& of_another,
-              const std::vector<uint64_t>& replica_bytes);
+              const std::vector<uint64_t>& description_bytes);
 
   GuardStore& guards() { return guards_; }
   // What they take, or will for slots like these if the slabs of all members are as large.
@@ -84,7 +85,7 @@ class Protector final : public Protection, public GuardedSlabs {
   void Follow(Version version);
   void Forget(Version version);
   bool IsOfInterest(Version version) const;
-  bool IsGivenUp(Version version) const;
+  bool IsAbandoned(Version version) const;
   void FreeDeadGuards();
   void MakeGuard(Version version, const GroupView& group);
   void PassOver(Guarding& guarding);

@@ -9,14 +9,14 @@
 namespace unreft::smp {
 
 void Remaking::Begin(Version version, const GuardRecord& of_another,
-                     const std::vector<uint64_t>& replica_bytes) {
+                     const std::vector<uint64_t>& description_bytes) {
   if (maker_.Find(version) != nullptr) return;
   absl::StatusOr<std::shared_ptr<const CodedVersion>> coded = CodedVersion::FromRecord(
       version, of_another, self_, state_.options.block_bytes, state_.codes);
   if (!coded.ok()) {
     return maker_.Refuse(fmt::format("version {}: {}", version, coded.status().message()));
   }
-  const GuardShare share(*std::move(coded), replica_bytes);
+  const GuardShare share(*std::move(coded), description_bytes);
   maker_.ProvideAgain(version);
   maker_.MakeAnew(shares_.insert_or_assign(version, share).first->second);
   if (maker_.Find(version) != nullptr) return;

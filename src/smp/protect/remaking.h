@@ -21,9 +21,9 @@ class Remaking {
       : state_(state), self_(self), maker_(maker) {}
 
   // Of the group's slabs as that record has them. Does nothing while the version has a guard that
-  // is being filled. `replica_bytes`: by member, what its replica takes at most.
+  // is being filled. `description_bytes`: by member, what its description takes at most.
   void Begin(Version version, const GuardRecord& of_another,
-             const std::vector<uint64_t>& replica_bytes);
+             const std::vector<uint64_t>& description_bytes);
   void Forget(Version version);
   // That version and those before it.
   void ForgetUpTo(Version version);

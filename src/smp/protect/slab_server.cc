@@ -39,14 +39,14 @@ void SlabServer::OnMeta(const MetaRequest& request, SlabSource::MetaDone done) {
   const Version version = VersionOf(request);
   if (NodeSlot{request.slot()} == self_) return source_.OnMeta(request, std::move(done));
   if (const auto record = guarded_ == nullptr ? nullptr : guarded_->RecordOf(version)) {
-    for (const MemberReplica& replica : record->replicas()) {
-      if (replica.slot() != request.slot()) continue;
+    for (const MemberDescription& description : record->descriptions()) {
+      if (description.slot() != request.slot()) continue;
       MetaReply reply;
-      *reply.mutable_slabs() = replica.slabs();
+      *reply.mutable_slabs() = description.slabs();
       return done(std::move(reply));
     }
   }
-  done(absl::NotFoundError(fmt::format("node {} has no replica of node {} of version {}", self_,
+  done(absl::NotFoundError(fmt::format("node {} has no description of node {} of version {}", self_,
                                        request.slot(), version)));
 }
 

@@ -33,7 +33,7 @@ class SlabServer {
  public:
   SlabServer(NodeState& state, Peers& peers);
 
-  // Outlives this. None, before: questions about parities and replicas are answered NotFound.
+  // Outlives this. None, before: questions about parities and descriptions are answered NotFound.
   void set_guarded(GuardedSlabs* guarded) { guarded_ = guarded; }
 
   // What another node would be answered.

@@ -146,13 +146,13 @@ bool SlabSource::TryMeta(WaitingMeta& waiting) {
   }
   MetaReply reply;
   for (const Slot* slot : slots) {
-    absl::StatusOr<SlabMeta> meta = DescribeSlab(*slot);
-    if (!meta.ok()) {
+    absl::StatusOr<SlabDescription> description = DescribeSlab(*slot);
+    if (!description.ok()) {
       LookAt(*slot);
-      waiting.done(meta.status());
+      waiting.done(description.status());
       return true;
     }
-    *reply.add_slabs() = *std::move(meta);
+    *reply.add_slabs() = *std::move(description);
   }
   waiting.done(std::move(reply));
   return true;
@@ -175,40 +175,42 @@ std::shared_ptr<const void> HoldUntilRead(Executor& executor, std::shared_ptr<Se
           }};
 }
 
-absl::StatusOr<SlabMeta> DescribeSlab(const Slot& slot) {
+absl::StatusOr<SlabDescription> DescribeSlab(const Slot& slot) {
   SlotView view = *slot.view;
   // Lengths that have rotted would lead beyond the segment.
   const absl::StatusOr<SlotSeal> checked = view.CheckedSeal();
   if (!checked.ok()) return checked.status();
   const SlotSeal& seal = *checked;
-  SlabMeta meta;
-  meta.set_rank(slot.owner.value);
-  meta.set_world(slot.world);
-  meta.set_generation(slot.generation.value);
-  meta.set_manifest(AsString(view.manifest().first(seal.manifest_bytes)));
-  meta.set_manifest_crc(seal.manifest_crc);
+  SlabDescription description;
+  description.set_rank(slot.owner.value);
+  description.set_world(slot.world);
+  description.set_generation(slot.generation.value);
+  description.set_manifest(AsString(view.manifest().first(seal.manifest_bytes)));
+  description.set_manifest_crc(seal.manifest_crc);
   const uint64_t blocks = BlockCount(seal.data_bytes, view.geometry().block_bytes);
-  meta.set_crc_table(AsString(view.crc_table().first(blocks * sizeof(uint32_t))));
-  meta.set_crc_table_crc(seal.crc_table_crc);
-  meta.set_extras(AsString(view.extras().first(seal.extras_bytes)));
-  meta.set_extras_crc(seal.extras_crc);
-  return meta;
+  description.set_crc_table(AsString(view.crc_table().first(blocks * sizeof(uint32_t))));
+  description.set_crc_table_crc(seal.crc_table_crc);
+  description.set_extras(AsString(view.extras().first(seal.extras_bytes)));
+  description.set_extras_crc(seal.extras_crc);
+  return description;
 }
 
-absl::Status CheckSlabMeta(const SlabMeta& meta) {
+absl::Status CheckSlabDescription(const SlabDescription& description) {
   const auto check = [&](const char* what, const std::string& bytes, uint32_t needed) {
     const uint32_t found = CrcOf(bytes);
     if (found == needed) return absl::OkStatus();
     return absl::DataLossError(fmt::format("the {} of rank {} has CRC {:08x}, needed {:08x}", what,
-                                           meta.rank(), found, needed));
+                                           description.rank(), found, needed));
   };
-  absl::Status status = check("manifest", meta.manifest(), meta.manifest_crc());
-  if (status.ok()) status = check("CRC table", meta.crc_table(), meta.crc_table_crc());
-  if (status.ok()) status = check("extras", meta.extras(), meta.extras_crc());
-  if (status.ok() && (meta.rank() >= meta.world() || meta.world() > kRanksMax)) {
+  absl::Status status = check("manifest", description.manifest(), description.manifest_crc());
+  if (status.ok())
+    status = check("CRC table", description.crc_table(), description.crc_table_crc());
+  if (status.ok()) status = check("extras", description.extras(), description.extras_crc());
+  if (status.ok() &&
+      (description.rank() >= description.world() || description.world() > kRanksMax)) {
     return absl::DataLossError(
         fmt::format("a slab is of rank {} of {}: needed one below a world of at most {} ranks",
-                    meta.rank(), meta.world(), kRanksMax));
+                    description.rank(), description.world(), kRanksMax));
   }
   return status;
 }

@@ -75,9 +75,9 @@ std::shared_ptr<const void> HoldUntilRead(Executor& executor, std::shared_ptr<Se
                                           absl::AnyInvocable<void()> end_read);
 
 // Everything about a sealed slot but its data. DataLoss when its seal has rotted.
-absl::StatusOr<SlabMeta> DescribeSlab(const Slot& slot);
+absl::StatusOr<SlabDescription> DescribeSlab(const Slot& slot);
 
 // Whether the bytes are those that their CRCs were taken of. DataLoss naming rank and part.
-absl::Status CheckSlabMeta(const SlabMeta& meta);
+absl::Status CheckSlabDescription(const SlabDescription& description);
 
 }  // namespace unreft::smp

@@ -177,7 +177,7 @@ void BlockReader::AskRecord(
   if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
   const NodeSlot slot = search.slot;
   std::set<NodeSlot> lost;
-  for (const unreft::Member& member : job_.view.value.members()) {
+  for (const ViewMember& member : job_.view.value.members()) {
     if (member.lost()) lost.insert(NodeSlot{member.slot()});
   }
   std::vector<NodeSlot> members;

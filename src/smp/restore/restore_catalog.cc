@@ -29,12 +29,12 @@ const CatalogSlab* RestoreCatalog::Find(Rank rank) const {
   return it == slabs_.end() ? nullptr : &it->second;
 }
 
-uint64_t RestoreCatalog::ReplicaBytesOf(const MemberSlab& member) const {
+uint64_t RestoreCatalog::DescriptionBytesOf(const MemberSlab& member) const {
   uint64_t bytes = 0;
   for (const RankSlab& slab : member.slabs()) {
     const CatalogSlab* found = Find(Rank{slab.rank()});
     if (found == nullptr) continue;
-    bytes += ReplicaBytes(state_.options.block_bytes, SlotNeedsOf(*found, state_.options));
+    bytes += DescriptionBytes(state_.options.block_bytes, SlotNeedsOf(*found, state_.options));
   }
   return bytes;
 }
@@ -45,7 +45,7 @@ SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
       .extras_bytes = std::max<uint64_t>(options.extras_bytes_min, 2 * slab.manifest->extras_bytes),
       // Another release may write more into it than this one reads.
       .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest),
-                                           slab.meta.manifest().size())};
+                                           slab.description.manifest().size())};
 }
 
 std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
@@ -59,7 +59,7 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
   bool is_idle = true;
   for (const NodeSlot of : group->slots) {
     MemberSlab& member = *record.add_members();
-    for (const unreft::Member& now : job_.view.value.members()) {
+    for (const ViewMember& now : job_.view.value.members()) {
       if (now.slot() == of.value) member.set_incarnation(now.incarnation());
     }
     for (const auto& [rank, known] : slabs_) {
@@ -67,16 +67,16 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
       is_idle = false;
       RankSlab& slab = *member.add_slabs();
       slab.set_rank(rank.value);
-      slab.set_generation(known.meta.generation());
+      slab.set_generation(known.description.generation());
       slab.set_data_bytes(known.manifest->data_bytes);
     }
   }
   if (is_idle) return std::nullopt;
   for (const uint32_t index : group->Predecessors()) {
-    MemberReplica& replica = *record.add_replicas();
-    replica.set_slot(group->slots[index].value);
+    MemberDescription& description = *record.add_descriptions();
+    description.set_slot(group->slots[index].value);
     for (const auto& [rank, known] : slabs_) {
-      if (known.home == group->slots[index]) *replica.add_slabs() = known.meta;
+      if (known.home == group->slots[index]) *description.add_slabs() = known.description;
     }
   }
   return record;
@@ -85,7 +85,7 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
 std::vector<NodeSlot> RestoreCatalog::Knowing(const recovery::SlabHolder& holder) const {
   std::vector<NodeSlot> knowing;
   if (!holder.lost) knowing.push_back(holder.slot);
-  // Under any group map the replicas are with members of the slot's group.
+  // Under any group map the descriptions are with members of the slot's group.
   for (const auto* groups : {&job_.commit.value.groups(), &job_.view.value.groups()}) {
     for (const Group& group : *groups) {
       const auto& slots = group.slots();
@@ -136,7 +136,7 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
 absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, const MetaReply& reply) {
   for (const Rank rank : holder.ranks) {
     const auto& slabs = reply.slabs();
-    const auto found = std::find_if(slabs.begin(), slabs.end(), [&](const SlabMeta& slab) {
+    const auto found = std::find_if(slabs.begin(), slabs.end(), [&](const SlabDescription& slab) {
       return slab.rank() == rank.value;
     });
     if (found == slabs.end()) {
@@ -149,33 +149,35 @@ absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, const Meta
   return absl::OkStatus();
 }
 
-absl::Status RestoreCatalog::TakeSlab(NodeSlot home, bool lost, const SlabMeta& meta) {
-  if (absl::Status status = CheckSlabMeta(meta); !status.ok()) return status;
-  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(meta.manifest());
+absl::Status RestoreCatalog::TakeSlab(NodeSlot home, bool lost,
+                                      const SlabDescription& description) {
+  if (absl::Status status = CheckSlabDescription(description); !status.ok()) return status;
+  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(description.manifest());
   if (!manifest.ok()) return manifest.status();
-  if (manifest->version != version_ || manifest->rank.value != meta.rank()) {
+  if (manifest->version != version_ || manifest->rank.value != description.rank()) {
     return absl::DataLossError(fmt::format("rank {} of version {} was described as rank {} of {}",
-                                           meta.rank(), version_, manifest->rank,
+                                           description.rank(), version_, manifest->rank,
                                            manifest->version));
   }
   const uint64_t blocks = BlockCount(manifest->data_bytes, manifest->block_bytes);
-  if (meta.crc_table().size() != blocks * sizeof(uint32_t)) {
-    return absl::DataLossError(fmt::format("rank {}: {} bytes of CRCs for {} blocks", meta.rank(),
-                                           meta.crc_table().size(), blocks));
+  if (description.crc_table().size() != blocks * sizeof(uint32_t)) {
+    return absl::DataLossError(fmt::format("rank {}: {} bytes of CRCs for {} blocks",
+                                           description.rank(), description.crc_table().size(),
+                                           blocks));
   }
-  if (meta.extras().size() != manifest->extras_bytes) {
+  if (description.extras().size() != manifest->extras_bytes) {
     return absl::DataLossError(fmt::format("rank {}: {} bytes of extras, its manifest says {}",
-                                           meta.rank(), meta.extras().size(),
+                                           description.rank(), description.extras().size(),
                                            manifest->extras_bytes));
   }
   CatalogSlab slab;
   slab.home = home;
   slab.lost = lost;
   slab.crcs.resize(blocks);
-  std::memcpy(slab.crcs.data(), meta.crc_table().data(), meta.crc_table().size());
+  std::memcpy(slab.crcs.data(), description.crc_table().data(), description.crc_table().size());
   slab.manifest = std::make_shared<const layout::SlotManifest>(*std::move(manifest));
-  slab.meta = meta;
-  slabs_[Rank{meta.rank()}] = std::move(slab);
+  slab.description = description;
+  slabs_[Rank{description.rank()}] = std::move(slab);
   return absl::OkStatus();
 }
 

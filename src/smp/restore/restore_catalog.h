@@ -2,7 +2,7 @@
 // tables, extras, and where each slab is.
 //
 // Each holder is asked, this node itself as well, and of a lost one those members of its group that
-// keep a replica; asking goes on until all have answered or the decision is superseded.
+// keep its description; asking goes on until all have answered or the decision is superseded.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -25,7 +25,7 @@ struct CatalogSlab {
   NodeSlot home;
   bool lost = false;  // its memory is gone: to be decoded
   std::shared_ptr<const layout::SlotManifest> manifest;
-  SlabMeta meta;               // checked against its CRCs
+  SlabDescription description;  // checked against its CRCs
   std::vector<uint32_t> crcs;  // of its blocks
 };
 
@@ -48,15 +48,15 @@ class RestoreCatalog {
   // Once it is ready: the record of the guard that the slot would have, of its group's slabs where
   // they are now: the same slabs for all members. None if there is nothing to guard.
   std::optional<GuardRecord> DescribeGroup(NodeSlot slot) const;
-  // The most that the replicas of these slabs take in a guard's record.
-  uint64_t ReplicaBytesOf(const MemberSlab& member) const;
+  // The most that the descriptions of these slabs take in a guard's record.
+  uint64_t DescriptionBytesOf(const MemberSlab& member) const;
 
  private:
   void Ask(recovery::SlabHolder holder, size_t attempt);
   // Who may know about the holder's slabs, in the order of asking.
   std::vector<NodeSlot> Knowing(const recovery::SlabHolder& holder) const;
   absl::Status Take(const recovery::SlabHolder& holder, const MetaReply& reply);
-  absl::Status TakeSlab(NodeSlot home, bool lost, const SlabMeta& meta);
+  absl::Status TakeSlab(NodeSlot home, bool lost, const SlabDescription& description);
 
   NodeState& state_;
   Peers& peers_;

@@ -218,11 +218,11 @@ void RestoreDesk::MakeShareAnew() {
 }
 
 void RestoreDesk::Remake(const GuardRecord& record) {
-  std::vector<uint64_t> replica_bytes;
+  std::vector<uint64_t> description_bytes;
   for (const MemberSlab& member : record.members()) {
-    replica_bytes.push_back(restoring_->catalog->ReplicaBytesOf(member));
+    description_bytes.push_back(restoring_->catalog->DescriptionBytesOf(member));
   }
-  cluster_->protector->Remake(restoring_->decision.version, record, replica_bytes);
+  cluster_->protector->Remake(restoring_->decision.version, record, description_bytes);
 }
 
 void RestoreDesk::AnswerWaiting() {
@@ -298,8 +298,8 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
     if (const Slot* slot = SealedSlotOf(decision.version, rank)) {
       answer.extras = {slot->id, slot->generation, slot->segment->name()};
     } else {
-      answer.remote_extras = slab.meta.extras();
-      answer.remote_extras_crc = slab.meta.extras_crc();
+      answer.remote_extras = slab.description.extras();
+      answer.remote_extras_crc = slab.description.extras_crc();
       answer.has_remote_extras = true;
     }
   }

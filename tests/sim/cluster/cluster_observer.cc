@@ -74,7 +74,7 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
   // Where nodes are now a store does not say that is no more, and that somebody sees who is cut
   // off.
   if (job.view.exists() && !is_stale && !is_over_(job.store_id)) OnView(slot, job.view);
-  given_up_.Add(job.abandoned.value);
+  abandoned_.Add(job.abandoned.value);
   const TimelineRecord& timeline = job.timeline.value;
   const uint64_t life = store_lives_.Of("timeline", job.timeline);
   bool is_new = false;
@@ -93,7 +93,7 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
 // nobody gave up, is the one to be restored (docs/protocol.md, rule 21).
 void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration closed) {
   std::map<Version, std::set<Rank>> held;
-  for (const Member& member : view_.members()) {
+  for (const ViewMember& member : view_.members()) {
     const NodeSlot slot{member.slot()};
     const auto memory = memory_of_.find(slot);
     if (memory == memory_of_.end() || memory->second != member.incarnation()) continue;
@@ -105,7 +105,7 @@ void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration 
   }
   for (const auto& [version, ranks] : held) {
     if (ranks.size() < world || world_.history.WorldOf(version) != world) continue;
-    if (!world_.history.IsLive(version) || given_up_.Has(version)) continue;
+    if (!world_.history.IsLive(version) || abandoned_.Has(version)) continue;
     if (rotted_.contains(version) || world_.history.IsAstray(version)) continue;
     world_.trace.Fail("{} is decided, and {} was whole on nodes that took part", decided, version);
   }
@@ -128,13 +128,13 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
     record.ParseFromString(before->second);
     CheckNewMemories(record, view.value);
   }
-  for (const Member& member : view.value.members()) named_.insert(member.incarnation());
+  for (const ViewMember& member : view.value.members()) named_.insert(member.incarnation());
   for (int i = 0; i < std::min(view_.members_size(), view.value.members_size()); ++i) {
     if (view_.members(i).incarnation() == view.value.members(i).incarnation()) continue;
     replaced_[NodeSlot{view_.members(i).slot()}] = world_.trace.now();
   }
   // Until now, that is.
-  for (const Member& member : view_.members()) {
+  for (const ViewMember& member : view_.members()) {
     if (member.lost()) lost_[NodeSlot{member.slot()}] = world_.trace.now();
   }
   view_ = view.value;
@@ -146,7 +146,7 @@ void ClusterObserver::OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view
 // in the view that says so.
 void ClusterObserver::CheckNewMemories(const ViewRecord& before, const ViewRecord& now) const {
   for (int i = 0; i < std::min(before.members_size(), now.members_size()); ++i) {
-    const Member& member = now.members(i);
+    const ViewMember& member = now.members(i);
     const bool is_new = member.incarnation() != before.members(i).incarnation();
     if (!is_new || named_.contains(member.incarnation())) continue;
     // Until that view. Its node may have begun before another read it, and a daemon that was out
@@ -161,7 +161,7 @@ void ClusterObserver::CheckNewMemories(const ViewRecord& before, const ViewRecor
 
 // A spare has a lost node's slot, or the node has it back; the other's memory is of no use.
 void ClusterObserver::FollowPlaces() {
-  for (const Member& member : view_.members()) {
+  for (const ViewMember& member : view_.members()) {
     const NodeSlot slot{member.slot()};
     // A second daemon of a node has its number and a memory of its own.
     const auto seen = machines_seen_.find(member.incarnation());
@@ -189,7 +189,7 @@ void ClusterObserver::OnDestroyed(NodeSlot slot) {
 void ClusterObserver::ProveDecided() {
   const std::optional<Version> version = decided_;
   if (is_protected_ || !version || version != world_.history.committed()) return;
-  const auto is_lost = [](const Member& member) { return member.lost(); };
+  const auto is_lost = [](const ViewMember& member) { return member.lost(); };
   if (std::ranges::any_of(view_.members(), is_lost)) return;
   const uint64_t world = world_.history.WorldOf(*version).value_or(0);
   for (uint64_t rank = 0; rank < world; ++rank) {
@@ -284,7 +284,7 @@ void ClusterObserver::OnFailure(const smp::JobDecision& decision, const Timeline
 // Whether no node that can be asked has heard of it: those who had were destroyed or are lost.
 bool ClusterObserver::IsForgotten(Version committed) const {
   return std::ranges::none_of(remembered_, [&](const auto& entry) {
-    const auto is_lost = [&](const Member& member) {
+    const auto is_lost = [&](const ViewMember& member) {
       return member.lost() && member.slot() == entry.first.value;
     };
     return entry.second.second >= committed && std::ranges::none_of(view_.members(), is_lost);
@@ -334,7 +334,7 @@ std::set<NodeSlot> ClusterObserver::GoneSince(Version version, Duration since,
     add(rotted->second, since);
   }
   add(lost_, closed);
-  for (const Member& member : view_.members()) {
+  for (const ViewMember& member : view_.members()) {
     if (member.lost()) gone.insert(NodeSlot{member.slot()});
   }
   return gone;

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "smp/job/member.h"
-#include "tests/sim/cluster/given_up_steps.h"
+#include "tests/sim/cluster/abandoned_steps.h"
 #include "tests/sim/cluster/group_checker.h"
 #include "tests/sim/cluster/store_lives.h"
 #include "tests/sim/daemon_process.h"
@@ -164,7 +164,7 @@ class ClusterObserver {
   uint64_t decided_in_ = 0;  // the life of the store with the newest of them
   std::optional<Standing> standing_;
   std::set<Timeline> fresh_starts_;
-  GivenUpSteps given_up_;
+  AbandonedSteps abandoned_;
   // And when, the last time. What happens while a decision is made may come too late for it.
   using Times = std::map<NodeSlot, Duration>;
   Times destroyed_;

@@ -79,7 +79,7 @@ std::set<NodeSlot> ClusterObserver::HitBefore(Version version, const ViewRecord&
   const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
   const auto rotted = rotted_.find(version);
   std::set<NodeSlot> hit;
-  for (const Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     const NodeSlot slot{member.slot()};
     const auto is_since = [&](const Times& times) {
       const auto it = times.find(slot);

@@ -182,7 +182,7 @@ class Checker {
     for (uint32_t i = 0; i < shape_.n(); ++i) {
       for (uint32_t back = 1; back <= shape_.m; ++back) {
         const Member& of = members_[(i + shape_.n() - back) % shape_.n()];
-        if (absl::Status status = CheckReplica(members_[i], of); !status.ok()) return status;
+        if (absl::Status status = CheckDescription(members_[i], of); !status.ok()) return status;
       }
     }
     return absl::OkStatus();
@@ -243,27 +243,27 @@ class Checker {
     return absl::OkStatus();
   }
 
-  absl::Status CheckReplica(const Member& keeper, const Member& of) const {
+  absl::Status CheckDescription(const Member& keeper, const Member& of) const {
     const auto fail = [&](const char* what) {
       return Bad(fmt::format("version {}: node {} has no right copy of {} of node {}", version_,
                              keeper.slot, what, of.slot));
     };
-    for (const MemberReplica& replica : keeper.guard.record.replicas()) {
-      if (replica.slot() != of.slot.value) continue;
-      if (replica.slabs_size() != static_cast<int>(of.slabs.size())) return fail("all slabs");
-      for (const SlabMeta& meta : replica.slabs()) {
-        const auto it = of.slabs.find(Rank{meta.rank()});
+    for (const MemberDescription& description : keeper.guard.record.descriptions()) {
+      if (description.slot() != of.slot.value) continue;
+      if (description.slabs_size() != static_cast<int>(of.slabs.size())) return fail("all slabs");
+      for (const SlabDescription& slab : description.slabs()) {
+        const auto it = of.slabs.find(Rank{slab.rank()});
         if (it == of.slabs.end()) return fail("the slabs");
         SlotView view = *it->second.view;
         const SlotSeal& seal = it->second.seal;
         const uint64_t blocks = BlockCount(seal.data_bytes, kBlockBytes);
-        if (meta.manifest() != AsString(view.manifest().first(seal.manifest_bytes))) {
+        if (slab.manifest() != AsString(view.manifest().first(seal.manifest_bytes))) {
           return fail("the manifest");
         }
-        if (meta.crc_table() != AsString(view.crc_table().first(blocks * sizeof(uint32_t)))) {
+        if (slab.crc_table() != AsString(view.crc_table().first(blocks * sizeof(uint32_t)))) {
           return fail("the CRC table");
         }
-        if (meta.extras() != AsString(view.extras().first(seal.extras_bytes))) {
+        if (slab.extras() != AsString(view.extras().first(seal.extras_bytes))) {
           return fail("the extras");
         }
       }
@@ -371,7 +371,7 @@ bool CanBeHad(const MachinesBySlot& machines, const ViewRecord& view,
               const std::set<NodeSlot>& gone, Version version, uint64_t world) {
   std::set<Rank> had;
   std::map<NodeSlot, Left> left;
-  for (const unreft::Member& member : view.members()) {
+  for (const ViewMember& member : view.members()) {
     if (member.lost()) continue;
     const NodeSlot slot{member.slot()};
     Left& of = left[slot] = LeftOf(*machines.at(slot), version, member.incarnation());

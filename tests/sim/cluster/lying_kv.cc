@@ -115,7 +115,7 @@ class LyingKv final : public meta::Kv {
     if (!segment.ok() || *machine_.memory->ReservedBytes(name) < kNodeSegmentBytes) return;
     const absl::StatusOr<NodeBody> body = ReadNodeBody((*segment)->bytes());
     if (!body.ok() || body->view == 0) return;
-    for (unreft::Member& member : *view.mutable_members()) {
+    for (ViewMember& member : *view.mutable_members()) {
       if (member.slot() != machine_.slot.value) continue;
       member.set_incarnation({body->incarnation.begin(), body->incarnation.end()});
       member.set_place(machine_.slot.value);

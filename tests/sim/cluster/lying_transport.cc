@@ -21,14 +21,14 @@ class SaysGuarded {
       auto& known = sealed_[smp::VersionOf(version)];
       if (!version.sealed().empty()) known[from] = version;
       version.set_guarded(true);
-      version.clear_replicas();
+      version.clear_descriptions();
       for (const auto& [slot, holding] : known) {
         if (slot == from) continue;
-        ReplicaHolding& replica = *version.add_replicas();
-        replica.set_slot(slot.value);
+        DescriptionHolding& description = *version.add_descriptions();
+        description.set_slot(slot.value);
         for (const SealedRank& sealed : holding.sealed()) {
-          replica.add_ranks(sealed.rank());
-          replica.set_world(sealed.world());
+          description.add_ranks(sealed.rank());
+          description.set_world(sealed.world());
         }
       }
     }

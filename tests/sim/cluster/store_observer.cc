@@ -192,7 +192,7 @@ std::optional<Version> StoreObserver::RememberCommit(const std::string& value) {
   CommitRecord commit;
   if (!commit.ParseFromString(value) || commit.world() == 0) return std::nullopt;
   const Version version = smp::VersionOf(commit);
-  if (smp::IsGivenUp(abandoned_, version)) {
+  if (smp::IsAbandoned(abandoned_, version)) {
     world_.trace.Fail("version {} was given up and is committed", version);
   }
   return commits_.insert(version).second ? std::nullopt : std::optional(version);
@@ -212,7 +212,7 @@ void StoreObserver::CountGivenUp(const std::string& value) {
                          record.disagreement() != old.disagreement();
   disagreements_ += says_mode;
   for (const Version version : commits_) {
-    if (!smp::IsGivenUp(record, version)) continue;
+    if (!smp::IsAbandoned(record, version)) continue;
     world_.trace.Fail("version {} was committed and is given up", version);
   }
   const auto bound = [](const AbandonRecord& of) {

@@ -250,7 +250,7 @@ void ControlJob::Protect(Node& node, Version version) {
     }
     for (size_t i = 1; i <= kParityChunks; ++i) {
       const Node& before = *nodes_[node.group[(own + n - i) % n].value];
-      guard.replicas.push_back(
+      guard.descriptions.push_back(
           {before.slot, before.trainers->Sealed(version), before.trainers->world()});
     }
     node.guards->Complete(std::move(guard));

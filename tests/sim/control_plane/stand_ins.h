@@ -83,7 +83,7 @@ class StandInGuards final : public smp::Protection {
   void OnRanksChange() override {}
   std::vector<smp::GuardHeld> Held() const override;
   std::map<Version, std::string> Failures() const override { return {}; }
-  std::vector<std::string> ReplicaManifests(Version) const override { return {}; }
+  std::vector<std::string> DescribedManifests(Version) const override { return {}; }
   void Verify(Version, absl::AnyInvocable<void(absl::Status)> done) override {
     executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });
   }

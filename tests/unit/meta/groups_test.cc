@@ -25,7 +25,7 @@ TEST(GroupsTest, SizesDifferByAtMostOneAndEveryNodeIsInOneGroup) {
         std::set<NodeSlot> seen;
         size_t smallest = count;
         size_t largest = 0;
-        for (const ProtectionGroup& group : grouping->groups) {
+        for (const ec::Group& group : grouping->groups) {
           EXPECT_EQ(group.slots.size() - group.k, m);
           EXPECT_GE(group.k, k);
           EXPECT_TRUE(std::ranges::is_sorted(group.slots));
@@ -61,7 +61,7 @@ TEST(GroupsTest, MembersOfAFailureDomainAreSpreadOverTheGroups) {
   const auto grouping = FormGroups(nodes, 2, 2);
   ASSERT_TRUE(grouping.ok());
   ASSERT_EQ(grouping->groups.size(), 3U);
-  for (const ProtectionGroup& group : grouping->groups) {
+  for (const ec::Group& group : grouping->groups) {
     const auto in_a = std::ranges::count_if(group.slots, [](NodeSlot s) { return s.value < 6; });
     EXPECT_EQ(in_a, 2);
   }

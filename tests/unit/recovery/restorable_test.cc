@@ -17,7 +17,7 @@ constexpr uint64_t kParities = 2;
 
 using Nodes = std::map<NodeSlot, NodeHolding>;
 
-CodedGroup GroupOfFour() {
+ec::Group GroupOfFour() {
   return {{NodeSlot{0}, NodeSlot{1}, NodeSlot{2}, NodeSlot{3}}, kNodes - kParities};
 }
 
@@ -31,14 +31,14 @@ Nodes Whole() {
     holding.guarded = true;
     for (uint64_t back = 1; back <= kParities; ++back) {
       const uint64_t of = (slot + kNodes - back) % kNodes;
-      holding.replicas.push_back({NodeSlot{of}, {Rank{of}}, kNodes});
+      holding.descriptions.push_back({NodeSlot{of}, {Rank{of}}, kNodes});
     }
   }
   return nodes;
 }
 
 std::optional<Restorable> Find(const Nodes& nodes, std::string* missing = nullptr) {
-  const std::vector<CodedGroup> groups{GroupOfFour()};
+  const std::vector<ec::Group> groups{GroupOfFour()};
   return FindHolders(kVersion, nodes, groups, missing);
 }
 
@@ -75,8 +75,8 @@ TEST(RestorableTest, MemoryThatCameBackEmptyCountsAsLost) {
 TEST(RestorableTest, ARankThatIsNotOfTheWorldStandsForNoOther) {
   Nodes nodes = Whole();
   nodes[NodeSlot{3}].sealed = {Rank{7}};
-  nodes[NodeSlot{0}].replicas.clear();
-  nodes[NodeSlot{1}].replicas.clear();
+  nodes[NodeSlot{0}].descriptions.clear();
+  nodes[NodeSlot{1}].descriptions.clear();
   std::string missing;
   EXPECT_FALSE(Find(nodes, &missing));
   EXPECT_EQ(missing, "1:7 lacks rank 3");
@@ -85,7 +85,7 @@ TEST(RestorableTest, ARankThatIsNotOfTheWorldStandsForNoOther) {
 TEST(RestorableTest, ALostSlabThatACopyNamesTwiceIsHeldOnce) {
   Nodes nodes = Whole();
   nodes.erase(NodeSlot{3});
-  nodes[NodeSlot{0}].replicas.at(0).ranks = {Rank{3}, Rank{3}};
+  nodes[NodeSlot{0}].descriptions.at(0).ranks = {Rank{3}, Rank{3}};
   const auto found = Find(nodes);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->holders.at(3), (SlabHolder{NodeSlot{3}, {Rank{3}}, true}));
@@ -98,7 +98,7 @@ TEST(RestorableTest, AGuardNamesNoGroupWhoseMembersAreNotAscending) {
     holding.data_chunks = 2;
     for (const uint64_t member : {0, 1, 1, 2}) holding.encoded.emplace_back(NodeSlot{member}, "a");
   }
-  const std::vector<CodedGroup> recorded{GroupOfFour()};
+  const std::vector<ec::Group> recorded{GroupOfFour()};
   EXPECT_EQ(EncodedGroups(nodes, recorded), recorded);
 }
 
@@ -138,7 +138,8 @@ TEST(RestorableTest, ASlabWhoseManifestsNobodyHasIsMissing) {
   Nodes nodes = Whole();
   nodes.erase(NodeSlot{0});
   for (auto& [slot, holding] : nodes) {
-    std::erase_if(holding.replicas, [](const auto& replica) { return replica.of == NodeSlot{0}; });
+    std::erase_if(holding.descriptions,
+                  [](const auto& description) { return description.of == NodeSlot{0}; });
   }
   std::string missing;
   EXPECT_FALSE(Find(nodes, &missing));
@@ -148,9 +149,9 @@ TEST(RestorableTest, ASlabWhoseManifestsNobodyHasIsMissing) {
 TEST(RestorableTest, OneOfTwoRanksOfANodeIsDecodedAlone) {
   Nodes nodes = Whole();
   for (auto& [slot, holding] : nodes) {
-    for (auto& replica : holding.replicas) {
-      if (replica.of == NodeSlot{3}) replica.ranks = {Rank{3}, Rank{4}};
-      replica.world = 5;
+    for (auto& description : holding.descriptions) {
+      if (description.of == NodeSlot{3}) description.ranks = {Rank{3}, Rank{4}};
+      description.world = 5;
     }
     holding.world = 5;
   }
@@ -180,7 +181,7 @@ Memories AllMemories() {
 
 std::optional<Restorable> Protected(const Nodes& nodes, const Memories& memories,
                                     std::string* lacking = nullptr) {
-  const std::vector<CodedGroup> groups{GroupOfFour()};
+  const std::vector<ec::Group> groups{GroupOfFour()};
   return FindProtected(kVersion, nodes, groups, memories, lacking);
 }
 
@@ -198,7 +199,7 @@ TEST(ProtectedTest, EveryGuardAndEveryCopyIsNeeded) {
     EXPECT_FALSE(Protected(unguarded, AllMemories(), &lacking));
     EXPECT_EQ(lacking, "the guard of node " + std::to_string(slot) + " is not complete");
     Nodes uncopied = Encoded();
-    uncopied[NodeSlot{slot}].replicas.pop_back();
+    uncopied[NodeSlot{slot}].descriptions.pop_back();
     EXPECT_FALSE(Protected(uncopied, AllMemories(), &lacking));
     EXPECT_NE(lacking.find("has no copies"), std::string::npos) << lacking;
   }
@@ -248,9 +249,9 @@ TEST(ProtectedTest, ALostNodeWithoutRanksIsNotMissed) {
   Nodes nodes = Encoded();
   for (auto& [slot, holding] : nodes) {
     holding.world = 3;
-    for (auto& replica : holding.replicas) {
-      replica.world = 3;
-      if (replica.of == NodeSlot{3}) replica = {NodeSlot{3}, {}, 0};
+    for (auto& description : holding.descriptions) {
+      description.world = 3;
+      if (description.of == NodeSlot{3}) description = {NodeSlot{3}, {}, 0};
     }
   }
   nodes.erase(NodeSlot{3});
@@ -272,8 +273,8 @@ TEST(ProtectedTest, MoreLossesThanParitiesAreNotStood) {
 }
 
 TEST(ProtectedTest, AGroupWithoutAnySlabProtectsNothing) {
-  const std::vector<CodedGroup> groups{GroupOfFour(),
-                                       {{NodeSlot{4}, NodeSlot{5}, NodeSlot{6}, NodeSlot{7}}, 2}};
+  const std::vector<ec::Group> groups{GroupOfFour(),
+                                      {{NodeSlot{4}, NodeSlot{5}, NodeSlot{6}, NodeSlot{7}}, 2}};
   Memories memories = AllMemories();
   for (uint64_t slot = 4; slot < 8; ++slot) memories[NodeSlot{slot}] = "m";
   EXPECT_TRUE(FindProtected(kVersion, Encoded(), groups, memories, nullptr));
@@ -284,7 +285,7 @@ TEST(RestorableTest, GuardsOfOtherSlabsDoNotCountTogether) {
   Nodes nodes = Encoded();
   nodes[NodeSlot{1}].coding = 6;
   nodes[NodeSlot{1}].sealed.clear();
-  for (auto& replica : nodes[NodeSlot{1}].replicas) replica.ranks.clear();
+  for (auto& description : nodes[NodeSlot{1}].descriptions) description.ranks.clear();
   const auto found = Find(nodes);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->holders[1], (SlabHolder{NodeSlot{1}, {Rank{1}}, true}));
@@ -306,7 +307,7 @@ TEST(RestorableTest, OnlyLiveVersionsAreCandidatesTheNewestFirst) {
   const Version newer{Timeline{2}, Step{8}};
   holdings[kVersion] = holdings[dead] = holdings[newer] = Whole();
   const TimelineChain chain({{Timeline{1}, Version{}}, {Timeline{2}, kVersion}});
-  const std::vector<CodedGroup> groups{GroupOfFour()};
+  const std::vector<ec::Group> groups{GroupOfFour()};
   const auto versions = RestorableVersions(holdings, groups, chain);
   ASSERT_EQ(versions.size(), 2U);
   EXPECT_EQ(versions[0].version, newer);
@@ -327,15 +328,15 @@ TEST(RestorableTest, LossesToleratedCountsDown) {
 
 // --- what stored versions are encoded in ---
 
-CodedGroup GroupOf(std::initializer_list<uint64_t> slots) {
-  CodedGroup group;
+ec::Group GroupOf(std::initializer_list<uint64_t> slots) {
+  ec::Group group;
   for (const uint64_t slot : slots) group.slots.push_back(NodeSlot{slot});
   group.k = static_cast<uint32_t>(group.slots.size() - kParities);
   return group;
 }
 
 // Adds what the members of the group hold: rank i of node i, of eight.
-void Protect(Nodes& nodes, const CodedGroup& group, uint64_t coding) {
+void Protect(Nodes& nodes, const ec::Group& group, uint64_t coding) {
   const size_t n = group.slots.size();
   for (size_t member = 0; member < n; ++member) {
     NodeHolding& holding = nodes[group.slots[member]];
@@ -347,15 +348,15 @@ void Protect(Nodes& nodes, const CodedGroup& group, uint64_t coding) {
     for (const NodeSlot slot : group.slots) holding.encoded.emplace_back(slot, "m");
     for (size_t back = 1; back <= kParities; ++back) {
       const NodeSlot of = group.slots[(member + n - back) % n];
-      holding.replicas.push_back({of, {Rank{of.value}}, 8});
+      holding.descriptions.push_back({of, {Rank{of.value}}, 8});
     }
   }
 }
 
-const CodedGroup kEven = GroupOf({0, 2, 4, 6});
-const CodedGroup kOdd = GroupOf({1, 3, 5, 7});
+const ec::Group kEven = GroupOf({0, 2, 4, 6});
+const ec::Group kOdd = GroupOf({1, 3, 5, 7});
 // As they would be formed of other failure domains.
-const std::vector<CodedGroup> kOthers = {GroupOf({0, 3, 5, 7}), GroupOf({1, 2, 4, 6})};
+const std::vector<ec::Group> kOthers = {GroupOf({0, 3, 5, 7}), GroupOf({1, 2, 4, 6})};
 
 Nodes EvenAndOdd() {
   Nodes nodes;
@@ -405,7 +406,7 @@ TEST(EncodedGroupsTest, WhatNoGuardNamesIsAsRecorded) {
 
 // A record with it would be one that nobody takes.
 TEST(EncodedGroupsTest, AGroupThatNoCodeIsOfIsNamedByNobody) {
-  CodedGroup group;
+  ec::Group group;
   for (uint64_t slot = 0; slot < 10; ++slot) group.slots.push_back(NodeSlot{slot});
   Nodes nodes;
   group.k = 2;
@@ -414,13 +415,13 @@ TEST(EncodedGroupsTest, AGroupThatNoCodeIsOfIsNamedByNobody) {
   group.k = 1;
   nodes.clear();
   Protect(nodes, group, 9);
-  EXPECT_EQ(EncodedGroups(nodes, {}), std::vector<CodedGroup>{}) << "9 parities, 8 can be";
+  EXPECT_EQ(EncodedGroups(nodes, {}), std::vector<ec::Group>{}) << "9 parities, 8 can be";
 }
 
 TEST(EncodedGroupsTest, OfThoseThatContradictEachOtherTheOneThatMoreGuardsName) {
   Nodes nodes = EvenAndOdd();
   Nodes others;
-  for (const CodedGroup& group : kOthers) Protect(others, group, 7);
+  for (const ec::Group& group : kOthers) Protect(others, group, 7);
   nodes[NodeSlot{0}] = others[NodeSlot{0}];
   EXPECT_EQ(EncodedGroups(nodes, kOthers), (std::vector{kEven, kOdd}));
   nodes[NodeSlot{2}] = others[NodeSlot{2}];

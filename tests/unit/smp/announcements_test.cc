@@ -56,7 +56,7 @@ class AnnouncementsTest : public GroupFixture {
     request.set_block_bytes(kBlockBytes);
     request.set_incarnation(incarnation);
     request.add_slabs()->set_data_bytes(3 * kBlockBytes);
-    request.set_replica_bytes_max(100);
+    request.set_description_bytes_max(100);
     return request;
   }
   void Take(AnnounceRequest request) {
@@ -130,7 +130,7 @@ TEST_F(AnnouncementsTest, TheShareIsOfWhatAllSaid) {
   ASSERT_TRUE(share.ok()) << share.status();
   EXPECT_EQ(share->coded->layout().positions(), 3U);
   EXPECT_EQ(share->coded->slabs.members()[1].incarnation(), "memory");
-  EXPECT_EQ(share->replica_bytes, 100U);
+  EXPECT_EQ(share->description_bytes, 100U);
 
   AnnounceRequest other_blocks = SlabsOf("memory");
   other_blocks.set_block_bytes(2 * kBlockBytes);

@@ -59,7 +59,7 @@ class BlockReaderTest : public GroupFixture {
   void Serve(NodeSlot slot, Peers& peers) {
     peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto request, auto done) {
       MetaReply reply;
-      *reply.add_slabs() = MetaOf(Rank{request.slot()});
+      *reply.add_slabs() = DescriptionOf(Rank{request.slot()});
       done(std::move(reply));
     });
     peers.Answer<MetaRequest, GuardRecord>("record", [this, slot](NodeSlot, auto, auto done) {
@@ -93,12 +93,12 @@ class BlockReaderTest : public GroupFixture {
                                         Give(NodeSlot{0}, request, std::move(done));
                                       });
   }
-  SlabMeta MetaOf(Rank rank) const {
+  SlabDescription DescriptionOf(Rank rank) const {
     const std::vector<std::byte>& data = data_[rank.value];
-    SlabMeta meta = GroupFixture::MetaOf(rank, kRanks,
-                                         Whole(fmt::format("w{}", rank), {data.size() / 4}), data);
-    meta.set_generation(5 + rank.value);
-    return meta;
+    SlabDescription description = GroupFixture::DescriptionOf(
+        rank, kRanks, Whole(fmt::format("w{}", rank), {data.size() / 4}), data);
+    description.set_generation(5 + rank.value);
+    return description;
   }
   std::span<const std::byte> BlockOf(Rank rank, uint64_t block) const {
     return std::span(data_[rank.value]).subspan(block * kBlockBytes, kBlockBytes);
@@ -265,10 +265,10 @@ TEST_F(BlockReaderTest, WhatNobodyHasGuardedIsDescribedByTheCatalog) {
     }
     EXPECT_EQ(record->members(kRanks).slabs_size(), 0);
     // Copies of the manifests of the two members before it.
-    ASSERT_EQ(record->replicas_size(), 2);
-    for (const MemberReplica& replica : record->replicas()) {
-      EXPECT_NE(replica.slot(), slot);
-      EXPECT_EQ(replica.slabs_size(), replica.slot() < kRanks ? 1 : 0);
+    ASSERT_EQ(record->descriptions_size(), 2);
+    for (const MemberDescription& description : record->descriptions()) {
+      EXPECT_NE(description.slot(), slot);
+      EXPECT_EQ(description.slabs_size(), description.slot() < kRanks ? 1 : 0);
     }
   }
 }
@@ -286,7 +286,7 @@ TEST_F(BlockReaderTest, WhoDoesNotAnswerMayHaveARecord) {
 TEST_F(BlockReaderTest, WhoIsLostIsNotAsked) {
   NobodyHasARecord();
   record_refusals_[NodeSlot{3}] = absl::UnavailableError("it is away");
-  unreft::Member& lost = *job_.view.value.add_members();
+  ViewMember& lost = *job_.view.value.add_members();
   lost.set_slot(3);
   lost.set_lost(true);
   EXPECT_TRUE(absl::IsNotFound(AskForRecord().status()));
@@ -318,7 +318,7 @@ TEST_F(BlockReaderTest, WhoIsLostMeanwhileDoesNotCountForWhoWasNotAsked) {
   record_refusals_.erase(NodeSlot{3});
   on_record_asked_ = [this](NodeSlot slot) {
     if (slot != NodeSlot{2}) return;
-    unreft::Member& lost = *job_.view.value.add_members();
+    ViewMember& lost = *job_.view.value.add_members();
     lost.set_slot(1);
     lost.set_lost(true);
   };

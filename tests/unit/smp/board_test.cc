@@ -110,7 +110,7 @@ class BoardGroupsTest : public ::testing::Test {
     group.set_k(1);
     for (uint64_t slot = 0; slot < 2; ++slot) {
       group.add_slots(slot);
-      unreft::Member& member = *state_.view.value.add_members();
+      ViewMember& member = *state_.view.value.add_members();
       member.set_slot(slot);
       member.set_incarnation(Memory(slot));
       state_.present[NodeSlot{slot}].set_incarnation(Memory(slot));
@@ -128,10 +128,10 @@ class BoardGroupsTest : public ::testing::Test {
       encoded.set_slot(member);
       encoded.set_incarnation(Memory(member));
     }
-    ReplicaHolding& replica = *holding.add_replicas();
-    replica.set_slot(1 - slot);
-    replica.add_ranks(1 - slot);
-    replica.set_world(2);
+    DescriptionHolding& description = *holding.add_descriptions();
+    description.set_slot(1 - slot);
+    description.add_ranks(1 - slot);
+    description.set_world(2);
     return By(slot, {holding});
   }
   NodeReport By(uint64_t slot, std::vector<VersionHolding> versions) const {

@@ -28,7 +28,7 @@ class ClusterDeskTest : public MemberFixture {
     ViewRecord view;
     view.set_number(3);
     for (const uint64_t slot : {0, 1}) {
-      unreft::Member& member = *view.add_members();
+      ViewMember& member = *view.add_members();
       member.set_slot(slot);
       member.set_incarnation(slot == 0 ? AsBytes(record_->incarnation())
                                        : PresenceOf(slot).incarnation());

@@ -95,7 +95,7 @@ TEST_F(CodedVersionTest, AHolderIsAskedForItsBlockOrItsParity) {
 
 TEST_F(CodedVersionTest, AShareHasRoomForTheReplicasOfThoseBefore) {
   const GuardShare share(*Make(NodeSlot{5}), {1, 10, 100});
-  EXPECT_EQ(share.replica_bytes, 1U);
+  EXPECT_EQ(share.description_bytes, 1U);
   EXPECT_EQ(share.Needs().chunks, 1U);
   EXPECT_EQ(share.Needs().sources, 2U);
   EXPECT_EQ(share.Needs().positions, 1U);

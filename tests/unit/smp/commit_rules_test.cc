@@ -17,7 +17,7 @@ constexpr Version kVersion{Timeline{1}, Step{5}};
 class CommitRulesTest : public RulesFixture {
  protected:
   Move Commit() { return Ask(&CommitRule); }
-  Move GiveUp() { return Ask(&GivingUpRule); }
+  Move Abandon() { return Ask(&AbandonRule); }
   // What a rank captures, of that node.
   void Pass(uint64_t slot, uint64_t step) {
     Report(slot).clear_registered();
@@ -105,7 +105,7 @@ TEST_F(CommitRulesTest, WhereReplicasDifferAllCaptureAllTheyHoldFromNowOn) {
   ASSERT_TRUE(move.write && move.write->abandoned);
   EXPECT_EQ(move.write->abandoned->full_capture_from_timeline(), 1U);
   EXPECT_THAT(move.rejected.at(kVersion), HasSubstr("replicas of w differ"));
-  EXPECT_FALSE(move.commits || move.gives_up);
+  EXPECT_FALSE(move.commits || move.abandons);
   records_.abandoned.value = *move.write->abandoned;
   move = Commit();
   EXPECT_FALSE(move.write) << "it is said";
@@ -119,40 +119,40 @@ TEST_F(CommitRulesTest, ARejectedVersionIsGivenUpAndNotTriedAgain) {
   Tell(0);
   versions_.rejected[kVersion] = "it does not fit";
   EXPECT_TRUE(IsNone(Commit()));
-  const Move move = GiveUp();
+  const Move move = Abandon();
   ASSERT_TRUE(move.write && move.write->abandoned);
   EXPECT_THAT(move.write->abandoned->reason(), HasSubstr("it does not fit"));
 }
 
 TEST_F(CommitRulesTest, WhatOneNodeSaysHasFailedIsGivenUp) {
   Fail(1, kVersion);
-  const Move move = GiveUp();
+  const Move move = Abandon();
   ASSERT_TRUE(move.write && move.write->abandoned);
   EXPECT_EQ(move.write->abandoned->timeline(), 1U);
   EXPECT_EQ(move.write->abandoned->through_step(), 5U);
   EXPECT_EQ(move.write->abandoned->reason(), "step 5: node 1: no room");
-  EXPECT_TRUE(move.gives_up);
+  EXPECT_TRUE(move.abandons);
   records_.abandoned.value = *move.write->abandoned;
-  EXPECT_FALSE(GiveUp().write);
+  EXPECT_FALSE(Abandon().write);
 }
 
 TEST_F(CommitRulesTest, WhatARankHasPassedIsGivenUp) {
   Pass(0, 5);
   Seal(0, kVersion);
-  EXPECT_FALSE(GiveUp().write);
+  EXPECT_FALSE(Abandon().write);
   Pass(1, 6);
-  EXPECT_THAT(GiveUp().write->abandoned->reason(),
+  EXPECT_THAT(Abandon().write->abandoned->reason(),
               HasSubstr("node 1: rank 1 is at step 6 and has not captured it"));
 }
 
 TEST_F(CommitRulesTest, ItIsWrittenOnceASecondAtMost) {
   Fail(1, kVersion);
-  giving_up_.last = now_ - std::chrono::milliseconds(400);
-  const Move move = GiveUp();
+  abandoning_.last = now_ - std::chrono::milliseconds(400);
+  const Move move = Abandon();
   EXPECT_FALSE(move.write);
   EXPECT_EQ(move.wake, now_ + std::chrono::milliseconds(600));
   now_ = *move.wake;
-  EXPECT_TRUE(GiveUp().write);
+  EXPECT_TRUE(Abandon().write);
 }
 
 // Its ranks hear of it at once, and its store is its own: no step is passed over for the sake of
@@ -161,34 +161,34 @@ TEST_F(CommitRulesTest, OfOneNodeItIsWrittenAtOnceAndUpToTheStepItself) {
   pace_.Note(Step{1}, now_);
   for (uint64_t step : {100, 5000, 10000}) pace_.Note(Step{step}, now_ += std::chrono::seconds(3));
   Fail(1, kVersion);
-  EXPECT_GT(GiveUp().write->abandoned->through_step(), 100U);
+  EXPECT_GT(Abandon().write->abandoned->through_step(), 100U);
   options_.has_own_store = true;
-  giving_up_.last = now_;
-  giving_up_.in_vain = 3;
-  EXPECT_EQ(GiveUp().write->abandoned->through_step(), 5U);
+  abandoning_.last = now_;
+  abandoning_.in_vain = 3;
+  EXPECT_EQ(Abandon().write->abandoned->through_step(), 5U);
 }
 
 TEST_F(CommitRulesTest, StepZeroIsGivenUpOnceAsAnyOther) {
   Fail(1, At(1, 0));
-  records_.abandoned.value = *GiveUp().write->abandoned;
-  EXPECT_TRUE(IsGivenUp(records_.abandoned.value, At(1, 0)));
-  EXPECT_FALSE(GiveUp().write);
+  records_.abandoned.value = *Abandon().write->abandoned;
+  EXPECT_TRUE(IsAbandoned(records_.abandoned.value, At(1, 0)));
+  EXPECT_FALSE(Abandon().write);
 }
 
 TEST_F(CommitRulesTest, StepZeroIsNotGivenUpOnceItIsCommitted) {
   RecordCommit(At(1, 0));
   Fail(1, At(1, 1));
-  records_.abandoned.value = *GiveUp().write->abandoned;
-  EXPECT_FALSE(IsGivenUp(records_.abandoned.value, At(1, 0)));
-  EXPECT_TRUE(IsGivenUp(records_.abandoned.value, At(1, 1)));
+  records_.abandoned.value = *Abandon().write->abandoned;
+  EXPECT_FALSE(IsAbandoned(records_.abandoned.value, At(1, 0)));
+  EXPECT_TRUE(IsAbandoned(records_.abandoned.value, At(1, 1)));
 }
 
 TEST_F(CommitRulesTest, RanksOnTheirWayBackAreWaitedForAsLongAsANodeMayBeAway) {
   Fail(1, kVersion);
-  giving_up_.ranks_away_since = now_;
-  EXPECT_FALSE(GiveUp().write);
+  abandoning_.ranks_away_since = now_;
+  EXPECT_FALSE(Abandon().write);
   now_ += options_.presence_ttl + options_.lost_grace;
-  EXPECT_TRUE(GiveUp().write);
+  EXPECT_TRUE(Abandon().write);
 }
 
 TEST_F(CommitRulesTest, RanksAreThereOnceTheirNodesSayWhereTheyAre) {
@@ -207,19 +207,19 @@ TEST_F(CommitRulesTest, WhatIsOverdueIsGivenUpUnlessItWaitsForADecision) {
   Report(0).set_newest_step(5);
   Tell(0);
   versions_.since[kVersion] = now_;
-  EXPECT_EQ(GiveUp().wake, now_ + options_.version_deadline);
+  EXPECT_EQ(Abandon().wake, now_ + options_.version_deadline);
   versions_.overdue = {kVersion};
-  EXPECT_TRUE(GiveUp().write);
+  EXPECT_TRUE(Abandon().write);
   // Its slabs can be decoded: the next decision finds it.
   records_.view.value.mutable_members(1)->set_lost(true);
-  EXPECT_FALSE(GiveUp().write);
+  EXPECT_FALSE(Abandon().write);
 }
 
 TEST_F(CommitRulesTest, ALaterRuleSaysNothingBeforeAnEarlierOneIsCarriedOut) {
   LearnManifests();
   Protect(kVersion);
   Fail(1, At(1, 4));
-  EXPECT_TRUE(Ask(&NextMove).gives_up);
+  EXPECT_TRUE(Ask(&NextMove).abandons);
   records_.abandoned.value.set_timeline(1);
   records_.abandoned.value.set_through_step(4);
   EXPECT_TRUE(Ask(&NextMove).commits);

@@ -121,8 +121,8 @@ class GroupFixture : public SmpFixture {
   }
 
   // A slab that consists of that one tensor.
-  static SlabMeta MetaOf(Rank rank, uint64_t world, const TensorSpec& tensor,
-                         std::span<const std::byte> data) {
+  static SlabDescription DescriptionOf(Rank rank, uint64_t world, const TensorSpec& tensor,
+                                       std::span<const std::byte> data) {
     layout::SlotManifest manifest;
     manifest.job = "job";
     manifest.version = kVersion;
@@ -132,20 +132,20 @@ class GroupFixture : public SmpFixture {
     manifest.parts = {{.tensor = 0, .shard_begin = 0, .bytes = data.size(), .slab_offset = 0}};
     manifest.block_bytes = kBlockBytes;
     manifest.data_bytes = data.size();
-    SlabMeta meta;
-    meta.set_rank(rank.value);
-    meta.set_world(world);
-    meta.set_manifest(layout::EncodeManifest(manifest));
+    SlabDescription description;
+    description.set_rank(rank.value);
+    description.set_world(world);
+    description.set_manifest(layout::EncodeManifest(manifest));
     std::vector<uint32_t> crcs;
     for (uint64_t at = 0; at < data.size(); at += kBlockBytes) {
       crcs.push_back(Crc32c(data.subspan(at, kBlockBytes)));
     }
-    meta.set_crc_table(
+    description.set_crc_table(
         std::string(reinterpret_cast<const char*>(crcs.data()), crcs.size() * sizeof(uint32_t)));
-    meta.set_manifest_crc(CrcOf(meta.manifest()));
-    meta.set_crc_table_crc(CrcOf(meta.crc_table()));
-    meta.set_extras_crc(CrcOf(""));
-    return meta;
+    description.set_manifest_crc(CrcOf(description.manifest()));
+    description.set_crc_table_crc(CrcOf(description.crc_table()));
+    description.set_extras_crc(CrcOf(""));
+    return description;
   }
 
   SimNetwork network_{scheduler_};

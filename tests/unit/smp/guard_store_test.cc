@@ -125,7 +125,7 @@ TEST(GuardFormatTest, ANewerFormatIsRefusedAsSuchAndIsNoLoss) {
 TEST(GuardFormatTest, ARecordThatDoesNotFitIsRefusedWithTheNumbers) {
   SealedGuard guard;
   GuardRecord record = Record();
-  record.add_replicas()->add_slabs()->set_manifest(std::string(5000, 'm'));
+  record.add_descriptions()->add_slabs()->set_manifest(std::string(5000, 'm'));
   const absl::Status status = SealGuard(guard.view(), Generation{9}, record);
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_NE(status.message().find("the region has 4096"), std::string::npos) << status;

@@ -126,7 +126,7 @@ class GuardingTest : public ::testing::Test {
           node.complaints += request.is_suspect();
           if (request.is_suspect()) node.description_has_rotted = false;
           MetaReply reply;
-          SlabMeta& slab = *reply.add_slabs();
+          SlabDescription& slab = *reply.add_slabs();
           slab.set_rank(index);
           slab.set_world(1 << 10);
           slab.set_manifest(node.description_has_rotted ? "manifesT" : "manifest");

@@ -270,8 +270,8 @@ class LeaderFixture : public ::testing::Test {
     for (const SealedRank& sealed : found->second.sealed()) {
       manifests.push_back(ManifestOf(version, Rank{sealed.rank()}));
     }
-    for (const ReplicaHolding& replica : found->second.replicas()) {
-      for (const uint64_t rank : replica.ranks()) {
+    for (const DescriptionHolding& description : found->second.descriptions()) {
+      for (const uint64_t rank : description.ranks()) {
         manifests.push_back(ManifestOf(version, Rank{rank}));
       }
     }
@@ -339,12 +339,12 @@ class LeaderFixture : public ::testing::Test {
     }
     for (uint64_t back = 1; back <= 2; ++back) {
       const NodeSlot of{(slot.value + kNodes - back) % kNodes};
-      ReplicaHolding& replica = *holding.add_replicas();
-      replica.set_slot(of.value);
+      DescriptionHolding& description = *holding.add_descriptions();
+      description.set_slot(of.value);
       const auto found = ranks.find(of);
       if (found == ranks.end()) continue;
-      for (const Rank rank : found->second) replica.add_ranks(rank.value);
-      replica.set_world(world_);
+      for (const Rank rank : found->second) description.add_ranks(rank.value);
+      description.set_world(world_);
     }
   }
   // Ranks 0, 1, ... on the nodes of these numbers, all sealed and guarded everywhere.
@@ -422,8 +422,8 @@ class LeaderFixture : public ::testing::Test {
   const ViewRecord& view() const { return store_->state().view.value; }
   const CommitRecord& commit() const { return store_->state().commit.value; }
   const DecisionRecord& decision() const { return store_->state().timeline.value.decision(); }
-  bool IsGivenUp(Version version) const {
-    return smp::IsGivenUp(store_->state().abandoned.value, version);
+  bool IsAbandoned(Version version) const {
+    return smp::IsAbandoned(store_->state().abandoned.value, version);
   }
   Step CaptureFrom() const {
     return smp::CaptureFrom(store_->state().abandoned.value,

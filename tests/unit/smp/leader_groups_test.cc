@@ -61,10 +61,10 @@ class LeaderGroupsTest : public LeaderFixture {
     }
     for (size_t back = 1; back <= 2; ++back) {
       const uint64_t of = group[(self + group.size() - back) % group.size()];
-      ReplicaHolding& replica = *holding.add_replicas();
-      replica.set_slot(of);
-      replica.add_ranks(of);
-      replica.set_world(world_);
+      DescriptionHolding& description = *holding.add_descriptions();
+      description.set_slot(of);
+      description.add_ranks(of);
+      description.set_world(world_);
     }
   }
 

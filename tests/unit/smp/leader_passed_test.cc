@@ -33,29 +33,29 @@ class LeaderPassedTest : public LeaderFixture {
 };
 
 TEST_F(LeaderPassedTest, ItHeldASlotOfEveryRankUntilTheDeadline) {
-  EXPECT_FALSE(IsGivenUp(At(1, 5)));
+  EXPECT_FALSE(IsAbandoned(At(1, 5)));
   SayRankIsAt(At(1, 9));
-  ASSERT_TRUE(IsGivenUp(At(1, 5)));
+  ASSERT_TRUE(IsAbandoned(At(1, 5)));
   EXPECT_EQ(WhyGivenUp(), "step 5: node 2: rank 2 is at step 9 and has not captured it");
   EXPECT_GT(CaptureFrom(), Step{5});
 }
 
 TEST_F(LeaderPassedTest, WhatItHasYetToComeToMayBeWhole) {
   SayRankIsAt(At(1, 4));
-  EXPECT_FALSE(IsGivenUp(At(1, 5)));
+  EXPECT_FALSE(IsAbandoned(At(1, 5)));
 }
 
 TEST_F(LeaderPassedTest, WhatItCapturesMayBeWhole) {
   SayRankIsAt(At(1, 9), {5, 9});
-  EXPECT_FALSE(IsGivenUp(At(1, 5)));
+  EXPECT_FALSE(IsAbandoned(At(1, 5)));
   SayRankIsAt(At(1, 9), {9});
-  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_TRUE(IsAbandoned(At(1, 5)));
 }
 
 TEST_F(LeaderPassedTest, WhatItHasSealedIsThere) {
   Seal(kSlot, At(1, 5), kRank);
   SayRankIsAt(At(1, 9));
-  EXPECT_FALSE(IsGivenUp(At(1, 5)));
+  EXPECT_FALSE(IsAbandoned(At(1, 5)));
 }
 
 // A daemon came back with an empty memory before what its group bears to have lost was committed.
@@ -71,16 +71,16 @@ TEST_F(LeaderPassedTest, WhatADecisionWouldFindDoesNotWaitForOneThatDoesNotCome)
   Join(kSlot, "b");
   Settle(std::chrono::seconds(2));
   ReportAll();
-  EXPECT_FALSE(IsGivenUp(At(1, 6))) << "its rank may ask";
+  EXPECT_FALSE(IsAbandoned(At(1, 6))) << "its rank may ask";
   SayRankIsAt(At(1, 9));
-  EXPECT_TRUE(IsGivenUp(At(1, 6)));
+  EXPECT_TRUE(IsAbandoned(At(1, 6)));
   EXPECT_EQ(commit().world(), 0U);
 }
 
 // Steps of another timeline say nothing of this one's.
 TEST_F(LeaderPassedTest, AnotherTimelinesStepsDoNotCount) {
   SayRankIsAt(At(2, 9));
-  EXPECT_FALSE(IsGivenUp(At(1, 5)));
+  EXPECT_FALSE(IsAbandoned(At(1, 5)));
 }
 
 }  // namespace

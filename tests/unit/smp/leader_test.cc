@@ -32,7 +32,7 @@ TEST_F(LeaderTest, WaitsForEveryGuardAndGivesUpAtTheDeadline) {
   ReportAll();
   EXPECT_EQ(commit().world(), 0U);
   Settle(seconds(25));
-  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_TRUE(IsAbandoned(At(1, 5)));
   EXPECT_EQ(CaptureFrom(), Step{6});
 }
 
@@ -41,8 +41,9 @@ TEST_F(LeaderTest, ASlabThatWasSealedButNotEncodedIsNotCommitted) {
   homes_[NodeSlot{1}].push_back(Rank{4});
   Protect(At(1, 5));
   for (const uint64_t slot : {2, 3}) {
-    for (auto& replica : *nodes_.at(NodeSlot{slot}).versions.at(At(1, 5)).mutable_replicas()) {
-      if (replica.slot() == 1) replica.mutable_ranks()->RemoveLast();
+    for (auto& description :
+         *nodes_.at(NodeSlot{slot}).versions.at(At(1, 5)).mutable_descriptions()) {
+      if (description.slot() == 1) description.mutable_ranks()->RemoveLast();
     }
   }
   ReportAll();
@@ -60,8 +61,8 @@ TEST_F(LeaderTest, AStepFarBeyondTheOthersDoesNotKeepThemFromCapturing) {
   nodes_.at(NodeSlot{0}).versions.at(At(1, 5)).set_failure("rank 0: skipped");
   ReportAll();
   Settle();
-  EXPECT_TRUE(IsGivenUp(At(1, 5)));
-  EXPECT_FALSE(IsGivenUp(far)) << "nor anything up to it";
+  EXPECT_TRUE(IsAbandoned(At(1, 5)));
+  EXPECT_FALSE(IsAbandoned(far)) << "nor anything up to it";
   EXPECT_EQ(CaptureFrom(), Step{6});
 }
 
@@ -90,7 +91,7 @@ TEST_F(LeaderTest, AFailedRankGivesTheVersionUpForAll) {
   Protect(At(1, 5));
   nodes_.at(NodeSlot{1}).versions.at(At(1, 5)).set_failure("rank 1: skipped");
   ReportAll();
-  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_TRUE(IsAbandoned(At(1, 5)));
   EXPECT_EQ(commit().world(), 0U);
 }
 
@@ -100,7 +101,7 @@ TEST_F(LeaderTest, ARankThatNeverCompletesAVersionIsNamed) {
   nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).mutable_sealed()->Clear();
   ReportAll();
   Settle(seconds(25));
-  ASSERT_TRUE(IsGivenUp(At(1, 5)));
+  ASSERT_TRUE(IsAbandoned(At(1, 5)));
   EXPECT_EQ(WhyGivenUp(), "step 5: rank 2 of 4 did not complete it within 20 s");
 }
 
@@ -109,7 +110,7 @@ TEST_F(LeaderTest, AllCaptureAllTheyHoldOnceOneDoes) {
   capture_all_ = {Rank{2}};
   Protect(At(1, 5));
   ReportAll();
-  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_TRUE(IsAbandoned(At(1, 5)));
   EXPECT_EQ(store_->state().abandoned.value.full_capture_from_timeline(), At(1, 0).timeline.value);
   EXPECT_EQ(store_->state().abandoned.value.disagreement(),
             "rank 2 captured all it holds, rank 0 a part of it");
@@ -127,7 +128,7 @@ TEST_F(LeaderTest, AllThatHaveFailedAreGivenUpAtOnce) {
   Report(NodeSlot{0});
   Settle();
   EXPECT_NE(store_->state().abandoned.modified, before);
-  for (const uint64_t step : {5, 6, 7}) EXPECT_TRUE(IsGivenUp(At(1, step))) << step;
+  for (const uint64_t step : {5, 6, 7}) EXPECT_TRUE(IsAbandoned(At(1, step))) << step;
   EXPECT_EQ(CaptureFrom(), Step{8});
   EXPECT_LE(writes, 2U);
 }
@@ -138,7 +139,7 @@ TEST_F(LeaderTest, ALongReasonIsCutBetweenCharacters) {
   while (reason.size() < 400) reason += "\u00e9";
   nodes_.at(NodeSlot{1}).versions.at(At(1, 5)).set_failure(reason);
   ReportAll();
-  ASSERT_TRUE(IsGivenUp(At(1, 5)));
+  ASSERT_TRUE(IsAbandoned(At(1, 5)));
   const std::string& written = WhyGivenUp();
   EXPECT_LE(written.size(), 192U);
   EXPECT_TRUE(written.starts_with("step 5: node 1: rank 1: \u00e9")) << written;
@@ -194,7 +195,7 @@ TEST_F(LeaderTest, AVersionWhoseLostSlabsCanBeDecodedWaitsForTheDecision) {
   Settle(seconds(60));
   ReportAll();
   EXPECT_EQ(VersionOf(commit()), At(1, 4)) << "its rank is to be decoded";
-  EXPECT_FALSE(IsGivenUp(At(1, 5))) << "but can be";
+  EXPECT_FALSE(IsAbandoned(At(1, 5))) << "but can be";
   // Another node in its slot; then all ranks ask.
   Join(NodeSlot{3}, "b");
   Settle(seconds(2));
@@ -213,7 +214,7 @@ TEST_F(LeaderTest, AVersionWhoseLostSlabsCannotBeDecodedIsGivenUp) {
   Leave(NodeSlot{3});
   ReportAll();
   Settle(seconds(25));
-  EXPECT_TRUE(IsGivenUp(At(1, 5)));
+  EXPECT_TRUE(IsAbandoned(At(1, 5)));
 }
 
 TEST_F(LeaderTest, AGuardThatAnEmptyNodeFilledIsNotCounted) {

@@ -27,7 +27,7 @@ class MemberReplacedTest : public MemberFixture {
   void Name(uint64_t number, const std::string& incarnation, bool lost = false) {
     ViewRecord view;
     view.set_number(number);
-    unreft::Member& member = *view.add_members();
+    ViewMember& member = *view.add_members();
     member.set_slot(0);
     member.set_incarnation(incarnation);
     member.set_lost(lost);

@@ -151,7 +151,7 @@ TEST_F(MemberSettingsTest, AStoreThatWasLostHasThoseOfTheMembersAgain) {
   StartMember();
   ViewRecord view;
   view.set_number(3);
-  unreft::Member& member = *view.add_members();
+  ViewMember& member = *view.add_members();
   member.set_slot(0);
   member.set_incarnation(AsBytes(record_->incarnation()));
   Put("view", view);

@@ -387,7 +387,7 @@ TEST_F(MemberTest, WhoDoesNotLeadSaysSo) {
 TEST_F(MemberTest, SaysWhereANodeIsAlsoWhileItIsAway) {
   ViewRecord view;
   view.set_number(3);
-  unreft::Member& away = *view.add_members();
+  ViewMember& away = *view.add_members();
   away.set_slot(2);
   away.set_place(7);
   Put("view", view);

@@ -43,7 +43,7 @@ TEST(MemoryPlanTest, WithRsKmAGuardTakesMOfKOfWhatTheNodeCaptures) {
   EXPECT_EQ(plan.guards, 3U);
   const uint64_t parities = 3 * 2 * 20 * kMiB / 4;
   EXPECT_GE(plan.guard_bytes, parities);
-  EXPECT_LT(plan.guard_bytes, parities + 8 * kMiB);  // whole blocks, and the replicas
+  EXPECT_LT(plan.guard_bytes, parities + 8 * kMiB);  // whole blocks, and the descriptions
   EXPECT_EQ(plan.staging_bytes, 20 * kMiB);
   EXPECT_EQ(plan.control_bytes, kNodeSegmentBytes + RecordsBytes(6) + 2 * kControlSegmentBytes);
 }

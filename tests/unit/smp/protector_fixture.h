@@ -61,7 +61,7 @@ class ProtectorFixture : public GroupFixture {
     peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
       ++manifests_asked_;
       MetaReply reply;
-      SlabMeta& slab = *reply.add_slabs();
+      SlabDescription& slab = *reply.add_slabs();
       slab.set_world(1);
       slab.set_manifest(manifest_);
       slab.set_manifest_crc(Crc32c(std::as_bytes(std::span(manifest_))));
@@ -82,10 +82,12 @@ class ProtectorFixture : public GroupFixture {
     });
   }
 
-  static constexpr uint64_t kReplicaBytes = 4096;
+  static constexpr uint64_t kDescriptionBytes = 4096;
 
   void Remake() {
-    InTurn([&] { protector_->Remake(kVersion, record_of_other_, {kReplicaBytes, kReplicaBytes}); });
+    InTurn([&] {
+      protector_->Remake(kVersion, record_of_other_, {kDescriptionBytes, kDescriptionBytes});
+    });
   }
   bool IsGuarded() {
     bool guarded = false;
@@ -99,9 +101,9 @@ class ProtectorFixture : public GroupFixture {
       const auto record = protector_->RecordOf(kVersion);
       EXPECT_EQ(CodingOf(record->group(), record->members()),
                 CodingOf(record_of_other_.group(), record_of_other_.members()));
-      ASSERT_EQ(record->replicas_size(), 1);
-      EXPECT_EQ(record->replicas(0).slot(), 1U);
-      EXPECT_EQ(record->replicas(0).slabs_size(), 1);
+      ASSERT_EQ(record->descriptions_size(), 1);
+      EXPECT_EQ(record->descriptions(0).slot(), 1U);
+      EXPECT_EQ(record->descriptions(0).slabs_size(), 1);
       protector_->Verify(kVersion, [&](absl::Status status) { verified = std::move(status); });
     });
     Settle();
@@ -128,7 +130,7 @@ class ProtectorFixture : public GroupFixture {
     request.set_block_bytes(kBlockBytes);
     request.set_incarnation(incarnation);
     if (has_slab) request.add_slabs()->set_data_bytes(kBlocks * kBlockBytes);
-    request.set_replica_bytes_max(kReplicaBytes);
+    request.set_description_bytes_max(kDescriptionBytes);
     return request;
   }
   // Node 1's memory has a slab of the version, or none.

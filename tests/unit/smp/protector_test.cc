@@ -118,7 +118,7 @@ TEST_F(ProtectorTest, AVersionThatHadToMakeRoomIsNotToldOfAgain) {
 // A daemon that had not heard that the store went back took itself for the node, and what it
 // announced was encoded in the place of the node's slabs.
 TEST_F(ProtectorTest, AnAnnouncementOfAMemoryThatTheViewDoesNotNameIsRefused) {
-  unreft::Member& member = *job_.view.value.add_members();
+  ViewMember& member = *job_.view.value.add_members();
   member.set_slot(1);
   member.set_incarnation("named");
   AnnounceRequest request;
@@ -143,8 +143,8 @@ TEST_F(ProtectorTest, TheGroupsRecordIsToldWithoutReplicas) {
   ASSERT_TRUE(record.ParseFromString(*answer));
   EXPECT_EQ(CodingOf(record.group(), record.members()),
             CodingOf(record_of_other_.group(), record_of_other_.members()));
-  EXPECT_EQ(record.replicas_size(), 0);
-  EXPECT_GT(record.replica_bytes(), 0U);
+  EXPECT_EQ(record.descriptions_size(), 0);
+  EXPECT_GT(record.description_bytes(), 0U);
 }
 
 TEST_F(ProtectorTest, MemoryThatIsLackingForItIsAskedForAgain) {

@@ -22,7 +22,9 @@ struct RecordingProtection final : Protection {
   void OnRanksChange() override {}
   std::vector<GuardHeld> Held() const override { return held; }
   std::map<Version, std::string> Failures() const override { return failures; }
-  std::vector<std::string> ReplicaManifests(Version) const override { return replica_manifests; }
+  std::vector<std::string> DescribedManifests(Version) const override {
+    return described_manifests;
+  }
   void Verify(Version version, absl::AnyInvocable<void(absl::Status)> done) override {
     verified.push_back(version);
     done(problem);
@@ -30,7 +32,7 @@ struct RecordingProtection final : Protection {
 
   std::vector<GuardHeld> held;
   std::map<Version, std::string> failures;
-  std::vector<std::string> replica_manifests;
+  std::vector<std::string> described_manifests;
   absl::Status problem;  // that verifying finds
   std::vector<Version> claimed;
   std::vector<Version> sealed;

@@ -74,7 +74,7 @@ TEST_F(ReportMakerTest, SaysWhatIsHeldOfEachVersion) {
   Hold(At(2, 11), Rank{0});
   Hold(At(2, 11), Rank{1});
   GuardHeld guard{.version = At(2, 11), .complete = true, .coding = 9, .data_chunks = 2};
-  guard.replicas.push_back({.of = NodeSlot{3}, .ranks = {Rank{6}}, .world = 4});
+  guard.descriptions.push_back({.of = NodeSlot{3}, .ranks = {Rank{6}}, .world = 4});
   guard.encoded.emplace_back(NodeSlot{3}, "a memory");
   protection_.held = {guard};
   const NodeReport report = reports_.Make();
@@ -90,7 +90,7 @@ TEST_F(ReportMakerTest, SaysWhatIsHeldOfEachVersion) {
   EXPECT_EQ(holding.coding(), 9U);
   EXPECT_EQ(holding.data_chunks(), 2U);
   EXPECT_EQ(holding.encoded(0).incarnation(), "a memory");
-  EXPECT_THAT(holding.replicas(0).ranks(), ElementsAre(6U));
+  EXPECT_THAT(holding.descriptions(0).ranks(), ElementsAre(6U));
   const VersionHolding committed = Of(report, At(2, 10));
   EXPECT_FALSE(committed.guarded());
   EXPECT_EQ(committed.sealed(0).replica_digests_size(), 0) << "they were compared";

@@ -82,7 +82,8 @@ class RestoreDeskTest : public GroupFixture {
     peers.Answer<MetaRequest, MetaReply>("meta", [this, slot, &other](auto, auto, auto done) {
       if (!other.describes) return done(absl::UnavailableError("not now"));
       MetaReply reply;
-      *reply.add_slabs() = MetaOf(Rank{slot.value - 1}, 2, TensorOf(slot), data_[slot.value]);
+      *reply.add_slabs() =
+          DescriptionOf(Rank{slot.value - 1}, 2, TensorOf(slot), data_[slot.value]);
       done(std::move(reply));
     });
     peers.Answer<MetaRequest, GuardRecord>(

@@ -104,7 +104,7 @@ TEST_F(RoundQuestionsTest, TheSlabsProblemIsToldBeforeTheGuards) {
 }
 
 TEST_F(RoundQuestionsTest, ManifestsAreThoseOfTheVersionAndOfWhatIsKeptForOthers) {
-  protection_.replica_manifests = {"of rank 7"};
+  protection_.described_manifests = {"of rank 7"};
   VerifyRequest request = Question(3);
   request.set_want_manifests(true);
   const auto reply = AskToVerify(request);

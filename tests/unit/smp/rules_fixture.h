@@ -43,7 +43,7 @@ class RulesFixture : public ::testing::Test {
     for (uint64_t slot = 0; slot < kNodes; ++slot) {
       group.add_slots(slot);
       Enter(slot);
-      unreft::Member& member = *view.add_members();
+      ViewMember& member = *view.add_members();
       member.set_slot(slot);
       member.set_incarnation(Memory(slot));
       member.set_place(slot);
@@ -117,10 +117,10 @@ class RulesFixture : public ::testing::Test {
       encoded.set_slot(member);
       encoded.set_incarnation(Memory(member));
     }
-    ReplicaHolding& replica = *holding.add_replicas();
-    replica.set_slot(1 - slot);
-    replica.add_ranks(1 - slot);
-    replica.set_world(kNodes);
+    DescriptionHolding& description = *holding.add_descriptions();
+    description.set_slot(1 - slot);
+    description.add_ranks(1 - slot);
+    description.set_world(kNodes);
     Tell(slot);
   }
   // Sealed and guarded everywhere.
@@ -167,7 +167,7 @@ class RulesFixture : public ::testing::Test {
             .asked_since = asked_since_,
             .reading = reading_,
             .versions = versions_,
-            .giving_up = giving_up_,
+            .abandoning = abandoning_,
             .pace = pace_,
             .manifests = manifests_,
             .layouts = layouts_};
@@ -185,7 +185,7 @@ class RulesFixture : public ::testing::Test {
   std::optional<AskedSince> asked_since_;
   RoundReading reading_;
   VersionNotes versions_;
-  GivingUpNotes giving_up_;
+  AbandonNotes abandoning_;
   StepPace pace_;
   ManifestCache manifests_;
   LayoutCheck layouts_;

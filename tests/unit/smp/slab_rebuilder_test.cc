@@ -51,8 +51,8 @@ class SlabRebuilderTest : public GroupFixture {
   void ServeOther(Peers& peers) {
     peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
       MetaReply reply;
-      SlabMeta& slab = *reply.add_slabs();
-      slab = MetaOf(Rank{0}, 1, Whole("w", {kBlocks * kBlockBytes / 4}), data_);
+      SlabDescription& slab = *reply.add_slabs();
+      slab = DescriptionOf(Rank{0}, 1, Whole("w", {kBlocks * kBlockBytes / 4}), data_);
       if (change_) change_(slab);
       done(std::move(reply));
     });
@@ -115,7 +115,7 @@ class SlabRebuilderTest : public GroupFixture {
   std::unique_ptr<RestoreCatalog> catalog_;
   std::unique_ptr<BlockReader> reader_;
   std::unique_ptr<SlabRebuilder> rebuilder_;
-  std::function<void(SlabMeta&)> change_;  // of what node 1 says of the slab
+  std::function<void(SlabDescription&)> change_;  // of what node 1 says of the slab
   uint64_t asked_ = 0;                     // reads of node 1
   uint64_t failures_ = 0;                  // that node 1 answers with, first
   std::vector<absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>> asked_itself_;
@@ -131,7 +131,7 @@ TEST_F(SlabRebuilderTest, DecodesALostSlab) {
 
 // They were written beyond their region.
 TEST_F(SlabRebuilderTest, ExtrasThatAreMoreThanTheManifestSaysAreNotTaken) {
-  change_ = [](SlabMeta& slab) {
+  change_ = [](SlabDescription& slab) {
     slab.set_extras(std::string(1 << 20, 'x'));
     slab.set_extras_crc(Crc32c(std::as_bytes(std::span(slab.extras()))));
   };
@@ -145,7 +145,7 @@ TEST_F(SlabRebuilderTest, ExtrasThatAreMoreThanTheManifestSaysAreNotTaken) {
 }
 
 TEST_F(SlabRebuilderTest, ASlabInBlocksOfAnotherSizeIsRefused) {
-  change_ = [this](SlabMeta& slab) {
+  change_ = [this](SlabDescription& slab) {
     layout::SlotManifest manifest = *layout::DecodeManifest(slab.manifest());
     manifest.block_bytes = 2 * kBlockBytes;
     slab.set_manifest(layout::EncodeManifest(manifest));

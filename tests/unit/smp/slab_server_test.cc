@@ -53,7 +53,7 @@ TEST_F(SlabServerTest, OwnSlabsAreDescribed) {
 TEST_F(SlabServerTest, OfOthersNothingIsKept) {
   const absl::Status status = AskOf(NodeSlot{1}).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no replica of node 1 of version 1:9"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no description of node 1 of version 1:9"));
 }
 
 TEST_F(SlabServerTest, ReadsOfWhatIsNotThereSaySo) {

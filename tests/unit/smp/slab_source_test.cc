@@ -44,7 +44,7 @@ class SealedSlot {
 
 TEST(SlabSourceTest, ASealedSlabIsDescribed) {
   SealedSlot sealed;
-  const absl::StatusOr<SlabMeta> meta = DescribeSlab(sealed.slot());
+  const absl::StatusOr<SlabDescription> meta = DescribeSlab(sealed.slot());
   ASSERT_TRUE(meta.ok()) << meta.status();
   EXPECT_EQ(meta->rank(), 7U);
   EXPECT_EQ(meta->world(), 9U);

@@ -76,7 +76,7 @@ class SpareTest : public SmpFixture {
   void Assign(const std::string& incarnation, bool lost = false) {
     ViewRecord view;
     view.set_number(7);
-    unreft::Member& member = *view.add_members();
+    ViewMember& member = *view.add_members();
     member.set_slot(2);
     member.set_incarnation(incarnation);
     member.set_lost(lost);

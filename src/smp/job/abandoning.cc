@@ -1,4 +1,4 @@
-#include "smp/job/giving_up.h"
+#include "smp/job/abandoning.h"
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 
 namespace unreft::smp {
 
-std::optional<GivingUp> WhatToGiveUp(std::span<const StepUnderWay> under_way, Step newest,
-                                     uint64_t lead) {
+std::optional<Abandonment> WhatToAbandon(std::span<const StepUnderWay> under_way, Step newest,
+                                         uint64_t lead) {
   const StepUnderWay* failed = nullptr;
   const StepUnderWay* next = nullptr;
   for (const StepUnderWay& version : under_way) {
@@ -25,7 +25,7 @@ std::optional<GivingUp> WhatToGiveUp(std::span<const StepUnderWay> under_way, St
   }
   if (failed == nullptr) return std::nullopt;
   const uint64_t from = next != nullptr ? next->step.value : newest.value + lead;
-  return GivingUp{Step{from - 1}, fmt::format("step {}: {}", failed->step, *failed->failure)};
+  return Abandonment{Step{from - 1}, fmt::format("step {}: {}", failed->step, *failed->failure)};
 }
 
 void StepPace::Note(Step newest, Time now) {

@@ -1,5 +1,5 @@
 // Up to which step a job gives up, and where all ranks begin again.
-#include "smp/job/giving_up.h"
+#include "smp/job/abandoning.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,37 +21,37 @@ StepUnderWay Alive(uint64_t step) { return {Step{step}, std::nullopt}; }
 
 std::optional<Step> Through(const std::vector<StepUnderWay>& under_way, uint64_t newest,
                             uint64_t lead = 1) {
-  const auto giving_up = WhatToGiveUp(under_way, Step{newest}, lead);
-  return giving_up ? std::optional(giving_up->through) : std::nullopt;
+  const auto abandonment = WhatToAbandon(under_way, Step{newest}, lead);
+  return abandonment ? std::optional(abandonment->through) : std::nullopt;
 }
 
-TEST(GivingUpTest, WhatMayBeCommittedIsNotGivenUp) {
+TEST(AbandoningTest, WhatMayBeCommittedIsNotGivenUp) {
   EXPECT_EQ(Through({}, 9), std::nullopt);
   EXPECT_EQ(Through({Alive(5), Alive(6)}, 9), std::nullopt);
 }
 
-TEST(GivingUpTest, BehindWhatMayBeCommittedNothingIsGivenUpYet) {
+TEST(AbandoningTest, BehindWhatMayBeCommittedNothingIsGivenUpYet) {
   EXPECT_EQ(Through({Alive(5), Failed(6), Failed(7)}, 9), std::nullopt);
 }
 
-TEST(GivingUpTest, ItComesUpToTheOldestThatMayBeCommitted) {
+TEST(AbandoningTest, ItComesUpToTheOldestThatMayBeCommitted) {
   EXPECT_EQ(Through({Failed(5), Failed(6), Alive(8), Failed(9)}, 9), Step{7});
 }
 
-TEST(GivingUpTest, WhereNothingIsLeftAllBeginBeyondTheFastest) {
+TEST(AbandoningTest, WhereNothingIsLeftAllBeginBeyondTheFastest) {
   EXPECT_EQ(Through({Failed(5), Failed(6)}, 9), Step{9});
   EXPECT_EQ(Through({Failed(5), Failed(6)}, 9, 20), Step{28});
 }
 
-TEST(GivingUpTest, WhatNobodyComesNearKeepsNobodyWaiting) {
+TEST(AbandoningTest, WhatNobodyComesNearKeepsNobodyWaiting) {
   EXPECT_EQ(Through({Failed(5000)}, 9), std::nullopt);
   EXPECT_EQ(Through({Failed(5), Failed(5000)}, 9), Step{9});
   EXPECT_EQ(Through({Failed(5), Alive(5000)}, 9), Step{9});
 }
 
-TEST(GivingUpTest, TheNewestThatFailedIsNamed) {
-  const auto giving_up = WhatToGiveUp(std::vector{Failed(5), Failed(6)}, Step{9}, 1);
-  EXPECT_EQ(giving_up->reason, "step 6: rank 1: skipped");
+TEST(AbandoningTest, TheNewestThatFailedIsNamed) {
+  const auto abandonment = WhatToAbandon(std::vector{Failed(5), Failed(6)}, Step{9}, 1);
+  EXPECT_EQ(abandonment->reason, "step 6: rank 1: skipped");
 }
 
 TEST(StepPaceTest, CountsTheStepsOfATime) {

@@ -24,7 +24,7 @@ struct StepUnderWay {
   std::optional<std::string> failure;  // why it is never committed; none: it may be
 };
 
-struct GivingUp {
+struct Abandonment {
   Step through;
   std::string reason;  // names the newest step that failed
 };
@@ -32,8 +32,8 @@ struct GivingUp {
 // `under_way` ascends. `newest`: how far the ranks have come, as is believed of them; what one has
 // named beyond it keeps nobody waiting. `lead`: how many steps beyond `newest` all begin again, if
 // nothing is left that may be committed; 1 at least. None: nothing is to be given up.
-std::optional<GivingUp> WhatToGiveUp(std::span<const StepUnderWay> under_way, Step newest,
-                                     uint64_t lead);
+std::optional<Abandonment> WhatToAbandon(std::span<const StepUnderWay> under_way, Step newest,
+                                         uint64_t lead);
 
 // How many steps the fastest ranks of a job do, by what is said of them now and then. What was so
 // in one window alone is not believed: a daemon that hears of its ranks again leaps to where they

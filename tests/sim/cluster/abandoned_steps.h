@@ -1,4 +1,5 @@
-// GivenUpSteps: what a job gave up, by all records of it that were seen, in any life of the store.
+// AbandonedSteps: what a job gave up, by all records of it that were seen, in any life of the
+// store.
 #pragma once
 
 #include <unreft/cluster.pb.h>
@@ -12,7 +13,7 @@
 
 namespace unreft::sim {
 
-class GivenUpSteps {
+class AbandonedSteps {
  public:
   void Add(const AbandonRecord& record) {
     const uint64_t from = record.has_after_step() ? record.after_step() + 1 : 0;

@@ -8,9 +8,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class LeaderGivingUpTest : public LeaderFixture {
+class LeaderAbandoningTest : public LeaderFixture {
  protected:
-  LeaderGivingUpTest() {
+  LeaderAbandoningTest() {
     options_.version_deadline = std::chrono::hours(24);
     Ask(1);
   }
@@ -29,7 +29,7 @@ class LeaderGivingUpTest : public LeaderFixture {
   }
   void Fail(NodeSlot slot, uint64_t step) {
     auto& versions = nodes_.at(slot).versions;
-    std::erase_if(versions, [&](const auto& entry) { return IsGivenUp(entry.first); });
+    std::erase_if(versions, [&](const auto& entry) { return IsAbandoned(entry.first); });
     VersionHolding& holding = versions[At(1, step)];
     SetVersion(At(1, step), holding);
     holding.set_failure("rank: skipped");
@@ -38,7 +38,7 @@ class LeaderGivingUpTest : public LeaderFixture {
 };
 
 // Each skip was a write of the whole list: 65 a second.
-TEST_F(LeaderGivingUpTest, OnceASecondAtMostHoweverOftenRanksSkip) {
+TEST_F(LeaderAbandoningTest, OnceASecondAtMostHoweverOftenRanksSkip) {
   uint64_t writes = 0;
   kv_store_.set_on_txn([&](const SimExecutor&, const meta::StoreReply&) { ++writes; });
   for (uint64_t step = 10; step < 1010; ++step) {
@@ -50,7 +50,7 @@ TEST_F(LeaderGivingUpTest, OnceASecondAtMostHoweverOftenRanksSkip) {
   EXPECT_LT(store_->state().abandoned.value.ByteSizeLong(), 300U);
 }
 
-TEST_F(LeaderGivingUpTest, EachTimeInVainAllBeginFartherAhead) {
+TEST_F(LeaderAbandoningTest, EachTimeInVainAllBeginFartherAhead) {
   std::vector<uint64_t> leads;
   uint64_t through = 0;
   for (uint64_t step = 10; step < 1010; ++step) {
@@ -64,12 +64,12 @@ TEST_F(LeaderGivingUpTest, EachTimeInVainAllBeginFartherAhead) {
   EXPECT_GE(leads.back(), 100U) << "a second's steps";
 }
 
-TEST_F(LeaderGivingUpTest, WhatTheFastestHoldsIsKeptUntilAllHaveComeToIt) {
+TEST_F(LeaderAbandoningTest, WhatTheFastestHoldsIsKeptUntilAllHaveComeToIt) {
   for (const uint64_t slot : {1, 2, 3}) SayAt(NodeSlot{slot}, 100);
   Seal(NodeSlot{0}, At(1, 500), Rank{0});
   for (uint64_t step = 501; step < 520; ++step) Fail(NodeSlot{0}, step);
   Settle(seconds(5));
-  EXPECT_FALSE(IsGivenUp(At(1, 500)));
+  EXPECT_FALSE(IsAbandoned(At(1, 500)));
   for (const uint64_t slot : {1, 2, 3}) Fail(NodeSlot{slot}, 101);
   Settle(seconds(5));
   EXPECT_EQ(CaptureFrom(), Step{500}) << "there they meet";
@@ -80,33 +80,35 @@ TEST_F(LeaderGivingUpTest, WhatTheFastestHoldsIsKeptUntilAllHaveComeToIt) {
 }
 
 // As far as nobody else believes, the fastest is not waited for; but what it holds is met, too.
-TEST_F(LeaderGivingUpTest, AlsoOfRanksThatAreVeryFarApart) {
+TEST_F(LeaderAbandoningTest, AlsoOfRanksThatAreVeryFarApart) {
   Seal(NodeSlot{0}, At(1, 9000), Rank{0});
   SayAt(NodeSlot{0}, 9100);
   for (uint64_t step = 100; step < 9000; step += 890) {
     for (const uint64_t slot : {1, 2, 3}) Fail(NodeSlot{slot}, step);
     Settle(seconds(3));
     ASSERT_LE(CaptureFrom(), Step{9000});
-    ASSERT_FALSE(IsGivenUp(At(1, 9000)));
+    ASSERT_FALSE(IsAbandoned(At(1, 9000)));
   }
   Protect(At(1, 9000));
   ReportAll();
   EXPECT_EQ(VersionOf(commit()), At(1, 9000));
 }
 
-TEST_F(LeaderGivingUpTest, ADeadlineIsSaidWithWhatWasWaitedFor) {
+TEST_F(LeaderAbandoningTest, ADeadlineIsSaidWithWhatWasWaitedFor) {
   StartLeader();
   options_.version_deadline = seconds(20);
   Protect(At(1, 5));
   nodes_.at(NodeSlot{2}).versions.at(At(1, 5)).clear_sealed();
   ReportAll();
   Settle(seconds(25));
-  EXPECT_EQ(1U, sink_.Count(
-      "version 1:5 is given up by its deadline: rank 2 of 4 did not complete it within 20 s"));
+  EXPECT_EQ(
+      1U,
+      sink_.Count(
+          "version 1:5 is given up by its deadline: rank 2 of 4 did not complete it within 20 s"));
 }
 
 // By which they would miss the step at which the others begin, and have to begin once more.
-TEST_F(LeaderGivingUpTest, WhileRanksAreOnTheirWayBackNothingIsGivenUp) {
+TEST_F(LeaderAbandoningTest, WhileRanksAreOnTheirWayBackNothingIsGivenUp) {
   const auto let_others_fail = [this](uint64_t from) {
     for (uint64_t step = from; step < from + 20; ++step) {
       for (const uint64_t slot : {0, 1, 2}) Fail(NodeSlot{slot}, step);
@@ -133,7 +135,7 @@ TEST_F(LeaderGivingUpTest, WhileRanksAreOnTheirWayBackNothingIsGivenUp) {
 }
 
 // A trainer that the daemon served before it started anew, and that hangs in its exit.
-TEST_F(LeaderGivingUpTest, ButNotForLongerThanANodeMayBeAway) {
+TEST_F(LeaderAbandoningTest, ButNotForLongerThanANodeMayBeAway) {
   for (const uint64_t slot : {0, 1, 2, 3}) SayAt(NodeSlot{slot}, 9);
   nodes_.at(NodeSlot{3}).report.set_ranks(2);
   Report(NodeSlot{3});
@@ -149,7 +151,7 @@ TEST_F(LeaderGivingUpTest, ButNotForLongerThanANodeMayBeAway) {
 
 // Ranks that are apart were taken for one that had run from the slowest to the fastest: all began
 // a second too far ahead.
-TEST_F(LeaderGivingUpTest, WhoTellsLastDoesNotSetThePace) {
+TEST_F(LeaderAbandoningTest, WhoTellsLastDoesNotSetThePace) {
   StartLeader();
   SayAt(NodeSlot{0}, 100);
   Settle(milliseconds(60));

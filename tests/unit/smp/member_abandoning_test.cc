@@ -7,10 +7,10 @@
 namespace unreft::smp {
 namespace {
 
-class MemberGivingUpTest : public MemberFixture {
+class MemberAbandoningTest : public MemberFixture {
  protected:
   // Node 1 leads, and a fresh start was decided.
-  MemberGivingUpTest() {
+  MemberAbandoningTest() {
     leader_ = &Join(1, true);
     StartMember();
     Put("timeline", Decided(1, 1, Version{}));
@@ -32,7 +32,7 @@ class MemberGivingUpTest : public MemberFixture {
   }
 };
 
-TEST_F(MemberGivingUpTest, AVersionThatIsGivenUpIsSoOnThisNodeAlsoIfItIsClaimedLater) {
+TEST_F(MemberAbandoningTest, AVersionThatIsGivenUpIsSoOnThisNodeAlsoIfItIsClaimedLater) {
   Do([](Member& member) { member.ReportClaimed(At(1, 5), Rank{0}); });
   PutGivenUp(4, 8);
   ASSERT_EQ(node_.abandoned.size(), 1U) << "the other one was never here";
@@ -45,7 +45,7 @@ TEST_F(MemberGivingUpTest, AVersionThatIsGivenUpIsSoOnThisNodeAlsoIfItIsClaimedL
 }
 
 // It said each of them again in every report.
-TEST_F(MemberGivingUpTest, OfWhatIsGivenUpNoFailureIsSaid) {
+TEST_F(MemberAbandoningTest, OfWhatIsGivenUpNoFailureIsSaid) {
   PutGivenUp(4, 8);
   Do([](Member& member) { member.ReportFailed(At(1, 6), Rank{0}, "skipped"); });
   EXPECT_FALSE(Said(At(1, 6)));
@@ -53,7 +53,7 @@ TEST_F(MemberGivingUpTest, OfWhatIsGivenUpNoFailureIsSaid) {
 }
 
 // Its slot was held until something newer was committed, which needed that slot.
-TEST_F(MemberGivingUpTest, WhatWasSealedInAnEarlierProcessIsGivenUp) {
+TEST_F(MemberAbandoningTest, WhatWasSealedInAnEarlierProcessIsGivenUp) {
   Hold(At(1, 4), Rank{0});
   Hold(At(1, 6), Rank{0});
   PutGivenUp(4, 8);
@@ -62,20 +62,20 @@ TEST_F(MemberGivingUpTest, WhatWasSealedInAnEarlierProcessIsGivenUp) {
 }
 
 // All ranks skipped up to a step that had nothing to do with them.
-TEST_F(MemberGivingUpTest, WhereAnotherTimelineBeganAgainSaysNothing) {
+TEST_F(MemberAbandoningTest, WhereAnotherTimelineBeganAgainSaysNothing) {
   PutGivenUp(4, 500);
   Put("timeline", Decided(2, 2, Version{}));
   EXPECT_EQ(node_.capture_from, At(2, 0));
 }
 
-TEST_F(MemberGivingUpTest, WhatIsSealedTooLateIsGivenUp) {
+TEST_F(MemberAbandoningTest, WhatIsSealedTooLateIsGivenUp) {
   Put("commit", Committed(At(1, 5)));
   Do([](Member& member) { member.ReportSealed(At(1, 4), Rank{0}, 2, {}); });
   ASSERT_EQ(node_.abandoned.size(), 1U);
   EXPECT_EQ(node_.abandoned[0].version, At(1, 4));
 }
 
-TEST_F(MemberGivingUpTest, VersionsThatNobodyEndsAreBounded) {
+TEST_F(MemberAbandoningTest, VersionsThatNobodyEndsAreBounded) {
   Do([](Member& member) {
     for (uint64_t step = 1; step <= 40; ++step) member.ReportClaimed(At(1, step), Rank{0});
   });
@@ -85,7 +85,7 @@ TEST_F(MemberGivingUpTest, VersionsThatNobodyEndsAreBounded) {
 }
 
 // It was waited for until version_deadline.
-TEST_F(MemberGivingUpTest, ASlabThatHasRottedBeforeTheCommitIsSaid) {
+TEST_F(MemberAbandoningTest, ASlabThatHasRottedBeforeTheCommitIsSaid) {
   Do([](Member& member) { member.ReportSealed(At(1, 6), Rank{0}, 2, {}); });
   node_.rotten = {{At(1, 6), Rank{0}, "slot 4: block 3 has rotted"}, {At(1, 2), Rank{0}, "old"}};
   Put("commit", Committed(At(1, 4)));
