@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "base/crc32c.h"
-#include "tests/unit/snapshot/client_fixture.h"
+#include "tests/unit/snapshot/capture_fixture.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -12,28 +12,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-class CaptureTest : public ClientFixture {
- protected:
-  CaptureTest() {
-    AddTensor("a", 100);  // 400 bytes: a gap of 48 behind it
-    AddTensor("b", 1000);
-    AddTensor("c", 3);
-  }
-  void ExpectSkipped(uint64_t step, const std::string& why) {
-    const auto result = Snapshot(step);
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->outcome, Outcome::kSkipped);
-    EXPECT_THAT(result->reason, HasSubstr(why));
-  }
-  void ExpectStarted(uint64_t step) {
-    const auto result = Snapshot(step);
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->outcome, Outcome::kStarted) << result->reason;
-  }
-  void AwaitCaptured(size_t count = 1) {
-    ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Captured>() == count; }));
-  }
-};
+class CaptureTest : public CaptureFixture {};
 
 TEST_F(CaptureTest, CopiesEverythingAndSaysSo) {
   Ready();
@@ -288,103 +267,6 @@ TEST_F(CaptureTest, ASkippedStepThatIsTakenAgainIsToldAsSkipped) {
   const absl::Status status = WaitCommitted(2, seconds(1));
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(skipped->reason));
-}
-
-TEST_F(CaptureTest, AReconnectInMidCaptureRepeatsTheDoorbells) {
-  Ready();
-  copier_.Hold();
-  ExpectStarted(1);
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Claimed>() == 1 && copier_.waiting() == 1; }));
-  daemon_.Die();
-  copier_.Let(1);
-  RunFor(milliseconds(50));
-  daemon_.Listen();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Claimed>() == 2; }));
-  EXPECT_EQ(daemon_.Count<unreft::Register>(), 2u);
-  copier_.Release();
-  AwaitCaptured();
-  const std::vector<std::byte> expected = ExpectedSlab();
-  EXPECT_EQ(Slab(0, expected.size()), expected);
-}
-
-TEST_F(CaptureTest, WhatWasCapturedWhileTheDaemonWasAwayIsToldLater) {
-  Ready();
-  daemon_.Die();
-  ASSERT_TRUE(RunUntil([&] { return !status().connected; }));
-  ExpectStarted(1);
-  Fence();
-  ExpectSkipped(2, "the daemon is away");
-  RunFor(seconds(3));
-  EXPECT_EQ(daemon_.Count<Claimed>(), 0u);
-  daemon_.Listen();
-  AwaitCaptured();
-  EXPECT_EQ(daemon_.Count<Claimed>(), 1u);
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Skipped>() == 1; }));
-}
-
-TEST_F(CaptureTest, DoorbellsOfACommittedVersionAreNotRepeated) {
-  Ready();
-  ExpectStarted(1);
-  AwaitCaptured();
-  daemon_.Send(VersionState{{Timeline{7}, Step{1}}, VersionPhase::kCommitted});
-  RunFor(milliseconds(10));
-  daemon_.Die();
-  daemon_.Listen();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<unreft::Register>() == 2; }));
-  RunFor(seconds(1));
-  EXPECT_EQ(daemon_.Count<Claimed>(), 1u);
-}
-
-// It may be too small for the next snapshot. Nobody else knows what was captured there, nor that it
-// is not written any more.
-TEST_F(CaptureTest, DoorbellsOfASlotThatIsOfferedNoMoreAreRepeated) {
-  Ready();
-  ExpectStarted(1);
-  AwaitCaptured();
-  daemon_.not_offered = {0};
-  daemon_.SendRegistered();
-  RunFor(milliseconds(10));
-  daemon_.Die();
-  daemon_.Listen();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<unreft::Register>() == 2; }));
-  RunFor(seconds(1));
-  EXPECT_EQ(daemon_.Count<Claimed>(), 2u);
-  EXPECT_EQ(daemon_.Count<Captured>(), 2u);
-}
-
-// A daemon that lost its memory uses the same names and numbers: bytes in the old memory must not
-// be sealed in the new one.
-TEST_F(CaptureTest, MemoryThatWasMadeAnewEndsTheCaptureAndHearsNoDoorbell) {
-  Ready();
-  copier_.Hold();
-  ExpectStarted(1);
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<Claimed>() == 1 && copier_.waiting() == 1; }));
-  daemon_.Die();
-  daemon_.MakeSlots(2, 16 * 1024, RandomId{2});
-  daemon_.Grant(0, 1);
-  daemon_.Listen();
-  ASSERT_TRUE(RunUntil([&] { return daemon_.Count<unreft::Register>() == 2; }));
-  RunFor(milliseconds(100));
-  copier_.Release();
-  RunFor(seconds(1));
-  EXPECT_EQ(daemon_.Count<Claimed>(), 1u);
-  EXPECT_EQ(daemon_.Count<Captured>(), 0u);
-  EXPECT_THAT(status().last_problem, HasSubstr("made anew"));
-  EXPECT_EQ(daemon_.slot(0).view->data()[0], std::byte{0xee});
-  ExpectStarted(2);
-  AwaitCaptured();
-}
-
-// Rot in the header of an idle slot is the scrubber's to find: snapshots go on in the other slots.
-TEST_F(CaptureTest, AHeaderThatRotsAfterTheMappingDoesNotSilenceTheDoorbells) {
-  Ready();
-  ExpectStarted(1);
-  AwaitCaptured();
-  host_.FlipBit(daemon_.slot(0).name, offsetof(SlotHeader, geometry.incarnation), 3);
-  daemon_.Grant(1, 2);
-  ExpectStarted(2);
-  AwaitCaptured(2);
-  EXPECT_EQ(daemon_.Count<Claimed>(), 2u);
 }
 
 TEST_F(CaptureTest, ANewRegistrationWaitsForTheSnapshotUnderWay) {
