@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "layout/tensor_table.h"
 #include "smp/memory/memory_plan.h"
+#include "smp/restore/earlier_library.h"
 #include "smp/restore/restore_desk.h"
 
 namespace unreft::smp {
@@ -15,7 +16,6 @@ namespace {
 
 constexpr Duration kSameFailure = std::chrono::minutes(10);  // is not told again
 constexpr size_t kPagePieces = 16 << 10;                     // about 1 MB
-constexpr uint64_t kWirePiecesMax = 2'000'000;               // that one frame holds
 
 }  // namespace
 
@@ -204,27 +204,10 @@ absl::Status RestoreDesk::NamePieces(const RankSession& session, const Planning&
     plan.paged_pieces = planning.pieces.size();
     return absl::OkStatus();
   }
-  // A library of an earlier release: each row by itself, in one frame.
-  std::vector<uint32_t> slot_of_source;
-  for (const PlanSource& source : planning.sources) {
-    slot_of_source.push_back(static_cast<uint32_t>(plan.slots.size()));
-    if (!source.is_staged()) plan.slots.push_back(source.slot);
-  }
-  uint64_t rows = 0;
-  for (const PlanPiece& piece : planning.pieces) rows += piece.rows;
-  if (rows > kWirePiecesMax) {
-    return absl::ResourceExhaustedError(fmt::format(
-        "rank {}: its library is of an earlier release, which takes a plan of at most {} rows; "
-        "this one has {}: start the trainers with the library of this daemon's release",
-        session.rank(), kWirePiecesMax, rows));
-  }
-  for (const PlanPiece& piece : planning.pieces) {
-    if (planning.sources[piece.source].is_staged()) continue;
-    ForEachRowIn(piece, 0, UINT64_MAX, [&](uint64_t source, uint64_t target, uint64_t bytes) {
-      plan.pieces.push_back({slot_of_source[piece.source], piece.target, source, target, bytes});
-    });
-  }
-  return absl::OkStatus();
+  const absl::Status status = NameRows(planning.sources, planning.pieces, plan);
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      fmt::format("rank {}: {}", session.rank(), std::string(status.message())));
 }
 
 absl::Status RestoreDesk::Stage(RankSession& session, const Planning& planning, Plan& plan) {

@@ -6,27 +6,12 @@
 #include <utility>
 
 #include "base/format.h"
+#include "smp/restore/earlier_library.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr int kSentAgainMax = 3;
-
-// What of each block goes where, row by row.
-std::map<uint64_t, std::vector<WirePiece>> RowsByBlock(std::span<const PlanPiece> pieces,
-                                                       uint64_t block_bytes) {
-  std::map<uint64_t, std::vector<WirePiece>> rows;
-  for (const PlanPiece& piece : pieces) {
-    for (const uint64_t block : BlocksOf({&piece, 1}, block_bytes)) {
-      const uint64_t begin = block * block_bytes;
-      ForEachRowIn(piece, begin, begin + block_bytes,
-                   [&](uint64_t source, uint64_t target, uint64_t bytes) {
-                     rows[block].push_back({0, piece.target, source - begin, target, bytes});
-                   });
-    }
-  }
-  return rows;
-}
 
 }  // namespace
 
