@@ -103,6 +103,9 @@ typedef struct unreft_open_options {
    * asked. */
   int32_t (*keep_waiting)(void* context, const char* waited_for, double seconds_so_far);
   void* keep_waiting_context;
+  /* 1: a version is restored that another number of ranks has saved; then unreft_decision.extras is
+   * NULL and unreft_restore_extras has theirs. 0: it is refused. */
+  int32_t any_world;
 } unreft_open_options;
 
 /* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense at
@@ -144,14 +147,17 @@ typedef struct unreft_decision {
   uint64_t step;                /* of the version that every rank restores */
   uint64_t timeline;            /* of that version */
   uint64_t new_timeline;        /* opened by this decision */
-  const unreft_tensor* tensors; /* every logical tensor stored, with this rank's earlier box */
+  const unreft_tensor* tensors; /* every logical tensor stored, with this rank's earlier box, or
+                                   whole if another number of ranks saved it */
   size_t tensor_count;
-  const void* extras; /* this rank's earlier extras, verified; NULL when it had none */
+  const void* extras; /* this rank's earlier extras, verified; NULL when it had none, or if another
+                         number of ranks saved the version */
   size_t extras_bytes;
   /* Appended; callers compiled before it go without. */
   size_t tensor_bytes; /* set by the caller, to sizeof(unreft_tensor): how far apart the elements of
                           `tensors` are to be; 0: as far as they were at first, without what was
                           appended to them */
+  uint64_t source_world; /* how many ranks saved the version; 0 when nothing is restored */
 } unreft_decision;
 
 typedef enum unreft_outcome {
@@ -214,6 +220,12 @@ UNREFT_API int unreft_restore_begin(unreft_client* client, unreft_decision* deci
  * tensors are undefined. May be called more than once, with other tensors. */
 UNREFT_API int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors,
                                    size_t count);
+/* The extras of one of the `source_world` ranks that saved the decided version, verified; NULL when
+ * it had none. They live until the next call of this function, or of unreft_restore_begin. Between
+ * unreft_restore_begin and unreft_restore_end. OUT_OF_RANGE for a rank that there was not,
+ * DATA_LOSS when they do not verify. */
+UNREFT_API int unreft_restore_extras(unreft_client* client, uint64_t rank, const void** extras,
+                                     size_t* extras_bytes);
 /* Lets the store reuse what was restored; implied by the first snapshot. */
 UNREFT_API int unreft_restore_end(unreft_client* client);
 

@@ -71,6 +71,7 @@ struct OpenOptions {
   std::optional<int64_t> restore_timeout_ms;
   std::optional<int64_t> fence_timeout_ms;
   std::optional<bool> device_checksum;
+  bool any_world = false;  // restore what another number of ranks has saved, too
   // Whether a call that waits goes on; what it throws ends the call as false does.
   std::function<bool(const char* waited_for, double seconds_so_far)> keep_waiting;
 };
@@ -98,8 +99,9 @@ struct Restored {
   uint64_t step = 0;          // of the version that every rank restores
   uint64_t timeline = 0;      // of that version
   uint64_t new_timeline = 0;  // opened by this decision
+  uint64_t source_world = 0;  // how many ranks saved the version
   std::vector<Tensor> tensors;
-  std::optional<std::string> extras;  // this rank's earlier ones
+  std::optional<std::string> extras;  // this rank's earlier ones; see unreft_decision
 };
 
 struct Snapped {
@@ -122,6 +124,7 @@ class Client {
     c.restore_timeout_ms = options.restore_timeout_ms.value_or(c.restore_timeout_ms);
     c.fence_timeout_ms = options.fence_timeout_ms.value_or(c.fence_timeout_ms);
     if (options.device_checksum) c.device_checksum = *options.device_checksum ? 1 : 0;
+    c.any_world = options.any_world ? 1 : 0;
     auto keep_waiting = std::make_unique<KeepWaiting>(options.keep_waiting);
     if (*keep_waiting) {
       c.keep_waiting = &Client::AskToWait;
@@ -142,6 +145,7 @@ class Client {
     restored.step = c.step;
     restored.timeline = c.timeline;
     restored.new_timeline = c.new_timeline;
+    restored.source_world = c.source_world;
     for (size_t i = 0; i < c.tensor_count; ++i) restored.tensors.push_back(FromC(c.tensors[i]));
     if (c.extras != nullptr)
       restored.extras.emplace(static_cast<const char*>(c.extras), c.extras_bytes);
@@ -152,6 +156,16 @@ class Client {
   Done Read(const std::vector<Tensor>& tensors) {
     const CTensors c(tensors);
     return ToDone(unreft_restore_read(client_.get(), c.data(), c.size()));
+  }
+  // Of one of the ranks that saved the version.
+  Result<std::optional<std::string>> RestoreExtras(uint64_t rank) {
+    const void* extras = nullptr;
+    size_t bytes = 0;
+    if (int code = unreft_restore_extras(client_.get(), rank, &extras, &bytes)) {
+      return LastFailure(code);
+    }
+    if (extras == nullptr) return std::optional<std::string>();
+    return std::optional<std::string>(std::in_place, static_cast<const char*>(extras), bytes);
   }
   Done EndRestore() { return ToDone(unreft_restore_end(client_.get())); }
 

@@ -54,6 +54,10 @@ std::string_view FrameTypeName(FrameType type) {
       return "Obstacle";
     case FrameType::kPlanPage:
       return "PlanPage";
+    case FrameType::kExtrasRequest:
+      return "ExtrasRequest";
+    case FrameType::kExtras:
+      return "Extras";
   }
   return "frame";
 }

@@ -6,6 +6,8 @@
 //     │ ◀──────────────────────────  Welcome │  or Refused
 //     │ RestoreRequest ────────────────────▶ │  answered when all ranks of the attempt asked
 //     │ ◀─────────────────────────  Decision │  the one version that every rank restores, or none
+//     │ ExtrasRequest ─────────────────────▶ │  those of a rank that saved it, if they were others
+//     │ ◀──────────────────────────── Extras │
 //     │ PlanRequest ───────────────────────▶ │  the boxes that I hold now
 //     │ ◀────────────────────────  PlanPage │  which of their bytes are where, as often as needed
 //     │ ◀─────────────────────────────  Plan │  the end of the pages, and what they speak of
@@ -67,10 +69,12 @@ enum class FrameType : uint16_t {
   kEverCommitted = 22,
   kObstacle = 23,
   kPlanPage = 24,
+  kExtrasRequest = 25,
+  kExtras = 26,
 };
 
 // The newest that this release knows.
-inline constexpr FrameType kNewestFrameType = FrameType::kPlanPage;
+inline constexpr FrameType kNewestFrameType = FrameType::kExtras;
 
 std::string_view FrameTypeName(FrameType type);
 
@@ -153,13 +157,26 @@ struct Refused {
 struct RestoreRequest {
   static constexpr FrameType kType = FrameType::kRestoreRequest;
   uint64_t request = 0;  // repeated in the answer; a repetition of the same number is one request
-  void Fields(auto& wire) { wire(request); }
+  // A version that another number of ranks saved will do, too.
+  bool any_world = false;
+  void Fields(auto& wire) {
+    wire(request);
+    wire.Appended(any_world);
+  }
 };
 
 enum class DecisionKind : uint8_t {
   kFresh = 1,     // the store says that nothing was ever committed
   kRestored = 2,  // `version` is what every rank restores
   kFailed = 3,    // `status` says why; nothing is restored
+};
+
+// What a rank had stored beside its tensors: in a slot of this node, or else the bytes themselves.
+struct WireExtras {
+  WireSlot slot;  // generation 0 when it is not there
+  std::string remote;
+  uint32_t remote_crc = 0;  // CRC32C, as the slot was sealed with
+  bool has_remote = false;
 };
 
 struct Decision {
@@ -170,16 +187,33 @@ struct Decision {
   Version version;    // decided
   Timeline timeline;  // opened by it: snapshots from now on belong to it
   // Every logical tensor of the version, each once, with the box that this rank held, or the whole
-  // tensor where it held none.
+  // tensor where it held none, as is so for all where another number of ranks has saved it.
   std::vector<WireTensor> tensors;
-  WireSlot extras;  // the slot whose extras were this rank's; generation 0 when there is none
-  // The extras themselves, when no slot of this node has them.
-  std::string remote_extras;
-  uint32_t remote_extras_crc = 0;  // CRC32C, as the slot was sealed with
-  bool has_remote_extras = false;
+  WireExtras extras;  // this rank's; none where another number of ranks has saved the version
+  // How many ranks have saved it. 0: of a daemon that did not say so, as many as there are now.
+  uint64_t source_world = 0;
   void Fields(auto& wire) {
-    wire(request, kind, status, version.timeline, version.step, timeline, tensors, extras);
-    wire.Appended(remote_extras, remote_extras_crc, has_remote_extras);
+    wire(request, kind, status, version.timeline, version.step, timeline, tensors, extras.slot);
+    wire.Appended(extras.remote, extras.remote_crc, extras.has_remote);
+    wire.Appended(source_world);
+  }
+};
+
+// For the extras of one of the ranks that saved the decided version.
+struct ExtrasRequest {
+  static constexpr FrameType kType = FrameType::kExtrasRequest;
+  uint64_t request = 0;
+  Rank rank;
+  void Fields(auto& wire) { wire(request, rank); }
+};
+
+struct Extras {
+  static constexpr FrameType kType = FrameType::kExtras;
+  uint64_t request = 0;
+  WireStatus status;
+  WireExtras extras;
+  void Fields(auto& wire) {
+    wire(request, status, extras.slot, extras.remote, extras.remote_crc, extras.has_remote);
   }
 };
 

@@ -75,6 +75,7 @@ struct unreft_client {
   std::unique_ptr<unreft::snapshot::OpenRank> rank;  // longer than the client
   std::unique_ptr<unreft::snapshot::Client> client;
   unreft::snapshot::Restored restored;
+  unreft::snapshot::StoredExtras extras;                // of a rank that was asked for
   std::vector<unreft::snapshot::LogicalTensor> stored;  // of `restored`
   // As handed out: each an unreft_tensor, so far apart as the caller's header says.
   std::vector<std::byte> stored_tensors;
@@ -103,13 +104,24 @@ unreft_tensor ToC(const LogicalTensor& logical) {
 
 // How far apart the caller takes the decision's tensors to be.
 absl::StatusOr<size_t> TensorBytes(const unreft_decision& decision) {
-  const bool says = decision.struct_bytes >= sizeof(unreft_decision) && decision.tensor_bytes != 0;
+  constexpr size_t kEnd = offsetof(unreft_decision, tensor_bytes) + sizeof(decision.tensor_bytes);
+  const bool says = decision.struct_bytes >= kEnd && decision.tensor_bytes != 0;
   if (!says) return kFirstTensorBytes;
   const size_t bytes = decision.tensor_bytes;
   if (bytes >= kFirstTensorBytes && bytes <= size_t{1} << 16 && bytes % alignof(unreft_tensor) == 0)
     return bytes;
   return absl::InvalidArgumentError(
       fmt::format("decision: needed tensor_bytes of sizeof(unreft_tensor), found {}", bytes));
+}
+
+void HandOutExtras(const StoredExtras& stored, const void** extras, size_t* bytes) {
+  static constexpr std::byte kNothing{};
+  *extras = nullptr;
+  *bytes = 0;
+  if (!stored) return;
+  // NULL means that there were none, so extras of no bytes need a place too.
+  *extras = stored->empty() ? &kNothing : stored->data();
+  *bytes = stored->size();
 }
 
 void HandOut(unreft_client& client, size_t tensor_bytes, unreft_decision* decision) {
@@ -124,7 +136,6 @@ void HandOut(unreft_client& client, size_t tensor_bytes, unreft_decision* decisi
     std::memcpy(client.stored_tensors.data() + i * tensor_bytes, &tensor,
                 std::min(tensor_bytes, sizeof(tensor)));
   }
-  static constexpr std::byte kNothing{};
   unreft_decision out{};
   out.restored = restored.fresh ? 0 : 1;
   out.step = restored.version.step.value;
@@ -133,11 +144,8 @@ void HandOut(unreft_client& client, size_t tensor_bytes, unreft_decision* decisi
   out.tensors = reinterpret_cast<const unreft_tensor*>(client.stored_tensors.data());
   out.tensor_count = client.stored.size();
   out.tensor_bytes = tensor_bytes;
-  if (restored.extras) {
-    // NULL means that there were none, so extras of no bytes need a place too.
-    out.extras = restored.extras->empty() ? &kNothing : restored.extras->data();
-    out.extras_bytes = restored.extras->size();
-  }
+  out.source_world = restored.source_world;
+  HandOutExtras(restored.extras, &out.extras, &out.extras_bytes);
   Fill(decision, out);
 }
 
@@ -258,6 +266,20 @@ int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
     if (!restored.ok()) return restored.status();
     client->restored = *std::move(restored);
     HandOut(*client, *tensor_bytes, decision);
+    return absl::OkStatus();
+  });
+}
+
+int unreft_restore_extras(unreft_client* client, uint64_t rank, const void** extras,
+                          size_t* extras_bytes) {
+  return Border([&]() -> absl::Status {
+    if (client == nullptr) return MissingArgument("client");
+    if (extras == nullptr) return MissingArgument("extras");
+    if (extras_bytes == nullptr) return MissingArgument("extras_bytes");
+    auto stored = client->client->RestoreExtras(unreft::Rank{rank});
+    if (!stored.ok()) return stored.status();
+    client->extras = *std::move(stored);
+    unreft::snapshot::HandOutExtras(client->extras, extras, extras_bytes);
     return absl::OkStatus();
   });
 }

@@ -131,7 +131,12 @@ absl::StatusOr<ClientOptions> ToOptions(const unreft_open_options& given) {
     return absl::InvalidArgumentError(
         fmt::format("device_checksum: needed 0 or 1, found {}", *checksum));
   }
+  if (given.any_world != 0 && given.any_world != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("any_world: needed 0 or 1, found {}", given.any_world));
+  }
   ClientOptions options;
+  options.any_world = given.any_world == 1;
   options.capture.device_checksum = *checksum == 1;
   options.connect_timeout = *connect;
   options.restore_timeout = *restore;

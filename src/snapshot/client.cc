@@ -194,6 +194,15 @@ absl::StatusOr<Restored> Client::RestoreBegin() {
       [actor = parts_->actor.get()](auto answer) { actor->RestoreBegin(std::move(answer)); });
 }
 
+absl::StatusOr<StoredExtras> Client::RestoreExtras(Rank rank) {
+  Patience patience = NewPatience();
+  return Await<absl::StatusOr<StoredExtras>>(patience, fmt::format("the extras of rank {}", rank),
+                                             std::nullopt,
+                                             [actor = parts_->actor.get(), rank](auto answer) {
+                                               actor->RestoreExtras(rank, std::move(answer));
+                                             });
+}
+
 absl::Status Client::RestoreRead(const std::vector<BoundTensor>& targets) {
   ClientActor* const actor = parts_->actor.get();
   actor->WaitForCopies();

@@ -43,6 +43,7 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   absl::StatusOr<Restored> RestoreBegin();
+  absl::StatusOr<StoredExtras> RestoreExtras(Rank rank);
   absl::Status RestoreRead(const std::vector<BoundTensor>& targets);
   absl::Status RestoreEnd();
   // Waits for nothing.

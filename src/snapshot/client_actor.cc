@@ -4,8 +4,6 @@
 #include <bit>
 #include <utility>
 
-#include "base/crc32c.h"
-
 namespace unreft::snapshot {
 namespace {
 
@@ -34,7 +32,8 @@ absl::StatusOr<layout::TensorTable> CheckedTable(const std::vector<BoundTensor>&
   return layout::TensorTable::Create(SpecsOf(tensors));
 }
 
-// Of a restore's read, with what helps.
+}  // namespace
+
 absl::Status Advised(const absl::Status& status) {
   if (!absl::IsDataLoss(status)) return status;
   return absl::DataLossError(
@@ -42,8 +41,6 @@ absl::Status Advised(const absl::Status& status) {
                   "aside, and the newest version that does is restored",
                   std::string(status.message())));
 }
-
-}  // namespace
 
 ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore& segments,
                          DeviceCopier& copier, Random random, Hello identity,
@@ -53,6 +50,7 @@ ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore&
       copier_(copier),
       options_(options),
       rank_(identity.rank),
+      world_(identity.world),
       attempt_(identity.attempt),
       warm_slots_(segments),
       restorer_(warm_slots_, copier, options.restore_threads, options.device_restore_threads),
@@ -61,6 +59,7 @@ ClientActor::ClientActor(Executor& executor, Connector& connector, SegmentStore&
       capture_(executor, copier, options.capture, board_, *this),
       connect_waiter_(executor),
       restore_waiter_(executor),
+      extras_waiter_(executor),
       register_waiter_(executor),
       ready_waiter_(executor),
       ever_committed_waiter_(executor),
@@ -115,7 +114,7 @@ void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored
   restore_waiter_.Wait(options_.restore_timeout, Late(what, options_.restore_timeout),
                        std::move(done));
   // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): AnyInvocable owns what it was given
-  session_.Ask(RestoreRequest{.request = ++last_request_});
+  session_.Ask(RestoreRequest{.request = ++last_request_, .any_world = options_.any_world});
 }
 
 void ClientActor::OnDecision(Decision decision) {
@@ -151,29 +150,16 @@ absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
   Restored restored{.fresh = decision.kind == DecisionKind::kFresh,
                     .version = decision.version,
                     .timeline = decision.timeline};
+  if (!restored.fresh) {
+    restored.source_world = decision.source_world == 0 ? world_ : decision.source_world;
+  }
   restored.tensors = FromWire(std::move(decision.tensors));
-  const RestoreReport report = TakeExtras(decision, restored.extras);
+  const RestoreReport report = TakeExtras(decision.extras, restored.extras);
   ReportRead(report);
   if (!report.status.ok()) return Advised(report.status);
   restore_open_ = !restored.fresh;
   OpenTimeline(restored);
   return restored;
-}
-
-RestoreReport ClientActor::TakeExtras(const Decision& decision,
-                                      std::optional<std::vector<std::byte>>& extras) const {
-  if (decision.extras.generation != Generation{}) {
-    return restorer_.ReadExtras(decision.extras, extras.emplace());
-  }
-  if (!decision.has_remote_extras) return {};
-  const auto bytes = std::as_bytes(std::span(decision.remote_extras));
-  if (const uint32_t found = Crc32c(bytes); found != decision.remote_extras_crc) {
-    return {.status = absl::DataLossError(
-                fmt::format("{} bytes of extras of another node need CRC {:08x}, found {:08x}",
-                            bytes.size(), decision.remote_extras_crc, found))};
-  }
-  extras.emplace(bytes.begin(), bytes.end());
-  return {};
 }
 
 void ClientActor::OpenTimeline(const Restored& restored) {
@@ -379,6 +365,7 @@ void ClientActor::LookWhetherReady() {
 void ClientActor::EndWaits(const absl::Status& why) {
   connect_waiter_.Answer(why);
   restore_waiter_.Answer(why);
+  extras_waiter_.Answer(why);
   register_waiter_.Answer(why);
   ready_waiter_.Answer(why);
   ever_committed_waiter_.Answer(why);
@@ -434,6 +421,7 @@ void ClientActor::OnWelcome(const Welcome& welcome) {
   protection_.Connected();
   connect_waiter_.Answer(Unit{});
   TellIfItCannotBeAsked();
+  TellIfItKnowsNoExtras();
   if (timeline_ == Timeline{}) return MapAhead(welcome.sealed);
   if (welcome.timeline <= timeline_) return;
   std::string why = fmt::format(
@@ -462,6 +450,7 @@ void ClientActor::OnRefused(const absl::Status& why) {
   capture_.Suspend(fmt::format("refused by the daemon: {}", std::string(why.message())));
   connect_waiter_.Answer(why);
   restore_waiter_.Answer(why);
+  extras_waiter_.Answer(why);
   follower_.Cancel(why);
   register_waiter_.Answer(why);
 }

@@ -44,13 +44,24 @@
 namespace unreft::snapshot {
 
 // What the store decided for the attempt; the same on every rank but for `tensors` and `extras`.
+// What a rank had stored beside its tensors, verified; none when it had stored nothing.
+using StoredExtras = std::optional<std::vector<std::byte>>;
+
 struct Restored {
   bool fresh = true;                // nothing was ever committed
   Version version;                  // decided
   Timeline timeline;                // opened by the decision
-  std::vector<TensorSpec> tensors;  // every logical tensor, with this rank's earlier box
-  std::optional<std::vector<std::byte>> extras;  // this rank's earlier ones
+  // How many ranks saved it; 0 when it is fresh.
+  uint64_t source_world = 0;
+  // Every logical tensor, with this rank's earlier box, or whole if another number of ranks saved
+  // it.
+  std::vector<TensorSpec> tensors;
+  // This rank's earlier ones; none if another number of ranks saved the version, see ReadExtras.
+  StoredExtras extras;
 };
+
+// A failed read of what was stored, with what helps.
+absl::Status Advised(const absl::Status& status);
 
 class ClientActor : private Session::Events, private Capture::Events {
  public:
@@ -69,6 +80,10 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   // Waits for the decision for all ranks of the attempt; until then Snapshot fails.
   void RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
+  // What one of the ranks that saved the decided version had stored beside its tensors. DataLoss
+  // when it does not verify, OutOfRange for a rank that there was not, Unavailable when the daemon
+  // cannot say.
+  void RestoreExtras(Rank rank, absl::AnyInvocable<void(absl::StatusOr<StoredExtras>)> done);
   // Asks where the bytes of the decided version are; for RestoreRead on a thread of the caller's.
   // What other nodes have is copied into the targets from then on.
   void RequestPlan(std::vector<BoundTensor> targets, PlanFollower::GotPlan done);
@@ -137,6 +152,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   void OnLost(const absl::Status& why) override;
   void OnRefused(const absl::Status& why) override;
   void OnDecision(Decision decision) override;
+  void OnExtras(Extras extras) override;
   void OnPlan(Plan plan, std::vector<PlanPiece> pieces) override {
     follower_.OnPlan(std::move(plan), std::move(pieces));
   }
@@ -154,8 +170,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   void AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
   absl::StatusOr<Restored> Accept(Decision decision);
-  RestoreReport TakeExtras(const Decision& decision,
-                           std::optional<std::vector<std::byte>>& extras) const;
+  RestoreReport TakeExtras(const WireExtras& stored, StoredExtras& extras) const;
   void ReadPlan(const RestorePlan& plan, std::vector<BoundTensor> targets, Done done);
   void ReportRead(const RestoreReport& report);
   void OpenTimeline(const Restored& restored);
@@ -170,6 +185,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   void EndRegistering(const absl::Status& status);
   void Fail(Done done, absl::Status status);
   void TellIfItCannotBeAsked();
+  void TellIfItKnowsNoExtras();
   // The message of a deadline, which also says how the connection is.
   absl::AnyInvocable<std::string()> Late(std::string what, Duration timeout) const;
 
@@ -178,6 +194,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   DeviceCopier& copier_;
   const ClientOptions options_;
   const Rank rank_;
+  const uint64_t world_;
   const Attempt attempt_;
 
   StatusBoard board_;
@@ -194,6 +211,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   Waiter<Unit> connect_waiter_;
   Waiter<Restored> restore_waiter_;
+  Waiter<StoredExtras> extras_waiter_;
   Waiter<Unit> register_waiter_;
   Waiter<Unit> ready_waiter_;
   Waiter<bool> ever_committed_waiter_;

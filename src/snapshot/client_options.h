@@ -45,6 +45,8 @@ struct ClientOptions {
   Duration wait_slice = std::chrono::milliseconds(100);
   // Between two looks whether memory for a snapshot is there.
   Duration ready_poll = std::chrono::milliseconds(5);
+  // Whether a version is restored that another number of ranks has saved.
+  bool any_world = false;
   uint32_t restore_threads = 1;
   // If any tensor is on a device: each thread verifies, and copies to pinned buffers.
   uint32_t device_restore_threads = 4;

@@ -144,6 +144,14 @@ absl::Status Session::Handle(const Frame& frame) {
       events_.OnEverCommitted(*answer);
       return absl::OkStatus();
     }
+    case FrameType::kExtras: {
+      absl::StatusOr<Extras> extras = FromFrame<Extras>(frame);
+      if (!extras.ok()) return extras.status();
+      if (!extras_ || extras_->request != extras->request) return absl::OkStatus();
+      extras_.reset();
+      events_.OnExtras(*std::move(extras));
+      return absl::OkStatus();
+    }
     case FrameType::kObstacle: {
       absl::StatusOr<Obstacle> obstacle = FromFrame<Obstacle>(frame);
       if (obstacle.ok()) events_.OnObstacle(*std::move(obstacle));
@@ -207,6 +215,7 @@ void Session::SayAgain() {
   if (restore_done_) Send(*std::exchange(restore_done_, std::nullopt));
   if (registration_) Send(*registration_);
   if (ever_committed_ && knows(ever_committed_->kType)) Send(*ever_committed_);
+  if (extras_ && knows(extras_->kType)) Send(*extras_);
 }
 
 void Session::Ask(RestoreRequest request) {
@@ -228,6 +237,11 @@ void Session::Ask(Register registration) {
 
 void Session::Ask(EverCommittedRequest request) {
   ever_committed_ = request;
+  if (knows(request.kType)) Send(request);
+}
+
+void Session::Ask(ExtrasRequest request) {
+  extras_ = request;
   if (knows(request.kType)) Send(request);
 }
 

@@ -37,6 +37,7 @@ class Session {
     // For good: no further attempt is made.
     virtual void OnRefused(const absl::Status& why) = 0;
     virtual void OnDecision(Decision decision) = 0;
+    virtual void OnExtras(Extras extras) = 0;
     // Comes again, after each reconnect, while its staging is under way.
     // With the pieces of the pages that came before it.
     virtual void OnPlan(Plan plan, std::vector<PlanPiece> pieces) = 0;
@@ -69,8 +70,9 @@ class Session {
   void Ask(RestoreRequest request);
   void Ask(PlanRequest request);
   void Ask(Register registration);
-  // Not sent to a daemon that does not know it, see `knows`.
+  // These two are not sent to a daemon that does not know them, see `knows`.
   void Ask(EverCommittedRequest request);
+  void Ask(ExtrasRequest request);
   void Tell(RestoreDone done);
   void Tell(const StagedDone& done);
   // Nothing more is wanted of the plan: it is not asked for again.
@@ -147,6 +149,7 @@ class Session {
   std::optional<RestoreDone> restore_done_;
   std::optional<Register> registration_;
   std::optional<EverCommittedRequest> ever_committed_;
+  std::optional<ExtrasRequest> extras_;
   std::optional<Skipped> skipped_;
   std::map<SlotId, Doorbells> doorbells_;
   RandomId memory_ = {};  // the daemon's

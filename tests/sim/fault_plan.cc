@@ -29,7 +29,7 @@ constexpr Kind kKinds[] = {
     {Fault::kSuspendDaemon, "suspend the daemon", 2, 3},
     {Fault::kSuspendTrainer, "suspend a trainer", 2, 3},
     {Fault::kFillMemory, "fill the memory", 1, 4},
-    {Fault::kOtherWorld, "restart with another world", 1, 4},
+    {Fault::kOtherWorld, "restart with another world", 3, 2},
     {Fault::kSlowPool, "slow the work pool", 1, 4},
 };
 

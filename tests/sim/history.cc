@@ -1,5 +1,7 @@
 #include "tests/sim/history.h"
 
+#include <algorithm>
+
 namespace unreft::sim {
 namespace {
 
@@ -94,8 +96,8 @@ void History::OnUnrecoverable(Attempt attempt, std::optional<Version> newest_who
   }
 }
 
-void History::OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timeline timeline,
-                             Version version) {
+void History::OnToldRestored(Rank rank, Attempt attempt, Timeline timeline, Version version,
+                             uint64_t source_world) {
   trace_.Add("rank {} of attempt {} is told {} on timeline {}", rank, attempt, version, timeline);
   const Told told{timeline, version};
   const auto [it, is_new] = told_.try_emplace(attempt, told);
@@ -103,8 +105,9 @@ void History::OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timelin
     trace_.Fail("attempt {}: rank {} restores {} on timeline {}, another {} on {}", attempt, rank,
                 version, timeline, it->second.version, it->second.timeline);
   }
-  if (const auto saved_by = WorldOf(version); saved_by && *saved_by != world) {
-    trace_.Fail("rank {} of {} restores {}, which {} ranks saved", rank, world, version, *saved_by);
+  if (const auto saved_by = WorldOf(version); saved_by && *saved_by != source_world) {
+    trace_.Fail("rank {} is told that {} ranks saved {}, which {} did", rank, source_world, version,
+                *saved_by);
   }
   const auto parent = parents_.find(timeline);
   if (parent == parents_.end() || parent->second != version) {
@@ -170,10 +173,13 @@ std::optional<uint64_t> History::WorldOf(Version version) const {
   return worlds_.at(author->second);
 }
 
-std::set<uint64_t> History::worlds() const {
-  std::set<uint64_t> worlds;
-  for (const auto& [attempt, world] : worlds_) worlds.insert(world);
-  return worlds;
+std::vector<Author> History::AuthorsOf(Version version) const {
+  std::vector<Author> authors;
+  for (uint64_t rank = 0; rank < WorldOf(version).value_or(0); ++rank) {
+    const std::optional<Author> author = AuthorOf(version, Rank{rank});
+    if (author && std::ranges::find(authors, *author) == authors.end()) authors.push_back(*author);
+  }
+  return authors;
 }
 
 bool History::IsLive(Version version) const {

@@ -9,7 +9,7 @@
 //     by a fresh start that nobody has ordered,
 //   * a decision fails although a version is whole, or loses one without a fault that explains it,
 //   * ranks of one attempt restore different versions, or one gets other bytes than were trained,
-//   * a version is restored into a world of another size than it was saved by.
+//   * a rank is told that another number of ranks saved a version than did.
 // Single-threaded.
 #pragma once
 
@@ -46,9 +46,9 @@ class History {
   void OnLost(Attempt attempt, bool excused);
   // A rank of the attempt was told that no version is whole.
   void OnUnrecoverable(Attempt attempt, std::optional<Version> newest_whole);
-  // A rank was told; its bytes come with OnBytesRestored.
-  void OnToldRestored(Rank rank, uint64_t world, Attempt attempt, Timeline timeline,
-                      Version version);
+  // A rank was told, and how many have saved it; 0 for a fresh start. It looks at the bytes.
+  void OnToldRestored(Rank rank, Attempt attempt, Timeline timeline, Version version,
+                      uint64_t source_world);
   // Somebody orders a fresh start, when that attempt was the last. The order holds, however often
   // it is carried out, until something is committed again.
   void OnFreshStartAsked(Attempt attempt) { fresh_start_asked_ = attempt; }
@@ -71,10 +71,11 @@ class History {
   uint64_t SaltOf(Attempt attempt, Rank rank) const;
   // Whether some rank of the attempt that captured it may hold other bytes than its replicas.
   bool IsAstray(Version version) const;
+  // Those of all ranks that captured it, but for the rank number: which of them a byte is from
+  // nobody can say that only sees where it is now.
+  std::vector<Author> AuthorsOf(Version version) const;
   // How many ranks captured it.
   std::optional<uint64_t> WorldOf(Version version) const;
-  // Of all attempts that captured anything.
-  std::set<uint64_t> worlds() const;
   bool IsLive(Version version) const;
   // When the first rank began to capture it.
   std::optional<Duration> BegunAt(Version version) const;

@@ -1,6 +1,5 @@
 #include "tests/sim/launcher.h"
 
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
@@ -75,12 +74,6 @@ void Launcher::OnExit(Attempt attempt, Rank rank, const absl::Status& status) {
   if (attempt == attempt_ && absl::IsDataLoss(status) &&
       status.message().find("unrecoverable") != std::string::npos) {
     wants_fresh_start_ = true;
-  }
-  // The job may have begun anew while it had another number of ranks.
-  const std::string message(status.message());
-  constexpr std::string_view kAdvice = "restart with ";
-  if (const size_t at = message.find(kAdvice); at != std::string::npos) {
-    world_ = std::strtoull(message.c_str() + at + kAdvice.size(), nullptr, 10);
   }
   OnEnd(attempt);
 }

@@ -48,8 +48,6 @@ class Launcher {
   // --- faults of the time ahead ---
   // The next attempt has so many ranks, one attempt long.
   void NextWorld(uint64_t world) { next_world_ = world; }
-  // The next attempt has as many ranks as the present one.
-  void KeepWorld() { next_world_ = present_world_; }
   // In the next attempt some rank's replicated tensors are others than its replicas'.
   void NextGoesAstray() { next_goes_astray_ = true; }
   void set_late_kills(bool late) { late_kills_ = late; }

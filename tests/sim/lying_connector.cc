@@ -8,6 +8,7 @@ namespace unreft::sim {
 namespace {
 
 Frame Lie(PlantedBug bug, Frame frame) {
+  if (bug == PlantedBug::kTakesRanksByNumber) return frame;
   if (bug == PlantedBug::kStaleDecision) {
     absl::StatusOr<Decision> decision = FromFrame<Decision>(frame);
     if (!decision.ok() || decision->kind != DecisionKind::kRestored) return frame;
@@ -30,37 +31,50 @@ Frame Lie(PlantedBug bug, Frame frame) {
   return ToFrame(*std::move(page));
 }
 
+// What a rank that takes its number for its predecessor's would ask.
+Frame AskByNumber(Rank rank, Frame frame) {
+  absl::StatusOr<ExtrasRequest> request = FromFrame<ExtrasRequest>(frame);
+  if (!request.ok() || request->rank < rank) return frame;
+  request->rank = rank;
+  return ToFrame(*request);
+}
+
 class LyingChannel final : public Channel {
  public:
-  LyingChannel(PlantedBug bug, std::unique_ptr<Channel> channel)
-      : bug_(bug), channel_(std::move(channel)) {}
+  LyingChannel(PlantedBug bug, Rank rank, std::unique_ptr<Channel> channel)
+      : bug_(bug), rank_(rank), channel_(std::move(channel)) {}
   void Start(OnFrame on_frame, OnClose on_close) override {
     channel_->Start([bug = bug_, on_frame = std::move(on_frame)](
                         Frame frame) mutable { on_frame(Lie(bug, std::move(frame))); },
                     std::move(on_close));
   }
-  void Send(Frame frame) override { channel_->Send(std::move(frame)); }
+  void Send(Frame frame) override {
+    if (bug_ == PlantedBug::kTakesRanksByNumber) frame = AskByNumber(rank_, std::move(frame));
+    channel_->Send(std::move(frame));
+  }
   void Close() override { channel_->Close(); }
 
  private:
   const PlantedBug bug_;
+  const Rank rank_;
   const std::unique_ptr<Channel> channel_;
 };
 
 class LyingConnector final : public Connector {
  public:
-  LyingConnector(PlantedBug bug, std::unique_ptr<Connector> connector)
-      : bug_(bug), connector_(std::move(connector)) {}
+  LyingConnector(PlantedBug bug, Rank rank, std::unique_ptr<Connector> connector)
+      : bug_(bug), rank_(rank), connector_(std::move(connector)) {}
   void Connect(OnConnect done) override {
-    connector_->Connect([bug = bug_, done = std::move(done)](
+    connector_->Connect([bug = bug_, rank = rank_, done = std::move(done)](
                             absl::StatusOr<std::unique_ptr<Channel>> channel) mutable {
       if (!channel.ok()) return done(std::move(channel));
-      done(std::make_unique<LyingChannel>(bug, *std::move(channel)));
+      done(std::make_unique<LyingChannel>(bug, rank, *std::move(channel)));
     });
   }
 
  private:
   const PlantedBug bug_;
+  const Rank rank_;
   const std::unique_ptr<Connector> connector_;
 };
 
@@ -69,8 +83,10 @@ class LyingConnector final : public Connector {
 std::unique_ptr<Connector> PlantBug(const Machine& machine, Rank rank,
                                     std::unique_ptr<Connector> connector) {
   const bool stale = machine.bug == PlantedBug::kStaleDecision && rank.value == 0;
-  if (!stale && machine.bug != PlantedBug::kSwapsPieces) return connector;
-  return std::make_unique<LyingConnector>(machine.bug, std::move(connector));
+  const bool lies = stale || machine.bug == PlantedBug::kSwapsPieces ||
+                    machine.bug == PlantedBug::kTakesRanksByNumber;
+  if (!lies) return connector;
+  return std::make_unique<LyingConnector>(machine.bug, rank, std::move(connector));
 }
 
 }  // namespace unreft::sim

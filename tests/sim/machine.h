@@ -33,6 +33,7 @@ enum class PlantedBug {
   kLosesSlots,          // sealed slots vanish when the daemon starts again
   kStaleDecision,       // rank 0 is told an older version than was decided
   kSwapsPieces,         // a restore reads tensors from where others lie
+  kTakesRanksByNumber,  // in another world a rank takes the extras of the one with its number
   kForgetsCommit,       // the disk loses the commit that it had synced, when the host reboots
   // Of several nodes:
   kWrongParity,         // a guard is sealed with one parity block that is not the group's

@@ -9,7 +9,8 @@
 namespace unreft::sim {
 namespace {
 
-constexpr uint64_t kColumns = 16;  // floats in a row: 64 bytes
+constexpr uint64_t kColumns = kRowBytes / sizeof(float);
+constexpr uint64_t kLayers = 12;
 
 uint64_t Mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15;
@@ -48,11 +49,30 @@ TensorSpec Whole(std::string name, uint64_t rows, uint32_t replica, uint32_t rep
   return spec;
 }
 
-TensorSpec Rows(std::string name, uint64_t rows_each, uint64_t index, uint64_t count) {
-  TensorSpec spec = Whole(std::move(name), rows_each * count, 0, 1);
-  spec.offset = {rows_each * index, 0};
-  spec.extent = {rows_each, kColumns};
+// The rank's rows of a tensor that all ranks share out: some have one row more than others, and of
+// few rows some ranks have none.
+TensorSpec Rows(std::string name, uint64_t rows, uint64_t index, uint64_t count) {
+  TensorSpec spec = Whole(std::move(name), rows, 0, 1);
+  const uint64_t begin = rows * index / count;
+  spec.offset = {begin, 0};
+  spec.extent = {rows * (index + 1) / count - begin, kColumns};
   return spec;
+}
+
+void AddRows(std::string name, uint64_t rows, uint64_t index, uint64_t count,
+             std::vector<TensorSpec>& tensors, bool is_volatile = false) {
+  TensorSpec spec = Rows(std::move(name), rows, index, count);
+  if (spec.extent[0] == 0) return;
+  spec.is_volatile = is_volatile;
+  tensors.push_back(std::move(spec));
+}
+
+// Each layer is one rank's.
+void AddLayers(uint64_t rows_max, uint64_t index, uint64_t count,
+               std::vector<TensorSpec>& tensors) {
+  for (uint64_t layer = index; layer < kLayers; layer += count) {
+    tensors.push_back(Whole(fmt::format("layer.{}", layer), 1 + (3 + layer * 37) % rows_max, 0, 1));
+  }
 }
 
 }  // namespace
@@ -63,12 +83,15 @@ std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world) {
   std::vector<TensorSpec> tensors;
   tensors.push_back(Whole("embedding", 90, index, ranks));  // 5760 bytes: cut among the replicas
   tensors.push_back(Whole("norm", 3, index, ranks));        // too small to be cut
-  tensors.push_back(Rows("moments", 20, rank.value, world));
-  if (world % 2 == 0) {  // pairs: even and odd ranks hold halves, each half by world / 2 ranks
-    TensorSpec half = Rows("head", 70, rank.value % 2, 2);
+  AddRows("moments", 61, rank.value, world, tensors);
+  // By pairs of ranks, if there are any: even and odd ranks hold halves, each by world / 2 ranks.
+  if (world % 2 == 0) {
+    TensorSpec half = Rows("head", 140, rank.value % 2, 2);
     half.replica_index = index / 2;
     half.replica_count = ranks / 2;
     tensors.push_back(std::move(half));
+  } else {
+    tensors.push_back(Whole("head", 140, index, ranks));
   }
   TensorSpec scalar;
   scalar.name = "step";
@@ -76,21 +99,16 @@ std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world) {
   scalar.replica_index = index;
   scalar.replica_count = ranks;
   tensors.push_back(std::move(scalar));
-  TensorSpec buffers = Rows("buffers", 2, rank.value, world);
-  buffers.is_volatile = true;
-  tensors.push_back(std::move(buffers));
+  AddRows("buffers", 7, rank.value, world, tensors, /*is_volatile=*/true);
   return tensors;
 }
 
 TensorModel ShardedTensors(uint64_t rows_max) {
   return [rows_max](Rank rank, uint64_t world) {
     std::vector<TensorSpec> tensors;
-    const uint64_t rows = 1 + (3 + rank.value * 37) % rows_max;
-    tensors.push_back(Whole(fmt::format("layer.{}", rank.value), rows, 0, 1));
-    tensors.push_back(Rows("moments", 1 + rows_max / 5, rank.value, world));
-    TensorSpec buffers = Rows("buffers", 2, rank.value, world);
-    buffers.is_volatile = true;
-    tensors.push_back(std::move(buffers));
+    AddLayers(rows_max, rank.value, world, tensors);
+    AddRows("moments", kLayers * (1 + rows_max / 5), rank.value, world, tensors);
+    AddRows("buffers", 2 * kLayers, rank.value, world, tensors, /*is_volatile=*/true);
     return tensors;
   };
 }
@@ -102,10 +120,8 @@ TensorModel ReplicatedTensors(uint64_t rows) {
     std::vector<TensorSpec> tensors;
     tensors.push_back(Whole("embedding", 70, index, ranks));  // 4480 bytes: cut among the replicas
     tensors.push_back(Whole("norm", 3, index, ranks));        // too small to be cut
-    tensors.push_back(Rows("moments", rows, rank.value, world));
-    TensorSpec buffers = Rows("buffers", 2, rank.value, world);
-    buffers.is_volatile = true;
-    tensors.push_back(std::move(buffers));
+    AddRows("moments", kLayers * rows, rank.value, world, tensors);
+    AddRows("buffers", 2 * kLayers, rank.value, world, tensors, /*is_volatile=*/true);
     return tensors;
   };
 }
@@ -113,7 +129,7 @@ TensorModel ReplicatedTensors(uint64_t rows) {
 void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,
                const Author& author) {
   // Shards are runs of whole rows, so a shard is a run of the tensor's bytes.
-  const uint64_t shard_begin = spec.offset.empty() ? 0 : spec.offset[0] * kColumns * sizeof(float);
+  const uint64_t shard_begin = spec.offset.empty() ? 0 : spec.offset[0] * kRowBytes;
   Fill(bytes, shard_begin + begin, Seed(spec.name, author));
 }
 

@@ -24,7 +24,7 @@ struct Author {
   friend bool operator==(const Author&, const Author&) = default;
 };
 
-// The tensors of one rank of a world of so many.
+// The tensors of one rank of a world of so many: of any world the same ones, otherwise shared out.
 using TensorModel = std::function<std::vector<TensorSpec>(Rank rank, uint64_t world)>;
 
 // Some held by all ranks, some by pairs, some by it alone, one volatile.
@@ -33,6 +33,9 @@ std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world);
 TensorModel ShardedTensors(uint64_t rows_max);
 // Some held by all ranks, large enough to be cut among them and not, and as many rows of its own.
 TensorModel ReplicatedTensors(uint64_t rows);
+
+// Of the tensors; which rows a rank has depends on the world, not what is in them.
+inline constexpr size_t kRowBytes = 64;
 
 // Bytes [begin, begin + bytes.size()) of the shard.
 void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,

@@ -45,6 +45,7 @@ TrainerOptions DrawTrainerOptions(Random& random) {
   client.capture.bucket_bytes = uint64_t{64} << random.Below(7);
   client.capture.buckets_in_flight = static_cast<uint32_t>(1 + random.Below(3));
   client.capture.progress_every_bytes = uint64_t{64} << random.Below(8);
+  client.any_world = true;
   client.connect_timeout = seconds(4);
   client.restore_timeout = seconds(6);
   client.register_timeout = seconds(4);

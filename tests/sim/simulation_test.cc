@@ -99,7 +99,7 @@ TEST_F(HistoryTest, ALossThatIsHeardLateIsNotOfWhatWasCapturedSince) {
   history_.OnFreshStartAsked(Attempt{2});
   history_.OnFreshStart(Timeline{2});
   history_.OnDecided(Timeline{3}, Version{}, std::nullopt, Duration{});
-  history_.OnToldRestored(Rank{0}, 1, Attempt{3}, Timeline{3}, Version{});
+  history_.OnToldRestored(Rank{0}, Attempt{3}, Timeline{3}, Version{}, 0);
   const Version since{Timeline{3}, Step{1}};
   Commit(since);
   history_.OnUnrecoverable(Attempt{2}, since);
@@ -175,6 +175,9 @@ TEST(PlantedBugTest, StaleDecision) {
 }
 TEST(PlantedBugTest, SwapsPieces) {
   ExpectFound(PlantedBug::kSwapsPieces, "has wrong bytes after the restore");
+}
+TEST(PlantedBugTest, TakesRanksByNumber) {
+  ExpectFound(PlantedBug::kTakesRanksByNumber, "are others");
 }
 TEST(PlantedBugTest, ForgetsCommit) {
   ExpectFound(PlantedBug::kForgetsCommit, "nothing stored, it says, but");

@@ -10,6 +10,22 @@ namespace {
 
 constexpr Duration kSlack = std::chrono::milliseconds(200);
 
+// Whether each row of the shard is as one of them has trained it.
+bool IsTrainedBy(const std::vector<Author>& authors, const TensorSpec& spec,
+                 std::span<const std::byte> bytes) {
+  std::vector<std::vector<std::byte>> trained;
+  for (const Author& author : authors)
+    FillShard(trained.emplace_back(bytes.size()), 0, spec, author);
+  for (size_t at = 0; at < bytes.size(); at += kRowBytes) {
+    const size_t row = std::min(kRowBytes, bytes.size() - at);
+    const bool is_trained = std::ranges::any_of(trained, [&](const auto& of_author) {
+      return std::ranges::equal(bytes.subspan(at, row), std::span(of_author).subspan(at, row));
+    });
+    if (!is_trained) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void StepBarrier::Arrive(Rank rank, SimExecutor& process, std::weak_ptr<char> alive, Task go_on) {
@@ -146,35 +162,62 @@ void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {
   for (const TensorSpec& spec : state_->specs) {
     state_->bytes.emplace_back(ShardBytes(spec), std::byte{0xee});
   }
-  machine_.history.OnToldRestored(options_.rank, options_.world, options_.attempt, timeline_,
-                                  restored->version);
+  machine_.history.OnToldRestored(options_.rank, options_.attempt, timeline_, restored->version,
+                                  restored->source_world);
   if (restored->fresh) return Register();
-  const std::optional<Author> author = machine_.history.AuthorOf(restored->version, options_.rank);
-  if (!author || restored->extras != ExtrasOf(options_.rank, *author)) {
-    machine_.trace.Fail("rank {}: the extras of {} are not what was saved", options_.rank,
-                        restored->version);
+  if (restored->source_world != options_.world) {
+    return ReadExtrasOfOthers(restored->version, Rank{0}, restored->source_world);
   }
+  CheckExtras(restored->version, options_.rank, restored->extras);
+  ReadTensors(restored->version, /*is_reshaped=*/false);
+}
+
+void TrainerProcess::CheckExtras(Version version, Rank saved_by,
+                                 const snapshot::StoredExtras& extras) {
+  const std::optional<Author> author = machine_.history.AuthorOf(version, saved_by);
+  if (author && extras == ExtrasOf(saved_by, *author)) return;
+  machine_.trace.Fail("rank {}: the extras that rank {} saved with {} are others", options_.rank,
+                      saved_by, version);
+}
+
+void TrainerProcess::ReadExtrasOfOthers(Version version, Rank from, uint64_t source_world) {
+  if (from.value == source_world) return ReadTensors(version, /*is_reshaped=*/true);
+  Expect("the extras", options_.client.restore_timeout);
+  client_->RestoreExtras(
+      from, [this, version, from, source_world](absl::StatusOr<snapshot::StoredExtras> extras) {
+        if (!extras.ok()) return Exit(extras.status());
+        CheckExtras(version, from, *extras);
+        ReadExtrasOfOthers(version, Rank{from.value + 1}, source_world);
+      });
+}
+
+void TrainerProcess::ReadTensors(Version version, bool is_reshaped) {
   Expect("the read", options_.client.restore_timeout);
-  client_->RestoreRead(Bound(), [this, version = restored->version](absl::Status status) {
+  client_->RestoreRead(Bound(), [this, version, is_reshaped](absl::Status status) {
     if (!status.ok()) return Exit(std::move(status));
-    CheckBytes(version);
+    CheckBytes(version, is_reshaped);
     client_->RestoreEnd();
     Register();
   });
 }
 
-void TrainerProcess::CheckBytes(Version version) {
-  const std::optional<Author> author = machine_.history.AuthorOf(version, options_.rank);
-  if (!author) return machine_.trace.Fail("{} was restored, nobody trained it", version);
+// In the world that saved it a rank gets what it had itself, also where it went astray.
+void TrainerProcess::CheckBytes(Version version, bool is_reshaped) {
+  std::vector<Author> authors = machine_.history.AuthorsOf(version);
+  if (!is_reshaped) {
+    authors.clear();
+    if (const auto author = machine_.history.AuthorOf(version, options_.rank)) {
+      authors.push_back(*author);
+    }
+  }
+  if (authors.empty()) return machine_.trace.Fail("{} was restored, nobody trained it", version);
   for (size_t i = 0; i < state_->specs.size(); ++i) {
-    std::vector<std::byte> needed(state_->bytes[i].size());
-    FillShard(needed, 0, state_->specs[i], *author);
-    if (needed == state_->bytes[i]) continue;
+    if (IsTrainedBy(authors, state_->specs[i], state_->bytes[i])) continue;
     machine_.trace.Fail("rank {}: tensor {} of {} has wrong bytes after the restore", options_.rank,
                         state_->specs[i].name, version);
   }
-  machine_.trace.Add("rank {} of attempt {} has restored {}", options_.rank, options_.attempt,
-                     version);
+  machine_.trace.Add("rank {} of attempt {} has restored {}{}", options_.rank, options_.attempt,
+                     version, is_reshaped ? ", in another world" : "");
 }
 
 std::vector<snapshot::BoundTensor> TrainerProcess::Bound() const {

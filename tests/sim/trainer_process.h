@@ -98,7 +98,11 @@ class TrainerProcess {
   void Start();
   void Restore();
   void OnRestored(absl::StatusOr<snapshot::Restored> restored);
-  void CheckBytes(Version version);
+  void CheckExtras(Version version, Rank saved_by, const snapshot::StoredExtras& extras);
+  // Of the ranks from that one on that have saved the version, and then the tensors.
+  void ReadExtrasOfOthers(Version version, Rank from, uint64_t source_world);
+  void ReadTensors(Version version, bool is_reshaped);
+  void CheckBytes(Version version, bool is_reshaped);
   void Register();
   void Train();
   void FinishStep();

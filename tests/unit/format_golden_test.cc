@@ -306,13 +306,23 @@ TEST(GoldenTest, AWelcomeThatEndsBeforeItsAppendedFields) {
 TEST(GoldenTest, ADecisionAndAPlanThatEndBeforeWhatIsRemote) {
   const auto decision = ReadGoldenFrame<Decision>("_before_remote");
   ASSERT_TRUE(decision.ok()) << decision.status();
-  EXPECT_EQ(decision->extras.segment, "/unreft.gpt.0.slot3");
-  EXPECT_FALSE(decision->has_remote_extras);
+  EXPECT_EQ(decision->extras.slot.segment, "/unreft.gpt.0.slot3");
+  EXPECT_FALSE(decision->extras.has_remote);
   const auto plan = ReadGoldenFrame<Plan>("_before_staged");
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->pieces.size(), 2u);
   EXPECT_EQ(plan->staged_bytes, 0u);
   EXPECT_EQ(plan->staging_segment, "");
+}
+
+// As clients and daemons wrote them that restored what as many ranks had saved; never written
+// again.
+TEST(GoldenTest, ARequestAndADecisionThatEndBeforeTheWorld) {
+  EXPECT_FALSE(ReadGoldenFrame<RestoreRequest>("_before_any_world")->any_world);
+  const auto decision = ReadGoldenFrame<Decision>("_before_source_world");
+  ASSERT_TRUE(decision.ok()) << decision.status();
+  EXPECT_EQ(decision->extras.remote, "extras");
+  EXPECT_EQ(decision->source_world, 0u);
 }
 
 // As clients and daemons wrote them that know no pages; never written again.
@@ -339,7 +349,7 @@ TEST(GoldenTest, ACapturedThatEndsBeforeItsBlocksCrcs) {
 
 TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(ReadGoldenFrame<Welcome>()->sealed.at(0).segment, "/unreft.gpt.0.slot3");
-  EXPECT_EQ(ReadGoldenFrame<Welcome>()->newest_frame, 24u);
+  EXPECT_EQ(ReadGoldenFrame<Welcome>()->newest_frame, 26u);
   EXPECT_TRUE(ReadGoldenFrame<EverCommitted>()->ever);
   EXPECT_EQ(ReadGoldenFrame<Obstacle>()->what, "rank 2 of 4 has not registered");
   EXPECT_EQ(ReadGoldenFrame<Hello>()->life, (ProcessLife{4711, 123456}));
@@ -347,12 +357,16 @@ TEST(GoldenTest, FieldsOfAFrameComeBack) {
   ASSERT_TRUE(decision.ok());
   EXPECT_EQ(decision->version, (Version{Timeline{5}, Step{41}}));
   EXPECT_EQ(decision->tensors.at(0).spec, Spec("w", {4, 8}, {2, 0}, {2, 8}, 1, 2));
-  EXPECT_EQ(decision->extras.segment, "/unreft.gpt.0.slot3");
+  EXPECT_EQ(decision->extras.slot.segment, "/unreft.gpt.0.slot3");
   EXPECT_EQ(ReadGoldenFrame<Captured>()->replica_digests, (std::vector<uint32_t>{0xd1, 0xd2}));
   EXPECT_EQ(ReadGoldenFrame<Captured>()->block_crcs, (std::vector<uint32_t>{0xb1}));
-  EXPECT_EQ(decision->remote_extras, "extras");
-  EXPECT_EQ(decision->remote_extras_crc, 0xe1u);
-  EXPECT_TRUE(decision->has_remote_extras);
+  EXPECT_EQ(decision->extras.remote, "extras");
+  EXPECT_EQ(decision->extras.remote_crc, 0xe1u);
+  EXPECT_TRUE(decision->extras.has_remote);
+  EXPECT_EQ(decision->source_world, 4u);
+  EXPECT_TRUE(ReadGoldenFrame<RestoreRequest>()->any_world);
+  EXPECT_EQ(ReadGoldenFrame<ExtrasRequest>()->rank, Rank{3});
+  EXPECT_EQ(ReadGoldenFrame<Extras>()->extras.remote, "extras");
   EXPECT_EQ(ReadGoldenFrame<Plan>()->staged_bytes, 576u);
   const auto staged = ReadGoldenFrame<Staged>();
   ASSERT_TRUE(staged.ok());

@@ -42,9 +42,12 @@ std::set<size_t> EarlierBytes(Message message) {
     return {ToFrame(message).payload.size() - last - sizeof(uint32_t), whole - last};
   }
   if constexpr (std::is_same_v<Message, Decision>) {
-    message.remote_extras.clear();
-    return {ToFrame(message).payload.size() - 2 * sizeof(uint32_t) - sizeof(bool)};
+    message.extras.remote.clear();
+    const size_t remote = 2 * sizeof(uint32_t) + sizeof(bool);
+    const size_t world = sizeof(message.source_world);
+    return {ToFrame(message).payload.size() - world - remote, whole - world};
   }
+  if constexpr (std::is_same_v<Message, RestoreRequest>) return {whole - sizeof(bool)};
   if constexpr (std::is_same_v<Message, PlanRequest>) return {whole - sizeof(bool)};
   if constexpr (std::is_same_v<Message, Plan>) {
     message.sources.clear();

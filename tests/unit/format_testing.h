@@ -188,11 +188,12 @@ void ForEachExampleMessage(F f) {
           .life = {4711, 123456},
           .timeline = Timeline{5},
           .client_version = "0.1.0"});
-  f(Welcome{ProcessNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 24});
+  f(Welcome{ProcessNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 26});
   f(Refused{absl::PermissionDeniedError("uid 1000 is not 1001"), true});
-  f(RestoreRequest{12});
-  f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, slot,
-             "extras", 0xe1, true});
+  f(RestoreRequest{12, true});
+  const WireExtras extras{slot, "extras", 0xe1, true};
+  f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, extras,
+             4});
   f(PlanRequest{13, tensors, true});
   f(Plan{13,
          absl::OkStatus(),
@@ -229,8 +230,10 @@ void ForEachExampleMessage(F f) {
   f(EverCommitted{15, absl::UnavailableError("the meta store was not read"), true});
   f(Obstacle{"rank 2 of 4 has not registered"});
   f(PlanPage{13, {{0, 1, 4096, 64, 512}, {1, 0, 8192, 0, 64, 4, 256, 128}}});
+  f(ExtrasRequest{16, Rank{3}});
+  f(Extras{16, absl::OkStatus(), extras});
 }
-inline constexpr size_t kMessageTypes = 24;
+inline constexpr size_t kMessageTypes = 26;
 static_assert(kMessageTypes == static_cast<size_t>(kNewestFrameType));
 
 // A frame as it lies in the stream.

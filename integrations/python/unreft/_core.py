@@ -37,6 +37,7 @@ class _OpenOptions(ctypes.Structure):
         ("device_checksum", ctypes.c_int32),
         ("keep_waiting", _waiting.KEEP_WAITING),
         ("keep_waiting_context", ctypes.c_void_p),
+        ("any_world", ctypes.c_int32),
     ]
 
 
@@ -76,6 +77,7 @@ class _Decision(ctypes.Structure):
         ("extras", ctypes.c_void_p),
         ("extras_bytes", ctypes.c_size_t),
         ("tensor_bytes", ctypes.c_size_t),
+        ("source_world", ctypes.c_uint64),
     ]
 
 
@@ -142,6 +144,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("close", None, [pointer]),
         ("restore_begin", ctypes.c_int, [pointer, pointer]),
         ("restore_read", ctypes.c_int, [pointer, pointer, size]),
+        ("restore_extras", ctypes.c_int, [pointer, step, pointer, pointer]),
         ("restore_end", ctypes.c_int, [pointer]),
         ("register", ctypes.c_int, [pointer, pointer, size, step]),
         ("rebind", ctypes.c_int, [pointer, pointer, pointer, size]),
@@ -259,6 +262,10 @@ def _described(decision: _Decision) -> list[tuple]:
     return found
 
 
+def _bytes_at(address: int | None, size: int) -> bytes | None:
+    return None if address is None else ctypes.string_at(address, size)
+
+
 def _step_or_none(step: int) -> int | None:
     return None if step == _NO_STEP else step
 
@@ -296,6 +303,7 @@ class Client:
         restore_timeout_ms: int,
         fence_timeout_ms: int,
         device_checksum: int,
+        any_world: int,
     ):
         self._client: ctypes.c_void_p | None = None
         self._pid = os.getpid()
@@ -315,6 +323,7 @@ class Client:
         ):
             setattr(options, name, _whole(value, 64, name, signed=True))
         options.device_checksum = _whole(device_checksum, 32, "device_checksum", signed=True)
+        options.any_world = _whole(any_world, 32, "any_world", signed=True)
         options.keep_waiting = self._waits.keep_waiting
         client = ctypes.c_void_p()
         try:
@@ -332,17 +341,25 @@ class Client:
         at = ctypes.byref(decision)
         self._wait(lambda: _library.unreft_restore_begin(self._client, at))
         # The next call of the kind comes from the same thread: the pointers are good until then.
-        extras = None
-        if decision.extras is not None:
-            extras = ctypes.string_at(decision.extras, decision.extras_bytes)
         return {
             "restored": decision.restored != 0,
             "step": decision.step,
             "timeline": decision.timeline,
             "new_timeline": decision.new_timeline,
+            "source_world": decision.source_world,
             "tensors": _described(decision),
-            "extras": extras,
+            "extras": _bytes_at(decision.extras, decision.extras_bytes),
         }
+
+    def restore_extras(self, rank: int) -> bytes | None:
+        number = _whole(rank, 64, "rank")
+        at, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self._wait(
+            lambda: _library.unreft_restore_extras(
+                self._client, number, ctypes.byref(at), ctypes.byref(size)
+            )
+        )
+        return _bytes_at(at.value, size.value)
 
     def restore_read(self, tensors: Sequence[Any]) -> None:
         held = _TensorArray(tensors)

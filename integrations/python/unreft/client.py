@@ -37,8 +37,12 @@ class Decision:
     step: int  # of the version that every rank restores
     timeline: int  # of that version; equal to no other, so it is no small number
     new_timeline: int  # opened by this decision
-    tensors: list[Tensor]  # every logical tensor stored, with this rank's earlier box
-    extras: bytes | None  # this rank's earlier extras, None when it had none
+    # Every logical tensor stored, with this rank's earlier box, or whole if another number of ranks
+    # saved it.
+    tensors: list[Tensor]
+    # This rank's earlier extras; None when it had none, or if another number of ranks saved them.
+    extras: bytes | None
+    source_world: int = 0  # how many ranks saved the version; 0 when nothing is restored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +97,9 @@ class Client:
     With `device_checksum` tensors on a CUDA device are checksummed there before they are copied,
     for the daemon to compare, and again after a restore, which then raises `DataLoss`. Raises
     `FailedPrecondition` where the library was built without the kernel for it.
+
+    With `any_world` a version is restored that another number of ranks has saved
+    (`Decision.source_world`); `restore_extras` then has their extras. Without it that is refused.
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class Client:
         restore_timeout_s: float = 300.0,
         fence_timeout_s: float = 60.0,
         device_checksum: bool | None = None,
+        any_world: bool = False,
     ):
         self._core = _core.Client(
             socket=socket,
@@ -118,6 +126,7 @@ class Client:
             restore_timeout_ms=round(restore_timeout_s * 1000),
             fence_timeout_ms=round(fence_timeout_s * 1000),
             device_checksum=-1 if device_checksum is None else int(device_checksum),
+            any_world=int(any_world),
         )
 
     def restore_begin(self) -> Decision:
@@ -128,6 +137,13 @@ class Client:
             for name, dtype, shape, offset, extent, memory_order in fields.pop("tensors")
         ]
         return Decision(tensors=tensors, **fields)
+
+    def restore_extras(self, rank: int) -> bytes | None:
+        """The extras of one of the ranks that saved the version, verified; None when it had none.
+
+        Between `restore_begin` and `restore_end`. `OutOfRange` for a rank that there was not.
+        """
+        return self._core.restore_extras(rank)
 
     def restore_read(self, tensors: Sequence[Tensor]) -> None:
         """Copies the decided version into `tensors`, every block verified.

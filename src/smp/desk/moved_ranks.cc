@@ -29,6 +29,12 @@ void MovedRanks::OnCommitted(Version version) {
   }
 }
 
+void MovedRanks::OnRestored(uint64_t world) {
+  for (const Rank rank : state_.slots->Ranks()) {
+    if (rank.value >= world) state_.slots->Forget(rank);
+  }
+}
+
 void MovedRanks::OnFreshStart() {
   for (const Rank rank : state_.slots->Ranks()) {
     if (!state_.sessions.contains(rank)) state_.slots->Forget(rank);

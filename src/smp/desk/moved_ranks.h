@@ -13,6 +13,9 @@ class MovedRanks {
  public:
   explicit MovedRanks(NodeState& state) : state_(state) {}
 
+  // Of a decision for so many ranks, all others of which are none any more: they have no use for
+  // slots but those whose content is restored.
+  void OnRestored(uint64_t world);
   // Of every commit. Those without a session that did not capture `version` here lose their free
   // slots and what is older than the commit before, unless it is pinned.
   void OnCommitted(Version version);

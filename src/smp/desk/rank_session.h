@@ -92,6 +92,7 @@ class RankSession {
 
   // Restore.
   std::optional<uint64_t> restore_request;
+  bool takes_any_world = false;  // a version that another number of ranks has saved will do
   std::optional<uint64_t> plan_request;      // that waits for the pool, or for memory
   std::optional<PlanRequest> plan_to_compute;  // when the one under way is done
   bool planning = false;                       // the pool computes one

@@ -205,6 +205,14 @@ bool IsClosed(const Facts& facts) {
          });
 }
 
+// A node with ranks whose daemon is of a release before another number of ranks could restore.
+std::optional<NodeSlot> FindOneOfOneWorld(const RollCall& roll) {
+  for (const auto& [slot, report] : roll.told()) {
+    if (report->ranks() > 0 && !report->any_world()) return slot;
+  }
+  return std::nullopt;
+}
+
 // The decision for this version, or what is to be known before; none if it is no candidate.
 std::optional<Move> DecideOn(const Facts& facts, Version version) {
   const TimelineRecord& record = facts.records.timeline.value;
@@ -212,8 +220,10 @@ std::optional<Move> DecideOn(const Facts& facts, Version version) {
                                                 RecordedGroupsOf(facts.records, version), nullptr);
   if (!restorable) return std::nullopt;
   if (restorable->world != record.world()) {
-    return FailRound(
-        record, OtherWorld(version, restorable->world, Attempt{record.attempt()}, record.world()));
+    if (const std::optional<NodeSlot> earlier = FindOneOfOneWorld(facts.roll)) {
+      return FailRound(record, OtherWorld(version, restorable->world, Attempt{record.attempt()},
+                                          record.world(), *earlier));
+    }
   }
   // A version that was not committed has not been checked as a whole yet.
   const bool is_committed = version == VersionOf(facts.records.commit.value);

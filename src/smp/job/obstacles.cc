@@ -79,13 +79,15 @@ std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
 
 std::string DescribeMissingRanks(const Facts& facts) {
   std::set<Rank> registered;
-  uint64_t world = facts.records.commit.value.world();
+  uint64_t world = 0;
   for (const auto& [slot, report] : facts.roll.told()) {
     for (const RegisteredRank& rank : report->registered()) {
       registered.insert(Rank{rank.rank()});
       world = std::max(world, rank.world());
     }
   }
+  // Before any of them has said how many they are.
+  if (world == 0) world = facts.records.commit.value.world();
   const recovery::MissingRanks missing = recovery::FindMissing(registered, world);
   if (missing.none()) return "";
   return fmt::format("of {} ranks, rank {} has not registered its tensors at any node", world,

@@ -15,11 +15,13 @@ absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>&
       recovery::FindMissing(asked, world).Text()));
 }
 
-absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world) {
-  return absl::FailedPreconditionError(
-      fmt::format("version {} was saved by {} ranks, attempt {} has {}: restart with {} ranks, or "
-                  "give the state up with 'unreft fresh-start'",
-                  version, saved_by, attempt, world, saved_by));
+absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world,
+                        NodeSlot earlier) {
+  return absl::FailedPreconditionError(fmt::format(
+      "version {} was saved by {} ranks, attempt {} has {}, and the daemon of node {} is of an "
+      "earlier release, which restores no other number of ranks: start the present one in its "
+      "place, or restart with {} ranks",
+      version, saved_by, attempt, world, earlier, saved_by));
 }
 
 absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,

@@ -19,7 +19,8 @@ absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>&
                           Duration wait);
 
 // FailedPrecondition: what is stored was saved by another number of ranks.
-absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world);
+absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world,
+                        NodeSlot earlier);
 
 // DataLoss: something was committed and nothing is whole any more. `memory`: whose. `details`, as
 // far as they are not empty: what is missing of which version, where it may be, what was found.

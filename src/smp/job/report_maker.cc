@@ -78,6 +78,7 @@ NodeReport ReportMaker::Make() {
   report.set_round_closed(parts_.follower.round_closed());
   report.set_newest_step(parts_.versions.newest_step().value);
   report.set_ranks(parts_.node.RanksServed());
+  report.set_any_world(true);
   for (auto& [version, entry] : Holdings()) *report.add_versions() = std::move(entry);
   for (const RegisteredTrainer& trainer : parts_.node.Registrations())
     AddRegistered(trainer, report);

@@ -226,6 +226,8 @@ absl::Status Node::OnTrainerFrame(RankSession& session, const Frame& frame) {
   switch (static_cast<FrameType>(frame.type)) {
     case FrameType::kRestoreRequest:
       return take.operator()<RestoreRequest>([&](auto m) { restore.OnRestoreRequest(session, m); });
+    case FrameType::kExtrasRequest:
+      return take.operator()<ExtrasRequest>([&](auto m) { restore.OnExtrasRequest(session, m); });
     case FrameType::kPlanRequest:
       return take.operator()<PlanRequest>(
           [&](auto m) { restore.OnPlanRequest(session, std::move(m)); });
@@ -306,6 +308,8 @@ void Node::OnDecision(const JobDecision& decision) {
     state_.account.Begin(fresh ? std::nullopt : std::optional(decision.version.step),
                          state_.seams.executor.Now());
   }
+  // Before what a restore may want of slots.
+  if (decision.kind == DecisionKind::kRestored) moved_->OnRestored(decision.asked.size());
   restore_->OnDecision(decision);
   if (decision.kind == DecisionKind::kFresh) moved_->OnFreshStart();
   capture_->RunRules();

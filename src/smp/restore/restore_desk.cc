@@ -20,6 +20,14 @@ WireTensor WholeTensor(TensorSpec spec) {
   return {std::move(spec)};
 }
 
+absl::Status RestoredByOthers(Version version, uint64_t source_world, Rank rank, uint64_t world) {
+  return absl::FailedPreconditionError(fmt::format(
+      "version {} was saved by {} ranks, rank {} is one of {} and takes only what as many have "
+      "saved: restart with {} ranks, or open the client with any_world, or give the state up with "
+      "'unreft fresh-start'",
+      version, source_world, rank, world, source_world));
+}
+
 // Whether the session waits for this decision.
 bool Waits(const RankSession& session, const JobDecision& decision) {
   return session.restore_request && session.attempt() == decision.attempt &&
@@ -40,6 +48,7 @@ void RestoreDesk::Join(Cluster cluster) { cluster_.emplace(std::move(cluster)); 
 void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& request) {
   EndStaging(session);
   session.restore_request = request.request;
+  session.takes_any_world = request.any_world;
   // It asked this before, and the answer was lost or went to an earlier process of this daemon.
   if (restoring_ != nullptr && Waits(session, restoring_->decision)) return AnswerWaiting();
   AskAgain(session);
@@ -275,38 +284,85 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
   answer.timeline = decision.timeline;
   if (decision.kind != DecisionKind::kRestored) return answer;
 
-  const CatalogSlab* slab_of_rank = restoring_->catalog->Find(session.rank());
-  if (slab_of_rank == nullptr ||
-      (IsAlone() && SealedSlotOf(decision.version, session.rank()) == nullptr)) {
+  answer.source_world = SourceWorld();
+  if (absl::Status status = CheckIsThere(session, decision.version); !status.ok()) {
     answer.kind = DecisionKind::kFailed;
-    answer.status =
-        absl::DataLossError(fmt::format("rank {}: its slab of version {} does not verify any more",
-                                        session.rank(), decision.version));
+    answer.status = std::move(status);
     return answer;
   }
-  std::map<std::string, WireTensor> others;  // tensors of which this rank held no box
-  std::set<std::string> own;
-  for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
-    if (rank != session.rank()) {
-      for (const TensorSpec& spec : slab.manifest->tensors) {
-        if (!others.contains(spec.name)) others.emplace(spec.name, WholeTensor(spec));
-      }
-      continue;
-    }
-    answer.tensors = ToWire(slab.manifest->tensors);
-    for (const TensorSpec& spec : slab.manifest->tensors) own.insert(spec.name);
-    if (const Slot* slot = SealedSlotOf(decision.version, rank)) {
-      answer.extras = {slot->id, slot->generation, slot->segment->name()};
-    } else {
-      answer.remote_extras = slab.description.extras();
-      answer.remote_extras_crc = slab.description.extras_crc();
-      answer.has_remote_extras = true;
-    }
+  std::set<std::string> named;
+  if (const CatalogSlab* own = OwnSlabOf(session)) {
+    answer.tensors = ToWire(own->manifest->tensors);
+    for (const TensorSpec& spec : own->manifest->tensors) named.insert(spec.name);
+    answer.extras = ExtrasOf(session.rank(), *own);
   }
-  for (auto& [name, tensor] : others) {
-    if (!own.contains(name)) answer.tensors.push_back(std::move(tensor));
+  for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
+    for (const TensorSpec& spec : slab.manifest->tensors) {
+      if (named.insert(spec.name).second) answer.tensors.push_back(WholeTensor(spec));
+    }
   }
   return answer;
+}
+
+// A slab is that of a rank's predecessor only among as many ranks: in another world the same number
+// is another part of the state.
+const CatalogSlab* RestoreDesk::OwnSlabOf(const RankSession& session) const {
+  return session.world() == SourceWorld() ? restoring_->catalog->Find(session.rank()) : nullptr;
+}
+
+// Whether what the rank needs of the version was there when this was decided, and is there still.
+absl::Status RestoreDesk::CheckIsThere(const RankSession& session, Version version) const {
+  const bool is_same_world = session.world() == SourceWorld();
+  if (!is_same_world && !session.takes_any_world) {
+    return RestoredByOthers(version, SourceWorld(), session.rank(), session.world());
+  }
+  std::vector<Rank> needed;
+  for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
+    if (!is_same_world) needed.push_back(rank);
+  }
+  if (is_same_world) needed.push_back(session.rank());
+  for (const Rank rank : needed) {
+    const bool is_known = restoring_->catalog->Find(rank) != nullptr;
+    if (is_known && (!IsAlone() || SealedSlotOf(version, rank) != nullptr)) continue;
+    return absl::DataLossError(
+        fmt::format("rank {}: its slab of version {} does not verify any more", rank, version));
+  }
+  return absl::OkStatus();
+}
+
+WireExtras RestoreDesk::ExtrasOf(Rank rank, const CatalogSlab& slab) const {
+  if (const Slot* slot = SealedSlotOf(restoring_->decision.version, rank)) {
+    return {.slot = {slot->id, slot->generation, slot->segment->name()}};
+  }
+  return {.remote = slab.description.extras(),
+          .remote_crc = slab.description.extras_crc(),
+          .has_remote = true};
+}
+
+absl::Status RestoreDesk::NothingDecidedFor(const RankSession& session) {
+  return absl::FailedPreconditionError(
+      fmt::format("rank {}: nothing was decided for it to restore", session.rank()));
+}
+
+void RestoreDesk::OnExtrasRequest(RankSession& session, const ExtrasRequest& request) {
+  Extras answer{.request = request.request};
+  if (!IsRestoring(session)) {
+    answer.status = NothingDecidedFor(session);
+  } else if (const CatalogSlab* slab = restoring_->catalog->Find(request.rank)) {
+    answer.extras = ExtrasOf(request.rank, *slab);
+  } else {
+    answer.status = absl::OutOfRangeError(
+        fmt::format("the extras of rank {}: version {} was saved by {} ranks", request.rank,
+                    restoring_->decision.version, SourceWorld()));
+  }
+  session.Send(answer);
+}
+
+// Whether what was decided is known, and that rank restores it.
+bool RestoreDesk::IsRestoring(const RankSession& session) const {
+  return restoring_ != nullptr && restoring_->decision.kind == DecisionKind::kRestored &&
+         restoring_->catalog->ready() && session.timeline.value != 0 &&
+         session.timeline == restoring_->decision.timeline;
 }
 
 // --- the bytes (their places: restore_desk_planning.cc) ---

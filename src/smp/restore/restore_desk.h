@@ -48,6 +48,7 @@ class RestoreDesk {
 
   // --- frames ---
   void OnRestoreRequest(RankSession& session, const RestoreRequest& request);
+  void OnExtrasRequest(RankSession& session, const ExtrasRequest& request);
   void OnPlanRequest(RankSession& session, PlanRequest request);
   void OnStagedDone(RankSession& session, const StagedDone& done);
   void OnRestoreDone(RankSession& session, const RestoreDone& done);
@@ -98,6 +99,14 @@ class RestoreDesk {
   void AnswerWaiting();
   void Answer(RankSession& session);
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;
+  // How many ranks saved the version that is restored, once its catalog is ready.
+  uint64_t SourceWorld() const { return restoring_->catalog->slabs().size(); }
+  // What that rank saved; null if the version is of another number of ranks.
+  const CatalogSlab* OwnSlabOf(const RankSession& session) const;
+  bool IsRestoring(const RankSession& session) const;
+  static absl::Status NothingDecidedFor(const RankSession& session);
+  absl::Status CheckIsThere(const RankSession& session, Version version) const;
+  WireExtras ExtrasOf(Rank rank, const CatalogSlab& slab) const;
   Slot* SealedSlotOf(Version version, Rank rank) const;
   void StartPlanning(RankSession& session);
   void ComputePlan(RankSession& session, std::shared_ptr<Planning> planning);
@@ -107,7 +116,7 @@ class RestoreDesk {
   void SendPlan(RankSession& session, const Plan& plan, std::span<const PlanPiece> pieces);
   static absl::Status NamePieces(const RankSession& session, const Planning& planning, Plan& plan);
   absl::Status Stage(RankSession& session, const Planning& planning, Plan& plan);
-  absl::Status ProvideStaging(const RankSession& asking, const StagingOrder& order);
+  absl::Status ProvideStaging(const StagingOrder& order);
   void EndStaging(RankSession& session);
   void DropDeadVersions();
 

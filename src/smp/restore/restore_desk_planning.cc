@@ -105,12 +105,7 @@ void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> pl
 }
 
 absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& planning) {
-  if (restoring_ == nullptr || restoring_->decision.kind != DecisionKind::kRestored ||
-      !restoring_->catalog->ready() || session.timeline.value == 0 ||
-      session.timeline != restoring_->decision.timeline) {
-    return absl::FailedPreconditionError(
-        fmt::format("rank {}: nothing was decided for it to restore", session.rank()));
-  }
+  if (!IsRestoring(session)) return NothingDecidedFor(session);
   planning.restoring = restoring_->number;
   planning.manifests.clear();
   planning.stored.clear();
@@ -118,6 +113,7 @@ absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& pla
   planning.slabs.clear();
   // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is, since
   // replicas may differ; then those that this node has.
+  const CatalogSlab* const own = OwnSlabOf(session);
   for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
     const auto number = static_cast<uint32_t>(planning.slabs.size());
     planning.slabs.push_back({rank, std::nullopt});
@@ -127,7 +123,7 @@ absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& pla
     } else if (IsAlone()) {
       continue;
     }
-    if (rank == session.rank()) planning.preferred.insert(planning.preferred.begin(), number);
+    if (&slab == own) planning.preferred.insert(planning.preferred.begin(), number);
     planning.manifests.push_back(slab.manifest);
     for (const layout::CapturedPart& part : slab.manifest->parts) {
       planning.stored.push_back({&slab.manifest->tensors[part.tensor], number, part.shard_begin,
@@ -223,7 +219,7 @@ absl::Status RestoreDesk::Stage(RankSession& session, const Planning& planning, 
                            .sources = planning.sources,
                            .pieces = planning.pieces,
                            .reads_pages = planning.reads_pages};
-  if (absl::Status status = ProvideStaging(session, order); !status.ok()) return status;
+  if (absl::Status status = ProvideStaging(order); !status.ok()) return status;
   auto staging = std::make_unique<Staging>(state_, session, *restoring_->reader,
                                            state_.staging->places(), order);
   plan.staging_segment = state_.staging->places()->segment()->name();
@@ -235,16 +231,13 @@ absl::Status RestoreDesk::Stage(RankSession& session, const Planning& planning, 
 }
 
 // On a node whose memory is new nobody has registered yet: what its ranks restore is what they had.
-absl::Status RestoreDesk::ProvideStaging(const RankSession& asking, const StagingOrder& order) {
+absl::Status RestoreDesk::ProvideStaging(const StagingOrder& order) {
   if (state_.staging->places() != nullptr) return absl::OkStatus();
   std::vector<uint64_t> state_bytes;
   for (const auto& [rank, session] : state_.sessions) {
-    uint64_t& bytes = state_bytes.emplace_back();
-    if (const CatalogSlab* slab = restoring_->catalog->Find(rank)) {
-      bytes = StateBytes(slab->manifest->tensors);
-    } else if (session.get() == &asking) {
-      bytes = order.bytes();
-    }
+    const CatalogSlab* const own = OwnSlabOf(*session);
+    // Among another number of ranks nobody has said yet how large its part is: about like this one.
+    state_bytes.push_back(own != nullptr ? StateBytes(own->manifest->tensors) : order.bytes());
   }
   return state_.staging->Provide(StagingBytes(state_.options, state_bytes));
 }

@@ -47,7 +47,7 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"fill a node's memory", 1, 4, &Self::FillMemory},
       {"fail disk writes", 2, 3, &Self::FailDiskWrites},
       {"fill a disk", 1, 4, &Self::FillDisk},
-      {"restart with another world", 1, 4, &Self::OtherWorld},
+      {"restart with another world", 4, 2, &Self::OtherWorld},
       {"a replica goes astray", 2, 2, &Self::ReplicaGoesAstray},
       {"a node's old memory comes back", 2, 4, &Self::BringOldMemoryBack},
       {"what is committed is pinned", 8, 1, &Self::PinCommitted},

@@ -89,9 +89,9 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
   if (is_new && committed) had_at_closing_[{*committed, now}] = IsThere(*committed, now);
 }
 
-// A later version of that world that every node could read, as far as it was closed, and that
+// A later version that every node could read, as far as it was closed, and that
 // nobody gave up, is the one to be restored (docs/protocol.md, rule 21).
-void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration closed) {
+void ClusterObserver::CheckPassedOver(Version decided, Duration closed) {
   std::map<Version, std::set<Rank>> held;
   for (const ViewMember& member : view_.members()) {
     const NodeSlot slot{member.slot()};
@@ -104,7 +104,7 @@ void ClusterObserver::CheckPassedOver(Version decided, uint64_t world, Duration 
     }
   }
   for (const auto& [version, ranks] : held) {
-    if (ranks.size() < world || world_.history.WorldOf(version) != world) continue;
+    if (ranks.size() != world_.history.WorldOf(version)) continue;
     if (!world_.history.IsLive(version) || abandoned_.Has(version)) continue;
     if (rotted_.contains(version) || world_.history.IsAstray(version)) continue;
     world_.trace.Fail("{} is decided, and {} was whole on nodes that took part", decided, version);
@@ -243,11 +243,12 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, ui
   const uint64_t lost_before = slabs_lost_;
   if (whole) CheckHolders(decision, closed);
   is_rebuilt_ = slabs_lost_ > lost_before;
+  if (whole && world_.history.WorldOf(*whole) != record.world()) ++reshapes_;
   if (whole && !world_.history.IsLive(*whole)) {
     world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
   }
   const std::optional<Version> committed = world_.history.committed();
-  CheckPassedOver(job.version, record.world(), closed);
+  CheckPassedOver(job.version, closed);
   const bool excused = committed && job.version < *committed && IsExcused(*committed, closed);
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(), excused);
   standing_ = whole ? std::optional(Standing{*whole, false}) : std::nullopt;
@@ -274,7 +275,10 @@ void ClusterObserver::OnFailure(const smp::JobDecision& decision, const Timeline
   world_.trace.Add("decision {} of attempt {} fails: {}", record.decision().round(),
                    decision.attempt, decision.status.ToString());
   ++failures_;
-  if (absl::IsFailedPrecondition(decision.status)) CheckRefusal(decision, record.world());
+  if (absl::IsFailedPrecondition(decision.status)) {
+    world_.trace.Fail("attempt {} of {} ranks is refused: {}", decision.attempt, record.world(),
+                      decision.status.ToString());
+  }
   if (!absl::IsDataLoss(decision.status)) return;
   const std::optional<Version> committed = world_.history.committed();
   const Duration closed = ClosedAt(record.decision().round());
@@ -289,22 +293,6 @@ bool ClusterObserver::IsForgotten(Version committed) const {
     };
     return entry.second.second >= committed && std::ranges::none_of(view_.members(), is_lost);
   });
-}
-
-// An attempt with another number of ranks is told both numbers.
-void ClusterObserver::CheckRefusal(const smp::JobDecision& decision, uint64_t world) {
-  ++worlds_refused_;
-  const std::string message(decision.status.message());
-  const auto names = [&](uint64_t ranks) {
-    return message.find(fmt::format("restart with {} ranks", ranks)) != std::string::npos &&
-           message.find(fmt::format("attempt {} has {}:", decision.attempt, world)) !=
-               std::string::npos;
-  };
-  for (const uint64_t ranks : world_.history.worlds()) {
-    if (ranks != world && names(ranks)) return;
-  }
-  world_.trace.Fail("attempt {} of {} ranks is refused without both numbers: {}", decision.attempt,
-                    world, message);
 }
 
 void ClusterObserver::OnFlipped(NodeSlot slot, Version version) {

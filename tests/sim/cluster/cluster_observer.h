@@ -12,7 +12,7 @@
 //     passes over a newer one that was whole (docs/protocol.md, rule 21), or names an older one
 //     than was committed, or none, although its groups have lost no more than they stand (History),
 //     or although it can be had from the memories that are left (CanBeHad),
-//   * an attempt of another number of ranks is refused and the message does not name both.
+//   * an attempt is refused for its number of ranks.
 // Single-threaded.
 #pragma once
 
@@ -89,8 +89,8 @@ class ClusterObserver {
   uint64_t slabs_lost() const { return slabs_lost_; }
   // Of those, the ones of nodes whose memory was there and had rotted.
   uint64_t slabs_rotted() const { return slabs_rotted_; }
-  // Attempts that were refused for having another number of ranks.
-  uint64_t worlds_refused() const { return worlds_refused_; }
+  // Decisions of a version that another number of ranks has saved.
+  uint64_t reshapes() const { return reshapes_; }
   // Nodes that are on another machine than before.
   uint64_t takeovers() const { return takeovers_; }
   // Slots that went back to the machine that they were on first.
@@ -118,7 +118,6 @@ class ClusterObserver {
   void OnDecision(NodeSlot slot, const TimelineRecord& record, uint64_t life);
   void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
   Duration ClosedAt(uint64_t round) const;
-  void CheckRefusal(const smp::JobDecision& decision, uint64_t world);
   void OnCommit(const meta::JobState& job, bool is_stale);
   std::set<NodeSlot> HitBefore(Version version, const ViewRecord& view) const;
   void CheckCommit(Version version, const CommitRecord& commit, const ViewRecord& view);
@@ -132,7 +131,7 @@ class ClusterObserver {
   std::set<NodeSlot> GoneSince(Version version, Duration since, Duration closed) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
-  void CheckPassedOver(Version decided, uint64_t world, Duration closed);
+  void CheckPassedOver(Version decided, Duration closed);
   void CheckHolders(const DecisionRecord& decision, Duration closed);
 
   World& world_;
@@ -185,7 +184,7 @@ class ClusterObserver {
   uint64_t views_ = 0;
   uint64_t slabs_lost_ = 0;
   uint64_t slabs_rotted_ = 0;
-  uint64_t worlds_refused_ = 0;
+  uint64_t reshapes_ = 0;
   uint64_t takeovers_ = 0;
   uint64_t returns_ = 0;
   uint64_t guarded_anew_ = 0;

@@ -87,6 +87,7 @@ TrainerOptions DrawTrainerOptions(Random& random) {
   client.capture.bucket_bytes = uint64_t{256} << random.Below(5);
   client.capture.buckets_in_flight = static_cast<uint32_t>(1 + random.Below(3));
   client.capture.progress_every_bytes = uint64_t{256} << random.Below(6);
+  client.any_world = true;
   client.connect_timeout = seconds(6);
   client.restore_timeout = seconds(16);
   client.register_timeout = seconds(6);

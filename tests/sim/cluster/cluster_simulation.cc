@@ -137,8 +137,6 @@ class ClusterSimulation {
     const uint64_t decisions = cluster_.observer().decisions();
     const uint64_t failures = cluster_.observer().failures();
     const uint64_t commits = cluster_.history().commits();
-    // It may have begun anew with another number than it had.
-    cluster_.launcher().KeepWorld();
     cluster_.launcher().KillOne();
     const bool well = RunUntil(cluster_.now() + kCalmMax, [&] {
       return cluster_.observer().decisions() > decisions && cluster_.launcher().Trains() &&
@@ -182,7 +180,7 @@ class ClusterSimulation {
     result.counts["views"] = cluster_.observer().views();
     result.counts["slabs decoded"] = cluster_.observer().slabs_lost();
     result.counts["slabs decoded that had rotted"] = cluster_.observer().slabs_rotted();
-    result.counts["worlds refused"] = cluster_.observer().worlds_refused();
+    result.counts["reshapes"] = cluster_.observer().reshapes();
     result.counts["replicas found to differ"] = cluster_.store_observer().disagreements();
     result.counts["decided versions guarded anew"] = cluster_.observer().guarded_anew();
     result.counts["commits checked in part"] = cluster_.observer().commits_checked_in_part();

@@ -170,12 +170,41 @@ TEST_F(DecisionRulesTest, WhatIsCommittedAndNowhereWholeIsRefusedAloud) {
   EXPECT_FALSE(move.write->commit);
 }
 
-TEST_F(DecisionRulesTest, AnotherNumberOfRanksIsRefused) {
+TEST_F(DecisionRulesTest, AnotherNumberOfRanksGetsWhatIsThere) {
   RecordCommit(At(1, 5));
   Protect(At(1, 5));
   Close();
   records_.timeline.value.set_world(3);
-  EXPECT_THAT(Next().write->timeline->decision().status_message(), HasSubstr("saved by 2 ranks"));
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    Report(slot).set_ranks(1);
+    Report(slot).set_any_world(true);
+    Tell(slot);
+    Read(slot, At(1, 5));
+  }
+  const Move move = Next();
+  EXPECT_EQ(KindOf(move), DecisionKind::kRestored);
+  EXPECT_EQ(move.write->commit->world(), 2U) << "as it was saved";
+}
+
+// A daemon of that release would give each rank the part of the one that had its number.
+TEST_F(DecisionRulesTest, ADaemonThatKnowsNoOtherWorldIsNamed) {
+  RecordCommit(At(1, 5));
+  Protect(At(1, 5));
+  Close();
+  Report(0).set_any_world(true);
+  Report(1).set_ranks(1);
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    Tell(slot);
+    Read(slot, At(1, 5));
+  }
+  EXPECT_EQ(KindOf(Next()), DecisionKind::kRestored) << "as many ranks as there were";
+  records_.timeline.value.set_world(3);
+  EXPECT_EQ(KindOf(Next()), DecisionKind::kFailed);
+  EXPECT_THAT(Next().write->timeline->decision().status_message(),
+              AllOf(HasSubstr("saved by 2 ranks"), HasSubstr("has 3"), HasSubstr("node 1")));
+  Report(1).set_ranks(0);
+  Tell(1);
+  EXPECT_EQ(KindOf(Next()), DecisionKind::kRestored) << "it has no rank to give anything to";
 }
 
 TEST_F(DecisionRulesTest, TheSameProcessesGetTheSameTimelineUntilACaptureBegins) {

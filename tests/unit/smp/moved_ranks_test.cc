@@ -111,6 +111,24 @@ TEST_F(MovedRanksTest, NothingGoesWhileADecisionIsMade) {
   EXPECT_EQ(SlotsOf(kElsewhere), 3U);
 }
 
+// What they captured is restored by those that there are.
+TEST_F(MovedRanksTest, WhoeverIsNoRankAnyMoreKeepsWhatWasCaptured) {
+  InTurn([&] { moved_->OnRestored(1); });
+  Settle();
+  EXPECT_EQ(SlotsOf(kElsewhere), 2U) << "the free one is gone";
+  EXPECT_TRUE(Holds(kElsewhere, At(1, 10)));
+  EXPECT_EQ(SlotsOf(kHere), 3U);
+  EXPECT_FALSE(state_.slots->Ranks().contains(Rank{2}));
+  for (const uint64_t step : {12, 14}) Commit(At(2, step));
+  EXPECT_EQ(SlotsOf(kElsewhere), 0U);
+}
+
+TEST_F(MovedRanksTest, AmongAsManyRanksNothingGoesBeforeTheNextCommit) {
+  InTurn([&] { moved_->OnRestored(2); });
+  Settle();
+  EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+}
+
 // There may be no memory for those of the ranks that there are, and so no commit.
 TEST_F(MovedRanksTest, AfterAFreshStartThoseWhoAreNotThereHaveNoSlots) {
   InTurn([&] {

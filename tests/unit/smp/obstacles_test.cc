@@ -47,6 +47,17 @@ TEST_F(ObstaclesTest, AStoreThatTakesNothingIsNamedFirst) {
               testing::StartsWith("the meta store does not take what is decided: full (docs/"));
 }
 
+// Until the first commit of a restart the record has the number that was before.
+TEST_F(ObstaclesTest, AfterARestartWithFewerRanksNoneOfTheOthersIsMissed) {
+  records_.commit.value.set_world(4);
+  EXPECT_EQ(Describe(), "");
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    Report(slot).clear_registered();
+    Tell(slot);
+  }
+  EXPECT_EQ(Describe(), "of 4 ranks, rank 0, 1, 2, 3 has not registered its tensors at any node");
+}
+
 TEST_F(ObstaclesTest, RanksFarApartAreNamed) {
   Register(1, 40);
   EXPECT_EQ(Describe(),

@@ -107,6 +107,7 @@ class RestoreDeskTest : public GroupFixture {
     decision.timeline = timeline;
     decision.holders = {{NodeSlot{1}, {Rank{0}}, false}, {NodeSlot{2}, {Rank{1}}, false}};
     if (is_own_lost) decision.holders.push_back({NodeSlot{0}, {}, true});
+    decision.asked = asked_;
     InTurn([&] { desk_->OnDecision(decision); });
   }
   RankSession& Connect(Rank rank) {
@@ -118,6 +119,32 @@ class RestoreDeskTest : public GroupFixture {
     session->timeline = Timeline{2};
     session->Attach(&channels_[rank]);
     return *session;
+  }
+  // A trainer here, of so many, asks what it restores.
+  void Ask(Rank rank, uint64_t world, bool any_world) {
+    InTurn([&] {
+      Hello hello;
+      hello.rank = rank;
+      hello.world = world;
+      hello.life = table_.Start();
+      auto& session = state_->sessions[rank];
+      session = std::make_unique<RankSession>(hello, segments_);
+      session->Attach(&channels_[rank]);
+      session->restore_request = 7;
+      session->takes_any_world = any_world;
+      asked_[rank] = {rank, hello.life, 7};
+    });
+  }
+  Decision AnswerTo(Rank rank) {
+    const auto answers = channels_[rank].Told<Decision>(FrameType::kDecision);
+    EXPECT_EQ(answers.size(), 1U);
+    return answers.empty() ? Decision() : answers.back();
+  }
+  Extras ExtrasFor(Rank rank, Rank of) {
+    InTurn([&] { desk_->OnExtrasRequest(*state_->SessionOf(rank), {8, of}); });
+    const auto answers = channels_[rank].Told<Extras>(FrameType::kExtras);
+    EXPECT_FALSE(answers.empty());
+    return answers.empty() ? Extras() : answers.back();
   }
   // A trainer here asks for a tensor that is on node 1.
   void ReadStaged(Rank rank = Rank{5}) {
@@ -162,6 +189,7 @@ class RestoreDeskTest : public GroupFixture {
   }
 
   bool reads_pages_ = true;
+  std::map<Rank, Asker> asked_;  // of the next decision
   GuardRecord record_of_group_;
   std::array<std::vector<std::byte>, kNodes> data_;
   std::map<NodeSlot, Other> others_;
@@ -170,6 +198,65 @@ class RestoreDeskTest : public GroupFixture {
   std::unique_ptr<Protector> protector_;
   std::unique_ptr<RestoreDesk> desk_;
 };
+
+// --- what another number of ranks has saved ---
+
+TEST_F(RestoreDeskTest, InAnotherWorldEveryTensorIsToldWhole) {
+  Ask(Rank{0}, 3, true);
+  Decide(Timeline{2});
+  Settle(milliseconds(100));
+  const Decision answer = AnswerTo(Rank{0});
+  EXPECT_EQ(answer.kind, DecisionKind::kRestored);
+  EXPECT_EQ(answer.source_world, 2U);
+  ASSERT_EQ(answer.tensors.size(), 2U);
+  for (const WireTensor& tensor : answer.tensors) {
+    EXPECT_EQ(tensor.spec.extent, tensor.spec.global_shape);
+  }
+  EXPECT_FALSE(answer.extras.has_remote) << "those of the rank that had its number";
+}
+
+TEST_F(RestoreDeskTest, InTheSameWorldEachHasWhatItSaved) {
+  Ask(Rank{1}, 2, true);
+  Decide(Timeline{2});
+  Settle(milliseconds(100));
+  const Decision answer = AnswerTo(Rank{1});
+  EXPECT_EQ(answer.kind, DecisionKind::kRestored);
+  EXPECT_EQ(answer.source_world, 2U);
+  EXPECT_TRUE(answer.extras.has_remote);
+}
+
+// A program that knows of no other world would take the state for one without extras.
+TEST_F(RestoreDeskTest, WhoTakesNoOtherWorldIsToldBothNumbers) {
+  Ask(Rank{0}, 3, false);
+  Ask(Rank{1}, 3, true);
+  Decide(Timeline{2});
+  Settle(milliseconds(100));
+  const Decision answer = AnswerTo(Rank{0});
+  EXPECT_EQ(answer.kind, DecisionKind::kFailed);
+  EXPECT_THAT(answer.status.message, AllOf(HasSubstr("saved by 2 ranks"), HasSubstr("is one of 3"),
+                                           HasSubstr("any_world")));
+  EXPECT_EQ(AnswerTo(Rank{1}).kind, DecisionKind::kRestored);
+}
+
+TEST_F(RestoreDeskTest, TheExtrasOfEachRankThatSavedItAreGiven) {
+  Ask(Rank{0}, 3, true);
+  Decide(Timeline{2});
+  Settle(milliseconds(100));
+  for (const Rank of : {Rank{0}, Rank{1}}) {
+    const Extras extras = ExtrasFor(Rank{0}, of);
+    EXPECT_TRUE(extras.status.ToStatus().ok()) << extras.status.message;
+    EXPECT_TRUE(extras.extras.has_remote);
+    EXPECT_EQ(extras.request, 8U);
+  }
+  const Extras beyond = ExtrasFor(Rank{0}, Rank{2});
+  EXPECT_TRUE(absl::IsOutOfRange(beyond.status.ToStatus()));
+  EXPECT_THAT(beyond.status.message, HasSubstr("was saved by 2 ranks"));
+}
+
+TEST_F(RestoreDeskTest, WhoRestoresNothingGetsNoExtras) {
+  Ask(Rank{0}, 3, true);
+  EXPECT_TRUE(absl::IsFailedPrecondition(ExtrasFor(Rank{0}, Rank{0}).status.ToStatus()));
+}
 
 TEST_F(RestoreDeskTest, AFreshNodeMakesItsShareAnewFromTheGroupsRecord) {
   Decide(Timeline{2});

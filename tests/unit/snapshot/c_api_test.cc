@@ -44,6 +44,9 @@ TEST_F(CApiTest, NullClients) {
   int32_t ever = 0;
   EXPECT_EQ(unreft_ever_committed(nullptr, &ever), UNREFT_INVALID_ARGUMENT);
   EXPECT_STREQ(unreft_error(), "client is NULL");
+  const void* extras = nullptr;
+  size_t bytes = 0;
+  EXPECT_EQ(unreft_restore_extras(nullptr, 0, &extras, &bytes), UNREFT_INVALID_ARGUMENT);
   unreft_close(nullptr);
 }
 
@@ -89,6 +92,13 @@ TEST_F(CApiTest, AnOlderCallersOptionsAreSetAndReadAsFarAsTheyGo) {
   older.socket = options_.socket;
   older.connect_timeout_ms = 50;
   options_ = older;
+  ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here");
+}
+
+TEST_F(CApiTest, AnyWorldIsOneOrZero) {
+  options_.any_world = 2;
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "any_world: needed 0 or 1, found 2");
+  options_.any_world = 1;
   ExpectOpenFails(UNREFT_UNAVAILABLE, "unreft_nobody_listens_here");
 }
 
@@ -166,7 +176,8 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
         .timeline = Timeline{8},
         .tensors = {{TensorSpec{
             .name = "w", .global_shape = {100, 10}, .offset = {0, 0}, .extent = {100, 10}}}},
-        .extras = daemon.Where(0)};
+        .extras = {.slot = daemon.Where(0)},
+        .source_world = 1};
     daemon.plan = RestorePlan{.sources = {{.slot = daemon.Where(0)}}, .pieces = {{.bytes = 4000}}};
   });
   EXPECT_TRUE(client_->WaitCommitted(3, 5000).ok());
@@ -184,6 +195,7 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
   EXPECT_EQ(again->step, 3u);
   EXPECT_EQ(again->new_timeline, 8u);
   EXPECT_EQ(again->extras, "extras");
+  EXPECT_EQ(again->source_world, 1u);
   ASSERT_EQ(again->tensors.size(), 1u);
   EXPECT_EQ(again->tensors[0].name, "w");
   EXPECT_EQ(again->tensors[0].global_shape, (std::vector<uint64_t>{100, 10}));
@@ -192,6 +204,28 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
   EXPECT_TRUE(client_->Read({tensor_}).ok());
   EXPECT_EQ(weights_, before);
   EXPECT_TRUE(client_->EndRestore().ok());
+}
+
+TEST_F(CApiLifeTest, TheExtrasOfEachRankThatSavedTheVersionAreRead) {
+  daemon_.InTurn([&] {
+    ScriptedDaemon& daemon = daemon_.daemon();
+    daemon.decision = Decision{
+        .kind = DecisionKind::kRestored, .timeline = Timeline{8}, .source_world = 3};
+    daemon.extras[Rank{0}] = {.remote = "", .remote_crc = Crc32c({}), .has_remote = true};
+    daemon.extras[Rank{1}] = {};
+  });
+  EXPECT_EQ(client_->RestoreExtras(0).error().code, UNREFT_FAILED_PRECONDITION);
+  auto restored = client_->Restore();
+  ASSERT_TRUE(restored.ok()) << restored.error().message;
+  EXPECT_EQ(restored->source_world, 3u);
+  EXPECT_EQ(restored->extras, std::nullopt);
+  auto empty = client_->RestoreExtras(0);
+  ASSERT_TRUE(empty.ok()) << empty.error().message;
+  EXPECT_EQ(*empty, "") << "empty extras are not no extras";
+  auto none = client_->RestoreExtras(1);
+  ASSERT_TRUE(none.ok()) << none.error().message;
+  EXPECT_EQ(*none, std::nullopt);
+  EXPECT_EQ(client_->RestoreExtras(2).error().code, UNREFT_OUT_OF_RANGE);
 }
 
 // The local half is read on this thread while blocks of the other half are copied on the client's.

@@ -175,6 +175,10 @@ class ClientFixture : public testing::Test {
     return Call<absl::StatusOr<bool>>(
         [&](auto answer) { actor_->EverCommitted(std::move(answer)); });
   }
+  absl::StatusOr<StoredExtras> RestoreExtras(Rank rank) {
+    return Call<absl::StatusOr<StoredExtras>>(
+        [&](auto answer) { actor_->RestoreExtras(rank, std::move(answer)); });
+  }
   absl::StatusOr<SnapshotResult> Snapshot(uint64_t step, const std::string& extras = "") {
     absl::StatusOr<SnapshotResult> result = absl::UnknownError("not called");
     InTurn(

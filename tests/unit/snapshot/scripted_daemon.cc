@@ -163,6 +163,15 @@ void ScriptedDaemon::Answer(const Frame& frame) {
       if (!ever_committed) return;
       ever_committed->request = FromFrame<EverCommittedRequest>(frame)->request;
       return Send(*ever_committed);
+    case FrameType::kExtrasRequest: {
+      const ExtrasRequest request = *FromFrame<ExtrasRequest>(frame);
+      const auto stored = extras.find(request.rank);
+      if (stored == extras.end()) {
+        return Send(Extras{.request = request.request,
+                           .status = absl::OutOfRangeError("there was no such rank")});
+      }
+      return Send(Extras{.request = request.request, .extras = stored->second});
+    }
     case FrameType::kRestoreRequest:
       if (!decision) return;
       decision->request = FromFrame<RestoreRequest>(frame)->request;

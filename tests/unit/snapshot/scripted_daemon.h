@@ -51,6 +51,7 @@ class ScriptedDaemon {
   FrameType knows = kNewestFrameType;  // of Welcome; kHello: an older one, that does not say
   std::optional<EverCommitted> ever_committed;
   std::optional<Decision> decision;
+  std::map<Rank, WireExtras> extras;  // of the ranks that saved what is decided
   std::optional<RestorePlan> plan;  // its pieces two a page
   absl::Status plan_status;
   bool answers_register = true;
