@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "smp/core/registration.h"
+#include "smp/memory/memory_plan.h"
 #include "tests/sim/daemon_process.h"
 #include "tests/sim/fault_plan.h"
 #include "tests/sim/launcher.h"
@@ -16,6 +19,31 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr Duration kCalmMax = seconds(30);  // in which the job must be well again
+constexpr uint64_t kWorldMax = 4;
+constexpr uint64_t kTightOneIn = 2;
+// As much as extras ever want, so that slots with room for them never grow.
+constexpr uint64_t kExtrasBytesMost = 16 << 10;
+
+// What the slots of all ranks take, in whichever world that is most.
+uint64_t SlotBytesOfAnyWorld(const smp::NodeOptions& options) {
+  uint64_t most = 0;
+  for (uint64_t world = 1; world <= kWorldMax; ++world) {
+    std::vector<smp::RankNeeds> ranks;
+    for (uint64_t rank = 0; rank < world; ++rank) {
+      smp::Registration registration;
+      registration.table = *layout::TensorTable::Create(TensorsOf(Rank{rank}, world));
+      registration.plan =
+          layout::CapturePlan::Make(registration.table, layout::CaptureMode::kSharded);
+      layout::SlotManifest manifest = smp::ManifestOf(registration);
+      manifest.job = options.job;
+      ranks.push_back({.slot = {.data_bytes = registration.plan.data_bytes(),
+                                .extras_bytes = options.extras_bytes_min,
+                                .manifest_bytes = layout::ManifestBytesMax(std::move(manifest))}});
+    }
+    most = std::max(most, smp::PlanMemory(options, ranks).slot_bytes);
+  }
+  return most;
+}
 
 smp::NodeOptions DrawNodeOptions(Random& random) {
   smp::NodeOptions options;
@@ -31,12 +59,17 @@ smp::NodeOptions DrawNodeOptions(Random& random) {
   options.scrub_interval = random.OneIn(2) ? Duration{} : Duration(milliseconds(100));
   options.replica_check_every = random.Below(3) * 3;
   options.checksum_task_blocks = static_cast<uint32_t>(8 << random.Below(5));
+  Random beside = random;  // so that the other draws stay as they are
+  if (beside.OneIn(kTightOneIn)) {
+    options.extras_bytes_min = kExtrasBytesMost;
+    options.memory_bytes_max = SlotBytesOfAnyWorld(options);
+  }
   return options;
 }
 
 TrainerOptions DrawTrainerOptions(Random& random) {
   TrainerOptions options;
-  options.world = 1 + random.Below(4);
+  options.world = 1 + random.Below(kWorldMax);
   options.step_max = microseconds(200 + random.Below(6000));
   options.snapshot_every = 1 + random.Below(3) / 2;
   snapshot::ClientOptions& client = options.client;
@@ -175,6 +208,8 @@ class Simulation {
         return Later(milliseconds(random_.Below(500)),
                      [this] { machine_.disk.set_bytes_max(UINT64_MAX); });
       case Fault::kFlipBit:
+        // What has rotted stays, and an exact budget has no room for it.
+        if (node_options_.extras_bytes_min == kExtrasBytesMost) return;
         if (const std::optional<Version> version = machine_.observer.FlipBit(random_)) {
           machine_.history.OnDamaged(*version, now());
         }
@@ -235,7 +270,7 @@ class Simulation {
 
   void OtherWorld() {
     if (!machine_.history.committed()) return;
-    launcher_.NextWorld(1 + random_.Below(4));
+    launcher_.NextWorld(1 + random_.Below(kWorldMax));
     launcher_.KillOne();
   }
 

@@ -62,6 +62,8 @@ Slot* Granter::RetireForGrant(RankSession& session) {
     under_way |= slot->phase == SlotPhase::kCapturing || slot->phase == SlotPhase::kDraining ||
                  (slot->phase == SlotPhase::kSealed && slot->version > state_.record->committed());
     if (slot->phase != SlotPhase::kSealed || slot->version >= state_.record->committed()) continue;
+    // In that of another world nothing can be captured; it goes with all of its version.
+    if (IsOfAnotherWorld(*slot, session.world())) continue;
     if (!state_.MayRetire(slot->version)) continue;
     if (oldest == nullptr || slot->version < oldest->version) oldest = slot;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/format.h"
@@ -106,14 +107,31 @@ absl::Status Registrar::ProvideSlots(RankSession& session) {
   layout::SlotManifest manifest = ManifestOf(*session.registration);
   manifest.job = state_.options.job;
   needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
-  const absl::Status status = state_.slots->Provide(session.rank(), needs);
+  needs.world = session.world();
+  const uint64_t slots = SlotsWanted(session);
+  const absl::Status status = state_.slots->Provide(session.rank(), needs, slots);
+  if (status.ok()) session.slots_provided = slots;
   if (!absl::IsResourceExhausted(status)) return status;
   // Without memory for others its slots will do, if they have room for the extras that it has now.
   for (const Slot* slot : state_.slots->OfRank(session.rank())) {
     needs.extras_bytes = std::min(needs.extras_bytes, slot->view->geometry().extras_capacity);
   }
   const bool is_enough = needs.extras_bytes >= session.extras_bytes;
-  return is_enough && state_.slots->Provide(session.rank(), needs).ok() ? absl::OkStatus() : status;
+  if (!is_enough || !state_.slots->Provide(session.rank(), needs, slots).ok()) return status;
+  session.slots_provided = slots;
+  return absl::OkStatus();
+}
+
+// The memory of versions that another number of ranks has saved is that of as many slots of this
+// one: there is room for these as those go, one with each commit.
+uint64_t Registrar::SlotsWanted(const RankSession& session) const {
+  std::set<Version> of_others;
+  for (const Slot* slot : state_.slots->All()) {
+    const bool is_held = slot->phase == SlotPhase::kSealed;
+    if (is_held && IsOfAnotherWorld(*slot, session.world())) of_others.insert(slot->version);
+  }
+  const uint64_t most = state_.options.SlotsPerRank();
+  return std::max<uint64_t>(1, most - std::min<uint64_t>(most, of_others.size()));
 }
 
 void Registrar::GrowExtras(RankSession& session, uint64_t bytes) {
@@ -136,13 +154,33 @@ void Registrar::CaptureAll(const std::string& why) {
   }
 }
 
+// What another number of ranks has saved, and is older than what is committed since: no rank gives
+// its slot of it up for another snapshot. The step-back version stays where ranks have a slot for
+// it.
+void Registrar::RetireOfOtherWorlds() {
+  if (state_.timeline_closed) return;
+  const Version committed = state_.record->committed();
+  std::vector<Slot*> old = state_.slots->All();
+  std::erase_if(old, [&](const Slot* slot) {
+    return slot->phase != SlotPhase::kSealed || slot->version >= committed;
+  });
+  Version step_back;
+  for (const Slot* slot : old) step_back = std::max(step_back, slot->version);
+  const bool has_room = state_.options.slots_per_rank > kSlotsNeeded;
+  for (Slot* slot : old) {
+    if (!IsOfAnotherWorld(*slot, state_.record->committed_world())) continue;
+    if (has_room && slot->version == step_back) continue;
+    if (state_.MayRetire(slot->version)) state_.slots->Free(*slot);
+  }
+}
+
 void Registrar::ProvideRefused() {
+  RetireOfOtherWorlds();
   for (auto& [rank, session] : state_.sessions) {
     if (!session->registration) continue;
     const bool is_refused = absl::IsResourceExhausted(session->registration_status);
     // It goes on with fewer slots, and is told of the others once they are there.
-    const bool lacks_some =
-        session->registration_status.ok() && !state_.slots->ProvisionStatus(rank).ok();
+    const bool lacks_some = session->registration_status.ok() && LacksSlots(*session);
     if (!is_refused && !lacks_some) continue;
     absl::Status status = ProvideSlots(*session);
     if (!status.ok() || !is_refused) continue;
@@ -155,13 +193,18 @@ void Registrar::ProvideRefused() {
   run_rules_();
 }
 
+bool Registrar::LacksSlots(const RankSession& session) const {
+  if (!state_.slots->ProvisionStatus(session.rank()).ok()) return true;
+  return session.slots_provided < state_.options.SlotsPerRank() &&
+         session.slots_provided < SlotsWanted(session);
+}
+
 // Nobody tells when there is memory that was lacking.
 void Registrar::RetryIfShort() {
   bool is_short = !state_.staging->status().ok();
   for (const auto& [rank, session] : state_.sessions) {
     if (!session->registration) continue;
-    is_short |= absl::IsResourceExhausted(session->registration_status) ||
-                !state_.slots->ProvisionStatus(rank).ok();
+    is_short |= absl::IsResourceExhausted(session->registration_status) || LacksSlots(*session);
   }
   if (is_short) shortage_.Arm();
 }

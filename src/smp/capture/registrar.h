@@ -49,6 +49,9 @@ class Registrar {
  private:
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
+  void RetireOfOtherWorlds();
+  uint64_t SlotsWanted(const RankSession& session) const;
+  bool LacksSlots(const RankSession& session) const;
   void ProvideStaging();
   void LogRefused(const RankSession& session);
   void Answer(RankSession& session);

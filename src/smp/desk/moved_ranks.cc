@@ -30,8 +30,11 @@ void MovedRanks::OnCommitted(Version version) {
 }
 
 void MovedRanks::OnRestored(uint64_t world) {
+  if (world == state_.record->committed_world()) return;
   for (const Rank rank : state_.slots->Ranks()) {
-    if (rank.value >= world) state_.slots->Forget(rank);
+    // To a process that was started anew the decision may come when all train already.
+    const RankSession* const session = state_.SessionOf(rank);
+    if (session == nullptr || session->registration == nullptr) state_.slots->Forget(rank);
   }
 }
 

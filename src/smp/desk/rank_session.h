@@ -71,6 +71,7 @@ class RankSession {
   std::shared_ptr<const Registration> registration;
   uint64_t register_request = 0;
   uint64_t extras_bytes = 0;
+  uint64_t slots_provided = 0;  // as many as were wanted when it was provided last
   size_t slots_told = 0;  // that it may be granted; 0 until its registration is answered
   absl::Status registration_status = absl::UnavailableError("not registered yet");
   // The digest of its plan when the job last looked whether all ranks' fit together.

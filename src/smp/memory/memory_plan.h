@@ -18,6 +18,7 @@ struct SlotNeeds {
   uint64_t data_bytes = 0;
   uint64_t extras_bytes = 0;
   uint64_t manifest_bytes = 0;
+  uint64_t world = 0;  // that the rank is of; 0: it is not said
 };
 
 // What a guard must be able to hold.

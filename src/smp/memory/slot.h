@@ -57,10 +57,11 @@ struct Slot {
   // The life of its rank that was told of it, and maps it.
   ProcessLife told_to;
 
+  // Of the last grant, or as it was made for. 0: of no world that is known.
+  uint64_t world = 0;
   // From the grant on.
   ProcessLife writer;
   WatchId writer_watch = WatchId::kNone;
-  uint64_t world = 0;
   Attempt attempt;
   Version version;
   bool is_step_known = false;  // the claim says it; until then the version's step is 0
@@ -90,5 +91,11 @@ struct Slot {
   // Not to be given to another version yet (docs/protocol.md, rule 6).
   bool InUse() const { return InUseByPool() || reads > 0 || !readings.empty(); }
 };
+
+// Whether it was made, or used last, for a rank of another world than `world`: the same rank number
+// has another part of the state in each. 0: it is not said which world is asked about.
+inline bool IsOfAnotherWorld(const Slot& slot, uint64_t world) {
+  return world != 0 && slot.world != 0 && slot.world != world;
+}
 
 }  // namespace unreft::smp

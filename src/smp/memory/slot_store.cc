@@ -82,6 +82,7 @@ void SlotStore::AdoptContent(Slot& slot) {
     absl::StatusOr<SlotGrant> last_claim = slot.view->CheckedGrant();
     if (!last_claim.ok()) return Remove(slot);
     slot.owner = Rank{last_claim->rank};
+    slot.world = last_claim->world;
     newest_generation_ = std::max(newest_generation_, slot.generation);
     return Populate(slot);
   }
@@ -121,7 +122,7 @@ void SlotStore::AdoptSealed(Slot& slot) {
 // --- providing ---
 
 bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
-  if (!slot.view) return false;
+  if (!slot.view || IsOfAnotherWorld(slot, needs.world)) return false;
   const SlotGeometry& geometry = slot.view->geometry();
   return geometry.block_bytes == options_.block_bytes &&
          geometry.data_capacity >= needs.data_bytes &&
@@ -137,7 +138,7 @@ bool SlotStore::IsOfUse(const Slot& slot) const {
   return needs == needs_.end() || Fits(slot, needs->second);
 }
 
-absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
+absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t slots) {
   if (const uint64_t largest = std::max(needs.data_bytes, needs.extras_bytes);
       largest > kSlotBytesMax) {
     return absl::ResourceExhaustedError(
@@ -147,7 +148,6 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
   for (const Slot* slot : OfRank(rank)) {
     fitting += slot->phase != SlotPhase::kQuarantined && Fits(*slot, needs);
   }
-  const uint64_t slots = options_.SlotsPerRank();
   std::map<Rank, SlotNeeds> all = needs_;
   all[rank] = needs;
   const GuardMemory guards = GuardsFor(all);
@@ -164,8 +164,13 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs) {
       rank, slots, slot_bytes, DescribeBeside(guards, staging), budget->Describe()));
 }
 
-absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
-  if (absl::Status status = CheckBudget(rank, needs); !status.ok()) return status;
+absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs, uint64_t slots) {
+  // Nobody has a use for them, also if there is no memory for others.
+  for (Slot* slot : OfRank(rank)) {
+    const bool is_free = slot->phase == SlotPhase::kFree;
+    if (is_free && IsOfAnotherWorld(*slot, needs.world)) Remove(*slot);
+  }
+  if (absl::Status status = CheckBudget(rank, needs, slots); !status.ok()) return status;
   needs_[rank] = needs;
   forgotten_.erase(rank);
   provision_status_[rank] = absl::OkStatus();
@@ -178,7 +183,7 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs) {
       Remove(*slot);
     }
   }
-  for (; fitting < options_.SlotsPerRank(); ++fitting) {
+  for (; fitting < slots; ++fitting) {
     if (absl::Status status = MakeSlot(rank, needs); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -205,6 +210,7 @@ absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
   auto slot = std::make_unique<Slot>();
   slot->id = id;
   slot->owner = rank;
+  slot->world = needs.world;
   slot->segment = *std::move(segment);
   slot->view = FormatSlot(slot->segment->bytes(), geometry);
   Slot& made = *slot;

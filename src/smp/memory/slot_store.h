@@ -61,9 +61,13 @@ class SlotStore {
     staging_ = std::move(staging);
   }
 
-  // Makes the slots that the rank lacks, and forgets free ones that are too small. They populate in
-  // the background. ResourceExhausted, with the numbers and advice, when the budget does not allow.
-  absl::Status Provide(Rank rank, const SlotNeeds& needs);
+  // Makes the slots that the rank lacks of as many, and forgets free ones that are too small, or
+  // that were of another world, for another part of the state. They populate in the background.
+  // ResourceExhausted, with the numbers and advice, when the budget does not allow.
+  absl::Status Provide(Rank rank, const SlotNeeds& needs, uint64_t slots);
+  absl::Status Provide(Rank rank, const SlotNeeds& needs) {
+    return Provide(rank, needs, options_.SlotsPerRank());
+  }
 
   // Until it is provided again the rank has no use for slots: free ones are removed, the others
   // once they are free.
@@ -121,7 +125,7 @@ class SlotStore {
   void AdoptSealed(Slot& slot);
   void WatchWriter(Slot& slot);
   GuardMemory GuardsFor(const std::map<Rank, SlotNeeds>& needs) const;
-  absl::Status CheckBudget(Rank rank, const SlotNeeds& needs);
+  absl::Status CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t slots);
   absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
   // Claimed as Grant says.

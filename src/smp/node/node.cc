@@ -313,8 +313,7 @@ void Node::OnDecision(const JobDecision& decision) {
   restore_->OnDecision(decision);
   if (decision.kind == DecisionKind::kFresh) moved_->OnFreshStart();
   capture_->RunRules();
-  // Behind what goes now, in turns of its own.
-  state_.seams.executor.Post(lifetime_.Bind([this] { capture_->ProvideRefused(); }));
+  ProvideLater();
 }
 
 void Node::OnCommitted(Version version) {
@@ -324,6 +323,12 @@ void Node::OnCommitted(Version version) {
   capture_->RunRules();
   state_.account.Committed(version.step, state_.seams.executor.Now());
   watch_->Look();
+  ProvideLater();
+}
+
+// Behind what goes now, in turns of its own.
+void Node::ProvideLater() {
+  state_.seams.executor.Post(lifetime_.Bind([this] { capture_->ProvideRefused(); }));
 }
 
 void Node::OnAbandoned(Version version, const std::string& reason) {

@@ -110,6 +110,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   void OnStanding(const Standing& standing) override;
   void OnRefused(const absl::Status& why) override;
   void EndIfOut();
+  void ProvideLater();
   void End(const absl::Status& why);
 
   NodeState state_;

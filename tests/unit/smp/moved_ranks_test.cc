@@ -111,20 +111,36 @@ TEST_F(MovedRanksTest, NothingGoesWhileADecisionIsMade) {
   EXPECT_EQ(SlotsOf(kElsewhere), 3U);
 }
 
-// What they captured is restored by those that there are.
-TEST_F(MovedRanksTest, WhoeverIsNoRankAnyMoreKeepsWhatWasCaptured) {
-  InTurn([&] { moved_->OnRestored(1); });
+// What they captured is restored by those that there are; what these capture is of other sizes.
+TEST_F(MovedRanksTest, InAnotherWorldWhatWasCapturedStaysAndNoFreeSlot) {
+  InTurn([&] {
+    state_.record->SetCommitted(At(1, 10), 2);
+    moved_->OnRestored(3);
+  });
   Settle();
-  EXPECT_EQ(SlotsOf(kElsewhere), 2U) << "the free one is gone";
-  EXPECT_TRUE(Holds(kElsewhere, At(1, 10)));
+  for (const Rank rank : {kHere, kElsewhere}) {
+    EXPECT_EQ(SlotsOf(rank), 2U);
+    EXPECT_TRUE(Holds(rank, At(1, 10)));
+  }
+}
+
+// The decision may come to a process of the daemon that was started when all trained already.
+TEST_F(MovedRanksTest, WhoHasRegisteredInTheOtherWorldKeepsItsSlots) {
+  InTurn([&] {
+    state_.record->SetCommitted(At(1, 10), 2);
+    state_.sessions.at(kHere)->registration = std::make_shared<Registration>();
+    moved_->OnRestored(3);
+  });
+  Settle();
   EXPECT_EQ(SlotsOf(kHere), 3U);
-  EXPECT_FALSE(state_.slots->Ranks().contains(Rank{2}));
-  for (const uint64_t step : {12, 14}) Commit(At(2, step));
-  EXPECT_EQ(SlotsOf(kElsewhere), 0U);
+  EXPECT_EQ(SlotsOf(kElsewhere), 2U);
 }
 
 TEST_F(MovedRanksTest, AmongAsManyRanksNothingGoesBeforeTheNextCommit) {
-  InTurn([&] { moved_->OnRestored(2); });
+  InTurn([&] {
+    state_.record->SetCommitted(At(1, 10), 2);
+    moved_->OnRestored(2);
+  });
   Settle();
   EXPECT_EQ(SlotsOf(kElsewhere), 3U);
 }

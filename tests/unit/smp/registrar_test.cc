@@ -99,5 +99,107 @@ TEST_F(RegistrarTest, TheBudgetIsSaidOnceAndWhenItIsAnother) {
   EXPECT_EQ(sink_.Count("memory budget: "), 2U);
 }
 
+// --- after a restart with another number of ranks ---
+
+// Rank 0 was one of two, and has the versions 1:3 and 1:6 of that time; 1:6 is restored by one
+// rank.
+class OtherWorldTest : public RegistrarTest {
+ protected:
+  OtherWorldTest() {
+    InTurn([&] {
+      const SlotNeeds needs{
+          .data_bytes = 8000, .extras_bytes = 100, .manifest_bytes = 500, .world = 2};
+      UNREFT_CHECK(state_.slots->Provide(Rank{0}, needs).ok());
+    });
+    Settle();
+    InTurn([&] {
+      for (const uint64_t step : {3, 6}) {
+        Slot* slot =
+            state_.slots->Grant(Rank{0}, table_.Start(), 2, Attempt{1}, session_->timeline);
+        slot->phase = SlotPhase::kSealed;
+        slot->version = At(step);
+      }
+      state_.record->SetCommitted(At(6), 2);
+    });
+  }
+  Version At(uint64_t step) const { return {session_->timeline, Step{step}}; }
+  void Commit(uint64_t step) {
+    InTurn([&] {
+      Slot* slot = state_.slots->Offerable(Rank{0}).front();
+      ASSERT_EQ(slot->phase, SlotPhase::kFree);
+      slot->phase = SlotPhase::kSealed;
+      slot->version = At(step);
+      state_.record->SetCommitted(At(step), 1);
+      registrar_->ProvideRefused();
+    });
+    Settle();
+    InTurn([&] { registrar_->ProvideRefused(); });
+    Settle();
+  }
+  size_t Slots() { return state_.slots->Offerable(Rank{0}).size(); }
+  bool Holds(uint64_t step) { return !state_.slots->Sealed(At(step)).empty(); }
+};
+
+// Each of them goes with a commit, and makes room for one slot more: the memory never has to hold
+// more versions than it is made for.
+TEST_F(OtherWorldTest, ThereAreAsManySlotsAsOtherVersionsLeaveRoomFor) {
+  Register();
+  Settle();
+  EXPECT_EQ(state_.slots->OfRank(Rank{0}).size(), 3U) << "the two versions, and one slot";
+  EXPECT_EQ(Slots(), 1U);
+  Commit(9);
+  EXPECT_FALSE(Holds(3));
+  EXPECT_TRUE(Holds(6)) << "the step-back version";
+  EXPECT_EQ(Slots(), 2U);
+  InTurn([&] {
+    // Of the two the one that is free.
+    for (Slot* slot : state_.slots->Offerable(Rank{0})) {
+      if (slot->phase != SlotPhase::kFree) continue;
+      slot->phase = SlotPhase::kSealed;
+      slot->version = At(12);
+    }
+    state_.record->SetCommitted(At(12), 1);
+    registrar_->ProvideRefused();
+  });
+  Settle();
+  InTurn([&] { registrar_->ProvideRefused(); });
+  Settle();
+  EXPECT_FALSE(Holds(6));
+  EXPECT_EQ(Slots(), 3U);
+  EXPECT_EQ(state_.slots->OfRank(Rank{0}).size(), 3U);
+}
+
+// Else the second snapshot would wait for its slot for ever.
+TEST_F(OtherWorldTest, WhereRanksHaveTwoSlotsTheStepBackVersionGivesWay) {
+  state_.options.slots_per_rank = 2;
+  Register();
+  Settle();
+  EXPECT_EQ(Slots(), 1U);
+  Commit(9);
+  EXPECT_FALSE(Holds(6));
+  EXPECT_EQ(Slots(), 2U);
+}
+
+TEST_F(OtherWorldTest, NothingGoesBeforeTheFirstCommitNorWhileADecisionIsMade) {
+  Register();
+  Settle();
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_TRUE(Holds(3)) << "as many have saved both";
+  state_.timeline_closed = true;
+  Commit(9);
+  EXPECT_TRUE(Holds(3));
+}
+
+TEST_F(OtherWorldTest, WhatIsPinnedStays) {
+  PinRecord pins;
+  pins.add_pins()->set_timeline(session_->timeline.value);
+  pins.mutable_pins(0)->set_step(3);
+  state_.pins = pins;
+  Register();
+  Settle();
+  Commit(9);
+  EXPECT_TRUE(Holds(3));
+}
+
 }  // namespace
 }  // namespace unreft::smp
