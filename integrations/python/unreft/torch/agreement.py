@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import unreft
 from unreft._core import timeline_number
-from unreft.torch import ranks
+from unreft.torch import listing, ranks
 
 _log = logging.getLogger("unreft")
 
@@ -126,14 +126,9 @@ def _without(kinds: list[int], texts: list[str]) -> str:
     if len(without) == len(kinds):
         return f"no rank reaches a daemon: {texts[0]}"
     return (
-        f"{len(without)} of {len(kinds)} ranks reach no daemon ({_numbers(without)}): rank "
+        f"{len(without)} of {len(kinds)} ranks reach no daemon ({listing.ranks(without)}): rank "
         f"{without[0]}: {texts[without[0]]}"
     )
-
-
-def _numbers(found: list[int]) -> str:
-    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-    return "rank " + ", ".join(map(str, found[:8])) + more
 
 
 def _timeline_name(timeline: int) -> str:
