@@ -18,11 +18,12 @@ from unreft.torch.agreement import Outcome, check_agree, of_all_ranks
 from unreft.torch.derived_restore import StoredDerived
 from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.device_extras import DeviceExtras
-from unreft.torch.extras import Extras, Rng
+from unreft.torch.extras import Extras
 from unreft.torch.foreign_steps import ForeignSteps
 from unreft.torch.patience import Patience
 from unreft.torch.reports import Reports
 from unreft.torch.restored_memory import read_aside, read_tensors
+from unreft.torch.rng import Rng
 from unreft.torch.shards import not_empty
 from unreft.torch.state import TrainingState
 from unreft.torch.watch import Watch

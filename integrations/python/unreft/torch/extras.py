@@ -4,10 +4,8 @@ One pickle per snapshot, a few KB. It is made and read by the training process a
 to the daemon it is opaque bytes.
 """
 
-import array
 import logging
 import os
-import random
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import torch
 
 from unreft.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from unreft.torch import safe_pickle
+from unreft.torch import listing, safe_pickle
 from unreft.torch.device_extras import DeviceExtras, is_on_device
 
 _log = logging.getLogger("unreft")
@@ -24,45 +22,6 @@ _log = logging.getLogger("unreft")
 _BYTES_MAX_OF_A_NODE = 24 << 20
 # Types of values that cannot change: a loop rebinds its own name, and Unreft would not see it.
 _CONSTANT = (bool, int, float, complex, str, bytes, range, type(None))
-
-
-class Rng:
-    """The global generators of Python, PyTorch (CPU and CUDA) and, where imported, NumPy."""
-
-    def state_dict(self) -> dict[str, Any]:
-        version, words, gauss = random.getstate()
-        # As bytes: to pickle hundreds of numbers one by one takes longer.
-        python = version, array.array("I", words).tobytes(), gauss
-        state = {"python": python, "torch": torch.get_rng_state()}
-        if "numpy" in sys.modules:
-            numpy = sys.modules["numpy"].random.get_state(legacy=False)
-            if numpy["bit_generator"] == "MT19937":
-                key = numpy["state"]["key"].tobytes()
-                numpy = {**numpy, "state": {"key": key, "pos": numpy["state"]["pos"]}}
-            state["numpy"] = numpy
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state_all()
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        version, words, gauss = state["python"]
-        random.setstate((version, tuple(array.array("I", words)), gauss))
-        torch.set_rng_state(state["torch"])
-        if "numpy" in state:
-            import numpy
-
-            stored = state["numpy"]
-            if isinstance(stored["state"].get("key"), bytes):
-                key = numpy.frombuffer(stored["state"]["key"], dtype=numpy.uint32)
-                stored = {**stored, "state": {**stored["state"], "key": key}}
-            numpy.random.set_state(stored)
-        if "cuda" in state:
-            if torch.cuda.device_count() != len(state["cuda"]):
-                raise FailedPrecondition(
-                    f"random state of {len(state['cuda'])} CUDA devices was stored, "
-                    f"this process has {torch.cuda.device_count()}"
-                )
-            torch.cuda.set_rng_state_all(state["cuda"])
 
 
 class Extras:
@@ -81,9 +40,9 @@ class Extras:
         for name, extra in extras.items():
             if _is_constant(extra):
                 raise InvalidArgument(
-                    f"extras: '{name}' is the {type(extra).__name__} {_short(extra)}: it would be "
-                    "stored, and restored, as it is now for ever. Pass a callable that returns the "
-                    f"value of the moment, such as {{'{name}': lambda: {name}}}"
+                    f"extras: '{name}' is the {type(extra).__name__} {listing.short(extra)}: it "
+                    "would be stored, and restored, as it is now for ever. Pass a callable that "
+                    f"returns the value of the moment, such as {{'{name}': lambda: {name}}}"
                 )
         self._extras = dict(extras)
         self._classes = safe_pickle.Classes(classes)
@@ -159,11 +118,6 @@ def _is_constant(value: Any) -> bool:
         return all(map(_is_constant, value))
     numpy = sys.modules.get("numpy")
     return isinstance(value, _CONSTANT) or numpy is not None and isinstance(value, numpy.generic)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _state_of(extra: Any) -> Any:
