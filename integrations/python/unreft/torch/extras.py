@@ -7,13 +7,13 @@ to the daemon it is opaque bytes.
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from unreft.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from unreft.torch import listing, safe_pickle
+from unreft.torch import listing, reshard, safe_pickle
 from unreft.torch.device_extras import DeviceExtras, is_on_device
 
 _log = logging.getLogger("unreft")
@@ -29,7 +29,8 @@ class Extras:
     `get_state` and `set_state` (a torch.Generator), or a callable that returns a value, or a
     container that the loop changes, a dict, say.
 
-    What a callable or a container was is in `restored` after a restore, by name.
+    What a callable or a container was is in `restored` after a restore, by name. A `Reshard` of one
+    of these says what becomes of it in another world.
     """
 
     def __init__(self, extras: Mapping[str, Any], classes: Iterable[type] = ()):
@@ -37,14 +38,18 @@ class Extras:
 
         Raises `InvalidArgument` for a constant.
         """
-        for name, extra in extras.items():
+        self._given = dict(extras)
+        self._extras = {
+            name: extra.extra if isinstance(extra, reshard.Reshard) else extra
+            for name, extra in extras.items()
+        }
+        for name, extra in self._extras.items():
             if _is_constant(extra):
                 raise InvalidArgument(
                     f"extras: '{name}' is the {type(extra).__name__} {listing.short(extra)}: it "
                     "would be stored, and restored, as it is now for ever. Pass a callable that "
                     f"returns the value of the moment, such as {{'{name}': lambda: {name}}}"
                 )
-        self._extras = dict(extras)
         self._classes = safe_pickle.Classes(classes)
         self.restored: dict[str, Any] = {}
 
@@ -92,6 +97,13 @@ class Extras:
 
     def _dumps(self, part: Any) -> bytes:
         return safe_pickle.dumps(part, None, self._classes)
+
+    def join(
+        self, stored: Sequence[Mapping[str, Any]], rank: int, world: int
+    ) -> tuple[dict[str, Any], list[str]]:
+        """What `load` takes on this rank of another world, from the states of all ranks that
+        stored theirs, and the names that a `Reshard` made."""
+        return reshard.join(stored, self._given, rank, world)
 
     def load(self, state: Mapping[str, Any]) -> None:
         if missing := sorted(self._extras.keys() - state.keys()):
