@@ -68,7 +68,7 @@ class MixedJob:
         else:
             self.optimizer = MasterSgd(self.model.parameters(), lr=0.1)
         self.update_scale()
-        self.client = store.client(rank)
+        self.client = store.client(rank, world)
         replicas = Replicas(self.model, rank, world)
         state = TrainingState(self.model, [self.optimizer], replicas, self.masters)
         derived = DerivedTensors(rules, state)

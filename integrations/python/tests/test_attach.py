@@ -15,7 +15,7 @@ def daemon(store, monkeypatch):
     opened = []
 
     def client(**options):
-        opened.append(store.client(options["rank"]))
+        opened.append(store.client(options["rank"], options["world"], options["any_world"]))
         return opened[-1]
 
     monkeypatch.setattr(unreft, "Client", client)
@@ -208,6 +208,45 @@ def test_peek_with_several_agents_needs_the_group(daemon, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     with pytest.raises(unreft.FailedPrecondition, match="before peek"):
         unreft.torch.peek()
+
+
+# --- another number of ranks ---
+
+
+def test_attach_and_peek_accept_versions_of_any_world(daemon, store):
+    ck = attach(rank=0, world=1)
+    ck.restore()
+    assert ck.snapshot(5)
+    ck.close()
+    options = {"rank": 1, "world": 2, "replicas": "none"}
+    model = nn.Linear(2, 2)
+    assert unreft.torch.peek(rank=1, world=2) == 5
+    with pytest.raises(unreft.FailedPrecondition, match="lacks 2 of this.*'rank1/model/weight'"):
+        unreft.torch.attach(model, **options).restore()
+
+
+def test_what_buffers_may_be(daemon):
+    with pytest.raises(unreft.InvalidArgument, match="buffers: needs 'equal' or 'first', found 'a"):
+        attach(buffers="any")
+    assert daemon == []
+
+    def attached(rank, world, mean, **options):
+        model = nn.BatchNorm1d(2, affine=False)
+        model.running_mean.fill_(mean)
+        return model, unreft.torch.attach(model, rank=rank, world=world, **options)
+
+    stored = [attached(rank, 2, mean=rank + 5) for rank in range(2)]
+    for _, ck in stored:
+        ck.restore()
+    for _, ck in stored:
+        assert ck.snapshot(1)
+        ck.close()
+    model, ck = attached(0, 3, mean=0, buffers="first")
+    assert ck.restore() == 1 and ck.status.reshaped_from == 2
+    assert model.running_mean.tolist() == [5, 5]
+    _, ck = attached(1, 3, mean=0)
+    with pytest.raises(unreft.FailedPrecondition, match=r"'running_mean'.*buffers='first'"):
+        ck.restore()
 
 
 # --- what the ranks agree on ---

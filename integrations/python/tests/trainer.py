@@ -109,6 +109,7 @@ def main():
     parser.add_argument("--fork", action="store_true")
     parser.add_argument("--restores", type=int, default=1)
     parser.add_argument("--pause-at", type=int, default=0, help="step; until the test says go on")
+    parser.add_argument("--buffers", default="equal", help="of attach")
     args = parser.parse_args()
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -125,7 +126,8 @@ def main():
         seed(100 + rank)
 
     try:
-        ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
+        extras = {"scheduler": scheduler}
+        ck = unreft.torch.attach(model, optimizer, extras=extras, buffers=args.buffers)
         for _ in range(args.restores):
             restored = ck.restore()
     except unreft.Error as error:

@@ -32,11 +32,13 @@ from unreft.torch.checkpointer import Checkpointer, CheckpointerStatus
 from unreft.torch.derived import Derived
 from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.extras import Extras
+from unreft.torch.own_tensors import EQUAL, check_mode
 from unreft.torch.patience import Patience
+from unreft.torch.reshard import Reshard
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
 
-__all__ = ["Checkpointer", "CheckpointerStatus", "Derived", "attach", "peek"]
+__all__ = ["Checkpointer", "CheckpointerStatus", "Derived", "Reshard", "attach", "peek"]
 
 
 def attach(
@@ -49,6 +51,7 @@ def attach(
     derived: Derived | Sequence[Derived] = (),
     volatile: str | Sequence[str] = (),
     replicas: str = "auto",
+    buffers: str = EQUAL,
     rng: bool = True,
     required: bool = True,
     unprotected_after: float | None = None,
@@ -64,7 +67,8 @@ def attach(
         sampler) or with `get_state` and `set_state` (a torch.Generator) is restored in place; of a
         callable that returns a value, or of a container that the loop changes,
         `Checkpointer.extras` has the stored value. Small things: they are stored at every
-        snapshot. A constant is refused: it would be restored as it is now for ever.
+        snapshot. A constant is refused: it would be restored as it is now for ever. `Reshard` says
+        what becomes of one that differs between ranks when their number changes.
       extras_classes: what extras may be made of beside plain containers, numbers, strings, bytes,
         tensors and NumPy arrays; other classes are refused, since to read one runs its code.
       masters: tensors that an optimizer steps on in place of parameters of the model, by the names
@@ -75,6 +79,8 @@ def attach(
         the parameters of an embedding with max_norm, say. It is copied before `snapshot` returns.
         Buffers are volatile anyway.
       replicas: "auto", or "none": each rank's parameters are its own, also under DDP.
+      buffers: what is restored when another number of ranks stored the version: "equal", their
+        buffers if all had the same, an error by name if not; "first", rank 0's.
       rng: whether the global random generators of Python, NumPy and torch are part of the state.
       required: False: if no rank reaches a daemon, or if some do and nothing was ever committed,
         training runs unprotected after one warning. Needs a process group if there are more ranks.
@@ -95,6 +101,7 @@ def attach(
     parts: dict[str, Any] = {}
 
     def prepare() -> None:
+        check_mode(buffers)
         optimizers = refusals.as_optimizers(optimizer)
         rules = [derived] if isinstance(derived, Derived) else list(derived)
         replica_sets = Replicas(model, rank, world, replicas)
@@ -113,6 +120,7 @@ def attach(
         decision=joined.decision,
         rank=rank,
         patience=parts["patience"],
+        buffers=buffers,
     )
     attempt.keep(joined, checkpointer)
     return checkpointer

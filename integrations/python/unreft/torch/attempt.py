@@ -47,7 +47,7 @@ def take(prepare: Callable[[], None], required: bool, options: Mapping[str, Any]
         if _has_peeked():
             _check_same(key, given)
             return _peeked.client
-        return unreft.Client(**given)
+        return _client(given)
 
     if _has_peeked() and _peeked.client is None:
         # All ranks were without a daemon, or agreed to go on without.
@@ -85,7 +85,7 @@ def peek(required: bool, options: Mapping[str, Any]) -> int | None:
                 "peek: each of torchrun's agents counts attempts by itself: initialise "
                 "torch.distributed before peek(), or set UNREFT_ATTEMPT"
             )
-        return unreft.Client(**given)
+        return _client(given)
 
     if given.get("attempt") is None:
         given["attempt"] = ranks.common_attempt()
@@ -97,6 +97,11 @@ def peek(required: bool, options: Mapping[str, Any]) -> int | None:
         raise
     _peeked, _pid = Joined(client, key, dict(options), decision), os.getpid()
     return _step_of(decision)
+
+
+def _client(options: Mapping[str, Any]) -> unreft.Client:
+    # What it cannot restore into another world a checkpointer refuses by name.
+    return unreft.Client(any_world=True, **options)
 
 
 def _has_peeked() -> bool:

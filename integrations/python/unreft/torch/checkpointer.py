@@ -20,17 +20,19 @@ from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.device_extras import DeviceExtras
 from unreft.torch.extras import Extras
 from unreft.torch.foreign_steps import ForeignSteps
+from unreft.torch.own_tensors import EQUAL
 from unreft.torch.patience import Patience
 from unreft.torch.reports import Reports
-from unreft.torch.restored_memory import read_aside, read_tensors
+from unreft.torch.reshape import Reshaped
+from unreft.torch.restored_memory import read_tensors
 from unreft.torch.rng import Rng
 from unreft.torch.shards import not_empty
 from unreft.torch.state import TrainingState
+from unreft.torch.stored_state import FORMAT, StoredState
 from unreft.torch.watch import Watch
 
 _log = logging.getLogger("unreft")
 
-_FORMAT = 4  # of the extras
 _CONTEXT = contextlib.nullcontext()
 # Errors that trying again does not cure.
 _FOR_GOOD = (unreft.PermissionDenied, unreft.Forked)
@@ -55,6 +57,7 @@ class ClientLike(Protocol):
 
     def restore_begin(self) -> unreft.Decision: ...
     def restore_read(self, tensors: Sequence[unreft.Tensor]) -> None: ...
+    def restore_extras(self, rank: int) -> bytes | None: ...
     def restore_end(self) -> None: ...
     def register(
         self,
@@ -77,6 +80,7 @@ class CheckpointerStatus(unreft.Status):
 
     layout_generations: int = 0  # registrations of the tensors
     restored_step: int | None = None
+    reshaped_from: int | None = None  # ranks that stored it, where their number was another
     derived: int = 0  # tensors of which a digest is captured
     not_derived: dict[str, str] = dataclasses.field(default_factory=dict)  # declared: why not
 
@@ -110,10 +114,12 @@ class Checkpointer:
         decision: unreft.Decision | None = None,
         rank: int = 0,
         patience: Patience | None = None,
+        buffers: str = EQUAL,
     ):
         """Without a client all calls do nothing, except that `restore` compares the ranks.
 
-        `decision`: what the first `restore` follows, if it was asked for before.
+        `decision`: what the first `restore` follows, if it was asked for before. `buffers`: "equal"
+        or "first", of a version that another number of ranks stored.
         """
         self._client = client
         self._state = state
@@ -126,9 +132,11 @@ class Checkpointer:
         self._patience = patience
         self._foreign = ForeignSteps(state)
         self._aside = DeviceExtras(state.own)
+        self._buffers = buffers
 
         self._restored = False
         self._restored_step: int | None = None
+        self._reshaped_from: int | None = None
         self._watch: Watch | None = None  # of what is registered
         self._tensors: list[unreft.Tensor] = []  # what is registered
         self._memory: list[Any] = []  # that copies may be reading
@@ -166,6 +174,8 @@ class Checkpointer:
         self._restored = True
         self._state.remember_buffers()
         self._restored_step = None
+        if outcome.kind != Outcome.RESTORED:
+            self._reshaped_from = None
         if outcome.kind == Outcome.RESTORED:
             self._restored_step = outcome.step
             # Otherwise the first snapshot would do it, and find no slot free.
@@ -183,26 +193,33 @@ class Checkpointer:
         if not decision.restored:
             return Outcome(Outcome.FRESH, decision.new_timeline)
         trainers.check_position(decision.step)
-        if decision.extras is None:
-            raise unreft.DataLoss(
-                f"step {decision.step}: nothing but tensors is stored of this rank"
-            )
-        stored = [t for t in decision.tensors if not self._aside.is_ours(t)]
-        staged = read_aside(self._client, self._aside, decision)
-        extras = self._extras.loads(decision.extras, staged)
-        if extras["format"] != _FORMAT:
-            raise unreft.FailedPrecondition(
-                f"step {decision.step}: extras have format {extras['format']}, needed {_FORMAT}"
-            )
-        derived = StoredDerived(extras.get("derived", b""), decision.step, self._state.own)
-        bounds = self._state.bind_for_restore(derived.logical(stored))
-        read_tensors(self._client, derived.to_read(bounds), decision)
-        self._state.load_scalars(extras["scalars"])
-        self._extras.load(extras["extras"])
+        stored = self._stored(decision)
+        record = stored.record
+        derived = StoredDerived(record.get("derived", b""), decision.step, self._state.own)
+        bounds = self._state.bind_for_restore(derived.logical(stored.tensors))
+        self._state.check_scalars(record["scalars"])
+        read_tensors(self._client, stored.to_read(derived.to_read(bounds)), decision)
+        self._state.load_scalars(record["scalars"])
+        self._extras.load(record["extras"])
         derived.derive(bounds, self._derived.rules)
-        if self._rng and extras["rng"] is not None:
-            self._rng.load_state_dict(extras["rng"])  # last: nothing may draw after it
+        if self._rng and record["rng"] is not None:
+            self._rng.load_state_dict(record["rng"])  # last: nothing may draw after it
+        self._reshaped_from = stored.reshaped_from
+        if stored.summary and self._state.rank == 0:
+            _log.info("%s", stored.summary)
         return Outcome(Outcome.RESTORED, decision.new_timeline, decision.timeline, decision.step)
+
+    def _stored(self, decision: unreft.Decision) -> StoredState | Reshaped:
+        if decision.source_world == self._state.world:
+            return StoredState(self._client, decision, self._aside, self._extras)
+        return Reshaped(
+            self._client,
+            decision,
+            self._state,
+            self._extras,
+            with_rng=self._rng is not None,
+            buffers=self._buffers,
+        )
 
     # --- in the loop ---
 
@@ -292,6 +309,7 @@ class Checkpointer:
             **fields,
             layout_generations=self._generations,
             restored_step=self._restored_step,
+            reshaped_from=self._reshaped_from,
             derived=self._derived.count(),
             not_derived=self._derived.captured(),
         )
@@ -380,7 +398,7 @@ class Checkpointer:
     def _extras_of(self, step: int) -> dict[str, Any]:
         """Without the optimizers' part: what is here runs code that may change tensors."""
         return {
-            "format": _FORMAT,
+            "format": FORMAT,
             "step": step,
             "scalars": {"modules": self._state.module_extras()},
             "extras": self._extras.state(),

@@ -13,7 +13,7 @@ import torch
 from unreft.tensor import Tensor
 from unreft.torch.shards import Bound, Holders, bind
 
-_NAME = "extras/device"
+NAME = "extras/device"
 _ALIGN = 16  # bytes
 
 
@@ -77,7 +77,7 @@ class DeviceExtras:
     # --- restore ---
 
     def is_ours(self, stored: Tensor) -> bool:
-        return stored.name == self._own.prefix + _NAME
+        return stored.name == self._own.prefix + NAME
 
     def target(self, stored: Tensor) -> Bound:
         """Memory of the host, to read the stored buffer into."""
@@ -85,7 +85,7 @@ class DeviceExtras:
         return self._bind(torch.empty(size, dtype=torch.uint8, device="cpu"))
 
     def _bind(self, buffer: torch.Tensor) -> Bound:
-        return bind(_NAME, buffer, self._own, volatile=True)
+        return bind(NAME, buffer, self._own, volatile=True)
 
 
 def tensor_of(staged: torch.Tensor, dtype: str, shape: tuple[int, ...], offset: int):

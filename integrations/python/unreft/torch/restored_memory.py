@@ -6,7 +6,7 @@ import torch
 
 import unreft
 from unreft.torch.device_extras import DeviceExtras
-from unreft.torch.shards import Bound, in_order, not_empty
+from unreft.torch.shards import Bound, in_order, not_empty, on_host
 
 
 def read_tensors(client: Any, bounds: list[Bound], decision: unreft.Decision) -> None:
@@ -33,3 +33,10 @@ def read_aside(client: Any, aside: DeviceExtras, decision: unreft.Decision) -> t
         return None
     client.restore_read([target.spec for target in targets])
     return targets[0].local
+
+
+def read_whole(client: Any, stored: unreft.Tensor) -> torch.Tensor:
+    """A stored tensor in memory of the host."""
+    bound = on_host(stored)
+    client.restore_read(not_empty([bound]))
+    return bound.local

@@ -57,6 +57,11 @@ def uncompiled(model: nn.Module) -> nn.Module:
     return model
 
 
+def own_of(rank: int) -> Holders:
+    """Of what that rank alone has."""
+    return Holders(f"rank{rank}/", 0, 1)
+
+
 class Replicas:
     """Says for each tensor which ranks hold the same bytes.
 
@@ -69,7 +74,7 @@ class Replicas:
             raise InvalidArgument(f"replicas: needs 'auto' or 'none', found {mode!r}")
         self.rank = rank
         self.world = world
-        self._own = Holders(f"rank{rank}/", 0, 1)
+        self._own = own_of(rank)
         self._plain = Holders("", 0, 1) if world == 1 else self._own
         self._not_synchronised: frozenset[str] = frozenset()
         if mode == "auto" and dist.is_available():
@@ -207,12 +212,24 @@ def _is_dense(local: torch.Tensor) -> bool:
 
 def in_order(bound: Bound, order: tuple[int, ...] | None) -> Bound:
     """New memory for the same part of the tensor, with its dimensions in that order."""
-    dims = tuple(range(bound.local.dim())) if order is None else order
-    shape = [bound.spec.extent[dim] for dim in dims]
-    memory = torch.empty(shape, dtype=bound.local.dtype, device=bound.local.device)
-    local = memory.permute([dims.index(dim) for dim in range(len(dims))])
-    spec = dataclasses.replace(bound.spec, data=memory.data_ptr(), memory_order=order)
+    local = _empty(bound.spec.extent, order, bound.local.dtype, bound.local.device)
+    spec = dataclasses.replace(bound.spec, data=local.data_ptr(), memory_order=order)
     return Bound(local, spec)
+
+
+def on_host(stored: Tensor) -> Bound:
+    """Memory of the host for the whole of a stored tensor, as it lies in the store."""
+    shape = stored.global_shape
+    local = _empty(shape, stored.memory_order, torch_dtype(stored.dtype), "cpu")
+    box = {"offset": (0,) * len(shape), "extent": shape}
+    return Bound(local, dataclasses.replace(stored, data=local.data_ptr(), **box))
+
+
+def _empty(shape: tuple[int, ...], order: tuple[int, ...] | None, dtype: torch.dtype, device):
+    """A tensor whose dimensions lie in memory in that order."""
+    dims = tuple(range(len(shape))) if order is None else order
+    memory = torch.empty([shape[dim] for dim in dims], dtype=dtype, device=device)
+    return memory.permute([dims.index(dim) for dim in range(len(dims))])
 
 
 def _torch_name(dtype: Dtype) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 
 from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Tensor
-from unreft.torch import refusals
+from unreft.torch import listing, refusals
 from unreft.torch.buffers import Buffers
 from unreft.torch.safe_pickle import loads
 from unreft.torch.scalars import OptimizerScalars
@@ -36,7 +36,6 @@ _SAME_PROGRAM = (
     "Attach the same model and optimizers as the run that stored it, or give that state up with "
     "`unreft fresh-start`"
 )
-_NAMED_MAX = 5  # subjects that one message names
 
 
 class TrainingState:
@@ -87,6 +86,14 @@ class TrainingState:
     def trained(self) -> list[torch.Tensor]:
         """The parameters that require a gradient."""
         return [parameter for parameter in self._names if parameter.requires_grad]
+
+    @property
+    def rank(self) -> int:
+        return self._replicas.rank
+
+    @property
+    def world(self) -> int:
+        return self._replicas.world
 
     @property
     def own(self) -> Holders:
@@ -177,6 +184,11 @@ class TrainingState:
 
     # --- restore ---
 
+    def names(self) -> list[str]:
+        """Those of everything that lives now."""
+        self._name_parameters()
+        return [bound.spec.name for bound in self.live()]
+
     def bind_for_restore(self, stored: Sequence[Tensor]) -> list[Bound]:
         """The live tensors for what is stored; optimizer state that is not there yet is made.
 
@@ -189,12 +201,24 @@ class TrainingState:
         self._check_same(bounds, {tensor.name: tensor for tensor in stored})
         return bounds
 
-    def load_scalars(self, scalars: dict[str, Any]) -> None:
+    def check_scalars(self, scalars: dict[str, Any]) -> None:
+        """Fails when what is stored of the optimizers is of others than these."""
         if len(scalars["optimizers"]) != len(self._optimizers):
             raise FailedPrecondition(
                 f"{len(scalars['optimizers'])} optimizers were stored, "
                 f"{len(self._optimizers)} are attached"
             )
+        for optimizer, stored in zip(self._optimizers, scalars["optimizers"]):
+            groups = self._named_groups(optimizer)
+            needed = [loads(group["params"]) for group in stored["groups"]]
+            if needed != groups:
+                raise FailedPrecondition(
+                    f"{type(optimizer).__name__}: the parameter groups differ from the stored "
+                    f"ones, needed {_sizes(needed)}, found {_sizes(groups)}. {_SAME_PROGRAM}"
+                )
+
+    def load_scalars(self, scalars: dict[str, Any]) -> None:
+        """Of optimizers that `check_scalars` has compared, and of modules."""
         for optimizer, stored in zip(self._optimizers, scalars["optimizers"]):
             self._load_optimizer_scalars(optimizer, stored)
         for name, module in _with_extra_state(self._model):
@@ -243,7 +267,7 @@ class TrainingState:
         for pattern in self._volatile:
             if pattern.startswith("optim") or any(map(self._is_meant(pattern), known)):
                 continue  # an optimizer makes its state when it steps
-            some = ", ".join(f"'{name}'" for name in sorted(known)[:_NAMED_MAX])
+            some = listing.names(sorted(known)[: listing.NAMES_MAX])
             raise InvalidArgument(
                 f"volatile: nothing is called '{pattern}'; names are such as {some}"
             )
@@ -336,13 +360,6 @@ class TrainingState:
                         yield dataclasses.replace(bound, replaceable=True)
 
     def _load_optimizer_scalars(self, optimizer: torch.optim.Optimizer, stored: dict) -> None:
-        groups = self._named_groups(optimizer)
-        needed = [loads(group["params"]) for group in stored["groups"]]
-        if needed != groups:
-            raise FailedPrecondition(
-                f"{type(optimizer).__name__}: the parameter groups differ from the stored ones, "
-                f"needed {_sizes(needed)}, found {_sizes(groups)}. {_SAME_PROGRAM}"
-            )
         for group, values in zip(optimizer.param_groups, stored["groups"]):
             for key, value in values.items():
                 if key == "params":
@@ -388,7 +405,7 @@ class TrainingState:
         if missing := [name for name in filled if name not in stored]:
             raise FailedPrecondition(
                 f"of the tensors, the stored state lacks {len(missing)} of this program: "
-                f"{_listed(missing)}. {_SAME_PROGRAM}"
+                f"{listing.names(missing)}. {_SAME_PROGRAM}"
             )
         ours = {f"rank{self._replicas.rank}", *(name.partition("/")[0] for name in live)}
         unknown = [
@@ -400,7 +417,7 @@ class TrainingState:
         if unknown:
             raise FailedPrecondition(
                 f"of the stored tensors, {len(unknown)} are none that this program attaches: "
-                f"{_listed(unknown)}. {_SAME_PROGRAM}"
+                f"{listing.names(unknown)}. {_SAME_PROGRAM}"
             )
         for name, spec in live.items():
             other = stored.get(name, spec)
@@ -455,11 +472,6 @@ def _kind_of(tensor: torch.Tensor) -> str:
 
 def _kind(spec: Tensor) -> str:
     return f"{spec.dtype.name.lower()}{list(spec.global_shape)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return ", ".join(f"'{name}'" for name in names[:_NAMED_MAX]) + more
 
 
 def _sizes(groups) -> str:

@@ -1,0 +1,56 @@
+"""Training that goes on with another number of ranks, on a real daemon."""
+
+import pytest
+from real_store import Store
+
+
+@pytest.fixture
+def store():
+    made = Store("--restore-wait-s", "20")
+    yield made
+    made.close()
+
+
+def states(records):
+    return [record for record in records if "weights" in record]
+
+
+@pytest.mark.parametrize("source, target", [(2, 3), (3, 2), (1, 2), (2, 1)])
+def test_it_goes_on_from_the_same_state(store, source, target):
+    before = [
+        states(records)[-1]
+        for records in store.train(source, "--die-after", 3, "--buffers", "first", killed=True)
+    ]
+    after = store.train(target, "--buffers", "first")
+    begun, ended = ([states(records)[i] for records in after] for i in (0, -1))
+    for rank in range(target):
+        assert after[rank][0] == {"restored": before[0]["step"]}
+        for part in ("step", "weights", "buffers", "optimizer", "lr"):
+            assert begun[rank][part] == before[0][part], part
+        if rank < source:
+            assert begun[rank]["generators"] == before[rank]["generators"]
+        assert ended[rank]["step"] == 6 and ended[rank]["weights"] == ended[0]["weights"]
+    if source > 1:
+        assert len({repr(state["generators"]) for state in begun}) == target
+
+
+def test_there_and_back(store):
+    store.train(2, "--die-after", 2, killed=True)
+    between = store.train(3, "--die-after", 4, "--buffers", "first", killed=True)
+    after = store.train(2, "--buffers", "first")
+    for rank, records in enumerate(after):
+        last, begun = states(between[rank])[-1], states(records)[0]
+        assert last["step"] == 4
+        for part in ("step", "weights", "optimizer", "lr", "generators"):
+            assert begun[part] == last[part], part
+
+
+def test_buffers_that_differ_are_refused_by_all_ranks(store):
+    store.train(2, "--die-after", 3, killed=True)
+    for records in store.train(3):
+        (record,) = records
+        assert record["error"] in ("FailedPrecondition", "Aborted")
+        if record["error"] == "FailedPrecondition":
+            assert "'mean' on rank 1 is not what it is on rank 0" in record["message"]
+    # It is still there for as many ranks as before.
+    assert store.train(2)[0][0] == {"restored": 3}

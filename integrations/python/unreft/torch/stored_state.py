@@ -1,0 +1,48 @@
+"""StoredState: what a version has of this rank, where as many ranks stored it as restore it."""
+
+from typing import Any
+
+import unreft
+from unreft.torch.device_extras import DeviceExtras
+from unreft.torch.extras import Extras
+from unreft.torch.restored_memory import read_aside
+from unreft.torch.shards import Bound
+
+FORMAT = 4  # of the extras
+
+
+class StoredState:
+    """`tensors` as this rank knows them by name, `record` what its extras were made from."""
+
+    reshaped_from: int | None = None
+    summary = ""  # nothing has to be said of it
+
+    def __init__(
+        self, client: Any, decision: unreft.Decision, aside: DeviceExtras, extras: Extras
+    ):
+        self.tensors = [tensor for tensor in decision.tensors if not aside.is_ours(tensor)]
+        subject = f"step {decision.step}: nothing but tensors is stored of this rank"
+        self.record = read_record(client, decision, decision.extras, subject, aside, extras)
+
+    def to_read(self, bounds: list[Bound]) -> list[Bound]:
+        """The live tensors, with the names by which they are read."""
+        return bounds
+
+
+def read_record(
+    client: Any,
+    decision: unreft.Decision,
+    data: bytes | None,
+    without: str,
+    aside: DeviceExtras,
+    extras: Extras,
+) -> dict[str, Any]:
+    """One rank's record from its extras, `data`; `without`: the error where there are none."""
+    if data is None:
+        raise unreft.DataLoss(without)
+    record = extras.loads(data, read_aside(client, aside, decision))
+    if record["format"] != FORMAT:
+        raise unreft.FailedPrecondition(
+            f"step {decision.step}: extras have format {record['format']}, needed {FORMAT}"
+        )
+    return record
