@@ -109,17 +109,15 @@ def test_what_is_not_attached_is_said(caplog):
     assert "stored but not attached, so not restored: b, c" in caplog.text
 
 
-def test_a_part_of_the_states_is_enough_for_one_rank():
-    """As the documents have it: positions of all ranks, divided anew."""
+def test_the_example_of_the_documents():
+    """No sample is read twice, and fewer than there are ranks are left out."""
 
-    def load(states, rank, world):
+    def divide(states, rank, world):
         seen = sum(state["position"] for state in states)
-        return {"position": seen // world + (rank < seen % world)}
+        return {**states[0], "position": -(-seen // world)}
 
-    stored = [{"sampler": {"position": 8}} for _ in range(4)]
-    sampler = RandomSampler(DATA)
-    positions = [
-        reshard.join(stored, {"sampler": Reshard(sampler, load)}, rank, 3)[0]["sampler"]["position"]
-        for rank in range(3)
-    ]
-    assert positions == [11, 11, 10]
+    stored = [{"sampler": {"position": 8, "epoch": 2}} for _ in range(4)]
+    attached = {"sampler": Reshard(RandomSampler(DATA), divide)}
+    found = [reshard.join(stored, attached, rank, 3)[0]["sampler"] for rank in range(3)]
+    assert found == [{"position": 11, "epoch": 2}] * 3
+    assert 8 * 4 <= 11 * 3 < 8 * 4 + 3
