@@ -1,7 +1,11 @@
 """Training that goes on with another number of ranks, on a real daemon."""
 
+import pathlib
+
 import pytest
 from real_store import Store
+
+SHARDED = pathlib.Path(__file__).with_name("sharded_trainer.py")
 
 
 @pytest.fixture
@@ -54,3 +58,14 @@ def test_buffers_that_differ_are_refused_by_all_ranks(store):
             assert "'mean' on rank 1 is not what it is on rank 0" in record["message"]
     # It is still there for as many ranks as before.
     assert store.train(2)[0][0] == {"restored": 3}
+
+
+def test_fully_sharded_4_to_2_to_3(store):
+    first = store.train(4, "--die-after", 2, script=SHARDED, killed=True)
+    second = store.train(2, "--die-after", 4, script=SHARDED, killed=True)
+    third = store.train(3, "--steps", 6, script=SHARDED)
+    for before, source, after in ((first, 4, second), (second, 2, third)):
+        for records in after:
+            assert records[0] == {"restored": before[0][-1]["step"], "reshaped_from": source}
+            assert records[1] == before[0][-1]
+    assert [records[-1] for records in third] == [{"step": 6, "problem": ""}] * 3
