@@ -1,7 +1,8 @@
 """One rank of a matrix that all ranks have together, cut by its columns or by its rows.
 
-Restores whatever the matrix was cut into before, checks every element, takes one snapshot more,
-waits for its commit, and ends. Another rank may skip a step, and then nobody commits it.
+Restores whatever the matrix was cut into before, by any number of ranks, checks every element and
+what each rank had beside it, takes one snapshot more, waits for its commit, and ends. Another rank
+may skip a step, and then nobody commits it.
 """
 
 import argparse
@@ -25,9 +26,26 @@ def whole(step):
     return np.arange(SHAPE[0] * SHAPE[1], dtype=np.int64).reshape(SHAPE) + step * 2**32
 
 
+def extras_of(rank, world):
+    return f"rank {rank} of {world}".encode()
+
+
+def check_extras(client, decision, rank, world):
+    if decision.source_world == world:
+        assert decision.extras == extras_of(rank, world)
+        return
+    assert decision.extras is None
+    for other in range(decision.source_world):
+        assert client.restore_extras(other) == extras_of(other, decision.source_world)
+    with contextlib.suppress(unreft.OutOfRange):
+        client.restore_extras(decision.source_world)
+        raise AssertionError("there was no such rank")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cut", choices=["rows", "columns"], required=True)
+    parser.add_argument("--same-world", dest="any_world", action="store_false")
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cuts = [slice(0, SHAPE[0]), slice(0, SHAPE[1])]
@@ -38,10 +56,11 @@ def main():
     tensor = unreft.Tensor("matrix", unreft.Dtype.INT64, global_shape=SHAPE,
                            offset=tuple(cut.start for cut in cuts), extent=shard.shape,
                            data=shard.ctypes.data)
-    with unreft.Client() as client:
+    with unreft.Client(any_world=args.any_world) as client:
         decision = client.restore_begin()
         step = decision.step if decision.restored else 0
         if decision.restored:
+            check_extras(client, decision, rank, world)
             client.restore_read([tensor])
             assert (shard == whole(step)[box]).all()
         client.restore_end()
@@ -51,11 +70,12 @@ def main():
             client.fence()
             step += 1
             shard[:] = whole(step)[box]
-            if client.snapshot(step):
+            if client.snapshot(step, extras_of(rank, world)):
                 with contextlib.suppress(unreft.Error):
                     client.wait_committed(step, 60)
                     is_committed = True
-    say(restored=decision.restored and decision.step, committed=step)
+    say(restored=decision.restored and decision.step, committed=step,
+        source_world=decision.source_world)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,33 @@ from cluster_testing import NODES, up_nodes, wait_status
 TRAINER = pathlib.Path(__file__).parent / "recut_trainer.py"
 
 
-def run(cli, cut, ranks):
-    """The step that all ranks restored, and the one that they committed."""
-    job = cli.launch("--ranks", ranks, "--max-restarts", 0, "--", sys.executable, TRAINER,
-                     "--cut", cut)
+def launch(cli, ranks, *args):
+    return cli.launch("--ranks", ranks, "--max-restarts", 0, "--", sys.executable, TRAINER, *args)
+
+
+def run(cli, cut, ranks, source_world=None):
+    """The step that all ranks restored, and the one that they committed. `source_world`: how many
+    ranks have saved what there is, if it is not as many."""
+    job = launch(cli, ranks, "--cut", cut)
     assert job.wait() == 0, job.output()
     lines = [line for line in job.lines() if "committed" in line]
     assert sorted(line["rank"] for line in lines) == list(range(ranks))
     (restored,) = {line["restored"] for line in lines}
     (committed,) = {line["committed"] for line in lines}
+    if restored is not False:
+        assert {line["source_world"] for line in lines} == {source_world or ranks}
     return restored, committed
+
+
+def replace(nodes, lost):
+    """Nodes that are lost with their memory, once their loss can be borne, and new ones."""
+    wait_status(nodes, "protection", lambda s: [group["stands"] for group in s["groups"]] == [2])
+    for node in lost:
+        nodes.json("inject", "kill-node", "--node", node)
+    for node in lost:
+        nodes.json("up", "--node", node)
+    wait_status(nodes, "the new nodes", lambda s: not any(
+        member["lost"] or not member["present"] for member in s["members"]))
 
 
 def test_rows_and_columns_on_one_node(cli):
@@ -34,14 +51,38 @@ def test_rows_and_columns_of_two_nodes_that_are_lost(cli):
     nodes = up_nodes(cli)
     committed = run(nodes, "columns", NODES)[1]
     for lost in ([1, 3], [0, 2]):
-        wait_status(nodes, "protection",
-                    lambda s: [group["stands"] for group in s["groups"]] == [2])
-        for node in lost:
-            nodes.json("inject", "kill-node", "--node", node)
-        for node in lost:
-            nodes.json("up", "--node", node)
-        wait_status(nodes, "the new nodes", lambda s: not any(
-            member["lost"] or not member["present"] for member in s["members"]))
+        replace(nodes, lost)
         restored, newest = run(nodes, "rows" if lost == [1, 3] else "columns", NODES)
         assert restored == committed
         committed = newest
+
+
+def test_other_numbers_of_ranks_on_one_node(cli):
+    cli("up")
+    committed, world = run(cli, "rows", 4)[1], 4
+    for ranks, cut in ((3, "rows"), (5, "columns"), (1, "rows"), (2, "rows")):
+        restored, newest = run(cli, cut, ranks, source_world=world)
+        assert restored == committed
+        committed, world = newest, ranks
+
+
+def test_other_numbers_of_ranks_of_two_nodes_that_are_lost(cli):
+    """For more nodes than ranks, too, and for fewer."""
+    nodes = up_nodes(cli)
+    committed, world = run(nodes, "columns", NODES)[1], NODES
+    for lost, ranks in (([1, 3], NODES - 1), ([0, 2], NODES + 2), ([1, 2], NODES)):
+        replace(nodes, lost)
+        restored, newest = run(nodes, "rows", ranks, source_world=world)
+        assert restored == committed
+        committed, world = newest, ranks
+
+
+def test_a_program_that_takes_no_other_number_of_ranks_is_told_both(cli):
+    cli("up")
+    committed = run(cli, "rows", 2)[1]
+    job = launch(cli, 3, "--cut", "rows", "--same-world")
+    assert job.wait() != 0
+    assert "was saved by 2 ranks" in job.output()
+    assert "is one of 3 and takes only what as many have saved" in job.output()
+    # Nothing is lost by it.
+    assert run(cli, "rows", 2)[0] == committed

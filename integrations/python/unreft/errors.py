@@ -76,7 +76,7 @@ class ResourceExhausted(Error):
 
 
 class FailedPrecondition(Error):
-    """The state of the system does not allow it, e.g. a restart with another world size."""
+    """The state of the system does not allow it, e.g. the restore of another model's state."""
 
     code = 9
 
