@@ -1,6 +1,9 @@
-"""One rank of a job under FSDP2 whose number of ranks changes: writes JSON lines to stdout.
+"""One rank of a job whose number of ranks changes, under FSDP2: writes JSON lines to stdout.
 
-    sharded_trainer.py --steps N [--die-after STEP]
+    sharded_trainer.py --steps N [--die-after STEP] [--tensor-parallel RANKS]
+
+With --tensor-parallel, if only by one rank, the model is one that can be cut so, and FSDP2 is on
+top of it, over the ranks that hold the same part.
 
 What it says of its state is of whole tensors, so that it can be compared between worlds.
 """
@@ -15,7 +18,13 @@ import signal
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 import unreft.torch
 
@@ -39,18 +48,39 @@ def digests(model, optimizer):
     return found
 
 
+def sharded_model(tensor_parallel):
+    """The model, and what has to be resharded before a snapshot."""
+    world = dist.get_world_size()
+    if tensor_parallel == 0:
+        model = nn.Sequential(nn.Linear(10, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 10))
+        mesh = init_device_mesh("cpu", (world,))
+    else:
+        model = nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 10))
+        shape = (world // tensor_parallel, tensor_parallel)
+        both = init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
+        mesh = both["data"]
+        if tensor_parallel > 1:
+            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+            parallelize_module(model, both["tensor"], plan)
+        if mesh.size() == 1:
+            return model, []
+    parts = [model[0], model[-1], model]
+    for part in parts:
+        fully_shard(part, mesh=mesh)
+    return model, parts
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--die-after", type=int, default=0)
+    parser.add_argument("--tensor-parallel", type=int, default=0)
     args = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(10, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 10))
-    for part in (model[0], model[3], model):
-        fully_shard(part, mesh=dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),)))
+    model, parts = sharded_model(args.tensor_parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
@@ -65,7 +95,7 @@ def main():
         scheduler.step()
         optimizer.zero_grad()
         step += 1
-        for part in (model[0], model[3], model):
+        for part in parts:
             part.reshard()
         ck.snapshot(step)
         committed = ck.wait(step, 20)

@@ -60,12 +60,30 @@ def test_buffers_that_differ_are_refused_by_all_ranks(store):
     assert store.train(2)[0][0] == {"restored": 3}
 
 
-def test_fully_sharded_4_to_2_to_3(store):
-    first = store.train(4, "--die-after", 2, script=SHARDED, killed=True)
-    second = store.train(2, "--die-after", 4, script=SHARDED, killed=True)
-    third = store.train(3, "--steps", 6, script=SHARDED)
-    for before, source, after in ((first, 4, second), (second, 2, third)):
-        for records in after:
-            assert records[0] == {"restored": before[0][-1]["step"], "reshaped_from": source}
-            assert records[1] == before[0][-1]
-    assert [records[-1] for records in third] == [{"step": 6, "problem": ""}] * 3
+# Each is a world, and over how many of its ranks tensor parallelism goes; FSDP2 is over the others.
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        ((4, 0), (2, 0), (3, 0)),
+        ((4, 2), (4, 4), (3, 1)),
+        ((2, 1), (6, 2), (2, 2)),
+    ],
+    ids=["fsdp", "fsdp-and-tensor", "grown"],
+)
+def test_fully_sharded(store, layouts):
+    before, source = None, None
+    for number, (world, tensor_parallel) in enumerate(layouts, 1):
+        layout = ["--tensor-parallel", tensor_parallel]
+        if number < len(layouts):
+            dies = ["--die-after", 2 * number]
+            after = store.train(world, *dies, *layout, script=SHARDED, killed=True)
+        else:
+            after = store.train(world, "--steps", 2 * number, *layout, script=SHARDED)
+            assert [records[-1] for records in after] == [
+                {"step": 2 * number, "problem": ""} for _ in range(world)
+            ]
+        for records in after if before else ():
+            reshaped_from = source if source != world else None
+            assert records[0] == {"restored": before["step"], "reshaped_from": reshaped_from}
+            assert records[1] == before
+        before, source = after[0][-1], world

@@ -8,8 +8,14 @@ import torch.distributed as dist
 from real_store import FORK_SERVER
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -125,6 +131,31 @@ def test_two_sharded_dimensions(processes):
         ((2, 0), (2, 3)),
         ((2, 3), (2, 3)),
     ]
+
+
+def tensor_parallel(rank, rows):
+    """FSDP2 over two ranks for each of two parts of tensor parallelism."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = nn.Sequential(nn.Linear(4, rows), nn.Linear(rows, 4))
+    plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+    parallelize_module(model, mesh["tensor"], plan)
+    fully_shard(model, mesh=mesh["data"])
+    return TrainingState(model, [], Replicas(model, rank, 4))
+
+
+# The ranks of a part have its rows, the first ones first.
+@pytest.mark.parametrize(
+    "rows, expected",
+    [(10, [(0, 3), (5, 3), (3, 2), (8, 2)]), (7, [(0, 2), (4, 2), (2, 2), (6, 1)])],
+)
+def test_sharding_on_top_of_tensor_parallelism(processes, rows, expected):
+    specs = processes(functools.partial(tensor_parallel, rows=rows), 4)
+    assert boxes(specs, "model/0.weight") == [
+        ((begin, 0), (count, 4)) for begin, count in expected
+    ]
+    assert boxes(specs, "model/0.bias") == [((begin,), (count,)) for begin, count in expected]
+    assert replicas(specs, "model/0.weight") == [(0, 1)] * 4
+    assert replicas(specs, "model/1.bias") == [(0, 2), (1, 2)] * 2
 
 
 @pytest.mark.parametrize(

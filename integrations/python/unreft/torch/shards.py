@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from unreft.errors import InvalidArgument
 from unreft.tensor import Device, Dtype, Tensor
+from unreft.torch import dtensor_box
 
 if dist.is_available():
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+    from torch.distributed.tensor import DTensor, Replicate
 else:  # a build of torch without distributed
-    DTensor = Replicate = Shard = ()
+    DTensor = Replicate = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,20 +115,20 @@ def _bind_dtensor(name: str, tensor: "DTensor", prefix: str, volatile: bool) -> 
     mesh = tensor.device_mesh
     index, count = 0, 1
     for dimension, placement in enumerate(tensor.placements):
-        # Exact types: what derives from Shard lays its pieces out in another order.
         if type(placement) is Replicate:
             index = index * mesh.size(dimension) + mesh.get_local_rank(dimension)
             count *= mesh.size(dimension)
-        elif type(placement) is not Shard:
-            raise InvalidArgument(f"tensor '{name}': {_why_not(placement)}")
     shape = tuple(tensor.shape)
-    _, offset = compute_local_shape_and_global_offset(shape, mesh, tensor.placements)
+    try:
+        offset = dtensor_box.offset_of(tensor)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"tensor '{name}': {error.message}") from None
     # Not to_local(), which returns a view of a parameter's that does not follow where it goes.
     bound = _bound(
         name,
         tensor._local_tensor,
         shape,
-        tuple(offset),
+        offset,
         Holders(prefix, index, count),
         volatile,
         _order_of_shards(tensor),
@@ -145,17 +145,6 @@ def _order_of_shards(tensor: "DTensor") -> tuple[int, ...] | None:
     order = tuple(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim)))
     local = tensor._local_tensor
     return order if local.permute(order).is_contiguous() else memory_order(local)
-
-
-def _why_not(placement) -> str:
-    if type(placement).__name__ == "_StridedShard":
-        return (
-            "FSDP2 on top of tensor parallelism shards the same dimension twice "
-            f"({type(placement).__name__}), which is not supported yet: use FSDP2 (or HSDP) "
-            "without tensor parallelism, or tensor parallelism with data parallelism"
-        )
-    kind = type(placement).__name__
-    return f"its DTensor placement {kind} is not supported, only Shard and Replicate are"
 
 
 def _bound(
