@@ -3,9 +3,11 @@
 import pathlib
 import sys
 
+import cli_testing
 from cluster_testing import NODES, up_nodes, wait_status
 
 TRAINER = pathlib.Path(__file__).parent / "recut_trainer.py"
+SHARDED_TRAINER = cli_testing.ROOT / "integrations/python/tests/sharded_trainer.py"
 
 
 def launch(cli, ranks, *args):
@@ -86,3 +88,26 @@ def test_a_program_that_takes_no_other_number_of_ranks_is_told_both(cli):
     assert "is one of 3 and takes only what as many have saved" in job.output()
     # Nothing is lost by it.
     assert run(cli, "rows", 2)[0] == committed
+
+
+def run_sharded(cli, ranks, *args):
+    """What the ranks say of whole tensors, by step: once for all of them."""
+    job = cli.launch("--ranks", ranks, "--max-restarts", 0, "--", sys.executable, SHARDED_TRAINER,
+                     *args)
+    job.wait()
+    states = [line for line in job.lines() if "state" in line]
+    assert len(states) >= ranks, job.output()
+    found = {}
+    for state in states:
+        assert found.setdefault(state["step"], state) == state
+    return found
+
+
+def test_fully_sharded_training_on_fewer_and_more_ranks_of_lost_nodes(cli):
+    nodes = up_nodes(cli)
+    before = run_sharded(nodes, NODES, "--die-after", 2)[2]
+    replace(nodes, [0, 2])
+    on_fewer = run_sharded(nodes, NODES - 1, "--die-after", 4)
+    assert on_fewer[2] == before
+    replace(nodes, [1, 3])
+    assert run_sharded(nodes, NODES + 1, "--steps", 6)[4] == on_fewer[4]
