@@ -58,13 +58,18 @@ class Job:
         self.optimizer.zero_grad()
 
     def state(self):
-        names = {p: n for n, p in self.model.named_parameters()}
-        optimizer = {
-            f"{names[p]}/{key}": value
-            for p, state in self.optimizer.state.items()
-            for key, value in state.items()
-        }
-        return {**self.model.state_dict(), **optimizer}
+        return state_of(self.model, self.optimizer)
+
+
+def state_of(model, optimizer):
+    """All that is captured of them, by name."""
+    names = {p: n for n, p in model.named_parameters()}
+    of_optimizer = {
+        f"{names[p]}/{key}": value
+        for p, state in optimizer.state.items()
+        for key, value in state.items()
+    }
+    return {**model.state_dict(), **of_optimizer}
 
 
 def assert_equal_state(a, b):

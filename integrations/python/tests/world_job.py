@@ -8,6 +8,7 @@ import random
 import numpy as np
 import torch
 import torch.distributed as dist
+from fake_job import state_of
 from torch import nn
 from torch.testing._internal.distributed import fake_pg
 
@@ -89,13 +90,7 @@ class Rank:
 
     def state(self):
         """Copies of all tensors."""
-        names = {p: n for n, p in self.model.named_parameters()}
-        optimizer = {
-            f"{names[p]}/{key}": value
-            for p, state in self.optimizer.state.items()
-            for key, value in state.items()
-        }
-        state = {**self.model.state_dict(), **optimizer}
+        state = state_of(self.model, self.optimizer)
         return {name: value.clone() for name, value in state.items()}
 
 

@@ -132,7 +132,7 @@ TEST_F(RestorerTest, ACorruptBlockThatNobodyWantsIsNotTouched) {
 TEST_F(RestorerTest, ACorruptCrcTableIsNamedAndReported) {
   CaptureAndSeal();
   daemon_.slot(0).view->crc_table()[8] ^= std::byte{1};
-  daemon_.decision->extras = WireSlot{};
+  daemon_.decision->extras.slot = WireSlot{};
   ASSERT_TRUE(RestoreBegin().ok());
   ExpectBad(RestoreRead(tensors_), "CRC table");
 }
@@ -145,7 +145,7 @@ TEST_F(RestorerTest, CorruptExtrasAreNamedAndReported) {
 
 TEST_F(RestorerTest, ACorruptHeaderIsNamedAndReported) {
   CaptureAndSeal();
-  daemon_.decision->extras = WireSlot{};
+  daemon_.decision->extras.slot = WireSlot{};
   ASSERT_TRUE(RestoreBegin().ok());
   daemon_.slot(0).view->header().seal.data_bytes += 1;
   ExpectBad(RestoreRead(tensors_), "seal is corrupt");

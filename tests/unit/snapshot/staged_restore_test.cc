@@ -83,10 +83,14 @@ class StagedRestoreTest : public ClientFixture {
     RunFor(std::chrono::milliseconds(10));
     EXPECT_EQ(daemon_.Count<RestoreDone>(), 0u);
   }
-  // The restore has failed so, which the daemon was told.
-  void ExpectFailed(const absl::Status& status, absl::StatusCode code, const std::string& what) {
+  static void ExpectRefused(const absl::Status& status, absl::StatusCode code,
+                            const std::string& what) {
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  }
+  // The restore has failed so, which the daemon was told.
+  void ExpectFailed(const absl::Status& status, absl::StatusCode code, const std::string& what) {
+    ExpectRefused(status, code, what);
     RunFor(std::chrono::milliseconds(10));
     ASSERT_GE(daemon_.Count<RestoreDone>(), 1u);
     const RestoreDone done = daemon_.Got<RestoreDone>().back();
@@ -481,12 +485,12 @@ TEST_F(StagedRestoreTest, TheExtrasOfEachRankThatSavedItAreRead) {
 TEST_F(StagedRestoreTest, ExtrasAreReadOfARestoreThatIsUnderWay) {
   daemon_.extras[Rank{0}] = {};
   StartClient();
-  ExpectFailed(RestoreExtras(Rank{0}).status(), absl::StatusCode::kFailedPrecondition,
-               "needed a restore that has begun");
+  ExpectRefused(RestoreExtras(Rank{0}).status(), absl::StatusCode::kFailedPrecondition,
+                "needed a restore that has begun");
   ASSERT_TRUE(RestoreBegin().ok());
   InTurn([&] { actor_->RestoreEnd(); });
-  ExpectFailed(RestoreExtras(Rank{0}).status(), absl::StatusCode::kFailedPrecondition,
-               "needed a restore that has begun");
+  ExpectRefused(RestoreExtras(Rank{0}).status(), absl::StatusCode::kFailedPrecondition,
+                "needed a restore that has begun");
   EXPECT_EQ(daemon_.Count<ExtrasRequest>(), 0U);
 }
 
@@ -495,7 +499,7 @@ TEST_F(StagedRestoreTest, AnOlderDaemonIsNotAskedForExtras) {
   daemon_.knows = FrameType::kPlanPage;
   StartClient();
   ASSERT_TRUE(RestoreBegin().ok());
-  ExpectFailed(RestoreExtras(Rank{0}).status(), absl::StatusCode::kUnavailable, "older release");
+  ExpectRefused(RestoreExtras(Rank{0}).status(), absl::StatusCode::kUnavailable, "older release");
   EXPECT_EQ(daemon_.Count<ExtrasRequest>(), 0U);
 }
 
