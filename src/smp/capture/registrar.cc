@@ -169,7 +169,8 @@ void Registrar::RetireOfOtherWorlds() {
   const bool has_room = state_.options.slots_per_rank > kSlotsNeeded;
   for (Slot* slot : old) {
     if (!IsOfAnotherWorld(*slot, state_.record->committed_world())) continue;
-    if (has_room && slot->version == step_back) continue;
+    const bool is_step_back = slot->version == step_back && step_back >= state_.commit_before;
+    if (has_room && is_step_back) continue;
     if (state_.MayRetire(slot->version)) state_.slots->Free(*slot);
   }
 }

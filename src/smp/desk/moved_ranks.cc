@@ -17,6 +17,7 @@ void MovedRanks::OnCommitted(Version version) {
   const Version before =
       goes_on ? newest_ : state_.record->chain().ParentOf(version.timeline).value_or(Version{});
   newest_ = version;
+  state_.commit_before = before;
   // Trainers may be about to come back to this process; a decision may be about to need anything.
   if (!state_.lives_before.empty() || state_.timeline_closed) return;
   for (const Rank rank : state_.slots->Ranks()) {

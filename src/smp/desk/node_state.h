@@ -98,6 +98,8 @@ struct NodeState {
   std::vector<ProcessLife> lives_before;
   // A decision is being made: nothing is granted, claimed, sealed or retired meanwhile.
   bool timeline_closed = false;
+  // The commit before the newest one; in a new timeline, or a new process, what it stands on.
+  Version commit_before;
   // What is kept for somebody; none before the coordinator has said it.
   std::optional<PinRecord> pins;
   // Whether a version that is older than the committed one may go: nothing is kept for anybody

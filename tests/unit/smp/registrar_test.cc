@@ -129,12 +129,16 @@ class OtherWorldTest : public RegistrarTest {
       ASSERT_EQ(slot->phase, SlotPhase::kFree);
       slot->phase = SlotPhase::kSealed;
       slot->version = At(step);
-      state_.record->SetCommitted(At(step), 1);
-      registrar_->ProvideRefused();
+      OnCommitted(At(step));
     });
     Settle();
     InTurn([&] { registrar_->ProvideRefused(); });
     Settle();
+  }
+  void OnCommitted(Version version) {
+    state_.commit_before = state_.record->committed();
+    state_.record->SetCommitted(version, 1);
+    registrar_->ProvideRefused();
   }
   size_t Slots() { return state_.slots->Offerable(Rank{0}).size(); }
   bool Holds(uint64_t step) { return !state_.slots->Sealed(At(step)).empty(); }
@@ -158,8 +162,7 @@ TEST_F(OtherWorldTest, ThereAreAsManySlotsAsOtherVersionsLeaveRoomFor) {
       slot->phase = SlotPhase::kSealed;
       slot->version = At(12);
     }
-    state_.record->SetCommitted(At(12), 1);
-    registrar_->ProvideRefused();
+    OnCommitted(At(12));
   });
   Settle();
   InTurn([&] { registrar_->ProvideRefused(); });
