@@ -154,11 +154,14 @@ void Registrar::CaptureAll(const std::string& why) {
   }
 }
 
-// What another number of ranks has saved, and is older than what is committed since: no rank gives
-// its slot of it up for another snapshot. The step-back version stays where ranks have a slot for
-// it.
+// What another number of ranks has saved, and is older than what is committed: no rank gives its
+// slot of it up for another snapshot. The step-back version stays where ranks have a slot for it.
+// Nothing goes before they have restored and registered.
 void Registrar::RetireOfOtherWorlds() {
-  if (state_.timeline_closed) return;
+  const auto registered = std::ranges::find_if(
+      state_.sessions, [](const auto& of_rank) { return of_rank.second->registration != nullptr; });
+  if (state_.timeline_closed || registered == state_.sessions.end()) return;
+  const uint64_t world = registered->second->world();
   const Version committed = state_.record->committed();
   std::vector<Slot*> old = state_.slots->All();
   std::erase_if(old, [&](const Slot* slot) {
@@ -168,7 +171,7 @@ void Registrar::RetireOfOtherWorlds() {
   for (const Slot* slot : old) step_back = std::max(step_back, slot->version);
   const bool has_room = state_.options.slots_per_rank > kSlotsNeeded;
   for (Slot* slot : old) {
-    if (!IsOfAnotherWorld(*slot, state_.record->committed_world())) continue;
+    if (!IsOfAnotherWorld(*slot, world)) continue;
     const bool is_step_back = slot->version == step_back && step_back >= state_.commit_before;
     if (has_room && is_step_back) continue;
     if (state_.MayRetire(slot->version)) state_.slots->Free(*slot);

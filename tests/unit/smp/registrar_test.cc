@@ -183,11 +183,22 @@ TEST_F(OtherWorldTest, WhereRanksHaveTwoSlotsTheStepBackVersionGivesWay) {
   EXPECT_EQ(Slots(), 2U);
 }
 
+// There would be room for no slot beside the two versions.
+TEST_F(OtherWorldTest, WhereRanksHaveTwoSlotsOnlyWhatIsRestoredStays) {
+  state_.options.slots_per_rank = 2;
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_TRUE(Holds(3)) << "nobody has restored yet";
+  Register();
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_FALSE(Holds(3));
+  EXPECT_TRUE(Holds(6));
+}
+
 TEST_F(OtherWorldTest, NothingGoesBeforeTheFirstCommitNorWhileADecisionIsMade) {
   Register();
   Settle();
   InTurn([&] { registrar_->ProvideRefused(); });
-  EXPECT_TRUE(Holds(3)) << "as many have saved both";
+  EXPECT_TRUE(Holds(3)) << "the step-back version";
   state_.timeline_closed = true;
   Commit(9);
   EXPECT_TRUE(Holds(3));
