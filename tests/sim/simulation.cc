@@ -75,7 +75,7 @@ TrainerOptions DrawTrainerOptions(Random& random) {
   snapshot::ClientOptions& client = options.client;
   client.session = {milliseconds(2), milliseconds(40), milliseconds(200)};
   client.capture.fence_timeout = milliseconds(60);
-  client.capture.bucket_bytes = uint64_t{64} << random.Below(7);
+  client.capture.bucket_bytes = uint64_t{128} << random.Below(6);
   client.capture.buckets_in_flight = static_cast<uint32_t>(1 + random.Below(3));
   client.capture.progress_every_bytes = uint64_t{64} << random.Below(8);
   client.any_world = true;
@@ -283,7 +283,8 @@ class Simulation {
     machine_.disk.set_bytes_max(UINT64_MAX);
     machine_.disk.FailWrites(0, absl::OkStatus());
     machine_.FreeMemory();
-    slow_pool_ = false;
+    // A daemon has the pool that it was started with.
+    if (std::exchange(slow_pool_, false)) KillDaemon();
     // Who could not register trains unprotected until the next start.
     if (memory_was_short_) launcher_.KillOne();
   }

@@ -108,6 +108,7 @@ absl::Status Registrar::ProvideSlots(RankSession& session) {
   manifest.job = state_.options.job;
   needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
   needs.world = session.world();
+  RetireOfOtherWorlds();
   const uint64_t slots = SlotsWanted(session);
   const absl::Status status = state_.slots->Provide(session.rank(), needs, slots);
   if (status.ok()) session.slots_provided = slots;
@@ -156,7 +157,7 @@ void Registrar::CaptureAll(const std::string& why) {
 
 // What another number of ranks has saved, and is older than what is committed: no rank gives its
 // slot of it up for another snapshot. The step-back version stays where ranks have a slot for it.
-// Nothing goes before they have restored and registered.
+// Nothing goes before a rank has restored and registered.
 void Registrar::RetireOfOtherWorlds() {
   const auto registered = std::ranges::find_if(
       state_.sessions, [](const auto& of_rank) { return of_rank.second->registration != nullptr; });
