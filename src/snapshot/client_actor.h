@@ -43,10 +43,10 @@
 
 namespace unreft::snapshot {
 
-// What the store decided for the attempt; the same on every rank but for `tensors` and `extras`.
 // What a rank had stored beside its tensors, verified; none when it had stored nothing.
 using StoredExtras = std::optional<std::vector<std::byte>>;
 
+// What the store decided for the attempt; the same on every rank but for `tensors` and `extras`.
 struct Restored {
   bool fresh = true;                // nothing was ever committed
   Version version;                  // decided
@@ -56,7 +56,7 @@ struct Restored {
   // Every logical tensor, with this rank's earlier box, or whole if another number of ranks saved
   // it.
   std::vector<TensorSpec> tensors;
-  // This rank's earlier ones; none if another number of ranks saved the version, see ReadExtras.
+  // This rank's earlier ones; none if another number of ranks saved the version, see RestoreExtras.
   StoredExtras extras;
 };
 

@@ -159,8 +159,9 @@ void Registrar::CaptureAll(const std::string& why) {
 // slot of it up for another snapshot. The step-back version stays where ranks have a slot for it.
 // Nothing goes before a rank has restored and registered.
 void Registrar::RetireOfOtherWorlds() {
-  const auto registered = std::ranges::find_if(
-      state_.sessions, [](const auto& of_rank) { return of_rank.second->registration != nullptr; });
+  const auto registered = std::ranges::find_if(state_.sessions, [](const auto& of_rank) {
+    return of_rank.second->registration != nullptr && !of_rank.second->superseded;
+  });
   if (state_.timeline_closed || registered == state_.sessions.end()) return;
   const uint64_t world = registered->second->world();
   const Version committed = state_.record->committed();
@@ -322,11 +323,12 @@ void Registrar::TellShortage(RankSession& session) {
   const absl::Status status = state_.slots->ProvisionStatus(session.rank());
   const size_t left = state_.slots->Offerable(session.rank()).size();
   if (status.ok() || left >= session.slots_told) return;
-  if (left < kSlotsNeeded) {
+  const size_t needed = std::min<size_t>(kSlotsNeeded, session.slots_provided);
+  if (left < needed) {
     granter_.Revoke(session);
     session.registration_status = absl::ResourceExhaustedError(
         fmt::format("rank {}: memory for {} versions is needed, there is some for {}: {}",
-                    session.rank(), kSlotsNeeded, left, status.message()));
+                    session.rank(), needed, left, status.message()));
     LogRefused(session);
   }
   Answer(session);

@@ -31,11 +31,14 @@ void MovedRanks::OnCommitted(Version version) {
 }
 
 void MovedRanks::OnRestored(uint64_t world) {
-  if (world == state_.record->committed_world()) return;
+  const bool are_others = world != state_.record->committed_world();
   for (const Rank rank : state_.slots->Ranks()) {
     // To a process that was started anew the decision may come when all train already.
     const RankSession* const session = state_.SessionOf(rank);
-    if (session == nullptr || session->registration == nullptr) state_.slots->Forget(rank);
+    if (session != nullptr && session->registration != nullptr) continue;
+    // Of an attempt between, that has ended before it could commit.
+    const bool is_of_another = state_.slots->IsForAnotherWorld(rank, world);
+    if (are_others || is_of_another) state_.slots->Forget(rank);
   }
 }
 

@@ -14,7 +14,8 @@ class MovedRanks {
   explicit MovedRanks(NodeState& state) : state_(state) {}
 
   // Of a decision for so many ranks. If as many have not saved what is restored, nobody has a use
-  // for slots any more but for what is in them: what the ranks capture next is of other sizes.
+  // for slots any more but for what is in them: what the ranks capture next is of other sizes. If
+  // as many have, those are of no use that an attempt of another number was given meanwhile.
   void OnRestored(uint64_t world);
   // Of every commit. Those without a session that did not capture `version` here lose their free
   // slots and what is older than the commit before, unless it is pinned.

@@ -189,6 +189,15 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs, uint64_t slot
   return absl::OkStatus();
 }
 
+bool SlotStore::IsForAnotherWorld(Rank rank, uint64_t world) {
+  const auto needs = needs_.find(rank);
+  const uint64_t provided = needs == needs_.end() ? 0 : needs->second.world;
+  if (provided != 0 && provided != world) return true;
+  return std::ranges::any_of(OfRank(rank), [&](const Slot* slot) {
+    return slot->phase != SlotPhase::kSealed && IsOfAnotherWorld(*slot, world);
+  });
+}
+
 void SlotStore::Forget(Rank rank) {
   needs_.erase(rank);
   provision_status_.erase(rank);

@@ -69,6 +69,8 @@ class SlotStore {
     return Provide(rank, needs, options_.SlotsPerRank());
   }
 
+  // Whether it was provided, or has a slot that is not sealed, as a rank of another world.
+  bool IsForAnotherWorld(Rank rank, uint64_t world);
   // Until it is provided again the rank has no use for slots: free ones are removed, the others
   // once they are free.
   void Forget(Rank rank);

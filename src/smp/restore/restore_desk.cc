@@ -185,11 +185,31 @@ void RestoreDesk::OnCatalog() {
       [&server = cluster_->server](const ReadRequest& request, uint64_t bytes, auto done) {
         server.Read(request, bytes, std::move(done));
       });
+  if (IsLostHere() && !IsRestoredByAsMany()) {
+    state_.seams.log.Info(
+        "version {}: what node {} has lost of it is not rebuilt, since another number of ranks "
+        "restores it: it is decoded for whoever reads it until the next commit",
+        restoring_->decision.version, state_.options.node);
+    return AnswerWaiting();
+  }
   restoring_->rebuilder = std::make_unique<SlabRebuilder>(
       state_, *restoring_->reader, *restoring_->catalog, [this, number = restoring_->number] {
         if (IsCurrent(number)) OnRebuilt();
       });
   AnswerWaiting();
+}
+
+// Of the version's slabs those that lay on this node.
+bool RestoreDesk::IsLostHere() const {
+  return std::ranges::any_of(restoring_->catalog->slabs(), [&](const auto& of_rank) {
+    return of_rank.second.lost && of_rank.second.home == state_.options.node;
+  });
+}
+
+// Ranks of another number register slots of other sizes, and a node has memory for one of the two.
+bool RestoreDesk::IsRestoredByAsMany() const {
+  const auto& asked = restoring_->decision.asked;
+  return asked.empty() || asked.size() == SourceWorld();
 }
 
 // This node's slabs are whole again; now its share of the group's protection.

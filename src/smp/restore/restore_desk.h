@@ -101,6 +101,8 @@ class RestoreDesk {
   Decision AnswerFor(const RankSession& session, const JobDecision& decision) const;
   // How many ranks saved the version that is restored, once its catalog is ready.
   uint64_t SourceWorld() const { return restoring_->catalog->slabs().size(); }
+  bool IsLostHere() const;
+  bool IsRestoredByAsMany() const;
   // What that rank saved; null if the version is of another number of ranks.
   const CatalogSlab* OwnSlabOf(const RankSession& session) const;
   bool IsRestoring(const RankSession& session) const;

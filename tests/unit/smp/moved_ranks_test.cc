@@ -136,6 +136,24 @@ TEST_F(MovedRanksTest, WhoHasRegisteredInTheOtherWorldKeepsItsSlots) {
   EXPECT_EQ(SlotsOf(kElsewhere), 2U);
 }
 
+// Three ranks came, registered and ended without a commit; of the two that come again nobody takes
+// the memory that the third had.
+TEST_F(MovedRanksTest, WhatAnAttemptBetweenWasGivenGoesWhenAsManyAsSavedComeAgain) {
+  InTurn([&] {
+    state_.record->SetCommitted(At(1, 10), 2);
+    SlotNeeds needs = kNeeds;
+    needs.world = 3;
+    UNREFT_CHECK(state_.slots->Provide(Rank{2}, needs).ok());
+  });
+  Settle();
+  ASSERT_EQ(SlotsOf(Rank{2}), 3U);
+  InTurn([&] { moved_->OnRestored(2); });
+  Settle();
+  EXPECT_EQ(SlotsOf(Rank{2}), 0U);
+  EXPECT_FALSE(state_.slots->Ranks().contains(Rank{2}));
+  EXPECT_EQ(SlotsOf(kElsewhere), 3U);
+}
+
 TEST_F(MovedRanksTest, AmongAsManyRanksNothingGoesBeforeTheNextCommit) {
   InTurn([&] {
     state_.record->SetCommitted(At(1, 10), 2);

@@ -253,6 +253,31 @@ TEST_F(RestoreDeskTest, TheExtrasOfEachRankThatSavedItAreGiven) {
   EXPECT_THAT(beyond.status.message, HasSubstr("was saved by 2 ranks"));
 }
 
+// There is memory for the slots of one number of ranks, and these are about to register.
+TEST_F(RestoreDeskTest, OnlyAsManyRanksAsSavedItHaveWhatIsLostRebuilt) {
+  Ask(Rank{0}, 1, true);
+  JobDecision decision;
+  decision.kind = DecisionKind::kRestored;
+  decision.version = kVersion;
+  decision.timeline = Timeline{2};
+  decision.holders = {{NodeSlot{0}, {Rank{0}}, true}, {NodeSlot{2}, {Rank{1}}, false}};
+  decision.asked = asked_;
+  InTurn([&] { desk_->OnDecision(decision); });
+  Settle(milliseconds(500));
+  EXPECT_EQ(AnswerTo(Rank{0}).kind, DecisionKind::kRestored);
+  InTurn([&] { EXPECT_TRUE(state_->slots->All().empty()); });
+  asked_[Rank{1}] = asked_[Rank{0}];
+  decision.asked = asked_;
+  decision.timeline = Timeline{3};
+  InTurn([&] {
+    desk_ = std::make_unique<RestoreDesk>(*state_);
+    desk_->Join({*own_peers_, job_, *server_, protector_.get(), [] {}});
+    desk_->OnDecision(decision);
+  });
+  Settle(milliseconds(500));
+  InTurn([&] { EXPECT_FALSE(state_->slots->All().empty()); });
+}
+
 TEST_F(RestoreDeskTest, WhoRestoresNothingGetsNoExtras) {
   Ask(Rank{0}, 3, true);
   EXPECT_TRUE(absl::IsFailedPrecondition(ExtrasFor(Rank{0}, Rank{0}).status.ToStatus()));
