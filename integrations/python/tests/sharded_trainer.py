@@ -33,19 +33,20 @@ def say(**record):
     print(json.dumps(record), flush=True)
 
 
-def digests(model, optimizer):
-    """Of parameters and optimizer state by name; all ranks gather them."""
+def digest_of(model, optimizer):
+    """Of parameters and optimizer state by name; all ranks gather them. One for all of them: ranks
+    share a file, in which long lines may be torn."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     tensors = {name: parameter for parameter, name in names.items()}
     for parameter, state in optimizer.state.items():
         tensors.update({f"{names[parameter]}/{key}": value for key, value in state.items()})
-    found = {}
+    digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         whole = tensor.detach()
         whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole
-        data = whole.contiguous().reshape(-1).view(torch.uint8).numpy()
-        found[name] = hashlib.sha256(data).hexdigest()
-    return found
+        digest.update(f"{name} {whole.dtype} {tuple(whole.shape)}".encode())
+        digest.update(whole.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def sharded_model(tensor_parallel):
@@ -87,7 +88,7 @@ def main():
     step = ck.restore() or 0
     say(restored=step, reshaped_from=ck.status.reshaped_from)
     if step:
-        say(step=step, state=digests(model, optimizer), lr=scheduler.get_last_lr())
+        say(step=step, state=digest_of(model, optimizer), lr=scheduler.get_last_lr())
     while step < args.steps:
         x = torch.randn(8, 10)
         (model(x) - x).square().mean().backward()
@@ -100,7 +101,7 @@ def main():
         ck.snapshot(step)
         committed = ck.wait(step, 20)
         if args.die_after and step >= args.die_after and committed:
-            say(step=step, state=digests(model, optimizer), lr=scheduler.get_last_lr())
+            say(step=step, state=digest_of(model, optimizer), lr=scheduler.get_last_lr())
             with contextlib.suppress(RuntimeError):  # of one that waits for who is killed already
                 dist.barrier()  # others may still gather
             os.kill(os.getpid(), signal.SIGKILL)
