@@ -69,7 +69,7 @@ def wait_until(ready):
 def client(directory, job, attempt, **more):
     options = {"socket": f"{directory}/unreftd.sock", "job": job, "rank": 0, "world": 1,
                "attempt": attempt, "connect_timeout_ms": 20_000, "restore_timeout_ms": 60_000,
-               "fence_timeout_ms": 60_000, "device_checksum": 0}
+               "fence_timeout_ms": 60_000, "device_checksum": 0, "any_world": 0}
     return _core.Client(**{**options, **more})
 
 
@@ -153,6 +153,8 @@ def second_life(directory, job):
     used = client(directory, job, 1)
     begun = used.restore_begin()
     found["restored"] = plain_decision(begun)
+    note("extras of the rank that saved it", lambda: used.restore_extras(0).hex())
+    note("extras of a rank that there was not", used.restore_extras, 1)
     note("read", used.restore_read, tensors(arrays))
     found["the bytes"] = {name: array.tolist() for name, array in arrays.items()}
     strange = unreft.Tensor.of_array("strange", arrays["w"])
