@@ -1,10 +1,10 @@
-// Restoring bytes of other nodes: blocks that the daemon stages, and extras that it sends.
+// Restoring bytes of other nodes: blocks that the daemon stages.
 
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
-#include "tests/unit/snapshot/client_fixture.h"
+#include "tests/unit/snapshot/restore_fixture.h"
 #include "tests/unit/snapshot/scripted_staging.h"
 
 namespace unreft::snapshot {
@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class StagedRestoreTest : public ClientFixture {
+class StagedRestoreTest : public RestoreFixture {
  protected:
   static constexpr uint64_t kPlaces = 2;
 
@@ -20,7 +20,6 @@ class StagedRestoreTest : public ClientFixture {
   StagedRestoreTest() {
     AddTensor("a", 100);
     AddTensor("b", 1000);
-    options_.restore_timeout = std::chrono::seconds(20);
     daemon_.Grant(0, 1);
     const std::span<std::byte> slab = daemon_.slot(0).view->data();
     std::copy(memory_[0].begin(), memory_[0].end(), slab.begin());
@@ -29,9 +28,6 @@ class StagedRestoreTest : public ClientFixture {
                   .generation = Generation{1},
                   .version = {Timeline{7}, Step{5}},
                   .data_bytes = 2448});
-    daemon_.decision = Decision{.kind = DecisionKind::kRestored,
-                                .version = {Timeline{7}, Step{5}},
-                                .timeline = Timeline{8}};
     before_ = memory_;
   }
 
@@ -82,22 +78,6 @@ class StagedRestoreTest : public ClientFixture {
     EXPECT_EQ(memory_, before_);
     RunFor(std::chrono::milliseconds(10));
     EXPECT_EQ(daemon_.Count<RestoreDone>(), 0u);
-  }
-  static void ExpectRefused(const absl::Status& status, absl::StatusCode code,
-                            const std::string& what) {
-    EXPECT_EQ(status.code(), code) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
-  }
-  // The restore has failed so, which the daemon was told.
-  void ExpectFailed(const absl::Status& status, absl::StatusCode code, const std::string& what) {
-    ExpectRefused(status, code, what);
-    RunFor(std::chrono::milliseconds(10));
-    ASSERT_GE(daemon_.Count<RestoreDone>(), 1u);
-    const RestoreDone done = daemon_.Got<RestoreDone>().back();
-    const absl::Status told = done.status.ToStatus();
-    EXPECT_EQ(told.code(), code);
-    EXPECT_THAT(std::string(told.message()), HasSubstr(what));
-    EXPECT_EQ(done.bad_generation, Generation{0});
   }
   size_t BadBlocks() const {
     const auto answers = daemon_.Got<StagedDone>();
@@ -419,99 +399,6 @@ TEST_F(StagedRestoreTest, TheStagingSegmentIsLetGoAfterTheRead) {
   const uint64_t before = host_.bytes_used();
   staging_.RemoveSegment();
   EXPECT_LT(host_.bytes_used(), before);
-}
-
-TEST_F(StagedRestoreTest, ExtrasOfAnotherNodeAreTaken) {
-  const std::string extras = "extras";
-  daemon_.decision->extras.remote = extras;
-  daemon_.decision->extras.remote_crc = Crc32c(std::as_bytes(std::span(extras)));
-  daemon_.decision->extras.has_remote = true;
-  StartClient();
-  const auto restored = RestoreBegin();
-  ASSERT_TRUE(restored.ok()) << restored.status();
-  ASSERT_TRUE(restored->extras.has_value());
-  const auto bytes = std::as_bytes(std::span(extras));
-  EXPECT_TRUE(std::ranges::equal(*restored->extras, bytes));
-}
-
-TEST_F(StagedRestoreTest, EmptyExtrasAreNotNoExtras) {
-  daemon_.decision->extras.has_remote = true;
-  StartClient();
-  const auto restored = RestoreBegin();
-  ASSERT_TRUE(restored.ok()) << restored.status();
-  ASSERT_TRUE(restored->extras.has_value());
-  EXPECT_TRUE(restored->extras->empty());
-}
-
-// --- what another number of ranks has saved ---
-
-TEST_F(StagedRestoreTest, ItIsToldThatAnotherNumberOfRanksSavedIt) {
-  options_.any_world = true;
-  daemon_.decision->source_world = 4;
-  StartClient();
-  const auto restored = RestoreBegin();
-  ASSERT_TRUE(restored.ok()) << restored.status();
-  EXPECT_EQ(restored->source_world, 4U);
-  EXPECT_FALSE(restored->extras.has_value());
-  EXPECT_TRUE(daemon_.Got<RestoreRequest>().at(0).any_world);
-}
-
-TEST_F(StagedRestoreTest, AnOlderDaemonsDecisionIsOfAsManyRanks) {
-  StartClient();
-  EXPECT_EQ(RestoreBegin()->source_world, 1U);
-  EXPECT_FALSE(daemon_.Got<RestoreRequest>().at(0).any_world) << "it was not asked for";
-}
-
-TEST_F(StagedRestoreTest, TheExtrasOfEachRankThatSavedItAreRead) {
-  const std::string extras = "of rank 3";
-  daemon_.extras[Rank{3}] = {
-      .remote = extras, .remote_crc = Crc32c(std::as_bytes(std::span(extras))), .has_remote = true};
-  daemon_.extras[Rank{0}] = {};
-  StartClient();
-  ASSERT_TRUE(RestoreBegin().ok());
-  const auto stored = RestoreExtras(Rank{3});
-  ASSERT_TRUE(stored.ok()) << stored.status();
-  ASSERT_TRUE(stored->has_value());
-  EXPECT_TRUE(std::ranges::equal(**stored, std::as_bytes(std::span(extras))));
-  const auto none = RestoreExtras(Rank{0});
-  ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_FALSE(none->has_value());
-  EXPECT_TRUE(absl::IsOutOfRange(RestoreExtras(Rank{4}).status()));
-  daemon_.extras[Rank{3}].remote_crc += 1;
-  ExpectFailed(RestoreExtras(Rank{3}).status(), absl::StatusCode::kDataLoss,
-               "9 bytes of extras of another node need CRC");
-}
-
-TEST_F(StagedRestoreTest, ExtrasAreReadOfARestoreThatIsUnderWay) {
-  daemon_.extras[Rank{0}] = {};
-  StartClient();
-  ExpectRefused(RestoreExtras(Rank{0}).status(), absl::StatusCode::kFailedPrecondition,
-                "needed a restore that has begun");
-  ASSERT_TRUE(RestoreBegin().ok());
-  InTurn([&] { actor_->RestoreEnd(); });
-  ExpectRefused(RestoreExtras(Rank{0}).status(), absl::StatusCode::kFailedPrecondition,
-                "needed a restore that has begun");
-  EXPECT_EQ(daemon_.Count<ExtrasRequest>(), 0U);
-}
-
-// It would end the session of who asks.
-TEST_F(StagedRestoreTest, AnOlderDaemonIsNotAskedForExtras) {
-  daemon_.knows = FrameType::kPlanPage;
-  StartClient();
-  ASSERT_TRUE(RestoreBegin().ok());
-  ExpectRefused(RestoreExtras(Rank{0}).status(), absl::StatusCode::kUnavailable, "older release");
-  EXPECT_EQ(daemon_.Count<ExtrasRequest>(), 0U);
-}
-
-TEST_F(StagedRestoreTest, CorruptExtrasOfAnotherNodeAreRefused) {
-  daemon_.decision->extras.remote = "extras";
-  daemon_.decision->extras.remote_crc = 0x1234;
-  daemon_.decision->extras.has_remote = true;
-  StartClient();
-  ASSERT_TRUE(Connect().ok());
-  const absl::Status status = RestoreBegin().status();
-  ExpectFailed(status, absl::StatusCode::kDataLoss,
-               "6 bytes of extras of another node need CRC 00001234, found ");
 }
 
 }  // namespace
