@@ -109,7 +109,7 @@ def test_refused_after_restore_is_one_warning(store, caplog):
 def test_what_is_refused_once_may_be_captured_later(store, monkeypatch):
     job = trained(store)
     now = [100.0]
-    monkeypatch.setattr("unreft.torch.checkpointer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("unreft.torch.registered_tensors.time.monotonic", lambda: now[0])
     job.model.frozen = nn.Parameter(torch.zeros(4, 2)[:, :1])
     assert not job.ck.snapshot(3)
     job.model.frozen = nn.Parameter(torch.zeros(4, 2))

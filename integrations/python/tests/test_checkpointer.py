@@ -40,7 +40,7 @@ def test_registration_is_tried_again_but_not_at_once(store, monkeypatch):
     job = Job(store)
     job.ck.restore()
     now = [100.0]
-    monkeypatch.setattr("unreft.torch.checkpointer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("unreft.torch.registered_tensors.time.monotonic", lambda: now[0])
     job.client.fail["register"] = unreft.Unavailable("node 0: no daemon")
     assert not job.ck.snapshot(1)
     assert not job.ck.snapshot(2)

@@ -7,7 +7,7 @@ import pytest
 import unreft
 from fake_job import Job
 from fake_store import FakeClient, FakeStore
-from unreft.torch import checkpointer, shards
+from unreft.torch import registered_tensors, shards
 
 STREAM = 7
 
@@ -48,7 +48,7 @@ def on_device(monkeypatch):
         return (unreft.Device.CUDA, 3) if tensor.dim() else (unreft.Device.CPU, 0)
 
     monkeypatch.setattr(shards, "device_of", device_of)
-    monkeypatch.setattr(checkpointer, "_current_stream", lambda device: {3: STREAM}[device])
+    monkeypatch.setattr(registered_tensors, "_current_stream", lambda device: {3: STREAM}[device])
 
 
 def started(store):
@@ -78,17 +78,17 @@ def test_the_current_stream_is_captured_from_and_held_up(on_device):
 def test_memory_is_held_until_the_copies_end_and_no_longer(on_device):
     job = started(DeviceStore())
     job.step()  # with a fence: the stream waits, the copies run on
-    assert len(job.ck._memory) > 0
+    assert len(job.ck._registered._memory) > 0
     job.client.let_go()
     job.step()
-    assert job.ck._memory == []
+    assert job.ck._registered._memory == []
 
 
 def test_a_skipped_snapshot_leaves_the_memory_of_the_one_that_runs(on_device):
     job = started(DeviceStore())
-    held = list(job.ck._memory)
+    held = list(job.ck._registered._memory)
     assert not job.ck.snapshot(2)
-    assert job.ck._memory == held
+    assert job.ck._registered._memory == held
 
 
 def test_state_in_host_memory_has_no_stream():

@@ -18,7 +18,7 @@ import pytest
 import torch
 import unreft
 from fake_job import Job
-from unreft.torch import checkpointer, safe_pickle
+from unreft.torch import registered_tensors, safe_pickle
 from unreft.torch.safe_pickle import Classes, dumps, loads
 
 
@@ -325,8 +325,8 @@ class Sampler:
 
 
 def test_a_snapshot_of_what_cannot_be_stored_is_skipped_by_name(store, caplog, monkeypatch):
-    monkeypatch.setattr(checkpointer, "_RETRY_MIN_S", 0)
-    monkeypatch.setattr(checkpointer, "_RETRY_FACTOR", 0)
+    monkeypatch.setattr(registered_tensors, "_RETRY_MIN_S", 0)
+    monkeypatch.setattr(registered_tensors, "_RETRY_FACTOR", 0)
     sampler = Sampler(Position(1, []))
     job = Job(store, extras={"good": lambda: 1, "sampler": sampler})
     job.ck.restore()

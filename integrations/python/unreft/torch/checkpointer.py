@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-import operator
 import os
-import time
 import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -22,6 +20,7 @@ from unreft.torch.extras import Extras
 from unreft.torch.foreign_steps import ForeignSteps
 from unreft.torch.own_tensors import EQUAL
 from unreft.torch.patience import Patience
+from unreft.torch.registered_tensors import RegisteredTensors
 from unreft.torch.reports import Reports
 from unreft.torch.reshape import Reshaped
 from unreft.torch.restored_memory import read_tensors
@@ -29,27 +28,14 @@ from unreft.torch.rng import Rng
 from unreft.torch.shards import not_empty
 from unreft.torch.state import TrainingState
 from unreft.torch.stored_state import FORMAT, StoredState
-from unreft.torch.watch import Watch
 
 _log = logging.getLogger("unreft")
 
 _CONTEXT = contextlib.nullcontext()
 # Errors that trying again does not cure.
 _FOR_GOOD = (unreft.PermissionDenied, unreft.Forked)
-# A registration that failed is tried again after so many times the time that it took, so that the
-# attempts cost training no more than 1/10.
-_RETRY_FACTOR = 10
-_RETRY_MIN_S = 1.0
-# The first registration waits for the daemon and for memory; a later one, in the middle of the
-# training, goes on in the background after this.
-_FIRST_WAIT_S = 60.0
-_LATER_WAIT_S = 0.25
 # What the library says of tensors that are written although nobody waits for the copies.
 _ASKS_FOR_FENCE = "nothing called fence()"
-# All of a tensor's description but its address.
-_KIND = operator.attrgetter(
-    *(field.name for field in dataclasses.fields(unreft.Tensor) if field.name != "data")
-)
 
 
 class ClientLike(Protocol):
@@ -137,14 +123,9 @@ class Checkpointer:
         self._restored = False
         self._restored_step: int | None = None
         self._reshaped_from: int | None = None
-        self._watch: Watch | None = None  # of what is registered
-        self._tensors: list[unreft.Tensor] = []  # what is registered
-        self._memory: list[Any] = []  # that copies may be reading
-        self._cuda_device: int | None = None  # of the registered tensors, if any is on one
-        self._generations = 0
+        self._registered = RegisteredTensors(client)
         self._off = ""  # why snapshots are off for good
         self._unfenced = ""  # why the last snapshot was skipped, if the loop lacks a fence
-        self._retry_at = 0.0
         self._skipped = 0  # here, without the client's
         # Whether an optimizer steps on captured tensors, as its number of parameters had it.
         self._steps_on: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -307,7 +288,7 @@ class Checkpointer:
             fields["protecting"], fields["why_unprotected"] = False, why
         return CheckpointerStatus(
             **fields,
-            layout_generations=self._generations,
+            layout_generations=self._registered.generations,
             restored_step=self._restored_step,
             reshaped_from=self._reshaped_from,
             derived=self._derived.count(),
@@ -324,7 +305,7 @@ class Checkpointer:
             client.close()
         except Exception as error:
             self._reports.error("close", error)
-        self._memory = []
+        self._registered.release()
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -354,17 +335,10 @@ class Checkpointer:
 
     def _wait_for_copies(self) -> None:
         try:
-            self._client.fence(self._stream())
+            self._client.fence(self._registered.stream())
         finally:
             # On a device it is the stream that waits: copies may run on, also those given up.
-            self._memory = self._memory_in_use()
-
-    def _stream(self) -> int:
-        return 0 if self._cuda_device is None else _current_stream(self._cuda_device)
-
-    def _memory_in_use(self) -> list[Any]:
-        """What copies may still read."""
-        return self._memory if self._memory and self._client.status().copying else []
+            self._registered.keep_what_is_read()
 
     def _snapshot(self, step: int) -> bool:
         if not self._restored:
@@ -384,11 +358,7 @@ class Checkpointer:
                 return False
             data = self._extras_bytes(extras)
         self._aside.copy()
-        in_use = self._memory_in_use()
-        self._memory = [*in_use, *self._watch.memory()]
-        snapshot = self._client.snapshot(step, data, self._stream())
-        if not snapshot.started:
-            self._memory = in_use
+        snapshot = self._registered.snapshot(step, data)
         # Not one of the skips that pass: the program is to be changed.
         self._unfenced = snapshot.reason if _ASKS_FOR_FENCE in snapshot.reason else ""
         if self._unfenced:
@@ -416,7 +386,7 @@ class Checkpointer:
         Completes the extras.
         """
         for _ in range(2):  # once more without what has turned out not to be derived
-            if self._registered():
+            if self._are_registered():
                 extras["scalars"]["optimizers"] = self._state.optimizer_scalars(known=True)
             elif not self._register(extras):
                 return False
@@ -426,89 +396,28 @@ class Checkpointer:
             f"tensors declared derived keep changing: {self._derived.captured()}"
         )
 
-    def _registered(self) -> bool:
+    def _are_registered(self) -> bool:
         """Whether the live tensors are those registered; copies what stands in for some."""
+        # Derived tensors refer to others, which may not move then.
         return (
-            self._watch is not None
-            and (self._watch.unchanged() or self._moved())
+            self._registered.hold(may_move=not self._derived.rules)
             and self._state.steps_on_known()
             and self._state.refresh()
             and self._derived.holds()
         )
 
-    def _moved(self) -> bool:
-        """Whether only addresses have changed; tells the client the new ones."""
-        if self._derived.rules:
-            return False  # their items refer to the tensors
-        addresses = self._watch.follow()
-        if addresses is None:
-            return False
-        self._rebind(addresses)
-        return True
-
-    def _rebind(self, addresses: dict[str, int]) -> None:
-        try:
-            places = [i for i, t in enumerate(self._tensors) if t.name in addresses]
-            self._client.rebind(places, [addresses[self._tensors[i].name] for i in places])
-        except Exception:
-            self._watch = None
-            raise
-
     def _register(self, extras: dict[str, Any]) -> bool:
-        begin = time.monotonic()
-        if begin < self._retry_at:
-            return False
-        self._watch = None
-        try:
+        with self._registered.renewal() as may_try:
+            if not may_try:
+                return False
             bounds = self._state.bind()
             extras["scalars"]["modules"] = self._state.module_extras()
             extras["scalars"]["optimizers"] = self._state.optimizer_scalars(known=False)
             planned = self._derived.plan(bounds)
             extras_bytes = len(self._extras_bytes(extras))
             aside = self._aside.make()
-            tensors = not_empty([*planned, *aside])
-            self._tell(tensors, extras_bytes)
-            self._watch = self._state.watch([*bounds, *self._derived.tables(), *aside])
-        except Exception:
-            self._retry_later(begin)
-            raise
-        # The registration before it had other tensors, to whose copies it has put an end.
-        self._memory = self._memory_in_use()
-        self._cuda_device = _cuda_device_of(tensors)
+            self._registered.tell(not_empty([*planned, *aside]), extras_bytes)
+            self._registered.watch(
+                self._state.watch([*bounds, *self._derived.tables(), *aside])
+            )
         return True
-
-    def _tell(self, tensors: list[unreft.Tensor], extras_bytes: int) -> None:
-        """Has the client know where the tensors lie; the daemon, if they are of another kind."""
-        if self._generations and list(map(_KIND, tensors)) == list(map(_KIND, self._tensors)):
-            self._tensors = tensors
-            self._client.rebind(range(len(tensors)), [tensor.data for tensor in tensors])
-            return
-        begin = time.monotonic()
-        first = self._generations == 0
-        self._tensors = []
-        try:
-            self._client.register(tensors, extras_bytes, _FIRST_WAIT_S if first else _LATER_WAIT_S)
-        except unreft.DeadlineExceeded:
-            if first:
-                raise
-            self._retry_later(begin)  # the client goes on asking; snapshots wait for the answer
-        self._tensors = tensors
-        self._generations += 1
-        if not first:
-            _log.info("the tensors changed: layout generation %d", self._generations)
-            return
-        _log.info("captures from %s", self._client.status().copier)
-        self._client.wait_ready(max(0.0, _FIRST_WAIT_S - (time.monotonic() - begin)))
-
-    def _retry_later(self, begin: float) -> None:
-        now = time.monotonic()
-        self._retry_at = now + max(_RETRY_MIN_S, _RETRY_FACTOR * (now - begin))
-
-
-def _cuda_device_of(tensors: Sequence[unreft.Tensor]) -> int | None:
-    devices = [t.device_index for t in tensors if t.device == unreft.Device.CUDA]
-    return devices[0] if devices else None
-
-
-def _current_stream(device: int) -> int:
-    return torch.cuda.current_stream(device).cuda_stream
