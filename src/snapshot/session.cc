@@ -9,6 +9,17 @@ namespace {
 // More than a rank has slots; only bounds what a daemon may make the client remember.
 constexpr size_t kDoorbellsMax = 64;
 
+// The answer to what was asked, if it is asked still.
+template <typename Answer, typename Request, typename Handler>
+absl::Status TakeAnswer(const Frame& frame, std::optional<Request>& asked, Handler handler) {
+  absl::StatusOr<Answer> answer = FromFrame<Answer>(frame);
+  if (!answer.ok()) return answer.status();
+  if (!asked || asked->request != answer->request) return absl::OkStatus();
+  asked.reset();
+  handler(*std::move(answer));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Session::Session(Executor& executor, Connector& connector, Random random, Hello identity,
@@ -104,14 +115,9 @@ absl::Status Session::Handle(const Frame& frame) {
       return Deliver<Refused>(frame, &Session::Refuse);
     case FrameType::kVersionState:
       return Deliver<VersionState>(frame, &Session::Note);
-    case FrameType::kDecision: {
-      absl::StatusOr<Decision> decision = FromFrame<Decision>(frame);
-      if (!decision.ok()) return decision.status();
-      if (!restore_ || restore_->request != decision->request) return absl::OkStatus();
-      restore_.reset();
-      events_.OnDecision(*std::move(decision));
-      return absl::OkStatus();
-    }
+    case FrameType::kDecision:
+      return TakeAnswer<Decision>(
+          frame, restore_, [this](Decision answer) { events_.OnDecision(std::move(answer)); });
     case FrameType::kPlanPage: {
       absl::StatusOr<PlanPage> page = FromFrame<PlanPage>(frame);
       return page.ok() ? Take(*std::move(page)) : page.status();
@@ -136,22 +142,13 @@ absl::Status Session::Handle(const Frame& frame) {
       }
       return absl::OkStatus();
     }
-    case FrameType::kEverCommitted: {
-      absl::StatusOr<EverCommitted> answer = FromFrame<EverCommitted>(frame);
-      if (!answer.ok()) return answer.status();
-      if (!ever_committed_ || ever_committed_->request != answer->request) return absl::OkStatus();
-      ever_committed_.reset();
-      events_.OnEverCommitted(*answer);
-      return absl::OkStatus();
-    }
-    case FrameType::kExtras: {
-      absl::StatusOr<Extras> extras = FromFrame<Extras>(frame);
-      if (!extras.ok()) return extras.status();
-      if (!extras_ || extras_->request != extras->request) return absl::OkStatus();
-      extras_.reset();
-      events_.OnExtras(*std::move(extras));
-      return absl::OkStatus();
-    }
+    case FrameType::kEverCommitted:
+      return TakeAnswer<EverCommitted>(frame, ever_committed_, [this](const EverCommitted& answer) {
+        events_.OnEverCommitted(answer);
+      });
+    case FrameType::kExtras:
+      return TakeAnswer<Extras>(frame, extras_,
+                                [this](Extras answer) { events_.OnExtras(std::move(answer)); });
     case FrameType::kObstacle: {
       absl::StatusOr<Obstacle> obstacle = FromFrame<Obstacle>(frame);
       if (obstacle.ok()) events_.OnObstacle(*std::move(obstacle));

@@ -71,6 +71,11 @@ def _run_script(script, args, environment, output, go_on):
     runpy.run_path(script, init_globals={"GO_ON": go_on}, run_name="__main__")
 
 
+def states(records):
+    """Those of what a trainer says that have its state."""
+    return [record for record in records if "weights" in record]
+
+
 class Store:
     """A daemon with a job of its own. `close` leaves nothing behind, whatever happened before."""
 

@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from real_store import Store
+from real_store import Store, states
 
 TRAINER = pathlib.Path(__file__).with_name("derived_trainer.py")
 PARAMETERS = 64 * 256 + 256 + 256 * 64 + 64  # of bf16
@@ -18,10 +18,6 @@ def store():
 
 def train(store, world, *args, **kwargs):
     return store.train(world, *args, script=TRAINER, **kwargs)
-
-
-def states(records):
-    return [record for record in records if "weights" in record]
 
 
 def found(records, key):

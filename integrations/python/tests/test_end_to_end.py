@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from real_store import Store
+from real_store import Store, states
 
 import unreft
 
@@ -19,10 +19,6 @@ def store():
     made = Store("--restore-wait-s", "20")
     yield made
     made.close()
-
-
-def states(records):
-    return [record for record in records if "weights" in record]
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])

@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from real_store import Store
+from real_store import Store, states
 
 SHARDED = pathlib.Path(__file__).with_name("sharded_trainer.py")
 
@@ -13,10 +13,6 @@ def store():
     made = Store("--restore-wait-s", "20")
     yield made
     made.close()
-
-
-def states(records):
-    return [record for record in records if "weights" in record]
 
 
 @pytest.mark.parametrize("source, target", [(2, 3), (3, 2), (1, 2), (2, 1)])

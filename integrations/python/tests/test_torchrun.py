@@ -16,7 +16,7 @@ import sys
 import time
 
 import pytest
-from real_store import TRAINER, Store
+from real_store import TRAINER, Store, states
 
 RUN_TIMEOUT_S = 240
 RESTARTS_MAX = 3
@@ -137,10 +137,6 @@ class Torchrun:
 
 def found_in(records, key):
     return next((record for record in records if key in record), None)
-
-
-def states(records):
-    return [record for record in records if "weights" in record]
 
 
 @functools.cache

@@ -106,9 +106,10 @@ class RestoreDeskFixture : public GroupFixture {
     decision.asked = asked_;
     InTurn([&] { desk_->OnDecision(decision); });
   }
-  RankSession& Connect(Rank rank) {
+  RankSession& Connect(Rank rank, uint64_t world = 0) {
     Hello hello;
     hello.rank = rank;
+    hello.world = world;
     hello.life = table_.Start();
     auto& session = state_->sessions[rank];
     session = std::make_unique<RankSession>(hello, segments_);
@@ -119,16 +120,11 @@ class RestoreDeskFixture : public GroupFixture {
   // A trainer here, of so many, asks what it restores.
   void Ask(Rank rank, uint64_t world, bool any_world) {
     InTurn([&] {
-      Hello hello;
-      hello.rank = rank;
-      hello.world = world;
-      hello.life = table_.Start();
-      auto& session = state_->sessions[rank];
-      session = std::make_unique<RankSession>(hello, segments_);
-      session->Attach(&channels_[rank]);
-      session->restore_request = 7;
-      session->takes_any_world = any_world;
-      asked_[rank] = {rank, hello.life, 7};
+      RankSession& session = Connect(rank, world);
+      session.timeline = Timeline{};
+      session.restore_request = 7;
+      session.takes_any_world = any_world;
+      asked_[rank] = {rank, session.life(), 7};
     });
   }
   Decision AnswerTo(Rank rank) {
