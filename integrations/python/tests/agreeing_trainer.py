@@ -4,20 +4,16 @@
 """
 
 import argparse
-import json
 import logging
 import os
 
 import torch
 import torch.distributed as dist
+from saying import say
 from torch import nn
 
 import unreft
 import unreft.torch
-
-
-def say(**record):
-    print(json.dumps(record), flush=True)
 
 
 class Lines(logging.Handler):

@@ -7,13 +7,13 @@ written: see WRITERS. Prints JSON lines.
 """
 
 import argparse
-import json
 import logging
 import os
 import signal
 import threading
 
 import torch
+from saying import say
 from torch import nn
 
 import unreft.torch
@@ -77,10 +77,6 @@ def make_writer(kind, model):
     write = {"plain": lambda m: Plain(m.parameters()).step(), "data": by_data, "copy": by_copy,
              "thread": by_thread}[kind]
     return (), lambda: write(model)
-
-
-def say(**record):
-    print(json.dumps(record), flush=True)
 
 
 class Lines(logging.Handler):

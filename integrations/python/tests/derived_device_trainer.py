@@ -9,7 +9,8 @@ import sys
 
 import numpy as np
 import unreft
-from device_trainer import DEADLINE_S, cuda, must, say, wait_until
+from device_trainer import DEADLINE_S, cuda, must, wait_until
+from saying import say
 
 COUNT = 3_000_000  # weights: 6 MB, two thirds of a piece
 

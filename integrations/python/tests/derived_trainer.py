@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from rank_order import sum_in_rank_order
 from torch import nn
-from trainer import digest, join, say, until_ready
+from saying import say
+from trainer import digest, join, until_ready
 
 import unreft
 import unreft.torch

@@ -5,13 +5,13 @@ bit of what is copied may flip on the way: FLIP_AT is "restore" or the step of a
 """
 
 import ctypes
-import json
 import os
 import pathlib
 import sys
 import time
 
 import numpy as np
+from saying import say
 import unreft
 
 RUNTIME = pathlib.Path(os.environ["UNREFT_BIN_DIR"]).parent / "fakecuda/libcudart.so.13"
@@ -62,10 +62,6 @@ def values(tensors):
 
 def flip_a_bit_of(tensor):
     cuda.fakecuda_flip_bit(ctypes.c_void_p(tensor.data + FLIPPED_BYTE))
-
-
-def say(**record):
-    print(json.dumps(record))
 
 
 def wait_until(client, condition):

@@ -11,12 +11,12 @@ What it says of its state is of whole tensors, so that it can be compared betwee
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import signal
 
 import torch
 import torch.distributed as dist
+from saying import say
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -29,13 +29,8 @@ from torch.distributed.tensor.parallel import (
 import unreft.torch
 
 
-def say(**record):
-    print(json.dumps(record), flush=True)
-
-
 def digest_of(model, optimizer):
-    """Of parameters and optimizer state by name; all ranks gather them. One for all of them: ranks
-    share a file, in which long lines may be torn."""
+    """Of parameters and optimizer state by name; all ranks gather them."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     tensors = {name: parameter for parameter, name in names.items()}
     for parameter, state in optimizer.state.items():

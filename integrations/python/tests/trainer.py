@@ -5,7 +5,6 @@ DDP when there is more than one rank; each rank has its own data, random numbers
 
 import argparse
 import hashlib
-import json
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from rank_order import sum_in_rank_order
+from saying import say
 from torch import nn
 
 import unreft
@@ -30,10 +30,6 @@ class Net(nn.Module):
     def forward(self, x):
         self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
         return self.layers(x - self.mean)
-
-
-def say(**record):
-    print(json.dumps(record), flush=True)
 
 
 def digest(values):

@@ -6,7 +6,6 @@ Nobody calls a fence. `callback` restores inside the Trainer without telling it 
 """
 
 import argparse
-import json
 import os
 import pathlib
 import re
@@ -14,6 +13,7 @@ import signal
 
 import torch
 import transformers
+from saying import say
 from torch import nn
 
 import unreft
@@ -40,10 +40,6 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
         return {"x": torch.randn(16, generator=generator)}
-
-
-def say(**record):
-    print(json.dumps(record), flush=True)
 
 
 def weights(model):
