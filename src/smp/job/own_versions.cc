@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 #include <vector>
 
@@ -64,11 +65,13 @@ bool OwnVersions::Begin(Version version) {
 
 void OwnVersions::MakeRoomFor(Version version) {
   while (failures_.size() >= kUnderWayMax && !failures_.contains(version)) {
-    // One that has failed can be of no use any more; what is whole may still be committed.
-    auto over =
-        std::ranges::find_if(failures_, [](const auto& entry) { return !entry.second.empty(); });
-    if (over == failures_.end()) over = failures_.begin();
-    Abandon(over->first, std::string(over->second));
+    // One that has failed can be of no use any more; what is whole may still be committed. The
+    // oldest that failed is what the job has to give up before all others: others may hold memory
+    // for it. Of one that is newer the leader hears all the same that the ranks have passed it by.
+    const auto failed = std::ranges::find_if(
+        std::views::reverse(failures_), [](const auto& entry) { return !entry.second.empty(); });
+    const Version over = failed == failures_.rend() ? failures_.begin()->first : failed->first;
+    Abandon(over, std::string(failures_.at(over)));
   }
 }
 

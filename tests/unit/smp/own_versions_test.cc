@@ -143,5 +143,19 @@ TEST_F(OwnVersionsTest, ManyAreBoundedAndThoseThatHaveFailedGiveWayFirst) {
   EXPECT_THAT(node_.abandoned, SizeIs(2));
 }
 
+// Other nodes may hold memory for it, which only the job's giving it up frees.
+TEST_F(OwnVersionsTest, ThatTheOldestHasFailedIsSaidHoweverManyFailAfterIt) {
+  versions_.OnClaimed(At(2, 11), Rank{0});
+  versions_.OnFailed(At(2, 11), Rank{0}, "gave up");
+  versions_.OnSealed(At(2, 12), Rank{0});
+  for (uint64_t step = 13; step <= 40; ++step) versions_.OnFailed(At(2, step), Rank{0}, "skipped");
+  const std::vector<Version> under_way = UnderWay();
+  ASSERT_THAT(under_way, SizeIs(16));
+  EXPECT_EQ(under_way[0], At(2, 11));
+  EXPECT_EQ(under_way[1], At(2, 12));
+  EXPECT_EQ(under_way.back(), At(2, 40));
+  EXPECT_EQ(versions_.failures().at(At(2, 11)), "rank 0: gave up");
+}
+
 }  // namespace
 }  // namespace unreft::smp
