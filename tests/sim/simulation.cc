@@ -5,11 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "smp/core/registration.h"
-#include "smp/memory/memory_plan.h"
 #include "tests/sim/daemon_process.h"
 #include "tests/sim/fault_plan.h"
 #include "tests/sim/launcher.h"
+#include "tests/sim/tight_memory.h"
 
 namespace unreft::sim {
 namespace {
@@ -21,30 +20,6 @@ using std::chrono::seconds;
 constexpr Duration kCalmMax = seconds(30);  // in which the job must be well again
 constexpr uint64_t kWorldMax = 4;
 constexpr uint64_t kTightOneIn = 2;
-// As much as extras ever want, so that slots with room for them never grow.
-constexpr uint64_t kExtrasBytesMost = 16 << 10;
-
-// What the slots of all ranks take, in whichever world that is most.
-uint64_t SlotBytesOfAnyWorld(const smp::NodeOptions& options) {
-  uint64_t most = 0;
-  for (uint64_t world = 1; world <= kWorldMax; ++world) {
-    std::vector<smp::RankNeeds> ranks;
-    for (uint64_t rank = 0; rank < world; ++rank) {
-      smp::Registration registration;
-      registration.table = *layout::TensorTable::Create(TensorsOf(Rank{rank}, world));
-      registration.plan =
-          layout::CapturePlan::Make(registration.table, layout::CaptureMode::kSharded);
-      layout::SlotManifest manifest = smp::ManifestOf(registration);
-      manifest.job = options.job;
-      ranks.push_back({.slot = {.data_bytes = registration.plan.data_bytes(),
-                                .extras_bytes = options.extras_bytes_min,
-                                .manifest_bytes = layout::ManifestBytesMax(std::move(manifest))}});
-    }
-    most = std::max(most, smp::PlanMemory(options, ranks).slot_bytes);
-  }
-  return most;
-}
-
 smp::NodeOptions DrawNodeOptions(Random& random) {
   smp::NodeOptions options;
   options.job = kJob;
@@ -62,7 +37,7 @@ smp::NodeOptions DrawNodeOptions(Random& random) {
   Random beside = random;  // so that the other draws stay as they are
   if (beside.OneIn(kTightOneIn)) {
     options.extras_bytes_min = kExtrasBytesMost;
-    options.memory_bytes_max = SlotBytesOfAnyWorld(options);
+    options.memory_bytes_max = TightMemory(options, TensorsOf, {0}, kWorldMax);
   }
   return options;
 }

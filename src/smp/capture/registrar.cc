@@ -124,15 +124,22 @@ absl::Status Registrar::ProvideSlots(RankSession& session) {
 }
 
 // The memory of versions that another number of ranks has saved is that of as many slots of this
-// one: there is room for these as those go, one with each commit.
+// one, and so is a slot of the rank's own whose content has rotted: there is room for these as
+// those go, with the commits that follow.
 uint64_t Registrar::SlotsWanted(const RankSession& session) const {
   std::set<Version> of_others;
+  uint64_t rotted = 0;
   for (const Slot* slot : state_.slots->All()) {
-    const bool is_held = slot->phase == SlotPhase::kSealed;
-    if (is_held && IsOfAnotherWorld(*slot, session.world())) of_others.insert(slot->version);
+    const bool has_rotted = slot->phase == SlotPhase::kQuarantined && slot->reusable;
+    if (slot->phase != SlotPhase::kSealed && !has_rotted) continue;
+    if (IsOfAnotherWorld(*slot, session.world())) {
+      of_others.insert(slot->version);
+    } else if (has_rotted && slot->owner == session.rank()) {
+      ++rotted;
+    }
   }
   const uint64_t most = state_.options.SlotsPerRank();
-  return std::max<uint64_t>(1, most - std::min<uint64_t>(most, of_others.size()));
+  return std::max<uint64_t>(1, most - std::min<uint64_t>(most, of_others.size() + rotted));
 }
 
 void Registrar::GrowExtras(RankSession& session, uint64_t bytes) {

@@ -50,7 +50,8 @@ struct Slot {
   SlotPhase phase = SlotPhase::kPopulating;
   Generation generation;
   // Why it is quarantined, and whether only its content was at fault: such a slot is used again
-  // once a newer version is committed, or its own is given up and its rank has no other.
+  // once a newer version is committed, or nobody can have a use for its own and its rank has no
+  // other. One whose header is wrong goes when slots are made for its rank.
   std::string problem;
   bool reusable = false;
 

@@ -93,6 +93,11 @@ void GuardMaker::Provide(const GuardNeeds& needs) {
                         guards_.All().size(), bytes);
 }
 
+GuardMemory GuardMaker::MemoryFor(const GuardNeeds& needs) {
+  KeepPinned();
+  return guards_.MemoryFor(needs, OldBelow());
+}
+
 void GuardMaker::KeepPinned() {
   std::set<Version> pinned;
   if (state_.pins) {

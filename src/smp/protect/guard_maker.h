@@ -53,6 +53,9 @@ class GuardMaker {
   // Its guard becomes free as soon as nothing touches it, unless it is complete.
   void Forget(Version version);
 
+  // What the guards take, and what those would beside that for such needs.
+  GuardMemory MemoryFor(const GuardNeeds& needs);
+
   // Versions that no guard is free for until something else is committed, and why.
   std::map<Version, std::string> Failures() const;
 

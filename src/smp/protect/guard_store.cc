@@ -102,28 +102,41 @@ bool GuardStore::IsOld(const Guard& guard, Version keep_from) const {
          !kept_.contains(guard.version);
 }
 
-absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
-  uint64_t fitting = 0;
-  for (Guard* guard : All()) {
+// What is in use and too small goes in time, with the versions it is for: each of these guards is
+// one of those that a node has, as if it fitted already, and one that fits there is in any case.
+GuardStore::Provision GuardStore::ProvisionFor(const GuardNeeds& needs, Version keep_from) const {
+  Provision provision;
+  for (const auto& [id, guard] : guards_) {
     if (guard->phase == GuardPhase::kQuarantined) {
       // Of no use to anybody, and its problem has been logged.
-      if (guard->users == 0) Remove(*guard);
-      continue;
-    }
-    if (Fits(*guard, needs)) {
-      ++fitting;
+      if (guard->users == 0) provision.going.push_back(guard.get());
+    } else if (Fits(*guard, needs)) {
+      ++provision.fitting;
     } else if (guard->phase == GuardPhase::kFree || guard->phase == GuardPhase::kPopulating ||
                IsOld(*guard, keep_from)) {
-      Remove(*guard);
+      provision.going.push_back(guard.get());
+    } else {
+      ++provision.too_small;
     }
   }
-  for (; fitting < options_.SlotsPerRank(); ++fitting) {
+  const uint64_t most = options_.SlotsPerRank();
+  const uint64_t wanted =
+      std::max<uint64_t>(1, most - std::min<uint64_t>(most, provision.too_small));
+  provision.lacking = wanted - std::min(wanted, provision.fitting);
+  return provision;
+}
+
+absl::Status GuardStore::Provide(const GuardNeeds& needs, Version keep_from) {
+  const Provision provision = ProvisionFor(needs, keep_from);
+  for (Guard* guard : provision.going) Remove(*guard);
+  for (uint64_t made = 0; made < provision.lacking; ++made) {
     // Of versions under way, while the meta store is away, nothing says that they are over.
     if (const uint64_t max = kGuardsPerSlot * options_.SlotsPerRank(); guards_.size() >= max) {
-      return absl::ResourceExhaustedError(
-          fmt::format("{} guards are needed that are large enough, there are {}; the other {} are "
-                      "in use, the limit is {} together",
-                      options_.SlotsPerRank(), fitting, guards_.size() - fitting, max));
+      const uint64_t fitting = provision.fitting + made;
+      return absl::ResourceExhaustedError(fmt::format(
+          "{} guards are needed that are large enough, there are {}; the other {} are "
+          "in use, the limit is {} together",
+          provision.fitting + provision.lacking, fitting, guards_.size() - fitting, max));
     }
     if (absl::Status status = Make(needs); !status.ok()) return status;
   }
@@ -138,16 +151,14 @@ GuardGeometry GuardStore::GeometryFor(uint64_t id, const GuardNeeds& needs) cons
   return geometry;
 }
 
-GuardMemory GuardStore::MemoryFor(const GuardNeeds& needs) const {
-  GuardMemory memory{.guards = options_.SlotsPerRank(),
-                     .bytes = pool_.use(SegmentKind::kGuard).bytes};
-  uint64_t fitting = 0;
-  for (const auto& [id, guard] : guards_) {
-    fitting += guard->phase != GuardPhase::kQuarantined && Fits(*guard, needs);
-  }
-  memory.lacking_bytes =
-      (memory.guards - std::min(fitting, memory.guards)) * GuardBytes(options_.block_bytes, needs);
-  return memory;
+GuardMemory GuardStore::MemoryFor(const GuardNeeds& needs, Version keep_from) const {
+  const Provision provision = ProvisionFor(needs, keep_from);
+  uint64_t going_bytes = 0;
+  for (const Guard* guard : provision.going) going_bytes += guard->segment->bytes().size();
+  const uint64_t made_bytes = provision.lacking * GuardBytes(options_.block_bytes, needs);
+  return {.guards = provision.too_small + provision.fitting + provision.lacking,
+          .bytes = pool_.use(SegmentKind::kGuard).bytes,
+          .lacking_bytes = made_bytes - std::min(made_bytes, going_bytes)};
 }
 
 absl::Status GuardStore::Make(const GuardNeeds& needs) {

@@ -63,8 +63,9 @@ class GuardStore {
   // Complete guards of these versions are never old.
   void Keep(std::set<Version> versions) { kept_ = std::move(versions); }
 
-  // Makes the guards that are lacking for such needs; those that are too small go when they are
-  // free or not even populated, or complete and older than `keep_from`; those in quarantine go.
+  // Makes the guards that are lacking for such needs: as many as a rank has slots, less those that
+  // are too small and in use, and one at least. Those that are too small go when they are free or
+  // not even populated, or complete and older than `keep_from`; those in quarantine go.
   // ResourceExhausted, with the numbers, when the budget does not allow.
   absl::Status Provide(const GuardNeeds& needs, Version keep_from);
 
@@ -86,8 +87,8 @@ class GuardStore {
   Guard* Find(uint64_t id, Generation generation);
   Guard* Complete(Version version);
   std::vector<Guard*> All();
-  // What the guards take, and what those will take that are lacking for such needs.
-  GuardMemory MemoryFor(const GuardNeeds& needs) const;
+  // What the guards take, and what `Provide` would take beside that now.
+  GuardMemory MemoryFor(const GuardNeeds& needs, Version keep_from) const;
 
  private:
   absl::Status AdoptSegment(SegmentId id, std::shared_ptr<Segment> segment);
@@ -96,6 +97,13 @@ class GuardStore {
   bool Fits(const Guard& guard, const GuardNeeds& needs) const;
   // Complete, and older than `keep_from`: it may be given to another version.
   bool IsOld(const Guard& guard, Version keep_from) const;
+  struct Provision {
+    std::vector<Guard*> going;  // too small and of no use, or in quarantine
+    uint64_t fitting = 0;
+    uint64_t too_small = 0;  // and in use
+    uint64_t lacking = 0;
+  };
+  Provision ProvisionFor(const GuardNeeds& needs, Version keep_from) const;
   void Populate(Guard& guard);
   void Populated(Guard& guard, const absl::Status& status);
   void Remove(Guard& guard);

@@ -36,12 +36,12 @@ Protector::Protector(NodeState& state, Peers& peers, SlabServer& server,
 
 Protector::~Protector() { server_.set_guarded(nullptr); }
 
-GuardMemory Protector::MemoryFor(std::span<const SlotNeeds> slabs) const {
+GuardMemory Protector::MemoryFor(std::span<const SlotNeeds> slabs) {
   const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
   const ec::CodeShape shape =
       group ? group->shape
             : ec::CodeShape{state_.options.data_chunks, state_.options.parity_chunks};
-  return guards_.MemoryFor(GuardNeedsFor(shape, state_.options.block_bytes, slabs));
+  return maker_.MemoryFor(GuardNeedsFor(shape, state_.options.block_bytes, slabs));
 }
 
 absl::Status Protector::Adopt() { return guards_.Adopt(); }

@@ -77,7 +77,7 @@ class Protector final : public Protection, public GuardedSlabs {
 
   GuardStore& guards() { return guards_; }
   // What they take, or will for slots like these if the slabs of all members are as large.
-  GuardMemory MemoryFor(std::span<const SlotNeeds> slabs) const;
+  GuardMemory MemoryFor(std::span<const SlotNeeds> slabs);
 
  private:
   void Serve();

@@ -103,8 +103,8 @@ void Cluster::LookOn() {
 // By rank.
 std::vector<Machine*> Cluster::Homes() const {
   std::vector<Machine*> homes;
-  for (const auto& [slot, machine] : observer_->machines()) {
-    homes.insert(homes.end(), options_.ranks[slot.value], machine);
+  for (const uint64_t slot : options_.Homes()) {
+    homes.push_back(observer_->machines().at(NodeSlot{slot}));
   }
   return homes;
 }

@@ -237,7 +237,7 @@ void ClusterFaults::BringOldMemoryBack() {
 
 void ClusterFaults::OtherWorld() {
   if (!cluster_.history().committed()) return;
-  cluster_.launcher().NextWorld(1 + random_.Below(cluster_.options().trainer.world + 2));
+  cluster_.launcher().NextWorld(1 + random_.Below(cluster_.options().world_max()));
   cluster_.launcher().KillOne();
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/sim/tight_memory.h"
+
 namespace unreft::sim {
 namespace {
 
@@ -31,6 +33,8 @@ constexpr uint64_t kSparseOneIn = 4;
 constexpr uint64_t kSparseSteps = 8;
 // In which nothing holds the ranks together.
 constexpr uint64_t kDriftOneIn = 6;
+
+constexpr uint64_t kTightOneIn = 3;
 
 constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
 
@@ -111,6 +115,14 @@ std::vector<std::string> DrawFailureDomains(Random& random, uint64_t nodes, uint
 
 }  // namespace
 
+std::vector<uint64_t> ClusterOptions::Homes() const {
+  std::vector<uint64_t> homes;
+  for (uint64_t slot = 0; slot < ranks.size(); ++slot) {
+    homes.insert(homes.end(), ranks[slot], slot);
+  }
+  return homes;
+}
+
 ClusterOptions DrawClusterOptions(Random& random) {
   const Size size = DrawSize(random);
   ClusterOptions options;
@@ -149,6 +161,12 @@ ClusterOptions DrawClusterOptions(Random& random) {
   }
   options.trainer.counts_from_zero = beside.OneIn(2);
   options.fault_pause_max = milliseconds(100 + random.Below(500));
+  // Ranks whose replicas differ capture more than this is for.
+  if (beside.OneIn(kTightOneIn) && !options.replicated) {
+    options.node.extras_bytes_min = kExtrasBytesMost;
+    options.node.memory_bytes_max =
+        TightMemory(options.node, options.tensors, options.Homes(), options.world_max());
+  }
   return options;
 }
 

@@ -24,6 +24,11 @@ struct ClusterOptions {
   // Of each host, the nodes' first; empty: none is named.
   std::vector<std::string> failure_domains;
   Duration fault_pause_max{0};
+
+  // The slot of each rank's node; ranks beyond these begin again with the first.
+  std::vector<uint64_t> Homes() const;
+  // Of a restart with another number of ranks.
+  uint64_t world_max() const { return trainer.world + 2; }
 };
 
 ClusterOptions DrawClusterOptions(Random& random);

@@ -53,6 +53,14 @@ class GranterTest : public NodeStateFixture {
     if (committed) InTurn([&] { state_.record->SetCommitted(slot->version, 1); });
   }
 
+  void Rot(uint64_t step) {
+    InTurn([&] {
+      Slot* slot = state_.slots->Sealed({session_->timeline, Step{step}}).at(0);
+      state_.slots->Quarantine(*slot, "block 1 has another CRC");
+      slot->reusable = true;
+    });
+  }
+
   std::unique_ptr<Granter> granter_;
   RecordingChannel channel_;
   RankSession* session_ = nullptr;
@@ -112,11 +120,29 @@ TEST_F(GranterTest, WhatRottedOfAVersionThatIsGivenUpGivesWay) {
   state_.pins.emplace();
   Seal(1, true);
   Seal(2, false);
-  Slot* rotten = state_.slots->Sealed({session_->timeline, Step{2}}).at(0);
-  InTurn([&] { state_.slots->Quarantine(*rotten, "block 1 has another CRC"); });
-  rotten->reusable = true;
+  Rot(2);
   EXPECT_EQ(Offer(), nullptr) << "it may be made good yet";
   InTurn([&] { granter_->OnCaptureFrom({session_->timeline, Step{3}}); });
+  EXPECT_NE(Offer(), nullptr);
+}
+
+// The decision went back behind it.
+TEST_F(GranterTest, WhatRottedOfAVersionThatIsOverGivesWay) {
+  state_.pins.emplace();
+  Seal(1, true);
+  Seal(2, false);
+  Rot(2);
+  const Version restored{session_->timeline, Step{1}};
+  InTurn([&] { session_->timeline = OpenTimeline(*state_.record, restored); });
+  EXPECT_NE(Offer(), nullptr);
+}
+
+// It was decoded from the group into another slot.
+TEST_F(GranterTest, WhatRottedAndWasRebuiltGivesWay) {
+  state_.pins.emplace();
+  Seal(1, true);
+  Rot(1);
+  Seal(1, true);
   EXPECT_NE(Offer(), nullptr);
 }
 

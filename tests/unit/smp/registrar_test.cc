@@ -194,6 +194,24 @@ TEST_F(OtherWorldTest, WhereRanksHaveTwoSlotsOnlyWhatIsRestoredStays) {
   EXPECT_TRUE(Holds(6));
 }
 
+// It is used again with the next commit; until then there is no memory for another in its place.
+TEST_F(OtherWorldTest, ASlotWhoseContentHasRottedCountsToo) {
+  Register();
+  Settle();
+  Commit(9);
+  EXPECT_EQ(Slots(), 2U) << "one is of the step-back version";
+  InTurn([&] {
+    for (Slot* slot : state_.slots->Sealed(At(9))) {
+      state_.slots->Quarantine(*slot, "block 4 has another CRC");
+      slot->reusable = true;
+    }
+    registrar_->ProvideRefused();
+  });
+  Settle();
+  EXPECT_EQ(Slots(), 1U);
+  EXPECT_EQ(state_.slots->OfRank(Rank{0}).size(), 3U);
+}
+
 TEST_F(OtherWorldTest, NothingGoesBeforeTheFirstCommitNorWhileADecisionIsMade) {
   Register();
   Settle();

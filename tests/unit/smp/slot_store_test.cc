@@ -127,6 +127,17 @@ TEST_F(SlotStoreTest, ReplacesSlotsThatAreTooSmall) {
   EXPECT_GE(Grant().view->data().size(), kMore.data_bytes);
 }
 
+TEST_F(SlotStoreTest, LargerOnesTakeTheMemoryOfThoseThatAreFree) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  Grant().phase = SlotPhase::kSealed;
+  const uint64_t small = SlotBytes(options_.block_bytes, kNeeds);
+  const uint64_t large = SlotBytes(options_.block_bytes, kMore);
+  options_.memory_bytes_max = small + options_.slots_per_rank * large;
+  EXPECT_TRUE(Provide(kMore).ok());
+  EXPECT_EQ(memory_->use().bytes, options_.memory_bytes_max);
+  EXPECT_EQ(Count(SlotPhase::kSealed), 1U);
+}
+
 // A trainer that still mapped the first one took the grant for one of that.
 TEST_F(SlotStoreTest, ASlotUnderTheNumberOfARemovedOneIsGrantedInAGreaterGeneration) {
   ASSERT_TRUE(Provide(kNeeds).ok());
@@ -320,11 +331,28 @@ TEST_F(SlotStoreTest, AReplacedQuarantinedSlotIsGivenUp) {
   ASSERT_TRUE(Provide(kNeeds).ok());
   Slot& slot = Grant();
   const SlotId id = slot.id;
-  InTurn([&] { store_->Quarantine(slot, "its content"); });
+  InTurn([&] {
+    store_->Quarantine(slot, "its content");
+    slot.reusable = true;
+  });
   ASSERT_TRUE(Provide(kNeeds).ok());
   EXPECT_EQ(store_->All().size(), options_.slots_per_rank + 1);
   InTurn([&] { store_->Reuse(*store_->Find(id)); });
   EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
+  EXPECT_EQ(store_->Find(id), nullptr);
+}
+
+// It can never be used again, and would hold its memory as long as the daemon lives.
+TEST_F(SlotStoreTest, AQuarantinedSlotWithAWrongHeaderGoesWhenSlotsAreMade) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  options_.memory_bytes_max = memory_->use().bytes;
+  Slot& slot = Grant();
+  const SlotId id = slot.id;
+  InTurn([&] { store_->Quarantine(slot, "its header"); });
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
+  EXPECT_EQ(Count(SlotPhase::kQuarantined), 0U);
+  EXPECT_EQ(store_->quarantined(), 1U) << "it is still told of";
   EXPECT_EQ(store_->Find(id), nullptr);
 }
 
