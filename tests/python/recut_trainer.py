@@ -8,6 +8,7 @@ may skip a step, and then nobody commits it.
 import argparse
 import contextlib
 import os
+import time
 
 import numpy as np
 
@@ -46,6 +47,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--cut", choices=["rows", "columns"], required=True)
     parser.add_argument("--same-world", dest="any_world", action="store_false")
+    parser.add_argument("--snapshot-when", help="that file is there")
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cuts = [slice(0, SHAPE[0]), slice(0, SHAPE[1])]
@@ -65,6 +67,9 @@ def main():
             assert (shard == whole(step)[box]).all()
         client.restore_end()
         client.register([tensor])
+        say(registered=True)
+        while args.snapshot_when and not os.path.exists(args.snapshot_when):
+            time.sleep(0.05)
         is_committed = False
         while not is_committed:
             client.fence()

@@ -23,6 +23,7 @@ void AddForget(CLI::App& app, Context& context);
 void AddFreshStart(CLI::App& app, Context& context);
 void AddMetrics(CLI::App& app, Context& context);
 void AddInject(CLI::App& app, Context& context);
+void AddPlan(CLI::App& app, Context& context);
 void AddPlanMemory(CLI::App& app, Context& context);
 void AddMemory(CLI::App& app, Context& context);
 void AddRun(CLI::App& app, Context& context);

@@ -75,6 +75,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddForget(app, context);
   AddMetrics(app, context);
   AddMemory(app, context);
+  AddPlan(app, context);
   AddPlanMemory(app, context);
   AddCerts(app, context);
   AddInject(app, context);

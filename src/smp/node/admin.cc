@@ -364,7 +364,7 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(
                        "'{}' is none of: status, cluster, versions, verify, pin, unpin, "
-                       "fresh-start, metrics, memory",
+                       "fresh-start, metrics, memory, plan",
                        request.verb)),
                    ""});
 }

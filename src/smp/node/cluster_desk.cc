@@ -1,6 +1,7 @@
 #include "smp/node/cluster_desk.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -20,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 3> kVerbs = {"status", "versions", "verify"};
+constexpr std::array<std::string_view, 4> kVerbs = {"status", "versions", "verify", "plan"};
 constexpr int kDepthMax = 8;
 constexpr size_t kAnswerBytesMax = 8 << 20;
 constexpr std::chrono::hours kTimeoutMax(1);
@@ -157,8 +158,8 @@ ClusterDesk::ClusterDesk(NodeState& state, Member& member, Own own)
 void ClusterDesk::OnQuestion(const QuestionRequest& request,
                              absl::AnyInvocable<void(absl::StatusOr<QuestionReply>)> done) {
   if (!IsAsked(request.verb())) {
-    return done(absl::InvalidArgumentError(fmt::format("'{}' is none of: status, versions, verify",
-                                                       CleanText(request.verb(), kTextBytesMax))));
+    return done(absl::InvalidArgumentError(fmt::format(
+        "'{}' is none of: {}", CleanText(request.verb(), kTextBytesMax), fmt::join(kVerbs, ", "))));
   }
   own_(AdminRequest{request.verb(), "{}"}, [done = std::move(done)](AdminReply answer) mutable {
     const absl::Status status = answer.status.ToStatus();
@@ -185,10 +186,10 @@ void ClusterDesk::Answer(const AdminRequest& request, Reply reply) {
   }
   if (verb.empty()) return AnswerCluster(state_, member_, std::move(reply));
   if (!IsAsked(verb)) {
-    return reply(AdminReply{
-        absl::InvalidArgumentError(fmt::format("cluster of '{}': needed status, versions or verify",
-                                               CleanText(verb, kTextBytesMax))),
-        ""});
+    return reply(AdminReply{absl::InvalidArgumentError(fmt::format(
+                                "cluster of '{}': needed one of: {}",
+                                CleanText(verb, kTextBytesMax), fmt::join(kVerbs, ", "))),
+                            ""});
   }
   std::set<std::string> addresses;
   for (const auto& [slot, presence] : member_.job().present) addresses.insert(presence.address());

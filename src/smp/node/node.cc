@@ -113,6 +113,7 @@ absl::Status Node::AdoptMemory() {
     state_.account.Begin(state_.record->committed().step, seams.executor.Now());
   }
   memory_ = std::make_unique<MemoryDesk>(state_, *member_);
+  forecast_ = std::make_unique<RestoreForecast>(state_, *member_);
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   state_.staging->RemoveOld();
@@ -143,7 +144,7 @@ absl::Status Node::JoinCluster() {
   }
   cluster_ = std::make_unique<ClusterDesk>(
       state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
-        AnswerAdmin({state_, *admin_verifier_, member_, *protection_}, request, std::move(reply));
+        AnswerOwn(request, std::move(reply));
       });
   restore_->Join({member_->peers(), member_->records(), *server_, own,
                   [this] { member_->ReportProtection(); }});
@@ -276,8 +277,14 @@ void Node::OnPagesLost(const LostPages& lost) {
 // --- the CLI ---
 
 void Node::OnAdminRequest(const AdminRequest& request, Sessions::AdminAnswer answer) {
-  if (request.verb == "memory") return memory_->Answer(std::move(answer));
   if (request.verb == "cluster") return cluster_->Answer(request, std::move(answer));
+  AnswerOwn(request, std::move(answer));
+}
+
+// About this node alone.
+void Node::AnswerOwn(const AdminRequest& request, Sessions::AdminAnswer answer) {
+  if (request.verb == "memory") return memory_->Answer(std::move(answer));
+  if (request.verb == "plan") return forecast_->Answer(std::move(answer));
   AnswerAdmin({state_, *admin_verifier_, member_, *protection_}, request, std::move(answer));
 }
 

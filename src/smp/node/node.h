@@ -30,6 +30,7 @@
 #include "smp/job/member.h"
 #include "smp/node/cluster_desk.h"
 #include "smp/node/memory_desk.h"
+#include "smp/node/restore_forecast.h"
 #include "smp/node/settings_check.h"
 #include "smp/protect/slab_server.h"
 #include "smp/restore/restore_desk.h"
@@ -109,6 +110,8 @@ class Node : private Coordinator::Node, private Sessions::Host {
   void OnObstacle(const std::string& what) override;
   void OnStanding(const Standing& standing) override;
   void OnRefused(const absl::Status& why) override;
+
+  void AnswerOwn(const AdminRequest& request, Sessions::AdminAnswer answer);
   void EndIfOut();
   void ProvideLater();
   void End(const absl::Status& why);
@@ -124,6 +127,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   std::unique_ptr<Scrubber> scrubber_;
   std::unique_ptr<SlotVerifier> admin_verifier_;
   std::unique_ptr<MemoryDesk> memory_;
+  std::unique_ptr<RestoreForecast> forecast_;
   std::unique_ptr<ClusterDesk> cluster_;
   std::unique_ptr<ProtectionWatch> watch_;
   std::unique_ptr<ShortageRetry> disk_shortage_;

@@ -116,7 +116,7 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
       lifetime_.Bind([this, holder, attempt, asked,
                       asked_all = (attempt + 1) % knowing.size() ==
                                   0](absl::StatusOr<MetaReply> reply) mutable {
-        absl::Status status = reply.ok() ? Take(holder, *reply) : reply.status();
+        absl::Status status = reply.ok() ? Take(holder, asked, *reply) : reply.status();
         if (status.ok()) {
           if (--missing_ == 0) on_ready_();
           return;
@@ -133,7 +133,8 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
       }));
 }
 
-absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, const MetaReply& reply) {
+absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, NodeSlot asked,
+                                  const MetaReply& reply) {
   for (const Rank rank : holder.ranks) {
     const auto& slabs = reply.slabs();
     const auto found = std::find_if(slabs.begin(), slabs.end(), [&](const SlabDescription& slab) {
@@ -142,15 +143,14 @@ absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, const Meta
     if (found == slabs.end()) {
       return absl::NotFoundError(fmt::format("the slab of rank {} is not described", rank));
     }
-    if (absl::Status status = TakeSlab(holder.slot, holder.lost, *found); !status.ok()) {
-      return status;
-    }
+    CatalogSlab slab{.home = holder.slot, .lost = holder.lost, .described_by = asked};
+    if (absl::Status status = TakeSlab(std::move(slab), *found); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status RestoreCatalog::TakeSlab(NodeSlot home, bool lost,
-                                      const SlabDescription& description) {
+// `slab` has all but what is described.
+absl::Status RestoreCatalog::TakeSlab(CatalogSlab slab, const SlabDescription& description) {
   if (absl::Status status = CheckSlabDescription(description); !status.ok()) return status;
   absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(description.manifest());
   if (!manifest.ok()) return manifest.status();
@@ -170,9 +170,6 @@ absl::Status RestoreCatalog::TakeSlab(NodeSlot home, bool lost,
                                            description.rank(), description.extras().size(),
                                            manifest->extras_bytes));
   }
-  CatalogSlab slab;
-  slab.home = home;
-  slab.lost = lost;
   slab.crcs.resize(blocks);
   std::memcpy(slab.crcs.data(), description.crc_table().data(), description.crc_table().size());
   slab.manifest = std::make_shared<const layout::SlotManifest>(*std::move(manifest));

@@ -24,6 +24,7 @@ namespace unreft::smp {
 struct CatalogSlab {
   NodeSlot home;
   bool lost = false;  // its memory is gone: to be decoded
+  NodeSlot described_by;  // another than its home if that did not answer, or has not got it
   std::shared_ptr<const layout::SlotManifest> manifest;
   SlabDescription description;  // checked against its CRCs
   std::vector<uint32_t> crcs;  // of its blocks
@@ -55,8 +56,8 @@ class RestoreCatalog {
   void Ask(recovery::SlabHolder holder, size_t attempt);
   // Who may know about the holder's slabs, in the order of asking.
   std::vector<NodeSlot> Knowing(const recovery::SlabHolder& holder) const;
-  absl::Status Take(const recovery::SlabHolder& holder, const MetaReply& reply);
-  absl::Status TakeSlab(NodeSlot home, bool lost, const SlabDescription& description);
+  absl::Status Take(const recovery::SlabHolder& holder, NodeSlot asked, const MetaReply& reply);
+  absl::Status TakeSlab(CatalogSlab slab, const SlabDescription& description);
 
   NodeState& state_;
   Peers& peers_;

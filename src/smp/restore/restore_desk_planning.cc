@@ -10,6 +10,7 @@
 #include "smp/memory/memory_plan.h"
 #include "smp/restore/earlier_library.h"
 #include "smp/restore/restore_desk.h"
+#include "smp/restore/stored_slabs.h"
 
 namespace unreft::smp {
 namespace {
@@ -30,8 +31,7 @@ struct RestoreDesk::Planning {
   bool reads_pages = false;
   uint64_t restoring = 0;
   std::vector<TensorSpec> targets;
-  std::vector<std::shared_ptr<const layout::SlotManifest>> manifests;  // that `stored` points into
-  std::vector<recovery::StoredPart> stored;
+  StoredSlabs stored;
   std::vector<uint32_t> preferred;
   std::vector<Slab> slabs;  // in the order of ranks
   absl::Status status = absl::UnknownError("not computed yet");
@@ -62,7 +62,7 @@ struct RestoreDesk::Planning {
   absl::StatusOr<std::vector<PlanPiece>> Plan() const {
     const absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(targets);
     if (!table.ok()) return table.status();
-    return recovery::PlanRestore(stored, table->specs(), preferred);
+    return recovery::PlanRestore(stored.parts(), table->specs(), preferred);
   }
 };
 
@@ -107,8 +107,7 @@ void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> pl
 absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& planning) {
   if (!IsRestoring(session)) return NothingDecidedFor(session);
   planning.restoring = restoring_->number;
-  planning.manifests.clear();
-  planning.stored.clear();
+  planning.stored = {};
   planning.preferred.clear();
   planning.slabs.clear();
   // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is, since
@@ -124,11 +123,7 @@ absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& pla
       continue;
     }
     if (&slab == own) planning.preferred.insert(planning.preferred.begin(), number);
-    planning.manifests.push_back(slab.manifest);
-    for (const layout::CapturedPart& part : slab.manifest->parts) {
-      planning.stored.push_back({&slab.manifest->tensors[part.tensor], number, part.shard_begin,
-                                 part.bytes, part.slab_offset});
-    }
+    planning.stored.Add(number, slab.manifest);
   }
   return absl::OkStatus();
 }
