@@ -1,9 +1,10 @@
 """One rank of a job whose number of ranks changes, under FSDP2: writes JSON lines to stdout.
 
-    sharded_trainer.py --steps N [--die-after STEP] [--tensor-parallel RANKS]
+    sharded_trainer.py --steps N [--die-after STEP] [--tensor-parallel RANKS] [--replicas SETS]
 
 With --tensor-parallel, if only by one rank, the model is one that can be cut so, and FSDP2 is on
-top of it, over the ranks that hold the same part.
+top of it, over the ranks that hold the same part. With --replicas, if only of one set, FSDP2 is
+hybrid (HSDP): each set of ranks holds all that is sharded, and replicates the others'.
 
 What it says of its state is of whole tensors, so that it can be compared between worlds.
 """
@@ -44,25 +45,25 @@ def digest_of(model, optimizer):
     return digest.hexdigest()
 
 
-def sharded_model(tensor_parallel):
+def sharded_model(tensor_parallel, replicas):
     """The model, and what has to be resharded before a snapshot."""
-    world = dist.get_world_size()
-    if tensor_parallel == 0:
-        model = nn.Sequential(nn.Linear(10, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 10))
-        mesh = init_device_mesh("cpu", (world,))
-    else:
+    shard = dist.get_world_size() // max(1, replicas) // max(1, tensor_parallel)
+    sizes = {"replicate": replicas, "shard": shard, "tensor": tensor_parallel}
+    sizes = {name: size for name, size in sizes.items() if size}
+    mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    if tensor_parallel:
         model = nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 10))
-        shape = (world // tensor_parallel, tensor_parallel)
-        both = init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor"))
-        mesh = both["data"]
-        if tensor_parallel > 1:
-            plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-            parallelize_module(model, both["tensor"], plan)
-        if mesh.size() == 1:
-            return model, []
+    else:
+        model = nn.Sequential(nn.Linear(10, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 10))
+    if tensor_parallel > 1:
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(model, mesh["tensor"], plan)
+    data = mesh[tuple(name for name in sizes if name != "tensor")]
+    if tensor_parallel and data.size() == 1:
+        return model, []
     parts = [model[0], model[-1], model]
     for part in parts:
-        fully_shard(part, mesh=mesh)
+        fully_shard(part, mesh=data)
     return model, parts
 
 
@@ -71,21 +72,24 @@ def main():
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--tensor-parallel", type=int, default=0)
+    parser.add_argument("--replicas", type=int, default=0)
     args = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(1)
-    model, parts = sharded_model(args.tensor_parallel)
+    model, parts = sharded_model(args.tensor_parallel, args.replicas)
+    place = dist.get_rank() // max(1, args.tensor_parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
     step = ck.restore() or 0
+    committed = step
     say(restored=step, reshaped_from=ck.status.reshaped_from)
     if step:
         say(step=step, state=digest_of(model, optimizer), lr=scheduler.get_last_lr())
     while step < args.steps:
-        x = torch.randn(8, 10)
+        x = torch.randn(8, 10) + place  # no two sets of tensor-parallel peers have the same
         (model(x) - x).square().mean().backward()
         optimizer.step()
         scheduler.step()
@@ -94,13 +98,14 @@ def main():
         for part in parts:
             part.reshard()
         ck.snapshot(step)
-        committed = ck.wait(step, 20)
-        if args.die_after and step >= args.die_after and committed:
+        if ck.wait(step, 20):
+            committed = step
+        if args.die_after and args.die_after <= step == committed:
             say(step=step, state=digest_of(model, optimizer), lr=scheduler.get_last_lr())
             with contextlib.suppress(RuntimeError):  # of one that waits for who is killed already
                 dist.barrier()  # others may still gather
             os.kill(os.getpid(), signal.SIGKILL)
-    say(step=step, problem=ck.status.last_problem)
+    say(step=step, committed=committed, problem=ck.status.last_problem)
     ck.close()
     dist.destroy_process_group()
 

@@ -56,28 +56,37 @@ def test_buffers_that_differ_are_refused_by_all_ranks(store):
     assert store.train(2)[0][0] == {"restored": 3}
 
 
-# Each is a world, and over how many of its ranks tensor parallelism goes; FSDP2 is over the others.
+# Each is a world, and how it is cut: see sharded_trainer.py.
 @pytest.mark.parametrize(
     "layouts",
     [
-        ((4, 0), (2, 0), (3, 0)),
-        ((4, 2), (4, 4), (3, 1)),
-        ((2, 1), (6, 2), (2, 2)),
+        ((4,), (2,), (3,)),
+        (
+            (4, "--tensor-parallel", 2),
+            (4, "--tensor-parallel", 4),
+            (3, "--tensor-parallel", 1),
+        ),
+        (
+            (2, "--tensor-parallel", 1),
+            (6, "--tensor-parallel", 2),
+            (2, "--tensor-parallel", 2),
+        ),
+        ((3,), (4, "--replicas", 2), (3, "--replicas", 1), (2, "--replicas", 2), (2,)),
+        ((2, "--tensor-parallel", 2), (8, "--tensor-parallel", 2, "--replicas", 2)),
     ],
-    ids=["fsdp", "fsdp-and-tensor", "grown"],
+    ids=["fsdp", "fsdp-and-tensor", "grown", "hybrid", "hybrid-and-tensor"],
 )
 def test_fully_sharded(store, layouts):
     before, source = None, None
-    for number, (world, tensor_parallel) in enumerate(layouts, 1):
-        layout = ["--tensor-parallel", tensor_parallel]
+    for number, (world, *layout) in enumerate(layouts, 1):
         if number < len(layouts):
-            dies = ["--die-after", 2 * number]
+            dies = ["--die-after", 2 * number, "--steps", 2 * number + 4]
             after = store.train(world, *dies, *layout, script=SHARDED, killed=True)
         else:
             after = store.train(world, "--steps", 2 * number, *layout, script=SHARDED)
-            assert [records[-1] for records in after] == [
-                {"step": 2 * number, "problem": ""} for _ in range(world)
-            ]
+            for ended in (records[-1] for records in after):
+                # A snapshot may be skipped while the daemon frees memory, but not all of them.
+                assert ended["step"] == 2 * number and ended["committed"] > before["step"], ended
         for records in after if before else ():
             reshaped_from = source if source != world else None
             assert records[0] == {"restored": before["step"], "reshaped_from": reshaped_from}
