@@ -19,8 +19,11 @@ def final(records):
     return next(record["final"] for record in records if "final" in record)
 
 
-@pytest.mark.parametrize("kind", ["accelerate", "trainer"])
-@pytest.mark.parametrize("die_after", [3, 5], ids=["in an epoch", "at its end"])
+@pytest.mark.parametrize(
+    "kind, die_after",
+    [("accelerate", 3), ("trainer", 3), ("trainer", 5)],
+    ids=["accelerate", "trainer in an epoch", "trainer at its end"],
+)
 def test_killed_and_resumed_is_as_if_it_had_not_been(store, kind, die_after):
     reference = Store()
     try:
@@ -31,6 +34,27 @@ def test_killed_and_resumed_is_as_if_it_had_not_been(store, kind, die_after):
     (after,) = store.train(1, kind, script=SCRIPT)
     assert before[-1]["died"] >= die_after
     assert final(after) == final(undisturbed)
+
+
+@pytest.mark.parametrize("kind", ["accelerate", "accelerate-fsdp2"])
+def test_accelerate_goes_on_with_another_number_of_ranks(store, kind):
+    batch, epoch_size = 4, 48
+    trained, repeated, before, source = {}, 0, None, None
+    # Mostly the first is killed in an epoch and the second at its end, where the batches of one
+    # number of ranks are those of the next; after a skipped snapshot it is elsewhere.
+    for world, *dies in [(4, "--die-after", 4), (2, "--die-after", 8), (3,)]:
+        after = store.train(world, kind, *dies, script=SCRIPT, killed=bool(dies))
+        for begun, *steps, ended in after:
+            if before:
+                assert begun == {"restored": before, "reshaped_from": source}
+            assert ended == after[0][-1]
+            for step in steps:
+                trained.setdefault(step["epoch"], []).extend(step["numbers"])
+        repeated += before["seen"] % (batch * world) if before else 0
+        before, source = ended.get("state"), world
+    assert ended["final"]["step"] == 12
+    assert sum(len(of) - len(set(of)) for of in trained.values()) == repeated
+    assert all(len(set(trained[epoch])) == epoch_size for epoch in range(max(trained)))
 
 
 def test_a_restore_inside_the_trainer_that_it_does_not_know_of_is_refused(store):

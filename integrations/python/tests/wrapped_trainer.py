@@ -1,18 +1,20 @@
 """One process that trains under a wrapper of accelerate's or by the Trainer of Hugging Face.
 
-    wrapped_trainer.py accelerate|trainer|callback [--die-after STEP]
+    wrapped_trainer.py accelerate|accelerate-fsdp2|trainer|callback [--die-after STEP]
 
-Nobody calls a fence. `callback` restores inside the Trainer without telling it the step.
+Nobody calls a fence. `callback` restores inside the Trainer without telling it the step. Under
+accelerate the number of ranks may change: it says its state as a digest of whole tensors.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import re
 import signal
 
 import torch
-import transformers
+import torch.distributed as dist
 from saying import say
 from torch import nn
 
@@ -46,39 +48,84 @@ def weights(model):
     return [p.detach().double().sum().item() for p in model.parameters()]
 
 
-def die_if_committed(ck, step, die_after):
+def die_if_committed(ck, step, die_after, state=lambda: None):
     committed = ck.wait(step, 20)
     if die_after and step >= die_after and committed:
-        say(died=step)
+        say(died=step, state=state())
+        if dist.is_initialized():
+            with contextlib.suppress(RuntimeError):  # of one that waits for who is killed already
+                dist.barrier()  # others may still gather
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def with_accelerate(die_after):
+def made_accelerator(fsdp2):
     from accelerate import Accelerator
+    from accelerate.utils import (
+        DataLoaderConfiguration,
+        DistributedType,
+        FullyShardedDataParallelPlugin,
+    )
 
-    accelerator = Accelerator(cpu=True)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    config = DataLoaderConfiguration(use_seedable_sampler=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=config)
+    if fsdp2:
+        # accelerate heeds the plugin on GPUs alone, though what it does by it works on CPUs too.
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, cpu_ram_efficient_loading=False
+        )
+    return accelerator
+
+
+def with_accelerate(fsdp2, die_after):
+    from sharded_trainer import digest_of
+
+    accelerator = made_accelerator(fsdp2)
     torch.manual_seed(1)
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    # No number of ranks up to 4 has an incomplete batch at the end of an epoch.
+    data = torch.utils.data.TensorDataset(torch.arange(48), torch.randn(48, 16))
+    loader = torch.utils.data.DataLoader(data, 4, shuffle=True, generator=torch.Generator())
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    seen = 0
+    ck = unreft.torch.attach(
+        model, optimizer, extras={"scheduler": scheduler, "seen": lambda: seen}
+    )
     step = ck.restore() or 0
-    say(restored=step)
+    seen = ck.extras.get("seen", 0)
+
+    def state():
+        whole = digest_of(accelerator.unwrap_model(model), optimizer)
+        return {"step": step, "whole": whole, "lr": scheduler.get_last_lr(), "seen": seen}
+
+    say(restored=state(), reshaped_from=ck.status.reshaped_from)
     while step < STEPS:
-        loss = model(torch.randn(8, 16))["loss"]
-        accelerator.backward(loss)
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-        step += 1
-        ck.snapshot(step)
-        die_if_committed(ck, step, die_after)
-    say(final=weights(model), waited=ck.status.total_fence_wait_s > 0)
+        epoch, samples = divmod(seen, len(data))
+        done = samples // loader.total_batch_size
+        loader.set_epoch(epoch)
+        for numbers, x in accelerator.skip_first_batches(loader, done):
+            accelerator.backward(model(x)["loss"])
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            step += 1
+            done += 1
+            seen = epoch * len(data) + min(done * loader.total_batch_size, len(data))
+            say(epoch=epoch, numbers=numbers.tolist())
+            ck.snapshot(step)
+            die_if_committed(ck, step, die_after, state)
+            if step == STEPS:
+                break
+    say(final=state())
     ck.close()
 
 
 def with_trainer(kind, die_after):
+    import transformers
+
     names = {}
     exec(re.search(r"```python\n(import random\n.*?)```", DOCS.read_text(), re.S)[1], names)
     torch.manual_seed(1)
@@ -115,12 +162,13 @@ def with_trainer(kind, die_after):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["accelerate", "trainer", "callback"])
+    kinds = ["accelerate", "accelerate-fsdp2", "trainer", "callback"]
+    parser.add_argument("kind", choices=kinds)
     parser.add_argument("--die-after", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.kind == "accelerate":
-        with_accelerate(args.die_after)
+    if args.kind.startswith("accelerate"):
+        with_accelerate(args.kind == "accelerate-fsdp2", args.die_after)
     else:
         with_trainer(args.kind, args.die_after)
 
