@@ -10,13 +10,6 @@
 namespace unreft::layout {
 namespace {
 
-// Strides, in elements, of a dense row-major array of these extents.
-std::vector<uint64_t> Strides(std::span<const uint64_t> extent) {
-  std::vector<uint64_t> strides(extent.size(), 1);
-  for (size_t d = extent.size(); d-- > 1;) strides[d - 1] = strides[d] * extent[d];
-  return strides;
-}
-
 // How the dimensions of a part make runs of elements, and rows of runs.
 struct Nest {
   uint64_t elements = 1;  // of a run: the inner dimensions that the part fills, and one more
@@ -54,6 +47,12 @@ uint64_t Box::elements() const {
   uint64_t elements = 1;
   for (const uint64_t e : extent) elements *= e;
   return elements;
+}
+
+std::vector<uint64_t> Strides(std::span<const uint64_t> extent) {
+  std::vector<uint64_t> strides(extent.size(), 1);
+  for (size_t d = extent.size(); d-- > 1;) strides[d - 1] = strides[d] * extent[d];
+  return strides;
 }
 
 Box BoxOf(const TensorSpec& spec) { return {spec.offset, spec.extent}; }

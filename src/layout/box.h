@@ -29,6 +29,9 @@ Box BoxOf(const TensorSpec& spec);
 // For messages: "[0:4, 8:16)", "[)" for a scalar.
 std::string BoxText(const Box& box);
 
+// Of a dense row-major array of these extents, in elements.
+std::vector<uint64_t> Strides(std::span<const uint64_t> extent);
+
 // The common part; none when it is empty. Both have the same number of dimensions.
 std::optional<Box> Intersect(const Box& a, const Box& b);
 

@@ -1,4 +1,5 @@
-// What the tests of src/layout and src/recovery share: short ways to say tensors, and random grids.
+// What the tests of src/layout and src/recovery share: short ways to say tensors, and random
+// shards.
 #pragma once
 
 #include <string>
@@ -7,6 +8,7 @@
 #include "base/random.h"
 #include "base/tensor_spec.h"
 #include "layout/box.h"
+#include "layout/box_range.h"
 
 namespace unreft {
 
@@ -62,6 +64,22 @@ inline std::vector<layout::Box> RandomGrid(Random& random, const Dims& shape) {
     grid = std::move(finer);
   }
   return grid;
+}
+
+// Disjoint boxes that cover `shape`: ranges of it, cut at random elements and divided into boxes.
+inline std::vector<layout::Box> RandomRanges(Random& random, const Dims& shape) {
+  const TensorSpec whole = Whole("w", shape);
+  std::vector<layout::Box> boxes;
+  for (const auto& [begin, elements] : RandomCuts(random, ShardElements(whole))) {
+    const auto parts = layout::DivideRange(whole, begin, begin + elements);
+    for (const layout::RangePart& part : *parts) boxes.push_back(part.box);
+  }
+  return boxes;
+}
+
+// Either.
+inline std::vector<layout::Box> RandomShards(Random& random, const Dims& shape) {
+  return random.OneIn(2) ? RandomGrid(random, shape) : RandomRanges(random, shape);
 }
 
 // Calls f(index) for every element of the box, in row-major order.

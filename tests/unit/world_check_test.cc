@@ -104,7 +104,7 @@ std::vector<std::vector<TensorSpec>> RandomWorld(Random& random) {
   for (int t = 0; t < 3; ++t) {
     const Dims shape = RandomShape(random, 3, 5);
     const auto count = static_cast<uint32_t>(1 + random.Below(ranks.size()));
-    for (const Box& box : RandomGrid(random, shape)) {
+    for (const Box& box : RandomShards(random, shape)) {
       const std::vector<size_t> holders = DrawRanks(random, ranks.size(), count);
       for (uint32_t i = 0; i < count; ++i) {
         ranks[holders[i]].push_back(

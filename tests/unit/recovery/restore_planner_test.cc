@@ -296,7 +296,7 @@ class World {
     const Dims shape = RandomShape(random_, 3, 6);
     const Dtype dtype = random_.OneIn(2) ? Dtype::kInt8 : Dtype::kInt16;
     shapes_.push_back(Whole(name, shape, 0, 1, dtype));
-    for (const Box& box : RandomGrid(random_, shape)) {
+    for (const Box& box : RandomShards(random_, shape)) {
       const auto count = static_cast<uint32_t>(1 + random_.Below(3));
       const bool is_full = random_.OneIn(2);
       for (uint32_t i = 0; i < count; ++i) {
@@ -338,7 +338,7 @@ class World {
 
   void MakeTargets() {
     for (const TensorSpec& whole : shapes_) {
-      for (const Box& box : RandomGrid(random_, whole.global_shape)) {
+      for (const Box& box : RandomShards(random_, whole.global_shape)) {
         if (random_.OneIn(4)) continue;
         TensorSpec target = whole;
         target.offset = box.offset;
