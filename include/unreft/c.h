@@ -109,8 +109,10 @@ typedef struct unreft_open_options {
 } unreft_open_options;
 
 /* The shard of one logical tensor: the box [offset, offset + extent) of `global_shape`, dense at
- * `data`, row-major unless `memory_order` says otherwise. Of `replica_count` ranks that hold the
- * same box with the same bytes, this is the `replica_index`-th. */
+ * `data`, row-major unless `memory_order` says otherwise; or, if `range` is given, a run of the
+ * elements of that box. Of `replica_count` ranks that hold the same elements with the same bytes,
+ * this is the `replica_index`-th. A rank may have several shards of one tensor, none of which
+ * overlap. */
 typedef struct unreft_tensor {
   size_t struct_bytes;
   const char* name;
@@ -131,6 +133,19 @@ typedef struct unreft_tensor {
                                    the fastest; {0, 2, 3, 1} is channels_last. NULL: row-major. The
                                    same on all ranks that hold the tensor. A restore into another
                                    order is refused. */
+  /* [2]: begin and end of a range. Of the elements of the box, numbered in row-major order within
+   * it, those from `begin` to `end` - 1 are this shard, one behind the other, the first at `data`:
+   * what a rank has of a flat buffer that is cut without regard to rows. Begin equal to end: this
+   * rank has nothing of the tensor, and `data` may be NULL. NULL: the whole box.
+   *
+   * The store knows boxes alone: a range is kept as boxes that are dense in its data, of which
+   * there are 2 * dims - 1 at most. unreft_decision has those, each as a tensor of this name, and
+   * messages name them. What was saved as ranges is restored into any boxes and ranges, and what
+   * was saved as boxes into ranges.
+   *
+   * INVALID_ARGUMENT unless begin <= end <= the elements of the box, and for a range of a tensor
+   * whose memory_order is not row-major. */
+  const uint64_t* range;
 } unreft_tensor;
 
 /* What people call a timeline, and what messages print: timeline 3. Compare timelines themselves:
@@ -147,8 +162,9 @@ typedef struct unreft_decision {
   uint64_t step;                /* of the version that every rank restores */
   uint64_t timeline;            /* of that version */
   uint64_t new_timeline;        /* opened by this decision */
-  const unreft_tensor* tensors; /* every logical tensor stored, with this rank's earlier box, or
-                                   whole if another number of ranks saved it */
+  const unreft_tensor* tensors; /* every logical tensor stored, with this rank's earlier box, once
+                                   for each if it had several, or whole if another number of ranks
+                                   saved it */
   size_t tensor_count;
   const void* extras; /* this rank's earlier extras, verified; NULL when it had none, or if another
                          number of ranks saved the version */
@@ -235,11 +251,11 @@ UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tenso
                                uint64_t extras_bytes);
 
 /* Tells that tensors were replaced by others like them: from the next snapshot on the indices[i]-th
- * tensor of the last unreft_register lies at data[i], with the same dtype, box, replicas and
- * device. Called after a fence, or while no copies run; quick, since nobody else is told and
- * nothing is granted anew. What lay at the old addresses may be freed after the fence. On an error
- * nothing is rebound: FAILED_PRECONDITION when nothing is registered, OUT_OF_RANGE for an index,
- * INVALID_ARGUMENT for data that is NULL. */
+ * tensor given to the last unreft_register lies at data[i], with the same dtype, box, range,
+ * replicas and device. Called after a fence, or while no copies run; quick, since nobody else is
+ * told and nothing is granted anew. What lay at the old addresses may be freed after the fence. On
+ * an error nothing is rebound: FAILED_PRECONDITION when nothing is registered, OUT_OF_RANGE for an
+ * index, INVALID_ARGUMENT for data that is NULL, unless the range is empty. */
 UNREFT_API int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* data,
                              size_t count);
 

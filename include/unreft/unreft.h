@@ -19,6 +19,7 @@
 
 #include <unreft/c.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -91,6 +92,9 @@ struct Tensor {
   uint32_t replica_count = 1;
   bool is_volatile = false;
   std::vector<uint32_t> memory_order;  // dimensions from slowest to fastest; empty: row-major
+  // Begin and end of the elements of the box, row-major within it, that lie at `data`; the store
+  // describes them as boxes. None: the whole box.
+  std::optional<std::array<uint64_t, 2>> range;
 };
 
 // What the store decided; the same on every rank, but for `tensors` and `extras`.
@@ -259,6 +263,7 @@ class Client {
       c.replica_index = tensor.replica_index;
       c.replica_count = tensor.replica_count;
       c.is_volatile = tensor.is_volatile ? 1 : 0;
+      if (tensor.range) c.range = tensor.range->data();
       // One of another length leads to a NULL in place of the shape, and so is refused.
       const size_t ordered = tensor.memory_order.size();
       if (ordered > 0) c.memory_order = tensor.memory_order.data();

@@ -289,8 +289,8 @@ int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors, siz
     if (client == nullptr) return MissingArgument("client");
     auto targets = ToTensors(tensors, count);
     if (!targets.ok()) return targets.status();
-    absl::Status status = unreft::snapshot::CheckMemoryOrders(client->stored, *targets);
-    return status.ok() ? client->client->RestoreRead(*targets) : status;
+    absl::Status status = unreft::snapshot::CheckMemoryOrders(client->stored, targets->shards);
+    return status.ok() ? client->client->RestoreRead(targets->shards) : status;
   });
 }
 

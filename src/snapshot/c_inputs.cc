@@ -1,5 +1,7 @@
 #include "snapshot/c_inputs.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -41,7 +43,8 @@ absl::Status CheckTensor(const unreft_tensor& tensor, size_t index) {
     return absl::InvalidArgumentError(
         fmt::format("tensor {}: global_shape, offset or extent is NULL", tensor.name));
   }
-  if (tensor.data == nullptr) {
+  const bool is_empty = tensor.range != nullptr && tensor.range[0] == tensor.range[1];
+  if (tensor.data == nullptr && !is_empty) {
     return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensor.name));
   }
   if (tensor.device_kind != UNREFT_CPU && tensor.device_kind != UNREFT_CUDA) {
@@ -73,6 +76,26 @@ BoundTensor ToBound(const unreft_tensor& tensor) {
                    .is_volatile = tensor.is_volatile != 0},
           .data = static_cast<std::byte*>(tensor.data),
           .cuda_device = tensor.device_kind == UNREFT_CUDA ? tensor.device_index : kHostMemory};
+}
+
+// The whole box as one shard, or those that its range comes to.
+absl::Status AddTensor(const unreft_tensor& tensor, GivenTensors& given) {
+  BoundTensor bound = ToBound(tensor);
+  const size_t ordered = tensor.memory_order == nullptr ? 0 : static_cast<size_t>(tensor.dims);
+  absl::StatusOr<TensorSpec> spec =
+      InMemoryOrder(std::move(bound.spec), {tensor.memory_order, ordered});
+  if (!spec.ok()) return spec.status();
+  bound.spec = *std::move(spec);
+  if (tensor.range == nullptr) {
+    given.Add(std::move(bound));
+    return absl::OkStatus();
+  }
+  if (const MemoryOrder order = ToLogical(bound.spec).order; !order.empty()) {
+    return absl::InvalidArgumentError(
+        fmt::format("tensor {}: a range needs row-major elements, found memory_order [{}]",
+                    tensor.name, fmt::join(order, ", ")));
+  }
+  return given.AddRange(bound, tensor.range[0], tensor.range[1]);
 }
 
 }  // namespace
@@ -154,13 +177,13 @@ KeepWaiting ToKeepWaiting(const unreft_open_options& given) {
 
 // --- Tensors ---
 
-absl::StatusOr<std::vector<BoundTensor>> ToTensors(const unreft_tensor* tensors, size_t count) {
+absl::StatusOr<GivenTensors> ToTensors(const unreft_tensor* tensors, size_t count) {
   if (count > kTensorsMax) {
     return absl::InvalidArgumentError(fmt::format("{} tensors, {} at most", count, kTensorsMax));
   }
   if (count > 0 && tensors == nullptr) return MissingArgument("tensors");
-  std::vector<BoundTensor> bound;
-  bound.reserve(count);
+  GivenTensors given_tensors;
+  given_tensors.shards.reserve(count);
   const auto* at = reinterpret_cast<const std::byte*>(tensors);
   for (size_t i = 0; i < count; ++i) {
     const auto* given = reinterpret_cast<const unreft_tensor*>(at);
@@ -176,16 +199,11 @@ absl::StatusOr<std::vector<BoundTensor>> ToTensors(const unreft_tensor* tensors,
       std::memcpy(static_cast<void*>(&tensor), given, known);
       status = CheckTensor(tensor, i);
     }
+    if (status.ok()) status = AddTensor(tensor, given_tensors);
     if (!status.ok()) return status;
-    bound.push_back(ToBound(tensor));
-    const size_t ordered = tensor.memory_order == nullptr ? 0 : static_cast<size_t>(tensor.dims);
-    absl::StatusOr<TensorSpec> spec =
-        InMemoryOrder(std::move(bound.back().spec), {tensor.memory_order, ordered});
-    if (!spec.ok()) return spec.status();
-    bound.back().spec = *std::move(spec);
     at += tensors->struct_bytes;
   }
-  return bound;
+  return given_tensors;
 }
 
 }  // namespace unreft::snapshot

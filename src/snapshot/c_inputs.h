@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "snapshot/bound_tensor.h"
 #include "snapshot/client.h"
+#include "snapshot/given_tensors.h"
 #include "unreft/c.h"
 
 namespace unreft::snapshot {
@@ -44,6 +44,6 @@ KeepWaiting ToKeepWaiting(const unreft_open_options& given);
 absl::StatusOr<Duration> ToDuration(int64_t ms, const char* what);
 
 // The elements of the array lie as far apart as the caller's header says a struct is long.
-absl::StatusOr<std::vector<BoundTensor>> ToTensors(const unreft_tensor* tensors, size_t count);
+absl::StatusOr<GivenTensors> ToTensors(const unreft_tensor* tensors, size_t count);
 
 }  // namespace unreft::snapshot

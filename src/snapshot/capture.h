@@ -91,9 +91,10 @@ class Capture {
   // before they are bound may have written them by then.
   void NoteRegistration();
 
-  // The `tensors[i]`-th of the last Bind lies at `data[i]` from the next snapshot on; one under way
-  // goes on reading where it was. FailedPrecondition when nothing is bound, OutOfRange, and
-  // InvalidArgument for data that is null; nothing is changed then.
+  // The `tensors[i]`-th of those that the last Bind was given lies at `data[i]` from the next
+  // snapshot on; one under way goes on reading where it was. FailedPrecondition when nothing is
+  // bound, OutOfRange, and InvalidArgument for data that is null unless the tensor has no shards;
+  // nothing is changed then.
   absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data);
 
   // --- In turns of the executor ---
@@ -118,9 +119,11 @@ class Capture {
   // on its way.
   void Suspend(std::string why, bool passes = false);
 
-  // Of which tensors the layouts are that are installed from now on, and where they lie. Nothing is
-  // under way, and nobody writes the tensors but who has fenced since NoteRegistration.
-  void Bind(const layout::TensorTable& table, std::vector<ShardMemory> memory);
+  // Of which shards the layouts are that are installed from now on, where they lie, and where those
+  // of each tensor given end among them (GivenTensors). Nothing is under way, and nobody writes the
+  // tensors but who has fenced since NoteRegistration.
+  void Bind(const layout::TensorTable& table, std::vector<ShardMemory> memory,
+            std::vector<size_t> tensor_ends);
   // A restore writes the tensors: what they were before says nothing any more.
   void NoteRestore();
 
@@ -204,6 +207,7 @@ class Capture {
   RunPtr run_;                     // null: nothing touches the tensors
   std::shared_ptr<const CaptureLayout> layout_;
   MemoryPtr memory_ = std::make_shared<const std::vector<ShardMemory>>();
+  std::vector<size_t> tensor_ends_;  // in memory_, of each tensor given
   ProbesPtr probes_;
   bool probes_device_ = false;  // room was made there
   ProbedPtr probed_;            // at the last snapshot or registration; null when that says nothing

@@ -17,7 +17,8 @@ std::string Unsampled(const absl::Status& why) {
 
 }  // namespace
 
-void Capture::Bind(const layout::TensorTable& table, std::vector<ShardMemory> memory) {
+void Capture::Bind(const layout::TensorTable& table, std::vector<ShardMemory> memory,
+                   std::vector<size_t> tensor_ends) {
   const ProbesPtr probes =
       std::make_shared<const TensorProbes>(table, memory, options_.probe_lines);
   const absl::Status sampled = probes->device_count() == 0
@@ -28,6 +29,7 @@ void Capture::Bind(const layout::TensorTable& table, std::vector<ShardMemory> me
   const MemoryPtr bound = std::make_shared<const std::vector<ShardMemory>>(std::move(memory));
   std::lock_guard lock(mutex_);
   memory_ = bound;
+  tensor_ends_ = std::move(tensor_ends);
   probes_ = probes;
   probes_device_ = sampled.ok();
   probed_ = nullptr;  // a program may fill what it has registered
@@ -44,10 +46,14 @@ void Capture::NoteRestore() {
   probed_ = nullptr;
 }
 
-// A snapshot under way goes on with what it began with.
+// A snapshot under way goes on with what it began with. The shards of a range stay as far apart as
+// they are.
 absl::Status Capture::Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
   std::lock_guard lock(mutex_);
-  const size_t count = memory_->size();
+  const size_t count = tensor_ends_.size();
+  const auto begin_of = [&](uint64_t tensor) {
+    return tensor == 0 ? size_t{0} : tensor_ends_[tensor - 1];
+  };
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i] >= count) {
       return count == 0 ? absl::FailedPreconditionError(
@@ -57,12 +63,17 @@ absl::Status Capture::Rebind(std::span<const uint64_t> tensors, std::span<std::b
                               "counted from 0",
                               tensors[i], count));
     }
-    if (data[i] == nullptr) {
+    if (data[i] == nullptr && begin_of(tensors[i]) < tensor_ends_[tensors[i]]) {
       return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensors[i]));
     }
   }
   auto rebound = std::make_shared<std::vector<ShardMemory>>(*memory_);
-  for (size_t i = 0; i < tensors.size(); ++i) (*rebound)[tensors[i]].data = data[i];
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const size_t first = begin_of(tensors[i]);
+    for (size_t shard = first; shard < tensor_ends_[tensors[i]]; ++shard) {
+      (*rebound)[shard].data = data[i] + ((*memory_)[shard].data - (*memory_)[first].data);
+    }
+  }
   memory_ = std::move(rebound);
   return absl::OkStatus();
 }

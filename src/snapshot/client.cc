@@ -235,7 +235,7 @@ absl::Status Client::RestoreEnd() {
                              });
 }
 
-absl::Status Client::Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes,
+absl::Status Client::Register(GivenTensors tensors, uint64_t extras_bytes,
                               std::optional<Duration> timeout) {
   Patience patience = NewPatience();
   ClientActor* const actor = parts_->actor.get();

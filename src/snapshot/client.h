@@ -50,7 +50,7 @@ class Client {
   absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data);
   // DeadlineExceeded after `timeout`, or that of the options: the registration goes on then, and
   // snapshots skip until the daemon has answered it.
-  absl::Status Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes,
+  absl::Status Register(GivenTensors tensors, uint64_t extras_bytes,
                         std::optional<Duration> timeout = std::nullopt);
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);

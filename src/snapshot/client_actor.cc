@@ -238,24 +238,24 @@ void ClientActor::RestoreEnd() {
 
 // --- Registration ---
 
-void ClientActor::Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes, Done done) {
+void ClientActor::Register(GivenTensors tensors, uint64_t extras_bytes, Done done) {
   if (!refused_.ok()) return Fail(std::move(done), refused_);
-  absl::StatusOr<layout::TensorTable> table = CheckedTable(tensors);
+  absl::StatusOr<layout::TensorTable> table = CheckedTable(tensors.shards);
   if (!table.ok()) return Fail(std::move(done), table.status());
   capture_.WhenCopied(lifetime_.Bind([this, tensors = std::move(tensors), table = *std::move(table),
                                       extras_bytes, done = std::move(done)]() mutable {
-    SendRegistration(tensors, std::move(table), extras_bytes, std::move(done));
+    SendRegistration(std::move(tensors), std::move(table), extras_bytes, std::move(done));
   }));
 }
 
-void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
-                                   layout::TensorTable table, uint64_t extras_bytes, Done done) {
+void ClientActor::SendRegistration(GivenTensors tensors, layout::TensorTable table,
+                                   uint64_t extras_bytes, Done done) {
   capture_.Suspend("the daemon has not taken over the tensors yet", /*passes=*/true);
   ++last_answer_;  // an answer that waits to be installed is of an earlier one
-  if (absl::Status status = copier_.Accept(tensors); !status.ok()) {
+  if (absl::Status status = copier_.Accept(tensors.shards); !status.ok()) {
     // What was registered before is no longer what the trainer has.
     session_.EndRegistration();
-    capture_.Bind({}, {});
+    capture_.Bind({}, {}, {});
     capture_.Suspend(fmt::format("not registered: {}", std::string(status.message())));
     return Fail(std::move(done), status);
   }
@@ -263,8 +263,10 @@ void ClientActor::SendRegistration(const std::vector<BoundTensor>& tensors,
   warm_slots_.Clear();
   table_ = std::move(table);
   memory_.clear();
-  for (const BoundTensor& tensor : tensors) memory_.push_back({tensor.data, tensor.on_device()});
-  capture_.Bind(table_, memory_);
+  for (const BoundTensor& shard : tensors.shards) {
+    memory_.push_back({shard.data, shard.on_device()});
+  }
+  capture_.Bind(table_, memory_, std::move(tensors.ends));
   register_waiter_.Wait(options_.register_timeout,
                         Late("no answer to the registration", options_.register_timeout),
                         ToUnit(std::move(done)));

@@ -32,6 +32,7 @@
 #include "snapshot/capture.h"
 #include "snapshot/client_options.h"
 #include "snapshot/device_copier.h"
+#include "snapshot/given_tensors.h"
 #include "snapshot/plan_follower.h"
 #include "snapshot/protection_board.h"
 #include "snapshot/restorer.h"
@@ -98,7 +99,7 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   // Makes a new layout generation; a snapshot under way is finished or given up first. When the
   // deadline passes the registration stays, and holds once the daemon has answered it.
-  void Register(std::vector<BoundTensor> tensors, uint64_t extras_bytes, Done done);
+  void Register(GivenTensors tensors, uint64_t extras_bytes, Done done);
 
   // OK once a snapshot would start; FailedPrecondition when waiting does not help.
   void WaitReady(Duration timeout, Done done);
@@ -174,8 +175,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   void ReadPlan(const RestorePlan& plan, std::vector<BoundTensor> targets, Done done);
   void ReportRead(const RestoreReport& report);
   void OpenTimeline(const Restored& restored);
-  void SendRegistration(const std::vector<BoundTensor>& tensors, layout::TensorTable table,
-                        uint64_t extras_bytes, Done done);
+  void SendRegistration(GivenTensors tensors, layout::TensorTable table, uint64_t extras_bytes,
+                        Done done);
   void LookWhetherReady();
   void MapAhead(std::vector<WireSlot> slots);
   void MapSome();

@@ -1,6 +1,7 @@
 #include "snapshot/tensor_probes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -124,15 +125,15 @@ std::string_view TensorProbes::NameOf(uint32_t tensor) const {
 }
 
 std::string TensorProbes::Describe(const WrittenTensors& written) const {
-  std::string text = written.count == 1 ? "tensor " : "tensors ";
-  const std::span<const uint32_t> named = written.named();
-  for (size_t i = 0; i < named.size(); ++i) {
-    text += fmt::format("{}'{}'", i == 0 ? "" : ", ", NameOf(named[i]));
+  std::vector<std::string> names;
+  for (const uint32_t tensor : written.named()) {
+    std::string name = fmt::format("'{}'", NameOf(tensor));
+    if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   }
-  if (written.count > named.size()) {
-    text += fmt::format(" and {} more", written.count - named.size());
-  }
-  return text;
+  const uint64_t more = written.count - written.named().size();
+  const bool is_one = names.size() == 1 && more == 0;
+  return fmt::format("tensor{} {}{}", is_one ? "" : "s", fmt::join(names, ", "),
+                     more == 0 ? "" : fmt::format(" and {} more", more));
 }
 
 }  // namespace unreft::snapshot

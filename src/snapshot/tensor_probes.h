@@ -82,7 +82,8 @@ class TensorProbes {
                         std::span<probing::Shard> shards) const;
   uint32_t lines() const { return lines_; }
 
-  // "tensor 'a'", "tensors 'a', 'b', 'c' and 4 more, of 12": those looked at are what counts.
+  // "tensor 'a'", "tensors 'a', 'b', 'c' and 4 more". Of several shards of one tensor, as a range
+  // of a box is, those that would be named give one name; the others count each.
   std::string Describe(const WrittenTensors& written) const;
 
  private:

@@ -1,4 +1,4 @@
-"""One rank of a matrix that all ranks have together, cut by its columns or by its rows.
+"""One rank of a matrix that all ranks have together, cut by its columns, its rows, or its elements.
 
 Restores whatever the matrix was cut into before, by any number of ranks, checks every element and
 what each rank had beside it, takes one snapshot more, waits for its commit, and ends. Another rank
@@ -27,6 +27,32 @@ def whole(step):
     return np.arange(SHAPE[0] * SHAPE[1], dtype=np.int64).reshape(SHAPE) + step * 2**32
 
 
+class Shard:
+    """What a rank has of the matrix: whole columns, whole rows, or so many elements of it in a row
+    that some of them are parts of rows."""
+
+    def __init__(self, cut, rank, world):
+        box = [slice(0, length) for length in SHAPE]
+        self._elements = None
+        if cut == "ranges":
+            self._elements = share_of(SHAPE[0] * SHAPE[1], rank, world)
+        else:
+            dimension = ["rows", "columns"].index(cut)
+            box[dimension] = slice(*share_of(SHAPE[dimension], rank, world))
+        self._box = tuple(box)
+        self.array = np.full(self.expected(0).shape, -1, np.int64)
+        self.tensor = unreft.Tensor(
+            "matrix", unreft.Dtype.INT64, SHAPE, tuple(cut.start for cut in box),
+            tuple(cut.stop - cut.start for cut in box), data=self.array.ctypes.data,
+            range=self._elements)
+
+    def expected(self, step):
+        box = whole(step)[self._box]
+        if self._elements is None:
+            return box
+        return box.ravel()[slice(*self._elements)]
+
+
 def extras_of(rank, world):
     return f"rank {rank} of {world}".encode()
 
@@ -45,28 +71,21 @@ def check_extras(client, decision, rank, world):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--cut", choices=["rows", "columns"], required=True)
+    parser.add_argument("--cut", choices=["rows", "columns", "ranges"], required=True)
     parser.add_argument("--same-world", dest="any_world", action="store_false")
     parser.add_argument("--snapshot-when", help="that file is there")
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    cuts = [slice(0, SHAPE[0]), slice(0, SHAPE[1])]
-    dimension = 0 if args.cut == "rows" else 1
-    cuts[dimension] = slice(*share_of(SHAPE[dimension], rank, world))
-    box = tuple(cuts)
-    shard = np.full(whole(0)[box].shape, -1, np.int64)
-    tensor = unreft.Tensor("matrix", unreft.Dtype.INT64, global_shape=SHAPE,
-                           offset=tuple(cut.start for cut in cuts), extent=shard.shape,
-                           data=shard.ctypes.data)
+    shard = Shard(args.cut, rank, world)
     with unreft.Client(any_world=args.any_world) as client:
         decision = client.restore_begin()
         step = decision.step if decision.restored else 0
         if decision.restored:
             check_extras(client, decision, rank, world)
-            client.restore_read([tensor])
-            assert (shard == whole(step)[box]).all()
+            client.restore_read([shard.tensor])
+            assert (shard.array == shard.expected(step)).all()
         client.restore_end()
-        client.register([tensor])
+        client.register([shard.tensor])
         say(registered=True)
         while args.snapshot_when and not os.path.exists(args.snapshot_when):
             time.sleep(0.05)
@@ -74,7 +93,7 @@ def main():
         while not is_committed:
             client.fence()
             step += 1
-            shard[:] = whole(step)[box]
+            shard.array[:] = shard.expected(step)
             if client.snapshot(step, extras_of(rank, world)):
                 with contextlib.suppress(unreft.Error):
                     client.wait_committed(step, 60)

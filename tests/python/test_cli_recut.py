@@ -39,10 +39,10 @@ def replace(nodes, lost):
         member["lost"] or not member["present"] for member in s["members"]))
 
 
-def test_rows_and_columns_on_one_node(cli):
+def test_rows_columns_and_ranges_on_one_node(cli):
     cli("up")
     committed = None
-    for cut in ("columns", "rows", "columns", "columns"):
+    for cut in ("columns", "rows", "columns", "columns", "ranges", "ranges", "columns", "ranges"):
         restored, newest = run(cli, cut, ranks=3)
         assert restored == (committed or False)
         committed = newest
@@ -62,7 +62,8 @@ def test_rows_and_columns_of_two_nodes_that_are_lost(cli):
 def test_other_numbers_of_ranks_on_one_node(cli):
     cli("up")
     committed, world = run(cli, "rows", 4)[1], 4
-    for ranks, cut in ((3, "rows"), (5, "columns"), (1, "rows"), (2, "rows")):
+    for ranks, cut in ((3, "rows"), (5, "columns"), (1, "rows"), (2, "rows"), (3, "ranges"),
+                       (5, "ranges"), (2, "columns")):
         restored, newest = run(cli, cut, ranks, source_world=world)
         assert restored == committed
         committed, world = newest, ranks
@@ -72,9 +73,10 @@ def test_other_numbers_of_ranks_of_two_nodes_that_are_lost(cli):
     """For more nodes than ranks, too, and for fewer."""
     nodes = up_nodes(cli)
     committed, world = run(nodes, "columns", NODES)[1], NODES
-    for lost, ranks in (([1, 3], NODES - 1), ([0, 2], NODES + 2), ([1, 2], NODES)):
+    for lost, ranks, cut in (([1, 3], NODES - 1, "ranges"), ([0, 2], NODES + 2, "ranges"),
+                             ([1, 2], NODES, "rows")):
         replace(nodes, lost)
-        restored, newest = run(nodes, "rows", ranks, source_world=world)
+        restored, newest = run(nodes, cut, ranks, source_world=world)
         assert restored == committed
         committed, world = newest, ranks
 

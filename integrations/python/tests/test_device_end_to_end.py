@@ -12,6 +12,7 @@ from real_store import BIN_DIR, RUN_TIMEOUT_S, Store
 
 TRAINER = pathlib.Path(__file__).with_name("device_trainer.py")
 DERIVED_TRAINER = TRAINER.with_name("derived_device_trainer.py")
+RANGES_TRAINER = TRAINER.with_name("device_ranges_trainer.py")
 
 pytestmark = pytest.mark.skipif(
     not (BIN_DIR.parent / "fakecuda/libcudart.so.13").exists(), reason="built without CUDA"
@@ -93,6 +94,20 @@ def test_without_checksums_the_flipped_bit_is_not_seen(store):
     (first,) = train(store, 0, FLIP_AT="2")
     assert (first["committed"], first["given_up"], first["violations"]) == (3, 0, "")
     assert "checksums" not in first["copier"]
+
+
+@pytest.mark.parametrize("checked", ["0", "1"])
+def test_ranges_on_a_device_come_back_as_other_ranges(store, checked):
+    if checked == "1" and not has_kernel():
+        pytest.skip("built without nvcc")
+    committed = 0
+    for attempt, cuts in enumerate(["1000001,1234567", "7,8,1925202", "962601"]):
+        records = train(store, attempt, RANGES_TRAINER, CUTS=cuts, UNREFT_DEVICE_CHECKSUM=checked)
+        assert records[:-1] == ([{"restored": committed, "right": True}] if attempt else [])
+        committed += 3
+        last = records[-1]
+        assert (last["committed"], last["given_up"], last["violations"]) == (committed, 0, "")
+        assert ("checksums on the device" in last["copier"]) == (checked == "1")
 
 
 def test_weights_that_are_not_captured_survive_their_process(store):

@@ -57,6 +57,7 @@ class _Tensor(ctypes.Structure):
         ("replica_count", ctypes.c_uint32),
         ("is_volatile", ctypes.c_int32),
         ("memory_order", ctypes.POINTER(ctypes.c_uint32)),
+        ("range", ctypes.POINTER(ctypes.c_uint64)),
     ]
 
 
@@ -234,6 +235,8 @@ class _TensorArray:
         target.is_volatile = 1 if tensor.volatile else 0
         if tensor.memory_order is not None:
             target.memory_order = _memory_order(tensor)
+        if tensor.range is not None:
+            target.range = _range(tensor)
 
 
 def _memory_order(tensor: Any) -> Any:
@@ -245,6 +248,16 @@ def _memory_order(tensor: Any) -> Any:
             f"{what} has {len(order)} dimensions, global_shape has {len(tensor.global_shape)}",
         )
     return (ctypes.c_uint32 * len(order))(*order)
+
+
+def _range(tensor: Any) -> Any:
+    what = f"tensor '{tensor.name}': range"
+    numbers = [_whole(n, 64, what) for n in tensor.range]
+    if len(numbers) != 2:
+        raise errors.from_code(
+            _INVALID_ARGUMENT, f"{what} needs 2 numbers, begin and end, found {len(numbers)}"
+        )
+    return (ctypes.c_uint64 * 2)(*numbers)
 
 
 def _described(decision: _Decision) -> list[tuple]:

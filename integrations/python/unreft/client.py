@@ -37,8 +37,8 @@ class Decision:
     step: int  # of the version that every rank restores
     timeline: int  # of that version; equal to no other, so it is no small number
     new_timeline: int  # opened by this decision
-    # Every logical tensor stored, with this rank's earlier box, or whole if another number of ranks
-    # saved it.
+    # Every logical tensor stored, with this rank's earlier box, once for each if it had several, or
+    # whole if another number of ranks saved it.
     tensors: list[Tensor]
     # This rank's earlier extras; None when it had none, or if another number of ranks saved them.
     extras: bytes | None
@@ -174,11 +174,11 @@ class Client:
         """Tells that tensors were replaced by others like them, without a registration.
 
         The `indices[i]`-th tensor of the last `register` lies at `addresses[i]` from the next
-        snapshot on: same dtype, box, replicas and device. Called after a fence, or while no copies
-        run; what lay at the old addresses may be freed after the fence. Waits for nobody. Each is
-        an `array.array("Q")`, used as it is, or a sequence. On an error nothing is rebound:
+        snapshot on: same dtype, box, range, replicas and device. Called after a fence, or while no
+        copies run; what lay at the old addresses may be freed after the fence. Waits for nobody.
+        Each is an `array.array("Q")`, used as it is, or a sequence. On an error nothing is rebound:
         `FailedPrecondition` when nothing is registered, `OutOfRange` for an index,
-        `InvalidArgument` for an address of 0.
+        `InvalidArgument` for an address of 0, unless the range is empty.
         """
         self._core.rebind(indices, addresses)
 

@@ -50,13 +50,22 @@ class Device(enum.IntEnum):
 class Tensor:
     """The box [offset, offset + extent) of a tensor of `global_shape`, dense at `data`.
 
-    Of `replica_count` ranks that hold the same box with the same bytes, this is the
+    Of `replica_count` ranks that hold the same elements with the same bytes, this is the
     `replica_index`-th. A `volatile` tensor changes outside the optimizer step: it is copied before
     `Client.snapshot` returns. What owns the memory is the caller's business.
 
     `memory_order` names the dimensions as they lie in memory, from the slowest to the fastest, the
     same on all ranks: (0, 2, 3, 1) is channels_last. None: row-major. A restore into another order
     than the stored one raises `FailedPrecondition`.
+
+    `range` is a begin and an end: of the elements of the box, numbered in row-major order within
+    it, those from `begin` to `end` - 1 are this shard, one behind the other, the first at `data`:
+    what a rank has of a flat buffer that is cut without regard to rows. An empty range says that
+    this rank has nothing of the tensor, and `data` may be 0. None: the whole box. The store knows
+    boxes alone, so what it describes of a range are several tensors of this name, 2 * dims - 1 at
+    most. What was saved as ranges is restored into any boxes and ranges, and what was saved as
+    boxes into ranges. `InvalidArgument` unless the range lies within the box, and for a range of a
+    tensor whose `memory_order` is not row-major.
     """
 
     name: str
@@ -71,6 +80,7 @@ class Tensor:
     replica_count: int = 1
     volatile: bool = False
     memory_order: tuple[int, ...] | None = None
+    range: tuple[int, int] | None = None
 
     @classmethod
     def of_array(

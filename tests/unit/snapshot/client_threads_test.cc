@@ -19,6 +19,7 @@
 #include "base/asio_executor.h"
 #include "layout/tensor_table.h"
 #include "snapshot/capture.h"
+#include "snapshot/given_tensors.h"
 #include "snapshot/host_copier.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/unit/snapshot/as_host_memory.h"
@@ -159,7 +160,7 @@ class TwoThreads : public testing::TestWithParam<bool> {
       daemon_.tensors.push_back({part.slab_offset, part.slab_offset + part.bytes});
     }
     InTurn([&] {
-      capture_->Bind(*layout::TensorTable::Create(specs), data);
+      capture_->Bind(*layout::TensorTable::Create(specs), data, EachByItself(data.size()));
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_.Answer()));
     });
   }

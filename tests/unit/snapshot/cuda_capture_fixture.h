@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "layout/tensor_table.h"
+#include "snapshot/given_tensors.h"
 #include "snapshot/routing_copier.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/unit/snapshot/cuda_fixture.h"
@@ -51,7 +52,8 @@ class CudaCaptureFixture : public CudaFixture {
       EXPECT_EQ(routing_->Accept(tensors_), absl::OkStatus());
       EXPECT_EQ(routing_->Reserve(layout_->staging_bytes()), absl::OkStatus());
       capture_->SetTimeline(Timeline{1});
-      capture_->Bind(*layout::TensorTable::Create(SpecsOf(tensors_)), memory);
+      capture_->Bind(*layout::TensorTable::Create(SpecsOf(tensors_)), memory,
+                     EachByItself(memory.size()));
       capture_->Install(layout_, *MappedSlots::Open(segments_, Rank{0}, daemon_->Answer()));
     });
   }

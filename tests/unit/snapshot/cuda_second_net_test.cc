@@ -1,6 +1,7 @@
 // The second net on a device: its tensors are looked at by a kernel before and behind the copies,
 // no thread of the job waits for it, and who keeps the rules is never accused.
 
+#include "snapshot/given_tensors.h"
 #include "tests/unit/snapshot/cuda_capture_fixture.h"
 
 namespace unreft::snapshot {
@@ -297,8 +298,10 @@ TEST_F(CudaUnsampledTest, ItIsTriedAgainAtTheNextRegistration) {
   ExpectUnsampled("loading kernel unreft_probe");
   std::vector<ShardMemory> memory;
   for (const BoundTensor& tensor : tensors_) memory.push_back({tensor.data, tensor.on_device()});
-  RunInTurn(thread_.executor(),
-            [&] { capture_->Bind(*layout::TensorTable::Create(SpecsOf(tensors_)), memory); });
+  RunInTurn(thread_.executor(), [&] {
+    capture_->Bind(*layout::TensorTable::Create(SpecsOf(tensors_)), memory,
+                   EachByItself(memory.size()));
+  });
   EXPECT_EQ(board_.Read().unsampled, "");
 }
 

@@ -182,5 +182,19 @@ TEST_F(TensorProbesTest, WrittenTensorsAreNamed) {
   EXPECT_EQ(probes.Describe(written), "tensors 'model/x', 'c', 'e' and 1 more");
 }
 
+TEST_F(TensorProbesTest, ATensorOfSeveralShardsIsNamedOnce) {
+  TensorSpec half = Spec("m", 9);
+  half.global_shape = {18};
+  TensorSpec other = half;
+  other.offset = {9};
+  const TensorProbes probes = Make({half, other, Spec("b", 9)}, 2);
+  WrittenTensors written;
+  written.Add(0);
+  written.Add(1);
+  EXPECT_EQ(probes.Describe(written), "tensor 'm'");
+  written.Add(2);
+  EXPECT_EQ(probes.Describe(written), "tensors 'm', 'b'");
+}
+
 }  // namespace
 }  // namespace unreft::snapshot
