@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "layout/tensor_table.h"
+#include "snapshot/given_tensors.h"
 
 namespace unreft::bench {
 namespace {
@@ -120,7 +121,7 @@ std::unique_ptr<snapshot::Capture> BenchState::NewCapture(bool helping) {
       std::make_unique<snapshot::Capture>(thread_.executor(), copier_, options, board_, events);
   InTurn([&] {
     capture->SetTimeline(Timeline{1});
-    capture->Bind(table_, shards_);
+    capture->Bind(table_, shards_, snapshot::EachByItself(shards_.size()));
     capture->Install(layout_, slots_);
   });
   return capture;

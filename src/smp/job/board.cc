@@ -68,7 +68,7 @@ bool Tally::MayBeWhole() const {
   return worlds.size() > 1 || sealed.size() >= worlds.begin()->first;
 }
 
-void Board::Take(NodeSlot slot, NodeReport report) {
+NodeReport Board::Take(NodeSlot slot, NodeReport report) {
   NodeReport& newest = reports_[slot];
   std::swap(newest, report);
   // Most of what a node holds is what it held before.
@@ -78,9 +78,10 @@ void Board::Take(NodeSlot slot, NodeReport report) {
   ForgetSteps(slot);
   NoteSteps(slot, newest);
   // Also of what it holds no more, or what counts now that it did not before.
-  const auto group = group_of_.find(slot);
-  if (group == group_of_.end()) return;
-  for (auto& [version, groups] : to_look_at_) groups.insert(group->second);
+  if (const auto group = group_of_.find(slot); group != group_of_.end()) {
+    for (auto& [version, groups] : to_look_at_) groups.insert(group->second);
+  }
+  return report;
 }
 
 void Board::TakeVersions(NodeSlot slot,

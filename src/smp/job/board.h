@@ -40,8 +40,8 @@ struct Tally {
 // Single-threaded.
 class Board {
  public:
-  // The newest report of that node takes the place of the one before.
-  void Take(NodeSlot slot, NodeReport report);
+  // The newest report of that node takes the place of the one before, which is returned.
+  NodeReport Take(NodeSlot slot, NodeReport report);
   // What the node holds is this, as of its report of that number.
   void TakeVersions(NodeSlot slot,
                     const google::protobuf::RepeatedPtrField<VersionHolding>& versions,

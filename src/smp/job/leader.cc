@@ -88,7 +88,7 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
   if (!is_late) {
     const bool registers_anew = newest == nullptr || !HaveSameRanks(*newest, report);
     layouts_.OnReport(registers_anew);
-    board_.Take(from, std::move(report));
+    spare_report_ = board_.Take(from, std::move(report));
     // The fastest rank may be of whoever tells last.
     const bool have_all_told = board_.reports().size() >= store_.state().present.size();
     const Timeline newest_timeline = NewestTimeline(store_.state().timeline.value);

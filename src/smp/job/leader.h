@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/executor.h"
@@ -53,6 +54,9 @@ class Leader {
   // A node's whole state, answered by what is known of all ranks' registrations. Refused
   // (FailedPrecondition) when it is of a life that is not the one present in that slot.
   absl::StatusOr<ReportReply> OnReport(NodeSlot from, NodeReport report);
+  // One that is of no use any more, to read the next one into: most of what a report holds is then
+  // there already.
+  NodeReport TakeSpareReport() { return std::move(spare_report_); }
 
   // What was committed is given up by an explicit order that came to that node. Unavailable while
   // a decision is made, FailedPrecondition while ranks are connected and `force` is not given.
@@ -114,6 +118,7 @@ class Leader {
   FaultPoints* faults_;
 
   Board board_;
+  NodeReport spare_report_;
   std::optional<Time> ran_rules_at_;
   TimerId rules_timer_ = TimerId::kNone;
   std::string store_id_;                  // of the store that the reports are of

@@ -79,7 +79,7 @@ void Leading::Serve() {
 
 void Leading::OnReport(NodeSlot from, const std::string& body, Transport::CallDone done) {
   if (leader_ == nullptr) return done(NotLeading());
-  NodeReport report;
+  NodeReport report = leader_->TakeSpareReport();
   if (!report.ParseFromString(body)) {
     return done(absl::InvalidArgumentError(
         fmt::format("the report of node {} of {} bytes is of no use", from, body.size())));
