@@ -346,7 +346,8 @@ TEST_F(SlotStoreTest, AReplacedQuarantinedSlotIsGivenUp) {
 TEST_F(SlotStoreTest, AQuarantinedSlotWithAWrongHeaderGoesWhenSlotsAreMade) {
   ASSERT_TRUE(Provide(kNeeds).ok());
   options_.memory_bytes_max = memory_->use().bytes;
-  InTurn([&] { store_->Quarantine(Grant(), "its header"); });
+  Slot& slot = Grant();
+  InTurn([&] { store_->Quarantine(slot, "its header"); });
   ASSERT_TRUE(Provide(kNeeds).ok());
   EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
   EXPECT_EQ(Count(SlotPhase::kQuarantined), 0U);
