@@ -70,6 +70,7 @@ struct Told {
   uint64_t world = 0;
   uint64_t ranks = 0;
   bool is_refused = false;  // for some rank
+  bool is_silent = false;   // some node, whose ranks are not among these
   double slowest_s = 0;
   uint64_t slowest_node = 0;
 
@@ -105,14 +106,15 @@ struct Told {
 
   std::string Text(const Rates& rates) const {
     if (ranks == 0) return "no rank has registered: ranks say what they restore as they attach\n";
-    std::string text =
-        fmt::format("version {}, stored by {} ranks; {} of {} ranks have registered\n",
-                    VersionCell(version), source_world, ranks, world);
+    std::string text = fmt::format(
+        "version {}, stored by {} ranks; {} of {} ranks have registered{}\n", VersionCell(version),
+        source_world, ranks, world, is_silent ? " on the nodes that answer" : "");
     text += table.Text() + problems;
     text += fmt::format(
-        "about {:.1f} s on node {}, the slowest, at {:g} GiB/s from a node's own memory and {:g} "
+        "about {:.1f} s on node {}, the slowest{}, at {:g} GiB/s from a node's own memory and {:g} "
         "GiB/s from others\n",
-        slowest_s, slowest_node, rates.memory_gib_s, rates.network_gib_s);
+        slowest_s, slowest_node, is_silent ? " of these" : "", rates.memory_gib_s,
+        rates.network_gib_s);
     return text;
   }
 };
@@ -128,6 +130,7 @@ int PlanOfAll(const Context& context, const Rates& rates) {
     const JobNode& node = nodes[i];
     if (!node.answer.ok()) {
       if (first.ok()) first = node.answer.status();
+      told.is_silent |= !node.lost;
       continue;
     }
     told.Add(node.node, *node.answer, rates);
@@ -135,7 +138,7 @@ int PlanOfAll(const Context& context, const Rates& rates) {
   }
   if (told.version.is_null()) return Fail(context, first);
   Print(context, document, told.Text(rates) + SilentNodes(nodes));
-  return told.is_refused ? kExitFailed : kExitOk;
+  return told.is_refused || told.is_silent ? kExitFailed : kExitOk;
 }
 
 int Plan(const Context& context, bool own, const Rates& rates) {
@@ -157,7 +160,9 @@ void AddPlan(CLI::App& app, Context& context) {
   CLI::App* command = AddCommand(
       app, "plan", "what the registered ranks would restore if they began anew now, from where");
   const auto rates = std::make_shared<Rates>();
-  command->add_option("--memory-gib-s", rates->memory_gib_s, "how fast a rank reads its own node")
+  command
+      ->add_option("--memory-gib-s", rates->memory_gib_s,
+                   "how fast the ranks of a node together read what lies on it")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command
@@ -167,7 +172,7 @@ void AddPlan(CLI::App& app, Context& context) {
   command->footer(
       "Of the version that is committed. Nothing is changed, and training goes on. Lost slabs are "
       "decoded: for each of their bytes as many are read as the code has data chunks. Exit code 1: "
-      "some rank would not restore.");
+      "some rank would not restore, or a node that is not lost does not answer.");
   const std::shared_ptr<bool> own = AddOwn(command);
   OnChosenForAll(command, context, [&context, own, rates] { return Plan(context, *own, *rates); });
 }

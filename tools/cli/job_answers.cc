@@ -40,6 +40,7 @@ std::vector<JobNode> NodesOf(const nlohmann::json& answer, const std::string& ve
     JobNode node;
     node.node = member.at("slot");
     node.place = member.value("place", uint64_t{0});
+    node.lost = member.value("lost", false);
     const auto own = member.find(verb);
     const auto error = member.find("error");
     if (own != member.end() && own->is_object()) {
@@ -47,8 +48,7 @@ std::vector<JobNode> NodesOf(const nlohmann::json& answer, const std::string& ve
     } else if (error != member.end() && error->is_string()) {
       node.answer = absl::UnavailableError(error->get<std::string>());
     } else {
-      node.answer =
-          absl::UnavailableError(member.value("lost", false) ? "it is lost" : "it is absent");
+      node.answer = absl::UnavailableError(node.lost ? "it is lost" : "it is absent");
     }
     nodes.push_back(std::move(node));
   }

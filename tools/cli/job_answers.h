@@ -17,11 +17,12 @@ namespace unreft::cli {
 struct JobNode {
   uint64_t node = 0;
   uint64_t place = 0;  // the number that its daemon was started with
+  bool lost = false;
   absl::StatusOr<nlohmann::json> answer;
 };
 
-// The daemon's answer to "cluster", with what each node answers to `verb`: "status", "versions" or
-// "verify". FailedPrecondition of a job of one node.
+// The daemon's answer to "cluster", with what each node answers to `verb`: "status", "versions",
+// "verify" or "plan". FailedPrecondition of a job of one node.
 absl::StatusOr<nlohmann::json> AskJob(const Context& context, const std::string& verb,
                                       Milliseconds patience);
 

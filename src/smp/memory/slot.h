@@ -51,7 +51,7 @@ struct Slot {
   Generation generation;
   // Why it is quarantined, and whether only its content was at fault: such a slot is used again
   // once a newer version is committed, or nobody can have a use for its own and its rank has no
-  // other. One whose header is wrong goes when slots are made for its rank.
+  // other. Any other one of this memory goes when slots are made for a rank.
   std::string problem;
   bool reusable = false;
 

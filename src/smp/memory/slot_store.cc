@@ -145,20 +145,16 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t 
         fmt::format("rank {}: a slot for {} bytes, {} are possible", rank, largest, kSlotBytesMax));
   }
   uint64_t fitting = 0;
-  uint64_t going_bytes = 0;
   for (const Slot* slot : OfRank(rank)) {
-    const bool fits = Fits(*slot, needs);
-    fitting += slot->phase != SlotPhase::kQuarantined && fits;
-    if (slot->phase == SlotPhase::kFree && !fits) going_bytes += slot->segment->bytes().size();
+    fitting += slot->phase != SlotPhase::kQuarantined && Fits(*slot, needs);
   }
   std::map<Rank, SlotNeeds> all = needs_;
   all[rank] = needs;
   const GuardMemory guards = GuardsFor(all);
   const StagingMemory staging = this->staging();
   const uint64_t slot_bytes = SlotBytes(options_.block_bytes, needs);
-  const uint64_t made_bytes = (slots - std::min(fitting, slots)) * slot_bytes;
   absl::StatusOr<MemoryBudget> budget =
-      seams_.pool.Check(SumBytes(made_bytes - std::min(made_bytes, going_bytes),
+      seams_.pool.Check(SumBytes((slots - std::min(fitting, slots)) * slot_bytes,
                                  SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
   if (!budget.ok()) return budget.status();
   if (budget->Fits()) return absl::OkStatus();
@@ -170,9 +166,11 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t 
 
 absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs, uint64_t slots) {
   // Nobody has a use for them, also if there is no memory for others.
-  for (Slot* slot : OfRank(rank)) {
-    const bool is_of_another =
-        slot->phase == SlotPhase::kFree && IsOfAnotherWorld(*slot, needs.world);
+  for (Slot* slot : All()) {
+    if (!slot->view) continue;
+    const bool is_of_another = slot->owner == rank && slot->phase == SlotPhase::kFree &&
+                               IsOfAnotherWorld(*slot, needs.world);
+    // Whose it was its header may not say.
     const bool is_broken =
         slot->phase == SlotPhase::kQuarantined && !slot->reusable && !slot->InUse();
     if (is_of_another || is_broken) Remove(*slot);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "smp/job/cluster_records.h"
 #include "smp/node/json_text.h"
 #include "smp/restore/stored_slabs.h"
@@ -31,6 +32,7 @@ struct RestoreForecast::RankForecast {
   std::vector<TensorSpec> targets;
   std::vector<uint32_t> preferred;
 
+  size_t tensors = 0;  // by name, like the next
   size_t not_stored = 0;
   std::vector<std::string> not_stored_names;  // the first of them
   uint64_t bytes_from[3] = {0, 0, 0};         // by Place
@@ -59,7 +61,7 @@ struct RestoreForecast::Forecast {
               {"ranks", Json::array()}};
     for (const RankForecast& rank : ranks) {
       json["ranks"].push_back({{"rank", rank.rank.value},
-                               {"tensors", rank.targets.size() + rank.not_stored},
+                               {"tensors", rank.tensors},
                                {"local_bytes", rank.bytes_from[size_t(Place::kHere)]},
                                {"peer_bytes", rank.bytes_from[size_t(Place::kPeer)]},
                                {"decoded_bytes", rank.bytes_from[size_t(Place::kDecoded)]},
@@ -72,11 +74,21 @@ struct RestoreForecast::Forecast {
 
  private:
   void ComputeRank(const std::set<std::string_view>& names, RankForecast& rank) const {
+    // A rank may have several shards of one tensor.
+    std::set<std::string> tensors;
+    std::set<std::string> not_stored;
     std::erase_if(rank.targets, [&](const TensorSpec& spec) {
+      tensors.insert(spec.name);
       if (names.contains(spec.name)) return false;
-      if (rank.not_stored++ < kNamesTold) rank.not_stored_names.push_back(spec.name);
+      not_stored.insert(spec.name);
       return true;
     });
+    rank.tensors = tensors.size();
+    rank.not_stored = not_stored.size();
+    for (const std::string& name : not_stored) {
+      if (rank.not_stored_names.size() == kNamesTold) break;
+      rank.not_stored_names.push_back(CleanText(name, kTextBytesMax));
+    }
     const auto pieces = recovery::PlanRestore(stored.parts(), rank.targets, rank.preferred);
     if (!pieces.ok()) {
       rank.problem = std::string(pieces.status().message());
@@ -107,11 +119,11 @@ void RestoreForecast::Answer(absl::AnyInvocable<void(AdminReply)> reply) {
   decision.kind = DecisionKind::kRestored;
   decision.version = VersionOf(commit);
   decision.holders = HoldersOf(commit.holders());
+  // A restart would wait for a node that is away, or find it lost; nobody waits for it here.
   for (recovery::SlabHolder& holder : decision.holders) {
-    holder.lost = std::ranges::none_of(job.view.value.members(), [&](const ViewMember& member) {
-      return NodeSlot{member.slot()} == holder.slot && !member.lost();
-    });
+    holder.lost = !job.present.contains(holder.slot);
   }
+  holders_ = decision.holders;
   timer_ = state_.seams.executor.After(state_.options.call_timeout, [this] { OnTimeout(); });
   catalog_ = std::make_unique<RestoreCatalog>(
       state_, member_.peers(), member_.records(), decision, [this] {
@@ -121,16 +133,18 @@ void RestoreForecast::Answer(absl::AnyInvocable<void(AdminReply)> reply) {
 }
 
 void RestoreForecast::OnDescribed() {
-  if (catalog_ == nullptr) return;
+  if (catalog_ == nullptr || !catalog_->ready()) return;
   state_.seams.executor.Cancel(std::exchange(timer_, TimerId::kNone));
   Compute();
 }
 
 void RestoreForecast::OnTimeout() {
   timer_ = TimerId::kNone;
-  const CommitRecord& commit = member_.job().commit.value;
+  const Version version = catalog_->version();
   std::vector<uint64_t> missing;
-  for (const recovery::SlabHolder& holder : HoldersOf(commit.holders())) {
+  size_t ranks = 0;
+  for (const recovery::SlabHolder& holder : holders_) {
+    ranks += holder.ranks.size();
     for (const Rank rank : holder.ranks) {
       if (catalog_->Find(rank) == nullptr) missing.push_back(rank.value);
     }
@@ -139,10 +153,10 @@ void RestoreForecast::OnTimeout() {
   const size_t told = std::min(missing.size(), kNamesTold);
   Reply({absl::UnavailableError(fmt::format(
              "version {}: within {} ms nobody has told what {} of its {} ranks stored: ranks {}{}",
-             VersionOf(commit),
+             version,
              std::chrono::duration_cast<std::chrono::milliseconds>(state_.options.call_timeout)
                  .count(),
-             missing.size(), commit.world(),
+             missing.size(), ranks,
              fmt::join(missing.begin(), missing.begin() + static_cast<ptrdiff_t>(told), ", "),
              told < missing.size() ? ", ..." : "")),
          ""});

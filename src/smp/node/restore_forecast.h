@@ -44,6 +44,7 @@ class RestoreForecast {
   Member& member_;
   std::vector<absl::AnyInvocable<void(AdminReply)>> asking_;
   std::unique_ptr<RestoreCatalog> catalog_;  // while somebody asks
+  std::vector<recovery::SlabHolder> holders_;  // of the version that it is of
   TimerId timer_ = TimerId::kNone;
   Lifetime lifetime_;
 };
