@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 
 namespace unreft::smp {
 
@@ -92,6 +93,10 @@ void Follower::ApplyDecision(const DecisionRecord& record) {
 void Follower::FollowCommit() {
   const CommitRecord& record = job_.commit.value;
   if (!job_.commit.exists()) return;
+  // It belongs to the newest timeline, which a node may have missed that hears of the next round:
+  // to commit what it went back to is to forget what this node knew.
+  const Timeline newest = NewestTimeline(job_.timeline.value);
+  if (newest != Timeline{0} && newest != record_.chain().newest()) return;
   const Version version = VersionOf(record);
   const bool is_followed =
       record_.committed() == version && record_.committed_world() == record.world();

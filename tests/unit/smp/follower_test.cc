@@ -65,6 +65,26 @@ TEST_F(FollowerTest, AllThatWasMissedIsCaughtUpWithInOrder) {
   EXPECT_EQ(follower_.round_applied(), 2U);
 }
 
+// It went back from 1:10 to 1:5 in its own timeline.
+TEST_F(FollowerTest, WhoHasMissedADecisionFollowsNoCommitOfIt) {
+  ReadTimeline(Decided(1, 1, Version{}));
+  Read(&meta::JobRecords::commit, Committed(At(1, 10)));
+  Follow();
+  node_.told.clear();
+  TimelineRecord closing = Decided(2, 2, At(1, 5));
+  closing.set_closing(true);
+  closing.set_round(3);
+  ReadTimeline(closing);
+  Read(&meta::JobRecords::commit, Committed(At(1, 5)));
+  Follow();
+  EXPECT_EQ(record_->committed(), At(1, 10));
+  EXPECT_EQ(record_->chain().newest(), Timeline{1});
+  ReadTimeline(Decided(3, 3, At(1, 5)));
+  Follow();
+  EXPECT_EQ(record_->committed(), At(1, 5));
+  EXPECT_EQ(record_->chain().newest(), Timeline{3});
+}
+
 TEST_F(FollowerTest, WhatWasDoneIsNotDoneAgain) {
   ReadTimeline(Decided(1, 1, Version{}));
   Read(&meta::JobRecords::commit, Committed(At(1, 5)));
