@@ -167,7 +167,8 @@ absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t 
 absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs, uint64_t slots) {
   // Nobody has a use for them, also if there is no memory for others.
   for (Slot* slot : All()) {
-    if (!slot->view) continue;
+    // What another memory has made is left alone.
+    if (!slot->view && SlotView::Check(slot->segment->bytes()).ok()) continue;
     const bool is_of_another = slot->owner == rank && slot->phase == SlotPhase::kFree &&
                                IsOfAnotherWorld(*slot, needs.world);
     // Whose it was its header may not say.

@@ -331,17 +331,27 @@ TEST_F(SlotStoreTest, AReplacedQuarantinedSlotIsGivenUp) {
   EXPECT_EQ(store_->Find(id), nullptr);
 }
 
-// It can never be used again, and would hold its memory as long as the daemon lives.
-TEST_F(SlotStoreTest, ASlotWithAWrongGrantGoesWhenSlotsAreMade) {
+// They can never be used again, and would hold their memory as long as the daemon lives.
+TEST_F(SlotStoreTest, SlotsWithAWrongHeaderGoWhenSlotsAreMade) {
   ASSERT_TRUE(Provide(kNeeds).ok());
   Grant().view->header().grant.rank ^= 1;
+  Grant().view->header().geometry.data_capacity ^= 1;
   options_.memory_bytes_max = memory_->use().bytes;
   ASSERT_TRUE(Restart().ok());
-  EXPECT_EQ(Count(SlotPhase::kQuarantined), 1U);
+  EXPECT_EQ(Count(SlotPhase::kQuarantined), 2U);
   ASSERT_TRUE(Provide(kNeeds).ok());
   EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
   EXPECT_EQ(Count(SlotPhase::kQuarantined), 0U);
-  EXPECT_EQ(store_->quarantined(), 1U) << "it is still told of";
+  EXPECT_EQ(store_->quarantined(), 2U) << "it is still told of";
+}
+
+TEST_F(SlotStoreTest, WhatAnotherMemoryHasMadeStays) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  incarnation_ = random_.NextId();
+  ASSERT_TRUE(Restart().ok());
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  EXPECT_EQ(Count(SlotPhase::kQuarantined), options_.slots_per_rank);
+  EXPECT_EQ(store_->All().size(), 2 * options_.slots_per_rank);
 }
 
 }  // namespace
