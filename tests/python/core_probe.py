@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 import unreft
-from unreft import _core
+from unreft import _abi, _core
 
 TIMEOUT_S = 60
 found = {}
@@ -42,7 +42,7 @@ def plain(value):
 def plain_decision(decision):
     """Without the ids of the timelines, which are others each time."""
     numbers = {
-        name: _core.timeline_number(decision[name]) for name in ("timeline", "new_timeline")
+        name: _abi.timeline_number(decision[name]) for name in ("timeline", "new_timeline")
     }
     return {name: plain(value) for name, value in (decision | numbers).items()}
 
@@ -166,7 +166,7 @@ def second_life(directory, job):
     skipped = next(outcome for outcome in outcomes if not outcome[0])
     found["a skipped one"] = [skipped[0], skipped[1] != ""]
     del used  # closes it
-    found["version"] = _core.version()
+    found["version"] = _abi.version()
 
 
 def main():

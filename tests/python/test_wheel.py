@@ -74,7 +74,8 @@ def test_one_wheel_for_all_pythons(wheel):
     assert platform.startswith("manylinux_2_35_")
     packed = zipfile.ZipFile(wheel)
     names = packed.namelist()
-    for path in ("_core.py", "torch/__init__.py", "libunreft.so", "bin/unreft", "bin/unreftd"):
+    for path in ("_core.py", "_abi.py", "torch/__init__.py", "libunreft.so", "bin/unreft",
+                 "bin/unreftd"):
         assert f"unreft/{path}" in names
     assert not [path for path in names if "__pycache__" in path or "/test" in path]
     about = packed.read(f"unreft-{version}.dist-info/METADATA").decode()

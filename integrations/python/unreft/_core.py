@@ -1,4 +1,4 @@
-"""The C ABI of libunreft by ctypes: one binding for every CPython from 3.10 on.
+"""The C ABI of libunreft, called from Python.
 
 Calls release the interpreter lock, no lock is held while a call waits for the interpreter's, and in
 a forked child no lock is taken.
@@ -9,159 +9,16 @@ from __future__ import annotations
 import array
 import ctypes
 import os
-import pathlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from unreft import _waiting, errors
+from unreft import _abi, _waiting, errors
+from unreft._abi import library
 
-PYTHON_MIN = (3, 10)
-LIBRARY = "libunreft.so"
 _NO_STEP = 2**64 - 1
 _STARTED, _SKIPPED = 1, 2
 _FAILED_PRECONDITION, _INVALID_ARGUMENT, _FORKED = 9, 3, 100
-
-
-class _OpenOptions(ctypes.Structure):
-    _fields_ = [
-        ("struct_bytes", ctypes.c_size_t),
-        ("socket", ctypes.c_char_p),
-        ("job", ctypes.c_char_p),
-        ("rank", ctypes.c_int64),
-        ("world", ctypes.c_int64),
-        ("attempt", ctypes.c_int64),
-        ("connect_timeout_ms", ctypes.c_int64),
-        ("restore_timeout_ms", ctypes.c_int64),
-        ("fence_timeout_ms", ctypes.c_int64),
-        ("device_checksum", ctypes.c_int32),
-        ("keep_waiting", _waiting.KEEP_WAITING),
-        ("keep_waiting_context", ctypes.c_void_p),
-        ("any_world", ctypes.c_int32),
-    ]
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = [
-        ("struct_bytes", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("dtype", ctypes.c_int32),
-        ("dims", ctypes.c_int32),
-        ("global_shape", ctypes.POINTER(ctypes.c_uint64)),
-        ("offset", ctypes.POINTER(ctypes.c_uint64)),
-        ("extent", ctypes.POINTER(ctypes.c_uint64)),
-        ("data", ctypes.c_void_p),
-        ("device_kind", ctypes.c_int32),
-        ("device_index", ctypes.c_int32),
-        ("replica_index", ctypes.c_uint32),
-        ("replica_count", ctypes.c_uint32),
-        ("is_volatile", ctypes.c_int32),
-        ("memory_order", ctypes.POINTER(ctypes.c_uint32)),
-        ("range", ctypes.POINTER(ctypes.c_uint64)),
-    ]
-
-
-def timeline_number(timeline: int) -> int:
-    """What messages call a timeline. There may be two of one number, which are not equal."""
-    return timeline >> 32 or timeline
-
-
-class _Decision(ctypes.Structure):
-    _fields_ = [
-        ("struct_bytes", ctypes.c_size_t),
-        ("restored", ctypes.c_int32),
-        ("step", ctypes.c_uint64),
-        ("timeline", ctypes.c_uint64),
-        ("new_timeline", ctypes.c_uint64),
-        ("tensors", ctypes.c_void_p),
-        ("tensor_count", ctypes.c_size_t),
-        ("extras", ctypes.c_void_p),
-        ("extras_bytes", ctypes.c_size_t),
-        ("tensor_bytes", ctypes.c_size_t),
-        ("source_world", ctypes.c_uint64),
-    ]
-
-
-class _Status(ctypes.Structure):
-    _fields_ = [
-        ("struct_bytes", ctypes.c_size_t),
-        ("connected", ctypes.c_int32),
-        ("ready", ctypes.c_int32),
-        ("timeline", ctypes.c_uint64),
-        ("last_captured_step", ctypes.c_uint64),
-        ("last_sealed_step", ctypes.c_uint64),
-        ("last_committed_step", ctypes.c_uint64),
-        ("snapshots_started", ctypes.c_uint64),
-        ("snapshots_skipped", ctypes.c_uint64),
-        ("snapshots_given_up", ctypes.c_uint64),
-        ("bytes_captured", ctypes.c_uint64),
-        ("last_fence_wait_s", ctypes.c_double),
-        ("total_fence_wait_s", ctypes.c_double),
-        ("last_problem", ctypes.c_char_p),
-        ("copying", ctypes.c_int32),
-        ("copier", ctypes.c_char_p),
-        ("protecting", ctypes.c_int32),
-        ("seconds_since_commit", ctypes.c_double),
-        ("why_unprotected", ctypes.c_char_p),
-        ("unsampled", ctypes.c_char_p),
-    ]
-
-
 _TEXTS = ("last_problem", "copier", "why_unprotected", "unsampled")
-
-
-def _load() -> ctypes.CDLL:
-    if sys.version_info < PYTHON_MIN:
-        needed, found = (".".join(map(str, v[:2])) for v in (PYTHON_MIN, sys.version_info))
-        raise ImportError(f"unreft needs CPython {needed} or later, found {found}")
-    here = pathlib.Path(os.path.abspath(__file__))  # a link to it counts as where it lies
-    # In a wheel or a build directory, in a bundle, in an installed tree.
-    above = here.parents[2]
-    places = [here.with_name(LIBRARY), above / "lib" / LIBRARY, above / LIBRARY]
-    path = next((place for place in places if place.exists()), None)
-    if path is None:
-        raise ImportError(
-            f"no {LIBRARY}: looked for {', '.join(map(str, places))}; install the wheel (`pip "
-            "install .` in the source tree), or run `make programs` there and set PYTHONPATH to "
-            "build/release/python"
-        )
-    try:
-        # Its dependencies are found beside the file itself, not beside a link to it.
-        library = ctypes.CDLL(str(path.resolve()))
-    except OSError as error:
-        raise ImportError(f"{path} cannot be loaded on this machine: {error}") from error
-    _declare(library)
-    return library
-
-
-def _declare(library: ctypes.CDLL) -> None:
-    pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-    number, step = ctypes.c_int64, ctypes.c_uint64
-    for name, result, arguments in (
-        ("version", text, []),
-        ("error", text, []),
-        ("open_options_init", None, [pointer]),
-        ("open", ctypes.c_int, [pointer, pointer]),
-        ("close", None, [pointer]),
-        ("restore_begin", ctypes.c_int, [pointer, pointer]),
-        ("restore_read", ctypes.c_int, [pointer, pointer, size]),
-        ("restore_extras", ctypes.c_int, [pointer, step, pointer, pointer]),
-        ("restore_end", ctypes.c_int, [pointer]),
-        ("register", ctypes.c_int, [pointer, pointer, size, step]),
-        ("rebind", ctypes.c_int, [pointer, pointer, pointer, size]),
-        ("register_within", ctypes.c_int, [pointer, pointer, size, step, number]),
-        ("snapshot", ctypes.c_int, [pointer, step, text, size, pointer, pointer]),
-        ("fence", ctypes.c_int, [pointer, pointer]),
-        ("get_status", ctypes.c_int, [pointer, pointer]),
-        ("wait_ready", ctypes.c_int, [pointer, number]),
-        ("wait_committed", ctypes.c_int, [pointer, step, number]),
-        ("ever_committed", ctypes.c_int, [pointer, pointer]),
-    ):
-        function = getattr(library, f"unreft_{name}")
-        function.restype, function.argtypes = result, arguments
-
-
-_library = _load()
 
 
 def _whole(value: Any, bits: int, what: str, signed: bool = False) -> int:
@@ -197,18 +54,18 @@ class _TensorArray:
     """An array of the C ABI; owns what its pointers point to, but not `data`."""
 
     def __init__(self, tensors: Sequence[Any]):
-        self._kept: list[_Tensor] = []  # each keeps what it points to
+        self._kept: list[_abi.Tensor] = []  # each keeps what it points to
         self._count = len(tensors)
-        self.array = ctypes.create_string_buffer(_TENSOR_DEFAULTS * self._count)
+        self.array = ctypes.create_string_buffer(_abi.TENSOR_DEFAULTS * self._count)
         for index, tensor in enumerate(tensors):
-            at = index * len(_TENSOR_DEFAULTS)
-            self._kept.append(_Tensor.from_buffer(self.array, at))
+            at = index * len(_abi.TENSOR_DEFAULTS)
+            self._kept.append(_abi.Tensor.from_buffer(self.array, at))
             self._fill(self._kept[-1], tensor)
 
     def __len__(self) -> int:
         return self._count
 
-    def _fill(self, target: _Tensor, tensor: Any) -> None:
+    def _fill(self, target: _abi.Tensor, tensor: Any) -> None:
         name = tensor.name
         target.name = _text(name, "name")
         target.dtype = _whole(tensor.dtype, 32, f"tensor '{name}': dtype", signed=True)
@@ -260,11 +117,11 @@ def _range(tensor: Any) -> Any:
     return (ctypes.c_uint64 * 2)(*numbers)
 
 
-def _described(decision: _Decision) -> list[tuple]:
+def _described(decision: _abi.Decision) -> list[tuple]:
     found = []
     at = decision.tensors
     for _ in range(decision.tensor_count):
-        tensor = _Tensor.from_address(at)
+        tensor = _abi.Tensor.from_address(at)
         boxes = [
             tuple(numbers[: tensor.dims]) if tensor.dims else ()
             for numbers in (tensor.global_shape, tensor.offset, tensor.extent)
@@ -281,24 +138,6 @@ def _bytes_at(address: int | None, size: int) -> bytes | None:
 
 def _step_or_none(step: int) -> int | None:
     return None if step == _NO_STEP else step
-
-
-def version() -> str:
-    return _library.unreft_version().decode()
-
-
-def _defaults(name: str, struct: type[ctypes.Structure]) -> bytes:
-    """The struct as the library initialises it."""
-    room = ctypes.create_string_buffer(ctypes.sizeof(struct))
-    try:
-        getattr(_library, f"unreft_{name}_init_sized")(room, ctypes.c_size_t(len(room)))
-    except AttributeError:
-        raise ImportError(f"{LIBRARY} {version()} is older than this package") from None
-    return room.raw
-
-
-_OPTIONS_DEFAULTS = _defaults("open_options", _OpenOptions)
-_TENSOR_DEFAULTS = _defaults("tensor", _Tensor)
 
 
 class Client:
@@ -323,8 +162,8 @@ class Client:
         self._turn = _waiting.Turn()
         self._status_turn = _waiting.Turn()
         self._waits = _waiting.Waits()
-        room = ctypes.create_string_buffer(_OPTIONS_DEFAULTS)
-        options = _OpenOptions.from_buffer(room)
+        room = ctypes.create_string_buffer(_abi.OPTIONS_DEFAULTS)
+        options = _abi.OpenOptions.from_buffer(room)
         options.socket, options.job = _text(socket, "socket"), _text(job, "job")
         for name, value in (
             ("rank", rank),
@@ -340,7 +179,7 @@ class Client:
         options.keep_waiting = self._waits.keep_waiting
         client = ctypes.c_void_p()
         try:
-            self._waits.run(lambda: _check(_library.unreft_open(room, ctypes.byref(client))))
+            self._waits.run(lambda: _check(library.unreft_open(room, ctypes.byref(client))))
         finally:
             self._client = client if client.value else None  # also when the wait was interrupted
 
@@ -348,11 +187,11 @@ class Client:
         self.close()
 
     def restore_begin(self) -> dict[str, Any]:
-        decision = _Decision(
-            struct_bytes=ctypes.sizeof(_Decision), tensor_bytes=ctypes.sizeof(_Tensor)
+        decision = _abi.Decision(
+            struct_bytes=ctypes.sizeof(_abi.Decision), tensor_bytes=ctypes.sizeof(_abi.Tensor)
         )
         at = ctypes.byref(decision)
-        self._wait(lambda: _library.unreft_restore_begin(self._client, at))
+        self._wait(lambda: library.unreft_restore_begin(self._client, at))
         # The next call of the kind comes from the same thread: the pointers are good until then.
         return {
             "restored": decision.restored != 0,
@@ -368,7 +207,7 @@ class Client:
         number = _whole(rank, 64, "rank")
         at, size = ctypes.c_void_p(), ctypes.c_size_t()
         self._wait(
-            lambda: _library.unreft_restore_extras(
+            lambda: library.unreft_restore_extras(
                 self._client, number, ctypes.byref(at), ctypes.byref(size)
             )
         )
@@ -376,10 +215,10 @@ class Client:
 
     def restore_read(self, tensors: Sequence[Any]) -> None:
         held = _TensorArray(tensors)
-        self._wait(lambda: _library.unreft_restore_read(self._client, held.array, len(held)))
+        self._wait(lambda: library.unreft_restore_read(self._client, held.array, len(held)))
 
     def restore_end(self) -> None:
-        self._call(lambda: _library.unreft_restore_end(self._client))
+        self._call(lambda: library.unreft_restore_end(self._client))
 
     def register(
         self, tensors: Sequence[Any], extras_bytes: int, timeout_ms: int | None = None
@@ -387,9 +226,9 @@ class Client:
         held = _TensorArray(tensors)
         size = _whole(extras_bytes, 64, "extras_bytes")
         if timeout_ms is None:
-            register, limit = _library.unreft_register, ()
+            register, limit = library.unreft_register, ()
         else:
-            register = _library.unreft_register_within
+            register = library.unreft_register_within
             limit = (_whole(timeout_ms, 64, "timeout_ms", signed=True),)
         self._wait(lambda: register(self._client, held.array, len(held), size, *limit))
 
@@ -400,7 +239,7 @@ class Client:
             raise errors.from_code(
                 _INVALID_ARGUMENT, f"rebind: {count} indices and {data_count} addresses"
             )
-        self._call(lambda: _library.unreft_rebind(self._client, at, data, count))
+        self._call(lambda: library.unreft_rebind(self._client, at, data, count))
 
     def snapshot(self, step: int, extras: bytes, stream: int) -> tuple[bool, str]:
         if not isinstance(extras, bytes):
@@ -412,9 +251,9 @@ class Client:
         def call():
             nonlocal reason
             at = ctypes.byref(outcome)
-            code = _library.unreft_snapshot(self._client, number, extras, len(extras), on, at)
+            code = library.unreft_snapshot(self._client, number, extras, len(extras), on, at)
             if code == 0 and outcome.value == _SKIPPED:
-                reason = _library.unreft_error().decode()
+                reason = library.unreft_error().decode()
             return code
 
         self._call(call)
@@ -422,28 +261,28 @@ class Client:
 
     def fence(self, stream: int) -> None:
         on = _whole(stream, 64, "stream")
-        self._call(lambda: _library.unreft_fence(self._client, on))
+        self._call(lambda: library.unreft_fence(self._client, on))
 
     def wait_ready(self, timeout_ms: int) -> None:
         limit = _whole(timeout_ms, 64, "timeout_ms", signed=True)
-        self._wait(lambda: _library.unreft_wait_ready(self._client, limit))
+        self._wait(lambda: library.unreft_wait_ready(self._client, limit))
 
     def wait_committed(self, step: int, timeout_ms: int) -> None:
         number = _whole(step, 64, "step")
         limit = _whole(timeout_ms, 64, "timeout_ms", signed=True)
-        self._wait(lambda: _library.unreft_wait_committed(self._client, number, limit))
+        self._wait(lambda: library.unreft_wait_committed(self._client, number, limit))
 
     def ever_committed(self) -> bool:
         answer = ctypes.c_int32()
-        self._wait(lambda: _library.unreft_ever_committed(self._client, ctypes.byref(answer)))
+        self._wait(lambda: library.unreft_ever_committed(self._client, ctypes.byref(answer)))
         return answer.value != 0
 
     def status(self) -> dict[str, Any]:
-        status = _Status(struct_bytes=ctypes.sizeof(_Status))
+        status = _abi.Status(struct_bytes=ctypes.sizeof(_abi.Status))
         texts = {}
 
         def call():
-            code = _library.unreft_get_status(self._client, ctypes.byref(status))
+            code = library.unreft_get_status(self._client, ctypes.byref(status))
             for name in _TEXTS if code == 0 else ():
                 texts[name] = (getattr(status, name) or b"").decode()
             return code
@@ -452,7 +291,7 @@ class Client:
         return {
             "connected": status.connected != 0,
             "ready": status.ready != 0,
-            "timeline": timeline_number(status.timeline),
+            "timeline": _abi.timeline_number(status.timeline),
             "last_captured_step": _step_or_none(status.last_captured_step),
             "last_sealed_step": _step_or_none(status.last_sealed_step),
             "last_committed_step": _step_or_none(status.last_committed_step),
@@ -479,7 +318,7 @@ class Client:
         with self._turn, self._status_turn:
             client, self._client = self._client, None
             if client is not None:
-                _library.unreft_close(client)
+                library.unreft_close(client)
 
     def _wait(self, function: Callable[[], int]) -> None:
         """A call that may wait for the daemon or other ranks."""
@@ -503,4 +342,4 @@ class Client:
 def _check(code: int | None) -> None:
     """To be called on the thread that made the call, whose message it takes. None: checked."""
     if code:
-        raise errors.from_code(code, _library.unreft_error().decode())
+        raise errors.from_code(code, library.unreft_error().decode())

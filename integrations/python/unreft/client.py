@@ -20,13 +20,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from unreft import _core
+from unreft import _abi, _core
 from unreft.tensor import Device, Dtype, Tensor
 
 
 def version() -> str:
     """Of libunreft."""
-    return _core.version()
+    return _abi.version()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 import unreft
-from unreft._core import timeline_number
+from unreft._abi import timeline_number
 from unreft.torch import listing, ranks
 
 _log = logging.getLogger("unreft")
