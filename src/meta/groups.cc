@@ -63,6 +63,13 @@ std::string DescribeExposure(const std::vector<ec::Group>& groups,
   return text;
 }
 
+ec::CodeShape ShapeFor(uint64_t nodes, uint32_t k, uint32_t m) {
+  if (nodes >= uint64_t{k} + m) return {k, m};
+  const auto left = static_cast<uint32_t>(nodes);
+  const uint32_t parities = std::min(m, left - std::min<uint32_t>(left, 1));
+  return {left - parities, parities};
+}
+
 absl::StatusOr<Grouping> FormGroups(std::vector<GroupCandidate> nodes, uint32_t k, uint32_t m) {
   if (k == 0 || nodes.size() < k + m) {
     return absl::InvalidArgumentError(

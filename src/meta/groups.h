@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "ec/erasure_code.h"
 #include "ec/group.h"
 
 namespace unreft::meta {
@@ -29,6 +30,11 @@ struct Grouping {
 // has. An empty domain is one of its own.
 std::string DescribeExposure(const std::vector<ec::Group>& groups,
                              const std::map<NodeSlot, std::string>& domain_of, uint32_t m);
+
+// The k and m of the groups of so many nodes of a job whose groups are to be of k + m: these, or
+// where fewer nodes are left one group of them all, with as many of the m parities as leave it a
+// data chunk.
+ec::CodeShape ShapeFor(uint64_t nodes, uint32_t k, uint32_t m);
 
 // Cuts the nodes into floor(N / (k + m)) groups whose sizes differ by at most one, all with m
 // parities (docs/protocol.md, rule 19), so that as few members as possible of a group share a

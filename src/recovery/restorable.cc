@@ -194,6 +194,18 @@ std::string DescribeUnprotected(const Nodes& nodes, const ec::Group& group,
   return "";
 }
 
+// A node with slabs that is in none of these groups: nothing protects them.
+std::optional<NodeSlot> FindUngrouped(const Nodes& nodes, std::span<const ec::Group> groups) {
+  std::set<NodeSlot> left;
+  for (const auto& [slot, holding] : nodes) {
+    if (!holding.sealed.empty()) left.insert(left.end(), slot);
+  }
+  for (const ec::Group& group : groups) {
+    for (const NodeSlot slot : group.slots) left.erase(slot);
+  }
+  return left.empty() ? std::nullopt : std::optional(*left.begin());
+}
+
 // The ranks of the world that are not among the known ones, each once and ascending: what is said
 // of others, or twice, is of no slab.
 std::vector<Rank> NewRanks(const std::vector<Rank>& said, uint64_t world,
@@ -333,6 +345,10 @@ std::optional<Restorable> FindProtected(Version version, const Nodes& held,
     std::string missing = DescribeUnprotected(nodes, group, memories);
     if (missing.empty()) continue;
     if (lacking != nullptr) *lacking = std::move(missing);
+    return std::nullopt;
+  }
+  if (const std::optional<NodeSlot> slot = FindUngrouped(nodes, groups)) {
+    if (lacking != nullptr) *lacking = fmt::format("node {} has slabs, and is in no group", *slot);
     return std::nullopt;
   }
   return FindHolders(version, nodes, groups, lacking);

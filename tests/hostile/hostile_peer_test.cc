@@ -18,6 +18,7 @@
 #include "meta/record_copy.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/peers.h"
+#include "smp/job/recorded.h"
 #include "tests/fakes/capture_log_sink.h"
 #include "tests/hostile/attacked_daemon.h"
 #include "tests/hostile/conversation.h"
@@ -173,7 +174,7 @@ class HostilePeerTest : public ::testing::Test {
     kept.set_copy(meta::EncodeCopy(records));
     AnnounceRequest announce;
     announce.set_step(random_.Below(9));
-    announce.set_timeline(1);
+    announce.set_timeline(smp::NewestTimeline(store_->state().timeline.value).value);
     announce.set_block_bytes(4096);
     announce.set_incarnation(Incarnation());
     RankSlab& slab = *announce.add_slabs();
@@ -225,6 +226,17 @@ class HostilePeerTest : public ::testing::Test {
     ASSERT_TRUE(RunUntil([this] { return under_way_ == 0; }));
   }
 
+  // Of the job, without ranks: of versions of a timeline that is not known nobody is asked.
+  void OpenTimeline() {
+    ASSERT_TRUE(RunUntil([this] {
+      if (store_->state().timeline.exists()) return true;
+      Conversation operation(node_.socket());
+      EXPECT_TRUE(operation.Say(AdminRequest{"fresh-start", R"({"force":true})"}));
+      EXPECT_TRUE(operation.Await<AdminReply>());  // refused while nobody leads
+      return false;
+    }));
+  }
+
   void CheckServed() {
     ASSERT_TRUE(node_.IsAlive()) << node_.Output();
     Conversation operation(node_.socket());
@@ -254,6 +266,7 @@ class HostilePeerTest : public ::testing::Test {
 };
 
 TEST_F(HostilePeerTest, MessagesOfWrongContent) {
+  OpenTimeline();
   Repeat(3000, [this] { Call(kMethods[random_.Below(std::size(kMethods))], Message()); });
   EXPECT_GT(asked_, 0U) << "it was asked nothing, and so has answered nothing";
 }

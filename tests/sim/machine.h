@@ -51,6 +51,7 @@ enum class PlantedBug {
   kGivesUpCommitted,    // a commit names the version as given up as well
   kForgetsName,         // a daemon that returns counts itself in, though a view names another
   kNamesAnother,        // the leader says of another node than it is that it is missing
+  kKeepsGroups,         // the leader decides without a node, and leaves it in its group
   kTellsNoCopy,         // nodes but the first do not say which records they have kept
 };
 

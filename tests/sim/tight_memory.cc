@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "layout/capture_plan.h"
+#include "meta/groups.h"
 #include "smp/core/registration.h"
 
 namespace unreft::sim {
@@ -22,17 +23,48 @@ smp::RankNeeds NeedsOf(const smp::NodeOptions& options, std::vector<TensorSpec> 
           .state_bytes = smp::StateBytes(registration.table.specs())};
 }
 
-// In the largest group that the nodes may form: it has more sources than the smallest.
-uint64_t GuardBytesOf(const smp::NodeOptions& options, const std::vector<smp::RankNeeds>& ranks) {
+using Ranks = std::vector<smp::RankNeeds>;
+
+uint64_t GuardBytesOf(const smp::NodeOptions& options, const Ranks& ranks, ec::CodeShape shape) {
   std::vector<smp::SlotNeeds> slabs;
   for (const smp::RankNeeds& rank : ranks) slabs.push_back(rank.slot);
-  uint64_t most = 0;
+  return options.SlotsPerRank() *
+         smp::GuardBytes(options.block_bytes,
+                         smp::GuardNeedsFor(shape, options.block_bytes, slabs));
+}
+
+// Of every group that all nodes may form: the largest has more sources than the smallest.
+std::vector<ec::CodeShape> ShapesOf(const smp::NodeOptions& options) {
+  std::vector<ec::CodeShape> shapes;
   for (uint32_t k = options.data_chunks; k + options.parity_chunks <= options.nodes; ++k) {
-    const ec::CodeShape shape{k, options.parity_chunks};
-    most = std::max(most, smp::GuardBytes(options.block_bytes,
-                                          smp::GuardNeedsFor(shape, options.block_bytes, slabs)));
+    shapes.push_back({k, options.parity_chunks});
   }
-  return options.SlotsPerRank() * most;
+  return shapes;
+}
+
+// Of those that one node less may form, with the fewest parities.
+std::vector<ec::CodeShape> ShapesWithout(const smp::NodeOptions& options) {
+  const auto left = static_cast<uint32_t>(options.nodes - 1);
+  const ec::CodeShape shape = meta::ShapeFor(left, options.data_chunks, options.parity_chunks);
+  std::vector<ec::CodeShape> shapes;
+  for (uint32_t size = shape.n(); size <= left; ++size) shapes.push_back({size - 1, 1});
+  return shapes;
+}
+
+// Of the largest node.
+uint64_t NeededBy(const smp::NodeOptions& options, const std::map<uint64_t, Ranks>& nodes,
+                  const std::vector<ec::CodeShape>& shapes) {
+  uint64_t own = 0;
+  uint64_t guards = 0;
+  for (const auto& [node, ranks] : nodes) {
+    const smp::MemoryPlan plan = smp::PlanMemory(options, ranks);
+    own = std::max(own, plan.slot_bytes + plan.staging_bytes);
+    if (options.parity_chunks == 0) continue;
+    for (const ec::CodeShape shape : shapes) {
+      guards = std::max(guards, GuardBytesOf(options, ranks, shape));
+    }
+  }
+  return own + guards;
 }
 
 }  // namespace
@@ -41,18 +73,18 @@ uint64_t TightMemory(const smp::NodeOptions& options, const TensorModel& tensors
                      const std::vector<uint64_t>& homes, uint64_t world_max) {
   uint64_t most = 0;
   for (uint64_t world = 1; world <= world_max; ++world) {
-    std::map<uint64_t, std::vector<smp::RankNeeds>> nodes;
+    std::map<uint64_t, Ranks> nodes;
     for (uint64_t rank = 0; rank < world; ++rank) {
       nodes[homes[rank % homes.size()]].push_back(NeedsOf(options, tensors(Rank{rank}, world)));
     }
-    uint64_t own = 0;
-    uint64_t guards = 0;
-    for (const auto& [node, ranks] : nodes) {
-      const smp::MemoryPlan plan = smp::PlanMemory(options, ranks);
-      own = std::max(own, plan.slot_bytes + plan.staging_bytes);
-      if (options.parity_chunks > 0) guards = std::max(guards, GuardBytesOf(options, ranks));
+    most = std::max(most, NeededBy(options, nodes, ShapesOf(options)));
+    for (uint64_t out = 0; options.nodes > 2 && out < options.nodes; ++out) {
+      std::map<uint64_t, Ranks> left = nodes;
+      Ranks& next = left[(out + 1) % options.nodes];
+      next.insert(next.end(), nodes[out].begin(), nodes[out].end());
+      left.erase(out);
+      most = std::max(most, NeededBy(options, left, ShapesWithout(options)));
     }
-    most = std::max(most, own + guards);
   }
   return most;
 }

@@ -16,7 +16,8 @@ namespace unreft::sim {
 inline constexpr uint64_t kExtrasBytesMost = 16 << 10;
 
 // A node of which each rank has all its slots, and whose guards are as large as those of a group
-// can be whose other nodes are like the largest. `homes`: of each rank its node, and again from the
+// can be whose other nodes are like the largest; or, where a node is left out and the ranks that it
+// had are on the next, those of one parity. `homes`: of each rank its node, and again from the
 // first for those beyond.
 uint64_t TightMemory(const smp::NodeOptions& options, const TensorModel& tensors,
                      const std::vector<uint64_t>& homes, uint64_t world_max);

@@ -126,8 +126,9 @@ std::string NodeState(const nlohmann::json& member) {
     const auto found = member.find(key);  // null where nobody says
     return found != member.end() && found->is_boolean() && found->get<bool>();
   };
-  if (is("lost")) return "lost";
-  return is("present") ? "present" : "absent";
+  const std::string left_out = is("left_out") ? ", left out" : "";
+  if (is("lost")) return "lost" + left_out;
+  return (is("present") ? "present" : "absent") + left_out;
 }
 
 // What each daemon says of itself, where the members are.
@@ -231,6 +232,20 @@ std::string StoreText(const Context& context, const nlohmann::json& document) {
                                    context.cluster->meta_address));
 }
 
+// Whom the job goes on without, and until when.
+std::string LeftOutText(const nlohmann::json& document) {
+  std::string text;
+  for (const nlohmann::json& member : document["members"]) {
+    const auto left_out = member.find("left_out");
+    if (left_out == member.end() || *left_out != true) continue;
+    text += fmt::format("node {} is left out: {}\n", Cell(member, "slot"),
+                        member.value("lost", false)
+                            ? "it was lost, and the job goes on without it"
+                            : "it is back, and in a group again once the job restarts");
+  }
+  return text;
+}
+
 std::string JobText(const Context& context, const nlohmann::json& document) {
   std::string text = fmt::format(
       "job {}: {} nodes, groups of {} + {}, {} pins; view {}, leader {}, timeline {}{}\n",
@@ -243,6 +258,7 @@ std::string JobText(const Context& context, const nlohmann::json& document) {
   text += fmt::format("\n{}; peers by {}\n", StoreText(context, document),
                       Cell(document, "peers_wire"));
   if (const std::string why = Cell(document, "exposure"); why != "-") text += why + "\n";
+  text += LeftOutText(document);
   for (const nlohmann::json& problem : document.value("problems", nlohmann::json::array())) {
     text += fmt::format("problem: {}\n", problem.get<std::string>());
   }

@@ -45,6 +45,7 @@ class CaptureDesk {
   void OnReplicasDisagree(const std::string& what) { registrar_.CaptureAll(what); }
   void OnRegistrationsChecked(const RegistrationCheck& check) { registrar_.OnChecked(check); }
   std::vector<RegisteredTrainer> Registrations() const { return registrar_.Registrations(); }
+  bool LacksMemory() { return registrar_.LacksMemory(); }
   // There may be memory again: who was refused for want of it may have its slots now, unasked.
   void ProvideRefused() { registrar_.ProvideRefused(); }
 

@@ -99,8 +99,7 @@ absl::Status Registrar::Accept(RankSession& session, std::vector<TensorSpec> spe
   return ProvideSlots(session);
 }
 
-absl::Status Registrar::ProvideSlots(RankSession& session) {
-  if (absl::Status status = session.OpenControl(state_.prefix); !status.ok()) return status;
+SlotNeeds Registrar::NeedsOf(const RankSession& session) const {
   SlotNeeds needs;
   needs.data_bytes = session.registration->plan.data_bytes();
   needs.extras_bytes = std::max(state_.options.extras_bytes_min, 2 * session.extras_bytes);
@@ -108,6 +107,12 @@ absl::Status Registrar::ProvideSlots(RankSession& session) {
   manifest.job = state_.options.job;
   needs.manifest_bytes = layout::ManifestBytesMax(std::move(manifest));
   needs.world = session.world();
+  return needs;
+}
+
+absl::Status Registrar::ProvideSlots(RankSession& session) {
+  if (absl::Status status = session.OpenControl(state_.prefix); !status.ok()) return status;
+  SlotNeeds needs = NeedsOf(session);
   RetireOfOtherWorlds();
   const uint64_t slots = SlotsWanted(session);
   const absl::Status status = state_.slots->Provide(session.rank(), needs, slots);
@@ -204,6 +209,16 @@ void Registrar::ProvideRefused() {
   }
   ProvideStaging();
   run_rules_();
+}
+
+bool Registrar::LacksMemory() {
+  return std::ranges::any_of(state_.sessions, [&](const auto& of_rank) {
+    const RankSession& session = *of_rank.second;
+    if (!session.registration || session.superseded) return false;
+    if (!absl::IsResourceExhausted(session.registration_status)) return false;
+    return absl::IsResourceExhausted(
+        state_.slots->CheckBudget(session.rank(), NeedsOf(session), SlotsWanted(session)));
+  });
 }
 
 bool Registrar::LacksSlots(const RankSession& session) const {

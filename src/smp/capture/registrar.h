@@ -31,6 +31,8 @@ class Registrar {
   void CaptureAll(const std::string& why);
   // There may be memory again: who was refused for want of it may have its slots now, unasked.
   void ProvideRefused();
+  // Whether somebody who was refused for want of memory would be so again.
+  bool LacksMemory();
 
   // --- whether all ranks' registrations fit together ---
   std::vector<RegisteredTrainer> Registrations() const;
@@ -49,6 +51,7 @@ class Registrar {
  private:
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
+  SlotNeeds NeedsOf(const RankSession& session) const;
   void RetireOfOtherWorlds();
   uint64_t SlotsWanted(const RankSession& session) const;
   bool LacksSlots(const RankSession& session) const;

@@ -148,7 +148,7 @@ ManifestCache::Known FindManifests(const ManifestCache& manifests,
 void TryCommit(const Facts& facts, Version version, Move& move) {
   // What a version lacks is found without reading all reports, which is done once nothing seems to.
   const Tally* const tally = TallyOf(facts, version);
-  if (tally == nullptr || !tally->MayBeWhole() || !facts.roll.have_all_told()) return;
+  if (tally == nullptr || !tally->MayBeWhole() || !facts.roll.have_all_in_told()) return;
   if (!facts.board.AreGroupsProtected(version, facts.records, facts.roll)) return;
   const auto found = recovery::FindProtected(version, HeldOf(facts.roll, version),
                                              RecordedGroupsOf(facts.records, version),
@@ -217,7 +217,7 @@ std::optional<std::string> FailureOf(const Facts& facts, Version version) {
 }
 
 bool AreAllRanksThere(const RollCall& roll) {
-  return roll.have_all_told() && std::ranges::all_of(roll.told(), [](const auto& told) {
+  return roll.have_all_in_told() && std::ranges::all_of(roll.told(), [](const auto& told) {
            const auto& ranks = told.report->registered();
            const auto said = std::ranges::count_if(ranks, &RegisteredRank::has_passed_step);
            return static_cast<uint64_t>(said) >= told.report->ranks();

@@ -120,6 +120,8 @@ class Coordinator {
     // That are connected to this node, but for those that a decision for a later attempt has left
     // behind: they can commit nothing any more.
     virtual uint64_t RanksServed() = 0;
+    // Whether some rank's slots, beside the guards of this node, do not fit into its memory.
+    virtual bool LacksMemory() = 0;
 
     // What the next commit of the job waits for, for people; empty: for nothing that takes long.
     virtual void OnObstacle(const std::string& what) = 0;

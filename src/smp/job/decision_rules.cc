@@ -11,6 +11,7 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/formation.h"
 #include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
 
@@ -91,7 +92,7 @@ std::string DescribeUnguarded(const Facts& facts) {
   if (!is_restored || facts.options.parity_chunks == 0) return "";
   std::vector<uint64_t> slots;
   for (const auto& [member, slot, report] : facts.roll.members()) {
-    if (member->lost()) continue;
+    if (member->lost() || !IsIn(facts.records.view.value, slot)) continue;
     const VersionHolding* held = report == nullptr ? nullptr : FindHolding(*report, version);
     if (held == nullptr || !held->guarded()) slots.push_back(slot.value);
   }
@@ -138,14 +139,24 @@ bool CaptureBegan(const Facts& facts) {
 }
 
 // Until a capture begins in a timeline, the same decision for the same processes opens no other.
-// For others it does: somebody who was told of that one may live on.
-void OpenUnlessAgain(const Facts& facts, Version parent, TimelineRecord& record) {
+// For others it does: somebody who was told of that one may live on. So does a new formation: all
+// versions of a timeline are encoded in the same groups.
+void OpenUnlessAgain(const Facts& facts, Version parent, bool is_formed_anew,
+                     TimelineRecord& record) {
   const recovery::TimelineChain chain = ChainOf(record);
   const DecisionRecord& last = record.decision();
-  const bool again =
-      last.timeline() == chain.newest().value && AreOfSameProcesses(last.asked(), record.asked());
+  const bool again = !is_formed_anew && last.timeline() == chain.newest().value &&
+                     AreOfSameProcesses(last.asked(), record.asked());
   if (again && chain.ParentOf(chain.newest()) == parent && !CaptureBegan(facts)) return;
   OpenTimeline(facts.next_timeline, parent, record);
+}
+
+// What is decided, with the view in the same Txn.
+Move WithFormation(std::optional<Formation> formation, Move decided) {
+  if (!formation) return decided;
+  decided.write->view = std::move(formation->view);
+  for (Line& line : formation->say) decided.say.push_back(std::move(line));
+  return decided;
 }
 
 Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
@@ -153,7 +164,8 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   const bool is_again =
       record.decision().kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
       DecisionOf(record.decision()).version == restorable.version;
-  OpenUnlessAgain(facts, restorable.version, record);
+  std::optional<Formation> formation = NextFormation(facts);
+  OpenUnlessAgain(facts, restorable.version, formation.has_value(), record);
   DecisionRecord& decision = BeginDecision(record);
   decision.set_kind(static_cast<uint32_t>(DecisionKind::kRestored));
   decision.set_timeline(NewestTimeline(record).value);
@@ -172,16 +184,17 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   Move move = Decide(std::move(record));
   move.write->commit = std::move(commit);
   move.say.push_back({LogLevel::kInfo, std::move(line)});
-  return move;
+  return WithFormation(std::move(formation), std::move(move));
 }
 
 Move EndRoundFresh(const Facts& facts) {
   TimelineRecord record = facts.records.timeline.value;
-  OpenUnlessAgain(facts, Version{}, record);
+  std::optional<Formation> formation = NextFormation(facts);
+  OpenUnlessAgain(facts, Version{}, formation.has_value(), record);
   DecisionRecord& decision = BeginDecision(record);
   decision.set_kind(static_cast<uint32_t>(DecisionKind::kFresh));
   decision.set_timeline(NewestTimeline(record).value);
-  return Decide(std::move(record));
+  return WithFormation(std::move(formation), Decide(std::move(record)));
 }
 
 Move FailUnrestorable(const Facts& facts) {

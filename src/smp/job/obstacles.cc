@@ -11,6 +11,7 @@
 #include "recovery/missing_ranks.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/commit_rules.h"
+#include "smp/job/formation.h"
 
 namespace unreft::smp {
 namespace {
@@ -51,6 +52,7 @@ std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
   std::vector<std::string> absent;
   std::vector<std::string> silent;
   for (const auto& [member, slot, report] : facts.roll.members()) {
+    if (!IsIn(facts.records.view.value, slot)) continue;
     if (member->lost()) {
       lost.push_back(fmt::format("{}", slot));
     } else if (!IsPresent(facts, *member)) {
@@ -61,8 +63,10 @@ std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
   }
   std::vector<std::string> texts;
   if (!lost.empty()) {
-    texts.push_back(fmt::format("node {} is lost: start its daemon again, or one with --spare",
-                                Some(lost, "nodes")));
+    texts.push_back(
+        fmt::format("node {} is lost: start its daemon again, or one with --spare, or "
+                    "restart the job without it",
+                    Some(lost, "nodes")));
   }
   if (!absent.empty()) {
     texts.push_back(
@@ -123,7 +127,10 @@ std::string DescribeLackOf(const Facts& facts, Version version) {
   std::vector<std::string> unguarded;
   for (const auto& [slot, report] : facts.roll.told()) {
     const VersionHolding* const holding = FindHolding(*report, version);
-    if (holding == nullptr || !holding->guarded()) unguarded.push_back(NameOf(facts, slot));
+    const bool is_guarded = holding != nullptr && holding->guarded();
+    if (!is_guarded && IsIn(facts.records.view.value, slot)) {
+      unguarded.push_back(NameOf(facts, slot));
+    }
     if (holding == nullptr) continue;
     for (const SealedRank& rank : holding->sealed()) {
       sealed.insert(Rank{rank.rank()});

@@ -54,6 +54,8 @@ class Protection {
   virtual std::vector<GuardHeld> Held() const = 0;
   // Versions that this node has no room to protect until they are over, and why.
   virtual std::map<Version, std::string> Failures() const = 0;
+  // Whether guards that the group's newest versions need do not fit into this node's memory.
+  virtual bool LacksMemory() const = 0;
   // The encoded manifests of other slots' slabs of the version, as far as they are held.
   virtual std::vector<std::string> DescribedManifests(Version version) const = 0;
   // Reads all that is held for the version again; what does not verify is held no more.
@@ -73,6 +75,7 @@ class NoProtection final : public Protection {
   void OnRanksChange() override {}
   std::vector<GuardHeld> Held() const override { return {}; }
   std::map<Version, std::string> Failures() const override { return {}; }
+  bool LacksMemory() const override { return false; }
   std::vector<std::string> DescribedManifests(Version) const override { return {}; }
   void Verify(Version, absl::AnyInvocable<void(absl::Status)> done) override {
     executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });

@@ -79,6 +79,8 @@ NodeReport ReportMaker::Make() {
   report.set_newest_step(parts_.versions.newest_step().value);
   report.set_ranks(parts_.node.RanksServed());
   report.set_any_world(true);
+  report.set_any_groups(true);
+  report.set_lacks_memory(parts_.node.LacksMemory() || parts_.protection.LacksMemory());
   for (auto& [version, entry] : Holdings()) *report.add_versions() = std::move(entry);
   for (const RegisteredTrainer& trainer : parts_.node.Registrations())
     AddRegistered(trainer, report);

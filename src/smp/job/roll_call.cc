@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "smp/job/cluster_records.h"
+#include "smp/job/formation.h"
 
 namespace unreft::smp {
 
@@ -28,6 +29,7 @@ RollCall::RollCall(const ViewRecord& view, const Presences& present, const Repor
     if (member.lost()) continue;
     if (report == nullptr) {
       ++silent_;
+      silent_in_ += IsIn(view, slot);
     } else {
       told_.push_back({slot, report});
     }

@@ -41,11 +41,14 @@ class RollCall {
   const std::vector<Told>& told() const { return told_; }
   // Whether all have that are not lost.
   bool have_all_told() const { return silent_ == 0; }
+  // Whether those of them have that are in a group: nobody waits for the others' part in a commit.
+  bool have_all_in_told() const { return silent_in_ == 0; }
 
  private:
   std::vector<Entry> members_;
   std::vector<Told> told_;
   size_t silent_ = 0;
+  size_t silent_in_ = 0;
 };
 
 // What the report says of the version; null when it does not name it.

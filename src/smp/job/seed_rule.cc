@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "base/format.h"
+#include "meta/groups.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/formation.h"
 #include "smp/job/recorded.h"
 #include "smp/job/view_rules.h"
 
@@ -36,16 +38,19 @@ std::optional<Keeper> NewestKeeper(const Facts& facts) {
   return newest;
 }
 
-// Whether the groups are such as the options ask for. The job may have been started anew with
-// others, when all that it had in memory was gone.
+// Whether the groups are such as the options ask for, of as many nodes as are in. The job may have
+// been started anew with others, when all that it had in memory was gone.
 bool IsAsAskedFor(const ViewRecord& view, const NodeOptions& options) {
-  const auto nodes = static_cast<uint64_t>(view.members_size());
-  const uint64_t size = options.data_chunks + options.parity_chunks;
-  const auto has_parities = [&](const Group& group) {
-    return static_cast<uint32_t>(group.slots_size()) - group.k() == options.parity_chunks;
+  uint64_t grouped = 0;
+  for (const Group& group : view.groups()) grouped += static_cast<uint64_t>(group.slots_size());
+  const ec::CodeShape shape = meta::ShapeFor(grouped, options.data_chunks, options.parity_chunks);
+  const auto is_as_asked = [&](const Group& group) {
+    const auto parities = static_cast<uint32_t>(group.slots_size()) - group.k();
+    return AreAllIn(view) ? parities == shape.m : parities <= shape.m;
   };
-  return nodes == options.nodes && static_cast<uint64_t>(view.groups_size()) == nodes / size &&
-         std::ranges::all_of(view.groups(), has_parities);
+  return static_cast<uint64_t>(view.members_size()) == options.nodes && shape.k > 0 &&
+         static_cast<uint64_t>(view.groups_size()) == grouped / (shape.k + shape.m) &&
+         std::ranges::all_of(view.groups(), is_as_asked);
 }
 
 // What the store says otherwise is written as it was kept.

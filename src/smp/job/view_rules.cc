@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/format.h"
-#include "meta/groups.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/formation.h"
 
 namespace unreft::smp {
 namespace {
@@ -32,27 +31,19 @@ int SparePenalty(const ViewRecord& view, NodeSlot slot, const SpareRecord& spare
   return penalty;
 }
 
-// By the failure domains that the view names now.
-std::string ExposureOf(const ViewRecord& view) {
-  std::map<NodeSlot, std::string> domains;
-  for (const ViewMember& member : view.members()) {
-    domains[NodeSlot{member.slot()}] = member.failure_domain();
-  }
-  const std::vector<ec::Group> groups = GroupsOf(view.groups());
-  const size_t parities = groups.empty() ? 0 : groups.back().slots.size() - groups.back().k;
-  return meta::DescribeExposure(groups, domains, static_cast<uint32_t>(parities));
-}
-
 std::string DescribeLoss(const ViewRecord& view, const ViewMember& lost, Duration grace) {
+  const std::string absence =
+      fmt::format("node {} is lost: its daemon has been absent for more than {} ms.", lost.slot(),
+                  grace / std::chrono::milliseconds(1));
+  if (!IsIn(view, NodeSlot{lost.slot()})) return absence + " It was in no protection group";
   std::string group;
   for (const Group& of : view.groups()) {
     if (std::ranges::find(of.slots(), lost.slot()) == of.slots().end()) continue;
     group = fmt::format(" Its group (nodes {}) stands one loss less.", fmt::join(of.slots(), ", "));
   }
-  return fmt::format(
-      "node {} is lost: its daemon has been absent for more than {} ms.{} Nothing is committed "
-      "until a daemon takes its slot: start it again, or one with --spare",
-      lost.slot(), grace / std::chrono::milliseconds(1), group);
+  return absence + group +
+         " Nothing is committed until a daemon takes its slot - start it again, or one with "
+         "--spare - or the job restarts without it";
 }
 
 std::string DescribeView(const ViewRecord& view) {
@@ -122,30 +113,40 @@ ViewRecord ByPresence(const Facts& facts) {
   return wanted;
 }
 
-void GiveTo(const PresenceRecord& presence, uint64_t place, ViewMember& member, ViewRecord& view) {
+void GiveTo(const PresenceRecord& presence, uint64_t place, const NodeOptions& options,
+            ViewMember& member, ViewRecord& view) {
   member.set_incarnation(presence.incarnation());
   member.set_failure_domain(presence.failure_domain());
   member.set_place(place);
   member.set_lost(false);
-  view.set_exposure(ExposureOf(view));
+  view.set_exposure(ExposureOf(view, options));
 }
 
-// Of the spares that wait, one for the first lost slot: of the lost node's failure domain, if there
-// is one, else of one that none of its group is in.
+// The first lost slot; one that is in a group comes before those that are left out.
+ViewMember* FirstLost(ViewRecord& view) {
+  ViewMember* lost = nullptr;
+  for (ViewMember& member : *view.mutable_members()) {
+    if (!member.lost()) continue;
+    if (IsIn(view, NodeSlot{member.slot()})) return &member;
+    if (lost == nullptr) lost = &member;
+  }
+  return lost;
+}
+
+// Of the spares that wait, one for a lost slot: of the lost node's failure domain, if there is one,
+// else of one that none of its group is in.
 std::optional<meta::Takeover> AssignSpare(const Facts& facts, ViewRecord& wanted) {
   auto spares = facts.records.spares;
   std::erase_if(spares, [](const auto& spare) { return spare.second.value.lease() == 0; });
-  if (spares.empty()) return std::nullopt;
-  for (ViewMember& member : *wanted.mutable_members()) {
-    const NodeSlot slot{member.slot()};
-    if (!member.lost()) continue;
-    const auto best = std::ranges::min_element(spares, {}, [&](const auto& spare) {
-      return SparePenalty(wanted, slot, spare.second.value);
-    });
-    GiveTo(best->second.value.presence(), best->first, member, wanted);
-    return meta::Takeover{best->first, slot};
-  }
-  return std::nullopt;
+  ViewMember* const member = FirstLost(wanted);
+  if (spares.empty() || member == nullptr) return std::nullopt;
+  const NodeSlot slot{member->slot()};
+  const auto best = std::ranges::min_element(spares, {}, [&](const auto& spare) {
+    return SparePenalty(wanted, slot, spare.second.value);
+  });
+  const uint64_t place = best->first;
+  GiveTo(best->second.value.presence(), place, facts.options, *member, wanted);
+  return meta::Takeover{place, slot};
 }
 
 // A memory that was replaced while its daemon was away has its slot again if its ranks live, and
@@ -162,7 +163,7 @@ std::optional<meta::Takeover> GiveSlotBack(const Facts& facts, ViewRecord& wante
       if (member.incarnation() == presence.incarnation()) continue;
       const NodeReport* const report = ReportOf(member, records.present, facts.board.reports());
       if (report == nullptr || report->ranks() > 0 || report->asking_size() > 0) continue;
-      GiveTo(presence, place, member, wanted);
+      GiveTo(presence, place, facts.options, member, wanted);
       return meta::Takeover{.place = place, .slot = NodeSlot{member.slot()}, .returns = true};
     }
   }
@@ -183,7 +184,10 @@ void DescribeChange(const Facts& facts, const ViewMember& before, const ViewMemb
                                                        WhichMemory(now, wanted.takeover))});
   } else if (before.lost()) {
     wanted.say.push_back(
-        {LogLevel::kInfo, fmt::format("node {} is back, with all that it held", now.slot())});
+        {LogLevel::kInfo, fmt::format("node {} is back, with all that it held{}", now.slot(),
+                                      IsIn(wanted.view, NodeSlot{now.slot()})
+                                          ? ""
+                                          : "; it is left out until the job restarts")});
   }
 }
 
@@ -208,33 +212,26 @@ std::optional<Wanted> NextView(const Facts& facts) {
 
 // False as long as it cannot be said.
 bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
-  const NodeOptions& options = facts.options;
-  std::vector<meta::GroupCandidate> nodes;
+  std::vector<NodeSlot> nodes;
   for (const ViewMember& member : wanted.view.members()) {
     const bool has_told = ReportOf(member, facts.records.present, facts.board.reports()) != nullptr;
     if (!has_told) return false;  // to come
-    nodes.push_back({NodeSlot{member.slot()}, member.failure_domain()});
+    nodes.push_back(NodeSlot{member.slot()});
   }
-  const absl::StatusOr<meta::Grouping> grouping =
-      meta::FormGroups(nodes, options.data_chunks, options.parity_chunks);
-  if (!grouping.ok()) {
+  const absl::Status formed = FormGroups(nodes, facts.options, wanted.view);
+  if (!formed.ok()) {
     wanted.say.push_back(
-        {LogLevel::kError, fmt::format("no protection groups: {}", grouping.status().message())});
+        {LogLevel::kError, fmt::format("no protection groups: {}", formed.message())});
     return false;
   }
-  SetGroups(grouping->groups, *wanted.view.mutable_groups());
-  wanted.view.set_exposure(grouping->exposure);
-  if (!grouping->exposure.empty()) {
-    wanted.say.push_back({LogLevel::kWarn, fmt::format("protection: {}", grouping->exposure)});
+  if (const std::string& exposure = wanted.view.exposure(); !exposure.empty()) {
+    wanted.say.push_back({LogLevel::kWarn, fmt::format("protection: {}", exposure)});
   }
   return true;
 }
 
-// With a number that no node has heard of, whatever the store has forgotten.
 Move WriteView(const Facts& facts, Wanted wanted) {
-  uint64_t newest = std::max(facts.records.view.value.number(), wanted.view.number());
-  for (const auto& [slot, report] : facts.board.reports()) newest = std::max(newest, report.view());
-  wanted.view.set_number(newest + 1);
+  wanted.view.set_number(NextViewNumber(facts, wanted.view));
   wanted.say.push_back({LogLevel::kInfo, DescribeView(wanted.view)});
   Move move;
   move.say = std::move(wanted.say);
@@ -289,7 +286,12 @@ Move ViewAgain(const Facts& facts, const ViewRecord& kept) {
 
 Move ViewRule(const Facts& facts) {
   Move move;
-  if (std::optional<Wanted> wanted = NextView(facts)) move = WriteView(facts, *std::move(wanted));
+  if (std::optional<Wanted> wanted = NextView(facts)) {
+    move = WriteView(facts, *std::move(wanted));
+  } else if (std::optional<Formation> lower = LowerFormation(facts)) {
+    move.say = std::move(lower->say);
+    move.write = {.view = std::move(lower->view)};
+  }
   move.wake = facts.absences.NextEnd(facts.now);
   return move;
 }

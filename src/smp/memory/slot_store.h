@@ -61,6 +61,8 @@ class SlotStore {
     staging_ = std::move(staging);
   }
 
+  // Whether as many slots of the rank fit into the node's memory, with the guards of all slabs.
+  absl::Status CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t slots);
   // Makes the slots that the rank lacks of as many, and forgets free ones that are too small, or
   // that were of another world, for another part of the state. They populate in the background.
   // ResourceExhausted, with the numbers and advice, when the budget does not allow.
@@ -127,7 +129,6 @@ class SlotStore {
   void AdoptSealed(Slot& slot);
   void WatchWriter(Slot& slot);
   GuardMemory GuardsFor(const std::map<Rank, SlotNeeds>& needs) const;
-  absl::Status CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t slots);
   absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
   // Claimed as Grant says.

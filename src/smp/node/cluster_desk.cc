@@ -83,10 +83,12 @@ Json Problems(const Json& json) {
   const bool has_view = json.at("view") != 0;
   for (const Json& member : json.at("members")) {
     const std::string node = fmt::format("node {}", member.at("slot").get<uint64_t>());
-    if (IsTrue(member, "lost")) {
+    if (IsTrue(member, "left_out")) {
+      // The job goes on without it.
+    } else if (IsTrue(member, "lost")) {
       problems.push_back(node +
                          " is lost: its group bears one loss less, and nothing is committed until "
-                         "a daemon takes its slot");
+                         "a daemon takes its slot or the job restarts without it");
     } else if (!IsTrue(member, "present") && has_view) {
       problems.push_back(node + " is absent: nothing is committed until it is back");
     }

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/formation.h"
 #include "smp/job/recorded.h"
 #include "smp/node/json_text.h"
 
@@ -26,14 +27,15 @@ std::string Hex(const std::string& bytes) {
 Json MembersJson(const NodeState& state, const meta::JobState& job) {
   std::map<NodeSlot, Json> members;
   for (uint64_t slot = 0; slot < state.options.nodes; ++slot) {
-    members[NodeSlot{slot}] = {{"slot", slot},         {"present", false},   {"lost", false},
-                               {"incarnation", ""},    {"session", nullptr}, {"address", ""},
-                               {"failure_domain", ""}, {"place", slot}};
+    members[NodeSlot{slot}] = {{"slot", slot},      {"present", false},     {"lost", false},
+                               {"left_out", false}, {"incarnation", ""},    {"session", nullptr},
+                               {"address", ""},     {"failure_domain", ""}, {"place", slot}};
   }
   for (const ViewMember& member : job.view.value.members()) {
     Json& entry = members[NodeSlot{member.slot()}];
     entry["slot"] = member.slot();
     entry["lost"] = member.lost();
+    entry["left_out"] = IsLeftOut(job.view.value, NodeSlot{member.slot()});
     entry["incarnation"] = Hex(member.incarnation());
     entry["failure_domain"] = member.failure_domain();
     entry["place"] = PlaceOf(member);

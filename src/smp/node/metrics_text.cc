@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/metrics.h"
 #include "smp/desk/protection_watch.h"
+#include "smp/job/formation.h"
 #include "smp/node/admin.h"
 
 namespace unreft::smp {
@@ -38,10 +39,14 @@ void AddCluster(const NodeState& state, const Member& member, Metrics& metrics) 
   gauge("unreft_leader", "1: this node leads the job.", member.leads() ? 1 : 0);
   gauge("unreft_counted", "1: what this node holds counts in the job; 0: it is out, or waits.",
         state.standing.problem.empty() ? 1 : 0);
-  std::map<std::string, int> members{{"present", 0}, {"absent", 0}, {"lost", 0}};
+  std::map<std::string, int> members{{"present", 0}, {"absent", 0}, {"lost", 0}, {"left_out", 0}};
   for (const ViewMember& known : job.view.value.members()) {
-    const bool is_present = job.present.contains(NodeSlot{known.slot()});
-    ++members[known.lost() ? "lost" : is_present ? "present" : "absent"];
+    const NodeSlot slot{known.slot()};
+    const bool is_present = job.present.contains(slot);
+    ++members[IsLeftOut(job.view.value, slot) ? "left_out"
+              : known.lost()                  ? "lost"
+              : is_present                    ? "present"
+                                              : "absent"];
   }
   for (const auto& [name, count] : members) {
     gauge("unreft_members", "Node slots by state, as this node knows the job.", count,

@@ -107,6 +107,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   void OnReplicasDisagree(const std::string& what) override;
   void OnPins(const PinRecord& pins) override;
   uint64_t RanksServed() override;
+  bool LacksMemory() override { return capture_->LacksMemory(); }
   void OnObstacle(const std::string& what) override;
   void OnStanding(const Standing& standing) override;
   void OnRefused(const absl::Status& why) override;

@@ -68,7 +68,7 @@ void GuardMaker::Make(Making& making, const GuardShare& share, Guarding::Mode mo
   const GuardNeeds needs = share.Needs();
   making.complete = mode == Guarding::Mode::kHandOn;
   KeepPinned();
-  if (!making.complete && !std::exchange(making.provided, true)) Provide(needs);
+  if (!making.complete && !std::exchange(making.provided, true)) Provide(making, share);
   Guard* guard =
       making.complete ? guards_.Complete(version) : guards_.Take(version, needs, OldBelow());
   if (std::exchange(making.lacks_guard, guard == nullptr) != (guard == nullptr)) on_change_();
@@ -84,13 +84,24 @@ void GuardMaker::Make(Making& making, const GuardShare& share, Guarding::Mode mo
   making.guarding->Start();
 }
 
-void GuardMaker::Provide(const GuardNeeds& needs) {
-  const absl::Status status = guards_.Provide(needs, OldBelow());
-  if (!status.ok()) return Refuse(std::string(status.message()));
+void GuardMaker::Provide(Making& making, const GuardShare& share) {
+  const absl::Status status = guards_.Provide(share.Needs(), OldBelow());
+  making.refused.reset();
+  if (!status.ok()) {
+    if (!making.is_anew) making.refused = share.coded->group.shape;
+    return Refuse(std::string(status.message()));
+  }
   const uint64_t bytes = state_.memory->use(SegmentKind::kGuard).bytes;
   if (std::exchange(guard_bytes_told_, bytes) == bytes) return;
   state_.seams.log.Info("memory budget: {} guards take {} bytes of shared memory",
                         guards_.All().size(), bytes);
+}
+
+bool GuardMaker::LacksMemory(ec::CodeShape shape) const {
+  return std::ranges::any_of(makings_, [&](const auto& of_version) {
+    const Making& making = of_version.second;
+    return making.guarding == nullptr && making.refused == shape;
+  });
 }
 
 GuardMemory GuardMaker::MemoryFor(const GuardNeeds& needs) {

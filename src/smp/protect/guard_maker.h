@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ class GuardMaker {
   // What the guards take, and what those would beside that for such needs.
   GuardMemory MemoryFor(const GuardNeeds& needs);
 
+  // Whether guards of that shape could not be made for want of memory.
+  bool LacksMemory(ec::CodeShape shape) const;
+
   // Versions that no guard is free for until something else is committed, and why.
   std::map<Version, std::string> Failures() const;
 
@@ -66,6 +70,7 @@ class GuardMaker {
   struct Making {
     bool is_anew = false;      // after a loss
     bool provided = false;     // guards for it were asked for
+    std::optional<ec::CodeShape> refused;  // of those that there is no memory for
     bool lacks_guard = false;  // none was free for it
     std::unique_ptr<Guarding> guarding;
     bool complete = false;
@@ -73,7 +78,7 @@ class GuardMaker {
   };
 
   void Make(Making& making, const GuardShare& share, Guarding::Mode mode);
-  void Provide(const GuardNeeds& needs);
+  void Provide(Making& making, const GuardShare& share);
   void KeepPinned();
   Version OldBelow() const;
   void OnEnd(Version version, uint64_t guard, Generation generation,

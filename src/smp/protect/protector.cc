@@ -37,11 +37,22 @@ Protector::Protector(NodeState& state, Peers& peers, SlabServer& server,
 Protector::~Protector() { server_.set_guarded(nullptr); }
 
 GuardMemory Protector::MemoryFor(std::span<const SlotNeeds> slabs) {
-  const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
+  const std::optional<GroupView> group = OwnGroup();
   const ec::CodeShape shape =
       group ? group->shape
             : ec::CodeShape{state_.options.data_chunks, state_.options.parity_chunks};
+  if (shape.m == 0) return {};
   return maker_.MemoryFor(GuardNeedsFor(shape, state_.options.block_bytes, slabs));
+}
+
+// Of the newest timeline; none where this node is left out.
+std::optional<GroupView> Protector::OwnGroup() const {
+  return FindGroup(job_.view.value.groups(), peers_.self());
+}
+
+bool Protector::LacksMemory() const {
+  const std::optional<GroupView> group = OwnGroup();
+  return group && maker_.LacksMemory(group->shape);
 }
 
 absl::Status Protector::Adopt() { return guards_.Adopt(); }
@@ -127,10 +138,12 @@ void Protector::RunRules() {
     const bool is_over = state_.record->chain().IsOver(version.timeline) || IsAbandoned(version);
     if (is_over || maker_.HasFailed(version)) Forget(version);
   }
-  const std::optional<GroupView> group = FindGroup(job_.view.value.groups(), peers_.self());
-  if (!group) return;
+  const std::optional<GroupView> group = OwnGroup();
+  if (!group || group->shape.m == 0) return;
   announcements_.OnView();
   for (const Version version : announcements_.Followed()) {
+    // One of a timeline that this node is yet to hear of is of groups that it does not know.
+    if (version.timeline != state_.record->chain().newest()) continue;
     Guarding* guarding = maker_.Find(version);
     if (guarding != nullptr && LacksSlabs(version, *guarding)) {
       maker_.BeginAgain(version);
@@ -151,12 +164,20 @@ void Protector::MakeGuard(Version version, const GroupView& group) {
   maker_.MakeWithGroup(*share);
 }
 
-// Complete, but a member that has its slot now has told of slabs that are not in it. What was
+// What is followed is encoded in the groups of the view, which may have fewer parities than they
+// had when its timeline was opened.
+bool Protector::IsOfOwnGroup(const Group& group) const {
+  return OwnGroup()->ToMessage().SerializeAsString() == group.SerializeAsString();
+}
+
+// Complete, but of another shape of the group, or a member that has its slot now has told of slabs
+// that are not in it. What was
 // complete before a decision began counts in it until that is made.
 Guard* Protector::OutdatedGuard(Version version) {
   Guard* const complete = guards_.Complete(version);
   if (complete == nullptr || job_.timeline.value.closing()) return nullptr;
   const GuardRecord& record = *complete->record;
+  if (!IsOfOwnGroup(record.group())) return complete;
   for (int i = 0; i < std::min(record.group().slots_size(), record.members_size()); ++i) {
     const NodeSlot slot{record.group().slots(i)};
     if (announcements_.HasMore(version, slot, record.members(i))) return complete;
@@ -168,6 +189,7 @@ Guard* Protector::OutdatedGuard(Version version) {
 // again.
 bool Protector::LacksSlabs(Version version, const Guarding& guarding) {
   const CodedVersion& coded = guarding.coded();
+  if (!maker_.IsComplete(version) && !IsOfOwnGroup(coded.group.ToMessage())) return true;
   for (uint32_t i = 0; i < coded.group.members(); ++i) {
     const NodeSlot slot = coded.group.slots[i];
     if (announcements_.HasMore(version, slot, coded.slabs.members()[i])) return true;

@@ -17,6 +17,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -57,6 +58,7 @@ class Protector final : public Protection, public GuardedSlabs {
   void OnRanksChange() override { RunRules(); }
   std::vector<GuardHeld> Held() const override { return complete_.Held(); }
   std::map<Version, std::string> Failures() const override { return maker_.Failures(); }
+  bool LacksMemory() const override;
   std::vector<std::string> DescribedManifests(Version version) const override {
     return complete_.DescribedManifests(version);
   }
@@ -80,6 +82,7 @@ class Protector final : public Protection, public GuardedSlabs {
   GuardMemory MemoryFor(std::span<const SlotNeeds> slabs);
 
  private:
+  std::optional<GroupView> OwnGroup() const;
   void Serve();
   void RunRules();
   void Follow(Version version);
@@ -91,6 +94,7 @@ class Protector final : public Protection, public GuardedSlabs {
   void PassOver(Guarding& guarding);
   Guard* OutdatedGuard(Version version);
   bool LacksSlabs(Version version, const Guarding& guarding);
+  bool IsOfOwnGroup(const Group& group) const;
 
   NodeState& state_;
   Peers& peers_;

@@ -103,10 +103,28 @@ void Cluster::LookOn() {
 // By rank.
 std::vector<Machine*> Cluster::Homes() const {
   std::vector<Machine*> homes;
-  for (const uint64_t slot : options_.Homes()) {
+  for (uint64_t slot : options_.Homes()) {
+    while (avoided_.contains(NodeSlot{slot})) slot = (slot + 1) % options_.node.nodes;
     homes.push_back(observer_->machines().at(NodeSlot{slot}));
   }
   return homes;
+}
+
+bool Cluster::Avoid(NodeSlot slot) {
+  const uint64_t most = options_.is_memory_tight ? 1 : options_.node.nodes - 2;
+  if (avoided_.size() >= most) return false;
+  if (!avoided_.insert(slot).second) return false;
+  launcher_->SetHomes(Homes());
+  return true;
+}
+
+void Cluster::AvoidNoMore(NodeSlot slot) {
+  if (avoided_.erase(slot) > 0) launcher_->SetHomes(Homes());
+}
+
+void Cluster::AvoidNone() {
+  avoided_.clear();
+  launcher_->SetHomes(Homes());
 }
 
 // The next attempt finds its ranks where their nodes are now. Who has lost his slot is refused

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,12 @@ class Cluster {
   // In place of the host that is there now one is back that was there before.
   void BringBack(size_t place, Machine::Host host, Duration away);
 
+  // From the next attempt on no rank is on that node, those that were are on the next one; false,
+  // and nothing is changed, if too few nodes would be left.
+  bool Avoid(NodeSlot slot);
+  void AvoidNoMore(NodeSlot slot);
+  void AvoidNone();
+
   // What all nodes know, for a failure.
   void Dump();
 
@@ -135,6 +142,7 @@ class Cluster {
   // When the store last had settings that are not the job's.
   bool has_odd_settings_ = false;
   Duration odd_settings_until_{};
+  std::set<NodeSlot> avoided_;
   std::unique_ptr<Launcher> launcher_;
   std::map<std::string, uint64_t> counts_;
 };

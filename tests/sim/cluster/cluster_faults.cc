@@ -12,9 +12,6 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr size_t kCopiesKept = 8;
-// For the moment in which a loss is made good and nothing newer is committed.
-constexpr Duration kLookEvery = milliseconds(1);
-constexpr uint64_t kLooksMax = 8000;
 
 }  // namespace
 
@@ -59,6 +56,7 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"order a fresh start", 2, 8, &Self::OrderFreshStart, false, true},
       {"nothing goes wrong for a while", 1, 16, &Self::LetPass, false, true},
       {"a daemon is away until that is said", 1, 20, &Self::KillDaemonForVeryLong, false, true},
+      {"go on without a node", 6, 3, &Self::GoOnWithout, false, true},
   };
   return kKinds;
 }
@@ -176,6 +174,36 @@ void ClusterFaults::DestroyOnceMadeGood(uint64_t losses_before, uint64_t looks) 
 void ClusterFaults::DestroyForLong() {
   if (!cluster_.observer().is_protected()) return;
   (void)cluster_.Destroy(AnyPlace(), milliseconds(1000 + random_.Below(2000)));
+}
+
+// It is destroyed, and the job restarts on the others, with as many ranks or fewer; later another
+// host has its number, or a spare has its slot, and ranks are there again with the next restart.
+void ClusterFaults::GoOnWithoutOnceProtected(uint64_t looks) {
+  if (!cluster_.observer().is_protected()) {
+    return cluster_.Later(kLookEvery, [this, looks] {
+      if (!calm_ && looks > 0) GoOnWithoutOnceProtected(looks - 1);
+    });
+  }
+  const smp::NodeOptions& options = cluster_.options().node;
+  const NodeSlot slot{random_.Below(options.nodes)};
+  if (!cluster_.Avoid(slot)) return;
+  cluster_.Count("restarts without a node");
+  const size_t place = cluster_.observer().machines().at(slot)->slot.value;
+  Duration away = options.presence_ttl + options.lost_grace + DrawWhile();
+  // Or for as long as it takes until those who are left must have committed.
+  if (random_.OneIn(4) && quiet_time_ == Duration{}) {
+    away += std::chrono::seconds(16);
+    BeQuietFor(away);
+  }
+  if (random_.OneIn(2)) {
+    cluster_.launcher().NextWorld(1 + random_.Below(cluster_.options().trainer.world));
+  }
+  (void)cluster_.Destroy(place, away);
+  cluster_.Later(away + DrawWhile(), [this, slot] {
+    if (calm_) return;
+    cluster_.AvoidNoMore(slot);
+    if (random_.OneIn(2)) cluster_.launcher().KillOne();
+  });
 }
 
 // Its trainers live on.
@@ -374,6 +402,7 @@ void ClusterFaults::Calm() {
       cluster_.network().Unblock(cluster_.Address(place), cluster_.Address(to));
     }
   }
+  cluster_.AvoidNone();
   cluster_.StartAllRight();
   for (size_t place = 0; place < cluster_.places(); ++place) {
     if (cluster_.daemon(place) == nullptr) continue;

@@ -65,6 +65,8 @@ class ClusterFaults {
   void DestroyNodes();
   void DestroyAgain();
   void DestroyForLong();
+  void GoOnWithout() { GoOnWithoutOnceProtected(kLooksMax); }
+  void GoOnWithoutOnceProtected(uint64_t looks);
   void RemoveMemory();
   void FlipSlotBits() { FlipBits(false); }
   void FlipGuardBits() { FlipBits(true); }
@@ -82,6 +84,11 @@ class ClusterFaults {
   void OrderFreshStart();
   void LetPass();
   void KillDaemonForVeryLong();
+
+  // For the moment in which a loss is made good and nothing newer is committed, or all is
+  // protected.
+  static constexpr Duration kLookEvery = std::chrono::milliseconds(1);
+  static constexpr uint64_t kLooksMax = 8000;
 
   void BeQuietFor(Duration duration);
   void OrderFreshStart(bool force, uint64_t times);

@@ -5,6 +5,8 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/formation.h"
+#include "smp/job/recorded.h"
 
 namespace unreft::sim {
 namespace {
@@ -17,6 +19,14 @@ constexpr Duration kGuardedFor = std::chrono::milliseconds(10);
 ClusterObserver::ClusterObserver(World& world, std::vector<Machine*> places, uint64_t nodes)
     : world_(world), places_(std::move(places)) {
   for (uint64_t slot = 0; slot < nodes; ++slot) machines_[NodeSlot{slot}] = places_.at(slot);
+}
+
+bool ClusterObserver::IsLeftOut(NodeSlot slot) const { return smp::IsLeftOut(view_, slot); }
+
+bool ClusterObserver::IsLost(NodeSlot slot) const {
+  return std::ranges::any_of(view_.members(), [&](const ViewMember& member) {
+    return member.slot() == slot.value && member.lost();
+  });
 }
 
 std::optional<NodeSlot> ClusterObserver::SlotOf(const Machine& machine) const {
@@ -82,6 +92,9 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
     is_new = stores_[life].closing.try_emplace(timeline.round(), world_.trace.now()).second;
   } else if (job.timeline.exists()) {
     OnDecision(slot, timeline, life);
+  }
+  if (job.view.exists() && job.timeline.exists() && !is_stale) {
+    formed_[smp::NewestTimeline(timeline)] = job.view.value.groups();
   }
   if (job.commit.exists()) OnCommit(job, is_stale);
   const std::optional<Version> committed = world_.history.committed();
@@ -198,7 +211,7 @@ void ClusterObserver::ProveDecided() {
     };
     if (std::ranges::none_of(machines_, holds)) return;
   }
-  for (const Group& group : view_.groups()) {
+  for (const Group& group : GroupsOf(*version)) {
     if (IsIdle(*version, group, world)) continue;
     if (!CheckGroup(machines_, group, *version, false).ok()) {
       return guarded_since_.reset();
@@ -252,7 +265,7 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, ui
   const bool excused = committed && job.version < *committed && IsExcused(*committed, closed);
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(), excused);
   standing_ = whole ? std::optional(Standing{*whole, false}) : std::nullopt;
-  if (whole && !GoneSince(*whole, SafeAt(*whole), closed).empty()) {
+  if (whole && HasAny(*whole, GoneSince(*whole, SafeAt(*whole), closed))) {
     // What is gone is yet to be made anew.
     proven_.erase(*whole);
     verified_[*whole] = closed;
@@ -328,12 +341,29 @@ std::set<NodeSlot> ClusterObserver::GoneSince(Version version, Duration since,
   return gone;
 }
 
+// That it is encoded in.
+const ClusterObserver::Groups& ClusterObserver::GroupsOf(Version version) const {
+  if (const auto known = encoded_in_.find(version); known != encoded_in_.end()) {
+    return known->second;
+  }
+  const auto formed = formed_.find(version.timeline);
+  return formed == formed_.end() ? view_.groups() : formed->second;
+}
+
+// Whether one of those is in its groups.
+bool ClusterObserver::HasAny(Version version, const std::set<NodeSlot>& gone) const {
+  return std::ranges::any_of(GroupsOf(version), [&](const Group& group) {
+    return std::ranges::any_of(group.slots(),
+                               [&](uint64_t slot) { return gone.contains(NodeSlot{slot}); });
+  });
+}
+
 // Whether more members of some group are gone than it has parities.
 bool ClusterObserver::IsBeyondBudget(Version version, Duration closed) const {
   const std::set<NodeSlot> gone = GoneSince(version, SafeAt(version), closed);
   // What was decided and not committed before is whole, but nobody may have guarded it yet.
-  if (!gone.empty() && !proven_.contains(version)) return true;
-  return std::ranges::any_of(view_.groups(), [&](const Group& group) {
+  if (HasAny(version, gone) && !proven_.contains(version)) return true;
+  return std::ranges::any_of(GroupsOf(version), [&](const Group& group) {
     const auto is_gone = [&](uint64_t slot) { return gone.contains(NodeSlot{slot}); };
     return std::ranges::count_if(group.slots(), is_gone) + group.k() > group.slots().size();
   });
@@ -347,7 +377,7 @@ bool ClusterObserver::IsThere(Version version, Duration closed) const {
     for (const auto& [slot, when] : rotted->second) gone.insert(slot);
   }
   const uint64_t world = world_.history.WorldOf(version).value_or(0);
-  return CanBeHad(machines_, view_, gone, version, world);
+  return CanBeHad(machines_, view_, GroupsOf(version), gone, version, world);
 }
 
 // Whether a decision that was begun at `closed` may restore less than was committed.

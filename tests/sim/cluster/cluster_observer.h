@@ -52,6 +52,9 @@ class ClusterObserver {
   // Of that daemon.
   void AfterEvent(DaemonProcess& daemon);
 
+  // By the newest view: whether the slot is in no group, and whether it is lost.
+  bool IsLeftOut(NodeSlot slot) const;
+  bool IsLost(NodeSlot slot) const;
   // Who is which node by the newest view.
   const MachinesBySlot& machines() const { return machines_; }
   std::optional<NodeSlot> SlotOf(const Machine& machine) const;
@@ -101,6 +104,8 @@ class ClusterObserver {
   uint64_t losses_made_good() const { return losses_made_good_; }
 
  private:
+  using Groups = google::protobuf::RepeatedPtrField<Group>;
+
   // What one life of the meta store has said: the numbers of another one begin again.
   struct StoreSeen {
     std::map<uint64_t, std::string> rounds;  // what each round decided
@@ -119,7 +124,8 @@ class ClusterObserver {
   void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
   Duration ClosedAt(uint64_t round) const;
   void OnCommit(const meta::JobState& job, bool is_stale);
-  std::set<NodeSlot> HitBefore(Version version, const ViewRecord& view) const;
+  std::set<NodeSlot> HitBefore(Version version, const CommitRecord& commit,
+                               const ViewRecord& view) const;
   void CheckCommit(Version version, const CommitRecord& commit, const ViewRecord& view);
   void OnFreshStart(Version opened);
   void ProveDecided();
@@ -129,6 +135,8 @@ class ClusterObserver {
   bool IsExcused(Version committed, Duration closed);
   bool IsBeyondBudget(Version version, Duration closed) const;
   std::set<NodeSlot> GoneSince(Version version, Duration since, Duration closed) const;
+  const Groups& GroupsOf(Version version) const;
+  bool HasAny(Version version, const std::set<NodeSlot>& gone) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
   void CheckPassedOver(Version decided, Duration closed);
@@ -156,6 +164,8 @@ class ClusterObserver {
   std::map<NodeSlot, std::string> memory_of_;  // the incarnation that each node has now
   ViewRecord view_;                            // the newest
   std::set<std::string> named_;                // incarnations, by any view
+  std::map<Timeline, Groups> formed_;          // the newest that were seen with it
+  std::map<Version, Groups> encoded_in_;       // what was committed or decided
   // Of any store: one that went back says what is over.
   std::set<std::string> decisions_seen_;
   std::set<std::string> commits_seen_;

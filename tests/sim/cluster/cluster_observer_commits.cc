@@ -57,6 +57,7 @@ void ClusterObserver::OnCommit(const meta::JobState& job, bool is_stale) {
     if (version != Version{}) OnFreshStart(version);
     return;
   }
+  encoded_in_[version] = commit.groups();
   if (standing_ && standing_->version != version) standing_.reset();
   // What was decided counts as committed; its guards may come. What a store had lost comes again.
   if (decided_ == version || world_.history.committed() == version) return;
@@ -75,12 +76,17 @@ void ClusterObserver::OnCommit(const meta::JobState& job, bool is_stale) {
 }
 
 // Members of whose memories nothing is to be expected of a version that is committed now.
-std::set<NodeSlot> ClusterObserver::HitBefore(Version version, const ViewRecord& view) const {
+std::set<NodeSlot> ClusterObserver::HitBefore(Version version, const CommitRecord& commit,
+                                              const ViewRecord& view) const {
   const Duration begun = world_.history.BegunAt(version).value_or(Duration{});
   const auto rotted = rotted_.find(version);
   std::set<NodeSlot> hit;
   for (const ViewMember& member : view.members()) {
     const NodeSlot slot{member.slot()};
+    const bool is_in = std::ranges::any_of(commit.groups(), [&](const Group& group) {
+      return std::ranges::find(group.slots(), slot.value) != group.slots().end();
+    });
+    if (!is_in) continue;
     const auto is_since = [&](const Times& times) {
       const auto it = times.find(slot);
       return it != times.end() && it->second >= begun;
@@ -101,7 +107,7 @@ std::set<NodeSlot> ClusterObserver::HitBefore(Version version, const ViewRecord&
 // It was protected when it was written, as far as the memories of the members allowed.
 void ClusterObserver::CheckCommit(Version version, const CommitRecord& commit,
                                   const ViewRecord& view) {
-  const std::set<NodeSlot> hit = HitBefore(version, view);
+  const std::set<NodeSlot> hit = HitBefore(version, commit, view);
   const bool deep = hit.empty() && commits_checked_++ % kDeepEvery == 0;
   for (uint64_t rank = 0; hit.empty() && rank < commit.world(); ++rank) {
     if (IsHeld(version, Rank{rank}, commit)) continue;

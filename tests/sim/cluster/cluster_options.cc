@@ -163,6 +163,7 @@ ClusterOptions DrawClusterOptions(Random& random) {
   options.fault_pause_max = milliseconds(100 + random.Below(500));
   // Ranks whose replicas differ capture more than this is for.
   if (beside.OneIn(kTightOneIn) && !options.replicated) {
+    options.is_memory_tight = true;
     options.node.extras_bytes_min = kExtrasBytesMost;
     options.node.memory_bytes_max =
         TightMemory(options.node, options.tensors, options.Homes(), options.world_max());

@@ -24,6 +24,7 @@ struct ClusterOptions {
   // Of each host, the nodes' first; empty: none is named.
   std::vector<std::string> failure_domains;
   Duration fault_pause_max{0};
+  bool is_memory_tight = false;  // as much as the largest node needs, with one node left out
 
   // The slot of each rank's node; ranks beyond these begin again with the first.
   std::vector<uint64_t> Homes() const;

@@ -85,7 +85,8 @@ TEST_P(ManySeedsTest, SurviveFaults) {
 
 TEST(StandstillCheckerTest, ReadsWhoIsNamed) {
   const NamedMissing missing = MissingBy(
-      "node 3 is lost: start its daemon again, or one with --spare; node 0, 12 is absent: its "
+      "node 3 is lost: start its daemon again, or one with --spare, or restart the job without it; "
+      "node 0, 12 is absent: its "
       "daemon has ended, or does not reach the meta store; node 5 (node5) is present and has told "
       "the leader nothing; of 9 ranks, rank 2, 7 has not registered its tensors at any node; rank "
       "1 "
@@ -163,6 +164,9 @@ TEST(ClusterPlantedBugTest, TellsNoCopy) {
 }
 TEST(ClusterPlantedBugTest, TellsNoSkip) {
   ExpectFound(PlantedBug::kTellsNoSkip, false, "standstill: nothing is committed");
+}
+TEST(ClusterPlantedBugTest, KeepsGroups) {
+  ExpectFound(PlantedBug::kKeepsGroups, true, "standstill: nothing is committed");
 }
 TEST(ClusterPlantedBugTest, ForgetsName) {
   ExpectFound(PlantedBug::kForgetsName, true, "is told of nothing that stands in the way");

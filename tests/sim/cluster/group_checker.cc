@@ -368,6 +368,7 @@ void AddDecodable(const Group& group, const std::map<NodeSlot, Left>& left, std:
 }  // namespace
 
 bool CanBeHad(const MachinesBySlot& machines, const ViewRecord& view,
+              const google::protobuf::RepeatedPtrField<Group>& groups,
               const std::set<NodeSlot>& gone, Version version, uint64_t world) {
   std::set<Rank> had;
   std::map<NodeSlot, Left> left;
@@ -379,7 +380,7 @@ bool CanBeHad(const MachinesBySlot& machines, const ViewRecord& view,
     if (!of.counts) continue;
     for (const uint64_t rank : of.slabs) had.insert(Rank{rank});
   }
-  for (const Group& group : view.groups()) AddDecodable(group, left, had);
+  for (const Group& group : groups) AddDecodable(group, left, had);
   for (uint64_t rank = 0; rank < world; ++rank) {
     if (!had.contains(Rank{rank})) return false;
   }

@@ -32,9 +32,10 @@ absl::Status CheckRest(const MachinesBySlot& machines, const Group& group, Versi
                        const std::set<NodeSlot>& gone);
 
 // Whether all ranks' slabs of the version are in the memories of members that are not lost, or can
-// be decoded there: of a group k members have their own slabs and guards of the coding that most
-// members have. Members of `gone` count as nothing. That it says no proves nothing.
+// be decoded there: of one of the groups k members have their own slabs and guards of the coding
+// that most members have. Members of `gone` count as nothing. That it says no proves nothing.
 bool CanBeHad(const MachinesBySlot& machines, const ViewRecord& view,
+              const google::protobuf::RepeatedPtrField<Group>& groups,
               const std::set<NodeSlot>& gone, Version version, uint64_t world);
 
 // For an error.

@@ -27,6 +27,7 @@ class LyingKv final : public meta::Kv {
     if (bug_ == PlantedBug::kWritesUnfenced) RemoveFence(txn);
     if (bug_ == PlantedBug::kStoresManifests) AddManifest(txn);
     if (bug_ == PlantedBug::kGivesUpCommitted && IsCommit(txn)) GiveUpAlso(txn);
+    if (bug_ == PlantedBug::kKeepsGroups) KeepGroups(txn);
     if (bug_ == PlantedBug::kForgetsName) {
       done = [this, done = std::move(done)](absl::StatusOr<meta::TxnResult> result) mutable {
         if (result.ok()) {
@@ -96,6 +97,14 @@ class LyingKv final : public meta::Kv {
     }
   }
 
+  static void KeepGroups(Txn& txn) {
+    if (!Writes(txn, "/timeline")) return;
+    std::erase_if(txn.then, [](const meta::Op& op) {
+      const auto* put = std::get_if<PutOp>(&op);
+      return put != nullptr && put->key.ends_with("/view");
+    });
+  }
+
   static bool IsCommit(const Txn& txn) {
     return Writes(txn, "/commit") && !Writes(txn, "/timeline");
   }
@@ -139,6 +148,7 @@ std::unique_ptr<meta::Kv> LieOver(const Machine& machine, std::unique_ptr<meta::
     case PlantedBug::kWritesTwice:
     case PlantedBug::kGivesUpCommitted:
     case PlantedBug::kForgetsName:
+    case PlantedBug::kKeepsGroups:
       break;
     default:
       if (!forgets) return kv;

@@ -64,7 +64,23 @@ void StandstillChecker::AfterEvent() {
   Look();
 }
 
+// A new attempt is decided without the nodes that are lost when it begins.
+void StandstillChecker::FollowAttempt() {
+  const uint64_t attempts = cluster_.launcher().attempts();
+  const bool is_new = std::exchange(attempt_, attempts) != attempts;
+  for (uint64_t number = 0; number < cluster_.options().node.nodes; ++number) {
+    const NodeSlot slot{number};
+    if (!cluster_.observer().IsLost(slot)) lost_.erase(slot);
+    if (is_new && cluster_.observer().IsLost(slot)) lost_.insert(slot);
+  }
+}
+
+bool StandstillChecker::IsDoneWithout(NodeSlot slot) const {
+  return lost_.contains(slot) || cluster_.observer().IsLeftOut(slot);
+}
+
 void StandstillChecker::Look() {
+  FollowAttempt();
   const bool store_answers = StoreAnswers();
   bool all_are_there = store_answers;
   nodes_there_for_.clear();
@@ -75,13 +91,13 @@ void StandstillChecker::Look() {
     // Another process knows nothing of the ranks yet, however short its host was without one.
     if (std::exchange(daemons_[NodeSlot{slot}], daemon) != daemon) nodes_.erase(NodeSlot{slot});
     nodes_there_for_[NodeSlot{slot}] = nodes_[NodeSlot{slot}].Hold(is_there, cluster_.now());
-    all_are_there = all_are_there && is_there;
+    all_are_there = all_are_there && (is_there || IsDoneWithout(NodeSlot{slot}));
   }
   ranks_there_for_.clear();
   for (const TrainerProcess* trainer : cluster_.launcher().Present()) {
     const auto home = cluster_.observer().SlotOf(trainer->machine());
     const bool is_home = home.has_value();
-    const bool can = is_home && IsCommittable(*trainer);
+    const bool can = is_home && !lost_.contains(*home) && IsCommittable(*trainer);
     const Duration rank_for =
         ranks_[{trainer->attempt(), trainer->rank()}].Hold(can, cluster_.now());
     ranks_there_for_[trainer->rank()] =

@@ -4,8 +4,9 @@
 // It fails the trace when
 //   * nothing is committed for longer than kCommitWithin and kSnapshotsWithin of the slowest rank,
 //     and a node for each slot, all ranks and the store are there and reach each other all that
-//     time, and no snapshot fails: the version is then given up, and ranks that nothing holds
-//     together need as long as they are apart until they meet at another step,
+//     time, but for nodes that were lost when the job restarted, and no snapshot fails: the version
+//     is then given up, and ranks that nothing holds together need as long as they are apart until
+//     they meet at another step,
 //   * nothing is committed for longer than kSaidWithin, the store answers, ranks train, and one of
 //     them was told of nothing that stands in the way all that time,
 //   * a node is told that a node or a rank is missing which is there for longer than kSeenWithin.
@@ -60,6 +61,8 @@ class StandstillChecker {
 
   void Look();
   bool IsThere(NodeSlot slot);
+  void FollowAttempt();
+  bool IsDoneWithout(NodeSlot slot) const;
   bool IsCommittable(const TrainerProcess& trainer);
   bool StoreAnswers();
   uint64_t SlowestStep();
@@ -70,6 +73,8 @@ class StandstillChecker {
   Cluster& cluster_;
   Duration look_next_{};
   uint64_t commits_ = 0;
+  uint64_t attempt_ = 0;
+  std::set<NodeSlot> lost_;  // since before that attempt began
   uint64_t refused_ = 0;  // snapshots of the ranks that are there
   std::optional<Duration> armed_since_;
   uint64_t armed_at_ = 0;                              // the slowest rank's step then

@@ -53,6 +53,7 @@ class StandInTrainers final : public smp::Coordinator::Node {
   void OnReplicasDisagree(const std::string&) override {}
   void OnPins(const PinRecord&) override {}
   uint64_t RanksServed() override { return ranks_; }
+  bool LacksMemory() override { return false; }
   void OnObstacle(const std::string&) override {}
   void OnStanding(const smp::Standing&) override {}
   void OnRefused(const absl::Status&) override {}
@@ -83,6 +84,7 @@ class StandInGuards final : public smp::Protection {
   void OnRanksChange() override {}
   std::vector<smp::GuardHeld> Held() const override;
   std::map<Version, std::string> Failures() const override { return {}; }
+  bool LacksMemory() const override { return false; }
   std::vector<std::string> DescribedManifests(Version) const override { return {}; }
   void Verify(Version, absl::AnyInvocable<void(absl::Status)> done) override {
     executor_.Post([done = std::move(done)]() mutable { done(absl::OkStatus()); });

@@ -47,6 +47,17 @@ TEST(GroupsTest, TooFewNodesAreRefusedWithTheNumbers) {
   EXPECT_EQ(grouping.status().message(), "a group of RS(2,2) needs 4 nodes, found 3");
 }
 
+// Of a job of RS(2,2) that goes on with fewer nodes.
+TEST(GroupsTest, FewerNodesThanAGroupNeedsHaveAsManyParitiesAsLeaveThemData) {
+  EXPECT_EQ(ShapeFor(9, 2, 2), (ec::CodeShape{2, 2}));
+  EXPECT_EQ(ShapeFor(4, 2, 2), (ec::CodeShape{2, 2}));
+  EXPECT_EQ(ShapeFor(3, 2, 2), (ec::CodeShape{1, 2}));
+  EXPECT_EQ(ShapeFor(2, 2, 2), (ec::CodeShape{1, 1}));
+  EXPECT_EQ(ShapeFor(1, 2, 2), (ec::CodeShape{1, 0}));
+  EXPECT_EQ(ShapeFor(4, 4, 1), (ec::CodeShape{3, 1}));
+  EXPECT_EQ(ShapeFor(2, 3, 0), (ec::CodeShape{2, 0}));
+}
+
 TEST(GroupsTest, ASlotThatIsThereTwiceIsRefused) {
   std::vector<GroupCandidate> nodes = Nodes(4);
   nodes.push_back({NodeSlot{2}, ""});

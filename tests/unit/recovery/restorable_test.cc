@@ -280,6 +280,16 @@ TEST(ProtectedTest, AGroupWithoutAnySlabProtectsNothing) {
   EXPECT_TRUE(FindProtected(kVersion, Encoded(), groups, memories, nullptr));
 }
 
+TEST(ProtectedTest, SlabsOfANodeInNoGroupAreNotProtected) {
+  Nodes nodes = Encoded();
+  nodes[NodeSlot{9}].guarded = true;  // of an earlier formation
+  EXPECT_TRUE(Protected(nodes, AllMemories()));
+  nodes[NodeSlot{9}].sealed = {Rank{0}};
+  std::string lacking;
+  EXPECT_FALSE(Protected(nodes, AllMemories(), &lacking));
+  EXPECT_EQ(lacking, "node 9 has slabs, and is in no group");
+}
+
 TEST(RestorableTest, GuardsOfOtherSlabsDoNotCountTogether) {
   // Node 1 came back empty and encoded the others with an empty slab of its own.
   Nodes nodes = Encoded();

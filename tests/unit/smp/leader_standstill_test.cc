@@ -119,7 +119,8 @@ TEST_F(LeaderStandstillTest, ALostNodeAndRanksThatAreNowhereAreNamed) {
   Leave(NodeSlot{3});
   Wait(seconds(15));
   EXPECT_EQ(Obstacle(),
-            "node 3 is lost: start its daemon again, or one with --spare; of 4 ranks, rank 3 has "
+            "node 3 is lost: start its daemon again, or one with --spare, or "
+            "restart the job without it; of 4 ranks, rank 3 has "
             "not registered its tensors at any node; step 11 waits for rank 3");
 }
 

@@ -37,7 +37,8 @@ TEST_F(ObstaclesTest, NodesThatAreLostAbsentOrSilentAreNamed) {
   records_.view.value.mutable_members(1)->set_lost(true);
   Enter(0);
   EXPECT_EQ(Describe(),
-            "node 1 is lost: start its daemon again, or one with --spare; of 2 ranks, rank 1 has "
+            "node 1 is lost: start its daemon again, or one with --spare, or "
+            "restart the job without it; of 2 ranks, rank 1 has "
             "not registered its tensors at any node");
 }
 

@@ -34,6 +34,7 @@ class ProtectorFixture : public GroupFixture {
     StartOther(NodeSlot{1}, [this](Peers& peers) { ServeOther(peers); });
     StartOwn();
     InTurn([&] {
+      state_->record->AdoptTimelines({{kVersion.timeline, Version{}}}, /*took_part=*/false);
       state_->record->SetCommitted(kVersion, 1);
       server_ = std::make_unique<SlabServer>(*state_, *own_peers_);
       MakeProtector();

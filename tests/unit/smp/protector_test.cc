@@ -83,6 +83,21 @@ TEST_F(ProtectorTest, AVersionWaitsForAGuardThatAnOlderOneHas) {
   InTurn([&] { EXPECT_THAT(protector_->Failures(), testing::IsEmpty()); });
 }
 
+// Its groups may be others than those that this node knows: the view comes with the timeline.
+TEST_F(ProtectorTest, AVersionOfATimelineThatIsYetToBeHeardOfIsNotEncoded) {
+  constexpr Version kOfTheNext{Timeline{2}, Step{3}};
+  EXPECT_TRUE(Announce(kOfTheNext).ok());
+  Settle(seconds(1));
+  EXPECT_EQ(announced_[kOfTheNext], 0);
+  InTurn([&] {
+    const recovery::TimelineOrigin opened{Timeline{2}, kVersion};
+    state_->record->AdoptTimelines({{Timeline{1}, Version{}}, opened}, /*took_part=*/false);
+    protector_->OnJobChange();
+  });
+  Settle();
+  EXPECT_EQ(announced_[kOfTheNext], 1);
+}
+
 // Sessions count the processes of one memory. One that came back, by chance with the number of the
 // one that had its slot meanwhile, was never told, and nothing was committed any more.
 TEST_F(ProtectorTest, AProcessOfAnotherMemoryIsToldThoughItsSessionHasTheSameNumber) {

@@ -51,6 +51,7 @@ struct RecordingNode final : Coordinator::Node {
     pins.push_back(record);
   }
   uint64_t RanksServed() override { return ranks; }
+  bool LacksMemory() override { return false; }
   void OnObstacle(const std::string& what) override { obstacle = what; }
   void OnStanding(const Standing& standing) override { standings.push_back(standing); }
   void OnRefused(const absl::Status& why) override { refused.push_back(why); }

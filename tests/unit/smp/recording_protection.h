@@ -22,6 +22,7 @@ struct RecordingProtection final : Protection {
   void OnRanksChange() override {}
   std::vector<GuardHeld> Held() const override { return held; }
   std::map<Version, std::string> Failures() const override { return failures; }
+  bool LacksMemory() const override { return lacks_memory; }
   std::vector<std::string> DescribedManifests(Version) const override {
     return described_manifests;
   }
@@ -40,6 +41,7 @@ struct RecordingProtection final : Protection {
   std::vector<Version> committed;
   std::vector<Version> verified;
   int job_changes = 0;
+  bool lacks_memory = false;
 };
 
 }  // namespace unreft::smp
