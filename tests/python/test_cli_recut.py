@@ -1,42 +1,14 @@
 """State that comes back cut otherwise than it was saved: real daemons, every element looked at."""
 
-import pathlib
 import sys
+import time
 
 import cli_testing
-from cluster_testing import NODES, up_nodes, wait_status
+from cli_testing import wait_until
+from cluster_testing import NODES, up_nodes
+from recut_testing import launch, replace, run
 
-TRAINER = pathlib.Path(__file__).parent / "recut_trainer.py"
 SHARDED_TRAINER = cli_testing.ROOT / "integrations/python/tests/sharded_trainer.py"
-
-
-def launch(cli, ranks, *args):
-    return cli.launch("--ranks", ranks, "--max-restarts", 0, "--", sys.executable, TRAINER, *args)
-
-
-def run(cli, cut, ranks, source_world=None):
-    """The step that all ranks restored, and the one that they committed. `source_world`: how many
-    ranks have saved what there is, if it is not as many."""
-    job = launch(cli, ranks, "--cut", cut)
-    assert job.wait() == 0, job.output()
-    lines = [line for line in job.lines() if "committed" in line]
-    assert sorted(line["rank"] for line in lines) == list(range(ranks))
-    (restored,) = {line["restored"] for line in lines}
-    (committed,) = {line["committed"] for line in lines}
-    if restored is not False:
-        assert {line["source_world"] for line in lines} == {source_world or ranks}
-    return restored, committed
-
-
-def replace(nodes, lost):
-    """Nodes that are lost with their memory, once their loss can be borne, and new ones."""
-    wait_status(nodes, "protection", lambda s: [group["stands"] for group in s["groups"]] == [2])
-    for node in lost:
-        nodes.json("inject", "kill-node", "--node", node)
-    for node in lost:
-        nodes.json("up", "--node", node)
-    wait_status(nodes, "the new nodes", lambda s: not any(
-        member["lost"] or not member["present"] for member in s["members"]))
 
 
 def test_rows_columns_and_ranges_on_one_node(cli):
@@ -79,6 +51,35 @@ def test_other_numbers_of_ranks_of_two_nodes_that_are_lost(cli):
         restored, newest = run(nodes, cut, ranks, source_world=world)
         assert restored == committed
         committed, world = newest, ranks
+
+
+def crash_before_a_commit(cli, ranks, never):
+    """All ranks have restored and registered, and are killed."""
+    job = launch(cli, ranks, "--cut", "rows", "--snapshot-when", never)
+    wait_until("all ranks", lambda: sum("registered" in line for line in job.lines()) == ranks)
+    job.process.kill()
+    job.process.wait()
+    wait_until("their end", lambda: not cli.status()["ranks"])
+
+
+def bytes_held(cli):
+    """Once nothing is made or removed any more."""
+    sizes = None
+    while sizes != (now := [segment.stat().st_size for segment in cli.segments()]):
+        sizes = now
+        time.sleep(1)
+    return sum(sizes)
+
+
+def test_after_five_crashed_worlds_memory_is_what_it_was_after_one(cli, tmp_path):
+    cli("up")
+    committed, never = run(cli, "rows", 4)[1], tmp_path / "never"
+    crash_before_a_commit(cli, 3, never)
+    after_one = bytes_held(cli)
+    for ranks in (5, 2, 1, 6, 3):
+        crash_before_a_commit(cli, ranks, never)
+    assert bytes_held(cli) <= after_one
+    assert run(cli, "columns", 3, source_world=4)[0] == committed
 
 
 def test_a_program_that_takes_no_other_number_of_ranks_is_told_both(cli):

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "tools/cli/admin_client.h"
 #include "tools/cli/cluster.h"
@@ -12,6 +14,7 @@
 #include "tools/cli/daemon_control.h"
 #include "tools/cli/launcher.h"
 #include "tools/cli/memory_check.h"
+#include "tools/cli/node_range.h"
 #include "tools/cli/placement.h"
 
 namespace unreft::cli {
@@ -30,6 +33,9 @@ struct RunOptions {
   bool up = false;
   bool prefix_output = false;
   bool replace_nodes = false;
+  NodeRange nodes;
+  uint64_t ranks_multiple = 1;
+  uint64_t shrink_after_s = 0;
 };
 
 // One more than any attempt the daemon has seen, so that a new launcher continues the count.
@@ -73,13 +79,18 @@ void ReachNodes(const Context& context, const Cluster& cluster, uint64_t& next) 
   }
 }
 
+// Where the ranks of an attempt run.
+struct Seats {
+  std::vector<uint64_t> nodes;   // ascending
+  std::vector<uint64_t> places;  // of each of them
+};
+
 // Each with the daemon that is its node now.
-void PlaceRanks(const Cluster& cluster, const std::vector<uint64_t>& places,
-                RankGroupOptions& group) {
+void PlaceRanks(const Cluster& cluster, const Seats& seats, RankGroupOptions& group) {
   group.rank_environment.clear();
   for (uint32_t rank = 0; rank < group.ranks; ++rank) {
-    const uint64_t node = cluster.NodeOf(rank, group.ranks);
-    group.rank_environment.push_back(TrainerEnvironment(cluster.NodePlace(places[node])));
+    const uint64_t place = seats.places[rank * seats.places.size() / group.ranks];
+    group.rank_environment.push_back(TrainerEnvironment(cluster.NodePlace(place)));
   }
 }
 
@@ -100,33 +111,71 @@ absl::Status ReplaceNode(const Context& context, const Cluster& cluster, uint64_
   return absl::OkStatus();
 }
 
-// By node, its place for the next attempt. A slot without a daemon is a spare's as long as one
-// waits; then, if asked to, it gets a new one.
-absl::StatusOr<std::vector<uint64_t>> SettleNodes(const Context& context, const Cluster& cluster,
-                                                  bool replace) {
-  const Deadline deadline(kTakeoverTimeout);
-  Placement placement;
+// Ends the wait when a signal has come; -1: none is looked for.
+absl::Status PollAgain(int signals) {
+  pollfd signal{.fd = signals, .events = POLLIN, .revents = 0};
+  const int ready = poll(&signal, signals < 0 ? 0 : 1, static_cast<int>(kPollInterval.count()));
+  return ready > 0 ? absl::CancelledError("a signal has come") : absl::OkStatus();
+}
+
+Placement PlacementNow(const Context& context, const Cluster& cluster) {
+  nlohmann::json answer;
+  if (cluster.spares > 0) {
+    if (auto asked = AskCluster(cluster, context.timeout()); asked.ok()) answer = *asked;
+  }
+  return FindPlacement(cluster, answer,
+                       [&](uint64_t place) { return IsServed(cluster.NodePlace(place)); });
+}
+
+// Until a spare that is there has the slot of a lost node, or there are as many nodes as are
+// wanted, or are needed at least. Without a range nobody waits for a node that has no daemon.
+absl::StatusOr<Placement> WaitForNodes(const Context& context, const Cluster& cluster,
+                                       const RunOptions& options, bool replace, int signals) {
+  const Deadline takeover(kTakeoverTimeout);
+  const Deadline shrink(Milliseconds(options.shrink_after_s * 1000));
+  bool warned = false;
+  bool said = false;
   while (true) {
-    nlohmann::json answer;
-    if (cluster.spares > 0) {
-      if (auto asked = AskCluster(cluster, context.timeout()); asked.ok()) answer = *asked;
-    }
-    placement = FindPlacement(cluster, answer,
-                              [&](uint64_t place) { return IsServed(cluster.NodePlace(place)); });
-    if (!placement.unsettled) break;
-    if (deadline.passed()) {
+    Placement placement = PlacementNow(context, cluster);
+    const uint64_t there = cluster.nodes - placement.vacant.size();
+    const bool is_unsettled = placement.unsettled && !takeover.passed();
+    if (placement.unsettled && takeover.passed() && !std::exchange(warned, true)) {
       Warn(context, fmt::format("no spare has taken the slot of a lost node within {} ms",
                                 kTakeoverTimeout.count()));
-      break;
     }
-    poll(nullptr, 0, static_cast<int>(kPollInterval.count()));
+    const bool may_shrink = replace || !options.nodes.is_given() || placement.vacant.empty() ||
+                            (there >= options.nodes.min && shrink.passed());
+    if (!is_unsettled && may_shrink) return placement;
+    if (!is_unsettled && !std::exchange(said, true)) {
+      const std::string text = DescribeWait(options.nodes, placement.vacant, there);
+      Tell(context, {{"event", "waiting"}, {"nodes", placement.vacant}, {"text", text}}, text);
+    }
+    if (absl::Status status = PollAgain(signals); !status.ok()) return status;
   }
-  for (const uint64_t node : placement.vacant) {
-    if (!replace || IsServed(cluster.NodePlace(node))) continue;
-    if (absl::Status status = ReplaceNode(context, cluster, node); !status.ok()) return status;
-    placement.places[node] = node;
+}
+
+// The nodes of the next attempt. A slot without a daemon is a spare's as long as one waits; then,
+// if asked to, it gets a new one, or is left out.
+absl::StatusOr<Seats> SettleNodes(const Context& context, const Cluster& cluster,
+                                  const RunOptions& options, bool replace, int signals) {
+  absl::StatusOr<Placement> placement = WaitForNodes(context, cluster, options, replace, signals);
+  if (!placement.ok()) return placement.status();
+  std::set<uint64_t> left_out;
+  for (const uint64_t node : placement->vacant) {
+    if (replace && !IsServed(cluster.NodePlace(node))) {
+      if (absl::Status status = ReplaceNode(context, cluster, node); !status.ok()) return status;
+      placement->places[node] = node;
+    } else if (options.nodes.is_given()) {
+      left_out.insert(node);
+    }
   }
-  return placement.places;
+  Seats seats;
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    if (left_out.contains(node)) continue;
+    seats.nodes.push_back(node);
+    seats.places.push_back(placement->places[node]);
+  }
+  return seats;
 }
 
 LaunchOptions Prepare(const Context& context, const RunOptions& options, uint64_t next_attempt) {
@@ -155,18 +204,29 @@ int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions&
   uint64_t next = 0;
   ReachNodes(context, cluster, next);
   LaunchOptions launch = Prepare(context, options, next);
-  const auto settle = [&](bool replace) -> absl::Status {
-    const auto places = SettleNodes(context, cluster, replace);
-    if (!places.ok()) return places.status();
-    PlaceRanks(cluster, *places, launch.group);
+  const auto settle = [&](bool replace, int signals) -> absl::Status {
+    const auto seats = SettleNodes(context, cluster, options, replace, signals);
+    if (!seats.ok()) return seats.status();
+    const auto ranks =
+        RanksOn(seats->nodes.size(), cluster.nodes, options.ranks, options.ranks_multiple);
+    if (!ranks.ok()) return ranks.status();
+    if (launch.group.ranks != *ranks) {
+      Tell(context, {{"event", "resized"}, {"nodes", seats->nodes}, {"ranks", *ranks}},
+           fmt::format("{} ranks on nodes {}", *ranks, fmt::join(seats->nodes, ", ")));
+    }
+    launch.group.ranks = *ranks;
+    PlaceRanks(cluster, *seats, launch.group);
     std::vector<Place> nodes;
-    for (const uint64_t place : *places) nodes.push_back(cluster.NodePlace(place));
+    for (const uint64_t place : seats->places) nodes.push_back(cluster.NodePlace(place));
     return WaitForMemory(
         nodes, context.timeout(), Milliseconds(options.memory_wait_ms),
         [&](const nlohmann::json& event, const std::string& text) { Tell(context, event, text); });
   };
-  if (absl::Status status = settle(false); !status.ok()) return Fail(context, status);
-  launch.before_restart = [&] { return settle(options.replace_nodes); };
+  if (absl::Status status = CheckRange(options.nodes, cluster.nodes); !status.ok()) {
+    return Fail(context, status);
+  }
+  if (absl::Status status = settle(false, -1); !status.ok()) return Fail(context, status);
+  launch.before_restart = [&](int signals) { return settle(options.replace_nodes, signals); };
   return LaunchIt(context, launch);
 }
 
@@ -177,6 +237,12 @@ int Run(const Context& context, const RunOptions& options) {
   }
   const Cluster* cluster = context.all_nodes();
   if (cluster != nullptr) return RunOnNodes(context, *cluster, options);
+  if (options.nodes.is_given()) {
+    return Fail(context, absl::InvalidArgumentError(fmt::format(
+                             "run --nodes is for a job of several nodes, job {} has one: unreft "
+                             "up --nodes N",
+                             context.place.job)));
+  }
   absl::StatusOr<nlohmann::json> status = ReachDaemon(context, options.up);
   if (!status.ok() && options.up) return Fail(context, status.status());
   if (!status.ok()) {
@@ -195,6 +261,9 @@ MASTER_PORT (a fresh one per attempt), UNREFT_ATTEMPT, UNREFT_SOCKET, UNREFT_JOB
 OMP_NUM_THREADS=1 unless it is set. When a rank exits with another code than 0 or is
 killed, the others are stopped and the next attempt starts. After `up --nodes N`, rank r of
 R is of node r * N / R, and has its UNREFT_SOCKET, or that of the spare which took its slot.
+With --nodes MIN:MAX a node without a daemon is left out, once MIN are there: an attempt on n
+of N nodes has --ranks * n / N ranks, rounded down to --ranks-multiple, and restores what the
+others saved. Its protection groups are of these n nodes, until a restart has all again.
 
 Exit code: 0 when all ranks of an attempt exited with 0; the failed rank's code, or 128
 plus its signal, when the restarts are used up; 130 after Ctrl-C; 127 when the command
@@ -226,6 +295,21 @@ void AddRun(CLI::App& app, Context& context) {
   command->add_flag("--replace-nodes", options->replace_nodes,
                     "before an attempt, start a new unreftd in the slot of a destroyed node, "
                     "unless a spare takes it");
+  command
+      ->add_option_function<std::string>(
+          "--nodes", [options](const std::string& text) { options->nodes = ParseRange(text); },
+          "MIN:MAX: an attempt leaves nodes out that have no daemon, if MIN have one; else it "
+          "waits")
+      ->check(IsRange);
+  command
+      ->add_option("--ranks-multiple", options->ranks_multiple,
+                   "with --nodes: what the number of ranks is a multiple of, as TP x PP")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command
+      ->add_option("--shrink-after", options->shrink_after_s,
+                   "with --nodes: seconds in which an attempt waits for all of them")
+      ->capture_default_str();
   command
       ->add_option("--memory-wait-ms", options->memory_wait_ms,
                    "how long an attempt waits for a node that has too little memory for it")

@@ -6,6 +6,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -39,6 +40,12 @@ OwnedFd BlockedSignals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   return OwnedFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+int ReadSignal(int signals) {
+  signalfd_siginfo info{};
+  const ssize_t bytes = read(signals, &info, sizeof(info));
+  return bytes == sizeof(info) ? static_cast<int>(info.ssi_signo) : SIGTERM;
 }
 
 double UnixSeconds() {
@@ -156,7 +163,9 @@ absl::StatusOr<int> Launch(const LaunchOptions& options) {
     if (!end->failure) return 0;
     if (last) return CodeOf(end->failure->wait_status);
     if (options.before_restart) {
-      if (absl::Status status = options.before_restart(); !status.ok()) return status;
+      absl::Status status = options.before_restart(signals.get());
+      if (absl::IsCancelled(status)) return 128 + ReadSignal(signals.get());
+      if (!status.ok()) return status;
     }
   }
 }

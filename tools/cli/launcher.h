@@ -20,7 +20,9 @@ struct LaunchOptions {
   uint32_t max_restarts = 10;
   uint64_t first_attempt = 0;
   bool json = false;
-  std::function<absl::Status()> before_restart;  // if set: between two attempts
+  // If set: between two attempts, with a descriptor that is readable once a signal is to end it:
+  // Cancelled then. It may change `group`, for the attempts that follow.
+  std::function<absl::Status(int signals)> before_restart;
 };
 
 // Returns the exit code: 0 when all ranks of an attempt exited with 0; the failed rank's code (or
