@@ -150,6 +150,7 @@ class TextSampler:
     NumPy shifts a window, `random` turns some windows to lower case.
 
     The state is the generator as it was before the epoch's shuffle and the position in the epoch.
+    Which windows of the epoch's order the last batch had, says `taken`.
     """
 
     LOWER_CASE_PROBABILITY = 0.1
@@ -176,6 +177,9 @@ class TextSampler:
             self._shuffle()
         chosen = self._order[self._position : self._position + self._batch]
         self._position += self._batch
+        # Where they are in the order of all ranks.
+        self.taken = [at * self._world + self._rank
+                      for at in range(self._position - self._batch, self._position)]
         rows = torch.from_numpy(np.stack([self._window(index) for index in chosen]))
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 

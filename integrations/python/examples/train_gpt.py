@@ -270,16 +270,20 @@ def hash_value(digest, value):
         digest.update(repr(value).encode())
 
 
-def state_digests(job):
-    """SHA-256 of each part of the state, so that a difference names the part it is in."""
+def state_parts(job):
+    """All state of one rank, by the names that a verdict has for its parts."""
     rng = GlobalRng().state_dict()
-    parts = {
+    return {
         "weights": dict(job.model.named_parameters()),
         "buffers": dict(job.model.named_buffers()),
         "optimizer": job.optimizer.state_dict(),
         **{f"rng_{name}": state for name, state in rng.items()},
         **{name: extra.state_dict() for name, extra in job.extras().items()},
     }
+
+
+def digests_of(parts):
+    """SHA-256 of each part of the state, so that a difference names the part it is in."""
     digests = {}
     for name, value in parts.items():
         digest = hashlib.sha256()
@@ -288,12 +292,12 @@ def state_digests(job):
     return digests
 
 
-def write_final(prefix, job, step):
+def write_final(prefix, rank, step, state):
     """Writes PREFIX.rank<n>.json: one digest over everything, and the digests of the parts."""
-    parts = state_digests(job)
+    parts = digests_of(state)
     whole = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    record = {"rank": job.rank, "step": step, "digest": whole, "parts": parts}
-    path = pathlib.Path(f"{prefix}.rank{job.rank}.json")
+    record = {"rank": rank, "step": step, "digest": whole, "parts": parts}
+    path = pathlib.Path(f"{prefix}.rank{rank}.json")
     path.write_text(json.dumps(record, indent=2) + "\n")
 
 
@@ -447,7 +451,7 @@ def main():
     step = train(args, job, checkpoint, log)
     checkpoint.close()
     if args.final and step >= args.steps:
-        write_final(args.final, job, step)
+        write_final(args.final, rank, step, state_parts(job))
     if step_log:
         step_log.close()
     dist.destroy_process_group()
