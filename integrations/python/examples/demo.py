@@ -30,94 +30,33 @@ import time
 import chaos
 import demo_check
 import demo_run
+from demo_strike import Totals, say, show_progress, strike
 
-STEPS_LOST_MAX = 2
-
-
-def say(text):
-    print(text, flush=True)
+TRAINER = "train_gpt.py"
 
 
-class Totals:
-    """What the faults have cost so far."""
-
-    def __init__(self):
-        self.faults = 0
-        self.steps_lost_max = 0
-        self.recovery_s_max = 0.0
-
-    def add(self, steps_lost, recovery_s):
-        self.steps_lost_max = max(self.steps_lost_max, steps_lost)
-        self.recovery_s_max = max(self.recovery_s_max, recovery_s)
+def launch(run, args, *words, options):
+    words = ["--steps", run.steps, "--seed", args.seed, *words]
+    words += ["--size", args.size, "--device", args.device]
+    return run.launch(TRAINER, *words, ranks=run.ranks, options=options)
 
 
-def show_progress(run, every=5):
-    """A callback that says where the run is, every few steps."""
-    def on_step(record):
-        if record["step"] % every == 0:
-            say(f"  step {record['step']:3d}/{run.steps}  loss {record['loss']:.4f}"
-                f"  attempt {record['attempt']}")
-
-    return on_step
-
-
-def run_reference(run):
+def run_reference(run, args):
     say(f"reference run: {run.steps} steps, {run.ranks} ranks, nothing saved, nobody killed")
     begin = time.monotonic()
     run.log.on_step = show_progress(run)
-    with run.launch(checkpoint=False):
+    with launch(run, args, options=["--max-restarts", 0]):
         run.wait_end()
     say(f"  done in {time.monotonic() - begin:.0f} s")
 
 
-def strike(run, fault, totals):
-    """Carries one fault out and waits until the job has gone beyond it."""
-    # The end of a step that is seen now: the fault's moment is counted from it.
-    step = run.wait_step(max(fault.step, run.log.last_step + 1))["step"]
-    seen_at, attempt = time.monotonic(), run.attempt
-    killed_at = chaos.inject(fault, seen_at, run.killer())
-    totals.faults += 1
-    say(f"  fault {totals.faults}: {fault}, {fault.delay_ms:.0f} ms after step {step}")
-    if fault.stops_training:
-        check_recovery(run, attempt, killed_at, totals)
-    else:
-        check_training_went_on(run, attempt, killed_at, fault.kind)
-    if fault.hits_daemon:
-        run.wait_daemon_back(*fault.nodes)
-    elif fault.kind == chaos.META:
-        run.wait_meta_back()
-    run.wait_committed()  # the next fault meets a job that is protected again
-
-
-def check_recovery(run, attempt, killed_at, totals):
-    start = run.wait_restart(attempt)
-    # Only now: what the dying ranks still wrote is in the log.
-    restored = start["restored_step"] or 0
-    last = max(run.log.last_step_before(killed_at), restored)
-    record = run.wait_step(last + 1, after_attempt=attempt)
-    lost, recovery_s = last - restored, record["unix_s"] - killed_at
-    totals.add(lost, recovery_s)
-    say(f"    step {last} was finished, step {restored} is restored: {lost} lost;"
-        f" step {last + 1} finished {recovery_s:.1f} s after the fault")
-    if lost > STEPS_LOST_MAX:
-        raise demo_run.DemoError(f"{lost} steps lost by a fault; at most {STEPS_LOST_MAX} may be")
-
-
-def check_training_went_on(run, attempt, killed_at, victim):
-    last = run.log.last_step_before(killed_at)
-    record = run.wait_step(last + 2)
-    if run.attempt != attempt:
-        raise demo_run.DemoError(
-            f"the {victim}'s death stopped training: attempt {run.attempt} after {attempt}")
-    say(f"    training went on: step {record['step']} finished"
-        f" {record['unix_s'] - killed_at:.1f} s after the fault, attempt {attempt} still")
-
-
-def run_under_faults(run, plan, totals):
+def run_under_faults(run, args, plan, totals):
     say(f"run under faults: a snapshot every step, {len(plan)} faults")
     begin = time.monotonic()
     run.log.on_step = show_progress(run)
-    with run.daemon(), run.launch(checkpoint=True):
+    words = ["--checkpoint", "unreft", "--step-s-min", args.step_s_min]
+    options = ["--max-restarts", len(plan)] + (["--replace-nodes"] if run.nodes > 1 else [])
+    with run.daemon(), launch(run, args, *words, options=options):
         for fault in plan:
             strike(run, fault, totals)
         run.wait_end()
@@ -131,12 +70,12 @@ def run_under_faults(run, plan, totals):
 def run_demo(args, directory):
     plan = chaos.draw_plan(args.seed, args.steps, args.ranks, args.faults, args.nodes,
                            args.destroy_nodes)
-    deadline = demo_run.Deadline(args.timeout_s)
-    tools = demo_run.Tools.find()
-    reference = demo_run.Run(tools, directory / "reference", args, deadline)
-    run_reference(reference)
-    run, totals = demo_run.Run(tools, directory / "faults", args, deadline), Totals()
-    run_under_faults(run, plan, totals)
+    shape = args.steps, args.ranks, args.nodes, demo_run.Deadline(args.timeout_s)
+    tools, totals = demo_run.Tools.find(), Totals()
+    reference = demo_run.Run(tools, directory / "reference", *shape)
+    run_reference(reference, args)
+    run = demo_run.Run(tools, directory / "faults", *shape)
+    run_under_faults(run, args, plan, totals)
     differences = demo_check.compare(reference, run, say)
     if differences:
         raise demo_run.DemoError("not bit-exact: " + "; ".join(differences))

@@ -45,7 +45,6 @@ class Tools:
     """Where the programs are."""
 
     unreft: pathlib.Path
-    trainer: pathlib.Path
 
     @staticmethod
     def find():
@@ -53,7 +52,7 @@ class Tools:
         unreft = pathlib.Path(os.environ.get("UNREFT_BIN_DIR", default)) / "unreft"
         if not unreft.exists():
             raise DemoError(f"{unreft} is not built (make build), or UNREFT_BIN_DIR is wrong")
-        return Tools(unreft, EXAMPLES / "train_gpt.py")
+        return Tools(unreft)
 
 
 class LogTail:
@@ -152,15 +151,15 @@ class Launcher:
 
 
 class Run:
-    """A run of the training job in a directory of its own."""
+    """A run of a training job in a directory of its own; so many ranks end it."""
 
-    def __init__(self, tools, directory, args, deadline):
+    def __init__(self, tools, directory, steps, ranks, nodes, deadline):
         directory.mkdir(parents=True)
-        self.steps, self.ranks = args.steps, args.ranks
+        self.steps, self.ranks, self.nodes = steps, ranks, nodes
         self.log = LogTail(directory / "steps.jsonl")
-        self.nodes = args.nodes
+        self.replaces_nodes = False  # a node that is killed, where the launcher does not
         self.last_skip = ""
-        self._tools, self._directory, self._args, self._deadline = tools, directory, args, deadline
+        self._tools, self._directory, self._deadline = tools, directory, deadline
         self._job = f"demo-{os.getpid()}"
         self._launcher = None
         self._daemon_pids = {}  # by node
@@ -211,22 +210,20 @@ class Run:
             node = int(victim.split()[1]) if " " in victim else 0
             os.kill(self._daemon_pids[node], signal.SIGKILL)
         elif victim.startswith("node "):
-            return self._begin("inject", "kill-node", "--node", victim.split()[1])
+            node = victim.split()[1]
+            commands = [("inject", "kill-node", "--node", node)]
+            commands += [("up", "--supervise", "--node", node)] if self.replaces_nodes else []
+            return self._begin(*commands)
         else:
             os.kill(self._meta_pid, signal.SIGKILL)
         return None
 
     @contextlib.contextmanager
-    def launch(self, checkpoint):
+    def launch(self, trainer, *words, ranks, options=()):
+        """Runs this trainer of ours with these words, under `unreft run` with these options."""
         command = [self._tools.unreft, *self._place(), "--json", "run", "--prefix-output"]
-        command += ["--ranks", self.ranks, "--max-restarts", self._args.faults if checkpoint else 0]
-        command += ["--replace-nodes"] if checkpoint and self.nodes > 1 else []
-        command += ["--", sys.executable, self._tools.trainer, "--log", self.log.path]
-        command += ["--final", self._directory / "final"]
-        command += ["--steps", self.steps, "--seed", self._args.seed]
-        command += ["--size", self._args.size, "--device", self._args.device]
-        if checkpoint:
-            command += ["--checkpoint", "unreft", "--step-s-min", self._args.step_s_min]
+        command += ["--ranks", ranks, *options, "--", sys.executable, EXAMPLES / trainer]
+        command += ["--log", self.log.path, "--final", self._directory / "final", *words]
         output = self._directory / "output.txt"
         self._launcher = Launcher([*map(str, command)], self._environment(), output)
         try:
@@ -262,25 +259,24 @@ class Run:
             raise DemoError(f"{' '.join(command)}: {done.stdout.strip() or done.stderr}")
         return json.loads(done.stdout)
 
-    def _begin(self, *words):
-        """Runs `unreft` in a thread of its own; the function to call for its result."""
-        results = []
+    def _begin(self, *commands):
+        """Runs these of `unreft`, in a thread of its own; the function to call for their end."""
+        errors = []
 
         def run():
             try:
-                results.append((self._unreft(*words), None))
+                for words in commands:
+                    self._unreft(*words)
             except DemoError as error:
-                results.append((None, error))
+                errors.append(error)
 
         thread = threading.Thread(target=run)
         thread.start()
 
         def wait():
             thread.join()
-            result, error = results[0]
-            if error:
-                raise error
-            return result
+            if errors:
+                raise errors[0]
 
         return wait
 
@@ -381,6 +377,15 @@ class Run:
 
         self._note_pids(self._wait_status(f"the daemon of node {node} to be back", accept))
 
+    def wait_lost(self, node):
+        """Until that node counts as lost, or the job has restarted; what `unreft status` says."""
+        attempt = self.log.attempt
+
+        def accept(status):
+            return status["members"][node]["lost"] or self.log.attempt > attempt
+
+        return self._wait_status(f"node {node} to be lost", accept)
+
     def wait_meta_back(self):
         """Until the supervisor's next meta store is up."""
         old = self._meta_pid
@@ -391,7 +396,8 @@ class Run:
     def wait_committed(self):
         """Until a step that is finished now, or a later one, is committed.
 
-        With several nodes also until the loss of as many as before can be borne again.
+        With several nodes also until the loss of as many as before can be borne again. Returns what
+        `unreft status` says then.
         """
         step = self.log.last_step
 
@@ -401,7 +407,9 @@ class Run:
                 self.nodes == 1
                 or all(group["stands"] == PARITY_CHUNKS for group in status["groups"]))
 
-        self._note_pids(self._wait_status(f"the commit of step {step} or later", accept))
+        status = self._wait_status(f"the commit of step {step} or later", accept)
+        self._note_pids(status)
+        return status
 
     def _note_pids(self, status):
         for daemon in self._of_daemons(status):
