@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "integrations/python/examples"))
 import chaos  # noqa: E402
 import demo_check  # noqa: E402
 import demo_run  # noqa: E402
+import demo_shrink  # noqa: E402
 
 STEPS, RANKS, FAULTS = 64, 4, 6
 FAULTS_OF_NODES = 7  # one of each kind
@@ -67,6 +68,23 @@ def test_plans_that_cannot_be():
         chaos.draw_plan(1, 34, RANKS, 6)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_losses_of_act_two(seed):
+    steps, nodes = demo_shrink.STEPS, demo_shrink.NODES
+    lost, replaced = chaos.draw_losses(seed, steps, nodes)
+    assert [lost, replaced] == chaos.draw_losses(seed, steps, nodes)
+    assert len({*lost.nodes, *replaced.nodes} & set(range(nodes))) == 2
+    assert 0 < lost.step < replaced.step - chaos.GAP_STEPS < steps - 2 * chaos.GAP_STEPS
+    assert lost.stops_training and replaced.stops_training
+
+
+def test_every_node_is_lost_for_good_by_some_seed():
+    plans = [chaos.draw_losses(seed, demo_shrink.STEPS, 4) for seed in range(30)]
+    assert {node for plan in plans for node in plan[0].nodes} == {0, 1, 2, 3}
+    with pytest.raises(ValueError, match="at least 15 steps"):
+        chaos.draw_losses(1, 12, 4)
+
+
 def step(number, unix_s=0.0, loss_hex="0x1p+0"):
     return {"event": "step", "step": number, "loss_hex": loss_hex, "unix_s": unix_s}
 
@@ -118,3 +136,56 @@ def test_verdict(tmp_path):
     assert differences("loss", [(1, "a"), (2, "c")], **same)
     assert differences("weights", losses, **{**same, "weights": "x"})
     assert differences("part missing", losses, weights="w")
+
+
+def log_of_worlds(path, *attempts):
+    """A log of attempts, each (world, restored step, steps as (number, loss, samples))."""
+    log = demo_run.LogTail(path)
+    for attempt, (world, restored, steps) in enumerate(attempts):
+        append(path, {"event": "start", "attempt": attempt, "world": world,
+                      "restored_step": restored},
+               *({**step(number, loss_hex=loss), "world": world, "samples": samples}
+                 for number, loss, samples in steps))
+    log.read_on()
+    return log
+
+
+# One rank goes on from step 1 of two ranks, which had finished step 2; then it does step 3 again.
+SHRUNK = [(2, None, [(1, "a", [0, 1]), (2, "x", [2, 3])]),
+          (1, 1, [(2, "b", [2]), (3, "c", [3])]),
+          (1, 2, [(3, "c", [3]), (4, "d", [4])])]
+
+
+def test_steps_that_another_world_did_again_do_not_count(tmp_path):
+    log = log_of_worlds(tmp_path / "log", *SHRUNK)
+    assert [record["loss_hex"] for record in demo_check.lasting_steps(log)] == list("abccd")
+    # As many ranks as before have to do the same again.
+    alike = [(2, restored, steps) for _, restored, steps in SHRUNK]
+    log = log_of_worlds(tmp_path / "alike", *alike)
+    assert [record["loss_hex"] for record in demo_check.lasting_steps(log)] == list("axbccd")
+
+
+def samples_wrong(path, *attempts):
+    run = types.SimpleNamespace(log=log_of_worlds(path, *attempts))
+    return demo_check.check_samples(run, say=lambda text: None)
+
+
+def test_samples_of_a_run_whose_number_of_ranks_changed(tmp_path):
+    assert samples_wrong(tmp_path / "same", *SHRUNK) == []
+    grown = [(1, None, [(1, "a", [0])]), (3, 1, [(2, "b", [3, 4, 5])])]
+    assert samples_wrong(tmp_path / "grown", *grown) == []  # two of three may be left out
+    gap = [(1, None, [(1, "a", [0])]), (3, 1, [(2, "b", [4, 5, 6])])]
+    assert samples_wrong(tmp_path / "gap", *gap) == ["samples repeated [], left out [1, 2, 3]"]
+    twice = [(1, None, [(1, "a", [0])]), (3, 1, [(2, "b", [0, 1, 2])])]
+    assert samples_wrong(tmp_path / "twice", *twice) == ["samples repeated [0], left out []"]
+    hole = [(1, None, [(1, "a", [0]), (2, "b", [2])])]
+    assert samples_wrong(tmp_path / "hole", *hole) == ["samples repeated [], left out [1]"]
+
+
+def test_what_is_said_of_the_groups():
+    members = [{"slot": slot, "lost": slot != 3, "left_out": slot == 2} for slot in (0, 2, 3)]
+    status = {"groups": [{"slots": [0, 1, 3], "k": 1, "m": 2, "stands": 1}], "members": members,
+              "exposure": "why"}
+    assert demo_shrink.describe_groups(status) == [
+        "nodes 0, 1, 3 in a group of 1 + 2, which stands the loss of 1", "node 0 is lost",
+        "node 2 is left out", "why"]

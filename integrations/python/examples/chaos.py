@@ -84,6 +84,18 @@ def draw_plan(seed, steps, ranks, faults, nodes=1, destroy=False):
     return [_draw_fault(rng, kind, step, ranks, nodes) for kind, step in zip(kinds, steps_of)]
 
 
+def draw_losses(seed, steps, nodes):
+    """Two faults, each of one node: the first is not replaced, the second is another one."""
+    rng = random.Random(f"unreft demo {seed}, act two")
+    victims = rng.sample(range(nodes), 2)
+    room = steps // 3
+    if room <= GAP_STEPS:
+        raise ValueError(f"two losses need at least {3 * (GAP_STEPS + 1)} steps")
+    return [Fault(NODE, room * (i + 1) - rng.randrange(room - GAP_STEPS),
+                  rng.uniform(0, STEP_MS_MAX), (f"node {victim}",))
+            for i, victim in enumerate(victims)]
+
+
 def _draw_fault(rng, kind, step, ranks, nodes):
     delay_ms = rng.uniform(0, CAPTURE_MS_MAX if kind == CAPTURE else STEP_MS_MAX)
     if kind == DAEMON:

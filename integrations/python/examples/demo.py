@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The demo: a training job is killed again and again, and ends as if nothing had happened.
 
-    make demo            or: demo.py [--seed N] [--nodes 4 [--destroy-nodes]]
+    make demo            or: demo.py [--seed N] [--nodes 4 [--destroy-nodes]] [--act 2]
 
 First a reference run, left alone and without Unreft. Then the same run with a snapshot every step,
 while faults drawn by the seed strike (chaos.py): trainers are SIGKILLed, among others during
@@ -10,7 +10,8 @@ must equal the reference bit for bit, and no fault may have cost more than two s
 
 With --nodes 4 the job has four nodes with a daemon each and a meta store, all on this machine, in
 one protection group of 2 + 2. Then the meta store is killed, too, and with --destroy-nodes nodes
-are: one, and two at once, with their memory; new ones take their slots.
+are: one, and two at once, with their memory; new ones take their slots. Then act two follows, in
+which none takes the slot of a lost node, and the job goes on without it (demo_shrink.py).
 
 With --device cuda each rank trains on a GPU of its own, with deterministic kernels.
 
@@ -30,6 +31,7 @@ import time
 import chaos
 import demo_check
 import demo_run
+import demo_shrink
 from demo_strike import Totals, say, show_progress, strike
 
 TRAINER = "train_gpt.py"
@@ -67,16 +69,26 @@ def run_under_faults(run, args, plan, totals):
         + (f", the last because: {run.last_skip}" if run.last_skip else ""))
 
 
-def run_demo(args, directory):
+def run_act_one(tools, args, directory, deadline, totals):
+    """What is different from the reference, in words."""
     plan = chaos.draw_plan(args.seed, args.steps, args.ranks, args.faults, args.nodes,
                            args.destroy_nodes)
-    shape = args.steps, args.ranks, args.nodes, demo_run.Deadline(args.timeout_s)
-    tools, totals = demo_run.Tools.find(), Totals()
-    reference = demo_run.Run(tools, directory / "reference", *shape)
+    shape = args.steps, args.ranks, args.nodes
+    reference = demo_run.Run(tools, directory / "reference", *shape, deadline)
     run_reference(reference, args)
-    run = demo_run.Run(tools, directory / "faults", *shape)
+    run = demo_run.Run(tools, directory / "faults", *shape, deadline)
     run_under_faults(run, args, plan, totals)
-    differences = demo_check.compare(reference, run, say)
+    return demo_check.compare(reference, run, say)
+
+
+def run_demo(args, directory):
+    deadline = demo_run.Deadline(args.timeout_s)
+    tools, totals = demo_run.Tools.find(), Totals()
+    differences = []
+    if 1 in args.acts:
+        differences += run_act_one(tools, args, directory, deadline, totals)
+    if 2 in args.acts and not differences:
+        differences += demo_shrink.run_act(tools, args.seed, directory, deadline, totals)
     if differences:
         raise demo_run.DemoError("not bit-exact: " + "; ".join(differences))
     return totals
@@ -89,20 +101,23 @@ def parse_args():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--faults", type=int, help="at least one of each kind; 6, or as many")
     parser.add_argument("--nodes", type=int, default=1, help="4 or more, or 1")
-    parser.add_argument("--destroy-nodes", action="store_true", help="with their memory")
+    parser.add_argument("--destroy-nodes", action="store_true", help="with their memory; act two")
+    parser.add_argument("--act", type=int, choices=[1, 2],
+                        help="this one alone; two is of four nodes, on CPUs")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
                         help="cuda: a GPU for each rank")
     parser.add_argument("--size", choices=["demo", "gpu", "tiny"], default="demo",
                         help="of the model")
     parser.add_argument("--step-s-min", type=float, default=0,
                         help="under faults, where a job would end before they strike")
-    parser.add_argument("--timeout-s", type=float, default=600, help="limit of the whole demo")
+    parser.add_argument("--timeout-s", type=float, default=900, help="limit of the whole demo")
     parser.add_argument("--keep", metavar="DIR", help="leave logs and results in DIR")
     args = parser.parse_args()
     if args.nodes in (2, 3) or args.nodes < 1:
         parser.error("--nodes must be 1, or at least the 4 of a group of 2 + 2")
     if args.destroy_nodes and args.nodes == 1:
         parser.error("--destroy-nodes needs --nodes 4")
+    args.acts = [args.act] if args.act else [1, 2] if args.destroy_nodes else [1]
     if args.faults is None:
         args.faults = max(6, len(chaos.kinds_of(args.nodes, args.destroy_nodes)))
     return args
@@ -130,9 +145,10 @@ def main():
         with contextlib.suppress(OSError):
             shutil.rmtree(directory)
     say(f"total {time.monotonic() - begin:.0f} s")
-    say(f"DEMO OK steps={args.steps} faults={totals.faults}"
+    steps = (args.steps if 1 in args.acts else 0) + (demo_shrink.STEPS if 2 in args.acts else 0)
+    say(f"DEMO OK steps={steps} faults={totals.faults}"
         f" steps_lost_max={totals.steps_lost_max} recovery_s={totals.recovery_s_max:.1f}"
-        " bit_exact=yes")
+        " bit_exact=yes" + (f" reshaped={demo_shrink.RESHAPED}" if 2 in args.acts else ""))
     return 0
 
 
