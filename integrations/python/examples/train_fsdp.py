@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains the small GPT under FSDP2, so that another number of ranks can go on with it.
 
-    torchrun --nproc-per-node 4 train_fsdp.py --steps 12 --save files
-    torchrun --nproc-per-node 3 train_fsdp.py --steps 24 --load files --final final
+    torchrun --nproc-per-node 4 -- train_fsdp.py --steps 12 --save files
+    torchrun --nproc-per-node 3 -- train_fsdp.py --steps 24 --load files --final final
 
 With --checkpoint unreft the state is snapshotted every step in the memory of the nodes, and
 restored by as many ranks as there are then. With --save and --load it goes by files of torch alone

@@ -4,7 +4,7 @@
 Start it with torchrun, or with any launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
 MASTER_PORT:
 
-    torchrun --nproc-per-node 4 train_gpt.py --steps 100 --log steps.jsonl --final final
+    torchrun --nproc-per-node 4 -- train_gpt.py --steps 100 --log steps.jsonl --final final
 
 (Restarts by torchrun need a variable that docs/operations.md explains.)
 
