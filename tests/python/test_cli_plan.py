@@ -5,7 +5,7 @@ import sys
 from cli_testing import wait_until
 from cluster_testing import NODES, PATIENCE_S, up_nodes
 from recut_trainer import SHAPE, share_of
-from test_cli_recut import TRAINER, launch, replace, run
+from recut_testing import TRAINER, launch, replace, run
 
 ITEM = 8
 MATRIX_BYTES = SHAPE[0] * SHAPE[1] * ITEM

@@ -6,7 +6,7 @@ import time
 import cli_testing
 from cli_testing import wait_until
 from cluster_testing import NODES, up_nodes
-from recut_testing import launch, replace, run
+from recut_testing import bring_up, launch, lose, replace, run
 
 SHARDED_TRAINER = cli_testing.ROOT / "integrations/python/tests/sharded_trainer.py"
 
@@ -93,24 +93,45 @@ def test_a_program_that_takes_no_other_number_of_ranks_is_told_both(cli):
     assert run(cli, "rows", 2)[0] == committed
 
 
-def run_sharded(cli, ranks, *args):
-    """What the ranks say of whole tensors, by step: once for all of them."""
-    job = cli.launch("--ranks", ranks, "--max-restarts", 0, "--", sys.executable, SHARDED_TRAINER,
-                     *args)
+def run_sharded(cli, ranks, *args, words=()):
+    """What the ranks say of whole tensors, by step: once for all of them. `words` are more options
+    of `unreft run`."""
+    job = cli.launch("--ranks", ranks, "--max-restarts", 0, *words, "--", sys.executable,
+                     SHARDED_TRAINER, *args)
     job.wait()
     states = [line for line in job.lines() if "state" in line]
-    assert len(states) >= ranks, job.output()
+    assert len(states) >= min(ranks, job.events("attempt-start")[0]["ranks"]), job.output()
     found = {}
     for state in states:
         assert found.setdefault(state["step"], state) == state
     return found
 
 
+def check_goes_on(before, now):
+    """Where the ranks had ended, once a step was committed, they have begun."""
+    step = max(before)
+    assert now[step] == before[step]
+
+
 def test_fully_sharded_training_on_fewer_and_more_ranks_of_lost_nodes(cli):
     nodes = up_nodes(cli)
-    before = run_sharded(nodes, NODES, "--die-after", 2)[2]
+    before = run_sharded(nodes, NODES, "--die-after", 2)
     replace(nodes, [0, 2])
     on_fewer = run_sharded(nodes, NODES - 1, "--die-after", 4)
-    assert on_fewer[2] == before
+    check_goes_on(before, on_fewer)
     replace(nodes, [1, 3])
-    assert run_sharded(nodes, NODES + 1, "--steps", 6)[4] == on_fewer[4]
+    check_goes_on(on_fewer, run_sharded(nodes, NODES + 1, "--steps", 9))
+
+
+def test_meshes_of_other_shapes_on_fewer_nodes(cli):
+    """Tensor parallel 2 x FSDP2 2 on four nodes, two sets of replicas on two of them, tensor
+    parallel again on all."""
+    nodes = up_nodes(cli)
+    mesh = ["--tensor-parallel", 2]
+    before = run_sharded(nodes, NODES, *mesh, "--die-after", 2)
+    lose(nodes, [1, 2])
+    hybrid = ["--tensor-parallel", 1, "--replicas", 2]
+    on_two = run_sharded(nodes, NODES, *hybrid, "--die-after", 4, words=["--nodes", f"2:{NODES}"])
+    check_goes_on(before, on_two)
+    bring_up(nodes, [1, 2])
+    check_goes_on(on_two, run_sharded(nodes, NODES, *mesh, "--steps", 9))

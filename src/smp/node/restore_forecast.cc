@@ -43,6 +43,7 @@ struct RestoreForecast::Forecast {
   Version version;
   uint64_t source_world = 0;
   uint64_t world = 0;
+  uint64_t data_chunks = 1;  // of the largest group that it is encoded in
   StoredSlabs stored;
   std::vector<Place> places;  // of the slabs
   std::vector<RankForecast> ranks;
@@ -53,7 +54,7 @@ struct RestoreForecast::Forecast {
     for (RankForecast& rank : ranks) ComputeRank(names, rank);
   }
 
-  Json ToJson(uint64_t data_chunks) const {
+  Json ToJson() const {
     Json json{{"version", {{"timeline", NumberOf(version.timeline)}, {"step", version.step.value}}},
               {"source_world", source_world},
               {"world", world},
@@ -166,6 +167,9 @@ void RestoreForecast::Compute() {
   auto forecast = std::make_shared<Forecast>();
   forecast->version = catalog_->version();
   forecast->source_world = catalog_->slabs().size();
+  for (const Group& group : member_.job().commit.value.groups()) {
+    forecast->data_chunks = std::max<uint64_t>(forecast->data_chunks, group.k());
+  }
   std::vector<uint32_t> here;
   std::map<Rank, uint32_t> numbers;
   for (const auto& [rank, slab] : catalog_->slabs()) {
@@ -194,10 +198,10 @@ void RestoreForecast::Compute() {
     of.targets.assign(specs.begin(), specs.end());
   }
   catalog_.reset();
-  state_.seams.pool.Submit(
-      [forecast] { forecast->Compute(); }, state_.seams.executor, lifetime_.Bind([this, forecast] {
-        Reply({absl::OkStatus(), JsonText(forecast->ToJson(state_.options.data_chunks))});
-      }));
+  state_.seams.pool.Submit([forecast] { forecast->Compute(); }, state_.seams.executor,
+                           lifetime_.Bind([this, forecast] {
+                             Reply({absl::OkStatus(), JsonText(forecast->ToJson())});
+                           }));
 }
 
 void RestoreForecast::Reply(const AdminReply& answer) {

@@ -172,7 +172,7 @@ TEST(ClusterPlantedBugTest, ForgetsName) {
   ExpectFound(PlantedBug::kForgetsName, true, "is told of nothing that stands in the way");
 }
 TEST(ClusterPlantedBugTest, NamesAnother) {
-  ExpectFound(PlantedBug::kNamesAnother, true, "is said to be missing, and is there", 285);
+  ExpectFound(PlantedBug::kNamesAnother, true, "is said to be missing, and is there", 520);
 }
 TEST(ClusterPlantedBugTest, WritesTwice) {
   ExpectFound(PlantedBug::kWritesTwice, false, "as committed a second time");
