@@ -57,8 +57,25 @@ def test_two_of_four_nodes_are_left_with_less_protection_which_is_said(cli):
     assert result_of(job, 2, NODES)[0] == first
     status, groups = groups_of(nodes, lambda g: [group["stands"] for group in g] == [1])
     assert groups == [([0, 3], 1, 1)]
-    said = "2 nodes of 4 are left, their groups stand the loss of 1, of 2 was asked for"
+    said = "2 of 4 nodes are left, in groups that stand the loss of 1: 2 was asked for"
     assert status["exposure"] == said and said in nodes("status")
+
+
+def test_where_memory_is_short_the_group_has_one_parity_less(cli):
+    """A rank of three has 5 MiB: three slots, and guards of two data and one parity, are 23 MiB,
+    of one and two 46."""
+    nodes = up_nodes(cli, "--memory-bytes-max", 38 << 20)
+    first = run(nodes, "rows", NODES)[1]
+    lose(nodes, [2])
+    restored, second = run_on_three(nodes, "rows", NODES)
+    assert restored == first
+    status, groups = groups_of(nodes, lambda g: [group["stands"] for group in g] == [1])
+    assert groups == [([0, 1, 3], 2, 1)]
+    said = "3 of 4 nodes are left, in groups that stand the loss of 1: 2 was asked for"
+    assert status["exposure"] == said and said in nodes("status")
+    logs = [nodes.run_dir / f"node{node}" / "unreftd.log" for node in (0, 1, 3)]
+    assert any("too little memory for 2 parities" in log.read_text() for log in logs)
+    assert run_on_three(nodes, "columns", FEWER)[0] == second
 
 
 def test_the_next_attempt_leaves_a_node_out_that_was_lost(cli, tmp_path):

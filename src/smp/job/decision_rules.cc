@@ -279,7 +279,10 @@ std::optional<Asked> WhoAsks(const meta::JobState& records, const RollCall& roll
       asked = Asked{report->attempt(), report->world(), {}};
     }
     asked->world = std::max(asked->world, report->world());
-    for (const AskingRank& asking : report->asking()) asked->ranks[asking.rank()] = asking;
+    for (const AskingRank& asking : report->asking()) {
+      AskingRank& of_rank = asked->ranks[asking.rank()] = asking;
+      of_rank.set_slot(slot.value);
+    }
   }
   return asked;
 }

@@ -30,16 +30,15 @@ uint32_t ParitiesOf(const ViewRecord& view) {
   return static_cast<uint32_t>(group.slots_size()) - group.k();
 }
 
-// Whether each rank that the round is for asks from a node that has told. One that asked from a
-// node which is lost by now may live and train, and its node protects what it captures.
-bool AreAskersThere(const Facts& facts) {
-  std::set<std::pair<uint64_t, int64_t>> asking;  // rank and pid
-  for (const auto& [slot, report] : facts.roll.told()) {
-    for (const AskingRank& asker : report->asking()) asking.emplace(asker.rank(), asker.pid());
+// The nodes from which the ranks of the round that is under way have asked; none where some leader
+// of an earlier release has begun it.
+std::optional<std::set<NodeSlot>> AskedFrom(const TimelineRecord& timeline) {
+  std::set<NodeSlot> nodes;
+  for (const AskingRank& asking : timeline.asked()) {
+    if (!asking.has_slot()) return std::nullopt;
+    nodes.insert(NodeSlot{asking.slot()});
   }
-  return std::ranges::all_of(facts.records.timeline.value.asked(), [&](const AskingRank& asked) {
-    return asking.contains({asked.rank(), asked.pid()});
-  });
+  return nodes;
 }
 
 std::string NamesOf(const std::set<NodeSlot>& slots) {
@@ -107,10 +106,11 @@ std::string ExposureOf(const ViewRecord& view, const NodeOptions& options) {
   std::string text = meta::DescribeExposure(GroupsOf(view.groups()), domains, parities);
   if (parities >= options.parity_chunks) return text;
   if (!text.empty()) text += "; ";
+  const size_t left = GroupedIn(view).size();
   return text + fmt::format(
-                    "{} nodes of {} are left, their groups stand the loss of {}, of {} was "
-                    "asked for",
-                    GroupedIn(view).size(), view.members_size(), parities, options.parity_chunks);
+                    "{} of {} nodes {} left, in groups that stand the loss of {}: {} was asked for",
+                    left, view.members_size(), left == 1 ? "is" : "are", parities,
+                    options.parity_chunks);
 }
 
 uint64_t NextViewNumber(const Facts& facts, const ViewRecord& view) {
@@ -121,12 +121,16 @@ uint64_t NextViewNumber(const Facts& facts, const ViewRecord& view) {
 
 std::optional<Formation> NextFormation(const Facts& facts) {
   const ViewRecord& view = facts.records.view.value;
+  const auto asked_from = AskedFrom(facts.records.timeline.value);
+  if (!asked_from) return std::nullopt;
   std::set<NodeSlot> in;
   std::set<NodeSlot> left_out;
   for (const ViewMember& member : view.members()) {
-    (member.lost() ? left_out : in).insert(NodeSlot{member.slot()});
+    const NodeSlot slot{member.slot()};
+    const bool is_in = !member.lost() || asked_from->contains(slot);
+    (is_in ? in : left_out).insert(slot);
   }
-  if (in == GroupedIn(view) || !AreAskersThere(facts)) return std::nullopt;
+  if (in == GroupedIn(view)) return std::nullopt;
   const bool do_all_know = std::ranges::all_of(
       facts.roll.told(), [](const auto& told) { return told.report->any_groups(); });
   if (!do_all_know) return std::nullopt;

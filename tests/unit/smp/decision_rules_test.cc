@@ -52,7 +52,8 @@ TEST_F(DecisionRulesTest, ARoundBeginsWhenAllRanksOfTheAttemptAsk) {
   ASSERT_TRUE(move.write && move.write->timeline);
   EXPECT_TRUE(move.write->timeline->closing());
   EXPECT_EQ(move.write->timeline->round(), 1U);
-  EXPECT_EQ(move.write->timeline->asked_size(), 2);
+  ASSERT_EQ(move.write->timeline->asked_size(), 2);
+  EXPECT_EQ(move.write->timeline->asked(1).slot(), 1U) << "from where it asks";
 }
 
 TEST_F(DecisionRulesTest, OfTwoAttemptsTheNewestAsks) {

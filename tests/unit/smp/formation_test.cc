@@ -59,7 +59,7 @@ class FormationTest : public RulesFixture {
     timeline.set_attempt(1);
     timeline.set_world(1);
     timeline.clear_asked();
-    timeline.add_asked()->set_pid(11);
+    AddAsked(0, 11);
     reading_.Follow(1);
     NodeReport& report = Report(0);
     report.set_round_closed(1);
@@ -67,6 +67,12 @@ class FormationTest : public RulesFixture {
     report.clear_asking();
     report.add_asking()->set_pid(11);
     Tell(0);
+  }
+  void AddAsked(uint64_t slot, int64_t pid) {
+    AskingRank& asked = *records_.timeline.value.add_asked();
+    asked.set_rank(slot);
+    asked.set_pid(pid);
+    asked.set_slot(slot);
   }
   void ReadAll() {
     for (uint64_t slot = 0; slot < kNodes; ++slot) {
@@ -96,7 +102,7 @@ TEST_F(FormationTest, ANodeThatIsLostWhenADecisionIsMadeIsLeftOut) {
   EXPECT_THAT(SlotsOf(view), ElementsAre(ElementsAre(0)));
   EXPECT_EQ(view.groups(0).k(), 1U);
   EXPECT_EQ(view.exposure(),
-            "1 nodes of 2 are left, their groups stand the loss of 0, of 1 was asked for");
+            "1 of 2 nodes is left, in groups that stand the loss of 0: 1 was asked for");
   EXPECT_THAT(TextsOf(move),
               Contains(AllOf(HasSubstr("nodes 0 as RS(1,0)"), HasSubstr("node 1 is left out"))));
   // It is decoded in the groups that it is encoded in.
@@ -147,11 +153,16 @@ TEST_F(FormationTest, WhoIsBackIsInWithTheNextDecision) {
 }
 
 // It may be cut off from the store alone, and its rank train on.
-TEST_F(FormationTest, NobodyIsLeftOutWhileARankThatAskedIsOnALostNode) {
-  AskingRank& asked = *records_.timeline.value.add_asked();
-  asked.set_rank(1);
-  asked.set_pid(12);
+TEST_F(FormationTest, ALostNodeFromWhichARankAskedIsIn) {
+  AddAsked(1, 12);
   records_.timeline.value.set_world(2);
+  const Move move = Decide();
+  ASSERT_TRUE(move.write);
+  EXPECT_FALSE(move.write->view);
+}
+
+TEST_F(FormationTest, ARoundThatAnEarlierReleaseBeganKeepsTheGroups) {
+  records_.timeline.value.mutable_asked(0)->clear_slot();
   const Move move = Decide();
   ASSERT_TRUE(move.write);
   EXPECT_FALSE(move.write->view);
@@ -235,7 +246,7 @@ TEST_F(LowerFormationTest, WhereMemoryIsShortThereIsOneParityLess) {
   ASSERT_TRUE(move.write && move.write->view);
   EXPECT_EQ(move.write->view->groups(0).k(), 2U);
   EXPECT_EQ(move.write->view->number(), 2U);
-  EXPECT_THAT(move.write->view->exposure(), HasSubstr("stand the loss of 1, of 2 was asked for"));
+  EXPECT_THAT(move.write->view->exposure(), HasSubstr("stand the loss of 1: 2 was asked for"));
   EXPECT_THAT(TextsOf(move), ElementsAre(HasSubstr("node 2 has too little memory for 2 parities")));
   records_.view.value = *move.write->view;
   EXPECT_TRUE(IsNone(Ask(&ViewRule))) << "it has yet to try with these";
