@@ -23,9 +23,11 @@ TEST(NodeRangeTest, IsTwoNumbersInOrderOrOne) {
 }
 
 TEST(NodeRangeTest, ItsEndIsTheNumberOfTheJobsNodes) {
-  EXPECT_TRUE(CheckRange({3, 4}, 4).ok());
-  EXPECT_TRUE(CheckRange({}, 4).ok());
-  EXPECT_THAT(CheckRange({3, 5}, 4).message(), HasSubstr("3:5: the job has 4 nodes"));
+  EXPECT_TRUE(CheckRange({3, 4}, 4, 4, 1).ok());
+  EXPECT_TRUE(CheckRange({}, 4, 4, 8).ok());
+  EXPECT_THAT(CheckRange({3, 5}, 4, 4, 1).message(), HasSubstr("3:5: the job has 4 nodes"));
+  EXPECT_THAT(CheckRange({3, 4}, 4, 4, 4).message(), HasSubstr("4 ranks on 4 nodes are 3 on 3"));
+  EXPECT_THAT(CheckRange({1, 4}, 4, 2, 1).message(), HasSubstr("at least 1 is needed"));
 }
 
 TEST(NodeRangeTest, RanksAreAsManyOnEachNodeInMultiples) {
@@ -34,7 +36,7 @@ TEST(NodeRangeTest, RanksAreAsManyOnEachNodeInMultiples) {
   EXPECT_EQ(*RanksOn(3, 4, 8, 4), 4U) << "as TP 2 x PP 2";
   EXPECT_EQ(*RanksOn(3, 4, 5, 1), 3U);
   EXPECT_THAT(RanksOn(3, 4, 4, 4).status().message(),
-              HasSubstr("4 ranks on 4 nodes are 3 on 3, and a multiple of 4 is needed"));
+              HasSubstr("4 ranks on 4 nodes are 3 on 3, and at least 4 are needed"));
 }
 
 TEST(NodeRangeTest, AWaitIsDescribedByWhatLacks) {

@@ -222,7 +222,9 @@ int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions&
         nodes, context.timeout(), Milliseconds(options.memory_wait_ms),
         [&](const nlohmann::json& event, const std::string& text) { Tell(context, event, text); });
   };
-  if (absl::Status status = CheckRange(options.nodes, cluster.nodes); !status.ok()) {
+  if (absl::Status status =
+          CheckRange(options.nodes, cluster.nodes, options.ranks, options.ranks_multiple);
+      !status.ok()) {
     return Fail(context, status);
   }
   if (absl::Status status = settle(false, -1); !status.ok()) return Fail(context, status);

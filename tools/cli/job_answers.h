@@ -18,6 +18,7 @@ struct JobNode {
   uint64_t node = 0;
   uint64_t place = 0;  // the number that its daemon was started with
   bool lost = false;
+  bool left_out = false;
   absl::StatusOr<nlohmann::json> answer;
 };
 
@@ -40,7 +41,7 @@ nlohmann::json NodesJson(const Context& context, const std::vector<JobNode>& nod
 // A line of each node that did not answer.
 std::string SilentNodes(const std::vector<JobNode>& nodes);
 
-// OK when all answered, otherwise what the first of the others failed with.
+// OK when all answered but those that the job goes on without; else what the first failed with.
 absl::Status AllAnswered(const std::vector<JobNode>& nodes);
 
 }  // namespace unreft::cli

@@ -89,7 +89,9 @@ std::string InsecureText(const nlohmann::json& status) {
 
 int CheckProtection(const Context& context,
                     const std::vector<std::pair<uint64_t, nlohmann::json>>& nodes) {
-  nlohmann::json document{{"protected", false}, {"state", "unknown"}, {"why", ""}};
+  nlohmann::json document{
+      {"protected", false}, {"state", "unknown"}, {"why", ""}, {"exposure", ""}};
+  bool bears_no_loss = false;
   std::string text;
   // Of several nodes those speak that have ranks.
   for (const char* state : {"unprotected", "protected", "ended", "not begun", "unknown"}) {
@@ -100,6 +102,8 @@ int CheckProtection(const Context& context,
         document["state"] = state;
         document["protected"] = std::string_view(state) == "protected";
         document["why"] = document["protected"] ? "" : WhyNot(status);
+        document["exposure"] = status.value("exposure", "");
+        bears_no_loss = status.value("bears_no_loss", false);
       }
       const std::string who = nodes.size() > 1 ? fmt::format("node {}: ", node) : "";
       if (is_first || std::string_view(state) == "unprotected") {
@@ -108,8 +112,9 @@ int CheckProtection(const Context& context,
     }
     if (!text.empty()) break;
   }
+  if (const std::string why = document["exposure"]; !why.empty()) text += why + "\n";
   Print(context, document, text);
-  return document["protected"] ? kExitOk : kExitFailed;
+  return document["protected"] && !bears_no_loss ? kExitOk : kExitFailed;
 }
 
 // --- the whole job ---

@@ -32,8 +32,9 @@ std::string IsRange(const std::string& text) {
                      text);
 }
 
-absl::Status CheckRange(const NodeRange& range, uint64_t nodes) {
-  if (!range.is_given() || range.max == nodes) return absl::OkStatus();
+absl::Status CheckRange(const NodeRange& range, uint64_t nodes, uint32_t ranks, uint64_t multiple) {
+  if (!range.is_given()) return absl::OkStatus();
+  if (range.max == nodes) return RanksOn(range.min, nodes, ranks, multiple).status();
   return absl::InvalidArgumentError(fmt::format(
       "run --nodes {}:{}: the job has {} nodes, which is the most that an attempt can have",
       range.min, range.max, nodes));
@@ -44,8 +45,10 @@ absl::StatusOr<uint32_t> RanksOn(uint64_t n, uint64_t nodes, uint32_t ranks, uin
   const uint64_t rounded = left - left % multiple;
   if (rounded > 0) return static_cast<uint32_t>(rounded);
   return absl::InvalidArgumentError(
-      fmt::format("{} ranks on {} nodes are {} on {}, and a multiple of {} is needed", ranks, nodes,
-                  left, n, multiple));
+      fmt::format("{} ranks on {} nodes are {} on {}, and at least {} {} needed: more --ranks, or "
+                  "more nodes at "
+                  "least",
+                  ranks, nodes, left, n, multiple, multiple == 1 ? "is" : "are"));
 }
 
 std::string DescribeWait(const NodeRange& range, const std::vector<uint64_t>& vacant,

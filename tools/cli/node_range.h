@@ -22,8 +22,9 @@ struct NodeRange {
 NodeRange ParseRange(const std::string& text);
 std::string IsRange(const std::string& text);
 
-// InvalidArgument where the job has another number of nodes than MAX.
-absl::Status CheckRange(const NodeRange& range, uint64_t nodes);
+// InvalidArgument where the job has another number of nodes than MAX, or an attempt on MIN of them
+// would have no ranks.
+absl::Status CheckRange(const NodeRange& range, uint64_t nodes, uint32_t ranks, uint64_t multiple);
 
 // The ranks of an attempt on `n` of `nodes` nodes, of a job of `ranks` on all of them: as many on
 // each node, rounded down to a multiple. InvalidArgument where none are left.

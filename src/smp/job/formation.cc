@@ -71,6 +71,8 @@ bool IsLeftOut(const ViewRecord& view, NodeSlot slot) {
   return view.groups_size() > 0 && !IsIn(view, slot);
 }
 
+bool HasNoParities(const ViewRecord& view) { return ParitiesOf(view) == 0; }
+
 bool AreAllIn(const ViewRecord& view) {
   int grouped = 0;
   for (const Group& group : view.groups()) grouped += group.slots_size();
@@ -107,10 +109,13 @@ std::string ExposureOf(const ViewRecord& view, const NodeOptions& options) {
   if (parities >= options.parity_chunks) return text;
   if (!text.empty()) text += "; ";
   const size_t left = GroupedIn(view).size();
+  const ec::CodeShape most = meta::ShapeFor(left, options.data_chunks, options.parity_chunks);
   return text + fmt::format(
-                    "{} of {} nodes {} left, in groups that stand the loss of {}: {} was asked for",
+                    "{} of {} nodes {} left, in groups that stand the loss of {}: {} was asked "
+                    "for{}",
                     left, view.members_size(), left == 1 ? "is" : "are", parities,
-                    options.parity_chunks);
+                    options.parity_chunks,
+                    parities < most.m ? ", and memory is short for more" : "");
 }
 
 uint64_t NextViewNumber(const Facts& facts, const ViewRecord& view) {

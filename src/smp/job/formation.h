@@ -20,6 +20,9 @@ bool AreAllIn(const ViewRecord& view);
 // Whether it is in none of the groups that there are.
 bool IsLeftOut(const ViewRecord& view, NodeSlot slot);
 
+// Whether its groups stand no loss.
+bool HasNoParities(const ViewRecord& view);
+
 // Writes the groups of those members into the view, and its exposure. InvalidArgument when there
 // are too few of them.
 absl::Status FormGroups(const std::vector<NodeSlot>& of, const NodeOptions& options,

@@ -51,8 +51,12 @@ std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
   std::vector<std::string> lost;
   std::vector<std::string> absent;
   std::vector<std::string> silent;
+  std::vector<std::string> left_out;  // and have ranks
   for (const auto& [member, slot, report] : facts.roll.members()) {
-    if (!IsIn(facts.records.view.value, slot)) continue;
+    if (!IsIn(facts.records.view.value, slot)) {
+      if (report != nullptr && report->ranks() > 0) left_out.push_back(NameOf(facts, slot));
+      continue;
+    }
     if (member->lost()) {
       lost.push_back(fmt::format("{}", slot));
     } else if (!IsPresent(facts, *member)) {
@@ -77,6 +81,12 @@ std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
   if (!silent.empty()) {
     texts.push_back(
         fmt::format("{} is present and has told the leader nothing", Some(silent, "nodes")));
+  }
+  if (!left_out.empty()) {
+    texts.push_back(
+        fmt::format("{} has ranks and is left out of the protection groups: restart the job, once "
+                    "all its daemons are of this release",
+                    Some(left_out, "nodes")));
   }
   return texts;
 }

@@ -14,6 +14,7 @@
 #include "smp/desk/node_memory.h"
 #include "smp/desk/protection_watch.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/formation.h"
 #include "smp/node/json_text.h"
 
 namespace unreft::smp {
@@ -154,7 +155,17 @@ std::string ProblemOf(const NodeState& state) {
   return absl::StrJoin(problems, "; ");
 }
 
-Json StatusJson(const NodeState& state) {
+// Why the node's groups protect less than was asked for, and whether they stand no loss at all.
+void AddExposure(const NodeState& state, const Member* member, Json& json) {
+  json["exposure"] = "";
+  json["bears_no_loss"] = false;
+  if (member == nullptr || state.options.parity_chunks == 0) return;
+  const ViewRecord& view = member->records().view.value;
+  json["exposure"] = view.exposure();
+  json["bears_no_loss"] = view.groups_size() > 0 && HasNoParities(view);
+}
+
+Json StatusJson(const NodeState& state, const Member* member) {
   Json json;
   json["job"] = state.options.job;
   json["node"] = state.options.node.value;
@@ -181,6 +192,7 @@ Json StatusJson(const NodeState& state) {
   json["peers_wire"] = state.options.peers_wire;
   json["store_wire"] = state.options.store_wire;
   json["protection"] = ProtectionJson(state);
+  AddExposure(state, member, json);
   json["bytes"] = state.memory->use().bytes + PromisedMemory(state).control_bytes;
   json["guard_bytes"] = state.memory->use(SegmentKind::kGuard).bytes;
   json["staging_bytes"] = state.memory->use(SegmentKind::kStaging).bytes;
@@ -348,7 +360,7 @@ bool IsForced(const AdminRequest& request) {
 void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
                  absl::AnyInvocable<void(AdminReply)> reply) {
   NodeState& state = desk.state;
-  if (request.verb == "status") return reply(Ok(StatusJson(state)));
+  if (request.verb == "status") return reply(Ok(StatusJson(state, desk.member)));
   if (request.verb == "versions") return reply(Ok(VersionsJson(state)));
   if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state, desk.member)}}));
   if (request.verb == "verify") return Verify(desk, std::move(reply));

@@ -67,6 +67,13 @@ std::string OwnProblem(const Json& entry) {
   return StringOf(*status, "problem");
 }
 
+bool HasRanks(const Json& entry) {
+  const auto status = entry.find("status");
+  if (status == entry.end() || !status->is_object()) return false;
+  const auto ranks = status->find("ranks");
+  return ranks != status->end() && ranks->is_array() && !ranks->empty();
+}
+
 // What stands in the job's way, for people; each names what to do.
 Json Problems(const Json& json) {
   Json problems = Json::array();
@@ -83,7 +90,12 @@ Json Problems(const Json& json) {
   const bool has_view = json.at("view") != 0;
   for (const Json& member : json.at("members")) {
     const std::string node = fmt::format("node {}", member.at("slot").get<uint64_t>());
-    if (IsTrue(member, "left_out")) {
+    const bool is_left_out = IsTrue(member, "left_out");
+    if (is_left_out && HasRanks(member)) {
+      problems.push_back(node +
+                         " has ranks and is left out of the protection groups: nothing is "
+                         "committed until the job restarts");
+    } else if (is_left_out) {
       // The job goes on without it.
     } else if (IsTrue(member, "lost")) {
       problems.push_back(node +
@@ -92,7 +104,7 @@ Json Problems(const Json& json) {
     } else if (!IsTrue(member, "present") && has_view) {
       problems.push_back(node + " is absent: nothing is committed until it is back");
     }
-    if (const std::string error = StringOf(member, "error"); !error.empty()) {
+    if (const std::string error = StringOf(member, "error"); !error.empty() && !is_left_out) {
       problems.push_back(fmt::format("{} does not answer: {}", node, error));
     }
     if (const std::string own = OwnProblem(member); !own.empty()) {

@@ -129,7 +129,6 @@ absl::Status Node::AdoptMemory() {
 absl::Status Node::JoinCluster() {
   server_ = std::make_unique<SlabServer>(state_, member_->peers());
   state_.on_slot_change = [this] { server_->OnSlotChange(); };
-  Protector* own = nullptr;
   if (state_.options.parity_chunks == 0) {
     protection_ = std::make_unique<NoProtection>(state_.seams.executor);
   } else {
@@ -137,16 +136,16 @@ absl::Status Node::JoinCluster() {
         std::make_unique<Protector>(state_, member_->peers(), *server_, member_->records(),
                                     [this] { member_->ReportProtection(); });
     if (absl::Status status = protector->Adopt(); !status.ok()) return status;
-    own = protector.get();
+    protector_ = protector.get();
     state_.slots->set_guards(
-        [own](std::span<const SlotNeeds> slabs) { return own->MemoryFor(slabs); });
+        [this](std::span<const SlotNeeds> slabs) { return protector_->MemoryFor(slabs); });
     protection_ = std::move(protector);
   }
   cluster_ = std::make_unique<ClusterDesk>(
       state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
         AnswerOwn(request, std::move(reply));
       });
-  restore_->Join({member_->peers(), member_->records(), *server_, own,
+  restore_->Join({member_->peers(), member_->records(), *server_, protector_,
                   [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
   return absl::OkStatus();
@@ -354,6 +353,13 @@ void Node::OnPins(const PinRecord& pins) {
 }
 
 uint64_t Node::RanksServed() { return state_.RanksServed(); }
+
+// What fits with no fewer parities either is no reason to have fewer.
+bool Node::LacksMemory() {
+  if (!capture_->LacksMemory()) return false;
+  return protector_ == nullptr ||
+         protector_->FitsWithOneParityLess([this] { return !capture_->LacksMemory(); });
+}
 
 void Node::OnObstacle(const std::string& what) { state_.job_obstacle = what; }
 

@@ -107,7 +107,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   void OnReplicasDisagree(const std::string& what) override;
   void OnPins(const PinRecord& pins) override;
   uint64_t RanksServed() override;
-  bool LacksMemory() override { return capture_->LacksMemory(); }
+  bool LacksMemory() override;
   void OnObstacle(const std::string& what) override;
   void OnStanding(const Standing& standing) override;
   void OnRefused(const absl::Status& why) override;
@@ -122,6 +122,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   Member* member_ = nullptr;  // the coordinator, owned by state_; above the desks, which use it
   std::unique_ptr<SlabServer> server_;
   std::unique_ptr<Protection> protection_;
+  Protector* protector_ = nullptr;  // which that is, where groups have parities
   std::unique_ptr<CaptureDesk> capture_;
   std::unique_ptr<RestoreDesk> restore_;
   std::unique_ptr<MovedRanks> moved_;

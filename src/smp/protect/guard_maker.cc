@@ -109,6 +109,11 @@ GuardMemory GuardMaker::MemoryFor(const GuardNeeds& needs) {
   return guards_.MemoryFor(needs, OldBelow());
 }
 
+void GuardMaker::RemoveUnused() {
+  KeepPinned();
+  guards_.RemoveUnused(OldBelow());
+}
+
 void GuardMaker::KeepPinned() {
   std::set<Version> pinned;
   if (state_.pins) {

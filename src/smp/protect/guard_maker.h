@@ -60,6 +60,9 @@ class GuardMaker {
   // Whether guards of that shape could not be made for want of memory.
   bool LacksMemory(ec::CodeShape shape) const;
 
+  // Of a group without parities: guards that are free, or of older versions than are kept, go.
+  void RemoveUnused();
+
   // Versions that no guard is free for until something else is committed, and why.
   std::map<Version, std::string> Failures() const;
 

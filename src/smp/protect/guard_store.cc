@@ -232,6 +232,12 @@ Guard* GuardStore::Take(Version version, const GuardNeeds& needs, Version keep_f
   return taken;
 }
 
+void GuardStore::RemoveUnused(Version keep_from) {
+  for (Guard* guard : All()) {
+    if (guard->phase == GuardPhase::kFree || IsOld(*guard, keep_from)) Remove(*guard);
+  }
+}
+
 void GuardStore::SetComplete(Guard& guard, std::shared_ptr<const GuardRecord> record) {
   guard.phase = GuardPhase::kComplete;
   guard.record = std::move(record);

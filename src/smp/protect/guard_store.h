@@ -73,6 +73,9 @@ class GuardStore {
   // than `keep_from`; null when there is none now.
   Guard* Take(Version version, const GuardNeeds& needs, Version keep_from);
 
+  // Those that are free, or complete and older than `keep_from`.
+  void RemoveUnused(Version keep_from);
+
   // Everything is in place and sealed.
   void SetComplete(Guard& guard, std::shared_ptr<const GuardRecord> record);
   // Writes geometry and state word of a complete guard again as they were: they may have rotted,

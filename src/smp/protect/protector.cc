@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 
 namespace unreft::smp {
 namespace {
@@ -41,13 +42,21 @@ GuardMemory Protector::MemoryFor(std::span<const SlotNeeds> slabs) {
   const ec::CodeShape shape =
       group ? group->shape
             : ec::CodeShape{state_.options.data_chunks, state_.options.parity_chunks};
-  if (shape.m == 0) return {};
-  return maker_.MemoryFor(GuardNeedsFor(shape, state_.options.block_bytes, slabs));
+  if (shape.m <= parities_less_) return {};
+  return maker_.MemoryFor(GuardNeedsFor({shape.k + parities_less_, shape.m - parities_less_},
+                                        state_.options.block_bytes, slabs));
 }
 
 // Of the newest timeline; none where this node is left out.
 std::optional<GroupView> Protector::OwnGroup() const {
   return FindGroup(job_.view.value.groups(), peers_.self());
+}
+
+bool Protector::FitsWithOneParityLess(absl::FunctionRef<bool()> fits) {
+  parities_less_ = 1;
+  const bool does = fits();
+  parities_less_ = 0;
+  return does;
 }
 
 bool Protector::LacksMemory() const {
@@ -138,8 +147,13 @@ void Protector::RunRules() {
     const bool is_over = state_.record->chain().IsOver(version.timeline) || IsAbandoned(version);
     if (is_over || maker_.HasFailed(version)) Forget(version);
   }
+  // A node that has missed a decision may read the view that went with it, and of a later round
+  // which failed.
+  const bool is_behind = job_.timeline.exists() &&
+                         NewestTimeline(job_.timeline.value) != state_.record->chain().newest();
   const std::optional<GroupView> group = OwnGroup();
-  if (!group || group->shape.m == 0) return;
+  if (is_behind || !group) return;
+  if (group->shape.m == 0) return maker_.RemoveUnused();
   announcements_.OnView();
   for (const Version version : announcements_.Followed()) {
     // One of a timeline that this node is yet to hear of is of groups that it does not know.

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <absl/functional/any_invocable.h>
+#include <absl/functional/function_ref.h>
 
 #include <map>
 #include <memory>
@@ -78,6 +79,8 @@ class Protector final : public Protection, public GuardedSlabs {
               const std::vector<uint64_t>& description_bytes);
 
   GuardStore& guards() { return guards_; }
+  // What is found where guards are counted as those of a group with one parity less.
+  bool FitsWithOneParityLess(absl::FunctionRef<bool()> fits);
   // What they take, or will for slots like these if the slabs of all members are as large.
   GuardMemory MemoryFor(std::span<const SlotNeeds> slabs);
 
@@ -101,6 +104,7 @@ class Protector final : public Protection, public GuardedSlabs {
   SlabServer& server_;
   const meta::JobRecords& job_;
   absl::AnyInvocable<void()> on_change_;
+  uint32_t parities_less_ = 0;  // than the group has, while guards are counted
   GuardStore guards_;
   CompleteGuards complete_;
   GuardMaker maker_;

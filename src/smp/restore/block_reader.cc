@@ -235,6 +235,12 @@ absl::Status BlockReader::TakeRecord(NodeSlot slot, const GuardRecord& record) {
   absl::StatusOr<std::shared_ptr<const CodedVersion>> coded = CodedVersion::FromRecord(
       catalog_.version(), record, slot, state_.options.block_bytes, state_.codes);
   if (!coded.ok()) return coded.status();
+  // There may be guards of the version that are of the same group with more parities.
+  const CommitRecord& commit = job_.commit.value;
+  const std::optional<GroupView> group = FindGroup(commit.groups(), slot);
+  if (VersionOf(commit) == catalog_.version() && group && group->shape.k != record.group().k()) {
+    return absl::DataLossError("the group's record is of another shape of the group");
+  }
   if (absl::Status status = CheckFits(record); !status.ok()) return status;
   if (CodedOf(slot) == nullptr) coded_.push_back(*std::move(coded));
   return absl::OkStatus();

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "base/format.h"
+#include "smp/job/cluster_records.h"
+#include "smp/protect/group_view.h"
 
 namespace unreft::smp {
 namespace {
@@ -222,6 +224,12 @@ void RestoreDesk::OnRebuilt() {
 void RestoreDesk::MakeShareAnew() {
   if (cluster_->protector == nullptr) return;
   if (cluster_->protector->RecordOf(restoring_->decision.version) != nullptr) return;
+  // The version may be of groups that this node was left out of, or that have no parities.
+  const CommitRecord& commit = cluster_->job.commit.value;
+  if (VersionOf(commit) == restoring_->decision.version) {
+    const std::optional<GroupView> group = FindGroup(commit.groups(), state_.options.node);
+    if (!group || group->shape.m == 0) return;
+  }
   restoring_->reader->GroupRecordOf(
       state_.options.node, [this, number = restoring_->number](
                                absl::StatusOr<std::shared_ptr<const GuardRecord>> record) {

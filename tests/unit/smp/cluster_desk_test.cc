@@ -111,6 +111,20 @@ TEST_F(ClusterDeskTest, OneThatDoesNotAnswerIsNamed) {
                                          HasSubstr("node 1 is lost"))));
 }
 
+TEST_F(ClusterDeskTest, ANodeThatIsLeftOutIsAProblemOnlyWithRanks) {
+  ViewRecord view = member_->job().view.value;
+  Group& group = *view.add_groups();
+  group.add_slots(0);
+  group.set_k(1);
+  Put("view", view);
+  Settle();
+  EXPECT_THAT(Problems(), IsEmpty());
+  answer_ = R"({"pid":7,"problem":"","ranks":[{"rank":1}]})";
+  EXPECT_THAT(Problems(), Contains(HasSubstr("node 1 has ranks and is left out")));
+  silent_ = true;
+  EXPECT_THAT(Problems(), IsEmpty()) << "nothing is asked of it";
+}
+
 TEST_F(ClusterDeskTest, SaysWhatStandsInTheWay) {
   answer_ = R"({"problem":"its slot is another's","starting":false})";
   EXPECT_THAT(Problems(), Contains("node 1: its slot is another's"));

@@ -161,6 +161,24 @@ TEST_F(FormationTest, ALostNodeFromWhichARankAskedIsIn) {
   EXPECT_FALSE(move.write->view);
 }
 
+// In one decision: who is back is in, though a rank of a lost node has asked.
+TEST_F(FormationTest, WhoIsBackIsInBesideALostNodeFromWhichARankAsked) {
+  ViewRecord& view = records_.view.value;
+  ViewMember& third = *view.add_members();
+  third.set_slot(2);
+  third.set_incarnation(Memory(2));
+  Enter(2);
+  Report(2).set_any_groups(true);
+  Report(2).set_round_closed(1);
+  Tell(2);
+  AddAsked(1, 12);
+  AddAsked(2, 13);
+  records_.timeline.value.set_world(3);
+  const Move move = Decide();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_THAT(SlotsOf(*move.write->view), ElementsAre(ElementsAre(0, 1, 2)));
+}
+
 TEST_F(FormationTest, ARoundThatAnEarlierReleaseBeganKeepsTheGroups) {
   records_.timeline.value.mutable_asked(0)->clear_slot();
   const Move move = Decide();
@@ -246,7 +264,8 @@ TEST_F(LowerFormationTest, WhereMemoryIsShortThereIsOneParityLess) {
   ASSERT_TRUE(move.write && move.write->view);
   EXPECT_EQ(move.write->view->groups(0).k(), 2U);
   EXPECT_EQ(move.write->view->number(), 2U);
-  EXPECT_THAT(move.write->view->exposure(), HasSubstr("stand the loss of 1: 2 was asked for"));
+  EXPECT_THAT(move.write->view->exposure(),
+              HasSubstr("stand the loss of 1: 2 was asked for, and memory is short for more"));
   EXPECT_THAT(TextsOf(move), ElementsAre(HasSubstr("node 2 has too little memory for 2 parities")));
   records_.view.value = *move.write->view;
   EXPECT_TRUE(IsNone(Ask(&ViewRule))) << "it has yet to try with these";

@@ -251,6 +251,18 @@ TEST_F(GuardStoreTest, TheOldestBelowTheCommitIsTakenWhenNoneIsFree) {
   EXPECT_NE(store->Complete(Later(1)), nullptr);
 }
 
+TEST_F(GuardStoreTest, WhereNothingIsGuardedAnyMoreFreeAndOldOnesGo) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  Complete(*store, kVersion);
+  ASSERT_GT(store->All().size(), 1U);
+  InTurn([&] { store->RemoveUnused(kVersion); });
+  ASSERT_EQ(store->All().size(), 1U) << "what is restored from is not older";
+  EXPECT_NE(store->Complete(kVersion), nullptr);
+  InTurn([&] { store->RemoveUnused(Later(1)); });
+  EXPECT_TRUE(store->All().empty());
+}
+
 TEST_F(GuardStoreTest, AVersionThatIsKeptIsNotTakenHoweverOld) {
   auto store = NewStore();
   Provide(*store, kNeeds);

@@ -42,6 +42,17 @@ TEST_F(ObstaclesTest, NodesThatAreLostAbsentOrSilentAreNamed) {
             "not registered its tensors at any node");
 }
 
+// Nobody guards what its ranks capture, and nothing else says so.
+TEST_F(ObstaclesTest, ANodeThatIsLeftOutAndHasRanksIsNamed) {
+  Group& group = *records_.view.value.mutable_groups(0);
+  group.clear_slots();
+  group.add_slots(0);
+  EXPECT_EQ(Describe(), "");
+  Report(1).set_ranks(1);
+  Tell(1);
+  EXPECT_THAT(Describe(), ::testing::StartsWith("node 1 (host1) has ranks and is left out"));
+}
+
 TEST_F(ObstaclesTest, AStoreThatTakesNothingIsNamedFirst) {
   records_.present.erase(NodeSlot{1});
   EXPECT_THAT(Describe(absl::ResourceExhaustedError("full")),
