@@ -92,8 +92,9 @@ absl::Status GuardStore::AdoptSegment(SegmentId id, std::shared_ptr<Segment> seg
 bool GuardStore::Fits(const Guard& guard, const GuardNeeds& needs) const {
   if (!guard.view) return false;
   const GuardGeometry& g = guard.view->geometry();
+  // All chunks that a guard has room for are verified, so there is one for each parity.
   return g.block_bytes == options_.block_bytes && g.record_capacity >= needs.record_bytes &&
-         g.chunks >= needs.chunks && g.sources_max >= needs.sources &&
+         g.chunks == needs.chunks && g.sources_max >= needs.sources &&
          g.positions_max >= needs.positions;
 }
 

@@ -251,6 +251,19 @@ TEST_F(GuardStoreTest, TheOldestBelowTheCommitIsTakenWhenNoneIsFree) {
   EXPECT_NE(store->Complete(Later(1)), nullptr);
 }
 
+// What a larger one has in the place of a parity that its group has not would not verify.
+TEST_F(GuardStoreTest, AGuardIsUsedForAsManyParitiesAsItWasMadeFor) {
+  auto store = NewStore();
+  Provide(*store, kNeeds);
+  GuardNeeds fewer = kNeeds;
+  fewer.chunks = kNeeds.chunks - 1;
+  EXPECT_EQ(store->Take(kVersion, fewer, Version{}), nullptr);
+  Provide(*store, fewer);
+  Guard* const taken = store->Take(kVersion, fewer, Version{});
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->view->geometry().chunks, fewer.chunks);
+}
+
 TEST_F(GuardStoreTest, WhereNothingIsGuardedAnyMoreFreeAndOldOnesGo) {
   auto store = NewStore();
   Provide(*store, kNeeds);
