@@ -38,7 +38,8 @@ class TestCheck:
         job = cli.train()
         cli.wait_committed(job, 3)
         assert cli("status", "--check").startswith("protected: the newest commit is ")
-        assert cli.json("status", "--check") == {"protected": True, "state": "protected", "why": ""}
+        assert cli.json("status", "--check") == {"protected": True, "state": "protected", "why": "",
+                                                 "exposure": ""}
         assert "\nprotected: " in cli("status")
         job.interrupt()
         ended = cli.json("status", "--check", code=UNPROTECTED)
