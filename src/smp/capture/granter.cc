@@ -36,18 +36,22 @@ void Granter::EnsureGrant(RankSession& session) {
       std::memory_order_release);
 }
 
-// Content that has rotted, of a version that nobody restores any more, or whose slab of this rank
-// has been rebuilt in another slot: nothing can be read from it.
+// Content that has rotted, of a version that nobody restores any more or that is older than the
+// committed one, or whose slab of this rank has been rebuilt in another slot: nothing can be read
+// from it.
 bool Granter::IsOfNoUse(const Slot& slot) const {
   if (slot.phase != SlotPhase::kQuarantined || !slot.reusable) return false;
   if (!state_.MayRetire(slot.version)) return false;
   const bool is_given_up = slot.version.timeline == capture_from_.timeline &&
                            slot.version < capture_from_ &&
                            slot.version != state_.record->committed();
-  return is_given_up || !state_.record->chain().IsLive(slot.version) ||
-         std::ranges::any_of(state_.slots->OfRank(slot.owner), [&](const Slot* other) {
-           return other->phase == SlotPhase::kSealed && other->version == slot.version;
-         });
+  return is_given_up || slot.version < state_.record->committed() ||
+         !state_.record->chain().IsLive(slot.version) ||
+         std::ranges::any_of(
+             state_.slots->OfRank(slot.owner),
+             [&](const Slot* other) {
+               return other->phase == SlotPhase::kSealed && other->version == slot.version;
+             });
 }
 
 Slot* Granter::GrantFree(RankSession& session) {

@@ -137,6 +137,15 @@ TEST_F(GranterTest, WhatRottedOfAVersionThatIsOverGivesWay) {
   EXPECT_NE(Offer(), nullptr);
 }
 
+// It rotted after the commit, which uses what has rotted before it again.
+TEST_F(GranterTest, WhatRottedAndIsOlderThanTheCommitGivesWay) {
+  state_.pins.emplace();
+  Seal(1, true);
+  Seal(2, true);
+  Rot(1);
+  EXPECT_NE(Offer(), nullptr);
+}
+
 // It was decoded from the group into another slot.
 TEST_F(GranterTest, WhatRottedAndWasRebuiltGivesWay) {
   state_.pins.emplace();
