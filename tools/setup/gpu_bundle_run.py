@@ -52,7 +52,7 @@ SIZES = {
         "checksum": [],
         "checked": ["--modes", "unreft", "--rounds", "1"],
         "training": [],
-        "demo": ["--size", "gpu", "--steps", "200", "--step-s-min", "0.1"],
+        "demo": ["--size", "gpu", "--steps", "120", "--step-s-min", "0.1"],
     },
     "cpu": {
         "parameters": 60_000,

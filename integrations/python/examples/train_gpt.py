@@ -23,6 +23,7 @@ import contextlib
 import dataclasses
 import datetime
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -337,6 +338,13 @@ def init_cuda():
     return torch.device("cuda", index)
 
 
+def buffers_argument():
+    """What DDP calls the copying of rank 0's buffers: releases of PyTorch have two names for it."""
+    newer = "forward_sync_buffers"
+    known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
+    return newer if newer in known else "broadcast_buffers"
+
+
 def build_job(args, rank, world, device):
     """The state at step 0: the same weights on all ranks, different random numbers on each."""
     config = gpt.CONFIGS[args.size]
@@ -348,7 +356,8 @@ def build_job(args, rank, world, device):
         # On a GPU the order in which a norm adds depends on how its input is aligned, and where in
         # a bucket a gradient lies differs in the first step of a process.
         gradient_as_bucket_view=device.type == "cpu",
-        forward_sync_buffers=False,  # Each rank's running average is its own.
+        # Each rank's running average is its own.
+        **{buffers_argument(): False},
     )
     ddp.register_comm_hook(None, sum_in_rank_order)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
