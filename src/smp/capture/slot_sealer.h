@@ -47,6 +47,7 @@ class SlotSealer {
   static absl::StatusOr<SlotSeal> MakeSeal(SlotView view, Generation generation, const Work& work);
   void Advance(Slot& slot);
   void StartChecksums(Slot& slot);
+  void FinishChecksums(Slot& slot, uint64_t blocks_done);
   void StartSeal(Slot& slot);
   void Finish(Slot& slot, layout::SlotManifest manifest, absl::Status status, SlotSeal seal);
 

@@ -52,6 +52,21 @@ uint32_t CrcUntilStopped(std::span<const std::byte> bytes, const SlotReading& re
   return crc;
 }
 
+// What a seal vouches for besides the blocks: manifest, extras and the CRC table.
+absl::Status VerifyDescription(SlotView view, const SlotSeal& seal,
+                               std::span<const std::byte> table, const SlotReading& reading) {
+  absl::StatusOr<layout::SlotManifest> manifest = ReadManifest(view, seal);
+  if (!manifest.ok()) return manifest.status();
+  const uint32_t extras_crc = CrcUntilStopped(view.extras().first(seal.extras_bytes), reading);
+  const uint32_t table_crc = CrcUntilStopped(table, reading);
+  if (reading.stopped()) return Stopped(view);
+  if (extras_crc != seal.extras_crc) return WrongCrc(view, "extras", seal.extras_crc, extras_crc);
+  if (table_crc != seal.crc_table_crc) {
+    return WrongCrc(view, "CRC table", seal.crc_table_crc, table_crc);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::span<const std::byte> CrcTableOf(SlotView view, uint64_t data_bytes) {
@@ -65,7 +80,7 @@ absl::StatusOr<layout::SlotManifest> ReadManifest(SlotView view) {
   return ReadManifest(view, *seal);
 }
 
-absl::Status VerifySlot(SlotView view, const SlotReading& reading) {
+absl::Status VerifySlot(SlotView view, const SlotReading& reading, SlotShare share) {
   if (view.state().state != SlotState::kSealed) {
     return absl::DataLossError(fmt::format("slot {}: needed state sealed, found {}",
                                            view.geometry().slot_id,
@@ -75,17 +90,14 @@ absl::Status VerifySlot(SlotView view, const SlotReading& reading) {
   // Once: what rots between two looks would be believed.
   const absl::StatusOr<SlotSeal> seal = view.CheckedSeal();
   if (!seal.ok()) return seal.status();
-  absl::StatusOr<layout::SlotManifest> manifest = ReadManifest(view, *seal);
-  if (!manifest.ok()) return manifest.status();
-  const uint32_t extras_crc = CrcUntilStopped(view.extras().first(seal->extras_bytes), reading);
-  const auto table = CrcTableOf(view, seal->data_bytes);
-  const uint32_t table_crc = CrcUntilStopped(table, reading);
-  if (reading.stopped()) return Stopped(view);
-  if (extras_crc != seal->extras_crc) return WrongCrc(view, "extras", seal->extras_crc, extras_crc);
-  if (table_crc != seal->crc_table_crc) {
-    return WrongCrc(view, "CRC table", seal->crc_table_crc, table_crc);
+  const std::span<const std::byte> table = CrcTableOf(view, seal->data_bytes);
+  if (share.index == 0) {
+    const absl::Status status = VerifyDescription(view, *seal, table, reading);
+    if (!status.ok()) return status;
   }
-  for (uint64_t block = 0; block < table.size() / sizeof(uint32_t); ++block) {
+  const uint64_t blocks = table.size() / sizeof(uint32_t);
+  const uint64_t end = blocks * (share.index + 1) / share.count;
+  for (uint64_t block = blocks * share.index / share.count; block < end; ++block) {
     if (reading.stopped()) return Stopped(view);
     uint32_t needed = 0;
     std::memcpy(&needed, table.data() + block * sizeof(needed), sizeof(needed));

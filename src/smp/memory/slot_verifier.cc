@@ -2,10 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/format.h"
 #include "smp/memory/slot_content.h"
 
 namespace unreft::smp {
+namespace {
+
+// A large slot is read by several tasks at a time, since one thread reads some 8 GB/s: a restart
+// waits for all of it.
+constexpr uint64_t kSharesMax = 8;
+constexpr uint64_t kShareBlocksMin = 64;
+
+uint64_t SharesOf(const SlotGeometry& geometry) {
+  const uint64_t blocks_max = geometry.data_capacity / geometry.block_bytes;
+  return std::clamp<uint64_t>(blocks_max / kShareBlocksMin, 1, kSharesMax);
+}
+
+}  // namespace
 
 struct SlotVerifier::Run {
   size_t running = 0;
@@ -13,10 +28,11 @@ struct SlotVerifier::Run {
   absl::AnyInvocable<void(absl::Status)> done;
 };
 
-// One slot of it; passes from the executor to the pool and back.
+// A share of one slot of it; passes from the executor to the pool and back.
 struct SlotVerifier::Item {
   SlotId id;
   Generation generation;
+  SlotShare share;
   std::shared_ptr<SlotReading> reading = std::make_shared<SlotReading>();
   absl::Status status;
 };
@@ -31,14 +47,18 @@ void SlotVerifier::Verify(const std::vector<Slot*>& slots,
   run->running = 1;  // this call's own, so that the last one to end is found below
   for (Slot* slot : slots) {
     if (slot->phase != SlotPhase::kSealed) continue;
-    ++run->running;
-    auto item = std::make_shared<Item>(slot->id, slot->generation);
-    slot->readings.push_back(item->reading);
-    pool_.Submit(
-        [segment = slot->segment, view = *slot->view, item] {
-          if (item->reading->Begin()) item->status = VerifySlot(view, *item->reading);
-        },
-        executor_, lifetime_.Bind([this, run, item] { Finish(*run, *item); }));
+    const uint64_t shares = SharesOf(slot->view->geometry());
+    for (uint64_t i = 0; i < shares; ++i) {
+      ++run->running;
+      auto item = std::make_shared<Item>(slot->id, slot->generation, SlotShare{i, shares});
+      slot->readings.push_back(item->reading);
+      pool_.Submit(
+          [segment = slot->segment, view = *slot->view, item] {
+            if (!item->reading->Begin()) return;
+            item->status = VerifySlot(view, *item->reading, item->share);
+          },
+          executor_, lifetime_.Bind([this, run, item] { Finish(*run, *item); }));
+    }
   }
   executor_.Post(lifetime_.Bind([run] {
     if (--run->running == 0) run->done(run->first_failure);

@@ -26,16 +26,17 @@ class SealedSlotFixture : public SmpFixture {
   }
 
   // A slot of the rank that holds the version, captured and sealed as a trainer's is.
-  Slot& Seal(SlotStore& store, Version version) {
+  Slot& Seal(SlotStore& store, Version version, uint64_t data_bytes = kDataBytes) {
     Slot* slot = nullptr;
-    InTurn([&] { UNREFT_CHECK(store.Provide(kRank, kNeeds).ok()); });
+    const SlotNeeds needs{data_bytes, 100, 4096};
+    InTurn([&] { UNREFT_CHECK(store.Provide(kRank, needs).ok()); });
     Settle();
     SlotSealer sealer(*executor_, pool_, "job", 4, nullptr, [](Slot&, const absl::Status&) {});
     InTurn([&] {
       slot = store.Grant(kRank, table_.Start(), 2, Attempt{1}, version.timeline);
       UNREFT_CHECK(slot != nullptr);
       const TensorSpec spec{
-          .name = "w", .global_shape = {kDataBytes / 4}, .offset = {0}, .extent = {kDataBytes / 4}};
+          .name = "w", .global_shape = {data_bytes / 4}, .offset = {0}, .extent = {data_bytes / 4}};
       auto registration = std::make_shared<Registration>();
       registration->table = *layout::TensorTable::Create({spec});
       registration->plan =
@@ -43,7 +44,7 @@ class SealedSlotFixture : public SmpFixture {
       slot->registration = registration;
       slot->version = version;
       slot->phase = SlotPhase::kCapturing;
-      std::memset(slot->view->data().data(), 7, kDataBytes);
+      std::memset(slot->view->data().data(), 7, data_bytes);
       Captured captured;
       captured.version = version;
       captured.layout_digest = registration->plan.digest();

@@ -1,6 +1,10 @@
 #include "smp/memory/slot_verifier.h"
 
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tests/unit/smp/sealed_slot_fixture.h"
@@ -43,6 +47,32 @@ TEST_F(SlotVerifierTest, WhatDoesNotVerifyIsQuarantined) {
   ASSERT_TRUE(status);
   EXPECT_FALSE(status->ok());
   EXPECT_EQ(slot.phase, SlotPhase::kQuarantined);
+}
+
+// Several tasks read it, each another part.
+TEST_F(SlotVerifierTest, ABitOfALargeSlotIsFoundWhereverItIs) {
+  const uint64_t block_bytes = options_.block_bytes;
+  const uint64_t bytes = 300 * block_bytes;
+  Slot& slot = Seal(*store_, kVersion, bytes);
+  const auto verify = [&] {
+    std::optional<absl::Status> status;
+    InTurn([&] { verifier_->Verify({&slot}, [&](absl::Status found) { status = found; }); });
+    Settle();
+    return status.value_or(absl::InternalError("never told"));
+  };
+  EXPECT_EQ(verify(), absl::OkStatus());
+  for (const uint64_t block : {0, 74, 75, 150, 299}) {
+    slot.view->data()[block * block_bytes + 3] ^= std::byte{1};
+    const absl::Status status = verify();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr(fmt::format("block {} has CRC", block)));
+    EXPECT_EQ(slot.phase, SlotPhase::kQuarantined);
+    slot.view->data()[block * block_bytes + 3] ^= std::byte{1};
+    slot.phase = SlotPhase::kSealed;
+  }
+  EXPECT_EQ(verify(), absl::OkStatus());
+  EXPECT_TRUE(slot.readings.empty());
 }
 
 // It was taken for rot or not, as it happened: the daemon writes it again when it offers slots, and
