@@ -7,6 +7,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <string>
+#include <thread>
 
 #include "base/segment_store.h"
 #include "snapshot/environment.h"
@@ -164,6 +165,8 @@ absl::StatusOr<ClientOptions> ToOptions(const unreft_open_options& given) {
   options.connect_timeout = *connect;
   options.restore_timeout = *restore;
   options.capture.fence_timeout = *fence;
+  const uint32_t cores = std::max(1U, std::thread::hardware_concurrency());
+  options.device_restore_threads = std::min(options.device_restore_threads, cores);
   return options;
 }
 

@@ -48,8 +48,9 @@ struct ClientOptions {
   // Whether a version is restored that another number of ranks has saved.
   bool any_world = false;
   uint32_t restore_threads = 1;
-  // If any tensor is on a device: each thread verifies, and copies to pinned buffers.
-  uint32_t device_restore_threads = 4;
+  // If any tensor is on a device: each thread verifies while it copies to pinned buffers, some
+  // 8 GB/s, and PCIe 5 takes 50. No more than the cores that the process may use.
+  uint32_t device_restore_threads = 8;
   // Blocks of one staging whose CRC may be wrong, until the restore fails.
   uint32_t staged_bad_blocks_max = 16;
   // Of the rank's own sealed slots, mapped while it waits for the decision, in turns of so many

@@ -65,6 +65,8 @@ class CudaCopier final : public DeviceCopier {
 
   absl::Status BeginRestore() override;
   absl::Status Restore(std::span<const CopyOp> ops) override;
+  std::span<std::byte> TakeRoom() override;
+  absl::Status Send(std::span<std::byte> room, std::span<const RoomPiece> pieces) override;
   absl::Status EndRestore() override;
 
   std::string Describe() const override;

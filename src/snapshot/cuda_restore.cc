@@ -17,24 +17,20 @@ absl::Status CudaCopier::BeginRestore() {
 }
 
 absl::Status CudaCopier::Restore(std::span<const CopyOp> ops) {
-  const size_t room = buffers_->buffer_bytes();
   size_t index = 0;
   uint64_t at = 0;  // in ops[index]
   while (index < ops.size()) {
-    std::byte* const buffer = buffers_->Take();
-    std::vector<CopyOp> copies;
-    std::vector<RestoredPiece> pieces;
+    const std::span<std::byte> room = TakeRoom();
+    std::vector<RoomPiece> pieces;
     uint64_t used = 0;
-    for (; index < ops.size() && used < room;) {
+    for (; index < ops.size() && used < room.size();) {
       const CopyOp& op = ops[index];
-      const uint64_t here = std::min<uint64_t>(op.bytes - at, room - used);
-      std::memcpy(buffer + used, op.source + at, here);
+      const uint64_t here = std::min<uint64_t>(op.bytes - at, room.size() - used);
+      std::memcpy(room.data() + used, op.source + at, here);
       if (here > 0) {
-        copies.push_back({buffer + used, op.target + at, here, true});
-        // Of the source, which was verified, not of the buffer.
-        if (restore_checksum_) {
-          pieces.push_back({op.target + at, here, Crc32c({op.source + at, here})});
-        }
+        // Of the source, which was verified, not of the room.
+        const uint32_t crc = restore_checksum_ ? Crc32c({op.source + at, here}) : 0;
+        pieces.push_back({used, here, op.target + at, crc});
       }
       used += here;
       at += here;
@@ -42,25 +38,39 @@ absl::Status CudaCopier::Restore(std::span<const CopyOp> ops) {
       ++index;
       at = 0;
     }
-    const CudaScope scope(*device_);
-    absl::Status status = scope.status();
-    if (status.ok()) status = IssueBatch(scope, copies, cudaMemcpyHostToDevice, restore_);
-    // Not before its copy has its place in the stream, which is where it will be read.
-    if (status.ok() && !pieces.empty()) {
-      std::lock_guard lock(mutex_);
-      restored_pieces_.insert(restored_pieces_.end(), pieces.begin(), pieces.end());
-    }
-    restore_flights_->Launch(scope, status, [this, buffer](const absl::Status& landed) {
-      {
-        std::lock_guard lock(mutex_);
-        if (restored_.ok()) restored_ = landed;
-        buffers_->Give({&buffer, 1});
-      }
-      changed_.notify_all();
-    });
-    if (!status.ok()) return status;
+    if (absl::Status status = Send(room, pieces); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+std::span<std::byte> CudaCopier::TakeRoom() { return {buffers_->Take(), buffers_->buffer_bytes()}; }
+
+absl::Status CudaCopier::Send(std::span<std::byte> room, std::span<const RoomPiece> pieces) {
+  std::vector<CopyOp> copies;
+  copies.reserve(pieces.size());
+  for (const RoomPiece& piece : pieces) {
+    copies.push_back({room.data() + piece.offset, piece.target, piece.bytes, true});
+  }
+  const CudaScope scope(*device_);
+  absl::Status status = scope.status();
+  if (status.ok()) status = IssueBatch(scope, copies, cudaMemcpyHostToDevice, restore_);
+  // Not before its copy has its place in the stream, which is where it will be read.
+  if (status.ok() && restore_checksum_) {
+    std::lock_guard lock(mutex_);
+    for (const RoomPiece& piece : pieces) {
+      restored_pieces_.push_back({piece.target, piece.bytes, piece.crc});
+    }
+  }
+  restore_flights_->Launch(scope, status, [this, room](const absl::Status& landed) {
+    std::byte* const buffer = room.data();
+    {
+      std::lock_guard lock(mutex_);
+      if (restored_.ok()) restored_ = landed;
+      buffers_->Give({&buffer, 1});
+    }
+    changed_.notify_all();
+  });
+  return status;
 }
 
 absl::Status CudaCopier::EndRestore() {

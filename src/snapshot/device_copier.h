@@ -31,6 +31,14 @@ struct CopyOp {
   uint32_t* crc = nullptr;
 };
 
+// Of a restore: verified bytes of a room, which go to a tensor on a device.
+struct RoomPiece {
+  size_t offset = 0;  // in the room
+  size_t bytes = 0;
+  std::byte* target = nullptr;
+  uint32_t crc = 0;  // CRC32C of the bytes where they were verified
+};
+
 // Of tensors on a device a look at the places of a step.
 struct ProbeOp {
   std::shared_ptr<const TensorProbes> probes;
@@ -108,7 +116,15 @@ class DeviceCopier {
   // Copies from verified bytes, which may go once it returns, into tensors. On any threads at once.
   virtual absl::Status Restore(std::span<const CopyOp> ops) = 0;
 
-  // Returns when every copy of Restore is in place; the first error that one of them met.
+  // Host memory of the copier's, from which Send copies to tensors on a device without copying to
+  // its own first. Waits for one. Each goes back by one Send. Empty where there is no device: there
+  // bytes are copied straight to their tensors. On any threads at once.
+  virtual std::span<std::byte> TakeRoom() = 0;
+
+  // Copies `pieces` of a room to their tensors. The room is the copier's again, also on an error.
+  virtual absl::Status Send(std::span<std::byte> room, std::span<const RoomPiece> pieces) = 0;
+
+  // Returns when every copy of Restore and Send is in place; the first error that one of them met.
   virtual absl::Status EndRestore() = 0;
 
   // --- Any thread ---

@@ -66,6 +66,13 @@ absl::Status HostMemoryCopier::Fence(void* /*stream*/) { return absl::OkStatus()
 
 absl::Status HostMemoryCopier::BeginRestore() { return absl::OkStatus(); }
 
+std::span<std::byte> HostMemoryCopier::TakeRoom() { return {}; }
+
+absl::Status HostMemoryCopier::Send(std::span<std::byte> /*room*/,
+                                    std::span<const RoomPiece> /*pieces*/) {
+  return absl::InternalError("no room was given");
+}
+
 absl::Status HostMemoryCopier::EndRestore() { return absl::OkStatus(); }
 
 std::shared_ptr<void> HostMemoryCopier::Pin(std::shared_ptr<const void> /*owner*/,

@@ -21,6 +21,8 @@ class HostMemoryCopier : public DeviceCopier {
   void ProbeLater(ProbeOp op, absl::AnyInvocable<void(absl::Status)> done) override;
   absl::Status Fence(void* stream) override;
   absl::Status BeginRestore() override;
+  std::span<std::byte> TakeRoom() override;
+  absl::Status Send(std::span<std::byte> room, std::span<const RoomPiece> pieces) override;
   absl::Status EndRestore() override;
   std::shared_ptr<void> Pin(std::shared_ptr<const void> owner,
                             std::span<std::byte> memory) override;

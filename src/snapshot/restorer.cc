@@ -6,6 +6,8 @@
 #include <future>
 #include <utility>
 
+#include "snapshot/stream_copy.h"
+
 namespace unreft::snapshot {
 namespace {
 
@@ -87,6 +89,66 @@ class Cutter {
   std::vector<Cut> cuts_;
 };
 
+// Collects in rooms of the copier what of the blocks goes to a device.
+class Rooms {
+ public:
+  explicit Rooms(DeviceCopier& copier) : copier_(copier) {}
+  ~Rooms() {
+    if (!room_.empty()) copier_.Send(room_, {}).IgnoreError();
+  }
+  Rooms(const Rooms&) = delete;
+  Rooms& operator=(const Rooms&) = delete;
+
+  // Makes place for those of a block's cuts that go to a device. False if no room has so much.
+  absl::StatusOr<bool> MakePlace(std::span<const Cut> cuts) {
+    uint64_t needed = 0;
+    for (const Cut& cut : cuts) {
+      if (cut.on_device) needed += cut.bytes + GapMax(cut);
+    }
+    if (needed == 0) return false;
+    if (needed > room_.size() - used_) {
+      if (absl::Status status = Flush(); !status.ok()) return status;
+      room_ = copier_.TakeRoom();
+    }
+    return needed <= room_.size() - used_;
+  }
+
+  // Where to copy the bytes of a cut that there is place for.
+  std::byte* Place(const Cut& cut) {
+    // As far from a line's beginning as where they come from, as copies past the cache want it.
+    if (GapMax(cut) > 0) used_ += (cut.block_offset - used_) % kLine;
+    pieces_.push_back({used_, cut.bytes, cut.target});
+    used_ += cut.bytes;
+    return room_.data() + pieces_.back().offset;
+  }
+
+  // Those that were placed and not told of yet are verified: they have the CRCs of `parts`.
+  void Verified(std::span<const SealedSlot::Part> parts) {
+    for (const SealedSlot::Part& part : parts) {
+      if (part.wants_crc) pieces_[verified_++].crc = part.crc;
+    }
+  }
+
+  // Gives what was collected to the device.
+  absl::Status Flush() {
+    if (room_.empty()) return absl::OkStatus();
+    const absl::Status status = copier_.Send(std::exchange(room_, {}), pieces_);
+    pieces_.clear();
+    used_ = verified_ = 0;
+    return status;
+  }
+
+ private:
+  static constexpr uint64_t kLine = 64;
+  static uint64_t GapMax(const Cut& cut) { return cut.bytes < kStreamBytesMin ? 0 : kLine; }
+
+  DeviceCopier& copier_;
+  std::span<std::byte> room_;  // empty: none is taken
+  uint64_t used_ = 0;          // of the room
+  std::vector<RoomPiece> pieces_;
+  size_t verified_ = 0;  // of the pieces
+};
+
 }  // namespace
 
 RestoreReport Restorer::Read(const RestorePlan& plan, std::span<const BoundTensor> targets,
@@ -143,6 +205,7 @@ absl::Status Restorer::ReadBlocks(const SealedSlot& slot, std::span<const PlanPi
                                   std::span<const BoundTensor> targets,
                                   std::span<const uint64_t> blocks, GoesOn goes_on) const {
   Cutter cutter(pieces, targets, slot.block_bytes());
+  Rooms rooms(copier_);
   std::vector<SealedSlot::Part> parts;
   std::vector<Cut> later;
   std::vector<CopyOp> ops;
@@ -150,26 +213,33 @@ absl::Status Restorer::ReadBlocks(const SealedSlot& slot, std::span<const PlanPi
     if (!goes_on()) return absl::CancelledError("the caller ended the restore");
     parts.clear();
     later.clear();
+    const std::span<const Cut> cuts = cutter.CutsOf(number);
+    const absl::StatusOr<bool> has_place = rooms.MakePlace(cuts);
+    if (!has_place.ok()) return has_place.status();
     uint64_t end = 0;
-    for (const Cut& cut : cutter.CutsOf(number)) {
+    for (const Cut& cut : cuts) {
       // Bytes that go to two places are copied to the second when they are verified.
-      if (cut.on_device || cut.block_offset < end) {
+      if (cut.block_offset < end || (cut.on_device && !*has_place)) {
         later.push_back(cut);
-      } else {
-        parts.push_back({cut.block_offset, cut.target, cut.bytes});
-        end = cut.block_offset + cut.bytes;
+        continue;
       }
+      std::byte* const target = cut.on_device ? rooms.Place(cut) : cut.target;
+      parts.push_back({cut.block_offset, target, cut.bytes, /*wants_crc=*/cut.on_device});
+      end = cut.block_offset + cut.bytes;
     }
     absl::StatusOr<std::span<const std::byte>> block = slot.Block(number, parts);
     if (!block.ok()) return block.status();
+    rooms.Verified(parts);
     if (later.empty()) continue;
+    // Who waits for a room of the copier's may not hold one.
+    if (absl::Status status = rooms.Flush(); !status.ok()) return status;
     ops.clear();
     for (const Cut& cut : later) {
       ops.push_back({block->data() + cut.block_offset, cut.target, cut.bytes, cut.on_device});
     }
     if (absl::Status status = copier_.Restore(ops); !status.ok()) return status;
   }
-  return absl::OkStatus();
+  return rooms.Flush();
 }
 
 absl::Status Restorer::ReadOnThreads(const SealedSlot& slot, std::span<const PlanPiece> pieces,

@@ -1,10 +1,10 @@
 // Restorer: copies a decided version out of the slots of the node into a rank's tensors.
 //
-// Block by block: verify, and copy what the plan wants of it to host memory in the same pass, or to
-// a device when it is verified. It writes nothing but the tensors, and trusts neither the bytes nor
-// the plan: every piece is checked to lie within its slot, and what CheckPlan says. What was copied
-// of a block that turns out not to verify is an error as if it had not been. Pieces of staged
-// sources are left to the StagedReader.
+// Block by block: verify, and copy what the plan wants of it in the same pass: to host memory, or
+// to a room of the copier, whose bytes go to the device once they are verified. It trusts neither
+// the bytes nor the plan: every piece is checked to lie within its slot, and what CheckPlan says.
+// What was copied of a block that turns out not to verify is an error as if it had not been. Pieces
+// of staged sources are left to the StagedReader.
 // Stateless but for the mappings, which stay with WarmSlots; blocks the calling thread.
 #pragma once
 

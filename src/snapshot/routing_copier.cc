@@ -123,6 +123,16 @@ absl::Status RoutingCopier::Restore(std::span<const CopyOp> ops) {
   return on_device.empty() ? absl::OkStatus() : device()->Restore(on_device);
 }
 
+std::span<std::byte> RoutingCopier::TakeRoom() {
+  const auto device = this->device();
+  return device ? device->TakeRoom() : host_.TakeRoom();
+}
+
+absl::Status RoutingCopier::Send(std::span<std::byte> room, std::span<const RoomPiece> pieces) {
+  const auto device = this->device();
+  return device ? device->Send(room, pieces) : host_.Send(room, pieces);
+}
+
 absl::Status RoutingCopier::EndRestore() {
   const auto device = this->device();
   return device ? device->EndRestore() : absl::OkStatus();

@@ -6,22 +6,28 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/crc32c_combine.h"
 #include "snapshot/stream_copy.h"
 
 namespace unreft::snapshot {
 namespace {
 
 // Returns the CRC of the whole block.
-uint32_t CopyParts(std::span<const std::byte> block, std::span<const SealedSlot::Part> parts) {
+uint32_t CopyParts(std::span<const std::byte> block, std::span<SealedSlot::Part> parts) {
   uint32_t crc = 0;
   uint64_t at = 0;
-  for (const SealedSlot::Part& part : parts) {
+  for (SealedSlot::Part& part : parts) {
     UNREFT_CHECK(part.offset >= at && part.offset <= block.size() &&
                      part.bytes <= block.size() - part.offset,
                  "a part of {} bytes at {} of a block of {}, after one that ends at {}", part.bytes,
                  part.offset, block.size(), at);
     crc = Crc32cExtend(crc, block.subspan(at, part.offset - at));
+    const uint32_t before = crc;
     crc = StreamCopyCrc32c(crc, part.target, block.data() + part.offset, part.bytes);
+    // What the bytes before it do to the checksum is taken out of it again.
+    if (part.wants_crc) {
+      part.crc = crc32c::Append(before, crc, crc32c::PowerOfBytes(part.bytes));
+    }
     at = part.offset + part.bytes;
   }
   if (!parts.empty()) StreamFence();
@@ -95,7 +101,7 @@ absl::Status SealedSlot::LoadCrcTable() {
 }
 
 absl::StatusOr<std::span<const std::byte>> SealedSlot::Block(uint64_t index,
-                                                             std::span<const Part> parts) const {
+                                                             std::span<Part> parts) const {
   const std::span<const std::byte> block = view_->block(index);
   const uint32_t found = CopyParts(block, parts);
   if (found == crc_table_[index]) return block;

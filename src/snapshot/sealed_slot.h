@@ -25,6 +25,8 @@ class SealedSlot {
     uint64_t offset = 0;
     std::byte* target = nullptr;
     uint64_t bytes = 0;
+    bool wants_crc = false;
+    uint32_t crc = 0;  // then the CRC32C of these bytes: an answer of Block
   };
 
   // Checks header, grant, seal and the CRC table. DataLoss names what does not verify; Aborted when
@@ -42,7 +44,7 @@ class SealedSlot {
   // `parts` of it, in order and apart from each other, are copied in the same pass: they are in
   // place when it returns, and are what was verified only if it returns the block.
   absl::StatusOr<std::span<const std::byte>> Block(uint64_t index,
-                                                   std::span<const Part> parts = {}) const;
+                                                   std::span<Part> parts = {}) const;
 
   // Verified.
   absl::StatusOr<std::vector<std::byte>> Extras() const;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -264,6 +265,42 @@ TEST_P(DeviceCopierConformance, RestoresOnManyThreads) {
         for (size_t at = i * kShare; at < (i + 1) * kShare; at += 1000) {
           const CopyOp op = Op(source.data(), tensor + at, 1000);
           EXPECT_EQ(copier_->Restore({&op, 1}), absl::OkStatus());
+        }
+      });
+    }
+  }
+  EXPECT_EQ(copier_->EndRestore(), absl::OkStatus());
+  const std::vector<std::byte> found = world_->Read(tensor, kThreads * kShare);
+  for (size_t i = 0; i < kThreads; ++i) {
+    EXPECT_TRUE(IsAll(std::span(found).subspan(i * kShare, kShare), static_cast<int>(i + 1)));
+  }
+}
+
+TEST_P(DeviceCopierConformance, BytesOfARoomReachTheirTensors) {
+  constexpr size_t kShare = 30'000, kThreads = 4, kPiece = 1000;
+  std::byte* tensor = Tensor(kThreads * kShare, 0);
+  ASSERT_EQ(copier_->BeginRestore(), absl::OkStatus());
+  if (!on_device()) {
+    EXPECT_TRUE(copier_->TakeRoom().empty());
+    return;
+  }
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        size_t done = 0;
+        while (done < kShare) {
+          const std::span<std::byte> room = copier_->TakeRoom();
+          ASSERT_GE(room.size(), kPiece);
+          std::ranges::fill(room, static_cast<std::byte>(i + 1));
+          std::vector<RoomPiece> pieces;
+          for (size_t at = 0; at + kPiece <= room.size() && done < kShare; at += kPiece) {
+            const uint32_t crc = Crc32c(room.subspan(at, kPiece));
+            pieces.push_back({at, kPiece, tensor + i * kShare + done, crc});
+            done += kPiece;
+          }
+          EXPECT_EQ(copier_->Send(room, pieces), absl::OkStatus());
+          EXPECT_EQ(copier_->Send(copier_->TakeRoom(), {}), absl::OkStatus());
         }
       });
     }

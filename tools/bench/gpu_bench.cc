@@ -14,6 +14,7 @@
 
 #include "base/asio_executor.h"
 #include "snapshot/cuda_copier.h"
+#include "snapshot/stream_copy.h"
 #include "tools/bench/gpu_measure.h"
 
 namespace unreft::bench {
@@ -25,7 +26,7 @@ using snapshot::CudaCopier;
 constexpr size_t kBucketBytes = size_t{8} << 20;
 constexpr size_t kPeakBytes = size_t{64} << 20;
 constexpr size_t kRestoreBytes = size_t{1} << 20;  // a block
-constexpr size_t kRestoreThreads = 4;
+constexpr size_t kRestoreThreads = 8;
 constexpr int kEnqueued = 1024;  // CudaOptions::enqueued_max
 constexpr int kLaunchesIdle = 10000;
 constexpr size_t kTinyPiecesBytes = size_t{64} << 20;
@@ -229,6 +230,7 @@ class GpuBench {
     return answers;
   }
 
+  // Verified on so many threads while it is copied to the copier's rooms, as a restart does it.
   double Restore() {
     std::vector<double> seconds;
     for (int round = 0; round < rounds_; ++round) {
@@ -247,13 +249,20 @@ class GpuBench {
   }
 
   void RestoreShare(size_t share) {
-    const size_t blocks = (bytes_ + kRestoreBytes - 1) / kRestoreBytes;
-    for (size_t block = blocks * share / kRestoreThreads;
-         block < blocks * (share + 1) / kRestoreThreads; ++block) {
-      const size_t at = block * kRestoreBytes;
-      const CopyOp op{slot_.data() + at, static_cast<std::byte*>(tensors_) + at,
-                      std::min(kRestoreBytes, bytes_ - at), true};
-      UNREFT_CHECK(copier_->Restore({&op, 1}).ok(), "block {}", block);
+    const size_t blocks = bytes_ / kRestoreBytes;
+    const size_t end = blocks * (share + 1) / kRestoreThreads;
+    for (size_t block = blocks * share / kRestoreThreads; block < end;) {
+      const std::span<std::byte> room = copier_->TakeRoom();
+      std::vector<snapshot::RoomPiece> pieces;
+      for (size_t used = 0; block < end && used + kRestoreBytes <= room.size();
+           used += kRestoreBytes, ++block) {
+        const size_t at = block * kRestoreBytes;
+        const uint32_t crc =
+            snapshot::StreamCopyCrc32c(0, room.data() + used, slot_.data() + at, kRestoreBytes);
+        snapshot::StreamFence();
+        pieces.push_back({used, kRestoreBytes, static_cast<std::byte*>(tensors_) + at, crc});
+      }
+      UNREFT_CHECK(copier_->Send(room, pieces).ok(), "block {}", block);
     }
   }
 

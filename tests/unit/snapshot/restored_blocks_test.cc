@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -84,7 +86,7 @@ class Scene {
 
   RestoreReport Read(DeviceCopier& copier, uint32_t threads = 1) {
     WarmSlots slots(segments_);
-    return Restorer(slots, copier, threads).Read(plan_, targets_);
+    return Restorer(slots, copier, threads, threads).Read(plan_, targets_);
   }
   RestoreReport Read(uint32_t threads = 1) { return Read(copier_, threads); }
 
@@ -276,11 +278,33 @@ TEST_F(RestoredBlocksTest, WhatABadBlockLeftIsWrittenOverByWhatComesStaged) {
   scene_.ExpectAllThere();
 }
 
-// Sees what is copied to a device.
+// Sees what is copied to a device, with rooms of so many bytes, if any.
 class DeviceSpy final : public HostMemoryCopier {
  public:
+  explicit DeviceSpy(size_t room_bytes = 0) : room_bytes_(room_bytes) {}
+  ~DeviceSpy() override { EXPECT_EQ(rooms_out_, 0); }
+
   absl::Status CopyNow(std::span<const CopyOp>) override { return absl::OkStatus(); }
   void CopyBucket(std::vector<CopyOp>, absl::AnyInvocable<void(absl::Status)>) override {}
+  std::span<std::byte> TakeRoom() override {
+    if (room_bytes_ == 0) return {};
+    ++rooms_out_;
+    return {new std::byte[room_bytes_], room_bytes_};
+  }
+  absl::Status Send(std::span<std::byte> room, std::span<const RoomPiece> pieces) override {
+    const std::unique_ptr<std::byte[]> taken_back(room.data());
+    EXPECT_EQ(room.size(), room_bytes_);
+    --rooms_out_;
+    for (const RoomPiece& piece : pieces) {
+      EXPECT_LE(piece.offset + piece.bytes, room.size());
+      const std::span<const std::byte> bytes = room.subspan(piece.offset, piece.bytes);
+      EXPECT_EQ(piece.crc, Crc32c(bytes));
+      std::ranges::copy(bytes, piece.target);
+      device_bytes += piece.bytes;
+      sent_bytes += piece.bytes;
+    }
+    return failure;
+  }
   absl::Status Restore(std::span<const CopyOp> ops) override {
     for (const CopyOp& op : ops) {
       std::memcpy(op.target, op.source, op.bytes);
@@ -289,9 +313,14 @@ class DeviceSpy final : public HostMemoryCopier {
     return failure;
   }
 
-  size_t device_bytes = 0;
-  size_t host_bytes = 0;
+  std::atomic<size_t> device_bytes = 0;
+  std::atomic<size_t> sent_bytes = 0;  // of these, from rooms
+  std::atomic<size_t> host_bytes = 0;
   absl::Status failure;
+
+ private:
+  const size_t room_bytes_;
+  std::atomic<int> rooms_out_ = 0;
 };
 
 TEST_F(RestoredBlocksTest, ADeviceGetsItsPartOfABlockWhenThatIsVerified) {
@@ -311,13 +340,33 @@ TEST_F(RestoredBlocksTest, ADeviceGetsItsPartOfABlockWhenThatIsVerified) {
   }
 }
 
+TEST_F(RestoredBlocksTest, ADeviceGetsWhatIsVerifiedFromARoomOfTheCopiers) {
+  for (BoundTensor& target : scene_.targets()) target.cuda_device = 0;
+  // Of one block and a line or two a tensor; of several; and of fewer bytes than a block has.
+  for (const size_t room_bytes : {kBlock + 256, 5 * kBlock, kBlock / 2}) {
+    scene_.Wipe();
+    DeviceSpy spy(room_bytes);
+    EXPECT_EQ(scene_.Read(spy).status, absl::OkStatus());
+    scene_.ExpectAllThere();
+    EXPECT_GT(spy.sent_bytes, 0u);
+    EXPECT_EQ(spy.sent_bytes < spy.device_bytes, true) << "some bytes go to two tensors";
+    scene_.FlipBit(kBlock + 5, 2);
+    DeviceSpy less(room_bytes);
+    EXPECT_TRUE(absl::IsDataLoss(scene_.Read(less).status));
+    EXPECT_LT(less.device_bytes, kBlock) << "the block that does not verify, and those behind it";
+    scene_.FlipBit(kBlock + 5, 2);
+  }
+}
+
 TEST_F(RestoredBlocksTest, ADeviceThatFailsIsNotTheSlotsFault) {
   scene_.targets()[2].cuda_device = 0;
-  DeviceSpy spy;
-  spy.failure = absl::InternalError("no such context");
-  const RestoreReport report = scene_.Read(spy);
-  EXPECT_EQ(report.status, spy.failure);
-  EXPECT_EQ(report.bad_generation, Generation{});
+  for (const size_t room_bytes : {size_t{0}, size_t{2 * kBlock}}) {
+    DeviceSpy spy(room_bytes);
+    spy.failure = absl::InternalError("no such context");
+    const RestoreReport report = scene_.Read(spy);
+    EXPECT_EQ(report.status, spy.failure);
+    EXPECT_EQ(report.bad_generation, Generation{});
+  }
 }
 
 // Any blocks, any tensors, cut into any pieces, overlapping in the slab as they like.
@@ -367,6 +416,12 @@ TEST_P(AnyPlanTest, IsReadAsItSaysOrNamesTheBlockThatIsBad) {
     const auto threads = static_cast<uint32_t>(1 + random.Below(3));
     EXPECT_EQ(scene.Read(threads).status, absl::OkStatus());
     scene.ExpectAllThere();
+    for (BoundTensor& target : scene.targets()) target.cuda_device = random.OneIn(3) ? -1 : 0;
+    scene.Wipe();
+    DeviceSpy spy(1 + random.Below(3 * block_bytes));
+    EXPECT_EQ(scene.Read(spy, threads).status, absl::OkStatus());
+    scene.ExpectAllThere();
+    for (BoundTensor& target : scene.targets()) target.cuda_device = kHostMemory;
     for (int flip = 0; flip < 4; ++flip) {
       const uint64_t at = random.Below(slab);
       const int bit = static_cast<int>(random.Below(8));
