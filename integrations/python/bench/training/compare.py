@@ -168,6 +168,7 @@ class Comparison:
                 self.loop.step += 1
                 mode.measure_capture(self.loop.step)
             record["capture_s"] = loops.spread(mode.capture_s)
+            record["commit_s"] = loops.spread(mode.commit_s)
             record["capture_gb_s"] = _rate(mode.captured_bytes, loops.median(mode.capture_s))
         record |= mode.facts()
         self._restore(mode, record)

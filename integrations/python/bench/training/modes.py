@@ -239,6 +239,7 @@ class Unreft(NoSnapshots):
         self._attempt = -1
         self._last_started = None
         self.capture_s = []
+        self.commit_s = []
         self.captured_bytes = 0  # of one snapshot
 
     def attach(self):
@@ -276,7 +277,8 @@ class Unreft(NoSnapshots):
         return started
 
     def measure_capture(self, step):
-        """Seconds of one snapshot with nothing beside it, until its last byte is copied."""
+        """Seconds of one snapshot with nothing beside it: until its last byte is copied, and until
+        it is committed."""
         deadline = time.monotonic() + COMMIT_TIMEOUT_S
         while not self.status.ready:
             self._expect(deadline, "a slot")
@@ -289,6 +291,7 @@ class Unreft(NoSnapshots):
             self._expect(deadline, f"the capture of step {step}")
         self.capture_s.append(time.perf_counter() - begin)
         self.drain()
+        self.commit_s.append(time.perf_counter() - begin)
         self.captured_bytes = self.status.bytes_captured - before
 
     def _expect(self, deadline, what):
