@@ -58,6 +58,9 @@ struct Slot {
   // The life of its rank that was told of it, and maps it.
   ProcessLife told_to;
 
+  // While it is free: the version whose slab of the rank is to be decoded into it.
+  Version made_for;
+
   // Of the last grant, or as it was made for. 0: of no world that is known.
   uint64_t world = 0;
   // From the grant on.

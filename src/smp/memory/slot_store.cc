@@ -130,32 +130,38 @@ bool SlotStore::Fits(const Slot& slot, const SlotNeeds& needs) const {
          geometry.manifest_capacity >= needs.manifest_bytes;
 }
 
-// Not that of a rank that is forgotten, nor one that is too small by now.
+// Not that of a rank that is forgotten, nor one that is too small by now, but for a slab that is to
+// be decoded into it.
 bool SlotStore::IsOfUse(const Slot& slot) const {
-  if (forgotten_.contains(slot.owner) || !CheckNoPagesLost(slot.segment->bytes()).ok())
-    return false;
+  if (!CheckNoPagesLost(slot.segment->bytes()).ok()) return false;
+  if (slot.made_for != Version{}) return true;
+  if (forgotten_.contains(slot.owner)) return false;
   const auto needs = needs_.find(slot.owner);
   return needs == needs_.end() || Fits(slot, needs->second);
 }
 
 absl::Status SlotStore::CheckBudget(Rank rank, const SlotNeeds& needs, uint64_t slots) {
-  if (const uint64_t largest = std::max(needs.data_bytes, needs.extras_bytes);
-      largest > kSlotBytesMax) {
-    return absl::ResourceExhaustedError(
-        fmt::format("rank {}: a slot for {} bytes, {} are possible", rank, largest, kSlotBytesMax));
-  }
   uint64_t fitting = 0;
   for (const Slot* slot : OfRank(rank)) {
     fitting += slot->phase != SlotPhase::kQuarantined && Fits(*slot, needs);
   }
   std::map<Rank, SlotNeeds> all = needs_;
   all[rank] = needs;
+  return CheckRoom(rank, needs, slots, slots - std::min(fitting, slots), all);
+}
+
+absl::Status SlotStore::CheckRoom(Rank rank, const SlotNeeds& needs, uint64_t slots,
+                                  uint64_t lacking, const std::map<Rank, SlotNeeds>& all) {
+  if (const uint64_t largest = std::max(needs.data_bytes, needs.extras_bytes);
+      largest > kSlotBytesMax) {
+    return absl::ResourceExhaustedError(
+        fmt::format("rank {}: a slot for {} bytes, {} are possible", rank, largest, kSlotBytesMax));
+  }
   const GuardMemory guards = GuardsFor(all);
   const StagingMemory staging = this->staging();
   const uint64_t slot_bytes = SlotBytes(options_.block_bytes, needs);
-  absl::StatusOr<MemoryBudget> budget =
-      seams_.pool.Check(SumBytes((slots - std::min(fitting, slots)) * slot_bytes,
-                                 SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
+  absl::StatusOr<MemoryBudget> budget = seams_.pool.Check(
+      SumBytes(lacking * slot_bytes, SumBytes(guards.lacking_bytes, staging.lacking_bytes)));
   if (!budget.ok()) return budget.status();
   if (budget->Fits()) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
@@ -185,7 +191,7 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs, uint64_t slot
     if (slot->phase == SlotPhase::kQuarantined) continue;
     if (Fits(*slot, needs)) {
       ++fitting;
-    } else if (slot->phase == SlotPhase::kFree) {
+    } else if (slot->phase == SlotPhase::kFree && slot->made_for == Version{}) {
       Remove(*slot);
     }
   }
@@ -193,6 +199,20 @@ absl::Status SlotStore::Provide(Rank rank, const SlotNeeds& needs, uint64_t slot
     if (absl::Status status = MakeSlot(rank, needs); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::Status SlotStore::ProvideForRebuild(Rank rank, const SlotNeeds& needs, Version version) {
+  uint64_t fitting = 0;
+  for (Slot* slot : OfRank(rank)) {
+    if (slot->phase == SlotPhase::kQuarantined || !Fits(*slot, needs)) continue;
+    ++fitting;
+    if (slot->phase != SlotPhase::kFree && slot->phase != SlotPhase::kPopulating) continue;
+    slot->made_for = version;
+    if (IsOfUse(*slot)) return absl::OkStatus();
+  }
+  if (fitting >= options_.SlotsPerRank()) return absl::OkStatus();
+  if (absl::Status status = CheckRoom(rank, needs, 1, 1, needs_); !status.ok()) return status;
+  return MakeSlot(rank, needs, version);
 }
 
 bool SlotStore::IsForAnotherWorld(Rank rank, uint64_t world) {
@@ -208,10 +228,13 @@ void SlotStore::Forget(Rank rank) {
   needs_.erase(rank);
   provision_status_.erase(rank);
   forgotten_.insert(rank);
-  for (const Slot* slot : OfRank(rank)) ScheduleRemove(slot->id);
+  for (Slot* slot : OfRank(rank)) {
+    slot->made_for = Version{};
+    ScheduleRemove(slot->id);
+  }
 }
 
-absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
+absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs, Version made_for) {
   const SegmentId next = seams_.pool.Next(SegmentKind::kSlot);
   const SlotId id{next.number};
   if (id.value > kSlotIdMax) return absl::ResourceExhaustedError("no slot number is left of 65536");
@@ -225,6 +248,7 @@ absl::Status SlotStore::MakeSlot(Rank rank, const SlotNeeds& needs) {
   auto slot = std::make_unique<Slot>();
   slot->id = id;
   slot->owner = rank;
+  slot->made_for = made_for;
   slot->world = needs.world;
   slot->segment = *std::move(segment);
   slot->view = FormatSlot(slot->segment->bytes(), geometry);
@@ -286,6 +310,7 @@ void SlotStore::WriteGrant(Slot& slot, ProcessLife writer, uint64_t world, Attem
   slot.view->header().grant = grant;
   slot.view->set_state(slot.generation, SlotState::kCapturing);
   slot.phase = SlotPhase::kGranted;
+  slot.made_for = Version{};
   slot.writer = writer;
   slot.world = world;
   slot.attempt = attempt;

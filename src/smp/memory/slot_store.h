@@ -71,10 +71,15 @@ class SlotStore {
     return Provide(rank, needs, options_.SlotsPerRank());
   }
 
+  // Makes a slot for a slab of that version that is to be decoded, unless the rank has a free one
+  // that fits, or has as many as a rank may have: one of these is waited for. What the rank
+  // captures next, and the guards for that, are not asked for: it may train on another node.
+  absl::Status ProvideForRebuild(Rank rank, const SlotNeeds& needs, Version version);
+
   // Whether it was provided, or has a slot that is not sealed, as a rank of another world.
   bool IsForAnotherWorld(Rank rank, uint64_t world);
   // Until it is provided again the rank has no use for slots: free ones are removed, the others
-  // once they are free.
+  // once they are free. One that is made for a slab after that is kept until then.
   void Forget(Rank rank);
 
   // A free slot of the rank that fits its needs, claimed for this writer; null when there is none.
@@ -129,7 +134,11 @@ class SlotStore {
   void AdoptSealed(Slot& slot);
   void WatchWriter(Slot& slot);
   GuardMemory GuardsFor(const std::map<Rank, SlotNeeds>& needs) const;
-  absl::Status MakeSlot(Rank rank, const SlotNeeds& needs);
+  // Whether as many slots of the rank fit, `lacking` of which are not there, and the guards of
+  // `all`.
+  absl::Status CheckRoom(Rank rank, const SlotNeeds& needs, uint64_t slots, uint64_t lacking,
+                         const std::map<Rank, SlotNeeds>& all);
+  absl::Status MakeSlot(Rank rank, const SlotNeeds& needs, Version made_for = {});
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
   // Claimed as Grant says.
   void WriteGrant(Slot& slot, ProcessLife writer, uint64_t world, Attempt attempt,

@@ -58,7 +58,7 @@ SlabRebuilder::~SlabRebuilder() {
 
 void SlabRebuilder::Provide(Rank rank) {
   const SlotNeeds needs = SlotNeedsOf(*catalog_.Find(rank), state_.options);
-  const absl::Status status = state_.slots->Provide(rank, needs);
+  const absl::Status status = state_.slots->ProvideForRebuild(rank, needs, catalog_.version());
   if (status.ok()) return;
   shortage_.Arm();
   if (last_refusal_ == status.message()) return;

@@ -127,6 +127,7 @@ TEST_F(SlabRebuilderTest, DecodesALostSlab) {
   Settle(seconds(1));
   ExpectRebuilt();
   EXPECT_EQ(asked_, kBlocks);
+  EXPECT_EQ(state_->slots->All().size(), 1U) << "what its rank captures is asked for by that";
 }
 
 // They were written beyond their region.

@@ -180,6 +180,54 @@ TEST_F(SlotStoreTest, ASlabIsRebuiltOnlyWhereItFits) {
   EXPECT_EQ(Count(SlotPhase::kRebuilding), 1U);
 }
 
+// Its rank may train elsewhere: neither other slots are made for it nor guards.
+TEST_F(SlotStoreTest, ForASlabThereIsOneSlotAlthoughItsRankIsForgotten) {
+  size_t guarded = 1;
+  store_->set_guards([&](std::span<const SlotNeeds> slabs) {
+    guarded = slabs.size();
+    return GuardMemory{};
+  });
+  const Version version{Timeline{3}, Step{8}};
+  InTurn([&] {
+    store_->Forget(kRank);
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(store_->ProvideForRebuild(kRank, kNeeds, version).ok());
+    }
+  });
+  Settle();
+  EXPECT_EQ(guarded, 0U);
+  EXPECT_EQ(store_->All().size(), 1U);
+  auto manifest = std::make_shared<layout::SlotManifest>();
+  manifest->version = version;
+  manifest->data_bytes = kNeeds.data_bytes;
+  Slot* slot = nullptr;
+  InTurn([&] { slot = store_->TakeForRebuild(kRank, manifest, 100); });
+  ASSERT_NE(slot, nullptr);
+  InTurn([&] { store_->Free(*slot); });
+  Settle();
+  EXPECT_TRUE(store_->All().empty());
+}
+
+TEST_F(SlotStoreTest, ASlotForASlabThatNobodyDecodesGoesWithItsRank) {
+  InTurn(
+      [&] { EXPECT_TRUE(store_->ProvideForRebuild(kRank, kNeeds, {Timeline{3}, Step{8}}).ok()); });
+  Settle();
+  ASSERT_TRUE(Provide(kMore).ok());
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank + 1) << "though it is too small for more";
+  InTurn([&] { store_->Forget(kRank); });
+  Settle();
+  EXPECT_TRUE(store_->All().empty());
+}
+
+TEST_F(SlotStoreTest, WhereARankHasAllItsSlotsASlabWaitsForOneOfThem) {
+  ASSERT_TRUE(Provide(kNeeds).ok());
+  for (uint32_t i = 0; i < options_.slots_per_rank; ++i) Grant().phase = SlotPhase::kSealed;
+  InTurn(
+      [&] { EXPECT_TRUE(store_->ProvideForRebuild(kRank, kNeeds, {Timeline{3}, Step{8}}).ok()); });
+  Settle();
+  EXPECT_EQ(store_->All().size(), options_.slots_per_rank);
+}
+
 TEST_F(SlotStoreTest, AFullMemoryIsToldAndLeavesNothingHalf) {
   host_.set_bytes_max(8192);
   EXPECT_TRUE(absl::IsResourceExhausted(Provide(kNeeds)));
