@@ -21,6 +21,17 @@ constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 // A registration is answered by then, also where the job has not looked at it.
 constexpr Duration kCheckWait = std::chrono::milliseconds(300);
 
+// The version that takes the slot's memory, also if it is yet to be decoded into it.
+Version HeldIn(const Slot& slot) {
+  switch (slot.phase) {
+    case SlotPhase::kSealed:
+    case SlotPhase::kRebuilding:
+      return slot.version;
+    default:
+      return slot.made_for;
+  }
+}
+
 }  // namespace
 
 Registrar::Registrar(NodeState& state, Granter& granter, absl::AnyInvocable<void()> run_rules)
@@ -113,7 +124,7 @@ SlotNeeds Registrar::NeedsOf(const RankSession& session) const {
 absl::Status Registrar::ProvideSlots(RankSession& session) {
   if (absl::Status status = session.OpenControl(state_.prefix); !status.ok()) return status;
   SlotNeeds needs = NeedsOf(session);
-  RetireOfOtherWorlds();
+  RetireOfOthers();
   const uint64_t slots = SlotsWanted(session);
   const absl::Status status = state_.slots->Provide(session.rank(), needs, slots);
   if (status.ok()) session.slots_provided = slots;
@@ -128,23 +139,39 @@ absl::Status Registrar::ProvideSlots(RankSession& session) {
   return absl::OkStatus();
 }
 
-// The memory of versions that another number of ranks has saved is that of as many slots of this
-// one, and so is a slot of the rank's own whose content has rotted: there is room for these as
-// those go, with the commits that follow.
+// Another number of ranks has saved what is in it, or a rank that trains on another node by now.
+bool Registrar::IsOfOthers(const Slot& slot, uint64_t world) const {
+  return IsOfAnotherWorld(slot, world) || state_.TrainsElsewhere(slot.owner);
+}
+
+// Whether no grant takes its slot before another version is committed, or somebody lets go of it.
+bool Registrar::IsKept(Version version) const {
+  const Version committed = state_.record->committed();
+  return version == committed || (version < committed && !state_.MayRetire(version));
+}
+
+// The memory of versions that others have saved is that of as many slots of the ranks here, and so
+// is a slot of the rank's own whose content has rotted: there is room for these as those go, with
+// the commits that follow. Whatever others have, a rank has a slot beside those that it must keep.
 uint64_t Registrar::SlotsWanted(const RankSession& session) const {
   std::set<Version> of_others;
   uint64_t rotted = 0;
+  uint64_t kept = 0;
   for (const Slot* slot : state_.slots->All()) {
     const bool has_rotted = slot->phase == SlotPhase::kQuarantined && slot->reusable;
-    if (slot->phase != SlotPhase::kSealed && !has_rotted) continue;
-    if (IsOfAnotherWorld(*slot, session.world())) {
-      of_others.insert(slot->version);
-    } else if (has_rotted && slot->owner == session.rank()) {
-      ++rotted;
+    const Version held = has_rotted ? slot->version : HeldIn(*slot);
+    if (held == Version{}) continue;
+    if (IsOfOthers(*slot, session.world())) {
+      of_others.insert(held);
+    } else if (slot->owner == session.rank()) {
+      rotted += has_rotted;
+      kept += !has_rotted && IsKept(held);
     }
   }
   const uint64_t most = state_.options.SlotsPerRank();
-  return std::max<uint64_t>(1, most - std::min<uint64_t>(most, of_others.size() + rotted));
+  const uint64_t least = std::min(most, kept + 1);
+  const uint64_t own = std::max(least, most - std::min<uint64_t>(most, of_others.size()));
+  return std::max<uint64_t>(1, own - std::min(own, rotted));
 }
 
 void Registrar::GrowExtras(RankSession& session, uint64_t bytes) {
@@ -167,10 +194,10 @@ void Registrar::CaptureAll(const std::string& why) {
   }
 }
 
-// What another number of ranks has saved, and is older than what is committed: no rank gives its
-// slot of it up for another snapshot. The step-back version stays where ranks have a slot for it.
+// What others have saved, and is older than what is committed: no rank here gives its slot of it up
+// for another snapshot. The step-back version stays where ranks have a slot for it.
 // Nothing goes before a rank has restored and registered.
-void Registrar::RetireOfOtherWorlds() {
+void Registrar::RetireOfOthers() {
   const auto registered = std::ranges::find_if(state_.sessions, [](const auto& of_rank) {
     return of_rank.second->registration != nullptr && !of_rank.second->superseded;
   });
@@ -185,7 +212,7 @@ void Registrar::RetireOfOtherWorlds() {
   for (const Slot* slot : old) step_back = std::max(step_back, slot->version);
   const bool has_room = state_.options.slots_per_rank > kSlotsNeeded;
   for (Slot* slot : old) {
-    if (!IsOfAnotherWorld(*slot, world)) continue;
+    if (!IsOfOthers(*slot, world)) continue;
     const bool is_step_back = slot->version == step_back && step_back >= state_.commit_before;
     if (has_room && is_step_back) continue;
     if (state_.MayRetire(slot->version)) state_.slots->Free(*slot);
@@ -193,9 +220,9 @@ void Registrar::RetireOfOtherWorlds() {
 }
 
 void Registrar::ProvideRefused() {
-  RetireOfOtherWorlds();
+  RetireOfOthers();
   for (auto& [rank, session] : state_.sessions) {
-    if (!session->registration) continue;
+    if (!session->registration || session->superseded) continue;
     const bool is_refused = absl::IsResourceExhausted(session->registration_status);
     // It goes on with fewer slots, and is told of the others once they are there.
     const bool lacks_some = session->registration_status.ok() && LacksSlots(*session);
@@ -231,7 +258,7 @@ bool Registrar::LacksSlots(const RankSession& session) const {
 void Registrar::RetryIfShort() {
   bool is_short = !state_.staging->status().ok();
   for (const auto& [rank, session] : state_.sessions) {
-    if (!session->registration) continue;
+    if (!session->registration || session->superseded) continue;
     is_short |= absl::IsResourceExhausted(session->registration_status) || LacksSlots(*session);
   }
   if (is_short) shortage_.Arm();

@@ -52,7 +52,9 @@ class Registrar {
   absl::Status Accept(RankSession& session, std::vector<TensorSpec> specs);
   absl::Status ProvideSlots(RankSession& session);
   SlotNeeds NeedsOf(const RankSession& session) const;
-  void RetireOfOtherWorlds();
+  bool IsOfOthers(const Slot& slot, uint64_t world) const;
+  bool IsKept(Version version) const;
+  void RetireOfOthers();
   uint64_t SlotsWanted(const RankSession& session) const;
   bool LacksSlots(const RankSession& session) const;
   void ProvideStaging();

@@ -5,6 +5,7 @@
 namespace unreft::smp {
 
 bool MovedRanks::IsMoved(Rank rank, Version committed) {
+  if (state_.TrainsElsewhere(rank)) return true;
   if (state_.sessions.contains(rank)) return false;
   return std::ranges::none_of(state_.slots->OfRank(rank), [&](const Slot* slot) {
     return slot->phase == SlotPhase::kSealed && slot->version >= committed;
@@ -33,6 +34,10 @@ void MovedRanks::OnCommitted(Version version) {
 void MovedRanks::OnRestored(uint64_t world) {
   const bool are_others = world != state_.record->committed_world();
   for (const Rank rank : state_.slots->Ranks()) {
+    if (state_.TrainsElsewhere(rank)) {
+      state_.slots->Forget(rank);
+      continue;
+    }
     // To a process that was started anew the decision may come when all train already.
     const RankSession* const session = state_.SessionOf(rank);
     if (session != nullptr && session->registration != nullptr) continue;

@@ -13,7 +13,8 @@ class MovedRanks {
  public:
   explicit MovedRanks(NodeState& state) : state_(state) {}
 
-  // Of a decision for so many ranks. If as many have not saved what is restored, nobody has a use
+  // Of a decision for so many ranks. Those that train elsewhere have a use for what is in their
+  // slots alone. If as many have not saved what is restored, nobody has a use
   // for slots any more but for what is in them: what the ranks capture next is of other sizes. If
   // as many have, those are of no use that an attempt of another number was given meanwhile.
   void OnRestored(uint64_t world);

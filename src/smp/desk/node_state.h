@@ -98,6 +98,15 @@ struct NodeState {
   std::vector<ProcessLife> lives_before;
   // A decision is being made: nothing is granted, claimed, sealed or retired meanwhile.
   bool timeline_closed = false;
+  // The timeline that was decided last, and the nodes that its ranks asked from, where it is known.
+  Timeline decided;
+  std::map<Rank, NodeSlot> homes;
+  // Whether that rank takes part in the newest timeline on another node, or not at all.
+  bool TrainsElsewhere(Rank rank) const {
+    if (homes.empty() || decided != record->chain().newest()) return false;
+    const auto home = homes.find(rank);
+    return home == homes.end() || home->second != options.node;
+  }
   // The commit before the newest one; in a new timeline, or a new process, what it stands on.
   Version commit_before;
   // What is kept for somebody; none before the coordinator has said it.

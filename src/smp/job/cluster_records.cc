@@ -151,7 +151,9 @@ JobDecision DecisionOf(const DecisionRecord& record) {
   for (const AskingRank& asked : record.asked()) {
     const Rank rank{asked.rank()};
     decision.asked[rank] = {rank, {asked.pid(), asked.start_time()}, asked.request()};
+    if (asked.has_slot()) decision.homes[rank] = NodeSlot{asked.slot()};
   }
+  if (decision.homes.size() < decision.asked.size()) decision.homes.clear();
   return decision;
 }
 

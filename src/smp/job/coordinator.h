@@ -46,6 +46,8 @@ struct JobDecision {
   Attempt attempt;      // that asked
   // Who asked, of all ranks.
   std::map<Rank, Asker> asked;
+  // The nodes that they asked from; none where the leader is of a release that does not write them.
+  std::map<Rank, NodeSlot> homes;
   // Where the slabs of the restored version are.
   std::vector<recovery::SlabHolder> holders;
 };

@@ -314,6 +314,10 @@ void Node::OnDecision(const JobDecision& decision) {
     state_.account.Begin(fresh ? std::nullopt : std::optional(decision.version.step),
                          state_.seams.executor.Now());
   }
+  if (decision.kind != DecisionKind::kFailed) {
+    state_.decided = decision.timeline;
+    state_.homes = decision.homes;
+  }
   // Before what a restore may want of slots.
   if (decision.kind == DecisionKind::kRestored) moved_->OnRestored(decision.asked.size());
   restore_->OnDecision(decision);

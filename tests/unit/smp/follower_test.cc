@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 class FollowerTest : public SmpFixture {
@@ -164,6 +165,26 @@ TEST_F(FollowerTest, WhoAsksWaitsUntilADecisionIsForAllOfThem) {
   ReadTimeline(decided_for(2, {100, 101}));
   Follow();
   EXPECT_FALSE(follower_.asking());
+}
+
+TEST_F(FollowerTest, FromWhereRanksAskedIsToldWhereItIsKnownOfAll) {
+  TimelineRecord record = Decided(1, 1, Version{});
+  for (const uint64_t rank : {0, 1}) {
+    AskingRank& asked = *record.mutable_decision()->add_asked();
+    asked.set_rank(rank);
+    asked.set_slot(3 - rank);
+  }
+  ReadTimeline(record);
+  Follow();
+  record = Decided(2, 2, Version{});
+  record.mutable_decision()->add_asked()->set_slot(3);
+  record.mutable_decision()->add_asked()->set_rank(1);
+  ReadTimeline(record);
+  Follow();
+  ASSERT_THAT(node_.decisions, SizeIs(2));
+  EXPECT_THAT(node_.decisions[0].homes,
+              ElementsAre(Pair(Rank{0}, NodeSlot{3}), Pair(Rank{1}, NodeSlot{2})));
+  EXPECT_THAT(node_.decisions[1].homes, IsEmpty());
 }
 
 // --- pins ---

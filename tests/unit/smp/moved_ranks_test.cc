@@ -163,6 +163,24 @@ TEST_F(MovedRanksTest, AmongAsManyRanksNothingGoesBeforeTheNextCommit) {
   EXPECT_EQ(SlotsOf(kElsewhere), 3U);
 }
 
+// From where it asked is known, and that it is not on its way back.
+TEST_F(MovedRanksTest, WhoAskedFromAnotherNodeHasNoFreeSlotsFromTheRestoreOn) {
+  InTurn([&] {
+    state_.record->SetCommitted(At(1, 10), 2);
+    state_.decided = Timeline{2};
+    state_.homes = {{kHere, NodeSlot{0}}, {kElsewhere, NodeSlot{1}}};
+    Connect(kElsewhere, 2).registration = std::make_shared<Registration>();  // of a life before
+    moved_->OnRestored(2);
+  });
+  Settle();
+  EXPECT_EQ(SlotsOf(kHere), 3U);
+  EXPECT_EQ(SlotsOf(kElsewhere), 2U);
+  EXPECT_TRUE(Holds(kElsewhere, At(1, 8)));
+  EXPECT_TRUE(Holds(kElsewhere, At(1, 10)));
+  for (const uint64_t step : {12, 14}) Commit(At(2, step));
+  EXPECT_EQ(SlotsOf(kElsewhere), 0U);
+}
+
 // There may be no memory for those of the ranks that there are, and so no commit.
 TEST_F(MovedRanksTest, AfterAFreshStartThoseWhoAreNotThereHaveNoSlots) {
   InTurn([&] {

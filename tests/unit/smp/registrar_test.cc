@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -231,6 +232,143 @@ TEST_F(OtherWorldTest, WhatIsPinnedStays) {
   Settle();
   Commit(9);
   EXPECT_TRUE(Holds(3));
+}
+
+// --- after ranks have moved to another node ---
+
+// Ranks 1 and 2 were here, and rank 0 alone is by now; 1:6 is restored.
+class MovedAwayTest : public RegistrarTest {
+ protected:
+  MovedAwayTest() {
+    InTurn([&] {
+      session_ = &Connect(Rank{0}, 3);
+      session_->Attach(&channel_);
+      session_->timeline = state_.record->chain().newest();
+      state_.decided = session_->timeline;
+      state_.homes = {{Rank{0}, NodeSlot{0}}, {Rank{1}, NodeSlot{1}}, {Rank{2}, NodeSlot{1}}};
+      state_.record->SetCommitted(At(6), 3);
+    });
+  }
+  Version At(uint64_t step) const { return {session_->timeline, Step{step}}; }
+  void Save(Rank rank, std::vector<uint64_t> steps) {
+    InTurn([&] { UNREFT_CHECK(state_.slots->Provide(rank, kNeeds, steps.size()).ok()); });
+    Settle();
+    InTurn([&] {
+      for (const uint64_t step : steps) {
+        Slot* slot = state_.slots->Grant(rank, table_.Start(), 3, Attempt{1}, session_->timeline);
+        slot->phase = SlotPhase::kSealed;
+        slot->version = At(step);
+      }
+      if (rank != Rank{0}) state_.slots->Forget(rank);
+    });
+  }
+  void Rebuild(Rank rank) {
+    InTurn([&] { UNREFT_CHECK(state_.slots->ProvideForRebuild(rank, kNeeds, At(6)).ok()); });
+    Settle();
+  }
+  size_t SlotsOf(Rank rank) { return state_.slots->OfRank(rank).size(); }
+  bool Holds(Rank rank, uint64_t step) {
+    return std::ranges::any_of(state_.slots->Sealed(At(step)),
+                               [&](const Slot* slot) { return slot->owner == rank; });
+  }
+
+  static constexpr SlotNeeds kNeeds{
+      .data_bytes = 1 << 15, .extras_bytes = 1 << 16, .manifest_bytes = 1 << 12, .world = 3};
+};
+
+// Its own slab of what is restored takes one, and the next version needs another.
+TEST_F(MovedAwayTest, ThereAreAsManySlotsAsTheirVersionsLeaveRoomForAndOneToCapture) {
+  Save(Rank{0}, {6});
+  for (const Rank rank : {Rank{1}, Rank{2}}) Save(rank, {3, 6});
+  Register();
+  Settle();
+  EXPECT_EQ(session_->registration_status, absl::OkStatus());
+  EXPECT_EQ(SlotsOf(Rank{0}), 2U);
+  InTurn([&] {
+    for (Slot* slot : state_.slots->Sealed(At(3))) state_.slots->Free(*slot);
+  });
+  Settle();
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_EQ(SlotsOf(Rank{0}), 2U) << "1:6 of the others";
+  InTurn([&] {
+    for (Slot* slot : state_.slots->Sealed(At(6))) {
+      if (slot->owner != Rank{0}) state_.slots->Free(*slot);
+    }
+  });
+  Settle();
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_EQ(SlotsOf(Rank{0}), 3U);
+}
+
+// Rank 0 was where rank 1 is now: the two nodes have memory for one rank each.
+TEST_F(MovedAwayTest, WhoComesInTheirPlaceNeedsNoMoreMemory) {
+  Save(Rank{1}, {3, 6});
+  const uint64_t bytes = state_.memory->use(SegmentKind::kSlot).bytes;
+  state_.options.memory_bytes_max = bytes + bytes / 2;
+  Register();
+  Settle();
+  EXPECT_EQ(session_->registration_status, absl::OkStatus());
+  ASSERT_EQ(SlotsOf(Rank{0}), 1U);
+  InTurn([&] {
+    Slot* slot = state_.slots->Offerable(Rank{0}).front();
+    slot->phase = SlotPhase::kSealed;
+    slot->version = At(9);
+    state_.commit_before = At(6);
+    state_.record->SetCommitted(At(9), 3);
+    registrar_->ProvideRefused();
+  });
+  Settle();
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_FALSE(Holds(Rank{1}, 3));
+  EXPECT_TRUE(Holds(Rank{1}, 6)) << "the step-back version";
+  EXPECT_EQ(SlotsOf(Rank{0}), 2U);
+}
+
+TEST_F(MovedAwayTest, SlotsForSlabsThatAreYetToBeDecodedCountToo) {
+  for (const Rank rank : {Rank{0}, Rank{1}, Rank{2}}) Rebuild(rank);
+  Register();
+  Settle();
+  EXPECT_EQ(session_->registration_status, absl::OkStatus());
+  EXPECT_EQ(SlotsOf(Rank{0}), 2U);
+  EXPECT_EQ(SlotsOf(Rank{1}), 1U);
+}
+
+// No rank here takes its slot for another version.
+TEST_F(MovedAwayTest, WhatIsOlderThanTheStepBackVersionGoesOnceARankHasRegistered) {
+  for (const Rank rank : {Rank{1}, Rank{2}}) Save(rank, {2, 3, 6});
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_TRUE(Holds(Rank{1}, 2)) << "nobody has restored yet";
+  Register();
+  Settle();
+  EXPECT_FALSE(Holds(Rank{1}, 2));
+  EXPECT_TRUE(Holds(Rank{1}, 3));
+  EXPECT_TRUE(Holds(Rank{2}, 6));
+  EXPECT_EQ(SlotsOf(Rank{1}), 2U);
+}
+
+TEST_F(MovedAwayTest, WhatIsPinnedOrRestoredStays) {
+  state_.options.slots_per_rank = 2;
+  state_.options.pins = 1;
+  state_.pins.emplace().add_pins()->set_timeline(session_->timeline.value);
+  state_.pins->mutable_pins(0)->set_step(2);
+  Save(Rank{0}, {2, 6});
+  Save(Rank{1}, {2, 3, 6});
+  Register();
+  Settle();
+  EXPECT_TRUE(Holds(Rank{1}, 2));
+  EXPECT_FALSE(Holds(Rank{1}, 3));
+  EXPECT_TRUE(Holds(Rank{1}, 6));
+  EXPECT_EQ(SlotsOf(Rank{0}), 3U) << "one to capture in";
+}
+
+// It is of a timeline before, and says nothing of this one.
+TEST_F(MovedAwayTest, WhereNobodyKnowsWhereRanksAreNoneHasMoved) {
+  Save(Rank{1}, {2, 3, 6});
+  state_.decided = Timeline{};
+  Register();
+  Settle();
+  EXPECT_TRUE(Holds(Rank{1}, 2));
+  EXPECT_EQ(SlotsOf(Rank{0}), 3U);
 }
 
 }  // namespace
