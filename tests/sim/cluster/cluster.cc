@@ -111,8 +111,8 @@ std::vector<Machine*> Cluster::Homes() const {
 }
 
 bool Cluster::Avoid(NodeSlot slot) {
-  // Ranks that move to a node and away again hold the slots of both there (docs/design_notes.md).
-  if (options_.is_memory_tight || avoided_.size() + 2 >= options_.node.nodes) return false;
+  const uint64_t most = options_.is_memory_tight ? 1 : options_.node.nodes - 2;
+  if (avoided_.size() >= most) return false;
   if (!avoided_.insert(slot).second) return false;
   launcher_->SetHomes(Homes());
   return true;

@@ -91,7 +91,7 @@ class Cluster {
   void BringBack(size_t place, Machine::Host host, Duration away);
 
   // From the next attempt on no rank is on that node, those that were are on the next one; false,
-  // and nothing is changed, if too few nodes would be left, or memory is tight.
+  // and nothing is changed, if too few nodes would be left.
   bool Avoid(NodeSlot slot);
   void AvoidNoMore(NodeSlot slot);
   void AvoidNone();
