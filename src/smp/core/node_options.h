@@ -58,7 +58,8 @@ struct NodeOptions {
   uint64_t replica_check_every = 100;
   // --- several nodes ---
 
-  uint64_t nodes = 1;  // node slots of the job
+  uint64_t nodes = 1;      // node slots of the job: the most that it ever has
+  uint64_t nodes_min = 0;  // with so many it may begin; 0: with all
   // The meta store is of this process alone (smp/node/own_meta.h): of a job of one node.
   bool has_own_store = false;
   uint32_t data_chunks = 1;    // k of the protection groups
@@ -101,6 +102,7 @@ struct NodeOptions {
   std::map<std::string, std::string, std::less<>> sources;
 
   uint32_t SlotsPerRank() const { return slots_per_rank + pins; }
+  uint64_t NodesMin() const { return nodes_min == 0 ? nodes : nodes_min; }
 };
 
 // Of the names of all segments of this node.

@@ -71,6 +71,8 @@ bool IsLeftOut(const ViewRecord& view, NodeSlot slot) {
   return view.groups_size() > 0 && !IsIn(view, slot);
 }
 
+bool HasNotCome(const ViewMember& member) { return member.lost() && member.incarnation().empty(); }
+
 bool HasNoParities(const ViewRecord& view) { return ParitiesOf(view) == 0; }
 
 bool AreAllIn(const ViewRecord& view) {
@@ -87,7 +89,7 @@ absl::Status FormGroups(const std::vector<NodeSlot>& of, const NodeOptions& opti
     if (std::ranges::find(of, slot) == of.end()) continue;
     nodes.push_back({slot, member.failure_domain()});
   }
-  // Only a job that has had all of its nodes goes on with fewer.
+  // Fewer may be in than the groups that were asked for need, where others are lost or to come.
   const bool are_all = nodes.size() == static_cast<size_t>(view.members_size());
   const ec::CodeShape asked{options.data_chunks, options.parity_chunks};
   const ec::CodeShape shape = are_all ? asked : meta::ShapeFor(nodes.size(), asked.k, asked.m);

@@ -17,6 +17,8 @@ namespace unreft::smp {
 bool IsIn(const ViewRecord& view, NodeSlot slot);
 // Whether every member is.
 bool AreAllIn(const ViewRecord& view);
+// Whether the job has begun without the node, and it has not come since.
+bool HasNotCome(const ViewMember& member);
 // Whether it is in none of the groups that there are.
 bool IsLeftOut(const ViewRecord& view, NodeSlot slot);
 

@@ -39,11 +39,12 @@ struct Setting {
   std::optional<uint64_t> in_job;
 };
 
-std::array<Setting, 6> SettingsBeside(const SettingsRecord& job, const NodeOptions& options) {
+std::array<Setting, 7> SettingsBeside(const SettingsRecord& job, const NodeOptions& options) {
   const auto in_job = [](bool has, uint64_t value) {
     return has ? std::optional(value) : std::nullopt;
   };
   return {Setting{"nodes", options.nodes, in_job(job.has_nodes(), job.nodes())},
+          {"nodes_min", options.nodes_min, in_job(job.has_nodes_min(), job.nodes_min())},
           {"data_chunks", options.data_chunks, in_job(job.has_data_chunks(), job.data_chunks())},
           {"parity_chunks", options.parity_chunks,
            in_job(job.has_parity_chunks(), job.parity_chunks())},
@@ -91,6 +92,7 @@ SettingsRecord SettingsOf(const NodeOptions& options, const std::string& address
   record.set_format(meta::kSettingsFormat);
   record.set_min_reader(meta::kSettingsMinReader);
   record.set_nodes(options.nodes);
+  record.set_nodes_min(options.nodes_min);
   record.set_data_chunks(options.data_chunks);
   record.set_parity_chunks(options.parity_chunks);
   record.set_slots_per_rank(options.slots_per_rank);

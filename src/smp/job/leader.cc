@@ -173,7 +173,8 @@ void Leader::Follow(const RollCall& roll) {
   // While the store is behind what the nodes have kept, by what they have.
   const bool is_behind = !records.IsSeeded() && kept_ && kept_->stamp > records.stamp();
   const ViewRecord& view = is_behind ? kept_->records.view.value : records.view.value;
-  if (view.members_size() > 0 || !IsOfNewJob(board_.reports())) {
+  const bool may_begin = records.present.size() >= options_.NodesMin();
+  if (view.members_size() > 0 || may_begin || !IsOfNewJob(board_.reports())) {
     absences_.Follow(records, view, options_.nodes, now);
   } else {
     absences_.Forget();

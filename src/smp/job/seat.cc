@@ -269,8 +269,11 @@ std::string Seat::Problem() const {
   if (!store_.ready()) return "the meta store was not read yet";
   const meta::JobState& job = store_.state();
   if (!job.view.exists()) {
-    return fmt::format("the job of {} nodes has no view yet; not present: {}", options_.nodes,
-                       MissingNodes(job, options_.nodes));
+    const std::string least = options_.NodesMin() == options_.nodes
+                                  ? ""
+                                  : fmt::format(", which may begin with {},", options_.NodesMin());
+    return fmt::format("the job of {} nodes{} has no view yet; not present: {}", options_.nodes,
+                       least, MissingNodes(job, options_.nodes));
   }
   switch (owner_) {
     case SeatOwner::kOurs:

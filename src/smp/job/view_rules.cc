@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,15 +49,21 @@ std::string DescribeLoss(const ViewRecord& view, const ViewMember& lost, Duratio
 
 std::string DescribeView(const ViewRecord& view) {
   std::vector<uint64_t> lost;
+  std::vector<uint64_t> to_come;
   for (const ViewMember& member : view.members()) {
-    if (member.lost()) lost.push_back(member.slot());
+    if (member.lost()) (HasNotCome(member) ? to_come : lost).push_back(member.slot());
   }
-  return fmt::format("view {}: {} nodes, {}", view.number(), view.members_size(),
-                     lost.empty() ? "none is lost"
-                                  : fmt::format("of which node {} is lost", fmt::join(lost, ", ")));
+  std::string text =
+      fmt::format("view {}: {} nodes, {}", view.number(), view.members_size(),
+                  lost.empty() ? "none is lost"
+                               : fmt::format("of which node {} is lost", fmt::join(lost, ", ")));
+  if (to_come.empty()) return text;
+  return text + fmt::format("; node {} has not come yet", fmt::join(to_come, ", "));
 }
 
-std::string WhichMemory(const ViewMember& now, const std::optional<meta::Takeover>& takeover) {
+std::string WhichMemory(const ViewMember& before, const ViewMember& now,
+                        const std::optional<meta::Takeover>& takeover) {
+  if (HasNotCome(before)) return "come";
   if (!takeover || takeover->slot.value != now.slot()) return "new memory";
   if (!takeover->returns) return fmt::format("new memory, that of spare {}", takeover->place);
   return fmt::format(
@@ -98,21 +105,6 @@ bool IsAsItIs(const Facts& facts, const ViewMember& member) {
          member.place() == PlaceOf(*presence);
 }
 
-// Members by what is present, the others as they were; lost once their grace has run out.
-ViewRecord ByPresence(const Facts& facts) {
-  ViewRecord wanted = facts.records.view.value;
-  for (ViewMember& member : *wanted.mutable_members()) {
-    if (const PresenceRecord* presence = PresenceOf(facts, member)) {
-      member.set_incarnation(presence->incarnation());
-      member.set_place(PlaceOf(*presence));
-      member.set_lost(false);
-    } else if (facts.absences.IsOverdue(NodeSlot{member.slot()}, facts.now)) {
-      member.set_lost(true);
-    }
-  }
-  return wanted;
-}
-
 void GiveTo(const PresenceRecord& presence, uint64_t place, const NodeOptions& options,
             ViewMember& member, ViewRecord& view) {
   member.set_incarnation(presence.incarnation());
@@ -122,11 +114,25 @@ void GiveTo(const PresenceRecord& presence, uint64_t place, const NodeOptions& o
   view.set_exposure(ExposureOf(view, options));
 }
 
-// The first lost slot; one that is in a group comes before those that are left out.
+// Members by what is present, the others as they were; lost once their grace has run out.
+ViewRecord ByPresence(const Facts& facts) {
+  ViewRecord wanted = facts.records.view.value;
+  for (ViewMember& member : *wanted.mutable_members()) {
+    if (const PresenceRecord* presence = PresenceOf(facts, member)) {
+      GiveTo(*presence, PlaceOf(*presence), facts.options, member, wanted);
+    } else if (facts.absences.IsOverdue(NodeSlot{member.slot()}, facts.now)) {
+      member.set_lost(true);
+    }
+  }
+  return wanted;
+}
+
+// The first lost slot; one that is in a group comes before those that are left out. One whose node
+// has not come yet is kept for it: nothing was lost with it that a spare could make good.
 ViewMember* FirstLost(ViewRecord& view) {
   ViewMember* lost = nullptr;
   for (ViewMember& member : *view.mutable_members()) {
-    if (!member.lost()) continue;
+    if (!member.lost() || HasNotCome(member)) continue;
     if (IsIn(view, NodeSlot{member.slot()})) return &member;
     if (lost == nullptr) lost = &member;
   }
@@ -179,15 +185,15 @@ void DescribeChange(const Facts& facts, const ViewMember& before, const ViewMemb
     if (!facts.records.present.contains(slot)) wanted.absent.push_back(slot);
   }
   if (now.lost()) return;
+  const char* const until =
+      IsIn(wanted.view, NodeSlot{now.slot()}) ? "" : "; it is left out until the job restarts";
   if (now.incarnation() != before.incarnation()) {
-    wanted.say.push_back({LogLevel::kInfo, fmt::format("node {} has {}", now.slot(),
-                                                       WhichMemory(now, wanted.takeover))});
-  } else if (before.lost()) {
     wanted.say.push_back(
-        {LogLevel::kInfo, fmt::format("node {} is back, with all that it held{}", now.slot(),
-                                      IsIn(wanted.view, NodeSlot{now.slot()})
-                                          ? ""
-                                          : "; it is left out until the job restarts")});
+        {LogLevel::kInfo, fmt::format("node {} has {}{}", now.slot(),
+                                      WhichMemory(before, now, wanted.takeover), until)});
+  } else if (before.lost()) {
+    wanted.say.push_back({LogLevel::kInfo, fmt::format("node {} is back, with all that it held{}",
+                                                       now.slot(), until)});
   }
 }
 
@@ -213,7 +219,12 @@ std::optional<Wanted> NextView(const Facts& facts) {
 // False as long as it cannot be said.
 bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
   std::vector<NodeSlot> nodes;
+  std::vector<uint64_t> to_come;
   for (const ViewMember& member : wanted.view.members()) {
+    if (HasNotCome(member)) {
+      to_come.push_back(member.slot());
+      continue;
+    }
     const bool has_told = ReportOf(member, facts.records.present, facts.board.reports()) != nullptr;
     if (!has_told) return false;  // to come
     nodes.push_back(NodeSlot{member.slot()});
@@ -224,10 +235,28 @@ bool FormFirstGroups(const Facts& facts, Wanted& wanted) {
         {LogLevel::kError, fmt::format("no protection groups: {}", formed.message())});
     return false;
   }
+  if (!to_come.empty()) {
+    wanted.say.push_back(
+        {LogLevel::kInfo,
+         fmt::format(
+             "the job begins with {} of {} nodes: node {} is left out until it has come and "
+             "the job restarts",
+             nodes.size(), wanted.view.members_size(), fmt::join(to_come, ", "))});
+  }
   if (const std::string& exposure = wanted.view.exposure(); !exposure.empty()) {
     wanted.say.push_back({LogLevel::kWarn, fmt::format("protection: {}", exposure)});
   }
   return true;
+}
+
+// Whether those are overdue that are not present, and enough are. Where somebody who is present
+// knows of the job it is not begun anew without the others, who may know more.
+bool MayBeginWithout(const Facts& facts, const std::set<NodeSlot>& slots) {
+  const Presences& present = facts.records.present;
+  if (present.size() < facts.options.NodesMin() || !IsOfNewJob(facts.board.reports())) return false;
+  return std::ranges::all_of(slots, [&](NodeSlot slot) {
+    return present.contains(slot) || facts.absences.IsOverdue(slot, facts.now);
+  });
 }
 
 Move WriteView(const Facts& facts, Wanted wanted) {
@@ -252,18 +281,22 @@ bool IsOfNewJob(const Reports& reports) {
 
 Move FirstView(const Facts& facts) {
   Move move{.waits = true};
+  const Presences& present = facts.records.present;
+  std::set<NodeSlot> slots;
+  for (const auto& [slot, presence] : present) slots.insert(slot);
   // Of one node, whose store is its own, the slot may be any.
-  const uint64_t slots = facts.options.has_own_store ? 0 : facts.options.nodes;
-  for (uint64_t slot = 0; slot < slots; ++slot) {
-    if (!facts.records.present.contains(NodeSlot{slot})) return move;
-  }
+  const uint64_t nodes = facts.options.has_own_store ? 0 : facts.options.nodes;
+  for (uint64_t slot = 0; slot < nodes; ++slot) slots.insert(NodeSlot{slot});
+  if (present.size() < slots.size() && !MayBeginWithout(facts, slots)) return move;
   Wanted wanted;
-  for (const auto& [slot, presence] : facts.records.present) {
+  for (const NodeSlot slot : slots) {
     ViewMember& member = *wanted.view.add_members();
     member.set_slot(slot.value);
-    member.set_incarnation(presence.incarnation());
-    member.set_failure_domain(presence.failure_domain());
-    member.set_place(PlaceOf(presence));
+    member.set_place(slot.value);
+    member.set_lost(true);
+    const auto found = present.find(slot);
+    if (found == present.end()) continue;
+    GiveTo(found->second, PlaceOf(found->second), facts.options, member, wanted.view);
   }
   if (FormFirstGroups(facts, wanted)) return WriteView(facts, std::move(wanted));
   move.say = std::move(wanted.say);

@@ -27,15 +27,17 @@ std::string Hex(const std::string& bytes) {
 Json MembersJson(const NodeState& state, const meta::JobState& job) {
   std::map<NodeSlot, Json> members;
   for (uint64_t slot = 0; slot < state.options.nodes; ++slot) {
-    members[NodeSlot{slot}] = {{"slot", slot},      {"present", false},     {"lost", false},
-                               {"left_out", false}, {"incarnation", ""},    {"session", nullptr},
-                               {"address", ""},     {"failure_domain", ""}, {"place", slot}};
+    members[NodeSlot{slot}] = {{"slot", slot},       {"present", false}, {"lost", false},
+                               {"left_out", false},  {"to_come", false}, {"incarnation", ""},
+                               {"session", nullptr}, {"address", ""},    {"failure_domain", ""},
+                               {"place", slot}};
   }
   for (const ViewMember& member : job.view.value.members()) {
     Json& entry = members[NodeSlot{member.slot()}];
     entry["slot"] = member.slot();
     entry["lost"] = member.lost();
     entry["left_out"] = IsLeftOut(job.view.value, NodeSlot{member.slot()});
+    entry["to_come"] = HasNotCome(member);
     entry["incarnation"] = Hex(member.incarnation());
     entry["failure_domain"] = member.failure_domain();
     entry["place"] = PlaceOf(member);
@@ -44,6 +46,7 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
     Json& entry = members[slot];
     entry["slot"] = slot.value;
     entry["present"] = true;
+    entry["to_come"] = false;
     entry["incarnation"] = Hex(presence.incarnation());
     entry["session"] = presence.session();
     entry["address"] = presence.address();

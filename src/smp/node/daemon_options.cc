@@ -38,6 +38,10 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
   NodeOptions& node = options.node;
   AddOption(app, node.nodes, "nodes", "node slots of the job; more than 1 need meta_endpoints",
             Range<uint64_t>{1, 65536});
+  AddOption(app, node.nodes_min, "nodes_min",
+            "with so many of the nodes the job may begin; the others are let in as they come; 0: "
+            "with all",
+            Range<uint64_t>{0, 65536});
   AddOption(app, node.data_chunks, "data_chunks", "k of the protection groups",
             Range<uint32_t>{1, 128});
   AddOption(app, node.parity_chunks, "parity_chunks",
@@ -162,6 +166,11 @@ absl::Status CheckClusterOptions(const DaemonOptions& options) {
         fmt::format("nodes: {} nodes agree through a meta store; needed meta_endpoints, found none",
                     node.nodes));
   }
+  if (node.nodes_min > node.nodes) {
+    return absl::InvalidArgumentError(
+        fmt::format("nodes_min: needed at most nodes ({}), or 0 for all of them, found {}",
+                    node.nodes, node.nodes_min));
+  }
   const uint64_t chunks = uint64_t{node.data_chunks} + node.parity_chunks;
   if (chunks > node.nodes && (node.parity_chunks > 0 || has_store)) {
     return absl::InvalidArgumentError(
@@ -246,8 +255,8 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
 }
 
 void NoteSources(const CLI::App& app, int argc, const char* const* argv, DaemonOptions& options) {
-  for (const char* name :
-       {"nodes", "data_chunks", "parity_chunks", "slots_per_rank", "pins", "block_bytes"}) {
+  for (const char* name : {"nodes", "nodes_min", "data_chunks", "parity_chunks", "slots_per_rank",
+                           "pins", "block_bytes"}) {
     const std::string source = SourceOfOption(app, name, argc, argv);
     if (!source.empty()) options.node.sources[name] = source;
   }
@@ -259,6 +268,8 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   options.node.job = options.common.job;
   options.node.node = NodeSlot{options.common.node};
   options.node.place = options.common.node;
+  // So that all daemons name the same number for it.
+  if (options.node.nodes_min == options.node.nodes) options.node.nodes_min = 0;
   if (!std::has_single_bit(options.node.block_bytes)) {
     return absl::InvalidArgumentError(
         fmt::format("block_bytes: needed a power of two, found {}", options.node.block_bytes));

@@ -210,6 +210,7 @@ TEST_F(FormationTest, ASpareTakesALostSlotThatIsInBeforeOneThatIsLeftOut) {
   ViewRecord& view = records_.view.value;
   ViewMember& third = *view.add_members();
   third.set_slot(2);
+  third.set_incarnation(Memory(2));
   third.set_lost(true);
   Group& group = *view.mutable_groups(0);
   group.clear_slots();

@@ -49,12 +49,13 @@ class LeaderFixture : public ::testing::Test {
  protected:
   static constexpr uint64_t kNodes = 4;
 
-  // `own_domains`: node i is in failure domain "hi".
-  explicit LeaderFixture(uint64_t nodes = kNodes, bool own_domains = false)
+  // `own_domains`: node i is in failure domain "hi". `to_come`: the job begins without so many.
+  explicit LeaderFixture(uint64_t nodes = kNodes, bool own_domains = false, uint64_t to_come = 0)
       : world_(nodes), own_domains_(own_domains) {
     for (uint64_t slot = 0; slot < nodes; ++slot) homes_[NodeSlot{slot}] = {Rank{slot}};
     options_.job = "job";
-    options_.nodes = nodes;
+    options_.nodes = nodes + to_come;
+    options_.nodes_min = nodes;
     options_.data_chunks = 2;
     options_.parity_chunks = 2;
     options_.presence_ttl = std::chrono::seconds(1);
@@ -80,6 +81,7 @@ class LeaderFixture : public ::testing::Test {
     Settle();
     StartLeader();
     ReportAll();
+    if (to_come > 0) Settle(options_.lost_grace);
     UNREFT_CHECK(view().number() == 1, "{}", view().DebugString());
   }
   ~LeaderFixture() override {

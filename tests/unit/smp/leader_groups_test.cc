@@ -154,6 +154,30 @@ TEST_F(LeaderGroupsTest, ASpareOfAnotherDomainThatTookASlotChangesNoGroup) {
   EXPECT_EQ(SlotsOf(commit().groups()), kDealt);
 }
 
+// A job of up to six nodes that begins with four.
+class LeaderGrowsTest : public LeaderFixture {
+ protected:
+  LeaderGrowsTest() : LeaderFixture(kNodes, true, 2) {}
+};
+
+TEST_F(LeaderGrowsTest, WhoComesIsInWithTheNextDecision) {
+  EXPECT_EQ(SlotsOf(view().groups()), (std::vector<Slots>{{0, 1, 2, 3}}));
+  Ask(1);
+  EXPECT_EQ(SlotsOf(view().groups()), (std::vector<Slots>{{0, 1, 2, 3}}));
+  for (const uint64_t slot : {4, 5}) {
+    Join(NodeSlot{slot});
+    Settle();
+    Report(NodeSlot{slot});
+  }
+  for (auto& [slot, node] : nodes_) node.report.set_any_groups(true);
+  EXPECT_EQ(view().members(5).failure_domain(), "h5");
+  EXPECT_EQ(SlotsOf(view().groups()), (std::vector<Slots>{{0, 1, 2, 3}})) << "until the next";
+  Ask(2);
+  EXPECT_EQ(decision().kind(), static_cast<uint32_t>(DecisionKind::kFresh));
+  EXPECT_EQ(SlotsOf(view().groups()), (std::vector<Slots>{{0, 1, 2, 3, 4, 5}}));
+  EXPECT_EQ(view().groups(0).k(), 4U);
+}
+
 TEST_F(LeaderGroupsTest, TheFirstViewWaitsForTheReportOfEveryNodeThatIsThere) {
   CommitIn(kDealt);
   LoseStore();

@@ -265,11 +265,14 @@ TEST(JobSettings, WhatARecordDoesNotSayIsNoDifference) {
   EXPECT_THAT(DifferencesFrom(record, options), IsEmpty());
   options.data_chunks = 4;
   options.pins = 1;
+  options.nodes_min = 3;
   EXPECT_THAT(DifferencesFrom(record, options),
-              ElementsAre("data_chunks is 4 here (the default), 1 in the job",
+              ElementsAre("nodes_min is 3 here (the default), 0 in the job",
+                          "data_chunks is 4 here (the default), 1 in the job",
                           "pins is 1 here (the default), 0 in the job"));
   record.clear_data_chunks();
   record.clear_pins();
+  record.clear_nodes_min();
   EXPECT_THAT(DifferencesFrom(record, options), IsEmpty());
 }
 

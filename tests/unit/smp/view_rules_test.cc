@@ -117,6 +117,44 @@ TEST_F(ViewRulesTest, AMemoryWhoseRanksLiveHasItsSlotAgainUnlessTheOtherHasSome)
   EXPECT_TRUE(IsNone(Next()));
 }
 
+// It was left out from the beginning; what it says of itself counts from now on.
+class ToComeTest : public RulesFixture {
+ protected:
+  ToComeTest() {
+    options_.nodes = 3;
+    ViewMember& member = *records_.view.value.add_members();
+    member.set_slot(2);
+    member.set_place(2);
+    member.set_lost(true);
+  }
+  Move Next() { return Ask(&ViewRule); }
+};
+
+TEST_F(ToComeTest, IsTakenInWithItsFailureDomainAndIsInNoGroup) {
+  EXPECT_TRUE(IsNone(Next()));
+  Enter(2);
+  records_.present[NodeSlot{2}].set_failure_domain("rack");
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  const ViewMember& member = move.write->view->members(2);
+  EXPECT_FALSE(member.lost());
+  EXPECT_EQ(member.incarnation(), Memory(2));
+  EXPECT_EQ(member.failure_domain(), "rack");
+  EXPECT_EQ(move.write->view->groups(0).slots_size(), 2);
+  EXPECT_THAT(TextsOf(move), ElementsAre("node 2 has come; it is left out until the job restarts",
+                                         "view 2: 3 nodes, none is lost"));
+}
+
+TEST_F(ToComeTest, ItsSlotIsNoSpares) {
+  AddSpare(7);
+  EXPECT_TRUE(IsNone(Next()));
+  Lose(1);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->takeover);
+  EXPECT_EQ(move.write->takeover->slot, NodeSlot{1});
+  EXPECT_THAT(TextsOf(move).back(), HasSubstr("none is lost; node 2 has not come yet"));
+}
+
 class FirstViewTest : public RulesFixture {
  protected:
   FirstViewTest() {
@@ -154,6 +192,85 @@ TEST_F(FirstViewTest, ItsNumberIsOneThatNoNodeHasHeardOf) {
   const Move move = Next();
   ASSERT_TRUE(move.write && move.write->view);
   EXPECT_EQ(move.write->view->number(), 8U);
+}
+
+// Four nodes, of which two are enough to begin with, and know nothing of any job.
+class BeginsWithFewerTest : public FirstViewTest {
+ protected:
+  BeginsWithFewerTest() {
+    options_.nodes = 4;
+    options_.nodes_min = 2;
+    for (uint64_t slot = 0; slot < 2; ++slot) {
+      Report(slot).set_view(0);
+      board_.Take(NodeSlot{slot}, Report(slot));
+    }
+    absences_.Follow(records_, {}, options_.nodes, now_);
+  }
+  void TellThatItIsNew(uint64_t slot) {
+    Enter(slot);
+    Tell(slot);
+    Report(slot).set_view(0);
+    board_.Take(NodeSlot{slot}, Report(slot));
+    absences_.Follow(records_, {}, options_.nodes, now_);
+  }
+};
+
+TEST_F(BeginsWithFewerTest, OnceTheGraceOfTheOthersIsOver) {
+  EXPECT_TRUE(Next().waits && !Next().write);
+  now_ += options_.lost_grace;
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  const ViewRecord& view = *move.write->view;
+  ASSERT_EQ(view.members_size(), 4);
+  ASSERT_EQ(view.groups_size(), 1);
+  EXPECT_THAT(view.groups(0).slots(), ElementsAre(0, 1));
+  for (int slot = 0; slot < 4; ++slot) {
+    EXPECT_EQ(view.members(slot).slot(), static_cast<uint64_t>(slot));
+    EXPECT_EQ(view.members(slot).place(), static_cast<uint64_t>(slot));
+    EXPECT_EQ(view.members(slot).lost(), slot >= 2);
+    EXPECT_EQ(view.members(slot).incarnation(), slot >= 2 ? "" : Memory(slot));
+  }
+  EXPECT_THAT(TextsOf(move),
+              ElementsAre(HasSubstr("begins with 2 of 4 nodes: node 2, 3 is left out"),
+                          "view 1: 4 nodes, none is lost; node 2, 3 has not come yet"));
+}
+
+TEST_F(BeginsWithFewerTest, NotWithFewerThanItMay) {
+  now_ += options_.lost_grace;
+  records_.present.erase(NodeSlot{1});
+  EXPECT_FALSE(Next().write);
+}
+
+TEST_F(BeginsWithFewerTest, WithAllThatAreThereByThen) {
+  TellThatItIsNew(3);
+  EXPECT_FALSE(Next().write);
+  now_ += options_.lost_grace;
+  Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_THAT(move.write->view->groups(0).slots(), ElementsAre(0, 1, 3));
+  now_ -= options_.lost_grace;
+  TellThatItIsNew(2);
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view) << "nobody is waited for";
+  EXPECT_EQ(move.write->view->groups_size(), 2);
+}
+
+// The others may know more: the job is not begun anew without them.
+TEST_F(BeginsWithFewerTest, NotWhereSomebodyKnowsOfAJob) {
+  now_ += options_.lost_grace;
+  Report(1).set_kept_epoch(1);
+  board_.Take(NodeSlot{1}, Report(1));
+  EXPECT_FALSE(Next().write);
+}
+
+TEST_F(BeginsWithFewerTest, InGroupsOfAsManyAsThereAre) {
+  options_.parity_chunks = 2;
+  options_.data_chunks = 2;
+  now_ += options_.lost_grace;
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->view);
+  EXPECT_EQ(move.write->view->groups(0).k(), 1U);
+  EXPECT_THAT(move.write->view->exposure(), HasSubstr("stand the loss of 1: 2 was asked for"));
 }
 
 }  // namespace
