@@ -43,6 +43,15 @@ TEST_F(PlacementTest, WaitsWhileASpareIsThereForAVacantNode) {
   EXPECT_EQ(placement.vacant, std::vector<uint64_t>{1});
 }
 
+TEST_F(PlacementTest, NoSpareIsWaitedForWhereANodeIsToCome) {
+  nlohmann::json answer = Answer({0, 1, 2});
+  answer["members"][1]["to_come"] = true;
+  const Placement placement = Find(answer, {0, 2, 3});
+  EXPECT_FALSE(placement.unsettled);
+  EXPECT_EQ(placement.vacant, std::vector<uint64_t>{1});
+  EXPECT_TRUE(Find(answer, {0, 3}).unsettled) << "of the other one";
+}
+
 TEST_F(PlacementTest, ANodeIsWhereItsSpareIs) {
   const Placement placement = Find(Answer({0, 3, 2}), {0, 2, 3});
   EXPECT_EQ(placement.places, (std::vector<uint64_t>{0, 3, 2}));

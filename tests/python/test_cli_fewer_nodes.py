@@ -41,7 +41,7 @@ def test_a_job_goes_on_with_three_of_four_nodes_and_with_four_again(cli):
     assert restored == second
     # What comes back is in again with the next restart.
     bring_up(nodes, [2])
-    assert "node 2 is left out: it is back, and in a group again once the job restarts" in nodes(
+    assert "node 2 is left out: it is there, and in a group once the job restarts" in nodes(
         "status")
     restored, _ = run(nodes, "rows", NODES, source_world=FEWER)
     assert restored == third

@@ -26,15 +26,29 @@ void AddTlsWords(std::string_view side, const std::string& directory, const std:
   words.push_back(fmt::format("--{}-tls-key={}/{}.key", side, directory, who));
 }
 
-bool HasJoined(const nlohmann::json& answer) {
+// Empty where the answer does not say.
+nlohmann::json MemberOf(const nlohmann::json& answer, uint64_t node) {
+  if (!answer.is_object()) return nlohmann::json::object();
+  for (const nlohmann::json& member : answer.value("members", nlohmann::json::array())) {
+    if (member.value("slot", UINT64_MAX) == node) return member;
+  }
+  return nlohmann::json::object();
+}
+
+bool HasJoined(const nlohmann::json& answer, uint64_t nodes) {
   const auto members = answer.value("members", nlohmann::json::array());
   return answer.value("view", 0) > 0 && !answer["leader"].is_null() &&
-         std::all_of(members.begin(), members.end(), [](const nlohmann::json& member) {
-           return member.value("present", false) && !member.value("lost", true);
+         std::all_of(members.begin(), members.end(), [&](const nlohmann::json& member) {
+           return member.value("slot", uint64_t{0}) >= nodes ||
+                  (member.value("present", false) && !member.value("lost", true));
          });
 }
 
 }  // namespace
+
+std::string Cluster::Range() const {
+  return nodes_min == nodes ? fmt::format("{}", nodes) : fmt::format("{}:{}", nodes_min, nodes);
+}
 
 Place Cluster::NodePlace(uint64_t node) const {
   return {.job = place.job, .node = node, .run_dir = fmt::format("{}/node{}", place.run_dir, node)};
@@ -46,6 +60,8 @@ StartRequest Cluster::NodeRequest(uint64_t node) const {
                           fmt::format("--data-chunks={}", data_chunks),
                           fmt::format("--parity-chunks={}", parity_chunks),
                           fmt::format("--meta-endpoints={}", meta_address)};
+  // Only then: a daemon of an earlier release does not know it.
+  if (nodes_min != nodes) request.daemon_words.push_back(fmt::format("--nodes-min={}", nodes_min));
   if (node >= nodes) request.daemon_words.emplace_back("--spare");
   if (!tls_dir.empty()) {
     AddTlsWords("meta", tls_dir, fmt::format("node{}", node), request.daemon_words);
@@ -78,6 +94,7 @@ absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
   }
   Cluster cluster{.place = {.job = place.job, .run_dir = place.run_dir},
                   .nodes = json.at("nodes"),
+                  .nodes_min = json.value("nodes_min", json.at("nodes").get<uint64_t>()),
                   .spares = json.value("spares", uint64_t{0}),
                   .data_chunks = json.at("data_chunks"),
                   .parity_chunks = json.at("parity_chunks"),
@@ -94,6 +111,7 @@ absl::StatusOr<std::optional<Cluster>> ReadCluster(const Place& place) {
 absl::Status WriteCluster(const Cluster& cluster) {
   const nlohmann::json json{{"job", cluster.place.job},
                             {"nodes", cluster.nodes},
+                            {"nodes_min", cluster.nodes_min},
                             {"spares", cluster.spares},
                             {"data_chunks", cluster.data_chunks},
                             {"parity_chunks", cluster.parity_chunks},
@@ -124,15 +142,16 @@ absl::StatusOr<StartResult> StartNode(const Cluster& cluster, uint64_t node) {
   return StartDaemon(place, cluster.NodeRequest(node));
 }
 
-absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds timeout) {
+absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, uint64_t nodes,
+                                          Milliseconds timeout) {
   const Deadline deadline(timeout);
   while (true) {
     auto answer = AskCluster(cluster, timeout);
-    if (answer.ok() && HasJoined(*answer)) return answer;
+    if (answer.ok() && HasJoined(*answer, nodes)) return answer;
     if (deadline.passed()) {
       return absl::DeadlineExceededError(
           fmt::format("job {}: its {} nodes have not found each other within {} ms: {}",
-                      cluster.place.job, cluster.nodes, timeout.count(),
+                      cluster.place.job, nodes, timeout.count(),
                       answer.ok() ? answer->dump() : std::string(answer.status().message())));
     }
     poll(nullptr, 0, static_cast<int>(kPollInterval.count()));
@@ -140,11 +159,11 @@ absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds t
 }
 
 uint64_t PlaceOf(const nlohmann::json& answer, uint64_t node) {
-  if (!answer.is_object()) return node;
-  for (const nlohmann::json& member : answer.value("members", nlohmann::json::array())) {
-    if (member.value("slot", UINT64_MAX) == node) return member.value("place", node);
-  }
-  return node;
+  return MemberOf(answer, node).value("place", node);
+}
+
+bool IsToCome(const nlohmann::json& answer, uint64_t node) {
+  return MemberOf(answer, node).value("to_come", false);
 }
 
 bool HasView(const nlohmann::json& answer) {

@@ -24,6 +24,7 @@ namespace unreft::cli {
 struct Cluster {
   Place place;  // of the whole: its run directory has no daemon of its own
   uint64_t nodes = 1;
+  uint64_t nodes_min = 1;  // with so many the job begins
   uint64_t spares = 0;  // daemons that wait for the slot of a lost node
   uint64_t data_chunks = 1;
   uint64_t parity_chunks = 0;
@@ -36,6 +37,8 @@ struct Cluster {
   bool insecure = false;
   StartRequest start;  // of each daemon; its words are the user's
 
+  // "5", or "3:5" where the job begins with fewer.
+  std::string Range() const;
   uint64_t places() const { return nodes + spares; }
   Place NodePlace(uint64_t place) const;
   // The node of a rank: consecutive ranks share one.
@@ -56,12 +59,16 @@ absl::Status RemoveCluster(const Cluster& cluster);
 // Starts the daemon of one node, as it was started before. The node is new if its memory is gone.
 absl::StatusOr<StartResult> StartNode(const Cluster& cluster, uint64_t node);
 
-// Waits until the nodes know each other: all are present, and there is a view. The answer to
-// "cluster".
-absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, Milliseconds timeout);
+// Waits until the first so many nodes know each other: all are present, and there is a view. The
+// answer to "cluster".
+absl::StatusOr<nlohmann::json> WaitJoined(const Cluster& cluster, uint64_t nodes,
+                                          Milliseconds timeout);
 
 // Where the node is now, by an answer to "cluster"; its own place if that does not say.
 uint64_t PlaceOf(const nlohmann::json& answer, uint64_t node);
+
+// Whether the job has begun without the node, and it has not come since.
+bool IsToCome(const nlohmann::json& answer, uint64_t node);
 
 // Whether the answer is of a node that has read the view.
 bool HasView(const nlohmann::json& answer);

@@ -11,14 +11,17 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
 #include "tools/cli/meta_control.h"
+#include "tools/cli/node_range.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
 namespace {
 
+constexpr uint64_t kNodesMax = 64;
+
 struct UpOptions {
   StartRequest start;
-  std::optional<uint64_t> nodes;
+  NodeRange nodes;
   std::optional<uint64_t> data_chunks;
   std::optional<uint64_t> parity_chunks;
   std::optional<uint64_t> spares;
@@ -93,18 +96,18 @@ std::string Text(const Place& place, const nlohmann::json& document) {
 
 // --- several nodes on this machine ---
 
-// The groups asked for, or by default those that stand two losses as soon as there are four nodes.
+// The groups asked for, or by default those that stand two losses as soon as there are four nodes
+// to begin with.
 absl::StatusOr<Cluster> NewCluster(const Context& context, const UpOptions& options) {
   Cluster cluster{.place = context.place,
-                  .nodes = *options.nodes,
+                  .nodes = options.nodes.max,
+                  .nodes_min = options.nodes.min,
                   .spares = options.spares.value_or(0),
                   .tls_dir = options.tls_dir,
                   .insecure = options.insecure};
-  cluster.parity_chunks = options.parity_chunks.value_or(cluster.nodes >= 4   ? 2
-                                                         : cluster.nodes >= 2 ? 1
-                                                                              : 0);
-  const uint64_t data =
-      std::min<uint64_t>(2, cluster.nodes - std::min(cluster.nodes - 1, cluster.parity_chunks));
+  const uint64_t least = cluster.nodes_min;
+  cluster.parity_chunks = options.parity_chunks.value_or(least >= 4 ? 2 : least >= 2 ? 1 : 0);
+  const uint64_t data = std::min<uint64_t>(2, least - std::min(least - 1, cluster.parity_chunks));
   cluster.data_chunks = options.data_chunks.value_or(data);
   const uint64_t chunks = cluster.data_chunks + cluster.parity_chunks;
   if (chunks > cluster.nodes) {
@@ -126,15 +129,19 @@ absl::Status CheckSame(const Cluster& cluster, const UpOptions& options) {
   const auto same = [](const std::optional<uint64_t>& asked, uint64_t found) {
     return !asked || *asked == found;
   };
+  const bool same_least =
+      options.nodes.min == options.nodes.max || options.nodes.min == cluster.nodes_min;
+  const bool same_nodes =
+      !options.nodes.is_given() || (same_least && options.nodes.max == cluster.nodes);
   const bool same_tls = options.tls_dir.empty() || options.tls_dir == cluster.tls_dir;
-  if (same_tls && options.insecure <= cluster.insecure && same(options.nodes, cluster.nodes) &&
+  if (same_tls && options.insecure <= cluster.insecure && same_nodes &&
       same(options.data_chunks, cluster.data_chunks) &&
       same(options.parity_chunks, cluster.parity_chunks) && same(options.spares, cluster.spares)) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
       fmt::format("job {} has {} nodes with {} + {} chunks and {} in {}; first: unreft down",
-                  cluster.place.job, cluster.nodes, cluster.data_chunks, cluster.parity_chunks,
+                  cluster.place.job, cluster.Range(), cluster.data_chunks, cluster.parity_chunks,
                   cluster.insecure          ? "neither TLS nor socket files (--insecure)"
                   : cluster.tls_dir.empty() ? "socket files"
                                             : "TLS by " + cluster.tls_dir,
@@ -164,7 +171,9 @@ std::string CommonExports(const Cluster& cluster, Milliseconds timeout) {
   return text;
 }
 
-absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds timeout) {
+// The first so many nodes, and the spares.
+absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, uint64_t nodes,
+                                        Milliseconds timeout) {
   if (absl::Status status = MakePrivateDirectory(cluster.place.run_dir); !status.ok())
     return status;
   if (absl::Status status = WriteCluster(cluster); !status.ok()) return status;
@@ -184,12 +193,13 @@ absl::StatusOr<nlohmann::json> StartAll(const Cluster& cluster, Milliseconds tim
   // A node whose slot a spare has taken is not started beside it.
   const auto now = AskCluster(cluster, timeout);
   for (uint64_t node = 0; node < cluster.places(); ++node) {
+    if (node >= nodes && node < cluster.nodes) continue;
     if (now.ok() && node < cluster.nodes && PlaceOf(*now, node) != node) continue;
     absl::StatusOr<StartResult> result = StartNode(cluster, node);
     if (!result.ok()) return result.status();
     document["nodes"].push_back(Document(cluster.NodePlace(node), *result));
   }
-  auto joined = WaitJoined(cluster, timeout);
+  auto joined = WaitJoined(cluster, nodes, timeout);
   if (!joined.ok()) return joined.status();
   document["leader"] = joined->value("leader", nlohmann::json());
   document["view"] = joined->value("view", nlohmann::json());
@@ -200,7 +210,7 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document,
                         Milliseconds timeout) {
   const nlohmann::json& meta = document["meta"];
   std::string text = fmt::format("job {}: {} nodes, groups of {} + {} chunks, node {} leads\n",
-                                 cluster.place.job, cluster.nodes, cluster.data_chunks,
+                                 cluster.place.job, cluster.Range(), cluster.data_chunks,
                                  cluster.parity_chunks, Cell(document, "leader"));
   text += fmt::format("  meta    pid {}, at {}, log {}\n", Cell(meta, "pid"), Cell(meta, "address"),
                       Cell(meta, "log"));
@@ -214,7 +224,7 @@ std::string ClusterText(const Cluster& cluster, const nlohmann::json& document,
          CommonExports(cluster, timeout);
 }
 
-// All nodes, as far as they are not up.
+// All nodes, as far as they are not up; of a range as many as the job begins with.
 int UpAll(const Context& context, UpOptions& options) {
   absl::StatusOr<Cluster> cluster =
       context.cluster ? *context.cluster : NewCluster(context, options);
@@ -230,7 +240,9 @@ int UpAll(const Context& context, UpOptions& options) {
     Say("insecure: all talk by TCP without TLS; every user of this machine can read and forge the "
         "job's state (docs/security.md)");
   }
-  auto document = StartAll(*cluster, options.start.timeout);
+  const bool is_range = options.nodes.min < options.nodes.max;
+  auto document =
+      StartAll(*cluster, is_range ? cluster->nodes_min : cluster->nodes, options.start.timeout);
   if (!document.ok()) return Fail(context, document.status());
   Print(context, *document,
         options.print_env ? CommonExports(*cluster, options.start.timeout)
@@ -264,14 +276,14 @@ absl::Status CheckNotTaken(const Cluster& cluster, uint64_t node, Milliseconds t
 
 int Up(const Context& context, UpOptions& options) {
   options.start.timeout = Milliseconds(options.wait_ms);
-  if (options.nodes && context.node_given) {
+  if (options.nodes.is_given() && context.node_given) {
     return Fail(context, absl::InvalidArgumentError("up: either --nodes or --node"));
   }
   if (!options.tls_dir.empty()) options.tls_dir = std::filesystem::absolute(options.tls_dir);
   if (options.insecure && !options.tls_dir.empty()) {
     return Fail(context, absl::InvalidArgumentError("up: either --tls-dir or --insecure"));
   }
-  if (options.nodes || context.all_nodes() != nullptr) return UpAll(context, options);
+  if (options.nodes.is_given() || context.all_nodes() != nullptr) return UpAll(context, options);
   if (options.insecure || !options.tls_dir.empty()) {
     return Fail(context, absl::InvalidArgumentError(
                              "up: --tls-dir and --insecure are of a job of several nodes"));
@@ -303,15 +315,24 @@ int Up(const Context& context, UpOptions& options) {
   return kExitOk;
 }
 
+std::string IsNodeCount(const std::string& text) {
+  if (std::string why = IsRange(text); !why.empty()) return why;
+  const uint64_t nodes = ParseRange(text).max;
+  if (nodes <= kNodesMax) return "";
+  return fmt::format("at most {} nodes can be on one machine, found {}", kNodesMax, nodes);
+}
+
 }  // namespace
 
 void AddUp(CLI::App& app, Context& context) {
   auto options = std::make_shared<UpOptions>();
   CLI::App* command = AddCommand(app, "up", "start unreftd in the background, if it is not up");
   command
-      ->add_option("--nodes", options->nodes,
-                   "so many nodes of the job on this machine, and a meta store")
-      ->check(CLI::Range(1, 64));
+      ->add_option_function<std::string>(
+          "--nodes", [options](const std::string& text) { options->nodes = ParseRange(text); },
+          "N or MIN:MAX: so many nodes of the job on this machine, and a meta store; with MIN of "
+          "them the job begins, later ones are let in by its restarts")
+      ->check(IsNodeCount);
   command->add_option("--data-chunks", options->data_chunks, "k of the protection groups")
       ->check(CLI::Range(1, 64));
   command
@@ -342,7 +363,8 @@ void AddUp(CLI::App& app, Context& context) {
   command->footer(
       "Words after -- are handed to unreftd: unreft up -- --slots-per-rank 2\n"
       "After `up --nodes`: `up` starts what is not up, `up --node I` one node, a new one if it was "
-      "destroyed.");
+      "destroyed.\n"
+      "`up --nodes 3:5` starts three; `up` then starts the other two, `up --node 3` one of them.");
   OnChosenForAll(command, context, [&context, options] { return Up(context, *options); });
 }
 

@@ -132,6 +132,7 @@ std::string NodeState(const nlohmann::json& member) {
     return found != member.end() && found->is_boolean() && found->get<bool>();
   };
   const std::string left_out = is("left_out") ? ", left out" : "";
+  if (is("to_come")) return "not come" + left_out;
   if (is("lost")) return "lost" + left_out;
   return (is("present") ? "present" : "absent") + left_out;
 }
@@ -243,10 +244,11 @@ std::string LeftOutText(const nlohmann::json& document) {
   for (const nlohmann::json& member : document["members"]) {
     const auto left_out = member.find("left_out");
     if (left_out == member.end() || *left_out != true) continue;
-    text += fmt::format("node {} is left out: {}\n", Cell(member, "slot"),
-                        member.value("lost", false)
-                            ? "it was lost, and the job goes on without it"
-                            : "it is back, and in a group again once the job restarts");
+    text += fmt::format(
+        "node {} is left out: {}\n", Cell(member, "slot"),
+        member.value("to_come", false) ? "it has not come yet, and the job has begun without it"
+        : member.value("lost", false)  ? "it was lost, and the job goes on without it"
+                                       : "it is there, and in a group once the job restarts");
   }
   return text;
 }

@@ -23,6 +23,13 @@ bool SpareWaits(const Cluster& cluster, const std::vector<uint64_t>& taken,
   return false;
 }
 
+// Whether some node without a daemon is one whose slot a spare would take: one that has not come
+// yet keeps it.
+bool AnyIsASpares(const nlohmann::json& answer, const std::vector<uint64_t>& vacant) {
+  return std::any_of(vacant.begin(), vacant.end(),
+                     [&](uint64_t node) { return !IsToCome(answer, node); });
+}
+
 }  // namespace
 
 Placement FindPlacement(const Cluster& cluster, const nlohmann::json& answer,
@@ -34,7 +41,7 @@ Placement FindPlacement(const Cluster& cluster, const nlohmann::json& answer,
   }
   if (cluster.spares == 0) return placement;
   // Only a view says which spare took what; where nobody is, nobody will say it.
-  placement.unsettled = HasView(answer) ? !placement.vacant.empty() &&
+  placement.unsettled = HasView(answer) ? AnyIsASpares(answer, placement.vacant) &&
                                               SpareWaits(cluster, placement.places, is_served)
                                         : AnyServed(cluster, is_served);
   return placement;
