@@ -1,10 +1,13 @@
 """One rank of a job whose number of ranks changes, under FSDP2: writes JSON lines to stdout.
 
     sharded_trainer.py --steps N [--die-after STEP] [--tensor-parallel RANKS] [--replicas SETS]
+                       [--until-world RANKS]
 
 With --tensor-parallel, if only by one rank, the model is one that can be cut so, and FSDP2 is on
 top of it, over the ranks that hold the same part. With --replicas, if only of one set, FSDP2 is
 hybrid (HSDP): each set of ranks holds all that is sharded, and replicates the others'.
+
+With --until-world it trains until there are so many ranks, and these train N steps.
 
 What it says of its state is of whole tensors, so that it can be compared between worlds.
 """
@@ -12,6 +15,7 @@ What it says of its state is of whole tensors, so that it can be compared betwee
 import argparse
 import contextlib
 import hashlib
+import math
 import os
 import signal
 
@@ -73,6 +77,7 @@ def main():
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--tensor-parallel", type=int, default=0)
     parser.add_argument("--replicas", type=int, default=0)
+    parser.add_argument("--until-world", type=int, default=0)
     args = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
@@ -88,7 +93,10 @@ def main():
     say(restored=step, reshaped_from=ck.status.reshaped_from)
     if step:
         say(step=step, state=digest_of(model, optimizer), lr=scheduler.get_last_lr())
-    while step < args.steps:
+    last = args.steps
+    if args.until_world:
+        last = step + args.steps if dist.get_world_size() >= args.until_world else math.inf
+    while step < last:
         x = torch.randn(8, 10) + place  # no two sets of tensor-parallel peers have the same
         (model(x) - x).square().mean().backward()
         optimizer.step()
