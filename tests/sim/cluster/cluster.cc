@@ -50,6 +50,7 @@ Cluster::Cluster(const SimulationOptions& options, Random random)
       [this](const PinRecord& pins, bool is_first) { pins_.FollowTimes(pins, is_first); });
   store_observer_->set_on_settings(
       [this](const SettingsRecord& settings) { FollowSettings(settings); });
+  for (const auto& [slot, comes] : options_.late) avoided_.insert(slot);
   launcher_ = std::make_unique<Launcher>(Homes(), Random(random.Next()), options_.trainer);
 }
 
@@ -62,7 +63,14 @@ void Cluster::Start() {
   const smp::NodeOptions& node = options_.node;
   trace().Add("{} nodes, RS({},{}), {} ranks, {} spares", node.nodes, node.data_chunks,
               node.parity_chunks, options_.trainer.world, options_.spares);
-  for (size_t place = 0; place < size(); ++place) StartDaemon(place);
+  for (size_t place = 0; place < size(); ++place) {
+    if (!options_.late.contains(NodeSlot{place})) StartDaemon(place);
+  }
+  for (const auto& [slot, comes] : options_.late) {
+    trace().Add("node {} is to come", slot);
+    Count("nodes that the job begins without");
+    Later(comes, [this, slot = slot] { StartLate(slot); });
+  }
   launcher_->Start();
 }
 

@@ -112,6 +112,7 @@ class Cluster {
   };
 
   void AddPlace(std::optional<NodeSlot> number);
+  void StartLate(NodeSlot slot);
   void Launch(size_t place, smp::NodeOptions options);
   smp::NodeOptions OptionsOf(size_t place) const;
   void EndDaemon(size_t place);

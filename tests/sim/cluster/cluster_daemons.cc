@@ -46,6 +46,17 @@ void Cluster::StartDaemon(size_t place) {
   Launch(place, OptionsOf(place));
 }
 
+// The job restarts for it, as torchrun does for another agent. Unless some fault has started it
+// before.
+void Cluster::StartLate(NodeSlot slot) {
+  if (life(slot.value) > 0) return;
+  trace().Add("node {} comes", slot);
+  Count("nodes that came later");
+  StartDaemon(slot.value);
+  AvoidNoMore(slot);
+  launcher_->KillOne();
+}
+
 void Cluster::EndDaemon(size_t place) {
   Place& at = places_[place];
   // The network and the store know the process by its address, which another may have next.

@@ -35,6 +35,8 @@ constexpr uint64_t kSparseSteps = 8;
 constexpr uint64_t kDriftOneIn = 6;
 
 constexpr uint64_t kTightOneIn = 3;
+// Of those whose memory is not tight, which are a little more than two thirds.
+constexpr uint64_t kLateOneIn = 3;
 
 constexpr Size kSizes[] = {{16, 4, 6, 12, 2}, {3, 4, 8, 90, 2}, {1, 9, 16, 30, 2}};
 
@@ -113,6 +115,19 @@ std::vector<std::string> DrawFailureDomains(Random& random, uint64_t nodes, uint
   return domains;
 }
 
+// Up to a half of the nodes, which come while there are faults. The job begins once the grace of
+// those that are not there is over, so that is a short one.
+void DrawLate(Random& random, ClusterOptions& options) {
+  smp::NodeOptions& node = options.node;
+  const uint64_t count = 1 + random.Below(node.nodes / 2);
+  while (options.late.size() < count) {
+    const NodeSlot slot{random.Below(node.nodes)};
+    options.late[slot] = milliseconds(500 + random.Below(2000));
+  }
+  node.nodes_min = node.nodes - count;
+  node.lost_grace = milliseconds(100 + random.Below(400));
+}
+
 }  // namespace
 
 std::vector<uint64_t> ClusterOptions::Homes() const {
@@ -167,6 +182,8 @@ ClusterOptions DrawClusterOptions(Random& random) {
     options.node.extras_bytes_min = kExtrasBytesMost;
     options.node.memory_bytes_max =
         TightMemory(options.node, options.tensors, options.Homes(), options.world_max());
+  } else if (beside.OneIn(kLateOneIn)) {
+    DrawLate(beside, options);
   }
   return options;
 }

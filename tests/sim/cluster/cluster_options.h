@@ -4,6 +4,7 @@
 // 64 KiB, in blocks of 64 bytes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ struct ClusterOptions {
   // Of each host, the nodes' first; empty: none is named.
   std::vector<std::string> failure_domains;
   Duration fault_pause_max{0};
+  // Nodes that the job begins without, and when they come.
+  std::map<NodeSlot, Duration> late;
   bool is_memory_tight = false;  // as much as the largest node needs, with one node left out
 
   // The slot of each rank's node; ranks beyond these begin again with the first.

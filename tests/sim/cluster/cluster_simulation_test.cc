@@ -73,6 +73,7 @@ TEST_P(ManySeedsTest, SurviveFaults) {
   EXPECT_GE(totals.counts["losses made good before a commit"], seeds / 25);
   EXPECT_GE(totals.counts["slots taken by spares"], 1u);
   EXPECT_GE(totals.counts["versions pinned"], seeds / 10);
+  EXPECT_GE(totals.counts["nodes that came later"], seeds / 10);
   EXPECT_GE(totals.counts["daemons with other options refused"], seeds / 25);
   EXPECT_GE(totals.counts["second daemons refused"], seeds / 50);
   EXPECT_GE(totals.counts["fresh starts ordered"], 1u);
