@@ -265,8 +265,10 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, ui
   const bool excused = committed && job.version < *committed && IsExcused(*committed, closed);
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(), excused);
   standing_ = whole ? std::optional(Standing{*whole, false}) : std::nullopt;
-  if (whole && HasAny(*whole, GoneSince(*whole, SafeAt(*whole), closed))) {
-    // What is gone is yet to be made anew.
+  // What is gone is yet to be made anew, and guards of versions older than what is committed may
+  // have been given to others.
+  const bool steps_back = committed && job.version < *committed;
+  if (whole && (steps_back || HasAny(*whole, GoneSince(*whole, SafeAt(*whole), closed)))) {
     proven_.erase(*whole);
     verified_[*whole] = closed;
   }
