@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/format.h"
@@ -22,6 +24,14 @@ void BeginWith(const meta::JobRecords& kept, NodeRecord& record) {
   const CommitRecord& commit = kept.commit.value;
   if (VersionOf(commit).timeline > record.chain().newest()) return;  // a fresh start, not yet open
   record.SetCommitted(VersionOf(commit), commit.world());
+}
+
+// Whether ranks of an attempt after that one are connected here.
+bool HasRanksAfter(const NodeState& state, Attempt attempt) {
+  return std::ranges::any_of(state.sessions, [&](const auto& of_rank) {
+    const RankSession& session = *of_rank.second;
+    return !session.superseded && session.attempt() > attempt;
+  });
 }
 
 }  // namespace
@@ -316,7 +326,9 @@ void Node::OnDecision(const JobDecision& decision) {
   }
   if (decision.kind != DecisionKind::kFailed) {
     state_.decided = decision.timeline;
-    state_.homes = decision.homes;
+    // What was decided late, for an earlier attempt, does not say where the later one's ranks are.
+    state_.homes =
+        HasRanksAfter(state_, decision.attempt) ? std::map<Rank, NodeSlot>() : decision.homes;
   }
   // Before what a restore may want of slots.
   if (decision.kind == DecisionKind::kRestored) moved_->OnRestored(decision.asked.size());

@@ -53,10 +53,10 @@ void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& r
   session.takes_any_world = request.any_world;
   // It asked this before, and the answer was lost or went to an earlier process of this daemon.
   if (restoring_ != nullptr && Waits(session, restoring_->decision)) return AnswerWaiting();
-  AskAgain(session);
+  AskFor(session);
 }
 
-void RestoreDesk::AskAgain(const RankSession& like) {
+void RestoreDesk::AskFor(const RankSession& like) {
   std::vector<Asker> asking;
   for (const auto& [rank, session] : state_.sessions) {
     if (session->restore_request && session->attempt() == like.attempt() &&
@@ -64,9 +64,7 @@ void RestoreDesk::AskAgain(const RankSession& like) {
       asking.push_back({rank, session->life(), *session->restore_request});
     }
   }
-  if (!asking.empty()) {
-    state_.coordinator->AskDecision(like.attempt(), like.world(), std::move(asking));
-  }
+  state_.coordinator->AskDecision(like.attempt(), like.world(), std::move(asking));
 }
 
 std::vector<HeldSlab> RestoreDesk::Inventory() const {
@@ -282,6 +280,16 @@ void RestoreDesk::OnSlotChange() {
 
 void RestoreDesk::OnSessionEnded(RankSession& session) {
   if (restoring_ != nullptr) restoring_->stagings.erase(session.rank());
+  if (!session.restore_request) return;
+  // Who is gone asks for nothing any more: a decision for it, when others have begun to train by
+  // one of their own, would end their timeline.
+  session.restore_request.reset();
+  const RankSession* newest = &session;
+  for (const auto& [rank, other] : state_.sessions) {
+    if (!other->restore_request) continue;
+    if (newest == &session || other->attempt() > newest->attempt()) newest = other.get();
+  }
+  AskFor(*newest);
 }
 
 // Versions that are not on the chain any more are dead for ever; captures of earlier timelines end.

@@ -66,9 +66,6 @@ class RestoreDesk {
   // The rank's, the newest version first.
   std::vector<WireSlot> SealedSlotsOf(Rank rank) const;
 
-  // The ranks that still ask, after a session ended.
-  void AskAgain(const RankSession& like);
-
  private:
   // A restore that was decided: of one version, for all ranks of this node.
   struct Restoring {
@@ -83,6 +80,8 @@ class RestoreDesk {
 
   struct Planning;  // of one rank's copies
 
+  // All that ask in the attempt of that one, which may be none.
+  void AskFor(const RankSession& like);
   std::string TextOf(const JobDecision& decision);
   void Begin(const JobDecision& decision);
   void Retire();

@@ -32,7 +32,10 @@ struct RecordingChannel final : Channel {
 
 // Does nothing of what it is asked.
 struct RecordingCoordinator final : Coordinator {
-  void AskDecision(Attempt, uint64_t, std::vector<Asker>) override { ++asked; }
+  void AskDecision(Attempt, uint64_t, std::vector<Asker> who) override {
+    ++asked;
+    askers = std::move(who);
+  }
   void OnRanksChange() override {}
   void CheckRegistrations() override { check_registrations(); }
   void ReportClaimed(Version, Rank) override {}
@@ -43,6 +46,7 @@ struct RecordingCoordinator final : Coordinator {
   void AskPins(PinRequest, PinDone) override {}
   uint64_t deadlines_used() const override { return 0; }
   int asked = 0;
+  std::vector<Asker> askers;  // the last ones
   absl::AnyInvocable<void()> check_registrations = [] {};
   std::vector<std::string> failed;
 };

@@ -69,6 +69,17 @@ TEST_F(RestoreAgainTest, AnotherQuestionIsAskedAnew) {
 }
 
 // A rank of the earlier attempt that hangs would keep the node's group from guarding anything.
+// Otherwise a decision is made for it when others train by a later one, whose timeline that ends.
+TEST_F(RestoreAgainTest, WhoIsGoneAsksForNothing) {
+  Ask(8);
+  ASSERT_EQ(coordinator_->askers.size(), 1U);
+  InTurn([&] { desk_->OnSessionEnded(*session_); });
+  EXPECT_EQ(coordinator_->asked, 3);
+  EXPECT_TRUE(coordinator_->askers.empty());
+  InTurn([&] { desk_->OnSessionEnded(*session_); });
+  EXPECT_EQ(coordinator_->asked, 3);
+}
+
 TEST_F(RestoreAgainTest, ALaterAttemptsDecisionEndsTheEarlierOnesPart) {
   EXPECT_EQ(session_->timeline, Timeline{1});
   EXPECT_FALSE(session_->superseded);
