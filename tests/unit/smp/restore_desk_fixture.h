@@ -67,7 +67,10 @@ class RestoreDeskFixture : public GroupFixture {
   }
   ~RestoreDeskFixture() override {
     InTurn([&] {
-      for (auto& [rank, session] : state_->sessions) desk_->OnSessionEnded(*session);
+      for (auto& [rank, session] : state_->sessions) {
+        session->restore_request.reset();  // there is no coordinator to be told
+        desk_->OnSessionEnded(*session);
+      }
       state_->sessions.clear();
       desk_.reset();
       protector_.reset();
