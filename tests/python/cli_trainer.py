@@ -18,6 +18,8 @@ import numpy as np
 
 import unreft
 
+BEGIN_TIMEOUT_S = 120  # of a test that is gone by then
+
 
 def say(**record):
     # One write: print writes the newline apart, and another rank's line may come between.
@@ -52,7 +54,10 @@ def main():
                 say(registered=True)
         except unreft.errors.ResourceExhausted as error:
             say(registered=False, why=str(error))  # and trains on unprotected
+        deadline = time.monotonic() + BEGIN_TIMEOUT_S
         while args.begin and not os.path.exists(args.begin):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"waited {BEGIN_TIMEOUT_S} s for {args.begin}")
             time.sleep(0.01)
         train = run_freely if args.free_running else run_in_step
         train(client, args, step, lambda at: np.add(first, at * 2.0**24, out=weights))
