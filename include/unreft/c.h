@@ -86,7 +86,9 @@ typedef struct unreft_open_options {
   const char* job;            /* NULL: $UNREFT_JOB, else "default" */
   int64_t rank;               /* -1: $RANK, else 0 */
   int64_t world;              /* -1: $WORLD_SIZE, else 1 */
-  int64_t attempt;            /* -1: $UNREFT_ATTEMPT, else $TORCHELASTIC_RESTART_COUNT, else 0 */
+  int64_t attempt;            /* -1: $UNREFT_ATTEMPT, else $TORCHELASTIC_RESTART_COUNT, else by
+                                 $SLURM_JOB_ID, _STEP_ID and _RESTART_COUNT, else 0. The same on all
+                                 ranks, and another one for each start of the job */
   int64_t connect_timeout_ms; /* for unreft_open; default 10000 */
   int64_t restore_timeout_ms; /* for each of the restore calls; default 300000 */
   int64_t fence_timeout_ms;   /* a fence that waits longer gives the version up; default 60000 */
@@ -222,7 +224,8 @@ UNREFT_API void unreft_open_options_init_sized(unreft_open_options* options, siz
 UNREFT_API void unreft_tensor_init_sized(unreft_tensor* tensor, size_t struct_bytes);
 #define unreft_tensor_init(tensor) unreft_tensor_init_sized((tensor), sizeof(*(tensor)))
 
-/* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline,
+/* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline, ALREADY_EXISTS
+ * when processes of another attempt, or another process of this rank, live on until then,
  * FAILED_PRECONDITION while this process has another client open for the same rank. */
 UNREFT_API int unreft_open(const unreft_open_options* options, unreft_client** client);
 /* Waits for the copies that are under way, then leaves. NULL is ignored. */

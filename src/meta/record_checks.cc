@@ -129,7 +129,14 @@ absl::Status CheckRecord(const TimelineRecord& timeline) {
   }
   if (timeline.world() > kRanksMax) return Wrong("a world of {} ranks", timeline.world());
   if (auto status = CheckAsked(timeline.asked()); !status.ok()) return status;
-  return timeline.has_decision() ? CheckDecision(timeline.decision()) : absl::OkStatus();
+  if (auto status = CheckVersion(timeline.rewind().timeline(), timeline.rewind().step());
+      !status.ok()) {
+    return status;
+  }
+  if (timeline.has_decision()) {
+    if (auto status = CheckDecision(timeline.decision()); !status.ok()) return status;
+  }
+  return timeline.has_in_force() ? CheckDecision(timeline.in_force()) : absl::OkStatus();
 }
 
 absl::Status CheckRecord(const CommitRecord& commit) {

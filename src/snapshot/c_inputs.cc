@@ -28,6 +28,27 @@ absl::StatusOr<int64_t> Choose(int64_t given, const char* what,
   return absl::InvalidArgumentError(fmt::format("{}: needed 0 or more, found {}", what, given));
 }
 
+// Slurm has a number for each job, for each srun in it, and for each time that it was queued again.
+absl::StatusOr<int64_t> AttemptOfSlurm() {
+  constexpr int64_t kSteps = 10000;
+  constexpr int64_t kRestarts = 100;
+  const absl::StatusOr<int64_t> job = EnvironmentNumber({"SLURM_JOB_ID"}, 0);
+  const absl::StatusOr<int64_t> step = EnvironmentNumber({"SLURM_STEP_ID"}, 0);
+  const absl::StatusOr<int64_t> restart = EnvironmentNumber({"SLURM_RESTART_COUNT"}, 0);
+  for (const auto* number : {&job, &step, &restart}) {
+    if (!number->ok()) return number->status();
+  }
+  constexpr int64_t kJobs = INT64_MAX / (kSteps * kRestarts);
+  return ((*job % kJobs) * kSteps + *step % kSteps) * kRestarts + *restart % kRestarts;
+}
+
+absl::StatusOr<int64_t> ChooseAttempt(int64_t given) {
+  const absl::StatusOr<int64_t> of_slurm = AttemptOfSlurm();
+  if (given == -1 && !of_slurm.ok()) return of_slurm;
+  return Choose(given, "attempt", {"UNREFT_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"},
+                of_slurm.value_or(0));
+}
+
 absl::Status CheckTensor(const unreft_tensor& tensor, size_t index) {
   if (tensor.name == nullptr) return MissingArgument(fmt::format("tensor {}: name", index).c_str());
   if (tensor.dims < 0 || tensor.dims > kDimsMax) {
@@ -120,8 +141,7 @@ absl::StatusOr<ClientIdentity> ToIdentity(const unreft_open_options& options) {
   if (absl::Status status = CheckJobName(identity.job); !status.ok()) return status;
   absl::StatusOr<int64_t> rank = Choose(options.rank, "rank", {"RANK"}, 0);
   absl::StatusOr<int64_t> world = Choose(options.world, "world", {"WORLD_SIZE"}, 1);
-  absl::StatusOr<int64_t> attempt =
-      Choose(options.attempt, "attempt", {"UNREFT_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"}, 0);
+  absl::StatusOr<int64_t> attempt = ChooseAttempt(options.attempt);
   for (const auto* number : {&rank, &world, &attempt}) {
     if (!number->ok()) return number->status();
   }

@@ -83,8 +83,14 @@ absl::AnyInvocable<std::string()> ClientActor::Late(std::string what, Duration t
 void ClientActor::WhenConnected(Done done) {
   if (!refused_.ok()) return Fail(std::move(done), refused_);
   if (session_.connected()) return Fail(std::move(done), absl::OkStatus());
-  auto unavailable = [done = std::move(done)](absl::Status status) mutable {
-    if (absl::IsDeadlineExceeded(status)) {
+  auto unavailable = [this, done = std::move(done)](absl::Status status) mutable {
+    // It answers, and has a reason: to go on without it would be another thing.
+    const absl::Status& refusal = session_.problem();
+    if (absl::IsDeadlineExceeded(status) && absl::IsAlreadyExists(refusal)) {
+      status = absl::AlreadyExistsError(fmt::format("{}; tried for {} ms",
+                                                    std::string(refusal.message()),
+                                                    Milliseconds(options_.connect_timeout)));
+    } else if (absl::IsDeadlineExceeded(status)) {
       status = absl::UnavailableError(fmt::format(
           "{}; `unreft status` says whether it is up, `unreft up --supervise` starts it",
           std::string(status.message())));

@@ -65,6 +65,8 @@ class Session {
   }
   // "connected", or why not.
   std::string Connection() const;
+  // What the last connection ended with, or was refused for.
+  const absl::Status& problem() const { return problem_; }
 
   // Each replaces what was asked of its kind before.
   void Ask(RestoreRequest request);

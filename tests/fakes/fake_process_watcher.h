@@ -17,6 +17,9 @@ class FakeProcessWatcher;
 // Outlives its watchers.
 class FakeProcessTable {
  public:
+  // Of a host that has been up for so long: of two, no processes begin at one time.
+  explicit FakeProcessTable(uint64_t up = 0) : last_start_time_(up) {}
+
   // A new process, with a pid no other had.
   ProcessLife Start();
   // A new process with the pid of one that ended.
@@ -31,7 +34,7 @@ class FakeProcessTable {
 
   std::map<int64_t, uint64_t> start_time_by_pid_;
   int64_t last_pid_ = 1000;
-  uint64_t last_start_time_ = 0;
+  uint64_t last_start_time_;
   std::map<uint64_t, FakeProcessWatcher*> watchers_;
   uint64_t last_watcher_ = 0;
 };

@@ -119,6 +119,30 @@ class TestRun:
         wait_until("its start", lambda: second.events("attempt-start"))
         assert second.events("attempt-start")[0]["attempt"] == 7
 
+    @pytest.mark.parametrize("number", [0, 6, 7])
+    def test_a_second_launcher_changes_nothing(self, cli, number):
+        cli("up")
+        first = cli.train("--first-attempt", 6)
+        cli.wait_committed(first, 1)
+        alone = ["--max-restarts", 0, "--first-attempt", number]
+        second = cli.launch("--ranks", 2, *alone, "--", sys.executable, TRAINER)
+        assert second.wait() != 0
+        refusals = ("all ranks of attempt 6 live", "rank 0 of attempt 6 is pid")
+        assert any(refusal in second.output() for refusal in refusals), second.output()
+        assert not [line for line in second.lines() if "restored" in line]
+        cli.wait_committed(first, cli.committed() + 5)
+        assert len(first.events("attempt-start")) == 1
+        assert {rank["pid"] for rank in cli.status()["ranks"]} == set(first.pids())
+
+    def test_another_launcher_goes_on_once_a_rank_of_the_first_has_ended(self, cli):
+        cli("up")
+        first = cli.train("--max-restarts", 0)
+        cli.wait_committed(first, 1)
+        second = cli.train()
+        os.kill(first.pids()[1], signal.SIGKILL)
+        assert first.wait() == 128 + signal.SIGKILL
+        cli.wait_committed(second, cli.committed() + 1)
+
     def test_up_with_run(self, cli):
         job = cli.train("--up")
         wait_until("the daemon", lambda: "pid" in cli.status_or_nothing())

@@ -175,12 +175,15 @@ void DaemonProcess::AfterEvent() {
   if (!started_) return;
   const smp::NodeState& state = node_->state();
   const smp::NodeRecord& record = *state.record;
-  const DecisionRecord& decision = node_->member()->records().timeline.value.decision();
+  const TimelineRecord& timelines = node_->member()->records().timeline.value;
+  const bool failed = timelines.decision().kind() == static_cast<uint32_t>(DecisionKind::kFailed);
+  // One that failed may be read together with the one before, that did not.
+  const DecisionRecord& decision = failed ? timelines.in_force() : timelines.decision();
   const bool decided =
       std::exchange(decisions_seen_, state.counters.decisions) != state.counters.decisions;
-  const bool failed = decision.kind() == static_cast<uint32_t>(DecisionKind::kFailed);
   const Timeline timeline = record.chain().newest();
-  if (decided && !failed && machine_.history.IsNewDecision(decision.SerializeAsString())) {
+  if (decided && decision.round() != 0 &&
+      machine_.history.IsNewDecision(decision.SerializeAsString())) {
     // Of all that memory holds after the decision: it may take away only what is not on the chain.
     machine_.history.OnDecided(timeline, record.chain().ParentOf(timeline).value_or(Version{}),
                                machine_.observer.NewestWhole(), machine_.trace.now());

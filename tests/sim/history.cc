@@ -76,8 +76,8 @@ void History::CheckNewest(Version restored, std::optional<Version> newest_whole,
   trace_.Fail("{} is to be restored, the newest whole version is {}", restored, Name(newest_whole));
 }
 
-void History::OnLost(Attempt attempt, bool excused) {
-  lost_.insert(attempt);
+void History::OnLost(Attempt told, bool excused) {
+  lost_.insert(told_as_[told].begin(), told_as_[told].end());
   if (!committed_ || excused) return;
   trace_.Fail("{} was committed and is lost, and no fault explains it", *committed_);
 }

@@ -42,8 +42,8 @@ class History {
                  Duration now, bool excused = false);
   // Whether that decision is heard of for the first time, in all lives of the daemon.
   bool IsNewDecision(const std::string& record) { return decisions_heard_.insert(record).second; }
-  // It was decided, for that attempt, that what was committed is lost.
-  void OnLost(Attempt attempt, bool excused);
+  // It was decided, for an attempt that calls itself so, that what was committed is lost.
+  void OnLost(Attempt told, bool excused);
   // A rank of the attempt was told that no version is whole.
   void OnUnrecoverable(Attempt attempt, std::optional<Version> newest_whole);
   // A rank was told, and how many have saved it; 0 for a fresh start. It looks at the bytes.
@@ -55,7 +55,11 @@ class History {
   // Somebody orders one while the job may train: it may be carried out until then, whatever is
   // committed meanwhile.
   void OnFreshStartOrdered(Duration until) { fresh_start_until_ = until; }
-  void OnAttempt(Attempt attempt) { newest_attempt_ = attempt; }
+  // It calls itself `told`, as others may have done.
+  void OnAttempt(Attempt attempt, Attempt told) {
+    newest_attempt_ = attempt;
+    told_as_[told].insert(attempt);
+  }
   void OnFreshStart(Timeline timeline);
   // The host rebooted; its disk knows of that commit, which may be an older one (records are
   // written behind, and may fail).
@@ -101,6 +105,7 @@ class History {
   std::set<std::string> decisions_heard_;
   std::map<Timeline, Version> parents_;
   std::map<Attempt, Told> told_;
+  std::map<Attempt, std::set<Attempt>> told_as_;  // by what they call themselves
   // Of which it was decided, and looked at, that what was committed is lost.
   std::set<Attempt> lost_;
   std::optional<Version> committed_;

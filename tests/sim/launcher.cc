@@ -1,5 +1,8 @@
 #include "tests/sim/launcher.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +16,10 @@ using std::chrono::milliseconds;
 // A daemon that is suspended, or asked twice, may carry it out later than it answers.
 constexpr Duration kOrderHolds = std::chrono::seconds(5);
 
+constexpr Duration kLookAgain = milliseconds(1);
+// No two of a run are the same.
+constexpr uint64_t kNumbersDrawn = uint64_t{1} << 60;
+
 }  // namespace
 
 Launcher::Launcher(std::vector<Machine*> homes, Random random, TrainerOptions like)
@@ -20,6 +27,7 @@ Launcher::Launcher(std::vector<Machine*> homes, Random random, TrainerOptions li
       machine_(*homes_.front()),
       random_(random),
       like_(std::move(like)),
+      numbers_(static_cast<Numbers>(random_.Below(3))),
       world_(like_.world) {}
 
 Launcher::~Launcher() {
@@ -30,35 +38,88 @@ void Launcher::Start() { StartAttempt(); }
 
 void Launcher::StartAttempt() {
   if (stopped_) return;
-  attempt_.value += 1;
-  machine_.history.OnAttempt(attempt_);
+  // By its number alone it would not be told from what is left of the one before.
+  if (numbers_ == Numbers::kAllTheSame && !trainers_.empty()) {
+    machine_.kernel->Deliver(kLookAgain, [this, alive = std::weak_ptr(alive_)] {
+      if (!alive.expired()) StartAttempt();
+    });
+    return;
+  }
+  attempt_ = Attempt{++begun_};
+  told_[attempt_] = NumberFor(attempt_);
+  machine_.history.OnAttempt(attempt_, told_[attempt_]);
   stopping_ = false;
   present_world_ = next_world_ != 0 ? std::exchange(next_world_, 0) : world_;
   if (std::exchange(next_goes_astray_, false)) {
     machine_.history.OnAstray(attempt_, Rank{random_.Below(present_world_)});
   }
-  auto barrier =
-      std::make_shared<StepBarrier>(machine_.scheduler, present_world_, like_.steps_apart_max);
-  for (uint64_t rank = 0; rank < present_world_; ++rank) {
+  StartRanks(attempt_, present_world_);
+}
+
+void Launcher::StartRanks(Attempt attempt, uint64_t world) {
+  auto barrier = std::make_shared<StepBarrier>(machine_.scheduler, world, like_.steps_apart_max);
+  for (uint64_t rank = 0; rank < world; ++rank) {
     const Duration delay = Duration(random_.Below(Duration(milliseconds(5)).count()));
-    machine_.kernel->Deliver(delay, [this, alive = std::weak_ptr(alive_), rank, barrier,
-                                     attempt = attempt_, world = present_world_] {
-      if (alive.expired() || attempt != attempt_ || stopping_ || stopped_) return;
-      StartRank(Rank{rank}, world, barrier);
-    });
+    machine_.kernel->Deliver(
+        delay, [this, alive = std::weak_ptr(alive_), rank, barrier, attempt, world] {
+          if (alive.expired() || stopped_) return;
+          const bool is_wanted = attempt == second_ || (attempt == attempt_ && !stopping_);
+          if (is_wanted) StartRank(attempt, Rank{rank}, world, barrier);
+        });
   }
 }
 
-void Launcher::StartRank(Rank rank, uint64_t world, std::shared_ptr<StepBarrier> barrier) {
+bool Launcher::StartSecond(Duration how_long) {
+  if (!Trains() || stopping_ || stopped_) return false;
+  second_ = Attempt{++begun_};
+  told_[second_] = Attempt{random_.Below(kNumbersDrawn)};
+  machine_.history.OnAttempt(second_, told_[second_]);
+  second_began_in_ = attempt_;
+  StartRanks(second_, 1 + random_.Below(present_world_));
+  machine_.kernel->Deliver(how_long, [this, alive = std::weak_ptr(alive_), second = second_] {
+    if (alive.expired()) return;
+    if (second == second_) second_ = Attempt{};
+    for (const auto& trainer : trainers_) {
+      if (trainer->attempt() == second) trainer->Kill(MemoryLag());
+    }
+  });
+  return true;
+}
+
+// A decision for it would have ended the timeline of those that train.
+void Launcher::CheckSecond() {
+  if (second_ == Attempt{} || second_began_in_ != attempt_ || !Trains()) return;
+  const bool trains = std::ranges::any_of(trainers_, [this](const auto& trainer) {
+    return trainer->attempt() == second_ && trainer->training();
+  });
+  if (!trains) return;
+  machine_.trace.Fail("attempt {} restores while all ranks of attempt {} live", second_, attempt_);
+}
+
+Attempt Launcher::NumberFor(Attempt attempt) {
+  switch (numbers_) {
+    case Numbers::kCounted:
+      return attempt;
+    case Numbers::kAllTheSame:
+      return Attempt{0};
+    case Numbers::kDrawn:
+      return Attempt{random_.Below(kNumbersDrawn)};
+  }
+  return attempt;
+}
+
+void Launcher::StartRank(Attempt attempt, Rank rank, uint64_t world,
+                         std::shared_ptr<StepBarrier> barrier) {
   TrainerOptions options = like_;
   options.rank = rank;
   options.world = world;
-  options.attempt = attempt_;
+  options.attempt = attempt;
+  options.told = told_.at(attempt);
   if (machine_.bug == PlantedBug::kNoFence) options.client.capture.probe_lines = 0;
   options.device.says_done_early = machine_.bug == PlantedBug::kCopiesTooEarly;
   trainers_.push_back(std::make_unique<TrainerProcess>(
       *homes_[rank.value % homes_.size()], std::move(options), std::move(barrier),
-      [this, attempt = attempt_, rank](absl::Status status) {
+      [this, attempt, rank](absl::Status status) {
         machine_.kernel->Deliver(Duration{}, [this, alive = std::weak_ptr(alive_), attempt, rank,
                                               status = std::move(status)] {
           if (!alive.expired()) OnExit(attempt, rank, status);
@@ -139,11 +200,21 @@ void Launcher::DeclareFreshStart() {
 }
 
 void Launcher::OrderFreshStart(Machine& at, bool force, OrderDone done) {
+  Order(at, {"fresh-start", force ? R"({"force":true})" : "{}"}, std::move(done));
+}
+
+void Launcher::OrderRewind(Machine& at, std::optional<Step> to, OrderDone done) {
+  std::string arguments = to ? fmt::format(R"({{"step":{}}})", to->value) : R"({"cancel":true})";
+  Order(at, {"rewind", std::move(arguments)}, std::move(done));
+}
+
+void Launcher::Order(Machine& at, AdminRequest request, OrderDone done) {
   order_channel_.reset();
   order_connector_ = at.network.NewConnector(*machine_.kernel, kSocketPath);
   auto shared = std::make_shared<OrderDone>(std::move(done));
   order_connector_->Connect(
-      [this, force, shared](absl::StatusOr<std::unique_ptr<Channel>> channel) {
+      [this, request = std::move(request),
+       shared](absl::StatusOr<std::unique_ptr<Channel>> channel) {
         if (!channel.ok()) return (*shared)(channel.status());
         order_channel_ = *std::move(channel);
         order_channel_->Start(
@@ -152,15 +223,17 @@ void Launcher::OrderFreshStart(Machine& at, bool force, OrderDone done) {
               if (reply.ok()) (*shared)(reply->status.ToStatus());
             },
             [](const absl::Status&) {});
-        machine_.history.OnFreshStartOrdered(machine_.scheduler.now() + kOrderHolds);
-        const char* const arguments = force ? R"({"force":true})" : "{}";
-        order_channel_->Send(ToFrame(AdminRequest{"fresh-start", arguments}));
+        if (request.verb == "fresh-start") {
+          machine_.history.OnFreshStartOrdered(machine_.scheduler.now() + kOrderHolds);
+        }
+        order_channel_->Send(ToFrame(request));
       });
 }
 
 void Launcher::AfterEvent() {
   std::erase_if(trainers_, [](const auto& trainer) { return trainer->gone(); });
   for (const auto& trainer : trainers_) trainer->CheckDeadline();
+  CheckSecond();
 }
 
 bool Launcher::KillOne() {

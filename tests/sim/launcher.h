@@ -5,7 +5,9 @@
 // orders one does it by OrderFreshStart.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,9 +29,15 @@ class Launcher {
 
   // kill -9 of one rank of the present attempt; false when none lives.
   bool KillOne();
+  // Beside the present attempt, all of whose ranks train, another one begins for so long, as by a
+  // launcher that somebody starts by mistake. False when they do not. Fails the run if it restores
+  // while they live.
+  bool StartSecond(Duration how_long);
   // By an operator, at the daemon of that machine, whatever the job does.
   using OrderDone = absl::AnyInvocable<void(absl::Status)>;
   void OrderFreshStart(Machine& at, bool force, OrderDone done);
+  // Has the next attempt restore that step; none: takes that back.
+  void OrderRewind(Machine& at, std::optional<Step> to, OrderDone done);
   // All processes at once; nothing starts again by itself.
   void KillAll();
   // All processes at once, and their copies with them; the next attempt starts later.
@@ -61,12 +69,16 @@ class Launcher {
 
  private:
   void StartAttempt();
-  void StartRank(Rank rank, uint64_t world, std::shared_ptr<StepBarrier> barrier);
+  Attempt NumberFor(Attempt attempt);
+  void StartRanks(Attempt attempt, uint64_t world);
+  void StartRank(Attempt attempt, Rank rank, uint64_t world, std::shared_ptr<StepBarrier> barrier);
+  void CheckSecond();
   void OnEnd(Attempt attempt);
   void StopRest();
   void KillLater(TrainerProcess& trainer, Duration delay);
   void OnExit(Attempt attempt, Rank rank, const absl::Status& status);
   void DeclareFreshStart();
+  void Order(Machine& at, AdminRequest request, OrderDone done);
   Duration MemoryLag();
 
   std::vector<Machine*> homes_;
@@ -74,7 +86,14 @@ class Launcher {
   Random random_;
   const TrainerOptions like_;
   std::vector<std::unique_ptr<TrainerProcess>> trainers_;
-  Attempt attempt_;
+  Attempt attempt_;     // the present one
+  uint64_t begun_ = 0;  // attempts, of which each has a number of its own in the history
+  std::map<Attempt, Attempt> told_;  // what they call themselves
+  Attempt second_;                   // that was started beside
+  Attempt second_began_in_;          // which was the present one then
+  // How attempts are numbered. They have no order for anybody but us.
+  enum class Numbers { kCounted, kAllTheSame, kDrawn };
+  const Numbers numbers_;
   uint64_t world_;  // ranks of the job
   uint64_t next_world_ = 0;
   uint64_t present_world_ = 0;

@@ -8,6 +8,9 @@
 namespace unreft::sim {
 namespace {
 
+// More than processes are started on a machine.
+constexpr uint64_t kUpApart = 1'000'000;
+
 // As its daemon has kept it.
 std::optional<Version> CommitOn(const FakeDisk& disk) {
   const auto record = disk.applied().find("kept");
@@ -30,6 +33,7 @@ Machine::Machine(World& world, NodeSlot node, std::optional<NodeSlot> named)
       bug(world.bug),
       observer(trace, history, tensors),
       disk(scheduler.random().Next()),
+      processes(slot.value * kUpApart),
       network(scheduler),
       boot_id(scheduler.random().NextId()),
       kernel(scheduler.NewExecutor("kernel", host())) {

@@ -64,6 +64,7 @@ TEST_F(HistoryTest, WhatWasRestoredWholeIsNotDamagedAnyMore) {
 }
 
 TEST_F(HistoryTest, ALossIsHeardByTheAttemptThatItWasDecidedFor) {
+  history_.OnAttempt(Attempt{2}, Attempt{2});
   history_.OnLost(Attempt{2}, true);
   history_.OnUnrecoverable(Attempt{2}, std::nullopt);
   EXPECT_EQ(failure(), "");

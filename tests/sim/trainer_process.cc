@@ -59,8 +59,8 @@ TrainerProcess::TrainerProcess(Machine& machine, TrainerOptions options,
       connector_(
           PlantBug(machine, options_.rank,
                    machine.network.NewConnector(*executor_, kSocketPath, {.pid = life_.pid}))) {
-  machine_.trace.Add("rank {} of {}, attempt {}: pid {} starts", options_.rank, options_.world,
-                     options_.attempt, life_.pid);
+  machine_.trace.Add("rank {} of {}, attempt {} (number {}): pid {} starts", options_.rank,
+                     options_.world, options_.attempt, options_.told, life_.pid);
   executor_->Deliver(Duration(1), [this] { Start(); });
 }
 
@@ -128,7 +128,7 @@ void TrainerProcess::Start() {
   identity.job = kJob;
   identity.rank = options_.rank;
   identity.world = options_.world;
-  identity.attempt = options_.attempt;
+  identity.attempt = options_.told;
   identity.life = life_;
   identity.client_version = "sim";
   client_ = std::make_unique<snapshot::ClientActor>(*executor_, *connector_, segments_, copier_,

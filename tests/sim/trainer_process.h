@@ -46,6 +46,7 @@ struct TrainerOptions {
   Rank rank;
   uint64_t world = 0;
   Attempt attempt;
+  Attempt told;  // what it calls itself, as other attempts may have done
   Duration step_max = std::chrono::milliseconds(4);
   uint64_t steps_apart_max = 0;  // of any two ranks
   uint64_t snapshot_every = 1;

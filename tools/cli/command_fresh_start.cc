@@ -2,30 +2,15 @@
 
 #include <memory>
 
-#include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/job_answers.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
 namespace {
 
-// Any node passes it on to the leader.
-absl::StatusOr<nlohmann::json> Ask(const Context& context, bool force) {
-  const nlohmann::json arguments{{"force", force}};
-  const Cluster* cluster = context.all_nodes();
-  if (cluster == nullptr) {
-    return AskDaemon(context.place, "fresh-start", arguments, context.timeout());
-  }
-  absl::StatusOr<nlohmann::json> answer;
-  for (const Place& place : NodePlaces(*cluster, context.timeout())) {
-    answer = AskDaemon(place, "fresh-start", arguments, context.timeout());
-    if (!absl::IsUnavailable(answer.status())) break;
-  }
-  return answer;
-}
-
 int FreshStart(const Context& context, bool force) {
-  auto answer = Ask(context, force);
+  auto answer = AskLeader(context, "fresh-start", {{"force", force}});
   if (!answer.ok()) return Fail(context, answer.status());
   Print(context, *answer,
         fmt::format("{}: what was committed is given up; the next attempt starts from nothing, on "

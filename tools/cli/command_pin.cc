@@ -3,8 +3,8 @@
 #include <memory>
 #include <optional>
 
-#include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/job_answers.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
@@ -16,23 +16,10 @@ struct PinOptions {
   uint64_t for_ms = 0;
 };
 
-// Any node passes it on to the leader.
-absl::StatusOr<nlohmann::json> Ask(const Context& context, const std::string& verb,
-                                   const nlohmann::json& arguments) {
-  const Cluster* cluster = context.all_nodes();
-  if (cluster == nullptr) return AskDaemon(context.place, verb, arguments, context.timeout());
-  absl::StatusOr<nlohmann::json> answer;
-  for (const Place& place : NodePlaces(*cluster, context.timeout())) {
-    answer = AskDaemon(place, verb, arguments, context.timeout());
-    if (!absl::IsUnavailable(answer.status())) break;
-  }
-  return answer;
-}
-
 int Change(const Context& context, const std::string& verb, const PinOptions& options) {
   const nlohmann::json arguments{
       {"owner", options.owner}, {"step", options.step.value_or(0)}, {"for_ms", options.for_ms}};
-  auto answer = Ask(context, verb, arguments);
+  auto answer = AskLeader(context, verb, arguments);
   if (!answer.ok()) return Fail(context, answer.status());
   std::string text;
   for (const nlohmann::json& pin : answer->value("pins", nlohmann::json::array())) {

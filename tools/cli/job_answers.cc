@@ -26,6 +26,18 @@ absl::StatusOr<nlohmann::json> AskJob(const Context& context, const std::string&
   return AskDaemon(context.place, "cluster", arguments, patience);
 }
 
+absl::StatusOr<nlohmann::json> AskLeader(const Context& context, const std::string& verb,
+                                         const nlohmann::json& arguments) {
+  const Cluster* cluster = context.all_nodes();
+  if (cluster == nullptr) return AskDaemon(context.place, verb, arguments, context.timeout());
+  absl::StatusOr<nlohmann::json> answer;
+  for (const Place& place : NodePlaces(*cluster, context.timeout())) {
+    answer = AskDaemon(place, verb, arguments, context.timeout());
+    if (!absl::IsUnavailable(answer.status())) break;
+  }
+  return answer;
+}
+
 absl::StatusOr<bool> IsOfSeveralNodes(const Context& context) {
   if (context.all_nodes() != nullptr) return true;
   if (context.cluster) return false;  // one of its nodes was named

@@ -27,6 +27,11 @@ struct JobNode {
 absl::StatusOr<nlohmann::json> AskJob(const Context& context, const std::string& verb,
                                       Milliseconds patience);
 
+// What whoever leads the job answers, to whom any node passes it on. Unavailable when no node that
+// is reached knows who does.
+absl::StatusOr<nlohmann::json> AskLeader(const Context& context, const std::string& verb,
+                                         const nlohmann::json& arguments);
+
 // Whether the command is about a whole job of several nodes: all of `unreft up --nodes`, or a
 // cluster, whose daemon is asked what it is.
 absl::StatusOr<bool> IsOfSeveralNodes(const Context& context);

@@ -71,6 +71,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddVerify(app, context);
   AddPin(app, context);
   AddUnpin(app, context);
+  AddRewind(app, context);
   AddFreshStart(app, context);
   AddForget(app, context);
   AddMetrics(app, context);

@@ -6,7 +6,7 @@ from torch import nn
 
 import unreft
 import unreft.torch
-from unreft.torch import agreement, attempt
+from unreft.torch import agreement, attempt, ranks
 
 
 @pytest.fixture
@@ -208,6 +208,18 @@ def test_peek_with_several_agents_needs_the_group(daemon, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     with pytest.raises(unreft.FailedPrecondition, match="before peek"):
         unreft.torch.peek()
+
+
+# What launchers count comes again, with each torchrun and each srun.
+def test_the_group_names_the_attempt(monkeypatch):
+    assert ranks.common_attempt() is None
+    monkeypatch.setattr(ranks, "connected", lambda: True)
+    monkeypatch.setattr(ranks, "gather", lambda values: [[1], values, [2**62]])
+    assert ranks.common_attempt() == 2**62
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    assert ranks.common_attempt() == 2**62
+    monkeypatch.setenv("UNREFT_ATTEMPT", "3")
+    assert ranks.common_attempt() is None
 
 
 # --- another number of ranks ---

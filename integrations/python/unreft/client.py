@@ -90,8 +90,9 @@ class Client:
     """A connection to the node's daemon. Raises `Unavailable` when none answers.
 
     What is None comes from the environment: `socket` from UNREFT_SOCKET, `job` from UNREFT_JOB,
-    `rank` from RANK, `world` from WORLD_SIZE, `attempt` from UNREFT_ATTEMPT or else
-    TORCHELASTIC_RESTART_COUNT, which differs between ranks when torchrun runs on several nodes;
+    `rank` from RANK, `world` from WORLD_SIZE, `attempt` from UNREFT_ATTEMPT, or else
+    TORCHELASTIC_RESTART_COUNT, which differs between ranks when torchrun runs on several nodes, or
+    else what Slurm counts;
     `device_checksum` from UNREFT_DEVICE_CHECKSUM (1 or 0), or else False.
 
     With `device_checksum` tensors on a CUDA device are checksummed there before they are copied,

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/format.h"
+#include "smp/desk/attempt_in_force.h"
 
 namespace unreft::smp {
 namespace {
@@ -11,15 +14,23 @@ constexpr char kSharePids[] =
     ": they run in different pid namespaces. Let them share one (docker run --pid=host, or "
     "shareProcessNamespace: true in the Kubernetes pod), or start unreftd beside the trainer";
 
+bool Lives(NodeState& state, const RankSession& session) {
+  absl::StatusOr<ProcessLife> now = state.seams.processes.Identify(session.life().pid);
+  return now.ok() && *now == session.life();
+}
+
+// Whoever has not been decided for makes room for another attempt: nothing of it is lost.
+bool WaitsForADecision(const RankSession& session) {
+  return !session.superseded && session.timeline == Timeline{};
+}
+
+// One of the same attempt.
 absl::Status AdmitBeside(NodeState& state, const RankSession& other, const Hello& hello) {
-  if (other.life() == hello.life || other.attempt() < hello.attempt) return absl::OkStatus();
-  absl::StatusOr<ProcessLife> now = state.seams.processes.Identify(other.life().pid);
-  if (!now.ok() || *now != other.life()) return absl::OkStatus();  // it is dead
-  if (other.attempt() > hello.attempt) {
-    return absl::FailedPreconditionError(
-        fmt::format("attempt {} is older than attempt {}, whose rank {} lives (pid {})",
-                    hello.attempt, other.attempt(), other.rank(), other.life().pid));
-  }
+  const bool is_another = other.life() != hello.life && other.attempt() == hello.attempt;
+  if (!is_another || !Lives(state, other)) return absl::OkStatus();
+  // A number that came before, of an attempt that is over.
+  const bool is_over = !WaitsForADecision(other) && AttemptInForce(state).IsOver();
+  if (other.superseded || is_over) return absl::OkStatus();
   if (other.world() != hello.world) {
     return absl::FailedPreconditionError(
         fmt::format("attempt {} has {} ranks by rank {}, {} ranks by rank {}", hello.attempt,
@@ -32,6 +43,36 @@ absl::Status AdmitBeside(NodeState& state, const RankSession& other, const Hello
                     hello.rank, hello.attempt, other.life().pid));
   }
   return absl::OkStatus();
+}
+
+// One for which a decision was made that is not the last one.
+bool IsOfThePast(const NodeState& state, const Hello& hello) {
+  return hello.timeline != Timeline{0} && hello.timeline < state.record->chain().newest();
+}
+
+absl::Status AdmitAfterOthers(NodeState& state, const Hello& hello) {
+  const AttemptInForce in_force(state);
+  if (in_force.decision() == nullptr) return absl::OkStatus();
+  const Attempt attempt{in_force.decision()->attempt()};
+  const bool is_of_it = in_force.Has(hello.life);
+  const bool others_wait = std::ranges::any_of(state.sessions, [&](const auto& of_rank) {
+    const RankSession& other = *of_rank.second;
+    return other.attempt() != hello.attempt && WaitsForADecision(other) && Lives(state, other);
+  });
+  const bool gives_way = is_of_it && in_force.IsOver() && others_wait;
+  if (gives_way || (!is_of_it && IsOfThePast(state, hello))) {
+    return absl::AbortedError(fmt::format(
+        "attempt {} is over and another one has begun: end rank {} (pid {}), which trains on "
+        "unprotected",
+        hello.attempt, hello.rank, hello.life.pid));
+  }
+  if (is_of_it) return absl::OkStatus();
+  const AskingRank* other = in_force.FindInTheWayOf(hello);
+  if (other == nullptr) return absl::OkStatus();
+  return absl::AlreadyExistsError(fmt::format(
+      "all ranks of attempt {} live, as rank {} (pid {}): one launcher at a time trains "
+      "a job; attempt {} may begin once one of them has ended",
+      attempt, other->rank(), other->pid(), hello.attempt));
 }
 
 }  // namespace
@@ -72,7 +113,7 @@ absl::Status Admit(NodeState& state, const Hello& hello, PeerIdentity peer) {
   for (const auto& [rank, other] : state.sessions) {
     if (absl::Status status = AdmitBeside(state, *other, hello); !status.ok()) return status;
   }
-  return absl::OkStatus();
+  return AdmitAfterOthers(state, hello);
 }
 
 }  // namespace unreft::smp

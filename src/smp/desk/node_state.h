@@ -101,6 +101,9 @@ struct NodeState {
   // The timeline that was decided last, and the nodes that its ranks asked from, where it is known.
   Timeline decided;
   std::map<Rank, NodeSlot> homes;
+  // As the leader says: the decision of that round is in force, and one of the processes that it
+  // was made for has ended.
+  uint64_t over_round = 0;
   // Whether that rank takes part in the newest timeline on another node, or not at all.
   bool TrainsElsewhere(Rank rank) const {
     if (homes.empty() || decided != record->chain().newest()) return false;

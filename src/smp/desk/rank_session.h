@@ -65,7 +65,7 @@ class RankSession {
   WatchId watch = WatchId::kNone;
   bool life_ended = false;
   Timeline timeline;        // that it may capture into; 0 until a decision reached it
-  bool superseded = false;  // a decision was made for a later attempt
+  bool superseded = false;  // a decision was made after that, and for others
 
   // Capture.
   std::shared_ptr<const Registration> registration;

@@ -150,8 +150,11 @@ JobDecision DecisionOf(const DecisionRecord& record) {
   decision.holders = HoldersOf(record.holders());
   for (const AskingRank& asked : record.asked()) {
     const Rank rank{asked.rank()};
-    decision.asked[rank] = {rank, {asked.pid(), asked.start_time()}, asked.request()};
-    if (asked.has_slot()) decision.homes[rank] = NodeSlot{asked.slot()};
+    Asker& asker =
+        decision.asked[rank] = {rank, {asked.pid(), asked.start_time()}, asked.request()};
+    if (!asked.has_slot()) continue;
+    asker.home = NodeSlot{asked.slot()};
+    decision.homes[rank] = *asker.home;
   }
   if (decision.homes.size() < decision.asked.size()) decision.homes.clear();
   return decision;

@@ -34,8 +34,14 @@ struct Asker {
   Rank rank;
   ProcessLife life;
   uint64_t request = 0;
-  friend bool operator==(const Asker&, const Asker&) = default;
+  // The node that it asks from: processes of two hosts may look like one life. None where the
+  // leader is of a release that does not write it.
+  std::optional<NodeSlot> home;
 };
+// Whether both are of one process.
+inline bool AreOneProcess(const Asker& a, const Asker& b) {
+  return a.rank == b.rank && a.life == b.life && (!a.home || !b.home || a.home == b.home);
+}
 
 // One decision for one attempt.
 struct JobDecision {
@@ -55,7 +61,8 @@ struct JobDecision {
 // Whether that request of that life of the rank is what was decided.
 inline bool IsFor(const JobDecision& decision, const Asker& asker) {
   const auto asked = decision.asked.find(asker.rank);
-  return asked != decision.asked.end() && asked->second == asker;
+  return asked != decision.asked.end() && AreOneProcess(asked->second, asker) &&
+         asked->second.request == asker.request;
 }
 
 // Digest of each replicated tensor that a rank captured a part of, by tensor name and box; none
@@ -119,9 +126,15 @@ class Coordinator {
     // What is kept for somebody, from now on.
     virtual void OnPins(const PinRecord& pins) = 0;
 
-    // That are connected to this node, but for those that a decision for a later attempt has left
-    // behind: they can commit nothing any more.
+    // That are connected to this node, but for those that a decision for others has left behind:
+    // they can commit nothing any more.
     virtual uint64_t RanksServed() = 0;
+    // The round of the decision in force, unless a process that it was made for and that asked from
+    // this node has ended; else 0.
+    virtual uint64_t LivesRound() = 0;
+    // As the leader says: of the decision of that round, if it is in force, some process has ended,
+    // on whatever node. 0: of none.
+    virtual void OnAttemptOver(uint64_t round) = 0;
     // Whether some rank's slots, beside the guards of this node, do not fit into its memory.
     virtual bool LacksMemory() = 0;
 
@@ -158,6 +171,11 @@ class Coordinator {
 
   // Versions that nothing but version_deadline_s has ended, by this process.
   virtual uint64_t deadlines_used() const = 0;
+
+  // Has the next attempt restore an older version, takes that back, or says what could be
+  // restored.
+  using RewindDone = absl::AnyInvocable<void(absl::StatusOr<RewindReply>)>;
+  virtual void AskRewind(const RewindRequest& request, RewindDone done) = 0;
 
   // Keeps what is committed for somebody, or lets go of it.
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;

@@ -10,20 +10,30 @@
 #include <vector>
 
 #include "base/format.h"
+#include "smp/job/attempts.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/formation.h"
 #include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
+#include "smp/job/rewind.h"
 
 namespace unreft::smp {
 namespace {
 
-// The decision of the record's round, for who asked.
-DecisionRecord& BeginDecision(TimelineRecord& record) {
+// The decision of the record's round, for who asked. One that fails leaves who trains alone.
+DecisionRecord& BeginDecision(TimelineRecord& record, DecisionKind kind) {
+  const bool has_stood = record.has_decision() &&
+                         record.decision().kind() != static_cast<uint32_t>(DecisionKind::kFailed);
   DecisionRecord& decision = *record.mutable_decision();
+  if (kind != DecisionKind::kFailed) {
+    record.clear_in_force();
+  } else if (has_stood) {
+    record.mutable_in_force()->Swap(&decision);
+  }
   decision.Clear();
   decision.set_round(record.round());
   decision.set_attempt(record.attempt());
+  decision.set_kind(static_cast<uint32_t>(kind));
   decision.mutable_asked()->Swap(record.mutable_asked());
   record.clear_asked();
   return decision;
@@ -36,8 +46,13 @@ constexpr char kAgain[] =
 bool AreOfSameProcesses(const google::protobuf::RepeatedPtrField<AskingRank>& before,
                         const google::protobuf::RepeatedPtrField<AskingRank>& now) {
   return std::ranges::equal(before, now, [](const AskingRank& a, const AskingRank& b) {
-    return a.rank() == b.rank() && a.pid() == b.pid() && a.start_time() == b.start_time();
+    return a.rank() == b.rank() && AreOneLife(a, b);
   });
+}
+
+bool IsRestored(const DecisionRecord& decision, Version version) {
+  return decision.kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
+         DecisionOf(decision).version == version;
 }
 
 Move Decide(TimelineRecord record) {
@@ -49,47 +64,63 @@ Move Decide(TimelineRecord record) {
 }
 
 Move FailRound(TimelineRecord record, const absl::Status& status) {
-  DecisionRecord& decision = BeginDecision(record);
-  decision.set_kind(static_cast<uint32_t>(DecisionKind::kFailed));
+  DecisionRecord& decision = BeginDecision(record, DecisionKind::kFailed);
   decision.set_status_code(static_cast<uint32_t>(status.code()));
   decision.set_status_message(std::string(status.message()));
   return Decide(std::move(record));
 }
 
-Move StartRound(const Facts& facts) {
-  Move move;
-  const std::optional<Asked> asked = WhoAsks(facts.records, facts.roll);
-  if (!asked) return move;
+// Why nothing is decided for those that ask, who have waited for long.
+absl::Status WhyNot(const Facts& facts, const Asked& asked) {
+  const Attempt attempt{asked.attempt};
+  if (!asked.contradiction.empty()) return NotOneAttempt(attempt, asked.contradiction);
+  if (asked.is_complete()) {
+    return CheckMayFollow(DecisionInForce(facts.records.timeline.value), facts.roll, asked);
+  }
+  std::set<Rank> ranks;
+  for (const auto& [rank, asking] : asked.ranks) ranks.insert(Rank{rank});
+  return RanksMissing(attempt, asked.world, ranks, facts.options.restore_wait);
+}
+
+TimelineRecord NextRound(const Facts& facts, const Asked& asked) {
   TimelineRecord record = facts.records.timeline.value;
   record.set_round(record.round() + 1);
-  record.set_attempt(asked->attempt);
-  record.set_world(asked->world);
+  record.set_attempt(asked.attempt);
+  record.set_world(asked.world);
   record.clear_asked();
-  for (const auto& [rank, asking] : asked->ranks) *record.add_asked() = asking;
-  if (asked->ranks.size() >= asked->world) {
+  for (const auto& [rank, asking] : asked.ranks) *record.add_asked() = asking;
+  return record;
+}
+
+// Attempts have no order: one is as good as another once all its ranks ask, and the one in force is
+// over.
+Move StartRound(const Facts& facts) {
+  Move move;
+  const DecisionRecord* in_force = DecisionInForce(facts.records.timeline.value);
+  const std::vector<Asked> all = WhoAsk(facts.records, facts.roll);
+  for (const Asked& asked : all) {
+    if (!asked.is_complete() || !CheckMayFollow(in_force, facts.roll, asked).ok()) continue;
+    TimelineRecord record = NextRound(facts, asked);
     record.set_closing(true);
     move.write = {.timeline = std::move(record)};
     return move;
   }
-  if (!facts.asked_since) return move;
-  const Time end = facts.asked_since->since + facts.options.restore_wait;
-  if (facts.now < end) {
-    move.wake = end;
-    return move;
+  for (const Asked& asked : all) {
+    const auto since = facts.asked_since.find(asked.attempt);
+    if (since == facts.asked_since.end()) continue;
+    const Time end = since->second + facts.options.restore_wait;
+    if (facts.now >= end) return FailRound(NextRound(facts, asked), WhyNot(facts, asked));
+    if (!move.wake || end < *move.wake) move.wake = end;
   }
-  std::set<Rank> ranks;
-  for (const auto& [rank, asking] : asked->ranks) ranks.insert(Rank{rank});
-  return FailRound(std::move(record), RanksMissing(Attempt{asked->attempt}, asked->world, ranks,
-                                                   facts.options.restore_wait));
+  return move;
 }
 
 // After a loss was made good in part: an attempt that comes later may find what this one does not.
 std::string DescribeUnguarded(const Facts& facts) {
   const Version version = VersionOf(facts.records.commit.value);
-  const DecisionRecord& last = facts.records.timeline.value.decision();
-  const bool is_restored = last.kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
-                           DecisionOf(last).version == version;
-  if (!is_restored || facts.options.parity_chunks == 0) return "";
+  const DecisionRecord* in_force = DecisionInForce(facts.records.timeline.value);
+  if (in_force == nullptr || !IsRestored(*in_force, version) || facts.options.parity_chunks == 0)
+    return "";
   std::vector<uint64_t> slots;
   for (const auto& [member, slot, report] : facts.roll.members()) {
     if (member->lost() || !IsIn(facts.records.view.value, slot)) continue;
@@ -144,9 +175,9 @@ bool CaptureBegan(const Facts& facts) {
 void OpenUnlessAgain(const Facts& facts, Version parent, bool is_formed_anew,
                      TimelineRecord& record) {
   const recovery::TimelineChain chain = ChainOf(record);
-  const DecisionRecord& last = record.decision();
-  const bool again = !is_formed_anew && last.timeline() == chain.newest().value &&
-                     AreOfSameProcesses(last.asked(), record.asked());
+  const DecisionRecord* in_force = DecisionInForce(record);
+  const bool again = !is_formed_anew && in_force != nullptr &&
+                     AreOfSameProcesses(in_force->asked(), record.asked());
   if (again && chain.ParentOf(chain.newest()) == parent && !CaptureBegan(facts)) return;
   OpenTimeline(facts.next_timeline, parent, record);
 }
@@ -161,13 +192,11 @@ Move WithFormation(std::optional<Formation> formation, Move decided) {
 
 Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   TimelineRecord record = facts.records.timeline.value;
-  const bool is_again =
-      record.decision().kind() == static_cast<uint32_t>(DecisionKind::kRestored) &&
-      DecisionOf(record.decision()).version == restorable.version;
+  const DecisionRecord* in_force = DecisionInForce(record);
+  const bool is_again = in_force != nullptr && IsRestored(*in_force, restorable.version);
   std::optional<Formation> formation = NextFormation(facts);
   OpenUnlessAgain(facts, restorable.version, formation.has_value(), record);
-  DecisionRecord& decision = BeginDecision(record);
-  decision.set_kind(static_cast<uint32_t>(DecisionKind::kRestored));
+  DecisionRecord& decision = BeginDecision(record, DecisionKind::kRestored);
   decision.set_timeline(NewestTimeline(record).value);
   decision.set_version_timeline(restorable.version.timeline.value);
   decision.set_version_step(restorable.version.step.value);
@@ -181,7 +210,11 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   std::string line = fmt::format("decision {}: version {} for attempt {} opens timeline {}{}",
                                  record.round(), restorable.version, record.attempt(),
                                  Timeline{decision.timeline()}, is_again ? kAgain : "");
+  PinRecord pins = facts.records.pins.value;
+  const bool was_ordered = OrderedVersion(record).has_value();
+  EndRewind(record, pins);
   Move move = Decide(std::move(record));
+  if (was_ordered) move.write->pins = std::move(pins);
   move.write->commit = std::move(commit);
   move.say.push_back({LogLevel::kInfo, std::move(line)});
   return WithFormation(std::move(formation), std::move(move));
@@ -191,8 +224,7 @@ Move EndRoundFresh(const Facts& facts) {
   TimelineRecord record = facts.records.timeline.value;
   std::optional<Formation> formation = NextFormation(facts);
   OpenUnlessAgain(facts, Version{}, formation.has_value(), record);
-  DecisionRecord& decision = BeginDecision(record);
-  decision.set_kind(static_cast<uint32_t>(DecisionKind::kFresh));
+  DecisionRecord& decision = BeginDecision(record, DecisionKind::kFresh);
   decision.set_timeline(NewestTimeline(record).value);
   return WithFormation(std::move(formation), Decide(std::move(record)));
 }
@@ -207,6 +239,14 @@ Move FailUnrestorable(const Facts& facts) {
                    Unrecoverable(VersionOf(commit), commit.world(), "the nodes'",
                                  {missing, DescribeLost(facts.roll), DescribeUnguarded(facts),
                                   facts.reading.last_problem()}));
+}
+
+// Nothing else is restored in its place.
+Move FailRewound(const Facts& facts, Version ordered) {
+  std::string missing;
+  (void)recovery::FindHolders(ordered, HeldOf(facts.roll, ordered),
+                              RecordedGroupsOf(facts.records, ordered), &missing);
+  return FailRound(facts.records.timeline.value, OrderedIsNotWhole(ordered, missing));
 }
 
 // Whether all that count have stopped, and told what they hold.
@@ -253,39 +293,25 @@ std::optional<Move> DecideOn(const Facts& facts, Version version) {
 
 Move ContinueRound(const Facts& facts) {
   if (!IsClosed(facts)) return {.waits = true};
-  const recovery::TimelineChain chain = ChainOf(facts.records.timeline.value);
+  const TimelineRecord& record = facts.records.timeline.value;
+  const recovery::TimelineChain chain = ChainOf(record);
+  const std::optional<Version> ordered = OrderedVersion(record);
   const auto& named = facts.board.versions();
   for (auto it = named.rbegin(); it != named.rend(); ++it) {
     const Version version = it->first;
-    const bool is_out =
-        !chain.IsLive(version) || IsAbandoned(facts.records.abandoned.value, version) ||
-        facts.reading.IsMisfit(version) || facts.versions.rejected.contains(version);
+    const bool is_out = (ordered && version != *ordered) || !chain.IsLive(version) ||
+                        IsAbandoned(facts.records.abandoned.value, version) ||
+                        facts.reading.IsMisfit(version) ||
+                        facts.versions.rejected.contains(version);
     if (is_out) continue;
     if (std::optional<Move> move = DecideOn(facts, version)) return *std::move(move);
   }
+  if (ordered) return FailRewound(facts, *ordered);
   const bool is_fresh = facts.records.commit.value.world() == 0;
   return is_fresh ? EndRoundFresh(facts) : FailUnrestorable(facts);
 }
 
 }  // namespace
-
-std::optional<Asked> WhoAsks(const meta::JobState& records, const RollCall& roll) {
-  std::optional<Asked> asked;
-  const uint64_t round = records.timeline.value.decision().round();
-  for (const auto& [slot, report] : roll.told()) {
-    if (report->asking().empty() || report->round_applied() < round) continue;
-    if (asked && report->attempt() < asked->attempt) continue;
-    if (!asked || report->attempt() > asked->attempt) {
-      asked = Asked{report->attempt(), report->world(), {}};
-    }
-    asked->world = std::max(asked->world, report->world());
-    for (const AskingRank& asking : report->asking()) {
-      AskingRank& of_rank = asked->ranks[asking.rank()] = asking;
-      of_rank.set_slot(slot.value);
-    }
-  }
-  return asked;
-}
 
 Move DecisionRule(const Facts& facts) {
   return facts.records.timeline.value.closing() ? ContinueRound(facts) : StartRound(facts);

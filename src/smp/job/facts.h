@@ -32,13 +32,6 @@ struct VersionNotes {
   std::set<Version> overdue;                // of these, those for longer than the deadline
 };
 
-// Since when ranks of that attempt ask for the decision after that round's.
-struct AskedSince {
-  uint64_t attempt = 0;
-  uint64_t round = 0;
-  Time since;
-};
-
 // How giving up has gone.
 struct AbandonNotes {
   std::optional<Time> last;
@@ -64,8 +57,8 @@ struct Facts {
   const Absences& absences;
   const meta::RecordCopy* kept;  // the newest that a node was asked for; null before
   PinNotes pins;
-  const std::optional<AskedSince>& asked_since;  // by ranks, before a round begins
-  const RoundReading& reading;                   // in the round that is under way
+  const std::map<uint64_t, Time>& asked_since;  // by attempt, before a round begins
+  const RoundReading& reading;                  // in the round that is under way
   const VersionNotes& versions;
   const AbandonNotes& abandoning;
   const StepPace& pace;

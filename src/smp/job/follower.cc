@@ -37,7 +37,11 @@ void Follower::FollowTimeline() {
   const TimelineRecord& record = job_.timeline.value;
   if (!job_.timeline.exists()) return;
   if (record.closing()) return Close(record.round());
-  if (record.decision().round() > round_applied_) return ApplyDecision(record.decision());
+  if (record.decision().round() > round_applied_) {
+    // One that failed may come before this node has heard of the one that stands.
+    if (record.in_force().round() > round_applied_) ApplyDecision(record.in_force());
+    return ApplyDecision(record.decision());
+  }
   // Of a fresh start, or of a store that was lost, whose chain is written again without the
   // decisions: whoever was not there then has nothing else to know it by.
   if (record.chain().empty()) return;

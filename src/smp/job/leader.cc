@@ -8,15 +8,16 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "smp/core/pace.h"
+#include "smp/job/attempts.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/commit_rules.h"
-#include "smp/job/decision_rules.h"
 #include "smp/job/job_settings.h"
 #include "smp/job/next_move.h"
 #include "smp/job/obstacles.h"
 #include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
 #include "smp/job/report_checks.h"
+#include "smp/job/rewind.h"
 #include "smp/job/view_rules.h"
 
 namespace unreft::smp {
@@ -39,6 +40,13 @@ bool HaveSameRanks(const NodeReport& a, const NodeReport& b) {
            return x.rank() == y.rank() && x.world() == y.world() && x.attempt() == y.attempt() &&
                   x.layout_digest() == y.layout_digest();
          });
+}
+
+// What the registrations are looked at for.
+WorldLayouts::Key KeyOf(const ViewRecord& view, const DecisionRecord* in_force) {
+  WorldLayouts::Key key{.view = view.number()};
+  if (in_force != nullptr) key.attempt = in_force->attempt();
+  return key;
 }
 
 }  // namespace
@@ -95,8 +103,11 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
     if (have_all_told) pace_.Note(board_.NewestStep(newest_timeline), executor_.Now());
     RunRules();
   }
-  ReportReply reply = layouts_.Found(store_.state().view.value.number());
+  const meta::JobState& records = store_.state();
+  ReportReply reply =
+      layouts_.Found(KeyOf(records.view.value, DecisionInForce(records.timeline.value)));
   reply.set_obstacle(standstill_.obstacle());
+  reply.set_over_round(over_round_);
   return reply;
 }
 
@@ -119,7 +130,9 @@ void Leader::RunRulesNow() {
   if (settings.exists() && !DifferencesFrom(settings.value, options_).empty()) return;
   ForgetReportsOfAnotherStore();
   const RollCall roll = CallRoll();
-  CheckRegistrations(roll);
+  const DecisionRecord* in_force = DecisionInForce(store_.state().timeline.value);
+  over_round_ = in_force != nullptr && IsOver(*in_force, roll) ? in_force->round() : 0;
+  CheckRegistrations(roll, in_force);
   Move move;
   do {
     Follow(roll);
@@ -181,7 +194,7 @@ void Leader::Follow(const RollCall& roll) {
   }
   pin_clock_.Follow(records.pins.value);
   if (timeline.closing()) reading_.Follow(timeline.round());
-  if (!records.IsSeeded() || timeline.closing()) return asked_since_.reset();
+  if (!records.IsSeeded() || timeline.closing()) return asked_since_.clear();
   FollowAsking(roll);
   FollowVersions(FactsOf(roll));
   if (AreAllRanksThere(roll)) {
@@ -192,13 +205,12 @@ void Leader::Follow(const RollCall& roll) {
 }
 
 void Leader::FollowAsking(const RollCall& roll) {
-  const meta::JobState& records = store_.state();
-  const uint64_t round = records.timeline.value.round();
-  const std::optional<Asked> asked = WhoAsks(records, roll);
-  if (!asked) return asked_since_.reset();
-  const bool is_same =
-      asked_since_ && asked_since_->attempt == asked->attempt && asked_since_->round == round;
-  if (!is_same) asked_since_ = {asked->attempt, round, executor_.Now()};
+  std::map<uint64_t, Time> since;
+  for (const Asked& asked : WhoAsk(store_.state(), roll)) {
+    const auto before = asked_since_.find(asked.attempt);
+    since[asked.attempt] = before == asked_since_.end() ? executor_.Now() : before->second;
+  }
+  asked_since_ = std::move(since);
 }
 
 // A last net: what a version waits for is in the reports, and is not waited for by a clock.
@@ -299,6 +311,7 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
   CommitRecord commit;
   const Timeline declared = NextTimeline();
   OpenTimeline(declared, Version{}, timeline);
+  timeline.clear_rewind();
   commit.set_timeline(declared.value);
   log_.Warn("{}", FreshStartDeclared(from, VersionOf(state.commit.value), ranks));
   writing_ = true;
@@ -311,10 +324,37 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
                });
 }
 
+void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done) {
+  const meta::JobState& state = store_.state();
+  if (writing_ || !store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
+    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
+  }
+  const RollCall roll = CallRoll();
+  if (!request.has_step() && !request.cancel()) return done(DescribeRewind(state, roll));
+  absl::StatusOr<meta::JobChange> change = OrderRewind(request, state, roll, options_);
+  if (!change.ok()) return done(change.status());
+  const std::optional<Version> ordered = OrderedVersion(*change->timeline);
+  log_.Warn("{}", ordered ? fmt::format("by an order to node {} the next attempt restores version "
+                                        "{}; newer ones are given up with that",
+                                        from, *ordered)
+                          : fmt::format("by an order to node {} the next attempt restores the "
+                                        "newest version that is whole",
+                                        from));
+  writing_ = true;
+  store_.Write(leadership_, *std::move(change),
+               [this, alive = lifetime_.token(),
+                done = std::move(done)](const absl::Status& status) mutable {
+                 if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
+                 writing_ = false;
+                 if (!status.ok()) return done(status);
+                 done(DescribeRewind(store_.state(), CallRoll()));
+               });
+}
+
 // What fits no version is found out at the registration, before it is captured.
-void Leader::CheckRegistrations(const RollCall& roll) {
-  const uint64_t view = store_.state().view.value.number();
-  if (layouts_.HasToLook(view)) layouts_.LookAt(view, roll.told());
+void Leader::CheckRegistrations(const RollCall& roll, const DecisionRecord* in_force) {
+  const WorldLayouts::Key key = KeyOf(store_.state().view.value, in_force);
+  if (layouts_.HasToLook(key)) layouts_.LookAt(key, roll.told());
 }
 
 // --- a store that has forgotten ---

@@ -64,6 +64,11 @@ class Leader {
   using FreshStartDone = absl::AnyInvocable<void(absl::StatusOr<uint64_t>)>;
   void DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done);
 
+  // By an operator's order that came to that node: what the next decision restores (rewind.h).
+  // Unavailable while a decision is made.
+  using RewindDone = absl::AnyInvocable<void(absl::StatusOr<RewindReply>)>;
+  void Rewind(NodeSlot from, const RewindRequest& request, RewindDone done);
+
   // Keeps what is committed for somebody, or lets go of it; answered when that is written.
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
   void AskPins(PinRequest request, PinDone done);
@@ -83,7 +88,7 @@ class Leader {
   static constexpr Duration kWarnEvery = std::chrono::seconds(10);
 
   void RunRulesNow();
-  void CheckRegistrations(const RollCall& roll);
+  void CheckRegistrations(const RollCall& roll, const DecisionRecord* in_force);
   void ForgetReportsOfAnotherStore();
   // What the rules read, as it is in this turn.
   RollCall CallRoll() const;
@@ -133,7 +138,8 @@ class Leader {
   TimerId wake_ = TimerId::kNone;
 
   Absences absences_;
-  std::optional<AskedSince> asked_since_;
+  std::map<uint64_t, Time> asked_since_;  // by attempt
+  uint64_t over_round_ = 0;               // of the decision in force, once it is over
   RoundReading reading_;  // in the round that is under way
 
   PinClock pin_clock_;

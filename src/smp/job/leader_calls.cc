@@ -42,6 +42,14 @@ void LeaderCalls::AskPins(PinRequest request, Coordinator::PinDone done) {
   peers_.Ask<PinReply>(*leader, "pins", request, options_.call_timeout, std::move(done));
 }
 
+void LeaderCalls::AskRewind(const RewindRequest& request, RewindDone done) {
+  const std::optional<NodeSlot> leader = LeaderSlot();
+  if (!leader) {
+    return executor_.Post([done = std::move(done)]() mutable { done(NoLeader()); });
+  }
+  peers_.Ask<RewindReply>(*leader, "rewind", request, options_.call_timeout, std::move(done));
+}
+
 void LeaderCalls::AskExposure(ExposureDone done) {
   const std::optional<NodeSlot> leader = LeaderSlot();
   if (!leader) {

@@ -27,6 +27,8 @@ class LeaderCalls {
   // Each is Unavailable while nobody is known to lead.
   void DeclareFreshStart(bool force, Coordinator::FreshStartDone done);
   void AskPins(PinRequest request, Coordinator::PinDone done);
+  using RewindDone = absl::AnyInvocable<void(absl::StatusOr<RewindReply>)>;
+  void AskRewind(const RewindRequest& request, RewindDone done);
   using ExposureDone = absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)>;
   void AskExposure(ExposureDone done);
 

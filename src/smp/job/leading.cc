@@ -66,6 +66,11 @@ void Leading::Serve() {
               done(std::move(reply));
             });
       });
+  peers.Answer<RewindRequest, RewindReply>(
+      "rewind", [this](NodeSlot from, const RewindRequest& request, auto done) {
+        if (leader_ == nullptr) return done(NotLeading());
+        leader_->Rewind(from, request, std::move(done));
+      });
   peers.Answer<PinRequest, PinReply>("pins", [this](NodeSlot, PinRequest request, auto done) {
     if (leader_ != nullptr) return leader_->AskPins(std::move(request), std::move(done));
     done(absl::UnavailableError(fmt::format("node {} does not lead; try again", options_.node)));

@@ -66,6 +66,9 @@ class Member final : public Coordinator {
   void DeclareFreshStart(bool force, FreshStartDone done) override {
     calls_.DeclareFreshStart(force, std::move(done));
   }
+  void AskRewind(const RewindRequest& request, RewindDone done) override {
+    calls_.AskRewind(request, std::move(done));
+  }
   void AskPins(PinRequest request, PinDone done) override {
     calls_.AskPins(std::move(request), std::move(done));
   }

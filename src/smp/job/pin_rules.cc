@@ -6,6 +6,7 @@
 
 #include "smp/job/cluster_records.h"
 #include "smp/job/pins.h"
+#include "smp/job/rewind.h"
 
 namespace unreft::smp {
 
@@ -18,6 +19,12 @@ Move PinRule(const Facts& facts) {
     move.say.push_back({LogLevel::kInfo, fmt::format("pins: {} of {} are over",
                                                      before - record.pins_size(), before)});
     move.write = {.pins = std::move(record)};
+    TimelineRecord timeline = records.timeline.value;
+    if (OrderedVersion(timeline) && !IsKeptForRewind(*move.write->pins)) {
+      EndRewind(timeline, *move.write->pins);
+      move.say.push_back({LogLevel::kWarn, "what 'unreft rewind' has ordered is over"});
+      move.write->timeline = std::move(timeline);
+    }
     return move;
   }
   if (facts.pins.asked == nullptr || records.timeline.value.closing()) return move;

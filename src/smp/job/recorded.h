@@ -18,6 +18,10 @@ Timeline NewestTimeline(const Message& message) {
   return Timeline{chain.empty() ? 0 : chain.rbegin()->timeline()};
 }
 
+// The decision in force: the last that did not fail, as long as nothing has opened a timeline after
+// it. Who it was made for trains, or is about to. Null when there is none.
+const DecisionRecord* DecisionInForce(const TimelineRecord& record);
+
 // The groups that the version is encoded in, as far as the records say.
 std::vector<ec::Group> RecordedGroupsOf(const meta::JobState& records, Version version);
 

@@ -15,6 +15,20 @@ absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>&
       recovery::FindMissing(asked, world).Text()));
 }
 
+absl::Status NotOneAttempt(Attempt attempt, std::string_view contradiction) {
+  return absl::InvalidArgumentError(fmt::format(
+      "attempt {}: {}: all ranks of an attempt have the same number of ranks and each its own, and "
+      "each start of the job has another attempt's number (UNREFT_ATTEMPT)",
+      attempt, contradiction));
+}
+
+absl::Status AttemptLives(Attempt attempt, Attempt in_force, const AskingRank& rank) {
+  return absl::FailedPreconditionError(
+      fmt::format("attempt {} restores nothing while all ranks of attempt {} live, as rank {} (pid "
+                  "{} on node {}): one launcher at a time trains a job; end the other one first",
+                  attempt, in_force, rank.rank(), rank.pid(), rank.slot()));
+}
+
 absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world,
                         NodeSlot earlier) {
   return absl::FailedPreconditionError(fmt::format(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <absl/status/status.h>
+#include <unreft/cluster.pb.h>
 
 #include <initializer_list>
 #include <set>
@@ -17,6 +18,13 @@ namespace unreft::smp {
 // DeadlineExceeded: of `world` ranks only those `asked` within `wait`.
 absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>& asked,
                           Duration wait);
+
+// InvalidArgument: they call themselves ranks of one attempt, and are not.
+absl::Status NotOneAttempt(Attempt attempt, std::string_view contradiction);
+
+// FailedPrecondition: all ranks of an attempt ask while all of another one live, of which that is
+// one.
+absl::Status AttemptLives(Attempt attempt, Attempt in_force, const AskingRank& rank);
 
 // FailedPrecondition: what is stored was saved by another number of ranks.
 absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uint64_t world,

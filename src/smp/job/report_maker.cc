@@ -78,6 +78,7 @@ NodeReport ReportMaker::Make() {
   report.set_round_closed(parts_.follower.round_closed());
   report.set_newest_step(parts_.versions.newest_step().value);
   report.set_ranks(parts_.node.RanksServed());
+  report.set_lives_round(parts_.node.LivesRound());
   report.set_any_world(true);
   report.set_any_groups(true);
   report.set_lacks_memory(parts_.node.LacksMemory() || parts_.protection.LacksMemory());

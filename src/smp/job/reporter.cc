@@ -90,6 +90,7 @@ bool Reporter::TakeReply(const NodeReport& report, const std::string& bytes) {
                          bytes.size());
     return false;
   }
+  node_.OnAttemptOver(reply.over_round());
   node_.OnObstacle(CleanText(reply.obstacle(), kTextBytesMax));
   const auto state = static_cast<RegistrationState>(reply.registrations());
   if (state == RegistrationState::kLooking) return true;

@@ -25,22 +25,19 @@ void WorldLayouts::OnReport(bool registers_anew) {
   if (registers_anew) found_.reset();
 }
 
-ReportReply WorldLayouts::Found(uint64_t view) const {
-  return IsFound(view) ? *found_ : ReplyOf(RegistrationState::kLooking);
+ReportReply WorldLayouts::Found(const Key& key) const {
+  return IsFound(key) ? *found_ : ReplyOf(RegistrationState::kLooking);
 }
 
-void WorldLayouts::LookAt(uint64_t view, const std::vector<RollCall::Told>& reports) {
-  found_in_view_ = view;
+void WorldLayouts::LookAt(const Key& key, const std::vector<RollCall::Told>& reports) {
+  found_for_ = key;
   found_.reset();
   is_told_ = false;
-  uint64_t attempt = 0;  // the newest
   uint64_t world = 0;
   std::map<Rank, ManifestCache::RankLayout> ranks;
   for (const auto& [slot, report] : reports) {
     for (const RegisteredRank& rank : report->registered()) {
-      if (rank.attempt() < attempt) continue;
-      if (rank.attempt() > attempt) ranks.clear();
-      attempt = rank.attempt();
+      if (rank.attempt() != key.attempt) continue;
       world = rank.world();
       ranks[Rank{rank.rank()}] = {slot, rank.layout_digest()};
     }

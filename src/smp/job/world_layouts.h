@@ -30,6 +30,14 @@ class WorldLayouts {
   WorldLayouts(Peers& peers, Log& log, const NodeOptions& options,
                absl::AnyInvocable<void()> on_told);
 
+  // In which view they are looked at, and of which attempt: the one that the decision in force was
+  // made for; none is looked at before there is one.
+  struct Key {
+    uint64_t view = 0;
+    std::optional<uint64_t> attempt;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+
   const ManifestCache& manifests() const { return manifests_; }
   const LayoutCheck& check() const { return check_; }
   // Asks that node for those of its ranks that have sealed the version.
@@ -37,16 +45,16 @@ class WorldLayouts {
 
   // A node has told; others than before, perhaps.
   void OnReport(bool registers_anew);
-  // What was found of the registrations as they were told last, in the view of that number: that
-  // they are being looked at, as long as nothing is.
-  ReportReply Found(uint64_t view) const;
+  // What was found of the registrations as they were told last: that they are being looked at, as
+  // long as nothing is.
+  ReportReply Found(const Key& key) const;
   // Whether LookAt may find what it did not find the last time.
-  bool HasToLook(uint64_t view) const { return is_told_ && !IsFound(view); }
+  bool HasToLook(const Key& key) const { return is_told_ && !IsFound(key); }
   // Looks at them. `reports` are those of all nodes that count.
-  void LookAt(uint64_t view, const std::vector<RollCall::Told>& reports);
+  void LookAt(const Key& key, const std::vector<RollCall::Told>& reports);
 
  private:
-  bool IsFound(uint64_t view) const { return found_ && found_in_view_ == view; }
+  bool IsFound(const Key& key) const { return found_ && found_for_ == key; }
   void Ask(NodeSlot slot, const ManifestRequest& request);
 
   Peers& peers_;
@@ -57,7 +65,7 @@ class WorldLayouts {
   std::set<std::pair<NodeSlot, Version>> asking_;  // no version: of what is registered
   LayoutCheck check_;
   std::optional<ReportReply> found_;
-  uint64_t found_in_view_ = 0;
+  Key found_for_;
   bool is_told_ = false;  // something, since they were looked at
   Lifetime lifetime_;
 };

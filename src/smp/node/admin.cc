@@ -346,6 +346,52 @@ void ChangePins(NodeState& state, const AdminRequest& request,
                              });
 }
 
+Json RewindJson(const RewindReply& answer) {
+  Json json;
+  json["versions"] = Json::array();
+  for (const RewindVersion& version : answer.versions()) {
+    json["versions"].push_back(
+        {{"timeline", NumberOf(Timeline{version.timeline()})},
+         {"step", version.step()},
+         {"world", version.world()},
+         {"committed", version.committed()},
+         {"pinned_by",
+          std::vector<std::string>(version.pinned_by().begin(), version.pinned_by().end())}});
+  }
+  json["order"] = nullptr;
+  if (answer.order().timeline() != 0) {
+    json["order"] = {{"timeline", NumberOf(Timeline{answer.order().timeline()})},
+                     {"step", answer.order().step()}};
+  }
+  return json;
+}
+
+// Without arguments it is asked what could be restored.
+void Rewind(NodeState& state, const AdminRequest& request,
+            absl::AnyInvocable<void(AdminReply)> reply) {
+  const auto arguments = nlohmann::json::parse(request.arguments, nullptr,
+                                               /*allow_exceptions=*/false);
+  RewindRequest rewind;
+  const auto step = arguments.is_object() ? arguments.find("step") : arguments.end();
+  const auto cancel = arguments.is_object() ? arguments.find("cancel") : arguments.end();
+  const bool has_step = arguments.is_object() && step != arguments.end();
+  const bool has_cancel = arguments.is_object() && cancel != arguments.end();
+  if (!arguments.is_object() || (has_step && !step->is_number_unsigned()) ||
+      (has_cancel && !cancel->is_boolean())) {
+    return reply(AdminReply{
+        absl::InvalidArgumentError(fmt::format(
+            "rewind: an object with a step of 0 or more, or with cancel, is needed, found '{}'",
+            request.arguments)),
+        ""});
+  }
+  if (has_step) rewind.set_step(step->get<uint64_t>());
+  if (has_cancel) rewind.set_cancel(cancel->get<bool>());
+  state.coordinator->AskRewind(
+      rewind, [reply = std::move(reply)](absl::StatusOr<RewindReply> answer) mutable {
+        reply(answer.ok() ? Ok(RewindJson(*answer)) : AdminReply{answer.status(), ""});
+      });
+}
+
 // Whether the operator wants it, whatever it costs.
 bool IsForced(const AdminRequest& request) {
   const auto arguments = nlohmann::json::parse(request.arguments, nullptr,
@@ -367,6 +413,7 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   if (request.verb == "pin" || request.verb == "unpin") {
     return ChangePins(state, request, std::move(reply));
   }
+  if (request.verb == "rewind") return Rewind(state, request, std::move(reply));
   if (request.verb == "fresh-start") {
     return state.coordinator->DeclareFreshStart(
         IsForced(request), [reply = std::move(reply)](absl::StatusOr<uint64_t> opens) mutable {
@@ -376,7 +423,7 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(
                        "'{}' is none of: status, cluster, versions, verify, pin, unpin, "
-                       "fresh-start, metrics, memory, plan",
+                       "rewind, fresh-start, metrics, memory, plan",
                        request.verb)),
                    ""});
 }

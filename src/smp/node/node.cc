@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "smp/desk/attempt_in_force.h"
 #include "smp/desk/node_memory.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/earlier_records.h"
@@ -26,11 +27,11 @@ void BeginWith(const meta::JobRecords& kept, NodeRecord& record) {
   record.SetCommitted(VersionOf(commit), commit.world());
 }
 
-// Whether ranks of an attempt after that one are connected here.
-bool HasRanksAfter(const NodeState& state, Attempt attempt) {
+// Whether ranks of another attempt are connected here, and wait to be decided for.
+bool HasRanksBeside(const NodeState& state, Attempt attempt) {
   return std::ranges::any_of(state.sessions, [&](const auto& of_rank) {
     const RankSession& session = *of_rank.second;
-    return !session.superseded && session.attempt() > attempt;
+    return !session.superseded && session.timeline == Timeline{} && session.attempt() != attempt;
   });
 }
 
@@ -326,9 +327,9 @@ void Node::OnDecision(const JobDecision& decision) {
   }
   if (decision.kind != DecisionKind::kFailed) {
     state_.decided = decision.timeline;
-    // What was decided late, for an earlier attempt, does not say where the later one's ranks are.
+    // What was decided late, for an attempt that is over, does not say where the next one's are.
     state_.homes =
-        HasRanksAfter(state_, decision.attempt) ? std::map<Rank, NodeSlot>() : decision.homes;
+        HasRanksBeside(state_, decision.attempt) ? std::map<Rank, NodeSlot>() : decision.homes;
   }
   // Before what a restore may want of slots.
   if (decision.kind == DecisionKind::kRestored) moved_->OnRestored(decision.asked.size());
@@ -369,6 +370,10 @@ void Node::OnPins(const PinRecord& pins) {
 }
 
 uint64_t Node::RanksServed() { return state_.RanksServed(); }
+
+uint64_t Node::LivesRound() { return AttemptInForce(state_).LivesRound(); }
+
+void Node::OnAttemptOver(uint64_t round) { state_.over_round = round; }
 
 // What fits with no fewer parities either is no reason to have fewer.
 bool Node::LacksMemory() {

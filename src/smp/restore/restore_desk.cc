@@ -30,10 +30,18 @@ absl::Status RestoredByOthers(Version version, uint64_t source_world, Rank rank,
       version, source_world, rank, world, source_world));
 }
 
-// Whether the session waits for this decision.
-bool Waits(const RankSession& session, const JobDecision& decision) {
-  return session.restore_request && session.attempt() == decision.attempt &&
-         IsFor(decision, {session.rank(), session.life(), *session.restore_request});
+// Of a session that has asked.
+Asker AskerOf(const RankSession& session, NodeSlot here) {
+  return {session.rank(), session.life(), *session.restore_request, here};
+}
+
+// Whether it was made for the session's process, whatever that asked for since.
+bool TakesPart(const RankSession& session, const JobDecision& decision, NodeSlot here) {
+  // A leader of an earlier release does not write who asked.
+  if (decision.asked.empty()) return session.attempt() == decision.attempt;
+  const auto asked = decision.asked.find(session.rank());
+  return asked != decision.asked.end() &&
+         AreOneProcess(asked->second, {session.rank(), session.life(), 0, here});
 }
 
 }  // namespace
@@ -61,10 +69,16 @@ void RestoreDesk::AskFor(const RankSession& like) {
   for (const auto& [rank, session] : state_.sessions) {
     if (session->restore_request && session->attempt() == like.attempt() &&
         session->world() == like.world()) {
-      asking.push_back({rank, session->life(), *session->restore_request});
+      asking.push_back(AskerOf(*session, state_.options.node));
     }
   }
   state_.coordinator->AskDecision(like.attempt(), like.world(), std::move(asking));
+}
+
+// Whether the session waits for this decision.
+bool RestoreDesk::Waits(const RankSession& session, const JobDecision& decision) const {
+  return session.restore_request && session.attempt() == decision.attempt &&
+         IsFor(decision, AskerOf(session, state_.options.node));
 }
 
 std::vector<HeldSlab> RestoreDesk::Inventory() const {
@@ -117,9 +131,11 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
     return;
   }
   state_.seams.log.Info("decision: {} opens timeline {}", TextOf(decision), decision.timeline);
-  // Ranks of an earlier attempt may live on: they take no part in what follows.
+  // Those that the decision before was made for may live on: they take no part in what follows.
+  // Others may be about to ask.
   for (auto& [rank, session] : state_.sessions) {
-    if (session->attempt() >= decision.attempt) continue;
+    if (session->timeline == Timeline{} || TakesPart(*session, decision, state_.options.node))
+      continue;
     session->timeline = Timeline{};
     session->superseded = true;
   }
@@ -270,6 +286,7 @@ void RestoreDesk::AnswerWaiting() {
 
 void RestoreDesk::Answer(RankSession& session) {
   session.timeline = restoring_->decision.timeline;
+  session.superseded = false;
   session.Send(AnswerFor(session, restoring_->decision));
   session.restore_request.reset();
 }
@@ -284,12 +301,11 @@ void RestoreDesk::OnSessionEnded(RankSession& session) {
   // Who is gone asks for nothing any more: a decision for it, when others have begun to train by
   // one of their own, would end their timeline.
   session.restore_request.reset();
-  const RankSession* newest = &session;
-  for (const auto& [rank, other] : state_.sessions) {
-    if (!other->restore_request) continue;
-    if (newest == &session || other->attempt() > newest->attempt()) newest = other.get();
-  }
-  AskFor(*newest);
+  // Those that go on asking here are of one attempt.
+  const auto other = std::ranges::find_if(state_.sessions, [](const auto& of_rank) {
+    return of_rank.second->restore_request.has_value();
+  });
+  AskFor(other == state_.sessions.end() ? session : *other->second);
 }
 
 // Versions that are not on the chain any more are dead for ever; captures of earlier timelines end.

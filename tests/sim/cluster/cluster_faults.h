@@ -81,6 +81,8 @@ class ClusterFaults {
   void Misstart() { Misstart(AnyPlace(), DrawAway()); }
   void MisstartInNewStore();
   void StartSecond();
+  void StartSecondLauncher() { StartSecondOnceAllTrain(kLooksMax / 8); }
+  void OrderRewind();
   void OrderFreshStart();
   void LetPass();
   void KillDaemonForVeryLong();
@@ -91,6 +93,8 @@ class ClusterFaults {
   static constexpr uint64_t kLooksMax = 8000;
 
   void BeQuietFor(Duration duration);
+  void StartSecondOnceAllTrain(uint64_t looks);
+  void TakeRewindBack();
   void OrderFreshStart(bool force, uint64_t times);
   void Misstart(size_t place, Duration away);
   smp::NodeOptions DrawOtherOptions();

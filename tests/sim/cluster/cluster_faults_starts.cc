@@ -68,6 +68,49 @@ void ClusterFaults::StartSecond() {
   cluster_.StartSecond(NodeSlot{place}, milliseconds(100) + DrawWhile());
 }
 
+// One of whose ranks may end meanwhile.
+void ClusterFaults::StartSecondOnceAllTrain(uint64_t looks) {
+  const Duration how_long = milliseconds(1 + random_.Below(random_.OneIn(2) ? 400 : 40));
+  if (!cluster_.launcher().StartSecond(how_long)) {
+    if (looks == 0 || calm_) return;
+    return cluster_.Later(kLookEvery, [this, looks] { StartSecondOnceAllTrain(looks - 1); });
+  }
+  cluster_.Count("second launchers");
+  if (!random_.OneIn(3)) return;
+  cluster_.Later(Duration(random_.Below(how_long.count())),
+                 [this] { cluster_.launcher().KillOne(); });
+}
+
+// To what is pinned, or to what is committed or was so before. What cannot be restored is taken
+// back.
+void ClusterFaults::OrderRewind() {
+  const std::optional<Version> committed = cluster_.history().committed();
+  const std::vector<Version> pinned = cluster_.pins().Pinned();
+  if (!committed) return;
+  Step to{committed->step.value - std::min(committed->step.value, random_.Below(3))};
+  if (!pinned.empty() && random_.OneIn(2)) to = pinned[random_.Below(pinned.size())].step;
+  cluster_.launcher().OrderRewind(
+      cluster_.machine(AnyPlace()), to, [this, to](const absl::Status& status) {
+        cluster_.trace().Add("the order to restore step {}: {}", to, status.ToString());
+        if (!status.ok()) return cluster_.Count("orders of a rewind refused");
+        cluster_.Count("rewinds ordered");
+        cluster_.Later(DrawWhile(), [this] { cluster_.launcher().KillOne(); });
+      });
+  TakeRewindBack();
+}
+
+// Until it is known that nothing is ordered any more.
+void ClusterFaults::TakeRewindBack() {
+  cluster_.Later(milliseconds(500) + DrawWhile(), [this] {
+    cluster_.launcher().OrderRewind(cluster_.machine(AnyPlace()), std::nullopt,
+                                    [this](const absl::Status& status) {
+                                      if (!status.ok() && !absl::IsNotFound(status)) {
+                                        TakeRewindBack();
+                                      }
+                                    });
+  });
+}
+
 // While ranks are connected, with --force or without, or between two attempts. What trains on in a
 // timeline that is over is started anew.
 void ClusterFaults::OrderFreshStart() {

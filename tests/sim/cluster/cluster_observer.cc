@@ -7,6 +7,7 @@
 #include "smp/job/cluster_records.h"
 #include "smp/job/formation.h"
 #include "smp/job/recorded.h"
+#include "smp/job/rewind.h"
 
 namespace unreft::sim {
 namespace {
@@ -90,8 +91,13 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
   bool is_new = false;
   if (job.timeline.exists() && timeline.closing()) {
     is_new = stores_[life].closing.try_emplace(timeline.round(), world_.trace.now()).second;
+    if (const std::optional<Version> ordered = smp::OrderedVersion(timeline)) {
+      stores_[life].ordered[timeline.round()] = *ordered;
+    }
   } else if (job.timeline.exists()) {
-    OnDecision(slot, timeline, life);
+    // One that failed may be read together with the one before, that did not.
+    OnDecision(slot, timeline.in_force(), life);
+    OnDecision(slot, timeline.decision(), life);
   }
   if (job.view.exists() && job.timeline.exists() && !is_stale) {
     formed_[smp::NewestTimeline(timeline)] = job.view.value.groups();
@@ -227,8 +233,7 @@ void ClusterObserver::ProveDecided() {
   if (is_rebuilt_) ++losses_made_good_;
 }
 
-void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, uint64_t life) {
-  const DecisionRecord& decision = record.decision();
+void ClusterObserver::OnDecision(NodeSlot slot, const DecisionRecord& decision, uint64_t life) {
   if (decision.round() == 0) return;  // none yet in this store
   auto& rounds = stores_[life].rounds;
   const auto [it, is_new] = rounds.try_emplace(decision.round(), decision.SerializeAsString());
@@ -245,7 +250,12 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, ui
   }
   if (!decisions_seen_.insert(it->second).second) return;
   decided_in_ = life;
-  if (job.kind == DecisionKind::kFailed) return OnFailure(job, record);
+  const std::optional<Version> ordered = OrderedIn(decision.round(), life);
+  if (job.kind == DecisionKind::kFailed) return OnFailure(job, decision, ordered.has_value());
+  if (ordered && job.version != *ordered) {
+    world_.trace.Fail("decision {}: {} is to be restored, and an operator has ordered {}",
+                      decision.round(), job.version, *ordered);
+  }
   ++decisions_;
   decided_ = job.version;
   // What it names is checked below; the newest whole version may be one that was given up.
@@ -256,13 +266,14 @@ void ClusterObserver::OnDecision(NodeSlot slot, const TimelineRecord& record, ui
   const uint64_t lost_before = slabs_lost_;
   if (whole) CheckHolders(decision, closed);
   is_rebuilt_ = slabs_lost_ > lost_before;
-  if (whole && world_.history.WorldOf(*whole) != record.world()) ++reshapes_;
+  if (whole && world_.history.WorldOf(*whole) != job.asked.size()) ++reshapes_;
   if (whole && !world_.history.IsLive(*whole)) {
     world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
   }
   const std::optional<Version> committed = world_.history.committed();
-  CheckPassedOver(job.version, closed);
-  const bool excused = committed && job.version < *committed && IsExcused(*committed, closed);
+  if (!ordered) CheckPassedOver(job.version, closed);
+  const bool excused = committed && job.version < *committed &&
+                       (ordered.has_value() || IsExcused(*committed, closed));
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(), excused);
   standing_ = whole ? std::optional(Standing{*whole, false}) : std::nullopt;
   // What is gone is yet to be made anew, and guards of versions older than what is committed may
@@ -286,18 +297,28 @@ Duration ClusterObserver::ClosedAt(uint64_t round) const {
   return closed;
 }
 
-void ClusterObserver::OnFailure(const smp::JobDecision& decision, const TimelineRecord& record) {
-  world_.trace.Add("decision {} of attempt {} fails: {}", record.decision().round(),
-                   decision.attempt, decision.status.ToString());
+std::optional<Version> ClusterObserver::OrderedIn(uint64_t round, uint64_t life) const {
+  const auto seen = stores_.find(life);
+  if (seen == stores_.end()) return std::nullopt;
+  const auto ordered = seen->second.ordered.find(round);
+  return ordered == seen->second.ordered.end() ? std::nullopt : std::optional(ordered->second);
+}
+
+void ClusterObserver::OnFailure(const smp::JobDecision& job, const DecisionRecord& decision,
+                                bool is_ordered) {
+  world_.trace.Add("decision {} of attempt {} fails: {}", decision.round(), job.attempt,
+                   job.status.ToString());
   ++failures_;
-  if (absl::IsFailedPrecondition(decision.status)) {
-    world_.trace.Fail("attempt {} of {} ranks is refused: {}", decision.attempt, record.world(),
-                      decision.status.ToString());
+  const bool is_refused =
+      absl::IsFailedPrecondition(job.status) || absl::IsInvalidArgument(job.status);
+  if (is_refused && !is_ordered) {
+    world_.trace.Fail("attempt {} of {} ranks is refused: {}", job.attempt, job.asked.size(),
+                      job.status.ToString());
   }
-  if (!absl::IsDataLoss(decision.status)) return;
+  if (!absl::IsDataLoss(job.status)) return;
   const std::optional<Version> committed = world_.history.committed();
-  const Duration closed = ClosedAt(record.decision().round());
-  world_.history.OnLost(decision.attempt, committed && IsExcused(*committed, closed));
+  const Duration closed = ClosedAt(decision.round());
+  world_.history.OnLost(job.attempt, committed && IsExcused(*committed, closed));
 }
 
 // Whether no node that can be asked has heard of it: those who had were destroyed or are lost.

@@ -110,6 +110,7 @@ class ClusterObserver {
   struct StoreSeen {
     std::map<uint64_t, std::string> rounds;  // what each round decided
     std::map<uint64_t, Duration> closing;    // and when it was first seen to close its timeline
+    std::map<uint64_t, Version> ordered;     // what an operator had ordered by then
     std::map<uint64_t, std::string> views;   // by number
     meta::Revision newest_commit;
   };
@@ -120,9 +121,10 @@ class ClusterObserver {
   void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view);
   void CheckNewMemories(const ViewRecord& before, const ViewRecord& now) const;
   void FollowPlaces();
-  void OnDecision(NodeSlot slot, const TimelineRecord& record, uint64_t life);
-  void OnFailure(const smp::JobDecision& decision, const TimelineRecord& record);
+  void OnDecision(NodeSlot slot, const DecisionRecord& decision, uint64_t life);
+  void OnFailure(const smp::JobDecision& job, const DecisionRecord& decision, bool is_ordered);
   Duration ClosedAt(uint64_t round) const;
+  std::optional<Version> OrderedIn(uint64_t round, uint64_t life) const;
   void OnCommit(const meta::JobState& job, bool is_stale);
   std::set<NodeSlot> HitBefore(Version version, const CommitRecord& commit,
                                const ViewRecord& view) const;

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/rewind.h"
 #include "tests/sim/cluster/group_checker.h"
 
 namespace unreft::sim {
@@ -97,7 +98,10 @@ void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Mach
   if (job.pins.modified <= newest_) return;  // it was told late
   newest_ = job.pins.modified;
   std::set<Version> pinned;
-  for (const Pin& pin : job.pins.value.pins()) pinned.insert(smp::VersionOf(pin));
+  for (const Pin& pin : job.pins.value.pins()) {
+    // Some node may have given its part of an older one away already: the decision finds that out.
+    if (pin.owner() != smp::kRewindOwner) pinned.insert(smp::VersionOf(pin));
+  }
   std::erase_if(kept_, [&](const auto& entry) { return !pinned.contains(entry.first); });
   for (const Version version : pinned) {
     if (kept_.contains(version)) continue;
@@ -108,6 +112,12 @@ void PinChecker::Follow(const meta::JobState& job, const std::map<NodeSlot, Mach
       if (has_read_.contains(machine)) AddWhatIsThere(version, *machine, kept);
     }
   }
+}
+
+std::vector<Version> PinChecker::Pinned() const {
+  std::vector<Version> pinned;
+  for (const auto& [version, kept] : kept_) pinned.push_back(version);
+  return pinned;
 }
 
 void PinChecker::FollowTimes(const PinRecord& record, bool is_first) {

@@ -53,6 +53,7 @@ class PinChecker {
   // It comes back as another one, or as it was.
   void OnStoreChanged();
 
+  std::vector<Version> Pinned() const;
   // Versions that were pinned.
   uint64_t pinned() const { return pinned_; }
 

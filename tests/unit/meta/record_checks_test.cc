@@ -74,6 +74,9 @@ TEST(RecordChecksTest, TimelinesAscend) {
   ExpectWrong<TimelineRecord>("world: 8589934592", "a world of 8589934592 ranks");
   ExpectWrong<TimelineRecord>("decision { kind: 9 }", "of kind 9");
   ExpectWrong<TimelineRecord>("decision { }", "of kind 0");
+  ExpectWrong<TimelineRecord>("in_force { kind: 9 }", "of kind 9");
+  ExpectWrong<TimelineRecord>("rewind { timeline: 1 step: 18446744073709551615 }",
+                              "the largest is");
   ExpectWrong<TimelineRecord>(
       "decision { kind: 2 holders { ranks: 1 } holders { slot: 1 ranks: 1 } }", "is on two nodes");
   ExpectWrong<TimelineRecord>("asked { rank: 3 } asked { rank: 3 }", "rank 3 asks");

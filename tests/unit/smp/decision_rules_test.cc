@@ -1,6 +1,7 @@
 // What is decided that is restored, and what has to be known before.
 #include "smp/job/decision_rules.h"
 
+#include "smp/job/attempts.h"
 #include "tests/unit/smp/rules_fixture.h"
 
 namespace unreft::smp {
@@ -15,13 +16,43 @@ DecisionKind KindOf(const Move& move) {
 class DecisionRulesTest : public RulesFixture {
  protected:
   Move Next() { return Ask(&DecisionRule); }
-  void AskFrom(uint64_t slot, uint64_t attempt = 1) {
+  static int64_t PidOf(uint64_t rank, uint64_t attempt) {
+    return static_cast<int64_t>(100 * attempt + rank);
+  }
+  void AskFrom(uint64_t slot, uint64_t attempt = 1, uint64_t world = kNodes) {
     NodeReport& report = Report(slot);
     report.set_attempt(attempt);
-    report.set_world(kNodes);
+    report.set_world(world);
     report.clear_asking();
     report.add_asking()->set_rank(slot);
+    report.mutable_asking(0)->set_pid(PidOf(slot, attempt));
     Tell(slot);
+  }
+  // All nodes have heard of a decision that was made for that attempt, whose ranks all live.
+  void Train(uint64_t attempt) {
+    TimelineRecord& timeline = records_.timeline.value;
+    timeline.set_round(1);
+    DecisionRecord& decision = *timeline.mutable_decision();
+    decision.set_kind(static_cast<uint32_t>(DecisionKind::kFresh));
+    decision.set_round(1);
+    decision.set_attempt(attempt);
+    decision.set_timeline(1);
+    for (uint64_t slot = 0; slot < kNodes; ++slot) {
+      AskingRank& asked = *decision.add_asked();
+      asked.set_rank(slot);
+      asked.set_pid(PidOf(slot, attempt));
+      asked.set_slot(slot);
+      Report(slot).set_round_applied(1);
+      Report(slot).set_lives_round(1);
+      Tell(slot);
+    }
+  }
+  // Of all that ask, once they have waited for too long.
+  Move NextAtTheEnd() {
+    asked_since_.clear();
+    for (const Asked& asked : WhoAsk(records_, CallRoll())) asked_since_[asked.attempt] = now_;
+    now_ += options_.restore_wait;
+    return Next();
   }
   // The round is under way, and all nodes have stopped for it.
   void Close() {
@@ -56,13 +87,79 @@ TEST_F(DecisionRulesTest, ARoundBeginsWhenAllRanksOfTheAttemptAsk) {
   EXPECT_EQ(move.write->timeline->asked(1).slot(), 1U) << "from where it asks";
 }
 
-TEST_F(DecisionRulesTest, OfTwoAttemptsTheNewestAsks) {
+TEST_F(DecisionRulesTest, RanksOfTwoAttemptsAreNotPutTogether) {
   AskFrom(0, 1);
   AskFrom(1, 2);
-  const auto asked = WhoAsks(records_, CallRoll());
-  ASSERT_TRUE(asked);
-  EXPECT_EQ(asked->attempt, 2U);
-  EXPECT_EQ(asked->ranks.size(), 1U);
+  const std::vector<Asked> asked = WhoAsk(records_, CallRoll());
+  ASSERT_EQ(asked.size(), 2U);
+  EXPECT_EQ(asked[0].attempt, 1U);
+  EXPECT_EQ(asked[1].attempt, 2U);
+  EXPECT_TRUE(IsNone(Next()));
+  AskFrom(1, 1);
+  EXPECT_EQ(Next().write->timeline->attempt(), 1U) << "numbers have no order";
+}
+
+// Two launchers would end each other's timelines for ever.
+TEST_F(DecisionRulesTest, WhileAllOfTheAttemptInForceLiveNothingIsDecidedForAnother) {
+  Train(5);
+  for (const uint64_t attempt : {1, 9}) {
+    for (uint64_t slot = 0; slot < kNodes; ++slot) AskFrom(slot, attempt);
+    EXPECT_FALSE(Next().write);
+    const Move move = NextAtTheEnd();
+    ASSERT_TRUE(move.write);
+    const TimelineRecord& timeline = *move.write->timeline;
+    EXPECT_FALSE(timeline.closing());
+    EXPECT_EQ(KindOf(move), DecisionKind::kFailed);
+    EXPECT_THAT(timeline.decision().status_message(), HasSubstr("all ranks of attempt 5 live"));
+    EXPECT_EQ(timeline.in_force().attempt(), 5U);
+    ASSERT_NE(DecisionInForce(timeline), nullptr);
+    EXPECT_EQ(DecisionInForce(timeline)->round(), 1U);
+  }
+  Report(1).set_lives_round(0);  // one has ended
+  Tell(1);
+  EXPECT_TRUE(Next().write->timeline->closing());
+}
+
+TEST_F(DecisionRulesTest, AnAttemptIsOverWhereANodeOfItsIsLost) {
+  Train(5);
+  EXPECT_FALSE(IsOver(*DecisionInForce(records_.timeline.value), CallRoll()));
+  records_.view.value.mutable_members(1)->set_lost(true);
+  EXPECT_TRUE(IsOver(*DecisionInForce(records_.timeline.value), CallRoll()));
+  records_.timeline.value.mutable_decision()->mutable_asked()->RemoveLast();
+  EXPECT_FALSE(IsOver(*DecisionInForce(records_.timeline.value), CallRoll()))
+      << "none of its ranks was there";
+}
+
+TEST_F(DecisionRulesTest, ANodeThatHasYetToHearOfADecisionSaysNothingOfItsRanks) {
+  Train(5);
+  Report(1).set_round_applied(0);
+  Report(1).set_lives_round(0);
+  Tell(1);
+  EXPECT_FALSE(IsOver(*DecisionInForce(records_.timeline.value), CallRoll()));
+}
+
+// A restart inside of the processes: nobody has ended.
+TEST_F(DecisionRulesTest, ThoseThatItWasMadeForMayAskAgainByAnyNumber) {
+  Train(5);
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    AskFrom(slot, 6);
+    Report(slot).mutable_asking(0)->set_pid(PidOf(slot, 5));
+    Tell(slot);
+  }
+  EXPECT_TRUE(Next().write->timeline->closing());
+}
+
+TEST_F(DecisionRulesTest, RanksThatContradictEachOtherAreNotOneAttempt) {
+  AskFrom(0, 1, 2);
+  AskFrom(1, 1, 3);
+  EXPECT_FALSE(Next().write);
+  EXPECT_THAT(NextAtTheEnd().write->timeline->decision().status_message(),
+              HasSubstr("rank 0 on node 0 is one of 2 ranks, rank 1 on node 1 one of 3"));
+  AskFrom(1, 1, 2);
+  Report(1).mutable_asking(0)->set_rank(0);
+  Tell(1);
+  EXPECT_THAT(NextAtTheEnd().write->timeline->decision().status_message(),
+              HasSubstr("rank 0 asks on node 0 (pid 100) and on node 1 (pid 101)"));
 }
 
 TEST_F(DecisionRulesTest, WhoHasNotHeardOfTheLastDecisionDoesNotAsk) {
@@ -72,12 +169,12 @@ TEST_F(DecisionRulesTest, WhoHasNotHeardOfTheLastDecisionDoesNotAsk) {
   EXPECT_TRUE(IsNone(Next()));
   Report(0).set_round_applied(1);
   Tell(0);
-  EXPECT_EQ(WhoAsks(records_, CallRoll())->ranks.size(), 1U);
+  EXPECT_EQ(WhoAsk(records_, CallRoll()).at(0).ranks.size(), 1U);
 }
 
 TEST_F(DecisionRulesTest, RanksThatDoNotAskInTimeAreNamed) {
   AskFrom(0);
-  asked_since_ = {.attempt = 1, .round = 0, .since = now_};
+  asked_since_[1] = now_;
   Move move = Next();
   EXPECT_FALSE(move.write);
   EXPECT_EQ(move.wake, now_ + options_.restore_wait);

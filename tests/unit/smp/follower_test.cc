@@ -66,6 +66,23 @@ TEST_F(FollowerTest, AllThatWasMissedIsCaughtUpWithInOrder) {
   EXPECT_EQ(follower_.round_applied(), 2U);
 }
 
+// Both were written while it was away.
+TEST_F(FollowerTest, ADecisionThatFailedDoesNotHideTheOneBefore) {
+  TimelineRecord record = Decided(1, 1, Version{});
+  *record.mutable_in_force() = record.decision();
+  record.set_round(2);
+  record.mutable_decision()->Clear();
+  record.mutable_decision()->set_round(2);
+  record.mutable_decision()->set_kind(static_cast<uint32_t>(DecisionKind::kFailed));
+  ReadTimeline(record);
+  Follow();
+  ASSERT_THAT(node_.decisions, SizeIs(2));
+  EXPECT_EQ(node_.decisions[0].kind, DecisionKind::kFresh);
+  EXPECT_EQ(node_.decisions[1].kind, DecisionKind::kFailed);
+  EXPECT_EQ(record_->chain().newest(), Timeline{1});
+  EXPECT_EQ(follower_.round_applied(), 2U);
+}
+
 // It went back from 1:10 to 1:5 in its own timeline.
 TEST_F(FollowerTest, WhoHasMissedADecisionFollowsNoCommitOfIt) {
   ReadTimeline(Decided(1, 1, Version{}));

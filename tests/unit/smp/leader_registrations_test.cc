@@ -15,9 +15,10 @@ constexpr NodeSlot kSlot0{0};
 constexpr NodeSlot kSlot1{1};
 constexpr NodeSlot kSlot2{2};
 
-// Rank i on node i.
+// Rank i on node i, of attempt 1, which is in force.
 class LeaderRegistrationsTest : public LeaderFixture {
  protected:
+  LeaderRegistrationsTest() { Ask(1); }
   void RegisterReplica(uint64_t rank, uint32_t index, uint64_t attempt = 1) {
     Register(NodeSlot{rank}, Rank{rank}, {Whole("w", {2048}, index, kNodes)}, attempt);
   }
@@ -49,6 +50,7 @@ TEST_F(LeaderRegistrationsTest, WhatFitsIsKnownOnceAllAreRegistered) {
   EXPECT_EQ(Told(NodeSlot{3}), RegistrationState::kFit);
   const uint64_t asked = ManifestsAsked();
   EXPECT_EQ(asked, kNodes);
+  Ask(2);
   RegisterAll(2);  // the next attempt, with the same
   ReportAll();
   ReportAll();
@@ -77,10 +79,12 @@ TEST_F(LeaderRegistrationsTest, ALaterOneThatDiffersInItsReplicaIndexAloneIsRefu
   EXPECT_EQ(Told(kSlot0), RegistrationState::kFit);
 }
 
-TEST_F(LeaderRegistrationsTest, RanksOfAnEarlierAttemptDoNotCount) {
+TEST_F(LeaderRegistrationsTest, RanksOfOtherAttemptsThanTheOneInForceDoNotCount) {
   RegisterAll();
   ReportAll();
   ReportAll();
+  ASSERT_EQ(Told(kSlot0), RegistrationState::kFit);
+  Ask(2);
   RegisterReplica(0, 1, 2);
   ReportAll();
   EXPECT_EQ(Told(kSlot0), RegistrationState::kIncomplete);

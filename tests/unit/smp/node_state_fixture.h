@@ -43,6 +43,7 @@ struct RecordingCoordinator final : Coordinator {
   void ReportFailed(Version, Rank, const std::string& reason) override { failed.push_back(reason); }
   void AskEverCommitted(EverCommittedDone) override {}
   void DeclareFreshStart(bool, FreshStartDone) override {}
+  void AskRewind(const RewindRequest&, RewindDone) override {}
   void AskPins(PinRequest, PinDone) override {}
   uint64_t deadlines_used() const override { return 0; }
   int asked = 0;

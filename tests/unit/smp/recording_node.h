@@ -51,6 +51,8 @@ struct RecordingNode final : Coordinator::Node {
     pins.push_back(record);
   }
   uint64_t RanksServed() override { return ranks; }
+  uint64_t LivesRound() override { return lives_round; }
+  void OnAttemptOver(uint64_t round) override { over_round = round; }
   bool LacksMemory() override { return false; }
   void OnObstacle(const std::string& what) override { obstacle = what; }
   void OnStanding(const Standing& standing) override { standings.push_back(standing); }
@@ -78,6 +80,8 @@ struct RecordingNode final : Coordinator::Node {
   std::vector<std::string> disagreements;
   std::vector<PinRecord> pins;
   uint64_t ranks = 0;
+  uint64_t lives_round = 0;
+  uint64_t over_round = 0;
   std::string obstacle;
   std::vector<Standing> standings;
   std::vector<absl::Status> refused;

@@ -35,12 +35,13 @@ class RestoreAgainTest : public NodeStateFixture {
   void Ask(uint64_t request) {
     InTurn([&] { desk_->OnRestoreRequest(*session_, {.request = request}); });
   }
-  void Decide(Attempt attempt) {
+  // For the session's process, or for another one of that rank.
+  void Decide(Attempt attempt, std::optional<ProcessLife> other = std::nullopt) {
     InTurn([&] {
       JobDecision decision;
       decision.kind = DecisionKind::kFresh;
       decision.attempt = attempt;
-      decision.asked[kRank] = {kRank, session_->life(), 7};
+      decision.asked[kRank] = {kRank, other.value_or(session_->life()), 7};
       decision.timeline = OpenTimeline(*state_.record, Version{});
       desk_->OnDecision(decision);
     });
@@ -80,16 +81,45 @@ TEST_F(RestoreAgainTest, WhoIsGoneAsksForNothing) {
   EXPECT_EQ(coordinator_->asked, 3);
 }
 
-TEST_F(RestoreAgainTest, ALaterAttemptsDecisionEndsTheEarlierOnesPart) {
+TEST_F(RestoreAgainTest, ADecisionForOthersEndsThePartOfWhoTrained) {
   EXPECT_EQ(session_->timeline, Timeline{1});
   EXPECT_FALSE(session_->superseded);
-  Decide(Attempt{2});
+  Decide(Attempt{1}, table_.Start());
   EXPECT_EQ(session_->timeline, Timeline{});
   EXPECT_TRUE(session_->superseded);
 }
 
+// Pids and times of start are each host's own.
+TEST_F(RestoreAgainTest, WhatWasDecidedForALikeProcessOfAnotherNodeIsForOthers) {
+  const auto decide = [&](NodeSlot home) {
+    InTurn([&] {
+      JobDecision decision;
+      decision.kind = DecisionKind::kFresh;
+      decision.attempt = Attempt{1};
+      decision.asked[kRank] = {kRank, session_->life(), 8, home};
+      decision.timeline = OpenTimeline(*state_.record, Version{});
+      desk_->OnDecision(decision);
+    });
+  };
+  Ask(8);
+  const size_t told = Told().size();
+  decide(NodeSlot{state_.options.node.value + 1});
+  EXPECT_EQ(Told().size(), told);
+  EXPECT_TRUE(session_->superseded);
+  decide(state_.options.node);
+  EXPECT_EQ(Told().size(), told + 1);
+  EXPECT_FALSE(session_->superseded);
+}
+
+// It was decided late, for an attempt that is over by now.
+TEST_F(RestoreAgainTest, ADecisionForOthersLeavesWhoWaitsForOne) {
+  InTurn([&] { session_->timeline = Timeline{}; });
+  Decide(Attempt{2}, table_.Start());
+  EXPECT_FALSE(session_->superseded);
+}
+
 TEST_F(RestoreAgainTest, ASupersededAnswerIsNotGivenAgain) {
-  Decide(Attempt{2});
+  Decide(Attempt{2}, table_.Start());
   Ask(7);
   EXPECT_EQ(coordinator_->asked, 2);
   EXPECT_TRUE(Told().empty());

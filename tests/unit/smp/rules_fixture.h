@@ -182,7 +182,7 @@ class RulesFixture : public ::testing::Test {
   std::optional<meta::RecordCopy> kept_;
   std::set<uint64_t> pins_over_;
   const PinRequest* pin_asked_ = nullptr;
-  std::optional<AskedSince> asked_since_;
+  std::map<uint64_t, Time> asked_since_;
   RoundReading reading_;
   VersionNotes versions_;
   AbandonNotes abandoning_;

@@ -75,7 +75,8 @@ class CApiTest : public testing::Test {
  protected:
   CApiTest() {
     for (const char* name : {"UNREFT_SOCKET", "UNREFT_JOB", "RANK", "WORLD_SIZE", "UNREFT_ATTEMPT",
-                             "TORCHELASTIC_RESTART_COUNT", "UNREFT_DEVICE_CHECKSUM"}) {
+                             "TORCHELASTIC_RESTART_COUNT", "UNREFT_DEVICE_CHECKSUM", "SLURM_JOB_ID",
+                             "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}) {
       unsetenv(name);
     }
     unreft_open_options_init(&options_);

@@ -150,6 +150,31 @@ TEST_F(CApiTest, TheEnvironmentFillsIn) {
   EXPECT_EQ(hello.life.pid, getpid());
 }
 
+// Of two sruns in one job, and of a job that was queued again.
+TEST_F(CApiTest, EachStartUnderSlurmIsAnAttemptOfItsOwn) {
+  const auto attempt = [](const char* job, const char* step, const char* restart) {
+    RealScriptedDaemon daemon;
+    setenv("SLURM_JOB_ID", job, 1);
+    setenv("SLURM_STEP_ID", step, 1);
+    restart == nullptr ? unsetenv("SLURM_RESTART_COUNT")
+                       : setenv("SLURM_RESTART_COUNT", restart, 1);
+    auto client = unreft::Client::Open({.socket = daemon.socket()});
+    EXPECT_TRUE(client.ok()) << client.error().message;
+    Attempt found;
+    daemon.InTurn([&] { found = daemon.daemon().Got<Hello>().at(0).attempt; });
+    return found;
+  };
+  EXPECT_EQ(attempt("1234", "0", nullptr), Attempt{1234000000});
+  EXPECT_EQ(attempt("1234", "1", nullptr), Attempt{1234000100});
+  EXPECT_EQ(attempt("1234", "0", "2"), Attempt{1234000002});
+  setenv("UNREFT_ATTEMPT", "5", 1);
+  EXPECT_EQ(attempt("1234", "0", "2"), Attempt{5});
+  unsetenv("UNREFT_ATTEMPT");
+  setenv("SLURM_JOB_ID", "a", 1);
+  ExpectOpenFails(UNREFT_INVALID_ARGUMENT, "SLURM_JOB_ID: needed a number, found 'a'");
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"}) unsetenv(name);
+}
+
 TEST_F(CApiLifeTest, CapturesAndRestores) {
   auto restored = client_->Restore();
   ASSERT_TRUE(restored.ok()) << restored.error().message;

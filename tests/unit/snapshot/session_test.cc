@@ -60,6 +60,15 @@ TEST_F(SessionTest, ARefusalForNowIsTriedAgain) {
   EXPECT_TRUE(Connect().ok());
 }
 
+// Who goes on without a daemon, as where none answers, would train beside another attempt.
+TEST_F(SessionTest, ARefusalThatGoesOnIsSaidAndIsNoAbsence) {
+  daemon_.refused = Refused{absl::AlreadyExistsError("rank 0 still lives"), true};
+  StartClient();
+  const absl::Status status = Connect();
+  EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 still lives; tried for"));
+}
+
 TEST_F(SessionTest, ADecisionThatDoesNotComeNamesTheAttempt) {
   daemon_.decision.reset();
   StartClient();

@@ -36,14 +36,15 @@ def gather_texts(text: str) -> list[str]:
 
 
 def common_attempt() -> int | None:
-    """A number of this attempt that is the same on all ranks, where no launcher gives one.
+    """A number of this attempt, the same on all ranks and no other attempt's.
 
-    Each of torchrun's agents, one per node, counts its own restarts: after a failure on one node
-    the others start their ranks anew with the old number. None: the environment's will do.
+    What launchers count comes again: with each job of a batch system, with each torchrun, and with
+    each of torchrun's agents, one per node, which starts its ranks anew with the old number after a
+    failure on another node. None: the environment's will do, or is all there is.
     """
-    if not counted_by_agents() or not connected():
+    if os.environ.get("UNREFT_ATTEMPT") or not connected():
         return None
-    # Later attempts have larger numbers, also after an agent was replaced and counts from 0.
+    # Ascending, which nothing needs, for people who read logs.
     return max(own for (own,) in gather([time.time_ns() // 1_000_000]))
 
 

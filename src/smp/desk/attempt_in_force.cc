@@ -1,0 +1,58 @@
+#include "smp/desk/attempt_in_force.h"
+
+#include <algorithm>
+
+#include "smp/job/recorded.h"
+
+namespace unreft::smp {
+namespace {
+
+ProcessLife LifeOf(const AskingRank& rank) { return {rank.pid(), rank.start_time()}; }
+
+}  // namespace
+
+AttemptInForce::AttemptInForce(const NodeState& state) : state_(state) {
+  if (state_.kept != nullptr) decision_ = DecisionInForce(state_.kept->records().timeline.value);
+}
+
+bool AttemptInForce::Has(ProcessLife life) const {
+  return decision_ != nullptr && std::ranges::any_of(decision_->asked(), [&](const auto& rank) {
+           return IsHere(rank) && LifeOf(rank) == life;
+         });
+}
+
+bool AttemptInForce::IsOver() const {
+  if (decision_ == nullptr) return true;
+  return state_.over_round == decision_->round() || !HaveAllLived();
+}
+
+uint64_t AttemptInForce::LivesRound() const {
+  return decision_ != nullptr && HaveAllLived() ? decision_->round() : 0;
+}
+
+const AskingRank* AttemptInForce::FindInTheWayOf(const Hello& hello) const {
+  if (IsOver()) return nullptr;
+  const bool is_same = decision_->attempt() == hello.attempt.value &&
+                       static_cast<uint64_t>(decision_->asked_size()) == hello.world;
+  for (const AskingRank& rank : decision_->asked()) {
+    if (!IsHere(rank) || LifeOf(rank) == hello.life) continue;
+    if (!is_same || rank.rank() == hello.rank.value) return &rank;
+  }
+  return nullptr;
+}
+
+bool AttemptInForce::HaveAllLived() const {
+  return std::ranges::all_of(
+      decision_->asked(), [this](const AskingRank& rank) { return !IsHere(rank) || Lives(rank); });
+}
+
+bool AttemptInForce::Lives(const AskingRank& rank) const {
+  const absl::StatusOr<ProcessLife> now = state_.seams.processes.Identify(rank.pid());
+  return now.ok() && *now == LifeOf(rank);
+}
+
+bool AttemptInForce::IsHere(const AskingRank& rank) const {
+  return rank.has_slot() && NodeSlot{rank.slot()} == state_.options.node;
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,41 @@
+// AttemptInForce: the attempt that the last decision was made for, as its node sees it: whether its
+// processes live, and so whether another attempt's may take their place (docs/protocol.md, rule
+// 29). Stateless but for the records and the word of who leads, which node_state.h has.
+#pragma once
+
+#include <unreft/cluster.pb.h>
+
+#include <cstdint>
+
+#include "smp/desk/node_state.h"
+
+namespace unreft::smp {
+
+class AttemptInForce {
+ public:
+  // Of what is recorded now; it does not outlive the turn.
+  explicit AttemptInForce(const NodeState& state);
+
+  // Null: nobody trains, by the records.
+  const DecisionRecord* decision() const { return decision_; }
+  // Whether the decision was made for that process.
+  bool Has(ProcessLife life) const;
+  // Whether one of its processes has ended, as this node sees or as who leads has said: it commits
+  // nothing any more.
+  bool IsOver() const;
+  // For reports: the decision's round, unless one of its processes on this node has ended; else 0.
+  uint64_t LivesRound() const;
+  // A process of it on this node that lives and is in the way of that one, which is none of it;
+  // null where there is none.
+  const AskingRank* FindInTheWayOf(const Hello& hello) const;
+
+ private:
+  bool HaveAllLived() const;
+  bool Lives(const AskingRank& rank) const;
+  bool IsHere(const AskingRank& rank) const;
+
+  const NodeState& state_;
+  const DecisionRecord* decision_ = nullptr;
+};
+
+}  // namespace unreft::smp

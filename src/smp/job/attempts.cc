@@ -1,0 +1,83 @@
+#include "smp/job/attempts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/format.h"
+#include "smp/job/refusals.h"
+
+namespace unreft::smp {
+namespace {
+
+// Of one attempt, as one node tells; the nodes before it have told already.
+void Add(const NodeReport& report, NodeSlot slot, Asked& asked) {
+  if (asked.world == 0) asked.world = report.world();
+  for (const AskingRank& asking : report.asking()) {
+    const auto [it, is_new] = asked.ranks.try_emplace(asking.rank(), asking);
+    if (is_new) it->second.set_slot(slot.value);
+    if (!asked.contradiction.empty()) continue;
+    const AskingRank& first = asked.ranks.begin()->second;
+    if (asked.world != report.world()) {
+      asked.contradiction =
+          fmt::format("rank {} on node {} is one of {} ranks, rank {} on node {} one of {}",
+                      first.rank(), first.slot(), asked.world, asking.rank(), slot, report.world());
+    } else if (!is_new) {
+      asked.contradiction =
+          fmt::format("rank {} asks on node {} (pid {}) and on node {} (pid {})", asking.rank(),
+                      it->second.slot(), it->second.pid(), slot, asking.pid());
+    }
+  }
+}
+
+bool HasRanksOn(const DecisionRecord& decision, NodeSlot slot) {
+  return std::ranges::any_of(
+      decision.asked(), [slot](const AskingRank& asked) { return asked.slot() == slot.value; });
+}
+
+}  // namespace
+
+std::vector<Asked> WhoAsk(const meta::JobState& records, const RollCall& roll) {
+  std::map<uint64_t, Asked> by_attempt;
+  const uint64_t round = records.timeline.value.decision().round();
+  for (const auto& [slot, report] : roll.told()) {
+    if (report->asking().empty() || report->round_applied() < round) continue;
+    Asked& asked = by_attempt[report->attempt()];
+    asked.attempt = report->attempt();
+    Add(*report, slot, asked);
+  }
+  std::vector<Asked> all;
+  for (auto& [attempt, asked] : by_attempt) all.push_back(std::move(asked));
+  return all;
+}
+
+// Processes of two nodes may look like one life. A release that did not say where knew of none.
+bool AreOneLife(const AskingRank& a, const AskingRank& b) {
+  const bool may_be_there = !a.has_slot() || !b.has_slot() || a.slot() == b.slot();
+  return may_be_there && a.pid() == b.pid() && a.start_time() == b.start_time();
+}
+
+bool IsOver(const DecisionRecord& in_force, const RollCall& roll) {
+  return std::ranges::any_of(roll.members(), [&](const RollCall::Entry& entry) {
+    if (entry.member->lost()) return HasRanksOn(in_force, entry.slot);
+    return entry.report != nullptr && entry.report->round_applied() >= in_force.round() &&
+           entry.report->lives_round() != in_force.round();
+  });
+}
+
+absl::Status CheckMayFollow(const DecisionRecord* in_force, const RollCall& roll,
+                            const Asked& asked) {
+  if (in_force == nullptr || in_force->asked().empty() || IsOver(*in_force, roll)) {
+    return absl::OkStatus();
+  }
+  for (const auto& [rank, asking] : asked.ranks) {
+    const bool asks_again = std::ranges::any_of(
+        in_force->asked(), [&](const AskingRank& asked) { return AreOneLife(asked, asking); });
+    if (asks_again) return absl::OkStatus();
+  }
+  const AskingRank& rank = in_force->asked(0);
+  return AttemptLives(Attempt{asked.attempt}, Attempt{in_force->attempt()}, rank);
+}
+
+}  // namespace unreft::smp
