@@ -1,13 +1,16 @@
 """One rank of a job whose number of ranks changes, under FSDP2: writes JSON lines to stdout.
 
     sharded_trainer.py --steps N [--die-after STEP] [--tensor-parallel RANKS] [--replicas SETS]
-                       [--until-world RANKS]
+                       [--until-world RANKS] [--seed-by-set]
 
 With --tensor-parallel, if only by one rank, the model is one that can be cut so, and FSDP2 is on
 top of it, over the ranks that hold the same part. With --replicas, if only of one set, FSDP2 is
 hybrid (HSDP): each set of ranks holds all that is sharded, and replicates the others'.
 
 With --until-world it trains until there are so many ranks, and these train N steps.
+
+With --seed-by-set ranks that hold parts of the same draw alike, and others not: it says what is
+drawn next.
 
 What it says of its state is of whole tensors, so that it can be compared between worlds.
 """
@@ -17,6 +20,7 @@ import contextlib
 import hashlib
 import math
 import os
+import random
 import signal
 
 import torch
@@ -49,6 +53,15 @@ def digest_of(model, optimizer):
     return digest.hexdigest()
 
 
+def next_draws():
+    """Those of torch and of Python, which are drawn again after it."""
+    state = random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        drawn = torch.rand(4).tolist(), random.random()
+    random.setstate(state)
+    return drawn
+
+
 def sharded_model(tensor_parallel, replicas):
     """The model, and what has to be resharded before a snapshot."""
     shard = dist.get_world_size() // max(1, replicas) // max(1, tensor_parallel)
@@ -78,6 +91,7 @@ def main():
     parser.add_argument("--tensor-parallel", type=int, default=0)
     parser.add_argument("--replicas", type=int, default=0)
     parser.add_argument("--until-world", type=int, default=0)
+    parser.add_argument("--seed-by-set", action="store_true")
     args = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
@@ -85,12 +99,17 @@ def main():
     torch.manual_seed(1)
     model, parts = sharded_model(args.tensor_parallel, args.replicas)
     place = dist.get_rank() // max(1, args.tensor_parallel)
+    if args.seed_by_set:
+        torch.manual_seed(100 + place)
+        random.seed(100 + place)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
     step = ck.restore() or 0
     committed = step
     say(restored=step, reshaped_from=ck.status.reshaped_from)
+    if args.seed_by_set:
+        say(next=next_draws())
     if step:
         say(step=step, state=digest_of(model, optimizer), lr=scheduler.get_last_lr())
     last = args.steps
@@ -109,6 +128,8 @@ def main():
         if ck.wait(step, 20):
             committed = step
         if args.die_after and args.die_after <= step == committed:
+            if args.seed_by_set:
+                say(next=next_draws())
             say(step=step, state=digest_of(model, optimizer), lr=scheduler.get_last_lr())
             with contextlib.suppress(RuntimeError):  # of one that waits for who is killed already
                 dist.barrier()  # others may still gather

@@ -92,3 +92,24 @@ def test_fully_sharded(store, layouts):
             assert records[0] == {"restored": before["step"], "reshaped_from": reshaped_from}
             assert records[1] == before
         before, source = after[0][-1], world
+
+
+def test_tensor_parallel_peers_go_on_drawing_alike(store):
+    """Two sets of peers, then one, then three: a set has one stream, and no two have the same."""
+    peers = ["--tensor-parallel", 2, "--seed-by-set"]
+
+    def drawn(world, step, *, killed=True):
+        ends = ["--steps", step + 4, "--die-after", step] if killed else ["--steps", step]
+        records = store.train(world, *ends, *peers, script=SHARDED, killed=killed)
+        by_rank = [[record["next"] for record in of if "next" in record] for of in records]
+        return list(zip(*by_rank))
+
+    _, first = drawn(4, 2)
+    assert first[0] == first[1] != first[2] == first[3]
+    begun, second = drawn(2, 4)
+    assert begun == first[:2]
+    assert second[0] == second[1]
+    (third,) = drawn(6, 6, killed=False)
+    assert third[:2] == second
+    assert third[2] == third[3] and third[4] == third[5]
+    assert all(len({repr(set_[part]) for set_ in third[::2]}) == 3 for part in range(2))

@@ -41,7 +41,10 @@ class Net(nn.Module):
 
 
 class Rank:
-    """One rank's training: the model under DDP, unless `ddp` says that each has its own."""
+    """One rank's training: the model under DDP, unless `ddp` says that each has its own.
+
+    `place`: where a rank is in a device mesh.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Rank:
         derived=(),
         rng=True,
         buffers="equal",
+        place=None,
         **options,
     ):
         torch.manual_seed(seed)
@@ -68,6 +72,7 @@ class Rank:
             if ddp:
                 wrapped = nn.parallel.DistributedDataParallel(self.model)
             replicas = Replicas(wrapped, rank, world)
+            replicas.place = place(rank) if place else replicas.place
         finally:
             dist.destroy_process_group()
         self.optimizer = optimizer(self.model.parameters(), lr=0.1, **options)

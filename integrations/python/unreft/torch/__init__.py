@@ -52,6 +52,7 @@ def attach(
     volatile: str | Sequence[str] = (),
     replicas: str = "auto",
     buffers: str = EQUAL,
+    mesh: Any = None,
     rng: bool = True,
     required: bool = True,
     unprotected_after: float | None = None,
@@ -81,6 +82,9 @@ def attach(
       replicas: "auto", or "none": each rank's parameters are its own, also under DDP.
       buffers: what is restored when another number of ranks stored the version: "equal", their
         buffers if all had the same, an error by name if not; "first", rank 0's.
+      mesh: a torch DeviceMesh over all ranks, with names for its dimensions, for a model whose
+        DTensors have none, or several. When the number of ranks changes it says who are peers, such
+        as tensor-parallel ones, which go on sharing a random stream.
       rng: whether the global random generators of Python, NumPy and torch are part of the state.
       required: False: if no rank reaches a daemon, or if some do and nothing was ever committed,
         training runs unprotected after one warning. Needs a process group if there are more ranks.
@@ -104,7 +108,7 @@ def attach(
         check_mode(buffers)
         optimizers = refusals.as_optimizers(optimizer)
         rules = [derived] if isinstance(derived, Derived) else list(derived)
-        replica_sets = Replicas(model, rank, world, replicas)
+        replica_sets = Replicas(model, rank, world, replicas, mesh)
         state = TrainingState(model, optimizers, replica_sets, masters or {}, volatile)
         parts["state"], parts["extras"] = state, Extras(extras or {}, extras_classes)
         parts["derived"] = DerivedTensors(rules, state)

@@ -187,12 +187,12 @@ class Checkpointer:
             self._rng.load_state_dict(record["rng"])  # last: nothing may draw after it
         self._reshaped_from = stored.reshaped_from
         if stored.summary and self._state.rank == 0:
-            _log.info("%s", stored.summary)
+            _log.log(stored.level, "%s", stored.summary)
         return Outcome(Outcome.RESTORED, decision.new_timeline, decision.timeline, decision.step)
 
     def _stored(self, decision: unreft.Decision) -> StoredState | Reshaped:
         if decision.source_world == self._state.world:
-            return StoredState(self._client, decision, self._aside, self._extras)
+            return StoredState(self._client, decision, self._state, self._aside, self._extras)
         return Reshaped(
             self._client,
             decision,
@@ -367,12 +367,14 @@ class Checkpointer:
 
     def _extras_of(self, step: int) -> dict[str, Any]:
         """Without the optimizers' part: what is here runs code that may change tensors."""
+        place = self._state.place
         return {
             "format": FORMAT,
             "step": step,
             "scalars": {"modules": self._state.module_extras()},
             "extras": self._extras.state(),
             "rng": self._rng.state_dict() if self._rng else None,
+            **({"mesh": place.record()} if place and place.names else {}),
         }
 
     def _extras_bytes(self, extras: dict[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ Whatever has none is refused by name, before anything that lives is overwritten:
 parts of one rank's state for that of all would be a silent error.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from unreft.errors import FailedPrecondition
 from unreft.torch import joined_scalars, listing, rng, safe_pickle, streams
 from unreft.torch.device_extras import DeviceExtras
 from unreft.torch.extras import Extras
+from unreft.torch.mesh_place import Place, stored_places
 from unreft.torch.own_tensors import OwnTensors
 from unreft.torch.shards import Bound, own_of
 from unreft.torch.state import TrainingState
@@ -25,6 +27,8 @@ _OF_A_SET = re.compile(r"group\d+/")
 
 class Reshaped:
     """`tensors` and `record` as of a `StoredState`, made from those of all source ranks."""
+
+    level = logging.INFO
 
     def __init__(
         self,
@@ -50,7 +54,8 @@ class Reshaped:
 
         records = [self._record_of(rank, extras) for rank in range(self.reshaped_from)]
         _refuse_derived(records, decision.step)
-        self._streams = _join_streams(records, state.rank) if with_rng else None
+        places = stored_places([record.get("mesh") for record in records])
+        self._streams = _join_streams(records, state, places) if with_rng else None
         scalars = joined_scalars.join([record["scalars"] for record in records])
         stored = [record["extras"] for record in records]
         joined, self._by_function = extras.join(stored, state.rank, state.world)
@@ -76,6 +81,9 @@ class Reshaped:
             by_rank = f"random streams by rank: {', '.join(self._streams.by_rank)}"
             new = list(range(source_world, world))
             parts.append(by_rank + (f", begun anew on {listing.ranks(new)}" if new else ""))
+        if self._streams:
+            for said, by_mesh in self._streams.by_mesh.items():
+                parts.append(f"random streams by the mesh: {', '.join(by_mesh)}, {said}")
         if self._of_rank_0:
             parts.append(f"buffers of rank 0: {listing.names(self._of_rank_0)}")
         if self._by_function:
@@ -94,8 +102,11 @@ class Reshaped:
         return read_record(self._client, decision, data, without, aside, extras)
 
 
-def _join_streams(records: Sequence[dict[str, Any]], rank: int) -> streams.Streams | None:
-    joined = streams.join([record["rng"] for record in records], rank, rng.current_device())
+def _join_streams(
+    records: Sequence[dict[str, Any]], state: TrainingState, places: Sequence[Place] | str
+) -> streams.Streams | None:
+    now = streams.Now(state.rank, rng.current_device(), state.place)
+    joined = streams.join([record["rng"] for record in records], now, places)
     if joined:
         rng.check_devices(joined.state)
     return joined

@@ -13,6 +13,10 @@ from unreft.errors import FailedPrecondition
 class Rng:
     """The global generators of Python, PyTorch (CPU and CUDA) and, where imported, NumPy."""
 
+    def __init__(self):
+        # Which ranks share a stream, as far as it was found out by restores in other worlds.
+        self._apart: dict[str, dict[str, bool]] = {}
+
     def state_dict(self) -> dict[str, Any]:
         state = {"python": packed_python(random.getstate()), "torch": torch.get_rng_state()}
         if "numpy" in sys.modules:
@@ -23,6 +27,8 @@ class Rng:
             # Which of these this rank draws from: in another world only that one says who shares
             # a stream, since the others lie where other ranks draw.
             state["cuda_device"] = torch.cuda.current_device()
+        if self._apart:
+            state["apart"] = self._apart
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -40,6 +46,7 @@ class Rng:
         if "cuda" in state:
             check_devices(state)
             torch.cuda.set_rng_state_all(state["cuda"])
+        self._apart = state.get("apart", {})
 
 
 def check_devices(state: dict[str, Any]) -> None:

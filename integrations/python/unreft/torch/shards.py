@@ -10,6 +10,7 @@ Names in the store:
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from unreft.errors import InvalidArgument
 from unreft.tensor import Device, Dtype, Tensor
-from unreft.torch import dtensor_box
+from unreft.torch import dtensor_box, mesh_place
 
 if dist.is_available():
     from torch.distributed.tensor import DTensor, Replicate
@@ -66,14 +67,17 @@ class Replicas:
     """Says for each tensor which ranks hold the same bytes.
 
     `mode` "auto": those of DistributedDataParallel and of DTensor's replicating dimensions; "none":
-    each rank's plain tensors are its own.
+    each rank's plain tensors are its own. `mesh` says where this rank is, if not the model does.
     """
 
-    def __init__(self, model: nn.Module, rank: int, world: int, mode: str = "auto"):
+    def __init__(
+        self, model: nn.Module, rank: int, world: int, mode: str = "auto", mesh: Any = None
+    ):
         if mode not in ("auto", "none"):
             raise InvalidArgument(f"replicas: needs 'auto' or 'none', found {mode!r}")
         self.rank = rank
         self.world = world
+        self.place = mesh_place.find(model, mesh, world)
         self._own = own_of(rank)
         self._plain = Holders("", 0, 1) if world == 1 else self._own
         self._not_synchronised: frozenset[str] = frozenset()

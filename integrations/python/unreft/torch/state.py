@@ -14,6 +14,7 @@ from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Tensor
 from unreft.torch import listing, refusals
 from unreft.torch.buffers import Buffers
+from unreft.torch.mesh_place import Place
 from unreft.torch.safe_pickle import loads
 from unreft.torch.scalars import OptimizerScalars
 from unreft.torch.shards import (
@@ -94,6 +95,10 @@ class TrainingState:
     @property
     def world(self) -> int:
         return self._replicas.world
+
+    @property
+    def place(self) -> Place | None:
+        return self._replicas.place
 
     @property
     def own(self) -> Holders:

@@ -1,28 +1,26 @@
 """Streams of random numbers in another world: which of the stored ones each rank goes on with.
 
-Ranks that drew alike go on drawing alike: a stream that all shared is taken by all. Where every
-rank had a stream of its own, a rank takes the one of its number, and ranks that are new begin new
-ones. Streams that only some ranks shared are refused: what these have in common, such as the
-tensor that they are parts of, is not known here, and by rank number they would be torn apart.
-
-This is decided apart for each generator: Python's, torch's, NumPy's, and that of the CUDA device
-that a rank draws from.
+`stream_classes` has the rules. They are applied apart to each generator: Python's, torch's,
+NumPy's, and that of the CUDA device that a rank draws from.
 """
 
 import dataclasses
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from unreft.errors import FailedPrecondition
+from unreft.errors import DataLoss, FailedPrecondition
 from unreft.torch import listing
+from unreft.torch.alike import unlike_first
+from unreft.torch.mesh_place import Place
 from unreft.torch.rng import packed_numpy, packed_python
+from unreft.torch.stream_classes import LEFT_OUT, How, Taken, take
 
 _PARTS = ("python", "torch", "numpy", "cuda")
-_LEFT_OUT = "pass attach(rng=False) and seed the generators after restore()"
+_NO_PLACES = "no rank stored a place in a device mesh"
 
 
 @dataclasses.dataclass
@@ -32,12 +30,33 @@ class Streams:
     state: dict[str, Any]
     shared: list[str] = dataclasses.field(default_factory=list)  # that all ranks take as they are
     by_rank: list[str] = dataclasses.field(default_factory=list)
+    by_mesh: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # by how, in words
+
+    def add(self, part: str, stream: Any, taken: Taken) -> None:
+        self.state[part] = stream
+        if taken.apart:
+            self.state.setdefault("apart", {})[part] = dict(taken.apart)
+        if taken.how == How.BY_MESH:
+            self.by_mesh.setdefault(taken.said, []).append(part)
+        else:
+            (self.shared if taken.how == How.SHARED else self.by_rank).append(part)
 
 
-def join(stored: Sequence[dict[str, Any] | None], rank: int, device: int = 0) -> Streams | None:
-    """The streams of `rank`, from those of all ranks of the world that stored them.
+@dataclasses.dataclass(frozen=True)
+class Now:
+    """This rank of this world. `device`: the CUDA device that it draws from."""
 
-    `device`: the CUDA device that this rank draws from. None where no rank stored any.
+    rank: int
+    device: int = 0
+    place: Place | None = None
+
+
+def join(
+    stored: Sequence[dict[str, Any] | None], now: Now, places: Sequence[Place] | str = _NO_PLACES
+) -> Streams | None:
+    """The streams of a rank, from those of all ranks of the world that stored them.
+
+    `places`: of these, or why there are none. None where no rank stored any stream.
     """
     if all(state is None for state in stored):
         return None
@@ -51,22 +70,26 @@ def join(stored: Sequence[dict[str, Any] | None], rank: int, device: int = 0) ->
             raise FailedPrecondition(
                 f"random state: that of '{part}' is needed of all {len(states)} ranks that stored "
                 f"this version, {listing.ranks(without)} stored none. Restart with {len(states)} "
-                f"ranks, or {_LEFT_OUT}"
+                f"ranks, or {LEFT_OUT}"
             )
         join_part = _join_devices if part == "cuda" else _join_part
-        joined.state[part], shared = join_part(part, states, rank, device)
-        (joined.shared if shared else joined.by_rank).append(part)
+        joined.add(part, *join_part(part, states, now, places))
     return joined
 
 
-def _join_part(part: str, states: list[dict], rank: int, device: int) -> tuple[Any, bool]:
-    """The stream, and whether all ranks share it."""
+def _join_part(
+    part: str, states: list[dict], now: Now, places: Sequence[Place] | str
+) -> tuple[Any, Taken]:
     found = [state[part] for state in states]
-    shared = _are_shared(part, found)
-    return _taken(part, found, rank, shared, lambda seed: _NEW[part](seed, found[0])), shared
+    taken = _take(part, found, states, now, places)
+    if taken.source is not None:
+        return found[taken.source], taken
+    return _NEW[part](_seed(part, found, taken.name), found[0]), taken
 
 
-def _join_devices(part: str, states: list[dict], rank: int, device: int) -> tuple[Any, bool]:
+def _join_devices(
+    part: str, states: list[dict], now: Now, places: Sequence[Place] | str
+) -> tuple[Any, Taken]:
     """As `_join_part`, of the lists with a stream for each CUDA device of the node.
 
     Who shares a stream is seen only where each rank draws: ranks of one node that all began alike
@@ -74,64 +97,77 @@ def _join_devices(part: str, states: list[dict], rank: int, device: int) -> tupl
     """
     lists = [state[part] for state in states]
     if len(set(map(_digest, lists))) == 1:
-        return lists[0], True
+        taken = _take(part, lists, states, now, places)
+        if taken.how == How.SHARED:
+            return lists[0], taken
+    drawn_from = [state.get("cuda_device", 0) for state in states]
+    _check_devices(lists, states, drawn_from)
+    drawn = [found[at] for found, at in zip(lists, drawn_from)]
+    taken = _take(part, drawn, states, now, places)
+    # Of the devices that this rank does not draw from; a new one begins all anew, as a seed does.
+    others = []
+    if taken.source is None:
+        stream = _new_cuda(_seed(part, drawn, taken.name))
+    else:
+        stream = drawn[taken.source]
+        keeps_own = taken.how == How.SHARED and now.rank < len(lists)
+        others = _idle(lists, drawn_from)[now.rank if keeps_own else taken.source]
+    streams = [others[0] if others else stream] * len(lists[0])
+    streams[min(now.device, len(streams) - 1)] = stream
+    return streams, taken
+
+
+def _idle(lists: list[list], drawn_from: list[int]) -> list[list]:
+    """By rank, the streams of the devices that it does not draw from."""
+    return [[*found[:at], *found[at + 1 :]] for found, at in zip(lists, drawn_from)]
+
+
+def _check_devices(lists: list[list], states: list[dict], drawn_from: list[int]) -> None:
+    restart = f"Restart with {len(lists)} ranks, or {LEFT_OUT}"
     if len(set(map(len, lists))) != 1:
         raise FailedPrecondition(
             f"random state: needed as many CUDA devices on all ranks, found {list(map(len, lists))}"
-            f" by rank. Restart with {len(lists)} ranks, or {_LEFT_OUT}"
+            f" by rank. {restart}"
         )
-    places = [state.get("cuda_device", 0) for state in states]
-    idle = [[*found[:at], *found[at + 1 :]] for found, at in zip(lists, places)]
-    for other, state in enumerate(states):
-        if len(lists[0]) > 1 and "cuda_device" not in state:
+    for other, idle in enumerate(_idle(lists, drawn_from)):
+        if len(lists[0]) > 1 and "cuda_device" not in states[other]:
             raise FailedPrecondition(
                 f"random state: rank {other} stored that of {len(lists[0])} CUDA devices, and not "
-                f"which it draws from. Restart with {len(lists)} ranks, or {_LEFT_OUT}"
+                f"which it draws from. {restart}"
             )
-        if len(set(map(_digest, idle[other]))) > 1:
+        if len(set(map(_digest, idle))) > 1:
             raise FailedPrecondition(
                 f"random state: needed one CUDA device that each rank draws from, found that rank "
-                f"{other} has drawn from another than its device {places[other]}. Restart with "
-                f"{len(lists)} ranks, or {_LEFT_OUT}"
+                f"{other} has drawn from another than its device {drawn_from[other]}. {restart}"
             )
-    drawn = [found[at] for found, at in zip(lists, places)]
-    shared = _are_shared(part, drawn)
-    stream = _taken(part, drawn, rank, shared, _new_cuda)
-    # Of the devices that this rank does not draw from; a new one begins all anew, as a seed does.
-    others = idle[rank] if rank < len(lists) else idle[0] if shared else []
-    streams = [others[0] if others else stream] * len(lists[0])
-    streams[min(device, len(streams) - 1)] = stream
-    return streams, shared
 
 
-def _are_shared(part: str, found: list[Any]) -> bool:
-    digests = list(map(_digest, found))
-    different = len(set(digests))
-    if different == 1:
-        return True
-    if different == len(found):
-        return False
-    twin = next(digest for digest in digests if digests.count(digest) > 1)
-    twins = [rank for rank, digest in enumerate(digests) if digest == twin]
-    raise FailedPrecondition(
-        f"random state: the streams of '{part}' are alike on {listing.ranks(twins)}, but not on "
-        f"all {len(found)} ranks that stored this version: by rank number streams would be split "
-        "that ranks share, as tensor-parallel peers do. Restart with "
-        f"{len(found)} ranks, or {_LEFT_OUT}"
-    )
+def _take(
+    part: str, found: list[Any], states: list[dict], now: Now, places: Sequence[Place] | str
+) -> Taken:
+    noted = [_noted(part, state) for state in states]
+    if unlike := unlike_first(noted):
+        raise FailedPrecondition(
+            f"random state: what is known of who shares the streams of '{part}' needs to be alike "
+            f"on all {len(states)} ranks that stored them: on {listing.ranks(unlike)} it is not "
+            f"what it is on rank 0. Restart with {len(states)} ranks, or {LEFT_OUT}"
+        )
+    return take(part, list(map(_digest, found)), places, noted[0], now.rank, now.place)
 
 
-def _taken(
-    part: str, found: list[Any], rank: int, shared: bool, new: Callable[[int], Any]
-) -> Any:
-    if shared:
-        return found[0]
-    return found[rank] if rank < len(found) else new(_seed(part, found, rank))
+def _noted(part: str, state: dict) -> dict[str, bool]:
+    noted = state.get("apart", {})
+    found = noted.get(part, {}) if type(noted) is dict else None
+    if type(found) is not dict or any(
+        type(name) is not str or type(is_apart) is not bool for name, is_apart in found.items()
+    ):
+        raise DataLoss(f"extras: what is stored of who shares the streams of '{part}' says nothing")
+    return found
 
 
-def _seed(part: str, found: list[Any], rank: int) -> int:
+def _seed(part: str, found: list[Any], name: str) -> int:
     """Of a new stream: of 64 bits, the same whenever it is begun from the same streams."""
-    hashed = hashlib.blake2b(f"{part} of rank {rank}".encode(), digest_size=8)
+    hashed = hashlib.blake2b(f"{part} of {name}".encode(), digest_size=8)
     for stream in found:
         hashed.update(_digest(stream))
     return int.from_bytes(hashed.digest(), "little")
