@@ -11,7 +11,7 @@ from torch.testing._internal.distributed import fake_pg
 
 import unreft
 from unreft.torch import mesh_place
-from unreft.torch.mesh_place import ALONE, Place, stored_places
+from unreft.torch.mesh_place import ALONE, Place, same_place, stored_places
 
 NAMES = ("dp", "tp")
 DP_TP = [Place(NAMES, (2, 2), divmod(rank, 2)) for rank in range(4)]
@@ -103,3 +103,36 @@ def test_places_of_different_meshes_are_none():
 def test_hostile_places_are_refused(record):
     with pytest.raises(unreft.DataLoss, match="place of a rank in a device mesh"):
         stored_places([record, record])
+
+
+# --- what differs along dimensions ---
+
+
+def now(dp, tp):
+    return [Place(NAMES, (dp, tp), divmod(rank, tp)) for rank in range(dp * tp)]
+
+
+def taken(digests, of_now, places=DP_TP):
+    return [same_place([letter.encode() for letter in digests], places, p) for p in of_now]
+
+
+def test_a_dimension_of_the_same_size_keeps_what_it_had():
+    assert taken("abab", now(3, 2)) == [0, 1] * 3
+    assert taken("abab", now(1, 2)) == [0, 1]
+    assert taken("aabb", now(2, 3)) == [0] * 3 + [2] * 3
+    assert taken("abcd", now(2, 2)[::-1]) == [3, 2, 1, 0]
+
+
+def test_what_would_be_left_out_or_missing_is_not_taken():
+    assert taken("abab", now(2, 1)) == [None] * 2
+    assert taken("abab", now(2, 3)) == [None] * 6
+    assert taken("abab", [ALONE]) == [None]
+    assert taken("abcd", now(1, 4)) == [None] * 4
+
+
+def test_what_is_not_known_by_the_mesh_is_not_taken():
+    assert taken("abba", now(3, 2)) == [None] * 6
+    assert taken("abab", [None] * 6) == [None] * 6
+    assert taken("abab", now(3, 2), "rank 0 stored no place") == [None] * 6
+    other = [Place(("tp", "cp"), (2, 3), divmod(rank, 3)) for rank in range(6)]
+    assert taken("abab", other) == [None] * 6

@@ -9,25 +9,11 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DistributedSampler
-from world_job import Net, Rank, draw, restored, seed_all, stored
+from world_job import Net, Rank, assert_same, draw, refused, restored, seed_all, stored
 
 import unreft
 from unreft.torch import Derived, Reshard, device_extras, extras, own_tensors
-from unreft.torch.mesh_place import Place
-from unreft.torch.rng import Rng
 from unreft.torch.safe_pickle import dumps, loads
-
-
-def mesh(dp, tp):
-    """Where a rank is."""
-    return lambda rank: Place(("dp", "tp"), (dp, tp), divmod(rank, tp))
-
-
-def assert_same(a, b, without=()):
-    a, b = ({n: v for n, v in state.items() if n not in without} for state in (a, b))
-    assert a.keys() == b.keys()
-    for name in a:
-        assert a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]), name
 
 
 def edit(store, rank, change):
@@ -35,17 +21,6 @@ def edit(store, rank, change):
     record = loads(store.versions[rank].extras)
     change(record)
     store.versions[rank].extras = dumps(record)
-
-
-def refused(store, match, error=unreft.FailedPrecondition, world=3, **options):
-    """A restore on `world` ranks is refused by all, before it has changed anything."""
-    for rank in range(world):
-        job = Rank(store, rank, world, seed=7, **options)
-        before = {name: value.clone() for name, value in job.model.state_dict().items()}
-        with pytest.raises(error, match=match):
-            job.ck.restore()
-        assert_same(job.model.state_dict(), before)
-        assert job.ck.status.reshaped_from is None
 
 
 # --- what every rank has alike ---
@@ -407,57 +382,6 @@ def test_streams_that_some_share_are_refused_unless_left_out(store):
     seed_all(999)
     expected = draw()
     assert {job.drawn for job in restored(store, 3, rng=False)} == {expected}
-
-
-def test_streams_that_peers_in_a_mesh_share(store, caplog):
-    caplog.set_level(logging.INFO, "unreft")
-    stored(store, 4, streams=lambda rank: rank // 2, place=mesh(2, 2))
-    refused(store, r"this rank has no place in one now: give attach\(mesh=...\)")
-    drawn = []
-    for seed in range(2):
-        seed_all(seed)
-        drawn.append(draw())
-    ranks = restored(store, 6, place=mesh(3, 2))
-    found = [job.drawn for job in ranks]
-    assert found[:4] == [drawn[0]] * 2 + [drawn[1]] * 2
-    assert found[4] == found[5] not in drawn
-    (line,) = [r.getMessage() for r in caplog.records if "is restored by" in r.getMessage()]
-    assert line == (
-        "step 1 of 4 ranks is restored by 6; random streams by the mesh: python, torch, numpy, "
-        "alike along 'tp', by the index along 'dp', begun anew at 'dp 2'"
-    )
-
-
-def test_what_is_known_of_peers_goes_through_worlds_of_few_ranks(store):
-    """Sets that were one for a while are apart again, and peers that were one rank alike."""
-    stored(store, 4, streams=lambda rank: rank // 2, place=mesh(2, 2))
-    step = 1
-    for dp, tp in ((1, 2), (1, 2), (3, 1), (3, 1), (2, 2), (1, 1), (2, 3)):
-        ranks = [Rank(store, rank, dp * tp, place=mesh(dp, tp)) for rank in range(dp * tp)]
-        states = []
-        for job in ranks:
-            assert job.ck.restore() == step
-            states.append(Rng().state_dict())
-        drawn = []
-        step += 1
-        for job, state in zip(ranks, states):
-            Rng().load_state_dict(state)
-            drawn.append(draw())
-            assert job.ck.snapshot(step), job.ck.status
-        assert [drawn.index(each) for each in drawn] == [r // tp * tp for r in range(dp * tp)]
-
-
-def test_another_mesh_of_as_many_ranks_is_said(store, caplog):
-    stored(store, 4, streams=lambda rank: rank // 2, place=mesh(2, 2))
-    restored(store, 4, place=mesh(2, 2))
-    restored(store, 4)
-    assert "mesh" not in caplog.text
-    restored(store, 4, place=mesh(1, 4))
-    (line,) = [r.getMessage() for r in caplog.records]
-    assert line == (
-        "step 1 of a mesh of dp 2, tp 2 is restored by as many ranks in one of dp 1, tp 4: each "
-        "goes on with the random streams, and all that is its own, of its number"
-    )
 
 
 def test_streams_were_not_stored(store):

@@ -6,12 +6,14 @@ The process group is there only while a rank is made: its model asks it who hold
 import random
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from fake_job import state_of
 from torch import nn
 from torch.testing._internal.distributed import fake_pg
 
+import unreft
 from unreft.torch.checkpointer import Checkpointer
 from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.extras import Extras
@@ -124,3 +126,21 @@ def restored(store, world, **options):
         assert each.ck.restore() == 1
         each.drawn = draw()
     return ranks
+
+
+def assert_same(a, b, without=()):
+    a, b = ({n: v for n, v in state.items() if n not in without} for state in (a, b))
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype and torch.equal(a[name], b[name]), name
+
+
+def refused(store, match, error=unreft.FailedPrecondition, world=3, **options):
+    """A restore on `world` ranks is refused by all, before it has changed anything."""
+    for rank in range(world):
+        job = Rank(store, rank, world, seed=7, **options)
+        before = {name: value.clone() for name, value in job.model.state_dict().items()}
+        with pytest.raises(error, match=match):
+            job.ck.restore()
+        assert_same(job.model.state_dict(), before)
+        assert job.ck.status.reshaped_from is None

@@ -32,10 +32,10 @@ def same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Of two tensors in memory of the host; they may lie in it in different orders."""
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
-    return torch.equal(_bits(a), _bits(b))
+    return torch.equal(bits(a), bits(b))
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """As integers, in the same memory."""
     tensor = tensor.detach()
     parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -119,3 +119,48 @@ def read_place(record: Any) -> Place:
     if not good:
         raise DataLoss("extras: the stored place of a rank in a device mesh is none")
     return place
+
+
+def apart_along(digests: Sequence[bytes], places: Sequence[Place]) -> dict[str, bool] | None:
+    """Along which dimensions of several ranks what these stored differs, by digests of it.
+
+    None where it does not differ by coordinates alone, with all of them.
+    """
+    wide = places[0].wide()
+    by_place = {place.at: digest for place, digest in zip(places, digests)}
+    apart = {}
+    for name in wide:
+        at = places[0].names.index(name)
+        apart[name] = any(
+            digest != by_place[(*place[:at], 0, *place[at + 1 :])]
+            for place, digest in by_place.items()
+        )
+    classes = math.prod(size for name, size in wide.items() if apart[name])
+    return apart if len(set(digests)) == classes else None
+
+
+def first_at(places: Sequence[Place], names: Sequence[str]) -> dict[tuple[int, ...], int]:
+    """The first rank, by the coordinates along these dimensions."""
+    found: dict[tuple[int, ...], int] = {}
+    for rank, place in enumerate(places):
+        found.setdefault(tuple(map(place.index, names)), rank)
+    return found
+
+
+def same_place(
+    digests: Sequence[bytes], places: Sequence[Place] | str, place: Place | None
+) -> int | None:
+    """The rank whose part of what differs along dimensions of a mesh is that of `place` now.
+
+    None where that is not known, or where the dimensions along which it differs have other sizes:
+    then parts would be left out, or missing.
+    """
+    if isinstance(places, str) or place is None:
+        return None
+    apart = apart_along(digests, places)
+    if apart is None or any(name not in apart for name in place.wide()):
+        return None
+    names = [name for name in apart if apart[name]]
+    if any(place.size(name) != places[0].size(name) for name in names):
+        return None
+    return first_at(places, names)[tuple(map(place.index, names))]

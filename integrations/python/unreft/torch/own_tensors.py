@@ -1,11 +1,13 @@
 """OwnTensors: what each rank stored by names of its own, in another world.
 
 Of a buffer, or of a parameter that no rank shares, each rank stores its own: `rank3/buffer/mean`.
-That a rank of another world may take it up, all of them have to be alike. Only of buffers rank 0's
-may be taken instead, for who asks for it: DistributedDataParallel gives them to all ranks anyway.
+That a rank of another world may take it up, all of them have to be alike, or to differ along
+dimensions of a device mesh alone that have as many ranks as before. Only of buffers rank 0's may be
+taken instead, for who asks for it: DistributedDataParallel gives them to all ranks anyway.
 """
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Tensor
 from unreft.torch import listing
-from unreft.torch.alike import same_bytes
+from unreft.torch.alike import bits, same_bytes
 from unreft.torch.device_extras import NAME as DEVICE_EXTRAS
+from unreft.torch.mesh_place import Place, same_place
 from unreft.torch.restored_memory import read_whole
 from unreft.torch.shards import Bound, Holders
 
@@ -31,10 +34,23 @@ def check_mode(buffers: str) -> None:
 class OwnTensors:
     """Of all `source_world` ranks that stored a version; `own` are the names of this rank."""
 
-    def __init__(self, stored: Sequence[Tensor], source_world: int, world: int, own: Holders):
-        """Raises `FailedPrecondition` for what not all ranks stored, of one kind."""
+    def __init__(
+        self,
+        stored: Sequence[Tensor],
+        source_world: int,
+        world: int,
+        own: Holders,
+        places: Sequence[Place] | str = "",
+        place: Place | None = None,
+    ):
+        """`places`: of these ranks in a device mesh; `place`: of this rank now.
+
+        Raises `FailedPrecondition` for what not all ranks stored, of one kind.
+        """
         self._ranks = source_world
         self._world = world
+        self._places, self._place = places, place
+        self._by_mesh: dict[str, int] = {}  # name to the rank whose tensor this one takes
         self._prefix = own.prefix
         self._shared: list[Tensor] = []
         self._own: dict[str, dict[int, Tensor]] = {}
@@ -56,13 +72,21 @@ class OwnTensors:
 
     def to_read(self, bounds: Sequence[Bound]) -> list[Bound]:
         """The live tensors with the names by which they are read."""
-        names = {self._prefix + name: of[0].name for name, of in self._own.items()}
+        names = {
+            self._prefix + name: of[self._by_mesh.get(name, 0)].name
+            for name, of in self._own.items()
+        }
         return [
             dataclasses.replace(bound, spec=dataclasses.replace(bound.spec, name=names[name]))
             if (name := bound.spec.name) in names
             else bound
             for bound in bounds
         ]
+
+    @property
+    def by_mesh(self) -> list[str]:
+        """After `check_alike`: what each rank takes from one that had its place in a mesh."""
+        return list(self._by_mesh)
 
     def check_alike(self, client: Any, bounds: Sequence[Bound], buffers: str) -> list[str]:
         """Compares what the ranks stored of the live tensors, and changes none of these.
@@ -77,6 +101,10 @@ class OwnTensors:
         different: dict[str, list[int]] = {}
         for name in sorted(live, key=lambda name: not name.startswith(_BUFFER)):
             if ranks := self._unlike_first(client, name):
+                source = self._same_place(client, name)
+                if source is not None:
+                    self._by_mesh[name] = source
+                    continue
                 if not name.startswith(_BUFFER):
                     self._refuse_tensor(name, ranks)
                 different[name.removeprefix(_BUFFER)] = ranks
@@ -93,6 +121,15 @@ class OwnTensors:
             for rank in range(1, self._ranks)
             if not same_bytes(first, read_whole(client, of[rank]))
         ]
+
+    def _same_place(self, client: Any, name: str) -> int | None:
+        if isinstance(self._places, str):
+            return None
+        digests = [
+            hashlib.blake2b(bits(read_whole(client, of)).contiguous().numpy()).digest()
+            for _, of in sorted(self._own[name].items())
+        ]
+        return same_place(digests, self._places, self._place)
 
     # --- refusals ---
 

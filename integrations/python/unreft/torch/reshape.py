@@ -49,12 +49,13 @@ class Reshaped:
         self.reshaped_from = decision.source_world
         _refuse_sets([tensor.name for tensor in decision.tensors], "stored", self.reshaped_from)
         _refuse_sets(state.names(), "live", self.reshaped_from)
-        self._own = OwnTensors(decision.tensors, self.reshaped_from, state.world, state.own)
-        self.tensors = self._own.as_own()
-
         records = [self._record_of(rank, extras) for rank in range(self.reshaped_from)]
         _refuse_derived(records, decision.step)
         places = stored_places([record.get("mesh") for record in records])
+        self._own = OwnTensors(
+            decision.tensors, self.reshaped_from, state.world, state.own, places, state.place
+        )
+        self.tensors = self._own.as_own()
         self._streams = _join_streams(records, state, places) if with_rng else None
         scalars = joined_scalars.join([record["scalars"] for record in records])
         stored = [record["extras"] for record in records]
@@ -84,6 +85,8 @@ class Reshaped:
         if self._streams:
             for said, by_mesh in self._streams.by_mesh.items():
                 parts.append(f"random streams by the mesh: {', '.join(by_mesh)}, {said}")
+        if self._own.by_mesh:
+            parts.append(f"tensors of ranks' own by the mesh: {listing.names(self._own.by_mesh)}")
         if self._of_rank_0:
             parts.append(f"buffers of rank 0: {listing.names(self._of_rank_0)}")
         if self._by_function:

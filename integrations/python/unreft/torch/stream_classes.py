@@ -13,12 +13,11 @@ until it has several ranks again: those that begin anew along it are apart, or a
 import dataclasses
 import enum
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 from unreft.errors import FailedPrecondition
 from unreft.torch import listing
-from unreft.torch.mesh_place import Place
+from unreft.torch.mesh_place import Place, apart_along, first_at
 
 LEFT_OUT = "pass attach(rng=False) and seed the generators after restore()"
 
@@ -82,29 +81,6 @@ def take(
         f"random state: the streams of '{part}' {_found(digests, apart)}, and {why}. Restart with "
         f"{len(digests)} ranks, or {LEFT_OUT}"
     )
-
-
-def apart_along(digests: Sequence[bytes], places: Sequence[Place]) -> dict[str, bool] | None:
-    """Along which dimensions of several ranks they differ; None if they do not by these alone."""
-    wide = places[0].wide()
-    by_place = {place.at: digest for place, digest in zip(places, digests)}
-    apart = {}
-    for name in wide:
-        at = places[0].names.index(name)
-        apart[name] = any(
-            digest != by_place[(*place[:at], 0, *place[at + 1 :])]
-            for place, digest in by_place.items()
-        )
-    classes = math.prod(size for name, size in wide.items() if apart[name])
-    return apart if len(set(digests)) == classes else None
-
-
-def first_at(places: Sequence[Place], names: Sequence[str]) -> dict[tuple[int, ...], int]:
-    """The first rank, by the coordinates along these dimensions."""
-    found: dict[tuple[int, ...], int] = {}
-    for rank, place in enumerate(places):
-        found.setdefault(tuple(map(place.index, names)), rank)
-    return found
 
 
 def _taken_by_mesh(places: Sequence[Place], apart: Mapping[str, bool], place: Place) -> Taken:
