@@ -6,7 +6,7 @@ from fake_job import Job, registrations, trained
 from torch import nn
 
 import unreft
-from unreft.torch import safe_pickle
+from unreft.torch.extras import Extras
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
 
@@ -142,9 +142,7 @@ class Counting(torch.optim.SGD):
 
 
 def stored_scalars(store):
-    (optimizer,) = safe_pickle.loads(store.versions[0].extras)["scalars"]["optimizers"]
-    for group in optimizer["groups"]:
-        group["params"] = safe_pickle.loads(group["params"])
+    (optimizer,) = Extras({}).loads(store.versions[0].extras)["scalars"]["optimizers"]
     return optimizer
 
 

@@ -12,15 +12,15 @@ from torch.utils.data import DistributedSampler
 from world_job import Net, Rank, assert_same, draw, refused, restored, seed_all, stored
 
 import unreft
-from unreft.torch import Derived, Reshard, device_extras, extras, own_tensors
-from unreft.torch.safe_pickle import dumps, loads
+from unreft.torch import Derived, Reshard, device_extras, extras, own_tensors, record
+from unreft.torch.safe_pickle import Classes
 
 
 def edit(store, rank, change):
     """Changes the record that a rank has stored."""
-    record = loads(store.versions[rank].extras)
-    change(record)
-    store.versions[rank].extras = dumps(record)
+    stored = record.loads(store.versions[rank].extras, None, Classes())
+    change(stored)
+    store.versions[rank].extras = record.dumps(stored, None, Classes())
 
 
 # --- what every rank has alike ---
@@ -264,8 +264,10 @@ def test_a_rank_without_extras_is_a_loss(store):
 
 def test_another_format_on_any_rank_is_refused(store):
     stored(store, 4)
-    edit(store, 3, lambda record: record.update(format=99))
-    refused(store, "step 1: extras have format 99, needed 4")
+    data = bytearray(store.versions[3].extras)
+    data[8:12] = (99).to_bytes(2, "little") * 2
+    store.versions[3].extras = bytes(data)
+    refused(store, "extras have format 99: this release reads formats 4 to 5")
 
 
 def test_derived_tensors_are_refused(store):

@@ -9,7 +9,7 @@ from fake_job import Job, assert_equal_state, trained
 from torch import nn
 
 import unreft
-from unreft.torch.safe_pickle import loads
+from unreft.torch.extras import Extras
 
 
 # --- restore ---
@@ -34,7 +34,7 @@ def test_optimizer_state_is_made(store, optimizer, options):
     assert second.ck.restore() == 2
     assert_equal_state(second.state(), first.state())
     # The random generators, too: both draw the same inputs.
-    torch.set_rng_state(loads(store.versions[0].extras)["rng"]["torch"])
+    torch.set_rng_state(Extras({}).loads(store.versions[0].extras)["rng"]["torch"])
     first.step()
     second.ck.restore()
     second.step()

@@ -27,7 +27,7 @@ from unreft.torch.restored_memory import read_tensors
 from unreft.torch.rng import Rng
 from unreft.torch.shards import not_empty
 from unreft.torch.state import TrainingState
-from unreft.torch.stored_state import FORMAT, StoredState
+from unreft.torch.stored_state import StoredState
 
 _log = logging.getLogger("unreft")
 
@@ -369,7 +369,6 @@ class Checkpointer:
         """Without the optimizers' part: what is here runs code that may change tensors."""
         place = self._state.place
         return {
-            "format": FORMAT,
             "step": step,
             "scalars": {"modules": self._state.module_extras()},
             "extras": self._extras.state(),

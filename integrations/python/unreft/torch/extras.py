@@ -1,19 +1,20 @@
 """Extras: the part of a rank's state that is not tensors of the model or the optimizer.
 
-One pickle per snapshot, a few KB. It is made and read by the training process alone (safe_pickle):
-to the daemon it is opaque bytes.
+One record per snapshot, a few KB. It is made and read by the training process alone (record.py): to
+the daemon it is opaque bytes.
 """
 
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from unreft.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
-from unreft.torch import listing, reshard, safe_pickle
+from unreft.torch import listing, plain, reshard, safe_pickle
+from unreft.torch import record as record_bytes
 from unreft.torch.device_extras import DeviceExtras, is_on_device
 
 _log = logging.getLogger("unreft")
@@ -62,12 +63,12 @@ class Extras:
         Raises `InvalidArgument`, naming the part, for what cannot be stored.
         """
         try:
-            return safe_pickle.dumps(record, aside, self._classes)
+            return record_bytes.dumps(record, aside, self._classes)
         except InvalidArgument as error:
             raise self._named(record, error) from None
 
     def loads(self, data: bytes, staged: torch.Tensor | None = None) -> Any:
-        return safe_pickle.loads(data, staged, self._classes)
+        return record_bytes.loads(data, staged, self._classes)
 
     def check_size(self, data: bytes, state: Mapping[str, Any]) -> None:
         """Raises `ResourceExhausted` if a snapshot's record is too large; `state` is the user's
@@ -93,6 +94,11 @@ class Extras:
                 self._dumps(value)
             except InvalidArgument as found:
                 return InvalidArgument(f"extras: {name}: {found.message.removeprefix('extras: ')}")
+        for name, value in _of_optimizers(record["scalars"]["optimizers"]):
+            try:
+                plain.dumps(value)
+            except InvalidArgument as found:
+                return InvalidArgument(f"{name}: {found.message.removeprefix('extras: ')}")
         return error
 
     def _dumps(self, part: Any) -> bytes:
@@ -123,6 +129,17 @@ class Extras:
                 extra.set_state(state[name])
             else:
                 self.restored[name] = state[name]
+
+
+def _of_optimizers(stored: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """What each of the plain values of optimizers is, and the value."""
+    for index, optimizer in enumerate(stored):
+        for number, group in enumerate(optimizer["groups"]):
+            for key, value in group.items():
+                yield f"optimizer {index}: '{key}' of its group {number}", value
+        for name, state in optimizer["states"].items():
+            for key, value in state.items():
+                yield f"optimizer {index}: its state '{key}' of '{name}'", value
 
 
 def _is_constant(value: Any) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from unreft.errors import FailedPrecondition
 from unreft.torch import listing
 from unreft.torch.alike import unlike_first
-from unreft.torch.safe_pickle import loads
 
 
 def join(stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def _join_optimizer(subject: str, stored: Sequence[Mapping[str, Any]]) -> dict[s
     _check_alike(f"{subject}: the number of its parameter groups", list(map(len, groups)))
     for index, group in enumerate(zip(*groups)):
         place = f"{subject}, group {index}"
-        names = [loads(each["params"]) for each in group]
+        names = [each["params"] for each in group]
         _check_alike(f"{place}: the order of its parameters", names)
         _check_items(place, "", [{**each, "params": None} for each in group])
     return {"groups": groups[0], "states": _join_states(subject, stored)}

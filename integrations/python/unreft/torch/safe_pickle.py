@@ -85,22 +85,35 @@ class _Writer(pickle.Pickler):
         """Of whatever is not an exact plain type of Python's."""
         if value is make:
             return NotImplemented  # as a global
-        kind = type(value)
-        if isinstance(value, torch.Tensor):
-            place = None if self._aside is None else self._aside.take(value)
-            return _reduced_tensor(value) if place is None else (make, ("aside", *place))
-        if self._classes.has(kind):
+        if not isinstance(value, torch.Tensor) and self._classes.has(type(value)):
             return _reduced_instance(value)
-        if reduce := _REDUCED.get(kind):
-            return reduce(value)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and kind is numpy.ndarray or _is_number(numpy, value):
-            return _reduced_array(numpy, value)
-        raise InvalidArgument(
-            f"extras: {_described(value)} cannot be stored: plain containers, numbers, strings, "
-            "bytes, tensors and NumPy arrays can, and classes that attach(extras_classes=[...]) "
-            "names. Give its parts, such as its state_dict(), or name its class"
-        )
+        found = reduced(value, self._aside)
+        if found is None:
+            raise InvalidArgument(
+                f"extras: {described(value)} cannot be stored: plain containers, numbers, strings, "
+                "bytes, tensors and NumPy arrays can, and classes that attach(extras_classes=[...])"
+                " names. Give its parts, such as its state_dict(), or name its class"
+            )
+        return found
+
+
+def reduced(value: Any, aside: DeviceExtras | None) -> tuple | None:
+    """As `__reduce__` returns it, with `make` for the function; None for what is not stored."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        place = None if aside is None else aside.take(value)
+        return _reduced_tensor(value) if place is None else (make, ("aside", *place))
+    if reduce := _REDUCED.get(kind):
+        return reduce(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and kind is numpy.ndarray or _is_number(numpy, value):
+        return _reduced_array(numpy, value)
+    return None
+
+
+def maker(staged: torch.Tensor | None) -> "_Make":
+    """What makes that which `reduced` has taken apart."""
+    return _Make(staged, _NONE_NAMED)
 
 
 def _reduced_tensor(tensor: torch.Tensor) -> tuple:
@@ -140,7 +153,7 @@ def _reduced_instance(value: Any) -> tuple:
     if function is kind:
         return make, ("called", _name_of(kind), *arguments), *rest
     raise InvalidArgument(
-        f"extras: {_described(value)} cannot be stored, although its class is named: it is pickled "
+        f"extras: {described(value)} cannot be stored, although its class is named: it is pickled "
         f"by {reduced if function is None else function!r}. Give its parts"
     )
 
@@ -307,7 +320,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     if isinstance(value, type) or callable(value) and hasattr(value, "__qualname__"):
         return f"{getattr(value, '__module__', '')}.{value.__qualname__} itself"
     return f"a {_name_of(type(value))}"

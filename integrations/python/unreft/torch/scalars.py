@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unreft.errors import InvalidArgument
-from unreft.torch.safe_pickle import dumps
+from unreft.torch.plain import dumps
 from unreft.torch.shards import DTensor
 
 
@@ -26,7 +26,7 @@ class OptimizerScalars:
     ):
         """`names`: of each group's parameters; `states`: name, parameter and state of each."""
         self._optimizer = optimizer
-        # Pickled once: to do so at each snapshot takes longer than all else.
+        # Encoded once: to do so at each snapshot takes longer than all else.
         self._names = list(map(dumps, names))
         self._params = [list(group["params"]) for group in optimizer.param_groups]
         self._states = [(name, state) for name, _, state in states if _plain(state)]
@@ -39,7 +39,7 @@ class OptimizerScalars:
         )
 
     def values(self) -> dict[str, Any]:
-        """As they are now; the groups with their names, pickled, as their `params`."""
+        """As they are now; the groups with the names, encoded, as their `params`."""
         groups = [
             {**group, "params": names}
             for names, group in zip(self._names, self._optimizer.param_groups)

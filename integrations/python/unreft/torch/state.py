@@ -15,7 +15,6 @@ from unreft.tensor import Tensor
 from unreft.torch import listing, refusals
 from unreft.torch.buffers import Buffers
 from unreft.torch.mesh_place import Place
-from unreft.torch.safe_pickle import loads
 from unreft.torch.scalars import OptimizerScalars
 from unreft.torch.shards import (
     Bound,
@@ -215,7 +214,7 @@ class TrainingState:
             )
         for optimizer, stored in zip(self._optimizers, scalars["optimizers"]):
             groups = self._named_groups(optimizer)
-            needed = [loads(group["params"]) for group in stored["groups"]]
+            needed = [group["params"] for group in stored["groups"]]
             if needed != groups:
                 raise FailedPrecondition(
                     f"{type(optimizer).__name__}: the parameter groups differ from the stored "

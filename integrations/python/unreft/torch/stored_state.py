@@ -11,9 +11,6 @@ from unreft.torch.restored_memory import read_aside
 from unreft.torch.shards import Bound
 from unreft.torch.state import TrainingState
 
-FORMAT = 4  # of the extras
-
-
 class StoredState:
     """`tensors` as this rank knows them by name, `record` what its extras were made from."""
 
@@ -59,9 +56,4 @@ def read_record(
     """One rank's record from its extras, `data`; `without`: the error where there are none."""
     if data is None:
         raise unreft.DataLoss(without)
-    record = extras.loads(data, read_aside(client, aside, decision))
-    if record["format"] != FORMAT:
-        raise unreft.FailedPrecondition(
-            f"step {decision.step}: extras have format {record['format']}, needed {FORMAT}"
-        )
-    return record
+    return extras.loads(data, read_aside(client, aside, decision))
