@@ -7,6 +7,7 @@ from torch import nn
 import unreft
 import unreft.torch
 from unreft.torch import agreement, attempt, ranks
+from unreft.torch.extras import Extras
 
 
 @pytest.fixture
@@ -235,6 +236,34 @@ def test_attach_and_peek_accept_versions_of_any_world(daemon, store):
     assert unreft.torch.peek(rank=1, world=2) == 5
     with pytest.raises(unreft.FailedPrecondition, match="lacks 2 of this.*'rank1/model/weight'"):
         unreft.torch.attach(model, **options).restore()
+
+
+class Mesh:
+    """What is asked of a DeviceMesh, of one rank."""
+
+    mesh = torch.zeros((1, 1), dtype=torch.int64)
+
+    def __init__(self, *names):
+        self.mesh_dim_names = names
+        self.shape = (1, 1)
+
+    def get_coordinate(self):
+        return [0, 0]
+
+
+def test_a_mesh_is_stored_with_each_snapshot(daemon, store):
+    with attach(mesh=Mesh("dp", "tp")) as ck:
+        ck.restore()
+        assert ck.snapshot(1), ck.status
+    stored = Extras({}).loads(store.versions[0].extras)["mesh"]
+    assert stored == {"names": ("dp", "tp"), "sizes": (1, 1), "at": (0, 0)}
+
+
+def test_a_mesh_without_names_is_refused(daemon):
+    with pytest.raises(unreft.InvalidArgument, match=r"mesh: needed .* names .*shape \(1, 1\)"):
+        attach(mesh=Mesh())
+    assert daemon == []
+
 
 
 def test_what_buffers_may_be(daemon):
