@@ -51,7 +51,8 @@ typedef enum unreft_code {
   UNREFT_INTERNAL = 13,
   UNREFT_UNAVAILABLE = 14,
   UNREFT_DATA_LOSS = 15,
-  UNREFT_FORKED = 100
+  UNREFT_FORKED = 100,
+  UNREFT_DRY_RUN = 101 /* of a dry run, see unreft_open: the layout is written, end the process */
 } unreft_code;
 
 /* Numbers of unreft::Dtype. */
@@ -226,7 +227,13 @@ UNREFT_API void unreft_tensor_init_sized(unreft_tensor* tensor, size_t struct_by
 
 /* Connects to the node's daemon. UNAVAILABLE when none answers within the deadline, ALREADY_EXISTS
  * when processes of another attempt, or another process of this rank, live on until then,
- * FAILED_PRECONDITION while this process has another client open for the same rank. */
+ * FAILED_PRECONDITION while this process has another client open for the same rank.
+ *
+ * In a dry run ($UNREFT_DRY_RUN names a directory, as `unreft run --dry-run` sets it) it connects
+ * to nobody. Of such a client unreft_restore_begin decides for a fresh start, and the first of
+ * unreft_restore_read, unreft_register and unreft_register_within writes which tensors the rank
+ * has to a file in that directory, reads and writes none of their memory, and returns
+ * UNREFT_DRY_RUN, as does whatever needs a daemon. The program then ends. */
 UNREFT_API int unreft_open(const unreft_open_options* options, unreft_client** client);
 /* Waits for the copies that are under way, then leaves. NULL is ignored. */
 UNREFT_API void unreft_close(unreft_client* client);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "snapshot/c_inputs.h"
 #include "snapshot/c_status.h"
 #include "snapshot/client.h"
+#include "snapshot/dry_run.h"
 #include "snapshot/environment.h"
 #include "snapshot/memory_order.h"
 #include "snapshot/open_rank.h"
@@ -37,7 +39,7 @@ bool Forked() { return clients_open.load() > 0 && owner_pid.load() != getpid(); 
 
 int Fail(const absl::Status& status) {
   last_error = std::string(status.message());
-  return static_cast<int>(status.code());
+  return status.raw_code();
 }
 
 int Done(const absl::Status& status) { return status.ok() ? UNREFT_OK : Fail(status); }
@@ -73,7 +75,9 @@ void Fill(Struct* to, Struct from) {
 // What the caller holds: the client, and what was handed out of it.
 struct unreft_client {
   std::unique_ptr<unreft::snapshot::OpenRank> rank;  // longer than the client
+  // One of the two.
   std::unique_ptr<unreft::snapshot::Client> client;
+  std::unique_ptr<unreft::snapshot::DryRun> dry_run;
   unreft::snapshot::Restored restored;
   unreft::snapshot::StoredExtras extras;                // of a rank that was asked for
   std::vector<unreft::snapshot::LogicalTensor> stored;  // of `restored`
@@ -167,15 +171,37 @@ absl::Status OpenClient(const unreft_open_options* options, unreft_client** out)
   if (!client_options.ok()) return client_options.status();
   absl::StatusOr<std::unique_ptr<OpenRank>> rank = OpenRank::Claim(*identity);
   if (!rank.ok()) return rank.status();
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::Open(*identity, *client_options,
-                                                              ToKeepWaiting(given));
-  if (!client.ok()) return client.status();
   auto handle = std::make_unique<unreft_client>();
   handle->rank = *std::move(rank);
-  handle->client = *std::move(client);
+  if (!DryRunDirectory().empty()) {
+    auto dry_run = DryRun::Begin(*identity, client_options->any_world);
+    if (!dry_run.ok()) return dry_run.status();
+    handle->dry_run = *std::move(dry_run);
+  } else {
+    auto client = Client::Open(*identity, *client_options, ToKeepWaiting(given));
+    if (!client.ok()) return client.status();
+    handle->client = *std::move(client);
+  }
   if (clients_open.fetch_add(1) == 0) owner_pid = getpid();
   *out = handle.release();
   return absl::OkStatus();
+}
+
+// Of what needs a daemon.
+absl::Status CheckLive(const unreft_client* client) {
+  if (client == nullptr) return MissingArgument("client");
+  return client->dry_run != nullptr ? client->dry_run->Ended() : absl::OkStatus();
+}
+
+bool IsDry(const unreft_client* client) { return client != nullptr && client->dry_run != nullptr; }
+
+absl::Status Register(unreft_client* client, const unreft_tensor* tensors, size_t count,
+                      uint64_t extras_bytes, std::optional<Duration> timeout) {
+  if (client == nullptr) return MissingArgument("client");
+  auto given = ToTensors(tensors, count);
+  if (!given.ok()) return given.status();
+  if (IsDry(client)) return client->dry_run->Write(*given);
+  return client->client->Register(*std::move(given), extras_bytes, timeout);
 }
 
 absl::Status TakeSnapshot(unreft_client* client, Step step, std::span<const std::byte> extras,
@@ -191,9 +217,11 @@ absl::Status TakeSnapshot(unreft_client* client, Step step, std::span<const std:
 }  // namespace unreft::snapshot
 
 using unreft::snapshot::Border;
+using unreft::snapshot::CheckLive;
 using unreft::snapshot::CheckStruct;
 using unreft::snapshot::Fill;
 using unreft::snapshot::HandOut;
+using unreft::snapshot::IsDry;
 using unreft::snapshot::MissingArgument;
 using unreft::snapshot::ToTensors;
 
@@ -262,9 +290,13 @@ int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
     if (!status.ok()) return status;
     absl::StatusOr<size_t> tensor_bytes = unreft::snapshot::TensorBytes(*decision);
     if (!tensor_bytes.ok()) return tensor_bytes.status();
-    auto restored = client->client->RestoreBegin();
-    if (!restored.ok()) return restored.status();
-    client->restored = *std::move(restored);
+    if (IsDry(client)) {
+      client->restored = {.fresh = true};
+    } else {
+      auto restored = client->client->RestoreBegin();
+      if (!restored.ok()) return restored.status();
+      client->restored = *std::move(restored);
+    }
     HandOut(*client, *tensor_bytes, decision);
     return absl::OkStatus();
   });
@@ -273,7 +305,7 @@ int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
 int unreft_restore_extras(unreft_client* client, uint64_t rank, const void** extras,
                           size_t* extras_bytes) {
   return Border([&]() -> absl::Status {
-    if (client == nullptr) return MissingArgument("client");
+    if (absl::Status live = CheckLive(client); !live.ok()) return live;
     if (extras == nullptr) return MissingArgument("extras");
     if (extras_bytes == nullptr) return MissingArgument("extras_bytes");
     auto stored = client->client->RestoreExtras(unreft::Rank{rank});
@@ -289,6 +321,7 @@ int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors, siz
     if (client == nullptr) return MissingArgument("client");
     auto targets = ToTensors(tensors, count);
     if (!targets.ok()) return targets.status();
+    if (IsDry(client)) return client->dry_run->Write(*targets);
     absl::Status status = unreft::snapshot::CheckMemoryOrders(client->stored, targets->shards);
     return status.ok() ? client->client->RestoreRead(targets->shards) : status;
   });
@@ -297,6 +330,7 @@ int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors, siz
 int unreft_restore_end(unreft_client* client) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");
+    if (IsDry(client)) return absl::OkStatus();
     return client->client->RestoreEnd();
   });
 }
@@ -304,16 +338,13 @@ int unreft_restore_end(unreft_client* client) {
 int unreft_register(unreft_client* client, const unreft_tensor* tensors, size_t count,
                     uint64_t extras_bytes) {
   return Border([&]() -> absl::Status {
-    if (client == nullptr) return MissingArgument("client");
-    auto bound = ToTensors(tensors, count);
-    if (!bound.ok()) return bound.status();
-    return client->client->Register(*std::move(bound), extras_bytes);
+    return unreft::snapshot::Register(client, tensors, count, extras_bytes, std::nullopt);
   });
 }
 
 int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* data, size_t count) {
   return Border([&]() -> absl::Status {
-    if (client == nullptr) return MissingArgument("client");
+    if (absl::Status live = CheckLive(client); !live.ok()) return live;
     if (count > 0 && indices == nullptr) return MissingArgument("indices");
     if (count > 0 && data == nullptr) return MissingArgument("data");
     return client->client->Rebind({indices, count},
@@ -324,12 +355,9 @@ int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* d
 int unreft_register_within(unreft_client* client, const unreft_tensor* tensors, size_t count,
                            uint64_t extras_bytes, int64_t timeout_ms) {
   return Border([&]() -> absl::Status {
-    if (client == nullptr) return MissingArgument("client");
-    auto bound = ToTensors(tensors, count);
-    if (!bound.ok()) return bound.status();
     auto timeout = unreft::snapshot::ToDuration(timeout_ms, "timeout_ms");
     if (!timeout.ok()) return timeout.status();
-    return client->client->Register(*std::move(bound), extras_bytes, *timeout);
+    return unreft::snapshot::Register(client, tensors, count, extras_bytes, *timeout);
   });
 }
 
@@ -337,7 +365,7 @@ int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras, si
                     void* stream, int32_t* outcome) {
   return Border([&]() -> absl::Status {
     if (outcome != nullptr) *outcome = UNREFT_SKIPPED;
-    if (client == nullptr) return MissingArgument("client");
+    if (absl::Status live = CheckLive(client); !live.ok()) return live;
     if (extras == nullptr && extras_bytes > 0) return MissingArgument("extras");
     return unreft::snapshot::TakeSnapshot(client, unreft::Step{step},
                                           {static_cast<const std::byte*>(extras), extras_bytes},
@@ -348,6 +376,7 @@ int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras, si
 int unreft_fence(unreft_client* client, void* stream) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");
+    if (IsDry(client)) return absl::OkStatus();
     return client->client->Fence(stream);
   });
 }
@@ -360,6 +389,7 @@ int unreft_set_writer_streams(unreft_client* client, void* const* streams, size_
       return absl::InvalidArgumentError(
           fmt::format("{} streams, {} at most", count, unreft::snapshot::kWritersMax));
     }
+    if (IsDry(client)) return absl::OkStatus();
     return client->client->SetWriters({streams, streams + count});
   });
 }
@@ -369,6 +399,10 @@ int unreft_get_status(unreft_client* client, unreft_status* status) {
     if (client == nullptr) return MissingArgument("client");
     absl::Status checked = CheckStruct(status, offsetof(unreft_status, copying), "status");
     if (!checked.ok()) return checked;
+    if (IsDry(client)) {
+      Fill(status, client->status.Of({}, "none, in a dry run"));
+      return absl::OkStatus();
+    }
     Fill(status, client->status.Of(client->client->status(), client->client->Describe()));
     return absl::OkStatus();
   });
@@ -378,6 +412,10 @@ int unreft_ever_committed(unreft_client* client, int32_t* answer) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");
     if (answer == nullptr) return MissingArgument("answer");
+    if (IsDry(client)) {
+      *answer = 0;
+      return absl::OkStatus();
+    }
     auto ever = client->client->EverCommitted();
     if (!ever.ok()) return ever.status();
     *answer = *ever ? 1 : 0;
@@ -387,7 +425,7 @@ int unreft_ever_committed(unreft_client* client, int32_t* answer) {
 
 int unreft_wait_ready(unreft_client* client, int64_t timeout_ms) {
   return Border([&]() -> absl::Status {
-    if (client == nullptr) return MissingArgument("client");
+    if (absl::Status live = CheckLive(client); !live.ok()) return live;
     auto timeout = unreft::snapshot::ToDuration(timeout_ms, "timeout_ms");
     if (!timeout.ok()) return timeout.status();
     return client->client->WaitReady(*timeout);
@@ -396,7 +434,7 @@ int unreft_wait_ready(unreft_client* client, int64_t timeout_ms) {
 
 int unreft_wait_committed(unreft_client* client, uint64_t step, int64_t timeout_ms) {
   return Border([&]() -> absl::Status {
-    if (client == nullptr) return MissingArgument("client");
+    if (absl::Status live = CheckLive(client); !live.ok()) return live;
     auto timeout = unreft::snapshot::ToDuration(timeout_ms, "timeout_ms");
     if (!timeout.ok()) return timeout.status();
     return client->client->WaitCommitted(unreft::Step{step}, *timeout);

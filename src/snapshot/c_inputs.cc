@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/segment_store.h"
+#include "snapshot/dry_run.h"
 #include "snapshot/environment.h"
 #include "snapshot/memory_order.h"
 
@@ -132,7 +133,7 @@ absl::StatusOr<ClientIdentity> ToIdentity(const unreft_open_options& options) {
   ClientIdentity identity;
   identity.socket =
       options.socket != nullptr ? options.socket : EnvironmentText({"UNREFT_SOCKET"}, "");
-  if (identity.socket.empty()) {
+  if (identity.socket.empty() && DryRunDirectory().empty()) {
     return absl::InvalidArgumentError(
         "no socket of a daemon: neither given nor in UNREFT_SOCKET. Start the job by `unreft run "
         "--up`, or its daemon by `eval \"$(unreft up --supervise --print-env)\"`, which sets it");

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/framing.h"
 #include "base/session_frames.h"
@@ -137,9 +138,14 @@ absl::StatusOr<nlohmann::json> ReadReply(const Frame& frame) {
 
 absl::StatusOr<nlohmann::json> AskDaemon(const Place& place, const std::string& verb,
                                          const nlohmann::json& arguments, Milliseconds timeout) {
+  return AskDaemonText(place, verb, arguments.dump(), timeout);
+}
+
+absl::StatusOr<nlohmann::json> AskDaemonText(const Place& place, const std::string& verb,
+                                             std::string arguments, Milliseconds timeout) {
   Conversation conversation(place, verb, timeout);
   if (absl::Status status = conversation.Connect(); !status.ok()) return status;
-  const AdminRequest request{.verb = verb, .arguments = arguments.dump()};
+  const AdminRequest request{.verb = verb, .arguments = std::move(arguments)};
   if (absl::Status status = conversation.Send(ToFrame(request)); !status.ok()) return status;
   absl::StatusOr<Frame> frame = conversation.Receive();
   if (!frame.ok()) return frame.status();

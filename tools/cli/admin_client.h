@@ -15,5 +15,8 @@ namespace unreft::cli {
 // DeadlineExceeded naming the socket and the question; otherwise the daemon's own status.
 absl::StatusOr<nlohmann::json> AskDaemon(const Place& place, const std::string& verb,
                                          const nlohmann::json& arguments, Milliseconds timeout);
+// The same with arguments that are text already.
+absl::StatusOr<nlohmann::json> AskDaemonText(const Place& place, const std::string& verb,
+                                             std::string arguments, Milliseconds timeout);
 
 }  // namespace unreft::cli

@@ -1,130 +1,23 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/job_answers.h"
-#include "tools/cli/table.h"
+#include "tools/cli/layout_files.h"
+#include "tools/cli/layout_plan.h"
+#include "tools/cli/restore_table.h"
 
 namespace unreft::cli {
 namespace {
-
-constexpr double kGib = 1024.0 * 1024 * 1024;
-
-struct Rates {
-  double memory_gib_s = 4;
-  double network_gib_s = 1;
-};
-
-// Of a node, or of all.
-struct Bytes {
-  uint64_t local = 0;
-  uint64_t peer = 0;
-  uint64_t decoded = 0;
-
-  static Bytes Of(const nlohmann::json& rank) {
-    return {rank.value("local_bytes", uint64_t{0}), rank.value("peer_bytes", uint64_t{0}),
-            rank.value("decoded_bytes", uint64_t{0})};
-  }
-  Bytes& operator+=(const Bytes& other) {
-    local += other.local;
-    peer += other.peer;
-    decoded += other.decoded;
-    return *this;
-  }
-  // For each lost block as many are read as the code has data.
-  double Seconds(const Rates& rates, uint64_t data_chunks) const {
-    const double over_network =
-        static_cast<double>(peer) + static_cast<double>(decoded) * static_cast<double>(data_chunks);
-    return static_cast<double>(local) / kGib / rates.memory_gib_s +
-           over_network / kGib / rates.network_gib_s;
-  }
-};
-
-// What a node's ranks would restore, by its answer.
-nlohmann::json Summed(const nlohmann::json& answer, const Rates& rates) {
-  Bytes bytes;
-  for (const nlohmann::json& rank : answer.value("ranks", nlohmann::json::array())) {
-    bytes += Bytes::Of(rank);
-  }
-  return {{"local_bytes", bytes.local},
-          {"peer_bytes", bytes.peer},
-          {"decoded_bytes", bytes.decoded},
-          {"seconds", bytes.Seconds(rates, answer.value("data_chunks", uint64_t{1}))}};
-}
-
-std::string TensorsNotStored(const nlohmann::json& rank) {
-  const auto names = rank.value("not_stored_names", std::vector<std::string>{});
-  const auto count = rank.value("not_stored", uint64_t{0});
-  return fmt::format("{} of its tensors {} not stored: {}{}", count, count == 1 ? "is" : "are",
-                     fmt::join(names, ", "), names.size() < count ? ", ..." : "");
-}
-
-struct Told {
-  Table table{{"node", "rank", "tensors", "from this node", "from others", "decoded"}};
-  std::string problems;  // a line each
-  nlohmann::json version;
-  uint64_t source_world = 0;
-  uint64_t world = 0;
-  uint64_t ranks = 0;
-  bool is_refused = false;  // for some rank
-  bool is_silent = false;   // some node, whose ranks are not among these
-  double slowest_s = 0;
-  uint64_t slowest_node = 0;
-
-  void Add(uint64_t node, const nlohmann::json& answer, const Rates& rates) {
-    if (version.is_null()) {
-      version = answer.at("version");
-      source_world = answer.value("source_world", uint64_t{0});
-    } else if (version != answer.at("version")) {
-      problems +=
-          fmt::format("node {} speaks of version {}: it was committed meanwhile; ask again\n", node,
-                      VersionCell(answer.at("version")));
-    }
-    world = std::max(world, answer.value("world", uint64_t{0}));
-    for (const nlohmann::json& rank : answer.value("ranks", nlohmann::json::array())) {
-      ++ranks;
-      const uint64_t number = rank.at("rank");
-      const Bytes bytes = Bytes::Of(rank);
-      table.Add({std::to_string(node), std::to_string(number), Cell(rank, "tensors"),
-                 HumanBytes(bytes.local), HumanBytes(bytes.peer), HumanBytes(bytes.decoded)});
-      if (const std::string problem = rank.value("problem", ""); !problem.empty()) {
-        problems += fmt::format("rank {} would not restore: {}\n", number, problem);
-        is_refused = true;
-      }
-      if (rank.value("not_stored", uint64_t{0}) > 0) {
-        problems += fmt::format("rank {}: {}\n", number, TensorsNotStored(rank));
-      }
-    }
-    const double seconds = Summed(answer, rates).at("seconds");
-    if (seconds <= slowest_s) return;
-    slowest_s = seconds;
-    slowest_node = node;
-  }
-
-  std::string Text(const Rates& rates) const {
-    if (ranks == 0) return "no rank has registered: ranks say what they restore as they attach\n";
-    std::string text = fmt::format(
-        "version {}, stored by {} ranks; {} of {} ranks have registered{}\n", VersionCell(version),
-        source_world, ranks, world, is_silent ? " on the nodes that answer" : "");
-    text += table.Text() + problems;
-    text += fmt::format(
-        "about {:.1f} s on node {}, the slowest{}, at {:g} GiB/s from a node's own memory and {:g} "
-        "GiB/s from others\n",
-        slowest_s, slowest_node, is_silent ? " of these" : "", rates.memory_gib_s,
-        rates.network_gib_s);
-    return text;
-  }
-};
 
 int PlanOfAll(const Context& context, const Rates& rates) {
   auto answer = AskJob(context, "plan", context.timeout());
   if (!answer.ok()) return Fail(context, answer.status());
   const std::vector<JobNode> nodes = NodesOf(*answer, "plan");
   nlohmann::json document = NodesJson(context, nodes);
-  Told told;
+  RestoreTable told;
   absl::Status first;
   for (size_t i = 0; i < nodes.size(); ++i) {
     const JobNode& node = nodes[i];
@@ -141,13 +34,34 @@ int PlanOfAll(const Context& context, const Rates& rates) {
   return told.is_refused || told.is_silent ? kExitFailed : kExitOk;
 }
 
+int PlanOfLayout(const Context& context, const std::string& path, const Rates& rates) {
+  absl::StatusOr<layout::JobLayout> layout = ReadLayouts(path);
+  if (!layout.ok()) return Fail(context, layout.status());
+  const auto nodes = AskOfLayout(context, *std::move(layout));
+  if (!nodes.ok()) return Fail(context, nodes.status());
+  RestoreTable told{.is_of_layout = true};
+  nlohmann::json document = nodes->begin()->second;
+  document.erase("ranks");
+  document["nodes"] = nlohmann::json::array();
+  for (const auto& [node, answer] : *nodes) {
+    told.Add(node, answer, rates);
+    nlohmann::json json = Summed(answer, rates);
+    json["node"] = node;
+    json["ranks"] = answer.at("ranks");
+    document["nodes"].push_back(std::move(json));
+  }
+  told.AddUnwanted(document);
+  Print(context, document, told.Text(rates));
+  return told.is_refused ? kExitFailed : kExitOk;
+}
+
 int Plan(const Context& context, bool own, const Rates& rates) {
   const absl::StatusOr<bool> several = own ? false : IsOfSeveralNodes(context);
   if (!several.ok()) return Fail(context, several.status());
   if (*several) return PlanOfAll(context, rates);
   auto answer = AskDaemon(context.place, "plan", nlohmann::json::object(), context.timeout());
   if (!answer.ok()) return Fail(context, answer.status());
-  Told told;
+  RestoreTable told;
   told.Add(context.place.node, *answer, rates);
   answer->update(Summed(*answer, rates));
   Print(context, *answer, told.Text(rates));
@@ -157,8 +71,8 @@ int Plan(const Context& context, bool own, const Rates& rates) {
 }  // namespace
 
 void AddPlan(CLI::App& app, Context& context) {
-  CLI::App* command = AddCommand(
-      app, "plan", "what the registered ranks would restore if they began anew now, from where");
+  CLI::App* command =
+      AddCommand(app, "plan", "what ranks would restore if they began anew now, and from where");
   const auto rates = std::make_shared<Rates>();
   command
       ->add_option("--memory-gib-s", rates->memory_gib_s,
@@ -172,9 +86,19 @@ void AddPlan(CLI::App& app, Context& context) {
   command->footer(
       "Of the version that is committed. Nothing is changed, and training goes on. Lost slabs are "
       "decoded: for each of their bytes as many are read as the code has data chunks. Exit code 1: "
-      "some rank would not restore, or a node that is not lost does not answer.");
+      "some rank would not restore, or no rank of the layout has what is stored, or a node that is "
+      "not lost does not answer.");
   const std::shared_ptr<bool> own = AddOwn(command);
-  OnChosenForAll(command, context, [&context, own, rates] { return Plan(context, *own, *rates); });
+  const auto layout = std::make_shared<std::string>();
+  command
+      ->add_option("--layout", *layout,
+                   "FILE: not of registered ranks, but of those that `unreft run --dry-run FILE` "
+                   "has asked; or a directory with a file of each rank")
+      ->excludes("--own");
+  OnChosenForAll(command, context, [&context, own, rates, layout] {
+    if (!layout->empty()) return PlanOfLayout(context, *layout, *rates);
+    return Plan(context, *own, *rates);
+  });
 }
 
 }  // namespace unreft::cli

@@ -12,6 +12,7 @@
 #include "tools/cli/cluster.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
+#include "tools/cli/dry_run.h"
 #include "tools/cli/launcher.h"
 #include "tools/cli/memory_check.h"
 #include "tools/cli/node_range.h"
@@ -36,6 +37,7 @@ struct RunOptions {
   NodeRange nodes;
   uint64_t ranks_multiple = 1;
   uint64_t shrink_after_s = 0;
+  std::string dry_run;  // the file to write
 };
 
 // One more than any attempt the daemon has seen, so that a new launcher continues the count.
@@ -195,6 +197,45 @@ int LaunchIt(const Context& context, const LaunchOptions& launch) {
   return absl::IsNotFound(code.status()) ? kExitCannotRun : failed;
 }
 
+// On all nodes, or with a range on those that have a daemon, if these are enough: none is needed,
+// none is waited for.
+int DryRunOnNodes(const Context& context, const Cluster& cluster, const RunOptions& options) {
+  const std::vector<uint64_t> vacant = PlacementNow(context, cluster).vacant;
+  std::vector<uint64_t> nodes;
+  const bool may_shrink =
+      options.nodes.is_given() && cluster.nodes - vacant.size() >= options.nodes.min;
+  for (uint64_t node = 0; node < cluster.nodes; ++node) {
+    const bool is_vacant = std::ranges::find(vacant, node) != vacant.end();
+    if (!is_vacant || !may_shrink) nodes.push_back(node);
+  }
+  const auto ranks = RanksOn(nodes.size(), cluster.nodes, options.ranks, options.ranks_multiple);
+  if (!ranks.ok()) return Fail(context, ranks.status());
+  LaunchOptions launch = Prepare(context, options, 0);
+  launch.group.ranks = *ranks;
+  launch.group.environment = TrainerEnvironment(cluster.place);
+  std::vector<uint64_t> of_ranks;
+  for (uint64_t rank = 0; rank < *ranks; ++rank) {
+    of_ranks.push_back(nodes[rank * nodes.size() / *ranks]);
+  }
+  return RunDry(context, launch, of_ranks, options.dry_run);
+}
+
+int DryRun(const Context& context, const RunOptions& options) {
+  if (options.up) {
+    return Fail(context, absl::InvalidArgumentError(
+                             "run --dry-run needs no daemon, and --up starts one: leave one out"));
+  }
+  if (const Cluster* cluster = context.all_nodes()) {
+    const absl::Status status =
+        CheckRange(options.nodes, cluster->nodes, options.ranks, options.ranks_multiple);
+    return status.ok() ? DryRunOnNodes(context, *cluster, options) : Fail(context, status);
+  }
+  LaunchOptions launch = Prepare(context, options, 0);
+  launch.group.environment = TrainerEnvironment(context.place);
+  return RunDry(context, launch, std::vector<uint64_t>(options.ranks, context.place.node),
+                options.dry_run);
+}
+
 int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions& options) {
   if (options.up) {
     return Fail(context, absl::InvalidArgumentError(fmt::format(
@@ -237,6 +278,7 @@ int Run(const Context& context, const RunOptions& options) {
     return Fail(context, absl::InvalidArgumentError(
                              "run: no command; write it after --: unreft run -- python train.py"));
   }
+  if (!options.dry_run.empty()) return DryRun(context, options);
   const Cluster* cluster = context.all_nodes();
   if (cluster != nullptr) return RunOnNodes(context, *cluster, options);
   if (options.nodes.is_given()) {
@@ -316,6 +358,9 @@ void AddRun(CLI::App& app, Context& context) {
       ->add_option("--memory-wait-ms", options->memory_wait_ms,
                    "how long an attempt waits for a node that has too little memory for it")
       ->capture_default_str();
+  command->add_option("--dry-run", options->dry_run,
+                      "FILE: no training. The ranks attach to nothing, write to FILE what they "
+                      "would restore, for `unreft plan --layout FILE`, and end");
   command->footer(kFooter);
   OnChosenForAll(command, context, [&context, options] { return Run(context, *options); });
 }

@@ -14,6 +14,8 @@
 namespace unreft::cli {
 namespace {
 
+constexpr int kLookInterval = 100;  // ms
+
 void WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = write(fd, bytes.data(), bytes.size());
@@ -101,6 +103,7 @@ absl::StatusOr<AttemptEnd> RankGroup::Run(int signal_fd) {
   while (AnyRunning()) {
     if (absl::Status status = PollOnce(signal_fd); !status.ok()) return status;
     CollectEnds();
+    StopIfDone();
     if (absl::Status status = StopIfLate(); !status.ok()) return status;
   }
   PassOutputOn();
@@ -122,7 +125,9 @@ absl::Status RankGroup::PollOnce(int signal_fd) {
     if (output.source.valid()) entries.push_back({output.source.get(), POLLIN, 0});
   }
   const std::optional<Deadline>& next = give_up_at_ ? give_up_at_ : kill_at_;
-  const int ready = poll(entries.data(), entries.size(), next ? next->left_ms() : -1);
+  // What a rank has done is seen by looking alone.
+  const int longest = options_.has_done ? kLookInterval : -1;
+  const int ready = poll(entries.data(), entries.size(), next ? next->left_ms() : longest);
   if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "wait for the ranks");
   if (ready > 0 && entries[0].revents != 0) {
     signalfd_siginfo info{};
@@ -148,7 +153,8 @@ void RankGroup::CollectEnds() {
     // Of several at once the killed one is the cause: its peers only report that it is gone.
     const bool better =
         !failure || (WIFSIGNALED(end.wait_status) && !WIFSIGNALED(failure->wait_status));
-    if (end.failed() && better) failure = end;
+    const bool has_done = options_.has_done && options_.has_done(end.rank);
+    if (end.failed() && !has_done && better) failure = end;
   }
   if (!failure || kill_at_) return;  // while stopping, ends are our own doing
   end_.failure = failure;
@@ -169,6 +175,13 @@ void RankGroup::BeginStop() {
   if (kill_at_) return;
   kill_at_ = Deadline(options_.grace);
   SignalAll(SIGTERM);
+}
+
+void RankGroup::StopIfDone() {
+  if (!options_.has_done || kill_at_) return;
+  const auto has_done = [&](const Member& member) { return options_.has_done(member.rank); };
+  if (!done_at_ && std::ranges::all_of(members_, has_done)) done_at_ = Deadline(options_.done_wait);
+  if (done_at_ && done_at_->passed() && AnyRunning()) BeginStop();
 }
 
 absl::Status RankGroup::StopIfLate() {

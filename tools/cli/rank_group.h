@@ -9,6 +9,7 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,6 +31,10 @@ struct RankGroupOptions {
   Milliseconds grace{500};        // between SIGTERM and SIGKILL
   Milliseconds kill_wait{10000};  // for the end of a process after SIGKILL
   bool prefix_output = false;
+  // If set: whether a rank has done what it was started for, whatever it exits with. Once all have,
+  // those that still run after `done_wait` are stopped.
+  std::function<bool(uint32_t rank)> has_done;
+  Milliseconds done_wait{10000};
 };
 
 struct RankEnd {
@@ -84,6 +89,7 @@ class RankGroup {
   RankEnd Reap(Member& member);
   void OnSignal(int signal);
   void BeginStop();
+  void StopIfDone();
   absl::Status StopIfLate();
   void SignalAll(int signal);
   void PassOutputOn();
@@ -92,6 +98,7 @@ class RankGroup {
   std::vector<Member> members_;
   std::vector<Output> outputs_;
   AttemptEnd end_;
+  std::optional<Deadline> done_at_;     // set once all have done what they were started for
   std::optional<Deadline> kill_at_;     // set while stopping
   std::optional<Deadline> give_up_at_;  // set once SIGKILL was sent
 };

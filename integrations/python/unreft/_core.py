@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from unreft._abi import library
 
 _NO_STEP = 2**64 - 1
 _STARTED, _SKIPPED = 1, 2
-_FAILED_PRECONDITION, _INVALID_ARGUMENT, _FORKED = 9, 3, 100
+_FAILED_PRECONDITION, _INVALID_ARGUMENT, _FORKED, _DRY_RUN = 9, 3, 100, 101
 _TEXTS = ("last_problem", "copier", "why_unprotected", "unsampled")
 
 
@@ -341,5 +342,9 @@ class Client:
 
 def _check(code: int | None) -> None:
     """To be called on the thread that made the call, whose message it takes. None: checked."""
+    if code == _DRY_RUN:
+        # No error: the process has done what it was started for.
+        print(f"unreft: {library.unreft_error().decode()}", file=sys.stderr, flush=True)
+        raise SystemExit(0)
     if code:
         raise errors.from_code(code, library.unreft_error().decode())

@@ -423,7 +423,8 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(
                        "'{}' is none of: status, cluster, versions, verify, pin, unpin, "
-                       "rewind, fresh-start, metrics, memory, plan",
+                       "rewind, fresh-start, metrics, memory, plan, "
+                       "plan-layout",
                        request.verb)),
                    ""});
 }

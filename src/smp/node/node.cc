@@ -295,6 +295,9 @@ void Node::OnAdminRequest(const AdminRequest& request, Sessions::AdminAnswer ans
 void Node::AnswerOwn(const AdminRequest& request, Sessions::AdminAnswer answer) {
   if (request.verb == "memory") return memory_->Answer(std::move(answer));
   if (request.verb == "plan") return forecast_->Answer(std::move(answer));
+  if (request.verb == "plan-layout") {
+    return forecast_->AnswerOfLayout(request.arguments, std::move(answer));
+  }
   AnswerAdmin({state_, *admin_verifier_, member_, *protection_}, request, std::move(answer));
 }
 
