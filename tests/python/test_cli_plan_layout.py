@@ -6,18 +6,22 @@ import sys
 
 import pytest
 from cli_testing import wait_until
-from cluster_testing import NODES, up_nodes
+from cluster_testing import NODES, PATIENCE_S, up_nodes
 from recut_testing import TRAINER, launch, replace, run
 from recut_trainer import SHAPE, share_of
+from test_cli_recut import SHARDED_TRAINER, check_goes_on, run_sharded
 
+DDP_TRAINER = SHARDED_TRAINER.with_name("trainer.py")
 HERE = pathlib.Path(__file__).parent
 ITEM = 8
 MATRIX_BYTES = SHAPE[0] * SHAPE[1] * ITEM
 
 
 def dry_run(cli, ranks, file, *command):
-    """Needs no daemon; what it says is its layout."""
-    return cli.json("run", "--ranks", ranks, "--dry-run", file, "--", sys.executable, *command)
+    """The layout that it leaves; needs no daemon."""
+    job = cli.launch("--ranks", ranks, "--dry-run", file, "--", sys.executable, *command)
+    assert job.process.wait(PATIENCE_S) == 0, job.output()
+    return json.loads(file.read_text())
 
 
 def dry_recut(cli, ranks, cut, file):
@@ -56,8 +60,9 @@ def rewritten(file, change):
 
 def test_of_three_ranks_before_they_restart_on_one_node(cli, tmp_path):
     file = tmp_path / "layout.json"
-    told = dry_recut(cli, 3, "columns", file)  # before there is a daemon
-    assert told["world"] == 3 and told["tensors"] == 1
+    told = cli.json("run", "--ranks", 3, "--dry-run", file, "--", sys.executable, TRAINER, "--cut",
+                    "columns")  # before there is a daemon
+    assert told == {"job": cli.job, "file": str(file), "world": 3, "tensors": 1, "shards": 3}
     assert [path.name for path in tmp_path.iterdir()] == ["layout.json"]
     cli("plan", "--layout", file, code=3)
     cli("up")
@@ -97,8 +102,7 @@ def test_of_fewer_ranks_when_two_nodes_are_lost(cli, tmp_path):
     committed = run(nodes, "columns", NODES)[1]
     replace(nodes, [1, 3])
     file = tmp_path / "layout.json"
-    dry_recut(nodes, NODES - 1, "rows", file)
-    layout = json.loads(file.read_text())
+    layout = dry_recut(nodes, NODES - 1, "rows", file)
     assert [rank["node"] for rank in layout["ranks"]] == [0, 1, 2]
     before = nodes.json("versions")["versions"]
     plan = nodes.json("plan", "--layout", file)
@@ -113,7 +117,11 @@ def test_of_fewer_ranks_when_two_nodes_are_lost(cli, tmp_path):
     assert nodes.json("versions")["versions"] == before
     # Ranks that have restored it and registered are told the same.
     job = launch(nodes, NODES - 1, "--cut", "rows", "--snapshot-when", tmp_path / "go")
-    wait_until("all ranks", lambda: sum("registered" in x for x in job.lines()) == NODES - 1, 120)
+
+    def ready():
+        return sum("registered" in line for line in job.lines()) == NODES - 1
+
+    wait_until("all ranks", ready, PATIENCE_S)
     registered = nodes.json("plan")
     assert registered["nodes"][0]["version"] == plan["version"]
     assert plan["version"]["step"] == committed
@@ -156,6 +164,53 @@ def test_who_takes_only_as_many_ranks_is_told_so(cli, tmp_path):
     assert "was saved by 2 ranks, and it is one of 3" in said
     dry_run(cli, 2, file, TRAINER, "--cut", "rows", "--same-world")
     cli("plan", "--layout", file)
+
+
+def test_fully_sharded_training_on_fewer_ranks(cli, tmp_path):
+    """No rank has optimizer state in a dry run; what is stored of it is planned for anyway."""
+    cli("up")
+    before = run_sharded(cli, 4, "--die-after", 2)
+    file = tmp_path / "layout.json"
+    assert dry_run(cli, 3, file, SHARDED_TRAINER)["world"] == 3
+    plan = cli.json("plan", "--layout", file)
+    ranks = ranks_of(plan)
+    assert [rank["problem"] for rank in ranks] == [""] * 3
+    assert plan["unwanted"] == 0
+    parameters, moments, count = (10 * 7 + 7) + (7 + 7) + (7 * 10 + 10), 2, 6
+    steps = count * 3  # that of each parameter is read whole by each rank
+    assert bytes_of(ranks) == [4 * (parameters * (1 + moments) + steps), 0, 0]
+    check_goes_on(before, run_sharded(cli, 3, "--die-after", 4))
+
+
+@pytest.mark.parametrize("target", [2, 3])
+def test_replicas_with_buffers_of_their_own(cli, tmp_path, target):
+    """Those of every rank that stored some are read among another number, to be compared."""
+    cli("up")
+    job = cli.launch("--ranks", 2, "--max-restarts", 0, "--", sys.executable, DDP_TRAINER,
+                     "--die-after", 3)
+    job.wait()
+    file = tmp_path / "layout.json"
+    layout = dry_run(cli, target, file, DDP_TRAINER, "--buffers", "first")
+    assert any(name.startswith("rank*/buffer/") for name, _, _ in layout["tensors"])
+    plan = cli.json("plan", "--layout", file)
+    assert plan["unwanted"] == 0
+    assert [rank["problem"] for rank in ranks_of(plan)] == [""] * target
+    assert all(rank["not_stored"] == 0 and rank["local_bytes"] > 0 for rank in ranks_of(plan))
+    job = cli.launch("--ranks", target, "--max-restarts", 0, "--", sys.executable, DDP_TRAINER,
+                     "--buffers", "first")
+    assert job.wait() == 0, job.output()
+    assert [line["restored"] for line in job.lines() if "restored" in line] == [3] * target
+
+
+def test_another_model(cli, tmp_path):
+    cli("up")
+    run_sharded(cli, 2, "--die-after", 2)
+    file = tmp_path / "layout.json"
+    dry_run(cli, 2, file, SHARDED_TRAINER, "--tensor-parallel", 1)
+    said = cli("plan", "--layout", file, code=1)
+    assert "2 of its tensors are not stored: model/2.weight, model/2.bias" in said
+    assert "model/0.weight (float32 [7, 10] was stored, found float32 [20, 10])" in said
+    assert "of the stored tensors are in no rank of the layout: model/1.bias" in said
 
 
 @pytest.mark.parametrize(("change", "code", "why"), [
@@ -224,7 +279,7 @@ def test_whoever_goes_on_after_its_layout_is_ended(cli, tmp_path):
                "except BaseException:\n"
                "    time.sleep(3600)\n")
     told = dry_run(cli, 2, tmp_path / "layout.json", "-c", program)
-    assert told["shards"] == 2
+    assert [rank["shards"] for rank in told["ranks"]] == [[[0]], [[0]]]
 
 
 def test_files_of_ranks_that_another_launcher_started(cli, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 import unreft
-from unreft.torch import step_hook, trainers
+from unreft.torch import dry_run, step_hook, trainers
 from unreft.torch.agreement import Outcome, check_agree, of_all_ranks
 from unreft.torch.derived_restore import StoredDerived
 from unreft.torch.derived_tensors import DerivedTensors
@@ -140,7 +140,12 @@ class Checkpointer:
         `attach(required=False)` permits). Call it on all ranks. With a process group the ranks
         compare what they restored, and all raise if it differs or if one failed. After an error the
         state is undefined: end the process.
+
+        In a dry run (`unreft run --dry-run`) it says which tensors would be restored, and raises
+        SystemExit.
         """
+        if self._active() and dry_run.is_asked_for():
+            dry_run.end(self._client, self._state, self._derived.rules)
         error: Exception | None = None
         outcome = Outcome(Outcome.NO_STORE)
         if self._active():

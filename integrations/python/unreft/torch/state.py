@@ -186,6 +186,23 @@ class TrainingState:
                 )
         return [self._scalars[optimizer].values() for optimizer in self._optimizers]
 
+    # --- dry run ---
+
+    @torch.no_grad()
+    def live_without_optimizers(self) -> list[Bound]:
+        return [*self._parameters(), *self._bind_buffers(self._buffers.live())]
+
+    @torch.no_grad()
+    def places_of_optimizer_state(self) -> list[Bound]:
+        """Of each parameter that an optimizer steps on, as `optim/<parameter>/*`, what lies there
+        of its shape; what is stored beneath that name and has another shape is not cut."""
+        return [
+            bind(f"{self._prefix(optimizer)}/{name}/*", parameter, self._holders(parameter, name))
+            for optimizer in self._optimizers
+            for names, group in zip(self._named_groups(optimizer), optimizer.param_groups)
+            for name, parameter in zip(names, group["params"])
+        ]
+
     # --- restore ---
 
     def names(self) -> list[str]:
