@@ -38,13 +38,6 @@ void Launcher::Start() { StartAttempt(); }
 
 void Launcher::StartAttempt() {
   if (stopped_) return;
-  // By its number alone it would not be told from what is left of the one before.
-  if (numbers_ == Numbers::kAllTheSame && !trainers_.empty()) {
-    machine_.kernel->Deliver(kLookAgain, [this, alive = std::weak_ptr(alive_)] {
-      if (!alive.expired()) StartAttempt();
-    });
-    return;
-  }
   attempt_ = Attempt{++begun_};
   told_[attempt_] = NumberFor(attempt_);
   machine_.history.OnAttempt(attempt_, told_[attempt_]);
@@ -56,7 +49,20 @@ void Launcher::StartAttempt() {
   StartRanks(attempt_, present_world_);
 }
 
+// By its number alone it would not be told from what is left of the one before.
+bool Launcher::HasToWait(Attempt attempt) const {
+  return numbers_ == Numbers::kAllTheSame && attempt == attempt_ &&
+         std::ranges::any_of(
+             trainers_, [attempt](const auto& trainer) { return trainer->attempt() < attempt; });
+}
+
 void Launcher::StartRanks(Attempt attempt, uint64_t world) {
+  if (HasToWait(attempt)) {
+    machine_.kernel->Deliver(kLookAgain, [this, alive = std::weak_ptr(alive_), attempt, world] {
+      if (!alive.expired() && attempt == attempt_ && !stopping_) StartRanks(attempt, world);
+    });
+    return;
+  }
   auto barrier = std::make_shared<StepBarrier>(machine_.scheduler, world, like_.steps_apart_max);
   for (uint64_t rank = 0; rank < world; ++rank) {
     const Duration delay = Duration(random_.Below(Duration(milliseconds(5)).count()));
@@ -69,12 +75,13 @@ void Launcher::StartRanks(Attempt attempt, uint64_t world) {
   }
 }
 
-bool Launcher::StartSecond(Duration how_long) {
+bool Launcher::StartSecond(Duration how_long, std::function<bool()> is_over) {
   if (!Trains() || stopping_ || stopped_) return false;
   second_ = Attempt{++begun_};
   told_[second_] = Attempt{random_.Below(kNumbersDrawn)};
   machine_.history.OnAttempt(second_, told_[second_]);
   second_began_in_ = attempt_;
+  is_over_ = std::move(is_over);
   StartRanks(second_, 1 + random_.Below(present_world_));
   machine_.kernel->Deliver(how_long, [this, alive = std::weak_ptr(alive_), second = second_] {
     if (alive.expired()) return;
@@ -92,7 +99,7 @@ void Launcher::CheckSecond() {
   const bool trains = std::ranges::any_of(trainers_, [this](const auto& trainer) {
     return trainer->attempt() == second_ && trainer->training();
   });
-  if (!trains) return;
+  if (!trains || is_over_()) return;
   machine_.trace.Fail("attempt {} restores while all ranks of attempt {} live", second_, attempt_);
 }
 

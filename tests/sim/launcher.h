@@ -5,6 +5,7 @@
 // orders one does it by OrderFreshStart.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -31,8 +32,8 @@ class Launcher {
   bool KillOne();
   // Beside the present attempt, all of whose ranks train, another one begins for so long, as by a
   // launcher that somebody starts by mistake. False when they do not. Fails the run if it restores
-  // while they live.
-  bool StartSecond(Duration how_long);
+  // while they live, unless `is_over` says that they commit nothing any more all the same.
+  bool StartSecond(Duration how_long, std::function<bool()> is_over);
   // By an operator, at the daemon of that machine, whatever the job does.
   using OrderDone = absl::AnyInvocable<void(absl::Status)>;
   void OrderFreshStart(Machine& at, bool force, OrderDone done);
@@ -66,10 +67,14 @@ class Launcher {
   TrainerProcess* Any();
   std::vector<TrainerProcess*> Present();
   uint64_t attempts() const { return attempt_.value; }
+  // Whether a second launcher has begun while the present attempt was there, which commits nothing
+  // any more: the other may have taken its place.
+  bool IsTakenOver() const { return second_began_in_ == attempt_ && is_over_(); }
 
  private:
   void StartAttempt();
   Attempt NumberFor(Attempt attempt);
+  bool HasToWait(Attempt attempt) const;
   void StartRanks(Attempt attempt, uint64_t world);
   void StartRank(Attempt attempt, Rank rank, uint64_t world, std::shared_ptr<StepBarrier> barrier);
   void CheckSecond();
@@ -91,6 +96,7 @@ class Launcher {
   std::map<Attempt, Attempt> told_;  // what they call themselves
   Attempt second_;                   // that was started beside
   Attempt second_began_in_;          // which was the present one then
+  std::function<bool()> is_over_;    // of that one
   // How attempts are numbered. They have no order for anybody but us.
   enum class Numbers { kCounted, kAllTheSame, kDrawn };
   const Numbers numbers_;

@@ -52,6 +52,7 @@ enum class PlantedBug {
   kForgetsName,         // a daemon that returns counts itself in, though a view names another
   kNamesAnother,        // the leader says of another node than it is that it is missing
   kKeepsGroups,         // the leader decides without a node, and leaves it in its group
+  kCallsItOver,         // members say that a process of those that train has ended
   kTellsNoCopy,         // nodes but the first do not say which records they have kept
 };
 

@@ -59,11 +59,15 @@ bool AreOneLife(const AskingRank& a, const AskingRank& b) {
 }
 
 bool IsOver(const DecisionRecord& in_force, const RollCall& roll) {
-  return std::ranges::any_of(roll.members(), [&](const RollCall::Entry& entry) {
-    if (entry.member->lost()) return HasRanksOn(in_force, entry.slot);
-    return entry.report != nullptr && entry.report->round_applied() >= in_force.round() &&
-           entry.report->lives_round() != in_force.round();
+  // A leader of an earlier release did not write from where.
+  if (!in_force.asked().empty() && !in_force.asked(0).has_slot()) return true;
+  const bool has_one_ended = std::ranges::any_of(roll.told(), [&](const RollCall::Told& told) {
+    return told.report->round_applied() >= in_force.round() &&
+           told.report->lives_round() != in_force.round();
   });
+  return has_one_ended || std::ranges::none_of(roll.members(), [&](const RollCall::Entry& entry) {
+           return !entry.member->lost() && HasRanksOn(in_force, entry.slot);
+         });
 }
 
 absl::Status CheckMayFollow(const DecisionRecord* in_force, const RollCall& roll,

@@ -32,8 +32,10 @@ std::vector<Asked> WhoAsk(const meta::JobState& records, const RollCall& roll);
 // Whether both name one process.
 bool AreOneLife(const AskingRank& a, const AskingRank& b);
 
-// Whether a process that the decision in force was made for has ended, or was on a node that is
-// lost: who it was made for commits nothing any more. Not while a node has yet to hear of it.
+// Whether a process that the decision in force was made for has ended, or all of them were on nodes
+// that are lost: who it was made for commits nothing any more. Not while a node has yet to hear of
+// it. Where some of these nodes are lost the others' processes may train on, and commit again once
+// the daemons are back.
 bool IsOver(const DecisionRecord& in_force, const RollCall& roll);
 
 // Whether those are decided for: where no decision is in force, where that one is over, or where

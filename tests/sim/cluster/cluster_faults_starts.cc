@@ -71,7 +71,13 @@ void ClusterFaults::StartSecond() {
 // One of whose ranks may end meanwhile.
 void ClusterFaults::StartSecondOnceAllTrain(uint64_t looks) {
   const Duration how_long = milliseconds(1 + random_.Below(random_.OneIn(2) ? 400 : 40));
-  if (!cluster_.launcher().StartSecond(how_long)) {
+  // A rank whose slot is on another machine by now commits nothing any more, nor does its attempt.
+  const auto is_over = [this] {
+    return std::ranges::any_of(cluster_.launcher().Present(), [this](const TrainerProcess* rank) {
+      return !cluster_.observer().SlotOf(rank->machine()).has_value();
+    });
+  };
+  if (!cluster_.launcher().StartSecond(how_long, is_over)) {
     if (looks == 0 || calm_) return;
     return cluster_.Later(kLookEvery, [this, looks] { StartSecondOnceAllTrain(looks - 1); });
   }

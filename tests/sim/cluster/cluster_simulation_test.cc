@@ -166,6 +166,10 @@ TEST(ClusterPlantedBugTest, TellsNoCopy) {
 TEST(ClusterPlantedBugTest, TellsNoSkip) {
   ExpectFound(PlantedBug::kTellsNoSkip, false, "standstill: nothing is committed");
 }
+// A second launcher ends the first one's timeline.
+TEST(ClusterPlantedBugTest, CallsItOver) {
+  ExpectFound(PlantedBug::kCallsItOver, true, "restores while all ranks of attempt");
+}
 TEST(ClusterPlantedBugTest, KeepsGroups) {
   ExpectFound(PlantedBug::kKeepsGroups, true, "standstill: nothing is committed");
 }

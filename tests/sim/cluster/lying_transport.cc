@@ -109,6 +109,10 @@ class LyingTransport final : public Transport {
         report.clear_kept_sequence();
       });
     }
+    if (bug_ == PlantedBug::kCallsItOver && method == "report") {
+      request = Change<NodeReport>(
+          request, [](NodeSlot, NodeReport& report) { report.clear_lives_round(); });
+    }
     if (bug_ == PlantedBug::kTellsNoSkip && method == "report") {
       request = Change<NodeReport>(request, [](NodeSlot, NodeReport& report) {
         for (VersionHolding& version : *report.mutable_versions()) version.clear_failure();
@@ -196,6 +200,7 @@ std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Trans
     case PlantedBug::kReportsTheUnsealed:
     case PlantedBug::kReportsNothing:
     case PlantedBug::kUnaskedFreshStart:
+    case PlantedBug::kCallsItOver:
     case PlantedBug::kTellsNoCopy:
     case PlantedBug::kTellsNoSkip:
     case PlantedBug::kNamesAnother:

@@ -94,10 +94,11 @@ void StandstillChecker::Look() {
     all_are_there = all_are_there && (is_there || IsDoneWithout(NodeSlot{slot}));
   }
   ranks_there_for_.clear();
+  const bool is_taken_over = cluster_.launcher().IsTakenOver();
   for (const TrainerProcess* trainer : cluster_.launcher().Present()) {
     const auto home = cluster_.observer().SlotOf(trainer->machine());
     const bool is_home = home.has_value();
-    const bool can = is_home && !lost_.contains(*home) && IsCommittable(*trainer);
+    const bool can = is_home && !is_taken_over && !lost_.contains(*home) && IsCommittable(*trainer);
     const Duration rank_for =
         ranks_[{trainer->attempt(), trainer->rank()}].Hold(can, cluster_.now());
     ranks_there_for_[trainer->rank()] =
