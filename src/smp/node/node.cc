@@ -35,6 +35,16 @@ bool HasRanksBeside(const NodeState& state, Attempt attempt) {
   });
 }
 
+// Whoever follows the newest decision here trains here, wherever it asked from: a daemon that has
+// lost its slot may have come back in another one.
+void TakeHome(NodeState& state) {
+  if (state.homes.empty()) return;
+  for (const auto& [rank, session] : state.sessions) {
+    const bool follows = !session->superseded && session->timeline == state.decided;
+    if (follows) state.homes[rank] = state.options.node;
+  }
+}
+
 }  // namespace
 
 Node::Node(NodeSeams seams, NodeOptions options) : state_{seams} {
@@ -206,6 +216,7 @@ void Node::OnConnected(RankSession& session, Timeline follows) {
   // empty may have yet to read of it.
   const bool is_newest = follows == state_.record->chain().newest();
   if (is_newest || session.timeline == Timeline{}) session.timeline = follows;
+  TakeHome(state_);
   session.Send(Welcome{state_.record->session(), state_.options.node,
                        state_.record->chain().newest(), state_.options.block_bytes,
                        state_.options.software_version, restore_->SealedSlotsOf(session.rank()),
@@ -333,6 +344,7 @@ void Node::OnDecision(const JobDecision& decision) {
     // What was decided late, for an attempt that is over, does not say where the next one's are.
     state_.homes =
         HasRanksBeside(state_, decision.attempt) ? std::map<Rank, NodeSlot>() : decision.homes;
+    TakeHome(state_);
   }
   // Before what a restore may want of slots.
   if (decision.kind == DecisionKind::kRestored) moved_->OnRestored(decision.asked.size());

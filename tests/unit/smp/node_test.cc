@@ -111,6 +111,21 @@ TEST_F(NodeTest, ARankThatSaysAnEarlierTimelineAgainIsOfTheOneItWasTold) {
   EXPECT_EQ(node_->state().SessionOf(Rank{1})->timeline, Timeline{5});
 }
 
+// Its daemon had lost the slot that it asked from, and came back in this one: it was given no slot.
+TEST_F(NodeTest, ARankThatFollowsTheNewestDecisionHereTrainsHere) {
+  InTurn([&] {
+    NodeState& state = node_->state();
+    state.record->AdoptTimelines({{Timeline{4}, Version{}}}, /*unused=*/true);
+    state.decided = Timeline{4};
+    state.homes = {{Rank{0}, NodeSlot{5}}, {Rank{1}, NodeSlot{5}}};
+    EXPECT_TRUE(state.TrainsElsewhere(Rank{1}));
+  });
+  hello_.timeline = Timeline{4};
+  SayHello(hello_.life.pid);
+  EXPECT_FALSE(node_->state().TrainsElsewhere(Rank{1}));
+  EXPECT_TRUE(node_->state().TrainsElsewhere(Rank{0}));
+}
+
 // It had its daemon's slot given back in the moment in which the newer attempt had no processes.
 TEST_F(NodeTest, ARankOfAnAttemptThatIsOverIsNotServed) {
   SayHello(hello_.life.pid);
