@@ -161,7 +161,7 @@ TEST(ClusterPlantedBugTest, GivesUpCommitted) {
   ExpectFound(PlantedBug::kGivesUpCommitted, false, "is given up");
 }
 TEST(ClusterPlantedBugTest, TellsNoCopy) {
-  ExpectFound(PlantedBug::kTellsNoCopy, true, "knows of timeline", 182);
+  ExpectFound(PlantedBug::kTellsNoCopy, true, "knows of timeline", 710);
 }
 TEST(ClusterPlantedBugTest, TellsNoSkip) {
   ExpectFound(PlantedBug::kTellsNoSkip, false, "standstill: nothing is committed");
