@@ -326,11 +326,20 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
 
 void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done) {
   const meta::JobState& state = store_.state();
-  if (writing_ || !store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
+  const RollCall roll = CallRoll();
+  const bool is_order = request.has_step() || request.cancel();
+  if (store_.ready() && !is_order) return done(DescribeRewind(state, roll));
+  if (writing_) {  // a commit, most often
+    executor_.After(options_.report_interval / 10, [this, alive = lifetime_.token(), from, request,
+                                                    done = std::move(done)]() mutable {
+      if (!alive.expired()) return Rewind(from, request, std::move(done));
+      done(absl::UnavailableError("the leader has changed; try again"));
+    });
+    return;
+  }
+  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
     return done(absl::UnavailableError("the leader is busy with a decision; try again"));
   }
-  const RollCall roll = CallRoll();
-  if (!request.has_step() && !request.cancel()) return done(DescribeRewind(state, roll));
   absl::StatusOr<meta::JobChange> change = OrderRewind(request, state, roll, options_);
   if (!change.ok()) return done(change.status());
   const std::optional<Version> ordered = OrderedVersion(*change->timeline);
