@@ -132,10 +132,12 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
   }
   state_.seams.log.Info("decision: {} opens timeline {}", TextOf(decision), decision.timeline);
   // Those that the decision before was made for may live on: they take no part in what follows.
-  // Others may be about to ask.
+  // Others may be about to ask, or follow this one already, wherever they asked from.
   for (auto& [rank, session] : state_.sessions) {
-    if (session->timeline == Timeline{} || TakesPart(*session, decision, state_.options.node))
+    if (session->timeline == Timeline{} || session->timeline == decision.timeline ||
+        TakesPart(*session, decision, state_.options.node)) {
       continue;
+    }
     session->timeline = Timeline{};
     session->superseded = true;
   }

@@ -111,6 +111,21 @@ TEST_F(RestoreAgainTest, WhatWasDecidedForALikeProcessOfAnotherNodeIsForOthers) 
   EXPECT_FALSE(session_->superseded);
 }
 
+// Its daemon has come back in another slot, and reads of the decision after the rank has come.
+TEST_F(RestoreAgainTest, WhoFollowsADecisionAlreadyIsNotLeftBehindByIt) {
+  InTurn([&] {
+    JobDecision decision;
+    decision.kind = DecisionKind::kFresh;
+    decision.attempt = Attempt{1};
+    const NodeSlot other{state_.options.node.value + 1};
+    decision.asked[kRank] = {kRank, session_->life(), 7, other};
+    decision.timeline = session_->timeline;
+    desk_->OnDecision(decision);
+  });
+  EXPECT_EQ(session_->timeline, Timeline{1});
+  EXPECT_FALSE(session_->superseded);
+}
+
 // It was decided late, for an attempt that is over by now.
 TEST_F(RestoreAgainTest, ADecisionForOthersLeavesWhoWaitsForOne) {
   InTurn([&] { session_->timeline = Timeline{}; });
