@@ -248,6 +248,7 @@ class SimNetwork::Node : public std::enable_shared_from_this<Node> {
     const auto found = pending_.find(id);
     if (found == pending_.end()) return;
     LandSome(id, source, found->second.into.size());
+    state_->counts.read_bytes += found->second.into.size();
     End(id, source.header);
   }
 

@@ -65,6 +65,7 @@ class SimNetwork {
     uint64_t lost = 0;  // blocked included
     uint64_t duplicated = 0;
     uint64_t cut = 0;
+    uint64_t read_bytes = 0;  // of reads that have landed
   };
   const Counts& counts() const;
 

@@ -126,6 +126,21 @@ TensorModel ReplicatedTensors(uint64_t rows) {
   };
 }
 
+TensorModel TensorParallelAmong(uint64_t world, uint64_t rows) {
+  return [sharded = world, rows](Rank rank, uint64_t world) {
+    std::vector<TensorSpec> tensors;
+    for (uint64_t layer = 0; layer < kLayers; ++layer) {
+      std::string name = fmt::format("layer.{}", layer);
+      const uint64_t all = sharded * rows;
+      tensors.push_back(world == sharded
+                            ? Rows(std::move(name), all, rank.value, world)
+                            : Whole(std::move(name), all, static_cast<uint32_t>(rank.value),
+                                    static_cast<uint32_t>(world)));
+    }
+    return tensors;
+  };
+}
+
 void FillShard(std::span<std::byte> bytes, uint64_t begin, const TensorSpec& spec,
                const Author& author) {
   // Shards are runs of whole rows, so a shard is a run of the tensor's bytes.

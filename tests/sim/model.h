@@ -33,6 +33,9 @@ std::vector<TensorSpec> TensorsOf(Rank rank, uint64_t world);
 TensorModel ShardedTensors(uint64_t rows_max);
 // Some held by all ranks, large enough to be cut among them and not, and as many rows of its own.
 TensorModel ReplicatedTensors(uint64_t rows);
+// Of so many ranks each holds as many rows of its own, as tensor parallel ones do; of any other
+// number each holds everything, as data parallel ones do.
+TensorModel TensorParallelAmong(uint64_t world, uint64_t rows);
 
 // Of the tensors; which rows a rank has depends on the world, not what is in them.
 inline constexpr size_t kRowBytes = 64;

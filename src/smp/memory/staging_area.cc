@@ -19,7 +19,7 @@ constexpr SegmentId kSegment{SegmentKind::kStaging, 0};
 // --- places ---
 
 StagingPlaces::Place::~Place() {
-  if (const auto of = of_.lock()) of->GiveBack(borrower_, offset_);
+  if (const auto of = of_.lock()) of->GiveBack(offset_);
 }
 
 StagingPlaces::StagingPlaces(Executor& executor, std::shared_ptr<Segment> segment,
@@ -28,7 +28,9 @@ StagingPlaces::StagingPlaces(Executor& executor, std::shared_ptr<Segment> segmen
       segment_(std::move(segment)),
       block_bytes_(block_bytes),
       places_(segment_->bytes().size() / block_bytes) {
-  for (uint64_t place = 0; place < places_; ++place) free_.push_back(place * block_bytes_);
+  for (uint64_t place = 0; place < places_.size(); ++place) {
+    places_[place].free = free_.insert(free_.end(), place);
+  }
 }
 
 std::list<StagingPlaces::Borrower>::iterator StagingPlaces::Find(uint64_t borrower) {
@@ -36,7 +38,7 @@ std::list<StagingPlaces::Borrower>::iterator StagingPlaces::Find(uint64_t borrow
 }
 
 uint64_t StagingPlaces::Join(absl::AnyInvocable<void()> on_change) {
-  borrowers_.push_back({++borrowers_ever_, 0, std::move(on_change)});
+  borrowers_.push_back({++borrowers_ever_, std::move(on_change)});
   return borrowers_ever_;
 }
 
@@ -47,25 +49,41 @@ void StagingPlaces::Leave(uint64_t borrower) {
   Wake();
 }
 
-std::optional<StagingPlaces::Place> StagingPlaces::Take(const std::shared_ptr<StagingPlaces>& from,
-                                                        uint64_t borrower) {
-  const auto found = from->Find(borrower);
-  UNREFT_CHECK(found != from->borrowers_.end(), "borrower {} has left", borrower);
+std::optional<StagingPlaces::Place> StagingPlaces::Take(
+    const std::shared_ptr<StagingPlaces>& from, uint64_t borrower,
+    absl::FunctionRef<bool(uint64_t offset)> avoided) {
   if (!from->populated_ || from->free_.empty()) return std::nullopt;
-  const uint64_t share = std::max<uint64_t>(1, from->places_ / from->borrowers_.size());
-  if (found->held >= share) return std::nullopt;
-  ++found->held;
-  from->borrowers_.splice(from->borrowers_.end(), from->borrowers_, found);
-  const uint64_t offset = from->free_.front();
-  from->free_.pop_front();
-  return std::make_optional<Place>(from, borrower, offset,
-                                   from->segment_->bytes().subspan(offset, from->block_bytes_));
+  const auto wanted = std::ranges::find_if(
+      from->free_, [&](uint64_t place) { return !avoided(place * from->block_bytes_); });
+  const uint64_t place = wanted == from->free_.end() ? from->free_.front() : *wanted;
+  return std::make_optional<Place>(Lend(from, borrower, place));
 }
 
-void StagingPlaces::GiveBack(uint64_t borrower, uint64_t offset) {
-  free_.push_back(offset);
-  const auto found = Find(borrower);
-  if (found != borrowers_.end()) --found->held;
+std::optional<StagingPlaces::Place> StagingPlaces::TakeAgain(
+    const std::shared_ptr<StagingPlaces>& from, uint64_t borrower, uint64_t offset,
+    uint64_t lending) {
+  const uint64_t place = offset / from->block_bytes_;
+  UNREFT_CHECK(place < from->places_.size(), "no place is at {}", offset);
+  const PlaceState& state = from->places_[place];
+  if (!state.free || state.lendings != lending) return std::nullopt;
+  return std::make_optional<Place>(Lend(from, borrower, place));
+}
+
+StagingPlaces::Place StagingPlaces::Lend(const std::shared_ptr<StagingPlaces>& from,
+                                         uint64_t borrower, uint64_t place) {
+  const auto found = from->Find(borrower);
+  UNREFT_CHECK(found != from->borrowers_.end(), "borrower {} has left", borrower);
+  from->borrowers_.splice(from->borrowers_.end(), from->borrowers_, found);
+  PlaceState& state = from->places_[place];
+  from->free_.erase(*std::exchange(state.free, std::nullopt));
+  const uint64_t offset = place * from->block_bytes_;
+  return {from, offset, ++state.lendings,
+          from->segment_->bytes().subspan(offset, from->block_bytes_)};
+}
+
+void StagingPlaces::GiveBack(uint64_t offset) {
+  const uint64_t place = offset / block_bytes_;
+  places_[place].free = free_.insert(free_.end(), place);
   Wake();
 }
 
@@ -156,9 +174,9 @@ void StagingArea::Remove() {
   seams_.pool.Remove(kSegment);
 }
 
-void StagingArea::KeepUntilEnd(ProcessLife life, std::vector<StagingPlaces::Place> places) {
-  if (places.empty()) return;
-  const auto kept = kept_.insert(kept_.end(), {life, WatchId::kNone, std::move(places)});
+void StagingArea::KeepUntilEnd(ProcessLife life, Holds holds) {
+  if (holds.empty()) return;
+  const auto kept = kept_.insert(kept_.end(), {life, WatchId::kNone, std::move(holds)});
   kept->watch = seams_.processes.Watch(life, [this, kept] { kept_.erase(kept); });
 }
 

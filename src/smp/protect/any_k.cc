@@ -11,15 +11,16 @@ SourceHealth::Kind KindOf(const CodedVersion& coded, uint32_t chunk) {
 }
 
 // The first are asked first.
-enum Worth { kFree, kGood, kDoubtful, kBad, kLost, kWorths };
+enum Worth { kFree, kOwn, kGood, kDoubtful, kBad, kLost, kWorths };
 
-// Those first that cost nothing, then data, then parities. If these are too few, parities of nodes
+// Those first that cost nothing, then what this node has, then data, then parities. If these are
+// too few, parities of nodes
 // that have lost a slab: it may have rotted, and its node's parities have not. Slabs that are lost
 // come last: their nodes may wait for this one, and answer when they are rebuilt.
 Worth WorthOf(const SourceHealth& health, const CodedVersion& coded, uint32_t stripe,
               uint64_t position, uint32_t chunk) {
   const NodeSlot holder = coded.HolderOf(stripe, chunk);
-  Worth worth = kGood;
+  Worth worth = health.IsOwn(holder) ? kOwn : kGood;
   if (chunk < coded.group.shape.k) {
     const std::optional<RankBlock> block = coded.DataAt(stripe, chunk, position);
     if (!block) return kFree;  // zeros that are nowhere

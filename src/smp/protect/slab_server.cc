@@ -31,6 +31,10 @@ void SlabServer::OnRead(const std::string& body, uint64_t bytes, SlabSource::Rea
 
 void SlabServer::Read(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done) {
   if (request.kind() == ReadRequest::DATA) return source_.OnRead(request, bytes, std::move(done));
+  if (request.kind() == ReadRequest::DECODED) {
+    if (decoded_) return decoded_(request, bytes, std::move(done));
+    return done(absl::NotFoundError(fmt::format("node {} restores nothing", self_)));
+  }
   if (guarded_ != nullptr) return guarded_->ReadParity(request, bytes, std::move(done));
   done(absl::NotFoundError(fmt::format("node {} guards nothing", self_)));
 }

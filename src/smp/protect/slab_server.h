@@ -6,8 +6,10 @@
 
 #include <unreft/cluster.pb.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
@@ -20,7 +22,7 @@ class GuardedSlabs {
  public:
   virtual ~GuardedSlabs() = default;
 
-  // Of any kind but DATA.
+  // Of any kind but DATA and DECODED.
   virtual void ReadParity(const ReadRequest& request, uint64_t bytes,
                           SlabSource::ReadDone done) = 0;
   // What is held of other slots' slabs of a version; null without a complete guard of it.
@@ -32,6 +34,11 @@ class GuardedSlabs {
 class SlabServer {
  public:
   SlabServer(NodeState& state, Peers& peers);
+
+  // Answers reads of DECODED, and outlives this. Without one they are answered NotFound.
+  using Decoded =
+      std::function<void(const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done)>;
+  void set_decoded(Decoded decoded) { decoded_ = std::move(decoded); }
 
   // Outlives this. None, before: questions about parities and descriptions are answered NotFound.
   void set_guarded(GuardedSlabs* guarded) { guarded_ = guarded; }
@@ -49,6 +56,7 @@ class SlabServer {
   const NodeSlot self_;
   SlabSource source_;
   GuardedSlabs* guarded_ = nullptr;
+  Decoded decoded_;
 };
 
 }  // namespace unreft::smp

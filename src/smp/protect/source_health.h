@@ -16,7 +16,7 @@ namespace unreft::smp {
 class SourceHealth {
  public:
   // Of one node the one may be gone and the other there.
-  enum class Kind { kData, kParity };
+  enum class Kind { kData, kParity, kDecoded };
 
   // `avoided`: how long a source that failed is left out, if others will do. `lost`: slabs whose
   // memory is gone, each with its node. All references outlive this.
@@ -25,6 +25,7 @@ class SourceHealth {
 
   bool IsLost(Rank rank) const { return lost_.contains(rank); }
   bool HasLost(NodeSlot slot) const { return losers_.contains(slot); }
+  bool IsOwn(NodeSlot slot) const { return slot == peers_.self(); }
   // It is away, or has failed lately.
   bool IsBad(NodeSlot slot, Kind kind) const;
 

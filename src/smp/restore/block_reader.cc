@@ -16,6 +16,8 @@ namespace {
 
 // A source that failed is left out for so many retries' time, if others will do.
 constexpr int kAvoidRetries = 10;
+// Who decodes a block for all may hear of the decision later than who asks for it.
+constexpr int kPatienceRetries = 20;
 
 std::map<Rank, NodeSlot> LostSlabs(const RestoreCatalog& catalog) {
   std::map<Rank, NodeSlot> lost;
@@ -107,37 +109,42 @@ void BlockReader::ReadFromHome(std::shared_ptr<Request> request) {
   if (health_.IsBad(slab->home, SourceHealth::Kind::kData)) {
     return StartDecoding(std::move(request));
   }
-  ReadRequest read;
-  read.set_kind(ReadRequest::DATA);
-  SetVersion(catalog_.version(), read);
-  read.set_rank(request->rank.value);
-  read.set_first_block(request->block);
-  read.set_blocks(1);
-  const std::span<std::byte> into = request->into;
-  reads_.Read(slab->home, read, into,
-              [this, request = std::move(request),
-               home = slab->home](const absl::StatusOr<ReadHeader>& header) mutable {
-                if (header.ok()) return CheckHome(std::move(request));
-                if (cancelled_) return Again(std::move(request), header.status());
+  reads_.Read(slab->home, ReadOf(*request, ReadRequest::DATA), request->into,
+              [this, request, home = slab->home](const absl::StatusOr<ReadHeader>& header) {
+                if (header.ok()) {
+                  // What has rotted there since it was verified stays so: the group has it still.
+                  return CheckRead(request, [this, request] { StartDecoding(request); });
+                }
+                if (cancelled_ || absl::IsResourceExhausted(header.status())) {
+                  return Again(request, header.status());
+                }
                 // It may have lost the slab, and rebuilds it later: meanwhile the group decodes.
                 health_.Avoid(home, SourceHealth::Kind::kData);
-                StartDecoding(std::move(request));
+                StartDecoding(request);
               });
 }
 
-void BlockReader::CheckHome(std::shared_ptr<Request> request) {
+ReadRequest BlockReader::ReadOf(const Request& request, ReadRequest::Kind kind) const {
+  ReadRequest read;
+  read.set_kind(kind);
+  SetVersion(catalog_.version(), read);
+  read.set_rank(request.rank.value);
+  read.set_first_block(request.block);
+  read.set_blocks(1);
+  return read;
+}
+
+void BlockReader::CheckRead(std::shared_ptr<Request> request, absl::AnyInvocable<void()> on_wrong) {
   auto crc = std::make_shared<uint32_t>();  // passes from the pool to the executor
-  state_.seams.pool.Submit([request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
-                           lifetime_.Bind([this, request, crc] {
-                             const uint32_t needed =
-                                 catalog_.Find(request->rank)->crcs[request->block];
-                             if (*crc == needed) return End(*request, absl::OkStatus());
-                             state_.seams.log.Warn("block {} of rank {}: CRC {:08x}, needed {:08x}",
-                                                   request->block, request->rank, *crc, needed);
-                             // What has rotted there since it was verified stays so: the group has
-                             // it still.
-                             StartDecoding(request);
-                           }));
+  state_.seams.pool.Submit(
+      [request, crc] { *crc = Crc32c(request->into); }, state_.seams.executor,
+      lifetime_.Bind([this, request, crc, on_wrong = std::move(on_wrong)]() mutable {
+        const uint32_t needed = CrcOf(request->rank, request->block);
+        if (*crc == needed) return End(*request, absl::OkStatus());
+        state_.seams.log.Warn("block {} of rank {}: CRC {:08x}, needed {:08x}", request->block,
+                              request->rank, *crc, needed);
+        on_wrong();
+      }));
 }
 
 // --- from k chunks of its stripe ---
@@ -176,10 +183,7 @@ void BlockReader::AskRecord(
     absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
   if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
   const NodeSlot slot = search.slot;
-  std::set<NodeSlot> lost;
-  for (const ViewMember& member : job_.view.value.members()) {
-    if (member.lost()) lost.insert(NodeSlot{member.slot()});
-  }
+  const std::set<NodeSlot> lost = LostMembers();
   std::vector<NodeSlot> members;
   for (const auto* groups : {&job_.commit.value.groups(), &job_.view.value.groups()}) {
     const std::optional<GroupView> group = FindGroup(*groups, slot);
@@ -271,19 +275,101 @@ absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
   return absl::OkStatus();
 }
 
+std::set<NodeSlot> BlockReader::LostMembers() const {
+  std::set<NodeSlot> lost;
+  for (const ViewMember& member : job_.view.value.members()) {
+    if (member.lost()) lost.insert(NodeSlot{member.slot()});
+  }
+  return lost;
+}
+
+std::optional<ec::Cell> BlockReader::CellOf(const CodedVersion& coded, Rank rank,
+                                            uint64_t block) const {
+  const uint32_t member = *coded.group.MemberIn(catalog_.Find(rank)->home);
+  const auto of_member = coded.slabs.MemberBlockOf(member, rank, block);
+  if (!of_member) return std::nullopt;
+  return coded.layout().CellOf(member, *of_member);
+}
+
+std::optional<NodeSlot> BlockReader::DecoderAt(const CodedVersion& coded,
+                                               const ec::Cell& cell) const {
+  const std::set<NodeSlot> lost = LostMembers();
+  std::vector<NodeSlot> able;
+  for (const NodeSlot slot : coded.group.slots) {
+    if (!lost.contains(slot) && !health_.HasLost(slot)) able.push_back(slot);
+  }
+  if (able.empty()) return std::nullopt;
+  return able[(cell.stripe + cell.position) % able.size()];
+}
+
+std::optional<NodeSlot> BlockReader::DecoderOf(Rank rank, uint64_t block) const {
+  const std::shared_ptr<const CodedVersion> coded = CodedOf(catalog_.Find(rank)->home);
+  if (coded == nullptr) return std::nullopt;
+  const std::optional<ec::Cell> cell = CellOf(*coded, rank, block);
+  return cell ? DecoderAt(*coded, *cell) : std::nullopt;
+}
+
+void BlockReader::FindDecoder(Rank rank, uint64_t block,
+                              absl::AnyInvocable<void(absl::StatusOr<NodeSlot>)> done) {
+  const auto answer = [this, rank, block]() -> absl::StatusOr<NodeSlot> {
+    if (const std::optional<NodeSlot> decoder = DecoderOf(rank, block)) return *decoder;
+    return absl::FailedPreconditionError(
+        fmt::format("nobody decodes block {} of rank {} for all", block, rank));
+  };
+  const NodeSlot home = catalog_.Find(rank)->home;
+  if (CodedOf(home) != nullptr) return done(answer());
+  GroupRecordOf(home, [answer, done = std::move(done)](const auto& record) mutable {
+    if (!record.ok()) return done(record.status());
+    done(answer());
+  });
+}
+
 void BlockReader::DecodeIn(std::shared_ptr<const CodedVersion> coded,
                            std::shared_ptr<Request> request) {
   if (cancelled_) return Again(std::move(request), absl::OkStatus());
-  const NodeSlot home = catalog_.Find(request->rank)->home;
-  const uint32_t member = *coded->group.MemberIn(home);
-  const auto block = coded->slabs.MemberBlockOf(member, request->rank, request->block);
+  const std::optional<ec::Cell> cell = CellOf(*coded, request->rank, request->block);
   // A record need not have the slabs that are not lost.
-  if (!block) {
+  if (!cell) {
     const absl::Status status = absl::DataLossError(fmt::format(
         "the group's record has no block {} of rank {}", request->block, request->rank));
     return Again(std::move(request), status);
   }
-  const ec::Cell cell = coded->layout().CellOf(member, *block);
+  if (request->decode_only || request->decode_here) {
+    return DecodeHere(std::move(coded), *cell, std::move(request));
+  }
+  const std::optional<NodeSlot> decoder = DecoderAt(*coded, *cell);
+  if (!decoder || *decoder == peers_.self() ||
+      health_.IsBad(*decoder, SourceHealth::Kind::kDecoded)) {
+    return DecodeHere(std::move(coded), *cell, std::move(request));
+  }
+  ReadDecoded(*decoder, std::move(request));
+}
+
+void BlockReader::ReadDecoded(NodeSlot decoder, std::shared_ptr<Request> request) {
+  const auto decode_here = [this, request] {
+    request->decode_here = true;
+    StartDecoding(request);
+  };
+  reads_.Read(decoder, ReadOf(*request, ReadRequest::DECODED), request->into,
+              [this, request, decoder, decode_here](const absl::StatusOr<ReadHeader>& header) {
+                if (header.ok()) return CheckRead(request, decode_here);
+                const Time now = state_.seams.executor.Now();
+                if (absl::IsNotFound(header.status())) {
+                  if (!request->patient_until) {
+                    request->patient_until = now + kPatienceRetries * state_.options.read_retry;
+                  }
+                  if (now < *request->patient_until) return Again(request, header.status());
+                }
+                // It may have no room for this block, and for the next.
+                if (!absl::IsResourceExhausted(header.status())) {
+                  health_.Avoid(decoder, SourceHealth::Kind::kDecoded);
+                }
+                decode_here();
+              });
+}
+
+void BlockReader::DecodeHere(std::shared_ptr<const CodedVersion> coded, const ec::Cell& cell,
+                             std::shared_ptr<Request> request) {
   StripeGatherer::Want want;
   want.coded = coded;
   want.stripe = cell.stripe;

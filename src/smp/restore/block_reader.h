@@ -1,12 +1,16 @@
 // BlockReader: any block of the restored version, wherever its bytes are: read from the node that
 // holds them, or decoded from k chunks of its stripe. Every block is checked against the CRC that
 // its source took of it before it was ever sent.
+//
+// A block that is lost is decoded by one node for all that want it: by a member of its group that
+// its place in the code names. Where that one does not do so whoever wants it decodes it itself.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -40,6 +44,13 @@ class BlockReader {
   void Decode(Rank rank, uint64_t block, std::span<std::byte> into, std::shared_ptr<void> keep,
               Done done);
 
+  // Which node decodes that block of the catalog for all: the same for all that know of the same
+  // losses. None where nobody does, or the group's record is not known yet.
+  std::optional<NodeSlot> DecoderOf(Rank rank, uint64_t block) const;
+  // The same, once the record is known (GroupRecordOf); FailedPrecondition when nobody does.
+  void FindDecoder(Rank rank, uint64_t block,
+                   absl::AnyInvocable<void(absl::StatusOr<NodeSlot>)> done);
+
   // Of a block of a slab in the catalog.
   uint32_t CrcOf(Rank rank, uint64_t block) const { return catalog_.Find(rank)->crcs[block]; }
 
@@ -63,11 +74,23 @@ class BlockReader {
     Done done;
     Time deadline;
     bool decode_only = false;  // its home is who asks
+    bool decode_here = false;  // whoever decodes it for all does not
+    std::optional<Time> patient_until = std::nullopt;  // with who is not ready to
   };
   void ReadFromHome(std::shared_ptr<Request> request);
-  void CheckHome(std::shared_ptr<Request> request);
+  // Ends the request with what was read, unless that is not what it ought to be.
+  void CheckRead(std::shared_ptr<Request> request, absl::AnyInvocable<void()> on_wrong);
+  ReadRequest ReadOf(const Request& request, ReadRequest::Kind kind) const;
   void StartDecoding(std::shared_ptr<Request> request);
   void DecodeIn(std::shared_ptr<const CodedVersion> coded, std::shared_ptr<Request> request);
+  void DecodeHere(std::shared_ptr<const CodedVersion> coded, const ec::Cell& cell,
+                  std::shared_ptr<Request> request);
+  void ReadDecoded(NodeSlot decoder, std::shared_ptr<Request> request);
+  // Where a block of a slab lies in the code; none where the record has no such slab.
+  std::optional<ec::Cell> CellOf(const CodedVersion& coded, Rank rank, uint64_t block) const;
+  // None where all the others of the group are lost.
+  std::optional<NodeSlot> DecoderAt(const CodedVersion& coded, const ec::Cell& cell) const;
+  std::set<NodeSlot> LostMembers() const;
   void Again(std::shared_ptr<Request> request, const absl::Status& failure);
   void End(Request& request, absl::Status status);
   // The restored version in the group of that slot; null before its record is had.

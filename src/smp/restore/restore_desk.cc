@@ -51,7 +51,16 @@ RestoreDesk::RestoreDesk(NodeState& state)
 
 RestoreDesk::~RestoreDesk() { state_.seams.executor.Cancel(retired_timer_); }
 
-void RestoreDesk::Join(Cluster cluster) { cluster_.emplace(std::move(cluster)); }
+void RestoreDesk::Join(Cluster cluster) {
+  cluster_.emplace(std::move(cluster));
+  cluster_->server.set_decoded(
+      [this](const ReadRequest& request, uint64_t bytes, SlabSource::ReadDone done) {
+        if (restoring_ != nullptr && restoring_->decoded != nullptr) {
+          return restoring_->decoded->OnRead(request, bytes, std::move(done));
+        }
+        done(absl::NotFoundError(fmt::format("node {} restores nothing", state_.options.node)));
+      });
+}
 
 // --- asking ---
 
@@ -203,6 +212,9 @@ void RestoreDesk::OnCatalog() {
       [&server = cluster_->server](const ReadRequest& request, uint64_t bytes, auto done) {
         server.Read(request, bytes, std::move(done));
       });
+  restoring_->decoded = std::make_unique<DecodedBlocks>(
+      state_, *restoring_->reader, *restoring_->catalog,
+      [this, number = restoring_->number] { return IsCurrent(number) ? Blocks() : nullptr; });
   if (IsLostHere() && !IsRestoredByAsMany()) {
     state_.seams.log.Info(
         "version {}: what node {} has lost of it is not rebuilt, since another number of ranks "

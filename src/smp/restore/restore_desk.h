@@ -4,7 +4,8 @@
 //
 // The room restore is the way from a decision to bytes: what the version consists of
 // (restore_catalog.h), any block of it (block_reader.h), this node's lost slabs (slab_rebuilder.h),
-// and other nodes' blocks to a rank (staging.h). It includes all rooms but node. Start here.
+// other nodes' blocks to the ranks (staged_blocks.h, staging.h), and what other nodes have decoded
+// here (decoded_blocks.h). It includes all rooms but node. Start here.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -22,8 +23,10 @@
 #include "smp/memory/slot_verifier.h"
 #include "smp/protect/protector.h"
 #include "smp/restore/block_reader.h"
+#include "smp/restore/decoded_blocks.h"
 #include "smp/restore/restore_catalog.h"
 #include "smp/restore/slab_rebuilder.h"
+#include "smp/restore/staged_blocks.h"
 #include "smp/restore/staging.h"
 
 namespace unreft::smp {
@@ -75,6 +78,8 @@ class RestoreDesk {
     // Once the catalog is ready.
     std::unique_ptr<BlockReader> reader;
     std::unique_ptr<SlabRebuilder> rebuilder;
+    std::unique_ptr<StagedBlocks> blocks;  // once there is a staging area
+    std::unique_ptr<DecodedBlocks> decoded;
     std::map<Rank, std::unique_ptr<Staging>> stagings;
   };
 
@@ -119,6 +124,9 @@ class RestoreDesk {
   static absl::Status NamePieces(const RankSession& session, const Planning& planning, Plan& plan);
   absl::Status Stage(RankSession& session, const Planning& planning, Plan& plan);
   absl::Status ProvideStaging(const StagingOrder& order);
+  // Where other nodes' blocks lie; null without a staging area.
+  StagedBlocks* Blocks();
+  std::vector<uint32_t> TurnsOf(std::span<const PlanSource> sources) const;
   void EndStaging(RankSession& session);
   void DropDeadVersions();
 

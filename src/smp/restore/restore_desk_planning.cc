@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "base/format.h"
@@ -213,16 +214,56 @@ absl::Status RestoreDesk::Stage(RankSession& session, const Planning& planning, 
   const StagingOrder order{.request = planning.request,
                            .sources = planning.sources,
                            .pieces = planning.pieces,
+                           .turns = TurnsOf(planning.sources),
                            .reads_pages = planning.reads_pages};
   if (absl::Status status = ProvideStaging(order); !status.ok()) return status;
-  auto staging = std::make_unique<Staging>(state_, session, *restoring_->reader,
-                                           state_.staging->places(), order);
-  plan.staging_segment = state_.staging->places()->segment()->name();
-  plan.staging_bytes = staging->segment_bytes();
+  const std::shared_ptr<StagingPlaces>& places = state_.staging->places();
+  auto staging = std::make_unique<Staging>(state_, session, *restoring_->reader, *Blocks(), order);
+  plan.staging_segment = places->segment()->name();
+  plan.staging_bytes = places->bytes();
   plan.staged_bytes = order.bytes();
   plan.block_bytes = static_cast<uint32_t>(state_.options.block_bytes);
   restoring_->stagings[session.rank()] = std::move(staging);
   return absl::OkStatus();
+}
+
+// What is lost comes first, for all nodes in the same order, since it is decoded once for all that
+// ask for it at about the same time; then each begins with another node.
+std::vector<uint32_t> RestoreDesk::TurnsOf(std::span<const PlanSource> sources) const {
+  const uint64_t here = state_.options.node.value;
+  const uint64_t nodes = state_.options.nodes;
+  const auto turn = [&](uint32_t source) {
+    const CatalogSlab& slab = *restoring_->catalog->Find(sources[source].rank);
+    const uint64_t distance = slab.lost ? 0 : (slab.home.value + nodes - here) % nodes;
+    return std::tuple(!slab.lost, distance, sources[source].rank);
+  };
+  std::vector<uint32_t> turns;
+  for (uint32_t source = 0; source < sources.size(); ++source) {
+    if (sources[source].is_staged()) turns.push_back(source);
+  }
+  std::ranges::sort(turns, {}, turn);
+  return turns;
+}
+
+StagedBlocks* RestoreDesk::Blocks() {
+  const std::shared_ptr<StagingPlaces>& places = state_.staging->places();
+  if (places == nullptr) return nullptr;
+  std::unique_ptr<StagedBlocks>& blocks = restoring_->blocks;
+  if (blocks == nullptr || blocks->places() != places) {
+    const bool is_any_lost = std::ranges::any_of(
+        restoring_->catalog->slabs(), [](const auto& of_rank) { return of_rank.second.lost; });
+    StagedBlocks::IsForOthers is_for_others = [this, &restoring = *restoring_](BlockId id) {
+      return restoring.catalog->Find(id.rank)->lost &&
+             restoring.reader->DecoderOf(id.rank, id.block) == state_.options.node;
+    };
+    blocks = std::make_unique<StagedBlocks>(
+        state_.seams.executor,
+        [&reader = *restoring_->reader](BlockId id, auto into, auto keep, auto done) {
+          reader.Read(id.rank, id.block, into, std::move(keep), std::move(done));
+        },
+        places, is_any_lost ? std::move(is_for_others) : nullptr);
+  }
+  return blocks.get();
 }
 
 // On a node whose memory is new nobody has registered yet: what its ranks restore is what they had.

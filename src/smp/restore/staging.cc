@@ -23,83 +23,103 @@ uint64_t StagingOrder::bytes() const {
   return bytes;
 }
 
-Staging::Staging(NodeState& state, RankSession& session, BlockReader& reader,
-                 std::shared_ptr<StagingPlaces> places, const StagingOrder& order)
+Staging::Staging(NodeState& state, RankSession& session, const BlockReader& reader,
+                 StagedBlocks& blocks, const StagingOrder& order)
     : state_(state),
       session_(session),
       life_(session.life()),
       reader_(reader),
-      places_(std::move(places)),
+      blocks_(blocks),
       request_(order.request) {
   Queue(order);
-  borrower_ = places_->Join([this] { RunRules(); });
+  taker_ = blocks_.Join(
+      {.on_fetch = [this](BlockId id) { OnOffer(id); }, .on_room = [this] { RunRules(); }});
+  for (const BlockId id : blocks_.Present()) OnOffer(id);
 }
 
 Staging::~Staging() {
-  places_->Leave(borrower_);
-  std::vector<StagingPlaces::Place> with_trainer;
-  for (auto& [offset, filled] : with_trainer_) with_trainer.push_back(std::move(filled.place));
-  state_.staging->KeepUntilEnd(life_, std::move(with_trainer));
+  blocks_.Leave(taker_);
+  StagingArea::Holds holds;
+  for (auto& [offset, filled] : with_trainer_) holds.push_back(std::move(filled.block));
+  state_.staging->KeepUntilEnd(life_, std::move(holds));
 }
 
 void Staging::Queue(const StagingOrder& order) {
   const uint64_t block_bytes = state_.options.block_bytes;
-  for (uint32_t source = 0; source < order.sources.size(); ++source) {
-    if (!order.sources[source].is_staged()) continue;
+  for (const uint32_t source : order.turns) {
+    const auto turn = static_cast<uint32_t>(sources_.size());
+    const Rank rank = order.sources[source].rank;
+    sources_.push_back({source, rank});
+    turns_.emplace(rank, turn);
     const std::span<const PlanPiece> pieces = PiecesOf(order.pieces, source);
     std::map<uint64_t, std::vector<WirePiece>> rows;
     if (!order.reads_pages) rows = RowsByBlock(pieces, block_bytes);
     for (const uint64_t block : BlocksOf(pieces, block_bytes)) {
-      todo_.push_back({source, order.sources[source].rank, block, std::move(rows[block])});
+      todo_.emplace(Key{turn, block}, Wanted{std::move(rows[block])});
     }
   }
 }
 
+std::optional<Staging::Key> Staging::KeyOf(BlockId id) const {
+  const auto turn = turns_.find(id.rank);
+  if (turn == turns_.end()) return std::nullopt;
+  const Key key{turn->second, id.block};
+  return todo_.contains(key) ? std::optional(key) : std::nullopt;
+}
+
+void Staging::OnOffer(BlockId id) {
+  if (KeyOf(id)) offered_.push_back(id);
+}
+
+std::optional<Staging::Key> Staging::Next() {
+  for (; !offered_.empty(); offered_.pop_front()) {
+    const std::optional<Key> key = KeyOf(offered_.front());
+    if (key && blocks_.Has(offered_.front())) return key;
+  }
+  return todo_.empty() ? std::nullopt : std::optional(todo_.begin()->first);
+}
+
 void Staging::RunRules() {
   if (ended_) return;
-  if (!places_->status().ok()) return Fail(places_->status());
+  const absl::Status& status = blocks_.places()->status();
+  if (!status.ok()) return Fail(status);
   const uint64_t window = std::max<uint64_t>(1, 4 * state_.options.protect_window);
-  while (!todo_.empty() && reading_ < window) {
-    std::optional<StagingPlaces::Place> place = StagingPlaces::Take(places_, borrower_);
-    if (!place) break;
-    Block block = std::move(todo_.front());
-    todo_.pop_front();
-    ReadInto(*std::move(place), std::move(block));
+  while (!ended_ && on_their_way_.size() < window) {
+    const std::optional<Key> next = Next();
+    if (!next || !Take(*next)) break;
   }
-  if (!todo_.empty() || reading_ > 0 || !with_trainer_.empty()) return;
-  ended_ = true;
-  places_->Leave(borrower_);
+  if (ended_ || !todo_.empty() || !on_their_way_.empty() || !with_trainer_.empty()) return;
+  End();
   Staged end;
   end.request = request_;
   end.last = true;
   session_.Send(end);
 }
 
-void Staging::ReadInto(StagingPlaces::Place place, Block block) {
-  ++reading_;
-  const auto into = place.bytes();
-  const Rank rank = block.rank;
-  const uint64_t number = block.block;
-  reader_.Read(rank, number, into, places_->segment(),
-               lifetime_.Bind([this, place = std::move(place),
-                               block = std::move(block)](absl::Status status) mutable {
-                 OnRead(std::move(place), std::move(block), status);
-               }));
+bool Staging::Take(Key key) {
+  const bool is_taken =
+      blocks_.Take(taker_, {sources_[key.first].rank, key.second},
+                   lifetime_.Bind([this, key](absl::StatusOr<StagedBlocks::Hold> block) {
+                     OnTaken(key, std::move(block));
+                   }));
+  if (is_taken) on_their_way_.insert(todo_.extract(key));
+  return is_taken;
 }
 
-void Staging::OnRead(StagingPlaces::Place place, Block block, const absl::Status& status) {
-  --reading_;
+void Staging::OnTaken(Key key, absl::StatusOr<StagedBlocks::Hold> block) {
   if (ended_) return;
-  if (!status.ok()) return Fail(status);
+  if (!block.ok()) return Fail(block.status());
+  Wanted wanted = std::move(on_their_way_.extract(key).mapped());
+  const BlockId id = (*block)->id;
   Staged staged;
   staged.request = request_;
-  staged.offset = place.offset();
+  staged.offset = (*block)->place.offset();
   staged.bytes = state_.options.block_bytes;
-  staged.crc = reader_.CrcOf(block.rank, block.block);
-  staged.pieces = block.pieces;
-  staged.source = block.source;
-  staged.block = block.block;
-  with_trainer_.emplace(staged.offset, Filled{std::move(place), std::move(block)});
+  staged.crc = reader_.CrcOf(id.rank, id.block);
+  staged.pieces = wanted.pieces;
+  staged.source = sources_[key.first].number;
+  staged.block = id.block;
+  with_trainer_.emplace(staged.offset, WithTrainer{*std::move(block), key, std::move(wanted)});
   session_.Send(std::move(staged));
   RunRules();
 }
@@ -107,27 +127,34 @@ void Staging::OnRead(StagingPlaces::Place place, Block block, const absl::Status
 void Staging::OnDone(const StagedDone& done) {
   const auto it = with_trainer_.find(done.offset);
   if (done.request != request_ || it == with_trainer_.end()) return;
-  Filled filled = std::move(it->second);
+  WithTrainer filled = std::move(it->second);
   with_trainer_.erase(it);
   if (ended_) return;
   const absl::Status status = done.status.ToStatus();
-  // Its place goes back: the next is had in a turn of its own.
-  if (status.ok()) return todo_.empty() ? RunRules() : void();
-  Block& block = filled.block;
-  if (++block.sent_again > kSentAgainMax) return Fail(status);
-  state_.seams.log.Warn("rank {}: block {} of rank {} is staged again: {}", session_.rank(),
-                        block.block, block.rank, status.message());
-  ReadInto(std::move(filled.place), std::move(block));
+  if (!status.ok()) {
+    if (++filled.wanted.sent_again > kSentAgainMax) return Fail(status);
+    state_.seams.log.Warn("rank {}: block {} of rank {} is staged again: {}", session_.rank(),
+                          filled.key.second, sources_[filled.key.first].rank, status.message());
+    blocks_.Forget(filled.block);
+    todo_.emplace(filled.key, std::move(filled.wanted));
+  }
+  // The next is taken in a turn of its own, when its place is known to be free.
+  if (todo_.empty()) RunRules();
 }
 
 void Staging::Fail(const absl::Status& status) {
-  ended_ = true;
-  places_->Leave(borrower_);  // its share is the others' from now on
+  End();
   state_.seams.log.Error("rank {}: its restore failed: {}", session_.rank(), status.message());
   Staged failed;
   failed.request = request_;
   failed.status = status;
   session_.Send(failed);
+}
+
+// Its share is the others' from now on.
+void Staging::End() {
+  ended_ = true;
+  blocks_.Leave(taker_);
 }
 
 }  // namespace unreft::smp

@@ -1,25 +1,27 @@
 // Staging: bytes of other nodes on their way to one rank that restores (docs/formats/
 // local_session.md, Staged).
 //
-// The blocks that the rank needs are read one after the other into places of the node's staging
-// area, which its trainer maps; each is told by its number, and its place is given back when the
-// trainer says that it has copied what its plan wants of it.
+// The blocks that the rank needs are read one after the other into the node's staging area, which
+// its trainer maps; each is told by its number, and let go of when the trainer says that it has
+// copied what its plan wants of it. What another rank of the node has fetched is taken from there
+// (staged_blocks.h), before anything that nobody has fetched yet.
 #pragma once
 
 #include <absl/status/status.h>
 
 #include <deque>
 #include <map>
-#include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/lifetime.h"
 #include "base/session_frames.h"
 #include "smp/desk/node_state.h"
 #include "smp/desk/rank_session.h"
-#include "smp/memory/staging_area.h"
 #include "smp/restore/block_reader.h"
+#include "smp/restore/staged_blocks.h"
 
 namespace unreft::smp {
 
@@ -28,22 +30,20 @@ struct StagingOrder {
   uint64_t request = 0;  // of the plan
   std::span<const PlanSource> sources;
   std::span<const PlanPiece> pieces;  // of all sources, in their order
+  std::vector<uint32_t> turns;        // those that are staged, which is read first the first
   bool reads_pages = true;            // else each block is told with its pieces
 
   uint64_t bytes() const;
 };
 
-// Single-threaded on the node's executor. The session and the reader outlive it; what is on its way
-// into a place may land after it is gone, and keeps the place as long.
+// Single-threaded on the node's executor. The session, the reader and the blocks outlive it.
 class Staging {
  public:
-  Staging(NodeState& state, RankSession& session, BlockReader& reader,
-          std::shared_ptr<StagingPlaces> places, const StagingOrder& order);
+  Staging(NodeState& state, RankSession& session, const BlockReader& reader, StagedBlocks& blocks,
+          const StagingOrder& order);
   // What was sent and not answered stays as it is until the trainer's life ends, as it may still be
   // copied.
   ~Staging();
-
-  uint64_t segment_bytes() const { return places_->bytes(); }
 
   void Start() { RunRules(); }
   // The trainer copies nothing of it any more, and wants nothing more of it.
@@ -51,35 +51,46 @@ class Staging {
   void OnDone(const StagedDone& done);
 
  private:
-  struct Block {
-    uint32_t source = 0;
+  using Key = std::pair<uint32_t, uint64_t>;  // the turn of its source, and the block
+  struct Source {
+    uint32_t number = 0;  // in the plan
     Rank rank;
-    uint64_t block = 0;
+  };
+  struct Wanted {
     std::vector<WirePiece> pieces;  // for a client that reads no pages
     int sent_again = 0;
   };
-
-  struct Filled {
-    StagingPlaces::Place place;
-    Block block;
+  struct WithTrainer {
+    StagedBlocks::Hold block;
+    Key key;
+    Wanted wanted;
   };
 
   void Queue(const StagingOrder& order);
+  // The key of what is still to be taken.
+  std::optional<Key> KeyOf(BlockId id) const;
+  void OnOffer(BlockId id);
+  // What others have fetched comes first; none when all has been taken.
+  std::optional<Key> Next();
   void RunRules();
-  void ReadInto(StagingPlaces::Place place, Block block);
-  void OnRead(StagingPlaces::Place place, Block block, const absl::Status& status);
+  bool Take(Key key);
+  void OnTaken(Key key, absl::StatusOr<StagedBlocks::Hold> block);
   void Fail(const absl::Status& status);
+  void End();
 
   NodeState& state_;
   RankSession& session_;
   const ProcessLife life_;
-  BlockReader& reader_;
-  const std::shared_ptr<StagingPlaces> places_;
-  uint64_t borrower_ = 0;
+  const BlockReader& reader_;
+  StagedBlocks& blocks_;
+  uint64_t taker_ = 0;
   const uint64_t request_;
-  std::deque<Block> todo_;
-  std::map<uint64_t, Filled> with_trainer_;  // by offset
-  uint64_t reading_ = 0;
+  std::vector<Source> sources_;  // by their turns
+  std::map<Rank, uint32_t> turns_;
+  std::map<Key, Wanted> todo_;
+  std::deque<BlockId> offered_;  // by others, and not looked at yet
+  std::map<Key, Wanted> on_their_way_;
+  std::map<uint64_t, WithTrainer> with_trainer_;  // by offset
   bool ended_ = false;
   Lifetime lifetime_;
 };

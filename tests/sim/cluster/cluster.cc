@@ -19,8 +19,8 @@ constexpr uint64_t kDeadlinesEvery = 16;
 
 }  // namespace
 
-Cluster::Cluster(const SimulationOptions& options, Random random)
-    : options_(DrawClusterOptions(random)),
+Cluster::Cluster(const SimulationOptions& options, ClusterOptions cluster, Random random)
+    : options_(std::move(cluster)),
       world_(options.seed, options.verbose, options_.tensors),
       network_(world_.scheduler),
       store_(world_.scheduler, random.Next()),

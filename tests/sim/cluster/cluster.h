@@ -22,7 +22,10 @@ namespace unreft::sim {
 
 class Cluster {
  public:
-  Cluster(const SimulationOptions& options, Random random);
+  // As large and set as is drawn.
+  Cluster(const SimulationOptions& options, Random random)
+      : Cluster(options, DrawClusterOptions(random), random) {}
+  Cluster(const SimulationOptions& options, ClusterOptions cluster, Random random);
   ~Cluster();
 
   // Starts all daemons and the first attempt.

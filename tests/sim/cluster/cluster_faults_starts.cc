@@ -71,10 +71,12 @@ void ClusterFaults::StartSecond() {
 // One of whose ranks may end meanwhile.
 void ClusterFaults::StartSecondOnceAllTrain(uint64_t looks) {
   const Duration how_long = milliseconds(1 + random_.Below(random_.OneIn(2) ? 400 : 40));
-  // A rank whose slot is on another machine by now commits nothing any more, nor does its attempt.
+  // A rank whose slot is on another machine by now commits nothing any more, nor does its attempt;
+  // nor one whose timeline a fresh start has ended.
   const auto is_over = [this] {
     return std::ranges::any_of(cluster_.launcher().Present(), [this](const TrainerProcess* rank) {
-      return !cluster_.observer().SlotOf(rank->machine()).has_value();
+      return !cluster_.observer().SlotOf(rank->machine()).has_value() ||
+             cluster_.observer().IsGivenUp(rank->timeline());
     });
   };
   if (!cluster_.launcher().StartSecond(how_long, is_over)) {

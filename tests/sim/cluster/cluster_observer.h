@@ -84,6 +84,10 @@ class ClusterObserver {
   uint64_t commits_checked() const { return commits_checked_; }
   // Of which some node's memory was hit meanwhile: what the others have was looked at.
   uint64_t commits_checked_in_part() const { return commits_checked_in_part_; }
+  // A fresh start was declared after it.
+  bool IsGivenUp(Timeline timeline) const {
+    return !fresh_starts_.empty() && timeline < *fresh_starts_.rbegin();
+  }
   uint64_t decisions() const { return decisions_; }
   // Decisions that restore nothing and say why.
   uint64_t failures() const { return failures_; }

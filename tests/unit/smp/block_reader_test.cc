@@ -4,201 +4,14 @@
 // right; node 3 has no rank. Node 0 decodes its own slab. Slabs that are lost are being rebuilt:
 // who asks for them waits.
 
-#include "smp/restore/block_reader.h"
-
-#include <functional>
-#include <memory>
-#include <optional>
-#include <vector>
-
-#include "ec/isal_code.h"
-#include "smp/restore/restore_catalog.h"
-#include "tests/unit/layout_testing.h"
-#include "tests/unit/smp/group_fixture.h"
+#include "tests/unit/smp/block_reader_fixture.h"
 
 namespace unreft::smp {
 namespace {
 
 using std::chrono::seconds;
 
-constexpr uint64_t kNodes = 4;
-constexpr uint64_t kRanks = 3;
-constexpr uint64_t kBlocks = 4;
-
-class BlockReaderTest : public GroupFixture {
- protected:
-  using ReadDone = absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>;
-
-  BlockReaderTest() : GroupFixture(2, 2) {
-    options_.read_timeout = seconds(5);
-    *record_message_.mutable_group() = group();
-    for (uint64_t slot = 0; slot < kNodes; ++slot) {
-      MemberSlab& member = *record_message_.add_members();
-      if (slot >= kRanks) continue;
-      RankSlab& slab = *member.add_slabs();
-      slab.set_rank(slot);
-      slab.set_data_bytes(kBlocks * kBlockBytes);
-    }
-    Random random(7);
-    for (auto& data : data_) data = RandomBytes(random, kBlocks * kBlockBytes);
-    const auto& members = record_message_.members();
-    slabs_ = *GroupSlabs::Make({2, 2}, kBlockBytes, {members.begin(), members.end()});
-    StartOwn();
-    InTurn([&] { Serve(NodeSlot{0}, *own_peers_); });
-    for (uint64_t slot = 1; slot < kNodes; ++slot) {
-      StartOther(NodeSlot{slot}, [this, slot](Peers& peers) { Serve(NodeSlot{slot}, peers); });
-    }
-  }
-  ~BlockReaderTest() override {
-    InTurn([&] {
-      reader_.reset();
-      catalog_.reset();
-    });
-  }
-
-  void Serve(NodeSlot slot, Peers& peers) {
-    peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto request, auto done) {
-      MetaReply reply;
-      *reply.add_slabs() = DescriptionOf(Rank{request.slot()});
-      done(std::move(reply));
-    });
-    peers.Answer<MetaRequest, GuardRecord>("record", [this, slot](NodeSlot, auto, auto done) {
-      if (on_record_asked_) on_record_asked_(slot);
-      const auto refusal = record_refusals_.find(slot);
-      if (refusal != record_refusals_.end()) return done(refusal->second);
-      done(GuardRecord(record_message_));
-    });
-    peers.ServeReads([this, slot](NodeSlot, const std::string& body, uint64_t, auto done) {
-      ReadRequest request;
-      UNREFT_CHECK(request.ParseFromString(body));
-      Give(slot, request, std::move(done));
-    });
-  }
-  void Give(NodeSlot slot, const ReadRequest& request, ReadDone done) {
-    if (request.kind() == ReadRequest::DATA) return waiting_.push_back(std::move(done));
-    if (without_parities_.contains(slot)) {
-      return done(absl::NotFoundError("it has no parities"));
-    }
-    const std::span<const std::byte> block =
-        *sent_.emplace_back(std::make_unique<std::vector<std::byte>>(
-            ParityOf(request.stripe(), request.parity(), request.first_block())));
-    ReadSource source = SourceOf(block);
-    if (rotten_.contains(slot)) (*sent_.back())[0] ^= std::byte{1};
-    done(std::move(source));
-  }
-  void MakeReader() {
-    reader_ =
-        std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_,
-                                      [this](const ReadRequest& request, uint64_t, ReadDone done) {
-                                        Give(NodeSlot{0}, request, std::move(done));
-                                      });
-  }
-  SlabDescription DescriptionOf(Rank rank) const {
-    const std::vector<std::byte>& data = data_[rank.value];
-    SlabDescription description = GroupFixture::DescriptionOf(
-        rank, kRanks, Whole(fmt::format("w{}", rank), {data.size() / 4}), data);
-    description.set_generation(5 + rank.value);
-    return description;
-  }
-  std::span<const std::byte> BlockOf(Rank rank, uint64_t block) const {
-    return std::span(data_[rank.value]).subspan(block * kBlockBytes, kBlockBytes);
-  }
-  std::vector<std::byte> ParityOf(uint32_t stripe, uint32_t parity, uint64_t position) const {
-    std::vector<std::span<const std::byte>> data;
-    for (uint32_t chunk = 0; chunk < 2; ++chunk) {
-      const std::optional<uint64_t> block = slabs_->layout().BlockAt(stripe, chunk, position);
-      if (!block) {
-        data.emplace_back();
-        continue;
-      }
-      const RankBlock at = slabs_->BlockOf(slabs_->layout().MemberOf(stripe, chunk), *block);
-      data.push_back(BlockOf(at.rank, at.block));
-    }
-    std::vector<std::byte> parities[2] = {std::vector<std::byte>(kBlockBytes),
-                                          std::vector<std::byte>(kBlockBytes)};
-    const std::span<std::byte> into[] = {parities[0], parities[1]};
-    (*ec::IsalCode::Make({2, 2}))->Encode(data, into);
-    return parities[parity];
-  }
-
-  // Node 0 decodes all of its slab; each block's bytes, or why not.
-  std::vector<absl::StatusOr<std::vector<std::byte>>> DecodeAll(bool lost = true) {
-    std::vector<absl::StatusOr<std::vector<std::byte>>> results(
-        kBlocks, absl::DeadlineExceededError("it still waits"));
-    JobDecision decision;
-    decision.kind = DecisionKind::kRestored;
-    decision.version = kVersion;
-    for (uint64_t slot = 0; slot < kRanks; ++slot) {
-      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, lost});
-    }
-    InTurn([&] {
-      catalog_ =
-          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, &results] {
-            MakeReader();
-            for (uint64_t block = 0; block < kBlocks; ++block) {
-              auto into = std::make_shared<std::vector<std::byte>>(kBlockBytes);
-              reader_->Decode(Rank{0}, block, *into, into,
-                              [into, &result = results[block]](const absl::Status& status) {
-                                if (status.ok()) {
-                                  result = *into;
-                                } else {
-                                  result = status;
-                                }
-                              });
-            }
-          });
-    });
-    Settle(seconds(4));
-    return results;
-  }
-
-  // What node 0 learns of its group within a second, though it would ask for five.
-  absl::StatusOr<std::shared_ptr<const GuardRecord>> AskForRecord() {
-    absl::StatusOr<std::shared_ptr<const GuardRecord>> result =
-        absl::DeadlineExceededError("it still asks");
-    JobDecision decision;
-    decision.kind = DecisionKind::kRestored;
-    decision.version = kVersion;
-    for (uint64_t slot = 0; slot < kRanks; ++slot) {
-      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, false});
-    }
-    InTurn([&] {
-      reader_.reset();
-      catalog_ =
-          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, &result] {
-            MakeReader();
-            reader_->GroupRecordOf(NodeSlot{0}, [&result](auto record) { result = record; });
-          });
-    });
-    Settle(seconds(1));
-    return result;
-  }
-  void NobodyHasARecord() {
-    for (uint64_t slot = 0; slot < kNodes; ++slot) {
-      record_refusals_[NodeSlot{slot}] = absl::NotFoundError("it has no guard");
-    }
-  }
-
-  void ExpectRight(const std::vector<absl::StatusOr<std::vector<std::byte>>>& results) const {
-    for (uint64_t block = 0; block < kBlocks; ++block) {
-      ASSERT_EQ(results[block].status(), absl::OkStatus()) << "block " << block;
-      const auto right = BlockOf(Rank{0}, block);
-      EXPECT_TRUE(std::equal(right.begin(), right.end(), results[block]->begin()));
-    }
-  }
-
-  GuardRecord record_message_;
-  std::vector<std::byte> data_[kRanks];
-  std::optional<GroupSlabs> slabs_;
-  std::unique_ptr<RestoreCatalog> catalog_;
-  std::unique_ptr<BlockReader> reader_;
-  std::set<NodeSlot> without_parities_;
-  std::set<NodeSlot> rotten_;  // their parities are not what they say
-  std::map<NodeSlot, absl::Status> record_refusals_;
-  std::function<void(NodeSlot)> on_record_asked_;
-  std::vector<ReadDone> waiting_;  // for a lost slab
-  std::vector<std::unique_ptr<std::vector<std::byte>>> sent_;
-};
+using BlockReaderTest = BlockReaderFixture;
 
 // They waited for each other: another's lost slab was preferred to parities beside a lost slab.
 TEST_F(BlockReaderTest, NodesWhoseSlabsHaveRottedDoNotWaitForEachOther) {
@@ -324,6 +137,105 @@ TEST_F(BlockReaderTest, WhoIsLostMeanwhileDoesNotCountForWhoWasNotAsked) {
   };
   const auto record = AskForRecord();
   EXPECT_TRUE(record.ok()) << record.status();
+}
+
+// --- what another node decodes for all ---
+
+class BlockReaderDecodedTest : public BlockReaderTest {
+ protected:
+  // Node 0 reads all of the slab that node 1 had.
+  void ReadLost() {
+    LoseNodeOne([this] {
+      for (uint64_t block = 0; block < kBlocks; ++block) Read(Rank{1}, block);
+    });
+  }
+  void Read(Rank rank, uint64_t block) {
+    auto into = std::make_shared<std::vector<std::byte>>(kBlockBytes);
+    reader_->Read(rank, block, *into, into, [this, into, rank, block](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      const auto right = BlockOf(rank, block);
+      EXPECT_TRUE(std::equal(right.begin(), right.end(), into->begin()));
+      ++read_;
+    });
+  }
+  uint64_t DecodedHere() {
+    uint64_t here = 0;
+    for (uint64_t block = 0; block < kBlocks; ++block) {
+      if (reader_->DecoderOf(Rank{1}, block) == NodeSlot{0}) ++here;
+    }
+    return here;
+  }
+
+  uint64_t read_ = 0;
+};
+
+TEST_F(BlockReaderDecodedTest, ALostBlockIsReadFromTheOneThatDecodesItForAll) {
+  ReadLost();
+  EXPECT_EQ(read_, kBlocks);
+  const uint64_t here = DecodedHere();
+  EXPECT_LT(here, kBlocks);
+  EXPECT_EQ(decoders_asked_.size(), kBlocks - here);
+  for (const auto& [slot, block] : decoders_asked_) {
+    EXPECT_EQ(reader_->DecoderOf(Rank{1}, block), slot);
+    EXPECT_NE(slot, NodeSlot{1}) << "it has lost its memory";
+  }
+}
+
+TEST_F(BlockReaderDecodedTest, WhoDoesNotDecodeForAllIsNotAskedForTheNextBlocks) {
+  for (const uint64_t slot : {2, 3}) {
+    decoded_refusals_[NodeSlot{slot}] = absl::InvalidArgumentError("a kind that is not known");
+  }
+  ReadLost();
+  EXPECT_EQ(read_, kBlocks);
+  ASSERT_FALSE(decoders_asked_.empty());
+  const uint64_t block = decoders_asked_.front().second;
+  decoders_asked_.clear();
+  for (int time = 0; time < 3; ++time) {
+    InTurn([&] { Read(Rank{1}, block); });
+    Settle(options_.read_retry);
+  }
+  EXPECT_EQ(decoders_asked_.size(), 1U);
+  Settle(seconds(1));
+  EXPECT_EQ(read_, kBlocks + 3);
+}
+
+TEST_F(BlockReaderDecodedTest, WhoIsNotReadyYetIsAskedAgain) {
+  for (const uint64_t slot : {2, 3}) {
+    decoded_refusals_[NodeSlot{slot}] = absl::NotFoundError("it restores nothing yet");
+  }
+  InTurn([&] { executor_->After(3 * options_.read_retry, [this] { decoded_refusals_.clear(); }); });
+  ReadLost();
+  EXPECT_EQ(read_, kBlocks);
+  EXPECT_GT(decoders_asked_.size(), kBlocks - DecodedHere());
+  // Node 0 has decoded no more than its own.
+  EXPECT_LE(parities_given_, 2 * DecodedHere());
+}
+
+TEST_F(BlockReaderDecodedTest, WhoNeverIsReadyIsDoneWithout) {
+  for (const uint64_t slot : {2, 3}) {
+    decoded_refusals_[NodeSlot{slot}] = absl::NotFoundError("it restores nothing yet");
+  }
+  ReadLost();
+  EXPECT_EQ(read_, kBlocks);
+}
+
+TEST_F(BlockReaderDecodedTest, WhatWasDecodedWrongIsDecodedHere) {
+  rotten_ = {NodeSlot{2}};
+  ReadLost();
+  EXPECT_EQ(read_, kBlocks);
+}
+
+// It was decoded of k others, which are no less busy.
+TEST_F(BlockReaderDecodedTest, ABusyHomeIsAskedAgain) {
+  LoseNodeOne([this] {
+    data_refusals_[NodeSlot{2}] = absl::ResourceExhaustedError("1000 reads wait already");
+    executor_->After(3 * options_.read_retry, [this] { data_refusals_.erase(NodeSlot{2}); });
+    Read(Rank{2}, 0);
+  });
+  EXPECT_EQ(read_, 1U);
+  EXPECT_GT(data_refused_, 1U);
+  EXPECT_EQ(parities_given_, 0U);
+  EXPECT_TRUE(decoders_asked_.empty());
 }
 
 }  // namespace

@@ -33,6 +33,7 @@ class RestoreDeskFixture : public GroupFixture {
   struct Other {
     bool describes = true;  // its slabs
     bool gives = true;      // its blocks
+    uint64_t given = 0;
     std::function<void(RecordDone)> on_record;
     std::vector<absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>> waiting;
   };
@@ -91,6 +92,7 @@ class RestoreDeskFixture : public GroupFixture {
       ReadRequest request;
       UNREFT_CHECK(request.ParseFromString(body));
       if (!other.gives) return other.waiting.push_back(std::move(done));
+      ++other.given;
       done(SourceOf(
           std::span(data_[slot.value]).subspan(request.first_block() * kBlockBytes, kBlockBytes)));
     });

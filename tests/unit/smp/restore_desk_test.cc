@@ -110,6 +110,26 @@ TEST_F(RestoreDeskTest, RanksShareOneSegmentOfABlockForEach) {
   EXPECT_EQ(copied[Rank{6}], kBlocks);
 }
 
+TEST_F(RestoreDeskTest, WhatSeveralRanksWantIsReadOnceFromTheOtherNode) {
+  Decide(Timeline{2});
+  Settle();
+  InTurn([&] {
+    Connect(Rank{5});
+    Connect(Rank{6});
+    others_[NodeSlot{1}].given = 0;  // for this node's guard
+  });
+  ReadStaged(Rank{5});
+  ReadStaged(Rank{6});
+  std::map<Rank, uint64_t> copied;
+  for (int turn = 0; turn < 20; ++turn) {
+    Settle();
+    for (const Rank rank : {Rank{5}, Rank{6}}) copied[rank] += CopyStaged(rank);
+  }
+  EXPECT_EQ(copied[Rank{5}], kBlocks);
+  EXPECT_EQ(copied[Rank{6}], kBlocks);
+  EXPECT_EQ(others_[NodeSlot{1}].given, kBlocks);
+}
+
 // Whatever a trainer asks for, the node's thread computes no plan; and a rank has one at a time.
 TEST_F(RestoreDeskTest, APlanIsComputedOnThePoolAndTheLastOneAskedForIsTold) {
   Decide(Timeline{2});

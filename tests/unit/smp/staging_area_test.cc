@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +30,7 @@ class StagingAreaTest : public SmpFixture {
     ~Rank() { places->Leave(id); }
     void TakeAll() {
       while (wanted > 0) {
-        auto place = StagingPlaces::Take(places, id);
+        auto place = StagingPlaces::Take(places, id, [](uint64_t) { return false; });
         if (!place) return;
         --wanted;
         ++taken;
@@ -40,7 +41,15 @@ class StagingAreaTest : public SmpFixture {
     uint64_t id = 0;
     uint64_t wanted = 1000;
     uint64_t taken = 0;
-    std::vector<StagingPlaces::Place> held;
+    StagingArea::Holds Holds() {
+      StagingArea::Holds holds;
+      for (auto& place : held) {
+        holds.push_back(std::make_shared<const StagingPlaces::Place>(std::move(place)));
+      }
+      held.clear();
+      return holds;
+    }
+    std::deque<StagingPlaces::Place> held;
   };
 
   StagingAreaTest() {
@@ -76,31 +85,41 @@ TEST_F(StagingAreaTest, ItHasItsPagesBeforeAnybodyRestores) {
   EXPECT_EQ(area_->MemoryFor(5 * kBlock).lacking_bytes, 2 * kBlock);
 }
 
-TEST_F(StagingAreaTest, EachThatRestoresHasAShareWhoeverCameFirst) {
-  ASSERT_TRUE(Provide(4).ok());
+TEST_F(StagingAreaTest, APlaceThatWasGivenBackKeepsItsBytesUntilItIsLentAgain) {
+  ASSERT_TRUE(Provide(2).ok());
   InTurn([&] {
-    Rank first(area_->places());
-    first.TakeAll();
-    EXPECT_EQ(first.held.size(), 4U);
+    Rank rank(area_->places());
+    rank.TakeAll();
+    const uint64_t offset = rank.held[1].offset();
+    const uint64_t lending = rank.held[1].lending();
+    const auto take_again = [&] {
+      return StagingPlaces::TakeAgain(rank.places, rank.id, offset, lending);
+    };
+    EXPECT_FALSE(take_again()) << "it is lent";
+    rank.held.pop_back();
+    {
+      const auto again = take_again();
+      ASSERT_TRUE(again);
+      EXPECT_EQ(again->offset(), offset);
+    }
+    EXPECT_FALSE(take_again()) << "it has been lent since";
   });
-  Settle();
-  std::optional<Rank> first;
-  std::optional<Rank> second;
+}
+
+TEST_F(StagingAreaTest, ThePlaceThatWasGivenBackFirstIsLentFirst) {
+  ASSERT_TRUE(Provide(3).ok());
   InTurn([&] {
-    first.emplace(area_->places());
-    first->TakeAll();
-    second.emplace(area_->places());
-    second->TakeAll();
-    EXPECT_TRUE(second->held.empty());
-    first->held.clear();
+    Rank rank(area_->places());
+    rank.TakeAll();
+    const std::vector<uint64_t> order = {rank.held[2].offset(), rank.held[0].offset(),
+                                         rank.held[1].offset()};
+    rank.held.pop_back();
+    rank.held.pop_front();
+    rank.held.clear();
+    rank.wanted = 3;
+    rank.TakeAll();
+    for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(rank.held[i].offset(), order[i]);
   });
-  Settle();
-  EXPECT_EQ(first->held.size(), 2U);
-  EXPECT_EQ(second->held.size(), 2U);
-  InTurn([&] { first.reset(); });
-  Settle();
-  EXPECT_EQ(second->held.size(), 4U) << "alone, all of it is its share";
-  InTurn([&] { second.reset(); });
 }
 
 TEST_F(StagingAreaTest, OnePlaceGoesRound) {
@@ -141,7 +160,7 @@ TEST_F(StagingAreaTest, WhatATrainerMayStillCopyIsLentToNobodyUntilItsLifeEnds) 
   InTurn([&] {
     Rank rank(area_->places());
     rank.TakeAll();
-    area_->KeepUntilEnd(life, std::move(rank.held));
+    area_->KeepUntilEnd(life, rank.Holds());
   });
   InTurn([&] { other.emplace(area_->places()); });
   Settle();
@@ -159,7 +178,7 @@ TEST_F(StagingAreaTest, OrUntilTheTrainerSaysThatItHasEnded) {
   InTurn([&] {
     Rank rank(area_->places());
     rank.TakeAll();
-    area_->KeepUntilEnd(life, std::move(rank.held));
+    area_->KeepUntilEnd(life, rank.Holds());
     other.emplace(area_->places());
     area_->OnTrainerDone(life);
   });
