@@ -32,12 +32,13 @@ def state_of(record):
 class Undisturbed:
     """The same training, of which nobody kills anything: as far as it was asked for."""
 
-    def __init__(self):
+    def __init__(self, ranks=NODES):
+        self._ranks = ranks
         self._directory = tempfile.mkdtemp(prefix="unreft-lab-")
         self._log = pathlib.Path(self._directory) / "log"
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", sys.executable, TRAINER, "--undisturbed",
-             str(NODES), "--step-log", self._log],
+             str(ranks), "--step-log", self._log],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._until = 0
         self._states = {}
@@ -51,7 +52,7 @@ class Undisturbed:
             self._until = step
             self._states = {(line["rank"], line["step"]): state_of(line)
                             for line in records(self._log)}
-            assert len(self._states) == NODES * step
+            assert len(self._states) == self._ranks * step
         return self._states
 
     def close(self):
