@@ -12,7 +12,7 @@ VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup programs build test test-cluster demo bench gpu-bundle sim fuzz sanitize asan tsan lint format clean
+.PHONY: help setup programs build test test-cluster test-slurm demo bench gpu-bundle sim fuzz sanitize asan tsan lint format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -33,6 +33,9 @@ test: build      ## every C++ and Python test, totals last
 
 test-cluster: programs  ## all of the lab: hosts as namespaces, etcd, torchrun (needs root)
 	@tools/setup/cluster_tests.sh $(BUILD) $(VENV)/bin/python
+
+test-slurm: programs  ## examples/slurm on a Slurm of four nodes (root; installs no Slurm, says what is missing)
+	@tools/setup/slurm_tests.sh $(BUILD) $(VENV)/bin/python
 
 demo: programs   ## the main job under kill -9, nodes lost (SEED=n: other victims; NODES=1: one node)
 	@$(PY) integrations/python/examples/demo.py $(if $(SEED),--seed $(SEED)) \
