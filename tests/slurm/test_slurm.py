@@ -31,12 +31,18 @@ def test_a_rank_is_killed(job, numbers):
     job.end()
 
 
-def test_a_daemon_is_killed(job):
+def test_a_daemon_and_the_store_are_killed(job):
     """Training goes on, and is protected again."""
     job.begin()
     host = job.hosts()[1]
     host.signal(int(host.path(f"/run/unreft-0/{job.name}/unreftd.lock").read_text()))
     wait_until("the next daemon", lambda: starts_of_daemons(job) == [1, 2, 1])
+    job.trains_on(10)
+
+    (host,) = [each for each in job.hosts() if each.name == job.asked("BatchHost")]
+    host.signal(int(host.run("pgrep", "-f", "^unreftd --role=meta")))
+    store = job.directory / "unreft/store.log"
+    wait_until("the next store", lambda: store.read_text().count(" serves at ") == 2)
     job.trains_on(10)
     job.end()
 
