@@ -2,14 +2,15 @@
 
 #include <absl/container/flat_hash_map.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <queue>
 #include <string_view>
 #include <tuple>
+#include <unordered_map>
 
 #include "layout/box.h"
+#include "layout/job_layout.h"
 #include "layout/tensor_table.h"
 
 namespace unreft::recovery {
@@ -50,6 +51,15 @@ void AppendMerged(std::vector<Source>& sources, const Source& next) {
   sources.push_back(next);
 }
 
+// Of disjoint sources in order.
+std::vector<Source> TakeAll(std::span<const Source> sources) {
+  std::vector<Source> taken;
+  for (const Source& source : sources) {
+    if (source.begin < source.end) AppendMerged(taken, source);
+  }
+  return taken;
+}
+
 // For each byte that any of them has, the one to take it from: disjoint and in order. A sweep, with
 // the sources that have begun in a heap.
 std::vector<Source> TakeBest(std::vector<Source> sources) {
@@ -74,142 +84,56 @@ std::vector<Source> TakeBest(std::vector<Source> sources) {
   }
 }
 
-// One shard, as far as it is stored.
-struct StoredShard {
-  Box box;
-  std::vector<Source> sources;  // of bytes of the shard: disjoint and in order
-};
-
-struct StoredTensor {
-  std::vector<const StoredPart*> parts;
-  const TensorSpec* spec = nullptr;  // of any of its shards
-  // In the order of their begins in the dimension that tells most of them apart.
-  std::vector<StoredShard> shards;
-  size_t dimension = 0;
-  uint64_t longest = 0;  // in that dimension
-};
-
-using StoredTensors = absl::flat_hash_map<std::string_view, StoredTensor>;
-using Preferences = absl::flat_hash_map<uint32_t, size_t>;  // of slabs: the smaller, the sooner
-
 template <typename... Args>
 std::string About(const TensorSpec& spec, fmt::format_string<Args...> format, Args&&... args) {
   return fmt::format("tensor '{}': {}", spec.name,
                      fmt::format(format, std::forward<Args>(args)...));
 }
 
-std::string KindText(const TensorSpec& spec) {
-  return fmt::format("{} [{}]", DtypeName(spec.dtype), fmt::join(spec.global_shape, ", "));
-}
-
 bool IsSameKind(const TensorSpec& a, const TensorSpec& b) {
   return a.dtype == b.dtype && a.global_shape == b.global_shape;
 }
 
-Source SourceOf(const StoredPart& part, const Preferences& preferred) {
-  const auto found = preferred.find(part.slab);
-  return {.begin = part.shard_begin,
-          .end = part.shard_begin + part.bytes,
-          .preference = found == preferred.end() ? preferred.size() : found->second,
-          .slab = part.slab,
-          .slab_offset = part.slab_offset};
-}
-
-// What was captured is checked so (layout::CheckWorld): a byte has one place in the tensor, and in
-// each box that holds it the same.
-absl::Status CheckApart(const StoredTensor& tensor) {
-  std::vector<Box> boxes;
-  for (const StoredShard& shard : tensor.shards) boxes.push_back(shard.box);
-  const auto overlap = layout::FindOverlap(boxes);
-  if (!overlap.ok()) {
-    return absl::Status(overlap.status().code(),
-                        About(*tensor.spec, "{}", std::string(overlap.status().message())));
+// Of the shards that a plan reads, where it takes each byte from.
+class BestSources {
+ public:
+  explicit BestSources(std::span<const uint32_t> preferred_slabs) {
+    for (const uint32_t slab : preferred_slabs) preferred_.try_emplace(slab, preferred_.size());
   }
-  if (!*overlap) return absl::OkStatus();
-  const auto [first, second] = **overlap;
-  return absl::FailedPreconditionError(
-      About(*tensor.spec, "is stored in boxes that overlap without being equal, {} and {}",
-            layout::BoxText(boxes[first]), layout::BoxText(boxes[second])));
-}
 
-uint64_t BeginsIn(std::span<const StoredShard> shards, size_t dimension) {
-  std::vector<uint64_t> begins;
-  for (const StoredShard& shard : shards) begins.push_back(shard.box.offset[dimension]);
-  std::ranges::sort(begins);
-  return static_cast<uint64_t>(std::ranges::unique(begins).begin() - begins.begin());
-}
-
-void SortShards(StoredTensor& tensor) {
-  const size_t dimensions = tensor.shards[0].box.offset.size();
-  if (dimensions == 0) return;
-  uint64_t most = 0;
-  for (size_t d = 0; d < dimensions; ++d) {
-    if (const uint64_t begins = BeginsIn(tensor.shards, d); begins > most) {
-      most = begins;
-      tensor.dimension = d;
-    }
+  // Disjoint and in order. By the parts of one shard: another target may read it too.
+  std::span<const Source> Of(std::span<const ShardPart> parts) {
+    const auto [found, is_new] = best_.try_emplace(parts.data());
+    if (is_new) found->second = Choose(parts);
+    return found->second;
   }
-  const auto begin = [d = tensor.dimension](const StoredShard& s) { return s.box.offset[d]; };
-  std::ranges::stable_sort(tensor.shards, {}, begin);
-  for (const StoredShard& shard : tensor.shards) {
-    tensor.longest = std::max(tensor.longest, shard.box.extent[tensor.dimension]);
-  }
-}
 
-// Those that the box may have something in common with, and few others.
-std::span<const StoredShard> ShardsNear(const StoredTensor& tensor, const Box& box) {
-  if (box.offset.empty()) return tensor.shards;
-  const size_t d = tensor.dimension;
-  const auto begin = [d](const StoredShard& s) { return s.box.offset[d]; };
-  const uint64_t from = box.offset[d] - std::min(box.offset[d], tensor.longest - 1);
-  const auto first = std::ranges::lower_bound(tensor.shards, from, {}, begin);
-  const auto last =
-      std::ranges::lower_bound(tensor.shards, box.offset[d] + box.extent[d], {}, begin);
-  return {first, last};
-}
-
-// Makes the shards of the parts: those of one box together, so that its rows are walked once.
-absl::Status MakeShards(StoredTensor& tensor, const Preferences& preferred) {
-  auto& parts = tensor.parts;
-  const auto key = [](const StoredPart* p) { return std::tie(p->spec->offset, p->spec->extent); };
-  std::stable_sort(parts.begin(), parts.end(),
-                   [&](const StoredPart* a, const StoredPart* b) { return key(a) < key(b); });
-  tensor.spec = parts[0]->spec;
-  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+ private:
+  std::vector<Source> Choose(std::span<const ShardPart> parts) const {
     std::vector<Source> sources;
-    for (; end < parts.size() && key(parts[end]) == key(parts[begin]); ++end) {
-      if (!IsSameKind(*tensor.spec, *parts[end]->spec)) {
-        return absl::FailedPreconditionError(
-            About(*tensor.spec, "is stored as {} in one slab and as {} in slab {}",
-                  KindText(*tensor.spec), KindText(*parts[end]->spec), parts[end]->slab));
-      }
-      sources.push_back(SourceOf(*parts[end], preferred));
+    bool is_choice = false;
+    for (const ShardPart& part : parts) {  // by their begins
+      const Source source{.begin = part.shard_begin,
+                          .end = part.shard_end,
+                          .slab = part.slab,
+                          .slab_offset = part.slab_offset};
+      is_choice |= !sources.empty() && source.begin < sources.back().end;
+      sources.push_back(source);
     }
-    tensor.shards.push_back({BoxOf(*parts[begin]->spec), TakeBest(std::move(sources))});
+    return is_choice ? TakeBest(Ranked(std::move(sources))) : TakeAll(sources);
   }
-  if (absl::Status status = CheckApart(tensor); !status.ok()) return status;
-  SortShards(tensor);
-  return absl::OkStatus();
-}
 
-// Only what is wanted: the rest of the world's parts is looked at once and left.
-absl::StatusOr<StoredTensors> GatherWanted(std::span<const StoredPart> stored,
-                                           std::span<const TensorSpec> targets,
-                                           const Preferences& preferred) {
-  StoredTensors tensors;
-  for (const TensorSpec& target : targets) tensors.try_emplace(target.name);
-  for (const StoredPart& part : stored) {
-    if (const auto found = tensors.find(part.spec->name); found != tensors.end()) {
-      found->second.parts.push_back(&part);
+  std::vector<Source> Ranked(std::vector<Source> sources) const {
+    for (Source& source : sources) {
+      const auto found = preferred_.find(source.slab);
+      source.preference = found == preferred_.end() ? preferred_.size() : found->second;
     }
+    return sources;
   }
-  for (const TensorSpec& target : targets) {
-    StoredTensor& tensor = tensors[target.name];
-    if (tensor.parts.empty() || tensor.spec != nullptr) continue;
-    if (absl::Status status = MakeShards(tensor, preferred); !status.ok()) return status;
-  }
-  return tensors;
-}
+
+  absl::flat_hash_map<uint32_t, size_t> preferred_;  // of slabs: the smaller, the sooner
+  std::unordered_map<const ShardPart*, std::vector<Source>> best_;
+};
 
 // What a plan may cost, all its targets together.
 class PlanBudget {
@@ -243,24 +167,28 @@ class PlanBudget {
 
 // What a shard has of a target.
 struct Common {
-  const StoredShard* shard = nullptr;
-  Box box;
+  uint32_t shard = 0;
+  Box of;   // the shard
+  Box box;  // within it
 };
 
-std::vector<Common> CommonOf(std::span<const StoredShard> shards, const Box& target) {
+std::vector<Common> CommonOf(const ShardTable& table, uint32_t first, uint32_t last,
+                             const Box& target) {
   std::vector<Common> found;
-  for (const StoredShard& shard : shards) {
-    if (auto box = layout::Intersect(shard.box, target)) found.push_back({&shard, *std::move(box)});
+  for (uint32_t shard = first; shard < last; ++shard) {
+    if (!table.Overlaps(shard, target)) continue;
+    Box box = table.BoxOf(shard);
+    Box common = *layout::Intersect(box, target);
+    found.push_back({shard, std::move(box), std::move(common)});
   }
   return found;
 }
 
 // Appends its rows as they lie in the shard, and of those what each source has.
-void AppendPieces(const Common& common, const TensorSpec& target, uint32_t index,
-                  std::vector<PlanPiece>& pieces) {
+void AppendPieces(const Common& common, std::span<const Source> sources, const TensorSpec& target,
+                  uint32_t index, std::vector<PlanPiece>& pieces) {
   const uint64_t element = DtypeBytes(target.dtype);
-  const StoredShard& shard = *common.shard;
-  layout::ForEachRows(common.box, shard.box, BoxOf(target), [&](const layout::Rows& rows) {
+  layout::ForEachRows(common.box, common.of, BoxOf(target), [&](const layout::Rows& rows) {
     const PlanPiece in_shard{.target = index,
                              .source_offset = rows.a_begin * element,
                              .target_offset = rows.b_begin * element,
@@ -269,10 +197,10 @@ void AppendPieces(const Common& common, const TensorSpec& target, uint32_t index
                              .source_pitch = rows.a_pitch * element,
                              .target_pitch = rows.b_pitch * element};
     const uint64_t end = in_shard.source_end();
-    auto source =
-        std::partition_point(shard.sources.begin(), shard.sources.end(),
-                             [&](const Source& s) { return s.end <= in_shard.source_offset; });
-    for (; source != shard.sources.end() && source->begin < end; ++source) {
+    auto source = std::partition_point(sources.begin(), sources.end(), [&](const Source& s) {
+      return s.end <= in_shard.source_offset;
+    });
+    for (; source != sources.end() && source->begin < end; ++source) {
       ClipToSource(in_shard, source->begin, source->end, [&](PlanPiece piece) {
         piece.source = source->slab;
         piece.source_offset += source->slab_offset - source->begin;  // modulo 2^64
@@ -315,53 +243,66 @@ absl::Status CheckComplete(const TensorSpec& target, std::span<const PlanPiece> 
             layout::BoxText(BoxOf(target)), needed, found, flaw ? flaw->at : needed));
 }
 
-absl::StatusOr<std::vector<PlanPiece>> PlanTarget(const TensorSpec& target, uint32_t index,
-                                                  const StoredTensor& tensor, PlanBudget& budget) {
-  if (tensor.parts.empty()) {
-    return absl::NotFoundError(
-        About(target, "needs {} bytes, found none stored under this name", ShardBytes(target)));
+// One plan, target by target.
+class Planner {
+ public:
+  explicit Planner(std::span<const uint32_t> preferred_slabs) : sources_(preferred_slabs) {}
+
+  absl::StatusOr<std::vector<PlanPiece>> PlanTarget(const TensorSpec& target, uint32_t index,
+                                                    const StoredTensor* stored) {
+    if (stored == nullptr) {
+      return absl::NotFoundError(
+          About(target, "needs {} bytes, found none stored under this name", ShardBytes(target)));
+    }
+    if (!IsSameKind(stored->like(), target)) {
+      return absl::FailedPreconditionError(About(target, "is stored as {}, wanted as {}",
+                                                 layout::KindText(stored->like()),
+                                                 layout::KindText(target)));
+    }
+    const Box box = BoxOf(target);
+    const ShardTable& table = **stored->Shards();
+    const auto [first, last] = table.ShardsNear(box);
+    absl::Status status = budget_.TakeComparisons(target, last - first);
+    if (!status.ok()) return status;
+    const std::vector<Common> commons = CommonOf(table, first, last, box);
+    // Before they are made: what is cut in several dimensions has many.
+    uint64_t counted = 0;
+    for (const Common& common : commons) counted += layout::RowsOf(common.box, common.of, box);
+    if (status = budget_.TakePieces(target, counted); !status.ok()) return status;
+    std::vector<PlanPiece> pieces;
+    for (const Common& common : commons) {
+      AppendPieces(common, sources_.Of(table.PartsOf(common.shard)), target, index, pieces);
+    }
+    if (pieces.size() > counted) status = budget_.TakePieces(target, pieces.size() - counted);
+    if (!status.ok()) return status;
+    MergeSingleRows(pieces);
+    if (status = CheckComplete(target, pieces); !status.ok()) return status;
+    return pieces;
   }
-  if (!IsSameKind(*tensor.spec, target)) {
-    return absl::FailedPreconditionError(
-        About(target, "is stored as {}, wanted as {}", KindText(*tensor.spec), KindText(target)));
-  }
-  const Box box = BoxOf(target);
-  const std::span<const StoredShard> shards = ShardsNear(tensor, box);
-  absl::Status status = budget.TakeComparisons(target, shards.size());
-  if (!status.ok()) return status;
-  const std::vector<Common> commons = CommonOf(shards, box);
-  // Before they are made: what is cut in several dimensions has many.
-  uint64_t counted = 0;
-  for (const Common& common : commons) {
-    counted += layout::RowsOf(common.box, common.shard->box, box);
-  }
-  if (status = budget.TakePieces(target, counted); !status.ok()) return status;
-  std::vector<PlanPiece> pieces;
-  for (const Common& common : commons) AppendPieces(common, target, index, pieces);
-  if (pieces.size() > counted) status = budget.TakePieces(target, pieces.size() - counted);
-  if (!status.ok()) return status;
-  MergeSingleRows(pieces);
-  if (status = CheckComplete(target, pieces); !status.ok()) return status;
-  return pieces;
-}
+
+ private:
+  BestSources sources_;
+  PlanBudget budget_;
+};
 
 }  // namespace
 
-absl::StatusOr<std::vector<PlanPiece>> PlanRestore(std::span<const StoredPart> stored,
+absl::StatusOr<std::vector<PlanPiece>> PlanRestore(const StoredTables& stored,
                                                    std::span<const TensorSpec> targets,
                                                    std::span<const uint32_t> preferred_slabs) {
   for (const TensorSpec& target : targets) {
     if (absl::Status status = layout::CheckTensorSpec(target); !status.ok()) return status;
   }
-  Preferences preferred;
-  for (const uint32_t slab : preferred_slabs) preferred.try_emplace(slab, preferred.size());
-  const auto tensors = GatherWanted(stored, targets, preferred);
-  if (!tensors.ok()) return tensors.status();
+  std::vector<const StoredTensor*> wanted;
+  for (const TensorSpec& target : targets) {
+    wanted.push_back(stored.Find(target.name));
+    if (wanted.back() == nullptr) continue;
+    if (const auto shards = wanted.back()->Shards(); !shards.ok()) return shards.status();
+  }
   std::vector<PlanPiece> plan;
-  PlanBudget budget;
+  Planner planner(preferred_slabs);
   for (uint32_t target = 0; target < targets.size(); ++target) {
-    const auto pieces =
-        PlanTarget(targets[target], target, tensors->at(targets[target].name), budget);
+    const auto pieces = planner.PlanTarget(targets[target], target, wanted[target]);
     if (!pieces.ok()) return pieces.status();
     plan.insert(plan.end(), pieces->begin(), pieces->end());
   }

@@ -12,19 +12,9 @@
 
 #include "base/plan_piece.h"
 #include "base/tensor_spec.h"
+#include "recovery/stored_tables.h"
 
 namespace unreft::recovery {
-
-// Bytes [shard_begin, shard_begin + bytes) of a shard, row-major, at `slab_offset` of a slab. From
-// a manifest that has been checked (layout::DecodeManifest): the spec is valid, the bytes lie in
-// it.
-struct StoredPart {
-  const TensorSpec* spec = nullptr;  // of the shard
-  uint32_t slab = 0;                 // the caller's number of the slab
-  uint64_t shard_begin = 0;
-  uint64_t bytes = 0;
-  uint64_t slab_offset = 0;
-};
 
 // Pieces that write every byte of every target exactly once, sorted by (source, source_offset);
 // `source` is the number of a slab, `source_offset` counts from the slab's begin, `target` is an
@@ -40,7 +30,7 @@ struct StoredPart {
 // (bytes needed and found), ResourceExhausted for more than kPlanPiecesMax pieces, or too many
 // shards to compare with. O(n log n) in the parts and pieces of what is wanted: for a pool, not for
 // an executor, unless it is known to be little.
-absl::StatusOr<std::vector<PlanPiece>> PlanRestore(std::span<const StoredPart> stored,
+absl::StatusOr<std::vector<PlanPiece>> PlanRestore(const StoredTables& stored,
                                                    std::span<const TensorSpec> targets,
                                                    std::span<const uint32_t> preferred_slabs = {});
 

@@ -57,7 +57,9 @@ void UsePlanner(Draw& draw) {
     }
   }
   const uint32_t preferred[] = {static_cast<uint32_t>(draw.Below(4))};
-  const auto plan = recovery::PlanRestore(parts, targets, preferred);
+  recovery::StoredTables tables;
+  for (const recovery::StoredPart& part : parts) tables.Add(part);
+  const auto plan = recovery::PlanRestore(tables, targets, preferred);
   if (!plan.ok()) return;
   // Every byte of every target exactly once, each from within a part.
   std::vector<std::vector<uint8_t>> written;

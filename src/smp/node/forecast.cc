@@ -65,12 +65,6 @@ std::string Forecast::Names::Text() const {
   return fmt::format("{}{}", fmt::join(first, ", "), first.size() < count ? ", ..." : "");
 }
 
-void Forecast::AddSlab(const ForecastSlab& slab,
-                       std::shared_ptr<const layout::SlotManifest> manifest) {
-  stored_.Add(static_cast<uint32_t>(slabs_.size()), std::move(manifest));
-  slabs_.push_back(slab);
-}
-
 void Forecast::AddRegistered(Rank rank, uint64_t world, std::vector<TensorSpec> tensors) {
   world_ = world;
   RankForecast& of = ranks_.emplace_back();
@@ -80,8 +74,8 @@ void Forecast::AddRegistered(Rank rank, uint64_t world, std::vector<TensorSpec> 
 }
 
 absl::Status Forecast::Compute() {
-  for (const recovery::StoredPart& part : stored_.parts()) {
-    kinds_.try_emplace(part.spec->name, part.spec);
+  for (const recovery::StoredTensor& tensor : stored_->tensors()) {
+    kinds_.emplace(tensor.like().name, &tensor.like());
   }
   if (!layout_.empty()) {
     if (absl::Status status = TakeLayout(); !status.ok()) return status;
@@ -170,7 +164,7 @@ void Forecast::AddWanted(const TensorSpec& shard, RankForecast& rank, Names& oth
     prefixes = {fmt::format("rank{}/", rank.rank)};
     if (world_ != source_world()) {
       prefixes.clear();
-      for (const ForecastSlab& slab : slabs_) prefixes.push_back(fmt::format("rank{}/", slab.rank));
+      for (const auto& [of, slab] : slabs_) prefixes.push_back(fmt::format("rank{}/", of));
     }
   }
   const bool is_beneath = name.ends_with(layout::kAllBeneath);
@@ -244,20 +238,21 @@ SlabPlace Forecast::PlaceOf(const ForecastSlab& slab, uint64_t node) const {
 
 void Forecast::Plan(RankForecast& rank) const {
   std::vector<uint32_t> preferred;
-  for (uint32_t number = 0; number < slabs_.size(); ++number) {
-    if (PlaceOf(slabs_[number], rank.node) == SlabPlace::kHere) preferred.push_back(number);
-    // Its own slab first, as the restore does among as many ranks.
-    if (slabs_[number].rank == rank.rank && world_ == source_world()) {
-      preferred.insert(preferred.begin(), number);
+  // Its own slab first, as the restore does among as many ranks.
+  if (world_ == source_world()) preferred.push_back(static_cast<uint32_t>(rank.rank.value));
+  for (const auto& [of, slab] : slabs_) {
+    if (PlaceOf(slab, rank.node) == SlabPlace::kHere) {
+      preferred.push_back(static_cast<uint32_t>(of.value));
     }
   }
-  const auto pieces = recovery::PlanRestore(stored_.parts(), rank.targets, preferred);
+  const auto pieces = recovery::PlanRestore(*stored_, rank.targets, preferred);
   if (!pieces.ok()) {
     if (rank.problem.empty()) rank.problem = std::string(pieces.status().message());
     return;
   }
   for (const PlanPiece& piece : *pieces) {
-    rank.bytes_from[size_t(PlaceOf(slabs_[piece.source], rank.node))] += piece.total_bytes();
+    rank.bytes_from[size_t(PlaceOf(slabs_.at(Rank{piece.source}), rank.node))] +=
+        piece.total_bytes();
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -17,7 +18,7 @@
 #include "base/ids.h"
 #include "base/tensor_spec.h"
 #include "layout/job_layout.h"
-#include "smp/restore/stored_slabs.h"
+#include "recovery/stored_tables.h"
 
 namespace unreft::smp {
 
@@ -45,7 +46,11 @@ class Forecast {
   explicit Forecast(Of of) : of_(std::move(of)) {}
 
   // One for each rank that stored the version.
-  void AddSlab(const ForecastSlab& slab, std::shared_ptr<const layout::SlotManifest> manifest);
+  void AddSlab(const ForecastSlab& slab) { slabs_.emplace(slab.rank, slab); }
+  // What they hold, under the numbers of their ranks.
+  void SetStored(std::shared_ptr<const recovery::StoredTables> stored) {
+    stored_ = std::move(stored);
+  }
   // Of this node.
   void AddRegistered(Rank rank, uint64_t world, std::vector<TensorSpec> tensors);
   // In place of registered ranks: the text is read by Compute.
@@ -91,11 +96,11 @@ class Forecast {
 
   const Of of_;
   uint64_t world_ = 0;
-  std::vector<ForecastSlab> slabs_;  // by number
-  StoredSlabs stored_;
+  std::map<Rank, ForecastSlab> slabs_;
+  std::shared_ptr<const recovery::StoredTables> stored_;
   std::string layout_;
   std::vector<RankForecast> ranks_;
-  // While it computes: of each stored name one spec.
+  // While it computes: of each stored name one shard.
   std::map<std::string_view, const TensorSpec*> kinds_;
   Names unwanted_;  // stored, and no rank of the layout restores them
 };

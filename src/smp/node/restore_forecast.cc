@@ -106,9 +106,9 @@ std::shared_ptr<Forecast> RestoreForecast::NewForecast() const {
     forecast->AddSlab({.rank = rank,
                        .home = slab.home,
                        .is_at_home = !slab.lost && slab.described_by == slab.home,
-                       .is_here = is_here},
-                      slab.manifest);
+                       .is_here = is_here});
   }
+  forecast->SetStored(catalog_->stored());
   return forecast;
 }
 

@@ -135,6 +135,8 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
 
 absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, NodeSlot asked,
                                   const MetaReply& reply) {
+  // All or nothing: who lacks one of them is not asked for the others.
+  std::map<Rank, CatalogSlab> taken;
   for (const Rank rank : holder.ranks) {
     const auto& slabs = reply.slabs();
     const auto found = std::find_if(slabs.begin(), slabs.end(), [&](const SlabDescription& slab) {
@@ -143,14 +145,23 @@ absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, NodeSlot a
     if (found == slabs.end()) {
       return absl::NotFoundError(fmt::format("the slab of rank {} is not described", rank));
     }
-    CatalogSlab slab{.home = holder.slot, .lost = holder.lost, .described_by = asked};
-    if (absl::Status status = TakeSlab(std::move(slab), *found); !status.ok()) return status;
+    absl::StatusOr<CatalogSlab> slab = SlabOf(*found);
+    if (!slab.ok()) return slab.status();
+    slab->home = holder.slot;
+    slab->lost = holder.lost;
+    slab->described_by = asked;
+    taken.emplace(rank, *std::move(slab));
+  }
+  for (auto& [rank, slab] : taken) {
+    stored_->AddSlab(static_cast<uint32_t>(rank.value), slab.manifest->tensors,
+                     slab.manifest->parts);
+    slabs_.emplace(rank, std::move(slab));
   }
   return absl::OkStatus();
 }
 
-// `slab` has all but what is described.
-absl::Status RestoreCatalog::TakeSlab(CatalogSlab slab, const SlabDescription& description) {
+// All but where it is.
+absl::StatusOr<CatalogSlab> RestoreCatalog::SlabOf(const SlabDescription& description) const {
   if (absl::Status status = CheckSlabDescription(description); !status.ok()) return status;
   absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(description.manifest());
   if (!manifest.ok()) return manifest.status();
@@ -170,12 +181,12 @@ absl::Status RestoreCatalog::TakeSlab(CatalogSlab slab, const SlabDescription& d
                                            description.rank(), description.extras().size(),
                                            manifest->extras_bytes));
   }
+  CatalogSlab slab;
   slab.crcs.resize(blocks);
   std::memcpy(slab.crcs.data(), description.crc_table().data(), description.crc_table().size());
   slab.manifest = std::make_shared<const layout::SlotManifest>(*std::move(manifest));
   slab.description = description;
-  slabs_[Rank{description.rank()}] = std::move(slab);
-  return absl::OkStatus();
+  return slab;
 }
 
 }  // namespace unreft::smp

@@ -1,5 +1,6 @@
 // RestoreCatalog: everything about the slabs of a restored version but their data: manifests, CRC
-// tables, extras, and where each slab is.
+// tables, extras, and where each slab is; and, of all of them together, what is stored of each
+// tensor.
 //
 // Each holder is asked, this node itself as well, and of a lost one those members of its group that
 // keep its description; asking goes on until all have answered or the decision is superseded.
@@ -16,6 +17,7 @@
 #include "base/lifetime.h"
 #include "layout/manifest.h"
 #include "recovery/restorable.h"
+#include "recovery/stored_tables.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
 
@@ -46,6 +48,9 @@ class RestoreCatalog {
   // By rank; complete once it is ready.
   const std::map<Rank, CatalogSlab>& slabs() const { return slabs_; }
   const CatalogSlab* Find(Rank rank) const;
+  // What all slabs hold, under the numbers of their ranks. Nothing is added once it is ready, so
+  // that the work pool may read it, and may go on when this is gone.
+  std::shared_ptr<const recovery::StoredTables> stored() const { return stored_; }
   // Once it is ready: the record of the guard that the slot would have, of its group's slabs where
   // they are now: the same slabs for all members. None if there is nothing to guard.
   std::optional<GuardRecord> DescribeGroup(NodeSlot slot) const;
@@ -57,7 +62,7 @@ class RestoreCatalog {
   // Who may know about the holder's slabs, in the order of asking.
   std::vector<NodeSlot> Knowing(const recovery::SlabHolder& holder) const;
   absl::Status Take(const recovery::SlabHolder& holder, NodeSlot asked, const MetaReply& reply);
-  absl::Status TakeSlab(CatalogSlab slab, const SlabDescription& description);
+  absl::StatusOr<CatalogSlab> SlabOf(const SlabDescription& description) const;
 
   NodeState& state_;
   Peers& peers_;
@@ -65,6 +70,7 @@ class RestoreCatalog {
   const Version version_;
   absl::AnyInvocable<void()> on_ready_;
   std::map<Rank, CatalogSlab> slabs_;
+  std::shared_ptr<recovery::StoredTables> stored_ = std::make_shared<recovery::StoredTables>();
   size_t missing_ = 0;                                          // holders
   Lifetime lifetime_;
 };

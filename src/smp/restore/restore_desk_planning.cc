@@ -11,7 +11,6 @@
 #include "smp/memory/memory_plan.h"
 #include "smp/restore/earlier_library.h"
 #include "smp/restore/restore_desk.h"
-#include "smp/restore/stored_slabs.h"
 
 namespace unreft::smp {
 namespace {
@@ -19,22 +18,19 @@ namespace {
 constexpr Duration kSameFailure = std::chrono::minutes(10);  // is not told again
 constexpr size_t kPagePieces = 16 << 10;                     // about 1 MB
 
+uint32_t NumberOf(Rank rank) { return static_cast<uint32_t>(rank.value); }
+
 }  // namespace
 
 // Shared with the pool, which alone touches it while it computes.
 struct RestoreDesk::Planning {
-  struct Slab {
-    Rank rank;
-    std::optional<WireSlot> slot;  // of this node
-  };
-
   uint64_t request = 0;
   bool reads_pages = false;
   uint64_t restoring = 0;
   std::vector<TensorSpec> targets;
-  StoredSlabs stored;
+  std::shared_ptr<const recovery::StoredTables> stored;  // of all ranks that are planned for
   std::vector<uint32_t> preferred;
-  std::vector<Slab> slabs;  // in the order of ranks
+  std::map<Rank, WireSlot> here;  // the slabs that this node has
   absl::Status status = absl::UnknownError("not computed yet");
   std::vector<PlanSource> sources;
   std::vector<PlanPiece> pieces;  // in the order of their sources
@@ -53,8 +49,8 @@ struct RestoreDesk::Planning {
     if (!status.ok()) return;
     pieces = *std::move(planned);
     for (const uint32_t number : recovery::NumberSources(pieces)) {
-      const Slab& slab = slabs[number];
-      sources.push_back({slab.rank, slab.slot.value_or(WireSlot{})});
+      const auto slot = here.find(Rank{number});
+      sources.push_back({Rank{number}, slot == here.end() ? WireSlot{} : slot->second});
     }
   }
   bool IsAnyStaged() const { return std::ranges::any_of(sources, &PlanSource::is_staged); }
@@ -63,7 +59,7 @@ struct RestoreDesk::Planning {
   absl::StatusOr<std::vector<PlanPiece>> Plan() const {
     const absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(targets);
     if (!table.ok()) return table.status();
-    return recovery::PlanRestore(stored.parts(), table->specs(), preferred);
+    return recovery::PlanRestore(*stored, table->specs(), preferred);
   }
 };
 
@@ -108,35 +104,38 @@ void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> pl
 absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& planning) {
   if (!IsRestoring(session)) return NothingDecidedFor(session);
   planning.restoring = restoring_->number;
-  planning.stored = {};
+  planning.stored = restoring_->catalog->stored();
   planning.preferred.clear();
-  planning.slabs.clear();
-  // Numbered in the order of ranks. The rank's own slab is taken first, wherever it is, since
-  // replicas may differ; then those that this node has.
-  const CatalogSlab* const own = OwnSlabOf(session);
-  for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
-    const auto number = static_cast<uint32_t>(planning.slabs.size());
-    planning.slabs.push_back({rank, std::nullopt});
-    if (const Slot* slot = SealedSlotOf(restoring_->decision.version, rank)) {
-      planning.slabs.back().slot = {slot->id, slot->generation, slot->segment->name()};
-      planning.preferred.push_back(number);
-    } else if (IsAlone()) {
-      continue;
-    }
-    if (&slab == own) planning.preferred.insert(planning.preferred.begin(), number);
-    planning.stored.Add(number, slab.manifest);
+  planning.here.clear();
+  for (const Slot* slot : state_.slots->Sealed(restoring_->decision.version)) {
+    if (restoring_->catalog->Find(slot->owner) == nullptr) continue;
+    planning.here.try_emplace(slot->owner,
+                              WireSlot{slot->id, slot->generation, slot->segment->name()});
   }
+  // Slabs have the numbers of their ranks. The rank's own slab is taken first, wherever it is,
+  // since replicas may differ; then those that this node has.
+  if (OwnSlabOf(session) != nullptr) planning.preferred.push_back(NumberOf(session.rank()));
+  for (const auto& [rank, slot] : planning.here) planning.preferred.push_back(NumberOf(rank));
+  if (IsAlone() && planning.here.size() < SourceWorld())
+    planning.stored = StoredHere(planning.here);
   return absl::OkStatus();
 }
 
+// What rots while a job of one node restores is nowhere else.
+std::shared_ptr<const recovery::StoredTables> RestoreDesk::StoredHere(
+    const std::map<Rank, WireSlot>& here) const {
+  auto stored = std::make_shared<recovery::StoredTables>();
+  for (const auto& [rank, slot] : here) {
+    const layout::SlotManifest& manifest = *restoring_->catalog->Find(rank)->manifest;
+    stored->AddSlab(NumberOf(rank), manifest.tensors, manifest.parts);
+  }
+  return stored;
+}
+
 bool RestoreDesk::StillHas(const Planning& planning) const {
-  for (const Planning::Slab& slab : planning.slabs) {
-    if (!slab.slot) continue;
-    const Slot* slot = SealedSlotOf(restoring_->decision.version, slab.rank);
-    if (slot == nullptr || slot->id != slab.slot->slot ||
-        slot->generation != slab.slot->generation) {
-      return false;
-    }
+  for (const auto& [rank, had] : planning.here) {
+    const Slot* slot = SealedSlotOf(restoring_->decision.version, rank);
+    if (slot == nullptr || slot->id != had.slot || slot->generation != had.generation) return false;
   }
   return true;
 }

@@ -38,6 +38,14 @@ struct Store {
   }
 };
 
+absl::StatusOr<std::vector<PlanPiece>> PlanRestore(std::span<const StoredPart> parts,
+                                                   std::span<const TensorSpec> targets,
+                                                   std::span<const uint32_t> preferred = {}) {
+  StoredTables tables;
+  for (const StoredPart& part : parts) tables.Add(part);
+  return recovery::PlanRestore(tables, targets, preferred);
+}
+
 absl::Status Failure(const Store& store, std::vector<TensorSpec> targets) {
   return PlanRestore(store.parts, targets).status();
 }

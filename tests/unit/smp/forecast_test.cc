@@ -46,19 +46,21 @@ class ForecastTest : public ::testing::Test {
       Add(rank, {Rows("w", begin, end), Rows("optim/w/m", begin, end), Whole("optim/w/step", {}),
                  Whole("rank" + std::to_string(rank) + "/mean", {3})});
     }
+    forecast_.SetStored(stored_);
   }
 
-  void Add(uint64_t rank, std::vector<TensorSpec> tensors) {
-    auto manifest = std::make_shared<layout::SlotManifest>();
-    manifest->tensors = std::move(tensors);
-    for (uint32_t i = 0; i < manifest->tensors.size(); ++i) {
-      manifest->parts.push_back({.tensor = i,
-                                 .bytes = ShardBytes(manifest->tensors[i]),
-                                 .slab_offset = uint64_t{i} * layout::kPartAlignment});
+  void Add(uint64_t rank, const std::vector<TensorSpec>& tensors) {
+    std::vector<layout::CapturedPart> parts;
+    for (uint32_t i = 0; i < tensors.size(); ++i) {
+      parts.push_back({.tensor = i,
+                       .bytes = ShardBytes(tensors[i]),
+                       .slab_offset = uint64_t{i} * layout::kPartAlignment});
     }
-    forecast_.AddSlab(
-        {.rank = Rank{rank}, .home = NodeSlot{rank}, .is_at_home = rank == 0, .is_here = rank == 0},
-        std::move(manifest));
+    stored_->AddSlab(static_cast<uint32_t>(rank), tensors, parts);
+    forecast_.AddSlab({.rank = Rank{rank},
+                       .home = NodeSlot{rank},
+                       .is_at_home = rank == 0,
+                       .is_here = rank == 0});
   }
 
   // Of ranks with these tensors each, rank r on node r.
@@ -83,6 +85,7 @@ class ForecastTest : public ::testing::Test {
     return {Rows("w", 0, kRows), Rows("optim/w/*", 0, kRows), Whole("rank*/mean", {3})};
   }
 
+  std::shared_ptr<recovery::StoredTables> stored_ = std::make_shared<recovery::StoredTables>();
   Forecast forecast_;
 };
 

@@ -1,0 +1,187 @@
+// What is stored of each tensor: found by box, checked, and read by several threads at once.
+#include "recovery/stored_tables.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "recovery/restore_planner.h"
+#include "tests/unit/layout_testing.h"
+
+namespace unreft::recovery {
+namespace {
+
+using layout::Box;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+ShardTable TableOf(const std::vector<Box>& boxes, size_t dimensions) {
+  ShardTable table(dimensions);
+  for (uint32_t i = 0; i < boxes.size(); ++i) {
+    table.Add(boxes[i].offset, boxes[i].extent, {.shard_end = 1, .slab = i});
+  }
+  table.Sort();
+  return table;
+}
+
+// Of a partition of the shape, in any order; now and then one that is disturbed.
+std::vector<Box> RandomBoxes(Random& random, const Dims& shape) {
+  std::vector<Box> boxes = RandomShards(random, shape);
+  if (random.OneIn(3)) {
+    Box& box = boxes[random.Below(boxes.size())];
+    for (size_t d = 0; d < shape.size(); ++d) {
+      box.offset[d] = random.Below(shape[d]);
+      box.extent[d] = 1 + random.Below(shape[d] - box.offset[d]);
+    }
+  }
+  for (Box& box : boxes) std::swap(box, boxes[random.Below(boxes.size())]);
+  return boxes;
+}
+
+TEST(ShardTableTest, FindsOverlapsAndNeighboursAsComparingAllDoes) {
+  size_t overlaps = 0;
+  constexpr uint64_t kSeeds = 20'000;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const Dims shape = RandomShape(random, 3, 6);
+    const std::vector<Box> boxes = RandomBoxes(random, shape);
+    const ShardTable table = TableOf(boxes, shape.size());
+    bool is_any = false;
+    for (const Box& a : boxes) {
+      for (const Box& b : boxes) is_any |= a != b && Overlap(a, b);
+    }
+    overlaps += is_any;
+    const auto found = table.FindOverlap();
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_EQ(found->has_value(), is_any);
+    if (is_any) {
+      ASSERT_TRUE(Overlap((*found)->first, (*found)->second));
+      ASSERT_NE((*found)->first, (*found)->second);
+    }
+    const Box wanted = RandomShards(random, shape)[0];
+    const auto [first, last] = table.ShardsNear(wanted);
+    for (uint32_t shard = 0; shard < table.shards(); ++shard) {
+      const bool is_common = Overlap(table.BoxOf(shard), wanted);
+      ASSERT_EQ(table.Overlaps(shard, wanted), is_common);
+      ASSERT_TRUE(!is_common || (first <= shard && shard < last));
+    }
+  }
+  EXPECT_GT(overlaps, kSeeds / 20);
+  EXPECT_LT(overlaps, kSeeds / 2);
+}
+
+TEST(ShardTableTest, PartsOfABoxAreTogetherByTheirBegins) {
+  ShardTable table(1);
+  const Dims zero = {0};
+  const Dims four = {4};
+  table.Add(four, four, {.shard_begin = 0, .shard_end = 8, .slab = 3});
+  table.Add(zero, four, {.shard_begin = 8, .shard_end = 16, .slab = 2});
+  table.Add(four, four, {.shard_begin = 8, .shard_end = 16, .slab = 1});
+  table.Add(zero, four, {.shard_begin = 0, .shard_end = 8, .slab = 0});
+  table.Sort();
+  ASSERT_EQ(table.shards(), 2u);
+  EXPECT_EQ(table.BoxOf(0), (Box{{0}, {4}}));
+  EXPECT_EQ(table.BoxOf(1), (Box{{4}, {4}}));
+  const auto slabs = [&](uint32_t shard) {
+    std::vector<uint32_t> found;
+    for (const ShardPart& part : table.PartsOf(shard)) found.push_back(part.slab);
+    return found;
+  };
+  EXPECT_THAT(slabs(0), ElementsAre(0, 2));
+  EXPECT_THAT(slabs(1), ElementsAre(3, 1));
+}
+
+// So many boxes of a grid are too many to be cut in two again and again.
+TEST(ShardTableTest, AGridOfAMillionBoxesIsKnownToBeApart) {
+  constexpr uint64_t kSide = 1000;
+  ShardTable table(2);
+  const Dims one = {1, 1};
+  for (uint64_t i = kSide * kSide; i-- > 0;) {
+    const Dims offset = {i / kSide, i % kSide};
+    table.Add(offset, one, {.shard_end = 1});
+  }
+  table.Sort();
+  const auto found = table.FindOverlap();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->has_value());
+}
+
+TEST(StoredTablesTest, TensorsHaveTheirNamesOnceWhateverTheOrderInTheSlabs) {
+  StoredTables stored;
+  const auto whole = [](uint32_t tensor) {
+    return layout::CapturedPart{.tensor = tensor, .bytes = 4, .slab_offset = 64 * tensor};
+  };
+  const std::vector<TensorSpec> first = {Spec("a", {3}, {0}, {1}), Spec("b", {3}, {0}, {1})};
+  const std::vector<TensorSpec> second = {Spec("b", {3}, {1}, {1}), Spec("a", {3}, {1}, {1})};
+  const std::vector<TensorSpec> third = {Spec("c", {1}, {0}, {1}), Spec("b", {3}, {2}, {1}),
+                                         Spec("a", {3}, {2}, {1})};
+  stored.AddSlab(0, first, std::vector{whole(0), whole(1)});
+  stored.AddSlab(1, second, std::vector{whole(0), whole(1)});
+  stored.AddSlab(2, third, std::vector{whole(0), whole(1)});  // of "a" it captured nothing
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : stored.tensors()) names.push_back(tensor.like().name);
+  EXPECT_THAT(names, ElementsAre("a", "b", "c"));
+  EXPECT_EQ((*stored.Find("a")->Shards())->shards(), 2u);
+  EXPECT_EQ((*stored.Find("b")->Shards())->shards(), 3u);
+  EXPECT_EQ(stored.Find("d"), nullptr);
+}
+
+TEST(StoredTablesTest, AFlawOfOneTensorIsToldOfThatOneAlone) {
+  StoredTables stored;
+  const auto add = [&](const TensorSpec& spec, uint32_t slab) {
+    stored.Add({&spec, slab, 0, ShardBytes(spec), 0});
+  };
+  add(Whole("good", {8}), 0);
+  add(Whole("kinds", {8}), 1);
+  add(Whole("kinds", {8}, 0, 1, Dtype::kInt32), 2);
+  add(Spec("boxes", {8}, {0}, {5}), 3);
+  add(Spec("boxes", {8}, {4}, {4}), 4);
+  EXPECT_TRUE(stored.Find("good")->Shards().ok());
+  EXPECT_EQ(stored.Find("kinds")->Shards().status(),
+            absl::FailedPreconditionError("tensor 'kinds': is stored as float32 [8] in one slab "
+                                          "and as int32 [8] in slab 2"));
+  EXPECT_EQ(stored.Find("boxes")->Shards().status(),
+            absl::FailedPreconditionError("tensor 'boxes': is stored in boxes that overlap without "
+                                          "being equal, [0:5) and [4:8)"));
+}
+
+// Each thread asks for the tensors in another order, so that they sort them for each other.
+TEST(StoredTablesTest, RanksArePlannedForAtOnceAndEachByItsOwnPreference) {
+  constexpr uint64_t kTensors = 50;
+  constexpr uint32_t kSlabs = 40;
+  constexpr uint32_t kThreads = 4;
+  StoredTables stored;
+  std::vector<TensorSpec> targets;
+  for (uint64_t t = 0; t < kTensors; ++t) {
+    const std::string name = "w" + std::to_string(t);
+    for (uint32_t slab = kSlabs; slab-- > 0;) {  // all have all of it
+      const TensorSpec spec = Whole(name, {16}, slab, kSlabs);
+      stored.Add({&spec, slab, 0, 64, t * 64});
+    }
+    targets.push_back(Spec(name, {16}, {3}, {9}));
+  }
+  std::vector<std::vector<PlanPiece>> plans(kThreads);
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      std::vector<TensorSpec> wanted = targets;
+      std::ranges::rotate(wanted, wanted.begin() + i * kTensors / kThreads);
+      plans[i] = *PlanRestore(stored, wanted, std::vector<uint32_t>{i + 7});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (uint32_t i = 0; i < kThreads; ++i) {
+    EXPECT_EQ(plans[i].size(), kTensors);
+    for (const PlanPiece& piece : plans[i]) EXPECT_EQ(piece.source, i + 7);
+  }
+}
+
+}  // namespace
+}  // namespace unreft::recovery
