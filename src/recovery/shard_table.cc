@@ -24,12 +24,21 @@ void ShardTable::Add(std::span<const uint64_t> offset, std::span<const uint64_t>
   const bool is_last = shards_ > 0 && std::ranges::equal(OffsetOf(shards_ - 1), offset) &&
                        std::ranges::equal(ExtentOf(shards_ - 1), extent);
   if (!is_last) {
+    if (rows_.size() == rows_.capacity()) rows_.reserve(NextCapacity(shards_) * row_length());
     rows_.insert(rows_.end(), offset.begin(), offset.end());
     rows_.insert(rows_.end(), extent.begin(), extent.end());
     ++shards_;
   }
   part.shard = shards_ - 1;
+  if (parts_.size() == parts_.capacity()) parts_.reserve(NextCapacity(parts_.size()));
   parts_.push_back(part);
+}
+
+// In large steps, but not beyond what is expected: of a thousand tables that grow together, what
+// each had before is freed between the others and of no use.
+size_t ShardTable::NextCapacity(size_t size) const {
+  if (size < expected_) return std::min(std::max<size_t>(8 * size, 4), expected_);
+  return std::max<size_t>(2 * size, 4);
 }
 
 Box ShardTable::BoxOf(uint32_t shard) const {

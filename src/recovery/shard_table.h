@@ -29,7 +29,9 @@ static_assert(sizeof(ShardPart) == 32);
 // Filled, then sorted once, then read: by several threads at once, if need be.
 class ShardTable {
  public:
-  explicit ShardTable(size_t dimensions) : dimensions_(dimensions) {}
+  // Of so many parts, if it has many at all: memory for more is taken only as it is needed.
+  explicit ShardTable(size_t dimensions, size_t expected = 0)
+      : dimensions_(dimensions), expected_(expected) {}
 
   // `part.shard` is set here.
   void Add(std::span<const uint64_t> offset, std::span<const uint64_t> extent, ShardPart part);
@@ -58,6 +60,7 @@ class ShardTable {
     return std::span(rows_).subspan(shard * row_length(), row_length());
   }
   size_t row_length() const { return 2 * dimensions_; }
+  size_t NextCapacity(size_t size) const;
   uint64_t BeginsIn(size_t dimension) const;
   bool IsBefore(uint32_t a, uint32_t b) const;
   std::vector<uint32_t> RowsInOrder() const;
@@ -65,7 +68,8 @@ class ShardTable {
   void SortParts(std::span<const uint32_t> shard_of_row);
   bool AreRowsApart() const;
 
-  const size_t dimensions_;
+  size_t dimensions_;
+  size_t expected_;
   std::vector<ShardPart> parts_;
   std::vector<uint64_t> rows_;  // of each shard its offsets, then its extents
   uint32_t shards_ = 0;

@@ -19,16 +19,30 @@ bool IsSameKind(const TensorSpec& a, const TensorSpec& b) {
 
 // --- one tensor ---
 
-void StoredTensor::Add(const StoredPart& part) {
-  if (!IsSameKind(like_, *part.spec)) {
-    others_.push_back({*part.spec, part.slab, part.slab_offset});
-    return;
-  }
-  shards_.Add(part.spec->offset, part.spec->extent,
-              {.shard_begin = part.shard_begin,
-               .shard_end = part.shard_begin + part.bytes,
-               .slab_offset = part.slab_offset,
-               .slab = part.slab});
+void StoredTensor::AddHolder(const layout::TensorView& shard, uint32_t slab, uint32_t number) {
+  if (std::pair(slab, number) >= first_) return;
+  first_ = {slab, number};
+  like_.is_volatile = shard.is_volatile;
+}
+
+void StoredTensor::Add(const layout::TensorView& shard, const ShardPart& part) {
+  if (empty() && !IsLike(shard)) BeLike(shard);
+  if (IsLike(shard)) return shards_.Add(shard.offset, shard.extent, part);
+  others_.push_back({layout::SpecOf(shard), part.slab, part.slab_offset});
+}
+
+// Who named it first captured nothing of it.
+void StoredTensor::BeLike(const layout::TensorView& shard) {
+  TensorSpec like = layout::SpecOf(shard);
+  like_.dtype = like.dtype;
+  like_.global_shape = std::move(like.global_shape);
+  like_.offset = std::move(like.offset);
+  like_.extent = std::move(like.extent);
+  shards_ = ShardTable(like_.global_shape.size(), expected_);
+}
+
+bool StoredTensor::IsLike(const layout::TensorView& shard) const {
+  return shard.dtype == like_.dtype && std::ranges::equal(shard.global_shape, like_.global_shape);
 }
 
 absl::StatusOr<const ShardTable*> StoredTensor::Shards() const {
@@ -83,27 +97,53 @@ absl::Status StoredTensor::CheckApart() const {
 
 // --- all of them ---
 
-void StoredTables::Add(const StoredPart& part) { TensorOf(*part.spec).Add(part); }
+void StoredTables::Add(const StoredPart& part) {
+  const layout::TensorView shard = layout::ViewOf(*part.spec);
+  TensorOf(shard).Add(shard, {.shard_begin = part.shard_begin,
+                              .shard_end = part.shard_begin + part.bytes,
+                              .slab_offset = part.slab_offset,
+                              .slab = part.slab});
+}
 
-void StoredTables::AddSlab(uint32_t slab, std::span<const TensorSpec> specs,
+void StoredTables::AddSlab(uint32_t slab, std::span<const layout::TensorView> shards,
                            std::span<const layout::CapturedPart> parts) {
-  last_.resize(parts.size(), nullptr);
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const layout::CapturedPart& part = parts[i];
-    const TensorSpec& spec = specs[part.tensor];
-    if (last_[i] == nullptr || last_[i]->like().name != spec.name) last_[i] = &TensorOf(spec);
-    last_[i]->Add({&spec, slab, part.shard_begin, part.bytes, part.slab_offset});
+  last_.resize(shards.size(), nullptr);
+  for (uint32_t i = 0; i < shards.size(); ++i) {
+    if (last_[i] == nullptr || last_[i]->like().name != shards[i].name) {
+      last_[i] = &TensorOf(shards[i]);
+    }
+    last_[i]->AddHolder(shards[i], slab, i);
   }
+  for (const layout::CapturedPart& part : parts) {
+    last_[part.tensor]->Add(shards[part.tensor], {.shard_begin = part.shard_begin,
+                                                  .shard_end = part.shard_begin + part.bytes,
+                                                  .slab_offset = part.slab_offset,
+                                                  .slab = slab});
+  }
+}
+
+void StoredTables::AddSlab(uint32_t slab, std::span<const TensorSpec> shards,
+                           std::span<const layout::CapturedPart> parts) {
+  std::vector<layout::TensorView> views;
+  for (const TensorSpec& shard : shards) views.push_back(layout::ViewOf(shard));
+  AddSlab(slab, views, parts);
 }
 
 const StoredTensor* StoredTables::Find(std::string_view name) const {
   const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : found->second;
+  return found == by_name_.end() || found->second->empty() ? nullptr : found->second;
 }
 
-StoredTensor& StoredTables::TensorOf(const TensorSpec& spec) {
-  if (const auto found = by_name_.find(spec.name); found != by_name_.end()) return *found->second;
-  StoredTensor& tensor = tensors_.emplace_back(spec);
+std::vector<const StoredTensor*> StoredTables::InOrder() const {
+  std::vector<const StoredTensor*> tensors;
+  for (const StoredTensor& tensor : tensors_) tensors.push_back(&tensor);
+  std::ranges::stable_sort(tensors, {}, &StoredTensor::first);
+  return tensors;
+}
+
+StoredTensor& StoredTables::TensorOf(const layout::TensorView& shard) {
+  if (const auto found = by_name_.find(shard.name); found != by_name_.end()) return *found->second;
+  StoredTensor& tensor = tensors_.emplace_back(layout::SpecOf(shard), expected_);
   by_name_.emplace(tensor.like().name, &tensor);
   return tensor;
 }

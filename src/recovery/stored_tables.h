@@ -12,10 +12,12 @@
 #include <mutex>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/tensor_spec.h"
 #include "layout/capture_plan.h"
+#include "layout/tensor_view.h"
 #include "recovery/shard_table.h"
 
 namespace unreft::recovery {
@@ -34,11 +36,19 @@ struct StoredPart {
 // What is stored under one name.
 class StoredTensor {
  public:
-  // `like` is any shard of it.
-  explicit StoredTensor(const TensorSpec& like) : like_(like), shards_(like.global_shape.size()) {}
+  // `like` is any shard of it; of large ones so many parts are expected.
+  StoredTensor(TensorSpec like, size_t expected)
+      : like_(std::move(like)), expected_(expected), shards_(like_.global_shape.size(), expected) {}
 
-  void Add(const StoredPart& part);
+  // `shard` is the one of that number that the slab's rank held.
+  void AddHolder(const layout::TensorView& shard, uint32_t slab, uint32_t number);
+  // `part` is of the shard.
+  void Add(const layout::TensorView& shard, const ShardPart& part);
 
+  bool empty() const { return shards_.empty() && others_.empty(); }
+  // The first holder: the lowest slab, and the number in it.
+  std::pair<uint32_t, uint32_t> first() const { return first_; }
+  // As the first holder has it, but for the box.
   const TensorSpec& like() const { return like_; }
   // Sorted when somebody asks first, since hardly ever all tensors are asked for.
   // FailedPrecondition when dtype or global shape of the parts differ, or when boxes overlap
@@ -52,10 +62,14 @@ class StoredTensor {
     uint64_t slab_offset = 0;
   };
 
+  bool IsLike(const layout::TensorView& shard) const;
+  void BeLike(const layout::TensorView& shard);
   absl::Status CheckKinds() const;
   absl::Status CheckApart() const;
 
   TensorSpec like_;
+  size_t expected_;
+  std::pair<uint32_t, uint32_t> first_ = {UINT32_MAX, UINT32_MAX};
   std::vector<Other> others_;
   mutable std::once_flag sorted_;  // and checked
   mutable ShardTable shards_;
@@ -64,22 +78,29 @@ class StoredTensor {
 
 class StoredTables {
  public:
+  StoredTables() = default;
+  // For that many slabs, or more.
+  explicit StoredTables(size_t slabs) : expected_(slabs) {}
+
   void Add(const StoredPart& part);
-  // All parts of the slab of that number.
-  void AddSlab(uint32_t slab, std::span<const TensorSpec> specs,
+  // All parts of the slab of that number, and the shards that its rank held.
+  void AddSlab(uint32_t slab, std::span<const layout::TensorView> shards,
+               std::span<const layout::CapturedPart> parts);
+  void AddSlab(uint32_t slab, std::span<const TensorSpec> shards,
                std::span<const layout::CapturedPart> parts);
 
   // Null if no part of it is stored.
   const StoredTensor* Find(std::string_view name) const;
-  // In the order in which they were added.
-  const std::deque<StoredTensor>& tensors() const { return tensors_; }
+  // All that any rank held, in the order of their first holders.
+  std::vector<const StoredTensor*> InOrder() const;
 
  private:
-  StoredTensor& TensorOf(const TensorSpec& spec);
+  StoredTensor& TensorOf(const layout::TensorView& shard);
 
+  size_t expected_ = 0;
   std::deque<StoredTensor> tensors_;
   absl::flat_hash_map<std::string_view, StoredTensor*> by_name_;  // their names lie in `tensors_`
-  // Of the parts of the slab that was added last: most slabs have parts of the same in one order.
+  // Of the shards of the slab that was added last: most ranks hold the same, in one order.
   std::vector<StoredTensor*> last_;
 };
 

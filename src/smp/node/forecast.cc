@@ -74,8 +74,8 @@ void Forecast::AddRegistered(Rank rank, uint64_t world, std::vector<TensorSpec> 
 }
 
 absl::Status Forecast::Compute() {
-  for (const recovery::StoredTensor& tensor : stored_->tensors()) {
-    kinds_.emplace(tensor.like().name, &tensor.like());
+  for (const recovery::StoredTensor* tensor : stored_->InOrder()) {
+    if (!tensor->empty()) kinds_.emplace(tensor->like().name, &tensor->like());
   }
   if (!layout_.empty()) {
     if (absl::Status status = TakeLayout(); !status.ok()) return status;

@@ -17,7 +17,7 @@ namespace {
 uint64_t NeededFor(const NodeOptions& options, const std::map<Rank, CatalogSlab>& slabs) {
   std::vector<RankNeeds> ranks;
   for (const auto& [rank, slab] : slabs) {
-    ranks.push_back({SlotNeedsOf(slab, options), StateBytes(slab.manifest->tensors)});
+    ranks.push_back({SlotNeedsOf(slab, options), StateBytes(slab.manifest()->tensors)});
   }
   MemoryPlan plan = PlanMemory(options, ranks);
   plan.control_bytes = 0;

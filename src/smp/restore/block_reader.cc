@@ -259,8 +259,7 @@ absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
     for (const RankSlab& slab : record.members(i).slabs()) {
       const CatalogSlab* known = catalog_.Find(Rank{slab.rank()});
       encoded.insert(slab.rank());
-      if (known != nullptr && known->home == slot &&
-          known->manifest->data_bytes == slab.data_bytes()) {
+      if (known != nullptr && known->home == slot && known->head.data_bytes == slab.data_bytes()) {
         continue;
       }
       return absl::DataLossError(

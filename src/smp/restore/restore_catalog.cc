@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
 #include "smp/protect/group_view.h"
@@ -21,6 +22,9 @@ RestoreCatalog::RestoreCatalog(NodeState& state, Peers& peers, const meta::JobRe
       version_(decision.version),
       on_ready_(std::move(on_ready)) {
   missing_ = decision.holders.size();
+  size_t slabs = 0;
+  for (const recovery::SlabHolder& holder : decision.holders) slabs += holder.ranks.size();
+  stored_ = std::make_shared<recovery::StoredTables>(slabs);
   for (const recovery::SlabHolder& holder : decision.holders) Ask(holder, 0);
 }
 
@@ -39,13 +43,21 @@ uint64_t RestoreCatalog::DescriptionBytesOf(const MemberSlab& member) const {
   return bytes;
 }
 
+const std::shared_ptr<const layout::SlotManifest>& CatalogSlab::manifest() const {
+  if (manifest_ == nullptr) {
+    absl::StatusOr<layout::SlotManifest> decoded = layout::DecodeManifest(description.manifest());
+    UNREFT_CHECK(decoded.ok(), "it was read before: {}", decoded.status().ToString());
+    manifest_ = std::make_shared<const layout::SlotManifest>(*std::move(decoded));
+  }
+  return manifest_;
+}
+
 SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
-  return {
-      .data_bytes = slab.manifest->data_bytes,
-      .extras_bytes = std::max<uint64_t>(options.extras_bytes_min, 2 * slab.manifest->extras_bytes),
-      // Another release may write more into it than this one reads.
-      .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest),
-                                           slab.description.manifest().size())};
+  return {.data_bytes = slab.head.data_bytes,
+          .extras_bytes = std::max<uint64_t>(options.extras_bytes_min, 2 * slab.head.extras_bytes),
+          // Another release may write more into it than this one reads.
+          .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest()),
+                                               slab.description.manifest().size())};
 }
 
 std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
@@ -68,7 +80,7 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
       RankSlab& slab = *member.add_slabs();
       slab.set_rank(rank.value);
       slab.set_generation(known.description.generation());
-      slab.set_data_bytes(known.manifest->data_bytes);
+      slab.set_data_bytes(known.head.data_bytes);
     }
   }
   if (is_idle) return std::nullopt;
@@ -136,7 +148,8 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
 absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, NodeSlot asked,
                                   const MetaReply& reply) {
   // All or nothing: who lacks one of them is not asked for the others.
-  std::map<Rank, CatalogSlab> taken;
+  std::vector<CatalogSlab> taken;
+  views_.resize(std::max(views_.size(), holder.ranks.size()));
   for (const Rank rank : holder.ranks) {
     const auto& slabs = reply.slabs();
     const auto found = std::find_if(slabs.begin(), slabs.end(), [&](const SlabDescription& slab) {
@@ -145,46 +158,47 @@ absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, NodeSlot a
     if (found == slabs.end()) {
       return absl::NotFoundError(fmt::format("the slab of rank {} is not described", rank));
     }
-    absl::StatusOr<CatalogSlab> slab = SlabOf(*found);
+    absl::StatusOr<CatalogSlab> slab = SlabOf(*found, views_[taken.size()]);
     if (!slab.ok()) return slab.status();
     slab->home = holder.slot;
     slab->lost = holder.lost;
     slab->described_by = asked;
-    taken.emplace(rank, *std::move(slab));
+    taken.push_back(*std::move(slab));
   }
-  for (auto& [rank, slab] : taken) {
-    stored_->AddSlab(static_cast<uint32_t>(rank.value), slab.manifest->tensors,
-                     slab.manifest->parts);
-    slabs_.emplace(rank, std::move(slab));
+  for (size_t i = 0; i < taken.size(); ++i) {
+    const Rank rank = taken[i].head.rank;
+    if (!slabs_.emplace(rank, std::move(taken[i])).second) continue;
+    stored_->AddSlab(static_cast<uint32_t>(rank.value), views_[i].tensors(), views_[i].parts());
   }
   return absl::OkStatus();
 }
 
 // All but where it is.
-absl::StatusOr<CatalogSlab> RestoreCatalog::SlabOf(const SlabDescription& description) const {
+absl::StatusOr<CatalogSlab> RestoreCatalog::SlabOf(const SlabDescription& description,
+                                                   layout::ManifestView& view) const {
   if (absl::Status status = CheckSlabDescription(description); !status.ok()) return status;
-  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(description.manifest());
-  if (!manifest.ok()) return manifest.status();
-  if (manifest->version != version_ || manifest->rank.value != description.rank()) {
+  if (absl::Status status = view.Read(description.manifest()); !status.ok()) return status;
+  const layout::SlotManifest& head = view.head();
+  if (head.version != version_ || head.rank.value != description.rank()) {
     return absl::DataLossError(fmt::format("rank {} of version {} was described as rank {} of {}",
-                                           description.rank(), version_, manifest->rank,
-                                           manifest->version));
+                                           description.rank(), version_, head.rank, head.version));
   }
-  const uint64_t blocks = BlockCount(manifest->data_bytes, manifest->block_bytes);
+  const uint64_t blocks = BlockCount(head.data_bytes, head.block_bytes);
   if (description.crc_table().size() != blocks * sizeof(uint32_t)) {
     return absl::DataLossError(fmt::format("rank {}: {} bytes of CRCs for {} blocks",
                                            description.rank(), description.crc_table().size(),
                                            blocks));
   }
-  if (description.extras().size() != manifest->extras_bytes) {
+  if (description.extras().size() != head.extras_bytes) {
     return absl::DataLossError(fmt::format("rank {}: {} bytes of extras, its manifest says {}",
                                            description.rank(), description.extras().size(),
-                                           manifest->extras_bytes));
+                                           head.extras_bytes));
   }
   CatalogSlab slab;
   slab.crcs.resize(blocks);
   std::memcpy(slab.crcs.data(), description.crc_table().data(), description.crc_table().size());
-  slab.manifest = std::make_shared<const layout::SlotManifest>(*std::move(manifest));
+  slab.head = head;
+  slab.head.replica_digests = {};
   slab.description = description;
   return slab;
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/lifetime.h"
-#include "layout/manifest.h"
+#include "layout/manifest_view.h"
 #include "recovery/restorable.h"
 #include "recovery/stored_tables.h"
 #include "smp/desk/node_state.h"
@@ -27,9 +27,15 @@ struct CatalogSlab {
   NodeSlot home;
   bool lost = false;  // its memory is gone: to be decoded
   NodeSlot described_by;  // another than its home if that did not answer, or has not got it
-  std::shared_ptr<const layout::SlotManifest> manifest;
+  layout::SlotManifest head;    // its manifest without what it says of tensors
   SlabDescription description;  // checked against its CRCs
   std::vector<uint32_t> crcs;  // of its blocks
+
+  // All of it. Decoded when somebody asks: in a large job that are few of all slabs.
+  const std::shared_ptr<const layout::SlotManifest>& manifest() const;
+
+ private:
+  mutable std::shared_ptr<const layout::SlotManifest> manifest_;
 };
 
 // What its rank's slots need, as far as a slab shows it: the same as when the rank registered,
@@ -62,7 +68,8 @@ class RestoreCatalog {
   // Who may know about the holder's slabs, in the order of asking.
   std::vector<NodeSlot> Knowing(const recovery::SlabHolder& holder) const;
   absl::Status Take(const recovery::SlabHolder& holder, NodeSlot asked, const MetaReply& reply);
-  absl::StatusOr<CatalogSlab> SlabOf(const SlabDescription& description) const;
+  absl::StatusOr<CatalogSlab> SlabOf(const SlabDescription& description,
+                                     layout::ManifestView& view) const;
 
   NodeState& state_;
   Peers& peers_;
@@ -70,8 +77,9 @@ class RestoreCatalog {
   const Version version_;
   absl::AnyInvocable<void()> on_ready_;
   std::map<Rank, CatalogSlab> slabs_;
-  std::shared_ptr<recovery::StoredTables> stored_ = std::make_shared<recovery::StoredTables>();
-  size_t missing_ = 0;                                          // holders
+  std::shared_ptr<recovery::StoredTables> stored_;
+  std::vector<layout::ManifestView> views_;  // of the slabs that are taken
+  size_t missing_ = 0;                       // holders
   Lifetime lifetime_;
 };
 

@@ -361,14 +361,12 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
   }
   std::set<std::string> named;
   if (const CatalogSlab* own = OwnSlabOf(session)) {
-    answer.tensors = ToWire(own->manifest->tensors);
-    for (const TensorSpec& spec : own->manifest->tensors) named.insert(spec.name);
+    answer.tensors = ToWire(own->manifest()->tensors);
+    for (const TensorSpec& spec : own->manifest()->tensors) named.insert(spec.name);
     answer.extras = ExtrasOf(session.rank(), *own);
   }
-  for (const auto& [rank, slab] : restoring_->catalog->slabs()) {
-    for (const TensorSpec& spec : slab.manifest->tensors) {
-      if (named.insert(spec.name).second) answer.tensors.push_back(WholeTensor(spec));
-    }
+  for (const recovery::StoredTensor* tensor : restoring_->catalog->stored()->InOrder()) {
+    if (!named.contains(tensor->like().name)) answer.tensors.push_back(WholeTensor(tensor->like()));
   }
   return answer;
 }

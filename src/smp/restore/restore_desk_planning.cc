@@ -126,7 +126,7 @@ std::shared_ptr<const recovery::StoredTables> RestoreDesk::StoredHere(
     const std::map<Rank, WireSlot>& here) const {
   auto stored = std::make_shared<recovery::StoredTables>();
   for (const auto& [rank, slot] : here) {
-    const layout::SlotManifest& manifest = *restoring_->catalog->Find(rank)->manifest;
+    const layout::SlotManifest& manifest = *restoring_->catalog->Find(rank)->manifest();
     stored->AddSlab(NumberOf(rank), manifest.tensors, manifest.parts);
   }
   return stored;
@@ -204,7 +204,7 @@ absl::Status RestoreDesk::NamePieces(const RankSession& session, const Planning&
 absl::Status RestoreDesk::Stage(RankSession& session, const Planning& planning, Plan& plan) {
   for (const PlanSource& source : planning.sources) {
     if (!source.is_staged()) continue;
-    const uint32_t block_bytes = restoring_->catalog->Find(source.rank)->manifest->block_bytes;
+    const uint32_t block_bytes = restoring_->catalog->Find(source.rank)->head.block_bytes;
     if (block_bytes == state_.options.block_bytes) continue;
     return absl::FailedPreconditionError(
         fmt::format("rank {} was saved in blocks of {} bytes, this node has blocks of {}",
@@ -272,7 +272,7 @@ absl::Status RestoreDesk::ProvideStaging(const StagingOrder& order) {
   for (const auto& [rank, session] : state_.sessions) {
     const CatalogSlab* const own = OwnSlabOf(*session);
     // Among another number of ranks nobody has said yet how large its part is: about like this one.
-    state_bytes.push_back(own != nullptr ? StateBytes(own->manifest->tensors) : order.bytes());
+    state_bytes.push_back(own != nullptr ? StateBytes(own->manifest()->tensors) : order.bytes());
   }
   return state_.staging->Provide(StagingBytes(state_.options, state_bytes));
 }

@@ -32,12 +32,12 @@ SlabRebuilder::SlabRebuilder(NodeState& state, BlockReader& reader, const Restor
     const bool is_back = std::any_of(sealed.begin(), sealed.end(),
                                      [&, rank = rank](Slot* s) { return s->owner == rank; });
     if (is_back) continue;
-    if (slab.manifest->block_bytes != state_.options.block_bytes) {
+    if (slab.head.block_bytes != state_.options.block_bytes) {
       state_.seams.log.Error(
           "rank {}: its slab of version {} is not rebuilt: it was saved in blocks of {} bytes, "
           "this "
           "node has blocks of {}",
-          rank, catalog_.version(), slab.manifest->block_bytes, state_.options.block_bytes);
+          rank, catalog_.version(), slab.head.block_bytes, state_.options.block_bytes);
       is_refused_ = true;
       continue;
     }
@@ -86,7 +86,7 @@ void SlabRebuilder::RunRules() {
 void SlabRebuilder::RunSlab(Rank rank, Slab& slab) {
   if (slab.slot == nullptr) {
     const CatalogSlab& of = *catalog_.Find(rank);
-    slab.slot = state_.slots->TakeForRebuild(rank, of.manifest, of.description.manifest().size());
+    slab.slot = state_.slots->TakeForRebuild(rank, of.manifest(), of.description.manifest().size());
     if (slab.slot == nullptr) return shortage_.Arm();
     state_.seams.log.Info("rank {}: its slab of version {} is rebuilt, {} blocks", rank,
                           catalog_.version(), slab.blocks);
@@ -142,9 +142,9 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   seal.generation = slot.generation.value;
   seal.timeline = slot.version.timeline.value;
   seal.step = slot.version.step.value;
-  seal.layout_digest = of.manifest->layout_digest;
-  seal.data_bytes = of.manifest->data_bytes;
-  seal.extras_bytes = of.manifest->extras_bytes;
+  seal.layout_digest = of.head.layout_digest;
+  seal.data_bytes = of.head.data_bytes;
+  seal.extras_bytes = of.head.extras_bytes;
   seal.manifest_bytes = of.description.manifest().size();
   seal.extras_crc = of.description.extras_crc();
   seal.manifest_crc = of.description.manifest_crc();

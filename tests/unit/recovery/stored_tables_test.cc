@@ -126,11 +126,34 @@ TEST(StoredTablesTest, TensorsHaveTheirNamesOnceWhateverTheOrderInTheSlabs) {
   stored.AddSlab(1, second, std::vector{whole(0), whole(1)});
   stored.AddSlab(2, third, std::vector{whole(0), whole(1)});  // of "a" it captured nothing
   std::vector<std::string> names;
-  for (const StoredTensor& tensor : stored.tensors()) names.push_back(tensor.like().name);
+  for (const StoredTensor* tensor : stored.InOrder()) names.push_back(tensor->like().name);
   EXPECT_THAT(names, ElementsAre("a", "b", "c"));
   EXPECT_EQ((*stored.Find("a")->Shards())->shards(), 2u);
   EXPECT_EQ((*stored.Find("b")->Shards())->shards(), 3u);
   EXPECT_EQ(stored.Find("d"), nullptr);
+}
+
+TEST(StoredTablesTest, WhoCapturedNothingOfATensorNamesItAndNoMore) {
+  StoredTables stored;
+  const auto whole = [](uint32_t tensor) {
+    return layout::CapturedPart{.tensor = tensor, .bytes = 4};
+  };
+  const std::vector<TensorSpec> later = {Whole("b", {1}), Whole("a", {2})};
+  std::vector<TensorSpec> first = {Whole("a", {3, 3}), Whole("b", {1})};
+  first[1].is_volatile = true;
+  stored.AddSlab(1, later, std::vector{whole(0)});
+  EXPECT_EQ(stored.Find("a"), nullptr);
+  EXPECT_FALSE(stored.Find("b")->like().is_volatile);
+  stored.AddSlab(0, first, {});
+  EXPECT_EQ(stored.Find("a"), nullptr);
+  EXPECT_TRUE(stored.Find("b")->like().is_volatile);
+  const std::vector<TensorSpec> parts = {Spec("a", {7}, {0}, {1})};
+  stored.AddSlab(2, parts, std::vector{whole(0)});
+  EXPECT_EQ(stored.Find("a")->like().global_shape, Dims({7}));
+  EXPECT_TRUE(stored.Find("a")->Shards().ok());
+  std::vector<std::string> names;
+  for (const StoredTensor* tensor : stored.InOrder()) names.push_back(tensor->like().name);
+  EXPECT_THAT(names, ElementsAre("a", "b"));  // as rank 0 has them
 }
 
 TEST(StoredTablesTest, AFlawOfOneTensorIsToldOfThatOneAlone) {
