@@ -16,6 +16,7 @@ export UNREFT_BIN_DIR=$build/bin PYTHONPATH=$build/python
 "$build/bin/unreft_bench" --out "$out"
 "$build/bin/unreft_control_bench" --out "$out"
 "$build/bin/unreft_restore_bench" --out "$out"
+"$build/bin/unreft_restore_scale_bench" --out "$out"
 for script in integrations/python/bench/*.py; do
   [ -e "$script" ] || continue
   echo "bench: $script"
