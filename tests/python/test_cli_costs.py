@@ -151,8 +151,10 @@ def test_memory_of_all_jobs_is_listed(cli):
             assert listed[one.job]["segments"] == len(one.segments())
             sizes = [pathlib.Path(segment).stat().st_size for segment in one.segments()]
             assert listed[one.job]["bytes"] == sum(sizes)
-        row = next(line for line in dead("memory").splitlines() if line.startswith(dead.job))
+        text = dead("memory")
+        row = next(line for line in text.splitlines() if line.startswith(dead.job))
         assert row.split()[-1] == "none"
+        assert "`unreft down --job JOB --node NODE` frees it" in text
     finally:
         dead.close()
 

@@ -41,9 +41,14 @@ int Memory(const Context& context) {
     bytes += memory.bytes;
   }
   document["bytes"] = bytes;
-  Print(context, document,
-        table.empty() ? "no job holds shared memory of this host\n"
-                      : table.Text() + fmt::format("{} in all\n", HumanBytes(bytes)));
+  std::string text = table.empty() ? "no job holds shared memory of this host\n"
+                                   : table.Text() + fmt::format("{} in all\n", HumanBytes(bytes));
+  if (!std::ranges::all_of(*all, &JobMemory::is_served)) {
+    text +=
+        "what no unreftd serves stays for the next one of that job and node; `unreft down "
+        "--job JOB --node NODE` frees it\n";
+  }
+  Print(context, document, text);
   return kExitOk;
 }
 

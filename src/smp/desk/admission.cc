@@ -38,8 +38,8 @@ absl::Status AdmitBeside(NodeState& state, const RankSession& other, const Hello
   }
   if (other.rank() == hello.rank) {
     return absl::AlreadyExistsError(
-        fmt::format("rank {} of attempt {} is pid {}, which lives: start each rank once, and give "
-                    "each start of the job a number of its own (UNREFT_ATTEMPT)",
+        fmt::format("rank {} of attempt {} is pid {}, which lives: one launcher at a time trains a "
+                    "job, and starts each rank once; another may begin once that process has ended",
                     hello.rank, hello.attempt, other.life().pid));
   }
   return absl::OkStatus();

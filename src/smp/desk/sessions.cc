@@ -15,6 +15,7 @@ namespace {
 constexpr Duration kLastWords = std::chrono::seconds(1);
 
 constexpr Duration kSilentWarnEvery = std::chrono::seconds(10);
+constexpr Duration kSameRefusal = std::chrono::seconds(30);
 
 // Why a trainer is gone.
 constexpr std::string_view kEnded = "its process has ended";
@@ -119,8 +120,11 @@ void Sessions::OnClosed(ConnectionIt connection) {
 
 void Sessions::Refuse(ConnectionIt connection, const absl::Status& status, bool retry) {
   ++state_.counters.sessions_refused;
-  state_.seams.log.Warn("a session of pid {} is refused: {}", connection->peer.pid,
-                        status.message());
+  // A client tries again and again until its deadline.
+  state_.seams.log.WarnEvery(
+      fmt::format("refused: {} {}", connection->peer.pid, std::string(status.message())),
+      kSameRefusal, state_.seams.executor.Now(), "a session of pid {} is refused: {}",
+      connection->peer.pid, status.message());
   connection->channel->Send(ToFrame(Refused{status, retry}));
   connection->channel->Close();
   OnClosed(connection);

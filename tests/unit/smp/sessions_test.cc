@@ -178,6 +178,21 @@ TEST_F(SessionsTest, WhoCannotBeTakenInIsToldWhy) {
   EXPECT_THAT(Refusal(), HasSubstr("still starting"));
 }
 
+// Its client tries again every few hundred milliseconds.
+TEST_F(SessionsTest, WhoIsRefusedAgainAndAgainIsLoggedOnce) {
+  Hello hello = NewHello();
+  hello.job = "another";
+  for (int i = 0; i < 5; ++i) {
+    SayHello(hello);
+    EXPECT_THAT(Refusal(), HasSubstr("another"));
+  }
+  EXPECT_EQ(sink_.Count("is refused"), 1U);
+  Hello other = NewHello();
+  other.job = "another";
+  SayHello(other);
+  EXPECT_EQ(sink_.Count("is refused"), 2U) << "that is another process";
+}
+
 TEST_F(SessionsTest, AnAnswerReachesTheCommandThatAskedIfItIsStillThere) {
   PlayedChannel* channel = Connect(1);
   Say(channel, AdminRequest{.verb = "status"});
