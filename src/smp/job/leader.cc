@@ -11,6 +11,8 @@
 #include "smp/job/attempts.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/commit_rules.h"
+#include "smp/job/exposure.h"
+#include "smp/job/fresh_start.h"
 #include "smp/job/job_settings.h"
 #include "smp/job/next_move.h"
 #include "smp/job/obstacles.h"
@@ -24,7 +26,6 @@ namespace unreft::smp {
 namespace {
 
 constexpr uint64_t kRefusedMax = 4;
-constexpr size_t kPinRequestsWaiting = 64;
 
 void LogPins(Log& log, const PinReply& changed, bool unpin) {
   for (const Pin& pin : changed.pins()) {
@@ -63,11 +64,11 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& 
       faults_(faults),
       absences_(options.lost_grace),
       pin_clock_(executor, [this] { RunRules(); }),
+      pin_requests_(executor),
       standstill_(log),
       layouts_(peers, log, options, [this] { RunRules(); }) {}
 
 Leader::~Leader() {
-  RefusePins();
   executor_.Cancel(rules_timer_);
   executor_.Cancel(wake_);
 }
@@ -168,8 +169,7 @@ Facts Leader::FactsOf(const RollCall& roll) {
           .next_timeline = NextTimeline(),
           .absences = absences_,
           .kept = kept_ ? &*kept_ : nullptr,
-          .pins = {.over = pin_clock_.over(),
-                   .asked = pin_requests_.empty() ? nullptr : &pin_requests_.front().request},
+          .pins = {.over = pin_clock_.over(), .asked = pin_requests_.first()},
           .asked_since = asked_since_,
           .reading = reading_,
           .versions = versions_,
@@ -289,39 +289,22 @@ void Leader::Announce(LogLevel level, const std::string& line) {
   level == LogLevel::kWarn ? log_.Warn("{}", line) : log_.Info("{}", line);
 }
 
+// --- what an operator orders ---
+
 void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
-  const meta::JobState& state = store_.state();
-  if (writing_ || !store_.ready() || state.timeline.value.closing()) {
+  if (writing_ || !store_.ready() || store_.state().timeline.value.closing()) {
     return done(absl::UnavailableError("the leader is busy with a decision; try again"));
   }
-  // Older than what the nodes have kept it would be undone by that.
-  if (!state.IsSeeded()) {
-    return done(absl::UnavailableError(
-        "it is not known yet what the nodes have kept: not all of them have told the leader; try "
-        "again"));
-  }
-  uint64_t ranks = 0;
-  const RollCall roll = CallRoll();
-  for (const RollCall::Entry& entry : roll.members()) {
-    if (entry.report != nullptr) ranks += entry.report->ranks();
-  }
-  if (ranks > 0 && !force) return done(FreshStartUnderRanks(ranks));
-  TimelineRecord timeline = state.timeline.value;
-  // On a timeline of its own no earlier version is a candidate any more.
-  CommitRecord commit;
   const Timeline declared = NextTimeline();
-  OpenTimeline(declared, Version{}, timeline);
-  timeline.clear_rewind();
-  commit.set_timeline(declared.value);
-  log_.Warn("{}", FreshStartDeclared(from, VersionOf(state.commit.value), ranks));
-  writing_ = true;
-  store_.Write(leadership_, {.timeline = std::move(timeline), .commit = std::move(commit)},
-               [this, alive = lifetime_.token(), declared,
-                done = std::move(done)](const absl::Status& status) mutable {
-                 if (!alive.expired()) writing_ = false;
-                 if (!status.ok()) return done(status);
-                 done(NumberOf(declared) + 1);
-               });
+  absl::StatusOr<FreshStart> order =
+      OrderFreshStart(from, force, declared, store_.state(), CallRoll());
+  if (!order.ok()) return done(order.status());
+  log_.Warn("{}", order->said);
+  WriteOrder(std::move(order->change),
+             [declared, done = std::move(done)](const absl::Status& status) mutable {
+               if (!status.ok()) return done(status);
+               done(NumberOf(declared) + 1);
+             });
 }
 
 void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done) {
@@ -349,16 +332,49 @@ void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done
                           : fmt::format("by an order to node {} the next attempt restores the "
                                         "newest version that is whole",
                                         from));
+  WriteOrder(*std::move(change), [this, alive = lifetime_.token(),
+                                  done = std::move(done)](const absl::Status& status) mutable {
+    if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
+    if (!status.ok()) return done(status);
+    done(DescribeRewind(store_.state(), CallRoll()));
+  });
+}
+
+void Leader::AskPins(PinRequest request, PinQueue::Done done) {
+  pin_requests_.Add(std::move(request), std::move(done));
+  RunRules();
+}
+
+void Leader::AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change) {
+  auto [request, done] = pin_requests_.TakeFirst();
+  if (!change) return done(std::move(answer));
+  WriteOrder(*std::move(change),
+             [this, alive = lifetime_.token(), unpin = request.unpin(), reply = *std::move(answer),
+              done = std::move(done)](const absl::Status& status) mutable {
+               if (status.ok()) {
+                 if (!alive.expired()) LogPins(log_, reply, unpin);
+                 return done(std::move(reply));
+               }
+               // An outcome that is not known is asked for again: to set a pin is to renew it.
+               done(absl::UnavailableError(
+                   fmt::format("the pin was not written: {}; try again", status.message())));
+             });
+}
+
+void Leader::WriteOrder(meta::JobChange change,
+                        absl::AnyInvocable<void(const absl::Status&)> done) {
   writing_ = true;
-  store_.Write(leadership_, *std::move(change),
+  store_.Write(leadership_, std::move(change),
                [this, alive = lifetime_.token(),
                 done = std::move(done)](const absl::Status& status) mutable {
-                 if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
-                 writing_ = false;
-                 if (!status.ok()) return done(status);
-                 done(DescribeRewind(store_.state(), CallRoll()));
+                 if (!alive.expired()) writing_ = false;
+                 done(status);
+                 if (alive.expired()) return;
+                 executor_.After(Duration{}, lifetime_.Bind([this] { RunRules(); }));
                });
 }
+
+// --- registrations ---
 
 // What fits no version is found out at the registration, before it is captured.
 void Leader::CheckRegistrations(const RollCall& roll, const DecisionRecord* in_force) {
@@ -448,52 +464,6 @@ void Leader::OnRead(const RoundReading::Life& life, Version version, VerifyReply
   board_.TakeVersions(slot, reply.versions(), std::max(report->number(), reply.report_number()));
 }
 
-// --- pins ---
-
-void Leader::AskPins(PinRequest request, PinDone done) {
-  if (pin_requests_.size() >= kPinRequestsWaiting) {
-    return done(absl::ResourceExhaustedError(
-        fmt::format("{} requests for pins wait, the limit is {}; try again", pin_requests_.size(),
-                    kPinRequestsWaiting)));
-  }
-  pin_requests_.push_back({std::move(request), std::move(done)});
-  RunRules();
-}
-
-void Leader::AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change) {
-  auto [request, done] = std::move(pin_requests_.front());
-  pin_requests_.pop_front();
-  if (!change) return done(std::move(answer));
-  writing_ = true;
-  store_.Write(leadership_, *std::move(change),
-               [this, alive = lifetime_.token(), unpin = request.unpin(),
-                reply = *std::move(answer), done = std::move(done)](absl::Status status) mutable {
-                 if (status.ok()) {
-                   if (!alive.expired()) LogPins(log_, reply, unpin);
-                   done(std::move(reply));
-                 } else {
-                   // An outcome that is not known is asked for again: to set a pin is to renew it.
-                   done(absl::UnavailableError(
-                       fmt::format("the pin was not written: {}; try again", status.message())));
-                 }
-                 if (alive.expired()) return;
-                 writing_ = false;
-                 executor_.After(Duration{}, [this, alive] {
-                   if (!alive.expired()) RunRules();
-                 });
-               });
-}
-
-// They are answered in turns of their own: who asks may be going, too.
-void Leader::RefusePins() {
-  for (auto& waiting : pin_requests_) {
-    executor_.Post([done = std::move(waiting.done)]() mutable {
-      done(absl::UnavailableError("the leader has changed; try again"));
-    });
-  }
-  pin_requests_.clear();
-}
-
 // --- being asked ---
 
 void Leader::WatchCommits(const Facts& facts) {
@@ -510,39 +480,6 @@ void Leader::WatchCommits(const Facts& facts) {
                    facts.now, [&] { return DescribeObstacles(facts, write_failure_); });
 }
 
-ExposureReply Leader::Exposure() const {
-  const CommitRecord& commit = store_.state().commit.value;
-  const Version committed = VersionOf(commit);
-  const RollCall roll = CallRoll();
-  const std::map<NodeSlot, recovery::NodeHolding> held = HeldOf(roll, committed);
-  ExposureReply reply;
-  SetVersion(committed, reply);
-  reply.set_world(commit.world());
-  const auto& groups = commit.world() != 0 ? commit.groups() : store_.state().view.value.groups();
-  const std::vector<ec::Group> coded = GroupsOf(groups);
-  for (size_t i = 0; i < coded.size(); ++i) {
-    GroupExposure& exposure = *reply.add_groups();
-    *exposure.mutable_group() = groups[static_cast<int>(i)];
-    exposure.set_stands(recovery::LossesTolerated(coded[i], held));
-  }
-  reply.set_restorable_known(roll.have_all_told());
-  if (commit.world() == 0) return reply;
-  // What is newer than the committed version is read as a whole before it is restored.
-  const recovery::Holdings holdings = HoldingsOf(roll);
-  const AbandonRecord& abandoned = store_.state().abandoned.value;
-  const recovery::TimelineChain chain = ChainOf(store_.state().timeline.value);
-  for (auto it = holdings.rbegin(); it != holdings.rend(); ++it) {
-    const Version version = it->first;
-    if (version > committed || !chain.IsLive(version) || IsAbandoned(abandoned, version)) continue;
-    const auto found = recovery::FindHolders(version, it->second,
-                                             RecordedGroupsOf(store_.state(), version), nullptr);
-    if (!found) continue;
-    reply.set_restorable_timeline(version.timeline.value);
-    reply.set_restorable_step(version.step.value);
-    reply.set_restorable_world(found->world);
-    break;
-  }
-  return reply;
-}
+ExposureReply Leader::Exposure() const { return ExposureOf(store_.state(), CallRoll()); }
 
 }  // namespace unreft::smp

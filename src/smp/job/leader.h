@@ -8,10 +8,10 @@
 // and with empty reports, which every node sends to it at once.
 #pragma once
 
+#include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +34,7 @@
 #include "smp/job/facts.h"
 #include "smp/job/move.h"
 #include "smp/job/peers.h"
+#include "smp/job/pin_queue.h"
 #include "smp/job/pins.h"
 #include "smp/job/roll_call.h"
 #include "smp/job/round_reading.h"
@@ -70,8 +71,7 @@ class Leader {
   void Rewind(NodeSlot from, const RewindRequest& request, RewindDone done);
 
   // Keeps what is committed for somebody, or lets go of it; answered when that is written.
-  using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
-  void AskPins(PinRequest request, PinDone done);
+  void AskPins(PinRequest request, PinQueue::Done done);
 
   // The records changed, or time has passed. What rules read grows with the nodes, so they run at
   // their pace (smp/core/pace.h), for all that has come by then.
@@ -108,8 +108,9 @@ class Leader {
   void OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply);
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);
   void AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change);
-  void RefusePins();
   void Write(meta::JobChange change, const char* fault_point = nullptr);
+  // What an operator has ordered. `done` is told also when this is gone by then.
+  void WriteOrder(meta::JobChange change, absl::AnyInvocable<void(const absl::Status&)> done);
   // Says what is about to be written, once until it is.
   void Announce(LogLevel level, const std::string& line);
 
@@ -143,11 +144,7 @@ class Leader {
   RoundReading reading_;  // in the round that is under way
 
   PinClock pin_clock_;
-  struct WaitingPin {
-    PinRequest request;
-    PinDone done;
-  };
-  std::deque<WaitingPin> pin_requests_;
+  PinQueue pin_requests_;
 
   VersionNotes versions_;
   AbandonNotes abandoning_;

@@ -69,27 +69,6 @@ std::string NotCompletedBy(const std::set<Rank>& completed, uint64_t world, Dura
                      seconds);
 }
 
-absl::Status FreshStartUnderRanks(uint64_t ranks) {
-  return absl::FailedPreconditionError(
-      fmt::format("ranks that are connected: needed 0, found {}: what is committed would be given "
-                  "up, and nothing that they capture would be committed until they are started "
-                  "again. End the job first; --force does it all the same",
-                  ranks));
-}
-
-std::string FreshStartDeclared(NodeSlot from, Version committed, uint64_t ranks) {
-  std::string line = fmt::format(
-      "a fresh start is declared by an order to node {}: what was committed up to {} is given up",
-      from, committed);
-  if (ranks > 0) {
-    line += fmt::format(
-        ". {} ranks are connected (--force): nothing that they capture is committed until they are "
-        "started again",
-        ranks);
-  }
-  return line;
-}
-
 std::string OverruledBy(Version committed) { return fmt::format("{} was committed", committed); }
 
 }  // namespace unreft::smp

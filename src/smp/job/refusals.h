@@ -51,10 +51,4 @@ std::string NotCompletedBy(const std::set<Rank>& completed, uint64_t world, Dura
 
 std::string OverruledBy(Version committed);
 
-// FailedPrecondition: what a fresh start would cost so many ranks that are connected.
-absl::Status FreshStartUnderRanks(uint64_t ranks);
-
-// For the log: by whose order, and what is given up.
-std::string FreshStartDeclared(NodeSlot from, Version committed, uint64_t ranks);
-
 }  // namespace unreft::smp
