@@ -60,6 +60,20 @@ double PeakGib() {
   return static_cast<double>(usage.ru_maxrss) / (1 << 20);  // of KiB
 }
 
+void AddRecords(const std::string& name, double seconds, std::vector<Record>& records) {
+  const auto add = [&](std::string of, double value, std::string unit, double most) {
+    records.push_back({.name = std::move(of),
+                       .value = value,
+                       .unit = std::move(unit),
+                       .reference_name = "the most wanted",
+                       .reference = most,
+                       .target = 1.0,
+                       .less_is_better = true});
+  };
+  add(name, seconds, "s", kSecondsMax);
+  add(name + "_memory", PeakGib(), "GiB", kGibMax);
+}
+
 // What rank `rank` of `ranks` holds: in each node the ranks share rows of all tensors.
 std::vector<TensorSpec> TensorsOf(const Sizes& sizes, uint64_t rank, uint64_t ranks) {
   const std::vector<uint64_t> shape = {sizes.ranks * 3, kNodeRanks * 512};
@@ -128,20 +142,7 @@ void MeasurePlans(const Sizes& sizes, std::vector<Record>& records) {
       "peak {:.2f} GiB, of which {:.2f} as they came\n",
       sizes.ranks, sizes.tensors, decoding, targets.size(), planning, pieces, PeakGib(),
       static_cast<double>(described) / (1 << 30));
-  records.push_back({.name = "restore_plans",
-                     .value = decoding + planning,
-                     .unit = "s",
-                     .reference_name = "the most wanted",
-                     .reference = kSecondsMax,
-                     .target = 1.0,
-                     .less_is_better = true});
-  records.push_back({.name = "restore_plans_memory",
-                     .value = PeakGib(),
-                     .unit = "GiB",
-                     .reference_name = "the most wanted",
-                     .reference = kGibMax,
-                     .target = 1.0,
-                     .less_is_better = true});
+  AddRecords("restore_plans", decoding + planning, records);
 }
 
 // What all nodes hold of one version, in groups of 8 of which two may be lost.
@@ -206,20 +207,7 @@ void MeasureChoice(const Sizes& sizes, std::vector<Record>& records) {
   const double seconds = watch.Lap();
   fmt::print("the choice among {} versions of {} ranks: {:.3f} s\n", held.size(), sizes.ranks,
              seconds);
-  records.push_back({.name = "restore_choice",
-                     .value = seconds,
-                     .unit = "s",
-                     .reference_name = "the most wanted",
-                     .reference = kSecondsMax,
-                     .target = 1.0,
-                     .less_is_better = true});
-  records.push_back({.name = "restore_choice_memory",
-                     .value = PeakGib(),
-                     .unit = "GiB",
-                     .reference_name = "the most wanted",
-                     .reference = kGibMax,
-                     .target = 1.0,
-                     .less_is_better = true});
+  AddRecords("restore_choice", seconds, records);
 }
 
 int Main(int argc, char** argv) {

@@ -286,10 +286,19 @@ class AnyKTest : public StripeGathererTest {
   }
 };
 
-TEST_F(AnyKTest, DataComesBeforeParities) { EXPECT_EQ(Choose(1), (std::vector<uint32_t>{0, 2})); }
+// It need not be sent, be it a parity.
+TEST_F(AnyKTest, WhatThisNodeHasComesFirst) {
+  EXPECT_EQ(coded_->HolderOf(0, 2), own_peers_->self());
+  EXPECT_EQ(Choose(1), (std::vector<uint32_t>{2, 0}));
+}
+
+TEST_F(AnyKTest, DataComesBeforeParities) {
+  InTurn([this] { health_->Avoid(NodeSlot{0}, SourceHealth::Kind::kParity); });
+  EXPECT_EQ(Choose(1), (std::vector<uint32_t>{0, 3}));
+}
 
 TEST_F(AnyKTest, WhatHasLandedComesFirst) {
-  EXPECT_EQ(Choose(1, {3}), (std::vector<uint32_t>{3, 0}));
+  EXPECT_EQ(Choose(1, {3}), (std::vector<uint32_t>{3, 2}));
 }
 
 TEST_F(AnyKTest, WhoIsAwayComesLate) {
@@ -312,7 +321,7 @@ TEST_F(AnyKTest, ASourceThatFailedIsAvoidedForAWhile) {
   InTurn([this] { health_->Avoid(NodeSlot{2}, SourceHealth::Kind::kData); });
   EXPECT_EQ(Choose(1), (std::vector<uint32_t>{2, 3}));
   Settle(seconds(2));
-  EXPECT_EQ(Choose(1), (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(Choose(1), (std::vector<uint32_t>{2, 0}));
 }
 
 }  // namespace
