@@ -2,6 +2,8 @@
 // what they have, or refuse.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <functional>
 #include <map>
 #include <memory>
@@ -139,16 +141,21 @@ class BlockReaderFixture : public GroupFixture {
     return parities[parity];
   }
 
-  // Node 0 decodes all of its slab; each block's bytes, or why not.
-  std::vector<absl::StatusOr<std::vector<std::byte>>> DecodeAll(bool lost = true) {
-    std::vector<absl::StatusOr<std::vector<std::byte>>> results(
-        kBlocks, absl::DeadlineExceededError("it still waits"));
+  static JobDecision DecisionWhere(absl::FunctionRef<bool(uint64_t slot)> is_lost) {
     JobDecision decision;
     decision.kind = DecisionKind::kRestored;
     decision.version = kVersion;
     for (uint64_t slot = 0; slot < kRanks; ++slot) {
-      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, lost});
+      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, is_lost(slot)});
     }
+    return decision;
+  }
+
+  // Node 0 decodes all of its slab; each block's bytes, or why not.
+  std::vector<absl::StatusOr<std::vector<std::byte>>> DecodeAll(bool lost = true) {
+    std::vector<absl::StatusOr<std::vector<std::byte>>> results(
+        kBlocks, absl::DeadlineExceededError("it still waits"));
+    const JobDecision decision = DecisionWhere([lost](uint64_t) { return lost; });
     InTurn([&] {
       catalog_ =
           std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, &results] {
@@ -174,12 +181,7 @@ class BlockReaderFixture : public GroupFixture {
   void LoseNodeOne(absl::AnyInvocable<void()> then) {
     data_refusals_[NodeSlot{1}] = absl::NotFoundError("its memory is new");
     with_data_ = {NodeSlot{0}, NodeSlot{2}};
-    JobDecision decision;
-    decision.kind = DecisionKind::kRestored;
-    decision.version = kVersion;
-    for (uint64_t slot = 0; slot < kRanks; ++slot) {
-      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, slot == 1});
-    }
+    const JobDecision decision = DecisionWhere([](uint64_t slot) { return slot == 1; });
     InTurn([&] {
       catalog_ = std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision,
                                                   [this, then = std::move(then)]() mutable {
@@ -194,12 +196,7 @@ class BlockReaderFixture : public GroupFixture {
   absl::StatusOr<std::shared_ptr<const GuardRecord>> AskForRecord() {
     absl::StatusOr<std::shared_ptr<const GuardRecord>> result =
         absl::DeadlineExceededError("it still asks");
-    JobDecision decision;
-    decision.kind = DecisionKind::kRestored;
-    decision.version = kVersion;
-    for (uint64_t slot = 0; slot < kRanks; ++slot) {
-      decision.holders.push_back({NodeSlot{slot}, {Rank{slot}}, false});
-    }
+    const JobDecision decision = DecisionWhere([](uint64_t) { return false; });
     InTurn([&] {
       reader_.reset();
       catalog_ =
