@@ -21,6 +21,9 @@ constexpr Duration kMisfitGrace = std::chrono::seconds(2);
 // A registration is answered by then, also where the job has not looked at it.
 constexpr Duration kCheckWait = std::chrono::milliseconds(300);
 
+// Where groups can do with fewer parities, so long for them to make room for what does not fit.
+constexpr Duration kMemoryWait = std::chrono::seconds(2);
+
 // The version that takes the slot's memory, also if it is yet to be decoded into it.
 Version HeldIn(const Slot& slot) {
   switch (slot.phase) {
@@ -77,22 +80,40 @@ void Registrar::LogRefused(const RankSession& session) {
 // Before the answer the first slot is granted: the trainer's first snapshot may follow at once. But
 // where nobody can say whether all ranks' registrations fit together, it is not kept waiting.
 void Registrar::AnswerWhenChecked(RankSession& session) {
-  session.answer_due = true;
-  if (answer_timer_ == TimerId::kNone) {
-    answer_timer_ = state_.seams.executor.After(kCheckWait, [this] {
-      answer_timer_ = TimerId::kNone;
-      for (auto& [rank, waiting] : state_.sessions) {
-        if (waiting->answer_due) Answer(*waiting);
-      }
-    });
-  }
+  session.answer_by =
+      state_.seams.executor.Now() + (MayGetMemory(session) ? kMemoryWait : kCheckWait);
+  AnswerInTime();
   state_.coordinator->CheckRegistrations();
   run_rules_();
 }
 
+void Registrar::AnswerInTime() {
+  if (answer_timer_ != TimerId::kNone) return;
+  answer_timer_ = state_.seams.executor.After(kCheckWait, [this] {
+    answer_timer_ = TimerId::kNone;
+    const Time now = state_.seams.executor.Now();
+    bool do_some_wait = false;
+    for (auto& [rank, waiting] : state_.sessions) {
+      if (!waiting->answer_by) continue;
+      if (now >= *waiting->answer_by) {
+        Answer(*waiting);
+      } else {
+        do_some_wait = true;
+      }
+    }
+    if (do_some_wait) AnswerInTime();
+  });
+}
+
 void Registrar::AnswerOnceDecided(RankSession& session) {
-  const bool is_decided = IsChecked(session) || !session.registration_status.ok();
-  if (session.answer_due && is_decided) Answer(session);
+  const bool is_decided =
+      session.registration_status.ok() ? IsChecked(session) : !MayGetMemory(session);
+  if (session.answer_by && is_decided) Answer(session);
+}
+
+// Whether it lacks memory that guards of the node may yet give back.
+bool Registrar::MayGetMemory(const RankSession& session) const {
+  return absl::IsResourceExhausted(session.registration_status) && state_.options.parity_chunks > 0;
 }
 
 absl::Status Registrar::Accept(RankSession& session, std::vector<TensorSpec> specs) {
@@ -265,7 +286,7 @@ void Registrar::RetryIfShort() {
 }
 
 void Registrar::Answer(RankSession& session) {
-  session.answer_due = false;
+  session.answer_by.reset();
   Registered answer;
   answer.request = session.register_request;
   answer.status = session.capture_status();

@@ -61,6 +61,8 @@ class Registrar {
   void LogRefused(const RankSession& session);
   void Answer(RankSession& session);
   void AnswerWhenChecked(RankSession& session);
+  void AnswerInTime();
+  bool MayGetMemory(const RankSession& session) const;
   void AddProgress(const RankSession& session, RegisteredTrainer& trainer) const;
   static bool IsChecked(const RankSession& session);
   void TellMisfit();

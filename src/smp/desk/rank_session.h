@@ -76,8 +76,8 @@ class RankSession {
   absl::Status registration_status = absl::UnavailableError("not registered yet");
   // The digest of its plan when the job last looked whether all ranks' fit together.
   std::optional<uint64_t> checked_layout;
-  bool answer_due = false;  // the registration is not answered yet
-  absl::Status misfit;      // what it was told: the ranks' registrations do not fit together
+  std::optional<Time> answer_by;  // the registration is answered then at the latest; none: it is
+  absl::Status misfit;            // what it was told: the ranks' registrations do not fit together
   Step newest_step;
   Version newest_named;
   // Snapshots up to this step claim a slot before the one before is committed: the step-back
@@ -93,6 +93,7 @@ class RankSession {
 
   // Restore.
   std::optional<uint64_t> restore_request;
+  std::optional<Step> restore_at_or_before;  // of that request
   bool takes_any_world = false;  // a version that another number of ranks has saved will do
   std::optional<uint64_t> plan_request;      // that waits for the pool, or for memory
   std::optional<PlanRequest> plan_to_compute;  // when the one under way is done

@@ -42,6 +42,7 @@ class RegistrarTest : public NodeStateFixture {
     InTurn([&] { registrar_->AnswerOnceDecided(*session_); });
     return channel_.Told<Registered>(FrameType::kRegistered).size();
   }
+  Registered Last() { return channel_.Told<Registered>(FrameType::kRegistered).back(); }
   void Check(const absl::Status& status) {
     RegistrationCheck check{.status = status};
     check.layouts[Rank{0}] = session_->registration->plan.digest();
@@ -70,6 +71,36 @@ TEST_F(RegistrarTest, WhatTheJobHasFoundToFitMayBeCaptured) {
   Register(8192);
   Check(absl::OkStatus());
   EXPECT_TRUE(registrar_->MayCapture(*session_));
+}
+
+// Guards of fewer parities may make room: a trainer that asks once would not hear of it.
+TEST_F(RegistrarTest, WhatLacksMemoryIsRefusedOnceNobodyHasMadeRoom) {
+  state_.options.parity_chunks = 1;
+  state_.options.memory_bytes_max = 1;
+  Register();
+  EXPECT_EQ(Answers(), 0U);
+  Settle(std::chrono::seconds(3));
+  ASSERT_EQ(Answers(), 1U);
+  EXPECT_TRUE(absl::IsResourceExhausted(Last().status.ToStatus()));
+}
+
+TEST_F(RegistrarTest, WhatLacksMemoryIsAnsweredWhenThereIsRoom) {
+  state_.options.parity_chunks = 1;
+  state_.options.memory_bytes_max = 1;
+  Register();
+  Settle(std::chrono::seconds(1));
+  EXPECT_EQ(Answers(), 0U);
+  state_.options.memory_bytes_max = 0;
+  InTurn([&] { registrar_->ProvideRefused(); });
+  Check(absl::OkStatus());
+  ASSERT_EQ(Answers(), 1U);
+  EXPECT_TRUE(Last().status.ToStatus().ok());
+}
+
+TEST_F(RegistrarTest, WithoutParitiesWhatLacksMemoryIsRefusedAtOnce) {
+  state_.options.memory_bytes_max = 1;
+  Register();
+  EXPECT_EQ(Answers(), 1U);
 }
 
 TEST_F(RegistrarTest, TheJobHearsHowFarARankHasCome) {
