@@ -273,6 +273,9 @@ class SimNetwork::Node : public std::enable_shared_from_this<Node> {
   void ArriveRead(const Caller& caller, uint64_t bytes, std::string request) {
     const std::shared_ptr<Transport::ReadHandler> handler = read_handler_;
     if (!handler) return Reply(caller, absl::UnimplementedError("this node serves no reads"));
+    if (Draw(random(), state_->options.busy_one_in)) {
+      return Reply(caller, absl::ResourceExhaustedError("all who serve reads are busy"));
+    }
     (*handler)(std::move(request), bytes,
                [weak = weak_from_this(), caller, bytes](absl::StatusOr<ReadSource> source) {
                  if (const auto self = weak.lock()) {

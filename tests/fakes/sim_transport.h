@@ -28,6 +28,7 @@ struct SimTransportOptions {
   uint32_t duplicate_one_in = 0;     // call requests; the copy arrives up to slow_max later, at
                                      // whoever has the address then
   uint32_t cut_one_in = 0;           // replies to reads: some of the bytes arrive, then Unavailable
+  uint32_t busy_one_in = 0;          // reads that their server answers with ResourceExhausted
   uint32_t silent_death_one_in = 2;  // killed processes whose peers hear nothing of it
 
   size_t message_bytes_max = size_t{64} << 20;

@@ -71,8 +71,10 @@ void DaemonProcess::Start(smp::NodeOptions options) {
   records_ = *FakeRecordStore::Open(machine_.disk, *executor_);
   smp::NodeSeams seams{*executor_, *pool_, random_, segments_, *records_, processes_, log_};
   if (cluster_ != nullptr) {
-    transport_ = LieOver(machine_, *cluster_->network.NewTransport(
-                                       *executor_, fmt::format("node{}", machine_.slot)));
+    auto transport =
+        *cluster_->network.NewTransport(*executor_, fmt::format("node{}", machine_.slot));
+    // What is a lie is looked at, too.
+    transport_ = LieOver(machine_, cluster_->reads.Watch(machine_.slot, std::move(transport)));
     kv_ = LieOver(machine_, cluster_->store.NewKv(*executor_));
     seams.transport = transport_.get();
     seams.kv = kv_.get();

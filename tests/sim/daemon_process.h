@@ -11,6 +11,7 @@
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_transport.h"
 #include "tests/fakes/sim_work_pool.h"
+#include "tests/sim/cluster/read_checker.h"
 #include "tests/sim/machine.h"
 
 namespace unreft::sim {
@@ -19,6 +20,7 @@ namespace unreft::sim {
 struct ClusterSeams {
   FakeKvStore& store;
   SimNetwork& network;
+  ReadChecker& reads;
 };
 
 class DaemonProcess {

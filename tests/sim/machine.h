@@ -54,6 +54,9 @@ enum class PlantedBug {
   kKeepsGroups,         // the leader decides without a node, and leaves it in its group
   kCallsItOver,         // members say that a process of those that train has ended
   kTellsNoCopy,         // nodes but the first do not say which records they have kept
+  kStagesPerRank,       // a node fetches each block twice, as if for each of its two ranks
+  kDecodesWhenBusy,     // who is told that another node is busy takes what it has for lost
+  kDecodesItself,       // no node decodes anything for others
 };
 
 // What all machines of a simulated world share: time, and what happened.

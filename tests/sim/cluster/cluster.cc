@@ -24,7 +24,8 @@ Cluster::Cluster(const SimulationOptions& options, ClusterOptions cluster, Rando
       world_(options.seed, options.verbose, options_.tensors),
       network_(world_.scheduler),
       store_(world_.scheduler, random.Next()),
-      seams_{store_, network_},
+      reads_(world_.trace),
+      seams_{store_, network_, reads_},
       kernel_(world_.scheduler.NewExecutor("cluster")),
       pins_(world_) {
   world_.bug = options.bug;

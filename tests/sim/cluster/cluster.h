@@ -13,6 +13,7 @@
 #include "tests/sim/cluster/cluster_options.h"
 #include "tests/sim/cluster/guard_spoiler.h"
 #include "tests/sim/cluster/pin_checker.h"
+#include "tests/sim/cluster/read_checker.h"
 #include "tests/sim/cluster/store_observer.h"
 #include "tests/sim/daemon_process.h"
 #include "tests/sim/launcher.h"
@@ -42,6 +43,7 @@ class Cluster {
   ClusterObserver& observer() { return *observer_; }
   GuardSpoiler& spoiler() { return *spoiler_; }
   PinChecker& pins() { return pins_; }
+  ReadChecker& reads() { return reads_; }
   Launcher& launcher() { return *launcher_; }
   SimNetwork& network() { return network_; }
   FakeKvStore& store() { return store_; }
@@ -135,6 +137,7 @@ class Cluster {
   World world_;
   SimNetwork network_;
   FakeKvStore store_;
+  ReadChecker reads_;
   ClusterSeams seams_;
   std::vector<Place> places_;
   std::unique_ptr<SimExecutor> kernel_;  // what happens to the cluster

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "smp/job/cluster_records.h"
 
@@ -125,6 +126,22 @@ class LyingTransport final : public Transport {
                   Duration timeout, ReadDone done) override {
     // No parity is ever encoded, so that nobody is guarded by chance.
     const std::string& to = SaysAllIsGuarded() ? "" : address;
+    const ReadRequest::Kind kind = KindOf(request);
+    if (bug_ == PlantedBug::kStagesPerRank && kind == ReadRequest::DATA) {
+      auto other = std::make_shared<std::vector<std::byte>>(into.size());
+      transport_->Read(to, request, *other, timeout, [other](const auto&) {});
+    }
+    if (bug_ == PlantedBug::kDecodesWhenBusy && kind == ReadRequest::DATA) {
+      done = [done = std::move(done)](absl::StatusOr<std::string> header) mutable {
+        const bool is_busy = absl::IsResourceExhausted(header.status());
+        done(is_busy ? absl::NotFoundError("it is lost") : std::move(header));
+      };
+    }
+    if (bug_ == PlantedBug::kDecodesItself && kind == ReadRequest::DECODED) {
+      done = [done = std::move(done)](const auto&) mutable {
+        done(absl::UnimplementedError("nobody decodes for others"));
+      };
+    }
     return transport_->Read(to, std::move(request), into, timeout, std::move(done));
   }
   void Cancel(TransferId transfer) override { transport_->Cancel(transfer); }
@@ -173,6 +190,13 @@ class LyingTransport final : public Transport {
  private:
   bool SaysAllIsGuarded() const { return bug_ == PlantedBug::kCommitsUnguarded; }
 
+  static ReadRequest::Kind KindOf(const std::string& request) {
+    Envelope envelope;
+    ReadRequest read;
+    const bool is_read = envelope.ParseFromString(request) && read.ParseFromString(envelope.body());
+    return is_read ? read.kind() : ReadRequest::NONE;
+  }
+
   template <typename Message, typename Lie>
   static std::string Change(const std::string& request, Lie lie) {
     Envelope envelope;
@@ -204,6 +228,9 @@ std::unique_ptr<Transport> LieOver(const Machine& machine, std::unique_ptr<Trans
     case PlantedBug::kTellsNoCopy:
     case PlantedBug::kTellsNoSkip:
     case PlantedBug::kNamesAnother:
+    case PlantedBug::kStagesPerRank:
+    case PlantedBug::kDecodesWhenBusy:
+    case PlantedBug::kDecodesItself:
       break;
     default:
       return transport;
