@@ -149,6 +149,11 @@ typedef struct unreft_tensor {
    * INVALID_ARGUMENT unless begin <= end <= the elements of the box, and for a range of a tensor
    * whose memory_order is not row-major. */
   const uint64_t* range;
+  /* Of what is restored into, as for a vocabulary that is padded to a multiple of the ranks. 1:
+   * what is stored may have another global shape, of as many dimensions. Elements that both have,
+   * by their place in the tensor, are restored, and the others of this shard stay as they are. 0:
+   * that is refused. */
+  int32_t allow_shape_mismatch;
 } unreft_tensor;
 
 /* What people call a timeline, and what messages print: timeline 3. Compare timelines themselves:
@@ -242,6 +247,13 @@ UNREFT_API void unreft_close(unreft_client* client);
  * was committed and none of it is whole any more, DEADLINE_EXCEEDED naming the ranks that did not
  * ask. Never says "nothing stored" in such a case. */
 UNREFT_API int unreft_restore_begin(unreft_client* client, unreft_decision* decision);
+/* The same, of the versions of `step` and earlier ones: the newest of these that is whole. All
+ * ranks give the same step. What is newer is given up by the decision. FAILED_PRECONDITION, with
+ * the versions that could be restored, when only newer ones are whole; INVALID_ARGUMENT when the
+ * ranks give different steps. Memory keeps the last commit, and of older versions those that are
+ * pinned (`unreft pin`). */
+UNREFT_API int unreft_restore_begin_at_or_before(unreft_client* client, uint64_t step,
+                                                 unreft_decision* decision);
 /* Copies the decided version into `tensors`, every block verified. On an error the bytes of the
  * tensors are undefined. May be called more than once, with other tensors. */
 UNREFT_API int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors,

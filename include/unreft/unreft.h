@@ -95,6 +95,8 @@ struct Tensor {
   // Begin and end of the elements of the box, row-major within it, that lie at `data`; the store
   // describes them as boxes. None: the whole box.
   std::optional<std::array<uint64_t, 2>> range;
+  // Restored from a tensor of another global shape, too: the elements that both have.
+  bool allow_shape_mismatch = false;
 };
 
 // What the store decided; the same on every rank, but for `tensors` and `extras`.
@@ -139,11 +141,16 @@ class Client {
     return Client(client, std::move(keep_waiting));
   }
 
-  Result<Restored> Restore() {
+  // With a step: the newest version of that step or an earlier one, or an error that lists what
+  // could be restored. All ranks give the same one.
+  Result<Restored> Restore(std::optional<uint64_t> at_or_before = std::nullopt) {
     unreft_decision c{};
     c.struct_bytes = sizeof(c);
     c.tensor_bytes = sizeof(unreft_tensor);
-    if (int code = unreft_restore_begin(client_.get(), &c)) return LastFailure(code);
+    const int code = at_or_before
+                         ? unreft_restore_begin_at_or_before(client_.get(), *at_or_before, &c)
+                         : unreft_restore_begin(client_.get(), &c);
+    if (code != 0) return LastFailure(code);
     Restored restored;
     restored.fresh = c.restored == 0;
     restored.step = c.step;
@@ -264,6 +271,7 @@ class Client {
       c.replica_count = tensor.replica_count;
       c.is_volatile = tensor.is_volatile ? 1 : 0;
       if (tensor.range) c.range = tensor.range->data();
+      c.allow_shape_mismatch = tensor.allow_shape_mismatch ? 1 : 0;
       // One of another length leads to a NULL in place of the shape, and so is refused.
       const size_t ordered = tensor.memory_order.size();
       if (ordered > 0) c.memory_order = tensor.memory_order.data();

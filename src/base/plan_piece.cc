@@ -132,7 +132,7 @@ std::vector<uint64_t> BlocksOf(std::span<const PlanPiece> pieces, uint64_t block
 }
 
 std::optional<CoverageFlaw> FindCoverageFlaw(std::span<const PlanPiece> pieces,
-                                             uint64_t target_bytes) {
+                                             uint64_t target_bytes, bool may_leave_out) {
   std::vector<NextRow> heap = WithoutColumns(pieces);
   const auto comes_later = [](const NextRow& a, const NextRow& b) { return a.begin > b.begin; };
   std::make_heap(heap.begin(), heap.end(), comes_later);
@@ -141,8 +141,8 @@ std::optional<CoverageFlaw> FindCoverageFlaw(std::span<const PlanPiece> pieces,
     std::pop_heap(heap.begin(), heap.end(), comes_later);
     NextRow& next = heap.back();
     if (next.begin < at) return CoverageFlaw{next.begin, true};
-    if (next.begin > at) return CoverageFlaw{at, false};
-    at += next.bytes;
+    if (next.begin > at && !may_leave_out) return CoverageFlaw{at, false};
+    at = next.begin + next.bytes;
     if (--next.rows == 0) {
       heap.pop_back();
       continue;
@@ -150,7 +150,7 @@ std::optional<CoverageFlaw> FindCoverageFlaw(std::span<const PlanPiece> pieces,
     next.begin += next.pitch;
     std::push_heap(heap.begin(), heap.end(), comes_later);
   }
-  if (at < target_bytes) return CoverageFlaw{at, false};
+  if (at < target_bytes && !may_leave_out) return CoverageFlaw{at, false};
   return std::nullopt;
 }
 

@@ -66,8 +66,9 @@ struct CoverageFlaw {
 };
 
 // The first of the flaws of pieces of one target of so many bytes, all of which fit. None: they
-// write every byte exactly once. O(rows log pieces), where columns do not fill rows.
+// write every byte exactly once, or at most once if they `may_leave_out` some. O(rows log pieces),
+// where columns do not fill rows.
 std::optional<CoverageFlaw> FindCoverageFlaw(std::span<const PlanPiece> pieces,
-                                             uint64_t target_bytes);
+                                             uint64_t target_bytes, bool may_leave_out = false);
 
 }  // namespace unreft

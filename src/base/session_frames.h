@@ -159,9 +159,13 @@ struct RestoreRequest {
   uint64_t request = 0;  // repeated in the answer; a repetition of the same number is one request
   // A version that another number of ranks saved will do, too.
   bool any_world = false;
+  // Of the versions of this step and earlier ones the newest; not so: of all.
+  bool has_at_or_before = false;
+  Step at_or_before;
   void Fields(auto& wire) {
     wire(request);
     wire.Appended(any_world);
+    wire.Appended(has_at_or_before, at_or_before);
   }
 };
 
@@ -222,9 +226,11 @@ struct PlanRequest {
   uint64_t request = 0;
   std::vector<WireTensor> tensors;
   bool reads_pages = false;  // a client that does not gets `pieces` in Plan and in Staged
+  std::vector<uint32_t> allow_shape_mismatch;  // which of `tensors`
   void Fields(auto& wire) {
     wire(request, tensors);
     wire.Appended(reads_pages);
+    wire.Appended(allow_shape_mismatch);
   }
 };
 

@@ -50,6 +50,9 @@ struct TensorSpec {
   uint32_t replica_count = 1;
   // Changes outside the optimizer step, so it is copied before Snapshot returns.
   bool is_volatile = false;
+  // Of what is restored into: what is stored may have another global shape, and what both have in
+  // common is restored. Not of what is stored.
+  bool allow_shape_mismatch = false;
 
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };

@@ -60,18 +60,27 @@ class Tensors {
     // What is each rank's own may be of several kinds.
     std::vector<std::pair<const TensorSpec*, size_t>>& known = numbers_[spec.name];
     for (const auto& [other, number] : known) {
-      if (IsSameKind(*other, spec)) return number;
+      if (IsSameKind(*other, spec) && other->allow_shape_mismatch == spec.allow_shape_mismatch) {
+        return number;
+      }
     }
     known.emplace_back(&spec, texts_.size());
+    if (spec.allow_shape_mismatch) of_any_shape_.push_back(texts_.size());
     texts_.push_back(fmt::format("[{},{},{}]", Quoted(spec.name), Quoted(DtypeName(spec.dtype)),
                                  Numbers(spec.global_shape)));
     return known.back().second;
   }
   std::string Text() const { return fmt::format("[{}]", fmt::join(texts_, ",")); }
+  // The numbers of those that are restored from other shapes, too, as a member; empty if none is.
+  std::string AllowShapeMismatch() const {
+    if (of_any_shape_.empty()) return "";
+    return fmt::format(R"("allow_shape_mismatch":{},)", Numbers(of_any_shape_));
+  }
 
  private:
   absl::flat_hash_map<std::string_view, std::vector<std::pair<const TensorSpec*, size_t>>> numbers_;
   std::vector<std::string> texts_;
+  std::vector<uint64_t> of_any_shape_;
 };
 
 }  // namespace
@@ -103,9 +112,9 @@ std::string ToJson(const JobLayout& layout) {
   }
   for (const TensorSpec& spec : layout.others) tensors.NumberOf(spec);
   return fmt::format(R"({{"unreft_layout":{{"format":{},"min_reader":{}}},"job":{},"world":{},)"
-                     R"("tensors":{},"ranks":[{}]}})",
+                     R"("tensors":{},{}"ranks":[{}]}})",
                      kLayoutFormat, kLayoutMinReader, Quoted(layout.job), layout.world,
-                     tensors.Text(), ranks);
+                     tensors.Text(), tensors.AllowShapeMismatch(), ranks);
 }
 
 absl::Status CheckLayout(const JobLayout& layout) {

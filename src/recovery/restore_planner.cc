@@ -90,10 +90,6 @@ std::string About(const TensorSpec& spec, fmt::format_string<Args...> format, Ar
                      fmt::format(format, std::forward<Args>(args)...));
 }
 
-bool IsSameKind(const TensorSpec& a, const TensorSpec& b) {
-  return a.dtype == b.dtype && a.global_shape == b.global_shape;
-}
-
 // Of the shards that a plan reads, where it takes each byte from.
 class BestSources {
  public:
@@ -231,12 +227,29 @@ void MergeSingleRows(std::vector<PlanPiece>& pieces) {
   pieces.resize(kept);
 }
 
+// Of the target, what lies in a tensor of that global shape.
+uint64_t BytesWithin(std::span<const uint64_t> global_shape, const TensorSpec& target) {
+  Box whole;
+  whole.offset.assign(global_shape.size(), 0);
+  whole.extent.assign(global_shape.begin(), global_shape.end());
+  const std::optional<Box> common = layout::Intersect(whole, BoxOf(target));
+  return common ? common->elements() * DtypeBytes(target.dtype) : 0;
+}
+
 // The boxes are apart, so the pieces write no byte twice.
-absl::Status CheckComplete(const TensorSpec& target, std::span<const PlanPiece> pieces) {
-  const uint64_t needed = ShardBytes(target);
+absl::Status CheckComplete(const TensorSpec& target, const TensorSpec& stored,
+                           std::span<const PlanPiece> pieces) {
+  const uint64_t needed = BytesWithin(stored.global_shape, target);
   uint64_t found = 0;
   for (const PlanPiece& piece : pieces) found += piece.total_bytes();
   if (found == needed) return absl::OkStatus();
+  if (needed < ShardBytes(target)) {
+    return absl::DataLossError(
+        About(target,
+              "of the box {} {} bytes are needed, what a tensor of shape [{}] has of it, found "
+              "{} stored",
+              layout::BoxText(BoxOf(target)), needed, fmt::join(stored.global_shape, ", "), found));
+  }
   const auto flaw = FindCoverageFlaw(pieces, needed);
   return absl::DataLossError(
       About(target, "the box {} needs {} bytes, found {} stored; the first missing is byte {}",
@@ -254,7 +267,7 @@ class Planner {
       return absl::NotFoundError(
           About(target, "needs {} bytes, found none stored under this name", ShardBytes(target)));
     }
-    if (!IsSameKind(stored->like(), target)) {
+    if (!IsAsWanted(stored->like(), target)) {
       return absl::FailedPreconditionError(About(target, "is stored as {}, wanted as {}",
                                                  layout::KindText(stored->like()),
                                                  layout::KindText(target)));
@@ -276,7 +289,7 @@ class Planner {
     if (pieces.size() > counted) status = budget_.TakePieces(target, pieces.size() - counted);
     if (!status.ok()) return status;
     MergeSingleRows(pieces);
-    if (status = CheckComplete(target, pieces); !status.ok()) return status;
+    if (status = CheckComplete(target, stored->like(), pieces); !status.ok()) return status;
     return pieces;
   }
 
@@ -286,6 +299,13 @@ class Planner {
 };
 
 }  // namespace
+
+bool IsAsWanted(const TensorSpec& stored, const TensorSpec& target) {
+  const bool is_same_shape = stored.global_shape == target.global_shape;
+  const bool may_differ =
+      target.allow_shape_mismatch && stored.global_shape.size() == target.global_shape.size();
+  return stored.dtype == target.dtype && (is_same_shape || may_differ);
+}
 
 absl::StatusOr<std::vector<PlanPiece>> PlanRestore(const StoredTables& stored,
                                                    std::span<const TensorSpec> targets,

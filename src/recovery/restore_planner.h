@@ -16,17 +16,22 @@
 
 namespace unreft::recovery {
 
-// Pieces that write every byte of every target exactly once, sorted by (source, source_offset);
-// `source` is the number of a slab, `source_offset` counts from the slab's begin, `target` is an
-// index in `targets`, `target_offset` counts from the begin of its shard. Single rows that continue
-// each other are one piece.
+// Whether what is stored like that may be restored into the target: of the same type and, unless
+// the target allows another one, global shape.
+bool IsAsWanted(const TensorSpec& stored, const TensorSpec& target);
+
+// Pieces that write every byte of every target exactly once, or, where the stored tensor has
+// another global shape and the target allows that, every byte that both have; sorted by (source,
+// source_offset); `source` is the number of a slab, `source_offset` counts from the slab's begin,
+// `target` is an index in `targets`, `target_offset` counts from the begin of its shard. Single
+// rows that continue each other are one piece.
 //
 // Where several parts hold the same bytes, those of the slab that comes first in `preferred_slabs`
 // are taken, of others those of the lower slab number.
 //
 // Errors name the tensor and the numbers: InvalidArgument for a target that layout::CheckTensorSpec
-// refuses, NotFound when it is not stored, FailedPrecondition when dtype or global shape differ, or
-// when stored boxes overlap without being equal, DataLoss when some of its bytes are not stored
+// refuses, NotFound when it is not stored, FailedPrecondition when it is not as wanted, or when
+// stored boxes overlap without being equal, DataLoss when some of its bytes are not stored
 // (bytes needed and found), ResourceExhausted for more than kPlanPiecesMax pieces, or too many
 // shards to compare with. O(n log n) in the parts and pieces of what is wanted: for a pool, not for
 // an executor, unless it is known to be little.

@@ -283,7 +283,10 @@ void unreft_close(unreft_client* client) {
   });
 }
 
-int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
+namespace {
+
+int BeginRestore(unreft_client* client, std::optional<unreft::Step> at_or_before,
+                 unreft_decision* decision) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");
     absl::Status status = CheckStruct(decision, unreft::snapshot::kFirstDecisionBytes, "decision");
@@ -293,13 +296,24 @@ int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
     if (IsDry(client)) {
       client->restored = {.fresh = true};
     } else {
-      auto restored = client->client->RestoreBegin();
+      auto restored = client->client->RestoreBegin(at_or_before);
       if (!restored.ok()) return restored.status();
       client->restored = *std::move(restored);
     }
     HandOut(*client, *tensor_bytes, decision);
     return absl::OkStatus();
   });
+}
+
+}  // namespace
+
+int unreft_restore_begin(unreft_client* client, unreft_decision* decision) {
+  return BeginRestore(client, std::nullopt, decision);
+}
+
+int unreft_restore_begin_at_or_before(unreft_client* client, uint64_t step,
+                                      unreft_decision* decision) {
+  return BeginRestore(client, unreft::Step{step}, decision);
 }
 
 int unreft_restore_extras(unreft_client* client, uint64_t rank, const void** extras,

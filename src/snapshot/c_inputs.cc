@@ -66,6 +66,11 @@ absl::Status CheckTensor(const unreft_tensor& tensor, size_t index) {
     return absl::InvalidArgumentError(
         fmt::format("tensor {}: global_shape, offset or extent is NULL", tensor.name));
   }
+  if (tensor.allow_shape_mismatch != 0 && tensor.allow_shape_mismatch != 1) {
+    return absl::InvalidArgumentError(
+        fmt::format("tensor {}: allow_shape_mismatch: needed 0 or 1, found {}", tensor.name,
+                    tensor.allow_shape_mismatch));
+  }
   const bool is_empty = tensor.range != nullptr && tensor.range[0] == tensor.range[1];
   if (tensor.data == nullptr && !is_empty) {
     return absl::InvalidArgumentError(fmt::format("tensor {}: data is NULL", tensor.name));
@@ -96,7 +101,8 @@ BoundTensor ToBound(const unreft_tensor& tensor) {
                    .extent = ToVector(tensor.extent, tensor.dims),
                    .replica_index = tensor.replica_index,
                    .replica_count = tensor.replica_count,
-                   .is_volatile = tensor.is_volatile != 0},
+                   .is_volatile = tensor.is_volatile != 0,
+                   .allow_shape_mismatch = tensor.allow_shape_mismatch != 0},
           .data = static_cast<std::byte*>(tensor.data),
           .cuda_device = tensor.device_kind == UNREFT_CUDA ? tensor.device_index : kHostMemory};
 }

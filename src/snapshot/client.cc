@@ -185,13 +185,15 @@ Client::~Client() {
   parts_->thread.Join();
 }
 
-absl::StatusOr<Restored> Client::RestoreBegin() {
+absl::StatusOr<Restored> Client::RestoreBegin(std::optional<Step> at_or_before) {
   Patience patience = NewPatience();
   const std::string all =
       parts_->world == 1 ? "" : fmt::format(", for which all {} ranks must ask", parts_->world);
-  return Await<absl::StatusOr<Restored>>(
-      patience, "the decision what to restore" + all, std::nullopt,
-      [actor = parts_->actor.get()](auto answer) { actor->RestoreBegin(std::move(answer)); });
+  return Await<absl::StatusOr<Restored>>(patience, "the decision what to restore" + all,
+                                         std::nullopt,
+                                         [actor = parts_->actor.get(), at_or_before](auto answer) {
+                                           actor->RestoreBegin(std::move(answer), at_or_before);
+                                         });
 }
 
 absl::StatusOr<StoredExtras> Client::RestoreExtras(Rank rank) {

@@ -42,7 +42,8 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  absl::StatusOr<Restored> RestoreBegin();
+  // `at_or_before`: the newest step that is restored, the same on all ranks; none: any.
+  absl::StatusOr<Restored> RestoreBegin(std::optional<Step> at_or_before);
   absl::StatusOr<StoredExtras> RestoreExtras(Rank rank);
   absl::Status RestoreRead(const std::vector<BoundTensor>& targets);
   absl::Status RestoreEnd();

@@ -104,12 +104,15 @@ void ClientActor::WhenConnected(Done done) {
 
 // --- Restore ---
 
-void ClientActor::RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
-  capture_.WhenCopied(lifetime_.Bind(
-      [this, done = std::move(done)]() mutable { AskForDecision(std::move(done)); }));
+void ClientActor::RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done,
+                               std::optional<Step> at_or_before) {
+  capture_.WhenCopied(lifetime_.Bind([this, at_or_before, done = std::move(done)]() mutable {
+    AskForDecision(at_or_before, std::move(done));
+  }));
 }
 
-void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
+void ClientActor::AskForDecision(std::optional<Step> at_or_before,
+                                 absl::AnyInvocable<void(absl::StatusOr<Restored>)> done) {
   if (!refused_.ok()) return done(refused_);
   follower_.Cancel(absl::CancelledError("the restore was begun anew"));
   if (restore_open_.exchange(false)) warm_slots_.Clear();
@@ -120,7 +123,11 @@ void ClientActor::AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored
   restore_waiter_.Wait(options_.restore_timeout, Late(what, options_.restore_timeout),
                        std::move(done));
   // NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks): AnyInvocable owns what it was given
-  session_.Ask(RestoreRequest{.request = ++last_request_, .any_world = options_.any_world});
+  at_or_before_ = at_or_before;
+  session_.Ask(RestoreRequest{.request = ++last_request_,
+                              .any_world = options_.any_world,
+                              .has_at_or_before = at_or_before.has_value(),
+                              .at_or_before = at_or_before.value_or(Step{})});
 }
 
 void ClientActor::OnDecision(Decision decision) {
@@ -152,6 +159,13 @@ absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
   if (decision.kind != DecisionKind::kFresh && decision.kind != DecisionKind::kRestored) {
     return status.ok() ? absl::InternalError("the daemon decided nothing, without a reason")
                        : status;
+  }
+  if (decision.kind == DecisionKind::kRestored && at_or_before_ &&
+      decision.version.step > *at_or_before_) {
+    return absl::UnimplementedError(
+        fmt::format("step {} or an earlier one is to be restored, and step {} was decided: the "
+                    "daemons are of an earlier release, which restores the newest",
+                    *at_or_before_, decision.version.step));
   }
   Restored restored{.fresh = decision.kind == DecisionKind::kFresh,
                     .version = decision.version,

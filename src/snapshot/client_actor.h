@@ -79,8 +79,10 @@ class ClientActor : private Session::Events, private Capture::Events {
   // OK at the first Welcome. Unavailable at the deadline; what the daemon said when it refuses.
   void WhenConnected(Done done);
 
-  // Waits for the decision for all ranks of the attempt; until then Snapshot fails.
-  void RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
+  // Waits for the decision for all ranks of the attempt, which all give the same newest step that
+  // they restore, or none; until then Snapshot fails.
+  void RestoreBegin(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done,
+                    std::optional<Step> at_or_before = std::nullopt);
   // What one of the ranks that saved the decided version had stored beside its tensors. DataLoss
   // when it does not verify, OutOfRange for a rank that there was not, Unavailable when the daemon
   // cannot say.
@@ -169,7 +171,8 @@ class ClientActor : private Session::Events, private Capture::Events {
   void OnGaveUp(GaveUp gave_up) override;
   void OnSkipped(Skipped skipped) override;
 
-  void AskForDecision(absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
+  void AskForDecision(std::optional<Step> at_or_before,
+                      absl::AnyInvocable<void(absl::StatusOr<Restored>)> done);
   absl::StatusOr<Restored> Accept(Decision decision);
   RestoreReport TakeExtras(const WireExtras& stored, StoredExtras& extras) const;
   void ReadPlan(const RestorePlan& plan, std::vector<BoundTensor> targets, Done done);
@@ -207,6 +210,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   Capture capture_;
 
   uint64_t last_request_ = 0;
+  std::optional<Step> at_or_before_;  // what the last restore may restore at most
   absl::Status refused_;  // for good
   Timeline timeline_;     // of the decision that holds
 

@@ -27,8 +27,12 @@ void PlanFollower::Ask(GotPlan done) {
   };
   plan_waiter_.Wait(
       Left(), [this] { return Late("no plan of the restore"); }, lifetime_.Bind(std::move(got)));
-  session_.Ask(PlanRequest{
-      .request = ++last_request_, .tensors = ToWire(SpecsOf(read_->targets)), .reads_pages = true});
+  PlanRequest request{
+      .request = ++last_request_, .tensors = ToWire(SpecsOf(read_->targets)), .reads_pages = true};
+  for (uint32_t i = 0; i < read_->targets.size(); ++i) {
+    if (read_->targets[i].spec.allow_shape_mismatch) request.allow_shape_mismatch.push_back(i);
+  }
+  session_.Ask(std::move(request));
 }
 
 void PlanFollower::OnPlan(Plan said, std::vector<PlanPiece> pieces) {

@@ -39,7 +39,8 @@ absl::Status CheckPlan(const RestorePlan& plan, std::span<const BoundTensor> tar
     const TensorSpec& spec = targets[target].spec;
     const auto pieces = std::ranges::equal_range(by_target, target, {}, &PlanPiece::target);
     const std::span<const PlanPiece> of_target(pieces.begin(), pieces.end());
-    if (const auto flaw = FindCoverageFlaw(of_target, ShardBytes(spec))) {
+    const auto flaw = FindCoverageFlaw(of_target, ShardBytes(spec), spec.allow_shape_mismatch);
+    if (flaw) {
       return absl::InternalError(fmt::format(
           "plan: tensor {} has {} bytes, of which byte {} is {}", spec.name, ShardBytes(spec),
           flaw->at, flaw->is_written_twice ? "written twice" : "left out"));

@@ -33,6 +33,7 @@ def main():
     parser.add_argument("--bytes", type=int, default=3 << 20)
     parser.add_argument("--begin", help="trains as soon as that file is there")
     parser.add_argument("--free-running", action="store_true")
+    parser.add_argument("--at-or-before", help="a file: the newest step to restore")
     args = parser.parse_args()
 
     rank = os.environ["RANK"]
@@ -41,7 +42,7 @@ def main():
     weights = np.zeros_like(first)
     tensors = [unreft.Tensor.of_array(f"weights{rank}", weights)]
     with unreft.Client() as client:
-        decision = client.restore_begin()
+        decision = client.restore_begin(newest_step(args.at_or_before))
         if decision.restored:
             client.restore_read(tensors)
             assert (weights == first + decision.step * 2.0**24).all()
@@ -61,6 +62,13 @@ def main():
             time.sleep(0.01)
         train = run_freely if args.free_running else run_in_step
         train(client, args, step, lambda at: np.add(first, at * 2.0**24, out=weights))
+
+
+def newest_step(path):
+    if path is None or not os.path.exists(path):
+        return None
+    with open(path) as file:
+        return int(file.read())
 
 
 def run_in_step(client, args, step, update):

@@ -1,12 +1,14 @@
-"""`unreft rewind`: the next attempt restores an older version that was kept, or nothing."""
+"""Restoring an older version that was kept, or nothing: `unreft rewind`, and ranks that ask for
+it."""
 
 import os
 import signal
+import sys
 
 import pytest
 
-from cli_testing import wait_until
-from cluster_testing import train, up_nodes, wait_protected, wait_restored
+from cli_testing import TRAINER, wait_until
+from cluster_testing import NODES, up_nodes, wait_protected, wait_restored
 
 FAILED = 1
 
@@ -16,16 +18,23 @@ def restart(job, attempt):
     return wait_restored(job, attempt)
 
 
+@pytest.fixture
+def wanted(tmp_path):
+    """A file with the newest step that the ranks of the next attempt restore; none: any."""
+    return tmp_path / "at_or_before"
+
+
 @pytest.fixture(params=["one node", "nodes"])
-def pinned(cli, request):
+def pinned(cli, request, wanted):
     """A job that trains, and a step of it that is kept."""
+    command = ("--ranks", NODES, "--", sys.executable, TRAINER, "--at-or-before", wanted)
     if request.param == "nodes":
         up_nodes(cli, "--pins", 1)
-        job = train(cli)
+        job = cli.launch(*command)
         wait_protected(cli, job, 3)
     else:
         cli("up", "--", "--pins", "1")
-        job = train(cli)
+        job = cli.launch(*command)
         cli.wait_committed(job, 3)
     (pin,) = cli.json("pin", "--owner", "export", "--for", "2h")["pins"]
     cli.wait_committed(job, pin["step"] + 20)
@@ -68,3 +77,28 @@ def test_what_nobody_has_cannot_be_ordered(pinned):
     assert f":{step}" in cli.stderr  # of those that are
     cli("rewind", "--to", step, "--cancel", code=2)
     wait_until("more commits", lambda: cli.committed() > step + 20)
+
+
+def test_ranks_get_the_newest_step_of_those_that_they_ask_for(pinned, wanted):
+    cli, job, step = pinned
+    wanted.write_text(str(step + 1))
+    assert set(restart(job, attempt=1)) == {step}
+    wanted.unlink()
+    cli.wait_committed(job, step + 1)
+    assert min(restart(job, attempt=2)) > step
+
+
+def test_ranks_that_ask_for_what_nobody_has_are_told_what_there_is(pinned, wanted):
+    cli, job, step = pinned
+    wanted.write_text(str(step - 1))
+    os.kill(job.pids()[1], signal.SIGKILL)
+
+    def told():
+        output = job.output()
+        return f"no version of step {step - 1} or an earlier one is whole" in output and output
+
+    assert f":{step}" in wait_until("the ranks to be told", told)
+    wanted.unlink()
+    restored = wait_until("a restore", lambda: [
+        line["restored"] for line in job.lines() if line.get("attempt", 0) > 1])
+    assert restored[0] > step, "nothing was given up by what failed"

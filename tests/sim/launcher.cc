@@ -43,6 +43,7 @@ void Launcher::StartAttempt() {
   machine_.history.OnAttempt(attempt_, told_[attempt_]);
   stopping_ = false;
   present_world_ = next_world_ != 0 ? std::exchange(next_world_, 0) : world_;
+  present_at_or_before_ = std::exchange(next_at_or_before_, std::nullopt);
   if (std::exchange(next_goes_astray_, false)) {
     machine_.history.OnAstray(attempt_, Rank{random_.Below(present_world_)});
   }
@@ -122,6 +123,7 @@ void Launcher::StartRank(Attempt attempt, Rank rank, uint64_t world,
   options.world = world;
   options.attempt = attempt;
   options.told = told_.at(attempt);
+  if (attempt == attempt_) options.at_or_before = present_at_or_before_;
   if (machine_.bug == PlantedBug::kNoFence) options.client.capture.probe_lines = 0;
   options.device.says_done_early = machine_.bug == PlantedBug::kCopiesTooEarly;
   trainers_.push_back(std::make_unique<TrainerProcess>(

@@ -57,6 +57,8 @@ class Launcher {
   // --- faults of the time ahead ---
   // The next attempt has so many ranks, one attempt long.
   void NextWorld(uint64_t world) { next_world_ = world; }
+  // The ranks of the next attempt restore that step or an earlier one.
+  void NextAtOrBefore(Step step) { next_at_or_before_ = step; }
   // In the next attempt some rank's replicated tensors are others than its replicas'.
   void NextGoesAstray() { next_goes_astray_ = true; }
   void set_late_kills(bool late) { late_kills_ = late; }
@@ -103,6 +105,8 @@ class Launcher {
   uint64_t world_;  // ranks of the job
   uint64_t next_world_ = 0;
   uint64_t present_world_ = 0;
+  std::optional<Step> next_at_or_before_;
+  std::optional<Step> present_at_or_before_;
   bool next_goes_astray_ = false;
   bool late_kills_ = true;
   bool stopping_ = false;

@@ -145,7 +145,8 @@ void TrainerProcess::Start() {
 void TrainerProcess::Restore() {
   Expect("the restore", options_.client.restore_timeout + options_.client.capture.fence_timeout);
   client_->RestoreBegin(
-      [this](absl::StatusOr<snapshot::Restored> restored) { OnRestored(std::move(restored)); });
+      [this](absl::StatusOr<snapshot::Restored> restored) { OnRestored(std::move(restored)); },
+      options_.at_or_before);
 }
 
 void TrainerProcess::OnRestored(absl::StatusOr<snapshot::Restored> restored) {

@@ -51,6 +51,7 @@ struct TrainerOptions {
   uint64_t steps_apart_max = 0;  // of any two ranks
   uint64_t snapshot_every = 1;
   bool counts_from_zero = false;  // its first step is step 0, not 1
+  std::optional<Step> at_or_before;  // the newest step that it restores; none: any
   snapshot::ClientOptions client;
   DeviceOptions device;
 };

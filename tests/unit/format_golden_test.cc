@@ -325,6 +325,22 @@ TEST(GoldenTest, ARequestAndADecisionThatEndBeforeTheWorld) {
   EXPECT_EQ(decision->source_world, 0u);
 }
 
+// As clients wrote it that restored the newest version; never written again.
+TEST(GoldenTest, ARequestThatEndsBeforeTheStep) {
+  const auto request = ReadGoldenFrame<RestoreRequest>("_before_at_or_before");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->any_world);
+  EXPECT_FALSE(request->has_at_or_before);
+}
+
+// As clients wrote it that restored the stored shapes alone; never written again.
+TEST(GoldenTest, APlanRequestThatEndsBeforeWhatMayDiffer) {
+  const auto request = ReadGoldenFrame<PlanRequest>("_before_allow_shape_mismatch");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_TRUE(request->reads_pages);
+  EXPECT_TRUE(request->allow_shape_mismatch.empty());
+}
+
 // As clients and daemons wrote them that know no pages; never written again.
 TEST(GoldenTest, ARequestAPlanAndABlockThatEndBeforeThePages) {
   EXPECT_FALSE(ReadGoldenFrame<PlanRequest>("_before_pages")->reads_pages);
@@ -365,6 +381,7 @@ TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_TRUE(decision->extras.has_remote);
   EXPECT_EQ(decision->source_world, 4u);
   EXPECT_TRUE(ReadGoldenFrame<RestoreRequest>()->any_world);
+  EXPECT_EQ(ReadGoldenFrame<RestoreRequest>()->at_or_before, Step{40});
   EXPECT_EQ(ReadGoldenFrame<ExtrasRequest>()->rank, Rank{3});
   EXPECT_EQ(ReadGoldenFrame<Extras>()->extras.remote, "extras");
   EXPECT_EQ(ReadGoldenFrame<Plan>()->staged_bytes, 576u);
@@ -375,6 +392,7 @@ TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_TRUE(staged->last);
   EXPECT_EQ(staged->block, 7u);
   EXPECT_TRUE(ReadGoldenFrame<PlanRequest>()->reads_pages);
+  EXPECT_EQ(ReadGoldenFrame<PlanRequest>()->allow_shape_mismatch, std::vector<uint32_t>{0});
   EXPECT_TRUE(ReadGoldenFrame<Plan>()->sources.at(1).is_staged());
   EXPECT_EQ(ReadGoldenFrame<PlanPage>()->pieces.at(1).target_pitch, 128u);
   EXPECT_TRUE(absl::IsDataLoss(ReadGoldenFrame<StagedDone>()->status.ToStatus()));

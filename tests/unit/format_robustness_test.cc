@@ -47,8 +47,15 @@ std::set<size_t> EarlierBytes(Message message) {
     const size_t world = sizeof(message.source_world);
     return {ToFrame(message).payload.size() - world - remote, whole - world};
   }
-  if constexpr (std::is_same_v<Message, RestoreRequest>) return {whole - sizeof(bool)};
-  if constexpr (std::is_same_v<Message, PlanRequest>) return {whole - sizeof(bool)};
+  if constexpr (std::is_same_v<Message, RestoreRequest>) {
+    const size_t last = sizeof(bool) + sizeof(message.at_or_before);
+    return {whole - last - sizeof(bool), whole - last};
+  }
+  if constexpr (std::is_same_v<Message, PlanRequest>) {
+    message.allow_shape_mismatch.clear();
+    const size_t before_shapes = ToFrame(message).payload.size() - sizeof(uint32_t);
+    return {before_shapes - sizeof(bool), before_shapes};
+  }
   if constexpr (std::is_same_v<Message, Plan>) {
     message.sources.clear();
     const size_t pages = 2 * sizeof(uint32_t) + sizeof(uint64_t);

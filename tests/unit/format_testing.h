@@ -190,11 +190,11 @@ void ForEachExampleMessage(F f) {
           .client_version = "0.1.0"});
   f(Welcome{ProcessNumber{9}, NodeSlot{0}, Timeline{5}, 1 << 20, "0.1.0", {slot}, 26});
   f(Refused{absl::PermissionDeniedError("uid 1000 is not 1001"), true});
-  f(RestoreRequest{12, true});
+  f(RestoreRequest{12, true, true, Step{40}});
   const WireExtras extras{slot, "extras", 0xe1, true};
   f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, extras,
              4});
-  f(PlanRequest{13, tensors, true});
+  f(PlanRequest{13, tensors, true, {0}});
   f(Plan{13,
          absl::OkStatus(),
          {slot},

@@ -85,6 +85,16 @@ TEST(LayoutFileTest, IsReadBack) {
   EXPECT_EQ(*read, Sample());
 }
 
+TEST(LayoutFileTest, WhatIsRestoredFromOtherShapesIsReadBack) {
+  JobLayout layout = Sample();
+  for (RankLayout& rank : layout.ranks) rank.shards.front().allow_shape_mismatch = true;
+  const absl::StatusOr<JobLayout> read = ReadLayout(ToJson(layout));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, layout);
+  ExpectRefused(Replaced(R"("ranks":)", R"("allow_shape_mismatch":[99],"ranks":)"),
+                "allow_shape_mismatch");
+}
+
 TEST(LayoutFileTest, WhatALaterReleaseMayWriteIsRead) {
   const absl::StatusOr<JobLayout> read = ReadLayout(Golden("layout_file_format2.bin"));
   ASSERT_TRUE(read.ok()) << read.status();

@@ -179,5 +179,18 @@ TEST(PlanPieceTest, NoPiecesWriteNothing) {
   EXPECT_EQ(FindCoverageFlaw({}, 1)->at, 0u);
 }
 
+TEST(PlanPieceTest, WhereBytesMayBeLeftOutNoneIsWrittenTwiceAllTheSame) {
+  const PlanPiece first{0, 0, 0, 2, 4};
+  const PlanPiece second{0, 0, 8, 10, 4};
+  EXPECT_EQ(FindCoverageFlaw({{first, second}}, 20)->at, 0u);
+  EXPECT_EQ(FindCoverageFlaw({{first, second}}, 20, /*may_leave_out=*/true), std::nullopt);
+  EXPECT_EQ(FindCoverageFlaw({}, 20, /*may_leave_out=*/true), std::nullopt);
+  const PlanPiece across{0, 0, 0, 5, 6};
+  const auto flaw = FindCoverageFlaw({{first, across, second}}, 20, /*may_leave_out=*/true);
+  ASSERT_TRUE(flaw);
+  EXPECT_EQ(flaw->at, 5u);
+  EXPECT_TRUE(flaw->is_written_twice);
+}
+
 }  // namespace
 }  // namespace unreft

@@ -42,6 +42,7 @@ class FakeClient:
         self.calls: list[str] = []
         self.fail: dict[str, Exception] = {}
         self.skip = ""
+        self.asked_at_or_before: int | None = None  # of the last restore_begin
         self._status = unreft.Status(connected=True)
 
     def _called(self, name):
@@ -49,8 +50,9 @@ class FakeClient:
         if name in self.fail:
             raise self.fail[name]
 
-    def restore_begin(self):
+    def restore_begin(self, at_or_before=None):
         self._called("restore_begin")
+        self.asked_at_or_before = at_or_before
         store = self._store
         store.timeline += 1
         if store.world == self._world:

@@ -198,6 +198,29 @@ def test_peek_takes_the_decision_that_restore_follows(daemon, store):
     assert daemon[1].calls.count("restore_begin") == 1 and len(daemon) == 2
 
 
+def test_the_newest_step_to_restore_is_asked_for(daemon, store):
+    ck = attach()
+    ck.restore(at_or_before=7)
+    assert daemon[0].asked_at_or_before == 7
+    ck.restore()  # of another decision
+    assert daemon[0].asked_at_or_before is None
+
+
+def test_peek_takes_the_newest_step_to_restore(daemon, store):
+    first = attach()
+    first.restore()
+    assert first.snapshot(5)
+    first.close()
+    assert unreft.torch.peek(at_or_before=6) == 5
+    assert daemon[1].asked_at_or_before == 6
+    with pytest.raises(unreft.FailedPrecondition, match="at_or_before: .* with 6 .* found 4"):
+        unreft.torch.peek(at_or_before=4)
+    ck = attach()
+    with pytest.raises(unreft.FailedPrecondition, match=r"step 4 .* step 5: call peek\(at_or"):
+        ck.restore(at_or_before=4)
+    ck.close()
+
+
 def test_peek_and_attach_must_mean_the_same(daemon):
     unreft.torch.peek()
     with pytest.raises(unreft.FailedPrecondition, match="job.*peek.. was called with"):

@@ -51,6 +51,7 @@ class Tensor(ctypes.Structure):
         ("is_volatile", ctypes.c_int32),
         ("memory_order", ctypes.POINTER(ctypes.c_uint32)),
         ("range", ctypes.POINTER(ctypes.c_uint64)),
+        ("allow_shape_mismatch", ctypes.c_int32),
     ]
 
 
@@ -134,6 +135,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("open", ctypes.c_int, [pointer, pointer]),
         ("close", None, [pointer]),
         ("restore_begin", ctypes.c_int, [pointer, pointer]),
+        ("restore_begin_at_or_before", ctypes.c_int, [pointer, step, pointer]),
         ("restore_read", ctypes.c_int, [pointer, pointer, size]),
         ("restore_extras", ctypes.c_int, [pointer, step, pointer, pointer]),
         ("restore_end", ctypes.c_int, [pointer]),

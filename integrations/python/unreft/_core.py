@@ -95,6 +95,7 @@ class _TensorArray:
             target.memory_order = _memory_order(tensor)
         if tensor.range is not None:
             target.range = _range(tensor)
+        target.allow_shape_mismatch = int(tensor.allow_shape_mismatch)
 
 
 def _memory_order(tensor: Any) -> Any:
@@ -187,12 +188,17 @@ class Client:
     def __del__(self):
         self.close()
 
-    def restore_begin(self) -> dict[str, Any]:
+    def restore_begin(self, at_or_before: int | None = None) -> dict[str, Any]:
         decision = _abi.Decision(
             struct_bytes=ctypes.sizeof(_abi.Decision), tensor_bytes=ctypes.sizeof(_abi.Tensor)
         )
         at = ctypes.byref(decision)
-        self._wait(lambda: library.unreft_restore_begin(self._client, at))
+        if at_or_before is None:
+            begin, limit = library.unreft_restore_begin, ()
+        else:
+            begin = library.unreft_restore_begin_at_or_before
+            limit = (_whole(at_or_before, 64, "at_or_before"),)
+        self._wait(lambda: begin(self._client, *limit, at))
         # The next call of the kind comes from the same thread: the pointers are good until then.
         return {
             "restored": decision.restored != 0,

@@ -130,9 +130,15 @@ class Client:
             any_world=int(any_world),
         )
 
-    def restore_begin(self) -> Decision:
-        """Waits until the store has decided for all ranks of this attempt."""
-        fields = self._core.restore_begin()
+    def restore_begin(self, at_or_before: int | None = None) -> Decision:
+        """Waits until the store has decided for all ranks of this attempt.
+
+        With `at_or_before`, the same on all ranks, for the newest version of that step or an
+        earlier one; what is newer is given up. `FailedPrecondition`, with the versions that could
+        be restored, when only newer ones are whole. Memory keeps the last commit, and of older
+        versions those that are pinned (`unreft pin`).
+        """
+        fields = self._core.restore_begin(at_or_before)
         tensors = [
             Tensor(name, Dtype(dtype), shape, offset, extent, memory_order=memory_order)
             for name, dtype, shape, offset, extent, memory_order in fields.pop("tensors")

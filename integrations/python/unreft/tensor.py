@@ -66,6 +66,11 @@ class Tensor:
     most. What was saved as ranges is restored into any boxes and ranges, and what was saved as
     boxes into ranges. `InvalidArgument` unless the range lies within the box, and for a range of a
     tensor whose `memory_order` is not row-major.
+
+    With `allow_shape_mismatch` it is restored from a tensor of another global shape, too, of as
+    many dimensions, as for a vocabulary that is padded to a multiple of the ranks: elements that
+    both have, by their place in the tensor, are restored, and the others stay as they are. Else
+    that is refused.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Tensor:
     volatile: bool = False
     memory_order: tuple[int, ...] | None = None
     range: tuple[int, int] | None = None
+    allow_shape_mismatch: bool = False
 
     @classmethod
     def of_array(

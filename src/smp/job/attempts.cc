@@ -11,6 +11,17 @@
 namespace unreft::smp {
 namespace {
 
+std::string DescribeWanted(const AskingRank& asking) {
+  return fmt::format("rank {} on node {} restores {}", asking.rank(), asking.slot(),
+                     asking.has_at_or_before()
+                         ? fmt::format("step {} or an earlier one", asking.at_or_before())
+                         : "any step");
+}
+
+bool WantTheSame(const AskingRank& a, const AskingRank& b) {
+  return a.has_at_or_before() == b.has_at_or_before() && a.at_or_before() == b.at_or_before();
+}
+
 // Of one attempt, as one node tells; the nodes before it have told already.
 void Add(const NodeReport& report, NodeSlot slot, Asked& asked) {
   if (asked.world == 0) asked.world = report.world();
@@ -27,6 +38,9 @@ void Add(const NodeReport& report, NodeSlot slot, Asked& asked) {
       asked.contradiction =
           fmt::format("rank {} asks on node {} (pid {}) and on node {} (pid {})", asking.rank(),
                       it->second.slot(), it->second.pid(), slot, asking.pid());
+    } else if (!WantTheSame(first, it->second)) {
+      asked.contradiction =
+          fmt::format("{}, {}", DescribeWanted(first), DescribeWanted(it->second));
     }
   }
 }

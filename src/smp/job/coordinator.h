@@ -37,6 +37,7 @@ struct Asker {
   // The node that it asks from: processes of two hosts may look like one life. None where the
   // leader is of a release that does not write it.
   std::optional<NodeSlot> home;
+  std::optional<Step> at_or_before;  // the newest step that it restores; none: any
 };
 // Whether both are of one process.
 inline bool AreOneProcess(const Asker& a, const Asker& b) {

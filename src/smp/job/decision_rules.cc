@@ -291,22 +291,39 @@ std::optional<Move> DecideOn(const Facts& facts, Version version) {
   return move;
 }
 
+// What the ranks of the round ask for is not to be had; nothing newer is restored in its place.
+std::optional<Move> FailTooNew(const Facts& facts, Step at_or_before) {
+  const RewindReply can = DescribeRewind(facts.records, facts.roll);
+  const bool is_any_newer = std::ranges::any_of(
+      can.versions(),
+      [at_or_before](const RewindVersion& version) { return version.step() > at_or_before.value; });
+  if (!is_any_newer) return std::nullopt;
+  return FailRound(facts.records.timeline.value, NothingAtOrBefore(at_or_before, can));
+}
+
 Move ContinueRound(const Facts& facts) {
   if (!IsClosed(facts)) return {.waits = true};
   const TimelineRecord& record = facts.records.timeline.value;
   const recovery::TimelineChain chain = ChainOf(record);
   const std::optional<Version> ordered = OrderedVersion(record);
+  const std::optional<Step> at_or_before = AskedAtOrBefore(record.asked());
+  if (ordered && at_or_before && ordered->step > *at_or_before) {
+    return FailRound(record, OrderedIsNewer(*ordered, *at_or_before));
+  }
   const auto& named = facts.board.versions();
   for (auto it = named.rbegin(); it != named.rend(); ++it) {
     const Version version = it->first;
-    const bool is_out = (ordered && version != *ordered) || !chain.IsLive(version) ||
-                        IsAbandoned(facts.records.abandoned.value, version) ||
-                        facts.reading.IsMisfit(version) ||
-                        facts.versions.rejected.contains(version);
+    const bool is_out =
+        (ordered && version != *ordered) || (at_or_before && version.step > *at_or_before) ||
+        !chain.IsLive(version) || IsAbandoned(facts.records.abandoned.value, version) ||
+        facts.reading.IsMisfit(version) || facts.versions.rejected.contains(version);
     if (is_out) continue;
     if (std::optional<Move> move = DecideOn(facts, version)) return *std::move(move);
   }
   if (ordered) return FailRewound(facts, *ordered);
+  if (at_or_before) {
+    if (std::optional<Move> move = FailTooNew(facts, *at_or_before)) return *std::move(move);
+  }
   const bool is_fresh = facts.records.commit.value.world() == 0;
   return is_fresh ? EndRoundFresh(facts) : FailUnrestorable(facts);
 }

@@ -17,8 +17,9 @@ absl::Status RanksMissing(Attempt attempt, uint64_t world, const std::set<Rank>&
 
 absl::Status NotOneAttempt(Attempt attempt, std::string_view contradiction) {
   return absl::InvalidArgumentError(fmt::format(
-      "attempt {}: {}: all ranks of an attempt have the same number of ranks and each its own, and "
-      "each start of the job has another attempt's number (UNREFT_ATTEMPT)",
+      "attempt {}: {}: all ranks of an attempt have the same number of ranks and each its own, "
+      "ask for the same newest step, and each start of the job has another attempt's number "
+      "(UNREFT_ATTEMPT)",
       attempt, contradiction));
 }
 

@@ -65,6 +65,7 @@ void AddAsking(const Follower::Asking& waiting, NodeReport& report) {
     asking.set_pid(asker.life.pid);
     asking.set_start_time(asker.life.start_time);
     asking.set_request(asker.request);
+    if (asker.at_or_before) asking.set_at_or_before(asker.at_or_before->value);
   }
 }
 

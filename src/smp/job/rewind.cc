@@ -45,6 +45,11 @@ std::optional<Version> OrderedVersion(const TimelineRecord& record) {
   return VersionOf(record.rewind());
 }
 
+std::optional<Step> AskedAtOrBefore(const google::protobuf::RepeatedPtrField<AskingRank>& asked) {
+  if (asked.empty() || !asked[0].has_at_or_before()) return std::nullopt;
+  return Step{asked[0].at_or_before()};
+}
+
 RewindReply DescribeRewind(const meta::JobState& records, const RollCall& roll) {
   RewindReply reply;
   *reply.mutable_order() = records.timeline.value.rewind();
@@ -120,6 +125,20 @@ absl::Status OrderedIsNotWhole(Version ordered, const std::string& missing) {
                   "{}; 'unreft rewind --cancel' has the newest restored that is, 'unreft rewind' "
                   "says what could be",
                   ordered, missing.empty() ? "nobody has it" : missing));
+}
+
+absl::Status OrderedIsNewer(Version ordered, Step at_or_before) {
+  return absl::FailedPreconditionError(
+      fmt::format("the ranks restore step {} or an earlier one, and version {} is to be restored, "
+                  "by an order of 'unreft rewind': take one back, the order by 'unreft rewind "
+                  "--cancel'",
+                  at_or_before, ordered));
+}
+
+absl::Status NothingAtOrBefore(Step at_or_before, const RewindReply& can) {
+  return absl::FailedPreconditionError(
+      fmt::format("no version of step {} or an earlier one is whole; those that are: {}",
+                  at_or_before, NameAll(can)));
 }
 
 }  // namespace unreft::smp

@@ -1,5 +1,5 @@
 // Rewinding: an operator orders that the next attempt restores an older version than the newest
-// that is whole (docs/protocol.md, rule 30). Pure.
+// that is whole, or its ranks ask for the newest up to a step (docs/protocol.md, rule 30). Pure.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -24,6 +24,9 @@ inline constexpr Duration kRewindFor = std::chrono::hours(24 * 7);
 // What the next decision restores, or nothing at all; none: the newest that is whole.
 std::optional<Version> OrderedVersion(const TimelineRecord& record);
 
+// The newest step that the ranks of a round restore; none: any. They agree (attempts.h).
+std::optional<Step> AskedAtOrBefore(const google::protobuf::RepeatedPtrField<AskingRank>& asked);
+
 // What is whole by what the nodes tell, newest first, and what is ordered.
 RewindReply DescribeRewind(const meta::JobState& records, const RollCall& roll);
 
@@ -41,5 +44,12 @@ bool IsKeptForRewind(const PinRecord& pins);
 
 // FailedPrecondition, for the ranks: what was ordered is not whole. `missing`: why.
 absl::Status OrderedIsNotWhole(Version ordered, const std::string& missing);
+
+// FailedPrecondition, for the ranks: an order stands for a newer step than they ask for.
+absl::Status OrderedIsNewer(Version ordered, Step at_or_before);
+
+// FailedPrecondition, for the ranks: `can` is whole and newer than they ask for, and nothing else
+// is to be had.
+absl::Status NothingAtOrBefore(Step at_or_before, const RewindReply& can);
 
 }  // namespace unreft::smp

@@ -189,7 +189,7 @@ void Forecast::AddNamed(const TensorSpec& shard, const std::string& name, bool i
     return;
   }
   const TensorSpec& stored = *found->second;
-  if (stored.dtype != shard.dtype || stored.global_shape != shard.global_shape) {
+  if (!recovery::IsAsWanted(stored, shard)) {
     other_kinds.AddOnce(shard.name, fmt::format("{} ({} was stored, found {})", name,
                                                 layout::KindText(stored), layout::KindText(shard)));
     return;

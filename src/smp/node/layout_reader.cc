@@ -124,6 +124,21 @@ class Reader {
     return spec;
   }
 
+  // Marks those of the tensors that the member names, if it is there.
+  void AllowShapeMismatch(const Json& json, std::vector<TensorSpec>& tensors) {
+    const std::string where = "allow_shape_mismatch";
+    if (!json.contains(where)) return;
+    for (const Json& item : List(json.at(where), where)) {
+      const uint64_t number = Number(item, where);
+      if (number < tensors.size()) {
+        tensors[number].allow_shape_mismatch = true;
+      } else {
+        Refuse(where, fmt::format("the number of one of {} tensors", tensors.size()), item);
+      }
+      if (!status_.ok()) return;
+    }
+  }
+
   // Of these tensors: those that no shard was of.
   std::vector<TensorSpec> Others(std::vector<TensorSpec> tensors) {
     is_used_.resize(tensors.size());
@@ -200,6 +215,7 @@ absl::StatusOr<JobLayout> ReadLayout(std::string_view text) {
     if (!reader.status().ok()) break;
     tensors.push_back(reader.Tensor(tensor, fmt::format("tensors[{}]", tensors.size())));
   }
+  reader.AllowShapeMismatch(json, tensors);
   for (const Json& rank : reader.List(reader.Member(json, "ranks", "ranks"), "ranks")) {
     if (!reader.status().ok()) break;
     read.ranks.push_back(reader.RankOf(rank, tensors, fmt::format("ranks[{}]", read.ranks.size())));

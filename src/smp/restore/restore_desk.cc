@@ -32,7 +32,8 @@ absl::Status RestoredByOthers(Version version, uint64_t source_world, Rank rank,
 
 // Of a session that has asked.
 Asker AskerOf(const RankSession& session, NodeSlot here) {
-  return {session.rank(), session.life(), *session.restore_request, here};
+  return {session.rank(), session.life(), *session.restore_request, here,
+          session.restore_at_or_before};
 }
 
 // Whether it was made for the session's process, whatever that asked for since.
@@ -68,6 +69,8 @@ void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& r
   EndStaging(session);
   session.restore_request = request.request;
   session.takes_any_world = request.any_world;
+  session.restore_at_or_before.reset();
+  if (request.has_at_or_before) session.restore_at_or_before = request.at_or_before;
   // It asked this before, and the answer was lost or went to an earlier process of this daemon.
   if (restoring_ != nullptr && Waits(session, restoring_->decision)) return AnswerWaiting();
   AskFor(session);

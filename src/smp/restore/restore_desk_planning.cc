@@ -77,6 +77,16 @@ void RestoreDesk::StartPlanning(RankSession& session) {
   planning->request = request.request;
   planning->reads_pages = request.reads_pages;
   planning->targets = FromWire(std::move(request.tensors));
+  for (const uint32_t target : request.allow_shape_mismatch) {
+    if (target < planning->targets.size()) {
+      planning->targets[target].allow_shape_mismatch = true;
+      continue;
+    }
+    const absl::Status status = absl::InvalidArgumentError(
+        fmt::format("tensor {} may have another shape: needed one of {} tensors", target,
+                    planning->targets.size()));
+    return SendPlan(session, {.request = planning->request, .status = status}, {});
+  }
   ComputePlan(session, std::move(planning));
 }
 

@@ -83,6 +83,7 @@ class ClusterFaults {
   void StartSecond();
   void StartSecondLauncher() { StartSecondOnceAllTrain(kLooksMax / 8); }
   void OrderRewind();
+  void AskForAnEarlierStep();
   void OrderFreshStart();
   void LetPass();
   void KillDaemonForVeryLong();
@@ -94,6 +95,7 @@ class ClusterFaults {
 
   void BeQuietFor(Duration duration);
   void StartSecondOnceAllTrain(uint64_t looks);
+  std::optional<Step> DrawEarlierStep();
   void TakeRewindBack();
   void OrderFreshStart(bool force, uint64_t times);
   void Misstart(size_t place, Duration away);

@@ -89,14 +89,29 @@ void ClusterFaults::StartSecondOnceAllTrain(uint64_t looks) {
                  [this] { cluster_.launcher().KillOne(); });
 }
 
-// To what is pinned, or to what is committed or was so before. What cannot be restored is taken
-// back.
-void ClusterFaults::OrderRewind() {
+// Of what is pinned, or of what is committed or was so before; none where nothing is.
+std::optional<Step> ClusterFaults::DrawEarlierStep() {
   const std::optional<Version> committed = cluster_.history().committed();
   const std::vector<Version> pinned = cluster_.pins().Pinned();
-  if (!committed) return;
-  Step to{committed->step.value - std::min(committed->step.value, random_.Below(3))};
-  if (!pinned.empty() && random_.OneIn(2)) to = pinned[random_.Below(pinned.size())].step;
+  if (!committed) return std::nullopt;
+  Step step{committed->step.value - std::min(committed->step.value, random_.Below(3))};
+  if (!pinned.empty() && random_.OneIn(2)) step = pinned[random_.Below(pinned.size())].step;
+  return step;
+}
+
+void ClusterFaults::AskForAnEarlierStep() {
+  const std::optional<Step> step = DrawEarlierStep();
+  if (!step) return;
+  cluster_.launcher().NextAtOrBefore(*step);
+  cluster_.launcher().KillOne();
+  cluster_.Count("attempts that ask for an earlier step");
+}
+
+// What cannot be restored is taken back.
+void ClusterFaults::OrderRewind() {
+  const std::optional<Step> drawn = DrawEarlierStep();
+  if (!drawn) return;
+  const Step to = *drawn;
   cluster_.launcher().OrderRewind(
       cluster_.machine(AnyPlace()), to, [this, to](const absl::Status& status) {
         cluster_.trace().Add("the order to restore step {}: {}", to, status.ToString());

@@ -110,13 +110,15 @@ void ClusterObserver::Look(NodeSlot slot, const meta::JobState& job, bool is_sta
 
 // A later version that every node could read, as far as it was closed, and that
 // nobody gave up, is the one to be restored (docs/protocol.md, rule 21).
-void ClusterObserver::CheckPassedOver(Version decided, Duration closed) {
+void ClusterObserver::CheckPassedOver(Version decided, std::optional<Step> at_or_before,
+                                      Duration closed) {
   std::map<Version, std::set<Rank>> held;
   for (const ViewMember& member : view_.members()) {
     const NodeSlot slot{member.slot()};
     const auto memory = memory_of_.find(slot);
     if (memory == memory_of_.end() || memory->second != member.incarnation()) continue;
     for (const auto& [version, rank] : machines_.at(slot)->observer.Slabs()) {
+      if (at_or_before && version.step > *at_or_before) continue;
       if (version > decided && !GoneSince(version, closed, closed).contains(slot)) {
         held[version].insert(rank);
       }
@@ -251,10 +253,16 @@ void ClusterObserver::OnDecision(NodeSlot slot, const DecisionRecord& decision, 
   if (!decisions_seen_.insert(it->second).second) return;
   decided_in_ = life;
   const std::optional<Version> ordered = OrderedIn(decision.round(), life);
-  if (job.kind == DecisionKind::kFailed) return OnFailure(job, decision, ordered.has_value());
+  const std::optional<Step> at_or_before = smp::AskedAtOrBefore(decision.asked());
+  const bool is_step_wanted = ordered || at_or_before;
+  if (job.kind == DecisionKind::kFailed) return OnFailure(job, decision, is_step_wanted);
   if (ordered && job.version != *ordered) {
     world_.trace.Fail("decision {}: {} is to be restored, and an operator has ordered {}",
                       decision.round(), job.version, *ordered);
+  }
+  if (at_or_before && job.version.step > *at_or_before) {
+    world_.trace.Fail("decision {}: {} is to be restored, and the ranks ask for step {} or before",
+                      decision.round(), job.version, *at_or_before);
   }
   ++decisions_;
   decided_ = job.version;
@@ -271,9 +279,10 @@ void ClusterObserver::OnDecision(NodeSlot slot, const DecisionRecord& decision, 
     world_.trace.Fail("decision {}: {} is of a timeline that is dead", decision.round(), *whole);
   }
   const std::optional<Version> committed = world_.history.committed();
-  if (!ordered) CheckPassedOver(job.version, closed);
-  const bool excused = committed && job.version < *committed &&
-                       (ordered.has_value() || IsExcused(*committed, closed));
+  if (!ordered) CheckPassedOver(job.version, at_or_before, closed);
+  const bool is_wanted = ordered || (at_or_before && committed && committed->step > *at_or_before);
+  const bool excused =
+      committed && job.version < *committed && (is_wanted || IsExcused(*committed, closed));
   world_.history.OnDecided(job.timeline, job.version, whole, world_.trace.now(), excused);
   standing_ = whole ? std::optional(Standing{*whole, false}) : std::nullopt;
   // What is gone is yet to be made anew, and guards of versions older than what is committed may
@@ -305,13 +314,13 @@ std::optional<Version> ClusterObserver::OrderedIn(uint64_t round, uint64_t life)
 }
 
 void ClusterObserver::OnFailure(const smp::JobDecision& job, const DecisionRecord& decision,
-                                bool is_ordered) {
+                                bool is_step_wanted) {
   world_.trace.Add("decision {} of attempt {} fails: {}", decision.round(), job.attempt,
                    job.status.ToString());
   ++failures_;
   const bool is_refused =
       absl::IsFailedPrecondition(job.status) || absl::IsInvalidArgument(job.status);
-  if (is_refused && !is_ordered) {
+  if (is_refused && !is_step_wanted) {
     world_.trace.Fail("attempt {} of {} ranks is refused: {}", job.attempt, job.asked.size(),
                       job.status.ToString());
   }

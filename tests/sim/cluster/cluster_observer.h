@@ -126,7 +126,7 @@ class ClusterObserver {
   void CheckNewMemories(const ViewRecord& before, const ViewRecord& now) const;
   void FollowPlaces();
   void OnDecision(NodeSlot slot, const DecisionRecord& decision, uint64_t life);
-  void OnFailure(const smp::JobDecision& job, const DecisionRecord& decision, bool is_ordered);
+  void OnFailure(const smp::JobDecision& job, const DecisionRecord& decision, bool is_step_wanted);
   Duration ClosedAt(uint64_t round) const;
   std::optional<Version> OrderedIn(uint64_t round, uint64_t life) const;
   void OnCommit(const meta::JobState& job, bool is_stale);
@@ -145,7 +145,7 @@ class ClusterObserver {
   bool HasAny(Version version, const std::set<NodeSlot>& gone) const;
   bool IsHeld(Version version, Rank rank, const CommitRecord& commit) const;
   bool IsIdle(Version version, const Group& group, uint64_t world) const;
-  void CheckPassedOver(Version decided, Duration closed);
+  void CheckPassedOver(Version decided, std::optional<Step> at_or_before, Duration closed);
   void CheckHolders(const DecisionRecord& decision, Duration closed);
 
   World& world_;

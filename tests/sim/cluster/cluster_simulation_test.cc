@@ -76,6 +76,7 @@ TEST_P(ManySeedsTest, SurviveFaults) {
   EXPECT_GE(totals.counts["nodes that came later"], seeds / 10);
   EXPECT_GE(totals.counts["daemons with other options refused"], seeds / 25);
   EXPECT_GE(totals.counts["second daemons refused"], seeds / 50);
+  EXPECT_GE(totals.counts["attempts that ask for an earlier step"], 1u);
   EXPECT_GE(totals.counts["fresh starts ordered"], 1u);
   EXPECT_GE(totals.counts["orders of a fresh start refused"], 1u);
   // Nothing says that commits stand still unless they are looked for.

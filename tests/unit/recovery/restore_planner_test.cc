@@ -196,6 +196,52 @@ TEST(RestorePlannerTest, RefusesAnotherDtypeOrShape) {
               AllOf(HasSubstr("[4]"), HasSubstr("[5]"), HasSubstr("slab 7")));
 }
 
+TensorSpec OfAnyShape(TensorSpec spec) {
+  spec.allow_shape_mismatch = true;
+  return spec;
+}
+
+// A vocabulary that was padded for two ranks.
+Store Vocabulary() {
+  Store store;
+  store.AddWhole(Spec("w", {6, 2}, {0, 0}, {3, 2}), 0, 0);
+  store.AddWhole(Spec("w", {6, 2}, {3, 0}, {3, 2}), 1, 0);
+  return store;
+}
+
+TEST(RestorePlannerTest, OfAnotherShapeComesWhatBothHave) {
+  const Store store = Vocabulary();
+  // For three ranks it is padded to nine rows.
+  const std::vector<TensorSpec> larger = {OfAnyShape(Spec("w", {9, 2}, {0, 0}, {3, 2})),
+                                          OfAnyShape(Spec("w", {9, 2}, {4, 0}, {3, 2})),
+                                          OfAnyShape(Spec("w", {9, 2}, {7, 0}, {2, 2}))};
+  EXPECT_THAT(*PlanRestore(store.parts, larger),
+              ElementsAre(PlanPiece{0, 0, 0, 0, 24}, PlanPiece{1, 1, 8, 0, 16}));
+  // And narrower, and without padding.
+  const std::vector<TensorSpec> smaller = {OfAnyShape(Spec("w", {5, 1}, {2, 0}, {3, 1}))};
+  EXPECT_THAT(*PlanRestore(store.parts, smaller),
+              ElementsAre(PlanPiece{0, 0, 16, 0, 4}, PlanPiece{1, 0, 0, 4, 4, 2, 8, 4}));
+}
+
+TEST(RestorePlannerTest, OfAnotherShapeEveryByteThatBothHaveIsNeeded) {
+  Store store;
+  store.AddWhole(Spec("w", {6, 2}, {0, 0}, {3, 2}), 0, 0);
+  const absl::Status status = Failure(store, {OfAnyShape(Spec("w", {9, 2}, {2, 0}, {6, 2}))});
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("of the box [2:8, 0:2) 32 bytes are needed, what a tensor of shape [6, 2] "
+                        "has of it, found 8 stored"));
+}
+
+TEST(RestorePlannerTest, OfAnyShapeIsNotOfAnyTypeOrNumberOfDimensions) {
+  const Store store = Vocabulary();
+  TensorSpec other = OfAnyShape(Whole("w", {9, 2}));
+  other.dtype = Dtype::kFloat64;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Failure(store, {other})));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Failure(store, {OfAnyShape(Whole("w", {12}))})));
+  EXPECT_TRUE(absl::IsFailedPrecondition(Failure(store, {Whole("w", {9, 2})})));
+}
+
 TEST(RestorePlannerTest, RefusesMissingBytes) {
   Store store;
   store.Add(Whole("w", {64}), 0, 0, 128, 0);

@@ -163,6 +163,16 @@ TEST_F(DecisionRulesTest, RanksThatContradictEachOtherAreNotOneAttempt) {
               HasSubstr("rank 0 asks on node 0 (pid 100) and on node 1 (pid 101)"));
 }
 
+TEST_F(DecisionRulesTest, RanksThatAskForDifferentStepsAreNotOneAttempt) {
+  for (uint64_t slot = 0; slot < kNodes; ++slot) AskFrom(slot);
+  Report(1).mutable_asking(0)->set_at_or_before(0);
+  Tell(1);
+  EXPECT_FALSE(Next().write);
+  EXPECT_THAT(NextAtTheEnd().write->timeline->decision().status_message(),
+              HasSubstr("rank 0 on node 0 restores any step, rank 1 on node 1 restores step 0 or "
+                        "an earlier one"));
+}
+
 TEST_F(DecisionRulesTest, WhoHasNotHeardOfTheLastDecisionDoesNotAsk) {
   AskFrom(0);
   AskFrom(1);

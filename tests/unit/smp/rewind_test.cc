@@ -34,6 +34,13 @@ class RewindTest : public RulesFixture {
     records_.timeline.value = *change.timeline;
     records_.pins.value = *change.pins;
   }
+  void AskAtOrBefore(uint64_t step) {
+    for (uint64_t rank = 0; rank < kNodes; ++rank) {
+      AskingRank& asking = *records_.timeline.value.add_asked();
+      asking.set_rank(rank);
+      asking.set_at_or_before(step);
+    }
+  }
   // All ranks ask, and all nodes have stopped and read that version again.
   Move Decide(Version read) {
     TimelineRecord& timeline = records_.timeline.value;
@@ -135,6 +142,56 @@ TEST_F(RewindTest, AnOrderEndsWithItsPin) {
   ASSERT_TRUE(move.write && move.write->pins && move.write->timeline);
   EXPECT_FALSE(OrderedVersion(*move.write->timeline));
   EXPECT_TRUE(move.write->pins->pins().empty());
+}
+
+TEST_F(RewindTest, RanksGetTheNewestOfTheStepsThatTheyAskFor) {
+  AskAtOrBefore(4);
+  const Move move = Decide(At(1, 4));
+  ASSERT_TRUE(move.write && move.write->commit);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 4));
+  EXPECT_EQ(move.write->timeline->decision().asked(0).at_or_before(), 4U);
+}
+
+TEST_F(RewindTest, RanksThatAskForALaterStepGetTheNewest) {
+  AskAtOrBefore(70);
+  const Move move = Decide(At(1, 5));
+  ASSERT_TRUE(move.write && move.write->commit);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 5));
+}
+
+// Not what is newer, and no fresh start.
+TEST_F(RewindTest, WhereOnlyNewerStepsAreWholeRanksAreToldOfThese) {
+  AskAtOrBefore(3);
+  const Move move = Decide(At(1, 5));
+  ASSERT_TRUE(move.write);
+  const DecisionRecord& decision = move.write->timeline->decision();
+  EXPECT_EQ(decision.kind(), static_cast<uint32_t>(DecisionKind::kFailed));
+  EXPECT_EQ(decision.status_message(),
+            "no version of step 3 or an earlier one is whole; those that are: 1:5, 1:4");
+}
+
+TEST_F(RewindTest, WhereNothingWasEverSavedThereIsNothingNewer) {
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    Report(slot).clear_versions();
+    Tell(slot);
+  }
+  records_.commit.value.Clear();
+  AskAtOrBefore(3);
+  const Move move = Decide(At(1, 5));
+  ASSERT_TRUE(move.write);
+  EXPECT_EQ(move.write->timeline->decision().kind(), static_cast<uint32_t>(DecisionKind::kFresh));
+}
+
+TEST_F(RewindTest, AnOrderForALaterStepThanRanksAskForIsSaid) {
+  Write(*Order(5));
+  AskAtOrBefore(4);
+  const Move move = Decide(At(1, 5));
+  ASSERT_TRUE(move.write);
+  const DecisionRecord& decision = move.write->timeline->decision();
+  EXPECT_EQ(decision.kind(), static_cast<uint32_t>(DecisionKind::kFailed));
+  EXPECT_THAT(decision.status_message(),
+              HasSubstr("the ranks restore step 4 or an earlier one, and version 1:5"));
+  EXPECT_TRUE(OrderedVersion(*move.write->timeline)) << "it stands";
 }
 
 }  // namespace

@@ -130,7 +130,9 @@ def attach(
     return checkpointer
 
 
-def peek(*, required: bool = True, **options: Any) -> int | None:
+def peek(
+    *, required: bool = True, at_or_before: int | None = None, **options: Any
+) -> int | None:
     """The step that `restore` will put in place, before there is a model or an optimizer.
 
     For what must know where training goes on before it is made: data loaders, the Trainer of
@@ -138,13 +140,14 @@ def peek(*, required: bool = True, **options: Any) -> int | None:
     does, and is the same for all; `attach` and `restore` in this process follow it. None if
     nothing was ever committed. A second call returns the same.
 
-    Args: as of `attach`, which must be given the same `options` if it is given any. With several
+    Args: as of `attach`, which must be given the same `options` if it is given any, and
+    `at_or_before` as of `Checkpointer.restore`. With several
     of torchrun's agents call it after torch.distributed is initialised.
 
     Raises what `attach` and `restore` raise.
     """
     rank, world = _rank_and_world(options.get("rank"), options.get("world"))
-    return attempt.peek(required, {**options, "rank": rank, "world": world})
+    return attempt.peek(required, at_or_before, {**options, "rank": rank, "world": world})
 
 
 def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:

@@ -25,6 +25,7 @@ class Joined:
     key: tuple[str, str, int]  # socket, job, rank
     options: dict[str, Any]
     decision: unreft.Decision | None = None  # that `peek` has taken
+    at_or_before: int | None = None  # and what it was asked for
 
 
 _peeked: Joined | None = None
@@ -69,13 +70,17 @@ def keep(joined: Joined, checkpointer: Any) -> None:
         _attached[joined.key] = checkpointer
 
 
-def peek(required: bool, options: Mapping[str, Any]) -> int | None:
+def peek(
+    required: bool, at_or_before: int | None, options: Mapping[str, Any]
+) -> int | None:
     """The step of this attempt's decision, or None where nothing was ever committed."""
     global _peeked, _pid
     key = _key(options)
     given = dict(options)
     if _has_peeked():
         _check_same(key, given)
+        if at_or_before != _peeked.at_or_before:
+            raise _asked_otherwise("at_or_before", _peeked.at_or_before, at_or_before)
         return _step_of(_peeked.decision)
 
     def connect() -> unreft.Client:
@@ -91,11 +96,11 @@ def peek(required: bool, options: Mapping[str, Any]) -> int | None:
         given["attempt"] = ranks.common_attempt()
     client = join(connect, required, key[2], given["world"], key[0])
     try:
-        decision = client.restore_begin() if client is not None else None
+        decision = client.restore_begin(at_or_before) if client is not None else None
     except BaseException:
         client.close()
         raise
-    _peeked, _pid = Joined(client, key, dict(options), decision), os.getpid()
+    _peeked, _pid = Joined(client, key, dict(options), decision, at_or_before), os.getpid()
     return _step_of(decision)
 
 
@@ -132,7 +137,10 @@ def _check_same(key: tuple[str, str, int], options: Mapping[str, Any]) -> None:
     needed = {"socket, job, rank": _peeked.key, **_peeked.options}
     for name, value in {**options, "socket, job, rank": key}.items():
         if value is not None and needed.get(name) != value:
-            raise unreft.FailedPrecondition(
-                f"{name}: peek() was called with {needed.get(name)!r} in this process, found "
-                f"{value!r}"
-            )
+            raise _asked_otherwise(name, needed.get(name), value)
+
+
+def _asked_otherwise(name: str, peeked: Any, found: Any) -> unreft.FailedPrecondition:
+    return unreft.FailedPrecondition(
+        f"{name}: peek() was called with {peeked!r} in this process, found {found!r}"
+    )

@@ -41,7 +41,7 @@ _ASKS_FOR_FENCE = "nothing called fence()"
 class ClientLike(Protocol):
     """What a Checkpointer uses of `unreft.Client`."""
 
-    def restore_begin(self) -> unreft.Decision: ...
+    def restore_begin(self, at_or_before: int | None = None) -> unreft.Decision: ...
     def restore_read(self, tensors: Sequence[unreft.Tensor]) -> None: ...
     def restore_extras(self, rank: int) -> bytes | None: ...
     def restore_end(self) -> None: ...
@@ -133,8 +133,13 @@ class Checkpointer:
 
     # --- before the loop ---
 
-    def restore(self) -> int | None:
+    def restore(self, *, at_or_before: int | None = None) -> int | None:
         """Puts the state that the store decided on in place and returns its step.
+
+        It is the newest that is whole; with `at_or_before`, the same on all ranks, the newest of
+        that step or an earlier one, and what is newer is given up. `FailedPrecondition`, with the
+        versions that could be restored, when only newer ones are whole. Memory keeps the last
+        commit, and of older versions those that are pinned (`unreft pin`).
 
         None only if the store says that nothing was ever committed (or if there is no store, which
         `attach(required=False)` permits). Call it on all ranks. With a process group the ranks
@@ -150,7 +155,7 @@ class Checkpointer:
         outcome = Outcome(Outcome.NO_STORE)
         if self._active():
             try:
-                outcome = self._restore()
+                outcome = self._restore(at_or_before)
             except Exception as caught:
                 error, outcome = caught, Outcome(Outcome.FAILED)
         outcomes = of_all_ranks(outcome)
@@ -174,8 +179,20 @@ class Checkpointer:
         """After `restore`: the stored extras that were values or callables, by name."""
         return self._extras.restored
 
-    def _restore(self) -> Outcome:
-        decision, self._decision = self._decision or self._client.restore_begin(), None
+    def _decide(self, at_or_before: int | None) -> unreft.Decision:
+        decision, self._decision = self._decision, None
+        if decision is None:
+            return self._client.restore_begin(at_or_before)
+        is_newer = at_or_before is not None and decision.restored and decision.step > at_or_before
+        if is_newer:
+            raise unreft.FailedPrecondition(
+                f"step {at_or_before} or an earlier one is to be restored, and peek() has decided "
+                f"for step {decision.step}: call peek(at_or_before={at_or_before})"
+            )
+        return decision
+
+    def _restore(self, at_or_before: int | None) -> Outcome:
+        decision = self._decide(at_or_before)
         if not decision.restored:
             return Outcome(Outcome.FRESH, decision.new_timeline)
         trainers.check_position(decision.step)
