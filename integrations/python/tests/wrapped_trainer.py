@@ -1,9 +1,14 @@
 """One process that trains under a wrapper of accelerate's or by the Trainer of Hugging Face.
 
     wrapped_trainer.py accelerate|accelerate-fsdp2|trainer|callback [--die-after STEP]
+                       [--total-batch SAMPLES [--alone] [--hold-at STEP...]]
 
 Nobody calls a fence. `callback` restores inside the Trainer without telling it the step. Under
 accelerate the number of ranks may change: it says its state as a digest of whole tensors.
+
+With --total-batch the ranks share batches of that size, and what they train is the same to the bit
+whatever their number is; --alone trains it without Unreft. With --hold-at it does not go on beyond
+the first commit from that step on, in the attempt that makes it, but waits to be killed.
 """
 
 import argparse
@@ -26,9 +31,9 @@ STEPS = 12
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, dropout=0.2):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.2), nn.Linear(64, 16))
+        self.layers = nn.Sequential(nn.Linear(16, 64), nn.Dropout(dropout), nn.Linear(64, 16))
 
     def forward(self, x, labels=None):
         out = self.layers(x)
@@ -56,9 +61,24 @@ def die_if_committed(ck, step, die_after, state=lambda: None):
             with contextlib.suppress(RuntimeError):  # of one that waits for who is killed already
                 dist.barrier()  # others may still gather
         os.kill(os.getpid(), signal.SIGKILL)
+    return committed
 
 
-def made_accelerator(fsdp2):
+def hold(step):
+    say(holds=step)
+    while True:
+        signal.pause()
+
+
+def round_gradients(model):
+    """In whatever order ranks have summed what they share, this leaves no trace of it."""
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+        local.mul_(2**20).round_().div_(2**20)
+
+
+def made_accelerator(fsdp2, split_batches):
     from accelerate import Accelerator
     from accelerate.utils import (
         DataLoaderConfiguration,
@@ -67,7 +87,7 @@ def made_accelerator(fsdp2):
     )
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    config = DataLoaderConfiguration(use_seedable_sampler=True)
+    config = DataLoaderConfiguration(split_batches=split_batches, use_seedable_sampler=True)
     accelerator = Accelerator(cpu=True, dataloader_config=config)
     if fsdp2:
         # accelerate heeds the plugin on GPUs alone, though what it does by it works on CPUs too.
@@ -78,49 +98,60 @@ def made_accelerator(fsdp2):
     return accelerator
 
 
-def with_accelerate(fsdp2, die_after):
+def with_accelerate(args):
     from sharded_trainer import digest_of
 
-    accelerator = made_accelerator(fsdp2)
+    accelerator = made_accelerator(args.kind == "accelerate-fsdp2", args.total_batch > 0)
     torch.manual_seed(1)
-    model = Net()
+    model = Net(dropout=0.0).double() if args.total_batch else Net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     # No number of ranks up to 4 has an incomplete batch at the end of an epoch.
-    data = torch.utils.data.TensorDataset(torch.arange(48), torch.randn(48, 16))
-    loader = torch.utils.data.DataLoader(data, 4, shuffle=True, generator=torch.Generator())
-    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
-    seen = 0
-    ck = unreft.torch.attach(
-        model, optimizer, extras={"scheduler": scheduler, "seen": lambda: seen}
+    dtype = model.layers[0].weight.dtype
+    data = torch.utils.data.TensorDataset(torch.arange(48), torch.randn(48, 16, dtype=dtype))
+    loader = torch.utils.data.DataLoader(
+        data, args.total_batch or 4, shuffle=True, generator=torch.Generator()
     )
-    step = ck.restore() or 0
-    seen = ck.extras.get("seen", 0)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    seen, step, ck = 0, 0, None
+    if not args.alone:
+        extras = {"scheduler": scheduler, "seen": lambda: seen}
+        ck = unreft.torch.attach(model, optimizer, extras=extras)
+        step = ck.restore() or 0
+        seen = ck.extras.get("seen", 0)
+    begun = step
 
     def state():
         whole = digest_of(accelerator.unwrap_model(model), optimizer)
         return {"step": step, "whole": whole, "lr": scheduler.get_last_lr(), "seen": seen}
 
-    say(restored=state(), reshaped_from=ck.status.reshaped_from)
+    say(restored=state(), reshaped_from=ck and ck.status.reshaped_from)
     while step < STEPS:
         epoch, samples = divmod(seen, len(data))
         done = samples // loader.total_batch_size
         loader.set_epoch(epoch)
         for numbers, x in accelerator.skip_first_batches(loader, done):
             accelerator.backward(model(x)["loss"])
+            if args.total_batch:
+                round_gradients(model)
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
             step += 1
             done += 1
             seen = epoch * len(data) + min(done * loader.total_batch_size, len(data))
-            say(epoch=epoch, numbers=numbers.tolist())
-            ck.snapshot(step)
-            die_if_committed(ck, step, die_after, state)
+            said = {"state": state()} if args.total_batch else {}
+            say(epoch=epoch, numbers=numbers.tolist(), **said)
+            if ck:
+                ck.snapshot(step)
+                committed = die_if_committed(ck, step, args.die_after, state)
+                if committed and any(begun < held <= step for held in args.hold_at):
+                    hold(step)
             if step == STEPS:
                 break
     say(final=state())
-    ck.close()
+    if ck:
+        ck.close()
 
 
 def with_trainer(kind, die_after):
@@ -165,10 +196,13 @@ def main():
     kinds = ["accelerate", "accelerate-fsdp2", "trainer", "callback"]
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--die-after", type=int, default=0)
+    parser.add_argument("--total-batch", type=int, default=0)
+    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--hold-at", type=int, nargs="*", default=[])
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.kind.startswith("accelerate"):
-        with_accelerate(args.kind == "accelerate-fsdp2", args.die_after)
+        with_accelerate(args)
     else:
         with_trainer(args.kind, args.die_after)
 
