@@ -92,6 +92,19 @@ absl::Status CheckDecision(const DecisionRecord& decision) {
   return CheckAsked(decision.asked());
 }
 
+absl::Status CheckResize(const ResizeOrder& order) {
+  if (order.has_nodes() && (order.nodes() == 0 || order.nodes() > kNodesMax)) {
+    return Wrong("{} nodes to run on: needed 1 to {}", order.nodes(), kNodesMax);
+  }
+  auto status = CheckCount("nodes to run without", order.without_size(), kNodesMax);
+  if (!status.ok()) return status;
+  const auto& without = order.without();
+  if (std::ranges::adjacent_find(without, std::greater_equal<>()) == without.end()) {
+    return absl::OkStatus();
+  }
+  return Wrong("nodes to run without that are not ascending: {}", fmt::join(without, ", "));
+}
+
 }  // namespace
 
 absl::Status CheckRecord(const ViewRecord& view) {
@@ -133,6 +146,7 @@ absl::Status CheckRecord(const TimelineRecord& timeline) {
       !status.ok()) {
     return status;
   }
+  if (auto status = CheckResize(timeline.resize()); !status.ok()) return status;
   if (timeline.has_decision()) {
     if (auto status = CheckDecision(timeline.decision()); !status.ok()) return status;
   }

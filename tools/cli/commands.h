@@ -19,6 +19,7 @@ void AddVersions(CLI::App& app, Context& context);
 void AddVerify(CLI::App& app, Context& context);
 void AddPin(CLI::App& app, Context& context);
 void AddUnpin(CLI::App& app, Context& context);
+void AddResize(CLI::App& app, Context& context);
 void AddRewind(CLI::App& app, Context& context);
 void AddForget(CLI::App& app, Context& context);
 void AddFreshStart(CLI::App& app, Context& context);

@@ -8,6 +8,7 @@
 
 #include "tools/cli/job_answers.h"
 #include "tools/cli/meta_control.h"
+#include "tools/cli/resize_wish.h"
 
 namespace unreft::cli {
 namespace {
@@ -244,13 +245,22 @@ std::string LeftOutText(const nlohmann::json& document) {
   for (const nlohmann::json& member : document["members"]) {
     const auto left_out = member.find("left_out");
     if (left_out == member.end() || *left_out != true) continue;
-    text += fmt::format(
-        "node {} is left out: {}\n", Cell(member, "slot"),
-        member.value("to_come", false) ? "it has not come yet, and the job has begun without it"
-        : member.value("lost", false)  ? "it was lost, and the job goes on without it"
-                                       : "it is there, and in a group once the job restarts");
+    text += fmt::format("node {} is left out: {}\n", Cell(member, "slot"),
+                        member.value("to_come", false)
+                            ? "it has not come yet, and the job has begun without it"
+                        : member.value("lost", false)
+                            ? "it was lost, and the job goes on without it"
+                            : "it is there, and in a group once the job restarts with it");
   }
   return text;
+}
+
+// What an operator has ordered by `unreft resize`.
+std::string WishText(const nlohmann::json& document) {
+  const auto resize = document.find("resize");
+  if (resize == document.end()) return "";
+  const std::optional<ResizeWish> wish = ParseResize({{"order", *resize}}).wish;
+  return wish ? fmt::format("wished by 'unreft resize': {}\n", wish->Text()) : "";
 }
 
 std::string JobText(const Context& context, const nlohmann::json& document) {
@@ -265,7 +275,7 @@ std::string JobText(const Context& context, const nlohmann::json& document) {
   text += fmt::format("\n{}; peers by {}\n", StoreText(context, document),
                       Cell(document, "peers_wire"));
   if (const std::string why = Cell(document, "exposure"); why != "-") text += why + "\n";
-  text += LeftOutText(document);
+  text += WishText(document) + LeftOutText(document);
   for (const nlohmann::json& problem : document.value("problems", nlohmann::json::array())) {
     text += fmt::format("problem: {}\n", problem.get<std::string>());
   }

@@ -72,6 +72,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddPin(app, context);
   AddUnpin(app, context);
   AddRewind(app, context);
+  AddResize(app, context);
   AddFreshStart(app, context);
   AddForget(app, context);
   AddMetrics(app, context);

@@ -178,6 +178,10 @@ class Coordinator {
   using RewindDone = absl::AnyInvocable<void(absl::StatusOr<RewindReply>)>;
   virtual void AskRewind(const RewindRequest& request, RewindDone done) = 0;
 
+  // Has the job run on other nodes from some attempt on, takes that back, or says what is ordered.
+  using ResizeDone = absl::AnyInvocable<void(absl::StatusOr<ResizeReply>)>;
+  virtual void AskResize(const ResizeRequest& request, ResizeDone done) = 0;
+
   // Keeps what is committed for somebody, or lets go of it.
   using PinDone = absl::AnyInvocable<void(absl::StatusOr<PinReply>)>;
   virtual void AskPins(PinRequest request, PinDone done) = 0;

@@ -12,6 +12,7 @@
 #include "meta/groups.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/recorded.h"
+#include "smp/job/resize.h"
 
 namespace unreft::smp {
 namespace {
@@ -45,7 +46,8 @@ std::string NamesOf(const std::set<NodeSlot>& slots) {
   return fmt::format("{}", fmt::join(slots, ", "));
 }
 
-std::string DescribeFormation(const ViewRecord& view, const std::set<NodeSlot>& left_out) {
+std::string DescribeFormation(const ViewRecord& view, const std::set<NodeSlot>& left_out,
+                              const std::set<NodeSlot>& ordered_out) {
   std::vector<std::string> groups;
   for (const Group& group : view.groups()) {
     groups.push_back(fmt::format("nodes {} as RS({},{})", fmt::join(group.slots(), ", "), group.k(),
@@ -53,10 +55,17 @@ std::string DescribeFormation(const ViewRecord& view, const std::set<NodeSlot>& 
   }
   std::string text =
       fmt::format("the protection groups are formed anew: {}", fmt::join(groups, "; "));
-  if (left_out.empty()) return text + "; all nodes are in again";
-  return text +
-         fmt::format("; node {} is left out: what comes back of it is let in by the next restart",
-                     NamesOf(left_out));
+  if (left_out.empty() && ordered_out.empty()) return text + "; all nodes are in again";
+  if (!left_out.empty()) {
+    text +=
+        fmt::format("; node {} is left out: what comes back of it is let in by the next restart",
+                    NamesOf(left_out));
+  }
+  if (!ordered_out.empty()) {
+    text +=
+        fmt::format("; node {} is left out by the order of 'unreft resize'", NamesOf(ordered_out));
+  }
+  return text;
 }
 
 }  // namespace
@@ -137,6 +146,9 @@ std::optional<Formation> NextFormation(const Facts& facts) {
     const bool is_in = !member.lost() || asked_from->contains(slot);
     (is_in ? in : left_out).insert(slot);
   }
+  const std::set<NodeSlot> ordered_out =
+      LeftOutByOrder(facts.records.timeline.value, in, *asked_from);
+  for (const NodeSlot slot : ordered_out) in.erase(slot);
   if (in == GroupedIn(view)) return std::nullopt;
   const bool do_all_know = std::ranges::all_of(
       facts.roll.told(), [](const auto& told) { return told.report->any_groups(); });
@@ -145,7 +157,8 @@ std::optional<Formation> NextFormation(const Facts& facts) {
   if (!FormGroups({in.begin(), in.end()}, facts.options, formation.view).ok()) return std::nullopt;
   formation.view.set_number(NextViewNumber(facts, view));
   const std::string& exposure = formation.view.exposure();
-  formation.say.push_back({LogLevel::kWarn, DescribeFormation(formation.view, left_out)});
+  formation.say.push_back(
+      {LogLevel::kWarn, DescribeFormation(formation.view, left_out, ordered_out)});
   if (!exposure.empty()) {
     formation.say.push_back({LogLevel::kWarn, fmt::format("protection: {}", exposure)});
   }

@@ -45,7 +45,8 @@ struct Formation {
 
 // The formation that the decision which is being made is to write: every member is in that is not
 // lost, or from which a rank asked: that may be cut off from the store alone, and its rank train
-// on. None where it is as it is now, or while some daemon knows of no other groups than the first.
+// on; but for those that an operator's order leaves out (resize.h). None where it is as it is now,
+// or while some daemon knows of no other groups than the first.
 std::optional<Formation> NextFormation(const Facts& facts);
 
 // The same members with one parity less, where memory is short for what they have (the same rule).

@@ -12,27 +12,18 @@
 #include "smp/job/cluster_records.h"
 #include "smp/job/commit_rules.h"
 #include "smp/job/exposure.h"
-#include "smp/job/fresh_start.h"
 #include "smp/job/job_settings.h"
 #include "smp/job/next_move.h"
 #include "smp/job/obstacles.h"
 #include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
 #include "smp/job/report_checks.h"
-#include "smp/job/rewind.h"
 #include "smp/job/view_rules.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr uint64_t kRefusedMax = 4;
-
-void LogPins(Log& log, const PinReply& changed, bool unpin) {
-  for (const Pin& pin : changed.pins()) {
-    log.Info("version {} is {} by '{}'", VersionOf(pin), unpin ? "unpinned" : "pinned",
-             pin.owner());
-  }
-}
 
 // Whether both are of one process, and name the same registrations.
 bool HaveSameRanks(const NodeReport& a, const NodeReport& b) {
@@ -287,91 +278,6 @@ void Leader::Write(meta::JobChange change, const char* fault_point) {
 void Leader::Announce(LogLevel level, const std::string& line) {
   if (!announced_.insert(line).second) return;
   level == LogLevel::kWarn ? log_.Warn("{}", line) : log_.Info("{}", line);
-}
-
-// --- what an operator orders ---
-
-void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
-  if (writing_ || !store_.ready() || store_.state().timeline.value.closing()) {
-    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
-  }
-  const Timeline declared = NextTimeline();
-  absl::StatusOr<FreshStart> order =
-      OrderFreshStart(from, force, declared, store_.state(), CallRoll());
-  if (!order.ok()) return done(order.status());
-  log_.Warn("{}", order->said);
-  WriteOrder(std::move(order->change),
-             [declared, done = std::move(done)](const absl::Status& status) mutable {
-               if (!status.ok()) return done(status);
-               done(NumberOf(declared) + 1);
-             });
-}
-
-void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done) {
-  const meta::JobState& state = store_.state();
-  const RollCall roll = CallRoll();
-  const bool is_order = request.has_step() || request.cancel();
-  if (store_.ready() && !is_order) return done(DescribeRewind(state, roll));
-  if (writing_) {  // a commit, most often
-    executor_.After(options_.report_interval / 10, [this, alive = lifetime_.token(), from, request,
-                                                    done = std::move(done)]() mutable {
-      if (!alive.expired()) return Rewind(from, request, std::move(done));
-      done(absl::UnavailableError("the leader has changed; try again"));
-    });
-    return;
-  }
-  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
-    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
-  }
-  absl::StatusOr<meta::JobChange> change = OrderRewind(request, state, roll, options_);
-  if (!change.ok()) return done(change.status());
-  const std::optional<Version> ordered = OrderedVersion(*change->timeline);
-  log_.Warn("{}", ordered ? fmt::format("by an order to node {} the next attempt restores version "
-                                        "{}; newer ones are given up with that",
-                                        from, *ordered)
-                          : fmt::format("by an order to node {} the next attempt restores the "
-                                        "newest version that is whole",
-                                        from));
-  WriteOrder(*std::move(change), [this, alive = lifetime_.token(),
-                                  done = std::move(done)](const absl::Status& status) mutable {
-    if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
-    if (!status.ok()) return done(status);
-    done(DescribeRewind(store_.state(), CallRoll()));
-  });
-}
-
-void Leader::AskPins(PinRequest request, PinQueue::Done done) {
-  pin_requests_.Add(std::move(request), std::move(done));
-  RunRules();
-}
-
-void Leader::AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change) {
-  auto [request, done] = pin_requests_.TakeFirst();
-  if (!change) return done(std::move(answer));
-  WriteOrder(*std::move(change),
-             [this, alive = lifetime_.token(), unpin = request.unpin(), reply = *std::move(answer),
-              done = std::move(done)](const absl::Status& status) mutable {
-               if (status.ok()) {
-                 if (!alive.expired()) LogPins(log_, reply, unpin);
-                 return done(std::move(reply));
-               }
-               // An outcome that is not known is asked for again: to set a pin is to renew it.
-               done(absl::UnavailableError(
-                   fmt::format("the pin was not written: {}; try again", status.message())));
-             });
-}
-
-void Leader::WriteOrder(meta::JobChange change,
-                        absl::AnyInvocable<void(const absl::Status&)> done) {
-  writing_ = true;
-  store_.Write(leadership_, std::move(change),
-               [this, alive = lifetime_.token(),
-                done = std::move(done)](const absl::Status& status) mutable {
-                 if (!alive.expired()) writing_ = false;
-                 done(status);
-                 if (alive.expired()) return;
-                 executor_.After(Duration{}, lifetime_.Bind([this] { RunRules(); }));
-               });
 }
 
 // --- registrations ---

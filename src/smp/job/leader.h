@@ -70,6 +70,11 @@ class Leader {
   using RewindDone = absl::AnyInvocable<void(absl::StatusOr<RewindReply>)>;
   void Rewind(NodeSlot from, const RewindRequest& request, RewindDone done);
 
+  // By an operator's order that came to that node: on which nodes the job is to run (resize.h).
+  // Unavailable while a decision is made.
+  using ResizeDone = absl::AnyInvocable<void(absl::StatusOr<ResizeReply>)>;
+  void Resize(NodeSlot from, const ResizeRequest& request, ResizeDone done);
+
   // Keeps what is committed for somebody, or lets go of it; answered when that is written.
   void AskPins(PinRequest request, PinQueue::Done done);
 

@@ -50,6 +50,14 @@ void LeaderCalls::AskRewind(const RewindRequest& request, RewindDone done) {
   peers_.Ask<RewindReply>(*leader, "rewind", request, options_.call_timeout, std::move(done));
 }
 
+void LeaderCalls::AskResize(const ResizeRequest& request, Coordinator::ResizeDone done) {
+  const std::optional<NodeSlot> leader = LeaderSlot();
+  if (!leader) {
+    return executor_.Post([done = std::move(done)]() mutable { done(NoLeader()); });
+  }
+  peers_.Ask<ResizeReply>(*leader, "resize", request, options_.call_timeout, std::move(done));
+}
+
 void LeaderCalls::AskExposure(ExposureDone done) {
   const std::optional<NodeSlot> leader = LeaderSlot();
   if (!leader) {

@@ -29,6 +29,7 @@ class LeaderCalls {
   void AskPins(PinRequest request, Coordinator::PinDone done);
   using RewindDone = absl::AnyInvocable<void(absl::StatusOr<RewindReply>)>;
   void AskRewind(const RewindRequest& request, RewindDone done);
+  void AskResize(const ResizeRequest& request, Coordinator::ResizeDone done);
   using ExposureDone = absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)>;
   void AskExposure(ExposureDone done);
 

@@ -71,6 +71,11 @@ void Leading::Serve() {
         if (leader_ == nullptr) return done(NotLeading());
         leader_->Rewind(from, request, std::move(done));
       });
+  peers.Answer<ResizeRequest, ResizeReply>(
+      "resize", [this](NodeSlot from, const ResizeRequest& request, auto done) {
+        if (leader_ == nullptr) return done(NotLeading());
+        leader_->Resize(from, request, std::move(done));
+      });
   peers.Answer<PinRequest, PinReply>("pins", [this](NodeSlot, PinRequest request, auto done) {
     if (leader_ != nullptr) return leader_->AskPins(std::move(request), std::move(done));
     done(absl::UnavailableError(fmt::format("node {} does not lead; try again", options_.node)));

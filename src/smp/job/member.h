@@ -69,6 +69,9 @@ class Member final : public Coordinator {
   void AskRewind(const RewindRequest& request, RewindDone done) override {
     calls_.AskRewind(request, std::move(done));
   }
+  void AskResize(const ResizeRequest& request, ResizeDone done) override {
+    calls_.AskResize(request, std::move(done));
+  }
   void AskPins(PinRequest request, PinDone done) override {
     calls_.AskPins(std::move(request), std::move(done));
   }

@@ -15,6 +15,7 @@
 #include "smp/desk/protection_watch.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/formation.h"
+#include "smp/node/admin_resize.h"
 #include "smp/node/json_text.h"
 
 namespace unreft::smp {
@@ -414,6 +415,7 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
     return ChangePins(state, request, std::move(reply));
   }
   if (request.verb == "rewind") return Rewind(state, request, std::move(reply));
+  if (request.verb == "resize") return AnswerResize(state, request, std::move(reply));
   if (request.verb == "fresh-start") {
     return state.coordinator->DeclareFreshStart(
         IsForced(request), [reply = std::move(reply)](absl::StatusOr<uint64_t> opens) mutable {
@@ -423,7 +425,7 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   }
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(
                        "'{}' is none of: status, cluster, versions, verify, pin, unpin, "
-                       "rewind, fresh-start, metrics, memory, plan, "
+                       "rewind, resize, fresh-start, metrics, memory, plan, "
                        "plan-layout",
                        request.verb)),
                    ""});

@@ -13,9 +13,9 @@
 
 namespace unreft::smp {
 
-// Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, fresh-start,
-// pin, unpin, metrics ("memory" is MemoryDesk's, "cluster" ClusterDesk's). InvalidArgument for
-// another.
+// Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, pin, unpin,
+// rewind, resize, fresh-start, metrics ("memory" is MemoryDesk's, "cluster" ClusterDesk's).
+// InvalidArgument for another.
 struct AdminDesk {
   NodeState& state;
   SlotVerifier& verifier;

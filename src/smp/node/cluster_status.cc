@@ -10,6 +10,7 @@
 #include "smp/job/cluster_records.h"
 #include "smp/job/formation.h"
 #include "smp/job/recorded.h"
+#include "smp/node/admin_resize.h"
 #include "smp/node/json_text.h"
 
 namespace unreft::smp {
@@ -132,6 +133,7 @@ Json ClusterJson(const NodeState& state, const Member& member) {
   json["exposure"] = job.view.value.exposure();
   json["timeline"] = NumberOf(NewestTimeline(timeline));
   json["closed"] = timeline.closing();
+  json["resize"] = ResizeJson(timeline);
   json["members"] = MembersJson(state, job);
   json["spares"] = SparesJson(job);
   json["waiting"] = WaitingJson(job);

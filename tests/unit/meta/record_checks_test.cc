@@ -77,6 +77,10 @@ TEST(RecordChecksTest, TimelinesAscend) {
   ExpectWrong<TimelineRecord>("in_force { kind: 9 }", "of kind 9");
   ExpectWrong<TimelineRecord>("rewind { timeline: 1 step: 18446744073709551615 }",
                               "the largest is");
+  EXPECT_TRUE(Check<TimelineRecord>("resize { nodes: 3 without: [1, 5] ordered_s: 7 }").ok());
+  ExpectWrong<TimelineRecord>("resize { nodes: 16385 }", "needed 1 to 16384");
+  ExpectWrong<TimelineRecord>("resize { nodes: 0 }", "0 nodes to run on");
+  ExpectWrong<TimelineRecord>("resize { without: [2, 2] }", "not ascending: 2, 2");
   ExpectWrong<TimelineRecord>(
       "decision { kind: 2 holders { ranks: 1 } holders { slot: 1 ranks: 1 } }", "is on two nodes");
   ExpectWrong<TimelineRecord>("asked { rank: 3 } asked { rank: 3 }", "rank 3 asks");

@@ -179,6 +179,34 @@ TEST_F(FormationTest, WhoIsBackIsInBesideALostNodeFromWhichARankAsked) {
   EXPECT_THAT(SlotsOf(*move.write->view), ElementsAre(ElementsAre(0, 1, 2)));
 }
 
+// Its host may be taken away then, and nothing waits for it.
+TEST_F(FormationTest, ANodeThatAnOrderLeavesOutIsLeftOutThoughItIsThere) {
+  ComeBack();
+  ASSERT_FALSE(Decide().write->view) << "the formation is that";
+  records_.timeline.value.mutable_resize()->add_without(1);
+  const Move move = Decide();
+  ASSERT_TRUE(move.write && move.write->view && move.write->timeline);
+  EXPECT_THAT(SlotsOf(*move.write->view), ElementsAre(ElementsAre(0)));
+  EXPECT_THAT(TextsOf(move),
+              Contains(HasSubstr("node 1 is left out by the order of 'unreft resize'")));
+  EXPECT_TRUE(move.write->timeline->has_resize()) << "it stands";
+  Follow(move);
+  AskFromNode0();
+  EXPECT_FALSE(Decide().write->view) << "it is in no group";
+  records_.timeline.value.clear_resize();
+  const Move again = Decide();
+  ASSERT_TRUE(again.write && again.write->view);
+  EXPECT_THAT(SlotsOf(*again.write->view), ElementsAre(ElementsAre(0, 1)));
+}
+
+TEST_F(FormationTest, ANodeFromWhichARankAsksIsInWhateverIsOrdered) {
+  ComeBack();
+  records_.timeline.value.mutable_resize()->add_without(1);
+  AddAsked(1, 12);
+  records_.timeline.value.set_world(2);
+  EXPECT_FALSE(Decide().write->view);
+}
+
 TEST_F(FormationTest, ARoundThatAnEarlierReleaseBeganKeepsTheGroups) {
   records_.timeline.value.mutable_asked(0)->clear_slot();
   const Move move = Decide();

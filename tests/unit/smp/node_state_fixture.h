@@ -44,6 +44,7 @@ struct RecordingCoordinator final : Coordinator {
   void AskEverCommitted(EverCommittedDone) override {}
   void DeclareFreshStart(bool, FreshStartDone) override {}
   void AskRewind(const RewindRequest&, RewindDone) override {}
+  void AskResize(const ResizeRequest&, ResizeDone) override {}
   void AskPins(PinRequest, PinDone) override {}
   uint64_t deadlines_used() const override { return 0; }
   int asked = 0;

@@ -1,0 +1,134 @@
+// What an operator orders of the leader, beside what it decides by its rules.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/format.h"
+#include "smp/job/cluster_records.h"
+#include "smp/job/fresh_start.h"
+#include "smp/job/leader.h"
+#include "smp/job/resize.h"
+#include "smp/job/rewind.h"
+
+namespace unreft::smp {
+namespace {
+
+void LogPins(Log& log, const PinReply& changed, bool unpin) {
+  for (const Pin& pin : changed.pins()) {
+    log.Info("version {} is {} by '{}'", VersionOf(pin), unpin ? "unpinned" : "pinned",
+             pin.owner());
+  }
+}
+
+}  // namespace
+
+void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
+  if (writing_ || !store_.ready() || store_.state().timeline.value.closing()) {
+    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
+  }
+  const Timeline declared = NextTimeline();
+  absl::StatusOr<FreshStart> order =
+      OrderFreshStart(from, force, declared, store_.state(), CallRoll());
+  if (!order.ok()) return done(order.status());
+  log_.Warn("{}", order->said);
+  WriteOrder(std::move(order->change),
+             [declared, done = std::move(done)](const absl::Status& status) mutable {
+               if (!status.ok()) return done(status);
+               done(NumberOf(declared) + 1);
+             });
+}
+
+void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done) {
+  const meta::JobState& state = store_.state();
+  const RollCall roll = CallRoll();
+  const bool is_order = request.has_step() || request.cancel();
+  if (store_.ready() && !is_order) return done(DescribeRewind(state, roll));
+  if (writing_) {  // a commit, most often
+    executor_.After(options_.report_interval / 10, [this, alive = lifetime_.token(), from, request,
+                                                    done = std::move(done)]() mutable {
+      if (!alive.expired()) return Rewind(from, request, std::move(done));
+      done(absl::UnavailableError("the leader has changed; try again"));
+    });
+    return;
+  }
+  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
+    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
+  }
+  absl::StatusOr<meta::JobChange> change = OrderRewind(request, state, roll, options_);
+  if (!change.ok()) return done(change.status());
+  const std::optional<Version> ordered = OrderedVersion(*change->timeline);
+  log_.Warn("{}", ordered ? fmt::format("by an order to node {} the next attempt restores version "
+                                        "{}; newer ones are given up with that",
+                                        from, *ordered)
+                          : fmt::format("by an order to node {} the next attempt restores the "
+                                        "newest version that is whole",
+                                        from));
+  WriteOrder(*std::move(change), [this, alive = lifetime_.token(),
+                                  done = std::move(done)](const absl::Status& status) mutable {
+    if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
+    if (!status.ok()) return done(status);
+    done(DescribeRewind(store_.state(), CallRoll()));
+  });
+}
+
+void Leader::Resize(NodeSlot from, const ResizeRequest& request, ResizeDone done) {
+  const meta::JobState& state = store_.state();
+  const bool is_order = request.has_order() || request.cancel();
+  if (store_.ready() && !is_order) return done(DescribeResize(state, CallRoll()));
+  if (writing_) {  // a commit, most often
+    executor_.After(options_.report_interval / 10, [this, alive = lifetime_.token(), from, request,
+                                                    done = std::move(done)]() mutable {
+      if (!alive.expired()) return Resize(from, request, std::move(done));
+      done(absl::UnavailableError("the leader has changed; try again"));
+    });
+    return;
+  }
+  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
+    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
+  }
+  absl::StatusOr<meta::JobChange> change = OrderResize(request, state, options_);
+  if (!change.ok()) return done(change.status());
+  log_.Info("by an order to node {} {}", from, DescribeOrder(*change->timeline));
+  WriteOrder(*std::move(change), [this, alive = lifetime_.token(),
+                                  done = std::move(done)](const absl::Status& status) mutable {
+    if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
+    if (!status.ok()) return done(status);
+    done(DescribeResize(store_.state(), CallRoll()));
+  });
+}
+
+void Leader::AskPins(PinRequest request, PinQueue::Done done) {
+  pin_requests_.Add(std::move(request), std::move(done));
+  RunRules();
+}
+
+void Leader::AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change) {
+  auto [request, done] = pin_requests_.TakeFirst();
+  if (!change) return done(std::move(answer));
+  WriteOrder(*std::move(change),
+             [this, alive = lifetime_.token(), unpin = request.unpin(), reply = *std::move(answer),
+              done = std::move(done)](const absl::Status& status) mutable {
+               if (status.ok()) {
+                 if (!alive.expired()) LogPins(log_, reply, unpin);
+                 return done(std::move(reply));
+               }
+               // An outcome that is not known is asked for again: to set a pin is to renew it.
+               done(absl::UnavailableError(
+                   fmt::format("the pin was not written: {}; try again", status.message())));
+             });
+}
+
+void Leader::WriteOrder(meta::JobChange change,
+                        absl::AnyInvocable<void(const absl::Status&)> done) {
+  writing_ = true;
+  store_.Write(leadership_, std::move(change),
+               [this, alive = lifetime_.token(),
+                done = std::move(done)](const absl::Status& status) mutable {
+                 if (!alive.expired()) writing_ = false;
+                 done(status);
+                 if (alive.expired()) return;
+                 executor_.After(Duration{}, lifetime_.Bind([this] { RunRules(); }));
+               });
+}
+
+}  // namespace unreft::smp
