@@ -2,7 +2,8 @@
 
 Restores whatever the matrix was cut into before, by any number of ranks, checks every element and
 what each rank had beside it, takes one snapshot more, waits for its commit, and ends. Another rank
-may skip a step, and then nobody commits it.
+may skip a step, and then nobody commits it. With --train it takes one after the other, until it is
+ended.
 """
 
 import argparse
@@ -74,6 +75,7 @@ def main():
     parser.add_argument("--cut", choices=["rows", "columns", "ranges"], required=True)
     parser.add_argument("--same-world", dest="any_world", action="store_false")
     parser.add_argument("--snapshot-when", help="that file is there")
+    parser.add_argument("--train", action="store_true", help="until it is ended")
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     shard = Shard(args.cut, rank, world)
@@ -89,8 +91,10 @@ def main():
         say(registered=True)
         while args.snapshot_when and not os.path.exists(args.snapshot_when):
             time.sleep(0.05)
+        if args.train:
+            say(restored=step, attempt=int(os.environ["UNREFT_ATTEMPT"]))
         is_committed = False
-        while not is_committed:
+        while args.train or not is_committed:
             client.fence()
             step += 1
             shard.array[:] = shard.expected(step)

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -16,14 +15,14 @@
 #include "tools/cli/launcher.h"
 #include "tools/cli/memory_check.h"
 #include "tools/cli/node_range.h"
-#include "tools/cli/placement.h"
+#include "tools/cli/seats.h"
+#include "tools/cli/wish_watch.h"
 
 namespace unreft::cli {
 namespace {
 
-constexpr Milliseconds kPollInterval(50);
-// A spare takes a slot as soon as the node is declared lost, seconds after its last sign of life.
-constexpr Milliseconds kTakeoverTimeout(60000);
+// Of a question that is asked while ranks run, whose ends are seen in between.
+constexpr Milliseconds kShortTimeout(300);
 
 struct RunOptions {
   uint32_t ranks = 1;
@@ -81,12 +80,6 @@ void ReachNodes(const Context& context, const Cluster& cluster, uint64_t& next) 
   }
 }
 
-// Where the ranks of an attempt run.
-struct Seats {
-  std::vector<uint64_t> nodes;   // ascending
-  std::vector<uint64_t> places;  // of each of them
-};
-
 // Each with the daemon that is its node now.
 void PlaceRanks(const Cluster& cluster, const Seats& seats, RankGroupOptions& group) {
   group.rank_environment.clear();
@@ -96,88 +89,25 @@ void PlaceRanks(const Cluster& cluster, const Seats& seats, RankGroupOptions& gr
   }
 }
 
-// Whether a daemon is there, or a supervisor that looks after it.
-bool IsServed(const Place& place) {
-  const FoundProcess daemon = FindDaemon(place);
-  const FoundProcess supervisor = FindSupervisor(place);
-  return !daemon.ok() || daemon->has_value() || !supervisor.ok() || supervisor->has_value();
-}
-
-absl::Status ReplaceNode(const Context& context, const Cluster& cluster, uint64_t node) {
-  absl::StatusOr<StartResult> started = StartNode(cluster, node);
-  if (!started.ok()) return started.status();
-  Tell(context,
-       {{"event", "node-replaced"}, {"node", node}, {"pid", started->status.value("pid", 0)}},
-       fmt::format("node {}: a new unreftd (pid {}) takes its slot", node,
-                   started->status.value("pid", 0)));
-  return absl::OkStatus();
-}
-
-// Ends the wait when a signal has come; -1: none is looked for.
-absl::Status PollAgain(int signals) {
-  pollfd signal{.fd = signals, .events = POLLIN, .revents = 0};
-  const int ready = poll(&signal, signals < 0 ? 0 : 1, static_cast<int>(kPollInterval.count()));
-  return ready > 0 ? absl::CancelledError("a signal has come") : absl::OkStatus();
-}
-
-Placement PlacementNow(const Context& context, const Cluster& cluster) {
-  nlohmann::json answer;
-  if (cluster.spares > 0) {
-    if (auto asked = AskCluster(cluster, context.timeout()); asked.ok()) answer = *asked;
-  }
-  return FindPlacement(cluster, answer,
-                       [&](uint64_t place) { return IsServed(cluster.NodePlace(place)); });
-}
-
-// Until a spare that is there has the slot of a lost node, or there are as many nodes as are
-// wanted, or are needed at least. Without a range nobody waits for a node that has no daemon.
-absl::StatusOr<Placement> WaitForNodes(const Context& context, const Cluster& cluster,
-                                       const RunOptions& options, bool replace, int signals) {
-  const Deadline takeover(kTakeoverTimeout);
-  const Deadline shrink(Milliseconds(options.shrink_after_s * 1000));
-  bool warned = false;
-  bool said = false;
-  while (true) {
-    Placement placement = PlacementNow(context, cluster);
-    const uint64_t there = cluster.nodes - placement.vacant.size();
-    const bool is_unsettled = placement.unsettled && !takeover.passed();
-    if (placement.unsettled && takeover.passed() && !std::exchange(warned, true)) {
-      Warn(context, fmt::format("no spare has taken the slot of a lost node within {} ms",
-                                kTakeoverTimeout.count()));
-    }
-    const bool may_shrink = replace || !options.nodes.is_given() || placement.vacant.empty() ||
-                            (there >= options.nodes.min && shrink.passed());
-    if (!is_unsettled && may_shrink) return placement;
-    if (!is_unsettled && !std::exchange(said, true)) {
-      const std::string text = DescribeWait(options.nodes, placement.vacant, there);
-      Tell(context, {{"event", "waiting"}, {"nodes", placement.vacant}, {"text", text}}, text);
-    }
-    if (absl::Status status = PollAgain(signals); !status.ok()) return status;
-  }
-}
-
-// The nodes of the next attempt. A slot without a daemon is a spare's as long as one waits; then,
-// if asked to, it gets a new one, or is left out.
-absl::StatusOr<Seats> SettleNodes(const Context& context, const Cluster& cluster,
-                                  const RunOptions& options, bool replace, int signals) {
-  absl::StatusOr<Placement> placement = WaitForNodes(context, cluster, options, replace, signals);
-  if (!placement.ok()) return placement.status();
-  std::set<uint64_t> left_out;
-  for (const uint64_t node : placement->vacant) {
-    if (replace && !IsServed(cluster.NodePlace(node))) {
-      if (absl::Status status = ReplaceNode(context, cluster, node); !status.ok()) return status;
-      placement->places[node] = node;
-    } else if (options.nodes.is_given()) {
-      left_out.insert(node);
-    }
-  }
+Seats AllSeats(const Cluster& cluster) {
   Seats seats;
   for (uint64_t node = 0; node < cluster.nodes; ++node) {
-    if (left_out.contains(node)) continue;
     seats.nodes.push_back(node);
-    seats.places.push_back(placement->places[node]);
+    seats.places.push_back(node);
   }
   return seats;
+}
+
+// Of the first daemon that answers. Of those that hang two are asked at most: ranks run meanwhile.
+absl::StatusOr<nlohmann::json> AskResize(const Cluster& cluster, const Seats& seats) {
+  absl::StatusOr<nlohmann::json> answer = absl::UnavailableError("no node is there");
+  int hanging = 0;
+  for (const uint64_t place : seats.places) {
+    answer = AskDaemon(cluster.NodePlace(place), "resize", nlohmann::json::object(), kShortTimeout);
+    if (absl::IsDeadlineExceeded(answer.status())) ++hanging;
+    if (answer.ok() || hanging == 2) break;
+  }
+  return answer;
 }
 
 LaunchOptions Prepare(const Context& context, const RunOptions& options, uint64_t next_attempt) {
@@ -200,7 +130,7 @@ int LaunchIt(const Context& context, const LaunchOptions& launch) {
 // On all nodes, or with a range on those that have a daemon, if these are enough: none is needed,
 // none is waited for.
 int DryRunOnNodes(const Context& context, const Cluster& cluster, const RunOptions& options) {
-  const std::vector<uint64_t> vacant = PlacementNow(context, cluster).vacant;
+  const std::vector<uint64_t> vacant = PlacementNow(cluster, context.timeout()).vacant;
   std::vector<uint64_t> nodes;
   const bool may_shrink =
       options.nodes.is_given() && cluster.nodes - vacant.size() >= options.nodes.min;
@@ -242,34 +172,51 @@ int RunOnNodes(const Context& context, const Cluster& cluster, const RunOptions&
                              "run --up is for one node; the {} of job {}: unreft up, then run",
                              cluster.nodes, cluster.place.job)));
   }
-  uint64_t next = 0;
-  ReachNodes(context, cluster, next);
-  LaunchOptions launch = Prepare(context, options, next);
-  const auto settle = [&](bool replace, int signals) -> absl::Status {
-    const auto seats = SettleNodes(context, cluster, options, replace, signals);
-    if (!seats.ok()) return seats.status();
-    const auto ranks =
-        RanksOn(seats->nodes.size(), cluster.nodes, options.ranks, options.ranks_multiple);
-    if (!ranks.ok()) return ranks.status();
-    if (launch.group.ranks != *ranks) {
-      Tell(context, {{"event", "resized"}, {"nodes", seats->nodes}, {"ranks", *ranks}},
-           fmt::format("{} ranks on nodes {}", *ranks, fmt::join(seats->nodes, ", ")));
-    }
-    launch.group.ranks = *ranks;
-    PlaceRanks(cluster, *seats, launch.group);
-    std::vector<Place> nodes;
-    for (const uint64_t place : seats->places) nodes.push_back(cluster.NodePlace(place));
-    return WaitForMemory(
-        nodes, context.timeout(), Milliseconds(options.memory_wait_ms),
-        [&](const nlohmann::json& event, const std::string& text) { Tell(context, event, text); });
-  };
   if (absl::Status status =
           CheckRange(options.nodes, cluster.nodes, options.ranks, options.ranks_multiple);
       !status.ok()) {
     return Fail(context, status);
   }
+  uint64_t next = 0;
+  ReachNodes(context, cluster, next);
+  LaunchOptions launch = Prepare(context, options, next);
+  const auto tell = [&](const nlohmann::json& event, const std::string& text) {
+    Tell(context, event, text);
+  };
+  const RunShape shape{.nodes = cluster.nodes, .range = options.nodes};
+  Seats seats = AllSeats(cluster);
+  WishWatch wishes(
+      {.shape = shape,
+       .ask = [&] { return AskResize(cluster, seats); },
+       .there = [&] { return NodesThere(cluster, PlacementNow(cluster, kShortTimeout)); },
+       .tell = tell});
+  SeatFinder finder(cluster,
+                    {.shape = shape,
+                     .timeout = context.timeout(),
+                     .shrink_after = Milliseconds(options.shrink_after_s * 1000),
+                     .tell = tell},
+                    wishes);
+  const auto settle = [&](bool replace, int signals) -> absl::Status {
+    absl::StatusOr<Seats> found = finder.Find(replace, signals);
+    if (!found.ok()) return found.status();
+    const auto ranks =
+        RanksOn(found->nodes.size(), cluster.nodes, options.ranks, options.ranks_multiple);
+    if (!ranks.ok()) return ranks.status();
+    if (launch.group.ranks != *ranks || seats.nodes != found->nodes) {
+      Tell(context, {{"event", "resized"}, {"nodes", found->nodes}, {"ranks", *ranks}},
+           fmt::format("{} ranks on nodes {}", *ranks, fmt::join(found->nodes, ", ")));
+    }
+    seats = *std::move(found);
+    launch.group.ranks = *ranks;
+    PlaceRanks(cluster, seats, launch.group);
+    wishes.BeginAttempt({seats.nodes.begin(), seats.nodes.end()});
+    std::vector<Place> nodes;
+    for (const uint64_t place : seats.places) nodes.push_back(cluster.NodePlace(place));
+    return WaitForMemory(nodes, context.timeout(), Milliseconds(options.memory_wait_ms), tell);
+  };
   if (absl::Status status = settle(false, -1); !status.ok()) return Fail(context, status);
   launch.before_restart = [&](int signals) { return settle(options.replace_nodes, signals); };
+  launch.group.why_to_end = [&] { return wishes.WhyToEnd(); };
   return LaunchIt(context, launch);
 }
 
@@ -307,7 +254,9 @@ killed, the others are stopped and the next attempt starts. After `up --nodes N`
 R is of node r * N / R, and has its UNREFT_SOCKET, or that of the spare which took its slot.
 With --nodes MIN:MAX a node without a daemon is left out, once MIN are there: an attempt on n
 of N nodes has --ranks * n / N ranks, rounded down to --ranks-multiple, and restores what the
-others saved. Its protection groups are of these n nodes, until a restart has all again.
+others saved. Its protection groups are of these n nodes, until a restart has all again. It
+also does what `unreft resize` orders: after the next commit an attempt on other nodes begins,
+which counts as no restart.
 
 Exit code: 0 when all ranks of an attempt exited with 0; the failed rank's code, or 128
 plus its signal, when the restarts are used up; 130 after Ctrl-C; 127 when the command

@@ -89,6 +89,7 @@ nlohmann::json EndEvent(const Attempt& attempt, const AttemptEnd& end) {
   nlohmann::json event{{"event", "attempt-end"},
                        {"attempt", attempt.number},
                        {"why", end.signal    ? "stopped"
+                               : end.moved   ? "moved"
                                : end.failure ? "failed"
                                              : "done"},
                        {"rank", nullptr},
@@ -115,6 +116,8 @@ void SayEnd(const LaunchOptions& options, const Attempt& attempt, const AttemptE
   std::string what = fmt::format("all {} ranks exited with code 0", options.group.ranks);
   if (end.signal) {
     what = fmt::format("stopped by signal {} ({})", *end.signal, strsignal(*end.signal));
+  } else if (end.moved) {
+    what = "ended";
   } else if (end.failure) {
     what = fmt::format("rank {} (pid {}) {}", end.failure->rank, end.failure->pid,
                        DescribeEnd(end.failure->wait_status));
@@ -143,10 +146,11 @@ RankGroupOptions OfAttempt(const LaunchOptions& options, const Attempt& attempt)
 absl::StatusOr<int> Launch(const LaunchOptions& options) {
   const OwnedFd signals = BlockedSignals();
   if (!signals.valid()) return absl::ErrnoToStatus(errno, "receive signals");
-  for (uint32_t restarts = 0;; ++restarts) {
+  uint32_t restarts = 0;
+  for (uint64_t number = options.first_attempt;; ++number) {
     absl::StatusOr<uint16_t> port = FreePort();
     if (!port.ok()) return port.status();
-    const Attempt attempt{.number = options.first_attempt + restarts, .port = *port};
+    const Attempt attempt{.number = number, .port = *port};
     const RankGroupOptions group_options = OfAttempt(options, attempt);
     RankGroup group(group_options);
     if (absl::Status status = group.Start(); !status.ok()) return status;
@@ -156,12 +160,17 @@ absl::StatusOr<int> Launch(const LaunchOptions& options) {
     if (!end.ok()) return end.status();
     const bool last = restarts >= options.max_restarts;
     SayEnd(options, attempt, *end,
-           end->signal || !end->failure ? ""
-           : last ? fmt::format("; all {} restarts are used up", options.max_restarts)
-                  : fmt::format("; restart {} of {}", restarts + 1, options.max_restarts));
+           end->signal     ? ""
+           : end->moved    ? ": " + *end->moved
+           : !end->failure ? ""
+           : last          ? fmt::format("; all {} restarts are used up", options.max_restarts)
+                           : fmt::format("; restart {} of {}", restarts + 1, options.max_restarts));
     if (end->signal) return 128 + *end->signal;
-    if (!end->failure) return 0;
-    if (last) return CodeOf(end->failure->wait_status);
+    if (!end->moved) {
+      if (!end->failure) return 0;
+      if (last) return CodeOf(end->failure->wait_status);
+      ++restarts;
+    }
     if (options.before_restart) {
       absl::Status status = options.before_restart(signals.get());
       if (absl::IsCancelled(status)) return 128 + ReadSignal(signals.get());

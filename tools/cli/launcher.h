@@ -2,8 +2,9 @@
 //
 // Single-threaded. Standard error gets a line per start and end: for people, or as JSON objects
 //   {"event":"attempt-start","attempt","ranks","port","pids","unix_s"}
-//   {"event":"attempt-end","attempt","why":"done"|"failed"|"stopped","rank","pid","signal",
-//    "exit_code","seconds","unix_s"}
+//   {"event":"attempt-end","attempt","why":"done"|"failed"|"stopped"|"moved","rank","pid",
+//    "signal","exit_code","seconds","unix_s"}
+// "moved": for an attempt on other nodes, which is none of the restarts.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -104,6 +104,7 @@ absl::StatusOr<AttemptEnd> RankGroup::Run(int signal_fd) {
     if (absl::Status status = PollOnce(signal_fd); !status.ok()) return status;
     CollectEnds();
     StopIfDone();
+    StopIfMoved();
     if (absl::Status status = StopIfLate(); !status.ok()) return status;
   }
   PassOutputOn();
@@ -125,8 +126,8 @@ absl::Status RankGroup::PollOnce(int signal_fd) {
     if (output.source.valid()) entries.push_back({output.source.get(), POLLIN, 0});
   }
   const std::optional<Deadline>& next = give_up_at_ ? give_up_at_ : kill_at_;
-  // What a rank has done is seen by looking alone.
-  const int longest = options_.has_done ? kLookInterval : -1;
+  // What a rank has done, and what an operator wants, is seen by looking alone.
+  const int longest = options_.has_done || options_.why_to_end ? kLookInterval : -1;
   const int ready = poll(entries.data(), entries.size(), next ? next->left_ms() : longest);
   if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "wait for the ranks");
   if (ready > 0 && entries[0].revents != 0) {
@@ -182,6 +183,13 @@ void RankGroup::StopIfDone() {
   const auto has_done = [&](const Member& member) { return options_.has_done(member.rank); };
   if (!done_at_ && std::ranges::all_of(members_, has_done)) done_at_ = Deadline(options_.done_wait);
   if (done_at_ && done_at_->passed() && AnyRunning()) BeginStop();
+}
+
+// Where some rank has ended already the attempt is about to be over.
+void RankGroup::StopIfMoved() {
+  if (!options_.why_to_end || kill_at_ || !std::ranges::all_of(members_, &Member::running)) return;
+  end_.moved = options_.why_to_end();
+  if (end_.moved) BeginStop();
 }
 
 absl::Status RankGroup::StopIfLate() {

@@ -35,6 +35,9 @@ struct RankGroupOptions {
   // those that still run after `done_wait` are stopped.
   std::function<bool(uint32_t rank)> has_done;
   Milliseconds done_wait{10000};
+  // If set: looked at again and again while all ranks run: why they are to end, for another attempt
+  // that is not a restart after a failure.
+  std::function<std::optional<std::string>()> why_to_end;
 };
 
 struct RankEnd {
@@ -48,6 +51,7 @@ struct RankEnd {
 struct AttemptEnd {
   std::optional<RankEnd> failure;  // the rank that failed first
   std::optional<int> signal;       // which was sent to us
+  std::optional<std::string> moved;  // as RankGroupOptions::why_to_end has said
 };
 
 class RankGroup {
@@ -90,6 +94,7 @@ class RankGroup {
   void OnSignal(int signal);
   void BeginStop();
   void StopIfDone();
+  void StopIfMoved();
   absl::Status StopIfLate();
   void SignalAll(int signal);
   void PassOutputOn();
