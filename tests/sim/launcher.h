@@ -57,8 +57,8 @@ class Launcher {
   // --- faults of the time ahead ---
   // The next attempt has so many ranks, one attempt long.
   void NextWorld(uint64_t world) { next_world_ = world; }
-  // The ranks of the next attempt restore that step or an earlier one.
-  void NextAtOrBefore(Step step) { next_at_or_before_ = step; }
+  // The ranks of the next attempt restore that step or an earlier one; none: any.
+  void NextAtOrBefore(std::optional<Step> step) { next_at_or_before_ = step; }
   // In the next attempt some rank's replicated tensors are others than its replicas'.
   void NextGoesAstray() { next_goes_astray_ = true; }
   void set_late_kills(bool late) { late_kills_ = late; }

@@ -390,6 +390,7 @@ void ClusterFaults::FillStore() {
 void ClusterFaults::Calm() {
   calm_ = true;
   cluster_.trace().Add("calm");
+  cluster_.launcher().NextAtOrBefore(std::nullopt);
   SimTransportOptions& options = cluster_.network().options();
   options.lose_one_in = options.cut_one_in = 0;
   options.slow_one_in = options.duplicate_one_in = 0;
