@@ -417,12 +417,20 @@ void Registrar::TellNewSlots(RankSession& session) {
   Answer(session);
 }
 
-// Once all ranks of this node have registered: a restore finds it with its pages then.
+// Once all ranks of this node have registered: a restore finds it with its pages then. What was
+// made for a restore, when nobody had said yet how large its part is, may be larger than that;
+// where a rank lacks memory the rest goes back.
 void Registrar::ProvideStaging() {
+  bool lacks_memory = false;
   for (const auto& [rank, session] : state_.sessions) {
-    if (!session->registration || !session->registration_status.ok()) return;
+    if (!session->registration) return;
+    const absl::Status& status = session->registration_status;
+    if (!status.ok() && !absl::IsResourceExhausted(status)) return;
+    lacks_memory |= !status.ok();
   }
-  absl::Status status = state_.staging->Provide(StagingNeeded(state_));
+  const uint64_t needed = StagingNeeded(state_);
+  if (lacks_memory && needed >= state_.memory->use(SegmentKind::kStaging).bytes) return;
+  absl::Status status = state_.staging->Provide(needed);
   if (!status.ok() && status != staging_status_) {
     state_.seams.log.Error("a restart may be refused for want of memory: {}", status.message());
   }

@@ -97,6 +97,19 @@ TEST_F(RegistrarTest, WhatLacksMemoryIsAnsweredWhenThereIsRoom) {
   EXPECT_TRUE(Last().status.ToStatus().ok());
 }
 
+// It was made when nobody had said yet how large its part is.
+TEST_F(RegistrarTest, StagingThatIsLargerThanNeededMakesRoomForSlots) {
+  constexpr uint64_t kLarge = 1 << 20;
+  state_.options.parity_chunks = 1;
+  InTurn([&] { ASSERT_TRUE(state_.staging->Provide(kLarge).ok()); });
+  state_.options.memory_bytes_max = kLarge + 1;
+  Register();
+  ASSERT_TRUE(absl::IsResourceExhausted(session_->registration_status));
+  EXPECT_LT(state_.memory->use(SegmentKind::kStaging).bytes, kLarge);
+  InTurn([&] { registrar_->ProvideRefused(); });
+  EXPECT_TRUE(session_->registration_status.ok()) << session_->registration_status;
+}
+
 TEST_F(RegistrarTest, WithoutParitiesWhatLacksMemoryIsRefusedAtOnce) {
   state_.options.memory_bytes_max = 1;
   Register();
