@@ -1,5 +1,6 @@
 """What an operator does on purpose, by the blocks of docs/cluster.md."""
 
+import json
 import re
 
 from namespaces import wait_until
@@ -12,6 +13,18 @@ def test_a_node_is_upgraded(job):
     job.trains_on()
     assert job.lab.daemon_pid(host) != pid
     assert "slots adopted" in job.lab.daemon_log(host)
+    job.wait_protected()
+
+
+def test_other_hosts_are_wished_for(job):
+    """torchrun does not act on a wish: it is recorded and shown, and training goes on."""
+    host = job.hosts[2]
+    shown = host.script(job.lab.block("resize", ETC=job.lab.etc))
+    assert "the launcher is to start them anew" in shown, shown
+    job.trains_on()
+    host.script(job.lab.block("resize-cancel", ETC=job.lab.etc))
+    resized = json.loads(host.script(f". {job.lab.etc}/env\nunreft resize --json"))
+    assert resized["order"] is None, resized
     job.wait_protected()
 
 
