@@ -13,6 +13,7 @@ struct DtypeInfo {
   std::string_view name;
 };
 
+// In the order of their numbers.
 constexpr std::array kDtypes = {
     DtypeInfo{Dtype::kBool, 1, "bool"},
     DtypeInfo{Dtype::kUint8, 1, "uint8"},
@@ -33,11 +34,20 @@ constexpr std::array kDtypes = {
     DtypeInfo{Dtype::kUint64, 8, "uint64"},
 };
 
-const DtypeInfo* Find(Dtype dtype) {
-  for (const DtypeInfo& info : kDtypes) {
-    if (info.dtype == dtype) return &info;
+constexpr size_t PlaceOf(Dtype dtype) { return static_cast<size_t>(dtype) - 1; }
+
+constexpr bool AreInPlace() {
+  for (size_t i = 0; i < kDtypes.size(); ++i) {
+    if (PlaceOf(kDtypes[i].dtype) != i) return false;
   }
-  return nullptr;
+  return true;
+}
+static_assert(AreInPlace());
+
+// Asked of every tensor of every rank.
+const DtypeInfo* Find(Dtype dtype) {
+  const size_t place = PlaceOf(dtype);
+  return place < kDtypes.size() ? &kDtypes[place] : nullptr;
 }
 
 }  // namespace

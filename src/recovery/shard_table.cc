@@ -5,6 +5,8 @@
 #include <ranges>
 #include <tuple>
 
+#include "base/fetch_lines.h"
+
 namespace unreft::recovery {
 namespace {
 
@@ -32,6 +34,17 @@ void ShardTable::Add(std::span<const uint64_t> offset, std::span<const uint64_t>
   part.shard = shards_ - 1;
   if (parts_.size() == parts_.capacity()) parts_.reserve(NextCapacity(parts_.size()));
   parts_.push_back(part);
+}
+
+void ShardTable::FetchEnds(size_t parts) const {
+  const auto fetch = [](const auto& table, size_t begin, size_t length) {
+    length = std::min(length, table.capacity() - begin);
+    FetchLines(table.data() + begin, length * sizeof(table[0]));
+  };
+  fetch(parts_, parts_.size(), parts);
+  // The first box is compared with the last one that is there.
+  const size_t last = shards_ > 0 ? rows_.size() - row_length() : 0;
+  fetch(rows_, last, (parts + 1) * row_length());
 }
 
 // In large steps, but not beyond what is expected: of a thousand tables that grow together, what

@@ -35,6 +35,8 @@ class ShardTable {
 
   // `part.shard` is set here.
   void Add(std::span<const uint64_t> offset, std::span<const uint64_t> extent, ShardPart part);
+  // Has the processor fetch where that many parts will be added.
+  void FetchEnds(size_t parts) const;
   bool empty() const { return parts_.empty(); }
 
   // Numbers each box once, in the order of their begins in the dimension that tells most of them

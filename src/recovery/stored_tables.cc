@@ -6,13 +6,25 @@
 #include <string>
 #include <tuple>
 
+#include "base/fetch_lines.h"
 #include "layout/job_layout.h"
 
 namespace unreft::recovery {
 namespace {
 
+// Tensors: as long as memory takes to answer, and twice, since where a table ends is to be read.
+constexpr size_t kEndsAhead = 4;
+constexpr size_t kSelfAhead = 8;
+
 bool IsSameKind(const TensorSpec& a, const TensorSpec& b) {
   return a.dtype == b.dtype && a.global_shape == b.global_shape;
+}
+
+ShardPart PartOf(const layout::CapturedPart& part, uint32_t slab) {
+  return {.shard_begin = part.shard_begin,
+          .shard_end = part.shard_begin + part.bytes,
+          .slab_offset = part.slab_offset,
+          .slab = slab};
 }
 
 }  // namespace
@@ -29,6 +41,14 @@ void StoredTensor::Add(const layout::TensorView& shard, const ShardPart& part) {
   if (empty() && !IsLike(shard)) BeLike(shard);
   if (IsLike(shard)) return shards_.Add(shard.offset, shard.extent, part);
   others_.push_back({layout::SpecOf(shard), part.slab, part.slab_offset});
+}
+
+void StoredTensor::FetchSelf() const { FetchLines(this, sizeof(*this)); }
+
+void StoredTensor::FetchEnds(size_t parts) const {
+  FetchLines(like_.name.data(), like_.name.size());
+  FetchLines(like_.global_shape.data(), like_.global_shape.size() * sizeof(uint64_t));
+  shards_.FetchEnds(parts);
 }
 
 // Who named it first captured nothing of it.
@@ -105,20 +125,16 @@ void StoredTables::Add(const StoredPart& part) {
                               .slab = part.slab});
 }
 
-void StoredTables::AddSlab(uint32_t slab, std::span<const layout::TensorView> shards,
-                           std::span<const layout::CapturedPart> parts) {
-  last_.resize(shards.size(), nullptr);
-  for (uint32_t i = 0; i < shards.size(); ++i) {
-    if (last_[i] == nullptr || last_[i]->like().name != shards[i].name) {
-      last_[i] = &TensorOf(shards[i]);
+void StoredTables::AddSlabs(std::span<const StoredSlab> slabs) {
+  while (!slabs.empty()) {
+    FindTensors(slabs.front().shards);
+    const size_t alike = CountAlike(slabs);
+    if (alike > 0) {
+      AddAlike(slabs.first(alike));
+    } else {
+      AddApart(slabs.front());
     }
-    last_[i]->AddHolder(shards[i], slab, i);
-  }
-  for (const layout::CapturedPart& part : parts) {
-    last_[part.tensor]->Add(shards[part.tensor], {.shard_begin = part.shard_begin,
-                                                  .shard_end = part.shard_begin + part.bytes,
-                                                  .slab_offset = part.slab_offset,
-                                                  .slab = slab});
+    slabs = slabs.subspan(std::max<size_t>(alike, 1));
   }
 }
 
@@ -126,7 +142,60 @@ void StoredTables::AddSlab(uint32_t slab, std::span<const TensorSpec> shards,
                            std::span<const layout::CapturedPart> parts) {
   std::vector<layout::TensorView> views;
   for (const TensorSpec& shard : shards) views.push_back(layout::ViewOf(shard));
-  AddSlab(slab, views, parts);
+  const StoredSlab alone[] = {{.slab = slab, .shards = views, .parts = parts}};
+  AddSlabs(alone);
+}
+
+void StoredTables::FindTensors(std::span<const layout::TensorView> shards) {
+  bool is_as_before = last_.size() == shards.size();
+  last_.resize(shards.size(), nullptr);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    if (last_[i] != nullptr && last_[i]->like().name == shards[i].name) continue;
+    last_[i] = &TensorOf(shards[i]);
+    is_as_before = false;
+  }
+  if (is_as_before) return;
+  std::vector<const StoredTensor*> sorted(last_.begin(), last_.end());
+  std::ranges::sort(sorted);
+  is_each_once_ = std::ranges::adjacent_find(sorted) == sorted.end();
+}
+
+// How many of the first ones hold the tensors of the very first and have their parts in that order,
+// none of these in several shards. What is kept of a tensor is then the same whether the tensors of
+// a slab follow each other or the slabs of a tensor do.
+size_t StoredTables::CountAlike(std::span<const StoredSlab> slabs) const {
+  if (!is_each_once_) return 0;
+  const auto& first = slabs.front();
+  const auto other = std::ranges::find_if_not(slabs, [&](const StoredSlab& slab) {
+    return std::ranges::is_sorted(slab.parts, {}, &layout::CapturedPart::tensor) &&
+           std::ranges::equal(slab.shards, first.shards, {}, &layout::TensorView::name,
+                              &layout::TensorView::name);
+  });
+  return static_cast<size_t>(other - slabs.begin());
+}
+
+// A table is touched again when thousands of others have been, so it is in no cache, and what comes
+// next is nowhere that the processor would look for it by itself.
+void StoredTables::AddAlike(std::span<const StoredSlab> slabs) {
+  std::vector<size_t> next(slabs.size(), 0);  // part of each
+  for (uint32_t i = 0; i < last_.size(); ++i) {
+    if (i + kSelfAhead < last_.size()) last_[i + kSelfAhead]->FetchSelf();
+    if (i + kEndsAhead < last_.size()) last_[i + kEndsAhead]->FetchEnds(slabs.size());
+    for (size_t s = 0; s < slabs.size(); ++s) {
+      const auto& [slab, shards, parts] = slabs[s];
+      last_[i]->AddHolder(shards[i], slab, i);
+      for (; next[s] < parts.size() && parts[next[s]].tensor == i; ++next[s]) {
+        last_[i]->Add(shards[i], PartOf(parts[next[s]], slab));
+      }
+    }
+  }
+}
+
+void StoredTables::AddApart(const StoredSlab& slab) {
+  for (uint32_t i = 0; i < last_.size(); ++i) last_[i]->AddHolder(slab.shards[i], slab.slab, i);
+  for (const layout::CapturedPart& part : slab.parts) {
+    last_[part.tensor]->Add(slab.shards[part.tensor], PartOf(part, slab.slab));
+  }
 }
 
 const StoredTensor* StoredTables::Find(std::string_view name) const {

@@ -33,6 +33,13 @@ struct StoredPart {
   uint64_t slab_offset = 0;
 };
 
+// What the manifest of a slab says of it: the shards that its rank held, and all parts of it.
+struct StoredSlab {
+  uint32_t slab = 0;  // as of StoredPart
+  std::span<const layout::TensorView> shards;
+  std::span<const layout::CapturedPart> parts;
+};
+
 // What is stored under one name.
 class StoredTensor {
  public:
@@ -44,6 +51,10 @@ class StoredTensor {
   void AddHolder(const layout::TensorView& shard, uint32_t slab, uint32_t number);
   // `part` is of the shard.
   void Add(const layout::TensorView& shard, const ShardPart& part);
+  // Has the processor fetch what AddHolder and Add look at: this, and a while later what this
+  // refers to, of which only the end is written, by so many parts.
+  void FetchSelf() const;
+  void FetchEnds(size_t parts) const;
 
   bool empty() const { return shards_.empty() && others_.empty(); }
   // The first holder: the lowest slab, and the number in it.
@@ -83,9 +94,10 @@ class StoredTables {
   explicit StoredTables(size_t slabs) : expected_(slabs) {}
 
   void Add(const StoredPart& part);
-  // All parts of the slab of that number, and the shards that its rank held.
-  void AddSlab(uint32_t slab, std::span<const layout::TensorView> shards,
-               std::span<const layout::CapturedPart> parts);
+  // One after the other. The ranks of a node are added together: while they hold the same tensors
+  // in one order, as they mostly do, each tensor is looked up and brought into the cache once.
+  void AddSlabs(std::span<const StoredSlab> slabs);
+  // One alone.
   void AddSlab(uint32_t slab, std::span<const TensorSpec> shards,
                std::span<const layout::CapturedPart> parts);
 
@@ -96,12 +108,17 @@ class StoredTables {
 
  private:
   StoredTensor& TensorOf(const layout::TensorView& shard);
+  void FindTensors(std::span<const layout::TensorView> shards);
+  size_t CountAlike(std::span<const StoredSlab> slabs) const;
+  void AddAlike(std::span<const StoredSlab> slabs);
+  void AddApart(const StoredSlab& slab);
 
   size_t expected_ = 0;
   std::deque<StoredTensor> tensors_;
   absl::flat_hash_map<std::string_view, StoredTensor*> by_name_;  // their names lie in `tensors_`
   // Of the shards of the slab that was added last: most ranks hold the same, in one order.
   std::vector<StoredTensor*> last_;
+  bool is_each_once_ = true;  // in `last_`
 };
 
 }  // namespace unreft::recovery

@@ -165,11 +165,13 @@ absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, NodeSlot a
     slab->described_by = asked;
     taken.push_back(*std::move(slab));
   }
+  std::vector<recovery::StoredSlab> added;
   for (size_t i = 0; i < taken.size(); ++i) {
     const Rank rank = taken[i].head.rank;
     if (!slabs_.emplace(rank, std::move(taken[i])).second) continue;
-    stored_->AddSlab(static_cast<uint32_t>(rank.value), views_[i].tensors(), views_[i].parts());
+    added.push_back({static_cast<uint32_t>(rank.value), views_[i].tensors(), views_[i].parts()});
   }
+  stored_->AddSlabs(added);
   return absl::OkStatus();
 }
 

@@ -1,6 +1,8 @@
 // What is stored of each tensor: found by box, checked, and read by several threads at once.
 #include "recovery/stored_tables.h"
 
+#include <absl/strings/match.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "layout/job_layout.h"
 #include "recovery/restore_planner.h"
 #include "tests/unit/layout_testing.h"
 
@@ -173,6 +176,114 @@ TEST(StoredTablesTest, AFlawOfOneTensorIsToldOfThatOneAlone) {
   EXPECT_EQ(stored.Find("boxes")->Shards().status(),
             absl::FailedPreconditionError("tensor 'boxes': is stored in boxes that overlap without "
                                           "being equal, [0:5) and [4:8)"));
+}
+
+// What a slab's manifest says, with the tensors that the views are of.
+struct RandomSlab {
+  uint32_t number = 0;
+  std::vector<TensorSpec> shards;
+  std::vector<layout::CapturedPart> parts;
+};
+
+// Now and then of another kind than others have it, and in boxes that may overlap.
+TensorSpec RandomShard(Random& random, std::string name) {
+  const Dims shape = random.OneIn(60) ? Dims{7} : Dims{6, 4};
+  Dims offset;
+  Dims extent;
+  for (const uint64_t length : shape) {
+    offset.push_back(random.Below(length));
+    extent.push_back(random.OneIn(60) ? 1 + random.Below(length - offset.back()) : 1);
+  }
+  TensorSpec shard = Spec(std::move(name), shape, offset, extent);
+  shard.is_volatile = random.OneIn(4);
+  return shard;
+}
+
+// Mostly the names of the slab before, in its order.
+std::vector<std::string> RandomNames(Random& random, std::vector<std::string> before) {
+  if (random.OneIn(8)) {
+    before.clear();
+    for (uint64_t i = random.Below(7); i > 0; --i) {
+      before.push_back(std::string(1, static_cast<char>('a' + random.Below(9))));
+    }
+  }
+  if (before.size() > 1 && random.OneIn(8)) std::swap(before.front(), before.back());
+  if (!before.empty() && random.OneIn(8)) before.pop_back();
+  if (!before.empty() && random.OneIn(8)) before.push_back(before[random.Below(before.size())]);
+  return before;
+}
+
+std::vector<RandomSlab> RandomSlabs(Random& random) {
+  std::vector<RandomSlab> slabs(1 + random.Below(12));
+  std::vector<std::string> names = {"a", "b", "c"};
+  for (uint32_t s = 0; s < slabs.size(); ++s) {
+    RandomSlab& slab = slabs[s];
+    slab.number = s;
+    std::swap(slab.number, slabs[random.Below(s + 1)].number);
+    names = RandomNames(random, std::move(names));
+    for (uint32_t tensor = 0; tensor < names.size(); ++tensor) {
+      slab.shards.push_back(RandomShard(random, names[tensor]));
+      for (uint64_t i = random.Below(3); i > 0; --i) {
+        slab.parts.push_back(
+            {.tensor = tensor, .bytes = 4 * i, .slab_offset = 64 * slab.parts.size()});
+      }
+    }
+    if (slab.parts.size() > 1 && random.OneIn(8)) {
+      std::swap(slab.parts.front().tensor, slab.parts.back().tensor);
+    }
+  }
+  return slabs;
+}
+
+// All that can be asked.
+std::vector<std::string> ContentsOf(const StoredTables& stored) {
+  std::vector<std::string> contents;
+  for (const StoredTensor* tensor : stored.InOrder()) {
+    const auto shards = tensor->Shards();
+    const TensorSpec& like = tensor->like();
+    contents.push_back(fmt::format(
+        "{} {} {} at {}:{} empty {} volatile {} {}", like.name, layout::KindText(like),
+        layout::BoxText({like.offset, like.extent}), tensor->first().first, tensor->first().second,
+        tensor->empty(), like.is_volatile, shards.status().ToString()));
+    if (!shards.ok()) continue;
+    for (uint32_t shard = 0; shard < (*shards)->shards(); ++shard) {
+      contents.push_back(layout::BoxText((*shards)->BoxOf(shard)));
+      for (const ShardPart& part : (*shards)->PartsOf(shard)) {
+        contents.push_back(fmt::format("[{}, {}) of {} at {}:{}", part.shard_begin, part.shard_end,
+                                       part.shard, part.slab, part.slab_offset));
+      }
+    }
+  }
+  return contents;
+}
+
+TEST(StoredTablesTest, SlabsThatAreAddedTogetherAreKeptAsOneByOne) {
+  constexpr uint64_t kSeeds = 20'000;
+  size_t flawed = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const std::vector<RandomSlab> slabs = RandomSlabs(random);
+    StoredTables one_by_one;
+    StoredTables together;
+    std::vector<std::vector<layout::TensorView>> views(slabs.size());
+    std::vector<StoredSlab> batch;
+    for (size_t i = 0; i < slabs.size(); ++i) {
+      one_by_one.AddSlab(slabs[i].number, slabs[i].shards, slabs[i].parts);
+      for (const TensorSpec& shard : slabs[i].shards) views[i].push_back(layout::ViewOf(shard));
+      batch.push_back({slabs[i].number, views[i], slabs[i].parts});
+      if (i + 1 < slabs.size() && !random.OneIn(5)) continue;
+      together.AddSlabs(batch);
+      batch.clear();
+    }
+    const std::vector<std::string> contents = ContentsOf(one_by_one);
+    ASSERT_EQ(ContentsOf(together), contents);
+    flawed += std::ranges::any_of(contents, [](const std::string& line) {
+      return absl::StrContains(line, "FAILED_PRECONDITION");
+    });
+  }
+  EXPECT_GT(flawed, kSeeds / 20);
+  EXPECT_LT(flawed, kSeeds * 19 / 20);
 }
 
 // Each thread asks for the tensors in another order, so that they sort them for each other.
