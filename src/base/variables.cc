@@ -12,6 +12,8 @@ namespace {
 // Of unreftd, the command, trainers, and the scripts and tests around them: whoever starts one may
 // have them all.
 constexpr std::array kVariables = {"UNREFT_ALLOW_INJECT",
+                                   "UNREFT_ANSWER_BYTES_MAX",
+                                   "UNREFT_ANSWER_PAGE_BYTES",
                                    "UNREFT_ATTEMPT",
                                    "UNREFT_BIN_DIR",
                                    "UNREFT_BLOCK_BYTES",

@@ -79,8 +79,8 @@ class HostilePeerTest : public ::testing::Test {
     transport_ = *NewGrpcTransport(
         executor_, {.job = node_.job(), .listen = "unix:" + node_.run_dir() + "/hostile.sock"});
     store_ = std::make_unique<meta::JobStore>(*kv_, executor_, random_, log_, node_.job(), [] {});
-    peers_ = std::make_unique<smp::Peers>(*transport_, store_->state(), node_.job(), kHostile,
-                                          incarnation_);
+    peers_ = std::make_unique<smp::Peers>(executor_, *transport_, store_->state(), node_.job(),
+                                          kHostile, incarnation_);
     presence_ = std::make_unique<meta::LeasedKey>(
         *kv_, executor_, log_, store_->PresenceKey(kHostile), seconds(10),
         [](const std::string&) { return true; }, [] {});
@@ -196,10 +196,15 @@ class HostilePeerTest : public ::testing::Test {
     verify.set_problem("\xff\nforged");
     *verify.add_versions() = holding;
     verify.add_manifests(layout::EncodeManifest(ExampleManifest()));
+    Page page;
+    page.set_whole_crc(static_cast<uint32_t>(random_.Next()));
+    page.set_whole_bytes(random_.OneIn(2) ? random_.Below(uint64_t{1} << 31) : random_.Next());
+    page.set_offset(random_.OneIn(2) ? 0 : random_.Next());
+    page.set_bytes(std::string(random_.Below(uint64_t{1} << 16), 'p'));
     const std::string messages[] = {report.SerializeAsString(),    announce.SerializeAsString(),
                                     meta.SerializeAsString(),      read.SerializeAsString(),
                                     manifests.SerializeAsString(), verify.SerializeAsString(),
-                                    kept.SerializeAsString()};
+                                    kept.SerializeAsString(),      page.SerializeAsString()};
     return messages[random_.Below(std::size(messages))];
   }
   std::string Message() {

@@ -82,6 +82,12 @@ struct NodeOptions {
   uint64_t reads_waiting_max = 4096;
   Duration call_timeout = std::chrono::seconds(5);     // of a question between nodes
   Duration verify_timeout = std::chrono::seconds(60);  // of reading a version again
+  // Answers that describe slabs are asked for in pages of so many bytes (docs/protocol.md, rule
+  // 33): well below what a message of the transport may have.
+  uint64_t answer_page_bytes = uint64_t{8} << 20;
+  // The most that all pages of an answer may have together: of a node that says more no page is
+  // taken. Protobuf reads no more than 2 GiB.
+  uint64_t answer_bytes_max = uint64_t{1} << 30;
 
   // Blocks whose CRC one task of the work pool computes.
   uint32_t checksum_task_blocks = 16;

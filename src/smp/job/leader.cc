@@ -292,11 +292,11 @@ void Leader::CheckRegistrations(const RollCall& roll, const DecisionRecord* in_f
 
 void Leader::AskKept(NodeSlot slot) {
   if (std::exchange(asking_kept_, true)) return;
-  peers_.Ask<KeptReply>(slot, "kept", KeptRequest(), options_.call_timeout,
-                        lifetime_.Bind([this, slot](const absl::StatusOr<KeptReply>& reply) {
-                          asking_kept_ = false;
-                          OnKept(slot, reply);
-                        }));
+  peers_.AskInPages<KeptReply>(slot, "kept", KeptRequest(), options_.call_timeout,
+                               lifetime_.Bind([this, slot](const absl::StatusOr<KeptReply>& reply) {
+                                 asking_kept_ = false;
+                                 OnKept(slot, reply);
+                               }));
 }
 
 void Leader::OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply) {
@@ -324,7 +324,7 @@ void Leader::AskReading(const ReadingQuestion& question) {
   request.set_round(reading_.round());
   request.set_want_manifests(want_manifests);
   SetVersion(version, request);
-  peers_.Ask<VerifyReply>(
+  peers_.AskInPages<VerifyReply>(
       life.slot, "verify", request, options_.verify_timeout,
       lifetime_.Bind([this, life = life, version = version,
                       round = reading_.round()](absl::StatusOr<VerifyReply> reply) {

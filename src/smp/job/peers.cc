@@ -2,20 +2,35 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/format.h"
 
 namespace unreft::smp {
 
-Peers::Peers(Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
-             RandomId incarnation, absl::AnyInvocable<void()> on_other_store)
+// Goes from page to page.
+struct Peers::PagedCall {
+  std::string address;
+  std::string who;
+  std::string method;
+  std::string body;
+  Duration timeout;
+  PagedAnswer answer;
+  Transport::CallDone done;
+};
+
+Peers::Peers(Executor& executor, Transport& transport, const meta::JobState& job_state,
+             std::string job, NodeSlot self, RandomId incarnation,
+             absl::AnyInvocable<void()> on_other_store, const PageLimits& limits)
     : transport_(transport),
       job_state_(job_state),
       job_(std::move(job)),
       self_(self),
       incarnation_(incarnation.begin(), incarnation.end()),
-      on_other_store_(std::move(on_other_store)) {}
+      on_other_store_(std::move(on_other_store)),
+      limits_(limits),
+      answers_(executor, limits) {}
 
 Peers::~Peers() {
   for (const std::string& method : served_) transport_.Serve(method, nullptr);
@@ -39,7 +54,7 @@ const PresenceRecord* Peers::PresenceOf(NodeSlot slot) const {
   return it == job_state_.present.end() ? nullptr : &it->second;
 }
 
-std::string Peers::Wrap(const std::string& body) const {
+Envelope Peers::NewEnvelope(const std::string& body) const {
   Envelope envelope;
   envelope.set_job(job_);
   envelope.set_store_id(job_state_.store_id);
@@ -47,7 +62,7 @@ std::string Peers::Wrap(const std::string& body) const {
   envelope.set_slot(self_.value);
   envelope.set_incarnation(incarnation_);
   envelope.set_body(body);
-  return envelope.SerializeAsString();
+  return envelope;
 }
 
 absl::StatusOr<Envelope> Peers::Open(const std::string& message) {
@@ -99,6 +114,45 @@ void Peers::CallAt(const std::string& address, const std::string& method, const 
       }));
 }
 
+void Peers::CallInPages(NodeSlot to, const std::string& method, const std::string& body,
+                        Duration timeout, Transport::CallDone done) {
+  absl::StatusOr<std::string> address = AddressOf(to);
+  AskPage(std::make_unique<PagedCall>(PagedCall{
+      address.value_or(""), fmt::format("node {}", to), method, body, timeout, PagedAnswer(limits_),
+      [this, status = address.status(),
+       done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
+        if (absl::IsAborted(answer.status())) on_other_store_();
+        if (!status.ok()) return done(status);
+        done(std::move(answer));
+      }}));
+}
+
+void Peers::CallInPagesAt(const std::string& address, const std::string& method,
+                          const std::string& body, Duration timeout, Transport::CallDone done) {
+  AskPage(std::make_unique<PagedCall>(
+      PagedCall{address, address, method, body, timeout, PagedAnswer(limits_), std::move(done)}));
+}
+
+// All pages come from one address: who has another by then is another process.
+void Peers::AskPage(std::unique_ptr<PagedCall> call) {
+  Envelope envelope = NewEnvelope(call->body);
+  *envelope.mutable_page() = call->answer.Wish();
+  const PagedCall& asked = *call;
+  transport_.Call(
+      asked.address, asked.method, envelope.SerializeAsString(), asked.timeout,
+      lifetime_.Bind([this, call = std::move(call)](absl::StatusOr<std::string> reply) mutable {
+        if (!reply.ok()) return call->done(reply.status());
+        const absl::StatusOr<bool> is_whole = call->answer.Take(*std::move(reply));
+        if (!is_whole.ok()) {
+          const absl::Status& why = is_whole.status();
+          return call->done(absl::Status(
+              why.code(), fmt::format("{} {}: {}", call->who, call->method, why.message())));
+        }
+        if (*is_whole) return call->done(call->answer.TakeWhole());
+        AskPage(std::move(call));
+      }));
+}
+
 void Peers::Probe(const std::string& address, Duration timeout,
                   absl::AnyInvocable<void(bool)> done) {
   transport_.Call(address, "exposure", Wrap(""), timeout,
@@ -135,10 +189,15 @@ TransferId Peers::Read(NodeSlot from, const std::string& body, std::span<std::by
 
 void Peers::Serve(const std::string& method, CallHandler handler) {
   served_.push_back(method);
-  transport_.Serve(method, [this, handler = std::move(handler)](const std::string& request,
-                                                                Transport::CallDone done) mutable {
+  transport_.Serve(method, [this, method, handler = std::move(handler)](
+                               const std::string& request, Transport::CallDone done) mutable {
     absl::StatusOr<Envelope> envelope = Open(request);
     if (!envelope.ok()) return done(envelope.status());
+    if (envelope->has_page()) {
+      std::optional<std::string> page = answers_.Find({method, envelope->body()}, envelope->page());
+      if (page) return done(*std::move(page));
+      done = InPages(method, *envelope, std::move(done));
+    }
     handler(
         NodeSlot{envelope->slot()}, std::move(*envelope->mutable_body()),
         lifetime_.Bind([this, done = std::move(done)](absl::StatusOr<std::string> reply) mutable {
@@ -146,6 +205,16 @@ void Peers::Serve(const std::string& method, CallHandler handler) {
           done(std::move(reply));
         }));
   });
+}
+
+// Called in turns in which this lives (Serve).
+Transport::CallDone Peers::InPages(const std::string& method, const Envelope& envelope,
+                                   Transport::CallDone done) {
+  return [this, question = KeptAnswers::Question{method, envelope.body()}, wish = envelope.page(),
+          done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
+    if (answer.ok()) answer = answers_.Take(question, wish, *std::move(answer));
+    done(std::move(answer));
+  };
 }
 
 void Peers::ServeReads(ReadHandler handler) {

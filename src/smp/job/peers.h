@@ -5,6 +5,9 @@
 // receiver refuses another job's (PermissionDenied), another store's (Aborted), and that of a
 // sender whose memory its own, newer view has given up (FailedPrecondition): so nothing of an
 // earlier life is believed. When two nodes know different stores, both read theirs again.
+//
+// An answer that may be larger than a message is asked for in pages (docs/protocol.md, rule 33).
+// Whoever serves a method gives any answer of it in pages, if it is so asked.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -16,12 +19,16 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/executor.h"
 #include "base/ids.h"
 #include "base/lifetime.h"
 #include "base/random.h"
 #include "meta/job_store.h"
+#include "smp/job/kept_answers.h"
+#include "smp/job/paged_answer.h"
 #include "transport/transport.h"
 
 namespace unreft::smp {
@@ -37,8 +44,9 @@ class Peers {
                               absl::AnyInvocable<void(absl::StatusOr<ReadSource>)> done)>;
 
   Peers(
-      Transport& transport, const meta::JobState& job_state, std::string job, NodeSlot self,
-      RandomId incarnation, absl::AnyInvocable<void()> on_other_store = [] {});
+      Executor& executor, Transport& transport, const meta::JobState& job_state, std::string job,
+      NodeSlot self, RandomId incarnation, absl::AnyInvocable<void()> on_other_store = [] {},
+      const PageLimits& limits = {});
   ~Peers();
 
   NodeSlot self() const { return self_; }
@@ -51,6 +59,12 @@ class Peers {
   // To whoever of this job is at that address, in a slot or not.
   void CallAt(const std::string& address, const std::string& method, const std::string& body,
               Duration timeout, Transport::CallDone done);
+  // These for an answer in pages, each of which may take `timeout`. Fail as a call of a single page
+  // does, and as PagedAnswer::Take does, naming who answers and what.
+  void CallInPages(NodeSlot to, const std::string& method, const std::string& body,
+                   Duration timeout, Transport::CallDone done);
+  void CallInPagesAt(const std::string& address, const std::string& method, const std::string& body,
+                     Duration timeout, Transport::CallDone done);
   // Whether a daemon of this job answers there.
   void Probe(const std::string& address, Duration timeout, absl::AnyInvocable<void(bool)> done);
   TransferId Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
@@ -68,12 +82,14 @@ class Peers {
   void Ask(NodeSlot to, const std::string& method, const Request& request, Duration timeout,
            absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
     Call(to, method, request.SerializeAsString(), timeout,
-         [method, to, done = std::move(done)](absl::StatusOr<std::string> bytes) mutable {
-           if (!bytes.ok()) return done(bytes.status());
-           Reply reply;
-           if (!reply.ParseFromString(*bytes)) return done(Malformed(method, to, bytes->size()));
-           done(std::move(reply));
-         });
+         Parsed<Reply>(to, method, std::move(done)));
+  }
+  // CallInPages with these: for a reply that grows with what ranks have.
+  template <typename Reply, typename Request>
+  void AskInPages(NodeSlot to, const std::string& method, const Request& request, Duration timeout,
+                  absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
+    CallInPages(to, method, request.SerializeAsString(), timeout,
+                Parsed<Reply>(to, method, std::move(done)));
   }
 
   // A handler of a protobuf request that answers with a protobuf reply.
@@ -95,9 +111,25 @@ class Peers {
   }
 
  private:
+  struct PagedCall;
+
   static absl::Status Malformed(const std::string& method, NodeSlot peer, size_t bytes);
+  template <typename Reply>
+  static Transport::CallDone Parsed(NodeSlot from, const std::string& method,
+                                    absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
+    return [from, method, done = std::move(done)](absl::StatusOr<std::string> bytes) mutable {
+      if (!bytes.ok()) return done(bytes.status());
+      Reply reply;
+      if (!reply.ParseFromString(*bytes)) return done(Malformed(method, from, bytes->size()));
+      done(std::move(reply));
+    };
+  }
+  void AskPage(std::unique_ptr<PagedCall> call);
+  Transport::CallDone InPages(const std::string& method, const Envelope& envelope,
+                              Transport::CallDone done);
   absl::StatusOr<std::string> AddressOf(NodeSlot slot) const;
-  std::string Wrap(const std::string& body) const;
+  Envelope NewEnvelope(const std::string& body) const;
+  std::string Wrap(const std::string& body) const { return NewEnvelope(body).SerializeAsString(); }
   absl::StatusOr<Envelope> Open(const std::string& message);
 
   Transport& transport_;
@@ -106,6 +138,8 @@ class Peers {
   const NodeSlot self_;
   const std::string incarnation_;
   absl::AnyInvocable<void()> on_other_store_;
+  const PageLimits limits_;
+  KeptAnswers answers_;
   std::string followed_in_;  // the store's id
   meta::Revision followed_;  // of the newest presence that was followed
   std::vector<std::string> served_;

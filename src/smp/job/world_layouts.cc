@@ -67,7 +67,7 @@ void WorldLayouts::Ask(NodeSlot slot, Version version) {
 void WorldLayouts::Ask(NodeSlot slot, const ManifestRequest& request) {
   const std::pair asking(slot, VersionOf(request));
   if (!asking_.insert(asking).second) return;
-  peers_.Ask<ManifestReply>(
+  peers_.AskInPages<ManifestReply>(
       slot, "manifests", request, options_.call_timeout,
       lifetime_.Bind([this, asking](absl::StatusOr<ManifestReply> reply) {
         asking_.erase(asking);

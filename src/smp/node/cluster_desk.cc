@@ -226,19 +226,20 @@ void ClusterDesk::Ask(const std::string& address, Duration timeout,
                       const std::shared_ptr<Gathering>& gathering) {
   QuestionRequest request;
   request.set_verb(gathering->verb);
-  member_.peers().CallAt(address, "question", request.SerializeAsString(), timeout,
-                         [address, gathering](const absl::StatusOr<std::string>& bytes) {
-                           QuestionReply reply;
-                           absl::StatusOr<Json> answer = absl::UnknownError("");
-                           if (!bytes.ok()) answer = bytes.status();
-                           if (bytes.ok()) {
-                             answer = reply.ParseFromString(*bytes)
-                                          ? ParseAnswer(reply.json())
-                                          : absl::InvalidArgumentError("its answer does not parse");
-                           }
-                           gathering->answers.insert_or_assign(address, std::move(answer));
-                           gathering->EndOne();
-                         });
+  member_.peers().CallInPagesAt(
+      address, "question", request.SerializeAsString(), timeout,
+      [address, gathering](const absl::StatusOr<std::string>& bytes) {
+        QuestionReply reply;
+        absl::StatusOr<Json> answer = absl::UnknownError("");
+        if (!bytes.ok()) answer = bytes.status();
+        if (bytes.ok()) {
+          answer = reply.ParseFromString(*bytes)
+                       ? ParseAnswer(reply.json())
+                       : absl::InvalidArgumentError("its answer does not parse");
+        }
+        gathering->answers.insert_or_assign(address, std::move(answer));
+        gathering->EndOne();
+      });
 }
 
 }  // namespace unreft::smp

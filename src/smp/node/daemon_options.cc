@@ -96,6 +96,14 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.call_timeout, "call_timeout_ms", "of a question between nodes");
   AddOption(app, node.verify_timeout, "verify_timeout_s",
             "of reading a version again, asked for by the leader");
+  AddOption(app, node.answer_page_bytes, "answer_page_bytes",
+            "manifests, CRC tables and extras of slabs are asked of other nodes so many bytes at a "
+            "time",
+            Range<uint64_t>{4096, 32 << 20});
+  AddOption(app, node.answer_bytes_max, "answer_bytes_max",
+            "the most that a node may answer in all these pages together: of what a node's slabs "
+            "have of them in a version",
+            Range<uint64_t>{1 << 20, (uint64_t{2} << 30) - 1});
 }
 
 absl::Status CheckTlsFiles(std::string_view prefix, const std::string& ca, const std::string& cert,

@@ -98,7 +98,7 @@ void Guarding::FetchDescription(uint32_t member, bool is_suspect) {
     return;
   }
   activity_.Begin();
-  task_.seams.peers.Ask<MetaReply>(
+  task_.seams.peers.AskInPages<MetaReply>(
       slot, "meta", request, task_.options.read_timeout,
       lifetime_.Bind([this, member, slot](absl::StatusOr<MetaReply> reply) {
         absl::Status status = reply.status();

@@ -199,40 +199,40 @@ void BlockReader::AskRecord(
   MetaRequest request;
   SetVersion(catalog_.version(), request);
   const NodeSlot asked = members[search.attempt % members.size()];
-  peers_.Ask<GuardRecord>(asked, "record", request, state_.options.call_timeout,
-                          lifetime_.Bind([this, search, asked, members, done = std::move(done)](
-                                             absl::StatusOr<GuardRecord> answer) mutable {
-                            if (answer.ok()) {
-                              auto record = std::make_shared<const GuardRecord>(*std::move(answer));
-                              absl::Status status = TakeRecord(search.slot, *record);
-                              if (status.ok()) return done(std::move(record));
-                              answer = std::move(status);
-                            }
-                            ++search.attempt;
-                            if (absl::IsNotFound(answer.status())) {
-                              search.have_none.insert(asked);
-                            } else {
-                              search.have_none.clear();
-                            }
-                            const bool nobody_has = std::all_of(
-                                members.begin(), members.end(),
-                                [&](NodeSlot member) { return search.have_none.contains(member); });
-                            // Nothing follows about those who were not asked.
-                            if (cancelled_)
-                              return done(absl::CancelledError("the restore was superseded"));
-                            if (nobody_has) return done(answer.status());
-                            if (state_.seams.executor.Now() >= search.deadline) {
-                              if (!absl::IsNotFound(answer.status())) return done(answer.status());
-                              return done(absl::DeadlineExceededError(fmt::format(
-                                  "not all members of the group of node {} have told; the last: {}",
-                                  search.slot, answer.status().message())));
-                            }
-                            state_.seams.executor.After(
-                                state_.options.read_retry,
-                                lifetime_.Bind([this, search, done = std::move(done)]() mutable {
-                                  AskRecord(search, std::move(done));
-                                }));
-                          }));
+  peers_.AskInPages<GuardRecord>(
+      asked, "record", request, state_.options.call_timeout,
+      lifetime_.Bind([this, search, asked, members,
+                      done = std::move(done)](absl::StatusOr<GuardRecord> answer) mutable {
+        if (answer.ok()) {
+          auto record = std::make_shared<const GuardRecord>(*std::move(answer));
+          absl::Status status = TakeRecord(search.slot, *record);
+          if (status.ok()) return done(std::move(record));
+          answer = std::move(status);
+        }
+        ++search.attempt;
+        if (absl::IsNotFound(answer.status())) {
+          search.have_none.insert(asked);
+        } else {
+          search.have_none.clear();
+        }
+        const bool nobody_has = std::all_of(members.begin(), members.end(), [&](NodeSlot member) {
+          return search.have_none.contains(member);
+        });
+        // Nothing follows about those who were not asked.
+        if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
+        if (nobody_has) return done(answer.status());
+        if (state_.seams.executor.Now() >= search.deadline) {
+          if (!absl::IsNotFound(answer.status())) return done(answer.status());
+          return done(absl::DeadlineExceededError(
+              fmt::format("not all members of the group of node {} have told; the last: {}",
+                          search.slot, answer.status().message())));
+        }
+        state_.seams.executor.After(
+            state_.options.read_retry,
+            lifetime_.Bind([this, search, done = std::move(done)]() mutable {
+              AskRecord(search, std::move(done));
+            }));
+      }));
 }
 
 absl::Status BlockReader::TakeRecord(NodeSlot slot, const GuardRecord& record) {

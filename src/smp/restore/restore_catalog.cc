@@ -123,7 +123,7 @@ void RestoreCatalog::Ask(recovery::SlabHolder holder, size_t attempt) {
   request.set_slot(holder.slot.value);
   for (const Rank rank : holder.ranks) request.add_ranks(rank.value);
   const NodeSlot asked = knowing[attempt % knowing.size()];
-  peers_.Ask<MetaReply>(
+  peers_.AskInPages<MetaReply>(
       asked, "meta", request, state_.options.call_timeout,
       lifetime_.Bind([this, holder, attempt, asked,
                       asked_all = (attempt + 1) % knowing.size() ==

@@ -82,7 +82,8 @@ class GroupFixture : public SmpFixture {
       state_->staging = std::make_unique<StagingArea>(
           StagingArea::Seams{*executor_, *state_->memory, processes_, log_}, state_->options);
       state_->tiles = std::make_unique<TilePool>(*executor_, TileSharesOf(state_->options));
-      own_peers_ = std::make_unique<Peers>(*own_transport_, job_, "job", NodeSlot{0}, RandomId{2});
+      own_peers_ = std::make_unique<Peers>(*executor_, *own_transport_, job_, "job", NodeSlot{0},
+                                           RandomId{2});
     });
   }
   // `serve` says, in its turn, what it answers.
@@ -91,7 +92,8 @@ class GroupFixture : public SmpFixture {
     other.executor = scheduler_.NewExecutor(AddressOf(slot));
     other.transport = *network_.NewTransport(*other.executor, AddressOf(slot));
     other.executor->Deliver(Duration{}, [this, slot, &other, serve = std::move(serve)] {
-      other.peers = std::make_unique<Peers>(*other.transport, job_, "job", slot, RandomId{1});
+      other.peers = std::make_unique<Peers>(*other.executor, *other.transport, job_, "job", slot,
+                                            RandomId{1});
       serve(*other.peers);
     });
   }

@@ -42,7 +42,7 @@ struct GroupNode {
     job.store_id = "0123456789abcdef";
     for (uint32_t i = 0; i < count; ++i) job.present[NodeSlot{i}].set_address(Address(i));
     tiles = std::make_unique<TilePool>(*executor, shares);
-    peers = std::make_unique<Peers>(*transport, job, "job", NodeSlot{index}, RandomId{});
+    peers = std::make_unique<Peers>(*executor, *transport, job, "job", NodeSlot{index}, RandomId{});
   }
   // kill -9.
   ~GroupNode() { executor->Kill(); }

@@ -129,8 +129,8 @@ class LeaderFixture : public ::testing::Test {
     InTurn([&] {
       const std::string address = fmt::format("node{}", slot);
       node.transport = *network_.NewTransport(*executor_, address);
-      node.peers =
-          std::make_unique<Peers>(*node.transport, store_->state(), "job", slot, RandomId{});
+      node.peers = std::make_unique<Peers>(*executor_, *node.transport, store_->state(), "job",
+                                           slot, RandomId{});
       Serve(node);
       node.record.set_slot(slot.value);
       node.record.set_incarnation(Memory(slot, life));

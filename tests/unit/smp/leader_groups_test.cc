@@ -83,8 +83,8 @@ class LeaderGroupsTest : public LeaderFixture {
     ReportingNode& node = nodes_[slot];
     InTurn([&] {
       node.transport = *network_.NewTransport(*executor_, fmt::format("node{}", place));
-      node.peers =
-          std::make_unique<Peers>(*node.transport, store_->state(), "job", slot, RandomId{});
+      node.peers = std::make_unique<Peers>(*executor_, *node.transport, store_->state(), "job",
+                                           slot, RandomId{});
       Serve(node);
       node.record.set_session(1);
       node.report.set_session(1);

@@ -116,7 +116,7 @@ class MemberFixture : public SmpFixture {
       SimExecutor& executor = *other.executor;
       other.store =
           std::make_unique<meta::JobStore>(*other.kv, executor, random_, log_, "job", [] {});
-      other.peers = std::make_unique<Peers>(*other.transport, other.store->state(), "job",
+      other.peers = std::make_unique<Peers>(executor, *other.transport, other.store->state(), "job",
                                             NodeSlot{slot}, RandomId{1});
       other.peers->Serve("report",
                          [&other](NodeSlot, const std::string& body, Transport::CallDone done) {

@@ -58,8 +58,9 @@ class MemberReplacedTest : public MemberFixture {
     presence.set_address("other");
     spare->transport = *network_.NewTransport(*spare->executor, "other");
     InTurnOf(*spare->executor, [&] {
-      spare->peers = std::make_unique<Peers>(*spare->transport, leader_->store->state(), "job",
-                                             NodeSlot{0}, RandomId{2});
+      spare->peers =
+          std::make_unique<Peers>(*spare->executor, *spare->transport, leader_->store->state(),
+                                  "job", NodeSlot{0}, RandomId{2});
       spare->peers->Answer<ExposureRequest, ExposureReply>(
           "exposure", [](NodeSlot, const ExposureRequest&, auto done) {
             done(absl::FailedPreconditionError("does not lead"));

@@ -57,7 +57,7 @@ class PeersTest : public testing::Test {
       std::make_unique<FaultyTransport>(*executor_, std::make_unique<HintedTransport>(hints_))};
   uint64_t revision_ = 0;
   meta::JobState job_;
-  Peers peers_{transport_, job_, "job", NodeSlot{0}, RandomId{}};
+  Peers peers_{*executor_, transport_, job_, "job", NodeSlot{0}, RandomId{}};
 };
 
 TEST_F(PeersTest, WhoComesOrComesBackIsConnectedToAtOnce) {

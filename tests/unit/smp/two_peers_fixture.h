@@ -46,10 +46,10 @@ class TwoPeersFixture : public SmpFixture {
   RecordingProtection protection_;
   SimNetwork network_{scheduler_};
   std::unique_ptr<Transport> transport_ = *network_.NewTransport(*executor_, "node0");
-  Peers peers_{*transport_, job_, "job", NodeSlot{0}, RandomId{}};
+  Peers peers_{*executor_, *transport_, job_, "job", NodeSlot{0}, RandomId{}};
   std::unique_ptr<SimExecutor> other_executor_ = scheduler_.NewExecutor("node1");
   std::unique_ptr<Transport> other_transport_ = *network_.NewTransport(*other_executor_, "node1");
-  Peers other_peers_{*other_transport_, job_, "job", NodeSlot{1}, RandomId{1}};
+  Peers other_peers_{*other_executor_, *other_transport_, job_, "job", NodeSlot{1}, RandomId{1}};
 };
 
 }  // namespace unreft::smp
