@@ -29,6 +29,9 @@ Cluster::Cluster(const SimulationOptions& options, ClusterOptions cluster, Rando
       kernel_(world_.scheduler.NewExecutor("cluster")),
       pins_(world_) {
   world_.bug = options.bug;
+  if (options_.message_bytes_max) {
+    network_.options().message_bytes_max = *options_.message_bytes_max;
+  }
   minds_hosts_ = random.OneIn(2);
   std::vector<Machine*> places;
   while (places_.size() < size()) {

@@ -34,6 +34,11 @@ constexpr uint64_t kSparseSteps = 8;
 // In which nothing holds the ranks together.
 constexpr uint64_t kDriftOneIn = 6;
 
+// In which what describes slabs does not fit into a message.
+constexpr uint64_t kPagedOneIn = 4;
+// A page and what is around it, and any other message.
+constexpr size_t kOtherMessagesMax = 4096;
+
 constexpr uint64_t kTightOneIn = 3;
 // Of those whose memory is not tight, which are a little more than two thirds.
 constexpr uint64_t kLateOneIn = 3;
@@ -184,6 +189,10 @@ ClusterOptions DrawClusterOptions(Random& random) {
         TightMemory(options.node, options.tensors, options.Homes(), options.world_max());
   } else if (beside.OneIn(kLateOneIn)) {
     DrawLate(beside, options);
+  }
+  if (beside.OneIn(kPagedOneIn)) {
+    options.node.answer_page_bytes = uint64_t{64} << beside.Below(6);
+    options.message_bytes_max = kOtherMessagesMax;
   }
   return options;
 }

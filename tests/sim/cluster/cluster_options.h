@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct ClusterOptions {
   Duration fault_pause_max{0};
   // Nodes that the job begins without, and when they come.
   std::map<NodeSlot, Duration> late;
+  // The most that a message may have; none: what the network allows.
+  std::optional<size_t> message_bytes_max;
   bool is_memory_tight = false;  // as much as the largest node needs, with one node left out
 
   // The slot of each rank's node; ranks beyond these begin again with the first.

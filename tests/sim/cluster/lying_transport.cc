@@ -4,9 +4,11 @@
 
 #include <map>
 #include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "smp/job/cluster_records.h"
 
 namespace unreft::sim {
@@ -162,11 +164,7 @@ class LyingTransport final : public Transport {
         handler(Change<VerifyRequest>(
                     request, [this](NodeSlot, VerifyRequest& verify) { says_sealed_.Lie(verify); }),
                 [this, done = std::move(done)](absl::StatusOr<std::string> bytes) mutable {
-                  VerifyReply reply;
-                  if (bytes.ok() && reply.ParseFromString(*bytes)) {
-                    says_sealed_.Lie(*reply.mutable_versions());
-                    bytes = reply.SerializeAsString();
-                  }
+                  if (bytes.ok()) LieInPage(*bytes);
                   done(std::move(bytes));
                 });
       };
@@ -189,6 +187,21 @@ class LyingTransport final : public Transport {
 
  private:
   bool SaysAllIsGuarded() const { return bug_ == PlantedBug::kCommitsUnguarded; }
+
+  // Where all of the answer is in one page.
+  void LieInPage(std::string& bytes) {
+    Page page;
+    VerifyReply reply;
+    if (!page.ParseFromString(bytes) || page.bytes().size() != page.whole_bytes() ||
+        !reply.ParseFromString(page.bytes())) {
+      return;
+    }
+    says_sealed_.Lie(*reply.mutable_versions());
+    page.set_bytes(reply.SerializeAsString());
+    page.set_whole_bytes(page.bytes().size());
+    page.set_whole_crc(Crc32c(std::as_bytes(std::span(page.bytes()))));
+    bytes = page.SerializeAsString();
+  }
 
   static ReadRequest::Kind KindOf(const std::string& request) {
     Envelope envelope;

@@ -12,7 +12,6 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr uint64_t kRows = 2;  // of each of the model's layers, on each node before
 constexpr NodeSlot kLost{1};
 
 ClusterOptions OptionsOf(const ReshapingOptions& reshaping) {
@@ -31,7 +30,9 @@ ClusterOptions OptionsOf(const ReshapingOptions& reshaping) {
   node.version_deadline = hours(24);
   node.scrub_interval = Duration{};
   node.restore_staging_bytes = 128 * kRowBytes;
-  options.tensors = TensorParallelAmong(reshaping.nodes, kRows);
+  node.answer_page_bytes = reshaping.answer_page_bytes;
+  options.message_bytes_max = reshaping.message_bytes_max;
+  options.tensors = TensorParallelAmong(reshaping.nodes, reshaping.rows);
   options.ranks.assign(reshaping.nodes, 1);
   TrainerOptions& trainer = options.trainer;
   trainer.world = reshaping.nodes;
