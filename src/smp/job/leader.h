@@ -114,6 +114,11 @@ class Leader {
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);
   void AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change);
   void Write(meta::JobChange change, const char* fault_point = nullptr);
+  // An operator's order: once nothing is being written, and unless a decision is being made, what
+  // `make` makes of the records is written. `done` is told an error when this is gone by then.
+  using MakeOrder = absl::AnyInvocable<absl::StatusOr<meta::JobChange>()>;
+  using OrderDone = absl::AnyInvocable<void(absl::Status)>;
+  void Order(MakeOrder make, OrderDone done);
   // What an operator has ordered. `done` is told also when this is gone by then.
   void WriteOrder(meta::JobChange change, absl::AnyInvocable<void(const absl::Status&)> done);
   // Says what is about to be written, once until it is.

@@ -20,11 +20,17 @@ void LogPins(Log& log, const PinReply& changed, bool unpin) {
   }
 }
 
+absl::Status Busy() {
+  return absl::UnavailableError("the leader is busy with a decision; try again");
+}
+
+absl::Status HasChanged() { return absl::UnavailableError("the leader has changed; try again"); }
+
 }  // namespace
 
 void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
   if (writing_ || !store_.ready() || store_.state().timeline.value.closing()) {
-    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
+    return done(Busy());
   }
   const Timeline declared = NextTimeline();
   absl::StatusOr<FreshStart> order =
@@ -39,61 +45,64 @@ void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
 }
 
 void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done) {
-  const meta::JobState& state = store_.state();
-  const RollCall roll = CallRoll();
-  const bool is_order = request.has_step() || request.cancel();
-  if (store_.ready() && !is_order) return done(DescribeRewind(state, roll));
-  if (writing_) {  // a commit, most often
-    executor_.After(options_.report_interval / 10, [this, alive = lifetime_.token(), from, request,
-                                                    done = std::move(done)]() mutable {
-      if (!alive.expired()) return Rewind(from, request, std::move(done));
-      done(absl::UnavailableError("the leader has changed; try again"));
-    });
-    return;
+  if (!request.has_step() && !request.cancel()) {
+    if (!store_.ready()) return done(Busy());
+    return done(DescribeRewind(store_.state(), CallRoll()));
   }
-  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
-    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
-  }
-  absl::StatusOr<meta::JobChange> change = OrderRewind(request, state, roll, options_);
-  if (!change.ok()) return done(change.status());
-  const std::optional<Version> ordered = OrderedVersion(*change->timeline);
-  log_.Warn("{}", ordered ? fmt::format("by an order to node {} the next attempt restores version "
-                                        "{}; newer ones are given up with that",
-                                        from, *ordered)
-                          : fmt::format("by an order to node {} the next attempt restores the "
-                                        "newest version that is whole",
-                                        from));
-  WriteOrder(*std::move(change), [this, alive = lifetime_.token(),
-                                  done = std::move(done)](const absl::Status& status) mutable {
-    if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
+  const auto make = [this, from, request]() -> absl::StatusOr<meta::JobChange> {
+    absl::StatusOr<meta::JobChange> change =
+        OrderRewind(request, store_.state(), CallRoll(), options_);
+    if (!change.ok()) return change.status();
+    const std::optional<Version> ordered = OrderedVersion(*change->timeline);
+    log_.Warn("{}", ordered
+                        ? fmt::format("by an order to node {} the next attempt restores version "
+                                      "{}; newer ones are given up with that",
+                                      from, *ordered)
+                        : fmt::format("by an order to node {} the next attempt restores the "
+                                      "newest version that is whole",
+                                      from));
+    return change;
+  };
+  Order(make, [this, done = std::move(done)](const absl::Status& status) mutable {
     if (!status.ok()) return done(status);
     done(DescribeRewind(store_.state(), CallRoll()));
   });
 }
 
 void Leader::Resize(NodeSlot from, const ResizeRequest& request, ResizeDone done) {
-  const meta::JobState& state = store_.state();
-  const bool is_order = request.has_order() || request.cancel();
-  if (store_.ready() && !is_order) return done(DescribeResize(state, CallRoll()));
-  if (writing_) {  // a commit, most often
-    executor_.After(options_.report_interval / 10, [this, alive = lifetime_.token(), from, request,
-                                                    done = std::move(done)]() mutable {
-      if (!alive.expired()) return Resize(from, request, std::move(done));
-      done(absl::UnavailableError("the leader has changed; try again"));
-    });
-    return;
+  if (!request.has_order() && !request.cancel()) {
+    if (!store_.ready()) return done(Busy());
+    return done(DescribeResize(store_.state(), CallRoll()));
   }
-  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) {
-    return done(absl::UnavailableError("the leader is busy with a decision; try again"));
-  }
-  absl::StatusOr<meta::JobChange> change = OrderResize(request, state, options_);
-  if (!change.ok()) return done(change.status());
-  log_.Info("by an order to node {} {}", from, DescribeOrder(*change->timeline));
-  WriteOrder(*std::move(change), [this, alive = lifetime_.token(),
-                                  done = std::move(done)](const absl::Status& status) mutable {
-    if (alive.expired()) return done(absl::UnavailableError("the leader has changed"));
+  const auto make = [this, from, request]() -> absl::StatusOr<meta::JobChange> {
+    absl::StatusOr<meta::JobChange> change = OrderResize(request, store_.state(), options_);
+    if (!change.ok()) return change.status();
+    log_.Info("by an order to node {} {}", from, DescribeOrder(*change->timeline));
+    return change;
+  };
+  Order(make, [this, done = std::move(done)](const absl::Status& status) mutable {
     if (!status.ok()) return done(status);
     done(DescribeResize(store_.state(), CallRoll()));
+  });
+}
+
+void Leader::Order(MakeOrder make, OrderDone done) {
+  if (writing_) {  // a commit, most often
+    executor_.After(options_.report_interval / 10,
+                    [this, alive = lifetime_.token(), make = std::move(make),
+                     done = std::move(done)]() mutable {
+                      if (alive.expired()) return done(HasChanged());
+                      Order(std::move(make), std::move(done));
+                    });
+    return;
+  }
+  const meta::JobState& state = store_.state();
+  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) return done(Busy());
+  absl::StatusOr<meta::JobChange> change = make();
+  if (!change.ok()) return done(change.status());
+  WriteOrder(*std::move(change), [alive = lifetime_.token(),
+                                  done = std::move(done)](const absl::Status& status) mutable {
+    done(alive.expired() ? HasChanged() : status);
   });
 }
 
