@@ -217,26 +217,30 @@ void Launcher::OrderRewind(Machine& at, std::optional<Step> to, OrderDone done) 
   Order(at, {"rewind", std::move(arguments)}, std::move(done));
 }
 
+void Launcher::OrderResize(Machine& at, const std::string& order, OrderDone done) {
+  Order(at, {"resize", order.empty() ? R"({"cancel":true})" : order}, std::move(done));
+}
+
 void Launcher::Order(Machine& at, AdminRequest request, OrderDone done) {
-  order_channel_.reset();
-  order_connector_ = at.network.NewConnector(*machine_.kernel, kSocketPath);
+  OrderLink& link = orders_[request.verb];
+  link.channel.reset();
+  link.connector = at.network.NewConnector(*machine_.kernel, kSocketPath);
   auto shared = std::make_shared<OrderDone>(std::move(done));
-  order_connector_->Connect(
-      [this, request = std::move(request),
-       shared](absl::StatusOr<std::unique_ptr<Channel>> channel) {
-        if (!channel.ok()) return (*shared)(channel.status());
-        order_channel_ = *std::move(channel);
-        order_channel_->Start(
-            [shared](const Frame& frame) {
-              const absl::StatusOr<AdminReply> reply = FromFrame<AdminReply>(frame);
-              if (reply.ok()) (*shared)(reply->status.ToStatus());
-            },
-            [](const absl::Status&) {});
-        if (request.verb == "fresh-start") {
-          machine_.history.OnFreshStartOrdered(machine_.scheduler.now() + kOrderHolds);
-        }
-        order_channel_->Send(ToFrame(request));
-      });
+  link.connector->Connect([this, &link, request = std::move(request),
+                           shared](absl::StatusOr<std::unique_ptr<Channel>> channel) {
+    if (!channel.ok()) return (*shared)(channel.status());
+    link.channel = *std::move(channel);
+    link.channel->Start(
+        [shared](const Frame& frame) {
+          const absl::StatusOr<AdminReply> reply = FromFrame<AdminReply>(frame);
+          if (reply.ok()) (*shared)(reply->status.ToStatus());
+        },
+        [](const absl::Status&) {});
+    if (request.verb == "fresh-start") {
+      machine_.history.OnFreshStartOrdered(machine_.scheduler.now() + kOrderHolds);
+    }
+    link.channel->Send(ToFrame(request));
+  });
 }
 
 void Launcher::AfterEvent() {

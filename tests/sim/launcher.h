@@ -39,6 +39,8 @@ class Launcher {
   void OrderFreshStart(Machine& at, bool force, OrderDone done);
   // Has the next attempt restore that step; none: takes that back.
   void OrderRewind(Machine& at, std::optional<Step> to, OrderDone done);
+  // On which nodes the job is to run, as `unreft resize` sends it; "": takes that back.
+  void OrderResize(Machine& at, const std::string& order, OrderDone done);
   // All processes at once; nothing starts again by itself.
   void KillAll();
   // All processes at once, and their copies with them; the next attempt starts later.
@@ -114,8 +116,11 @@ class Launcher {
   bool wants_fresh_start_ = false;
   std::unique_ptr<Connector> admin_connector_;
   std::unique_ptr<Channel> admin_channel_;
-  std::unique_ptr<Connector> order_connector_;
-  std::unique_ptr<Channel> order_channel_;
+  struct OrderLink {
+    std::unique_ptr<Connector> connector;
+    std::unique_ptr<Channel> channel;
+  };
+  std::map<std::string, OrderLink> orders_;                     // by what is ordered
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // tells late events we are gone
 };
 

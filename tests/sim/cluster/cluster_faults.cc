@@ -60,6 +60,7 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"a daemon is away until that is said", 1, 20, &Self::KillDaemonForVeryLong, false, true},
       {"go on without a node", 6, 3, &Self::GoOnWithout, false, true},
       {"ranks ask for an earlier step", 2, 4, &Self::AskForAnEarlierStep, false, true},
+      {"order a resize", 3, 4, &Self::OrderResize, false, true},
   };
   return kKinds;
 }

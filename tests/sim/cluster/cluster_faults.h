@@ -6,6 +6,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "base/random.h"
@@ -85,6 +86,7 @@ class ClusterFaults {
   void OrderRewind();
   void AskForAnEarlierStep();
   void OrderFreshStart();
+  void OrderResize();
   void LetPass();
   void KillDaemonForVeryLong();
 
@@ -98,6 +100,8 @@ class ClusterFaults {
   std::optional<Step> DrawEarlierStep();
   void TakeRewindBack();
   void OrderFreshStart(bool force, uint64_t times);
+  void TakeAwayOnceLeftOut(NodeSlot slot, uint64_t looks);
+  void TakeResizeBack(bool was_heeded);
   void Misstart(size_t place, Duration away);
   smp::NodeOptions DrawOtherOptions();
   void DestroyOnceMadeGood(uint64_t losses_before, uint64_t looks);
@@ -113,6 +117,7 @@ class ClusterFaults {
   bool calm_ = false;
   Duration quiet_until_{};
   Duration quiet_time_{};
+  std::optional<NodeSlot> ordered_out_;  // by a resize that is not taken back yet
   uint64_t injected_ = 0;
 };
 

@@ -1,4 +1,7 @@
 // Faults by what operators do: daemons that are started anew, wrongly or twice, and orders.
+#include <fmt/format.h>
+
+#include "base/format.h"
 #include "tests/sim/cluster/cluster_faults.h"
 
 namespace unreft::sim {
@@ -157,6 +160,56 @@ void ClusterFaults::OrderFreshStart(bool force, uint64_t times) {
           });
         }
       });
+}
+
+// For one node less, which the launcher heeds or not. The host of a node that is left out may be
+// taken away. Later the node is wanted again.
+void ClusterFaults::OrderResize() {
+  if (ordered_out_) return;
+  const uint64_t nodes = cluster_.options().node.nodes;
+  const NodeSlot slot{random_.Below(nodes)};
+  const bool is_heeded = !random_.OneIn(4);
+  if (is_heeded && !cluster_.Avoid(slot)) return;
+  ordered_out_ = slot;
+  const std::string order = random_.OneIn(3) ? fmt::format(R"({{"nodes":{}}})", nodes - 1)
+                                             : fmt::format(R"({{"without":[{}]}})", slot);
+  cluster_.launcher().OrderResize(
+      cluster_.machine(AnyPlace()), order, [this, order](const absl::Status& status) {
+        cluster_.trace().Add("the order {}: {}", order, status.ToString());
+        if (!status.ok()) return cluster_.Count("orders of a resize refused");
+        cluster_.Count("resizes ordered");
+        cluster_.Later(DrawWhile(), [this] {
+          if (!calm_) cluster_.launcher().KillOne();
+        });
+      });
+  if (random_.OneIn(2)) TakeAwayOnceLeftOut(slot, kLooksMax);
+  TakeResizeBack(is_heeded);
+}
+
+void ClusterFaults::TakeAwayOnceLeftOut(NodeSlot slot, uint64_t looks) {
+  cluster_.Later(kLookEvery, [this, slot, looks] {
+    if (calm_ || looks == 0 || ordered_out_ != slot) return;
+    if (!cluster_.observer().is_protected() || !cluster_.observer().IsLeftOut(slot)) {
+      return TakeAwayOnceLeftOut(slot, looks - 1);
+    }
+    cluster_.Count("hosts taken away by an order");
+    (void)cluster_.Destroy(cluster_.observer().machines().at(slot)->slot.value, DrawWhile());
+  });
+}
+
+// Until it is known that nothing is ordered any more.
+void ClusterFaults::TakeResizeBack(bool was_heeded) {
+  cluster_.Later(milliseconds(1500) + DrawWhile(), [this, was_heeded] {
+    if (!ordered_out_) return;
+    cluster_.launcher().OrderResize(
+        cluster_.machine(AnyPlace()), "", [this, was_heeded](const absl::Status& status) {
+          if (!ordered_out_ || (!status.ok() && !absl::IsNotFound(status))) return;
+          if (was_heeded) cluster_.AvoidNoMore(*ordered_out_);
+          ordered_out_.reset();
+          if (!calm_ && random_.OneIn(2)) cluster_.launcher().KillOne();
+        });
+    TakeResizeBack(was_heeded);
+  });
 }
 
 }  // namespace unreft::sim

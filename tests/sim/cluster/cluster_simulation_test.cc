@@ -78,6 +78,8 @@ TEST_P(ManySeedsTest, SurviveFaults) {
   EXPECT_GE(totals.counts["second daemons refused"], seeds / 50);
   EXPECT_GE(totals.counts["attempts that ask for an earlier step"], 1u);
   EXPECT_GE(totals.counts["fresh starts ordered"], 1u);
+  EXPECT_GE(totals.counts["resizes ordered"], seeds / 20);
+  EXPECT_GE(totals.counts["hosts taken away by an order"], 1u);
   EXPECT_GE(totals.counts["orders of a fresh start refused"], 1u);
   // Nothing says that commits stand still unless they are looked for.
   EXPECT_GE(totals.counts["times that all were there"], 10 * seeds);
@@ -173,6 +175,7 @@ TEST(ClusterPlantedBugTest, CallsItOver) {
 }
 TEST(ClusterPlantedBugTest, KeepsGroups) {
   ExpectFound(PlantedBug::kKeepsGroups, true, "standstill: nothing is committed");
+  ExpectFound(PlantedBug::kKeepsGroups, true, "an order ");
 }
 TEST(ClusterPlantedBugTest, ForgetsName) {
   ExpectFound(PlantedBug::kForgetsName, true, "is told of nothing that stands in the way");

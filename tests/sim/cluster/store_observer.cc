@@ -70,6 +70,8 @@ void StoreObserver::Attach() {
         meta::StoreTxn::Of(read), [this, start](absl::StatusOr<meta::StoreReply> reply) {
           if (!reply.ok() || start != attached_to_) return;
           leader_.reset();
+          view_.Clear();
+          timeline_.Clear();
           PinRecord pins;
           for (const meta::KeyValue& kv : reply->replies.at(0).kvs) {
             keys_.insert(kv.key);
@@ -78,6 +80,8 @@ void StoreObserver::Attach() {
             if (kv.key.ends_with("/commit")) RememberCommit(kv.value);
             if (kv.key.ends_with("/store")) OnId(kv.value);
             if (kv.key.ends_with("/pins")) pins.ParseFromString(kv.value);
+            if (kv.key.ends_with("/view")) view_.ParseFromString(kv.value);
+            if (kv.key.ends_with("/timeline")) timeline_.ParseFromString(kv.value);
             if (!kv.key.ends_with("/leader")) continue;
             leader_.emplace().ParseFromString(kv.value);
           }
@@ -127,8 +131,12 @@ void StoreObserver::Look(const std::vector<Event>& revision) {
     CheckSizes(name, event.kv);
     if (name == "leader") leader_.emplace().ParseFromString(event.kv.value);
     if (name == "store") OnId(event.kv.value);
+    if (name == "view") view_.ParseFromString(event.kv.value);
     PinRecord pins;
     if (name == "pins" && on_pins_ && pins.ParseFromString(event.kv.value)) on_pins_(pins, false);
+  }
+  for (const Event& event : revision) {
+    if (event.is_put && event.kv.key.ends_with("/timeline")) FollowTimeline(event.kv.value);
   }
   // The settings are one once a daemon has started, the pins once something was pinned; a place
   // waits once at most, for its slot or any, and is refused once.
@@ -201,6 +209,36 @@ std::optional<Version> StoreObserver::RememberCommit(const std::string& value) {
 void StoreObserver::CountCommit(const std::string& value) {
   const std::optional<Version> again = RememberCommit(value);
   if (again) world_.trace.Fail("version {} was written as committed a second time", *again);
+}
+
+void StoreObserver::FollowTimeline(const std::string& value) {
+  const TimelineRecord before = std::exchange(timeline_, TimelineRecord());
+  timeline_.ParseFromString(value);
+  const bool ends_round =
+      before.closing() && !timeline_.closing() && timeline_.round() == before.round();
+  if (ends_round && smp::DecisionOf(timeline_.decision()).kind != DecisionKind::kFailed) {
+    CheckHeeds(timeline_);
+  }
+}
+
+// By the view that was written with it.
+void StoreObserver::CheckHeeds(const TimelineRecord& decided) const {
+  if (!decided.has_resize()) return;
+  std::set<uint64_t> in;
+  for (const Group& group : view_.groups()) in.insert(group.slots().begin(), group.slots().end());
+  std::set<uint64_t> asking;
+  for (const AskingRank& asked : decided.decision().asked()) asking.insert(asked.slot());
+  for (const uint64_t slot : decided.resize().without()) {
+    if (!in.contains(slot) || asking.contains(slot)) continue;
+    world_.trace.Fail(
+        "decision {}: node {} is in a group, and an order leaves it out, and no rank asks from it",
+        decided.round(), slot);
+  }
+  const uint64_t most = std::max<uint64_t>(decided.resize().nodes(), asking.size());
+  if (!decided.resize().has_nodes() || in.size() <= most) return;
+  world_.trace.Fail(
+      "decision {}: {} nodes are in groups, an order is for {}, and ranks ask from {}",
+      decided.round(), in.size(), decided.resize().nodes(), asking.size());
 }
 
 // One bound for all: each record says more than the one before it, and not sooner than it may.

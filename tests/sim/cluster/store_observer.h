@@ -8,7 +8,9 @@
 //   * the store holds more than the job's records, a record is larger than digests, holders and
 //     names of versions need, or a version is written as committed or as given up twice, in a life
 //     of the store, though nothing had forgotten it (rule 24),
-//   * a version is committed or decided that was given up, or given up that was committed.
+//   * a version is committed or decided that was given up, or given up that was committed,
+//   * a decision has a node in a group that an operator's order leaves out, and from which no rank
+//     asks (rule 32).
 // Single-threaded.
 #pragma once
 
@@ -83,6 +85,8 @@ class StoreObserver {
   std::optional<Version> RememberCommit(const std::string& value);
   void CountCommit(const std::string& value);
   void CountGivenUp(const std::string& value);
+  void FollowTimeline(const std::string& value);
+  void CheckHeeds(const TimelineRecord& decided) const;
 
   World& world_;
   FakeKvStore& store_;
@@ -99,6 +103,8 @@ class StoreObserver {
   std::set<std::string> ids_;
   std::set<std::string> keys_;
   std::optional<PresenceRecord> leader_;
+  ViewRecord view_;
+  TimelineRecord timeline_;
   std::set<Version> commits_;
   AbandonRecord abandoned_;
   uint64_t writes_ = 0;
