@@ -73,7 +73,7 @@ class Group final : public smp::GroupFixture {
   }
 
   static GuardRecord ExampleRecord();
-  static SlabDescription ExampleMeta();
+  static SlabDescription ExampleMeta(Rank rank);
   static constexpr Version Committed() { return kVersion; }
 
  private:
@@ -153,10 +153,10 @@ GuardRecord Group::ExampleRecord() {
   return record;
 }
 
-SlabDescription Group::ExampleMeta() {
+SlabDescription Group::ExampleMeta(Rank rank) {
   const std::vector<std::byte> data(kBlockBytes);
-  return DescriptionOf(Rank{0}, 2,
-                       TensorSpec{"w", Dtype::kUint8, {kBlockBytes}, {0}, {kBlockBytes}}, data);
+  return DescriptionOf(rank, 2, TensorSpec{"w", Dtype::kUint8, {kBlockBytes}, {0}, {kBlockBytes}},
+                       data);
 }
 
 std::string Input(uint8_t kind, const google::protobuf::MessageLite& message) {
@@ -180,7 +180,7 @@ std::vector<std::string> Seeds() {
   meta.set_slot(1);
   meta.add_ranks(0);
   MetaReply described;
-  *described.add_slabs() = Group::ExampleMeta();
+  for (const Rank rank : {Rank{0}, Rank{1}}) *described.add_slabs() = Group::ExampleMeta(rank);
   ReadHeader header;
   header.add_crcs(0);
   header.add_input_crcs(0);

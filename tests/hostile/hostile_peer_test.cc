@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unreft/cluster.pb.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -41,9 +42,11 @@ const char* const kMethods[] = {"report",   "pins", "verify", "manifests", "expo
 
 class HostilePeerTest : public ::testing::Test {
  protected:
-  HostilePeerTest() {
+  // `kept_epoch`: what it says that it has kept, 0 for nothing.
+  explicit HostilePeerTest(uint64_t kept_epoch = 0) : kept_epoch_(kept_epoch) {
     resident_ = node_.ResidentBytes();
     InTurn([this] { Join(); });
+    if (kept_epoch_ > 0) return;  // without its copy there is no view
     // The first view needs a report of every node.
     UNREFT_CHECK(RunUntil([this] {
                    if (!store_->ready() || !store_->state().leader.exists()) return false;
@@ -69,8 +72,12 @@ class HostilePeerTest : public ::testing::Test {
   }
 
   void InTurn(absl::FunctionRef<void()> body) {
-    executor_.Post([&] { body(); });
-    UNREFT_CHECK(executor_.RunOneFor(seconds(60)));
+    bool is_done = false;
+    executor_.Post([&] {
+      body();
+      is_done = true;
+    });
+    while (!is_done) UNREFT_CHECK(executor_.RunOneFor(seconds(60)), "no turn in 60 s");
   }
 
   // As a daemon of that slot does.
@@ -85,8 +92,12 @@ class HostilePeerTest : public ::testing::Test {
         *kv_, executor_, log_, store_->PresenceKey(kHostile), seconds(10),
         [](const std::string&) { return true; }, [] {});
     for (const char* method : kMethods) {
-      peers_->Serve(method, [this](NodeSlot, const std::string&, Transport::CallDone done) {
+      // Not by Peers, which would give any answer in good pages.
+      transport_->Serve(method, [this](const std::string& request, Transport::CallDone done) {
         ++asked_;
+        Envelope envelope;
+        const bool is_paged = envelope.ParseFromString(request) && envelope.has_page();
+        if (is_paged && !random_.OneIn(3)) return done(FalsePage(envelope.page()));
         done(Mutated(AnyMessage(), random_));
       });
     }
@@ -128,6 +139,7 @@ class HostilePeerTest : public ::testing::Test {
     report.set_session(1);
     report.set_incarnation(Incarnation());
     report.set_number(++number_);
+    report.set_kept_epoch(kept_epoch_);
     return report;
   }
   // One of what nodes tell each other, as it could be.
@@ -207,6 +219,26 @@ class HostilePeerTest : public ::testing::Test {
                                     kept.SerializeAsString(),      page.SerializeAsString()};
     return messages[random_.Below(std::size(messages))];
   }
+  // A page such as was asked for, of an answer that is none; of another one now and then.
+  std::string FalsePage(const PageWish& wish) {
+    ++pages_given_;
+    const bool goes_on = wish.whole_bytes() > wish.offset() && !random_.OneIn(8);
+    Page page;
+    page.set_whole_crc(goes_on ? wish.whole_crc() : static_cast<uint32_t>(random_.Next()));
+    page.set_whole_bytes(goes_on ? wish.whole_bytes() : 1 + random_.Below(uint64_t{1} << 20));
+    page.set_offset(goes_on ? wish.offset() : 0);
+    const uint64_t left = page.whole_bytes() - page.offset();
+    page.set_bytes(std::string(std::min(left, 1 + random_.Below(uint64_t{1} << 16)), 'p'));
+    return page.SerializeAsString();
+  }
+  PageWish AnyWish() {
+    PageWish wish;
+    wish.set_offset(random_.OneIn(2) ? 0 : random_.Next());
+    wish.set_bytes_max(random_.OneIn(2) ? random_.Below(uint64_t{1} << 16) : random_.Next());
+    wish.set_whole_bytes(random_.OneIn(2) ? random_.Below(uint64_t{1} << 16) : random_.Next());
+    wish.set_whole_crc(static_cast<uint32_t>(random_.Next()));
+    return wish;
+  }
   std::string Message() {
     std::string message = AnyMessage();
     return random_.OneIn(3) ? message : Mutated(std::move(message), random_);
@@ -251,6 +283,7 @@ class HostilePeerTest : public ::testing::Test {
     EXPECT_TRUE(nlohmann::json::accept(reply->result)) << reply->result;
   }
 
+  const uint64_t kept_epoch_;
   Random random_{20'261'124};
   CaptureLogSink sink_;
   Log log_{sink_};
@@ -268,12 +301,32 @@ class HostilePeerTest : public ::testing::Test {
   uint64_t number_ = 0;
   int under_way_ = 0;
   uint64_t asked_ = 0;
+  uint64_t pages_given_ = 0;
 };
 
 TEST_F(HostilePeerTest, MessagesOfWrongContent) {
   OpenTimeline();
   Repeat(3000, [this] { Call(kMethods[random_.Below(std::size(kMethods))], Message()); });
   EXPECT_GT(asked_, 0U) << "it was asked nothing, and so has answered nothing";
+}
+
+// It says that it has kept newer records than the store has, and gives no page of them that is
+// good.
+class HostileKeeperTest : public HostilePeerTest {
+ protected:
+  HostileKeeperTest() : HostilePeerTest(3) {}
+};
+
+TEST_F(HostileKeeperTest, FalsePagesOfWhatItHasKept) {
+  EXPECT_TRUE(RunUntil([this] {
+    if (store_->ready() && store_->state().leader.exists() && under_way_ == 0) {
+      Call("report", GoodReport().SerializeAsString());
+    }
+    return pages_given_ >= 200;
+  })) << "it was asked for "
+      << pages_given_ << " pages";
+  EXPECT_FALSE(store_->state().view.exists());
+  ASSERT_TRUE(RunUntil([this] { return under_way_ == 0; }));
 }
 
 TEST_F(HostilePeerTest, ReadsOfWhatIsNotThere) {
@@ -296,6 +349,8 @@ TEST_F(HostilePeerTest, RequestsThatAreNoEnvelopes) {
   Repeat(1000, [&] {
     ++under_way_;
     envelope.set_body(Message());
+    envelope.clear_page();
+    if (random_.OneIn(2)) *envelope.mutable_page() = AnyWish();
     transport_->Call(address, kMethods[random_.Below(std::size(kMethods))],
                      Mutated(envelope.SerializeAsString(), random_), seconds(5),
                      [this](auto) { --under_way_; });

@@ -34,6 +34,11 @@ absl::StatusOr<std::string> KeptAnswers::Take(const Question& question, const Pa
   return page;
 }
 
+uint64_t KeptAnswers::BytesOf(const Key& key, const std::string& answer) {
+  const Question& question = std::get<Question>(key);
+  return question.method.size() + question.body.size() + answer.size();
+}
+
 std::string KeptAnswers::PageOf(const std::string& answer, uint32_t crc, uint64_t offset,
                                 uint64_t bytes_max) {
   Page page;
@@ -46,18 +51,20 @@ std::string KeptAnswers::PageOf(const std::string& answer, uint32_t crc, uint64_
 
 void KeptAnswers::Keep(const Key& key, std::string answer) {
   if (const auto same = kept_.find(key); same != kept_.end()) Forget(same);
+  const uint64_t bytes = BytesOf(key, answer);
   // The newest one is kept in any case: who has asked for it asks on.
-  while (!kept_.empty() && kept_bytes_ + answer.size() > limits_.kept_bytes_max) {
+  while (!kept_.empty() &&
+         (kept_bytes_ + bytes > limits_.kept_bytes_max || kept_.size() >= kAnswersMax)) {
     Forget(LongestUnused());
   }
-  kept_bytes_ += answer.size();
+  kept_bytes_ += bytes;
   kept_[key] = {std::move(answer), executor_.Now()};
   if (std::exchange(is_timed_, true)) return;
   executor_.After(limits_.kept_for, lifetime_.Bind([this] { ForgetUnused(); }));
 }
 
 void KeptAnswers::Forget(std::map<Key, Kept>::iterator kept) {
-  kept_bytes_ -= kept->second.answer.size();
+  kept_bytes_ -= BytesOf(kept->first, kept->second.answer);
   kept_.erase(kept);
 }
 

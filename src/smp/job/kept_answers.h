@@ -2,8 +2,8 @@
 //
 // An answer is kept for its next pages for a few seconds: else it would be made anew for each,
 // which is work by the square of its size, and one to `verify` reads all of a version. All who ask
-// the same share it. Nothing depends on it: an answer that is kept no more is made anew, and who
-// asks sees by its size and CRC whether it is the same. A first page is always of a new one.
+// the same share it. An answer that is kept no more is made anew, and who asks sees by its size and
+// CRC whether it is the same; one to `verify` never is. A first page is always of a new one.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -42,15 +42,20 @@ class KeptAnswers {
   absl::StatusOr<std::string> Take(const Question& question, const PageWish& wish,
                                    std::string answer);
 
+  // Of the answers and of the questions that they are kept under, which may be as large.
   uint64_t kept_bytes() const { return kept_bytes_; }
 
  private:
+  // Many small ones cost more than their bytes.
+  static constexpr size_t kAnswersMax = 1024;
+
   using Key = std::tuple<Question, uint64_t, uint32_t>;  // with the answer's size and CRC
   struct Kept {
     std::string answer;
     Time used;
   };
 
+  static uint64_t BytesOf(const Key& key, const std::string& answer);
   static std::string PageOf(const std::string& answer, uint32_t crc, uint64_t offset,
                             uint64_t bytes_max);
   void Keep(const Key& key, std::string answer);

@@ -57,7 +57,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& 
       pin_clock_(executor, [this] { RunRules(); }),
       pin_requests_(executor),
       standstill_(log),
-      layouts_(peers, log, options, [this] { RunRules(); }) {}
+      layouts_(executor, peers, log, options, [this] { RunRules(); }) {}
 
 Leader::~Leader() {
   executor_.Cancel(rules_timer_);

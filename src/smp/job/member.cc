@@ -53,7 +53,9 @@ Member::Member(Seams seams, NodeRecord& record, KeptRecords& kept, Node& node,
              record.incarnation(), [this] { store_.ReadAgain(); },
              {.page_bytes = options.answer_page_bytes,
               .answer_bytes_max = options.answer_bytes_max,
-              .kept_for = options.call_timeout}),
+              // The longest that a page of what is asked for in pages may be on its way.
+              .kept_for =
+                  std::max({options.call_timeout, options.read_timeout, options.verify_timeout})}),
       calls_(seams.executor, store_, peers_, options),
       leading_({seams.executor, store_, seat_, peers_, seams.random, seams.log, seams.faults},
                options),

@@ -31,10 +31,11 @@ absl::StatusOr<bool> PagedAnswer::Take(std::string reply) {
     if (absl::Status status = Begin(page); !status.ok()) return status;
   }
   const uint64_t needed = std::min(limits_.page_bytes, whole_bytes_ - bytes_.size());
-  if (page.offset() != bytes_.size() || page.bytes().size() != needed) {
-    return absl::DataLossError(fmt::format("a page of {} bytes at {} of {}, needed {} at {}",
-                                           page.bytes().size(), page.offset(), whole_bytes_, needed,
-                                           bytes_.size()));
+  const uint64_t found = page.bytes().size();
+  if (page.offset() != bytes_.size() || found > needed || (found == 0 && needed > 0)) {
+    return absl::InvalidArgumentError(fmt::format("a page of {} bytes at {} of {}, needed {} at {}",
+                                                  found, page.offset(), whole_bytes_, needed,
+                                                  bytes_.size()));
   }
   bytes_ += page.bytes();
   if (bytes_.size() < whole_bytes_) return false;
@@ -42,6 +43,10 @@ absl::StatusOr<bool> PagedAnswer::Take(std::string reply) {
   if (crc == whole_crc_) return true;
   return absl::DataLossError(fmt::format("the {} bytes of all pages have CRC {:08x}, needed {:08x}",
                                          whole_bytes_, crc, whole_crc_));
+}
+
+std::string PagedAnswer::Progress() const {
+  return fmt::format("{} of {} bytes", bytes_.size(), whole_bytes_);
 }
 
 absl::Status PagedAnswer::Begin(const Page& page) {

@@ -40,12 +40,15 @@ class PagedAnswer {
   // What is to be asked for next.
   PageWish Wish() const;
 
-  // What came of it. Whether the answer is whole now. ResourceExhausted for one beyond the limit,
+  // What came of it: as many bytes as were asked for, or fewer. Whether the answer is whole now.
+  // ResourceExhausted for one beyond the limit, InvalidArgument for a page that was not asked for,
   // DataLoss for bytes that are not those that were named, Unavailable for one that does not stay
   // the same. No more may be taken after a failure.
   absl::StatusOr<bool> Take(std::string reply);
 
   std::string TakeWhole() { return std::move(bytes_); }
+  // For an error: "3 of 25 bytes".
+  std::string Progress() const;
 
  private:
   absl::Status Begin(const Page& page);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -16,6 +17,7 @@ struct Peers::PagedCall {
   std::string method;
   std::string body;
   Duration timeout;
+  Time end;
   PagedAnswer answer;
   Transport::CallDone done;
 };
@@ -23,7 +25,8 @@ struct Peers::PagedCall {
 Peers::Peers(Executor& executor, Transport& transport, const meta::JobState& job_state,
              std::string job, NodeSlot self, RandomId incarnation,
              absl::AnyInvocable<void()> on_other_store, const PageLimits& limits)
-    : transport_(transport),
+    : executor_(executor),
+      transport_(transport),
       job_state_(job_state),
       job_(std::move(job)),
       self_(self),
@@ -40,6 +43,15 @@ Peers::~Peers() {
 absl::Status Peers::Malformed(const std::string& method, NodeSlot peer, size_t bytes) {
   return absl::InvalidArgumentError(
       fmt::format("node {}: a message of '{}' of {} bytes does not parse", peer, method, bytes));
+}
+
+absl::StatusOr<std::string> Peers::Encoded(const std::string& method,
+                                           const google::protobuf::MessageLite& reply) {
+  const size_t bytes = reply.ByteSizeLong();
+  if (bytes <= std::numeric_limits<int>::max()) return reply.SerializeAsString();
+  return absl::ResourceExhaustedError(
+      fmt::format("the answer to '{}' has {} bytes, the most are {}", method, bytes,
+                  std::numeric_limits<int>::max()));
 }
 
 absl::StatusOr<std::string> Peers::AddressOf(NodeSlot slot) const {
@@ -117,20 +129,15 @@ void Peers::CallAt(const std::string& address, const std::string& method, const 
 void Peers::CallInPages(NodeSlot to, const std::string& method, const std::string& body,
                         Duration timeout, Transport::CallDone done) {
   absl::StatusOr<std::string> address = AddressOf(to);
-  AskPage(std::make_unique<PagedCall>(PagedCall{
-      address.value_or(""), fmt::format("node {}", to), method, body, timeout, PagedAnswer(limits_),
-      [this, status = address.status(),
-       done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
-        if (absl::IsAborted(answer.status())) on_other_store_();
-        if (!status.ok()) return done(status);
-        done(std::move(answer));
-      }}));
-}
-
-void Peers::CallInPagesAt(const std::string& address, const std::string& method,
-                          const std::string& body, Duration timeout, Transport::CallDone done) {
   AskPage(std::make_unique<PagedCall>(
-      PagedCall{address, address, method, body, timeout, PagedAnswer(limits_), std::move(done)}));
+      PagedCall{address.value_or(""), fmt::format("node {}", to), method, body, timeout,
+                executor_.Now() + kTimeoutsOfAll * timeout, PagedAnswer(limits_),
+                [this, status = address.status(),
+                 done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
+                  if (absl::IsAborted(answer.status())) on_other_store_();
+                  if (!status.ok()) return done(status);
+                  done(std::move(answer));
+                }}));
 }
 
 // All pages come from one address: who has another by then is another process.
@@ -149,7 +156,11 @@ void Peers::AskPage(std::unique_ptr<PagedCall> call) {
               why.code(), fmt::format("{} {}: {}", call->who, call->method, why.message())));
         }
         if (*is_whole) return call->done(call->answer.TakeWhole());
-        AskPage(std::move(call));
+        if (executor_.Now() < call->end) return AskPage(std::move(call));
+        call->done(absl::DeadlineExceededError(
+            fmt::format("{} {}: {} have come in {} times the {} s that one page may take",
+                        call->who, call->method, call->answer.Progress(), kTimeoutsOfAll,
+                        std::chrono::duration<double>(call->timeout).count())));
       }));
 }
 

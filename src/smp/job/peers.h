@@ -59,12 +59,12 @@ class Peers {
   // To whoever of this job is at that address, in a slot or not.
   void CallAt(const std::string& address, const std::string& method, const std::string& body,
               Duration timeout, Transport::CallDone done);
-  // These for an answer in pages, each of which may take `timeout`. Fail as a call of a single page
-  // does, and as PagedAnswer::Take does, naming who answers and what.
+  // As Call, for an answer in pages, each of which may take `timeout`, and all of them together
+  // kTimeoutsOfAll times as long. Fails as a call for one page does and as PagedAnswer::Take does,
+  // naming who answers and what; DeadlineExceeded when not all has come in time.
+  static constexpr int kTimeoutsOfAll = 10;
   void CallInPages(NodeSlot to, const std::string& method, const std::string& body,
                    Duration timeout, Transport::CallDone done);
-  void CallInPagesAt(const std::string& address, const std::string& method, const std::string& body,
-                     Duration timeout, Transport::CallDone done);
   // Whether a daemon of this job answers there.
   void Probe(const std::string& address, Duration timeout, absl::AnyInvocable<void(bool)> done);
   TransferId Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
@@ -103,9 +103,8 @@ class Peers {
       Request request;
       if (!request.ParseFromString(body)) return done(Malformed(method, from, body.size()));
       handler(from, std::move(request),
-              [done = std::move(done)](absl::StatusOr<Reply> reply) mutable {
-                if (!reply.ok()) return done(reply.status());
-                done(reply->SerializeAsString());
+              [method, done = std::move(done)](absl::StatusOr<Reply> reply) mutable {
+                done(reply.ok() ? Encoded(method, *reply) : reply.status());
               });
     });
   }
@@ -114,6 +113,9 @@ class Peers {
   struct PagedCall;
 
   static absl::Status Malformed(const std::string& method, NodeSlot peer, size_t bytes);
+  // ResourceExhausted for one that protobuf cannot encode, since it has 2 GiB or more.
+  static absl::StatusOr<std::string> Encoded(const std::string& method,
+                                             const google::protobuf::MessageLite& reply);
   template <typename Reply>
   static Transport::CallDone Parsed(NodeSlot from, const std::string& method,
                                     absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
@@ -132,6 +134,7 @@ class Peers {
   std::string Wrap(const std::string& body) const { return NewEnvelope(body).SerializeAsString(); }
   absl::StatusOr<Envelope> Open(const std::string& message);
 
+  Executor& executor_;
   Transport& transport_;
   const meta::JobState& job_state_;
   const std::string job_;

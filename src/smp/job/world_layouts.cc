@@ -7,6 +7,8 @@
 namespace unreft::smp {
 namespace {
 
+constexpr Duration kWarnEvery = std::chrono::seconds(10);
+
 ReportReply ReplyOf(RegistrationState state, const absl::Status& misfit = absl::OkStatus()) {
   ReportReply reply;
   reply.set_registrations(static_cast<uint32_t>(state));
@@ -16,9 +18,13 @@ ReportReply ReplyOf(RegistrationState state, const absl::Status& misfit = absl::
 
 }  // namespace
 
-WorldLayouts::WorldLayouts(Peers& peers, Log& log, const NodeOptions& options,
+WorldLayouts::WorldLayouts(Executor& executor, Peers& peers, Log& log, const NodeOptions& options,
                            absl::AnyInvocable<void()> on_told)
-    : peers_(peers), log_(log), options_(options), on_told_(std::move(on_told)) {}
+    : executor_(executor),
+      peers_(peers),
+      log_(log),
+      options_(options),
+      on_told_(std::move(on_told)) {}
 
 void WorldLayouts::OnReport(bool registers_anew) {
   is_told_ = true;
@@ -71,7 +77,12 @@ void WorldLayouts::Ask(NodeSlot slot, const ManifestRequest& request) {
       slot, "manifests", request, options_.call_timeout,
       lifetime_.Bind([this, asking](absl::StatusOr<ManifestReply> reply) {
         asking_.erase(asking);
-        if (!reply.ok()) return;  // asked again with a node's next report
+        if (!reply.ok()) {  // asked again with a node's next report
+          log_.WarnEvery("manifests", kWarnEvery, executor_.Now(),
+                         "node {} did not tell what its ranks hold: {}", asking.first,
+                         reply.status().message());
+          return;
+        }
         for (const std::string& bytes : reply->manifests()) {
           absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(bytes);
           if (!manifest.ok()) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/executor.h"
 #include "base/ids.h"
 #include "base/lifetime.h"
 #include "base/log.h"
@@ -27,7 +28,7 @@ namespace unreft::smp {
 class WorldLayouts {
  public:
   // `on_told` runs when a node has answered what its ranks hold.
-  WorldLayouts(Peers& peers, Log& log, const NodeOptions& options,
+  WorldLayouts(Executor& executor, Peers& peers, Log& log, const NodeOptions& options,
                absl::AnyInvocable<void()> on_told);
 
   // In which view they are looked at, and of which attempt: the one that the decision in force was
@@ -57,6 +58,7 @@ class WorldLayouts {
   bool IsFound(const Key& key) const { return found_ && found_for_ == key; }
   void Ask(NodeSlot slot, const ManifestRequest& request);
 
+  Executor& executor_;
   Peers& peers_;
   Log& log_;
   const NodeOptions& options_;

@@ -226,7 +226,7 @@ void ClusterDesk::Ask(const std::string& address, Duration timeout,
                       const std::shared_ptr<Gathering>& gathering) {
   QuestionRequest request;
   request.set_verb(gathering->verb);
-  member_.peers().CallInPagesAt(
+  member_.peers().CallAt(
       address, "question", request.SerializeAsString(), timeout,
       [address, gathering](const absl::StatusOr<std::string>& bytes) {
         QuestionReply reply;

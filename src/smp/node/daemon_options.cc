@@ -101,8 +101,7 @@ void AddClusterOptions(CLI::App& app, DaemonOptions& options) {
             "time",
             Range<uint64_t>{4096, 32 << 20});
   AddOption(app, node.answer_bytes_max, "answer_bytes_max",
-            "the most that a node may answer in all these pages together: of what a node's slabs "
-            "have of them in a version",
+            "the most that a node may answer in all these pages together",
             Range<uint64_t>{1 << 20, (uint64_t{2} << 30) - 1});
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/bounds.h"
@@ -362,12 +363,15 @@ absl::Status VerifyGuard(GuardView view) {
 }
 
 absl::Status SealGuard(GuardView view, Generation generation, const GuardRecord& record) {
-  const std::string bytes = record.SerializeAsString();
-  if (bytes.size() > view.record().size()) {
+  // Of 2 GiB or more protobuf would make nothing, without a word.
+  const uint64_t needed = record.ByteSizeLong();
+  const uint64_t most = std::min<uint64_t>(view.record().size(), std::numeric_limits<int>::max());
+  if (needed > most) {
     return absl::ResourceExhaustedError(
-        fmt::format("guard {}: its record needs {} bytes, the region has {}",
-                    view.geometry().guard_id, bytes.size(), view.record().size()));
+        fmt::format("guard {}: its record needs {} bytes, the most are {}, the region has {}",
+                    view.geometry().guard_id, needed, most, view.record().size()));
   }
+  const std::string bytes = record.SerializeAsString();
   std::memcpy(view.record().data(), bytes.data(), bytes.size());
   GuardSeal seal;
   seal.generation = generation.value;

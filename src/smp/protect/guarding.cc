@@ -1,7 +1,11 @@
 #include "smp/protect/guarding.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
@@ -11,6 +15,16 @@ namespace unreft::smp {
 namespace {
 
 constexpr Duration kWarnEvery = std::chrono::seconds(10);
+
+absl::Status CheckAreDescribed(const google::protobuf::RepeatedField<uint64_t>& ranks,
+                               const std::vector<SlabDescription>& slabs) {
+  for (const uint64_t rank : ranks) {
+    const auto is_of_rank = [rank](const SlabDescription& slab) { return slab.rank() == rank; };
+    if (std::ranges::any_of(slabs, is_of_rank)) continue;
+    return absl::NotFoundError(fmt::format("the slab of rank {} is not described", rank));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -100,13 +114,15 @@ void Guarding::FetchDescription(uint32_t member, bool is_suspect) {
   activity_.Begin();
   task_.seams.peers.AskInPages<MetaReply>(
       slot, "meta", request, task_.options.read_timeout,
-      lifetime_.Bind([this, member, slot](absl::StatusOr<MetaReply> reply) {
+      lifetime_.Bind([this, member, slot,
+                      ranks = request.ranks()](absl::StatusOr<MetaReply> reply) {
         absl::Status status = reply.status();
         std::vector<SlabDescription> slabs;
         if (reply.ok()) slabs.assign(reply->slabs().begin(), reply->slabs().end());
         for (const SlabDescription& slab : slabs) {
           if (status.ok()) status = CheckSlabDescription(slab);
         }
+        if (status.ok()) status = CheckAreDescribed(ranks, slabs);
         if (status.ok()) {
           descriptions_[member] = std::move(slabs);
         } else if (!activity_.is_cancelled()) {

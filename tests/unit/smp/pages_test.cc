@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr PageLimits kLimits{.page_bytes = 10,
                              .answer_bytes_max = 1000,
-                             .kept_bytes_max = 100,
+                             .kept_bytes_max = 126,
                              .kept_for = milliseconds(200)};
 
 uint32_t CrcOf(const std::string& bytes) { return Crc32c(std::as_bytes(std::span(bytes))); }
@@ -105,14 +105,23 @@ TEST_F(PagedAnswerTest, WhatIsSaidToBeTooLargeIsNotTaken) {
   }
 }
 
-TEST_F(PagedAnswerTest, APageHasAllThatWasAskedForAndNothingElse) {
+TEST_F(PagedAnswerTest, APageMayHaveFewerBytesThanWereAskedFor) {
   const std::string whole = TextOf(25);
-  const Page wrong[] = {PageOf(whole, 0, 9), PageOf(whole, 0, 0), PageOf(whole, 0, 11),
-                        PageOf(whole, 10)};
+  EXPECT_EQ(Take(PageOf(whole, 0, 9)).value(), false);
+  EXPECT_EQ(answer_.Wish().offset(), 9u);
+  EXPECT_EQ(answer_.Progress(), "9 of 25 bytes");
+  EXPECT_EQ(Take(PageOf(whole, 9)).value(), false);
+  EXPECT_EQ(Take(PageOf(whole, 19)).value(), true);
+  EXPECT_EQ(answer_.TakeWhole(), whole);
+}
+
+TEST_F(PagedAnswerTest, APageHasNothingButWhatWasAskedFor) {
+  const std::string whole = TextOf(25);
+  const Page wrong[] = {PageOf(whole, 0, 0), PageOf(whole, 0, 11), PageOf(whole, 10)};
   for (const Page& page : wrong) {
     PagedAnswer answer(kLimits);
     const absl::Status status = answer.Take(page.SerializeAsString()).status();
-    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("of 25, needed 10 at 0"));
   }
   ASSERT_EQ(Take(PageOf(whole, 0)).value(), false);
@@ -164,6 +173,7 @@ class KeptAnswersTest : public SmpFixture {
     return page ? std::optional(Parsed(*page)) : std::nullopt;
   }
 
+  static constexpr uint64_t kQuestionBytes = 13;
   KeptAnswers::Question question_{"meta", "of node 1"};
   KeptAnswers answers_{*executor_, kLimits};
 };
@@ -203,9 +213,18 @@ TEST_F(KeptAnswersTest, AnAnswerThatNobodyTakesGoes) {
 TEST_F(KeptAnswersTest, AllWhoAskTheSameShareIt) {
   Take(Wish(0), TextOf(25));
   Take(Wish(0), TextOf(25));
-  EXPECT_EQ(answers_.kept_bytes(), 25u);
+  EXPECT_EQ(answers_.kept_bytes(), 25 + kQuestionBytes);
   Take(Wish(0), TextOf(25, 'A'));
-  EXPECT_EQ(answers_.kept_bytes(), 50u);
+  EXPECT_EQ(answers_.kept_bytes(), 2 * (25 + kQuestionBytes));
+}
+
+TEST_F(KeptAnswersTest, WhatWasAskedCountsToo) {
+  question_.body = TextOf(5000);
+  Take(Wish(0), TextOf(11));
+  EXPECT_EQ(answers_.kept_bytes(), 5015u);
+  question_.body = TextOf(5001);
+  Take(Wish(0), TextOf(11));
+  EXPECT_EQ(answers_.kept_bytes(), 5016u) << "the one before had to go";
 }
 
 TEST_F(KeptAnswersTest, NoMoreIsKeptThanTheLimitButTheNewest) {
@@ -216,10 +235,10 @@ TEST_F(KeptAnswersTest, NoMoreIsKeptThanTheLimitButTheNewest) {
   EXPECT_TRUE(Find(Wish(10, TextOf(40))));
   Settle(milliseconds(1));
   Take(Wish(0), TextOf(60));
-  EXPECT_EQ(answers_.kept_bytes(), 100u);
+  EXPECT_EQ(answers_.kept_bytes(), 40 + 60 + 2 * kQuestionBytes);
   EXPECT_FALSE(Find(Wish(10, TextOf(50)))) << "the longest unused";
   Take(Wish(0), TextOf(200));
-  EXPECT_EQ(answers_.kept_bytes(), 200u);
+  EXPECT_EQ(answers_.kept_bytes(), 200 + kQuestionBytes);
   EXPECT_TRUE(Find(Wish(10, TextOf(200))));
 }
 
@@ -274,13 +293,13 @@ class PagesTest : public TwoPeersFixture {
     return reply;
   }
 
-  absl::StatusOr<ManifestReply> AskInPages(PageLimits limits) {
+  absl::StatusOr<ManifestReply> AskInPages(PageLimits limits, Duration timeout = seconds(1)) {
     asker_.emplace(
         *other_executor_, *other_transport_, job_, "job", NodeSlot{1}, RandomId{1}, [] {}, limits);
     absl::StatusOr<ManifestReply> answer = absl::UnknownError("no answer yet");
     other_executor_->Deliver(Duration{}, [&] {
       asker_->AskInPages<ManifestReply>(
-          NodeSlot{0}, "manifests", ManifestRequest(), seconds(1),
+          NodeSlot{0}, "manifests", ManifestRequest(), timeout,
           [&](absl::StatusOr<ManifestReply> reply) { answer = std::move(reply); });
     });
     Settle(seconds(2));
@@ -353,18 +372,21 @@ TEST_F(PagesTest, ADaemonOfAnEarlierReleaseIsAnsweredWhole) {
   EXPECT_EQ(answer->manifests_size(), 3);
 }
 
-TEST_F(PagesTest, WhoeverIsAtAnAddressAnswersInPages) {
-  asker_.emplace(
-      *other_executor_, *other_transport_, job_, "job", NodeSlot{1}, RandomId{1}, [] {},
-      PageLimits{.page_bytes = kPage});
-  absl::StatusOr<std::string> answer = absl::UnknownError("no answer yet");
-  other_executor_->Deliver(Duration{}, [&] {
-    asker_->CallInPagesAt("node0", "manifests", "", seconds(1),
-                          [&](absl::StatusOr<std::string> bytes) { answer = std::move(bytes); });
+// A byte at a time, of an answer that has a million of them.
+TEST_F(PagesTest, WhoAnswersWithoutEndIsGivenUp) {
+  const std::string whole = TextOf(1 << 20);
+  int given = 0;
+  transport_->Serve("manifests", [&](const std::string& request, Transport::CallDone done) {
+    Envelope envelope;
+    ASSERT_TRUE(envelope.ParseFromString(request));
+    ++given;
+    done(PageOf(whole, envelope.page().offset(), 1).SerializeAsString());
   });
-  Settle();
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  EXPECT_EQ(*answer, Manifests(20).SerializeAsString());
+  const auto answer = AskInPages({.page_bytes = kPage}, milliseconds(50));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status())) << answer.status();
+  EXPECT_THAT(std::string(answer.status().message()),
+              AllOf(HasSubstr("node 0 manifests"), HasSubstr("of 1048576 bytes have come in 10")));
+  EXPECT_GT(given, 10);
 }
 
 }  // namespace
