@@ -62,6 +62,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& 
 Leader::~Leader() {
   executor_.Cancel(rules_timer_);
   executor_.Cancel(wake_);
+  EndOrders();
 }
 
 absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
@@ -116,6 +117,7 @@ void Leader::RunRules() {
 
 void Leader::RunRulesNow() {
   ran_rules_at_ = executor_.Now();
+  CarryOutOrders();
   if (writing_ || !store_.ready()) return;
   // A daemon that is started otherwise than the job may lead until it has found that out.
   const meta::Stored<SettingsRecord>& settings = store_.state().settings;

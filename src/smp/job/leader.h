@@ -12,6 +12,7 @@
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -114,11 +115,20 @@ class Leader {
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);
   void AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change);
   void Write(meta::JobChange change, const char* fault_point = nullptr);
-  // An operator's order: once nothing is being written, and unless a decision is being made, what
-  // `make` makes of the records is written. `done` is told an error when this is gone by then.
+  // An operator's order. They are carried out in the order in which they come, each once nothing is
+  // being written and unless a decision is being made: what `make` makes of the records is written.
+  // `done` is told Unavailable when this is gone by then, or whoever asked has given up waiting.
   using MakeOrder = absl::AnyInvocable<absl::StatusOr<meta::JobChange>()>;
   using OrderDone = absl::AnyInvocable<void(absl::Status)>;
+  struct WaitingOrder {
+    Time since;
+    MakeOrder make;
+    OrderDone done;
+  };
   void Order(MakeOrder make, OrderDone done);
+  void CarryOutOrders();
+  void CarryOut(WaitingOrder order);
+  void EndOrders();
   // What an operator has ordered. `done` is told also when this is gone by then.
   void WriteOrder(meta::JobChange change, absl::AnyInvocable<void(const absl::Status&)> done);
   // Says what is about to be written, once until it is.
@@ -152,6 +162,8 @@ class Leader {
   std::map<uint64_t, Time> asked_since_;  // by attempt
   uint64_t over_round_ = 0;               // of the decision in force, once it is over
   RoundReading reading_;  // in the round that is under way
+
+  std::deque<WaitingOrder> orders_;
 
   PinClock pin_clock_;
   PinQueue pin_requests_;

@@ -1,6 +1,8 @@
 // What an operator orders of the leader, beside what it decides by its rules.
 #include <fmt/format.h>
 
+#include <chrono>
+#include <memory>
 #include <utility>
 
 #include "base/format.h"
@@ -12,6 +14,8 @@
 
 namespace unreft::smp {
 namespace {
+
+constexpr size_t kOrdersMax = 64;  // that wait
 
 void LogPins(Log& log, const PinReply& changed, bool unpin) {
   for (const Pin& pin : changed.pins()) {
@@ -29,19 +33,19 @@ absl::Status HasChanged() { return absl::UnavailableError("the leader has change
 }  // namespace
 
 void Leader::DeclareFreshStart(NodeSlot from, bool force, FreshStartDone done) {
-  if (writing_ || !store_.ready() || store_.state().timeline.value.closing()) {
-    return done(Busy());
-  }
-  const Timeline declared = NextTimeline();
-  absl::StatusOr<FreshStart> order =
-      OrderFreshStart(from, force, declared, store_.state(), CallRoll());
-  if (!order.ok()) return done(order.status());
-  log_.Warn("{}", order->said);
-  WriteOrder(std::move(order->change),
-             [declared, done = std::move(done)](const absl::Status& status) mutable {
-               if (!status.ok()) return done(status);
-               done(NumberOf(declared) + 1);
-             });
+  auto declared = std::make_shared<Timeline>();
+  const auto make = [this, from, force, declared]() -> absl::StatusOr<meta::JobChange> {
+    *declared = NextTimeline();
+    absl::StatusOr<FreshStart> order =
+        OrderFreshStart(from, force, *declared, store_.state(), CallRoll());
+    if (!order.ok()) return order.status();
+    log_.Warn("{}", order->said);
+    return std::move(order->change);
+  };
+  Order(make, [declared, done = std::move(done)](const absl::Status& status) mutable {
+    if (!status.ok()) return done(status);
+    done(NumberOf(*declared) + 1);
+  });
 }
 
 void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done) {
@@ -50,6 +54,7 @@ void Leader::Rewind(NodeSlot from, const RewindRequest& request, RewindDone done
     return done(DescribeRewind(store_.state(), CallRoll()));
   }
   const auto make = [this, from, request]() -> absl::StatusOr<meta::JobChange> {
+    if (!store_.state().IsSeeded()) return Busy();
     absl::StatusOr<meta::JobChange> change =
         OrderRewind(request, store_.state(), CallRoll(), options_);
     if (!change.ok()) return change.status();
@@ -75,6 +80,7 @@ void Leader::Resize(NodeSlot from, const ResizeRequest& request, ResizeDone done
     return done(DescribeResize(store_.state(), CallRoll()));
   }
   const auto make = [this, from, request]() -> absl::StatusOr<meta::JobChange> {
+    if (!store_.state().IsSeeded()) return Busy();
     absl::StatusOr<meta::JobChange> change = OrderResize(request, store_.state(), options_);
     if (!change.ok()) return change.status();
     log_.Info("by an order to node {} {}", from, DescribeOrder(*change->timeline));
@@ -87,23 +93,44 @@ void Leader::Resize(NodeSlot from, const ResizeRequest& request, ResizeDone done
 }
 
 void Leader::Order(MakeOrder make, OrderDone done) {
-  if (writing_) {  // a commit, most often
-    executor_.After(options_.report_interval / 10,
-                    [this, alive = lifetime_.token(), make = std::move(make),
-                     done = std::move(done)]() mutable {
-                      if (alive.expired()) return done(HasChanged());
-                      Order(std::move(make), std::move(done));
-                    });
-    return;
+  if (orders_.size() >= kOrdersMax) {
+    return done(absl::ResourceExhaustedError(
+        fmt::format("{} orders wait, the limit is {}; try again", orders_.size(), kOrdersMax)));
   }
-  const meta::JobState& state = store_.state();
-  if (!store_.ready() || !state.IsSeeded() || state.timeline.value.closing()) return done(Busy());
-  absl::StatusOr<meta::JobChange> change = make();
-  if (!change.ok()) return done(change.status());
-  WriteOrder(*std::move(change), [alive = lifetime_.token(),
-                                  done = std::move(done)](const absl::Status& status) mutable {
+  orders_.push_back({executor_.Now(), std::move(make), std::move(done)});
+  CarryOutOrders();
+}
+
+void Leader::CarryOutOrders() {
+  const auto alive = lifetime_.token();
+  while (!alive.expired() && !writing_ && !orders_.empty()) {
+    WaitingOrder first = std::move(orders_.front());
+    orders_.pop_front();
+    CarryOut(std::move(first));
+  }
+}
+
+void Leader::CarryOut(WaitingOrder order) {
+  const Duration waited = executor_.Now() - order.since;
+  if (waited >= options_.call_timeout) {  // it may have been replaced by another one meanwhile
+    return order.done(absl::UnavailableError(
+        fmt::format("the leader had other records to write for {:.1f} s; try again",
+                    std::chrono::duration<double>(waited).count())));
+  }
+  if (!store_.ready() || store_.state().timeline.value.closing()) return order.done(Busy());
+  absl::StatusOr<meta::JobChange> change = order.make();
+  if (!change.ok()) return order.done(change.status());
+  WriteOrder(*std::move(change), [alive = lifetime_.token(), done = std::move(order.done)](
+                                     const absl::Status& status) mutable {
     done(alive.expired() ? HasChanged() : status);
   });
+}
+
+// In turns of their own: whoever asks may be going, too.
+void Leader::EndOrders() {
+  for (WaitingOrder& order : orders_) {
+    executor_.Post([done = std::move(order.done)]() mutable { done(HasChanged()); });
+  }
 }
 
 void Leader::AskPins(PinRequest request, PinQueue::Done done) {
