@@ -1,7 +1,7 @@
 // The numbers that name things, each a type of its own so that none is taken for another.
 //
 // Words are those of docs/glossary.md: a timeline is opened by each recovery decision, a version is
-// (timeline, step), a slot's generation counts the times it was granted.
+// (timeline, step), a generation is of one grant of a slot, and greater than all before it.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // What the nodes of a job answer to one question, by whichever daemon is reached: it asks the
-// others (smp/cluster_desk.h). A node that does not answer is part of it.
+// others (smp/node/cluster_desk.h). A node that does not answer is part of it.
 #pragma once
 
 #include <absl/status/status.h>

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/format.h"
-#include "smp/job/layout_check.h"
 #include "smp/job/refusals.h"
 
 namespace unreft::smp {
@@ -161,7 +160,7 @@ void CaptureDesk::OnSealed(Slot& slot, const absl::Status& status) {
     session->captured_extras_bytes = slot.captured ? slot.captured->extras_bytes : 0;
     session->Send(VersionState{slot.version, VersionPhase::kSealed, ""});
   }
-  state_.coordinator->ReportSealed(slot.version, slot.owner, slot.world, DigestsOf(*slot.manifest));
+  state_.coordinator->ReportSealed(slot.version, slot.owner);
   RunRules();
 }
 

@@ -3,8 +3,8 @@
 // Computes each block's CRC once, as soon as the trainer has published it, and when the last byte
 // is there writes manifest, seal and state word, in this order, so that a death at any point leaves
 // the slot capturing. Where the trainer sent CRCs that were computed on its device, they are
-// compared before (design note "A checksum before the copy"). The CRC table, the manifest and the
-// seal are written here and nowhere else.
+// compared before (design note "A checksum before the copy"). A slab that comes back from its group
+// gets its CRC table, manifest and seal from SlabRebuilder.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

@@ -1,4 +1,4 @@
-// How large the segment is in which a node of a job of several keeps the job's records
+// How large the segment is in which a node keeps the job's records
 // (docs/formats/kept_records.md): reserved at its start, and part of the sum that it prints.
 #pragma once
 

@@ -13,10 +13,10 @@ class MovedRanks {
  public:
   explicit MovedRanks(NodeState& state) : state_(state) {}
 
-  // Of a decision for so many ranks. Those that train elsewhere have a use for what is in their
-  // slots alone. If as many have not saved what is restored, nobody has a use
-  // for slots any more but for what is in them: what the ranks capture next is of other sizes. If
-  // as many have, those are of no use that an attempt of another number was given meanwhile.
+  // A decision was made for so many ranks. Of a rank that trains elsewhere no slot is kept that
+  // holds nothing. If another number of ranks saved what is restored, this goes for every rank that
+  // has not registered yet, since what it captures next is of another size; if as many did, for
+  // those whose slots were made for an attempt of another number in between.
   void OnRestored(uint64_t world);
   // Of every commit. Those without a session that did not capture `version` here lose their free
   // slots and what is older than the commit before, unless it is pinned.

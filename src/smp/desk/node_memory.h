@@ -1,5 +1,5 @@
-// NodeMemory: the shared memory that a node has promised to its ranks, part by part: what is there
-// and what will be taken.
+// The shared memory that a node has promised to its ranks, part by part: what is there and what
+// will be taken.
 #pragma once
 
 #include <cstdint>

@@ -86,7 +86,7 @@ struct NodeState {
   std::string prefix;  // of the names of this node's segments
 
   std::unique_ptr<NodeRecord> record;
-  std::unique_ptr<KeptRecords> kept;  // of a job of several nodes
+  std::unique_ptr<KeptRecords> kept;
   std::unique_ptr<SegmentPool> memory;
   std::unique_ptr<SlotStore> slots;
   std::unique_ptr<StagingArea> staging;
@@ -125,7 +125,7 @@ struct NodeState {
   // Of what this node's ranks report, and what is committed.
   ProtectionAccount account;
   bool ranks_came = false;  // to this process of the daemon
-  // In a job of several nodes.
+  // Whether this node is in the job, as its member says.
   Standing standing;
   std::string job_obstacle;  // as the leader says
 

@@ -1,6 +1,6 @@
 // Coordinator: what the job as a whole decides - which version is restored, which is committed,
-// which is given up - as one node sees it. The leader decides, over the meta store; in a job of one
-// node both may be in that node's daemon.
+// which is given up - as one node sees it. The leader decides, over the meta store. In a job of one
+// node the store is in that node's daemon as well.
 //
 // The room job is what the nodes of a job agree on: the leader's rules (leader.h, a file for each),
 // a node's side of them (member.h), what is remembered (node_record.h), and calls between nodes
@@ -156,7 +156,7 @@ class Coordinator {
   // Ranks have connected or are gone.
   virtual void OnRanksChange() = 0;
   virtual void ReportClaimed(Version version, Rank rank) = 0;
-  virtual void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) = 0;
+  virtual void ReportSealed(Version version, Rank rank) = 0;
   virtual void ReportFailed(Version version, Rank rank, const std::string& reason) = 0;
 
   // Whether anything was ever committed in this job and not given up since, by what is written.

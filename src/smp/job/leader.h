@@ -1,5 +1,5 @@
-// Leader: what the job of several nodes decides - membership, what is restored, what is committed,
-// what is given up.
+// Leader: what the job decides - membership, what is restored, what is committed, what is given
+// up.
 //
 // Rules on state: it collects the records of the meta store, the newest report of every node and
 // what it has begun as Facts, and carries out the Move that the rules make of them (next_move.h): a

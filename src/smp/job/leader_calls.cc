@@ -7,55 +7,44 @@
 #include "base/format.h"
 
 namespace unreft::smp {
-namespace {
-
-absl::Status NoLeader() { return absl::UnavailableError("the job has no leader now; try again"); }
-
-}  // namespace
-
 std::optional<NodeSlot> LeaderCalls::LeaderSlot() const {
   const auto& leader = store_.state().leader;
   if (!store_.ready() || !leader.exists()) return std::nullopt;
   return NodeSlot{leader.value.slot()};
 }
 
-void LeaderCalls::DeclareFreshStart(bool force, Coordinator::FreshStartDone done) {
-  const std::optional<NodeSlot> leader = LeaderSlot();
-  if (!leader) {
-    return executor_.Post([done = std::move(done)]() mutable { done(NoLeader()); });
+template <typename Reply, typename Request>
+void LeaderCalls::AskLeader(const std::string& method, const Request& request,
+                            absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
+  if (const std::optional<NodeSlot> leader = LeaderSlot()) {
+    return peers_.Ask<Reply>(*leader, method, request, options_.call_timeout, std::move(done));
   }
+  executor_.Post([done = std::move(done)]() mutable {
+    done(absl::UnavailableError("the job has no leader now; try again"));
+  });
+}
+
+void LeaderCalls::DeclareFreshStart(bool force, Coordinator::FreshStartDone done) {
   FreshStartRequest request;
   request.set_force(force);
-  peers_.Ask<FreshStartReply>(
-      *leader, "fresh-start", request, options_.call_timeout,
+  AskLeader<FreshStartReply>(
+      "fresh-start", request,
       [done = std::move(done)](absl::StatusOr<FreshStartReply> reply) mutable {
         if (!reply.ok()) return done(reply.status());
         done(reply->timeline());
       });
 }
 
-void LeaderCalls::AskPins(PinRequest request, Coordinator::PinDone done) {
-  const std::optional<NodeSlot> leader = LeaderSlot();
-  if (!leader) {
-    return executor_.Post([done = std::move(done)]() mutable { done(NoLeader()); });
-  }
-  peers_.Ask<PinReply>(*leader, "pins", request, options_.call_timeout, std::move(done));
+void LeaderCalls::AskPins(const PinRequest& request, Coordinator::PinDone done) {
+  AskLeader<PinReply>("pins", request, std::move(done));
 }
 
-void LeaderCalls::AskRewind(const RewindRequest& request, RewindDone done) {
-  const std::optional<NodeSlot> leader = LeaderSlot();
-  if (!leader) {
-    return executor_.Post([done = std::move(done)]() mutable { done(NoLeader()); });
-  }
-  peers_.Ask<RewindReply>(*leader, "rewind", request, options_.call_timeout, std::move(done));
+void LeaderCalls::AskRewind(const RewindRequest& request, Coordinator::RewindDone done) {
+  AskLeader<RewindReply>("rewind", request, std::move(done));
 }
 
 void LeaderCalls::AskResize(const ResizeRequest& request, Coordinator::ResizeDone done) {
-  const std::optional<NodeSlot> leader = LeaderSlot();
-  if (!leader) {
-    return executor_.Post([done = std::move(done)]() mutable { done(NoLeader()); });
-  }
-  peers_.Ask<ResizeReply>(*leader, "resize", request, options_.call_timeout, std::move(done));
+  AskLeader<ResizeReply>("resize", request, std::move(done));
 }
 
 void LeaderCalls::AskExposure(ExposureDone done) {

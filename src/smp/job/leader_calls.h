@@ -6,6 +6,7 @@
 #include <unreft/cluster.pb.h>
 
 #include <optional>
+#include <string>
 
 #include "base/executor.h"
 #include "base/ids.h"
@@ -26,15 +27,17 @@ class LeaderCalls {
 
   // Each is Unavailable while nobody is known to lead.
   void DeclareFreshStart(bool force, Coordinator::FreshStartDone done);
-  void AskPins(PinRequest request, Coordinator::PinDone done);
-  using RewindDone = absl::AnyInvocable<void(absl::StatusOr<RewindReply>)>;
-  void AskRewind(const RewindRequest& request, RewindDone done);
+  void AskPins(const PinRequest& request, Coordinator::PinDone done);
+  void AskRewind(const RewindRequest& request, Coordinator::RewindDone done);
   void AskResize(const ResizeRequest& request, Coordinator::ResizeDone done);
   using ExposureDone = absl::AnyInvocable<void(absl::StatusOr<ExposureReply>)>;
   void AskExposure(ExposureDone done);
 
  private:
   std::optional<NodeSlot> LeaderSlot() const;
+  template <typename Reply, typename Request>
+  void AskLeader(const std::string& method, const Request& request,
+                 absl::AnyInvocable<void(absl::StatusOr<Reply>)> done);
 
   Executor& executor_;
   const meta::JobStore& store_;

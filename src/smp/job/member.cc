@@ -85,7 +85,7 @@ void Member::ReportClaimed(Version version, Rank rank) {
   parts_->reporter.ReportSoon();
 }
 
-void Member::ReportSealed(Version version, Rank rank, uint64_t, ReplicaDigests) {
+void Member::ReportSealed(Version version, Rank rank) {
   if (!parts_->versions.OnSealed(version, rank)) return;
   parts_->protection.OnSealed(version);
   HaveAllSealed(version) ? Report() : parts_->reporter.ReportSoon();

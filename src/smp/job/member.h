@@ -1,4 +1,4 @@
-// Member: a node of a job of several, as its desks see it (docs/design_notes.md, "One leader, told
+// Member: a node of a job, as its desks see it (docs/design_notes.md, "One leader, told
 // everything").
 //
 // It is the coordinator's face, and wires what is behind it. The node shows that it is present
@@ -60,7 +60,7 @@ class Member final : public Coordinator {
   void CheckRegistrations() override { Report(); }
   void OnRanksChange() override { Report(); }
   void ReportClaimed(Version version, Rank rank) override;
-  void ReportSealed(Version version, Rank rank, uint64_t world, ReplicaDigests digests) override;
+  void ReportSealed(Version version, Rank rank) override;
   void ReportFailed(Version version, Rank rank, const std::string& reason) override;
   void AskEverCommitted(EverCommittedDone done) override { ever_asked_.Ask(std::move(done)); }
   void DeclareFreshStart(bool force, FreshStartDone done) override {
@@ -73,7 +73,7 @@ class Member final : public Coordinator {
     calls_.AskResize(request, std::move(done));
   }
   void AskPins(PinRequest request, PinDone done) override {
-    calls_.AskPins(std::move(request), std::move(done));
+    calls_.AskPins(request, std::move(done));
   }
   // The protection's holdings are others than they were.
   void ReportProtection() { Report(); }

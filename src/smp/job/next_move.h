@@ -7,7 +7,7 @@
 
 namespace unreft::smp {
 
-// View, what the store has lost, pins, decision, giving up, commit: each in this order, since each
+// What the store has lost, view, pins, decision, giving up, commit: in this order, since each
 // relies on what those before it have written.
 Move NextMove(const Facts& facts);
 

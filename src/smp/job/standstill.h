@@ -1,5 +1,4 @@
-// Standstill: when a job of several nodes commits nothing for longer than it should, and how often
-// that is said.
+// Standstill: when a job commits nothing for longer than it should, and how often that is said.
 //
 // By the rule of base/protection_clock.h, on what all nodes report to the leader: what stands in
 // the way is known after a few seconds, and logged when that long without a commit is no pause of

@@ -79,10 +79,10 @@ void SlotStore::AdoptContent(Slot& slot) {
   if (word.state == SlotState::kEmpty) {
     // Its pages may be reserved in part only. A slot that was never granted does not say whose it
     // is.
-    absl::StatusOr<SlotGrant> last_claim = slot.view->CheckedGrant();
-    if (!last_claim.ok()) return Remove(slot);
-    slot.owner = Rank{last_claim->rank};
-    slot.world = last_claim->world;
+    absl::StatusOr<SlotGrant> last_grant = slot.view->CheckedGrant();
+    if (!last_grant.ok()) return Remove(slot);
+    slot.owner = Rank{last_grant->rank};
+    slot.world = last_grant->world;
     newest_generation_ = std::max(newest_generation_, slot.generation);
     return Populate(slot);
   }

@@ -82,7 +82,7 @@ class SlotStore {
   // once they are free. One that is made for a slab after that is kept until then.
   void Forget(Rank rank);
 
-  // A free slot of the rank that fits its needs, claimed for this writer; null when there is none.
+  // A free slot of the rank that fits its needs, granted to this writer; null when there is none.
   // Its generation is greater than that of any grant before, also of slots that were removed: one
   // made anew under the number of another is never taken for it, neither by a trainer that still
   // maps the other's memory nor by a message about it.
@@ -140,7 +140,7 @@ class SlotStore {
                          const std::map<Rank, SlotNeeds>& all);
   absl::Status MakeSlot(Rank rank, const SlotNeeds& needs, Version made_for = {});
   bool Fits(const Slot& slot, const SlotNeeds& needs) const;
-  // Claimed as Grant says.
+  // Granted as Grant says.
   void WriteGrant(Slot& slot, ProcessLife writer, uint64_t world, Attempt attempt,
                   Timeline timeline);
   bool IsOfUse(const Slot& slot) const;

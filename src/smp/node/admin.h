@@ -13,15 +13,15 @@
 
 namespace unreft::smp {
 
-// Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, pin, unpin,
-// rewind, resize, fresh-start, metrics ("memory" is MemoryDesk's, "cluster" ClusterDesk's).
-// InvalidArgument for another.
 struct AdminDesk {
   NodeState& state;
   SlotVerifier& verifier;
   const Member* member;  // as MetricsText takes it
   Protection& protection;
 };
+// Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, pin, unpin,
+// rewind, resize, fresh-start, metrics ("memory" is MemoryDesk's, "cluster" ClusterDesk's, "plan"
+// RestoreForecast's). InvalidArgument for another.
 void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
                  absl::AnyInvocable<void(AdminReply)> reply);
 

@@ -1,9 +1,9 @@
 // ClusterDesk: questions about the whole job, answered by whichever node is asked
 // (docs/operations.md, "Several nodes").
 //
-// What the records and the leader say is in "cluster" (smp/cluster_status.h). With {"of": VERB} it
-// also has what each daemon answers to that verb itself, asked by Peers and bounded in time: one
-// that does not answer is named. What comes from other nodes is checked and cleaned.
+// What the records and the leader say is in "cluster" (smp/node/cluster_status.h). With {"of":
+// VERB} it also has what each daemon answers to that verb itself, asked by Peers and bounded in
+// time: one that does not answer is named. What comes from other nodes is checked and cleaned.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

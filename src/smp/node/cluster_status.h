@@ -11,7 +11,7 @@ namespace unreft::smp {
 
 // Calls `reply` once, in this turn or a later one. Any node answers; how many losses the groups
 // stand is asked of the leader, and null with the reason when none answers. FailedPrecondition in a
-// job without a meta store of its own.
+// job of one node, whose meta store is its daemon's own memory.
 void AnswerCluster(const NodeState& state, Member& member,
                    absl::AnyInvocable<void(AdminReply)> reply);
 

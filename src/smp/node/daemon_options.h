@@ -25,7 +25,7 @@ struct DaemonOptions {
   bool forget_present = false;  // of the role forget
   CommonOptions common;       // its run_dir holds the socket, the lock and the records
   NodeOptions node;
-  bool spare = false;            // waits for the slot of a lost node (smp/spare.h)
+  bool spare = false;            // waits for the slot of a lost node (smp/node/spare.h)
   std::string metrics_listen;    // ADDRESS:PORT, or PORT of the loopback; empty: nowhere
   uint64_t work_threads = 0;     // that compute checksums; 0: half of the host's, at least one
   meta::MetaDaemonOptions meta;  // of the role meta

@@ -11,9 +11,7 @@
 #include "smp/desk/node_memory.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/earlier_records.h"
-#include "smp/job/layout_check.h"
 #include "smp/node/admin.h"
-#include "smp/node/cluster_status.h"
 #include "smp/protect/protector.h"
 
 namespace unreft::smp {
@@ -188,8 +186,7 @@ void Node::ReportSealedSlots() {
   for (Slot* slot : state_.slots->All()) {
     if (slot->phase != SlotPhase::kSealed || slot->version <= state_.record->committed()) continue;
     if (!state_.record->chain().IsLive(slot->version)) continue;
-    state_.coordinator->ReportSealed(slot->version, slot->owner, slot->world,
-                                     DigestsOf(*slot->manifest));
+    state_.coordinator->ReportSealed(slot->version, slot->owner);
   }
 }
 

@@ -48,7 +48,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   // (then nothing was changed).
   void Start(RandomId boot_id, absl::AnyInvocable<void(absl::Status)> done);
 
-  // A connection; whoever it is says so in its first frame. Before Start is done it waits.
+  // A connection; whoever it is says so in its first frame, and comes again if Start is not done.
   void Accept(std::unique_ptr<Channel> channel, PeerIdentity peer);
 
   // After Start was done: this daemon is to end, or to be something else; in a turn of its own, and

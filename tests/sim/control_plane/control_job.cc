@@ -204,8 +204,8 @@ ControlJob::Cost ControlJob::CommitNext() {
       });
       const Duration sealed = kCapture + scheduler_.RandomDelay(kCaptureSpread);
       node->executor->Deliver(claimed + sealed, [this, &node = *node, version, rank] {
-        smp::ReplicaDigests digests = node.trainers->Seal(version, rank);
-        node.member->ReportSealed(version, rank, node.trainers->world(), std::move(digests));
+        node.trainers->Seal(version, rank);
+        node.member->ReportSealed(version, rank);
         for (const NodeSlot slot : node.group) Protect(*nodes_[slot.value], version);
       });
     }

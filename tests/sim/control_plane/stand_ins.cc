@@ -53,7 +53,7 @@ void StandInTrainers::Claim(Version version, Rank rank) {
   trainer.capturing = {version.step};
 }
 
-smp::ReplicaDigests StandInTrainers::Seal(Version version, Rank rank) {
+void StandInTrainers::Seal(Version version, Rank rank) {
   smp::RegisteredTrainer& trainer = trainers_[rank.value - index_ * ranks_];
   trainer.capturing.clear();
   auto manifest = std::make_shared<layout::SlotManifest>(ManifestOf(*trainer.registration));
@@ -71,7 +71,6 @@ smp::ReplicaDigests StandInTrainers::Seal(Version version, Rank rank) {
   }
   while (held_.size() > kVersionsKept && !held_.contains(version)) held_.erase(held_.begin());
   held_[version].push_back({{version, rank, world()}, manifest});
-  return smp::DigestsOf(*manifest);
 }
 
 std::vector<Rank> StandInTrainers::Sealed(Version version) const {

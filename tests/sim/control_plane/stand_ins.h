@@ -27,7 +27,7 @@ class StandInTrainers final : public smp::Coordinator::Node {
   std::vector<smp::Asker> Askers(uint64_t request) const;
 
   void Claim(Version version, Rank rank);
-  smp::ReplicaDigests Seal(Version version, Rank rank);
+  void Seal(Version version, Rank rank);
   // Of this node, that have sealed the version.
   std::vector<Rank> Sealed(Version version) const;
   uint64_t world() const { return options_.nodes * ranks_; }

@@ -70,7 +70,7 @@ TEST_F(MemberAbandoningTest, WhereAnotherTimelineBeganAgainSaysNothing) {
 
 TEST_F(MemberAbandoningTest, WhatIsSealedTooLateIsGivenUp) {
   Put("commit", Committed(At(1, 5)));
-  Do([](Member& member) { member.ReportSealed(At(1, 4), Rank{0}, 2, {}); });
+  Do([](Member& member) { member.ReportSealed(At(1, 4), Rank{0}); });
   ASSERT_EQ(node_.abandoned.size(), 1U);
   EXPECT_EQ(node_.abandoned[0].version, At(1, 4));
 }
@@ -86,7 +86,7 @@ TEST_F(MemberAbandoningTest, VersionsThatNobodyEndsAreBounded) {
 
 // It was waited for until version_deadline.
 TEST_F(MemberAbandoningTest, ASlabThatHasRottedBeforeTheCommitIsSaid) {
-  Do([](Member& member) { member.ReportSealed(At(1, 6), Rank{0}, 2, {}); });
+  Do([](Member& member) { member.ReportSealed(At(1, 6), Rank{0}); });
   node_.rotten = {{At(1, 6), Rank{0}, "slot 4: block 3 has rotted"}, {At(1, 2), Rank{0}, "old"}};
   Put("commit", Committed(At(1, 4)));
   Settle(std::chrono::seconds(2));

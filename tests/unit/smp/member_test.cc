@@ -218,14 +218,14 @@ TEST_F(MemberTest, WhatNothingWaitsForIsToldALittleLater) {
   node_.held.push_back({{.version = At(1, 11), .rank = Rank{0}, .world = 2}, manifest});
   InTurnOf(*process_, [this] {
     for (const uint64_t rank : {0, 1}) member_->ReportClaimed(At(1, 11), Rank{rank});
-    member_->ReportSealed(At(1, 11), Rank{0}, 2, {});
+    member_->ReportSealed(At(1, 11), Rank{0});
   });
   Settle(options_.report_interval / 20);
   EXPECT_FALSE(Said(At(1, 11)));
   Settle(options_.report_interval / 10);
   EXPECT_EQ(leader_->reports.size(), before + 1);
   node_.held.push_back({{.version = At(1, 11), .rank = Rank{1}, .world = 2}, manifest});
-  InTurnOf(*process_, [this] { member_->ReportSealed(At(1, 11), Rank{1}, 2, {}); });
+  InTurnOf(*process_, [this] { member_->ReportSealed(At(1, 11), Rank{1}); });
   Settle(milliseconds(5));
   ASSERT_TRUE(Said(At(1, 11)));
   EXPECT_EQ(Said(At(1, 11))->sealed_size(), 2) << "a version waits for the last rank";
@@ -290,7 +290,7 @@ TEST_F(MemberTest, SaysWhatIsKeptBeforeACommitThatMayRetire) {
 
 // Its slots were freed as those of a version that a newer one has overruled.
 TEST_F(MemberTest, AVersionThatIsPinnedIsKeptThoughItsCommitWasMissed) {
-  Do([](Member& member) { member.ReportSealed(At(1, 5), Rank{0}, 2, {}); });
+  Do([](Member& member) { member.ReportSealed(At(1, 5), Rank{0}); });
   PinRecord pins;
   SetVersion(At(1, 5), *pins.add_pins());
   Put("pins", pins);

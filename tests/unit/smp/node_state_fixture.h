@@ -39,7 +39,7 @@ struct RecordingCoordinator final : Coordinator {
   void OnRanksChange() override {}
   void CheckRegistrations() override { check_registrations(); }
   void ReportClaimed(Version, Rank) override {}
-  void ReportSealed(Version, Rank, uint64_t, ReplicaDigests) override {}
+  void ReportSealed(Version, Rank) override {}
   void ReportFailed(Version, Rank, const std::string& reason) override { failed.push_back(reason); }
   void AskEverCommitted(EverCommittedDone) override {}
   void DeclareFreshStart(bool, FreshStartDone) override {}
