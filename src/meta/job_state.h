@@ -69,6 +69,11 @@ struct JobState : JobRecords {
   bool IsSeeded() const {
     return seed.exists() && seed.value.store_id() == store_id && view.exists();
   }
+  // Null when nobody is present in that slot.
+  const PresenceRecord* PresenceOf(NodeSlot slot) const {
+    const auto found = present.find(slot);
+    return found == present.end() ? nullptr : &found->second;
+  }
   // Of what is not seeded the epoch is 0.
   Stamp stamp() const;
 };

@@ -8,7 +8,6 @@
 
 #include "base/format.h"
 #include "ec/erasure_code.h"
-#include "recovery/group_protection.h"
 #include "recovery/missing_ranks.h"
 
 namespace unreft::recovery {
@@ -111,21 +110,29 @@ bool HasParity(const Nodes& nodes, NodeSlot slot) {
   return holding != nullptr && holding->guarded;
 }
 
-// The fewest chunks that are left of any stripe in which member `lost` is a data source. A stripe's
-// chunks lie as in ec::StripeLayout: the parities with members s .. s+m-1, data with the others.
-uint32_t FewestChunksLeft(const Nodes& nodes, const ec::Group& group, size_t lost) {
+// Whether the member holds a parity of the stripe. A stripe's chunks lie as in ec::StripeLayout:
+// the parities with members s .. s+m-1, data with the others.
+bool IsParity(const ec::Group& group, size_t stripe, size_t member) {
   const size_t n = group.slots.size();
-  const size_t m = n - group.k;
-  size_t fewest = n;
-  for (size_t stripe = 0; stripe < n; ++stripe) {
-    if ((lost + n - stripe) % n < m) continue;  // it holds a parity of this stripe
-    size_t left = 0;
-    for (size_t member = 0; member < n; ++member) {
-      const bool is_parity = (member + n - stripe) % n < m;
-      left += is_parity ? HasParity(nodes, group.slots[member])
-                        : member != lost && HasData(nodes, group, group.slots[member]);
-    }
-    fewest = std::min(fewest, left);
+  return (member + n - stripe) % n < n - group.k;
+}
+
+size_t ChunksLeft(const Nodes& nodes, const ec::Group& group, size_t stripe) {
+  size_t left = 0;
+  for (size_t member = 0; member < group.slots.size(); ++member) {
+    const NodeSlot slot = group.slots[member];
+    left += IsParity(group, stripe, member) ? HasParity(nodes, slot) : HasData(nodes, group, slot);
+  }
+  return left;
+}
+
+// The fewest chunks that are left of any stripe in which member `lost` is a data source.
+uint32_t FewestChunksLeft(const Nodes& nodes, const ec::Group& group, size_t lost) {
+  size_t fewest = group.slots.size();
+  for (size_t stripe = 0; stripe < group.slots.size(); ++stripe) {
+    if (IsParity(group, stripe, lost)) continue;
+    const size_t left = ChunksLeft(nodes, group, stripe);
+    fewest = std::min(fewest, left - HasData(nodes, group, group.slots[lost]));
   }
   return static_cast<uint32_t>(fewest);
 }
@@ -364,17 +371,9 @@ uint32_t LossesTolerated(const ec::Group& group, const Nodes& held) {
   const Nodes& nodes = *one_coding;
   // Each stripe stands the loss of as many chunks as it has beyond k. A member that is lost takes
   // one chunk of every stripe with it.
-  const size_t n = group.slots.size();
-  const size_t m = n - group.k;
-  size_t fewest = n;
-  for (size_t stripe = 0; stripe < n; ++stripe) {
-    size_t left = 0;
-    for (size_t member = 0; member < n; ++member) {
-      const bool is_parity = (member + n - stripe) % n < m;
-      left += is_parity ? HasParity(nodes, group.slots[member])
-                        : HasData(nodes, group, group.slots[member]);
-    }
-    fewest = std::min(fewest, left);
+  size_t fewest = group.slots.size();
+  for (size_t stripe = 0; stripe < group.slots.size(); ++stripe) {
+    fewest = std::min(fewest, ChunksLeft(nodes, group, stripe));
   }
   return fewest < group.k ? 0 : static_cast<uint32_t>(fewest) - group.k;
 }

@@ -60,8 +60,8 @@ std::vector<ec::Group> EncodedGroups(const std::map<NodeSlot, NodeHolding>& node
 
 // From where the version can be restored, decoded in its EncodedGroups. Guards count together only
 // if the same slabs went into them: of those of a group that differ, the ones that most members
-// have; none when it cannot. `missing`, if given, is then told why: "rank 3 of node 1 (k = 2 chunks
-// needed in stripe 0, 1 left)".
+// have; none when it cannot. `missing`, if given, is then told why: "rank 3 of node 1 (2 chunks of
+// a stripe needed, 1 left)".
 std::optional<Restorable> FindHolders(Version version, const std::map<NodeSlot, NodeHolding>& nodes,
                                       std::span<const ec::Group> recorded, std::string* missing);
 
@@ -88,5 +88,11 @@ std::optional<Restorable> FindProtected(Version version,
 
 // Of how many more members each group stands the loss, by what it holds of the version now.
 uint32_t LossesTolerated(const ec::Group& group, const std::map<NodeSlot, NodeHolding>& nodes);
+
+// What FindProtected asks of each group: the members whose memories are left hold their parities,
+// and copies of the manifests of the members before them. A group that holds nothing lacks nothing.
+// `nodes` are the group's members, or more.
+bool IsProtected(const ec::Group& group, const std::map<NodeSlot, NodeHolding>& nodes,
+                 const Memories& memories);
 
 }  // namespace unreft::recovery

@@ -204,9 +204,7 @@ void CaptureDesk::OnCommitted(Version version) {
   ++state_.counters.versions_committed;
   state_.SendToAll(VersionState{version, VersionPhase::kCommitted, ""});
   for (Slot* slot : state_.slots->All()) {
-    if (slot->phase == SlotPhase::kQuarantined && slot->reusable && slot->version < version) {
-      state_.slots->Reuse(*slot);
-    }
+    if (slot->HasRotted() && slot->version < version) state_.slots->Reuse(*slot);
   }
 }
 

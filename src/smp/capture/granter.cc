@@ -40,7 +40,7 @@ void Granter::EnsureGrant(RankSession& session) {
 // committed one, or whose slab of this rank has been rebuilt in another slot: nothing can be read
 // from it.
 bool Granter::IsOfNoUse(const Slot& slot) const {
-  if (slot.phase != SlotPhase::kQuarantined || !slot.reusable) return false;
+  if (!slot.HasRotted()) return false;
   if (!state_.MayRetire(slot.version)) return false;
   const bool is_given_up = slot.version.timeline == capture_from_.timeline &&
                            slot.version < capture_from_ &&

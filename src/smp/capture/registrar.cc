@@ -179,14 +179,13 @@ uint64_t Registrar::SlotsWanted(const RankSession& session) const {
   uint64_t rotted = 0;
   uint64_t kept = 0;
   for (const Slot* slot : state_.slots->All()) {
-    const bool has_rotted = slot->phase == SlotPhase::kQuarantined && slot->reusable;
-    const Version held = has_rotted ? slot->version : HeldIn(*slot);
+    const Version held = slot->HasRotted() ? slot->version : HeldIn(*slot);
     if (held == Version{}) continue;
     if (IsOfOthers(*slot, session.world())) {
       of_others.insert(held);
     } else if (slot->owner == session.rank()) {
-      rotted += has_rotted;
-      kept += !has_rotted && IsKept(held);
+      rotted += slot->HasRotted();
+      kept += !slot->HasRotted() && IsKept(held);
     }
   }
   const uint64_t most = state_.options.SlotsPerRank();

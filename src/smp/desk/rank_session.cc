@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/format.h"
+#include "smp/core/usable_segment.h"
 
 namespace unreft::smp {
 
@@ -10,14 +11,8 @@ absl::Status RankSession::OpenControl(const std::string& prefix) {
   if (control_ != nullptr) return absl::OkStatus();
   // Named by the life, so that a zombie never shares words with its successor.
   control_name_ = fmt::format("{}control.{}.{}.{}", prefix, rank(), life().pid, life().start_time);
-  absl::StatusOr<std::unique_ptr<Segment>> segment =
-      segments_.Open(control_name_, Access::kReadWrite);
-  if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size
-    if (absl::Status status = segments_.Remove(control_name_); !status.ok()) return status;
-    segment = absl::NotFoundError(control_name_);
-  }
-  // Another user's is none.
-  bool is_new = absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
+  absl::StatusOr<std::unique_ptr<Segment>> segment = OpenUsable(segments_, control_name_);
+  bool is_new = absl::IsNotFound(segment.status());
   if (is_new) segment = segments_.Create(control_name_, kControlSegmentBytes);
   if (!segment.ok()) return segment.status();
   if (absl::Status status = (*segment)->Reserve(0, kControlSegmentBytes); !status.ok()) {

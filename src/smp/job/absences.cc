@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include "smp/job/recorded.h"
+
 namespace unreft::smp {
 namespace {
 
@@ -10,9 +12,8 @@ std::set<NodeSlot> HeldByOthers(const meta::JobState& records, const ViewRecord&
   std::set<NodeSlot> held;
   for (const ViewMember& member : view.members()) {
     const NodeSlot slot{member.slot()};
-    const auto present = records.present.find(slot);
-    if (present == records.present.end() || member.lost()) continue;
-    if (present->second.incarnation() != member.incarnation()) held.insert(slot);
+    const bool is_held = records.present.contains(slot) && !IsPresent(records, member);
+    if (is_held && !member.lost()) held.insert(slot);
   }
   return held;
 }

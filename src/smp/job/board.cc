@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "recovery/group_protection.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/newest_steps.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "smp/core/records_size.h"
+#include "smp/core/usable_segment.h"
 #include "smp/job/refusals.h"
 
 namespace unreft::smp {
@@ -32,14 +33,8 @@ void KeptRecords::Open(SegmentStore& segments, RecordStore& records, Log& log,
 
 absl::Status KeptRecords::OpenSegment(SegmentStore& segments, const std::string& name,
                                       uint64_t nodes) {
-  auto segment = segments.Open(name, Access::kReadWrite);
-  if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size
-    if (absl::Status status = segments.Remove(name); !status.ok()) return status;
-    segment = absl::NotFoundError(name);
-  }
-  // Another user's is none.
-  const bool is_new =
-      absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
+  auto segment = OpenUsable(segments, name);
+  const bool is_new = absl::IsNotFound(segment.status());
   if (is_new) segment = segments.Create(name, RecordsBytes(nodes));
   if (!segment.ok()) return segment.status();
   segment_ = *std::move(segment);

@@ -72,10 +72,9 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
                    from, status.message());
     return status;
   }
-  const auto present = store_.state().present.find(from);
-  if (present == store_.state().present.end() ||
-      present->second.incarnation() != report.incarnation() ||
-      present->second.session() != report.session()) {
+  const PresenceRecord* const present = store_.state().PresenceOf(from);
+  if (present == nullptr || present->incarnation() != report.incarnation() ||
+      present->session() != report.session()) {
     // If that goes on it is we who have missed something.
     if (++refused_[from] % kRefusedMax == 0) store_.ReadAgain();
     return absl::FailedPreconditionError(fmt::format(

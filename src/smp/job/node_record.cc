@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "base/wire.h"
+#include "smp/core/usable_segment.h"
 #include "smp/job/kept_records.h"
 #include "smp/job/refusals.h"
 
@@ -49,15 +50,8 @@ absl::Status NodeRecord::Adopt(SegmentStore& segments, Random& random,
                                const std::string& segment_name, RandomId boot_id,
                                const absl::StatusOr<std::vector<Record>>& records) {
   if (records.ok()) AdoptEarlier(*records);
-  absl::StatusOr<std::unique_ptr<Segment>> segment =
-      segments.Open(segment_name, Access::kReadWrite);
-  if (absl::IsOutOfRange(segment.status())) {  // its maker died before it had a size
-    if (absl::Status status = segments.Remove(segment_name); !status.ok()) return status;
-    segment = absl::NotFoundError(segment_name);
-  }
-  // Another user's is none.
-  const bool fresh_memory =
-      absl::IsNotFound(segment.status()) || absl::IsPermissionDenied(segment.status());
+  absl::StatusOr<std::unique_ptr<Segment>> segment = OpenUsable(segments, segment_name);
+  const bool fresh_memory = absl::IsNotFound(segment.status());
   if (fresh_memory && !records.ok()) return CommitsUnknown(records.status());
   if (fresh_memory) segment = segments.Create(segment_name, kNodeSegmentBytes);
   if (!segment.ok()) return segment.status();

@@ -12,6 +12,7 @@
 #include "smp/job/cluster_records.h"
 #include "smp/job/commit_rules.h"
 #include "smp/job/formation.h"
+#include "smp/job/recorded.h"
 
 namespace unreft::smp {
 namespace {
@@ -35,16 +36,9 @@ std::string DescribeWriteFailure(const absl::Status& status) {
 }
 
 std::string NameOf(const Facts& facts, NodeSlot slot) {
-  const auto present = facts.records.present.find(slot);
-  if (present == facts.records.present.end()) return fmt::format("node {}", slot);
-  return fmt::format("node {} ({})", slot, present->second.address());
-}
-
-// With the memory that the view names.
-bool IsPresent(const Facts& facts, const ViewMember& member) {
-  const auto present = facts.records.present.find(NodeSlot{member.slot()});
-  return present != facts.records.present.end() &&
-         present->second.incarnation() == member.incarnation();
+  const PresenceRecord* const present = facts.records.PresenceOf(slot);
+  if (present == nullptr) return fmt::format("node {}", slot);
+  return fmt::format("node {} ({})", slot, present->address());
 }
 
 std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
@@ -59,7 +53,7 @@ std::vector<std::string> DescribeMissingNodes(const Facts& facts) {
     }
     if (member->lost()) {
       lost.push_back(fmt::format("{}", slot));
-    } else if (!IsPresent(facts, *member)) {
+    } else if (!IsPresent(facts.records, *member)) {
       absent.push_back(fmt::format("{}", slot));
     } else if (report == nullptr) {
       silent.push_back(NameOf(facts, slot));

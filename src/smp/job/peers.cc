@@ -61,10 +61,7 @@ absl::StatusOr<std::string> Peers::AddressOf(NodeSlot slot) const {
   return absl::UnavailableError(fmt::format("node {} is not present", slot));
 }
 
-const PresenceRecord* Peers::PresenceOf(NodeSlot slot) const {
-  const auto it = job_state_.present.find(slot);
-  return it == job_state_.present.end() ? nullptr : &it->second;
-}
+const PresenceRecord* Peers::PresenceOf(NodeSlot slot) const { return job_state_.PresenceOf(slot); }
 
 Envelope Peers::NewEnvelope(const std::string& body) const {
   Envelope envelope;

@@ -3,6 +3,7 @@
 
 #include <unreft/cluster.pb.h>
 
+#include <string>
 #include <vector>
 
 #include "base/ids.h"
@@ -21,6 +22,15 @@ Timeline NewestTimeline(const Message& message) {
 // The decision in force: the last that did not fail, as long as nothing has opened a timeline after
 // it. Who it was made for trains, or is about to. Null when there is none.
 const DecisionRecord* DecisionInForce(const TimelineRecord& record);
+
+// Null when the view has no such slot.
+const ViewMember* FindMember(const ViewRecord& view, NodeSlot slot);
+
+// Whether that memory has the slot.
+bool Names(const ViewRecord& view, NodeSlot slot, const std::string& incarnation);
+
+// Whether the member is present with the memory that the view names.
+bool IsPresent(const meta::JobState& records, const ViewMember& member);
 
 // The groups that the version is encoded in, as far as the records say.
 std::vector<ec::Group> RecordedGroupsOf(const meta::JobState& records, Version version);

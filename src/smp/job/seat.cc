@@ -9,18 +9,12 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 
 namespace unreft::smp {
 namespace {
 
 constexpr size_t kNamedMax = 8;
-
-const ViewMember* MemberOf(const meta::JobState& job, NodeSlot slot) {
-  const auto& members = job.view.value.members();
-  const auto found = std::ranges::find_if(
-      members, [&](const ViewMember& member) { return member.slot() == slot.value; });
-  return found == members.end() ? nullptr : &*found;
-}
 
 // The first few that are not present: of a thousand nodes nobody reads more.
 std::string MissingNodes(const meta::JobState& job, uint64_t nodes) {
@@ -53,15 +47,12 @@ bool IsOfAnother(const meta::JobState& job, NodeSlot slot, const std::string& ad
 
 SeatOwner OwnerOfSeat(const meta::JobState& job, NodeSlot slot, const std::string& incarnation,
                       uint64_t newest_view) {
-  const ViewMember* const member = MemberOf(job, slot);
+  const ViewMember* const member = FindMember(job.view.value, slot);
   if (member == nullptr) return SeatOwner::kNobody;
   if (member->incarnation() == incarnation) return SeatOwner::kOurs;
   if (member->lost()) return SeatOwner::kLost;
   if (newest_view >= job.view.value.number()) return SeatOwner::kNobody;
-  const auto present = job.present.find(slot);
-  const bool is_there =
-      present != job.present.end() && present->second.incarnation() == member->incarnation();
-  return is_there ? SeatOwner::kPresent : SeatOwner::kAbsent;
+  return IsPresent(job, *member) ? SeatOwner::kPresent : SeatOwner::kAbsent;
 }
 
 Seat::Seat(meta::Kv& kv, Executor& executor, Log& log, const meta::JobStore& store,
@@ -141,10 +132,10 @@ void Seat::Leave(absl::AnyInvocable<void()> done) {
 
 // Of another memory, that shows itself in the slot.
 const PresenceRecord* Seat::Other() const {
-  const auto present = store_.state().present.find(options_.node);
-  if (present == store_.state().present.end()) return nullptr;
-  const bool is_ours = present->second.incarnation() == AsBytes(record_.incarnation());
-  return is_ours ? nullptr : &present->second;
+  const PresenceRecord* const present = store_.state().PresenceOf(options_.node);
+  if (present == nullptr) return nullptr;
+  const bool is_ours = present->incarnation() == AsBytes(record_.incarnation());
+  return is_ours ? nullptr : present;
 }
 
 void Seat::HoldKeys() {
@@ -188,8 +179,8 @@ void Seat::ConfirmKeys() {
   const auto is_own = [&own](const PresenceRecord& record) {
     return record.session() == own.session() && record.incarnation() == own.incarnation();
   };
-  const auto present = state.present.find(options_.node);
-  if (present == state.present.end() || !is_own(present->second)) presence_.Confirm();
+  const PresenceRecord* const present = state.PresenceOf(options_.node);
+  if (present == nullptr || !is_own(*present)) presence_.Confirm();
   const auto waits = state.waiting.find(PlaceOf(own));
   if (!presence_.wanted() &&
       (waits == state.waiting.end() || !is_own(waits->second.value.presence()))) {
@@ -219,7 +210,7 @@ void Seat::SayWhere() {
 
 std::string Seat::WhoseItIs() const {
   const meta::JobState& job = store_.state();
-  const ViewMember* const member = MemberOf(job, options_.node);
+  const ViewMember* const member = FindMember(job.view.value, options_.node);
   if (member == nullptr) return {};
   const std::string other = fmt::format("by view {} its slot has another memory, that of place {}",
                                         job.view.value.number(), PlaceOf(*member));

@@ -25,13 +25,11 @@ struct Keeper {
 std::optional<Keeper> NewestKeeper(const Facts& facts) {
   std::optional<Keeper> newest;
   for (const auto& [slot, report] : facts.board.reports()) {
-    const auto present = facts.records.present.find(slot);
-    if (present == facts.records.present.end()) continue;
+    const PresenceRecord* const present = facts.records.PresenceOf(slot);
     // Of an earlier memory or process: it is told again.
-    const PresenceRecord& presence = present->second;
-    if (presence.incarnation() != report.incarnation() || presence.session() != report.session()) {
-      continue;
-    }
+    const bool is_of_now = present != nullptr && present->incarnation() == report.incarnation() &&
+                           present->session() == report.session();
+    if (!is_of_now) continue;
     const meta::Stamp stamp{report.kept_epoch(), report.kept_sequence()};
     if (!newest || stamp > newest->stamp) newest = {slot, stamp};
   }

@@ -83,21 +83,21 @@ struct Wanted {
 // Who is there for the member. Another memory than the view names is so only once that one is lost,
 // or where the store went back and a later view had named it already. A slot may show one that has
 // no right to it: its daemon held the key in a store that had no view.
-const PresenceRecord* PresenceOf(const Facts& facts, const ViewMember& member) {
+const PresenceRecord* WhoIsThereFor(const Facts& facts, const ViewMember& member) {
   const NodeSlot slot{member.slot()};
-  const auto present = facts.records.present.find(slot);
-  if (present == facts.records.present.end()) return nullptr;
-  const PresenceRecord& presence = present->second;
-  if (member.lost() || presence.incarnation() == member.incarnation()) return &presence;
+  const PresenceRecord* const presence = facts.records.PresenceOf(slot);
+  if (presence == nullptr || member.lost() || presence->incarnation() == member.incarnation()) {
+    return presence;
+  }
   const NodeReport* const report = facts.board.Of(slot);
-  const bool was_in_it = report != nullptr && report->incarnation() == presence.incarnation() &&
+  const bool was_in_it = report != nullptr && report->incarnation() == presence->incarnation() &&
                          report->view() >= facts.records.view.value.number();
-  return was_in_it ? &presence : nullptr;
+  return was_in_it ? presence : nullptr;
 }
 
 // By what is present it stays as it is.
 bool IsAsItIs(const Facts& facts, const ViewMember& member) {
-  const PresenceRecord* const presence = PresenceOf(facts, member);
+  const PresenceRecord* const presence = WhoIsThereFor(facts, member);
   if (presence == nullptr) {
     return member.lost() || !facts.absences.IsOverdue(NodeSlot{member.slot()}, facts.now);
   }
@@ -118,7 +118,7 @@ void GiveTo(const PresenceRecord& presence, uint64_t place, const NodeOptions& o
 ViewRecord ByPresence(const Facts& facts) {
   ViewRecord wanted = facts.records.view.value;
   for (ViewMember& member : *wanted.mutable_members()) {
-    if (const PresenceRecord* presence = PresenceOf(facts, member)) {
+    if (const PresenceRecord* presence = WhoIsThereFor(facts, member)) {
       GiveTo(*presence, PlaceOf(*presence), facts.options, member, wanted);
     } else if (facts.absences.IsOverdue(NodeSlot{member.slot()}, facts.now)) {
       member.set_lost(true);

@@ -54,6 +54,8 @@ struct Slot {
   // other. Any other one of this memory goes when slots are made for a rank.
   std::string problem;
   bool reusable = false;
+  // Its content is at fault, and nothing else.
+  bool HasRotted() const { return phase == SlotPhase::kQuarantined && reusable; }
 
   // The life of its rank that was told of it, and maps it.
   ProcessLife told_to;

@@ -1,7 +1,6 @@
 #include "smp/node/admin.h"
 
-#include <unistd.h>
-
+#include <absl/strings/escaping.h>
 #include <absl/strings/str_join.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -22,12 +21,6 @@ namespace unreft::smp {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string Hex(const RandomId& id) {
-  std::string text;
-  for (uint8_t byte : id) text += fmt::format("{:02x}", byte);
-  return text;
-}
 
 // What the rank has, and how much of it a version takes from here.
 void AddCaptured(const RankSession& session, Json& rank) {
@@ -173,7 +166,7 @@ Json StatusJson(const NodeState& state, const Member* member) {
   json["version"] = state.options.software_version;
   json["pid"] = state.seams.processes.Self().pid;
   json["session"] = state.record->session().value;
-  json["incarnation"] = Hex(state.record->incarnation());
+  json["incarnation"] = absl::BytesToHexString(AsBytes(state.record->incarnation()));
   json["timeline"] = NumberOf(state.record->chain().newest());
   if (state.record->committed_world() == 0) {
     json["committed"] = nullptr;

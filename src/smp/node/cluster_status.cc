@@ -1,5 +1,6 @@
 #include "smp/node/cluster_status.h"
 
+#include <absl/strings/escaping.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -18,12 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Hex(const std::string& bytes) {
-  std::string text;
-  for (const char c : bytes) text += fmt::format("{:02x}", static_cast<uint8_t>(c));
-  return text;
-}
-
 // Every slot of the job: the members of the view, and who is present before there is one.
 Json MembersJson(const NodeState& state, const meta::JobState& job) {
   std::map<NodeSlot, Json> members;
@@ -39,7 +34,7 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
     entry["lost"] = member.lost();
     entry["left_out"] = IsLeftOut(job.view.value, NodeSlot{member.slot()});
     entry["to_come"] = HasNotCome(member);
-    entry["incarnation"] = Hex(member.incarnation());
+    entry["incarnation"] = absl::BytesToHexString(member.incarnation());
     entry["failure_domain"] = member.failure_domain();
     entry["place"] = PlaceOf(member);
   }
@@ -48,7 +43,7 @@ Json MembersJson(const NodeState& state, const meta::JobState& job) {
     entry["slot"] = slot.value;
     entry["present"] = true;
     entry["to_come"] = false;
-    entry["incarnation"] = Hex(presence.incarnation());
+    entry["incarnation"] = absl::BytesToHexString(presence.incarnation());
     entry["session"] = presence.session();
     entry["address"] = presence.address();
     entry["failure_domain"] = presence.failure_domain();
@@ -65,7 +60,7 @@ Json SparesJson(const meta::JobState& job) {
   for (const auto& [place, spare] : job.spares) {
     const PresenceRecord& presence = spare.value.presence();
     json.push_back({{"place", place},
-                    {"incarnation", Hex(presence.incarnation())},
+                    {"incarnation", absl::BytesToHexString(presence.incarnation())},
                     {"address", presence.address()},
                     {"failure_domain", presence.failure_domain()},
                     {"memory_bytes", spare.value.memory_bytes()}});
@@ -80,7 +75,7 @@ Json WaitingJson(const meta::JobState& job) {
     const PresenceRecord& presence = waiting.value.presence();
     json.push_back({{"place", place},
                     {"slot", presence.slot()},
-                    {"incarnation", Hex(presence.incarnation())},
+                    {"incarnation", absl::BytesToHexString(presence.incarnation())},
                     {"address", presence.address()},
                     {"ranks", waiting.value.ranks()}});
   }

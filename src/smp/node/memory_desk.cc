@@ -8,6 +8,7 @@
 
 #include "smp/desk/node_memory.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 #include "smp/node/json_text.h"
 
 namespace unreft::smp {
@@ -51,11 +52,8 @@ void MemoryDesk::Look() {
 bool MemoryDesk::IsInJob() const {
   if (member_.job().store_id.empty()) return false;  // not read yet
   if (member_.job().commit.value.world() == 0) return true;
-  const RandomId& id = state_.record->incarnation();
-  return std::ranges::any_of(member_.job().view.value.members(), [&](const ViewMember& member) {
-    return member.slot() == state_.options.node.value &&
-           member.incarnation() == std::string(id.begin(), id.end());
-  });
+  return Names(member_.job().view.value, state_.options.node,
+               AsBytes(state_.record->incarnation()));
 }
 
 // Those of the committed version that this slot held, and that this memory does not.

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 #include "smp/node/json_text.h"
 
 namespace unreft::smp {
@@ -71,16 +72,14 @@ Spare::Fate Spare::FateOfMemory() const {
   const std::optional<NodeSlot> slot = record_->taken_slot();
   if (!slot) return Fate::kGivenUp;
   const meta::JobState& state = store_.state();
-  const auto present = state.present.find(*slot);
-  const bool is_free = present == state.present.end() ||
-                       present->second.incarnation() == AsBytes(record_->incarnation());
+  const PresenceRecord* const present = state.PresenceOf(*slot);
+  const bool is_free =
+      present == nullptr || present->incarnation() == AsBytes(record_->incarnation());
   if (!state.view.exists()) return is_free ? Fate::kComesBack : Fate::kUndecided;
   if (!is_free) return Fate::kGivenUp;
-  for (const ViewMember& member : state.view.value.members()) {
-    if (member.slot() != slot->value) continue;
-    return member.lost() ? Fate::kComesBack : Fate::kUndecided;
-  }
-  return Fate::kGivenUp;
+  const ViewMember* const member = FindMember(state.view.value, *slot);
+  if (member == nullptr) return Fate::kGivenUp;
+  return member->lost() ? Fate::kComesBack : Fate::kUndecided;
 }
 
 void Spare::Follow() {

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 
 namespace unreft::smp {
 
@@ -21,14 +22,12 @@ std::vector<Version> Announcements::Followed() const {
 }
 
 absl::Status Announcements::Check(NodeSlot from, const AnnounceRequest& request) const {
-  for (const ViewMember& member : job_.view.value.members()) {
-    if (NodeSlot{member.slot()} != from || member.incarnation() == request.incarnation()) continue;
-    // One of both has an old view; as of a store that went back it may have the greater number.
-    return absl::AbortedError(
-        fmt::format("node {} announces slabs of a memory that view {} of node {} does not name",
-                    from, job_.view.value.number(), peers_.self()));
-  }
-  return absl::OkStatus();
+  const ViewMember* const member = FindMember(job_.view.value, from);
+  if (member == nullptr || member->incarnation() == request.incarnation()) return absl::OkStatus();
+  // One of both has an old view; as of a store that went back it may have the greater number.
+  return absl::AbortedError(
+      fmt::format("node {} announces slabs of a memory that view {} of node {} does not name", from,
+                  job_.view.value.number(), peers_.self()));
 }
 
 void Announcements::Take(NodeSlot from, AnnounceRequest request) {
@@ -41,12 +40,9 @@ void Announcements::Take(NodeSlot from, AnnounceRequest request) {
 
 void Announcements::OnView() {
   // Who has its slot now may have told of another memory, which the others have in mind then.
+  const ViewMember* const member = FindMember(job_.view.value, peers_.self());
   const std::string own = AsBytes(state_.record->incarnation());
-  const bool is_replaced =
-      std::ranges::any_of(job_.view.value.members(), [&](const ViewMember& member) {
-        return NodeSlot{member.slot()} == peers_.self() && member.incarnation() != own;
-      });
-  if (!is_replaced) return;
+  if (member == nullptr || member->incarnation() == own) return;
   for (auto& [version, announced] : followed_) announced.told.clear();
 }
 
@@ -141,10 +137,7 @@ const AnnounceRequest* Announcements::SaidBy(Version version, NodeSlot slot) con
   const auto found = said.find(slot);
   if (found == said.end()) return nullptr;
   // Others may have told, too: of groups that were formed anew, or memories that were replaced.
-  const bool is_named =
-      std::ranges::any_of(job_.view.value.members(), [&](const ViewMember& member) {
-        return member.slot() == slot.value && member.incarnation() == found->second.incarnation();
-      });
+  const bool is_named = Names(job_.view.value, slot, found->second.incarnation());
   return is_named ? &found->second : nullptr;
 }
 
@@ -160,9 +153,8 @@ bool Announcements::HasMore(Version version, NodeSlot slot, const MemberSlab& en
 bool Announcements::HasSlabsThere(Version version, NodeSlot slot) const {
   const AnnounceRequest* said = SaidBy(version, slot);
   if (said == nullptr || said->slabs().empty()) return false;
-  return std::ranges::any_of(job_.view.value.members(), [&](const ViewMember& member) {
-    return member.slot() == slot.value && !member.lost();
-  });
+  const ViewMember* const member = FindMember(job_.view.value, slot);
+  return member != nullptr && !member->lost();
 }
 
 bool Announcements::HaveAllSaid(Version version, const GroupView& group) const {

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/recorded.h"
 #include "smp/protect/group_view.h"
 #include "smp/protect/slab_source.h"
 
@@ -71,9 +72,8 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
   bool is_idle = true;
   for (const NodeSlot of : group->slots) {
     MemberSlab& member = *record.add_members();
-    for (const ViewMember& now : job_.view.value.members()) {
-      if (now.slot() == of.value) member.set_incarnation(now.incarnation());
-    }
+    const ViewMember* const now = FindMember(job_.view.value, of);
+    if (now != nullptr) member.set_incarnation(now->incarnation());
     for (const auto& [rank, known] : slabs_) {
       if (known.home != of) continue;
       is_idle = false;

@@ -329,10 +329,9 @@ void RestoreDesk::OnSessionEnded(RankSession& session) {
 void RestoreDesk::DropDeadVersions() {
   const recovery::TimelineChain& chain = state_.record->chain();
   for (Slot* slot : state_.slots->All()) {
-    const bool has_rotted = slot->phase == SlotPhase::kQuarantined && slot->reusable;
     if (slot->phase == SlotPhase::kSealed && !chain.IsLive(slot->version)) {
       state_.slots->Free(*slot);
-    } else if (has_rotted && !chain.IsLive(slot->version)) {
+    } else if (slot->HasRotted() && !chain.IsLive(slot->version)) {
       state_.slots->Reuse(*slot);
     } else if (slot->phase == SlotPhase::kCapturing && slot->version.timeline != chain.newest()) {
       state_.slots->Abandon(*slot, slot->captured.has_value());
