@@ -128,7 +128,8 @@ class TestRun:
         second = cli.launch("--ranks", 2, *alone, "--", sys.executable, TRAINER)
         assert second.wait() != 0
         # Of one number each rank is refused by its own, and the first to say so ends the others.
-        refusals = ("all ranks of attempt 6 live", "of attempt 6 is pid")
+        refusals = ("all ranks of attempt 6 live", "rank 0 of attempt 6 is pid",
+                    "rank 1 of attempt 6 is pid")
         assert any(refusal in second.output() for refusal in refusals), second.output()
         assert not [line for line in second.lines() if "restored" in line]
         cli.wait_committed(first, cli.committed() + 5)
