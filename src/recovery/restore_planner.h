@@ -20,7 +20,8 @@ namespace unreft::recovery {
 // the target allows another one, global shape.
 bool IsAsWanted(const TensorSpec& stored, const TensorSpec& target);
 
-// Pieces that write every byte of every target exactly once, or, where the stored tensor has
+// `stored` covers the targets (StoredTables::Cover). Pieces that write every byte of every target
+// exactly once, or, where the stored tensor has
 // another global shape and the target allows that, every byte that both have; sorted by (source,
 // source_offset); `source` is the number of a slab, `source_offset` counts from the slab's begin,
 // `target` is an index in `targets`, `target_offset` counts from the begin of its shard. Single

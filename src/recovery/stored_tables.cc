@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <string>
-#include <tuple>
 
 #include "base/fetch_lines.h"
 #include "layout/job_layout.h"
@@ -39,8 +38,9 @@ void StoredTensor::AddHolder(const layout::TensorView& shard, uint32_t slab, uin
 
 void StoredTensor::Add(const layout::TensorView& shard, const ShardPart& part) {
   if (empty() && !IsLike(shard)) BeLike(shard);
-  if (IsLike(shard)) return shards_.Add(shard.offset, shard.extent, part);
-  others_.push_back({layout::SpecOf(shard), part.slab, part.slab_offset});
+  if (!IsLike(shard)) return others_.push_back({layout::SpecOf(shard), part.slab});
+  lowest_ = std::min(lowest_, part.slab);
+  if (IsWanted(shard)) shards_.Add(shard.offset, shard.extent, part);
 }
 
 void StoredTensor::FetchSelf() const { FetchLines(this, sizeof(*this)); }
@@ -48,6 +48,10 @@ void StoredTensor::FetchSelf() const { FetchLines(this, sizeof(*this)); }
 void StoredTensor::FetchEnds(size_t parts) const {
   FetchLines(like_.name.data(), like_.name.size());
   FetchLines(like_.global_shape.data(), like_.global_shape.size() * sizeof(uint64_t));
+  if (wanted_.box) {
+    FetchLines(wanted_.box->offset.data(), wanted_.box->offset.size() * sizeof(uint64_t));
+    FetchLines(wanted_.box->extent.data(), wanted_.box->extent.size() * sizeof(uint64_t));
+  }
   shards_.FetchEnds(parts);
 }
 
@@ -65,6 +69,17 @@ bool StoredTensor::IsLike(const layout::TensorView& shard) const {
   return shard.dtype == like_.dtype && std::ranges::equal(shard.global_shape, like_.global_shape);
 }
 
+bool StoredTensor::IsWanted(const layout::TensorView& shard) const {
+  if (!wanted_.box) return wanted_.is_any;
+  const auto& [offset, extent] = *wanted_.box;
+  if (offset.size() != shard.offset.size()) return false;
+  for (size_t d = 0; d < offset.size(); ++d) {
+    if (shard.offset[d] >= offset[d] + extent[d]) return false;
+    if (offset[d] >= shard.offset[d] + shard.extent[d]) return false;
+  }
+  return true;
+}
+
 absl::StatusOr<const ShardTable*> StoredTensor::Shards() const {
   std::call_once(sorted_, [this] {
     shards_.Sort();
@@ -75,29 +90,18 @@ absl::StatusOr<const ShardTable*> StoredTensor::Shards() const {
   return &shards_;
 }
 
-// Told of the first two in the order of their boxes.
+// Told of the lowest slab and of the next one that differs from it: whichever was added first.
 absl::Status StoredTensor::CheckKinds() const {
   if (others_.empty()) return absl::OkStatus();
-  const auto key = [](const Other& part) {
-    return std::tie(part.spec.offset, part.spec.extent, part.slab, part.slab_offset);
-  };
-  std::vector<Other> parts = others_;
-  for (uint32_t shard = 0; shard < shards_.shards(); ++shard) {
-    const layout::Box box = shards_.BoxOf(shard);
-    TensorSpec spec = like_;
-    spec.offset = box.offset;
-    spec.extent = box.extent;
-    for (const ShardPart& part : shards_.PartsOf(shard)) {
-      parts.push_back({spec, part.slab, part.slab_offset});
-    }
-  }
-  std::ranges::sort(parts, {}, key);
-  const TensorSpec& first = parts[0].spec;
-  const auto other =
-      std::ranges::find_if(parts, [&](const Other& part) { return !IsSameKind(part.spec, first); });
-  return absl::FailedPreconditionError(
-      fmt::format("tensor '{}': is stored as {} in one slab and as {} in slab {}", like_.name,
-                  layout::KindText(first), layout::KindText(other->spec), other->slab));
+  std::vector<Other> shards = others_;
+  shards.push_back({like_, lowest_});
+  std::ranges::sort(shards, {}, &Other::slab);
+  const Other& first = shards[0];
+  const auto other = std::ranges::find_if(
+      shards, [&](const Other& shard) { return !IsSameKind(shard.spec, first.spec); });
+  return absl::FailedPreconditionError(fmt::format(
+      "tensor '{}': is stored as {} in slab {} and as {} in slab {}", like_.name,
+      layout::KindText(first.spec), first.slab, layout::KindText(other->spec), other->slab));
 }
 
 // What was captured is checked so (layout::CheckWorld): a byte has one place in the tensor, and in
@@ -198,6 +202,12 @@ void StoredTables::AddApart(const StoredSlab& slab) {
   }
 }
 
+bool StoredTables::Cover(std::span<const TensorSpec> targets) const {
+  return !wanted_ || std::ranges::all_of(targets, [&](const TensorSpec& target) {
+    return Find(target.name) == nullptr || wanted_->Covers(target);
+  });
+}
+
 const StoredTensor* StoredTables::Find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() || found->second->empty() ? nullptr : found->second;
@@ -212,9 +222,17 @@ std::vector<const StoredTensor*> StoredTables::InOrder() const {
 
 StoredTensor& StoredTables::TensorOf(const layout::TensorView& shard) {
   if (const auto found = by_name_.find(shard.name); found != by_name_.end()) return *found->second;
-  StoredTensor& tensor = tensors_.emplace_back(layout::SpecOf(shard), expected_);
+  StoredTensor& tensor =
+      tensors_.emplace_back(layout::SpecOf(shard), expected_, WantedOf(shard.name));
   by_name_.emplace(tensor.like().name, &tensor);
   return tensor;
+}
+
+StoredTensor::Wanted StoredTables::WantedOf(std::string_view name) const {
+  if (!wanted_) return {};
+  const std::optional<layout::Box>* const box = wanted_->Find(name);
+  if (box == nullptr) return {.is_any = false};
+  return {.box = *box};
 }
 
 }  // namespace unreft::recovery

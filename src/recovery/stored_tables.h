@@ -1,5 +1,5 @@
 // StoredTables: what the slabs of a version hold of each tensor, put together from the tables of
-// all ranks that saved it. Made once; any number of ranks are planned for by it. Pure.
+// all ranks that saved it; of all tensors, or in the boxes alone that are wanted. Pure.
 //
 // Filled by one thread, then read by any number at once.
 #pragma once
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "layout/capture_plan.h"
 #include "layout/tensor_view.h"
 #include "recovery/shard_table.h"
+#include "recovery/wanted_boxes.h"
 
 namespace unreft::recovery {
 
@@ -43,9 +45,18 @@ struct StoredSlab {
 // What is stored under one name.
 class StoredTensor {
  public:
+  // Of which shards the parts are kept.
+  struct Wanted {
+    bool is_any = true;
+    std::optional<layout::Box> box;  // those alone that have something in common with it
+  };
+
   // `like` is any shard of it; of large ones so many parts are expected.
-  StoredTensor(TensorSpec like, size_t expected)
-      : like_(std::move(like)), expected_(expected), shards_(like_.global_shape.size(), expected) {}
+  StoredTensor(TensorSpec like, size_t expected, Wanted wanted)
+      : like_(std::move(like)),
+        expected_(expected),
+        wanted_(std::move(wanted)),
+        shards_(like_.global_shape.size(), expected) {}
 
   // `shard` is the one of that number that the slab's rank held.
   void AddHolder(const layout::TensorView& shard, uint32_t slab, uint32_t number);
@@ -56,31 +67,36 @@ class StoredTensor {
   void FetchSelf() const;
   void FetchEnds(size_t parts) const;
 
-  bool empty() const { return shards_.empty() && others_.empty(); }
+  bool empty() const { return lowest_ == kNoSlab; }
   // The first holder: the lowest slab, and the number in it.
   std::pair<uint32_t, uint32_t> first() const { return first_; }
   // As the first holder has it, but for the box.
   const TensorSpec& like() const { return like_; }
-  // Sorted when somebody asks first, since hardly ever all tensors are asked for.
+  // Those that are wanted. Sorted when somebody asks first, since hardly ever all tensors are asked
+  // for.
   // FailedPrecondition when dtype or global shape of the parts differ, or when boxes overlap
   // without being equal; ResourceExhausted when finding out would take too long.
   absl::StatusOr<const ShardTable*> Shards() const;
 
  private:
-  struct Other {  // a part of another kind than `like_`
+  static constexpr uint32_t kNoSlab = UINT32_MAX;
+
+  struct Other {  // a shard of another kind than `like_`
     TensorSpec spec;
     uint32_t slab = 0;
-    uint64_t slab_offset = 0;
   };
 
   bool IsLike(const layout::TensorView& shard) const;
+  bool IsWanted(const layout::TensorView& shard) const;
   void BeLike(const layout::TensorView& shard);
   absl::Status CheckKinds() const;
   absl::Status CheckApart() const;
 
   TensorSpec like_;
   size_t expected_;
-  std::pair<uint32_t, uint32_t> first_ = {UINT32_MAX, UINT32_MAX};
+  Wanted wanted_;
+  std::pair<uint32_t, uint32_t> first_ = {kNoSlab, UINT32_MAX};
+  uint32_t lowest_ = kNoSlab;  // that holds parts of a shard like `like_`
   std::vector<Other> others_;
   mutable std::once_flag sorted_;  // and checked
   mutable ShardTable shards_;
@@ -90,8 +106,9 @@ class StoredTensor {
 class StoredTables {
  public:
   StoredTables() = default;
-  // For that many slabs, or more.
-  explicit StoredTables(size_t slabs) : expected_(slabs) {}
+  // For that many slabs, or more; of shards that nobody wants no parts are kept.
+  explicit StoredTables(size_t slabs, std::optional<WantedBoxes> wanted = std::nullopt)
+      : expected_(slabs), wanted_(std::move(wanted)) {}
 
   void Add(const StoredPart& part);
   // One after the other. The ranks of a node are added together: while they hold the same tensors
@@ -101,6 +118,8 @@ class StoredTables {
   void AddSlab(uint32_t slab, std::span<const TensorSpec> shards,
                std::span<const layout::CapturedPart> parts);
 
+  // Whether they have what plans of these need: all parts, or none because nobody stored any.
+  bool Cover(std::span<const TensorSpec> targets) const;
   // Null if no part of it is stored.
   const StoredTensor* Find(std::string_view name) const;
   // All that any rank held, in the order of their first holders.
@@ -108,12 +127,14 @@ class StoredTables {
 
  private:
   StoredTensor& TensorOf(const layout::TensorView& shard);
+  StoredTensor::Wanted WantedOf(std::string_view name) const;
   void FindTensors(std::span<const layout::TensorView> shards);
   size_t CountAlike(std::span<const StoredSlab> slabs) const;
   void AddAlike(std::span<const StoredSlab> slabs);
   void AddApart(const StoredSlab& slab);
 
   size_t expected_ = 0;
+  std::optional<WantedBoxes> wanted_;
   std::deque<StoredTensor> tensors_;
   absl::flat_hash_map<std::string_view, StoredTensor*> by_name_;  // their names lie in `tensors_`
   // Of the shards of the slab that was added last: most ranks hold the same, in one order.

@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "layout/manifest_view.h"
 #include "recovery/restorable.h"
 #include "recovery/restore_planner.h"
+#include "recovery/restore_tables.h"
 #include "tools/bench/record.h"
 
 namespace unreft::bench {
@@ -92,7 +94,7 @@ std::vector<TensorSpec> TensorsOf(const Sizes& sizes, uint64_t rank, uint64_t ra
   return specs;
 }
 
-std::string ManifestOf(const Sizes& sizes, uint64_t rank) {
+std::shared_ptr<const std::string> ManifestOf(const Sizes& sizes, uint64_t rank) {
   auto table = layout::TensorTable::Create(TensorsOf(sizes, rank, sizes.ranks));
   UNREFT_CHECK(table.ok(), "{}", table.status().ToString());
   const auto plan = layout::CapturePlan::Make(*table, layout::CaptureMode::kSharded);
@@ -105,44 +107,48 @@ std::string ManifestOf(const Sizes& sizes, uint64_t rank) {
                                 .data_bytes = plan.data_bytes()};
   manifest.tensors = {table->specs().begin(), table->specs().end()};
   manifest.parts = {plan.parts().begin(), plan.parts().end()};
-  return layout::EncodeManifest(manifest);
+  return std::make_shared<const std::string>(layout::EncodeManifest(manifest));
 }
 
 // The answer of one node, as the catalog takes it: of the ranks from `first` on.
-void ReadNode(std::span<const std::string> descriptions, uint32_t first,
-              std::span<layout::ManifestView> manifests, recovery::StoredTables& stored) {
-  std::vector<recovery::StoredSlab> slabs;
-  for (uint32_t i = 0; i < manifests.size(); ++i) {
-    const absl::Status status = manifests[i].Read(descriptions[first + i]);
+void ReadNode(std::span<const std::shared_ptr<const std::string>> manifests, uint32_t first,
+              std::span<layout::ManifestView> views, recovery::RestoreTables& tables) {
+  std::vector<recovery::RestoreTables::Slab> slabs;
+  for (uint32_t i = 0; i < views.size(); ++i) {
+    const absl::Status status = views[i].Read(*manifests[i]);
     UNREFT_CHECK(status.ok(), "{}", status.ToString());
-    slabs.push_back({first + i, manifests[i].tensors(), manifests[i].parts()});
+    slabs.push_back({first + i, manifests[i], &views[i]});
   }
-  stored.AddSlabs(slabs);
+  tables.AddSlabs(slabs);
 }
 
 void MeasurePlans(const Sizes& sizes, std::vector<Record>& records) {
-  Stopwatch watch;
-  double decoding = 0;
-  recovery::StoredTables stored(sizes.ranks);
-  std::vector<layout::ManifestView> manifests(kNodeRanks);
-  std::vector<std::string> descriptions;
-  for (uint64_t first = 0; first < sizes.ranks; first += kNodeRanks) {
-    for (uint64_t i = 0; i < kNodeRanks; ++i) descriptions.push_back(ManifestOf(sizes, first + i));
-    watch.Lap();
-    ReadNode(descriptions, static_cast<uint32_t>(first), manifests, stored);
-    decoding += watch.Lap();
-  }
   const uint64_t ranks = sizes.ranks * 3 / 4 / kNodeRanks * kNodeRanks;
   std::vector<std::vector<TensorSpec>> targets;
   for (uint64_t i = 0; i < kNodeRanks; ++i) {
     targets.push_back(TensorsOf(sizes, ranks / 2 / kNodeRanks * kNodeRanks + i, ranks));
   }
+  Stopwatch watch;
+  recovery::WantedBoxes wanted;
+  for (const auto& of_rank : targets) wanted.Add(of_rank);
+  recovery::RestoreTables tables(sizes.ranks, std::move(wanted));
+  double decoding = watch.Lap();
+  std::vector<layout::ManifestView> views(kNodeRanks);
   size_t described = 0;
-  for (const std::string& description : descriptions) described += description.size();
+  for (uint64_t first = 0; first < sizes.ranks; first += kNodeRanks) {
+    std::vector<std::shared_ptr<const std::string>> manifests;
+    for (uint64_t i = 0; i < kNodeRanks; ++i) {
+      manifests.push_back(ManifestOf(sizes, first + i));
+      described += manifests.back()->size();
+    }
+    watch.Lap();
+    ReadNode(manifests, static_cast<uint32_t>(first), views, tables);
+    decoding += watch.Lap();
+  }
   size_t pieces = 0;
   watch.Lap();
   for (const auto& of_rank : targets) {
-    const auto plan = recovery::PlanRestore(stored, of_rank);
+    const auto plan = recovery::PlanRestore(*tables.For(of_rank), of_rank);
     UNREFT_CHECK(plan.ok(), "{}", plan.status().ToString());
     pieces += plan->size();
   }

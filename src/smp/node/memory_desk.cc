@@ -75,8 +75,9 @@ bool MemoryDesk::LooksForLostSlabs() {
     decision.holders.push_back(std::move(holder));
   }
   if (decision.holders.empty()) return false;
+  // Nothing is planned by it.
   catalog_ = std::make_unique<RestoreCatalog>(state_, member_.peers(), member_.records(), decision,
-                                              [this] {
+                                              recovery::WantedBoxes{}, [this] {
                                                 // Not in a callback of what goes.
                                                 state_.seams.executor.Post(lifetime_.Bind([this] {
                                                   if (catalog_ != nullptr) OnKnown(true);

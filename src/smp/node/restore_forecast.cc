@@ -50,8 +50,9 @@ void RestoreForecast::Ask(std::string layout, Reply reply) {
   }
   holders_ = decision.holders;
   timer_ = state_.seams.executor.After(state_.options.call_timeout, [this] { OnTimeout(); });
+  // A layout may ask for anything.
   catalog_ = std::make_unique<RestoreCatalog>(
-      state_, member_.peers(), member_.records(), decision, [this] {
+      state_, member_.peers(), member_.records(), decision, std::nullopt, [this] {
         // Not in a callback of what goes.
         state_.seams.executor.Post(lifetime_.Bind([this] { OnDescribed(); }));
       });
@@ -108,7 +109,7 @@ std::shared_ptr<Forecast> RestoreForecast::NewForecast() const {
                        .is_at_home = !slab.lost && slab.described_by == slab.home,
                        .is_here = is_here});
   }
-  forecast->SetStored(catalog_->stored());
+  forecast->SetStored(catalog_->tables()->Latest());
   return forecast;
 }
 

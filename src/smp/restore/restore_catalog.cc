@@ -16,7 +16,9 @@
 namespace unreft::smp {
 
 RestoreCatalog::RestoreCatalog(NodeState& state, Peers& peers, const meta::JobRecords& job,
-                               const JobDecision& decision, absl::AnyInvocable<void()> on_ready)
+                               const JobDecision& decision,
+                               std::optional<recovery::WantedBoxes> wanted,
+                               absl::AnyInvocable<void()> on_ready)
     : state_(state),
       peers_(peers),
       job_(job),
@@ -25,7 +27,7 @@ RestoreCatalog::RestoreCatalog(NodeState& state, Peers& peers, const meta::JobRe
   missing_ = decision.holders.size();
   size_t slabs = 0;
   for (const recovery::SlabHolder& holder : decision.holders) slabs += holder.ranks.size();
-  stored_ = std::make_shared<recovery::StoredTables>(slabs);
+  tables_ = std::make_shared<recovery::RestoreTables>(slabs, std::move(wanted));
   for (const recovery::SlabHolder& holder : decision.holders) Ask(holder, 0);
 }
 
@@ -46,7 +48,7 @@ uint64_t RestoreCatalog::DescriptionBytesOf(const MemberSlab& member) const {
 
 const std::shared_ptr<const layout::SlotManifest>& CatalogSlab::manifest() const {
   if (manifest_ == nullptr) {
-    absl::StatusOr<layout::SlotManifest> decoded = layout::DecodeManifest(description.manifest());
+    absl::StatusOr<layout::SlotManifest> decoded = layout::DecodeManifest(description->manifest());
     UNREFT_CHECK(decoded.ok(), "it was read before: {}", decoded.status().ToString());
     manifest_ = std::make_shared<const layout::SlotManifest>(*std::move(decoded));
   }
@@ -58,7 +60,7 @@ SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
           .extras_bytes = std::max<uint64_t>(options.extras_bytes_min, 2 * slab.head.extras_bytes),
           // Another release may write more into it than this one reads.
           .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest()),
-                                               slab.description.manifest().size())};
+                                               slab.description->manifest().size())};
 }
 
 std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
@@ -79,7 +81,7 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
       is_idle = false;
       RankSlab& slab = *member.add_slabs();
       slab.set_rank(rank.value);
-      slab.set_generation(known.description.generation());
+      slab.set_generation(known.description->generation());
       slab.set_data_bytes(known.head.data_bytes);
     }
   }
@@ -88,7 +90,7 @@ std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {
     MemberDescription& description = *record.add_descriptions();
     description.set_slot(group->slots[index].value);
     for (const auto& [rank, known] : slabs_) {
-      if (known.home == group->slots[index]) *description.add_slabs() = known.description;
+      if (known.home == group->slots[index]) *description.add_slabs() = *known.description;
     }
   }
   return record;
@@ -165,13 +167,15 @@ absl::Status RestoreCatalog::Take(const recovery::SlabHolder& holder, NodeSlot a
     slab->described_by = asked;
     taken.push_back(*std::move(slab));
   }
-  std::vector<recovery::StoredSlab> added;
+  std::vector<recovery::RestoreTables::Slab> added;
   for (size_t i = 0; i < taken.size(); ++i) {
     const Rank rank = taken[i].head.rank;
-    if (!slabs_.emplace(rank, std::move(taken[i])).second) continue;
-    added.push_back({static_cast<uint32_t>(rank.value), views_[i].tensors(), views_[i].parts()});
+    const auto [known, is_new] = slabs_.emplace(rank, std::move(taken[i]));
+    if (!is_new) continue;
+    added.push_back(
+        {static_cast<uint32_t>(rank.value), known->second.manifest_bytes(), &views_[i]});
   }
-  stored_->AddSlabs(added);
+  tables_->AddSlabs(added);
   return absl::OkStatus();
 }
 
@@ -201,7 +205,7 @@ absl::StatusOr<CatalogSlab> RestoreCatalog::SlabOf(const SlabDescription& descri
   std::memcpy(slab.crcs.data(), description.crc_table().data(), description.crc_table().size());
   slab.head = head;
   slab.head.replica_digests = {};
-  slab.description = description;
+  slab.description = std::make_shared<const SlabDescription>(description);
   return slab;
 }
 

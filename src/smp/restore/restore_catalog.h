@@ -12,12 +12,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/lifetime.h"
 #include "layout/manifest_view.h"
 #include "recovery/restorable.h"
-#include "recovery/stored_tables.h"
+#include "recovery/restore_tables.h"
+#include "recovery/wanted_boxes.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/peers.h"
 
@@ -28,9 +30,13 @@ struct CatalogSlab {
   bool lost = false;  // its memory is gone: to be decoded
   NodeSlot described_by;  // another than its home if that did not answer, or has not got it
   layout::SlotManifest head;    // its manifest without what it says of tensors
-  SlabDescription description;  // checked against its CRCs
+  std::shared_ptr<const SlabDescription> description;  // checked against its CRCs
   std::vector<uint32_t> crcs;  // of its blocks
 
+  // As it lies in the description.
+  std::shared_ptr<const std::string> manifest_bytes() const {
+    return {description, &description->manifest()};
+  }
   // All of it. Decoded when somebody asks: in a large job that are few of all slabs.
   const std::shared_ptr<const layout::SlotManifest>& manifest() const;
 
@@ -45,9 +51,11 @@ SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options);
 // Single-threaded on the node's executor.
 class RestoreCatalog {
  public:
-  // `on_ready` runs in a turn of its own, at most once; `peers` and `job` outlive this.
+  // Plans are expected to ask for what is `wanted`, for anything if that is not said. `on_ready`
+  // runs in a turn of its own, at most once; `peers` and `job` outlive this.
   RestoreCatalog(NodeState& state, Peers& peers, const meta::JobRecords& job,
-                 const JobDecision& decision, absl::AnyInvocable<void()> on_ready);
+                 const JobDecision& decision, std::optional<recovery::WantedBoxes> wanted,
+                 absl::AnyInvocable<void()> on_ready);
 
   bool ready() const { return missing_ == 0; }
   Version version() const { return version_; }
@@ -55,8 +63,8 @@ class RestoreCatalog {
   const std::map<Rank, CatalogSlab>& slabs() const { return slabs_; }
   const CatalogSlab* Find(Rank rank) const;
   // What all slabs hold, under the numbers of their ranks. Nothing is added once it is ready, so
-  // that the work pool may read it, and may go on when this is gone.
-  std::shared_ptr<const recovery::StoredTables> stored() const { return stored_; }
+  // that the work pool may ask it, and may go on when this is gone.
+  const std::shared_ptr<recovery::RestoreTables>& tables() const { return tables_; }
   // Once it is ready: the record of the guard that the slot would have, of its group's slabs where
   // they are now: the same slabs for all members. None if there is nothing to guard.
   std::optional<GuardRecord> DescribeGroup(NodeSlot slot) const;
@@ -77,7 +85,7 @@ class RestoreCatalog {
   const Version version_;
   absl::AnyInvocable<void()> on_ready_;
   std::map<Rank, CatalogSlab> slabs_;
-  std::shared_ptr<recovery::StoredTables> stored_;
+  std::shared_ptr<recovery::RestoreTables> tables_;
   std::vector<layout::ManifestView> views_;  // of the slabs that are taken
   size_t missing_ = 0;                       // holders
   Lifetime lifetime_;

@@ -180,8 +180,13 @@ void RestoreDesk::Begin(const JobDecision& decision) {
   restoring_->number = ++restorings_;
   restoring_->decision = decision;
   if (decision.kind != DecisionKind::kRestored) return;
-  restoring_->catalog = std::make_unique<RestoreCatalog>(state_, cluster_->peers, cluster_->job,
-                                                         decision, [this] { OnCatalog(); });
+  // The ranks that asked have registered what they train, and mostly restore just that.
+  recovery::WantedBoxes wanted;
+  for (const auto& [rank, session] : state_.sessions) {
+    if (session->registration != nullptr) wanted.Add(session->registration->table.specs());
+  }
+  restoring_->catalog = std::make_unique<RestoreCatalog>(
+      state_, cluster_->peers, cluster_->job, decision, std::move(wanted), [this] { OnCatalog(); });
   if (restoring_->catalog->ready()) OnCatalog();
 }
 
@@ -367,7 +372,8 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
     for (const TensorSpec& spec : own->manifest()->tensors) named.insert(spec.name);
     answer.extras = ExtrasOf(session.rank(), *own);
   }
-  for (const recovery::StoredTensor* tensor : restoring_->catalog->stored()->InOrder()) {
+  const auto stored = restoring_->catalog->tables()->Latest();
+  for (const recovery::StoredTensor* tensor : stored->InOrder()) {
     if (!named.contains(tensor->like().name)) answer.tensors.push_back(WholeTensor(tensor->like()));
   }
   return answer;
@@ -403,8 +409,8 @@ WireExtras RestoreDesk::ExtrasOf(Rank rank, const CatalogSlab& slab) const {
   if (const Slot* slot = SealedSlotOf(restoring_->decision.version, rank)) {
     return {.slot = {slot->id, slot->generation, slot->segment->name()}};
   }
-  return {.remote = slab.description.extras(),
-          .remote_crc = slab.description.extras_crc(),
+  return {.remote = slab.description->extras(),
+          .remote_crc = slab.description->extras_crc(),
           .has_remote = true};
 }
 

@@ -118,8 +118,7 @@ class RestoreDesk {
   void StartPlanning(RankSession& session);
   void ComputePlan(RankSession& session, std::shared_ptr<Planning> planning);
   absl::Status GatherStored(const RankSession& session, Planning& planning);
-  std::shared_ptr<const recovery::StoredTables> StoredHere(
-      const std::map<Rank, WireSlot>& here) const;
+  std::shared_ptr<recovery::RestoreTables> TablesOf(const std::map<Rank, WireSlot>& here) const;
   bool StillHas(const Planning& planning) const;
   void TryPlan(RankSession& session, std::shared_ptr<Planning> planning, Time deadline);
   void SendPlan(RankSession& session, const Plan& plan, std::span<const PlanPiece> pieces);

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/check.h"
 #include "base/format.h"
 #include "layout/tensor_table.h"
 #include "smp/memory/memory_plan.h"
@@ -28,7 +29,7 @@ struct RestoreDesk::Planning {
   bool reads_pages = false;
   uint64_t restoring = 0;
   std::vector<TensorSpec> targets;
-  std::shared_ptr<const recovery::StoredTables> stored;  // of all ranks that are planned for
+  std::shared_ptr<recovery::RestoreTables> tables;  // of all ranks that are planned for
   std::vector<uint32_t> preferred;
   std::map<Rank, WireSlot> here;  // the slabs that this node has
   absl::Status status = absl::UnknownError("not computed yet");
@@ -59,7 +60,7 @@ struct RestoreDesk::Planning {
   absl::StatusOr<std::vector<PlanPiece>> Plan() const {
     const absl::StatusOr<layout::TensorTable> table = layout::TensorTable::Create(targets);
     if (!table.ok()) return table.status();
-    return recovery::PlanRestore(*stored, table->specs(), preferred);
+    return recovery::PlanRestore(*tables->For(table->specs()), table->specs(), preferred);
   }
 };
 
@@ -114,7 +115,7 @@ void RestoreDesk::ComputePlan(RankSession& session, std::shared_ptr<Planning> pl
 absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& planning) {
   if (!IsRestoring(session)) return NothingDecidedFor(session);
   planning.restoring = restoring_->number;
-  planning.stored = restoring_->catalog->stored();
+  planning.tables = restoring_->catalog->tables();
   planning.preferred.clear();
   planning.here.clear();
   for (const Slot* slot : state_.slots->Sealed(restoring_->decision.version)) {
@@ -126,20 +127,23 @@ absl::Status RestoreDesk::GatherStored(const RankSession& session, Planning& pla
   // since replicas may differ; then those that this node has.
   if (OwnSlabOf(session) != nullptr) planning.preferred.push_back(NumberOf(session.rank()));
   for (const auto& [rank, slot] : planning.here) planning.preferred.push_back(NumberOf(rank));
-  if (IsAlone() && planning.here.size() < SourceWorld())
-    planning.stored = StoredHere(planning.here);
+  if (IsAlone() && planning.here.size() < SourceWorld()) planning.tables = TablesOf(planning.here);
   return absl::OkStatus();
 }
 
 // What rots while a job of one node restores is nowhere else.
-std::shared_ptr<const recovery::StoredTables> RestoreDesk::StoredHere(
+std::shared_ptr<recovery::RestoreTables> RestoreDesk::TablesOf(
     const std::map<Rank, WireSlot>& here) const {
-  auto stored = std::make_shared<recovery::StoredTables>();
+  auto tables = std::make_shared<recovery::RestoreTables>(here.size());
+  layout::ManifestView view;
   for (const auto& [rank, slot] : here) {
-    const layout::SlotManifest& manifest = *restoring_->catalog->Find(rank)->manifest();
-    stored->AddSlab(NumberOf(rank), manifest.tensors, manifest.parts);
+    const auto manifest = restoring_->catalog->Find(rank)->manifest_bytes();
+    const absl::Status status = view.Read(*manifest);
+    UNREFT_CHECK(status.ok(), "it was read before: {}", status.ToString());
+    const recovery::RestoreTables::Slab slabs[] = {{NumberOf(rank), manifest, &view}};
+    tables->AddSlabs(slabs);
   }
-  return stored;
+  return tables;
 }
 
 bool RestoreDesk::StillHas(const Planning& planning) const {

@@ -86,7 +86,8 @@ void SlabRebuilder::RunRules() {
 void SlabRebuilder::RunSlab(Rank rank, Slab& slab) {
   if (slab.slot == nullptr) {
     const CatalogSlab& of = *catalog_.Find(rank);
-    slab.slot = state_.slots->TakeForRebuild(rank, of.manifest(), of.description.manifest().size());
+    slab.slot =
+        state_.slots->TakeForRebuild(rank, of.manifest(), of.description->manifest().size());
     if (slab.slot == nullptr) return shortage_.Arm();
     state_.seams.log.Info("rank {}: its slab of version {} is rebuilt, {} blocks", rank,
                           catalog_.version(), slab.blocks);
@@ -135,9 +136,9 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   const CatalogSlab& of = *catalog_.Find(rank);
   Slot& slot = *slab.slot;
   SlotView& view = *slot.view;
-  CopyInto(view.manifest(), of.description.manifest());
-  CopyInto(view.crc_table(), of.description.crc_table());
-  CopyInto(view.extras(), of.description.extras());
+  CopyInto(view.manifest(), of.description->manifest());
+  CopyInto(view.crc_table(), of.description->crc_table());
+  CopyInto(view.extras(), of.description->extras());
   SlotSeal seal;
   seal.generation = slot.generation.value;
   seal.timeline = slot.version.timeline.value;
@@ -145,10 +146,10 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   seal.layout_digest = of.head.layout_digest;
   seal.data_bytes = of.head.data_bytes;
   seal.extras_bytes = of.head.extras_bytes;
-  seal.manifest_bytes = of.description.manifest().size();
-  seal.extras_crc = of.description.extras_crc();
-  seal.manifest_crc = of.description.manifest_crc();
-  seal.crc_table_crc = of.description.crc_table_crc();
+  seal.manifest_bytes = of.description->manifest().size();
+  seal.extras_crc = of.description->extras_crc();
+  seal.manifest_crc = of.description->manifest_crc();
+  seal.crc_table_crc = of.description->crc_table_crc();
   SetBodyCrc(seal);
   view.header().seal = seal;
   view.set_state(slot.generation, SlotState::kSealed);

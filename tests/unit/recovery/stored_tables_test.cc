@@ -171,7 +171,7 @@ TEST(StoredTablesTest, AFlawOfOneTensorIsToldOfThatOneAlone) {
   add(Spec("boxes", {8}, {4}, {4}), 4);
   EXPECT_TRUE(stored.Find("good")->Shards().ok());
   EXPECT_EQ(stored.Find("kinds")->Shards().status(),
-            absl::FailedPreconditionError("tensor 'kinds': is stored as float32 [8] in one slab "
+            absl::FailedPreconditionError("tensor 'kinds': is stored as float32 [8] in slab 1 "
                                           "and as int32 [8] in slab 2"));
   EXPECT_EQ(stored.Find("boxes")->Shards().status(),
             absl::FailedPreconditionError("tensor 'boxes': is stored in boxes that overlap without "

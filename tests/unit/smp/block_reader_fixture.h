@@ -157,8 +157,8 @@ class BlockReaderFixture : public GroupFixture {
         kBlocks, absl::DeadlineExceededError("it still waits"));
     const JobDecision decision = DecisionWhere([lost](uint64_t) { return lost; });
     InTurn([&] {
-      catalog_ =
-          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, &results] {
+      catalog_ = std::make_unique<RestoreCatalog>(
+          *state_, *own_peers_, job_, decision, std::nullopt, [this, &results] {
             MakeReader();
             for (uint64_t block = 0; block < kBlocks; ++block) {
               auto into = std::make_shared<std::vector<std::byte>>(kBlockBytes);
@@ -183,11 +183,12 @@ class BlockReaderFixture : public GroupFixture {
     with_data_ = {NodeSlot{0}, NodeSlot{2}};
     const JobDecision decision = DecisionWhere([](uint64_t slot) { return slot == 1; });
     InTurn([&] {
-      catalog_ = std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision,
-                                                  [this, then = std::move(then)]() mutable {
-                                                    MakeReader();
-                                                    then();
-                                                  });
+      catalog_ =
+          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, std::nullopt,
+                                           [this, then = std::move(then)]() mutable {
+                                             MakeReader();
+                                             then();
+                                           });
     });
     Settle(std::chrono::seconds(4));
   }
@@ -199,8 +200,8 @@ class BlockReaderFixture : public GroupFixture {
     const JobDecision decision = DecisionWhere([](uint64_t) { return false; });
     InTurn([&] {
       reader_.reset();
-      catalog_ =
-          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, &result] {
+      catalog_ = std::make_unique<RestoreCatalog>(
+          *state_, *own_peers_, job_, decision, std::nullopt, [this, &result] {
             MakeReader();
             reader_->GroupRecordOf(NodeSlot{0}, [&result](auto record) { result = record; });
           });

@@ -83,8 +83,8 @@ class SlabRebuilderTest : public GroupFixture {
     decision.version = kVersion;
     decision.holders = {{NodeSlot{0}, {Rank{0}}, true}};
     InTurn([&] {
-      catalog_ =
-          std::make_unique<RestoreCatalog>(*state_, *own_peers_, job_, decision, [this, then] {
+      catalog_ = std::make_unique<RestoreCatalog>(
+          *state_, *own_peers_, job_, decision, std::nullopt, [this, then] {
             // What asks node 0 for the slab waits, as of one that is being rebuilt.
             reader_ =
                 std::make_unique<BlockReader>(*state_, *own_peers_, job_, *catalog_,
