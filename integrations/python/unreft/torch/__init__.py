@@ -11,7 +11,6 @@ The model's parameters and buffers, the optimizer's state, the global random gen
 are captured and restored in place.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ except ModuleNotFoundError as error:
         "unreft.torch needs PyTorch, which this Python does not have: pip install 'unreft[torch]', "
         "or torch as your machine has it; unreft.Client needs no framework"
     ) from error
-import torch.distributed as dist
 from torch import nn
 
 from unreft.torch import attempt, ranks, refusals
@@ -101,7 +99,7 @@ def attach(
     Raises `unreft.Unavailable` when no daemon answers, `unreft.InvalidArgument` for what cannot be
     captured, or be derived as declared, by name; on the other ranks `unreft.Aborted`.
     """
-    rank, world = _rank_and_world(options.get("rank"), options.get("world"))
+    rank, world = ranks.rank_and_world(options.get("rank"), options.get("world"))
     parts: dict[str, Any] = {}
 
     def prepare() -> None:
@@ -114,7 +112,8 @@ def attach(
         parts["derived"] = DerivedTensors(rules, state)
         parts["patience"] = None if unprotected_after is None else Patience(unprotected_after)
 
-    joined = attempt.take(prepare, required, {**options, "rank": rank, "world": world})
+    given = {**options, "rank": rank, "world": world}
+    joined = attempt.take("unreft.torch.attach", prepare, required, given)
     checkpointer = Checkpointer(
         joined.client,
         parts["state"],
@@ -126,7 +125,7 @@ def attach(
         patience=parts["patience"],
         buffers=buffers,
     )
-    attempt.keep(joined, checkpointer)
+    attempt.keep(joined, checkpointer, "unreft.torch.attach")
     return checkpointer
 
 
@@ -146,14 +145,5 @@ def peek(
 
     Raises what `attach` and `restore` raise.
     """
-    rank, world = _rank_and_world(options.get("rank"), options.get("world"))
+    rank, world = ranks.rank_and_world(options.get("rank"), options.get("world"))
     return attempt.peek(required, at_or_before, {**options, "rank": rank, "world": world})
-
-
-def _rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
-    """As given, or of the default process group, or of the launcher's environment."""
-    if ranks.connected():
-        found = dist.get_rank(), dist.get_world_size()
-    else:
-        found = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    return found[0] if rank is None else rank, found[1] if world is None else world

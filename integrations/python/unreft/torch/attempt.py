@@ -31,10 +31,13 @@ class Joined:
 _peeked: Joined | None = None
 _pid = 0  # of the process that has peeked: a forked child has not
 _attached: weakref.WeakValueDictionary[tuple[str, str, int], Any] = weakref.WeakValueDictionary()
+_taken_by: dict[tuple[str, str, int], str] = {}
 
 
-def take(prepare: Callable[[], None], required: bool, options: Mapping[str, Any]) -> Joined:
-    """The connection for `attach`: that of `peek`, or a new one.
+def take(
+    caller: str, prepare: Callable[[], None], required: bool, options: Mapping[str, Any]
+) -> Joined:
+    """The connection for `caller`, which is named as users know it: that of `peek`, or a new one.
 
     `prepare` makes everything else that may be refused: if it raises on one rank, all raise.
     """
@@ -43,7 +46,7 @@ def take(prepare: Callable[[], None], required: bool, options: Mapping[str, Any]
     given = dict(options)
 
     def connect() -> unreft.Client | None:
-        _check_alone(key)
+        _check_alone(key, caller)
         prepare()
         if _has_peeked():
             _check_same(key, given)
@@ -64,10 +67,11 @@ def take(prepare: Callable[[], None], required: bool, options: Mapping[str, Any]
     return Joined(client, key, given)
 
 
-def keep(joined: Joined, checkpointer: Any) -> None:
-    """Remembers whose the connection is."""
+def keep(joined: Joined, owner: Any, caller: str) -> None:
+    """Remembers whose the connection is, as long as `owner.is_open`."""
     if joined.client is not None:
-        _attached[joined.key] = checkpointer
+        _attached[joined.key] = owner
+        _taken_by[joined.key] = caller
 
 
 def peek(
@@ -84,7 +88,7 @@ def peek(
         return _step_of(_peeked.decision)
 
     def connect() -> unreft.Client:
-        _check_alone(key)
+        _check_alone(key, "unreft.torch.attach")
         if given.get("attempt") is None and ranks.counted_by_agents() and not ranks.connected():
             raise unreft.FailedPrecondition(
                 "peek: each of torchrun's agents counts attempts by itself: initialise "
@@ -123,9 +127,16 @@ def _key(options: Mapping[str, Any]) -> tuple[str, str, int]:
     return socket, job, options["rank"]
 
 
-def _check_alone(key: tuple[str, str, int]) -> None:
+def _check_alone(key: tuple[str, str, int], caller: str) -> None:
     other = _attached.get(key)
-    if other is not None and other.is_open:
+    if other is None or not other.is_open:
+        return
+    if _taken_by[key] != caller:
+        raise unreft.FailedPrecondition(
+            f"rank {key[2]} of job '{key[1]}' uses {_taken_by[key]} in this process: a process "
+            f"saves and restores either by that or by {caller}"
+        )
+    if caller == "unreft.torch.attach":
         raise unreft.FailedPrecondition(
             f"rank {key[2]} of job '{key[1]}' is attached in this process already: give all models "
             "(in one nn.ModuleDict, say) and optimizers to one attach(), or close() the first "

@@ -10,6 +10,15 @@ import torch.distributed as dist
 _TEXT_BYTES_MAX = 1024  # of one rank
 
 
+def rank_and_world(rank: int | None, world: int | None) -> tuple[int, int]:
+    """As given, or of the default process group, or of the launcher's environment."""
+    if connected():
+        found = dist.get_rank(), dist.get_world_size()
+    else:
+        found = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    return found[0] if rank is None else rank, found[1] if world is None else world
+
+
 def connected() -> bool:
     return dist.is_available() and dist.is_initialized()
 

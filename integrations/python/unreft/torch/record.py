@@ -19,6 +19,7 @@ FORMAT = 5
 _MIN_READER = 5
 _PICKLED = 4  # the format that was one pickle
 _MAGIC = b"UNRFXTRA"
+_OF_DCP = b"UNRFTDCP"  # what unreft.dcp.catalogue begins with
 _HEADER = struct.Struct("<8sHHI")  # magic, format, min_reader, 0
 
 
@@ -34,6 +35,11 @@ def dumps(record: Mapping[str, Any], aside: DeviceExtras | None, classes: Classe
 def loads(data: bytes, staged: torch.Tensor | None, classes: Classes) -> dict[str, Any]:
     """Raises `DataLoss` for other bytes, `FailedPrecondition` for a format that is not known, and
     what `safe_pickle.loads` raises."""
+    if data.startswith(_OF_DCP):
+        raise FailedPrecondition(
+            "extras: what is committed was saved by unreft.dcp: load it with unreft.dcp.Reader, or "
+            "give it up with 'unreft fresh-start'"
+        )
     if data[: len(_MAGIC)] != _MAGIC:
         return _of_pickle(safe_pickle.loads(data, staged, classes))
     if len(data) < _HEADER.size:
