@@ -12,7 +12,7 @@ VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup programs build test test-cluster test-slurm demo bench gpu-bundle sim fuzz sanitize asan tsan lint format clean
+.PHONY: help setup programs build test test-cluster test-slurm demo bench deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -44,6 +44,9 @@ demo: programs   ## the main job under kill -9, nodes lost (SEED=n: other victim
 bench: build     ## capture and restart against memcpy, JSON in build/bench
 	@mkdir -p build/bench
 	@tools/setup/bench.sh $(BUILD) $(VENV)/bin/python build/bench
+
+deb: programs    ## build/package/unreft_VERSION_ARCH.deb, with a systemd unit
+	@tools/setup/deb.sh $(BUILD) build/package
 
 gpu-bundle: programs  ## build/gpu-bundle: tests, benchmarks and demo for a machine with a GPU
 	@JOBS=$(JOBS) tools/setup/gpu_bundle.sh $(BUILD) build/gpu-bundle
