@@ -21,8 +21,8 @@ def final(records):
 
 @pytest.mark.parametrize(
     "kind, die_after",
-    [("accelerate", 3), ("trainer", 3), ("trainer", 5)],
-    ids=["accelerate", "trainer in an epoch", "trainer at its end"],
+    [("accelerate", 3), ("attached", 3), ("attached", 5), ("attached", 11)],
+    ids=["accelerate", "trainer in an epoch", "trainer at its end", "trainer before its last"],
 )
 def test_killed_and_resumed_is_as_if_it_had_not_been(store, kind, die_after):
     reference = Store()
@@ -34,6 +34,17 @@ def test_killed_and_resumed_is_as_if_it_had_not_been(store, kind, die_after):
     (after,) = store.train(1, kind, script=SCRIPT)
     assert before[-1]["died"] >= die_after
     assert final(after) == final(undisturbed)
+
+
+def test_a_trainer_of_several_ranks(store):
+    reference = Store()
+    try:
+        undisturbed = reference.train(2, "attached", script=SCRIPT)
+    finally:
+        reference.close()
+    store.train(2, "attached", "--die-after", 4, script=SCRIPT, killed=True)
+    after = store.train(2, "attached", script=SCRIPT)
+    assert [final(records) for records in after] == [final(records) for records in undisturbed]
 
 
 @pytest.mark.parametrize("kind", ["accelerate", "accelerate-fsdp2"])

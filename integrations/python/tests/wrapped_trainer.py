@@ -1,9 +1,10 @@
 """One process that trains under a wrapper of accelerate's or by the Trainer of Hugging Face.
 
-    wrapped_trainer.py accelerate|accelerate-fsdp2|trainer|callback [--die-after STEP]
+    wrapped_trainer.py accelerate|accelerate-fsdp2|callback|attached [--die-after STEP]
                        [--total-batch SAMPLES [--alone] [--hold-at STEP...]]
 
-Nobody calls a fence. `callback` restores inside the Trainer without telling it the step. Under
+Nobody calls a fence. `callback` restores inside the Trainer without telling it the step;
+`attached` is a Trainer that logs and evaluates, attached by one line. Under
 accelerate the number of ranks may change: it says its state as a digest of whole tensors.
 
 With --total-batch the ranks share batches of that size, and what they train is the same to the bit
@@ -14,8 +15,6 @@ the first commit from that step on, in the attempt that makes it, but waits to b
 import argparse
 import contextlib
 import os
-import pathlib
-import re
 import signal
 
 import torch
@@ -26,7 +25,6 @@ from torch import nn
 import unreft
 import unreft.torch
 
-DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs/hugging_face.md"
 STEPS = 12
 
 
@@ -154,36 +152,30 @@ def with_accelerate(args):
         ck.close()
 
 
-def with_trainer(kind, die_after):
+def with_callback(die_after):
     import transformers
 
-    names = {}
-    exec(re.search(r"```python\n(import random\n.*?)```", DOCS.read_text(), re.S)[1], names)
+    class Snapshots(transformers.TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.ck = unreft.torch.attach(trainer.model_wrapped, trainer.optimizer)
+            self.ck.restore()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.ck.snapshot(state.global_step)
+            die_if_committed(self.ck, state.global_step, die_after)
+
+        def on_train_end(self, args, state, control, **kwargs):
+            self.ck.close()
+
     torch.manual_seed(1)
     model = Net()
     arguments = transformers.TrainingArguments(
         "unused", max_steps=STEPS, per_device_train_batch_size=8, save_strategy="no",
         report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no", learning_rate=1e-2,
     )
-    cls = names["UnreftTrainer"] if kind == "trainer" else transformers.Trainer
-    trainer = cls(model, arguments, train_dataset=Data())
+    trainer = transformers.Trainer(model, arguments, train_dataset=Data(), callbacks=[Snapshots()])
     trainer.remove_callback(transformers.PrinterCallback)  # standard output has records
-    snapshots = names["_Snapshots"]
-
-    class Dying(transformers.TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            handlers = trainer.callback_handler.callbacks
-            ck = next(c for c in handlers if isinstance(c, snapshots)).checkpointer
-            die_if_committed(ck, state.global_step, die_after)
-
-    if kind == "callback":
-        trainer.add_callback(snapshots(trainer))
     try:
-        # The one that kills comes after the one that takes the snapshots.
-        original = trainer.add_callback
-        trainer.add_callback = lambda callback: (original(callback), original(Dying()))
-        if kind == "callback":
-            original(Dying())
         trainer.train()
     except unreft.Error as error:
         say(error=type(error).__name__, message=str(error))
@@ -191,9 +183,54 @@ def with_trainer(kind, die_after):
     say(final=weights(model))
 
 
+def with_attached_trainer(die_after):
+    import transformers
+    from transformers.trainer_callback import ExportableState
+
+    import unreft.transformers
+
+    torch.manual_seed(1)
+    model = Net()
+    arguments = transformers.TrainingArguments(
+        "unused", max_steps=STEPS, per_device_train_batch_size=8, save_strategy="no",
+        report_to=[], use_cpu=True, disable_tqdm=True, learning_rate=1e-2,
+        logging_strategy="steps", logging_steps=2, eval_strategy="steps", eval_steps=3,
+        label_names=["x"], ddp_backend="gloo",
+    )
+
+    class Counting(transformers.TrainerCallback, ExportableState):
+        def __init__(self):
+            self.evaluated = 0
+
+        def state(self):
+            return {"args": {}, "attributes": {"evaluated": self.evaluated}}
+
+        def on_evaluate(self, args, state, control, **kwargs):
+            self.evaluated += 1
+            torch.rand(3)  # as an evaluation that samples
+
+    class Dying(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step:
+                die_if_committed(attached._checkpointer, state.global_step, die_after)
+
+    counting = Counting()
+    trainer = transformers.Trainer(
+        model, arguments, train_dataset=Data(), eval_dataset=Data(), callbacks=[counting]
+    )
+    trainer.remove_callback(transformers.PrinterCallback)  # standard output has records
+    unreft.transformers.attach(trainer)
+    attached = trainer.callback_handler.callbacks[-1]
+    trainer.add_callback(Dying())
+    trainer.train()
+    kept = ("loss", "eval_loss", "learning_rate", "step", "epoch")
+    logged = [{key: of[key] for key in kept if key in of} for of in trainer.state.log_history[:-1]]
+    say(final=[weights(model), logged, counting.evaluated, torch.rand(2).tolist()])
+
+
 def main():
     parser = argparse.ArgumentParser()
-    kinds = ["accelerate", "accelerate-fsdp2", "trainer", "callback"]
+    kinds = ["accelerate", "accelerate-fsdp2", "callback", "attached"]
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--total-batch", type=int, default=0)
@@ -203,8 +240,10 @@ def main():
     torch.set_num_threads(1)
     if args.kind.startswith("accelerate"):
         with_accelerate(args)
+    elif args.kind == "attached":
+        with_attached_trainer(args.die_after)
     else:
-        with_trainer(args.kind, args.die_after)
+        with_callback(args.die_after)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ def check_position(step: int) -> None:
         return
     raise FailedPrecondition(
         f"restore() inside {type(trainer).__name__}.train(): step {step} is stored, but the "
-        f"trainer's global_step is {trainer.state.global_step}: it would begin its data anew. Ask "
-        "unreft.torch.peek() for the step before the trainer is made, and have it start there, as "
-        "docs/hugging_face.md shows"
+        f"trainer's global_step is {trainer.state.global_step}: it would begin its data anew. "
+        "unreft.transformers.attach(trainer) has it begin there; unreft.torch.peek() says the step "
+        "before the trainer is made"
     )
 
 
