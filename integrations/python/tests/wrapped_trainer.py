@@ -47,6 +47,19 @@ class Data(torch.utils.data.Dataset):
         return {"x": torch.randn(16, generator=generator)}
 
 
+class Tally:
+    """What a program registers with accelerate for its checkpoints."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+
 def weights(model):
     return [p.detach().double().sum().item() for p in model.parameters()]
 
@@ -111,12 +124,16 @@ def with_accelerate(args):
         data, args.total_batch or 4, shuffle=True, generator=torch.Generator()
     )
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    tally = Tally()
+    accelerator.register_for_checkpointing(tally)
     seen, step, ck = 0, 0, None
     if not args.alone:
-        extras = {"scheduler": scheduler, "seen": lambda: seen}
-        ck = unreft.torch.attach(model, optimizer, extras=extras)
+        import unreft.accelerate
+
+        ck = unreft.accelerate.attach(accelerator, extras={"seen": lambda: seen})
         step = ck.restore() or 0
         seen = ck.extras.get("seen", 0)
+        assert tally.steps == step
     begun = step
 
     def state():
@@ -136,6 +153,7 @@ def with_accelerate(args):
             scheduler.step()
             optimizer.zero_grad()
             step += 1
+            tally.steps += 1
             done += 1
             seen = epoch * len(data) + min(done * loader.total_batch_size, len(data))
             said = {"state": state()} if args.total_batch else {}
