@@ -12,7 +12,7 @@ VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup programs build test test-cluster test-slurm demo bench deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
+.PHONY: help setup programs build test test-cluster test-slurm test-frameworks test-kubernetes demo bench deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -36,6 +36,15 @@ test-cluster: programs  ## all of the lab: hosts as namespaces, etcd, torchrun (
 
 test-slurm: programs  ## examples/slurm on a Slurm of four nodes (root; installs no Slurm, says what is missing)
 	@tools/setup/slurm_tests.sh $(BUILD) $(VENV)/bin/python
+
+test-frameworks: programs  ## what frameworks restore, killed and compared; writes docs/frameworks.md
+	@env=$$(tools/setup/python_env.sh tests/frameworks/requirements.txt) && \
+	  UNREFT_BIN_DIR=$(abspath $(BUILD)/bin) PYTHONPATH=$(abspath $(BUILD)/python) \
+	  PYTHONDONTWRITEBYTECODE=1 $$env/bin/python tests/frameworks/table.py
+
+test-kubernetes: programs  ## examples/kubernetes against the schemas, and our options
+	@env=$$(tools/setup/python_env.sh tests/kubernetes/requirements.txt) && \
+	  UNREFT_BIN_DIR=$(BUILD)/bin $$env/bin/python -m pytest -q -p no:cacheprovider tests/kubernetes
 
 demo: programs   ## the main job under kill -9, nodes lost (SEED=n: other victims; NODES=1: one node)
 	@$(PY) integrations/python/examples/demo.py $(if $(SEED),--seed $(SEED)) \

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/peer_identity.h"
 
 namespace unreft {
 
@@ -42,12 +43,6 @@ class Channel {
 
   // Sends what is queued if the peer takes it without delay, then closes. Idempotent.
   virtual void Close() = 0;
-};
-
-// Who is at the other end, by the word of the kernel.
-struct PeerIdentity {
-  uint32_t uid = 0;
-  int64_t pid = 0;
 };
 
 // Accepts channels from its construction on, until destroyed.

@@ -58,6 +58,22 @@ absl::StatusOr<ProcessLife> PidfdWatcher::Identify(int64_t pid) {
   return LifeOf(*stat);
 }
 
+// By the connection's own pidfd: the pid may be another process's since it connected.
+absl::StatusOr<PeerLife> PidfdWatcher::IdentifyPeer(const PeerIdentity& peer) {
+  std::shared_ptr<const UniqueFd> pidfd = peer.pidfd;
+  if (pidfd == nullptr) {
+    auto opened = OpenPidfd(peer.pid);
+    if (!opened.ok()) return opened.status();
+    pidfd = std::make_shared<const UniqueFd>(*std::move(opened));
+  }
+  const auto stat = ReadProcStat(peer.pid);
+  const auto own_pid = ReadOwnPid(peer.pid);
+  if (HasEnded(*pidfd)) return absl::NotFoundError(fmt::format("process {} has ended", peer.pid));
+  if (!stat.ok()) return stat.status();
+  if (!own_pid.ok()) return own_pid.status();
+  return PeerLife{LifeOf(*stat), *own_pid};
+}
+
 WatchId PidfdWatcher::Watch(ProcessLife life, Task on_end) {
   const WatchId watch{++last_watch_};
   entries_->emplace(watch, Entry{.life = life, .on_end = std::move(on_end), .pidfd = {}});
@@ -70,7 +86,7 @@ void PidfdWatcher::Unwatch(WatchId watch) {
 }
 
 ProcessLife PidfdWatcher::Self() {
-  const auto stat = ReadProcStat(getpid());
+  const auto stat = ReadProcStatOfSelf();
   UNREFT_CHECK(stat.ok(), "/proc tells of this process: {}", stat.status().ToString());
   return LifeOf(*stat);
 }

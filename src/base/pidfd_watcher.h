@@ -24,6 +24,7 @@ class PidfdWatcher final : public ProcessWatcher {
   PidfdWatcher& operator=(const PidfdWatcher&) = delete;
 
   absl::StatusOr<ProcessLife> Identify(int64_t pid) override;
+  absl::StatusOr<PeerLife> IdentifyPeer(const PeerIdentity& peer) override;
   WatchId Watch(ProcessLife life, Task on_end) override;
   void Unwatch(WatchId watch) override;
   ProcessLife Self() override;

@@ -1,4 +1,4 @@
-// ProcStat: what /proc/<pid>/stat says of a process.
+// ProcStat: what /proc/<pid>/stat says of a process; and its pid in its own namespace.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -19,5 +19,15 @@ absl::StatusOr<ProcStat> ParseProcStat(std::string_view text);
 
 // Of the process that has the pid now. NotFound when there is none.
 absl::StatusOr<ProcStat> ReadProcStat(int64_t pid);
+// Of this process, by the pid that it calls itself: /proc may be that of another pid namespace,
+// where it has another.
+absl::StatusOr<ProcStat> ReadProcStatOfSelf();
+
+// The pid that the process has in the innermost of its pid namespaces, from the text of
+// /proc/<pid>/status; of a kernel without namespaces the only one. Pure.
+absl::StatusOr<int64_t> ParseOwnPid(std::string_view text);
+
+// Of the process that has the pid now. NotFound when there is none.
+absl::StatusOr<int64_t> ReadOwnPid(int64_t pid);
 
 }  // namespace unreft

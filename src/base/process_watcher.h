@@ -8,10 +8,17 @@
 
 #include "base/executor.h"
 #include "base/ids.h"
+#include "base/peer_identity.h"
 
 namespace unreft {
 
 enum class WatchId : uint64_t { kNone = 0 };
+
+// A process at the other end of a connection.
+struct PeerLife {
+  ProcessLife life;     // as this process knows it
+  int64_t own_pid = 0;  // what it calls itself, in its own pid namespace
+};
 
 // Used only in turns of the executor given at construction; callbacks run in such turns.
 class ProcessWatcher {
@@ -20,6 +27,9 @@ class ProcessWatcher {
 
   // The life that the pid names now. NotFound when there is none.
   virtual absl::StatusOr<ProcessLife> Identify(int64_t pid) = 0;
+
+  // The life that has made the connection. NotFound when it is over.
+  virtual absl::StatusOr<PeerLife> IdentifyPeer(const PeerIdentity& peer) = 0;
 
   // Calls `on_end` once, never inline, when that life is over: at once if it is over already (the
   // pid is gone, a zombie without memory, or another life's).

@@ -109,7 +109,7 @@ struct Hello {
   Rank rank;
   uint64_t world = 0;  // ranks of the attempt
   Attempt attempt;
-  ProcessLife life;   // checked against the kernel's word
+  ProcessLife life;   // as it knows itself; checked against the kernel's word
   Timeline timeline;  // of the Decision that this life follows; 0 = it has none yet
   std::string client_version;
   void Fields(auto& wire) {

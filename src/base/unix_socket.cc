@@ -7,9 +7,12 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 namespace unreft {
 namespace {
+
+constexpr int kPeerPidfd = 77;  // SO_PEERPIDFD, which headers of older kernels lack
 
 constexpr int kBacklog = 128;
 
@@ -100,7 +103,14 @@ absl::StatusOr<PeerIdentity> PeerOf(int socket) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
     return absl::ErrnoToStatus(errno, "SO_PEERCRED");
   }
-  return PeerIdentity{.uid = credentials.uid, .pid = credentials.pid};
+  PeerIdentity peer{.uid = credentials.uid, .pid = credentials.pid};
+  int pidfd = -1;
+  size = sizeof(pidfd);
+  // An error is no reason to refuse: the kernel is older, or the peer has ended.
+  if (getsockopt(socket, SOL_SOCKET, kPeerPidfd, &pidfd, &size) == 0 && pidfd >= 0) {
+    peer.pidfd = std::make_shared<const UniqueFd>(pidfd);
+  }
+  return peer;
 }
 
 bool PeerIsWelcome(const PeerIdentity& peer, uint32_t own_uid) {

@@ -70,6 +70,19 @@ TEST_P(ProcessWatcherConformance, IdentifiesALife) {
   EXPECT_EQ(*Identify(pid), *life);
 }
 
+TEST_P(ProcessWatcherConformance, IdentifiesAPeer) {
+  const int64_t pid = world_->StartProcess();
+  absl::StatusOr<PeerLife> peer = absl::UnknownError("not asked");
+  world().InTurn([&] { peer = watcher_->IdentifyPeer({.pid = pid}); });
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  EXPECT_EQ(peer->life, *Identify(pid));
+  EXPECT_EQ(peer->own_pid, pid);
+  world_->KillProcess(pid);
+  world_->ReapProcess(pid);
+  world().InTurn([&] { peer = watcher_->IdentifyPeer({.pid = pid}); });
+  EXPECT_EQ(peer.status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_P(ProcessWatcherConformance, DoesNotFindWhatEnded) {
   const int64_t pid = world_->StartProcess();
   world_->KillProcess(pid);

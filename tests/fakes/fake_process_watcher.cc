@@ -47,6 +47,13 @@ absl::StatusOr<ProcessLife> FakeProcessWatcher::Identify(int64_t pid) {
   return ProcessLife{.pid = pid, .start_time = found->second};
 }
 
+absl::StatusOr<PeerLife> FakeProcessWatcher::IdentifyPeer(const PeerIdentity& peer) {
+  const absl::StatusOr<ProcessLife> life = Identify(peer.pid);
+  if (!life.ok()) return life.status();
+  const auto own = table_.own_pids_.find(peer.pid);
+  return PeerLife{*life, own == table_.own_pids_.end() ? peer.pid : own->second};
+}
+
 WatchId FakeProcessWatcher::Watch(ProcessLife life, Task on_end) {
   const WatchId watch{++last_watch_};
   watches_->emplace(watch, Entry{life, std::move(on_end)});

@@ -24,6 +24,8 @@ class FakeProcessTable {
   ProcessLife Start();
   // A new process with the pid of one that ended.
   ProcessLife StartAs(int64_t pid);
+  // It calls itself so, in a pid namespace of its own.
+  void SetOwnPid(int64_t pid, int64_t own_pid) { own_pids_[pid] = own_pid; }
   // The end of that life; of one that is over already, nothing.
   void End(ProcessLife life);
 
@@ -33,6 +35,7 @@ class FakeProcessTable {
   friend class FakeProcessWatcher;
 
   std::map<int64_t, uint64_t> start_time_by_pid_;
+  std::map<int64_t, int64_t> own_pids_;  // where they are others
   int64_t last_pid_ = 1000;
   uint64_t last_start_time_;
   std::map<uint64_t, FakeProcessWatcher*> watchers_;
@@ -48,6 +51,7 @@ class FakeProcessWatcher final : public ProcessWatcher {
   FakeProcessWatcher& operator=(const FakeProcessWatcher&) = delete;
 
   absl::StatusOr<ProcessLife> Identify(int64_t pid) override;
+  absl::StatusOr<PeerLife> IdentifyPeer(const PeerIdentity& peer) override;
   WatchId Watch(ProcessLife life, Task on_end) override;
   void Unwatch(WatchId watch) override;
   ProcessLife Self() override { return self_; }

@@ -72,6 +72,23 @@ TEST_F(PidfdWatcherTest, IsNotFooledByTheNameOfTheProgram) {
   EXPECT_GE(life->start_time, watcher_.Self().start_time);
 }
 
+// Its pid is another's by now.
+TEST_F(PidfdWatcherTest, GoesByTheConnectionNotByItsPid) {
+  ChildProcess connected([] {});
+  ChildProcess other([] {});
+  PeerIdentity peer{.pid = connected.pid()};
+  EXPECT_EQ(watcher_.IdentifyPeer(peer)->own_pid, connected.pid());
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, connected.pid(), 0));
+  ASSERT_GE(pidfd, 0);
+  peer.pidfd = std::make_shared<const UniqueFd>(pidfd);
+  EXPECT_EQ(watcher_.IdentifyPeer(peer)->life, *watcher_.Identify(connected.pid()));
+  connected.Kill();
+  peer.pid = other.pid();
+  EXPECT_EQ(watcher_.IdentifyPeer(peer).status().code(), absl::StatusCode::kNotFound);
+  peer.pidfd = nullptr;
+  EXPECT_EQ(watcher_.IdentifyPeer(peer)->life.pid, other.pid());
+}
+
 TEST_F(PidfdWatcherTest, DoesNotTakeAThreadForAProcess) {
   std::thread([&] {
     EXPECT_EQ(watcher_.Identify(gettid()).status().code(), absl::StatusCode::kNotFound);

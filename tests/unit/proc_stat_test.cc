@@ -35,6 +35,17 @@ TEST(ProcStatTest, RefusesWhatIsNone) {
   }
 }
 
+TEST(ProcStatTest, ReadsThePidOfTheInnermostNamespace) {
+  EXPECT_EQ(*ParseOwnPid("Name:\ta\nPid:\t12\nNSpid:\t12\t7\t1\nNSpgid:\t12\t7\t1\n"), 1);
+  EXPECT_EQ(*ParseOwnPid("Name:\tNSpid:\\n5\nPid:\t12\nNSpid:\t12\n"), 12);
+  EXPECT_EQ(*ParseOwnPid("Name:\ta\nTgid:\t12\nPid:\t12\nPPid:\t3\n"), 12) << "an old kernel";
+  EXPECT_EQ(*ReadOwnPid(getpid()), getpid());
+  for (const char* text : {"", "NSpid:", "NSpid:\t\n", "NSpid:\t1\tx\n", "Name:\ta\n"}) {
+    EXPECT_FALSE(ParseOwnPid(text).ok()) << text;
+  }
+  EXPECT_EQ(ReadOwnPid(INT_MAX).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(ProcStatTest, ReadsThisProcess) {
   const auto stat = ReadProcStat(getpid());
   ASSERT_TRUE(stat.ok()) << stat.status();

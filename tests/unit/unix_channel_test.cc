@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -244,6 +245,10 @@ TEST_F(UnixChannelTest, SeesAPeerKilled) {
   EXPECT_EQ(peer_->pid, child.pid());
   child.Kill();
   EXPECT_EQ(ClosedBecause().code(), absl::StatusCode::kUnavailable);
+  if (peer_->pidfd != nullptr) {  // from Linux 6.5 on
+    pollfd ended{.fd = peer_->pidfd->get(), .events = POLLIN};
+    EXPECT_EQ(poll(&ended, 1, 0), 1);
+  }
 }
 
 TEST_F(UnixChannelTest, WelcomesItsUserAndRootOnly) {

@@ -10,10 +10,6 @@
 namespace unreft::smp {
 namespace {
 
-constexpr char kSharePids[] =
-    ": they run in different pid namespaces. Let them share one (docker run --pid=host, or "
-    "shareProcessNamespace: true in the Kubernetes pod), or start unreftd beside the trainer";
-
 bool Lives(NodeState& state, const RankSession& session) {
   absl::StatusOr<ProcessLife> now = state.seams.processes.Identify(session.life().pid);
   return now.ok() && *now == session.life();
@@ -75,9 +71,35 @@ absl::Status AdmitAfterOthers(NodeState& state, const Hello& hello) {
       attempt, other->rank(), other->pid(), hello.attempt));
 }
 
+// Who the process is that has connected, and says that it is the one of `hello`.
+absl::StatusOr<ProcessLife> Identify(NodeState& state, const Hello& hello,
+                                     const PeerIdentity& peer) {
+  if (peer.pid == 0) {
+    return absl::FailedPreconditionError(
+        "the trainer's pid is not visible to the daemon, which runs in a pid namespace that does "
+        "not have it: give the daemon that of the host (hostPID: true in a Kubernetes pod, docker "
+        "run --pid=host), or start it in the trainer's (shareProcessNamespace: true)");
+  }
+  const absl::StatusOr<PeerLife> known = state.seams.processes.IdentifyPeer(peer);
+  if (!known.ok()) return known.status();
+  if (known->own_pid != hello.life.pid) {
+    return absl::PermissionDeniedError(
+        fmt::format("the trainer calls itself pid {}, and pid {} has made its connection: each "
+                    "process opens its own client, also one that was forked",
+                    hello.life.pid, known->own_pid));
+  }
+  if (known->life.start_time != hello.life.start_time) {
+    return absl::PermissionDeniedError(
+        fmt::format("pid {} says that it started at {} (ticks since boot), which it did not: it "
+                    "runs in another time namespace, or is not who it says",
+                    peer.pid, hello.life.start_time));
+  }
+  return known->life;
+}
+
 }  // namespace
 
-absl::Status Admit(NodeState& state, const Hello& hello, PeerIdentity peer) {
+absl::Status Admit(NodeState& state, Hello& hello, const PeerIdentity& peer) {
   if (hello.job != state.options.job) {
     return absl::PermissionDeniedError(
         fmt::format("this daemon serves job '{}', not '{}': give trainers UNREFT_JOB={}, or the "
@@ -94,22 +116,9 @@ absl::Status Admit(NodeState& state, const Hello& hello, PeerIdentity peer) {
                     "nodes, with --ranks-max {}",
                     hello.rank, hello.world, state.options.ranks_max, hello.world));
   }
-  if (peer.pid == 0) {
-    return absl::FailedPreconditionError(
-        fmt::format("the trainer's pid is not visible to the daemon{}", kSharePids));
-  }
-  absl::StatusOr<ProcessLife> life = state.seams.processes.Identify(peer.pid);
-  if (!life.ok() || *life != hello.life) {
-    if (peer.pid != hello.life.pid) {
-      return absl::PermissionDeniedError(
-          fmt::format("the trainer calls itself pid {} and is pid {} to the daemon{}",
-                      hello.life.pid, peer.pid, kSharePids));
-    }
-    return absl::PermissionDeniedError(
-        fmt::format("pid {} says that it started at {} (ticks since boot), which it did not: it "
-                    "runs in another time namespace, or is not who it says",
-                    peer.pid, hello.life.start_time));
-  }
+  const absl::StatusOr<ProcessLife> life = Identify(state, hello, peer);
+  if (!life.ok()) return life.status();
+  hello.life = *life;
   for (const auto& [rank, other] : state.sessions) {
     if (absl::Status status = AdmitBeside(state, *other, hello); !status.ok()) return status;
   }

@@ -11,7 +11,8 @@
 namespace unreft::smp {
 
 // Why it is not served, with what to do; AlreadyExists if it may come again, since the life before
-// it is about to end.
-absl::Status Admit(NodeState& state, const Hello& hello, PeerIdentity peer);
+// it is about to end. `hello.life` becomes what this daemon knows the process by: in a pid
+// namespace of its own it knows itself by another pid.
+absl::Status Admit(NodeState& state, Hello& hello, const PeerIdentity& peer);
 
 }  // namespace unreft::smp

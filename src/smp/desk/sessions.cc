@@ -149,6 +149,7 @@ void Sessions::OnHello(ConnectionIt connection, const Frame& frame) {
     // A rank whose earlier life is about to end may come again.
     return Refuse(connection, status, absl::IsAlreadyExists(status));
   }
+  connection->peer.pidfd.reset();
   EndSupersededBy(*hello);
   if (state_.SessionOf(hello->rank) == nullptr) Begin(*hello);
   RankSession& session = *state_.SessionOf(hello->rank);

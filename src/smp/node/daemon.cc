@@ -111,7 +111,7 @@ class Daemon {
     records_ = *std::move(store);
     absl::StatusOr<std::unique_ptr<UnixListener>> listener = UnixListener::Create(
         executor_, SocketPath(options_.common.run_dir), UnixChannelOptions{},
-        [this](PeerIdentity peer) {
+        [this](const PeerIdentity& peer) {
           log_.Warn("a connection of uid {} (pid {}) is refused", peer.uid, peer.pid);
         });
     if (!listener.ok()) return listener.status();

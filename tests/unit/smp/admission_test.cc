@@ -60,7 +60,10 @@ class AdmissionTest : public NodeStateFixture {
   }
   absl::Status Ask(const Hello& hello) {
     absl::Status status;
-    InTurn([&] { status = Admit(state_, hello, {.pid = hello.life.pid}); });
+    InTurn([&] {
+      Hello said = hello;
+      status = Admit(state_, said, {.pid = hello.life.pid});
+    });
     return status;
   }
   void End(uint64_t rank) {
