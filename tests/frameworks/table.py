@@ -1,0 +1,150 @@
+"""Runs each framework's cases and writes what came of it into docs/frameworks.md.
+
+    table.py [--out FILE]
+
+A row says what is restored only if all of its cases passed; one that failed is named, and the
+command ends with 1.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import importlib.metadata
+import pathlib
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PYTHON = "integrations/python/tests"
+
+
+@dataclasses.dataclass
+class Row:
+    name: str
+    packages: list[str]
+    lines: str  # to add to a training loop
+    restored: str
+    not_restored: str
+    cases: list[str]  # words for pytest
+
+
+ROWS = [
+    Row(
+        "PyTorch: one process, DDP",
+        ["torch"],
+        "`ck = unreft.torch.attach(model, optimizer, extras=...)`, `ck.restore()`, "
+        "`ck.snapshot(step)`",
+        "parameters, buffers, optimizers, schedulers and samplers as extras, generators; on "
+        "another number of ranks too",
+        "what is neither attached nor an extra",
+        [f"{PYTHON}/test_end_to_end.py", f"{PYTHON}/test_exact_resume.py",
+         f"{PYTHON}/test_reshape_end_to_end.py::test_it_goes_on_from_the_same_state"],
+    ),
+    Row(
+        "PyTorch: FSDP2, HSDP, tensor parallel, both",
+        ["torch"],
+        "the same",
+        "the same; on another number of ranks and another mesh too",
+        "FSDP1: refused by name; pipeline stages of several models: one `nn.ModuleDict`",
+        [f"{PYTHON}/test_reshape_end_to_end.py::test_fully_sharded"],
+    ),
+    Row(
+        "torch.distributed.checkpoint",
+        ["torch"],
+        "`dcp.save(state, storage_writer=unreft.dcp.Writer(step))`, "
+        "`dcp.load(state, storage_reader=unreft.dcp.Reader())` ([dcp.md](dcp.md))",
+        "what the state dict has; on any layout",
+        "generators, unless the state dict has them",
+        [f"{PYTHON}/test_dcp_end_to_end.py"],
+    ),
+    Row(
+        "accelerate: DDP, FSDP2",
+        ["accelerate", "torch"],
+        "`ck = unreft.accelerate.attach(accelerator)` ([hugging_face.md](hugging_face.md))",
+        "what is prepared and registered, generators; on another number of ranks too",
+        "the position in the data: an extra; FSDP1",
+        [f"{PYTHON}/test_hugging_face.py", "-k", "accelerate"],
+    ),
+    Row(
+        "transformers.Trainer",
+        ["transformers", "accelerate", "torch"],
+        "`unreft.transformers.attach(trainer)` ([hugging_face.md](hugging_face.md))",
+        "all that the Trainer has, with the position in the data and its callbacks' state",
+        "another number of ranks: not tried; DeepSpeed, `model_init`, `auto_find_batch_size`: "
+        "refused by name",
+        [f"{PYTHON}/test_hugging_face.py", "-k", "trainer and not accelerate"],
+    ),
+    Row(
+        "torchdata.StatefulDataLoader",
+        ["torchdata", "torch"],
+        '`extras={"loader": loader}`',
+        "the position, with workers as without",
+        "another number of ranks",
+        ["tests/frameworks/test_torchdata.py"],
+    ),
+]
+
+ABSENT = """
+Not there: **DeepSpeed** is refused by name (`test_attach.py`), **Megatron-Core** and **Lightning**
+were not tried. All cases run on CPUs; [benchmarks.md](benchmarks.md) has what ran on a GPU.
+"""
+
+
+def run(row):
+    """How many cases passed, and which did not, with why."""
+    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+                 f"--junit-xml={report.name}", *row.cases]
+        done = subprocess.run(words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True)
+        passed, others = 0, []
+        for case in xml.etree.ElementTree.parse(report.name).iter("testcase"):
+            bad = [part for part in case if part.tag in ("failure", "error", "skipped")]
+            if bad:
+                why = bad[0].get("message", "")[:80]
+                others.append(f"{case.get('name')} ({bad[0].tag}: {why})")
+            else:
+                passed += 1
+    if done.returncode != 0 and not others:
+        others.append(f"pytest ended with {done.returncode}")
+    return passed, others
+
+
+def commit():
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", default=ROOT / "docs/frameworks.md", type=pathlib.Path)
+    out = parser.parse_args().out
+    lines = [
+        "# Frameworks",
+        "",
+        f"`make test-frameworks` has run these cases on {datetime.date.today()} at commit "
+        f"{commit()}, and has written this page.",
+        "Runs are killed, restored and compared with runs that nobody disturbed.",
+        "",
+        "| framework | versions tried | lines to add | restored | not restored | cases |",
+        "|---|---|---|---|---|---|",
+    ]
+    failed = False
+    for row in ROWS:
+        passed, others = run(row)
+        failed |= bool(others) or passed == 0
+        versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in row.packages)
+        cases = f"{passed} passed" + "".join(f"; **{other}**" for other in others)
+        restored = row.restored if passed and not others else "**not all of it, see the cases**"
+        lines.append(
+            f"| {row.name} | {versions} | {row.lines} | {restored} | {row.not_restored} | {cases} |"
+        )
+        print(f"{row.name}: {cases}", flush=True)
+    out.write_text("\n".join(lines) + "\n" + ABSENT)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
