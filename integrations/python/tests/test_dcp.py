@@ -261,6 +261,48 @@ def test_memory_that_does_not_become_free(begin, monkeypatch):
     refused("save of step 1: no slot is free", lambda: save({"weight": torch.ones(3)}))
 
 
+def test_a_registration_that_fails_is_made_again(begin):
+    client = begin()
+    save({"weight": torch.ones(3)}, 1)
+    client.fail["register"] = unreft.DeadlineExceeded("no answer")
+    refused("no answer", lambda: save({"weight": torch.ones(3), "bias": torch.ones(1)}, 2))
+    del client.fail["register"]
+    client.calls.clear()
+    save({"weight": torch.ones(3)}, 3)
+    assert "register" in client.calls and "rebind" not in client.calls
+    save({"weight": torch.ones(3)}, 4)
+    assert client.calls.count("register") == 1
+
+
+def test_what_a_failed_save_has_staged_is_nobody_elses(begin):
+    begin()
+    refused("'other/weight'", lambda: stage({"weight": torch.ones(3)}, 1, planner=Renaming()))
+    unreft.dcp.Writer(2).stage({"weight": torch.ones(3)})  # and nothing comes of it
+    save({"weight": torch.full((3,), 5.0)}, 3)
+    begin()
+    found = {"weight": torch.zeros(3)}
+    dcp.load(found, storage_reader=unreft.dcp.Reader(3))
+    assert found["weight"].sum() == 15
+
+
+def test_a_stager_that_was_not_told_the_step(begin):
+    begin()
+    stager = unreft.dcp.Stager(4)
+    state = {"weight": torch.ones(3)}
+    dcp.async_save(
+        state, storage_writer=unreft.dcp.Writer(4), async_stager=stager
+    ).result()
+    stager.step = 5
+    refused(
+        "save of step 6: what was staged is step 5", lambda: stage(state, 6, async_stager=stager)
+    )
+
+
+def test_one_connection_of_a_process(begin):
+    begin()
+    refused("job: this process has .* None, found 'b'", lambda: unreft.dcp.Writer(1, job="b"))
+
+
 def test_a_commit_that_fails_fails_the_save(begin):
     begin().fail["wait_committed"] = unreft.Aborted("given up: a rank died")
     refused("given up: a rank died", lambda: save({"weight": torch.ones(3)}))

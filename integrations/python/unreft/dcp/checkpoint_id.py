@@ -27,6 +27,15 @@ def step_of(checkpoint_id: int | str | os.PathLike) -> int:
     return step
 
 
+def is_id(checkpoint_id: object) -> bool:
+    """Whether it names a step."""
+    try:
+        step_of(checkpoint_id)
+    except unreft.InvalidArgument:
+        return False
+    return True
+
+
 def _no_step(checkpoint_id: object) -> unreft.InvalidArgument:
     return unreft.InvalidArgument(
         f"checkpoint_id: needed a step from 0 to {STEP_MAX}, or a name that ends in its digits, "

@@ -20,7 +20,7 @@ from torch.futures import Future
 import unreft
 from unreft.dcp import session
 from unreft.dcp.catalogue import Entry, RankExtras, is_ours
-from unreft.dcp.checkpoint_id import step_of
+from unreft.dcp.checkpoint_id import is_id, step_of
 from unreft.tensor import Tensor
 from unreft.torch.shards import device_of, torch_dtype
 
@@ -121,11 +121,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
-        try:
-            step_of(checkpoint_id)
-        except unreft.InvalidArgument:
-            return False
-        return True
+        return is_id(checkpoint_id)
 
     def _check_step(self, decision: unreft.Decision) -> None:
         wanted = None if self.checkpoint_id is None else step_of(self.checkpoint_id)

@@ -26,12 +26,16 @@ class Staged:
 
     step: int
     kinds: set[tuple]  # of all that this rank has (pieces.kind_of), whoever captures it
+    writer: Any = None  # that alone may write it; None: the next one
 
 
 class Session:
     """One rank of one attempt. Calls come from one thread at a time."""
 
-    def __init__(self, joined: attempt.Joined, rank: int, world: int):
+    def __init__(
+        self, joined: attempt.Joined, rank: int, world: int, options: dict[str, Any] | None = None
+    ):
+        self._options = options or {}
         self.rank = rank
         self.world = world
         self.client: unreft.Client = joined.client
@@ -40,7 +44,7 @@ class Session:
         self._decision = joined.decision
         self._is_loaded = False
         self._has_saved = False
-        self._registered: list[Tensor] = []
+        self._registered: list[Tensor] | None = None  # not known after a failure
         self._extras_bytes = 0
         self._memory: list[torch.Tensor] = []  # of the capture under way
         self._lock = threading.RLock()  # the save before may still be on another thread
@@ -111,9 +115,9 @@ class Session:
             self._memory = []
 
     def _register(self, specs: list[Tensor], extras_bytes: int) -> None:
-        known = self._registered
-        is_like = list(map(_kind_of, known)) == list(map(_kind_of, specs))
-        if self._has_saved and is_like and extras_bytes <= self._extras_bytes:
+        known, self._registered = self._registered, None
+        is_like = known is not None and list(map(_kind_of, known)) == list(map(_kind_of, specs))
+        if is_like and extras_bytes <= self._extras_bytes:
             moved = [i for i, (old, new) in enumerate(zip(known, specs)) if old.data != new.data]
             if moved:
                 self.client.rebind(moved, [specs[i].data for i in moved])
@@ -122,6 +126,15 @@ class Session:
             self._extras_bytes = max(_EXTRAS_BYTES_MIN, 2 * extras_bytes)
             self.client.register(specs, self._extras_bytes)
         self._registered = specs
+
+    def check_same(self, options: dict[str, Any]) -> None:
+        """That a later writer or reader asks for no other connection."""
+        for name, value in options.items():
+            if self._options.get(name) != value:
+                raise unreft.FailedPrecondition(
+                    f"{name}: this process has a connection with {self._options.get(name)!r}, "
+                    f"found {value!r}: writers, readers and stagers share one"
+                )
 
     def close(self) -> None:
         """Leaves the daemon; a later writer or reader begins anew, as in another process."""
@@ -140,10 +153,11 @@ def join(options: dict[str, Any]) -> Session:
     global _session
     rank, world = ranks.rank_and_world(options.get("rank"), options.get("world"))
     if _session is not None and _session.is_open:
+        _session.check_same(options)
         return _session
     given = {**options, "rank": rank, "world": world}
     joined = attempt.take("unreft.dcp", lambda: None, True, given)
-    session = Session(joined, rank, world)
+    session = Session(joined, rank, world, options)
     attempt.keep(joined, session, "unreft.dcp")
     _session = session
     return session

@@ -20,7 +20,7 @@ from torch.futures import Future
 
 import unreft
 from unreft.dcp import catalogue, pieces, session
-from unreft.dcp.checkpoint_id import step_of
+from unreft.dcp.checkpoint_id import is_id, step_of
 from unreft.dcp.stager import Stager
 
 
@@ -61,7 +61,9 @@ class Writer(StorageWriter, AsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Copies the state dict into the daemon's memory; returns when its tensors may change."""
         stager = Stager(self.checkpoint_id, fresh=self._fresh, **self._options)
-        return stager.stage(state_dict)
+        staged = stager.stage(state_dict)
+        self._session.staged.writer = self
+        return staged
 
     def synchronize_staging(self) -> None:
         self._session.fence()
@@ -78,7 +80,9 @@ class Writer(StorageWriter, AsyncStager):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         step = self._step()
         staged = self._session.staged
-        if staged is not None and staged.step != step:
+        if staged is not None and staged.writer not in (None, self):
+            self._session.staged = None  # for a save that has failed
+        elif staged is not None and staged.step != step:
             self._session.staged = None
             raise unreft.FailedPrecondition(
                 f"save of step {step}: what was staged is step {staged.step}"
@@ -131,11 +135,7 @@ class Writer(StorageWriter, AsyncStager):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
-        try:
-            step_of(checkpoint_id)
-        except unreft.InvalidArgument:
-            return False
-        return True
+        return is_id(checkpoint_id)
 
     def storage_meta(self) -> StorageMeta | None:
         return StorageMeta(checkpoint_id=str(self.checkpoint_id))
