@@ -72,9 +72,10 @@ ROWS = [
         ["transformers", "accelerate", "torch"],
         "`unreft.transformers.attach(trainer)` ([hugging_face.md](hugging_face.md))",
         "all that the Trainer has, with the position in the data and its callbacks' state",
-        "another number of ranks: not tried; DeepSpeed, `model_init`, `auto_find_batch_size`: "
-        "refused by name",
-        [f"{PYTHON}/test_hugging_face.py", "-k", "trainer and not accelerate"],
+        "random numbers that data draw when they are fetched; another number of ranks, DeepSpeed, "
+        "`model_init`, `auto_find_batch_size` and others: refused by name",
+        [f"{PYTHON}/test_hugging_face.py", f"{PYTHON}/test_transformers.py", "-k",
+         "not accelerate"],
     ),
     Row(
         "torchdata.StatefulDataLoader",

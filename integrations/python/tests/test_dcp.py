@@ -160,11 +160,13 @@ class Halving(DefaultSavePlanner):
 
 def test_a_planner_that_changes_what_was_staged_is_refused(begin):
     state = {"weight": torch.ones(3)}
-    renamed = "1 of 1 items .*'other/weight'.*async_stager="
+    renamed = "planner Renaming has a set_up_planner of its own.*async_stager="
     refused(renamed, lambda: stage(state, planner=Renaming()))
-    refused("planner Halving has a transform_object", lambda: stage(state, 2, planner=Halving()))
+    flat = DefaultSavePlanner(flatten_state_dict=False)
+    refused("1 of 1 items .*'nested'", lambda: stage({"nested": {"a": 1}}, 2, planner=flat))
+    refused("planner Halving has a transform_object", lambda: stage(state, 3, planner=Halving()))
     stager = DefaultStager(StagingOptions(False, False, False, False))
-    stage(state, 3, planner=Halving(), async_stager=stager)
+    stage(state, 4, planner=Halving(), async_stager=stager)
     begin()
     load()
 
@@ -249,6 +251,30 @@ def test_what_cannot_be_stored_is_named(begin):
     refused("THREAD", lambda: pickle.dumps(writer))
 
 
+def test_a_planner_that_does_not_say_what_has_not_changed_is_refused(begin):
+    planner = DefaultSavePlanner(enable_plan_caching=True)
+    state = {"weight": torch.ones(3)}
+    refused(
+        "enable_plan_caching is not supported",
+        lambda: dcp.save(state, storage_writer=unreft.dcp.Writer(1), planner=planner),
+    )
+
+
+def test_two_saves_at_once(begin):
+    begin()
+    stager = unreft.dcp.Stager()
+    for step in (1, 2):
+        stager.step = step
+        stager.stage({"weight": torch.full((3,), float(step))})
+    for step in (1, 2):
+        writer = unreft.dcp.Writer(step)
+        dcp.save({"weight": torch.zeros(3)}, storage_writer=writer)
+    begin()
+    found = {"weight": torch.zeros(3)}
+    dcp.load(found, storage_reader=unreft.dcp.Reader(2))
+    assert found["weight"].sum() == 6
+
+
 def test_all_ranks_save(begin):
     begin(world=2)
     refused("needed the plans of all 2 ranks of the job, found 1", lambda: save({}, 1))
@@ -276,7 +302,7 @@ def test_a_registration_that_fails_is_made_again(begin):
 
 def test_what_a_failed_save_has_staged_is_nobody_elses(begin):
     begin()
-    refused("'other/weight'", lambda: stage({"weight": torch.ones(3)}, 1, planner=Renaming()))
+    refused("Renaming has", lambda: stage({"weight": torch.ones(3)}, 1, planner=Renaming()))
     unreft.dcp.Writer(2).stage({"weight": torch.ones(3)})  # and nothing comes of it
     save({"weight": torch.full((3,), 5.0)}, 3)
     begin()

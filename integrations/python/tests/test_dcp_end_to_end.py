@@ -1,9 +1,17 @@
 """torch.distributed.checkpoint over a real daemon: saved, killed, and loaded on any layout."""
 
+import dataclasses
 import pathlib
 
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 from real_store import Store
+from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.planner import WriteItemType
+
+import unreft.dcp
 
 TRAINER = pathlib.Path(__file__).with_name("dcp_trainer.py")
 
@@ -79,3 +87,42 @@ def test_one_rank_alone_is_refused(store):
     first, second = store.train(2, "--steps", 1, "--rank-0-alone", script=TRAINER)
     assert "needed the plans of all 2 ranks of the job, found 1" in first[-1]["message"]
     assert second[-1]["step"] == 1
+
+
+class ByRows(DefaultSavePlanner):
+    """Saves a matrix as so many boxes as it has rows, all of them this rank's."""
+
+    def create_local_plan(self):
+        plan = super().create_local_plan()
+        items = [row for item in plan.items for row in self._rows(item)]
+        return dataclasses.replace(plan, items=items)
+
+    @staticmethod
+    def _rows(item):
+        data = item.tensor_data
+        for row in range(data.size[0]):
+            offsets, sizes = torch.Size([row, 0]), torch.Size([1, data.size[1]])
+            yield dataclasses.replace(
+                item,
+                index=MetadataIndex(item.index.fqn, offsets),
+                type=WriteItemType.SHARD,
+                tensor_data=dataclasses.replace(data, chunk=ChunkStorageMetadata(offsets, sizes)),
+            )
+
+    def lookup_object(self, index):
+        return self.state_dict[index.fqn].narrow(0, index.offset[0], 1)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_several_boxes_of_one_tensor_per_rank(store, monkeypatch):
+    monkeypatch.setenv("UNREFT_SOCKET", store.socket)
+    monkeypatch.setenv("UNREFT_JOB", store.job)
+    monkeypatch.setenv("UNREFT_ATTEMPT", "0")
+    state = {"a": torch.arange(12.0).view(4, 3), "b": torch.arange(6.0).view(2, 3)}
+    dcp.save(state, storage_writer=unreft.dcp.Writer(7), planner=ByRows())
+    unreft.dcp.close()
+    monkeypatch.setenv("UNREFT_ATTEMPT", "1")
+    found = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    dcp.load(found, storage_reader=unreft.dcp.Reader(7))
+    unreft.dcp.close()
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())

@@ -16,7 +16,7 @@ def store():
 
 
 def final(records):
-    return next(record["final"] for record in records if "final" in record)
+    return next(record for record in records if "final" in record)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,21 @@ def test_killed_and_resumed_is_as_if_it_had_not_been(store, kind, die_after):
     (after,) = store.train(1, kind, script=SCRIPT)
     assert before[-1]["died"] >= die_after
     assert final(after) == final(undisturbed)
+
+
+def test_a_run_that_has_ended_is_not_trained_on(store):
+    (ended,) = store.train(1, "attached", script=SCRIPT)
+    (again,) = store.train(1, "attached", script=SCRIPT)
+    assert final(again)["final"] == final(ended)["final"]
+
+
+def test_a_position_in_other_batches_is_refused(store):
+    store.train(1, "attached", "--die-after", 3, script=SCRIPT, killed=True)
+    (after,) = store.train(1, "attached", "--accumulated", 2, script=SCRIPT)
+    assert after[-1]["error"] == "FailedPrecondition"
+    assert "gradient_accumulation_steps: what is committed was trained with 1, found 2" in (
+        after[-1]["message"]
+    )
 
 
 def test_a_trainer_of_several_ranks(store):

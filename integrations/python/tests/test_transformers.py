@@ -21,13 +21,21 @@ class Net(nn.Module):
         return {"loss": self.layer(x).square().mean()}
 
 
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            yield {"x": torch.ones(2)}
+
+
 def trainer_of(tmp_path, **arguments):
     options = {"max_steps": 2, "use_cpu": True, "report_to": [], "save_strategy": "no", **arguments}
     model_init = options.pop("model_init", None)
+    data = options.pop("train_dataset", [{"x": torch.ones(2)}] * 8)
     return transformers.Trainer(
         None if model_init else Net(),
         transformers.TrainingArguments(str(tmp_path), disable_tqdm=True, **options),
-        train_dataset=[{"x": torch.ones(2)}] * 8,
+        train_dataset=data,
+        eval_dataset=data,
         model_init=model_init,
     )
 
@@ -38,6 +46,16 @@ def trainer_of(tmp_path, **arguments):
         ("auto_find_batch_size", {"auto_find_batch_size": True}),
         ("ignore_data_skip", {"ignore_data_skip": True}),
         ("model_init", {"model_init": Net}),
+        ("eval_on_start", {"eval_on_start": True, "eval_strategy": "steps"}),
+        (
+            "train_sampling_strategy='group_by_length'",
+            {"train_sampling_strategy": "group_by_length"},
+        ),
+        (
+            "use_seedable_sampler=False",
+            {"accelerator_config": {"use_seedable_sampler": False}},
+        ),
+        ("a dataset without a length", {"train_dataset": Endless()}),
     ],
 )
 def test_what_would_not_go_on_as_it_was_is_refused_by_name(tmp_path, name, options):
@@ -70,8 +88,9 @@ class Attached:
         trainer._load_from_checkpoint = lambda checkpoint, *_: self.loaded.append(checkpoint)
         trainer.train = self._train
         self._trainer = trainer
-        monkeypatch.setattr(unreft.torch, "peek", lambda **options: step)
-        unreft.transformers.attach(trainer)
+        self.asked = []
+        monkeypatch.setattr(unreft.torch, "peek", lambda **asked: self.asked.append(asked) or step)
+        unreft.transformers.attach(trainer, buffers="first", required=False, connect_timeout_s=3.0)
         self.train = trainer.train
 
     def _train(self, resume_from_checkpoint=None, **kwargs):
@@ -83,6 +102,7 @@ def test_a_checkpoint_on_disk_is_loaded_when_nothing_is_in_memory(tmp_path, monk
     attached = Attached(tmp_path, monkeypatch, None)
     attached.train("somewhere")
     assert attached.loaded == attached.trained == ["somewhere"]
+    assert attached.asked == [{"required": False, "connect_timeout_s": 3.0}]
     with pytest.raises(unreft.FailedPrecondition, match="called before in this process"):
         attached.train()
 

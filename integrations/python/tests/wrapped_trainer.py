@@ -2,6 +2,7 @@
 
     wrapped_trainer.py accelerate|accelerate-fsdp2|callback|attached [--die-after STEP]
                        [--total-batch SAMPLES [--alone] [--hold-at STEP...]]
+                       [--accumulated BATCHES]
 
 Nobody calls a fence. `callback` restores inside the Trainer without telling it the step;
 `attached` is a Trainer that logs and evaluates, attached by one line. Under
@@ -201,7 +202,7 @@ def with_callback(die_after):
     say(final=weights(model))
 
 
-def with_attached_trainer(die_after):
+def with_attached_trainer(die_after, accumulated):
     import transformers
     from transformers.trainer_callback import ExportableState
 
@@ -213,7 +214,7 @@ def with_attached_trainer(die_after):
         "unused", max_steps=STEPS, per_device_train_batch_size=8, save_strategy="no",
         report_to=[], use_cpu=True, disable_tqdm=True, learning_rate=1e-2,
         logging_strategy="steps", logging_steps=2, eval_strategy="steps", eval_steps=3,
-        label_names=["x"], ddp_backend="gloo",
+        label_names=["x"], ddp_backend="gloo", gradient_accumulation_steps=accumulated,
     )
 
     class Counting(transformers.TrainerCallback, ExportableState):
@@ -238,12 +239,16 @@ def with_attached_trainer(die_after):
     )
     trainer.remove_callback(transformers.PrinterCallback)  # standard output has records
     unreft.transformers.attach(trainer)
-    attached = trainer.callback_handler.callbacks[-1]
+    attached = trainer.callback_handler.callbacks[0]
     trainer.add_callback(Dying())
-    trainer.train()
-    kept = ("loss", "eval_loss", "learning_rate", "step", "epoch")
-    logged = [{key: of[key] for key in kept if key in of} for of in trainer.state.log_history[:-1]]
-    say(final=[weights(model), logged, counting.evaluated, torch.rand(2).tolist()])
+    try:
+        trainer.train()
+    except unreft.Error as error:
+        say(error=type(error).__name__, message=str(error))
+        return
+    kept = ("loss", "eval_loss", "train_loss", "learning_rate", "step", "epoch")
+    logged = [{key: of[key] for key in kept if key in of} for of in trainer.state.log_history]
+    say(final=[weights(model), logged, counting.evaluated], drawn=torch.rand(2).tolist())
 
 
 def main():
@@ -252,6 +257,7 @@ def main():
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--total-batch", type=int, default=0)
+    parser.add_argument("--accumulated", type=int, default=1)
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--hold-at", type=int, nargs="*", default=[])
     args = parser.parse_args()
@@ -259,7 +265,7 @@ def main():
     if args.kind.startswith("accelerate"):
         with_accelerate(args)
     elif args.kind == "attached":
-        with_attached_trainer(args.die_after)
+        with_attached_trainer(args.die_after, args.accumulated)
     else:
         with_callback(args.die_after)
 

@@ -6,15 +6,18 @@
 
 Model, optimizer, scheduler and loss scaler are captured, the position in the data, the random
 generators, and what the Trainer has counted and logged; a run that was killed ends with the same
-bytes as one that was not. docs/hugging_face.md is the page about it.
+bytes as one that was not, unless its data draw random numbers when they are fetched.
+docs/hugging_face.md is the page about it.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import random
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +25,7 @@ import numpy as np
 import torch
 import transformers
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import has_length
 
 import unreft
 import unreft.torch
@@ -47,8 +51,14 @@ _COUNTED = (
     "best_global_step",
     "best_model_checkpoint",
 )
-_LOGGED = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_flos")
-_OF_PEEK = ("socket", "job", "rank", "world", "attempt", "required")
+_LOGGED = (
+    "_tr_loss",
+    "_total_loss_scalar",
+    "_globalstep_last_logged",
+    "_initial_global_step",
+    "_initial_num_input_tokens_seen",
+    "current_flos",
+)
 
 
 def attach(
@@ -75,11 +85,18 @@ def attach(
     if every < 1:
         raise unreft.InvalidArgument(f"every: needed a number of steps above 0, found {every}")
     _check(trainer)
-    trainer.add_callback(_Attachment(trainer, every, dict(extras or {}), options))
+    # Before others, which may count a step when it begins: what is captured is the one before.
+    attachment = _Attachment(trainer, every, dict(extras or {}), options)
+    trainer.callback_handler.callbacks.insert(0, attachment)
+
+
+class _Finished(Exception):
+    """What memory has is the end of the run."""
 
 
 def _check(trainer: transformers.Trainer) -> None:
-    lacks = [name for name in (*_LOADS, "callback_handler") if not hasattr(trainer, name)]
+    needed = (*_LOADS, "_finalize_training", "callback_handler")
+    lacks = [name for name in needed if not hasattr(trainer, name)]
     if lacks:
         raise unreft.FailedPrecondition(
             f"unreft.transformers was tried with transformers {TRIED}, and the Trainer of "
@@ -88,11 +105,17 @@ def _check(trainer: transformers.Trainer) -> None:
     handled = trainer.callback_handler.callbacks
     if any(isinstance(callback, _Attachment) for callback in handled):
         raise unreft.FailedPrecondition("the trainer is attached already")
+    args = trainer.args
+    sampling = getattr(args, "train_sampling_strategy", "random")
     reasons = {
         "DeepSpeed": getattr(trainer, "is_deepspeed_enabled", False),
-        "auto_find_batch_size": trainer.args.auto_find_batch_size,
-        "ignore_data_skip": trainer.args.ignore_data_skip,
+        "auto_find_batch_size": args.auto_find_batch_size,
+        "eval_on_start": args.eval_on_start,
+        "ignore_data_skip": args.ignore_data_skip,
         "model_init": trainer.model_init is not None,
+        f"train_sampling_strategy={sampling!r}": sampling not in ("random", "sequential"),
+        "use_seedable_sampler=False": not args.accelerator_config.use_seedable_sampler,
+        "a dataset without a length": not has_length(trainer.train_dataset),
     }
     for name, is_so in reasons.items():
         if is_so:
@@ -120,8 +143,11 @@ class _Attachment(transformers.TrainerCallback):
         self._directory: str | None = None  # that stands for what memory has
         self._generators: Callable[[], None] | None = None  # sets them as they were
         self._snapped: int | None = None  # the step of the last snapshot
+        self._ended_at: int | None = None  # the number of steps that the run was to have
         self._train = trainer.train
         trainer.train = self.train
+        self._finalize = trainer._finalize_training
+        trainer._finalize_training = self._finalize_training
         for name in _LOADS:
             setattr(trainer, name, self._unless_from_memory(getattr(trainer, name)))
 
@@ -140,7 +166,8 @@ class _Attachment(transformers.TrainerCallback):
             )
         if kwargs.get("trial") is not None:
             raise unreft.FailedPrecondition("a search for hyperparameters is not supported")
-        asked = {name: self._options[name] for name in _OF_PEEK if name in self._options}
+        own = set(inspect.signature(unreft.torch.attach).parameters) - {"required"}
+        asked = {name: value for name, value in self._options.items() if name not in own}
         step = unreft.torch.peek(**asked)
         try:
             if step is None:
@@ -159,6 +186,9 @@ class _Attachment(transformers.TrainerCallback):
                 state.compute_steps(args, max(args.max_steps, 0))
                 state.save_to_json(os.path.join(self._directory, "trainer_state.json"))
                 return self._train(resume_from_checkpoint=self._directory, **kwargs)
+        except _Finished:
+            _log.info("step %d is in memory, the end of the run: nothing is trained", step)
+            return self._finalize(None, 0, time.time())
         finally:
             self._is_done = True
             self._close()
@@ -182,10 +212,13 @@ class _Attachment(transformers.TrainerCallback):
             return
         state.compute_steps(args, state.max_steps)
         self._snapped = state.global_step
-        self._take(self._checkpointer.extras["trainer/state"])
+        ended_at = self._take(self._checkpointer.extras["trainer/state"])
         for name, value in self._checkpointer.extras["trainer/logged"].items():
-            setattr(trainer, name, value)
+            # Tensors come back in the host's memory.
+            setattr(trainer, name, value.to(args.device) if torch.is_tensor(value) else value)
         self._generators = _generators()
+        if ended_at is not None and state.max_steps <= ended_at:
+            raise _Finished
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """With the next batch at hand, and all of the last step done: logged, evaluated, saved."""
@@ -195,9 +228,12 @@ class _Attachment(transformers.TrainerCallback):
             self._generators = None
         self._snapshot(state.global_step)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._snapshot(state.global_step, last=True)
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        """In place of the trainer's, which may put the best model in the place of the last."""
+        self._ended_at = self._trainer.state.max_steps
+        self._snapshot(self._trainer.state.global_step, last=True)
         self._close()
+        return self._finalize(*args, **kwargs)
 
     def _snapshot(self, step: int, last: bool = False) -> None:
         if step == 0 or step == self._snapped or self._checkpointer is None:
@@ -218,17 +254,38 @@ class _Attachment(transformers.TrainerCallback):
         callbacks: dict[str, list[dict[str, Any]]] = {}
         for callback in _stateful(trainer):
             callbacks.setdefault(type(callback).__name__, []).append(callback.state()["attributes"])
-        return {**counted, "callbacks": callbacks}
+        own = {"callbacks": callbacks, "batch": self._batch(), "ended_at": self._ended_at}
+        return {**counted, **own}
 
-    def _take(self, stored: dict[str, Any]) -> None:
+    def _batch(self) -> dict[str, int]:
+        """What a position in the data is counted in."""
+        args = self._trainer.args
+        return {
+            "per_device_train_batch_size": args.per_device_train_batch_size,
+            "gradient_accumulation_steps": args.gradient_accumulation_steps,
+            "ranks": args.world_size,
+        }
+
+    def _take(self, stored: dict[str, Any]) -> int | None:
+        """Whether the run had ended: then the number of steps that it was to have."""
         trainer = self._trainer
-        callbacks = stored.pop("callbacks")
+        stored = dict(stored)
+        callbacks, ended_at = stored.pop("callbacks"), stored.pop("ended_at")
+        found = self._batch()
+        for name, needed in stored.pop("batch").items():
+            if found[name] != needed:
+                raise unreft.FailedPrecondition(
+                    f"{name}: what is committed was trained with {needed}, found {found[name]}: "
+                    "the data would go on at another place. Restart with "
+                    f"{needed}, or give the state up with 'unreft fresh-start'"
+                )
         for name, value in stored.items():
             setattr(trainer.state, name, value)
         for callback in _stateful(trainer):
             attributes = callbacks.get(type(callback).__name__)
             for name, value in attributes.pop(0).items() if attributes else ():
                 setattr(callback, name, value)
+        return ended_at
 
 
 def _stateful(trainer: transformers.Trainer) -> list[Any]:

@@ -40,7 +40,7 @@ class Session:
         self.world = world
         self.client: unreft.Client = joined.client
         self.share = Share(rank, world)
-        self.staged: Staged | None = None
+        self.staged: dict[int, Staged] = {}  # by step, of saves that are under way
         self._decision = joined.decision
         self._is_loaded = False
         self._has_saved = False
@@ -56,6 +56,26 @@ class Session:
             if self._decision is None:
                 self._decision = self.client.restore_begin()
             return self._decision
+
+    # --- what was staged ---
+
+    def check_staged(self, step: int) -> None:
+        """Raises when a stager was told another step than the writer."""
+        if step in self.staged:
+            return
+        others = [staged.step for staged in self.staged.values() if staged.writer is None]
+        if others:
+            self.staged.clear()
+            raise unreft.FailedPrecondition(
+                f"save of step {step}: what was staged is step {others[-1]}"
+            )
+
+    def take_staged(self, step: int, writer: Any) -> Staged | None:
+        """What a save of that step writes; what is older was of saves that have failed."""
+        found = self.staged.pop(step, None)
+        for older in [of for of in self.staged if of < step]:
+            del self.staged[older]
+        return found if found is not None and found.writer in (None, writer) else None
 
     # --- restoring ---
 
@@ -107,11 +127,14 @@ class Session:
                 raise unreft.Aborted(f"save of step {step}: {snapshot.reason}")
             time.sleep(0.01)
 
-    def fence(self) -> None:
-        """Returns when what is being captured may change."""
+    def fence(self, stream: int | None = None) -> None:
+        """Returns when what is being captured may change: on a device, by what the stream is given.
+
+        None: the current one of this thread.
+        """
         with self._lock:
             if self._has_saved:
-                self.client.fence(_stream())
+                self.client.fence(current_stream() if stream is None else stream)
             self._memory = []
 
     def _register(self, specs: list[Tensor], extras_bytes: int) -> None:
@@ -184,9 +207,10 @@ def _kind_of(spec: Tensor) -> tuple:
     return spec.name, spec.dtype, box, spec.device, spec.device_index
 
 
-def _stream() -> int:
+def current_stream() -> int:
+    """Of this thread; 0 without CUDA."""
     return torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else 0
 
 
 def _stream_of(pieces: Pieces) -> int:
-    return _stream() if any(memory.is_cuda for memory in pieces.memory) else 0
+    return current_stream() if any(memory.is_cuda for memory in pieces.memory) else 0

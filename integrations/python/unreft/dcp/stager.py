@@ -61,14 +61,15 @@ class Stager(AsyncStager):
         captured = pieces.of_items(items, planner.resolve_data)
         extras = catalogue.RankExtras(captured.values, shared)
         own.capture(step, captured, extras)
-        own.staged = session.Staged(step, {pieces.kind_of(item) for item in plan.items})
+        own.staged[step] = session.Staged(step, {pieces.kind_of(item) for item in plan.items})
         structure = _structure(state_dict)
         if not self._overlap:
             own.fence()
             return structure
         if self._thread is None:
             self._thread = concurrent.futures.ThreadPoolExecutor(1, "unreft-stager")
-        return self._thread.submit(lambda: (own.fence(), structure)[1])
+        stream = session.current_stream()
+        return self._thread.submit(lambda: (own.fence(stream), structure)[1])
 
     def synchronize_staging(self) -> None:
         """Returns when the tensors that were staged may change."""

@@ -24,6 +24,16 @@ from unreft.dcp.checkpoint_id import is_id, step_of
 from unreft.dcp.stager import Stager
 
 
+# Of a planner, what may make other bytes of the state dict that was staged.
+_MAKE_OTHERS = (
+    "set_up_planner",
+    "create_local_plan",
+    "resolve_data",
+    "lookup_object",
+    "transform_object",
+)
+
+
 class Writer(StorageWriter, AsyncStager):
     """A `StorageWriter`, and the stager of `dcp.async_save` if that is given no other.
 
@@ -62,7 +72,7 @@ class Writer(StorageWriter, AsyncStager):
         """Copies the state dict into the daemon's memory; returns when its tensors may change."""
         stager = Stager(self.checkpoint_id, fresh=self._fresh, **self._options)
         staged = stager.stage(state_dict)
-        self._session.staged.writer = self
+        self._session.staged[self._step()].writer = self
         return staged
 
     def synchronize_staging(self) -> None:
@@ -78,21 +88,15 @@ class Writer(StorageWriter, AsyncStager):
             self.checkpoint_id = checkpoint_id
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        step = self._step()
-        staged = self._session.staged
-        if staged is not None and staged.writer not in (None, self):
-            self._session.staged = None  # for a save that has failed
-        elif staged is not None and staged.step != step:
-            self._session.staged = None
-            raise unreft.FailedPrecondition(
-                f"save of step {step}: what was staged is step {staged.step}"
-            )
+        self._session.check_staged(self._step())
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         self._session.check_may_save(self._step(), self._fresh)
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        if not all(plan.usable for plan in plans):
+            raise self._no_caching()
         if len(plans) != self._session.world:
             raise unreft.InvalidArgument(
                 f"save of step {self._step()}: needed the plans of all {self._session.world} ranks "
@@ -109,7 +113,9 @@ class Writer(StorageWriter, AsyncStager):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         own = self._session
-        staged, own.staged = own.staged, None
+        staged = own.take_staged(self._step(), self)
+        if getattr(planner, "_enable_plan_caching", False):
+            raise self._no_caching()
         if staged is not None:
             self._check_staged(staged, plan, planner)
         else:
@@ -160,7 +166,7 @@ class Writer(StorageWriter, AsyncStager):
         """That what is written is what was staged: a planner may have made something else of it."""
         converts = [
             name
-            for name in ("resolve_data", "lookup_object", "transform_object")
+            for name in _MAKE_OTHERS
             if getattr(type(planner), name, None) is not getattr(DefaultSavePlanner, name)
         ]
         if converts:
@@ -173,6 +179,12 @@ class Writer(StorageWriter, AsyncStager):
             raise self._other_than_staged(
                 staged, f"{len(other)} of {len(plan.items)} items of the plan were not: {names}"
             )
+
+    def _no_caching(self) -> unreft.InvalidArgument:
+        return unreft.InvalidArgument(
+            f"save of step {self._step()}: a planner with enable_plan_caching is not supported, "
+            "since it does not say again what has not changed: leave it out"
+        )
 
     @staticmethod
     def _other_than_staged(staged: session.Staged, what: str) -> unreft.FailedPrecondition:
