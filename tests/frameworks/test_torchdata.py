@@ -20,12 +20,13 @@ def test_killed_and_resumed_is_as_if_it_had_not_been(workers, die_after):
         words = ["--workers", workers]
         (undisturbed,) = stores[0].train(1, *words, script=SCRIPT)
         dies = [*words, "--die-after", die_after]
-        stores[1].train(1, *dies, script=SCRIPT, killed=True)
+        (before,) = stores[1].train(1, *dies, script=SCRIPT, killed=True)
         (after,) = stores[1].train(1, *words, script=SCRIPT)
     finally:
         for store in stores:
             store.close()
-    assert after[0] == {"restored": die_after}
-    expected = {step: of for step, of in trained(undisturbed).items() if step > die_after}
+    died = before[-1]["step"]
+    assert after[0] == {"restored": died}
+    expected = {step: of for step, of in trained(undisturbed).items() if step > died}
     assert trained(after) == expected
     assert after[-1] == undisturbed[-1]
