@@ -2,7 +2,8 @@
 
     loader_trainer.py --workers N --die-after STEP
 
-It is killed when that step or a later one is committed. It says which samples each step has trained, and the weights at the end.
+It is killed when that step or a later one is committed. It says which samples each step has
+trained, and the weights at the end.
 """
 
 import argparse
