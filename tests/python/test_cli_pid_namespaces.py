@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from cli_testing import BIN_DIR, TRAINER, wait_until
@@ -96,7 +95,6 @@ def test_a_daemon_that_cannot_see_the_trainer_says_what_to_do(cli, start):
         stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until("the daemon", lambda: (cli.run_dir / "unreftd.sock").exists())
-        time.sleep(0.1)
         rank = start(0, 1, 0)
         assert rank.process.wait(60) != 0
         assert "hostPID: true" in rank.output(), rank.output()

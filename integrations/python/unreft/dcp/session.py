@@ -52,10 +52,11 @@ class Session:
 
     def decision(self) -> unreft.Decision:
         """Of this attempt; waits for all ranks when it is not taken yet."""
-        with self._lock:
-            if self._decision is None:
-                self._decision = self.client.restore_begin()
-            return self._decision
+        if self._decision is None:  # else a capture, which holds the lock, keeps nobody waiting
+            with self._lock:
+                if self._decision is None:
+                    self._decision = self.client.restore_begin()
+        return self._decision
 
     # --- what was staged ---
 
@@ -63,7 +64,7 @@ class Session:
         """Raises when a stager was told another step than the writer."""
         if step in self.staged:
             return
-        others = [staged.step for staged in self.staged.values() if staged.writer is None]
+        others = [staged.step for staged in list(self.staged.values()) if staged.writer is None]
         if others:
             self.staged.clear()
             raise unreft.FailedPrecondition(
@@ -73,7 +74,7 @@ class Session:
     def take_staged(self, step: int, writer: Any) -> Staged | None:
         """What a save of that step writes; what is older was of saves that have failed."""
         found = self.staged.pop(step, None)
-        for older in [of for of in self.staged if of < step]:
+        for older in [of for of in list(self.staged) if of < step]:
             del self.staged[older]
         return found if found is not None and found.writer in (None, writer) else None
 
