@@ -52,15 +52,15 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"start a daemon with other options", 2, 7, &Self::Misstart, false, true},
       {"start a daemon with other options in a new store", 2, 8, &Self::MisstartInNewStore, true,
        true},
-      {"start a second daemon of a node", 2, 7, &Self::StartSecond, false, true},
+      {"start a second daemon of a node", 3, 7, &Self::StartSecond, false, true},
       {"start a second launcher", 2, 4, &Self::StartSecondLauncher, false, true},
       {"order a rewind", 2, 4, &Self::OrderRewind, false, true},
       {"order a fresh start", 2, 8, &Self::OrderFreshStart, false, true},
-      {"nothing goes wrong for a while", 1, 16, &Self::LetPass, false, true},
+      {"nothing goes wrong for a while", 1, 8, &Self::LetPass, false, true},
       {"a daemon is away until that is said", 1, 20, &Self::KillDaemonForVeryLong, false, true},
       {"go on without a node", 6, 3, &Self::GoOnWithout, false, true},
       {"ranks ask for an earlier step", 2, 4, &Self::AskForAnEarlierStep, false, true},
-      {"order a resize", 3, 4, &Self::OrderResize, false, true},
+      {"order a resize", 4, 3, &Self::OrderResize, false, true},
   };
   return kKinds;
 }

@@ -182,7 +182,7 @@ void ClusterFaults::OrderResize() {
           if (!calm_) cluster_.launcher().KillOne();
         });
       });
-  if (random_.OneIn(2)) TakeAwayOnceLeftOut(slot, kLooksMax);
+  if (!random_.OneIn(4)) TakeAwayOnceLeftOut(slot, kLooksMax);
   TakeResizeBack(is_heeded);
 }
 
