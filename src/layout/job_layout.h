@@ -31,7 +31,7 @@ inline constexpr std::string_view kAllBeneath = "/*";
 inline constexpr std::string_view kIfStored = "?";
 inline constexpr std::string_view kEachRanks = "rank*/";
 // What follows it in a name is not of the pattern, but of how the tensor lies in memory
-// (snapshot/memory_order.h).
+// (layout/memory_order.h).
 inline constexpr std::string_view kOrderMark = "[memory_order=";
 
 struct RankLayout {

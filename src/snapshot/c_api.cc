@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/version.h"
+#include "layout/memory_order.h"
 #include "snapshot/c_inputs.h"
 #include "snapshot/c_status.h"
 #include "snapshot/client.h"
 #include "snapshot/dry_run.h"
 #include "snapshot/environment.h"
-#include "snapshot/memory_order.h"
 #include "snapshot/open_rank.h"
 #include "unreft/c.h"
 
@@ -80,7 +80,7 @@ struct unreft_client {
   std::unique_ptr<unreft::snapshot::DryRun> dry_run;
   unreft::snapshot::Restored restored;
   unreft::snapshot::StoredExtras extras;                // of a rank that was asked for
-  std::vector<unreft::snapshot::LogicalTensor> stored;  // of `restored`
+  std::vector<unreft::layout::LogicalTensor> stored;  // of `restored`
   // As handed out: each an unreft_tensor, so far apart as the caller's header says.
   std::vector<std::byte> stored_tensors;
   unreft::snapshot::CStatus status;
@@ -89,7 +89,7 @@ struct unreft_client {
 namespace unreft::snapshot {
 namespace {
 
-unreft_tensor ToC(const LogicalTensor& logical) {
+unreft_tensor ToC(const layout::LogicalTensor& logical) {
   const TensorSpec& spec = logical.spec;
   unreft_tensor tensor;
   unreft_tensor_init(&tensor);
@@ -131,7 +131,9 @@ void HandOutExtras(const StoredExtras& stored, const void** extras, size_t* byte
 void HandOut(unreft_client& client, size_t tensor_bytes, unreft_decision* decision) {
   Restored& restored = client.restored;
   client.stored.clear();
-  for (TensorSpec& spec : restored.tensors) client.stored.push_back(ToLogical(std::move(spec)));
+  for (TensorSpec& spec : restored.tensors) {
+    client.stored.push_back(layout::ToLogical(std::move(spec)));
+  }
   restored.tensors.clear();
   client.stored_tensors.assign(client.stored.size() * tensor_bytes, std::byte{0});
   for (size_t i = 0; i < client.stored.size(); ++i) {
@@ -336,7 +338,9 @@ int unreft_restore_read(unreft_client* client, const unreft_tensor* tensors, siz
     auto targets = ToTensors(tensors, count);
     if (!targets.ok()) return targets.status();
     if (IsDry(client)) return client->dry_run->Write(*targets);
-    absl::Status status = unreft::snapshot::CheckMemoryOrders(client->stored, targets->shards);
+    std::vector<const unreft::TensorSpec*> specs;
+    for (const auto& shard : targets->shards) specs.push_back(&shard.spec);
+    absl::Status status = unreft::layout::CheckMemoryOrders(client->stored, specs);
     return status.ok() ? client->client->RestoreRead(targets->shards) : status;
   });
 }

@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "base/segment_store.h"
+#include "layout/memory_order.h"
 #include "snapshot/dry_run.h"
 #include "snapshot/environment.h"
-#include "snapshot/memory_order.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -112,14 +112,14 @@ absl::Status AddTensor(const unreft_tensor& tensor, GivenTensors& given) {
   BoundTensor bound = ToBound(tensor);
   const size_t ordered = tensor.memory_order == nullptr ? 0 : static_cast<size_t>(tensor.dims);
   absl::StatusOr<TensorSpec> spec =
-      InMemoryOrder(std::move(bound.spec), {tensor.memory_order, ordered});
+      layout::InMemoryOrder(std::move(bound.spec), {tensor.memory_order, ordered});
   if (!spec.ok()) return spec.status();
   bound.spec = *std::move(spec);
   if (tensor.range == nullptr) {
     given.Add(std::move(bound));
     return absl::OkStatus();
   }
-  if (const MemoryOrder order = ToLogical(bound.spec).order; !order.empty()) {
+  if (const layout::MemoryOrder order = layout::ToLogical(bound.spec).order; !order.empty()) {
     return absl::InvalidArgumentError(
         fmt::format("tensor {}: a range needs row-major elements, found memory_order [{}]",
                     tensor.name, fmt::join(order, ", ")));

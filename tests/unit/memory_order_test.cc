@@ -1,4 +1,4 @@
-#include "snapshot/memory_order.h"
+#include "layout/memory_order.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +7,7 @@
 #include "layout/tensor_table.h"
 #include "tests/unit/layout_testing.h"
 
-namespace unreft::snapshot {
+namespace unreft::layout {
 namespace {
 
 using ::testing::HasSubstr;
@@ -88,8 +88,8 @@ TEST(MemoryOrderTest, NamesThatOnlyLookLikeOneAreNames) {
 TEST(MemoryOrderTest, ARestoreIntoAnotherOrderIsRefusedWithBoth) {
   const std::vector<LogicalTensor> stored = {ToLogical(Behind(Weight(), kChannelsLast))};
   const auto check = [&](const MemoryOrder& order) {
-    const std::vector<BoundTensor> targets = {{.spec = Behind(Weight(), order)}};
-    return CheckMemoryOrders(stored, targets);
+    const TensorSpec target = Behind(Weight(), order);
+    return CheckMemoryOrders(stored, std::vector{&target});
   };
   EXPECT_EQ(check(kChannelsLast), absl::OkStatus());
   const absl::Status status = check({});
@@ -100,9 +100,9 @@ TEST(MemoryOrderTest, ARestoreIntoAnotherOrderIsRefusedWithBoth) {
               HasSubstr("wanted in the order [0, 1, 2, 3] (row-major)"));
   EXPECT_FALSE(check({0, 3, 2, 1}).ok());
   // What is not stored at all is the daemon's to say.
-  const std::vector<BoundTensor> unknown = {{.spec = Whole("other", {2})}};
-  EXPECT_EQ(CheckMemoryOrders(stored, unknown), absl::OkStatus());
+  const TensorSpec unknown = Whole("other", {2});
+  EXPECT_EQ(CheckMemoryOrders(stored, std::vector{&unknown}), absl::OkStatus());
 }
 
 }  // namespace
-}  // namespace unreft::snapshot
+}  // namespace unreft::layout

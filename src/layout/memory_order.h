@@ -19,9 +19,8 @@
 #include <vector>
 
 #include "base/tensor_spec.h"
-#include "snapshot/bound_tensor.h"
 
-namespace unreft::snapshot {
+namespace unreft::layout {
 
 // Dimensions from the slowest to the fastest; empty: row-major.
 using MemoryOrder = std::vector<uint32_t>;
@@ -41,6 +40,6 @@ LogicalTensor ToLogical(TensorSpec behind);
 // FailedPrecondition, naming the tensor and both orders, when a target of a restore lies in another
 // order than all that is stored under its name.
 absl::Status CheckMemoryOrders(std::span<const LogicalTensor> stored,
-                               std::span<const BoundTensor> targets);
+                               std::span<const TensorSpec* const> targets);
 
-}  // namespace unreft::snapshot
+}  // namespace unreft::layout

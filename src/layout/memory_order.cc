@@ -1,4 +1,4 @@
-#include "snapshot/memory_order.h"
+#include "layout/memory_order.h"
 
 #include <absl/container/flat_hash_map.h>
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-namespace unreft::snapshot {
+namespace unreft::layout {
 namespace {
 
 constexpr std::string_view kMark = "[memory_order=";
@@ -117,12 +117,12 @@ LogicalTensor ToLogical(TensorSpec behind) {
 }
 
 absl::Status CheckMemoryOrders(std::span<const LogicalTensor> stored,
-                               std::span<const BoundTensor> targets) {
+                               std::span<const TensorSpec* const> targets) {
   // Ranks may have stored one tensor in two orders: any of them will do.
   absl::flat_hash_map<std::string_view, std::vector<const LogicalTensor*>> by_name;
   for (const LogicalTensor& tensor : stored) by_name[tensor.spec.name].push_back(&tensor);
-  for (const BoundTensor& target : targets) {
-    const LogicalTensor wanted = ToLogical(target.spec);
+  for (const TensorSpec* target : targets) {
+    const LogicalTensor wanted = ToLogical(*target);
     const auto found = by_name.find(wanted.spec.name);
     if (found == by_name.end()) continue;  // the daemon says that it is not stored
     const auto& of_name = found->second;
@@ -141,4 +141,4 @@ absl::Status CheckMemoryOrders(std::span<const LogicalTensor> stored,
   return absl::OkStatus();
 }
 
-}  // namespace unreft::snapshot
+}  // namespace unreft::layout
