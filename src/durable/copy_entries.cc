@@ -1,0 +1,231 @@
+#include "durable/copy_entries.h"
+
+#include <absl/container/flat_hash_set.h>
+#include <absl/status/status.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/format.h"
+#include "base/text.h"
+#include "durable/plain_reader.h"
+#include "layout/box.h"
+#include "layout/memory_order.h"
+
+namespace unreft::durable {
+namespace {
+
+// Of a shape, as a manifest says it; UINT64_MAX for more.
+uint64_t ElementsOf(const std::vector<uint64_t>& shape) {
+  uint64_t elements = 1;
+  for (const uint64_t extent : shape) {
+    if (__builtin_mul_overflow(elements, extent, &elements)) return UINT64_MAX;
+  }
+  return elements;
+}
+
+// Each element once: manifests are checked one by one, so those of two ranks may overlap.
+absl::Status CheckWhole(DcpEntry& entry) {
+  std::sort(entry.chunks.begin(), entry.chunks.end(),
+            [](const DcpChunk& a, const DcpChunk& b) { return a.offset < b.offset; });
+  uint64_t found = 0;
+  bool overflows = false;
+  std::vector<layout::Box> boxes;
+  boxes.reserve(entry.chunks.size());
+  for (const DcpChunk& chunk : entry.chunks) {
+    boxes.push_back({chunk.offset, chunk.extent});
+    overflows |= __builtin_add_overflow(found, boxes.back().elements(), &found);
+  }
+  const uint64_t needed = ElementsOf(entry.global_shape);
+  if (overflows || found != needed) {
+    return absl::DataLossError(
+        fmt::format("tensor '{}': needed each of its {} elements once, found {} in {} items",
+                    CleanText(entry.key, 256), needed, found, entry.chunks.size()));
+  }
+  const auto overlap = layout::FindOverlap(boxes);
+  if (!overlap.ok()) {
+    return absl::Status(
+        overlap.status().code(),
+        fmt::format("tensor '{}': {}", CleanText(entry.key, 256), overlap.status().message()));
+  }
+  if (!*overlap) return absl::OkStatus();
+  const auto [first, second] = **overlap;
+  return absl::DataLossError(fmt::format(
+      "tensor '{}': needed each of its {} elements once, found items that overlap, {} and {}",
+      CleanText(entry.key, 256), needed, layout::BoxText(boxes[first]),
+      layout::BoxText(boxes[second])));
+}
+
+// What ranks say of the optimizers, put together.
+class Optimizers {
+ public:
+  // DataLoss for what no rank has written.
+  absl::Status Add(const PlainDict& record) {
+    const auto* const optimizers = PartOf<PlainSequence>(record, "optimizers");
+    if (optimizers == nullptr) return None("a list of optimizers");
+    groups_.resize(std::max(groups_.size(), optimizers->items.size()));
+    for (size_t i = 0; i < optimizers->items.size(); ++i) {
+      const auto* const optimizer = optimizers->items[i].As<PlainDict>();
+      if (optimizer == nullptr) return None("an optimizer");
+      const auto* const groups = PartOf<PlainSequence>(*optimizer, "groups");
+      const auto* const states = PartOf<PlainDict>(*optimizer, "states");
+      if (groups == nullptr || states == nullptr) return None("groups and states of an optimizer");
+      if (absl::Status status = AddGroups(groups_[i], groups->items); !status.ok()) return status;
+      AddStates(*states);
+    }
+    return absl::OkStatus();
+  }
+
+  void AppendTo(const CopyNames& names, std::vector<ValueEntry>& entries) const {
+    int64_t number = 0;
+    for (const std::vector<PlainDict>& groups : groups_) {
+      for (const PlainDict& group : groups) {
+        for (const auto& [key, value] : group.items) {
+          const auto* const name = key.As<std::string>();
+          if (name == nullptr) continue;
+          entries.push_back(
+              {names.At({Text("optim"), Text("param_groups"), number, *name}), value});
+        }
+        ++number;
+      }
+    }
+    for (const auto& [place, value] : states_) {
+      entries.push_back(
+          {names.At({Text("optim"), Text("state"), place.first, place.second}), value});
+    }
+  }
+
+ private:
+  static std::string Text(const char* text) { return text; }
+
+  static absl::Status None(std::string_view needed) {
+    return absl::DataLossError(fmt::format("extras: needed {}, found none", needed));
+  }
+
+  template <typename Kind>
+  static const Kind* PartOf(const PlainDict& dict, const char* name) {
+    const PlainValue* const part = dict.Find(name);
+    return part == nullptr ? nullptr : part->As<Kind>();
+  }
+
+  static absl::Status AddGroups(std::vector<PlainDict>& known,
+                                const std::vector<PlainValue>& groups) {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const auto* const group = groups[i].As<PlainDict>();
+      const auto* const params =
+          group == nullptr ? nullptr : PartOf<PlainSequence>(*group, "params");
+      if (params == nullptr) return None("a group of parameters of an optimizer");
+      if (i == known.size()) {
+        known.push_back(*group);
+      } else {
+        AddParameters(known[i], *params);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Ranks of a pipeline have parameters of their own in a group that all have.
+  static void AddParameters(PlainDict& known, const PlainSequence& more) {
+    for (auto& [key, value] : known.items) {
+      const auto* const name = key.As<std::string>();
+      auto* const params = std::get_if<PlainSequence>(&value.value);
+      if (name == nullptr || *name != "params" || params == nullptr) continue;
+      absl::flat_hash_set<std::string> there;
+      for (const PlainValue& param : params->items) {
+        if (const auto* const text = param.As<std::string>()) there.insert(*text);
+      }
+      for (const PlainValue& param : more.items) {
+        const auto* const text = param.As<std::string>();
+        if (text != nullptr && there.insert(*text).second) params->items.push_back(param);
+      }
+    }
+  }
+
+  void AddStates(const PlainDict& states) {
+    for (const auto& [name, state] : states.items) {
+      const auto* const parameter = name.As<std::string>();
+      const auto* const values = state.As<PlainDict>();
+      if (parameter == nullptr || values == nullptr) continue;
+      for (const auto& [key, value] : values->items) {
+        const auto* const text = key.As<std::string>();
+        if (text != nullptr) states_.try_emplace({*parameter, *text}, value);
+      }
+    }
+  }
+
+  std::vector<std::vector<PlainDict>> groups_;  // of each optimizer
+  std::map<std::pair<std::string, std::string>, PlainValue> states_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<DcpEntry>> TensorEntries(std::span<const CopiedSlab> slabs,
+                                                    const KeyMap& map) {
+  CopyNames names(map);
+  for (const CopiedSlab& slab : slabs) {
+    for (const TensorSpec& spec : slab.manifest.tensors)
+      names.Add(layout::ToLogical(spec).spec.name);
+  }
+  std::map<std::string, std::pair<std::string, DcpEntry>> entries;  // by key; with the stored name
+  for (const CopiedSlab& slab : slabs) {
+    std::vector<DcpEntry*> of_tensor(slab.manifest.tensors.size(), nullptr);
+    for (size_t i = 0; i < slab.manifest.tensors.size(); ++i) {
+      const TensorSpec spec = layout::ToLogical(slab.manifest.tensors[i]).spec;
+      CopyName name = names.Of(spec.name);
+      auto [found, is_new] = entries.try_emplace(name.key);
+      auto& [stored, entry] = found->second;
+      if (is_new) {
+        stored = spec.name;
+        entry = {name.key,   std::move(name.path), /*is_tensor=*/true,
+                 spec.dtype, spec.global_shape,    {}};
+      } else if (stored != spec.name) {
+        return absl::InvalidArgumentError(
+            fmt::format("map: tensors '{}' and '{}' would both be '{}'", CleanText(stored, 256),
+                        CleanText(spec.name, 256), CleanText(name.key, 256)));
+      } else if (entry.dtype != spec.dtype || entry.global_shape != spec.global_shape) {
+        return absl::DataLossError(fmt::format(
+            "tensor '{}': rank {} stored it with another type or shape than a rank before it",
+            CleanText(stored, 256), slab.manifest.rank));
+      }
+      of_tensor[i] = &entry;
+    }
+    for (const CopyItem& item : slab.plan.items) {
+      const layout::Box box = LogicalBoxOf(slab.manifest.tensors[item.tensor], item.box);
+      of_tensor[item.tensor]->chunks.push_back(
+          {box.offset, box.extent, slab.file, item.at, item.archive_bytes});
+    }
+  }
+  std::vector<DcpEntry> whole;
+  whole.reserve(entries.size());
+  for (auto& [key, stored_entry] : entries) {
+    if (absl::Status status = CheckWhole(stored_entry.second); !status.ok()) return status;
+    whole.push_back(std::move(stored_entry.second));
+  }
+  return whole;
+}
+
+absl::StatusOr<std::vector<ValueEntry>> ValueEntries(std::span<const CopiedSlab> slabs,
+                                                     const KeyMap& map) {
+  const CopyNames names(map);
+  Optimizers optimizers;
+  std::vector<ValueEntry> entries;
+  for (const CopiedSlab& slab : slabs) {
+    if (slab.extras.empty()) continue;
+    const absl::StatusOr<PlainDict> record = ReadTorchExtras(slab.extras);
+    const absl::Status status = record.ok() ? optimizers.Add(*record) : record.status();
+    // Those of another origin say nothing of optimizers.
+    if (!status.ok() && !absl::IsNotFound(status)) {
+      return absl::Status(status.code(),
+                          fmt::format("rank {}: {}", slab.manifest.rank, status.message()));
+    }
+    entries.push_back({names.At({std::string("unreft"), fmt::format("rank{}", slab.manifest.rank),
+                                 std::string("extras")}),
+                       PlainValue{PlainTensor{Dtype::kUint8, {slab.extras.size()}, slab.extras}}});
+  }
+  optimizers.AppendTo(names, entries);
+  return entries;
+}
+
+}  // namespace unreft::durable

@@ -1,0 +1,139 @@
+#include "durable/copy_finish.h"
+
+#include <absl/container/flat_hash_map.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "base/crc32c.h"
+#include "base/format.h"
+#include "base/text.h"
+#include "durable/copy_entries.h"
+#include "durable/torch_archive.h"
+
+namespace unreft::durable {
+namespace {
+
+using Sizes = absl::flat_hash_map<std::string, uint64_t>;
+
+absl::StatusOr<Sizes> SizesOf(ColdStore& store) {
+  const absl::StatusOr<std::vector<ColdEntry>> files = store.List("");
+  if (!files.ok()) return files.status();
+  Sizes sizes;
+  for (const ColdEntry& file : *files) sizes[file.name] = file.bytes;
+  return sizes;
+}
+
+// What was written of that rank, by its own words and those of the manifest.
+absl::StatusOr<CopiedSlab> CheckSlab(const CopyOrder& order, const CopySlab& slab, Rank rank,
+                                     const Sizes& sizes) {
+  const auto lost = [&](const std::string& why) {
+    return absl::DataLossError(fmt::format("rank {} of the copy: {}", rank, why));
+  };
+  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(slab.manifest());
+  if (!manifest.ok()) return lost(std::string(manifest.status().message()));
+  const Version version{Timeline{order.timeline()}, Step{order.step()}};
+  if (slab.id() != order.id() || slab.rank() != rank.value || manifest->rank != rank ||
+      manifest->version != version || manifest->world != order.world()) {
+    return lost(fmt::format("needed version {} of {} ranks, found version {} of rank {} of {}",
+                            version, order.world(), manifest->version, manifest->rank,
+                            manifest->world));
+  }
+  if (slab.item_bytes_max() < kItemBytesMin || slab.item_bytes_max() > kItemBytesMax) {
+    return lost(fmt::format("needed items of {} to {} bytes at most, found {}", kItemBytesMin,
+                            kItemBytesMax, slab.item_bytes_max()));
+  }
+  absl::StatusOr<CopyPlan> plan = PlanCopy(*manifest, slab.item_bytes_max());
+  if (!plan.ok()) return plan.status();
+  const auto found = sizes.find(slab.file());
+  const uint64_t bytes = found == sizes.end() ? 0 : found->second;
+  if (slab.file() != ItemsFile(rank) || found == sizes.end() || bytes != plan->file_bytes ||
+      slab.item_crcs_size() != static_cast<int64_t>(plan->items.size())) {
+    return lost(fmt::format("{}: needed {} items in {} bytes, found {} in {}", ItemsFile(rank),
+                            plan->items.size(), plan->file_bytes, slab.item_crcs_size(), bytes));
+  }
+  return CopiedSlab{*std::move(manifest), *std::move(plan), slab.file(), slab.extras()};
+}
+
+// The values, one behind the other in a file of their own.
+absl::Status WriteValues(ColdStore& store, std::vector<ValueEntry> values,
+                         std::vector<DcpEntry>& entries, FinishedCopy& finished) {
+  absl::StatusOr<std::unique_ptr<ColdFile>> file = store.Create(kValuesFile);
+  if (!file.ok()) return file.status();
+  for (ValueEntry& value : values) {
+    const absl::StatusOr<std::string> archive = ArchiveOfValue(value.value);
+    if (!archive.ok()) {
+      finished.left_out.push_back(value.name.key);
+      continue;
+    }
+    DcpEntry entry;
+    entry.key = std::move(value.name.key);
+    entry.path = std::move(value.name.path);
+    entry.is_tensor = false;
+    entry.chunks = {{{}, {}, kValuesFile, (*file)->bytes(), archive->size()}};
+    entries.push_back(std::move(entry));
+    ++finished.values;
+    if (absl::Status status = (*file)->Append(std::as_bytes(std::span(*archive))); !status.ok()) {
+      return status;
+    }
+  }
+  finished.bytes += (*file)->bytes();
+  return (*file)->Finish();
+}
+
+absl::Status CheckKeys(const std::vector<DcpEntry>& entries) {
+  const auto twice =
+      std::adjacent_find(entries.begin(), entries.end(),
+                         [](const DcpEntry& a, const DcpEntry& b) { return a.key == b.key; });
+  if (twice == entries.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("map: two entries of the copy would both be '{}'",
+                                                CleanText(twice->key, kTextBytesMax)));
+}
+
+}  // namespace
+
+absl::StatusOr<FinishedCopy> FinishCopy(ColdStore& store, const CopyOrder& order,
+                                        const KeyMap& map) {
+  const absl::StatusOr<Sizes> sizes = SizesOf(store);
+  if (!sizes.ok()) return sizes.status();
+  FinishedCopy finished;
+  CopyRecord record;
+  *record.mutable_order() = order;
+  std::vector<CopiedSlab> slabs;
+  for (uint64_t number = 0; number < order.world(); ++number) {
+    const Rank rank{number};
+    const absl::StatusOr<std::string> bytes = store.Get(SlabFile(rank), kRecordBytesMax);
+    if (!bytes.ok()) return bytes.status();
+    record.add_slab_crcs(Crc32c(std::as_bytes(std::span(*bytes))));
+    const absl::StatusOr<CopySlab> slab = DecodeSlab(*bytes, SlabFile(rank));
+    if (!slab.ok()) return slab.status();
+    absl::StatusOr<CopiedSlab> checked = CheckSlab(order, *slab, rank, *sizes);
+    if (!checked.ok()) return checked.status();
+    finished.bytes += checked->plan.file_bytes;
+    slabs.push_back(*std::move(checked));
+  }
+  absl::StatusOr<std::vector<DcpEntry>> entries = TensorEntries(slabs, map);
+  if (!entries.ok()) return entries.status();
+  finished.tensors = entries->size();
+  absl::StatusOr<std::vector<ValueEntry>> values = ValueEntries(slabs, map);
+  if (!values.ok()) return values.status();
+  if (absl::Status status = WriteValues(store, *std::move(values), *entries, finished);
+      !status.ok()) {
+    return status;
+  }
+  std::sort(entries->begin(), entries->end(),
+            [](const DcpEntry& a, const DcpEntry& b) { return a.key < b.key; });
+  if (absl::Status status = CheckKeys(*entries); !status.ok()) return status;
+  if (absl::Status status = store.Put(kRecordFile, EncodeRecord(record)); !status.ok()) {
+    return status;
+  }
+  if (absl::Status status = store.Put(kMetadataFile, EncodeDcpMetadata(*entries)); !status.ok()) {
+    return status;
+  }
+  return finished;
+}
+
+}  // namespace unreft::durable

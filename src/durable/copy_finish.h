@@ -1,0 +1,32 @@
+// Completes a durable copy whose parts are all written: it reads what each rank's record says,
+// writes the values beside the tensors, and at last `.metadata`, by which the copy is one.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "durable/cold_store.h"
+#include "durable/copy_names.h"
+#include "durable/copy_record.h"
+
+namespace unreft::durable {
+
+struct FinishedCopy {
+  uint64_t tensors = 0;
+  uint64_t values = 0;
+  uint64_t bytes = 0;  // of all files
+  // Keys of values of a kind that torch.load does not read: they are in the extras of their rank
+  // alone.
+  std::vector<std::string> left_out;
+};
+
+// Blocking. DataLoss, naming rank and file, for a part that is not whole; whatever fails, there is
+// no `.metadata`.
+absl::StatusOr<FinishedCopy> FinishCopy(ColdStore& store, const CopyOrder& order,
+                                        const KeyMap& map);
+
+}  // namespace unreft::durable

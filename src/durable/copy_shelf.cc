@@ -1,0 +1,85 @@
+#include "durable/copy_shelf.h"
+
+#include <absl/container/flat_hash_set.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace unreft::durable {
+namespace {
+
+std::string Within(std::string_view copy, std::string_view file) {
+  return fmt::format("{}/{}", copy, file);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ShelvedCopy>> ListCopies(ColdStore& shelf, std::string_view job) {
+  const absl::StatusOr<std::vector<ColdEntry>> files = shelf.List("");
+  if (!files.ok()) return files.status();
+  absl::flat_hash_set<std::string> names;
+  for (const ColdEntry& file : *files) names.insert(file.name);
+  std::vector<ShelvedCopy> copies;
+  for (const ColdEntry& file : *files) {
+    const size_t slash = file.name.find('/');
+    if (slash == std::string::npos || file.name.substr(slash + 1) != kOrderFile) continue;
+    ShelvedCopy copy;
+    copy.name = file.name.substr(0, slash);
+    const absl::StatusOr<std::string> bytes = shelf.Get(file.name, kRecordBytesMax);
+    if (absl::IsNotFound(bytes.status())) continue;  // it has gone meanwhile
+    if (!bytes.ok()) return bytes.status();
+    absl::StatusOr<CopyOrder> order = DecodeOrder(*bytes, file.name);
+    if (!order.ok() || order->job() != job) continue;
+    copy.order = *std::move(order);
+    copy.is_complete = names.contains(Within(copy.name, kMetadataFile)) &&
+                       names.contains(Within(copy.name, kRecordFile));
+    copies.push_back(std::move(copy));
+  }
+  std::stable_sort(copies.begin(), copies.end(), [](const ShelvedCopy& a, const ShelvedCopy& b) {
+    return a.order.written_ms() > b.order.written_ms();
+  });
+  return copies;
+}
+
+absl::Status RemoveCopy(ColdStore& shelf, const std::string& name) {
+  const absl::StatusOr<std::vector<ColdEntry>> files = shelf.List(name);
+  if (!files.ok()) return files.status();
+  absl::Status first = shelf.Remove(Within(name, kMetadataFile));
+  if (!first.ok() && !absl::IsNotFound(first)) return first;
+  first = absl::OkStatus();
+  for (const ColdEntry& file : *files) {
+    if (file.name == Within(name, kMetadataFile) || file.name == Within(name, kOrderFile)) continue;
+    if (absl::Status status = shelf.Remove(file.name); !absl::IsNotFound(status)) {
+      first.Update(status);
+    }
+  }
+  // Last: until then it is known whose it was.
+  if (absl::Status status = shelf.Remove(Within(name, kOrderFile)); !absl::IsNotFound(status)) {
+    first.Update(status);
+  }
+  return first;
+}
+
+PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, uint64_t keep) {
+  PrunedCopies pruned;
+  const absl::StatusOr<std::vector<ShelvedCopy>> copies = ListCopies(shelf, job);
+  if (!copies.ok()) {
+    pruned.status = copies.status();
+    return pruned;
+  }
+  uint64_t complete = 0;
+  for (const ShelvedCopy& copy : *copies) {
+    if (copy.is_complete) ++complete;
+    const bool is_kept = copy.is_complete ? complete <= keep : complete == 0;
+    if (is_kept) continue;
+    if (absl::Status status = RemoveCopy(shelf, copy.name); !status.ok()) {
+      pruned.status.Update(status);
+      continue;
+    }
+    pruned.removed.push_back(copy.name);
+  }
+  return pruned;
+}
+
+}  // namespace unreft::durable

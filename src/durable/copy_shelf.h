@@ -1,0 +1,39 @@
+// The copies in a directory, each in a directory of its own: which there are, and which of them go
+// when a newer one is complete.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "durable/cold_store.h"
+#include "durable/copy_record.h"
+
+namespace unreft::durable {
+
+struct ShelvedCopy {
+  std::string name;  // of its directory
+  CopyOrder order;
+  bool is_complete = false;
+};
+
+// Those of that job, the newest first, by when they were ordered. What is no copy, or is of another
+// job, is left out; so is an order that is damaged, since nobody knows whose copy that was.
+absl::StatusOr<std::vector<ShelvedCopy>> ListCopies(ColdStore& shelf, std::string_view job);
+
+// Takes a copy away: first what makes it one.
+absl::Status RemoveCopy(ColdStore& shelf, const std::string& name);
+
+// Removes all complete copies of the job but the `keep` newest, and those that were begun before
+// the newest complete one and never completed. Their names, also of those removed before a failure.
+struct PrunedCopies {
+  std::vector<std::string> removed;
+  absl::Status status;
+};
+PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, uint64_t keep);
+
+}  // namespace unreft::durable

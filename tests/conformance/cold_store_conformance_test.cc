@@ -1,0 +1,487 @@
+// The ColdStore suite on directories and on the fake, and what only each of them has.
+
+#include "tests/conformance/cold_store_conformance.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "durable/posix_cold_store.h"
+#include "tests/conformance/private_tmpfs.h"
+#include "tests/fakes/memory_cold_store.h"
+
+namespace unreft {
+namespace {
+
+using durable::ColdStore;
+using durable::PosixCalls;
+using durable::PosixColdOptions;
+using durable::PosixColdStore;
+using testing::AllOf;
+using testing::HasSubstr;
+using Names = std::vector<std::string>;
+
+constexpr uint64_t kMost = uint64_t{64} << 20;
+
+class TestDirectory {
+ public:
+  TestDirectory() {
+    std::string name = testing::TempDir() + "/cold-XXXXXX";
+    EXPECT_NE(mkdtemp(name.data()), nullptr) << name;
+    path_ = std::filesystem::canonical(name).string();
+  }
+  ~TestDirectory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::unique_ptr<PosixColdStore> OpenIn(const std::string& path, PosixColdOptions options = {}) {
+  auto store = PosixColdStore::Open(path, std::move(options));
+  EXPECT_TRUE(store.ok()) << store.status();
+  return *std::move(store);
+}
+
+// Of a file system without O_TMPFILE.
+PosixColdOptions Hidden(PosixColdOptions options = {}) {
+  const auto open = options.calls.open;
+  options.calls.open = [open](int directory, const char* name, int flags, mode_t mode) {
+    if ((flags & O_TMPFILE) != O_TMPFILE) return open(directory, name, flags, mode);
+    errno = EOPNOTSUPP;
+    return -1;
+  };
+  return options;
+}
+
+// And without RENAME_NOREPLACE, as NFS.
+PosixColdOptions Linked() {
+  PosixColdOptions options = Hidden();
+  options.calls.rename = [](int, const char*, const char*) {
+    errno = EINVAL;
+    return -1;
+  };
+  return options;
+}
+
+bool IsDirect(int file) { return (fcntl(file, F_GETFL) & O_DIRECT) != 0; }
+
+class PosixHarness : public ColdStoreHarness {
+ public:
+  explicit PosixHarness(PosixColdOptions options)
+      : store_(OpenIn(directory_.path(), std::move(options))) {}
+  // Nothing stays in the directory but files that are listed.
+  ~PosixHarness() override {
+    size_t files = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_.path())) {
+      if (!entry.is_directory()) ++files;
+    }
+    EXPECT_EQ(files, store_->List("")->size());
+  }
+  ColdStore& store() override { return *store_; }
+
+ private:
+  TestDirectory directory_;
+  std::unique_ptr<PosixColdStore> store_;
+};
+
+class MemoryHarness : public ColdStoreHarness {
+ public:
+  ColdStore& store() override { return store_; }
+
+ private:
+  MemoryColdStore store_;
+};
+
+ColdStoreFactory Posix(PosixColdOptions options) {
+  return [options] { return std::make_unique<PosixHarness>(options); };
+}
+
+INSTANTIATE_TEST_SUITE_P(Direct, ColdStoreConformance, testing::Values(Posix({})));
+INSTANTIATE_TEST_SUITE_P(Buffered, ColdStoreConformance, testing::Values(Posix({.direct = false})));
+INSTANTIATE_TEST_SUITE_P(HiddenNames, ColdStoreConformance, testing::Values(Posix(Hidden())));
+INSTANTIATE_TEST_SUITE_P(HardLinks, ColdStoreConformance, testing::Values(Posix(Linked())));
+INSTANTIATE_TEST_SUITE_P(SmallBuffer, ColdStoreConformance,
+                         testing::Values(Posix({.direct = false, .buffer_bytes = 65536})));
+INSTANTIATE_TEST_SUITE_P(Memory, ColdStoreConformance,
+                         testing::Values([] { return std::make_unique<MemoryHarness>(); }));
+
+TEST(PosixColdStore, SaysWhatIsWrongWithItsRoot) {
+  using absl::StatusCode;
+  TestDirectory directory;
+  const auto refused = [](const std::string& root, PosixColdOptions options = {}) {
+    return PosixColdStore::Open(root, std::move(options)).status();
+  };
+  EXPECT_EQ(refused("some/where").code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(directory.path(), {.buffer_bytes = 1000}).code(), StatusCode::kInvalidArgument);
+  const absl::Status absent = refused(directory.path() + "/absent");
+  EXPECT_EQ(absent.code(), StatusCode::kNotFound);
+  EXPECT_THAT(std::string(absent.message()), AllOf(HasSubstr("/absent"), HasSubstr("mount")));
+  std::fclose(std::fopen((directory.path() + "/file").c_str(), "w"));
+  const absl::Status file = refused(directory.path() + "/file");
+  EXPECT_EQ(file.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(file.message()), HasSubstr("not a directory"));
+  EXPECT_EQ(OpenIn(directory.path() + "///")->Describe(), directory.path());
+}
+
+// Run by another user than root, who may do anything.
+int OpenWhatMayNotBeWrittenTo() {
+  TestDirectory directory;
+  if (chmod(directory.path().c_str(), 0555) != 0) return 1;
+  if (geteuid() == 0 && seteuid(65534) != 0) return 2;
+  const absl::Status status = PosixColdStore::Open(directory.path()).status();
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  if (getuid() == 0 && seteuid(0) != 0) return 3;
+  return absl::IsPermissionDenied(status) ? 0 : 4;
+}
+
+TEST(PosixColdStoreDeathTest, ADirectoryOfAnothersIsRefused) {
+  EXPECT_EXIT(_exit(OpenWhatMayNotBeWrittenTo()), testing::ExitedWithCode(0),
+              "belongs to user .* with mode 0555");
+}
+
+int OpenReadOnly(const std::string& path) {
+  auto store = PosixColdStore::Open(path);
+  if (!store.ok()) return 1;
+  if (mount("tmpfs", path.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, nullptr) != 0) return 2;
+  // One that became so later, too.
+  if (!absl::IsPermissionDenied((*store)->Put("a/b", "x"))) return 3;
+  const absl::Status status = PosixColdStore::Open(path).status();
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return absl::IsPermissionDenied(status) ? 0 : 4;
+}
+
+TEST(PosixColdStoreDeathTest, AReadOnlyFileSystemIsTold) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string path = testing::TempDir() + "/cold-read-only";
+  EXPECT_EXIT(RunInPrivateTmpfs(path, 1 << 20, [&] { return OpenReadOnly(path); }),
+              ExitedWellOrNotRun, "read-only file system|not tested");
+  rmdir(path.c_str());
+}
+
+int FillDirectory(const std::string& path) {
+  for (const bool direct : {true, false}) {
+    auto store = PosixColdStore::Open(path, {.direct = direct});
+    if (!store.ok()) return 1;
+    const absl::Status status = WriteColdFile(**store, "d/large", RandomBytes(40 << 20));
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    if (!absl::IsResourceExhausted(status)) return 2;
+    // Its bytes are free again, and it is nowhere.
+    if (!NamesIn(**store).empty()) return 3;
+    if (!WriteColdFile(**store, "d/small", RandomBytes(15 << 20)).ok()) return 4;
+    if (!(*store)->Remove("d/small").ok()) return 5;
+  }
+  return 0;
+}
+
+TEST(PosixColdStoreDeathTest, AFullFileSystemIsTold) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string path = testing::TempDir() + "/cold-full";
+  EXPECT_EXIT(RunInPrivateTmpfs(path, 20 << 20, [&] { return FillDirectory(path); }),
+              ExitedWellOrNotRun,
+              "write [0-9]+ bytes.*cold-full/d/large.*free in.*[0-9]+ bytes|not tested");
+  rmdir(path.c_str());
+}
+
+TEST(PosixColdStore, NoLinkBelowTheRootIsFollowed) {
+  TestDirectory outside;
+  TestDirectory directory;
+  auto store = OpenIn(directory.path());
+  OpenIn(outside.path())->Put("secret", "theirs").IgnoreError();
+  ASSERT_EQ(symlink(outside.path().c_str(), (directory.path() + "/out").c_str()), 0);
+  ASSERT_EQ(symlink((outside.path() + "/secret").c_str(), (directory.path() + "/file").c_str()), 0);
+  using absl::StatusCode;
+  for (const char* name : {"out/secret", "file"}) {
+    EXPECT_EQ(store->Get(name, kMost).status().code(), StatusCode::kFailedPrecondition) << name;
+    EXPECT_EQ(store->Read(name, 0, {}).code(), StatusCode::kFailedPrecondition) << name;
+    EXPECT_EQ(store->Remove(name).code(), StatusCode::kFailedPrecondition) << name;
+  }
+  const absl::Status put = store->Put("out/new", "ours");
+  EXPECT_EQ(put.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(put.message()), AllOf(HasSubstr("out/new"), HasSubstr("symbolic link")));
+  EXPECT_EQ(store->Put("file", "ours").code(), StatusCode::kAlreadyExists);
+  EXPECT_EQ(store->List("out").status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(NamesIn(*store), Names());
+  EXPECT_EQ(NamesIn(*OpenIn(outside.path())), Names({"secret"}));
+}
+
+TEST(PosixColdStore, TheRootMayBeALink) {
+  TestDirectory target;
+  TestDirectory directory;
+  const std::string link = directory.path() + "/link";
+  ASSERT_EQ(symlink(target.path().c_str(), link.c_str()), 0);
+  ASSERT_TRUE(OpenIn(link)->Put("a", "1").ok());
+  EXPECT_EQ(NamesIn(*OpenIn(target.path())), Names({"a"}));
+}
+
+// A pipe would be waited for.
+TEST(PosixColdStore, WhatIsNoFileIsPassedOver) {
+  TestDirectory directory;
+  auto store = OpenIn(directory.path());
+  ASSERT_EQ(mkfifo((directory.path() + "/pipe").c_str(), 0600), 0);
+  std::fclose(std::fopen((directory.path() + "/a name of others").c_str(), "w"));
+  EXPECT_EQ(store->Get("pipe", kMost).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store->Remove("pipe").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(NamesIn(*store), Names());
+}
+
+// Writes more than a buffer, then dies; returns when it is dead.
+void DieWhileWriting(const std::string& path, const PosixColdOptions& options) {
+  const std::string bytes = RandomBytes(9 << 20);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = PosixColdStore::Open(path, options);
+    auto file = (*store)->Create("job/step/shard");
+    _exit((*file)->Append(AsBytes(bytes)).ok() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST(PosixColdStore, AKilledWriterLeavesNoFile) {
+  const auto now = std::chrono::system_clock::now();
+  const auto hour = std::chrono::hours(1);
+  for (const auto& options : {PosixColdOptions(), Hidden()}) {
+    TestDirectory directory;
+    DieWhileWriting(directory.path(), options);
+    auto store = OpenIn(directory.path(), options);
+    EXPECT_EQ(NamesIn(*store), Names());
+    EXPECT_EQ(store->Get("job/step/shard", kMost).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_TRUE(WriteColdFile(*store, "job/step/shard", "whole").ok());
+  }
+  TestDirectory directory;
+  DieWhileWriting(directory.path(), Hidden());
+  auto store = OpenIn(directory.path());
+  ASSERT_TRUE(store->Put("job/other", "x").ok());
+  EXPECT_EQ(*store->RemoveLeftovers("", now - hour), 0U) << "it may be alive";
+  EXPECT_EQ(*store->RemoveLeftovers("elsewhere", now + hour), 0U);
+  EXPECT_EQ(*store->RemoveLeftovers("job", now + hour), 1U);
+  EXPECT_EQ(*store->RemoveLeftovers("job", now + hour), 0U);
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/job/step")) << "it was left empty";
+  EXPECT_EQ(NamesIn(*store), Names({"job/other"}));
+}
+
+TEST(PosixColdStore, AWriterTakenForDeadIsTold) {
+  TestDirectory directory;
+  auto store = OpenIn(directory.path(), Hidden());
+  auto file = store->Create("d/file");
+  ASSERT_TRUE((*file)->Append(AsBytes("x")).ok());
+  const auto later = std::chrono::system_clock::now() + std::chrono::hours(1);
+  EXPECT_EQ(*store->RemoveLeftovers("", later), 1U);
+  EXPECT_EQ((*file)->Finish().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(NamesIn(*store), Names());
+}
+
+// What a writer asks of the kernel, and what is counted of it.
+struct Counts {
+  int direct = 0;
+  int buffered = 0;
+  int calls = 0;
+};
+
+PosixColdOptions Counting(Counts& counts, PosixColdOptions options = {}) {
+  const auto pwrite = options.calls.pwrite;
+  options.calls.pwrite = [&counts, pwrite](int file, const void* bytes, size_t count,
+                                           off_t offset) {
+    ++(IsDirect(file) ? counts.direct : counts.buffered);
+    if (IsDirect(file)) {
+      EXPECT_EQ(count % 4096, 0U);
+      EXPECT_EQ(offset % 4096, 0);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes) % 4096, 0U);
+    }
+    return pwrite(file, bytes, count, offset);
+  };
+  return options;
+}
+
+void ExpectWrites(PosixColdOptions options) {
+  TestDirectory directory;
+  auto store = OpenIn(directory.path(), std::move(options));
+  const std::string bytes = RandomBytes((20 << 20) + 1234);
+  const absl::Status status = WriteColdFile(*store, "written", bytes);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(*store->Get("written", kMost) == bytes);
+}
+
+TEST(PosixColdStore, WithoutODirectTheSameBytesAreWritten) {
+  Counts counts;
+  PosixColdOptions options = Counting(counts);
+  options.calls.set_direct = [](int) {
+    errno = EINVAL;
+    return -1;
+  };
+  ExpectWrites(options);
+  EXPECT_EQ(counts.direct, 0);
+  EXPECT_EQ(counts.buffered, 3);
+}
+
+// Some file systems say so only now.
+TEST(PosixColdStore, WhenADirectWriteIsRefusedTheSameBytesAreWritten) {
+  for (const int refused : {1, 2, 3}) {
+    Counts counts;
+    PosixColdOptions options = Counting(counts);
+    const auto pwrite = options.calls.pwrite;
+    options.calls.pwrite = [&counts, pwrite, refused](int file, const void* bytes, size_t count,
+                                                      off_t offset) -> ssize_t {
+      if (!IsDirect(file) || ++counts.calls < refused) return pwrite(file, bytes, count, offset);
+      errno = EINVAL;
+      return -1;
+    };
+    ExpectWrites(options);
+    if (counts.calls == 0) GTEST_SKIP() << "O_DIRECT is not to be had in " << testing::TempDir();
+    EXPECT_EQ(counts.buffered, 4 - refused);
+  }
+}
+
+TEST(PosixColdStore, ShortAndInterruptedWritesGoOn) {
+  for (const bool direct : {true, false}) {
+    for (const size_t most : {size_t{1} << 20, size_t{333'333}}) {
+      Counts counts;
+      PosixColdOptions options = Counting(counts, {.direct = direct});
+      const auto pwrite = options.calls.pwrite;
+      options.calls.pwrite = [&counts, pwrite, most](int file, const void* bytes, size_t count,
+                                                     off_t offset) -> ssize_t {
+        if (++counts.calls % 3 == 0) {
+          errno = EINTR;
+          return -1;
+        }
+        // O_DIRECT itself writes whole blocks, but a file system may not have done all.
+        const size_t whole = std::min(count, (most + 4095) / 4096 * 4096);
+        const ssize_t written =
+            pwrite(file, bytes, IsDirect(file) ? whole : std::min(count, most), offset);
+        return std::min<ssize_t>(written, static_cast<ssize_t>(most));
+      };
+      ExpectWrites(options);
+      EXPECT_GT(counts.calls, 20);
+    }
+  }
+}
+
+TEST(PosixColdStore, TellsWhatTheKernelsErrorsMean) {
+  using absl::StatusCode;
+  const std::vector<std::pair<int, StatusCode>> meanings = {
+      {ENOSPC, StatusCode::kResourceExhausted}, {EDQUOT, StatusCode::kResourceExhausted},
+      {EROFS, StatusCode::kPermissionDenied},   {EACCES, StatusCode::kPermissionDenied},
+      {EIO, StatusCode::kUnavailable},          {ESTALE, StatusCode::kUnavailable},
+  };
+  for (const auto& [error, code] : meanings) {
+    const auto fail = [error = error](auto...) {
+      errno = error;
+      return -1;
+    };
+    PosixColdOptions open;
+    open.calls.open = fail;
+    PosixColdOptions write;
+    write.calls.pwrite = fail;
+    PosixColdOptions sync;
+    sync.calls.fdatasync = fail;
+    PosixColdOptions rename = Hidden();
+    rename.calls.rename = fail;
+    for (const PosixColdOptions& options : {open, write, sync, rename}) {
+      TestDirectory directory;
+      auto store = OpenIn(directory.path(), options);
+      const absl::Status status = WriteColdFile(*store, "d/file", RandomBytes(9 << 20));
+      EXPECT_EQ(status.code(), code) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(directory.path() + "/d/file"));
+      EXPECT_EQ(store->Put("d/file", "x").code(), code);
+      EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "something is left";
+    }
+  }
+}
+
+TEST(PosixColdStore, BytesAreDurableBeforeTheNameAndDirectoriesAfterIt) {
+  for (PosixColdOptions options : {PosixColdOptions(), Hidden()}) {
+    TestDirectory directory;
+    const auto is_there = [&] { return std::filesystem::exists(directory.path() + "/a/b/file"); };
+    std::string calls;
+    options.calls.fdatasync = [&](int) { return calls += is_there() ? "F" : "f", 0; };
+    options.calls.fsync = [&](int) { return calls += is_there() ? "D" : "d", 0; };
+    auto store = OpenIn(directory.path(), options);
+    EXPECT_TRUE(store->Put("a/b/file", "x").ok());
+    EXPECT_EQ(calls, "fDDD") << "the root, a, and b";
+    EXPECT_TRUE(store->Remove("a/b/file").ok());
+    EXPECT_EQ(calls, "fDDDddd");
+  }
+}
+
+// Once a write has failed, nobody can know what the file has.
+TEST(PosixColdStore, AFailureIsKept) {
+  TestDirectory directory;
+  PosixColdOptions options;
+  int calls = 0;
+  options.calls.pwrite = [&calls, pwrite = options.calls.pwrite](
+                             int file, const void* bytes, size_t count, off_t offset) -> ssize_t {
+    if (++calls != 1) return pwrite(file, bytes, count, offset);
+    errno = EIO;
+    return -1;
+  };
+  auto store = OpenIn(directory.path(), options);
+  auto file = store->Create("file");
+  const absl::Status first = (*file)->Append(AsBytes(RandomBytes(9 << 20)));
+  EXPECT_EQ(first.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*file)->Append(AsBytes("x")), first);
+  EXPECT_EQ((*file)->Finish(), first);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(NamesIn(*store), Names());
+}
+
+TEST(MemoryColdStore, FailsTheWriteThatATestOrders) {
+  MemoryColdStore store;
+  store.FailWrite(2, absl::UnavailableError("once"));
+  auto file = store.Create("a");
+  EXPECT_TRUE((*file)->Append(AsBytes("1")).ok());
+  EXPECT_EQ((*file)->Append(AsBytes("2")), absl::UnavailableError("once"));
+  EXPECT_EQ((*file)->Finish(), absl::UnavailableError("once")) << "a failure is kept";
+  EXPECT_TRUE(store.Put("a", "3").ok());
+  store.FailWrite(1, absl::UnavailableError("put"));
+  EXPECT_EQ(store.Put("b", "4"), absl::UnavailableError("put"));
+  EXPECT_EQ(NamesIn(store), Names({"a"}));
+}
+
+TEST(MemoryColdStore, IsFullAtItsLimit) {
+  MemoryColdStore store;
+  store.set_bytes_max(10);
+  auto file = store.Create("a");
+  ASSERT_TRUE((*file)->Append(AsBytes("123456")).ok());
+  EXPECT_EQ(store.Put("b", "12345").code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(store.Put("b", "1234").ok());
+  EXPECT_EQ(store.bytes_used(), 10U);
+  file->reset();
+  EXPECT_EQ(store.bytes_used(), 4U);
+  EXPECT_TRUE(store.Remove("b").ok());
+  EXPECT_EQ(store.bytes_used(), 0U);
+}
+
+TEST(MemoryColdStore, ACrashTakesWhatIsUnderWay) {
+  MemoryColdStore store;
+  ASSERT_TRUE(store.Put("whole", "1").ok());
+  auto file = store.Create("cut");
+  ASSERT_TRUE((*file)->Append(AsBytes("23")).ok());
+  store.Crash();
+  EXPECT_EQ(store.bytes_used(), 1U);
+  EXPECT_EQ((*file)->Append(AsBytes("4")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ((*file)->Finish().code(), absl::StatusCode::kUnavailable);
+  file->reset();
+  EXPECT_EQ(store.bytes_used(), 1U);
+  EXPECT_EQ(NamesIn(store), Names({"whole"}));
+}
+
+TEST(MemoryColdStore, FlipsAByte) {
+  MemoryColdStore store;
+  ASSERT_TRUE(store.Put("a", "abc").ok());
+  store.FlipByte("a", 1);
+  EXPECT_EQ(*store.Get("a", 3), std::string("a\x9d") + "c");
+}
+
+}  // namespace
+}  // namespace unreft

@@ -1,0 +1,94 @@
+#include "durable/copy_shelf.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "tests/fakes/memory_cold_store.h"
+
+namespace unreft::durable {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class CopyShelfTest : public ::testing::Test {
+ protected:
+  void AddCopy(const std::string& name, uint64_t written_ms, bool is_complete = true,
+               const std::string& job = "job") {
+    CopyOrder order;
+    order.set_job(job);
+    order.set_step(written_ms);
+    order.set_written_ms(written_ms);
+    ASSERT_TRUE(store_.Put(name + "/.unreft/order", EncodeOrder(order)).ok());
+    ASSERT_TRUE(store_.Put(name + "/__0_0.distcp", "items").ok());
+    if (!is_complete) return;
+    ASSERT_TRUE(store_.Put(name + "/.unreft/copy", "record").ok());
+    ASSERT_TRUE(store_.Put(name + "/.metadata", "metadata").ok());
+  }
+  std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    const std::vector<ShelvedCopy> copies = ListCopies(store_, "job").value();
+    for (const ShelvedCopy& copy : copies) {
+      names.push_back(copy.name + (copy.is_complete ? "" : "?"));
+    }
+    return names;
+  }
+  std::set<std::string> Directories() {
+    std::set<std::string> directories;
+    const std::vector<ColdEntry> files = store_.List("").value();
+    for (const ColdEntry& file : files) {
+      directories.insert(file.name.substr(0, file.name.find('/')));
+    }
+    return directories;
+  }
+
+  MemoryColdStore store_;
+};
+
+TEST_F(CopyShelfTest, ListsThoseOfTheJobTheNewestFirst) {
+  EXPECT_THAT(Names(), IsEmpty());
+  AddCopy("b", 20);
+  AddCopy("a", 10);
+  AddCopy("c", 30, /*is_complete=*/false);
+  AddCopy("other", 40, true, "another");
+  ASSERT_TRUE(store_.Put("notes.txt", "mine").ok());
+  ASSERT_TRUE(store_.Put("d/.unreft/order", "no order").ok());
+  EXPECT_THAT(Names(), ElementsAre("c?", "b", "a"));
+}
+
+TEST_F(CopyShelfTest, KeepsTheNewestAndWhatIsNotOfTheJob) {
+  for (uint64_t i = 1; i <= 4; ++i) AddCopy(fmt::format("copy{}", i), 10 * i);
+  AddCopy("abandoned", 15, /*is_complete=*/false);
+  AddCopy("under-way", 50, /*is_complete=*/false);
+  AddCopy("other", 5, true, "another");
+  ASSERT_TRUE(store_.Put("notes.txt", "mine").ok());
+  const PrunedCopies pruned = PruneCopies(store_, "job", 2);
+  EXPECT_TRUE(pruned.status.ok()) << pruned.status;
+  EXPECT_THAT(pruned.removed, ElementsAre("copy2", "abandoned", "copy1"));
+  EXPECT_EQ(Directories(),
+            (std::set<std::string>{"copy3", "copy4", "under-way", "other", "notes.txt"}));
+}
+
+TEST_F(CopyShelfTest, NothingIsRemovedBeforeANewerOneIsComplete) {
+  AddCopy("old", 10, /*is_complete=*/false);
+  AddCopy("new", 20, /*is_complete=*/false);
+  EXPECT_THAT(PruneCopies(store_, "job", 1).removed, IsEmpty());
+  EXPECT_THAT(Names(), ElementsAre("new?", "old?"));
+}
+
+// The store lists by name: what makes it a copy goes first all the same.
+TEST_F(CopyShelfTest, WhatIsRemovedInPartIsNoCopyAndGoesTheNextTime) {
+  AddCopy("copy", 10);
+  ASSERT_TRUE(RemoveCopy(store_, "copy").ok());
+  EXPECT_THAT(*store_.List(""), IsEmpty());
+  AddCopy("copy", 10);
+  AddCopy("newer", 20);
+  ASSERT_TRUE(store_.Remove("copy/.metadata").ok());  // and then the remover died
+  EXPECT_THAT(Names(), ElementsAre("newer", "copy?"));
+  EXPECT_THAT(PruneCopies(store_, "job", 1).removed, ElementsAre("copy"));
+}
+
+}  // namespace
+}  // namespace unreft::durable
