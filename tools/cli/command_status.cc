@@ -39,6 +39,7 @@ std::string Text(const Place& place, const nlohmann::json& status) {
       Cell(status, "version"), Cell(status, "pid"), Cell(status, "session"),
       Cell(status, "timeline"), status.value("closed", false) ? " (closed for a decision)" : "",
       CommittedText(status), BytesCell(status, "bytes"), ProtectionText(status));
+  text += DurableText(status);
   text += ProblemText(status);
   text += InsecureText(status);
   const Table ranks = RecordTable(status, "ranks",

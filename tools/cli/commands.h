@@ -23,6 +23,7 @@ void AddResize(CLI::App& app, Context& context);
 void AddRewind(CLI::App& app, Context& context);
 void AddForget(CLI::App& app, Context& context);
 void AddFreshStart(CLI::App& app, Context& context);
+void AddExport(CLI::App& app, Context& context);
 void AddMetrics(CLI::App& app, Context& context);
 void AddInject(CLI::App& app, Context& context);
 void AddPlan(CLI::App& app, Context& context);

@@ -70,6 +70,22 @@ std::string ProtectionText(const nlohmann::json& status) {
                      since->is_number() ? since->get<double>() : 0.0);
 }
 
+std::string DurableText(const nlohmann::json& status) {
+  const auto durable = status.find("durable");
+  if (durable == status.end() || !durable->is_object() || !durable->value("leads", false))
+    return "";
+  const auto newest = durable->find("newest");
+  std::string text = "durable copy: none yet";
+  if (newest != durable->end() && newest->is_object()) {
+    text = fmt::format("durable copy: version {}, {:.0f} s old (one every {:.0f} s)",
+                       VersionCell(*newest), durable->value("age_s", 0.0),
+                       durable->value("every_s", 0.0));
+  }
+  text += fmt::format(" in {}", Cell(*durable, "dir"));
+  const std::string error = durable->value("error", "");
+  return text + (error.empty() ? "" : fmt::format("; the last one failed: {}", error)) + "\n";
+}
+
 bool HasProblem(const nlohmann::json& status) {
   return status.is_object() && !status.value("problem", "").empty() &&
          !status.value("starting", false);
@@ -280,6 +296,9 @@ std::string JobText(const Context& context, const nlohmann::json& document) {
     text += fmt::format("problem: {}\n", problem.get<std::string>());
   }
   text += WhyUnprotected(document);
+  for (const nlohmann::json& member : document["members"]) {
+    if (member["status"].is_object()) text += DurableText(member["status"]);
+  }
   for (const char* key : {"members", "waiting"}) {
     for (const nlohmann::json& member : document[key]) {
       const bool is_starting =

@@ -22,6 +22,10 @@ std::string CommittedText(const nlohmann::json& status);
 // One line: protected, or why not.
 std::string ProtectionText(const nlohmann::json& status);
 
+// A line about the copies that are written without being asked for; empty where none are, or where
+// this node does not lead.
+std::string DurableText(const nlohmann::json& status);
+
 // A daemon that does not count in its job, and not because either is starting.
 bool HasProblem(const nlohmann::json& status);
 // A line, of a daemon that does not count in its job; else empty.

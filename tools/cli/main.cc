@@ -75,6 +75,7 @@ void AddCommands(CLI::App& app, Context& context) {
   AddResize(app, context);
   AddFreshStart(app, context);
   AddForget(app, context);
+  AddExport(app, context);
   AddMetrics(app, context);
   AddMemory(app, context);
   AddPlan(app, context);

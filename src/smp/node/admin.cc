@@ -159,7 +159,29 @@ void AddExposure(const NodeState& state, const Member* member, Json& json) {
   json["bears_no_loss"] = view.groups_size() > 0 && HasNoParities(view);
 }
 
-Json StatusJson(const NodeState& state, const Member* member) {
+// Of the copies that are written without being asked for; null where none are. What there is only
+// the node knows that leads.
+Json DurableJson(const ExportDesk* exports, bool leads) {
+  if (exports == nullptr || exports->policy().directory.empty()) return nullptr;
+  Json json;
+  json["dir"] = exports->policy().directory;
+  json["every_s"] = std::chrono::duration<double>(exports->policy().every).count();
+  json["keep"] = exports->policy().keep;
+  json["leads"] = leads;
+  json["newest"] = nullptr;
+  json["age_s"] = nullptr;
+  if (const auto& newest = exports->newest(); newest && newest->version != Version{}) {
+    json["newest"] = {{"timeline", NumberOf(newest->version.timeline)},
+                      {"step", newest->version.step.value}};
+    json["age_s"] = std::chrono::duration<double>(exports->AgeOf(*newest)).count();
+  }
+  json["error"] = exports->last_error();
+  return json;
+}
+
+Json StatusJson(const AdminDesk& desk) {
+  const NodeState& state = desk.state;
+  const Member* const member = desk.member;
   Json json;
   json["job"] = state.options.job;
   json["node"] = state.options.node.value;
@@ -186,6 +208,7 @@ Json StatusJson(const NodeState& state, const Member* member) {
   json["peers_wire"] = state.options.peers_wire;
   json["store_wire"] = state.options.store_wire;
   json["protection"] = ProtectionJson(state);
+  json["durable"] = DurableJson(desk.exports, member != nullptr && member->leads());
   AddExposure(state, member, json);
   json["bytes"] = state.memory->use().bytes + PromisedMemory(state).control_bytes;
   json["guard_bytes"] = state.memory->use(SegmentKind::kGuard).bytes;
@@ -400,9 +423,10 @@ bool IsForced(const AdminRequest& request) {
 void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
                  absl::AnyInvocable<void(AdminReply)> reply) {
   NodeState& state = desk.state;
-  if (request.verb == "status") return reply(Ok(StatusJson(state, desk.member)));
+  if (request.verb == "status") return reply(Ok(StatusJson(desk)));
   if (request.verb == "versions") return reply(Ok(VersionsJson(state)));
-  if (request.verb == "metrics") return reply(Ok({{"text", MetricsText(state, desk.member)}}));
+  if (request.verb == "metrics")
+    return reply(Ok({{"text", MetricsText(state, desk.member, desk.exports)}}));
   if (request.verb == "verify") return Verify(desk, std::move(reply));
   if (request.verb == "pin" || request.verb == "unpin") {
     return ChangePins(state, request, std::move(reply));
@@ -419,7 +443,7 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
   reply(AdminReply{absl::InvalidArgumentError(fmt::format(
                        "'{}' is none of: status, cluster, versions, verify, pin, unpin, "
                        "rewind, resize, fresh-start, metrics, memory, plan, "
-                       "plan-layout",
+                       "plan-layout, export, export-status, export-cancel",
                        request.verb)),
                    ""});
 }

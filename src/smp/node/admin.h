@@ -10,6 +10,7 @@
 #include "smp/job/member.h"
 #include "smp/job/protection.h"
 #include "smp/memory/slot_verifier.h"
+#include "smp/node/export_desk.h"
 
 namespace unreft::smp {
 
@@ -18,6 +19,7 @@ struct AdminDesk {
   SlotVerifier& verifier;
   const Member* member;  // as MetricsText takes it
   Protection& protection;
+  const ExportDesk* exports = nullptr;  // none: this node writes no copies
 };
 // Calls `reply` once, in this turn or a later one. Verbs: status, versions, verify, pin, unpin,
 // rewind, resize, fresh-start, metrics ("memory" is MemoryDesk's, "cluster" ClusterDesk's, "plan"
@@ -27,7 +29,9 @@ void AnswerAdmin(const AdminDesk& desk, const AdminRequest& request,
 
 // The metrics in Prometheus' text format; of a daemon that is yet to adopt its memory only that it
 // is there. Without `member`: of this node alone.
-std::string MetricsText(const NodeState& state, const Member* member);
+// Without `exports`: nothing of copies.
+std::string MetricsText(const NodeState& state, const Member* member,
+                        const ExportDesk* exports = nullptr);
 // Those of a daemon that waits for a slot.
 std::string SpareMetricsText(const NodeOptions& options);
 

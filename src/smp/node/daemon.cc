@@ -36,6 +36,7 @@
 #include "smp/node/node.h"
 #include "smp/node/own_meta.h"
 #include "smp/node/spare.h"
+#include "smp/node/spawned_drain.h"
 #include "transport/counting_transport.h"
 #include "transport/grpc_transport.h"
 #include "transport/refusal_log.h"
@@ -168,7 +169,7 @@ class Daemon {
 
   std::string MetricsNow() {
     if (!node_) return SpareMetricsText(options_.node);
-    return MetricsText(node_->state(), node_->member());
+    return MetricsText(node_->state(), node_->member(), node_->exports());
   }
 
   absl::Status ServeMetrics() {
@@ -333,6 +334,7 @@ class Daemon {
   void StartNode(RandomId boot_id, NodeOptions options) {
     const NodeSlot slot = options.node;
     node_.emplace(Seams(), std::move(options));
+    node_->set_drain(&drain_, options_.exports);
     node_->set_on_ended([this, boot_id](const absl::Status& why) {
       if (!why.ok()) return Fail(why);
       if (options_.spare) BeSpareAgain(boot_id);
@@ -431,6 +433,10 @@ class Daemon {
   std::set<std::string> members_said_;               // of these
   TimerId store_members_timer_ = TimerId::kNone;
   std::unique_ptr<CountingTransport> transport_;
+  SpawnedDrain drain_{executor_,
+                      {"unreftd", "--role", "drain", "--job", options_.common.job, "--node",
+                       fmt::format("{}", options_.common.node), "--run-dir",
+                       options_.common.run_dir}};
   std::optional<Spare> spare_;
   std::optional<Node> node_;
   std::unique_ptr<MetricsServer> metrics_;

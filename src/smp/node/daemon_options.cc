@@ -203,6 +203,18 @@ absl::Status CheckClusterOptions(const DaemonOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckExports(const DaemonOptions& options) {
+  const ExportPolicy& exports = options.exports;
+  if (exports.directory.empty()) return absl::OkStatus();
+  if (!exports.directory.starts_with('/')) {
+    return absl::InvalidArgumentError(
+        fmt::format("export_dir: needed an absolute path, found '{}'", exports.directory));
+  }
+  if (options.node.pins > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "export_dir: what is written is pinned meanwhile: needed --pins of 1 or more, found 0");
+}
+
 }  // namespace
 
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
@@ -215,10 +227,22 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
             "`unreft inject` may cause faults here without --force; `unreft up` gives it");
   AddOption(app, options.role, "role",
             "node: keeps this node's snapshots; meta: is the embedded meta store; forget: removes "
-            "the job's records from the meta store and ends (`unreft forget`)",
-            std::vector<std::string>{"node", "meta", "forget"});
+            "the job's records from the meta store and ends (`unreft forget`); drain: writes this "
+            "node's part of a durable copy, started by the daemon",
+            std::vector<std::string>{"node", "meta", "forget", "drain"});
+  AddOption(app, options.drain.order, "drain_order", "role drain: what the daemon wants written");
   AddOption(app, options.forget_present, "forget_present",
             "role forget: also while daemons of the job are present");
+  AddOption(app, options.exports.directory, "export_dir",
+            "a directory that all nodes share, in which durable copies of what is committed are "
+            "written while training goes on, each in a directory of its own; empty: none are. The "
+            "same on all nodes, as the next three");
+  AddOption(app, options.exports.every, "export_every_s", "from one of these copies to the next",
+            Range<Duration>{std::chrono::seconds(1), Duration::max()});
+  AddOption(app, options.exports.keep, "export_keep",
+            "older ones are removed when so many newer are complete", Range<uint64_t>{1, 1000});
+  AddOption(app, options.exports.bytes_per_s, "export_bytes_per_s",
+            "the most that each node writes of them in a second; 0: as fast as it goes");
   AddOption(app, options.metrics_listen, "metrics_listen",
             "ADDRESS:PORT, or PORT of 127.0.0.1, where Prometheus gets /metrics by HTTP, without "
             "TLS and password: they name the job; port 0: a free one, see the log; empty: nowhere");
@@ -277,6 +301,7 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   options.node.place = options.common.node;
   // So that all daemons name the same number for it.
   if (options.node.nodes_min == options.node.nodes) options.node.nodes_min = 0;
+  if (absl::Status status = CheckExports(options); !status.ok()) return status;
   if (!std::has_single_bit(options.node.block_bytes)) {
     return absl::InvalidArgumentError(
         fmt::format("block_bytes: needed a power of two, found {}", options.node.block_bytes));

@@ -11,6 +11,8 @@
 #include "meta/etcd_kv.h"
 #include "meta/meta_daemon.h"
 #include "smp/core/node_options.h"
+#include "smp/node/drain_role.h"
+#include "smp/node/export_desk.h"
 #include "transport/grpc_transport.h"
 
 namespace CLI {
@@ -20,12 +22,15 @@ class App;
 namespace unreft::smp {
 
 struct DaemonOptions {
-  // Or "meta": the embedded meta store, of no node; "forget": removes the job's records from it.
+  // Or "meta": the embedded meta store, of no node; "forget": removes the job's records from it;
+  // "drain": writes this node's part of a durable copy, started by the daemon.
   std::string role = "node";
   bool forget_present = false;  // of the role forget
   CommonOptions common;       // its run_dir holds the socket, the lock and the records
   NodeOptions node;
   bool spare = false;            // waits for the slot of a lost node (smp/node/spare.h)
+  DrainOptions drain;            // of the role drain
+  ExportPolicy exports;          // copies that are written without being asked for
   std::string metrics_listen;    // ADDRESS:PORT, or PORT of the loopback; empty: nowhere
   uint64_t work_threads = 0;     // that compute checksums; 0: half of the host's, at least one
   meta::MetaDaemonOptions meta;  // of the role meta

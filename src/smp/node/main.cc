@@ -21,6 +21,7 @@
 #include "meta/run_forget.h"
 #include "smp/node/daemon.h"
 #include "smp/node/daemon_options.h"
+#include "smp/node/drain_role.h"
 #include "transport/grpc_transport.h"
 
 namespace {
@@ -82,6 +83,9 @@ absl::Status Run(int argc, char** argv, const unreft::ServiceManager& manager) {
   TakeAllDescriptors();
   unreft::SilenceGrpcLog();
   if (options.role == "forget") return Forget(options);
+  if (options.role == "drain") {
+    return RunDrain(options.drain, options.common.job, options.common.node);
+  }
   const bool uses_grpc = options.role == "meta" || !options.kv.endpoints.empty();
   if (uses_grpc) (void)unreft::KeepReceiveMemory();
   if (options.role == "meta") return unreft::meta::RunMetaDaemon(options.meta, log, manager);

@@ -68,6 +68,26 @@ void AddSpare(double is_one, Metrics& metrics) {
   metrics.NewGauge("unreft_spare", "1: it waits for the slot of a lost node.").Set(is_one);
 }
 
+// Of whoever leads; of another node the age is not a number.
+void AddExports(const ExportDesk& exports, Metrics& metrics) {
+  metrics.NewCounter("unreft_exports_total", "Durable copies that this node has led.")
+      .Add(static_cast<double>(exports.made()));
+  metrics.NewCounter("unreft_exports_failed_total", "Those of them that were not made.")
+      .Add(static_cast<double>(exports.failed()));
+  if (exports.policy().directory.empty()) return;
+  const std::optional<ExportDesk::Newest>& newest = exports.newest();
+  const bool is_known = newest && newest->version != Version{};
+  metrics
+      .NewGauge("unreft_durable_copy_age_seconds",
+                "Since the newest durable copy was ordered; NaN: there is none, or this node does "
+                "not lead.")
+      .Set(is_known ? std::chrono::duration<double>(exports.AgeOf(*newest)).count() : kNotANumber);
+  metrics
+      .NewGauge("unreft_durable_copy_step",
+                "Its step; NaN: there is none, or this node does not lead.")
+      .Set(is_known ? static_cast<double>(newest->version.step.value) : kNotANumber);
+}
+
 }  // namespace
 
 std::string SpareMetricsText(const NodeOptions& options) {
@@ -76,7 +96,7 @@ std::string SpareMetricsText(const NodeOptions& options) {
   return metrics.Text();
 }
 
-std::string MetricsText(const NodeState& state, const Member* member) {
+std::string MetricsText(const NodeState& state, const Member* member, const ExportDesk* exports) {
   const NodeCounters& c = state.counters;
   Metrics metrics(LabelsOf(state.options));
   AddSpare(0, metrics);
@@ -119,6 +139,7 @@ std::string MetricsText(const NodeState& state, const Member* member) {
           counts->reads_served.bulk_bytes);
   }
   if (member != nullptr && !state.options.has_own_store) AddCluster(state, *member, metrics);
+  if (exports != nullptr) AddExports(*exports, metrics);
   gauge("unreft_slot_bytes", "Shared memory held by slots, in bytes.",
         state.memory->use(SegmentKind::kSlot).bytes);
   gauge("unreft_guard_bytes", "Shared memory held by guards, in bytes.",

@@ -164,6 +164,7 @@ absl::Status Node::JoinCluster() {
       state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
         AnswerOwn(request, std::move(reply));
       });
+  export_ = std::make_unique<ExportDesk>(state_, *member_, drain_, export_policy_);
   restore_->Join({member_->peers(), member_->records(), *server_, protector_,
                   [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);
@@ -296,6 +297,7 @@ void Node::OnPagesLost(const LostPages& lost) {
 
 void Node::OnAdminRequest(const AdminRequest& request, Sessions::AdminAnswer answer) {
   if (request.verb == "cluster") return cluster_->Answer(request, std::move(answer));
+  if (ExportDesk::Answers(request.verb)) return export_->Answer(request, std::move(answer));
   AnswerOwn(request, std::move(answer));
 }
 
@@ -306,7 +308,8 @@ void Node::AnswerOwn(const AdminRequest& request, Sessions::AdminAnswer answer) 
   if (request.verb == "plan-layout") {
     return forecast_->AnswerOfLayout(request.arguments, std::move(answer));
   }
-  AnswerAdmin({state_, *admin_verifier_, member_, *protection_}, request, std::move(answer));
+  AnswerAdmin({state_, *admin_verifier_, member_, *protection_, export_.get()}, request,
+              std::move(answer));
 }
 
 // --- the node's side of the coordinator ---

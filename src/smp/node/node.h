@@ -29,6 +29,7 @@
 #include "smp/job/coordinator.h"
 #include "smp/job/member.h"
 #include "smp/node/cluster_desk.h"
+#include "smp/node/export_desk.h"
 #include "smp/node/memory_desk.h"
 #include "smp/node/restore_forecast.h"
 #include "smp/node/settings_check.h"
@@ -57,6 +58,15 @@ class Node : private Coordinator::Node, private Sessions::Host {
   void set_on_ended(absl::AnyInvocable<void(const absl::Status& why)> on_ended) {
     on_ended_ = std::move(on_ended);
   }
+
+  // What writes this node's parts of durable copies, and outlives this; without one it writes none.
+  // Before Start.
+  void set_drain(DrainProcess* drain, ExportPolicy policy = {}) {
+    drain_ = drain;
+    export_policy_ = std::move(policy);
+  }
+  // Null until its memory is adopted.
+  const ExportDesk* exports() const { return export_.get(); }
 
   // This daemon is about to end: the others are told at once, not by the end of its lease. `done`
   // once they can know, which may be never; it may be destroyed before.
@@ -120,6 +130,8 @@ class Node : private Coordinator::Node, private Sessions::Host {
   void End(const absl::Status& why);
 
   NodeState state_;
+  DrainProcess* drain_ = nullptr;
+  ExportPolicy export_policy_;
   std::unique_ptr<SettingsCheck> settings_;  // while it starts
   Member* member_ = nullptr;  // the coordinator, owned by state_; above the desks, which use it
   std::unique_ptr<SlabServer> server_;
@@ -133,6 +145,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   std::unique_ptr<MemoryDesk> memory_;
   std::unique_ptr<RestoreForecast> forecast_;
   std::unique_ptr<ClusterDesk> cluster_;
+  std::unique_ptr<ExportDesk> export_;
   std::unique_ptr<ProtectionWatch> watch_;
   std::unique_ptr<ShortageRetry> disk_shortage_;
   Sessions sessions_{state_, *this};

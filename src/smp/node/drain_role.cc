@@ -1,0 +1,233 @@
+#include "smp/node/drain_role.h"
+
+#include <absl/strings/ascii.h>
+#include <absl/strings/escaping.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <unreft/copy.pb.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/format.h"
+#include "base/shm_segment_store.h"
+#include "durable/copy_run.h"
+#include "durable/copy_shelf.h"
+#include "durable/paced_cold_store.h"
+#include "durable/posix_cold_store.h"
+
+namespace unreft::smp {
+namespace {
+
+using durable::ColdStore;
+
+constexpr int kLowestPriority = 19;
+constexpr std::chrono::milliseconds kTellEvery(500);
+constexpr std::chrono::milliseconds kPauseAtMost(50);
+
+std::atomic<bool> is_to_end = false;
+
+void EndOnSignals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { is_to_end = true; };
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // a write that fails says it
+}
+
+Time Now() { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
+
+// False when the process is to end, which a signal says at once.
+bool Pause(Duration duration) {
+  const auto until = std::chrono::steady_clock::now() + duration;
+  while (!is_to_end) {
+    const auto left = until - std::chrono::steady_clock::now();
+    if (left <= Duration(0)) break;
+    const auto ms =
+        std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(left, kPauseAtMost));
+    (void)poll(nullptr, 0, static_cast<int>(ms.count()));
+  }
+  return !is_to_end;
+}
+
+// Speaks to the daemon.
+class Teller {
+ public:
+  void Tell(const CopyPartReply& reply) {
+    const std::string line = absl::BytesToHexString(reply.SerializeAsString()) + "\n";
+    for (size_t at = 0; at < line.size();) {
+      const ssize_t written = write(STDOUT_FILENO, line.data() + at, line.size() - at);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) {
+        is_to_end = true;  // the daemon is gone
+        return;
+      }
+      at += static_cast<size_t>(written);
+    }
+  }
+
+  // Whether to go on.
+  bool Progress(uint64_t written, uint64_t bytes) {
+    const auto now = std::chrono::steady_clock::now();
+    if (told_ && now - *told_ < kTellEvery) return !is_to_end;
+    told_ = now;
+    CopyPartReply reply;
+    reply.set_is_running(true);
+    reply.set_written(written);
+    reply.set_bytes(bytes);
+    Tell(reply);
+    return !is_to_end;
+  }
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> told_;
+};
+
+// Made by who leads, if the one that it is in is there; others wait for it.
+absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenDirectory(
+    const CopyPartRequest& request, const durable::CopyPace& pace) {
+  if (request.has_lead() && mkdir(request.directory().c_str(), 0777) != 0 && errno != EEXIST) {
+    return absl::ErrnoToStatus(errno, "make the directory " + request.directory());
+  }
+  const Time begin = pace.now();
+  while (true) {
+    auto store = durable::PosixColdStore::Open(request.directory());
+    if (!absl::IsNotFound(store.status()) || pace.now() - begin >= pace.ready_within) return store;
+    if (!pace.pause(pace.look_every)) return absl::CancelledError("the copy was cancelled");
+  }
+}
+
+durable::CopyTask TaskOf(const CopyPartRequest& request, const std::string& job, uint64_t place) {
+  durable::CopyTask task;
+  task.part.job = job;
+  task.part.place = place;
+  task.part.version = {Timeline{request.timeline()}, Step{request.step()}};
+  task.part.id = request.id();
+  for (const uint64_t rank : request.ranks()) task.part.ranks.push_back(Rank{rank});
+  task.node = NodeSlot{request.node()};
+  return task;
+}
+
+uint64_t UnixMs() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+}
+
+absl::StatusOr<durable::LeadTask> LeadTaskOf(const CopyPartRequest& request,
+                                             durable::CopyTask own) {
+  durable::LeadTask task;
+  task.own = std::move(own);
+  task.order = request.lead().order();
+  task.order.set_written_ms(UnixMs());
+  for (const uint64_t node : request.lead().nodes()) task.nodes.push_back(NodeSlot{node});
+  for (const std::string& text : request.lead().map()) {
+    auto mapping = durable::ParseKeyMapping(text);
+    if (!mapping.ok()) return mapping.status();
+    task.map.push_back(*std::move(mapping));
+  }
+  return task;
+}
+
+absl::StatusOr<CopyPartReply> Survey(const CopyPartRequest& request, const std::string& job) {
+  const auto shelf = durable::PosixColdStore::Open(request.directory());
+  if (!shelf.ok()) return shelf.status();
+  const absl::StatusOr<std::vector<durable::ShelvedCopy>> copies =
+      durable::ListCopies(**shelf, job);
+  if (!copies.ok()) return copies.status();
+  CopyPartReply last;
+  last.set_is_done(true);
+  for (const durable::ShelvedCopy& copy : *copies) {
+    if (!copy.is_complete) continue;
+    *last.mutable_newest() = copy.order;
+    const uint64_t now = UnixMs();  // clocks of two nodes may differ
+    last.set_newest_age_ms(now - std::min(now, copy.order.written_ms()));
+    break;
+  }
+  return last;
+}
+
+// The copies beside the one that is complete.
+void Prune(const CopyPartRequest& request, const std::string& job, CopyFinished& finished) {
+  const std::string parent = std::filesystem::path(request.directory()).parent_path().string();
+  const auto shelf = durable::PosixColdStore::Open(parent);
+  durable::PrunedCopies pruned;
+  pruned.status = shelf.status();
+  if (shelf.ok()) pruned = durable::PruneCopies(**shelf, job, request.lead().keep());
+  for (const std::string& name : pruned.removed) finished.add_removed(name);
+  finished.set_prune_error(std::string(pruned.status.message()));
+}
+
+// What the last line says.
+absl::StatusOr<CopyPartReply> Write(const CopyPartRequest& request, const std::string& job,
+                                    uint64_t place, Teller& teller) {
+  const durable::CopyPace pace{.now = Now, .pause = Pause};
+  const auto directory = OpenDirectory(request, pace);
+  if (!directory.ok()) return directory.status();
+  durable::PacedColdOptions limit;
+  limit.bytes_per_s = request.bytes_per_s();
+  limit.now = Now;
+  limit.pause = [](Duration duration) { (void)Pause(duration); };
+  durable::PacedColdStore store(**directory, std::move(limit));
+  ShmSegmentStore segments(UINT64_MAX, ShmSegmentStore::Descriptors::kClosed);
+  CopyPartReply last;
+  const auto progress = [&](uint64_t written, uint64_t bytes) {
+    last.set_written(bytes);
+    last.set_bytes(bytes);
+    return teller.Progress(written, bytes);
+  };
+  durable::CopyTask task = TaskOf(request, job, place);
+  last.set_is_done(true);
+  if (!request.has_lead()) {
+    const absl::Status status = FollowCopy(segments, store, task, pace, progress);
+    if (!status.ok()) return status;
+    return last;
+  }
+  const absl::StatusOr<durable::LeadTask> lead = LeadTaskOf(request, std::move(task));
+  if (!lead.ok()) return lead.status();
+  const auto finished = LeadCopy(segments, store, *lead, pace, progress);
+  if (!finished.ok()) return finished.status();
+  CopyFinished& whole = *last.mutable_finished();
+  whole.set_tensors(finished->tensors);
+  whole.set_values(finished->values);
+  whole.set_bytes(finished->bytes);
+  for (const std::string& key : finished->left_out) whole.add_left_out(key);
+  if (request.lead().keep() != 0) Prune(request, job, whole);
+  return last;
+}
+
+}  // namespace
+
+absl::Status RunDrain(const DrainOptions& options, const std::string& job, uint64_t place) {
+  CopyPartRequest request;
+  const bool is_hex = !options.order.empty() && options.order.size() % 2 == 0 &&
+                      std::ranges::all_of(options.order, absl::ascii_isxdigit);
+  if (!is_hex || !request.ParseFromString(absl::HexStringToBytes(options.order))) {
+    return absl::InvalidArgumentError(
+        "drain_order: needed an order of this node's daemon, which starts the role drain itself");
+  }
+  EndOnSignals();
+  (void)setpriority(PRIO_PROCESS, 0, kLowestPriority);
+  umask(022);  // a copy is for others to read, too
+  Teller teller;
+  const absl::StatusOr<CopyPartReply> last = request.what() == CopyPartRequest::SURVEY
+                                                 ? Survey(request, job)
+                                                 : Write(request, job, place, teller);
+  CopyPartReply failed;
+  failed.set_error(std::string(last.status().message()));
+  teller.Tell(last.ok() ? *last : failed);
+  return absl::OkStatus();
+}
+
+}  // namespace unreft::smp

@@ -1,0 +1,329 @@
+// Copies that node 0 runs, whose drain is the test; node 1 leads the job, and answers what the test
+// says.
+
+#include "smp/node/export_desk.h"
+
+#include <absl/strings/escaping.h>
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tests/unit/smp/member_fixture.h"
+
+namespace unreft::smp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Version kVersion{Timeline{(uint64_t{2} << 32) | 9}, Step{40}};
+
+class PlayedDrain : public DrainProcess {
+ public:
+  absl::Status Start(const std::string& order,
+                     absl::AnyInvocable<void(const std::string& line)> on_line,
+                     absl::AnyInvocable<void()> on_end) override {
+    if (!refusal.ok()) return refusal;
+    UNREFT_CHECK(orders.emplace_back().ParseFromString(order));
+    on_line_ = std::move(on_line);
+    on_end_ = std::move(on_end);
+    return absl::OkStatus();
+  }
+  void Stop() override { ++stops; }
+
+  void Say(const CopyPartReply& reply) {
+    on_line_(absl::BytesToHexString(reply.SerializeAsString()));
+  }
+  void End() { on_end_(); }
+
+  absl::Status refusal;
+  std::vector<CopyPartRequest> orders;
+  int stops = 0;
+
+ private:
+  absl::AnyInvocable<void(const std::string&)> on_line_;
+  absl::AnyInvocable<void()> on_end_;
+};
+
+class ExportDeskTest : public MemberFixture {
+ protected:
+  ExportDeskTest() {
+    options_.nodes = 2;
+    leader_ = &Join(1, true);
+    StartMember();
+    InTurnOf(*process_, [this] { MakeState(); });
+    InTurnOf(*leader_->executor, [this] {
+      leader_->peers->Answer<PinRequest, PinReply>(
+          "pins", [this](NodeSlot, PinRequest request, auto done) { done(OnPins(request)); });
+      leader_->peers->Answer<CopyPartRequest, CopyPartReply>(
+          "copy-part", [this](NodeSlot, CopyPartRequest request, auto done) {
+            asked_.push_back(request);
+            if (!silent_) done(OnPart(request));
+          });
+    });
+    held_.set_world(2);
+    held_.add_ranks(0);
+    held_.add_ranks(1);
+    said_.set_is_running(true);
+    InTurnOf(*process_, [this] { desk_.emplace(*state_, *member_, &drain_); });
+    Settle();
+  }
+  ~ExportDeskTest() override {
+    process_->Kill();
+    desk_.reset();
+    state_.reset();
+  }
+
+  void MakeState() {
+    state_.emplace(
+        NodeState{NodeSeams{*process_, pool_, random_, segments_, *records_, processes_, log_}});
+    state_->options = options_;
+    state_->memory = std::make_unique<SegmentPool>(
+        SegmentPool::Seams{*process_, pool_, segments_, log_}, options_);
+    state_->slots =
+        std::make_unique<SlotStore>(SlotStore::Seams{*process_, *state_->memory, processes_, log_},
+                                    options_, boot_id_, random_.NextId(), ProcessNumber{1}, [] {});
+  }
+  absl::StatusOr<PinReply> OnPins(const PinRequest& request) {
+    pins_.push_back(request);
+    if (!request.unpin() && !pin_refusal_.ok()) return pin_refusal_;
+    PinReply reply;
+    Pin& pin = *reply.add_pins();
+    pin.set_owner(request.owner());
+    pin.set_timeline(kVersion.timeline.value);
+    pin.set_step(kVersion.step.value);
+    return reply;
+  }
+  absl::StatusOr<CopyPartReply> OnPart(const CopyPartRequest& request) const {
+    if (request.what() == CopyPartRequest::LOOK) return held_;
+    if (request.what() == CopyPartRequest::START && !start_refusal_.ok()) return start_refusal_;
+    return said_;
+  }
+
+  AdminReply Ask(const std::string& verb, const std::string& arguments = "{}") {
+    std::optional<AdminReply> reply;
+    InTurnOf(*process_, [&] {
+      desk_->Answer({verb, arguments}, [&](AdminReply answer) { reply = std::move(answer); });
+    });
+    Settle(std::chrono::seconds(1));
+    return reply.value_or(AdminReply{absl::UnknownError("no answer"), ""});
+  }
+  AdminReply Export() { return Ask("export", R"({"dir":"/copies/40","map":["model.=m."]})"); }
+  nlohmann::json Status() { return nlohmann::json::parse(Ask("export-status").result); }
+  void DrainSays(const CopyPartReply& reply) {
+    InTurnOf(*process_, [&] { drain_.Say(reply); });
+  }
+  std::vector<int> Whats() const {
+    std::vector<int> whats;
+    for (const CopyPartRequest& request : asked_) {
+      if (request.what() != CopyPartRequest::ASK) whats.push_back(request.what());
+    }
+    return whats;
+  }
+  bool IsUnpinned() const { return !pins_.empty() && pins_.back().unpin(); }
+
+  std::optional<NodeState> state_;
+  PlayedDrain drain_;
+  std::vector<PinRequest> pins_;
+  absl::Status pin_refusal_;
+  absl::Status start_refusal_;
+  std::vector<CopyPartRequest> asked_;  // of node 1
+  CopyPartReply held_;
+  CopyPartReply said_;
+  bool silent_ = false;
+  std::optional<ExportDesk> desk_;
+};
+
+TEST_F(ExportDeskTest, AVersionIsPinnedAndWrittenByWhoHasIt) {
+  const AdminReply reply = Export();
+  ASSERT_TRUE(reply.status.ToStatus().ok()) << reply.status.ToStatus();
+  // What an earlier process of this daemon may have left goes first.
+  ASSERT_EQ(pins_.size(), 2u);
+  EXPECT_TRUE(pins_[0].unpin());
+  EXPECT_FALSE(pins_[1].unpin());
+  EXPECT_EQ(pins_[0].owner(), "export-node0");
+  EXPECT_EQ(pins_[1].owner(), "export-node0");
+  EXPECT_THAT(Whats(), ElementsAre(CopyPartRequest::LOOK, CopyPartRequest::START));
+  EXPECT_THAT(asked_[1].ranks(), ElementsAre(0, 1));
+  EXPECT_EQ(asked_[1].directory(), "/copies/40");
+  EXPECT_EQ(asked_[1].timeline(), kVersion.timeline.value);
+  EXPECT_FALSE(asked_[1].has_lead());
+  // This node has no slab, and leads all the same.
+  ASSERT_EQ(drain_.orders.size(), 1u);
+  EXPECT_THAT(drain_.orders[0].ranks(), IsEmpty());
+  EXPECT_THAT(drain_.orders[0].lead().nodes(), ElementsAre(0, 1));
+  EXPECT_THAT(drain_.orders[0].lead().map(), ElementsAre("model.=m."));
+  EXPECT_EQ(drain_.orders[0].lead().order().world(), 2u);
+  EXPECT_EQ(Status()["state"], "writing");
+
+  said_.set_written(10);
+  said_.set_bytes(20);
+  Settle(std::chrono::seconds(1));
+  EXPECT_EQ(Status()["written"], 10);
+  CopyPartReply done;
+  done.set_is_done(true);
+  done.mutable_finished()->set_tensors(5);
+  done.mutable_finished()->add_left_out("optim.x");
+  DrainSays(done);
+  Settle(std::chrono::seconds(1));
+  const nlohmann::json status = Status();
+  EXPECT_EQ(status["state"], "done");
+  EXPECT_EQ(status["step"], 40);
+  EXPECT_EQ(status["tensors"], 5);
+  EXPECT_EQ(status["left_out"], nlohmann::json::array({"optim.x"}));
+  EXPECT_TRUE(IsUnpinned());
+}
+
+TEST_F(ExportDeskTest, APinThatIsRefusedIsTold) {
+  pin_refusal_ = absl::ResourceExhaustedError("0 of 0 free: --pins");
+  const absl::Status status = Export().status.ToStatus();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--pins"));
+  EXPECT_THAT(Whats(), IsEmpty());
+  EXPECT_EQ(Status()["state"], "failed");
+}
+
+TEST_F(ExportDeskTest, RanksThatNobodyHasAreNamed) {
+  held_.set_world(4);
+  Export();
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("the slabs of ranks 2, 3"));
+  EXPECT_THAT(drain_.orders, IsEmpty());
+  EXPECT_TRUE(IsUnpinned());
+}
+
+TEST_F(ExportDeskTest, ANodeThatFailsEndsItForAll) {
+  Export();
+  said_ = CopyPartReply();
+  said_.set_error("the disk is full\n");
+  Settle(std::chrono::seconds(1));
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("node 1: the disk is full"));
+  EXPECT_THAT(Whats(),
+              ElementsAre(CopyPartRequest::LOOK, CopyPartRequest::START, CopyPartRequest::STOP));
+  EXPECT_EQ(drain_.stops, 1);
+  EXPECT_TRUE(IsUnpinned());
+}
+
+TEST_F(ExportDeskTest, ANodeThatDoesNotStartEndsIt) {
+  start_refusal_ = absl::FailedPreconditionError("a drain runs there");
+  Export();
+  EXPECT_THAT(Status()["error"].get<std::string>(),
+              AllOf(HasSubstr("node 1"), HasSubstr("a drain runs there")));
+  EXPECT_EQ(drain_.stops, 1);
+}
+
+TEST_F(ExportDeskTest, OurOwnDrainThatEndsWithoutAWordEndsIt) {
+  Export();
+  InTurnOf(*process_, [this] { drain_.End(); });
+  Settle(std::chrono::seconds(1));
+  EXPECT_THAT(Status()["error"].get<std::string>(),
+              AllOf(HasSubstr("node 0"), HasSubstr("ended without a word")));
+}
+
+TEST_F(ExportDeskTest, ANodeThatIsSilentForLongEndsIt) {
+  Export();
+  silent_ = true;
+  Settle(std::chrono::minutes(2));
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("node 1 does not answer"));
+}
+
+TEST_F(ExportDeskTest, OneAtATime) {
+  Export();
+  const absl::Status second = Ask("export", R"({"dir":"/copies/41"})").status.ToStatus();
+  EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
+  EXPECT_THAT(std::string(second.message()), HasSubstr("/copies/40"));
+  Ask("export-cancel");
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("cancelled"));
+  EXPECT_EQ(drain_.stops, 1);
+  InTurnOf(*process_, [this] { drain_.End(); });
+  EXPECT_TRUE(Ask("export", R"({"dir":"/copies/41"})").status.ToStatus().ok());
+}
+
+TEST_F(ExportDeskTest, ThePinIsRenewedWhileItTakesLong) {
+  Export();
+  Settle(std::chrono::minutes(9));
+  EXPECT_GE(pins_.size(), 3u);
+  EXPECT_EQ(pins_.back().step(), kVersion.step.value);
+  EXPECT_FALSE(pins_.back().unpin());
+}
+
+// Of a daemon that leads its job.
+class ExportPolicyTest : public ExportDeskTest {
+ protected:
+  ExportPolicyTest() {
+    Leave(*leader_);
+    Settle(std::chrono::seconds(5));
+    InTurnOf(*process_, [this] {
+      desk_.reset();
+      desk_.emplace(*state_, *member_, &drain_,
+                    ExportPolicy{"/copies", std::chrono::minutes(30), 3, 1000});
+    });
+    Settle(std::chrono::seconds(3));
+  }
+
+  // What the survey finds.
+  void Find(Version version, Duration age) {
+    CopyPartReply found;
+    found.set_is_done(true);
+    found.mutable_newest()->set_timeline(version.timeline.value);
+    found.mutable_newest()->set_step(version.step.value);
+    found.set_newest_age_ms(std::chrono::duration_cast<std::chrono::milliseconds>(age).count());
+    DrainSays(found);
+    InTurnOf(*process_, [this] { drain_.End(); });
+    Settle(std::chrono::seconds(3));
+  }
+};
+
+TEST_F(ExportPolicyTest, WhoLeadsLooksWhatThereIsFirst) {
+  ASSERT_TRUE(member_->leads());
+  ASSERT_EQ(drain_.orders.size(), 1u);
+  EXPECT_EQ(drain_.orders[0].what(), CopyPartRequest::SURVEY);
+  EXPECT_EQ(drain_.orders[0].directory(), "/copies");
+  EXPECT_FALSE(desk_->newest().has_value());
+  Find(kVersion, std::chrono::minutes(10));
+  ASSERT_TRUE(desk_->newest().has_value());
+  EXPECT_EQ(desk_->newest()->version, kVersion);
+  EXPECT_GE(desk_->AgeOf(*desk_->newest()), std::chrono::minutes(10));
+  EXPECT_EQ(drain_.orders.size(), 1u);  // nothing is committed
+}
+
+TEST_F(ExportPolicyTest, ADirectoryThatCannotBeReadIsLookedAtAgain) {
+  CopyPartReply failed;
+  failed.set_error("/copies: Stale file handle");
+  DrainSays(failed);
+  InTurnOf(*process_, [this] { drain_.End(); });
+  EXPECT_THAT(desk_->last_error(), HasSubstr("Stale file handle"));
+  Settle(std::chrono::seconds(30));
+  EXPECT_EQ(drain_.orders.size(), 1u);
+  Settle(std::chrono::minutes(1));
+  EXPECT_EQ(drain_.orders.size(), 2u);
+}
+
+TEST_F(ExportDeskTest, WhatIsNoDirectoryIsRefused) {
+  for (const char* arguments : {"{}", "[]", "nonsense", R"({"dir":"relative"})", R"({"dir":7})",
+                                R"({"dir":"/a","step":-1})", R"({"dir":"/a","bytes_per_s":"x"})"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(Ask("export", arguments).status.ToStatus())) << arguments;
+  }
+  EXPECT_THAT(pins_, IsEmpty());
+}
+
+TEST_F(ExportDeskTest, AnOrderForAnotherNodeIsNotCarriedOut) {
+  std::optional<absl::Status> status;
+  CopyPartRequest request;
+  request.set_what(CopyPartRequest::START);
+  request.set_node(5);
+  InTurnOf(*leader_->executor, [&] {
+    leader_->peers->Call(NodeSlot{0}, "copy-part", request.SerializeAsString(),
+                         std::chrono::seconds(1),
+                         [&](const auto& reply) { status = reply.status(); });
+  });
+  Settle(std::chrono::seconds(1));
+  ASSERT_TRUE(status);
+  EXPECT_TRUE(absl::IsInvalidArgument(*status)) << *status;
+  EXPECT_THAT(drain_.orders, IsEmpty());
+}
+
+}  // namespace
+}  // namespace unreft::smp

@@ -1,0 +1,167 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "tools/cli/admin_client.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/job_answers.h"
+#include "tools/cli/table.h"
+
+namespace unreft::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kAskEvery(300);
+constexpr std::chrono::seconds kSayEvery(2);
+
+struct ExportOptions {
+  std::string directory;
+  std::optional<uint64_t> step;
+  std::string format = "dcp";
+  uint64_t bytes_per_s = 0;
+  std::vector<std::string> map;
+  bool cancel = false;
+  bool status = false;
+};
+
+std::string Progress(const nlohmann::json& status) {
+  return fmt::format("version {}: {} of {} written by {} nodes", VersionCell(status),
+                     BytesCell(status, "written"), BytesCell(status, "bytes"),
+                     Cell(status, "nodes"));
+}
+
+std::string Finished(const nlohmann::json& status) {
+  const double seconds = status.value("seconds", 0.0);
+  const double bytes = status.value("copy_bytes", 0.0);
+  std::string text = fmt::format(
+      "version {} of {} ranks is complete in {}: {} tensors, {} values, {} in {:.1f} s "
+      "({:.2f} GB/s)\n",
+      VersionCell(status), Cell(status, "world"), Cell(status, "dir"), Cell(status, "tensors"),
+      Cell(status, "values"), BytesCell(status, "copy_bytes"), seconds,
+      seconds > 0 ? bytes / 1e9 / seconds : 0.0);
+  for (const nlohmann::json& key : status.value("left_out", nlohmann::json::array())) {
+    text += fmt::format(
+        "{}: it is of a kind that torch.load does not read, and is in the extras "
+        "of its rank alone\n",
+        key.get<std::string>());
+  }
+  return text;
+}
+
+absl::Status Failure(const nlohmann::json& status) {
+  return absl::FailedPreconditionError(fmt::format("export of version {} to {}: {}",
+                                                   VersionCell(status), Cell(status, "dir"),
+                                                   Cell(status, "error")));
+}
+
+// Of a daemon that runs no copy, what it says of its last one.
+int Show(const Context& context, const nlohmann::json& status) {
+  const std::string state = Cell(status, "state");
+  std::string text = "this daemon has run no export\n";
+  if (state == "done") {
+    text = Finished(status);
+  } else if (state == "failed") {
+    text = fmt::format("{}\n", std::string(Failure(status).message()));
+  } else if (status.value("state", nlohmann::json()).is_string()) {
+    text = Progress(status) + "\n";
+  }
+  Print(context, status, text);
+  return kExitOk;
+}
+
+// The daemon that runs the copy is asked until it is over.
+int Follow(const Context& context, const Place& place, nlohmann::json status) {
+  auto said = std::chrono::steady_clock::now();
+  while (true) {
+    const std::string state = Cell(status, "state");
+    if (state == "failed") return Fail(context, Failure(status));
+    if (state == "done") break;
+    if (!context.json && std::chrono::steady_clock::now() - said >= kSayEvery) {
+      said = std::chrono::steady_clock::now();
+      Say(Progress(status));
+    }
+    std::this_thread::sleep_for(kAskEvery);
+    auto answer = AskDaemon(place, "export-status", nlohmann::json::object(), context.timeout());
+    if (!answer.ok()) return Fail(context, answer.status());
+    status = *std::move(answer);
+  }
+  Print(context, status, Finished(status));
+  return kExitOk;
+}
+
+// Those of the job that may be asked, the first that answers first.
+std::vector<Place> PlacesOf(const Context& context) {
+  const Cluster* cluster = context.all_nodes();
+  if (cluster == nullptr) return {context.place};
+  return NodePlaces(*cluster, context.timeout());
+}
+
+// Of that verb, which all daemons are asked until one says that it runs a copy, or ran one.
+int AskRunning(const Context& context, const std::string& verb) {
+  absl::StatusOr<nlohmann::json> last = absl::UnavailableError("no daemon answers");
+  for (const Place& place : PlacesOf(context)) {
+    auto answer = AskDaemon(place, verb, nlohmann::json::object(), context.timeout());
+    const bool is_of_one = answer.ok() && answer->value("state", nlohmann::json()).is_string();
+    if (answer.ok() || !last.ok()) last = std::move(answer);
+    if (is_of_one) break;
+  }
+  if (!last.ok()) return Fail(context, last.status());
+  return Show(context, *last);
+}
+
+int Export(const Context& context, const ExportOptions& options) {
+  if (options.status || options.cancel) {
+    return AskRunning(context, options.cancel ? "export-cancel" : "export-status");
+  }
+  if (options.directory.empty()) {
+    return Fail(context, absl::InvalidArgumentError(
+                             "export: needed the directory to write to, or --status, or --cancel"));
+  }
+  const nlohmann::json arguments{
+      {"dir", std::filesystem::absolute(options.directory).lexically_normal().string()},
+      {"step", options.step.value_or(0)},
+      {"bytes_per_s", options.bytes_per_s},
+      {"map", options.map}};
+  absl::StatusOr<nlohmann::json> answer = absl::UnavailableError("no daemon answers");
+  for (const Place& place : PlacesOf(context)) {
+    answer = AskDaemon(place, "export", arguments, context.timeout());
+    if (absl::IsUnavailable(answer.status())) continue;
+    if (!answer.ok()) break;
+    return Follow(context, place, *std::move(answer));
+  }
+  return Fail(context, answer.status());
+}
+
+}  // namespace
+
+void AddExport(CLI::App& app, Context& context) {
+  auto options = std::make_shared<ExportOptions>();
+  CLI::App* command =
+      AddCommand(app, "export",
+                 "write a committed version to files that PyTorch reads, while training goes on");
+  command->add_option("DIR", options->directory,
+                      "a directory that all nodes share; it is made if it is missing, and has to "
+                      "be empty");
+  command->add_option("--version", options->step, "of this step, if it is what is committed now")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--format", options->format, "dcp: of torch.distributed.checkpoint")
+      ->check(CLI::IsMember({"dcp"}));
+  command->add_option("--bytes-per-s", options->bytes_per_s,
+                      "the most that each node writes; 0: as fast as it goes");
+  command->add_option("--map", options->map,
+                      "FROM=TO: keys that begin with FROM begin with TO instead; may be repeated");
+  command->add_flag("--status", options->status,
+                    "how far the export is that runs, or what came "
+                    "of the last one");
+  command->add_flag("--cancel", options->cancel, "end the export that runs");
+  command->footer(
+      "It pins the version meanwhile: unreftd --pins 1 makes room for that. The copy is complete "
+      "when DIR has .metadata.");
+  OnChosenForAll(command, context, [&context, options] { return Export(context, *options); });
+}
+
+}  // namespace unreft::cli
