@@ -72,7 +72,8 @@ class ColdStore {
   virtual absl::Status Read(std::string_view name, uint64_t offset, std::span<std::byte> into) = 0;
 
   // All files whose name is `directory` followed by '/' and more, or all there are when it is
-  // empty; sorted by name. None that is under way, and nothing that is no file of a store.
+  // empty; sorted by name. None that is under way, nothing that is no file of a store, and nothing
+  // in a directory that this process may not read.
   virtual absl::StatusOr<std::vector<ColdEntry>> List(std::string_view directory) = 0;
 
   // Takes a file away, durably: of two removed one after the other, the first never comes back

@@ -1,6 +1,5 @@
 #include "durable/copy_finish.h"
 
-#include <absl/container/flat_hash_map.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,19 +16,37 @@
 namespace unreft::durable {
 namespace {
 
-using Sizes = absl::flat_hash_map<std::string, uint64_t>;
+// Asks the file itself: a listing over a network may be of a while ago. DataLoss.
+absl::Status CheckBytes(ColdStore& store, const std::string& file, uint64_t bytes) {
+  std::byte last{};
+  if (bytes > 0) {
+    const absl::Status status = store.Read(file, bytes - 1, {&last, 1});
+    if (absl::IsNotFound(status) || absl::IsOutOfRange(status)) {
+      return absl::DataLossError(
+          fmt::format("{}: needed {} bytes: {}", file, bytes, status.message()));
+    }
+    if (!status.ok()) return status;
+  }
+  const absl::Status beyond = store.Read(file, bytes, {&last, 1});
+  if (absl::IsOutOfRange(beyond)) return absl::OkStatus();
+  if (!beyond.ok()) return beyond;
+  return absl::DataLossError(fmt::format("{}: needed {} bytes, found more", file, bytes));
+}
 
-absl::StatusOr<Sizes> SizesOf(ColdStore& store) {
-  const absl::StatusOr<std::vector<ColdEntry>> files = store.List("");
-  if (!files.ok()) return files.status();
-  Sizes sizes;
-  for (const ColdEntry& file : *files) sizes[file.name] = file.bytes;
-  return sizes;
+// Whether the copy is still this one: what it has written is taken away when it is given up.
+absl::Status CheckStands(ColdStore& store, const CopyOrder& order) {
+  const absl::StatusOr<std::string> bytes = store.Get(kOrderFile, kRecordBytesMax);
+  if (!bytes.ok() && !absl::IsNotFound(bytes.status())) return bytes.status();
+  const absl::StatusOr<CopyOrder> found =
+      bytes.ok() ? DecodeOrder(*bytes, kOrderFile) : bytes.status();
+  if (found.ok() && found->id() == order.id()) return absl::OkStatus();
+  return absl::AbortedError(
+      fmt::format("{}: the copy was removed while it was written", store.Describe()));
 }
 
 // What was written of that rank, by its own words and those of the manifest.
-absl::StatusOr<CopiedSlab> CheckSlab(const CopyOrder& order, const CopySlab& slab, Rank rank,
-                                     const Sizes& sizes) {
+absl::StatusOr<CopiedSlab> CheckSlab(ColdStore& store, const CopyOrder& order, const CopySlab& slab,
+                                     Rank rank) {
   const auto lost = [&](const std::string& why) {
     return absl::DataLossError(fmt::format("rank {} of the copy: {}", rank, why));
   };
@@ -48,13 +65,14 @@ absl::StatusOr<CopiedSlab> CheckSlab(const CopyOrder& order, const CopySlab& sla
   }
   absl::StatusOr<CopyPlan> plan = PlanCopy(*manifest, slab.item_bytes_max());
   if (!plan.ok()) return plan.status();
-  const auto found = sizes.find(slab.file());
-  const uint64_t bytes = found == sizes.end() ? 0 : found->second;
-  if (slab.file() != ItemsFile(rank) || found == sizes.end() || bytes != plan->file_bytes ||
+  if (slab.file() != ItemsFile(rank) ||
       slab.item_crcs_size() != static_cast<int64_t>(plan->items.size())) {
-    return lost(fmt::format("{}: needed {} items in {} bytes, found {} in {}", ItemsFile(rank),
-                            plan->items.size(), plan->file_bytes, slab.item_crcs_size(), bytes));
+    return lost(fmt::format("{}: needed {} items, found {}", ItemsFile(rank), plan->items.size(),
+                            slab.item_crcs_size()));
   }
+  const absl::Status status = CheckBytes(store, slab.file(), plan->file_bytes);
+  if (absl::IsDataLoss(status)) return lost(std::string(status.message()));
+  if (!status.ok()) return status;
   return CopiedSlab{*std::move(manifest), *std::move(plan), slab.file(), slab.extras()};
 }
 
@@ -97,8 +115,6 @@ absl::Status CheckKeys(const std::vector<DcpEntry>& entries) {
 
 absl::StatusOr<FinishedCopy> FinishCopy(ColdStore& store, const CopyOrder& order,
                                         const KeyMap& map) {
-  const absl::StatusOr<Sizes> sizes = SizesOf(store);
-  if (!sizes.ok()) return sizes.status();
   FinishedCopy finished;
   CopyRecord record;
   *record.mutable_order() = order;
@@ -110,7 +126,7 @@ absl::StatusOr<FinishedCopy> FinishCopy(ColdStore& store, const CopyOrder& order
     record.add_slab_crcs(Crc32c(std::as_bytes(std::span(*bytes))));
     const absl::StatusOr<CopySlab> slab = DecodeSlab(*bytes, SlabFile(rank));
     if (!slab.ok()) return slab.status();
-    absl::StatusOr<CopiedSlab> checked = CheckSlab(order, *slab, rank, *sizes);
+    absl::StatusOr<CopiedSlab> checked = CheckSlab(store, order, *slab, rank);
     if (!checked.ok()) return checked.status();
     finished.bytes += checked->plan.file_bytes;
     slabs.push_back(*std::move(checked));
@@ -130,7 +146,13 @@ absl::StatusOr<FinishedCopy> FinishCopy(ColdStore& store, const CopyOrder& order
   if (absl::Status status = store.Put(kRecordFile, EncodeRecord(record)); !status.ok()) {
     return status;
   }
+  if (absl::Status status = CheckStands(store, order); !status.ok()) return status;
   if (absl::Status status = store.Put(kMetadataFile, EncodeDcpMetadata(*entries)); !status.ok()) {
+    return status;
+  }
+  // Of this and of who removes the copy, the later one sees what the other has done.
+  if (absl::Status status = CheckStands(store, order); !status.ok()) {
+    (void)store.Remove(kMetadataFile);
     return status;
   }
   return finished;

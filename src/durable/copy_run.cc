@@ -112,7 +112,13 @@ absl::StatusOr<FinishedCopy> Lead(SegmentStore& segments, ColdStore& store, cons
 
 // `.metadata` first, which may be there although it was said to have failed: what lacks something
 // never looks whole. The order last: what is left behind says what it is of.
-absl::Status RemoveAll(ColdStore& store) {
+//
+// What is of another copy by now is that one's.
+absl::Status RemoveAll(ColdStore& store, const PartOrder& order) {
+  if (absl::Status status = CheckOrder(store, order); !status.ok()) {
+    return absl::IsNotFound(status) ? absl::OkStatus() : status;
+  }
+  (void)store.Remove(kGoFile);  // nodes that write parts see it (FollowCopy)
   const absl::StatusOr<std::vector<ColdEntry>> files = store.List("");
   if (!files.ok()) return files.status();
   absl::Status first = store.Remove(kMetadataFile);
@@ -120,7 +126,9 @@ absl::Status RemoveAll(ColdStore& store) {
   if (!first.ok()) return first;
   for (const ColdEntry& file : *files) {
     if (file.name == kOrderFile || file.name == kMetadataFile) continue;
-    if (absl::Status status = store.Remove(file.name); !status.ok()) first.Update(status);
+    // A node may take away what it wrote itself.
+    const absl::Status status = store.Remove(file.name);
+    if (!absl::IsNotFound(status)) first.Update(status);
   }
   first.Update(store.Remove(kOrderFile));
   return first;
@@ -143,7 +151,7 @@ absl::StatusOr<FinishedCopy> LeadCopy(SegmentStore& segments, ColdStore& store,
     RemoveMarks(store, task);
     return finished;
   }
-  const absl::Status removed = RemoveAll(store);
+  const absl::Status removed = RemoveAll(store, task.own.part);
   if (removed.ok()) return finished;
   return absl::Status(finished.status().code(),
                       fmt::format("{}; what was written of the copy could not be removed: {}",
@@ -157,8 +165,8 @@ absl::Status FollowCopy(SegmentStore& segments, ColdStore& store, const CopyTask
   if (absl::IsNotFound(status)) {
     return absl::FailedPreconditionError(fmt::format(
         "{}: node {} does not see the order of this copy there: it has to be one directory that "
-        "all nodes share",
-        store.Describe(), task.node));
+        "all nodes share ({})",
+        store.Describe(), task.node, status.message()));
   }
   if (!status.ok()) return status;
   if (status = store.Put(ReadyFile(task.node), ""); !status.ok()) return status;
@@ -167,7 +175,17 @@ absl::Status FollowCopy(SegmentStore& segments, ColdStore& store, const CopyTask
     return go.status();
   });
   if (!status.ok()) return Final(std::move(status));
-  return WritePart(segments, store, task.part, on_progress);
+  if (status = WritePart(segments, store, task.part, on_progress); !status.ok()) return status;
+  // Given up meanwhile: who leads may have taken all away before this was there.
+  if (!absl::IsNotFound(store.Get(kGoFile, 0).status())) return absl::OkStatus();
+  if (CheckOrder(store, task.part).ok() && store.Get(kRecordFile, kRecordBytesMax).ok()) {
+    return absl::OkStatus();  // completed, and the marks were removed
+  }
+  for (const Rank rank : task.part.ranks) {
+    (void)store.Remove(SlabFile(rank));
+    (void)store.Remove(ItemsFile(rank));
+  }
+  return Ended();
 }
 
 }  // namespace unreft::durable

@@ -54,14 +54,29 @@ absl::Status RemoveCopy(ColdStore& shelf, const std::string& name) {
       first.Update(status);
     }
   }
+  // Whoever completes it meanwhile finds the order gone, or its mark goes here.
+  const auto remove_mark = [&] {
+    const absl::Status status = shelf.Remove(Within(name, kMetadataFile));
+    if (!absl::IsNotFound(status)) first.Update(status);
+  };
+  remove_mark();
   // Last: until then it is known whose it was.
   if (absl::Status status = shelf.Remove(Within(name, kOrderFile)); !absl::IsNotFound(status)) {
     first.Update(status);
   }
+  remove_mark();
   return first;
 }
 
-PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, uint64_t keep) {
+absl::StatusOr<uint64_t> NextWrittenMs(ColdStore& shelf, std::string_view job, uint64_t now_ms) {
+  const absl::StatusOr<std::vector<ShelvedCopy>> copies = ListCopies(shelf, job);
+  if (!copies.ok()) return copies.status();
+  for (const ShelvedCopy& copy : *copies) now_ms = std::max(now_ms, copy.order.written_ms() + 1);
+  return now_ms;
+}
+
+PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, std::string_view id,
+                         uint64_t keep) {
   PrunedCopies pruned;
   const absl::StatusOr<std::vector<ShelvedCopy>> copies = ListCopies(shelf, job);
   if (!copies.ok()) {
@@ -70,9 +85,10 @@ PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, uint64_t keep) 
   }
   uint64_t complete = 0;
   for (const ShelvedCopy& copy : *copies) {
+    if (!copy.order.is_own()) continue;
     if (copy.is_complete) ++complete;
     const bool is_kept = copy.is_complete ? complete <= keep : complete == 0;
-    if (is_kept) continue;
+    if (is_kept || copy.order.id() == id) continue;
     if (absl::Status status = RemoveCopy(shelf, copy.name); !status.ok()) {
       pruned.status.Update(status);
       continue;

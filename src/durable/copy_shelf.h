@@ -28,12 +28,17 @@ absl::StatusOr<std::vector<ShelvedCopy>> ListCopies(ColdStore& shelf, std::strin
 // Takes a copy away: first what makes it one.
 absl::Status RemoveCopy(ColdStore& shelf, const std::string& name);
 
-// Removes all complete copies of the job but the `keep` newest, and those that were begun before
-// the newest complete one and never completed. Their names, also of those removed before a failure.
+// Of the copies that the job has written without being asked, removes all complete ones but the
+// `keep` newest, and those that were begun before the newest complete one and never completed;
+// never the one of that id. Their names, also of those removed before a failure.
 struct PrunedCopies {
   std::vector<std::string> removed;
   absl::Status status;
 };
-PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, uint64_t keep);
+PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, std::string_view id,
+                         uint64_t keep);
+
+// When the next of them is ordered, by a clock that says `now_ms`: later than all that are there.
+absl::StatusOr<uint64_t> NextWrittenMs(ColdStore& shelf, std::string_view job, uint64_t now_ms);
 
 }  // namespace unreft::durable

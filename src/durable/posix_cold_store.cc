@@ -105,7 +105,8 @@ absl::Status Visit(const PosixColdRoot& root, UniqueFd directory, const std::str
     if (!S_ISDIR(found.st_mode) || !CheckColdName(below).ok()) continue;
     constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     UniqueFd inner(openat(holder, leaf.c_str(), kFlags));
-    if (!inner && errno == ENOENT) continue;
+    // What this process may not read is of somebody else.
+    if (!inner && (errno == ENOENT || errno == EACCES)) continue;
     if (!inner) return ColdFailure(root, errno, "list", below);
     absl::Status status = Visit(root, std::move(inner), below, on_file);
     if (!status.ok()) return status;

@@ -18,7 +18,7 @@ def complete(directory):
     found = {}
     for copy in directory.iterdir() if directory.exists() else ():
         if (copy / ".metadata").exists():
-            found[int(copy.name.rpartition("-")[2])] = copy
+            found[int(copy.name.split("-")[3])] = copy
     return found
 
 

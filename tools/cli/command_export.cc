@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kAskEvery(300);
 constexpr std::chrono::seconds kSayEvery(2);
+constexpr std::chrono::seconds kSilentMax(30);
 
 struct ExportOptions {
   std::string directory;
@@ -75,24 +76,38 @@ int Show(const Context& context, const nlohmann::json& status) {
 
 // The daemon that runs the copy is asked until it is over.
 int Follow(const Context& context, const Place& place, nlohmann::json status) {
+  const std::string id = Cell(status, "id");
   auto said = std::chrono::steady_clock::now();
+  auto heard = said;
   while (true) {
+    const auto now = std::chrono::steady_clock::now();
+    if (Cell(status, "id") != id) {
+      return Fail(context, absl::FailedPreconditionError(
+                               "export: its daemon was started anew, or runs another copy by now: "
+                               "what came of this one its log says"));
+    }
     const std::string state = Cell(status, "state");
     if (state == "failed") return Fail(context, Failure(status));
     if (state == "done") break;
-    if (!context.json && std::chrono::steady_clock::now() - said >= kSayEvery) {
-      said = std::chrono::steady_clock::now();
+    if (!context.json && now - said >= kSayEvery) {
+      said = now;
       Say(Progress(status));
     }
     std::this_thread::sleep_for(kAskEvery);
     auto answer = AskDaemon(place, "export-status", nlohmann::json::object(), context.timeout());
-    if (!answer.ok()) return Fail(context, answer.status());
-    status = *std::move(answer);
+    if (answer.ok()) {
+      status = *std::move(answer);
+      heard = std::chrono::steady_clock::now();
+    } else if (now - heard >= kSilentMax) {
+      return Fail(context, absl::Status(answer.status().code(),
+                                        fmt::format("export: it may go on, see `unreft export "
+                                                    "--status`: {}",
+                                                    std::string(answer.status().message()))));
+    }
   }
   Print(context, status, Finished(status));
   return kExitOk;
 }
-
 // Those of the job that may be asked, the first that answers first.
 std::vector<Place> PlacesOf(const Context& context) {
   const Cluster* cluster = context.all_nodes();
@@ -100,32 +115,44 @@ std::vector<Place> PlacesOf(const Context& context) {
   return NodePlaces(*cluster, context.timeout());
 }
 
-// Of that verb, which all daemons are asked until one says that it runs a copy, or ran one.
-int AskRunning(const Context& context, const std::string& verb) {
+// How long ago a daemon's last copy ended; 0 of one that it runs, and none at all of a daemon that
+// has run none.
+double SinceEnd(const nlohmann::json& status) {
+  if (!status.value("state", nlohmann::json()).is_string()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return status.value("seconds_since", 0.0);
+}
+
+// Of the daemon that runs a copy, or ran the last one.
+int AskRunning(const Context& context, bool cancel) {
   absl::StatusOr<nlohmann::json> last = absl::UnavailableError("no daemon answers");
+  Place of_last = context.place;
   for (const Place& place : PlacesOf(context)) {
-    auto answer = AskDaemon(place, verb, nlohmann::json::object(), context.timeout());
-    const bool is_of_one = answer.ok() && answer->value("state", nlohmann::json()).is_string();
-    if (answer.ok() || !last.ok()) last = std::move(answer);
-    if (is_of_one) break;
+    auto answer = AskDaemon(place, "export-status", nlohmann::json::object(), context.timeout());
+    if (!answer.ok() && last.ok()) continue;
+    if (answer.ok() && last.ok() && SinceEnd(*answer) >= SinceEnd(*last)) continue;
+    last = std::move(answer);
+    of_last = place;
+  }
+  if (cancel && last.ok()) {
+    last = AskDaemon(of_last, "export-cancel", nlohmann::json::object(), context.timeout());
   }
   if (!last.ok()) return Fail(context, last.status());
   return Show(context, *last);
 }
-
 int Export(const Context& context, const ExportOptions& options) {
   if (options.status || options.cancel) {
-    return AskRunning(context, options.cancel ? "export-cancel" : "export-status");
+    return AskRunning(context, options.cancel);
   }
   if (options.directory.empty()) {
     return Fail(context, absl::InvalidArgumentError(
                              "export: needed the directory to write to, or --status, or --cancel"));
   }
-  const nlohmann::json arguments{
-      {"dir", std::filesystem::absolute(options.directory).lexically_normal().string()},
-      {"step", options.step.value_or(0)},
-      {"bytes_per_s", options.bytes_per_s},
-      {"map", options.map}};
+  const nlohmann::json arguments{{"dir", std::filesystem::absolute(options.directory).string()},
+                                 {"step", options.step.value_or(0)},
+                                 {"bytes_per_s", options.bytes_per_s},
+                                 {"map", options.map}};
   absl::StatusOr<nlohmann::json> answer = absl::UnavailableError("no daemon answers");
   for (const Place& place : PlacesOf(context)) {
     answer = AskDaemon(place, "export", arguments, context.timeout());

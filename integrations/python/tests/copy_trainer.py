@@ -5,26 +5,12 @@ that knows nothing of Unreft, or from the daemon. Says the state and, a step lat
 """
 
 import argparse
-import hashlib
-import json
 import sys
 
 import torch
+from saying import say
+from state_digest import digest_of
 from torch import nn
-
-
-def digest_of(model, optimizer):
-    """As sharded_trainer.py's."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    tensors = {name: parameter for parameter, name in names.items()}
-    for parameter, state in optimizer.state.items():
-        tensors.update({f"{names[parameter]}/{key}": value for key, value in state.items()})
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        whole = tensor.detach()
-        digest.update(f"{name} {whole.dtype} {tuple(whole.shape)}".encode())
-        digest.update(whole.contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def load_copy(directory, model, optimizer):
@@ -40,9 +26,9 @@ def load_copy(directory, model, optimizer):
     assert "unreft" not in sys.modules
 
 
-def say(model, optimizer):
+def say_state(model, optimizer):
     rates = [group["lr"] for group in optimizer.param_groups]
-    print(json.dumps({"state": digest_of(model, optimizer), "lr": rates}), flush=True)
+    say(state=digest_of(model, optimizer), lr=rates)
 
 
 def main():
@@ -65,11 +51,11 @@ def main():
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         ck = unreft.torch.attach(model, optimizer, extras={"scheduler": scheduler})
         assert ck.restore()
-    say(model, optimizer)
+    say_state(model, optimizer)
     x = torch.linspace(-1, 1, 80).reshape(8, 10)
     (model(x) - x).square().mean().backward()
     optimizer.step()
-    say(model, optimizer)
+    say_state(model, optimizer)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ What it says of its state is of whole tensors, so that it can be compared betwee
 
 import argparse
 import contextlib
-import hashlib
 import math
 import os
 import random
@@ -26,6 +25,7 @@ import signal
 import torch
 import torch.distributed as dist
 from saying import say
+from state_digest import digest_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -36,21 +36,6 @@ from torch.distributed.tensor.parallel import (
 )
 
 import unreft.torch
-
-
-def digest_of(model, optimizer):
-    """Of parameters and optimizer state by name; all ranks gather them."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    tensors = {name: parameter for parameter, name in names.items()}
-    for parameter, state in optimizer.state.items():
-        tensors.update({f"{names[parameter]}/{key}": value for key, value in state.items()})
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        whole = tensor.detach()
-        whole = whole.full_tensor() if hasattr(whole, "full_tensor") else whole
-        digest.update(f"{name} {whole.dtype} {tuple(whole.shape)}".encode())
-        digest.update(whole.contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def next_draws():

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/run_dir.h"
+#include "base/text.h"
 #include "base/wire_address.h"
 
 namespace unreft::smp {
@@ -206,6 +207,17 @@ absl::Status CheckClusterOptions(const DaemonOptions& options) {
 absl::Status CheckExports(const DaemonOptions& options) {
   const ExportPolicy& exports = options.exports;
   if (exports.directory.empty()) return absl::OkStatus();
+  if (CleanText(exports.directory) != exports.directory) {
+    return absl::InvalidArgumentError(
+        fmt::format("export_dir: needed UTF-8 without control characters, found '{}'",
+                    CleanText(exports.directory, kTextBytesMax)));
+  }
+  if (options.common.job == CommonOptions().job) {
+    return absl::InvalidArgumentError(
+        fmt::format("export_dir: copies are told apart by their job: needed a --job of its own, "
+                    "found '{}'",
+                    options.common.job));
+  }
   if (!exports.directory.starts_with('/')) {
     return absl::InvalidArgumentError(
         fmt::format("export_dir: needed an absolute path, found '{}'", exports.directory));
@@ -301,7 +313,6 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
   options.node.place = options.common.node;
   // So that all daemons name the same number for it.
   if (options.node.nodes_min == options.node.nodes) options.node.nodes_min = 0;
-  if (absl::Status status = CheckExports(options); !status.ok()) return status;
   if (!std::has_single_bit(options.node.block_bytes)) {
     return absl::InvalidArgumentError(
         fmt::format("block_bytes: needed a power of two, found {}", options.node.block_bytes));
@@ -336,7 +347,9 @@ absl::Status FinishDaemonOptions(DaemonOptions& options) {
     return absl::InvalidArgumentError(
         "role forget: needed meta_endpoints, the meta store of the job; found none");
   }
-  return options.role == "node" ? CheckClusterOptions(options) : absl::OkStatus();
+  if (options.role != "node") return absl::OkStatus();
+  if (absl::Status status = CheckExports(options); !status.ok()) return status;
+  return CheckClusterOptions(options);
 }
 
 }  // namespace unreft::smp

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,6 +23,7 @@
 
 #include "base/format.h"
 #include "base/shm_segment_store.h"
+#include "base/text.h"
 #include "durable/copy_run.h"
 #include "durable/copy_shelf.h"
 #include "durable/paced_cold_store.h"
@@ -33,6 +35,9 @@ namespace {
 using durable::ColdStore;
 
 constexpr int kLowestPriority = 19;
+constexpr int kFirstToGo = 1000;  // when memory is out
+constexpr int kLeftOutMax = 100;
+constexpr std::chrono::hours kLeftoverAfter(24);
 constexpr std::chrono::milliseconds kTellEvery(500);
 constexpr std::chrono::milliseconds kPauseAtMost(50);
 
@@ -56,7 +61,11 @@ bool Pause(Duration duration) {
     if (left <= Duration(0)) break;
     const auto ms =
         std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(left, kPauseAtMost));
-    (void)poll(nullptr, 0, static_cast<int>(ms.count()));
+    // The end of the pipe to the daemon: an error says that nobody reads any more.
+    pollfd output{STDOUT_FILENO, 0, 0};
+    if (poll(&output, 1, static_cast<int>(ms.count())) > 0 && (output.revents & POLLERR) != 0) {
+      is_to_end = true;
+    }
   }
   return !is_to_end;
 }
@@ -94,11 +103,14 @@ class Teller {
   std::optional<std::chrono::steady_clock::time_point> told_;
 };
 
-// Made by who leads, if the one that it is in is there; others wait for it.
+// Made by who leads, if the one that it is in is there; `made`: it was. Others wait for it.
 absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenDirectory(
-    const CopyPartRequest& request, const durable::CopyPace& pace) {
-  if (request.has_lead() && mkdir(request.directory().c_str(), 0777) != 0 && errno != EEXIST) {
-    return absl::ErrnoToStatus(errno, "make the directory " + request.directory());
+    const CopyPartRequest& request, const durable::CopyPace& pace, bool& made) {
+  if (request.has_lead()) {
+    made = mkdir(request.directory().c_str(), 0777) == 0;
+    if (!made && errno != EEXIST) {
+      return absl::ErrnoToStatus(errno, "make the directory " + request.directory());
+    }
   }
   const Time begin = pace.now();
   while (true) {
@@ -125,12 +137,25 @@ uint64_t UnixMs() {
       std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
 }
 
+// The directory that the copy's own is in.
+absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenShelf(const CopyPartRequest& request) {
+  return durable::PosixColdStore::Open(
+      std::filesystem::path(request.directory()).parent_path().string());
+}
+
 absl::StatusOr<durable::LeadTask> LeadTaskOf(const CopyPartRequest& request,
                                              durable::CopyTask own) {
   durable::LeadTask task;
   task.own = std::move(own);
   task.order = request.lead().order();
   task.order.set_written_ms(UnixMs());
+  if (task.order.is_own()) {
+    const auto shelf = OpenShelf(request);
+    if (!shelf.ok()) return shelf.status();
+    const auto written = durable::NextWrittenMs(**shelf, task.order.job(), UnixMs());
+    if (!written.ok()) return written.status();
+    task.order.set_written_ms(*written);
+  }
   for (const uint64_t node : request.lead().nodes()) task.nodes.push_back(NodeSlot{node});
   for (const std::string& text : request.lead().map()) {
     auto mapping = durable::ParseKeyMapping(text);
@@ -160,11 +185,15 @@ absl::StatusOr<CopyPartReply> Survey(const CopyPartRequest& request, const std::
 
 // The copies beside the one that is complete.
 void Prune(const CopyPartRequest& request, const std::string& job, CopyFinished& finished) {
-  const std::string parent = std::filesystem::path(request.directory()).parent_path().string();
-  const auto shelf = durable::PosixColdStore::Open(parent);
+  const auto shelf = OpenShelf(request);
   durable::PrunedCopies pruned;
   pruned.status = shelf.status();
-  if (shelf.ok()) pruned = durable::PruneCopies(**shelf, job, request.lead().keep());
+  if (shelf.ok()) {
+    pruned = durable::PruneCopies(**shelf, job, request.id(), request.lead().keep());
+    // Of writers that died, where the file system gives a name to what is not whole.
+    pruned.status.Update(
+        (*shelf)->RemoveLeftovers("", std::chrono::system_clock::now() - kLeftoverAfter).status());
+  }
   for (const std::string& name : pruned.removed) finished.add_removed(name);
   finished.set_prune_error(std::string(pruned.status.message()));
 }
@@ -173,7 +202,8 @@ void Prune(const CopyPartRequest& request, const std::string& job, CopyFinished&
 absl::StatusOr<CopyPartReply> Write(const CopyPartRequest& request, const std::string& job,
                                     uint64_t place, Teller& teller) {
   const durable::CopyPace pace{.now = Now, .pause = Pause};
-  const auto directory = OpenDirectory(request, pace);
+  bool made = false;
+  const auto directory = OpenDirectory(request, pace, made);
   if (!directory.ok()) return directory.status();
   durable::PacedColdOptions limit;
   limit.bytes_per_s = request.bytes_per_s();
@@ -197,12 +227,17 @@ absl::StatusOr<CopyPartReply> Write(const CopyPartRequest& request, const std::s
   const absl::StatusOr<durable::LeadTask> lead = LeadTaskOf(request, std::move(task));
   if (!lead.ok()) return lead.status();
   const auto finished = LeadCopy(segments, store, *lead, pace, progress);
-  if (!finished.ok()) return finished.status();
+  if (!finished.ok()) {
+    if (made) (void)rmdir(request.directory().c_str());  // if it is empty again
+    return finished.status();
+  }
   CopyFinished& whole = *last.mutable_finished();
   whole.set_tensors(finished->tensors);
   whole.set_values(finished->values);
   whole.set_bytes(finished->bytes);
-  for (const std::string& key : finished->left_out) whole.add_left_out(key);
+  for (const std::string& key : finished->left_out) {
+    if (whole.left_out_size() < kLeftOutMax) whole.add_left_out(CleanText(key, kTextBytesMax));
+  }
   if (request.lead().keep() != 0) Prune(request, job, whole);
   return last;
 }
@@ -219,13 +254,15 @@ absl::Status RunDrain(const DrainOptions& options, const std::string& job, uint6
   }
   EndOnSignals();
   (void)setpriority(PRIO_PROCESS, 0, kLowestPriority);
+  // Rather than any trainer: the daemon's own protection is inherited.
+  if (std::ofstream score("/proc/self/oom_score_adj"); score) score << kFirstToGo;
   umask(022);  // a copy is for others to read, too
   Teller teller;
   const absl::StatusOr<CopyPartReply> last = request.what() == CopyPartRequest::SURVEY
                                                  ? Survey(request, job)
                                                  : Write(request, job, place, teller);
   CopyPartReply failed;
-  failed.set_error(std::string(last.status().message()));
+  failed.set_error(CleanText(std::string(last.status().message()), kTextBytesMax));
   teller.Tell(last.ok() ? *last : failed);
   return absl::OkStatus();
 }

@@ -27,6 +27,9 @@ constexpr int kSilentMax = 10;  // so often one in a row does not answer
 constexpr std::chrono::minutes kPinFor(10);
 constexpr std::chrono::seconds kTickEvery(1);
 constexpr Duration kPolicyAgainAfter = std::chrono::minutes(1);  // after a failure, at most
+constexpr std::chrono::seconds kSurveyAgainAfter(5);             // the drain is busy
+constexpr std::chrono::minutes kStallMax(10);
+constexpr std::chrono::minutes kUnaskedMax(1);
 constexpr std::chrono::minutes kPinAgainAfter(4);
 constexpr size_t kDirectoryBytesMax = 4000;
 
@@ -49,10 +52,10 @@ absl::StatusOr<Wish> ParseWish(const std::string& text) {
   const Json* const directory = find("dir");
   if (directory != nullptr && directory->is_string()) wish.directory = *directory;
   if (!wish.directory.starts_with('/') || wish.directory.size() > kDirectoryBytesMax ||
-      wish.directory.find('\0') != std::string::npos) {
+      CleanText(wish.directory) != wish.directory) {
     return absl::InvalidArgumentError(
-        fmt::format("export: needed the absolute path of a directory, of {} bytes at most, found "
-                    "'{}'",
+        fmt::format("export: needed the absolute path of a directory, of {} bytes of UTF-8 at most "
+                    "and without control characters, found '{}'",
                     kDirectoryBytesMax, CleanText(wish.directory, kTextBytesMax)));
   }
   for (const auto& [key, into] :
@@ -61,7 +64,8 @@ absl::StatusOr<Wish> ParseWish(const std::string& text) {
     if (number == nullptr) continue;
     if (!number->is_number_unsigned()) {
       return absl::InvalidArgumentError(
-          fmt::format("export: '{}' needs a number of 0 or more, found {}", key, number->dump()));
+          fmt::format("export: '{}' needs a number of 0 or more, found one of type {}", key,
+                      number->type_name()));
     }
     *into = *number;
   }
@@ -72,8 +76,6 @@ absl::StatusOr<Wish> ParseWish(const std::string& text) {
   }
   return wish;
 }
-
-AdminReply Cancelled() { return AdminReply{absl::CancelledError("export: it was cancelled"), ""}; }
 
 }  // namespace
 
@@ -87,6 +89,7 @@ ExportDesk::ExportDesk(NodeState& state, Member& member, DrainProcess* drain, Ex
 }
 
 ExportDesk::~ExportDesk() {
+  if (drain_ != nullptr) drain_->Stop();  // which outlives this
   state_.seams.executor.Cancel(tick_);
   if (run_) state_.seams.executor.Cancel(run_->timer);
 }
@@ -97,7 +100,14 @@ bool ExportDesk::Answers(const std::string& verb) {
 
 void ExportDesk::Answer(const AdminRequest& request, Reply reply) {
   if (request.verb == "export") return Begin(request, std::move(reply));
-  if (request.verb == "export-cancel" && IsUnderWay()) Fail("it was cancelled");
+  if (request.verb == "export-cancel") {
+    if (!IsUnderWay()) {
+      return reply(AdminReply{
+          absl::FailedPreconditionError("export: this daemon runs none that could be cancelled"),
+          ""});
+    }
+    Fail("it was cancelled");
+  }
   reply(AdminReply{absl::OkStatus(), StatusText()});
 }
 
@@ -121,27 +131,30 @@ void ExportDesk::Begin(const AdminRequest& request, Reply reply) {
   run.step = wish->step;
   run.bytes_per_s = wish->bytes_per_s;
   run.map = std::move(wish->map);
-  BeginRun(std::move(run), std::move(reply));
+  BeginRun(std::move(run));
+  reply(AdminReply{absl::OkStatus(), StatusText()});  // what comes of it "export-status" says
 }
 
-void ExportDesk::BeginRun(Run run, Reply reply) {
+void ExportDesk::BeginRun(Run run) {
   run_ = std::move(run);
   run_->id = AsBytes(state_.seams.random.NextId());
   run_->began = state_.seams.executor.Now();
-  Unpin([this, id = run_->id, reply = std::move(reply)]() mutable {
-    if (run_->id != id || !IsUnderWay()) return reply(Cancelled());
-    Pin([this, id, reply = std::move(reply)](absl::Status status) mutable {
-      if (run_->id != id || !IsUnderWay()) return reply(Cancelled());
-      if (!status.ok()) {
-        Fail(std::string(status.message()));
-        return reply(AdminReply{status, ""});
+  run_->moved = run_->began;
+  Unpin([this, id = run_->id] {
+    if (run_->id != id || !IsUnderWay()) return;
+    Pin([this, id](const absl::Status& status) {
+      if (run_->id != id || !IsUnderWay()) return;
+      if (!status.ok()) return Fail(std::string(status.message()));
+      // Not the same again when one has failed: what is left of that may stand in the way.
+      if (run_->keep != 0) {
+        run_->directory =
+            fmt::format("{}/timeline-{}-step-{}-{}", policy_.directory, run_->version.timeline,
+                        run_->version.step, absl::BytesToHexString(run_->id.substr(0, 2)));
       }
-      reply(AdminReply{absl::OkStatus(), StatusText()});
       Look();
     });
   });
 }
-
 // One for all that this daemon runs, and one for the job's own copies, whoever leads: what an
 // earlier process has left pinned is found again.
 std::string ExportDesk::Owner() const {
@@ -165,16 +178,21 @@ void ExportDesk::Pin(absl::AnyInvocable<void(absl::Status)> done) {
   request.set_owner(Owner());
   request.set_step(run_->world != 0 ? run_->version.step.value : run_->step);
   request.set_for_ms(std::chrono::milliseconds(kPinFor).count());
-  run_->pinned = state_.seams.executor.Now();
   member_.AskPins(std::move(request), lifetime_.Bind([this, id = run_->id, done = std::move(done)](
                                                          absl::StatusOr<PinReply> answer) mutable {
     if (run_->id != id) return;
-    if (answer.ok() && answer->pins_size() == 1) {
-      run_->version = {Timeline{answer->pins(0).timeline()}, Step{answer->pins(0).step()}};
-      return done(absl::OkStatus());
+    if (!answer.ok()) return done(answer.status());
+    if (answer->pins_size() != 1) {
+      return done(absl::InternalError("export: the leader has pinned no version"));
     }
-    done(answer.ok() ? absl::InternalError("export: the leader has pinned no version")
-                     : answer.status());
+    const Version pinned = VersionOf(answer->pins(0));
+    if (run_->world != 0 && pinned != run_->version) {
+      return done(absl::FailedPreconditionError(
+          fmt::format("version {} is pinned by now, needed {}", pinned, run_->version)));
+    }
+    run_->version = pinned;
+    run_->pinned = state_.seams.executor.Now();
+    done(absl::OkStatus());
   }));
 }
 
@@ -200,11 +218,12 @@ void ExportDesk::Look() {
   request.set_timeline(run_->version.timeline.value);
   request.set_step(run_->version.step.value);
   const std::set<NodeSlot> nodes = run_->awaited;
+  if (nodes.empty()) return Fail("no node of the job is present, by what the meta store says");
   for (const NodeSlot node : nodes) {
     Call(node, request, [this, node, id = run_->id](const absl::StatusOr<CopyPartReply>& reply) {
       if (run_->id != id || run_->state != Run::State::kLooking) return;
       // Of one that does not answer the slabs are missing, which is said below.
-      if (reply.ok()) {
+      if (reply.ok() && reply->world() <= state_.options.ranks_max) {
         for (const uint64_t rank : reply->ranks()) run_->ranks[node].insert(rank);
         run_->world = std::max(run_->world, reply->world());
       }
@@ -270,6 +289,7 @@ void ExportDesk::Start(NodeSlot node, const std::map<uint64_t, NodeSlot>& homes)
     order.set_step(run_->version.step.value);
     order.set_world(run_->world);
     order.set_software_version(state_.options.software_version);
+    order.set_is_own(run_->keep != 0);
     for (const auto& [writer, said] : run_->said) lead.add_nodes(writer.value);
     for (const std::string& mapping : run_->map) lead.add_map(mapping);
     lead.set_keep(run_->keep);
@@ -283,17 +303,28 @@ void ExportDesk::Start(NodeSlot node, const std::map<uint64_t, NodeSlot>& homes)
 void ExportDesk::AskLater() {
   run_->timer = state_.seams.executor.After(kAskEvery, lifetime_.Bind([this, id = run_->id] {
     if (run_->id != id || run_->state != Run::State::kWriting) return;
-    if (state_.seams.executor.Now() - run_->pinned >= kPinAgainAfter) {
-      Pin([this](const absl::Status& status) {
-        if (!status.ok() && IsUnderWay()) {
-          state_.seams.log.Warn("export: the pin of version {} was not renewed: {}", run_->version,
-                                status.message());
-        }
-      });
+    const Time now = state_.seams.executor.Now();
+    if (run_->keep != 0 && !member_.leads()) return Fail("this node does not lead any more");
+    if (now - run_->moved >= kStallMax) {
+      return Fail("nothing was written for ten minutes: the storage does not answer");
     }
+    if (now - run_->pinned >= kPinAgainAfter) PinAgain();
     AskAll();
     AskLater();
   }));
+}
+
+// A leader that does not answer is asked again until the pin's time is up.
+void ExportDesk::PinAgain() {
+  run_->pinned += kPinAgainAfter / 4;
+  Pin([this, id = run_->id](const absl::Status& status) {
+    if (status.ok() || run_->id != id || run_->state != Run::State::kWriting) return;
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) {
+      return Fail(std::string(status.message()));
+    }
+    state_.seams.log.Warn("export: the pin of version {} was not renewed: {}", run_->version,
+                          status.message());
+  });
 }
 
 void ExportDesk::AskAll() {
@@ -310,12 +341,19 @@ void ExportDesk::AskAll() {
 
 void ExportDesk::OnSaid(NodeSlot node, const absl::StatusOr<CopyPartReply>& reply) {
   if (!reply.ok()) {
+    if (absl::IsNotFound(reply.status())) {
+      return Fail(fmt::format("node {}: {}", node, reply.status().message()));
+    }
     if (++run_->silent[node] >= kSilentMax) {
       Fail(fmt::format("node {} does not answer: {}", node, reply.status().message()));
     }
     return;
   }
   run_->silent.erase(node);
+  const CopyPartReply& before = run_->said[node];
+  if (before.written() != reply->written() || before.is_done() != reply->is_done()) {
+    run_->moved = state_.seams.executor.Now();
+  }
   run_->said[node] = *reply;
   if (!reply->is_running() && !reply->is_done()) {
     return Fail(fmt::format("node {}: {}", node, CleanText(reply->error(), kTextBytesMax)));
@@ -369,6 +407,12 @@ void ExportDesk::TickLater() {
 void ExportDesk::Tick() {
   if (!member_.leads()) newest_.reset();  // whoever leads may write copies that this node knows not
   const Time now = state_.seams.executor.Now();
+  StopUnasked(now);
+  if (is_surveying_ && now - survey_began_ >= kStallMax) {
+    last_error_ = fmt::format("{} does not answer", CleanText(policy_.directory, kTextBytesMax));
+    is_survey_error_ = true;
+  }
+  if (policy_.directory.empty()) return;
   if (!member_.leads() || IsUnderWay() || is_surveying_ || now < not_before_) return;
   if (!newest_) return Survey();
   const CommitRecord& commit = member_.records().commit.value;
@@ -377,12 +421,10 @@ void ExportDesk::Tick() {
   const bool has_one = newest_->version != Version{};
   if (has_one && AgeOf(*newest_) < policy_.every) return;
   Run run;
-  run.directory =
-      fmt::format("{}/timeline-{}-step-{}", policy_.directory, committed.timeline, committed.step);
-  run.step = committed.step.value;
+  run.directory = policy_.directory;  // its own is named by the version that is pinned
   run.bytes_per_s = policy_.bytes_per_s;
   run.keep = policy_.keep;
-  BeginRun(std::move(run), [](const AdminReply&) {});
+  BeginRun(std::move(run));
 }
 
 Duration ExportDesk::AgeOf(const Newest& newest) const {
@@ -395,6 +437,7 @@ void ExportDesk::Survey() {
   request.set_what(CopyPartRequest::SURVEY);
   request.set_directory(policy_.directory);
   is_surveying_ = true;
+  survey_began_ = state_.seams.executor.Now();
   auto said = std::make_shared<CopyPartReply>();
   said->set_error("the drain ended without a word: see its log");
   const absl::Status status = drain_->Start(
@@ -406,7 +449,9 @@ void ExportDesk::Survey() {
         is_surveying_ = false;
         if (!said->is_done()) {
           last_error_ = CleanText(said->error(), kTextBytesMax);
+          is_survey_error_ = true;
           not_before_ = state_.seams.executor.Now() + kPolicyAgainAfter;
+          ++failed_;
           state_.seams.log.Warn("export: the copies in {} are not known: {}",
                                 CleanText(policy_.directory, kTextBytesMax), last_error_);
           return;
@@ -416,15 +461,20 @@ void ExportDesk::Survey() {
         newest.ordered =
             state_.seams.executor.Now() - std::chrono::milliseconds(said->newest_age_ms());
         newest_ = newest;
+        if (std::exchange(is_survey_error_, false)) last_error_.clear();
       }));
   if (status.ok()) return;
-  is_surveying_ = false;  // the drain writes a part for another node's copy
-  not_before_ = state_.seams.executor.Now() + kTickEvery;
+  is_surveying_ = false;  // the drain may write a part for another node's copy
+  last_error_ = CleanText(std::string(status.message()), kTextBytesMax);
+  is_survey_error_ = true;
+  not_before_ = state_.seams.executor.Now() + kSurveyAgainAfter;
 }
 
 void ExportDesk::OnPolicyEnded() {
   last_error_ = run_->error;
+  is_survey_error_ = false;
   if (run_->state != Run::State::kDone) {
+    newest_.reset();  // it may be there all the same
     not_before_ = state_.seams.executor.Now() + std::min(policy_.every, kPolicyAgainAfter);
     return;
   }
@@ -445,6 +495,7 @@ std::string ExportDesk::StatusText() const {
   Json json;
   json["state"] = nullptr;
   if (!run_) return JsonText(json);
+  json["id"] = absl::BytesToHexString(run_->id);
   json["state"] = kStates[static_cast<size_t>(run_->state)];
   json["dir"] = run_->directory;
   json["timeline"] = NumberOf(run_->version.timeline);
@@ -459,8 +510,10 @@ std::string ExportDesk::StatusText() const {
   }
   json["written"] = written;
   json["bytes"] = bytes;
-  const Time now = run_->ended.value_or(state_.seams.executor.Now());
-  json["seconds"] = std::chrono::duration<double>(now - run_->began).count();
+  const Time now = state_.seams.executor.Now();
+  const Time until = run_->ended.value_or(now);
+  json["seconds"] = std::chrono::duration<double>(until - run_->began).count();
+  json["seconds_since"] = std::chrono::duration<double>(now - until).count();
   json["error"] = run_->error;
   if (run_->state == Run::State::kDone) {
     const CopyFinished& finished = run_->said.at(state_.options.node).finished();
@@ -484,7 +537,10 @@ void ExportDesk::OnPartRequest(const CopyPartRequest& request,
       return done(CopyPartReply());
     }
     case CopyPartRequest::ASK:
-      if (part_ && part_->id == request.id()) return done(part_->said);
+      if (part_ && part_->id == request.id()) {
+        part_->asked = state_.seams.executor.Now();
+        return done(part_->said);
+      }
       return done(absl::NotFoundError("its daemon was started anew, and writes no copy"));
     case CopyPartRequest::STOP:
       if (part_ && part_->id == request.id() && drain_ != nullptr) drain_->Stop();
@@ -518,16 +574,38 @@ absl::Status ExportDesk::StartHere(const CopyPartRequest& request) {
         CopyPartReply said;
         if (said.ParseFromString(absl::HexStringToBytes(line))) part_->said = std::move(said);
       }),
-                    lifetime_.Bind([this] {
-                      CopyPartReply& said = part_->said;
-                      if (said.is_running())
-                        said.set_error("the drain ended without a word: see its log");
-                      said.set_is_running(false);
-                    }));
+                    lifetime_.Bind([this] { OnPartEnded(); }));
   if (!status.ok()) return status;
-  part_.emplace(Part{request.id(), {}});
+  part_.emplace(Part{request.id(), {}, state_.seams.executor.Now()});
   part_->said.set_is_running(true);
+  if (tick_ == TimerId::kNone) TickLater();
   return absl::OkStatus();
+}
+
+void ExportDesk::OnPartEnded() {
+  CopyPartReply& said = part_->said;
+  if (said.is_running()) {
+    said.set_error("the drain ended without a word: see what the daemon wrote to standard error");
+  }
+  said.set_is_running(false);
+  // What was given up had been completed by then.
+  if (!said.has_finished() || !run_ || run_->id != part_->id ||
+      run_->state != Run::State::kFailed) {
+    return;
+  }
+  state_.seams.log.Info("export: version {} is complete in {} all the same", run_->version,
+                        CleanText(run_->directory, kTextBytesMax));
+  run_->said[state_.options.node] = said;
+  run_->state = Run::State::kDone;
+  run_->error.clear();
+}
+
+// The daemon that runs the copy asks twice a second; when it has died nobody stops the others.
+void ExportDesk::StopUnasked(Time now) {
+  if (!part_ || !part_->said.is_running() || now - part_->asked < kUnaskedMax) return;
+  state_.seams.log.Warn("export: nobody asks for this node's part of a copy any more: it is ended");
+  part_->asked = now;
+  drain_->Stop();
 }
 
 }  // namespace unreft::smp

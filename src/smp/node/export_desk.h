@@ -63,6 +63,7 @@ class ExportDesk {
   // Why the last copy that the policy wanted was not made, or the directory not read; empty: it
   // was.
   const std::string& last_error() const { return last_error_; }
+  // Copies that this daemon has run, and what failed of it, looks at the directory counted.
   uint64_t made() const { return made_; }
   uint64_t failed() const { return failed_; }
 
@@ -71,6 +72,7 @@ class ExportDesk {
   struct Part {
     std::string id;
     CopyPartReply said;
+    Time asked;  // when somebody last asked how far it is
   };
   // A copy that this daemon runs, or ran last.
   struct Run {
@@ -90,13 +92,14 @@ class ExportDesk {
     std::map<NodeSlot, int> silent;                // how often one in a row did not answer
     std::string error;
     Time began;
+    Time moved;  // when some node last had written more
     std::optional<Time> ended;
     Time pinned;
     TimerId timer = TimerId::kNone;
   };
 
   void Begin(const AdminRequest& request, Reply reply);
-  void BeginRun(Run run, Reply reply);
+  void BeginRun(Run run);
   void TickLater();
   void Tick();
   void Survey();
@@ -104,6 +107,7 @@ class ExportDesk {
   std::string StatusText() const;
   std::string Owner() const;
   void Pin(absl::AnyInvocable<void(absl::Status)> done);
+  void PinAgain();
   void Unpin(absl::AnyInvocable<void()> done);
   void Look();
   void OnLooked();
@@ -122,6 +126,8 @@ class ExportDesk {
                      absl::AnyInvocable<void(absl::StatusOr<CopyPartReply>)> done);
   CopyPartReply LookHere(Version version) const;
   absl::Status StartHere(const CopyPartRequest& request);
+  void OnPartEnded();
+  void StopUnasked(Time now);
 
   NodeState& state_;
   Member& member_;
@@ -129,7 +135,9 @@ class ExportDesk {
   const ExportPolicy policy_;
   std::optional<Newest> newest_;
   bool is_surveying_ = false;
-  Time not_before_{};  // the next attempt of the policy's
+  Time survey_began_{};
+  bool is_survey_error_ = false;  // what last_error_ is
+  Time not_before_{};             // the next attempt of the policy's
   std::string last_error_;
   uint64_t made_ = 0;
   uint64_t failed_ = 0;

@@ -70,9 +70,12 @@ void AddSpare(double is_one, Metrics& metrics) {
 
 // Of whoever leads; of another node the age is not a number.
 void AddExports(const ExportDesk& exports, Metrics& metrics) {
-  metrics.NewCounter("unreft_exports_total", "Durable copies that this node has led.")
+  metrics.NewCounter("unreft_exports_total", "Durable copies that this node has run to their end.")
       .Add(static_cast<double>(exports.made()));
-  metrics.NewCounter("unreft_exports_failed_total", "Those of them that were not made.")
+  metrics
+      .NewCounter(
+          "unreft_exports_failed_total",
+          "Durable copies that this node has run in vain, and looks at export_dir that failed.")
       .Add(static_cast<double>(exports.failed()));
   if (exports.policy().directory.empty()) return;
   const std::optional<ExportDesk::Newest>& newest = exports.newest();

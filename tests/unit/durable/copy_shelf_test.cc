@@ -21,6 +21,8 @@ class CopyShelfTest : public ::testing::Test {
     order.set_job(job);
     order.set_step(written_ms);
     order.set_written_ms(written_ms);
+    order.set_is_own(is_own_);
+    order.set_id(name);
     ASSERT_TRUE(store_.Put(name + "/.unreft/order", EncodeOrder(order)).ok());
     ASSERT_TRUE(store_.Put(name + "/__0_0.distcp", "items").ok());
     if (!is_complete) return;
@@ -45,6 +47,7 @@ class CopyShelfTest : public ::testing::Test {
   }
 
   MemoryColdStore store_;
+  bool is_own_ = true;
 };
 
 TEST_F(CopyShelfTest, ListsThoseOfTheJobTheNewestFirst) {
@@ -64,7 +67,7 @@ TEST_F(CopyShelfTest, KeepsTheNewestAndWhatIsNotOfTheJob) {
   AddCopy("under-way", 50, /*is_complete=*/false);
   AddCopy("other", 5, true, "another");
   ASSERT_TRUE(store_.Put("notes.txt", "mine").ok());
-  const PrunedCopies pruned = PruneCopies(store_, "job", 2);
+  const PrunedCopies pruned = PruneCopies(store_, "job", "copy4", 2);
   EXPECT_TRUE(pruned.status.ok()) << pruned.status;
   EXPECT_THAT(pruned.removed, ElementsAre("copy2", "abandoned", "copy1"));
   EXPECT_EQ(Directories(),
@@ -74,8 +77,27 @@ TEST_F(CopyShelfTest, KeepsTheNewestAndWhatIsNotOfTheJob) {
 TEST_F(CopyShelfTest, NothingIsRemovedBeforeANewerOneIsComplete) {
   AddCopy("old", 10, /*is_complete=*/false);
   AddCopy("new", 20, /*is_complete=*/false);
-  EXPECT_THAT(PruneCopies(store_, "job", 1).removed, IsEmpty());
+  EXPECT_THAT(PruneCopies(store_, "job", "new", 1).removed, IsEmpty());
   EXPECT_THAT(Names(), ElementsAre("new?", "old?"));
+}
+
+TEST_F(CopyShelfTest, WhatSomebodyAskedForAndWhatWasJustMadeStay) {
+  is_own_ = false;
+  AddCopy("published", 1);
+  is_own_ = true;
+  AddCopy("a", 30);
+  AddCopy("b", 40);
+  AddCopy("just-made", 20);  // by a clock that is late
+  EXPECT_THAT(PruneCopies(store_, "job", "just-made", 1).removed, ElementsAre("a"));
+  EXPECT_EQ(Directories(), (std::set<std::string>{"published", "b", "just-made"}));
+}
+
+TEST_F(CopyShelfTest, TheNextIsLaterThanAllThatAreThere) {
+  EXPECT_EQ(*NextWrittenMs(store_, "job", 5), 5u);
+  AddCopy("of-a-fast-clock", 1000);
+  AddCopy("other", 2000, true, "another");
+  EXPECT_EQ(*NextWrittenMs(store_, "job", 5), 1001u);
+  EXPECT_EQ(*NextWrittenMs(store_, "job", 5000), 5000u);
 }
 
 // The store lists by name: what makes it a copy goes first all the same.
@@ -87,7 +109,7 @@ TEST_F(CopyShelfTest, WhatIsRemovedInPartIsNoCopyAndGoesTheNextTime) {
   AddCopy("newer", 20);
   ASSERT_TRUE(store_.Remove("copy/.metadata").ok());  // and then the remover died
   EXPECT_THAT(Names(), ElementsAre("newer", "copy?"));
-  EXPECT_THAT(PruneCopies(store_, "job", 1).removed, ElementsAre("copy"));
+  EXPECT_THAT(PruneCopies(store_, "job", "newer", 1).removed, ElementsAre("copy"));
 }
 
 }  // namespace

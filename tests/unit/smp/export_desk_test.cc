@@ -179,11 +179,10 @@ TEST_F(ExportDeskTest, AVersionIsPinnedAndWrittenByWhoHasIt) {
 
 TEST_F(ExportDeskTest, APinThatIsRefusedIsTold) {
   pin_refusal_ = absl::ResourceExhaustedError("0 of 0 free: --pins");
-  const absl::Status status = Export().status.ToStatus();
-  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("--pins"));
+  EXPECT_EQ(nlohmann::json::parse(Export().result)["state"], "pinning");
   EXPECT_THAT(Whats(), IsEmpty());
   EXPECT_EQ(Status()["state"], "failed");
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("--pins"));
 }
 
 TEST_F(ExportDeskTest, RanksThatNobodyHasAreNamed) {
@@ -222,6 +221,49 @@ TEST_F(ExportDeskTest, OurOwnDrainThatEndsWithoutAWordEndsIt) {
               AllOf(HasSubstr("node 0"), HasSubstr("ended without a word")));
 }
 
+// The drain was past the point where it could be stopped.
+TEST_F(ExportDeskTest, ACopyThatWasCompletedAllTheSameIsSaidToBe) {
+  Export();
+  Ask("export-cancel");
+  EXPECT_EQ(Status()["state"], "failed");
+  CopyPartReply done;
+  done.set_is_done(true);
+  done.mutable_finished()->set_tensors(5);
+  DrainSays(done);
+  InTurnOf(*process_, [this] { drain_.End(); });
+  EXPECT_EQ(Status()["state"], "done");
+  EXPECT_EQ(Status()["tensors"], 5);
+}
+
+TEST_F(ExportDeskTest, AWorldThatNobodyCanHaveIsNotBelieved) {
+  held_.set_world(uint64_t{1} << 60);
+  Export();
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("no node has a slab"));
+}
+
+TEST_F(ExportDeskTest, WithoutProgressForLongItEnds) {
+  Export();
+  Settle(std::chrono::minutes(11));
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("nothing was written"));
+  EXPECT_TRUE(IsUnpinned());
+}
+
+TEST_F(ExportDeskTest, APartThatNobodyAsksForIsEnded) {
+  CopyPartRequest request;
+  request.set_what(CopyPartRequest::START);
+  request.set_node(0);
+  request.set_id("another daemon's");
+  InTurnOf(*leader_->executor, [&] {
+    leader_->peers->Call(NodeSlot{0}, "copy-part", request.SerializeAsString(),
+                         std::chrono::seconds(1), [](const auto&) {});
+  });
+  Settle(std::chrono::seconds(30));
+  EXPECT_EQ(drain_.orders.size(), 1u);
+  EXPECT_EQ(drain_.stops, 0);
+  Settle(std::chrono::minutes(1));
+  EXPECT_EQ(drain_.stops, 1);
+}
+
 TEST_F(ExportDeskTest, ANodeThatIsSilentForLongEndsIt) {
   Export();
   silent_ = true;
@@ -243,7 +285,10 @@ TEST_F(ExportDeskTest, OneAtATime) {
 
 TEST_F(ExportDeskTest, ThePinIsRenewedWhileItTakesLong) {
   Export();
-  Settle(std::chrono::minutes(9));
+  for (int minute = 0; minute < 12; ++minute) {
+    said_.set_written(minute);
+    Settle(std::chrono::minutes(1));
+  }
   EXPECT_GE(pins_.size(), 3u);
   EXPECT_EQ(pins_.back().step(), kVersion.step.value);
   EXPECT_FALSE(pins_.back().unpin());
@@ -302,8 +347,9 @@ TEST_F(ExportPolicyTest, ADirectoryThatCannotBeReadIsLookedAtAgain) {
 }
 
 TEST_F(ExportDeskTest, WhatIsNoDirectoryIsRefused) {
-  for (const char* arguments : {"{}", "[]", "nonsense", R"({"dir":"relative"})", R"({"dir":7})",
-                                R"({"dir":"/a","step":-1})", R"({"dir":"/a","bytes_per_s":"x"})"}) {
+  for (const char* arguments :
+       {"{}", "[]", "nonsense", R"({"dir":"relative"})", R"({"dir":7})",
+        R"({"dir":"/a","step":-1})", R"({"dir":"/a","bytes_per_s":"x"})", "{\"dir\":\"/a\\nb\"}"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(Ask("export", arguments).status.ToStatus())) << arguments;
   }
   EXPECT_THAT(pins_, IsEmpty());
