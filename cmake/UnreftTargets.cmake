@@ -85,7 +85,7 @@ function(unreft_test name)
   if(NOT UNREFT_WITH_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "WHOLE" "TIMEOUT"
+  cmake_parse_arguments(PARSE_ARGV 1 arg "WHOLE;ALONE" "TIMEOUT"
                         "SRCS;HDRS;DEPS;LABELS;ENVIRONMENT")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "unreft_test(${name}): unknown ${arg_UNPARSED_ARGUMENTS}")
@@ -94,6 +94,10 @@ function(unreft_test name)
     set(arg_TIMEOUT 120)
   endif()
   math(EXPR timeout "${arg_TIMEOUT} * ${UNREFT_TEST_TIMEOUT_FACTOR}")
+  set(alone OFF)  # no other test beside it: it takes all cores
+  if(arg_ALONE)
+    set(alone ON)
+  endif()
 
   add_executable(${name} ${arg_SRCS} ${arg_HDRS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -116,7 +120,7 @@ function(unreft_test name)
       list(APPEND environment "GTEST_FILTER=-Grpc*:Embedded/*:Etcd*")
     endif()
     set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${arg_LABELS}"
-                         ENVIRONMENT "${environment}" SKIP_RETURN_CODE 77)
+                         RUN_SERIAL ${alone} ENVIRONMENT "${environment}" SKIP_RETURN_CODE 77)
   else()
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
                          NO_PRETTY_VALUES  # a value printed as bytes differs from run to run
@@ -125,7 +129,7 @@ function(unreft_test name)
     file(CONFIGURE OUTPUT ${name}_properties.cmake @ONLY CONTENT [=[
 if(@name@_cases)
   set_tests_properties(${@name@_cases} PROPERTIES TIMEOUT @timeout@ LABELS "@arg_LABELS@"
-                       ENVIRONMENT "@environment@")
+                       RUN_SERIAL @alone@ ENVIRONMENT "@environment@")
 endif()
 ]=])
     set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES
