@@ -131,7 +131,7 @@ def with_accelerate(args):
     if not args.alone:
         import unreft.accelerate
 
-        ck = unreft.accelerate.attach(accelerator, extras={"seen": lambda: seen})
+        ck = unreft.accelerate.attach(accelerator, model, extras={"seen": lambda: seen})
         step = ck.restore() or 0
         seen = ck.extras.get("seen", 0)
         assert tally.steps == step

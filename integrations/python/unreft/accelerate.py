@@ -1,7 +1,7 @@
 """Unreft under accelerate: one line after `prepare`.
 
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
-    ck = unreft.accelerate.attach(accelerator, extras={"seen": lambda: seen})
+    ck = unreft.accelerate.attach(accelerator, model, extras={"seen": lambda: seen})
     step = ck.restore() or 0
     ...
         ck.snapshot(step)
@@ -16,9 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import accelerate
+from torch import nn
 
 import unreft
 import unreft.torch
+from unreft.torch.shards import uncompiled
 
 TRIED = "1.15"
 
@@ -27,6 +29,7 @@ _KEPT = ("_models", "_optimizers", "_schedulers", "_custom_objects")
 
 def attach(
     accelerator: accelerate.Accelerator,
+    model: nn.Module,
     *,
     extras: Mapping[str, Any] | None = None,
     **options: Any,
@@ -39,10 +42,11 @@ def attach(
 
     Args:
       accelerator: that has prepared one model.
+      model: as `prepare` returned it, with the wrapper that says which ranks hold the same bytes.
       extras: as of `unreft.torch.attach`, beside these: the position in the data, say.
       options: of `unreft.torch.attach`.
 
-    Raises `unreft.FailedPrecondition` unless one model is prepared, and what
+    Raises `unreft.FailedPrecondition` unless `model` is the only one that is prepared, and what
     `unreft.torch.attach` raises.
     """
     lacks = [name for name in _KEPT if not hasattr(accelerator, name)]
@@ -57,13 +61,43 @@ def attach(
             f"needed an accelerator that has prepared one model, found {len(models)}: call "
             "attach() after prepare(), or give what several models train to unreft.torch.attach()"
         )
+    _check(accelerator, model)
     own = {f"scheduler{i}": scheduler for i, scheduler in enumerate(accelerator._schedulers)}
     own |= {f"registered{i}": value for i, value in enumerate(accelerator._custom_objects)}
     if accelerator.scaler is not None:
         own["scaler"] = accelerator.scaler
     return unreft.torch.attach(
-        models[0],
+        model,
         accelerator._optimizers,
         extras={**{f"accelerate/{name}": value for name, value in own.items()}, **(extras or {})},
         **options,
     )
+
+
+def _check(accelerator: accelerate.Accelerator, model: nn.Module) -> None:
+    """The accelerator itself keeps what was in DistributedDataParallel before it was wrapped."""
+    wrapped = isinstance(uncompiled(model), nn.parallel.DistributedDataParallel)
+    kept = accelerator._models[0]
+    if _unwrapped(model) is not _unwrapped(kept):
+        raise unreft.FailedPrecondition(
+            f"model: needed the {type(_unwrapped(kept)).__name__} that prepare() has returned, "
+            f"found another {type(_unwrapped(model)).__name__}"
+        )
+    trains = any(parameter.requires_grad for parameter in model.parameters())
+    is_replicated = accelerator.distributed_type.name.startswith("MULTI_")
+    if is_replicated and trains and not wrapped and not _is_sharded(model):
+        raise unreft.FailedPrecondition(
+            f"model: needed as prepare() has returned it, in DistributedDataParallel, found a "
+            f"{type(model).__name__} without: each rank would store all of it as its own"
+        )
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    inner = uncompiled(model)
+    if isinstance(inner, nn.parallel.DistributedDataParallel):
+        inner = uncompiled(inner.module)
+    return inner
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    return any(hasattr(parameter, "placements") for parameter in model.parameters())
