@@ -18,6 +18,7 @@ import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = "integrations/python/tests"
+EXAMPLES = "tests/python/test_examples_hugging_face.py"
 
 
 @dataclasses.dataclass
@@ -62,10 +63,10 @@ ROWS = [
     Row(
         "accelerate: DDP, FSDP2",
         ["accelerate", "torch"],
-        "`ck = unreft.accelerate.attach(accelerator)` ([hugging_face.md](hugging_face.md))",
+        "`ck = unreft.accelerate.attach(accelerator, model)` ([hugging_face.md](hugging_face.md))",
         "what is prepared and registered, generators; on another number of ranks too",
         "the position in the data: an extra; FSDP1",
-        [f"{PYTHON}/test_hugging_face.py", "-k", "accelerate"],
+        [f"{PYTHON}/test_hugging_face.py", EXAMPLES, "-k", "accelerate"],
     ),
     Row(
         "transformers.Trainer",
@@ -74,16 +75,17 @@ ROWS = [
         "all that the Trainer has, with the position in the data and its callbacks' state",
         "random numbers that data draw when they are fetched; another number of ranks, DeepSpeed, "
         "`model_init`, `auto_find_batch_size` and others: refused by name",
-        [f"{PYTHON}/test_hugging_face.py", f"{PYTHON}/test_transformers.py", "-k",
-         "not accelerate"],
+        [f"{PYTHON}/test_hugging_face.py", f"{PYTHON}/test_transformers.py", EXAMPLES, "-k",
+         "not accelerate and not loader"],
     ),
     Row(
         "torchdata.StatefulDataLoader",
         ["torchdata", "torch"],
-        '`extras={"loader": loader}`',
+        '`extras={"loader": loader}` '
+        "([a program](../examples/hugging_face/stateful_loader.py))",
         "the position, with workers as without",
         "another number of ranks",
-        ["tests/frameworks/test_torchdata.py"],
+        [EXAMPLES, "-k", "loader"],
     ),
 ]
 
