@@ -54,11 +54,11 @@ absl::Status CheckPart(const layout::SlotManifest& manifest, const layout::Captu
       manifest.rank, CleanText(spec.name, 256), element, shard, part.bytes, part.shard_begin));
 }
 
+}  // namespace
+
 bool IsCopied(const layout::SlotManifest& manifest, const TensorSpec& spec) {
   return manifest.capture_mode != layout::CaptureMode::kFull || spec.replica_index == 0;
 }
-
-}  // namespace
 
 absl::StatusOr<CopyPlan> PlanCopy(const layout::SlotManifest& manifest, uint64_t item_bytes_max) {
   CopyPlan plan;

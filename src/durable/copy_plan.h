@@ -38,9 +38,12 @@ struct CopyPlan {
   uint64_t file_bytes = 0;
 };
 
-// Where every replica has captured all of a tensor (CaptureMode::kFull), the first replica's is
-// copied. `item_bytes_max` is one element at least. DataLoss, naming rank and tensor, for a
-// manifest that contradicts itself.
+// Whether what the rank captured of that tensor is in its file: where every replica has captured
+// all of it (CaptureMode::kFull), the first replica's alone is copied.
+bool IsCopied(const layout::SlotManifest& manifest, const TensorSpec& spec);
+
+// Of the parts that are copied. `item_bytes_max` is one element at least. DataLoss, naming rank and
+// tensor, for a manifest that contradicts itself.
 absl::StatusOr<CopyPlan> PlanCopy(const layout::SlotManifest& manifest,
                                   uint64_t item_bytes_max = kItemBytesMax);
 
