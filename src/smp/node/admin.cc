@@ -162,20 +162,21 @@ void AddExposure(const NodeState& state, const Member* member, Json& json) {
 // Of the copies that are written without being asked for; null where none are. What there is only
 // the node knows that leads.
 Json DurableJson(const ExportDesk* exports, bool leads) {
-  if (exports == nullptr || exports->policy().directory.empty()) return nullptr;
+  if (exports == nullptr || exports->own().policy().directory.empty()) return nullptr;
+  const OwnCopies& own = exports->own();
   Json json;
-  json["dir"] = exports->policy().directory;
-  json["every_s"] = std::chrono::duration<double>(exports->policy().every).count();
-  json["keep"] = exports->policy().keep;
+  json["dir"] = own.policy().directory;
+  json["every_s"] = std::chrono::duration<double>(own.policy().every).count();
+  json["keep"] = own.policy().keep;
   json["leads"] = leads;
   json["newest"] = nullptr;
   json["age_s"] = nullptr;
-  if (const auto& newest = exports->newest(); newest && newest->version != Version{}) {
+  if (const auto& newest = own.newest(); newest && newest->version != Version{}) {
     json["newest"] = {{"timeline", NumberOf(newest->version.timeline)},
                       {"step", newest->version.step.value}};
-    json["age_s"] = std::chrono::duration<double>(exports->AgeOf(*newest)).count();
+    json["age_s"] = std::chrono::duration<double>(own.AgeOf(*newest)).count();
   }
-  json["error"] = exports->last_error();
+  json["error"] = own.last_error();
   return json;
 }
 

@@ -12,7 +12,7 @@
 #include "meta/meta_daemon.h"
 #include "smp/core/node_options.h"
 #include "smp/node/drain_role.h"
-#include "smp/node/export_desk.h"
+#include "smp/node/own_copies.h"
 #include "transport/grpc_transport.h"
 
 namespace CLI {

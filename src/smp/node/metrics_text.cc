@@ -77,14 +77,15 @@ void AddExports(const ExportDesk& exports, Metrics& metrics) {
           "unreft_exports_failed_total",
           "Durable copies that this node has run in vain, and looks at export_dir that failed.")
       .Add(static_cast<double>(exports.failed()));
-  if (exports.policy().directory.empty()) return;
-  const std::optional<ExportDesk::Newest>& newest = exports.newest();
+  const OwnCopies& own = exports.own();
+  if (own.policy().directory.empty()) return;
+  const std::optional<OwnCopies::Newest>& newest = own.newest();
   const bool is_known = newest && newest->version != Version{};
   metrics
       .NewGauge("unreft_durable_copy_age_seconds",
                 "Since the newest durable copy was ordered; NaN: there is none, or this node does "
                 "not lead.")
-      .Set(is_known ? std::chrono::duration<double>(exports.AgeOf(*newest)).count() : kNotANumber);
+      .Set(is_known ? std::chrono::duration<double>(own.AgeOf(*newest)).count() : kNotANumber);
   metrics
       .NewGauge("unreft_durable_copy_step",
                 "Its step; NaN: there is none, or this node does not lead.")
