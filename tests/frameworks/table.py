@@ -79,6 +79,16 @@ ROWS = [
          "not accelerate and not loader"],
     ),
     Row(
+        "Lightning: one process, DDP",
+        ["lightning", "torchmetrics", "torch"],
+        "`Trainer(callbacks=[unreft.lightning.Unreft()])` ([lightning.md](lightning.md))",
+        "all that the Trainer has, with the position in the data, metrics, what is logged so far "
+        "and its callbacks' state",
+        "other attributes of modules and callbacks; another number of ranks, FSDP, DeepSpeed, "
+        "manual optimization, iterable datasets, samplers of one's own and others: refused by name",
+        ["tests/frameworks/test_lightning.py"],
+    ),
+    Row(
         "torchdata.StatefulDataLoader",
         ["torchdata", "torch"],
         '`extras={"loader": loader}` '
@@ -90,8 +100,8 @@ ROWS = [
 ]
 
 ABSENT = """
-Not there: **DeepSpeed** is refused by name (`test_attach.py`), **Megatron-Core** and **Lightning**
-were not tried. All cases run on CPUs; [benchmarks.md](benchmarks.md) has what ran on a GPU.
+Not there: **DeepSpeed** is refused by name (`test_attach.py`), **Megatron-Core** was not tried. All
+cases run on CPUs; [benchmarks.md](benchmarks.md) has what ran on a GPU.
 """
 
 
