@@ -42,6 +42,25 @@ absl::StatusOr<std::vector<ShelvedCopy>> ListCopies(ColdStore& shelf, std::strin
   return copies;
 }
 
+absl::StatusOr<std::vector<std::string>> UnreadableCopies(ColdStore& shelf) {
+  const absl::StatusOr<std::vector<ColdEntry>> files = shelf.List("");
+  if (!files.ok()) return files.status();
+  absl::flat_hash_set<std::string> names;
+  for (const ColdEntry& file : *files) names.insert(file.name);
+  std::vector<std::string> unreadable;
+  for (const ColdEntry& file : *files) {
+    const size_t slash = file.name.find('/');
+    if (slash == std::string::npos || file.name.substr(slash + 1) != kOrderFile) continue;
+    const std::string name = file.name.substr(0, slash);
+    if (!names.contains(Within(name, kMetadataFile))) continue;
+    const absl::StatusOr<std::string> bytes = shelf.Get(file.name, kRecordBytesMax);
+    if (absl::IsNotFound(bytes.status())) continue;  // it has gone meanwhile
+    if (!bytes.ok()) return bytes.status();
+    if (!DecodeOrder(*bytes, file.name).ok()) unreadable.push_back(name);
+  }
+  return unreadable;
+}
+
 absl::Status RemoveCopy(ColdStore& shelf, const std::string& name) {
   const absl::StatusOr<std::vector<ColdEntry>> files = shelf.List(name);
   if (!files.ok()) return files.status();

@@ -25,6 +25,9 @@ struct ShelvedCopy {
 // job, is left out; so is an order that is damaged, since nobody knows whose copy that was.
 absl::StatusOr<std::vector<ShelvedCopy>> ListCopies(ColdStore& shelf, std::string_view job);
 
+// The directories of copies that look complete, and whose orders cannot be read.
+absl::StatusOr<std::vector<std::string>> UnreadableCopies(ColdStore& shelf);
+
 // Takes a copy away: first what makes it one.
 absl::Status RemoveCopy(ColdStore& shelf, const std::string& name);
 

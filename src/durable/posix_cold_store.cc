@@ -179,7 +179,9 @@ absl::StatusOr<std::unique_ptr<PosixColdStore>> PosixColdStore::Open(std::string
     }
     return absl::ErrnoToStatus(error, fmt::format("open cold storage '{}'", root));
   }
-  if (absl::Status status = CheckWritable(root, directory.get()); !status.ok()) return status;
+  if (options.writes) {
+    if (absl::Status status = CheckWritable(root, directory.get()); !status.ok()) return status;
+  }
   auto opened = std::make_shared<PosixColdRoot>();
   opened->path = std::move(root);
   opened->options = std::move(options);

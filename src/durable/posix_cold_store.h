@@ -40,6 +40,7 @@ struct PosixCalls {
 struct PosixColdOptions {
   bool direct = true;                         // O_DIRECT where it can be had
   uint64_t buffer_bytes = uint64_t{8} << 20;  // of each file under way; written at a time
+  bool writes = true;                         // false: it may be read-only
   PosixCalls calls;
 };
 
@@ -50,7 +51,7 @@ class PosixColdStore final : public ColdStore {
   // `root` is the absolute path of a directory that is there already. InvalidArgument when it is
   // not absolute or the buffer is not a multiple of 4096 bytes; NotFound; FailedPrecondition when
   // it is no directory; PermissionDenied when it is on a read-only file system or this user may not
-  // write to it.
+  // write to it, unless it is opened to be read alone.
   static absl::StatusOr<std::unique_ptr<PosixColdStore>> Open(std::string root,
                                                               PosixColdOptions options = {});
   ~PosixColdStore() override;

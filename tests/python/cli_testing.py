@@ -97,10 +97,6 @@ class Cli:
                        timeout=COMMAND_TIMEOUT_S, check=False)
         return True
 
-    def status(self):
-        """Also of one that has a problem."""
-        return self.json("status", code=(0, 1))
-
     def daemon_pid(self):
         return self.status()["pid"]
 
@@ -111,6 +107,7 @@ class Cli:
         return json.loads(asked.stdout) if asked.returncode in (0, 1) else {}
 
     def status(self):
+        """Also of one that has a problem."""
         status = self.status_or_nothing()
         assert status, "no unreftd answers"
         return status
@@ -124,6 +121,10 @@ class Cli:
             return json.loads(done.stdout) if done.returncode == 0 else None
 
         return wait_until("a fresh start", declared)
+
+    def log(self):
+        """What all daemons have logged."""
+        return "".join(log.read_text() for log in sorted(self.run_dir.rglob("unreftd.log")))
 
     def segments(self):
         return sorted(pathlib.Path("/dev/shm").glob(f"unreft.{self.job}.*"))

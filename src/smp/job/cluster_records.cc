@@ -23,6 +23,7 @@ void OpenTimeline(Timeline next, Version parent, TimelineRecord& record) {
   chain.Open(next, parent);
   chain.Trim(kDecisionsKept);
   SetChain(chain, record);
+  if (parent == Version{}) record.set_run(next.value);
 }
 
 void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record) {

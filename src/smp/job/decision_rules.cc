@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "smp/job/attempts.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/copy_choice.h"
 #include "smp/job/formation.h"
 #include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
@@ -169,6 +171,13 @@ bool CaptureBegan(const Facts& facts) {
          });
 }
 
+// Later than all timelines of the record, which may have got those of a copy.
+Timeline NextTimelineOf(const Facts& facts, const TimelineRecord& record) {
+  const Timeline newest = NewestTimeline(facts.records.timeline.value);
+  if (NewestTimeline(record) == newest) return facts.next_timeline;
+  return NextTimeline(NewestTimeline(record), static_cast<uint32_t>(facts.next_timeline.value));
+}
+
 // Until a capture begins in a timeline, the same decision for the same processes opens no other.
 // For others it does: somebody who was told of that one may live on. So does a new formation: all
 // versions of a timeline are encoded in the same groups.
@@ -179,7 +188,7 @@ void OpenUnlessAgain(const Facts& facts, Version parent, bool is_formed_anew,
   const bool again = !is_formed_anew && in_force != nullptr &&
                      AreOfSameProcesses(in_force->asked(), record.asked());
   if (again && chain.ParentOf(chain.newest()) == parent && !CaptureBegan(facts)) return;
-  OpenTimeline(facts.next_timeline, parent, record);
+  OpenTimeline(NextTimelineOf(facts, record), parent, record);
 }
 
 // What is decided, with the view in the same Txn.
@@ -190,8 +199,13 @@ Move WithFormation(std::optional<Formation> formation, Move decided) {
   return decided;
 }
 
-Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
+// `copy`: that the version was loaded from; null when memory had it.
+Move EndRound(const Facts& facts, const recovery::Restorable& restorable, const DurableCopy* copy) {
   TimelineRecord record = facts.records.timeline.value;
+  if (copy != nullptr && record.chain().empty()) {
+    SetChain(ChainForCopies(facts), record);
+    record.set_run(copy->run());
+  }
   const DecisionRecord* in_force = DecisionInForce(record);
   const bool is_again = in_force != nullptr && IsRestored(*in_force, restorable.version);
   std::optional<Formation> formation = NextFormation(facts);
@@ -201,6 +215,7 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   decision.set_version_timeline(restorable.version.timeline.value);
   decision.set_version_step(restorable.version.step.value);
   SetHolders(restorable.holders, *decision.mutable_holders());
+  if (copy != nullptr) decision.set_copy(copy->directory);
   CommitRecord commit;
   SetVersion(restorable.version, commit);
   commit.set_world(restorable.world);
@@ -217,6 +232,12 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable) {
   if (was_ordered) move.write->pins = std::move(pins);
   move.write->commit = std::move(commit);
   move.say.push_back({LogLevel::kInfo, std::move(line)});
+  if (copy != nullptr) {
+    move.say.push_back(
+        {LogLevel::kWarn, fmt::format("version {} comes out of the durable copy {}: {}",
+                                      restorable.version, CleanText(copy->directory, kTextBytesMax),
+                                      DescribeLoss(facts.records, *copy))});
+  }
   return WithFormation(std::move(formation), std::move(move));
 }
 
@@ -238,7 +259,7 @@ Move FailUnrestorable(const Facts& facts) {
   return FailRound(records.timeline.value,
                    Unrecoverable(VersionOf(commit), commit.world(), "the nodes'",
                                  {missing, DescribeLost(facts.roll), DescribeUnguarded(facts),
-                                  facts.reading.last_problem()}));
+                                  facts.reading.last_problem(), DescribeCopies(facts)}));
 }
 
 // Nothing else is restored in its place.
@@ -266,8 +287,9 @@ std::optional<NodeSlot> FindOneOfOneWorld(const RollCall& roll) {
   return std::nullopt;
 }
 
-// The decision for this version, or what is to be known before; none if it is no candidate.
-std::optional<Move> DecideOn(const Facts& facts, Version version) {
+// The decision for this version, or what is to be known before; none if it is no candidate. `copy`
+// as for EndRound.
+std::optional<Move> DecideOn(const Facts& facts, Version version, const DurableCopy* copy) {
   const TimelineRecord& record = facts.records.timeline.value;
   const auto restorable = recovery::FindHolders(version, HeldOf(facts.roll, version),
                                                 RecordedGroupsOf(facts.records, version), nullptr);
@@ -283,7 +305,7 @@ std::optional<Move> DecideOn(const Facts& facts, Version version) {
   if (std::optional<Move> move = ReadAgain(facts, version, !is_committed)) return move;
   absl::Status status =
       is_committed ? absl::OkStatus() : facts.layouts.Check(facts.reading.ManifestsOf(version));
-  if (status.ok()) return EndRound(facts, *restorable);
+  if (status.ok()) return EndRound(facts, *restorable, copy);
   Move move;
   move.misfit = version;
   move.say.push_back({LogLevel::kWarn, fmt::format("version {} is no candidate: {}", version,
@@ -301,6 +323,68 @@ std::optional<Move> FailTooNew(const Facts& facts, Step at_or_before) {
   return FailRound(facts.records.timeline.value, NothingAtOrBefore(at_or_before, can));
 }
 
+// A part of it may be there by now.
+bool IsOfChosenCopy(const Facts& facts, Version version) {
+  return facts.copies.chosen() && facts.copies.chosen()->version() == version;
+}
+
+// Of a copy whose slabs the nodes have said that they have.
+Move DecideOnLoaded(const Facts& facts, const DurableCopy& copy) {
+  const TimelineRecord& record = facts.records.timeline.value;
+  const Version version = copy.version();
+  if (facts.reading.IsMisfit(version)) {
+    return FailRound(record,
+                     CopyNotRestored(copy.directory, version, "its slabs do not fit together"));
+  }
+  if (std::optional<Move> move = DecideOn(facts, version, &copy)) return *std::move(move);
+  Move move{.waits = true};
+  move.wake = facts.copies.loaded_at() + facts.options.verify_timeout;
+  if (facts.now < *move.wake) return move;
+  std::string missing;
+  (void)recovery::FindHolders(version, HeldOf(facts.roll, version),
+                              RecordedGroupsOf(facts.records, version), &missing);
+  return FailRound(record, CopyNotRestored(copy.directory, version, missing));
+}
+
+// What is restored where nothing in memory can be: the newest durable copy, once it is loaded. None
+// if there is none.
+std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_before) {
+  const TimelineRecord& record = facts.records.timeline.value;
+  const RoundCopies& copies = facts.copies;
+  if (!MayGoOnWithCopy(facts.records)) return std::nullopt;
+  switch (copies.state()) {
+    case RoundCopies::State::kNowhere:
+      return std::nullopt;
+    case RoundCopies::State::kUnasked:
+      return Move{.search_copies = true, .waits = true};
+    case RoundCopies::State::kSearching:
+    case RoundCopies::State::kLoading:
+      return Move{.waits = true};
+    case RoundCopies::State::kLoaded:
+      return DecideOnLoaded(facts, *copies.chosen());
+    case RoundCopies::State::kFailed:
+      return FailRound(record, CopiesNotRead(copies.problem()));
+    case RoundCopies::State::kFound:
+      break;
+  }
+  const absl::StatusOr<std::optional<DurableCopy>> chosen = ChooseCopy(facts, at_or_before);
+  if (!chosen.ok()) return FailRound(record, chosen.status());
+  if (chosen->has_value()) {
+    Move move{.waits = true};
+    move.load_copy = CopyLoad{**chosen, HomesForCopy(facts, **chosen)};
+    return move;
+  }
+  // To begin anew instead would be a guess.
+  if (facts.records.commit.value.world() != 0) return std::nullopt;
+  if (!copies.damaged().empty()) {
+    return FailRound(record, CopiesNotRead(absl::DataLossError(copies.damaged())));
+  }
+  if (!copies.copies().empty()) {
+    return FailRound(record, CopiesNotRead(absl::FailedPreconditionError(DescribeCopies(facts))));
+  }
+  return std::nullopt;
+}
+
 Move ContinueRound(const Facts& facts) {
   if (!IsClosed(facts)) return {.waits = true};
   const TimelineRecord& record = facts.records.timeline.value;
@@ -315,15 +399,17 @@ Move ContinueRound(const Facts& facts) {
     const Version version = it->first;
     const bool is_out =
         (ordered && version != *ordered) || (at_or_before && version.step > *at_or_before) ||
-        !chain.IsLive(version) || IsAbandoned(facts.records.abandoned.value, version) ||
-        facts.reading.IsMisfit(version) || facts.versions.rejected.contains(version);
+        IsOfChosenCopy(facts, version) || !chain.IsLive(version) ||
+        IsAbandoned(facts.records.abandoned.value, version) || facts.reading.IsMisfit(version) ||
+        facts.versions.rejected.contains(version);
     if (is_out) continue;
-    if (std::optional<Move> move = DecideOn(facts, version)) return *std::move(move);
+    if (std::optional<Move> move = DecideOn(facts, version, nullptr)) return *std::move(move);
   }
   if (ordered) return FailRewound(facts, *ordered);
   if (at_or_before) {
     if (std::optional<Move> move = FailTooNew(facts, *at_or_before)) return *std::move(move);
   }
+  if (std::optional<Move> move = DecideOnCopy(facts, at_or_before)) return *std::move(move);
   const bool is_fresh = facts.records.commit.value.world() == 0;
   return is_fresh ? EndRoundFresh(facts) : FailUnrestorable(facts);
 }

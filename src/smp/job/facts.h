@@ -21,6 +21,7 @@
 #include "smp/job/layout_check.h"
 #include "smp/job/manifest_cache.h"
 #include "smp/job/roll_call.h"
+#include "smp/job/round_copies.h"
 #include "smp/job/round_reading.h"
 
 namespace unreft::smp {
@@ -59,6 +60,7 @@ struct Facts {
   PinNotes pins;
   const std::map<uint64_t, Time>& asked_since;  // by attempt, before a round begins
   const RoundReading& reading;                  // in the round that is under way
+  const RoundCopies& copies;                    // the same
   const VersionNotes& versions;
   const AbandonNotes& abandoning;
   const StepPace& pace;

@@ -44,7 +44,8 @@ WorldLayouts::Key KeyOf(const ViewRecord& view, const DecisionRecord* in_force) 
 }  // namespace
 
 Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& random, Log& log,
-               const NodeOptions& options, meta::HeldKey leadership, FaultPoints* faults)
+               const NodeOptions& options, meta::HeldKey leadership, DurableCopies* copies,
+               FaultPoints* faults)
     : executor_(executor),
       store_(store),
       peers_(peers),
@@ -52,8 +53,10 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& 
       log_(log),
       options_(options),
       leadership_(std::move(leadership)),
+      copies_(copies),
       faults_(faults),
       absences_(options.lost_grace),
+      round_copies_(copies != nullptr),
       pin_clock_(executor, [this] { RunRules(); }),
       pin_requests_(executor),
       standstill_(log),
@@ -62,6 +65,7 @@ Leader::Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& 
 Leader::~Leader() {
   executor_.Cancel(rules_timer_);
   executor_.Cancel(wake_);
+  EndCopies();
   EndOrders();
 }
 
@@ -164,6 +168,7 @@ Facts Leader::FactsOf(const RollCall& roll) {
           .pins = {.over = pin_clock_.over(), .asked = pin_requests_.first()},
           .asked_since = asked_since_,
           .reading = reading_,
+          .copies = round_copies_,
           .versions = versions_,
           .abandoning = abandoning_,
           .pace = pace_,
@@ -185,7 +190,12 @@ void Leader::Follow(const RollCall& roll) {
     absences_.Forget();
   }
   pin_clock_.Follow(records.pins.value);
-  if (timeline.closing()) reading_.Follow(timeline.round());
+  if (timeline.closing()) {
+    reading_.Follow(timeline.round());
+    round_copies_.Follow(timeline.round());
+  } else {
+    EndCopies();
+  }
   if (!records.IsSeeded() || timeline.closing()) return asked_since_.clear();
   FollowAsking(roll);
   FollowVersions(FactsOf(roll));
@@ -231,6 +241,8 @@ bool Leader::Do(Move move) {
   for (const Line& line : move.say) Announce(line.level, line.text);
   for (const ReadingQuestion& question : move.ask_reading) AskReading(question);
   for (const auto& [slot, version] : move.ask_manifests) layouts_.Ask(slot, version);
+  if (move.search_copies) SearchCopies();
+  if (move.load_copy) LoadCopy(*std::move(move.load_copy));
   if (move.ask_kept) AskKept(*move.ask_kept);
   versions_.rejected.merge(std::move(move.rejected));
   if (move.misfit) reading_.NoteMisfit(*move.misfit);
@@ -369,6 +381,38 @@ void Leader::OnRead(const RoundReading::Life& life, Version version, VerifyReply
   // A report of before it may be on its way still, and one of after it have come.
   if (reply.report_number() != 0 && reply.report_number() < report->number()) return;
   board_.TakeVersions(slot, reply.versions(), std::max(report->number(), reply.report_number()));
+}
+
+void Leader::SearchCopies() {
+  round_copies_.OnSearching();
+  log_.Info("nothing can be restored from memory: the job's durable copies are looked for");
+  copies_->Search(lifetime_.Bind(
+      [this, round = round_copies_.round()](absl::StatusOr<std::vector<DurableCopy>> found) {
+        if (round != round_copies_.round()) return;
+        round_copies_.OnFound(std::move(found));
+        RunRules();
+      }));
+}
+
+void Leader::LoadCopy(CopyLoad load) {
+  round_copies_.OnLoading(load.copy);
+  log_.Info("the durable copy {} of version {} is loaded by {} nodes",
+            CleanText(load.copy.directory, kTextBytesMax), load.copy.version(), load.homes.size());
+  copies_->Load(load.copy, std::move(load.homes),
+                lifetime_.Bind([this, round = round_copies_.round()](const absl::Status& status) {
+                  if (round != round_copies_.round()) return;
+                  if (!status.ok())
+                    log_.Error("a durable copy is not loaded: {}", status.message());
+                  round_copies_.OnLoaded(status, executor_.Now());
+                  RunRules();
+                }));
+}
+
+// The round is over, or another leads it.
+void Leader::EndCopies() {
+  if (!round_copies_.IsUnderWay()) return;
+  if (copies_ != nullptr) copies_->Cancel();
+  round_copies_.Follow(0);
 }
 
 // --- being asked ---

@@ -32,12 +32,14 @@
 #include "smp/job/abandoning.h"
 #include "smp/job/absences.h"
 #include "smp/job/board.h"
+#include "smp/job/durable_copies.h"
 #include "smp/job/facts.h"
 #include "smp/job/move.h"
 #include "smp/job/peers.h"
 #include "smp/job/pin_queue.h"
 #include "smp/job/pins.h"
 #include "smp/job/roll_call.h"
+#include "smp/job/round_copies.h"
 #include "smp/job/round_reading.h"
 #include "smp/job/standstill.h"
 #include "smp/job/world_layouts.h"
@@ -48,10 +50,14 @@ namespace unreft::smp {
 // "leader.commit" when the Txn was applied and nobody knows of it yet.
 class Leader {
  public:
-  // `leadership`: our leader key.
+  // `leadership`: our leader key. `copies`: null where the job has no directory of durable copies.
   Leader(Executor& executor, meta::JobStore& store, Peers& peers, Random& random, Log& log,
-         const NodeOptions& options, meta::HeldKey leadership, FaultPoints* faults);
+         const NodeOptions& options, meta::HeldKey leadership, DurableCopies* copies,
+         FaultPoints* faults);
   ~Leader();
+
+  // They are no more.
+  void ForgetCopies() { copies_ = nullptr; }
 
   // A node's whole state, answered by what is known of all ranks' registrations. Refused
   // (FailedPrecondition) when it is of a life that is not the one present in that slot.
@@ -110,6 +116,9 @@ class Leader {
   bool Do(Move move);
   void WakeAt(std::optional<Time> time);
   void AskReading(const ReadingQuestion& question);
+  void SearchCopies();
+  void LoadCopy(CopyLoad load);
+  void EndCopies();
   void AskKept(NodeSlot slot);
   void OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply);
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);
@@ -141,6 +150,7 @@ class Leader {
   Log& log_;
   const NodeOptions& options_;
   const meta::HeldKey leadership_;
+  DurableCopies* copies_;
   FaultPoints* faults_;
 
   Board board_;
@@ -162,6 +172,7 @@ class Leader {
   std::map<uint64_t, Time> asked_since_;  // by attempt
   uint64_t over_round_ = 0;               // of the decision in force, once it is over
   RoundReading reading_;  // in the round that is under way
+  RoundCopies round_copies_;  // the same
 
   std::deque<WaitingOrder> orders_;
 

@@ -24,7 +24,7 @@ void Leading::Follow() {
   key_ = seams_.seat.leadership();
   End();
   leader_ = std::make_unique<Leader>(seams_.executor, seams_.store, seams_.peers, seams_.random,
-                                     seams_.log, options_, key_, seams_.faults);
+                                     seams_.log, options_, key_, copies_, seams_.faults);
 }
 
 void Leading::End() {

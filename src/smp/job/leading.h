@@ -39,6 +39,12 @@ class Leading {
   // Answers from now on. All outlive this.
   Leading(Seams seams, const NodeOptions& options);
 
+  // None unless it is said before this node leads for the first time; null when they are no more.
+  void set_copies(DurableCopies* copies) {
+    copies_ = copies;
+    if (copies == nullptr && leader_ != nullptr) leader_->ForgetCopies();
+  }
+
   // The seat may have the leader key now, or not any more, or another one. Where nobody has it, it
   // is looked for.
   void Follow();
@@ -59,6 +65,7 @@ class Leading {
 
   Seams seams_;
   const NodeOptions& options_;
+  DurableCopies* copies_ = nullptr;
   std::unique_ptr<Leader> leader_;
   meta::HeldKey key_;            // by which it leads
   uint64_t deadlines_used_ = 0;  // before the present leadership

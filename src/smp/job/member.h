@@ -48,6 +48,10 @@ class Member final : public Coordinator {
          const NodeOptions& options);
   ~Member() override;
 
+  // The job's durable copies, which the leader restores from when memory has nothing; null: there
+  // are none, or not any more. To be said before Start.
+  void set_copies(DurableCopies* copies) { leading_.set_copies(copies); }
+
   // Until then nothing is told to anybody, and nothing is to be asked for, or said of versions.
   // `protection` outlives this.
   void Start(Protection& protection);

@@ -14,6 +14,7 @@
 #include "base/ids.h"
 #include "base/log.h"
 #include "meta/job_store.h"
+#include "smp/job/durable_copies.h"
 #include "smp/job/round_reading.h"
 
 namespace unreft::smp {
@@ -30,6 +31,11 @@ struct ReadingQuestion {
   bool want_manifests = false;
 };
 
+struct CopyLoad {
+  DurableCopy copy;
+  std::map<NodeSlot, std::vector<Rank>> homes;
+};
+
 struct Move {
   std::optional<meta::JobChange> write;
   const char* fault_point = nullptr;  // passed once that is written
@@ -42,6 +48,11 @@ struct Move {
   std::vector<ReadingQuestion> ask_reading;
   // For the manifests of a version.
   std::vector<std::pair<NodeSlot, Version>> ask_manifests;
+
+  // Which durable copies of the job there are.
+  bool search_copies = false;
+  // To load one, each node the slabs of its ranks.
+  std::optional<CopyLoad> load_copy;
 
   // For its copy of the job's records.
   std::optional<NodeSlot> ask_kept;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "recovery/missing_ranks.h"
 
 namespace unreft::smp {
@@ -48,6 +49,22 @@ absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view m
     if (!detail.empty()) fmt::format_to(std::back_inserter(message), ": {}", detail);
   }
   return absl::DataLossError(message + "; 'unreft fresh-start' gives the state up");
+}
+
+absl::Status CopyNotRestored(std::string_view directory, Version version, std::string_view why) {
+  return absl::DataLossError(
+      fmt::format("the durable copy {} of version {} is not restored: {}; start again, or give it "
+                  "up with 'unreft fresh-start'",
+                  CleanText(directory, kTextBytesMax), version, why));
+}
+
+absl::Status CopiesNotRead(const absl::Status& why) {
+  return absl::Status(
+      why.code(),
+      fmt::format(
+          "nothing is whole in memory, and no durable copy could be loaded: {}; start again "
+          "once that is mended, or give the state up with 'unreft fresh-start'",
+          std::string(why.message())));
 }
 
 absl::Status CommitsUnknown(const absl::Status& records) {

@@ -35,6 +35,13 @@ absl::Status OtherWorld(Version version, uint64_t saved_by, Attempt attempt, uin
 absl::Status Unrecoverable(Version committed, uint64_t world, std::string_view memory,
                            std::initializer_list<std::string_view> details);
 
+// DataLoss: a durable copy of that version was to be restored.
+absl::Status CopyNotRestored(std::string_view directory, Version version, std::string_view why);
+
+// Whether there is a durable copy to go on with is not known: to begin would be a guess. The code
+// of `why` is kept.
+absl::Status CopiesNotRead(const absl::Status& why);
+
 // Neither the record store nor any memory says what was committed: to begin would be a guess.
 // `records`: what is the matter with the store; its code is kept.
 absl::Status CommitsUnknown(const absl::Status& records);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include "base/format.h"
 #include "base/shm_segment_store.h"
 #include "base/text.h"
+#include "durable/copy_restore.h"
 #include "durable/copy_run.h"
 #include "durable/copy_shelf.h"
 #include "durable/paced_cold_store.h"
@@ -183,6 +185,31 @@ absl::StatusOr<CopyPartReply> Survey(const CopyPartRequest& request, const std::
   return last;
 }
 
+absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenToRead(const std::string& directory) {
+  return durable::PosixColdStore::Open(directory, {.writes = false});
+}
+
+absl::StatusOr<CopyPartReply> Search(const CopyPartRequest& request, const std::string& job) {
+  const auto shelf = OpenToRead(request.directory());
+  if (!shelf.ok()) return shelf.status();
+  return durable::SearchShelf(**shelf, request.directory(), job);
+}
+
+absl::StatusOr<CopyPartReply> Describe(const CopyPartRequest& request) {
+  const auto store = OpenToRead(request.directory());
+  if (!store.ok()) return store.status();
+  return durable::DescribeSlabs(**store, request);
+}
+
+absl::StatusOr<CopyPartReply> Load(const CopyPartRequest& request, Teller& teller) {
+  const auto store = OpenToRead(request.directory());
+  if (!store.ok()) return store.status();
+  ShmSegmentStore segments(UINT64_MAX, ShmSegmentStore::Descriptors::kClosed);
+  return durable::FillSlots(**store, segments, request, [&](uint64_t written, uint64_t bytes) {
+    return teller.Progress(written, bytes);
+  });
+}
+
 // The copies beside the one that is complete.
 void Prune(const CopyPartRequest& request, const std::string& job, CopyFinished& finished) {
   const auto shelf = OpenShelf(request);
@@ -198,7 +225,6 @@ void Prune(const CopyPartRequest& request, const std::string& job, CopyFinished&
   finished.set_prune_error(std::string(pruned.status.message()));
 }
 
-// What the last line says.
 absl::StatusOr<CopyPartReply> Write(const CopyPartRequest& request, const std::string& job,
                                     uint64_t place, Teller& teller) {
   const durable::CopyPace pace{.now = Now, .pause = Pause};
@@ -242,6 +268,32 @@ absl::StatusOr<CopyPartReply> Write(const CopyPartRequest& request, const std::s
   return last;
 }
 
+// What the last line says.
+absl::StatusOr<CopyPartReply> CarryOut(const CopyPartRequest& request, const std::string& job,
+                                       uint64_t place, Teller& teller) {
+  switch (request.what()) {
+    case CopyPartRequest::SURVEY:
+      return Survey(request, job);
+    case CopyPartRequest::SEARCH:
+      return Search(request, job);
+    case CopyPartRequest::DESCRIBE:
+      return Describe(request);
+    case CopyPartRequest::LOAD:
+      return Load(request, teller);
+    default:
+      return Write(request, job, place, teller);
+  }
+}
+
+// A daemon that takes this one's place takes the slots over, and may hand out those that this one
+// writes to: no instruction of this process runs once its daemon has ended.
+void EndWithDaemon() {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  pollfd output{STDOUT_FILENO, 0, 0};
+  const bool had_ended = poll(&output, 1, 0) > 0 && (output.revents & POLLERR) != 0;
+  if (had_ended) _exit(1);  // nobody reads any more
+}
+
 }  // namespace
 
 absl::Status RunDrain(const DrainOptions& options, const std::string& job, uint64_t place) {
@@ -253,16 +305,16 @@ absl::Status RunDrain(const DrainOptions& options, const std::string& job, uint6
         "drain_order: needed an order of this node's daemon, which starts the role drain itself");
   }
   EndOnSignals();
+  if (request.what() == CopyPartRequest::LOAD) EndWithDaemon();
   (void)setpriority(PRIO_PROCESS, 0, kLowestPriority);
   // Rather than any trainer: the daemon's own protection is inherited.
   if (std::ofstream score("/proc/self/oom_score_adj"); score) score << kFirstToGo;
   umask(022);  // a copy is for others to read, too
   Teller teller;
-  const absl::StatusOr<CopyPartReply> last = request.what() == CopyPartRequest::SURVEY
-                                                 ? Survey(request, job)
-                                                 : Write(request, job, place, teller);
+  const absl::StatusOr<CopyPartReply> last = CarryOut(request, job, place, teller);
   CopyPartReply failed;
   failed.set_error(CleanText(std::string(last.status().message()), kTextBytesMax));
+  failed.set_is_damaged(absl::IsDataLoss(last.status()));
   teller.Tell(last.ok() ? *last : failed);
   return absl::OkStatus();
 }

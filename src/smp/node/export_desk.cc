@@ -68,11 +68,19 @@ ExportDesk::ExportDesk(NodeState& state, Member& member, DrainProcess* drain, Ex
       part_(state, member.peers(), drain,
             [this](const std::string& id, const CopyPartReply& said) {
               if (run_ && run_->id() == id) run_->OnPartEnded(said);
-            }) {
-  if (drain_ != nullptr) TickLater();
+            }),
+      load_part_(state, member.peers(), drain, [&member] { member.ReportProtection(); }) {
+  if (drain_ == nullptr) return;
+  const std::string& directory = own_.policy().directory;
+  if (!directory.empty()) {
+    loads_ = std::make_unique<CopyLoads>(state_, member_.peers(), *drain_, directory);
+    member_.set_copies(loads_.get());
+  }
+  TickLater();
 }
 
 ExportDesk::~ExportDesk() {
+  member_.set_copies(nullptr);
   if (drain_ != nullptr) drain_->Stop();  // which outlives this
   state_.seams.executor.Cancel(tick_);
 }
@@ -124,6 +132,7 @@ void ExportDesk::OnRunEnded() {
 void ExportDesk::TickLater() {
   tick_ = state_.seams.executor.After(kTickEvery, lifetime_.Bind([this] {
     part_.StopUnasked();
+    load_part_.StopUnasked();
     if (std::optional<ExportWish> due = own_.Due(IsUnderWay())) BeginRun(*std::move(due));
     TickLater();
   }));

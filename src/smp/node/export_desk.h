@@ -3,7 +3,8 @@
 //
 // A daemon runs the copies that it is asked for, whether or not it leads the job (ExportRun), and
 // where it leads those that are due by themselves (OwnCopies). Every node does its part for
-// whoever runs one (ExportPart).
+// whoever runs one (ExportPart). Where it leads, it also brings one back when memory has nothing
+// (CopyLoads), and every node its part (LoadPart).
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -16,8 +17,10 @@
 #include "smp/core/drain_process.h"
 #include "smp/desk/node_state.h"
 #include "smp/job/member.h"
+#include "smp/node/copy_loads.h"
 #include "smp/node/export_part.h"
 #include "smp/node/export_run.h"
+#include "smp/node/load_part.h"
 #include "smp/node/own_copies.h"
 
 namespace unreft::smp {
@@ -55,6 +58,8 @@ class ExportDesk {
   DrainProcess* const drain_;
   OwnCopies own_;
   ExportPart part_;
+  LoadPart load_part_;
+  std::unique_ptr<CopyLoads> loads_;
   std::unique_ptr<ExportRun> run_;  // that this daemon runs, or ran last
   uint64_t made_ = 0;
   uint64_t failed_ = 0;

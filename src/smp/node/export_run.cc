@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::minutes kPinFor(10);
 constexpr std::chrono::minutes kPinAgainAfter(4);
+constexpr std::chrono::minutes kStallMax(10);
 
 }  // namespace
 
@@ -32,7 +33,7 @@ ExportRun::ExportRun(NodeState& state, Member& member, ExportWish wish,
       wish_(std::move(wish)),
       ended_(std::move(ended)),
       id_(AsBytes(state.seams.random.NextId())),
-      watch_(state, member.peers(), kCopyPartMethod, id_,
+      watch_(state, member.peers(), kCopyPartMethod, id_, kStallMax, PartWatch::Orders::kOnce,
              {.before_asking = [this] { return MayGoOn(); },
               .on_said = [this] { CheckEnd(); },
               .on_failed = [this](const absl::Status& why) { Fail(std::string(why.message())); }}),
@@ -182,6 +183,14 @@ CopyLead ExportRun::LeadOf(const std::set<NodeSlot>& writers) const {
   order.set_world(world_);
   order.set_software_version(state_.options.software_version);
   order.set_is_own(IsTheJobsOwn());
+  const TimelineRecord& timelines = member_.records().timeline.value;
+  order.set_run(timelines.run());
+  for (const TimelineEntry& of : timelines.chain()) {
+    CopyTimeline& timeline = *order.add_chain();
+    timeline.set_timeline(of.timeline());
+    timeline.set_parent_timeline(of.parent_timeline());
+    timeline.set_parent_step(of.parent_step());
+  }
   for (const NodeSlot writer : writers) lead.add_nodes(writer.value);
   for (const std::string& mapping : wish_.map) lead.add_map(mapping);
   lead.set_keep(wish_.keep);

@@ -31,6 +31,8 @@ std::optional<ExportWish> OwnCopies::Due(bool under_way) {
     SetSurveyError(fmt::format("{} does not answer", CleanText(policy_.directory, kTextBytesMax)));
   }
   if (!member_.leads() || under_way || is_surveying_ || now < not_before_) return std::nullopt;
+  // What is being decided may need this node's drain.
+  if (member_.records().timeline.value.closing()) return std::nullopt;
   if (!newest_) {
     Survey();
     return std::nullopt;

@@ -25,13 +25,17 @@ class PartWatch {
     absl::AnyInvocable<bool()> before_asking;
     // Some node has said something.
     absl::AnyInvocable<void()> on_said;
-    // A part has failed, a node does not answer, or nothing moves for ten minutes: said once. The
+    // A part has failed, a node does not answer, or nothing moves for too long: said once. The
     // node is named; DataLoss when it has found the copy damaged.
     absl::AnyInvocable<void(const absl::Status&)> on_failed;
   };
+  // Whether an order may be sent again to a node that has not answered: who has it already says how
+  // far it is.
+  enum class Orders { kOnce, kAgain };
 
   // `method`: what the nodes answer to. All outlive this.
-  PartWatch(NodeState& state, Peers& peers, std::string method, std::string id, Events events);
+  PartWatch(NodeState& state, Peers& peers, std::string method, std::string id, Duration stall_max,
+            Orders orders, Events events);
   ~PartWatch();
 
   // Orders each of these nodes' part, and begins to ask them.
@@ -54,13 +58,17 @@ class PartWatch {
   void AskLater();
   void AskAll();
   void OnSaid(NodeSlot node, const absl::StatusOr<CopyPartReply>& reply);
+  void OnSilent(NodeSlot node, const absl::Status& why);
   void Fail(NodeSlot node, const absl::Status& why);
 
   NodeState& state_;
   Peers& peers_;
   const std::string method_;
   const std::string id_;
+  const Duration stall_max_;
+  const Orders orders_;
   Events events_;
+  std::map<NodeSlot, CopyPartRequest> unanswered_;  // that may be sent again
   std::map<NodeSlot, CopyPartReply> said_;
   std::map<NodeSlot, int> silent_;  // how often one in a row did not answer
   Time moved_{};                    // when some node last had done more

@@ -140,9 +140,6 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   CopyInto(view.crc_table(), of.description->crc_table());
   CopyInto(view.extras(), of.description->extras());
   SlotSeal seal;
-  seal.generation = slot.generation.value;
-  seal.timeline = slot.version.timeline.value;
-  seal.step = slot.version.step.value;
   seal.layout_digest = of.head.layout_digest;
   seal.data_bytes = of.head.data_bytes;
   seal.extras_bytes = of.head.extras_bytes;
@@ -150,10 +147,7 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   seal.extras_crc = of.description->extras_crc();
   seal.manifest_crc = of.description->manifest_crc();
   seal.crc_table_crc = of.description->crc_table_crc();
-  SetBodyCrc(seal);
-  view.header().seal = seal;
-  view.set_state(slot.generation, SlotState::kSealed);
-  slot.phase = SlotPhase::kSealed;
+  state_.slots->SealRebuilt(slot, seal);
   state_.seams.log.Info("rank {}: its slab of version {} is back", rank, slot.version);
   todo_.erase(rank);
   if (state_.on_slot_change) state_.on_slot_change();

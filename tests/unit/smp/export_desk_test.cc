@@ -117,7 +117,7 @@ TEST_F(ExportDeskTest, AWorldThatNobodyCanHaveIsNotBelieved) {
 TEST_F(ExportDeskTest, WithoutProgressForLongItEnds) {
   Export();
   Settle(std::chrono::minutes(11));
-  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("nothing was written"));
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("nothing has moved"));
   EXPECT_TRUE(IsUnpinned());
 }
 

@@ -116,8 +116,9 @@ class LeaderFixture : public ::testing::Test {
   void StartLeader() {
     InTurn([this] {
       leader_.reset();
-      leader_ = std::make_unique<Leader>(*executor_, *store_, *nodes_.at(NodeSlot{0}).peers,
-                                         random_, log_, options_, leadership_->holding(), nullptr);
+      leader_ =
+          std::make_unique<Leader>(*executor_, *store_, *nodes_.at(NodeSlot{0}).peers, random_,
+                                   log_, options_, leadership_->holding(), copies_, nullptr);
       leader_->RunRules();
     });
   }
@@ -440,6 +441,7 @@ class LeaderFixture : public ::testing::Test {
   Log log_{sink_};
   Random random_{3};
   NodeOptions options_;
+  DurableCopies* copies_ = nullptr;
   uint64_t world_;
   const bool own_domains_;
   std::set<Rank> capture_all_;  // ranks that capture all they hold, not a part

@@ -166,6 +166,7 @@ class RulesFixture : public ::testing::Test {
             .pins = {.over = pins_over_, .asked = pin_asked_},
             .asked_since = asked_since_,
             .reading = reading_,
+            .copies = copies_,
             .versions = versions_,
             .abandoning = abandoning_,
             .pace = pace_,
@@ -184,6 +185,7 @@ class RulesFixture : public ::testing::Test {
   const PinRequest* pin_asked_ = nullptr;
   std::map<uint64_t, Time> asked_since_;
   RoundReading reading_;
+  RoundCopies copies_{/*has_directory=*/false};
   VersionNotes versions_;
   AbandonNotes abandoning_;
   StepPace pace_;

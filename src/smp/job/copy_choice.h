@@ -1,0 +1,41 @@
+// Which durable copy a round restores when nothing in memory can be (docs/protocol.md, rule 21),
+// and who loads what of it. Pure.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <unreft/cluster.pb.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "smp/job/durable_copies.h"
+#include "smp/job/facts.h"
+
+namespace unreft::smp {
+
+// Whether a copy may be what the job goes on with: something was committed in the run, or nothing
+// is recorded of any.
+bool MayGoOnWithCopy(const meta::JobState& records);
+
+// The job's timelines; where nothing is recorded of them, those of the newest copy.
+recovery::TimelineChain ChainForCopies(const Facts& facts);
+
+// Of the versions on the job's timelines that were not given up, the newest; none when there is no
+// such copy. Where nothing is recorded of the job, FailedPrecondition with the list when the copies
+// are of several runs.
+absl::StatusOr<std::optional<DurableCopy>> ChooseCopy(const Facts& facts,
+                                                      std::optional<Step> at_or_before);
+
+// Each rank's slab where that rank asks to restore from, the others evenly.
+std::map<NodeSlot, std::vector<Rank>> HomesForCopy(const Facts& facts, const DurableCopy& copy);
+
+// How much is lost with it, for people.
+std::string DescribeLoss(const meta::JobState& records, const DurableCopy& copy);
+
+// Why no copy is restored, for who is told that memory has nothing; empty where nobody has looked.
+std::string DescribeCopies(const Facts& facts);
+
+}  // namespace unreft::smp
