@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The demo: a training job is killed again and again, and ends as if nothing had happened.
 
-    make demo            or: demo.py [--seed N] [--nodes 4 [--destroy-nodes]] [--act 2]
+    make demo            or: demo.py [--seed N] [--nodes 4 [--destroy-nodes]] [--act 2|3]
 
 First a reference run, left alone and without Unreft. Then the same run with a snapshot every step,
 while faults drawn by the seed strike (chaos.py): trainers are SIGKILLed, among others during
@@ -11,7 +11,8 @@ must equal the reference bit for bit, and no fault may have cost more than two s
 With --nodes 4 the job has four nodes with a daemon each and a meta store, all on this machine, in
 one protection group of 2 + 2. Then the meta store is killed, too, and with --destroy-nodes nodes
 are: one, and two at once, with their memory; new ones take their slots. Then act two follows, in
-which none takes the slot of a lost node, and the job goes on without it (demo_shrink.py).
+which none takes the slot of a lost node, and the job goes on without it (demo_shrink.py), and act
+three, in which all nodes are lost, and it goes on from storage (demo_storage.py).
 
 With --device cuda each rank trains on a GPU of its own, with deterministic kernels.
 
@@ -32,6 +33,7 @@ import chaos
 import demo_check
 import demo_run
 import demo_shrink
+import demo_storage
 from demo_strike import Totals, say, show_progress, strike
 
 TRAINER = "train_gpt.py"
@@ -89,6 +91,8 @@ def run_demo(args, directory):
         differences += run_act_one(tools, args, directory, deadline, totals)
     if 2 in args.acts and not differences:
         differences += demo_shrink.run_act(tools, args.seed, directory, deadline, totals)
+    if 3 in args.acts and not differences:
+        differences += demo_storage.run_act(tools, args.seed, directory, deadline, totals)
     if differences:
         raise demo_run.DemoError("not bit-exact: " + "; ".join(differences))
     return totals
@@ -101,23 +105,24 @@ def parse_args():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--faults", type=int, help="at least one of each kind; 6, or as many")
     parser.add_argument("--nodes", type=int, default=1, help="4 or more, or 1")
-    parser.add_argument("--destroy-nodes", action="store_true", help="with their memory; act two")
-    parser.add_argument("--act", type=int, choices=[1, 2],
-                        help="this one alone; two is of four nodes, on CPUs")
+    parser.add_argument("--destroy-nodes", action="store_true",
+                        help="with their memory; acts two and three")
+    parser.add_argument("--act", type=int, choices=[1, 2, 3],
+                        help="this one alone; two and three are of four nodes, on CPUs")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu",
                         help="cuda: a GPU for each rank")
     parser.add_argument("--size", choices=["demo", "gpu", "tiny"], default="demo",
                         help="of the model")
     parser.add_argument("--step-s-min", type=float, default=0,
                         help="under faults, where a job would end before they strike")
-    parser.add_argument("--timeout-s", type=float, default=900, help="limit of the whole demo")
+    parser.add_argument("--timeout-s", type=float, default=1200, help="limit of the whole demo")
     parser.add_argument("--keep", metavar="DIR", help="leave logs and results in DIR")
     args = parser.parse_args()
     if args.nodes in (2, 3) or args.nodes < 1:
         parser.error("--nodes must be 1, or at least the 4 of a group of 2 + 2")
     if args.destroy_nodes and args.nodes == 1:
         parser.error("--destroy-nodes needs --nodes 4")
-    args.acts = [args.act] if args.act else [1, 2] if args.destroy_nodes else [1]
+    args.acts = [args.act] if args.act else [1, 2, 3] if args.destroy_nodes else [1]
     if args.faults is None:
         args.faults = max(6, len(chaos.kinds_of(args.nodes, args.destroy_nodes)))
     return args
@@ -145,10 +150,12 @@ def main():
         with contextlib.suppress(OSError):
             shutil.rmtree(directory)
     say(f"total {time.monotonic() - begin:.0f} s")
-    steps = (args.steps if 1 in args.acts else 0) + (demo_shrink.STEPS if 2 in args.acts else 0)
+    steps = sum({1: args.steps, 2: demo_shrink.STEPS, 3: demo_storage.STEPS}[act]
+                for act in args.acts)
     say(f"DEMO OK steps={steps} faults={totals.faults}"
         f" steps_lost_max={totals.steps_lost_max} recovery_s={totals.recovery_s_max:.1f}"
-        " bit_exact=yes" + (f" reshaped={demo_shrink.RESHAPED}" if 2 in args.acts else ""))
+        " bit_exact=yes" + (f" reshaped={demo_shrink.RESHAPED}" if 2 in args.acts else "")
+        + (" from_storage=yes" if 3 in args.acts else ""))
     return 0
 
 

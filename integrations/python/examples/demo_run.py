@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,10 @@ class Launcher:
         ends = [e for e in list(self.events) if e.get("event") == "attempt-end"]
         return ends[-1] if ends else {}
 
+    def kill(self):
+        self._process.kill()
+        self._process.wait()
+
     def stop(self):
         if self._process.poll() is None:
             self._process.terminate()
@@ -158,6 +163,7 @@ class Run:
         self.steps, self.ranks, self.nodes = steps, ranks, nodes
         self.log = LogTail(directory / "steps.jsonl")
         self.replaces_nodes = False  # a node that is killed, where the launcher does not
+        self.daemon_words = []  # options of the daemons
         self.last_skip = ""
         self._tools, self._directory, self._deadline = tools, directory, deadline
         self._job = f"demo-{os.getpid()}"
@@ -189,7 +195,7 @@ class Run:
             self._daemon_pids = {0: self._unreft("up", "--supervise")["pid"]}
             return
         up = self._unreft("up", "--supervise", "--nodes", self.nodes, "--data-chunks", 2,
-                          "--parity-chunks", PARITY_CHUNKS)
+                          "--parity-chunks", PARITY_CHUNKS, "--", *self.daemon_words)
         self._daemon_pids = {node["node"]: node["pid"] for node in up["nodes"]}
         self._meta_pid = up["meta"]["pid"]
 
@@ -217,6 +223,14 @@ class Run:
         else:
             os.kill(self._meta_pid, signal.SIGKILL)
         return None
+
+    def kill_job(self):
+        """SIGKILL to the launcher; its ranks die with it."""
+        self._launcher.kill()
+
+    def forget_records(self):
+        """Of a job whose daemons are down: nothing of it is left on any host."""
+        shutil.rmtree(self._directory / "run", ignore_errors=True)
 
     @contextlib.contextmanager
     def launch(self, trainer, *words, ranks, options=()):
@@ -366,6 +380,27 @@ class Run:
             return next((s for s in self.log.starts if s["attempt"] > attempt), None)
 
         return self._wait(f"the attempt after {attempt} to restore", ready)
+
+    def wait_start(self, number):
+        """Until that many starts and another one were logged; its record."""
+        def ready():
+            return self.log.starts[number] if len(self.log.starts) > number else None
+
+        return self._wait("the job to restore", ready)
+
+    def wait_copy(self, directory, step):
+        """Until a durable copy of that step or a later one is complete; the newest one's step."""
+        def ready():
+            newest = self.newest_copy(directory)
+            return newest if newest >= step else None
+
+        return self._wait(f"a durable copy of step {step} or later", ready)
+
+    @staticmethod
+    def newest_copy(directory):
+        """The step of the newest that is complete, by their names; 0 before there is one."""
+        names = [mark.parent.name for mark in directory.glob("*/.metadata")]
+        return max((int(name.split("-")[3]) for name in names), default=0)
 
     def wait_daemon_back(self, node=0):
         """Until the supervisor's next daemon of that node answers."""
