@@ -116,6 +116,11 @@ void DaemonProcess::StartSpare(smp::NodeSeams seams, smp::NodeOptions options) {
 
 void DaemonProcess::StartNode(smp::NodeSeams seams, smp::NodeOptions options) {
   node_ = std::make_unique<smp::Node>(seams, options);
+  if (cluster_ != nullptr && cluster_->shelf != nullptr) {
+    drain_ = std::make_unique<SimDrain>(*executor_, segments_, random_, *cluster_->shelf);
+    node_->set_drain(drain_.get(),
+                     {.directory = DurableShelf::kDirectory, .every = std::chrono::hours(1000)});
+  }
   node_->set_on_ended([this, seams, options](const absl::Status& why) {
     if (!why.ok()) return Fail(why);
     if (is_spare_) BeSpareAgain(seams, options);

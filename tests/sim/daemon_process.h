@@ -11,7 +11,9 @@
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/sim_transport.h"
 #include "tests/fakes/sim_work_pool.h"
+#include "tests/sim/cluster/durable_shelf.h"
 #include "tests/sim/cluster/read_checker.h"
+#include "tests/sim/cluster/sim_drain.h"
 #include "tests/sim/machine.h"
 
 namespace unreft::sim {
@@ -21,6 +23,7 @@ struct ClusterSeams {
   FakeKvStore& store;
   SimNetwork& network;
   ReadChecker& reads;
+  DurableShelf* shelf = nullptr;  // null: the job has no directory of durable copies
 };
 
 class DaemonProcess {
@@ -73,6 +76,7 @@ class DaemonProcess {
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<meta::Kv> kv_;
   std::unique_ptr<smp::OwnMeta> own_meta_;  // of a job of one node
+  std::unique_ptr<SimDrain> drain_;
   std::unique_ptr<smp::Spare> spare_;
   std::unique_ptr<smp::Node> node_;
   std::unique_ptr<Listener> listener_;

@@ -25,7 +25,7 @@ Cluster::Cluster(const SimulationOptions& options, ClusterOptions cluster, Rando
       network_(world_.scheduler),
       store_(world_.scheduler, random.Next()),
       reads_(world_.trace),
-      seams_{store_, network_, reads_},
+      seams_{store_, network_, reads_, options_.has_copies ? &shelf_ : nullptr},
       kernel_(world_.scheduler.NewExecutor("cluster")),
       pins_(world_) {
   world_.bug = options.bug;
@@ -41,6 +41,7 @@ Cluster::Cluster(const SimulationOptions& options, ClusterOptions cluster, Rando
   }
   spoiler_ = std::make_unique<GuardSpoiler>(world_);
   observer_ = std::make_unique<ClusterObserver>(world_, std::move(places), options_.node.nodes);
+  if (options_.has_copies) observer_->set_shelf(&shelf_);
   store_observer_ = std::make_unique<StoreObserver>(
       world_, store_, options_.node.nodes, options_.trainer.world,
       [this](const SimExecutor& process) { return WhoIs(process); });

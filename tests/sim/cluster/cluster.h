@@ -11,6 +11,7 @@
 #include "tests/fakes/sim_transport.h"
 #include "tests/sim/cluster/cluster_observer.h"
 #include "tests/sim/cluster/cluster_options.h"
+#include "tests/sim/cluster/durable_shelf.h"
 #include "tests/sim/cluster/guard_spoiler.h"
 #include "tests/sim/cluster/pin_checker.h"
 #include "tests/sim/cluster/read_checker.h"
@@ -44,6 +45,7 @@ class Cluster {
   GuardSpoiler& spoiler() { return *spoiler_; }
   PinChecker& pins() { return pins_; }
   ReadChecker& reads() { return reads_; }
+  DurableShelf& shelf() { return shelf_; }
   Launcher& launcher() { return *launcher_; }
   SimNetwork& network() { return network_; }
   FakeKvStore& store() { return store_; }
@@ -138,6 +140,7 @@ class Cluster {
   SimNetwork network_;
   FakeKvStore store_;
   ReadChecker reads_;
+  DurableShelf shelf_;
   ClusterSeams seams_;
   std::vector<Place> places_;
   std::unique_ptr<SimExecutor> kernel_;  // what happens to the cluster

@@ -61,6 +61,7 @@ const std::vector<ClusterFaults::Kind>& ClusterFaults::AllKinds() {
       {"go on without a node", 6, 3, &Self::GoOnWithout, false, true},
       {"ranks ask for an earlier step", 2, 4, &Self::AskForAnEarlierStep, false, true},
       {"order a resize", 4, 3, &Self::OrderResize, false, true},
+      {"write a durable copy and lose all memory", 8, 2, &Self::LoseAllMemory, false, true},
   };
   return kKinds;
 }
@@ -73,6 +74,7 @@ ClusterFaults::ClusterFaults(Cluster& cluster, Random random, bool store_losses)
     if (kind.loses_store && !store_losses) continue;
     if (kind.inject == &ClusterFaults::ReplicaGoesAstray && !options.replicated) continue;
     if (kind.inject == &ClusterFaults::PinCommitted && options.node.pins == 0) continue;
+    if (kind.inject == &ClusterFaults::LoseAllMemory && !options.has_copies) continue;
     const bool always = options.spares > 0 && (kind.inject == &ClusterFaults::DestroyForLong ||
                                                kind.inject == &ClusterFaults::KillDaemonForLong);
     // It is then that a slot has another memory when its daemon returns.
@@ -207,6 +209,34 @@ void ClusterFaults::GoOnWithoutOnceProtected(uint64_t looks) {
     if (calm_) return;
     cluster_.AvoidNoMore(slot);
     if (random_.OneIn(2)) cluster_.launcher().KillOne();
+  });
+}
+
+// Now and then the copy alone is written, or the newest is damaged when it is needed.
+void ClusterFaults::LoseAllMemory() {
+  const std::optional<Version> committed = cluster_.history().committed();
+  if (!cluster_.observer().is_protected() || !committed) return;
+  const std::optional<size_t> leader = cluster_.LeaderPlace();
+  if (!leader || cluster_.node(*leader) == nullptr) return;
+  std::vector<Machine*> machines;
+  for (const auto& [slot, machine] : cluster_.observer().machines()) machines.push_back(machine);
+  const TimelineRecord& timelines = cluster_.node(*leader)->member()->records().timeline.value;
+  const uint64_t world = cluster_.history().WorldOf(*committed).value_or(0);
+  // Of replicas that differ a copy has the first one's bytes alone.
+  if (cluster_.history().IsAstray(*committed)) return;
+  if (!cluster_.shelf().Write(*committed, world, timelines, machines)) return;
+  cluster_.trace().Add("a durable copy of {} is written", *committed);
+  cluster_.Count("durable copies");
+  if (random_.OneIn(3)) return;
+  cluster_.Later(DrawWhile(), [this] {
+    if (calm_) return;
+    if (random_.OneIn(4) && cluster_.shelf().Damage(random_)) {
+      cluster_.Count("durable copies damaged");
+    }
+    cluster_.Count("times that all memory was lost");
+    for (size_t place = 0; place < cluster_.size(); ++place) {
+      (void)cluster_.Destroy(place, DrawAway());
+    }
   });
 }
 

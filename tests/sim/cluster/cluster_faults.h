@@ -88,6 +88,7 @@ class ClusterFaults {
   void OrderFreshStart();
   void OrderResize();
   void LetPass();
+  void LoseAllMemory();
   void KillDaemonForVeryLong();
 
   // For the moment in which a loss is made good and nothing newer is committed, or all is

@@ -69,6 +69,9 @@ TEST(ManySeedsTest, SurviveFaults) {
   at_least("attempts that ask for an earlier step", seeds / 250);
   at_least("fresh starts ordered", seeds / 250);
   at_least("resizes ordered", seeds / 20);
+  at_least("durable copies", seeds / 50);
+  at_least("times that all memory was lost", seeds / 100);
+  at_least("restored out of durable copies", seeds / 100);
   at_least("hosts taken away by an order", seeds / 250);
   at_least("orders of a fresh start refused", seeds / 250);
   // Nothing says that commits stand still unless they are looked for.

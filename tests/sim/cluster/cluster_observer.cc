@@ -1,5 +1,7 @@
 #include "tests/sim/cluster/cluster_observer.h"
 
+#include <absl/strings/match.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -266,6 +268,18 @@ void ClusterObserver::OnDecision(NodeSlot slot, const DecisionRecord& decision, 
   }
   ++decisions_;
   decided_ = job.version;
+  const std::optional<Version> copy = NewestCopy(at_or_before);
+  if (!decision.copy().empty()) {
+    ++copies_restored_;
+    if (job.version != copy) {
+      world_.trace.Fail("decision {}: {} is restored out of {}, and the newest copy is {}",
+                        decision.round(), job.version, decision.copy(),
+                        copy ? fmt::format("{}", *copy) : "none");
+    }
+  } else if (job.kind == DecisionKind::kFresh && copy) {
+    world_.trace.Fail("decision {}: the job begins anew, and there is a copy of {}",
+                      decision.round(), *copy);
+  }
   // What it names is checked below; the newest whole version may be one that was given up.
   const std::optional<Version> whole =
       job.kind == DecisionKind::kRestored ? std::optional(job.version) : std::nullopt;
@@ -293,6 +307,16 @@ void ClusterObserver::OnDecision(NodeSlot slot, const DecisionRecord& decision, 
     verified_[*whole] = closed;
   }
   is_protected_ = false;
+}
+
+std::optional<Version> ClusterObserver::NewestCopy(std::optional<Step> at_or_before) const {
+  if (shelf_ == nullptr) return std::nullopt;
+  std::optional<Version> newest;
+  for (const auto& [version, name] : shelf_->copies()) {
+    if (at_or_before && version.step > *at_or_before) continue;
+    if (world_.history.IsLive(version)) newest = version;
+  }
+  return newest;
 }
 
 // When the round was first seen to close its timeline. A store that went back meanwhile was not
@@ -325,6 +349,11 @@ void ClusterObserver::OnFailure(const smp::JobDecision& job, const DecisionRecor
                       job.status.ToString());
   }
   if (!absl::IsDataLoss(job.status)) return;
+  const std::optional<Version> copy = NewestCopy(std::nullopt);
+  const bool is_lost = absl::StrContains(job.status.message(), "unrecoverable");
+  if (copy && is_lost && !is_step_wanted) {
+    world_.trace.Fail("decision {} fails, and there is a copy of {}", decision.round(), *copy);
+  }
   const std::optional<Version> committed = world_.history.committed();
   const Duration closed = ClosedAt(decision.round());
   world_.history.OnLost(job.attempt, committed && IsExcused(*committed, closed));

@@ -12,6 +12,8 @@
 //     passes over a newer one that was whole (docs/protocol.md, rule 21), or names an older one
 //     than was committed, or none, although its groups have lost no more than they stand (History),
 //     or although it can be had from the memories that are left (CanBeHad),
+//   * the job begins anew, or is said to be lost, or restores another durable copy, though there is
+//     one of a version on its timelines (docs/protocol.md, rule 34),
 //   * an attempt is refused for its number of ranks.
 // Single-threaded.
 #pragma once
@@ -26,6 +28,7 @@
 
 #include "smp/job/member.h"
 #include "tests/sim/cluster/abandoned_steps.h"
+#include "tests/sim/cluster/durable_shelf.h"
 #include "tests/sim/cluster/group_checker.h"
 #include "tests/sim/cluster/store_lives.h"
 #include "tests/sim/daemon_process.h"
@@ -48,6 +51,9 @@ class ClusterObserver {
   // Whether a store of that id is no more.
   using IsOver = std::function<bool(const std::string& store_id)>;
   void set_is_over(IsOver is_over) { is_over_ = std::move(is_over); }
+
+  // The durable copies that the daemons can look for. Outlives this.
+  void set_shelf(const DurableShelf* shelf) { shelf_ = shelf; }
 
   // Of that daemon.
   void AfterEvent(DaemonProcess& daemon);
@@ -106,6 +112,8 @@ class ClusterObserver {
   uint64_t guarded_anew() const { return guarded_anew_; }
   // Decided versions whose lost slabs were rebuilt and guarded again before the next commit.
   uint64_t losses_made_good() const { return losses_made_good_; }
+  // Decisions for a version out of a durable copy.
+  uint64_t copies_restored() const { return copies_restored_; }
 
  private:
   using Groups = google::protobuf::RepeatedPtrField<Group>;
@@ -127,6 +135,8 @@ class ClusterObserver {
   void FollowPlaces();
   void OnDecision(NodeSlot slot, const DecisionRecord& decision, uint64_t life);
   void OnFailure(const smp::JobDecision& job, const DecisionRecord& decision, bool is_step_wanted);
+  // That the job may go on with.
+  std::optional<Version> NewestCopy(std::optional<Step> at_or_before) const;
   Duration ClosedAt(uint64_t round) const;
   std::optional<Version> OrderedIn(uint64_t round, uint64_t life) const;
   void OnCommit(const meta::JobState& job, bool is_stale);
@@ -150,6 +160,7 @@ class ClusterObserver {
 
   World& world_;
   const std::vector<Machine*> places_;
+  const DurableShelf* shelf_ = nullptr;
   IsOver is_over_;
   MachinesBySlot machines_;
   std::map<std::string, Machine*> machines_seen_;  // where a memory was, by incarnation
@@ -205,6 +216,7 @@ class ClusterObserver {
   uint64_t returns_ = 0;
   uint64_t guarded_anew_ = 0;
   uint64_t losses_made_good_ = 0;
+  uint64_t copies_restored_ = 0;
 };
 
 }  // namespace unreft::sim

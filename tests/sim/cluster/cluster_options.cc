@@ -40,6 +40,7 @@ constexpr uint64_t kPagedOneIn = 4;
 constexpr size_t kOtherMessagesMax = 4096;
 
 constexpr uint64_t kTightOneIn = 3;
+constexpr uint64_t kCopiesOneIn = 3;
 // Of those whose memory is not tight, which are a little more than two thirds.
 constexpr uint64_t kLateOneIn = 3;
 
@@ -194,6 +195,8 @@ ClusterOptions DrawClusterOptions(Random& random) {
     options.node.answer_page_bytes = uint64_t{64} << beside.Below(6);
     options.message_bytes_max = kOtherMessagesMax;
   }
+  // Slabs of a larger world may lie otherwise than tight memory is for.
+  options.has_copies = beside.OneIn(kCopiesOneIn) && !options.is_memory_tight;
   return options;
 }
 

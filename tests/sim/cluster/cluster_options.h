@@ -30,6 +30,7 @@ struct ClusterOptions {
   std::map<NodeSlot, Duration> late;
   // The most that a message may have; none: what the network allows.
   std::optional<size_t> message_bytes_max;
+  bool has_copies = false;       // daemons know of a directory of durable copies
   bool is_memory_tight = false;  // as much as the largest node needs, with one node left out
 
   // The slot of each rank's node; ranks beyond these begin again with the first.

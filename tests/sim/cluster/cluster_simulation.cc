@@ -186,6 +186,7 @@ class ClusterSimulation {
     result.counts["commits checked in part"] = cluster_.observer().commits_checked_in_part();
     result.counts["losses made good before a commit"] = cluster_.observer().losses_made_good();
     result.counts["versions pinned"] = cluster_.pins().pinned();
+    result.counts["restored out of durable copies"] = cluster_.observer().copies_restored();
     result.counts["slots taken by spares"] = cluster_.observer().takeovers();
     result.counts["slots given back"] = cluster_.observer().returns();
     return result;
