@@ -93,14 +93,26 @@ def test_another_node_goes_on_when_the_leader_dies(cli, shelf):
     wait_protected(cli, job, cli.committed() + 3)
 
 
-def test_a_directory_that_is_not_there_is_said_and_harms_nothing(cli, tmp_path):
-    cli("up", "--", *policy(tmp_path / "not-mounted"))
+def test_a_directory_that_is_gone_is_said_and_harms_nothing(cli, shelf):
+    cli("up", "--", *policy(shelf))
     job = cli.train()
     cli.wait_committed(job, 5)
+    shelf.rename(shelf.with_name("unmounted"))
     error = wait_until("the error", lambda: durable(cli)["error"])
-    assert "not-mounted" in error
-    assert "durable copy: none yet" in cli("status") and "not-mounted" in cli("status")
+    assert str(shelf) in error and str(shelf) in cli("status")
     cli.wait_committed(job, cli.committed() + 5)
+
+
+def test_a_job_begins_beside_a_directory_that_is_not_there_by_order_alone(cli, tmp_path):
+    """Whether it has copies to go on with is not known."""
+    cli("up", "--", *policy(tmp_path / "not-mounted"))
+    job = cli.train("--max-restarts", 0)
+    assert job.wait() != 0
+    assert "not-mounted" in job.output() and "unreft fresh-start" in job.output()
+    cli.fresh_start()
+    job = cli.train()
+    cli.wait_committed(job, 5)
+    assert "durable copy: none yet" in cli("status") and "not-mounted" in cli("status")
 
 
 def test_what_cannot_be_is_refused_at_the_start(cli, tmp_path):

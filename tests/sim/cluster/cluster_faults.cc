@@ -213,22 +213,15 @@ void ClusterFaults::GoOnWithoutOnceProtected(uint64_t looks) {
 }
 
 // Now and then the copy alone is written, or the newest is damaged when it is needed.
-void ClusterFaults::LoseAllMemory() {
-  const std::optional<Version> committed = cluster_.history().committed();
-  if (!cluster_.observer().is_protected() || !committed) return;
-  const std::optional<size_t> leader = cluster_.LeaderPlace();
-  if (!leader || cluster_.node(*leader) == nullptr) return;
-  std::vector<Machine*> machines;
-  for (const auto& [slot, machine] : cluster_.observer().machines()) machines.push_back(machine);
-  const TimelineRecord& timelines = cluster_.node(*leader)->member()->records().timeline.value;
-  const uint64_t world = cluster_.history().WorldOf(*committed).value_or(0);
-  // Of replicas that differ a copy has the first one's bytes alone.
-  if (cluster_.history().IsAstray(*committed)) return;
-  if (!cluster_.shelf().Write(*committed, world, timelines, machines)) return;
-  cluster_.trace().Add("a durable copy of {} is written", *committed);
-  cluster_.Count("durable copies");
-  if (random_.OneIn(3)) return;
-  cluster_.Later(DrawWhile(), [this] {
+void ClusterFaults::LoseAllMemoryOnceProtected(uint64_t looks) {
+  if (calm_) return;
+  if (!WriteCopy()) {
+    return cluster_.Later(kLookEvery, [this, looks] {
+      if (looks > 0) LoseAllMemoryOnceProtected(looks - 1);
+    });
+  }
+  if (random_.OneIn(4)) return;
+  cluster_.Later(milliseconds(random_.Below(500)), [this] {
     if (calm_) return;
     if (random_.OneIn(4) && cluster_.shelf().Damage(random_)) {
       cluster_.Count("durable copies damaged");
@@ -238,6 +231,24 @@ void ClusterFaults::LoseAllMemory() {
       (void)cluster_.Destroy(place, DrawAway());
     }
   });
+}
+
+// Of what is committed and protected; false if it cannot be written now.
+bool ClusterFaults::WriteCopy() {
+  const std::optional<Version> committed = cluster_.history().committed();
+  if (!cluster_.observer().is_protected() || !committed) return false;
+  // Of replicas that differ a copy has the first one's bytes alone.
+  if (cluster_.history().IsAstray(*committed)) return false;
+  const std::optional<size_t> leader = cluster_.LeaderPlace();
+  if (!leader || cluster_.node(*leader) == nullptr) return false;
+  std::vector<Machine*> machines;
+  for (const auto& [slot, machine] : cluster_.observer().machines()) machines.push_back(machine);
+  const TimelineRecord& timelines = cluster_.node(*leader)->member()->records().timeline.value;
+  const uint64_t world = cluster_.history().WorldOf(*committed).value_or(0);
+  if (!cluster_.shelf().Write(*committed, world, timelines, machines)) return false;
+  cluster_.trace().Add("a durable copy of {} is written", *committed);
+  cluster_.Count("durable copies");
+  return true;
 }
 
 // Its trainers live on.

@@ -88,7 +88,8 @@ class ClusterFaults {
   void OrderFreshStart();
   void OrderResize();
   void LetPass();
-  void LoseAllMemory();
+  void LoseAllMemory() { LoseAllMemoryOnceProtected(kLooksMax / 4); }
+  void LoseAllMemoryOnceProtected(uint64_t looks);
   void KillDaemonForVeryLong();
 
   // For the moment in which a loss is made good and nothing newer is committed, or all is
@@ -98,6 +99,7 @@ class ClusterFaults {
 
   void BeQuietFor(Duration duration);
   void StartSecondOnceAllTrain(uint64_t looks);
+  bool WriteCopy();
   std::optional<Step> DrawEarlierStep();
   void TakeRewindBack();
   void OrderFreshStart(bool force, uint64_t times);
