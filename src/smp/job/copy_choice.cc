@@ -79,6 +79,16 @@ std::map<NodeSlot, std::vector<Rank>> HomesForCopy(const Facts& facts, const Dur
   return homes;
 }
 
+void NameRun(const TimelineRecord& timelines, CopyOrder& order) {
+  order.set_run(timelines.run());
+  for (const TimelineEntry& of : timelines.chain()) {
+    CopyTimeline& timeline = *order.add_chain();
+    timeline.set_timeline(of.timeline());
+    timeline.set_parent_timeline(of.parent_timeline());
+    timeline.set_parent_step(of.parent_step());
+  }
+}
+
 std::string DescribeLoss(const meta::JobState& records, const DurableCopy& copy) {
   const CommitRecord& commit = records.commit.value;
   if (commit.world() == 0) {

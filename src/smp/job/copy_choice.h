@@ -1,5 +1,5 @@
-// Which durable copy a round restores when nothing in memory can be (docs/protocol.md, rule 21),
-// and who loads what of it. Pure.
+// What a durable copy says of its run, and by that which one a round restores when nothing in
+// memory can be (docs/protocol.md, rule 34), and who loads what of it. Pure.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -31,6 +31,9 @@ absl::StatusOr<std::optional<DurableCopy>> ChooseCopy(const Facts& facts,
 
 // Each rank's slab where that rank asks to restore from, the others evenly.
 std::map<NodeSlot, std::vector<Rank>> HomesForCopy(const Facts& facts, const DurableCopy& copy);
+
+// Has the copy that is ordered name the run that it is of, and its timelines.
+void NameRun(const TimelineRecord& timelines, CopyOrder& order);
 
 // How much is lost with it, for people.
 std::string DescribeLoss(const meta::JobState& records, const DurableCopy& copy);

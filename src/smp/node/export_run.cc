@@ -12,6 +12,7 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/copy_choice.h"
 #include "smp/node/export_part.h"
 #include "smp/node/json_text.h"
 
@@ -183,14 +184,7 @@ CopyLead ExportRun::LeadOf(const std::set<NodeSlot>& writers) const {
   order.set_world(world_);
   order.set_software_version(state_.options.software_version);
   order.set_is_own(IsTheJobsOwn());
-  const TimelineRecord& timelines = member_.records().timeline.value;
-  order.set_run(timelines.run());
-  for (const TimelineEntry& of : timelines.chain()) {
-    CopyTimeline& timeline = *order.add_chain();
-    timeline.set_timeline(of.timeline());
-    timeline.set_parent_timeline(of.parent_timeline());
-    timeline.set_parent_step(of.parent_step());
-  }
+  NameRun(member_.records().timeline.value, order);
   for (const NodeSlot writer : writers) lead.add_nodes(writer.value);
   for (const std::string& mapping : wish_.map) lead.add_map(mapping);
   lead.set_keep(wish_.keep);

@@ -7,6 +7,7 @@
 #include "durable/copy_finish.h"
 #include "durable/part_writer.h"
 #include "durable/sealed_slab.h"
+#include "smp/job/copy_choice.h"
 #include "tests/fakes/fake_segment_store.h"
 
 namespace unreft::sim {
@@ -49,13 +50,7 @@ bool DurableShelf::Write(Version version, uint64_t world, const TimelineRecord& 
   order.set_step(version.step.value);
   order.set_world(world);
   order.set_written_ms(written_);
-  order.set_run(timelines.run());
-  for (const TimelineEntry& of : timelines.chain()) {
-    CopyTimeline& timeline = *order.add_chain();
-    timeline.set_timeline(of.timeline());
-    timeline.set_parent_timeline(of.parent_timeline());
-    timeline.set_parent_step(of.parent_step());
-  }
+  smp::NameRun(timelines, order);
   UNREFT_CHECK(copy.Put(durable::kOrderFile, durable::EncodeOrder(order)).ok());
   durable::PartOrder part;
   part.version = version;
