@@ -182,6 +182,8 @@ typedef struct unreft_decision {
                           `tensors` are to be; 0: as far as they were at first, without what was
                           appended to them */
   uint64_t source_world; /* how many ranks saved the version; 0 when nothing is restored */
+  const char* durable_copy; /* the directory of the durable copy that the version was loaded from,
+                               since no memory had it or a newer one whole; NULL otherwise */
 } unreft_decision;
 
 typedef enum unreft_outcome {

@@ -106,6 +106,7 @@ struct Restored {
   uint64_t timeline = 0;      // of that version
   uint64_t new_timeline = 0;  // opened by this decision
   uint64_t source_world = 0;  // how many ranks saved the version
+  std::optional<std::string> durable_copy;  // that it was loaded from; see unreft_decision
   std::vector<Tensor> tensors;
   std::optional<std::string> extras;  // this rank's earlier ones; see unreft_decision
 };
@@ -157,6 +158,7 @@ class Client {
     restored.timeline = c.timeline;
     restored.new_timeline = c.new_timeline;
     restored.source_world = c.source_world;
+    if (c.durable_copy != nullptr) restored.durable_copy = c.durable_copy;
     for (size_t i = 0; i < c.tensor_count; ++i) restored.tensors.push_back(FromC(c.tensors[i]));
     if (c.extras != nullptr)
       restored.extras.emplace(static_cast<const char*>(c.extras), c.extras_bytes);

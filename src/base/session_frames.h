@@ -196,10 +196,13 @@ struct Decision {
   WireExtras extras;  // this rank's; none where another number of ranks has saved the version
   // How many ranks have saved it. 0: of a daemon that did not say so, as many as there are now.
   uint64_t source_world = 0;
+  // The durable copy that it was loaded from for this attempt; empty: it was in memory.
+  std::string durable_copy;
   void Fields(auto& wire) {
     wire(request, kind, status, version.timeline, version.step, timeline, tensors, extras.slot);
     wire.Appended(extras.remote, extras.remote_crc, extras.has_remote);
     wire.Appended(source_world);
+    wire.Appended(durable_copy);
   }
 };
 

@@ -151,6 +151,7 @@ void HandOut(unreft_client& client, size_t tensor_bytes, unreft_decision* decisi
   out.tensor_count = client.stored.size();
   out.tensor_bytes = tensor_bytes;
   out.source_world = restored.source_world;
+  if (!restored.durable_copy.empty()) out.durable_copy = restored.durable_copy.c_str();
   HandOutExtras(restored.extras, &out.extras, &out.extras_bytes);
   Fill(decision, out);
 }

@@ -172,6 +172,7 @@ absl::StatusOr<Restored> ClientActor::Accept(Decision decision) {
                     .timeline = decision.timeline};
   if (!restored.fresh) {
     restored.source_world = decision.source_world == 0 ? world_ : decision.source_world;
+    restored.durable_copy = std::move(decision.durable_copy);
   }
   restored.tensors = FromWire(std::move(decision.tensors));
   const RestoreReport report = TakeExtras(decision.extras, restored.extras);

@@ -54,6 +54,8 @@ struct Restored {
   Timeline timeline;                // opened by the decision
   // How many ranks saved it; 0 when it is fresh.
   uint64_t source_world = 0;
+  // The durable copy that it was loaded from; empty: memory had it.
+  std::string durable_copy;
   // Every logical tensor, with this rank's earlier box, or whole if another number of ranks saved
   // it.
   std::vector<TensorSpec> tensors;

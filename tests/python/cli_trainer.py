@@ -48,7 +48,8 @@ def main():
             assert (weights == first + decision.step * 2.0**24).all()
         client.restore_end()
         step = decision.step if decision.restored else 0
-        say(restored=step, attempt=int(os.environ["UNREFT_ATTEMPT"]))
+        where = {"durable_copy": decision.durable_copy} if decision.durable_copy else {}
+        say(restored=step, attempt=int(os.environ["UNREFT_ATTEMPT"]), **where)
         try:
             client.register(tensors, extras_bytes=64)
             if args.begin:

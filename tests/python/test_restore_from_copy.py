@@ -68,6 +68,8 @@ def test_memory_that_is_lost_comes_back_from_the_copy(cli, shelf, tmp_path):
     cli("up", "--", *policy(shelf, every_s=3600))
     job = cli.train()
     assert restored(job, 2) == [copy, copy]
+    told = {record.get("durable_copy") for record in job.lines() if "restored" in record}
+    assert len(told) == 1 and told.pop().startswith(f"{shelf}/")
     cli.wait_committed(job, copy + 3)
     job.interrupt()
     job.wait()

@@ -325,6 +325,14 @@ TEST(GoldenTest, ARequestAndADecisionThatEndBeforeTheWorld) {
   EXPECT_EQ(decision->source_world, 0u);
 }
 
+// As daemons wrote it that restored from memory alone; never written again.
+TEST(GoldenTest, ADecisionThatEndsBeforeTheDurableCopy) {
+  const auto decision = ReadGoldenFrame<Decision>("_before_durable_copy");
+  ASSERT_TRUE(decision.ok()) << decision.status();
+  EXPECT_EQ(decision->source_world, 4u);
+  EXPECT_EQ(decision->durable_copy, "");
+}
+
 // As clients wrote it that restored the newest version; never written again.
 TEST(GoldenTest, ARequestThatEndsBeforeTheStep) {
   const auto request = ReadGoldenFrame<RestoreRequest>("_before_at_or_before");
@@ -380,6 +388,7 @@ TEST(GoldenTest, FieldsOfAFrameComeBack) {
   EXPECT_EQ(decision->extras.remote_crc, 0xe1u);
   EXPECT_TRUE(decision->extras.has_remote);
   EXPECT_EQ(decision->source_world, 4u);
+  EXPECT_EQ(decision->durable_copy, "/mnt/ckpt/timeline-5-step-41");
   EXPECT_TRUE(ReadGoldenFrame<RestoreRequest>()->any_world);
   EXPECT_EQ(ReadGoldenFrame<RestoreRequest>()->at_or_before, Step{40});
   EXPECT_EQ(ReadGoldenFrame<ExtrasRequest>()->rank, Rank{3});

@@ -42,10 +42,12 @@ std::set<size_t> EarlierBytes(Message message) {
     return {ToFrame(message).payload.size() - last - sizeof(uint32_t), whole - last};
   }
   if constexpr (std::is_same_v<Message, Decision>) {
-    message.extras.remote.clear();
-    const size_t remote = 2 * sizeof(uint32_t) + sizeof(bool);
-    const size_t world = sizeof(message.source_world);
-    return {ToFrame(message).payload.size() - world - remote, whole - world};
+    message.durable_copy.clear();
+    const size_t before_copy = ToFrame(message).payload.size() - sizeof(uint32_t);
+    const size_t before_world = before_copy - sizeof(message.source_world);
+    const size_t remote = sizeof(uint32_t) + message.extras.remote.size() +
+                          sizeof(message.extras.remote_crc) + sizeof(bool);
+    return {before_world - remote, before_world, before_copy};
   }
   if constexpr (std::is_same_v<Message, RestoreRequest>) {
     const size_t last = sizeof(bool) + sizeof(message.at_or_before);

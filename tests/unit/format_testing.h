@@ -193,7 +193,7 @@ void ForEachExampleMessage(F f) {
   f(RestoreRequest{12, true, true, Step{40}});
   const WireExtras extras{slot, "extras", 0xe1, true};
   f(Decision{12, DecisionKind::kRestored, absl::OkStatus(), version, Timeline{6}, tensors, extras,
-             4});
+             4, "/mnt/ckpt/timeline-5-step-41"});
   f(PlanRequest{13, tensors, true, {0}});
   f(Plan{13,
          absl::OkStatus(),

@@ -24,6 +24,7 @@ class FakeStore:
         self.versions: dict[int, Version] = {}  # by rank
         self.world = 0  # of these ranks
         self.timeline = 0
+        self.durable_copy: str | None = None  # that the versions were loaded from
 
     def client(self, rank=0, world=1, any_world=False):
         return FakeClient(self, rank, world, any_world)
@@ -74,6 +75,7 @@ class FakeClient:
             tensors=[dataclasses.replace(spec, data=0) for spec, _ in version.tensors.values()],
             extras=version.extras,
             source_world=store.world,
+            durable_copy=store.durable_copy,
         )
 
     def restore_read(self, tensors):

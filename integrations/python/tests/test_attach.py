@@ -313,6 +313,20 @@ def test_what_buffers_may_be(daemon):
         ck.restore()
 
 
+def test_who_restores_is_told_of_a_durable_copy(daemon, store, caplog):
+    ck = attach()
+    ck.restore()
+    assert ck.snapshot(3)
+    ck.close()
+    again = attach()
+    assert again.restore() == 3 and again.status.restored_from is None
+    again.close()
+    store.durable_copy = "/mnt/ckpt/step-3"
+    from_copy = attach()
+    assert from_copy.restore() == 3 and from_copy.status.restored_from == "/mnt/ckpt/step-3"
+    assert "step 3 is restored from the durable copy /mnt/ckpt/step-3" in caplog.text
+
+
 # --- what the ranks agree on ---
 
 

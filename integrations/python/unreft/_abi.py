@@ -73,6 +73,7 @@ class Decision(ctypes.Structure):
         ("extras_bytes", ctypes.c_size_t),
         ("tensor_bytes", ctypes.c_size_t),
         ("source_world", ctypes.c_uint64),
+        ("durable_copy", ctypes.c_char_p),
     ]
 
 

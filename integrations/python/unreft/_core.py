@@ -138,6 +138,10 @@ def _bytes_at(address: int | None, size: int) -> bytes | None:
     return None if address is None else ctypes.string_at(address, size)
 
 
+def _path_or_none(path: bytes | None) -> str | None:
+    return None if path is None else os.fsdecode(path)
+
+
 def _step_or_none(step: int) -> int | None:
     return None if step == _NO_STEP else step
 
@@ -206,6 +210,7 @@ class Client:
             "timeline": decision.timeline,
             "new_timeline": decision.new_timeline,
             "source_world": decision.source_world,
+            "durable_copy": _path_or_none(decision.durable_copy),
             "tensors": _described(decision),
             "extras": _bytes_at(decision.extras, decision.extras_bytes),
         }

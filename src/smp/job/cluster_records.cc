@@ -149,6 +149,7 @@ JobDecision DecisionOf(const DecisionRecord& record) {
   decision.version = {Timeline{record.version_timeline()}, Step{record.version_step()}};
   decision.timeline = Timeline{record.timeline()};
   decision.holders = HoldersOf(record.holders());
+  decision.durable_copy = record.copy();
   for (const AskingRank& asked : record.asked()) {
     const Rank rank{asked.rank()};
     Asker& asker =

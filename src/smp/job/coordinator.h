@@ -57,6 +57,8 @@ struct JobDecision {
   std::map<Rank, NodeSlot> homes;
   // Where the slabs of the restored version are.
   std::vector<recovery::SlabHolder> holders;
+  // The durable copy that they were loaded from; empty: memory had the version.
+  std::string durable_copy;
 };
 
 // Whether that request of that life of the rank is what was decided.

@@ -24,4 +24,14 @@ std::string_view SlotPhaseName(SlotPhase phase) {
   return "unknown";
 }
 
+void Slot::SealRebuilt(SlotSeal seal) {
+  seal.generation = generation.value;
+  seal.timeline = version.timeline.value;
+  seal.step = version.step.value;
+  SetBodyCrc(seal);
+  view->header().seal = seal;
+  view->set_state(generation, SlotState::kSealed);
+  phase = SlotPhase::kSealed;
+}
+
 }  // namespace unreft::smp

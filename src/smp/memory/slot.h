@@ -96,6 +96,10 @@ struct Slot {
   bool InUseByPool() const { return checksum_running || sealing; }
   // Not to be given to another version yet (docs/protocol.md, rule 6).
   bool InUse() const { return InUseByPool() || reads > 0 || !readings.empty(); }
+
+  // All of the slab that is rebuilt here is there: the regions are filled, and `seal` says with
+  // what. Its generation, version and checksum are set here.
+  void SealRebuilt(SlotSeal seal);
 };
 
 // Whether it was made, or used last, for a rank of another world than `world`: the same rank number

@@ -341,16 +341,6 @@ Slot* SlotStore::TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotMan
   return slot;
 }
 
-void SlotStore::SealRebuilt(Slot& slot, SlotSeal seal) {
-  seal.generation = slot.generation.value;
-  seal.timeline = slot.version.timeline.value;
-  seal.step = slot.version.step.value;
-  SetBodyCrc(seal);
-  slot.view->header().seal = seal;
-  slot.view->set_state(slot.generation, SlotState::kSealed);
-  slot.phase = SlotPhase::kSealed;
-}
-
 void SlotStore::WatchWriter(Slot& slot) {
   seams_.processes.Unwatch(slot.writer_watch);
   slot.writer_watch =

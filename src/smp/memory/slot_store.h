@@ -94,10 +94,6 @@ class SlotStore {
   Slot* TakeForRebuild(Rank rank, std::shared_ptr<const layout::SlotManifest> manifest,
                        uint64_t manifest_bytes);
 
-  // All of that slab is there: the slot's regions are filled, and `seal` says with what. Its
-  // generation, version and checksum are set here.
-  void SealRebuilt(Slot& slot, SlotSeal seal);
-
   // The trainer did not take the offer, or the slot's content is of no use any more and nobody
   // writes to it: back to free (or removed, when it is too small by now), once nobody reads it.
   void Free(Slot& slot);

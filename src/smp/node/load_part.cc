@@ -320,7 +320,7 @@ absl::Status LoadPart::Seal(Rank rank, Slab& slab) {
   seal.extras_crc = loaded.extras_crc();
   seal.manifest_crc = loaded.manifest_crc();
   seal.crc_table_crc = loaded.crc_table_crc();
-  state_.slots->SealRebuilt(slot, seal);
+  slot.SealRebuilt(seal);
   slab.slot = nullptr;  // it is nobody's to free any more
   return absl::OkStatus();
 }

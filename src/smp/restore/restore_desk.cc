@@ -361,6 +361,7 @@ Decision RestoreDesk::AnswerFor(const RankSession& session, const JobDecision& d
   if (decision.kind != DecisionKind::kRestored) return answer;
 
   answer.source_world = SourceWorld();
+  answer.durable_copy = decision.durable_copy;
   if (absl::Status status = CheckIsThere(session, decision.version); !status.ok()) {
     answer.kind = DecisionKind::kFailed;
     answer.status = std::move(status);

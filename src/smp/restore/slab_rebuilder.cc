@@ -147,7 +147,7 @@ void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   seal.extras_crc = of.description->extras_crc();
   seal.manifest_crc = of.description->manifest_crc();
   seal.crc_table_crc = of.description->crc_table_crc();
-  state_.slots->SealRebuilt(slot, seal);
+  slot.SealRebuilt(seal);
   state_.seams.log.Info("rank {}: its slab of version {} is back", rank, slot.version);
   todo_.erase(rank);
   if (state_.on_slot_change) state_.on_slot_change();

@@ -22,6 +22,14 @@ TEST_F(OtherWorldRestoreTest, InAnotherWorldEveryTensorIsToldWhole) {
   EXPECT_FALSE(answer.extras.has_remote) << "those of the rank that had its number";
 }
 
+TEST_F(OtherWorldRestoreTest, RanksAreToldOfTheDurableCopyThatTheVersionCameOutOf) {
+  Ask(Rank{0}, 3, true);
+  durable_copy_ = "/mnt/ckpt/step-7";
+  Decide(Timeline{2});
+  Settle(milliseconds(100));
+  EXPECT_EQ(AnswerTo(Rank{0}).durable_copy, "/mnt/ckpt/step-7");
+}
+
 TEST_F(OtherWorldRestoreTest, InTheSameWorldEachHasWhatItSaved) {
   Ask(Rank{1}, 2, true);
   Decide(Timeline{2});

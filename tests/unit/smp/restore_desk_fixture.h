@@ -109,6 +109,7 @@ class RestoreDeskFixture : public GroupFixture {
     decision.holders = {{NodeSlot{1}, {Rank{0}}, false}, {NodeSlot{2}, {Rank{1}}, false}};
     if (is_own_lost) decision.holders.push_back({NodeSlot{0}, {}, true});
     decision.asked = asked_;
+    decision.durable_copy = durable_copy_;
     InTurn([&] { desk_->OnDecision(decision); });
   }
   RankSession& Connect(Rank rank, uint64_t world = 0) {
@@ -187,6 +188,7 @@ class RestoreDeskFixture : public GroupFixture {
 
   bool reads_pages_ = true;
   std::map<Rank, Asker> asked_;  // of the next decision
+  std::string durable_copy_;     // the same
   GuardRecord record_of_group_;
   std::array<std::vector<std::byte>, kNodesOfGroup> data_;
   std::map<NodeSlot, Other> others_;

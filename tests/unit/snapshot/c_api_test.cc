@@ -202,7 +202,8 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
         .tensors = {{TensorSpec{
             .name = "w", .global_shape = {100, 10}, .offset = {0, 0}, .extent = {100, 10}}}},
         .extras = {.slot = daemon.Where(0)},
-        .source_world = 1};
+        .source_world = 1,
+        .durable_copy = "/mnt/ckpt/step-3"};
     daemon.plan = RestorePlan{.sources = {{.slot = daemon.Where(0)}}, .pieces = {{.bytes = 4000}}};
   });
   EXPECT_TRUE(client_->WaitCommitted(3, 5000).ok());
@@ -221,6 +222,7 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
   EXPECT_EQ(again->new_timeline, 8u);
   EXPECT_EQ(again->extras, "extras");
   EXPECT_EQ(again->source_world, 1u);
+  EXPECT_EQ(again->durable_copy, "/mnt/ckpt/step-3");
   ASSERT_EQ(again->tensors.size(), 1u);
   EXPECT_EQ(again->tensors[0].name, "w");
   EXPECT_EQ(again->tensors[0].global_shape, (std::vector<uint64_t>{100, 10}));
@@ -243,6 +245,7 @@ TEST_F(CApiLifeTest, TheExtrasOfEachRankThatSavedTheVersionAreRead) {
   auto restored = client_->Restore();
   ASSERT_TRUE(restored.ok()) << restored.error().message;
   EXPECT_EQ(restored->source_world, 3u);
+  EXPECT_EQ(restored->durable_copy, std::nullopt);
   EXPECT_EQ(restored->extras, std::nullopt);
   auto empty = client_->RestoreExtras(0);
   ASSERT_TRUE(empty.ok()) << empty.error().message;

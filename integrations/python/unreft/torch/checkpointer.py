@@ -67,6 +67,7 @@ class CheckpointerStatus(unreft.Status):
     layout_generations: int = 0  # registrations of the tensors
     restored_step: int | None = None
     reshaped_from: int | None = None  # ranks that stored it, where their number was another
+    restored_from: str | None = None  # the durable copy, where no memory had it whole
     derived: int = 0  # tensors of which a digest is captured
     not_derived: dict[str, str] = dataclasses.field(default_factory=dict)  # declared: why not
 
@@ -123,6 +124,7 @@ class Checkpointer:
         self._restored = False
         self._restored_step: int | None = None
         self._reshaped_from: int | None = None
+        self._restored_from: str | None = None
         self._registered = RegisteredTensors(client)
         self._off = ""  # why snapshots are off for good
         self._unfenced = ""  # why the last snapshot was skipped, if the loop lacks a fence
@@ -166,7 +168,7 @@ class Checkpointer:
         self._state.remember_buffers()
         self._restored_step = None
         if outcome.kind != Outcome.RESTORED:
-            self._reshaped_from = None
+            self._reshaped_from = self._restored_from = None
         if outcome.kind == Outcome.RESTORED:
             self._restored_step = outcome.step
             # Otherwise the first snapshot would do it, and find no slot free.
@@ -208,6 +210,10 @@ class Checkpointer:
         if self._rng and record["rng"] is not None:
             self._rng.load_state_dict(record["rng"])  # last: nothing may draw after it
         self._reshaped_from = stored.reshaped_from
+        self._restored_from = decision.durable_copy
+        if decision.durable_copy and self._state.rank == 0:
+            where = decision.durable_copy
+            _log.warning("step %d is restored from the durable copy %s", decision.step, where)
         if stored.summary and self._state.rank == 0:
             _log.log(stored.level, "%s", stored.summary)
         return Outcome(Outcome.RESTORED, decision.new_timeline, decision.timeline, decision.step)
@@ -313,6 +319,7 @@ class Checkpointer:
             layout_generations=self._registered.generations,
             restored_step=self._restored_step,
             reshaped_from=self._reshaped_from,
+            restored_from=self._restored_from,
             derived=self._derived.count(),
             not_derived=self._derived.captured(),
         )
