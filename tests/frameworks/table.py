@@ -89,6 +89,16 @@ ROWS = [
         ["tests/frameworks/test_lightning.py"],
     ),
     Row(
+        "DeepSpeed: ZeRO stages 1, 2, 3",
+        ["deepspeed", "torch"],
+        "`ck = unreft.deepspeed.attach(engine)`, `ck.restore()` ([deepspeed.md](deepspeed.md))",
+        "fp32 partitions, the optimizer, hyperparameters, the scheduler, the engine's counts, "
+        "buffers, generators; on another number of ranks too",
+        "the position in the data: an extra; another stage, fp16, offload, pipelines, mixture of "
+        "experts, ZeRO++ and others: refused by name",
+        ["tests/frameworks/test_deepspeed.py"],
+    ),
+    Row(
         "torchdata.StatefulDataLoader",
         ["torchdata", "torch"],
         '`extras={"loader": loader}` '
@@ -100,8 +110,8 @@ ROWS = [
 ]
 
 ABSENT = """
-Not there: **DeepSpeed** is refused by name (`test_attach.py`), **Megatron-Core** was not tried. All
-cases run on CPUs; [benchmarks.md](benchmarks.md) has what ran on a GPU.
+Not there: **Megatron-Core** was not tried. All cases run on CPUs; [benchmarks.md](benchmarks.md)
+has what ran on a GPU.
 """
 
 

@@ -60,7 +60,9 @@ class Rank:
     def records(self):
         if not self.output.exists():
             return []
-        return [json.loads(line) for line in self.output.read_text().splitlines()]
+        # A framework may print lines of its own, as DeepSpeed does when accelerate imports it.
+        lines = self.output.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def _run_script(script, args, environment, output, go_on):

@@ -85,7 +85,7 @@ def test_deepspeed_is_refused(daemon):
     for attribute, what in (("ds_id", "ZeRO-3"), ("_hp_mapping", "ZeRO-1 or 2")):
         model = nn.Linear(2, 2)
         setattr(model.weight, attribute, 1)
-        with pytest.raises(unreft.InvalidArgument, match=f"'weight'.*{what}.*save_checkpoint"):
+        with pytest.raises(unreft.InvalidArgument, match=f"'weight'.*{what}.*deepspeed.attach"):
             unreft.torch.attach(model)
 
 

@@ -43,8 +43,8 @@ class Decision:
     # This rank's earlier extras; None when it had none, or if another number of ranks saved them.
     extras: bytes | None
     source_world: int = 0  # how many ranks saved the version; 0 when nothing is restored
-    # The directory of the durable copy that the version was loaded from, since no memory had it or a
-    # newer one whole; None otherwise.
+    # The directory of the durable copy that the version was loaded from, since no memory had it or
+    # a newer one whole; None otherwise.
     durable_copy: str | None = None
 
 

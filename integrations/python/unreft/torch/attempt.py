@@ -32,6 +32,13 @@ _peeked: Joined | None = None
 _pid = 0  # of the process that has peeked: a forked child has not
 _attached: weakref.WeakValueDictionary[tuple[str, str, int], Any] = weakref.WeakValueDictionary()
 _taken_by: dict[tuple[str, str, int], str] = {}
+# Who attaches all that is trained at once, and what becomes of what is attached beside it.
+_ONCE = {
+    "unreft.torch.attach": (
+        "give all models (in one nn.ModuleDict, say) and optimizers to one attach()"
+    ),
+    "unreft.deepspeed.attach": "a process trains one engine, once",
+}
 
 
 def take(
@@ -136,11 +143,10 @@ def _check_alone(key: tuple[str, str, int], caller: str) -> None:
             f"rank {key[2]} of job '{key[1]}' uses {_taken_by[key]} in this process: a process "
             f"saves and restores either by that or by {caller}"
         )
-    if caller == "unreft.torch.attach":
+    if caller in _ONCE:
         raise unreft.FailedPrecondition(
-            f"rank {key[2]} of job '{key[1]}' is attached in this process already: give all models "
-            "(in one nn.ModuleDict, say) and optimizers to one attach(), or close() the first "
-            "checkpointer before"
+            f"rank {key[2]} of job '{key[1]}' is attached in this process already: "
+            f"{_ONCE[caller]}, or close() the first checkpointer before"
         )
 
 

@@ -13,6 +13,7 @@ import torch
 import unreft
 from unreft.torch import dry_run, step_hook, trainers
 from unreft.torch.agreement import Outcome, check_agree, of_all_ranks
+from unreft.torch.captured_state import CapturedState
 from unreft.torch.derived_restore import StoredDerived
 from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.device_extras import DeviceExtras
@@ -26,7 +27,6 @@ from unreft.torch.reshape import Reshaped
 from unreft.torch.restored_memory import read_tensors
 from unreft.torch.rng import Rng
 from unreft.torch.shards import not_empty
-from unreft.torch.state import TrainingState
 from unreft.torch.stored_state import StoredState
 
 _log = logging.getLogger("unreft")
@@ -93,7 +93,7 @@ class Checkpointer:
     def __init__(
         self,
         client: ClientLike | None,
-        state: TrainingState,
+        state: CapturedState,
         extras: Extras,
         rng: bool,
         derived: DerivedTensors | None = None,

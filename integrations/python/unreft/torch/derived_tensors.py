@@ -8,9 +8,9 @@ import torch
 
 from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.torch import digest, safe_pickle
+from unreft.torch.captured_state import CapturedState
 from unreft.torch.derived import Derived, Item, find, listed, short
 from unreft.torch.shards import Bound, bind
-from unreft.torch.state import TrainingState
 
 _log = logging.getLogger("unreft")
 
@@ -25,7 +25,7 @@ class DerivedTensors:
     this rank's own in the store, since the other replicas may go on without its bytes.
     """
 
-    def __init__(self, rules: Sequence[Derived], state: TrainingState):
+    def __init__(self, rules: Sequence[Derived], state: CapturedState):
         """Raises `InvalidArgument` for a declaration that cannot be meant of that state."""
         self.rules = list(rules)
         self._own = state.own

@@ -12,9 +12,9 @@ import torch
 
 from unreft.tensor import Tensor
 from unreft.torch import ranks
+from unreft.torch.captured_state import CapturedState
 from unreft.torch.derived import Derived, short
 from unreft.torch.shards import Bound, bind, not_empty
-from unreft.torch.state import TrainingState
 
 # Of each rank's own, beside the state: what extras have on a device, digests of what is derived.
 _BESIDE = ("extras/*", "derived/*")
@@ -24,7 +24,7 @@ def is_asked_for() -> bool:
     return bool(os.environ.get("UNREFT_DRY_RUN"))
 
 
-def end(client: Any, state: TrainingState, rules: Sequence[Derived]) -> NoReturn:
+def end(client: Any, state: CapturedState, rules: Sequence[Derived]) -> NoReturn:
     """Ends the process by SystemExit, once all ranks have said what they would restore."""
     beside = torch.zeros(1, dtype=torch.uint8)
     wanted = [*_wanted(state, rules), *(bind(name, beside, state.own) for name in _BESIDE)]
@@ -37,7 +37,7 @@ def end(client: Any, state: TrainingState, rules: Sequence[Derived]) -> NoReturn
     raise AssertionError("a dry run ends with the first tensors that it is given")
 
 
-def _wanted(state: TrainingState, rules: Sequence[Derived]) -> Iterator[Bound]:
+def _wanted(state: CapturedState, rules: Sequence[Derived]) -> Iterator[Bound]:
     """The state as a restore finds it: that of optimizers is made as it is stored."""
     for bound in state.live_without_optimizers():
         if any(rule.sources_of(short(bound)) is not None for rule in rules):
@@ -50,7 +50,7 @@ def _renamed(bound: Bound, name: str) -> Bound:
     return dataclasses.replace(bound, spec=dataclasses.replace(bound.spec, name=name))
 
 
-def _of_each_rank(spec: Tensor, state: TrainingState) -> Tensor:
+def _of_each_rank(spec: Tensor, state: CapturedState) -> Tensor:
     """By the name of what each rank stores for itself, if it is that."""
     own = spec.name.removeprefix(state.own.prefix)
     return spec if own == spec.name else dataclasses.replace(spec, name=f"rank*/{own}")

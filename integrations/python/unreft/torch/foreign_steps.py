@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 
 from unreft.errors import FailedPrecondition
+from unreft.torch.captured_state import CapturedState
 from unreft.torch.derived_tensors import capturing, later
-from unreft.torch.state import TrainingState
 
 _TENSORS_MAX = 8
 _ELEMENTS_MAX = 64  # of each
@@ -19,7 +19,7 @@ _ELEMENTS_MAX = 64  # of each
 class ForeignSteps:
     """Compares some elements of the model before such a step and at the next snapshot."""
 
-    def __init__(self, state: TrainingState):
+    def __init__(self, state: CapturedState):
         self._state = state
         self._stepped: list[str] = []  # the classes of the optimizers, since the samples were taken
         self._samples: list[tuple[torch.Tensor, torch.Tensor]] = []  # place and value

@@ -6,8 +6,8 @@ NAMES_MAX = 5
 _RANKS_MAX = 8
 
 
-def names(found: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in found[:NAMES_MAX]) + _more(len(found) - NAMES_MAX)
+def names(found: Sequence[str], most: int = NAMES_MAX) -> str:
+    return ", ".join(f"'{name}'" for name in found[:most]) + _more(len(found) - most)
 
 
 def ranks(found: Sequence[int]) -> str:

@@ -9,8 +9,8 @@ from torch import nn
 from unreft.errors import InvalidArgument
 
 _DEEPSPEED = (
-    "Unreft does not know the flat partitions of DeepSpeed's ZeRO yet: what it would restore "
-    "without them is not what was trained. Use engine.save_checkpoint() for this job"
+    "What is trained lies in the flat partitions of DeepSpeed's ZeRO, which "
+    "unreft.deepspeed.attach(engine) captures"
 )
 
 

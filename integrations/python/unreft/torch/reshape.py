@@ -14,12 +14,12 @@ from typing import Any
 import unreft
 from unreft.errors import FailedPrecondition
 from unreft.torch import joined_scalars, listing, rng, safe_pickle, streams
+from unreft.torch.captured_state import CapturedState
 from unreft.torch.device_extras import DeviceExtras
 from unreft.torch.extras import Extras
 from unreft.torch.mesh_place import Place, stored_places
 from unreft.torch.own_tensors import OwnTensors
 from unreft.torch.shards import Bound, own_of
-from unreft.torch.state import TrainingState
 from unreft.torch.stored_state import read_record
 
 _OF_A_SET = re.compile(r"group\d+/")
@@ -34,7 +34,7 @@ class Reshaped:
         self,
         client: Any,
         decision: unreft.Decision,
-        state: TrainingState,
+        state: CapturedState,
         extras: Extras,
         *,
         with_rng: bool,
@@ -106,7 +106,7 @@ class Reshaped:
 
 
 def _join_streams(
-    records: Sequence[dict[str, Any]], state: TrainingState, places: Sequence[Place] | str
+    records: Sequence[dict[str, Any]], state: CapturedState, places: Sequence[Place] | str
 ) -> streams.Streams | None:
     now = streams.Now(state.rank, rng.current_device(), state.place)
     joined = streams.join([record["rng"] for record in records], now, places)

@@ -62,7 +62,7 @@ class TrainingState:
         self._optimizers = refusals.as_optimizers(optimizers)
         self._replicas = replicas
         self._buffers = Buffers(self._model)
-        self._masters = {_clean(name): master for name, master in (masters or {}).items()}
+        self._masters = {clean(name): master for name, master in (masters or {}).items()}
         self._names: dict[torch.Tensor, str] = {}  # of the parameters
         self._stepped: dict[torch.Tensor, str] = {}  # of what the optimizers may step on
         self._groups: dict[torch.optim.Optimizer, list[list[str]]] = {}  # names, as seen last
@@ -124,7 +124,7 @@ class TrainingState:
     def bind(self) -> list[Bound]:
         """Everything that a snapshot captures, as it is now."""
         self._name_parameters()
-        self._with_extra_state = list(_with_extra_state(self._model))
+        self._with_extra_state = list(with_extra_state(self._model))
         with torch.no_grad():
             return self._bind(self._buffers.stable())
 
@@ -242,7 +242,7 @@ class TrainingState:
         """Of optimizers that `check_scalars` has compared, and of modules."""
         for optimizer, stored in zip(self._optimizers, scalars["optimizers"]):
             self._load_optimizer_scalars(optimizer, stored)
-        for name, module in _with_extra_state(self._model):
+        for name, module in with_extra_state(self._model):
             if name in scalars["modules"]:
                 module.set_extra_state(scalars["modules"][name])
 
@@ -251,7 +251,7 @@ class TrainingState:
     def _name_parameters(self) -> None:
         names = {}
         for name, parameter in self._model.named_parameters():
-            names[parameter] = _clean(name)
+            names[parameter] = clean(name)
             self._bind_parameter(parameter, names[parameter])
         self._names = names
         self._follow_masters()
@@ -327,7 +327,7 @@ class TrainingState:
 
     def _bind_buffers(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Bound]:
         for name, buffer in buffers:
-            yield bind(f"buffer/{_clean(name)}", buffer, self._replicas.own(), volatile=True)
+            yield bind(f"buffer/{clean(name)}", buffer, self._replicas.own(), volatile=True)
 
     # --- the optimizers ---
 
@@ -473,14 +473,14 @@ def _unwrap(model: nn.Module) -> nn.Module:
     return model
 
 
-def _clean(name: str) -> str:
+def clean(name: str) -> str:
     """The name without what wrappers of modules put into it."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
-def _with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield name, module

@@ -4,12 +4,12 @@ import logging
 from typing import Any
 
 import unreft
+from unreft.torch.captured_state import CapturedState
 from unreft.torch.device_extras import DeviceExtras
 from unreft.torch.extras import Extras
 from unreft.torch.mesh_place import Place, read_place
 from unreft.torch.restored_memory import read_aside
 from unreft.torch.shards import Bound
-from unreft.torch.state import TrainingState
 
 class StoredState:
     """`tensors` as this rank knows them by name, `record` what its extras were made from."""
@@ -21,7 +21,7 @@ class StoredState:
         self,
         client: Any,
         decision: unreft.Decision,
-        state: TrainingState,
+        state: CapturedState,
         aside: DeviceExtras,
         extras: Extras,
     ):

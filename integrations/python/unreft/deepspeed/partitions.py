@@ -1,0 +1,107 @@
+"""Which elements of which parameters a rank has in its flat partitions.
+
+ZeRO lays the parameters of a group one behind the other and cuts them for the ranks, without regard
+to rows. What is padded lies behind the last element of a group (stages 1 and 2) or of a parameter
+(stage 3) and is no element of any parameter, so that it is never stored.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from unreft.torch.shards import Bound, Holders, bind
+
+_ALONE = Holders("", 0, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Of the parameter called `name` the elements [begin, end), numbered in row-major order, which
+    lie one behind the other from `start` on in flat memory. `shape` is the whole parameter's."""
+
+    name: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """`flat`, of shape (elements,), is what this rank's optimizer steps on, of parameter group
+    `group`. `shapes`: of all parameters of which some rank has a part there, by name; `parts`:
+    those of which this one has."""
+
+    flat: torch.Tensor
+    group: int
+    shapes: dict[str, tuple[int, ...]]
+    parts: list[Part]
+
+
+def partitions_of(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Partition]:
+    """Those of a ZeRO optimizer; `names`: of the parameters."""
+    if hasattr(optimizer, "single_partition_of_fp32_groups"):
+        return _of_stage_1_or_2(optimizer, names)
+    return _of_stage_3(optimizer, names)
+
+
+def _of_stage_1_or_2(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Partition]:
+    found = []
+    flats = optimizer.single_partition_of_fp32_groups
+    for group, (flat, parameters) in enumerate(zip(flats, optimizer.bit16_groups)):
+        shapes = {names[each]: box(each.shape) for each in parameters}
+        parts = []
+        for parameter in parameters:
+            mapping = parameter._hp_mapping
+            if mapping is None:  # all of it is other ranks'
+                continue
+            begin, count = mapping.lp_fragment_address.start, mapping.lp_fragment_address.numel
+            name, start = names[parameter], mapping.hp_fragment_address.start
+            parts.append(Part(name, shapes[name], begin, begin + count, start))
+        found.append(Partition(flat, group, shapes, parts))
+    return found
+
+
+def _of_stage_3(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Partition]:
+    found = []
+    flats = optimizer.fp32_partitioned_groups_flat
+    for index, (flat, parameters) in enumerate(zip(flats, optimizer.fp16_groups)):
+        parts, start = [], 0
+        for parameter in parameters:
+            part = part_of_sharded(parameter, names[parameter], start)
+            start += parameter.ds_tensor.ds_numel
+            if part.begin < part.end:
+                parts.append(part)
+        shapes = {names[each]: box(each.ds_shape) for each in parameters}
+        found.append(Partition(flat, optimizer.sub_group_to_group_id[index], shapes, parts))
+    return found
+
+
+def part_of_sharded(parameter: torch.Tensor, name: str, start: int = 0) -> Part:
+    """What this rank has of a parameter that stage 3 has cut into as many equal parts as there are
+    ranks, the last of them padded."""
+    rank = torch.distributed.get_rank(parameter.ds_process_group)
+    size, elements = parameter.ds_tensor.ds_numel, parameter.ds_numel
+    begin, end = (min(elements, size * each) for each in (rank, rank + 1))
+    return Part(name, box(parameter.ds_shape), begin, end, start)
+
+
+def bind_part(prefix: str, flat: torch.Tensor, part: Part, key: str = "") -> Bound:
+    """`part` in `flat` as what is called `<prefix>/<parameter>[/<key>]` in the store."""
+    name = "/".join(filter(None, (prefix, part.name, key)))
+    bound = bind(name, flat.narrow(0, part.start, part.end - part.begin), _ALONE)
+    spec = dataclasses.replace(
+        bound.spec,
+        global_shape=part.shape,
+        offset=(0,) * len(part.shape),
+        extent=part.shape,
+        range=(part.begin, part.end),
+    )
+    return dataclasses.replace(bound, spec=spec)
+
+
+def box(shape: torch.Size) -> tuple[int, ...]:
+    """The shape by which a parameter is stored: that of a scalar has a dimension, for ranges."""
+    return tuple(shape) or (1,)

@@ -1,0 +1,75 @@
+"""What is refused by name, since it was not tried: what ZeRO then has lies elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+from deepspeed import DeepSpeedEngine
+from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+from unreft.errors import FailedPrecondition, InvalidArgument
+
+TRIED = "0.19"
+
+_OPTIMIZERS = (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3)
+_WAS_TRIED = (
+    "tried are ZeRO stages 1, 2 and 3 of bf16 and fp32 weights over all ranks, with an optimizer "
+    "of torch; engine.save_checkpoint() is there for others"
+)
+
+
+def check(engine: DeepSpeedEngine, world: int) -> None:
+    """Raises `FailedPrecondition`, by name, for an engine that would not be restored as it was."""
+    if ".".join(deepspeed.__version__.split(".")[:2]) != TRIED:
+        raise FailedPrecondition(
+            f"unreft.deepspeed was tried with deepspeed {TRIED}, whose ZeRO it reads, and this is "
+            f"{deepspeed.__version__}"
+        )
+    if not isinstance(engine, DeepSpeedEngine):
+        raise InvalidArgument(
+            f"engine: needed what deepspeed.initialize() returns first, found a "
+            f"{type(engine).__name__}"
+        )
+    for name, is_so in _untried(engine, world).items():
+        if is_so:
+            raise FailedPrecondition(f"an engine with {name} is not supported: {_WAS_TRIED}")
+
+
+def _untried(engine: DeepSpeedEngine, world: int) -> dict[str, Any]:
+    """Each by its name in the configuration, where it has one; whether the engine has it."""
+    config, zero, kind = engine._config, engine._config.zero_config, type(engine.optimizer)
+    offloaded = {
+        name: OffloadDeviceEnum(offload.device).value
+        for name in ("offload_optimizer", "offload_param")
+        if (offload := getattr(zero, name)) is not None and offload.device != OffloadDeviceEnum.none
+    }
+    return {
+        f"its class {type(engine).__name__}": type(engine) is not DeepSpeedEngine,
+        "a PipelineModule": isinstance(engine.module, PipelineModule),
+        "mixture of experts": engine.has_moe_layers,
+        "fp16": engine.fp16_enabled(),
+        "torch_autocast": engine.torch_autocast_enabled(),
+        f"{', '.join(f'{n} to {d}' for n, d in offloaded.items())}": offloaded,
+        "zenflow": zero.zenflow is not None,
+        f"ZeRO stage {int(zero.stage)}": int(zero.stage) not in (1, 2, 3),
+        "zero_hpz_partition_size": zero.zero_hpz_partition_size > 1,
+        "zero_quantized_weights": zero.zero_quantized_weights,
+        "zero_quantized_nontrainable_weights": zero.zero_quantized_nontrainable_weights,
+        "zero_quantized_gradients": zero.zero_quantized_gradients,
+        "round_robin_gradients": zero.round_robin_gradients,
+        "parameter_alignment": zero.parameter_alignment,
+        "autotp_size": engine.autotp_size() > 1,
+        "an mpu": engine.mpu is not None,
+        f"{engine.dp_world_size} of {world} ranks data parallel": engine.dp_world_size != world,
+        "managed_gradient_accumulation false": not engine.managed_gradient_accumulation(),
+        "bf16_master_weights_and_grads": engine.bf16_master_weights_and_gradients(),
+        "bf16_optimizer_states": engine.bf16_optimizer_states(),
+        "data_efficiency": engine.data_efficiency_enabled(),
+        "deepcompile": engine.is_deepcompile_enabled(),
+        f"the optimizer {kind.__name__}": kind not in _OPTIMIZERS,
+        "the optimizer Muon": getattr(engine.optimizer, "use_muon", False),
+    }

@@ -1,0 +1,93 @@
+"""Attaches one engine in ways that are refused: writes JSON lines of what each is told.
+
+    deepspeed_refusals.py
+"""
+
+import os
+import unittest.mock
+
+import deepspeed_preloaded  # noqa: F401, first
+import deepspeed
+import torch
+from deepspeed.pipe import PipelineModule
+from saying import say
+from torch import nn
+
+import unreft
+import unreft.deepspeed
+import unreft.torch
+
+# Instead of building each, since some need a GPU: by name, what the engine's configuration has.
+ZERO = {
+    "offload_optimizer to nvme": {"offload_optimizer": {"device": "nvme", "nvme_path": "/tmp"}},
+    "offload_param to cpu": {"offload_param": {"device": "cpu"}},
+    "ZeRO stage 0": {"stage": 0},
+    "zero_hpz_partition_size": {"zero_hpz_partition_size": 2},
+    "zero_quantized_weights": {"zero_quantized_weights": True},
+    "zero_quantized_nontrainable_weights": {"zero_quantized_nontrainable_weights": True},
+    "zero_quantized_gradients": {"zero_quantized_gradients": True},
+    "round_robin_gradients": {"round_robin_gradients": True},
+    "parameter_alignment": {"parameter_alignment": True},
+}
+ENGINE = {
+    "fp16": {"fp16_enabled": lambda: True},
+    "torch_autocast": {"torch_autocast_enabled": lambda: True},
+    "mixture of experts": {"has_moe_layers": True},
+    "autotp_size": {"autotp_size": lambda: 2},
+    "managed_gradient_accumulation false": {"managed_gradient_accumulation": lambda: False},
+    "bf16_optimizer_states": {"bf16_optimizer_states": lambda: True},
+    "data_efficiency": {"data_efficiency_enabled": lambda: True},
+    "deepcompile": {"is_deepcompile_enabled": lambda: True},
+    "the optimizer NoneType": {"optimizer": None},
+}
+
+
+def attach(name, *args, of=unreft.deepspeed.attach, **options):
+    try:
+        of(*args, **options)
+    except unreft.Error as error:
+        say(name=name, error=type(error).__name__, message=str(error))
+    else:
+        say(name=name, error=None, message="")
+
+
+def main():
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    deepspeed.init_distributed("gloo")
+    model = nn.Linear(3, 5)
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": {"stage": 2},
+    }
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+    kind = type(engine._config.zero_config)
+    for name, values in ZERO.items():
+        zero = kind(**{"stage": 2, **values})
+        with unittest.mock.patch.object(engine._config, "zero_config", zero):
+            attach(name, engine)
+    for name, values in ENGINE.items():
+        with unittest.mock.patch.multiple(engine, **values):
+            attach(name, engine)
+    with unittest.mock.patch.object(engine, "dp_world_size", 2):
+        attach("2 of 1 ranks data parallel", engine)
+    pipeline = PipelineModule.__new__(PipelineModule)
+    nn.Module.__init__(pipeline)
+    with unittest.mock.patch.object(engine, "module", pipeline):
+        attach("a PipelineModule", engine)
+    with unittest.mock.patch.object(deepspeed, "__version__", "0.20.1"):
+        attach("a version", engine)
+    attach("a model", model)
+    attach("every", engine, every=0)
+    attach("of torch", engine, of=unreft.torch.attach)
+    ck = unreft.deepspeed.attach(engine)
+    attach("twice", engine)
+    attach("beside", nn.Linear(1, 1), of=unreft.torch.attach)
+    ck.close()
+    attach("after close", engine)
+
+
+if __name__ == "__main__":
+    main()
