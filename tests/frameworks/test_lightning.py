@@ -41,7 +41,7 @@ def trained(store, *words, **options):
         ([], [7, "--die-at-epoch-end"]),
         ([], [14]),  # the last but one
         (["--accumulated", 2], [4]),
-        (["--workers", 2], [8]),
+        pytest.param(["--workers", 2], [8], marks=pytest.mark.short),
         (["--dataloader-generator", "--every", 3], [7]),
         (["--max-steps", 13, "--epochs", -1], [9]),
     ],
@@ -62,6 +62,7 @@ def test_it_changes_nothing_of_a_run(stores):
     assert trained(stores[0]) == trained(stores[1], "--alone")
 
 
+@pytest.mark.short
 def test_several_ranks(stores):
     undisturbed = stores[0].train(2, script=SCRIPT)
     stores[1].train(2, "--die-after", 7, script=SCRIPT, killed=True)
@@ -78,6 +79,7 @@ def test_a_run_that_has_ended_is_not_trained_on(stores):
     assert "what is committed is the end of a run, at step 15" in refused["message"]
 
 
+@pytest.mark.short
 def test_a_position_in_other_batches_is_refused(stores):
     trained(stores[0], "--die-after", 3, killed=True)
     (refused,) = trained(stores[0], "--accumulated", 2)
@@ -187,6 +189,7 @@ def fit(module=None, loader=None, validation=None, callbacks=(), kept=None, **op
     ).fit(module or Net(), DataLoader(DATA) if loader is None else loader, validation)
 
 
+@pytest.mark.short
 @pytest.mark.parametrize(
     "name, options",
     [

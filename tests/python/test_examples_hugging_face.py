@@ -65,7 +65,7 @@ def test_an_accelerate_loop_killed_in_its_second_epoch(check):
 
 @pytest.mark.skipif(importlib.util.find_spec("torchdata") is None,
                     reason="no torchdata here: make test-frameworks")
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.short)])
 @pytest.mark.parametrize("at", [3, 5, 7], ids=["in an epoch", "at its end", "in the second epoch"])
 def test_a_stateful_loader_killed(check, at, workers):
     check(at, "stateful_loader.py", "--workers", workers)

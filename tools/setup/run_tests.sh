@@ -34,6 +34,15 @@ if [ ${#suites[@]} -gt 0 ]; then
 else
   echo "no Python tests in this tree"
 fi
+# The short half of what only the second environment has; make test-frameworks runs all of it.
+if frameworks=$(tools/setup/python_env.sh tests/frameworks/requirements.txt); then
+  PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 \
+    "$frameworks/bin/python" -m pytest tests/frameworks tests/python/test_examples_hugging_face.py \
+    -m short -q -p no:cacheprovider --durations=5 --junitxml="$results/frameworks.xml" \
+    </dev/null || status=1
+else
+  status=1
+fi
 # The short half of the lab, which has the machine to itself: `make test-cluster` runs all of it.
 tools/setup/cluster_tests.sh "$build" "$python" -m short --junitxml="$results/cluster.xml" \
   </dev/null || status=1
