@@ -13,7 +13,8 @@
 namespace unreft::smp {
 namespace {
 
-constexpr SegmentKind kKinds[] = {SegmentKind::kSlot, SegmentKind::kGuard, SegmentKind::kStaging};
+constexpr SegmentKind kKinds[] = {SegmentKind::kSlot, SegmentKind::kGuard, SegmentKind::kStaging,
+                                  SegmentKind::kDecoded};
 
 std::string_view KindName(SegmentKind kind) {
   switch (kind) {
@@ -23,6 +24,8 @@ std::string_view KindName(SegmentKind kind) {
       return "guard";
     case SegmentKind::kStaging:
       return "staging";
+    case SegmentKind::kDecoded:
+      return "decoded";
   }
   return "";
 }

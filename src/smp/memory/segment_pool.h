@@ -1,6 +1,7 @@
-// SegmentPool: the shared memory of a node, whatever lies in it. Slots, guards and the staging of
-// restores are segments that are made here and nowhere else: counted against the budget, given
-// their pages in the background, and removed. What a segment holds is its user's business.
+// SegmentPool: the shared memory of a node, whatever lies in it. Slots, guards, the staging of
+// restores and what is decoded for a durable copy are segments that are made here and nowhere else:
+// counted against the budget, given their pages in the background, and removed. What a segment
+// holds is its user's business.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -23,7 +24,7 @@
 
 namespace unreft::smp {
 
-enum class SegmentKind { kSlot, kGuard, kStaging };
+enum class SegmentKind { kSlot, kGuard, kStaging, kDecoded };
 
 // A segment of a node: no two of a kind have the same number at the same time.
 struct SegmentId {

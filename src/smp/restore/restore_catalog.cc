@@ -14,6 +14,13 @@
 #include "smp/protect/slab_source.h"
 
 namespace unreft::smp {
+namespace {
+
+void CopyInto(std::span<std::byte> region, const std::string& bytes) {
+  std::memcpy(region.data(), bytes.data(), bytes.size());
+}
+
+}  // namespace
 
 RestoreCatalog::RestoreCatalog(NodeState& state, Peers& peers, const meta::JobRecords& job,
                                const JobDecision& decision,
@@ -61,6 +68,22 @@ SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options) {
           // Another release may write more into it than this one reads.
           .manifest_bytes = std::max<uint64_t>(layout::ManifestBytesMax(*slab.manifest()),
                                                slab.description->manifest().size())};
+}
+
+SlotSeal FillDescription(const CatalogSlab& slab, SlotView& view) {
+  const SlabDescription& description = *slab.description;
+  CopyInto(view.manifest(), description.manifest());
+  CopyInto(view.crc_table(), description.crc_table());
+  CopyInto(view.extras(), description.extras());
+  SlotSeal seal;
+  seal.layout_digest = slab.head.layout_digest;
+  seal.data_bytes = slab.head.data_bytes;
+  seal.extras_bytes = slab.head.extras_bytes;
+  seal.manifest_bytes = description.manifest().size();
+  seal.extras_crc = description.extras_crc();
+  seal.manifest_crc = description.manifest_crc();
+  seal.crc_table_crc = description.crc_table_crc();
+  return seal;
 }
 
 std::optional<GuardRecord> RestoreCatalog::DescribeGroup(NodeSlot slot) const {

@@ -48,6 +48,10 @@ struct CatalogSlab {
 // unless its extras are of another size now.
 SlotNeeds SlotNeedsOf(const CatalogSlab& slab, const NodeOptions& options);
 
+// Writes all that describes the slab into the regions of the slot that it is decoded into, which
+// are large enough; what the seal is to say, but for generation and version.
+SlotSeal FillDescription(const CatalogSlab& slab, SlotView& view);
+
 // Single-threaded on the node's executor.
 class RestoreCatalog {
  public:

@@ -10,13 +10,6 @@
 #include "base/slot_header.h"
 
 namespace unreft::smp {
-namespace {
-
-void CopyInto(std::span<std::byte> region, const std::string& bytes) {
-  std::memcpy(region.data(), bytes.data(), bytes.size());
-}
-
-}  // namespace
 
 SlabRebuilder::SlabRebuilder(NodeState& state, BlockReader& reader, const RestoreCatalog& catalog,
                              absl::AnyInvocable<void()> on_done)
@@ -135,19 +128,7 @@ void SlabRebuilder::OnBlock(Rank rank, uint64_t block, const absl::Status& statu
 void SlabRebuilder::Seal(Rank rank, Slab& slab) {
   const CatalogSlab& of = *catalog_.Find(rank);
   Slot& slot = *slab.slot;
-  SlotView& view = *slot.view;
-  CopyInto(view.manifest(), of.description->manifest());
-  CopyInto(view.crc_table(), of.description->crc_table());
-  CopyInto(view.extras(), of.description->extras());
-  SlotSeal seal;
-  seal.layout_digest = of.head.layout_digest;
-  seal.data_bytes = of.head.data_bytes;
-  seal.extras_bytes = of.head.extras_bytes;
-  seal.manifest_bytes = of.description->manifest().size();
-  seal.extras_crc = of.description->extras_crc();
-  seal.manifest_crc = of.description->manifest_crc();
-  seal.crc_table_crc = of.description->crc_table_crc();
-  slot.SealRebuilt(seal);
+  slot.SealRebuilt(FillDescription(of, *slot.view));
   state_.seams.log.Info("rank {}: its slab of version {} is back", rank, slot.version);
   todo_.erase(rank);
   if (state_.on_slot_change) state_.on_slot_change();
