@@ -161,6 +161,35 @@ class Optimizers {
 
 }  // namespace
 
+absl::StatusOr<DcpEntry*> EntryTable::EntryOf(const TensorSpec& logical, CopyName name, Rank rank) {
+  auto [found, is_new] = entries_.try_emplace(name.key);
+  auto& [stored, entry] = found->second;
+  if (is_new) {
+    stored = logical.name;
+    entry = {name.key,      std::move(name.path), /*is_tensor=*/true,
+             logical.dtype, logical.global_shape, {}};
+  } else if (stored != logical.name) {
+    return absl::InvalidArgumentError(
+        fmt::format("map: tensors '{}' and '{}' would both be '{}'", CleanText(stored, 256),
+                    CleanText(logical.name, 256), CleanText(name.key, 256)));
+  } else if (entry.dtype != logical.dtype || entry.global_shape != logical.global_shape) {
+    return absl::DataLossError(fmt::format(
+        "tensor '{}': rank {} stored it with another type or shape than a rank before it",
+        CleanText(stored, 256), rank));
+  }
+  return &entry;
+}
+
+absl::StatusOr<std::vector<DcpEntry>> EntryTable::Whole() && {
+  std::vector<DcpEntry> whole;
+  whole.reserve(entries_.size());
+  for (auto& [key, stored_entry] : entries_) {
+    if (absl::Status status = CheckWhole(stored_entry.second); !status.ok()) return status;
+    whole.push_back(std::move(stored_entry.second));
+  }
+  return whole;
+}
+
 absl::StatusOr<std::vector<DcpEntry>> TensorEntries(std::span<const CopiedSlab> slabs,
                                                     const KeyMap& map) {
   CopyNames names(map);
@@ -168,28 +197,14 @@ absl::StatusOr<std::vector<DcpEntry>> TensorEntries(std::span<const CopiedSlab> 
     for (const TensorSpec& spec : slab.manifest.tensors)
       names.Add(layout::ToLogical(spec).spec.name);
   }
-  std::map<std::string, std::pair<std::string, DcpEntry>> entries;  // by key; with the stored name
+  EntryTable table;
   for (const CopiedSlab& slab : slabs) {
     std::vector<DcpEntry*> of_tensor(slab.manifest.tensors.size(), nullptr);
     for (size_t i = 0; i < slab.manifest.tensors.size(); ++i) {
       const TensorSpec spec = layout::ToLogical(slab.manifest.tensors[i]).spec;
-      CopyName name = names.Of(spec.name);
-      auto [found, is_new] = entries.try_emplace(name.key);
-      auto& [stored, entry] = found->second;
-      if (is_new) {
-        stored = spec.name;
-        entry = {name.key,   std::move(name.path), /*is_tensor=*/true,
-                 spec.dtype, spec.global_shape,    {}};
-      } else if (stored != spec.name) {
-        return absl::InvalidArgumentError(
-            fmt::format("map: tensors '{}' and '{}' would both be '{}'", CleanText(stored, 256),
-                        CleanText(spec.name, 256), CleanText(name.key, 256)));
-      } else if (entry.dtype != spec.dtype || entry.global_shape != spec.global_shape) {
-        return absl::DataLossError(fmt::format(
-            "tensor '{}': rank {} stored it with another type or shape than a rank before it",
-            CleanText(stored, 256), slab.manifest.rank));
-      }
-      of_tensor[i] = &entry;
+      const auto entry = table.EntryOf(spec, names.Of(spec.name), slab.manifest.rank);
+      if (!entry.ok()) return entry.status();
+      of_tensor[i] = *entry;
     }
     for (const CopyItem& item : slab.plan.items) {
       const layout::Box box = LogicalBoxOf(slab.manifest.tensors[item.tensor], item.box);
@@ -197,13 +212,7 @@ absl::StatusOr<std::vector<DcpEntry>> TensorEntries(std::span<const CopiedSlab> 
           {box.offset, box.extent, slab.file, item.at, item.archive_bytes});
     }
   }
-  std::vector<DcpEntry> whole;
-  whole.reserve(entries.size());
-  for (auto& [key, stored_entry] : entries) {
-    if (absl::Status status = CheckWhole(stored_entry.second); !status.ok()) return status;
-    whole.push_back(std::move(stored_entry.second));
-  }
-  return whole;
+  return std::move(table).Whole();
 }
 
 absl::StatusOr<std::vector<ValueEntry>> ValueEntries(std::span<const CopiedSlab> slabs,

@@ -4,11 +4,15 @@
 
 #include <absl/status/statusor.h>
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/ids.h"
+#include "base/tensor_spec.h"
 #include "durable/copy_names.h"
 #include "durable/copy_plan.h"
 #include "durable/dcp_metadata.h"
@@ -25,8 +29,23 @@ struct CopiedSlab {
   std::string extras;
 };
 
-// By key. DataLoss, naming tensor and numbers, unless the items of each tensor are all of it, each
-// element once; InvalidArgument when `map` gives two tensors one key.
+// Puts together what all ranks have of each tensor.
+class EntryTable {
+ public:
+  // The entry of a logical tensor that the rank stored, for its boxes to be added to; it stays
+  // where it is. DataLoss when a rank before it stored the tensor with another type or shape;
+  // InvalidArgument when a tensor of another name has the key.
+  absl::StatusOr<DcpEntry*> EntryOf(const TensorSpec& logical, CopyName name, Rank rank);
+
+  // By key. DataLoss, naming tensor and numbers, unless the boxes of each tensor are all of it,
+  // each element once.
+  absl::StatusOr<std::vector<DcpEntry>> Whole() &&;
+
+ private:
+  std::map<std::string, std::pair<std::string, DcpEntry>> entries_;  // by key; with the stored name
+};
+
+// What an EntryTable makes of the items of all.
 absl::StatusOr<std::vector<DcpEntry>> TensorEntries(std::span<const CopiedSlab> slabs,
                                                     const KeyMap& map);
 

@@ -10,55 +10,19 @@
 #include "base/crc32c.h"
 #include "base/format.h"
 #include "base/text.h"
+#include "durable/copy_check.h"
 #include "durable/copy_entries.h"
 #include "durable/torch_archive.h"
 
 namespace unreft::durable {
 namespace {
 
-// Asks the file itself: a listing over a network may be of a while ago. DataLoss.
-absl::Status CheckBytes(ColdStore& store, const std::string& file, uint64_t bytes) {
-  std::byte last{};
-  if (bytes > 0) {
-    const absl::Status status = store.Read(file, bytes - 1, {&last, 1});
-    if (absl::IsNotFound(status) || absl::IsOutOfRange(status)) {
-      return absl::DataLossError(
-          fmt::format("{}: needed {} bytes: {}", file, bytes, status.message()));
-    }
-    if (!status.ok()) return status;
-  }
-  const absl::Status beyond = store.Read(file, bytes, {&last, 1});
-  if (absl::IsOutOfRange(beyond)) return absl::OkStatus();
-  if (!beyond.ok()) return beyond;
-  return absl::DataLossError(fmt::format("{}: needed {} bytes, found more", file, bytes));
-}
-
-// Whether the copy is still this one: what it has written is taken away when it is given up.
-absl::Status CheckStands(ColdStore& store, const CopyOrder& order) {
-  const absl::StatusOr<std::string> bytes = store.Get(kOrderFile, kRecordBytesMax);
-  if (!bytes.ok() && !absl::IsNotFound(bytes.status())) return bytes.status();
-  const absl::StatusOr<CopyOrder> found =
-      bytes.ok() ? DecodeOrder(*bytes, kOrderFile) : bytes.status();
-  if (found.ok() && found->id() == order.id()) return absl::OkStatus();
-  return absl::AbortedError(
-      fmt::format("{}: the copy was removed while it was written", store.Describe()));
-}
-
 // What was written of that rank, by its own words and those of the manifest.
 absl::StatusOr<CopiedSlab> CheckSlab(ColdStore& store, const CopyOrder& order, const CopySlab& slab,
                                      Rank rank) {
-  const auto lost = [&](const std::string& why) {
-    return absl::DataLossError(fmt::format("rank {} of the copy: {}", rank, why));
-  };
-  absl::StatusOr<layout::SlotManifest> manifest = layout::DecodeManifest(slab.manifest());
-  if (!manifest.ok()) return lost(std::string(manifest.status().message()));
-  const Version version{Timeline{order.timeline()}, Step{order.step()}};
-  if (slab.id() != order.id() || slab.rank() != rank.value || manifest->rank != rank ||
-      manifest->version != version || manifest->world != order.world()) {
-    return lost(fmt::format("needed version {} of {} ranks, found version {} of rank {} of {}",
-                            version, order.world(), manifest->version, manifest->rank,
-                            manifest->world));
-  }
+  const auto lost = [&](const std::string& why) { return LostSlab(rank, why); };
+  absl::StatusOr<layout::SlotManifest> manifest = ManifestOf(order, slab, rank);
+  if (!manifest.ok()) return manifest.status();
   if (slab.item_bytes_max() < kItemBytesMin || slab.item_bytes_max() > kItemBytesMax) {
     return lost(fmt::format("needed items of {} to {} bytes at most, found {}", kItemBytesMin,
                             kItemBytesMax, slab.item_bytes_max()));

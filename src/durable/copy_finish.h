@@ -22,6 +22,10 @@ struct FinishedCopy {
   // Keys of values of a kind that torch.load does not read: they are in the extras of their rank
   // alone.
   std::vector<std::string> left_out;
+  // Of a copy in safetensors (weight_finish.h): tensors that are no weights, and whether each is
+  // whole in one file, so that there is an index.
+  uint64_t tensors_left_out = 0;
+  bool has_index = false;
 };
 
 // Blocking. DataLoss, naming rank and file, for a part that is not whole; whatever fails, there is

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
 
 #include "base/text.h"
 
@@ -12,6 +11,9 @@ namespace unreft::durable {
 namespace {
 
 constexpr std::string_view kSets[] = {"rank", "group"};
+constexpr std::string_view kParameters = "model/";
+constexpr std::string_view kBuffers = "buffer/";
+constexpr std::string_view kMasters = "master/";
 
 // A stored name, taken apart.
 struct Parts {
@@ -42,7 +44,7 @@ std::optional<size_t> AfterOptimizer(std::string_view name) {
 
 std::vector<PathElement> PathOf(std::string_view name) {
   using std::string;
-  for (const std::string_view module : {"model/", "buffer/"}) {
+  for (const std::string_view module : {kParameters, kBuffers}) {
     if (name.starts_with(module)) return {string("model"), string(name.substr(module.size()))};
   }
   const std::optional<size_t> state = AfterOptimizer(name);
@@ -79,7 +81,33 @@ std::string KeyOf(const std::vector<PathElement>& path) {
   return key;
 }
 
+// Behind the set that the name begins with, if it does.
+std::string_view WithoutSet(std::string_view name) {
+  for (const std::string_view word : kSets) {
+    if (const auto number = NumberAfter(name, word)) return name.substr(number->second + 1);
+  }
+  return name;
+}
+
 }  // namespace
+
+ModelPart ModelPartOf(std::string_view stored) {
+  const std::string_view name = WithoutSet(stored);
+  if (name.starts_with(kParameters)) return ModelPart::kParameter;
+  if (name.starts_with(kBuffers)) return ModelPart::kBuffer;
+  return ModelPart::kNone;
+}
+
+std::optional<std::string> ParameterOf(std::string_view stored) {
+  const std::string_view name = WithoutSet(stored);
+  for (const std::string_view kind : {kParameters, kMasters}) {
+    if (name.starts_with(kind)) return std::string(name.substr(kind.size()));
+  }
+  const std::optional<size_t> state = AfterOptimizer(name);
+  const size_t slash = name.rfind('/');
+  if (!state || slash == std::string_view::npos || slash < *state) return std::nullopt;
+  return std::string(name.substr(*state, slash - *state));
+}
 
 absl::StatusOr<std::pair<std::string, std::string>> ParseKeyMapping(std::string_view text) {
   const size_t equals = text.find('=');
@@ -102,14 +130,17 @@ void CopyNames::Add(std::string_view stored) {
 CopyName CopyNames::Of(std::string_view stored) const {
   Parts parts = PartsOf(stored);
   if (parts.path.empty()) return At({std::string(stored)});
-  if (parts.set.empty()) return At(std::move(parts.path));
-  const auto first = first_.find(KeyOf(parts.path));
-  if (first != first_.end() && first->second == std::pair(parts.holder, parts.set)) {
-    return At(std::move(parts.path));
-  }
+  if (IsPlain(stored)) return At(std::move(parts.path));
   std::vector<PathElement> own = {std::string("unreft"), parts.set};
   own.insert(own.end(), parts.path.begin(), parts.path.end());
   return At(std::move(own));
+}
+
+bool CopyNames::IsPlain(std::string_view stored) const {
+  const Parts parts = PartsOf(stored);
+  if (parts.path.empty() || parts.set.empty()) return true;
+  const auto first = first_.find(KeyOf(parts.path));
+  return first != first_.end() && first->second == std::pair(parts.holder, parts.set);
 }
 
 CopyName CopyNames::At(std::vector<PathElement> path) const {

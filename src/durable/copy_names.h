@@ -18,6 +18,7 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/status/statusor.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,11 +41,16 @@ using KeyMap = std::vector<std::pair<std::string, std::string>>;
 // Of "FROM=TO". InvalidArgument, naming the text, without '=' or with nothing before it.
 absl::StatusOr<std::pair<std::string, std::string>> ParseKeyMapping(std::string_view text);
 
+// What a name that `unreft.torch` gives says of its tensor.
+enum class ModelPart { kNone, kParameter, kBuffer };
+ModelPart ModelPartOf(std::string_view stored);
+// The parameter of a name of that kind, or whose optimizer state or master copy another is of.
+std::optional<std::string> ParameterOf(std::string_view stored);
+
 // Knows all names of a version before it is asked for any.
 class CopyNames {
  public:
-  // `map` outlives this.
-  explicit CopyNames(const KeyMap& map) : map_(map) {}
+  explicit CopyNames(KeyMap map) : map_(std::move(map)) {}
 
   // A logical name that some rank stored. Any order, any number of times.
   void Add(std::string_view stored);
@@ -52,11 +58,15 @@ class CopyNames {
   // Of a name that was added.
   CopyName Of(std::string_view stored) const;
 
+  // Whether its key, before it is mapped, is one that no rank or set is named in. Of a name that
+  // was added.
+  bool IsPlain(std::string_view stored) const;
+
   // Of what is no tensor: its place in the nested dict.
   CopyName At(std::vector<PathElement> path) const;
 
  private:
-  const KeyMap& map_;
+  KeyMap map_;
   // Of a plain key: who has it, and its set. A tensor of all ranks, of no set, is before any other.
   absl::flat_hash_map<std::string, std::pair<uint64_t, std::string>> first_;
 };

@@ -60,8 +60,9 @@ bool IsCopied(const layout::SlotManifest& manifest, const TensorSpec& spec) {
   return manifest.capture_mode != layout::CaptureMode::kFull || spec.replica_index == 0;
 }
 
-absl::StatusOr<CopyPlan> PlanCopy(const layout::SlotManifest& manifest, uint64_t item_bytes_max) {
-  CopyPlan plan;
+absl::StatusOr<std::vector<CopiedBox>> CopiedBoxes(const layout::SlotManifest& manifest,
+                                                   uint64_t bytes_max) {
+  std::vector<CopiedBox> boxes;
   for (const layout::CapturedPart& part : manifest.parts) {
     if (absl::Status status = CheckPart(manifest, part); !status.ok()) return status;
     const TensorSpec& spec = manifest.tensors[part.tensor];
@@ -69,28 +70,36 @@ absl::StatusOr<CopyPlan> PlanCopy(const layout::SlotManifest& manifest, uint64_t
     const uint64_t element = DtypeBytes(spec.dtype);
     const uint64_t first = part.shard_begin / element;
     const uint64_t end = first + part.bytes / element;
-    const uint64_t step = ItemElements(spec, item_bytes_max);
+    const uint64_t step = ItemElements(spec, bytes_max);
     for (uint64_t begin = first; begin < end;) {
       // To the next whole multiple of `step`.
       const uint64_t until = std::min(end, (begin / step + 1) * step);
-      const auto boxes = layout::DivideRange(spec, begin, until);
-      if (!boxes.ok()) {
+      const auto divided = layout::DivideRange(spec, begin, until);
+      if (!divided.ok()) {
         return absl::DataLossError(
-            fmt::format("the manifest of rank {}: {}", manifest.rank, boxes.status().message()));
+            fmt::format("the manifest of rank {}: {}", manifest.rank, divided.status().message()));
       }
-      for (const layout::RangePart& divided : *boxes) {
-        CopyItem item;
-        item.tensor = part.tensor;
-        item.box = divided.box;
-        item.slab_offset = part.slab_offset + (begin - first + divided.begin) * element;
-        item.bytes = divided.box.elements() * element;
-        item.at = plan.file_bytes;
-        item.archive_bytes = ArchiveBytes(ArchiveOf(spec, divided.box));
-        plan.file_bytes += item.archive_bytes;
-        plan.items.push_back(std::move(item));
+      for (const layout::RangePart& range : *divided) {
+        boxes.push_back({part.tensor, range.box,
+                         part.slab_offset + (begin - first + range.begin) * element,
+                         range.box.elements() * element});
       }
       begin = until;
     }
+  }
+  return boxes;
+}
+
+absl::StatusOr<CopyPlan> PlanCopy(const layout::SlotManifest& manifest, uint64_t item_bytes_max) {
+  absl::StatusOr<std::vector<CopiedBox>> boxes = CopiedBoxes(manifest, item_bytes_max);
+  if (!boxes.ok()) return boxes.status();
+  CopyPlan plan;
+  for (CopiedBox& box : *boxes) {
+    CopyItem item{std::move(box)};
+    item.at = plan.file_bytes;
+    item.archive_bytes = ArchiveBytes(ArchiveOf(manifest.tensors[item.tensor], item.box));
+    plan.file_bytes += item.archive_bytes;
+    plan.items.push_back(std::move(item));
   }
   return plan;
 }

@@ -24,12 +24,16 @@ namespace unreft::durable {
 inline constexpr uint64_t kItemBytesMax = uint64_t{256} << 20;
 inline constexpr uint64_t kItemBytesMin = 1024;  // of what another has written
 
-struct CopyItem {
+// A part of what a rank captured.
+struct CopiedBox {
   uint32_t tensor = 0;       // index in the manifest
   layout::Box box;           // of that tensor, in the order of its dimensions in memory
   uint64_t slab_offset = 0;  // where its bytes are in the slab
   uint64_t bytes = 0;        // of the box
-  uint64_t at = 0;           // where its archive is in the file
+};
+
+struct CopyItem : CopiedBox {
+  uint64_t at = 0;  // where its archive is in the file
   uint64_t archive_bytes = 0;
 };
 
@@ -42,8 +46,13 @@ struct CopyPlan {
 // all of it (CaptureMode::kFull), the first replica's alone is copied.
 bool IsCopied(const layout::SlotManifest& manifest, const TensorSpec& spec);
 
-// Of the parts that are copied. `item_bytes_max` is one element at least. DataLoss, naming rank and
-// tensor, for a manifest that contradicts itself.
+// The parts that are copied, in the order of the slab, as boxes of `bytes_max` at most, which is
+// one element at least; no more of them than that needs when it is UINT64_MAX. DataLoss, naming
+// rank and tensor, for a manifest that contradicts itself.
+absl::StatusOr<std::vector<CopiedBox>> CopiedBoxes(const layout::SlotManifest& manifest,
+                                                   uint64_t bytes_max);
+
+// Of the boxes that are copied, each an item.
 absl::StatusOr<CopyPlan> PlanCopy(const layout::SlotManifest& manifest,
                                   uint64_t item_bytes_max = kItemBytesMax);
 

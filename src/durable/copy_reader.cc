@@ -47,11 +47,16 @@ absl::StatusOr<std::string> NeededFile(ColdStore& store, std::string_view file) 
 }  // namespace
 
 absl::StatusOr<CopyReader> CopyReader::Open(ColdStore& store) {
-  if (absl::Status status = CheckMark(store); !status.ok()) return status;
   const absl::StatusOr<std::string> order_bytes = NeededFile(store, kOrderFile);
   if (!order_bytes.ok()) return order_bytes.status();
   const absl::StatusOr<CopyOrder> order = DecodeOrder(*order_bytes, Path(store, kOrderFile));
   if (!order.ok()) return order.status();
+  if (order->format() != CopyOrder::DCP) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: it has the weights alone, in safetensors: needed a copy of format dcp",
+                    store.Describe()));
+  }
+  if (absl::Status status = CheckMark(store); !status.ok()) return status;
   const absl::StatusOr<std::string> bytes = NeededFile(store, kRecordFile);
   if (!bytes.ok()) return bytes.status();
   absl::StatusOr<CopyRecord> record = DecodeRecord(*bytes, Path(store, kRecordFile));

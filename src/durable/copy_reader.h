@@ -37,7 +37,7 @@ struct SlabItems {
 class CopyReader {
  public:
   // `store` has this one copy and outlives the reader. FailedPrecondition when the copy is not
-  // complete, or is no copy of Unreft at all.
+  // complete, has the weights alone, or is no copy of Unreft at all.
   static absl::StatusOr<CopyReader> Open(ColdStore& store);
 
   ColdStore& store() const { return *store_; }

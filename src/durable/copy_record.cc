@@ -12,16 +12,17 @@ namespace unreft::durable {
 namespace {
 
 constexpr uint64_t kMagic = 0x59504f4346524e55;  // "UNRFCOPY"
-constexpr uint16_t kFormat = 1;
-constexpr uint16_t kMinReader = 1;
+constexpr uint16_t kDcpFormat = 1;
+constexpr uint16_t kSafetensorsFormat = 2;  // what reads DCP alone is to refuse it
+constexpr uint16_t kNewestFormat = kSafetensorsFormat;
 
 // Which message follows. Persistent.
-enum class Kind : uint32_t { kOrder = 1, kSlab = 2, kRecord = 3 };
+enum class Kind : uint32_t { kOrder = 1, kSlab = 2, kRecord = 3, kReady = 4, kGo = 5 };
 
 struct Head {
   uint64_t magic = kMagic;
-  uint16_t format = kFormat;
-  uint16_t min_reader = kMinReader;
+  uint16_t format = kDcpFormat;
+  uint16_t min_reader = kDcpFormat;
   Kind kind = Kind::kOrder;
   uint64_t bytes = 0;  // of the message
   uint32_t crc = 0;    // CRC32C of all bytes before it and of the message
@@ -35,10 +36,16 @@ uint32_t CrcOf(const Head& head, std::string_view message) {
   return Crc32cExtend(crc, std::as_bytes(std::span(message)));
 }
 
+uint16_t FormatOf(CopyOrder::Format format) {
+  return format == CopyOrder::DCP ? kDcpFormat : kSafetensorsFormat;
+}
+
 template <typename Message>
-std::string Encode(Kind kind, const Message& message) {
+std::string Encode(Kind kind, const Message& message, uint16_t format) {
   const std::string bytes = message.SerializeAsString();
   Head head;
+  head.format = format;
+  head.min_reader = format;
   head.kind = kind;
   head.bytes = bytes.size();
   head.crc = CrcOf(head, bytes);
@@ -65,10 +72,10 @@ absl::StatusOr<Message> Decode(Kind kind, std::string_view bytes, std::string_vi
     return absl::DataLossError(
         fmt::format("{}: it has CRC {:08x}, needed {:08x}", file, crc, head.crc));
   }
-  if (head.min_reader > kFormat) {
+  if (head.min_reader > kNewestFormat) {
     return absl::FailedPreconditionError(
         fmt::format("{}: it is of format {}, for readers of format {}; this release reads {}", file,
-                    head.format, head.min_reader, kFormat));
+                    head.format, head.min_reader, kNewestFormat));
   }
   Message decoded;
   if (head.kind != kind ||
@@ -80,6 +87,10 @@ absl::StatusOr<Message> Decode(Kind kind, std::string_view bytes, std::string_vi
   return decoded;
 }
 
+std::string WeightFilePrefix(Rank rank, uint64_t world) {
+  return fmt::format("model-rank{:05}-of-{:05}-part", rank.value, world);
+}
+
 }  // namespace
 
 std::string ItemsFile(Rank rank) { return fmt::format("__{}_0.distcp", rank); }
@@ -88,14 +99,38 @@ std::string SlabFile(Rank rank) { return fmt::format("{}/rank_{}", kOwnDirectory
 
 std::string ReadyFile(NodeSlot node) { return fmt::format("{}/ready_{}", kOwnDirectory, node); }
 
-std::string EncodeOrder(const CopyOrder& order) { return Encode(Kind::kOrder, order); }
+std::string WeightFileName(Rank rank, uint64_t world, uint64_t part) {
+  return fmt::format("{}{}{}", WeightFilePrefix(rank, world), part, kWeightFileEnd);
+}
 
-std::string EncodeSlab(const CopySlab& slab) { return Encode(Kind::kSlab, slab); }
+bool IsWeightFileOf(std::string_view file, Rank rank, uint64_t world) {
+  return file.starts_with(WeightFilePrefix(rank, world)) && file.ends_with(kWeightFileEnd);
+}
 
-std::string EncodeRecord(const CopyRecord& record) { return Encode(Kind::kRecord, record); }
+std::string EncodeOrder(const CopyOrder& order) {
+  return Encode(Kind::kOrder, order, FormatOf(order.format()));
+}
+
+std::string EncodeSlab(const CopySlab& slab) {
+  return Encode(Kind::kSlab, slab, FormatOf(slab.format()));
+}
+
+std::string EncodeRecord(const CopyRecord& record) {
+  return Encode(Kind::kRecord, record, FormatOf(record.order().format()));
+}
+
+std::string EncodeReady(const CopyReady& ready) {
+  return Encode(Kind::kReady, ready, kSafetensorsFormat);
+}
+
+std::string EncodeGo(const CopyGo& go) { return Encode(Kind::kGo, go, kSafetensorsFormat); }
 
 absl::StatusOr<CopyOrder> DecodeOrder(std::string_view bytes, std::string_view file) {
-  return Decode<CopyOrder>(Kind::kOrder, bytes, file);
+  absl::StatusOr<CopyOrder> order = Decode<CopyOrder>(Kind::kOrder, bytes, file);
+  if (!order.ok() || CopyOrder::Format_IsValid(order->format())) return order;
+  return absl::FailedPreconditionError(
+      fmt::format("{}: it is of a copy in a format that only a newer release knows, {}", file,
+                  static_cast<int>(order->format())));
 }
 
 absl::StatusOr<CopySlab> DecodeSlab(std::string_view bytes, std::string_view file) {
@@ -104,6 +139,14 @@ absl::StatusOr<CopySlab> DecodeSlab(std::string_view bytes, std::string_view fil
 
 absl::StatusOr<CopyRecord> DecodeRecord(std::string_view bytes, std::string_view file) {
   return Decode<CopyRecord>(Kind::kRecord, bytes, file);
+}
+
+absl::StatusOr<CopyReady> DecodeReady(std::string_view bytes, std::string_view file) {
+  return Decode<CopyReady>(Kind::kReady, bytes, file);
+}
+
+absl::StatusOr<CopyGo> DecodeGo(std::string_view bytes, std::string_view file) {
+  return Decode<CopyGo>(Kind::kGo, bytes, file);
 }
 
 }  // namespace unreft::durable

@@ -5,6 +5,9 @@
 //
 //   leads    order ──▶ ready of all? ──▶ go ──▶ its part ──▶ parts of all? ──▶ finish
 //   follows  order? ─▶ ready         ──▶ go? ─▶ its part
+//
+// Of a copy in safetensors "ready" has the names of the node's weights, and "go" what all need to
+// know of all of them: keys are written before the data.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -48,7 +51,8 @@ struct LeadTask {
 };
 
 // Blocking, all of them. A copy that fails is taken away by LeadCopy as far as it can; what cannot
-// be removed is named, and is no copy, since it has no `.metadata`.
+// be removed is named, and is no copy, since it has no `.metadata`, or has
+// `incomplete.safetensors`.
 //
 // FailedPrecondition when the directory is not empty, or a node does not see it; Cancelled when
 // `pause` says that the process is to end.

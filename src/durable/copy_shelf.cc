@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<ShelvedCopy>> ListCopies(ColdStore& shelf, std::strin
     if (absl::IsNotFound(bytes.status())) continue;  // it has gone meanwhile
     if (!bytes.ok()) return bytes.status();
     absl::StatusOr<CopyOrder> order = DecodeOrder(*bytes, file.name);
-    if (!order.ok() || order->job() != job) continue;
+    if (!order.ok() || order->job() != job || order->format() != CopyOrder::DCP) continue;
     copy.order = *std::move(order);
     copy.is_complete = names.contains(Within(copy.name, kMetadataFile)) &&
                        names.contains(Within(copy.name, kRecordFile));

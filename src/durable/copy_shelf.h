@@ -21,8 +21,9 @@ struct ShelvedCopy {
   bool is_complete = false;
 };
 
-// Those of that job, the newest first, by when they were ordered. What is no copy, or is of another
-// job, is left out; so is an order that is damaged, since nobody knows whose copy that was.
+// Those of that job from which it can go on, the newest first, by when they were ordered. What is
+// no copy, has the weights alone, or is of another job, is left out; so is an order that is
+// damaged, since nobody knows whose copy that was.
 absl::StatusOr<std::vector<ShelvedCopy>> ListCopies(ColdStore& shelf, std::string_view job);
 
 // The directories of copies that look complete, and whose orders cannot be read.

@@ -9,8 +9,11 @@
 
 #include "base/crc32c.h"
 #include "base/format.h"
+#include "durable/checked_data.h"
 #include "durable/copy_record.h"
 #include "durable/torch_archive.h"
+#include "durable/weight_plan.h"
+#include "durable/weight_writer.h"
 
 namespace unreft::durable {
 namespace {
@@ -18,34 +21,6 @@ namespace {
 std::span<const std::byte> BytesOf(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
-
-// The data of a slab in pieces of one block at most, each checked before it is given out.
-class CheckedData {
- public:
-  explicit CheckedData(SlabReader& slab)
-      : slab_(slab), block_bytes_(slab.manifest().block_bytes), buffer_(block_bytes_) {}
-
-  // From `offset` on, `bytes` at most: as many as the block there has. Valid until the next call.
-  absl::StatusOr<std::span<const std::byte>> At(uint64_t offset, uint64_t bytes) {
-    const uint64_t block = offset / block_bytes_;
-    if (block_ != block) {
-      block_ = kNone;
-      if (absl::Status status = slab_.Read(block, buffer_); !status.ok()) return status;
-      block_ = block;
-    }
-    const uint64_t within = offset % block_bytes_;
-    return std::span<const std::byte>(buffer_).subspan(within,
-                                                       std::min(bytes, block_bytes_ - within));
-  }
-
- private:
-  static constexpr uint64_t kNone = UINT64_MAX;
-
-  SlabReader& slab_;
-  const uint64_t block_bytes_;
-  std::vector<std::byte> buffer_;
-  uint64_t block_ = kNone;  // that is in the buffer
-};
 
 // Writes one item; its data's CRC32C.
 absl::StatusOr<uint32_t> WriteItem(CheckedData& data, const TensorSpec& spec, const CopyItem& item,
@@ -70,21 +45,33 @@ absl::StatusOr<uint32_t> WriteItem(CheckedData& data, const TensorSpec& spec, co
   return crc;
 }
 
+// Of what the rank has in the copy.
+absl::StatusOr<uint64_t> FileBytes(const layout::SlotManifest& manifest, const PartOrder& order) {
+  if (order.weights) {
+    const absl::StatusOr<WeightPlan> plan = PlanWeights(manifest, *order.weights);
+    if (!plan.ok()) return plan.status();
+    return plan->bytes;
+  }
+  const absl::StatusOr<CopyPlan> plan = PlanCopy(manifest, order.item_bytes_max);
+  if (!plan.ok()) return plan.status();
+  return plan->file_bytes;
+}
+
 }  // namespace
 
-absl::Status CheckOrder(ColdStore& store, const PartOrder& order) {
+absl::StatusOr<CopyOrder> ReadOrder(ColdStore& store, const PartOrder& order) {
   const absl::StatusOr<std::string> bytes = store.Get(kOrderFile, kRecordBytesMax);
   if (!bytes.ok()) return bytes.status();
-  const absl::StatusOr<CopyOrder> found =
+  absl::StatusOr<CopyOrder> found =
       DecodeOrder(*bytes, fmt::format("{}/{}", store.Describe(), kOrderFile));
-  if (!found.ok()) return found.status();
-  if (found->id() == order.id) return absl::OkStatus();
+  if (!found.ok() || found->id() == order.id) return found;
   return absl::NotFoundError(fmt::format("{}: it has the order of another copy, of step {}",
                                          store.Describe(), found->step()));
 }
 
 absl::Status WriteSlab(SlabReader& slab, ColdStore& store, const PartOrder& order,
                        OnProgress on_progress) {
+  if (order.weights) return WriteWeights(slab, store, order.id, *order.weights, on_progress);
   const layout::SlotManifest& manifest = slab.manifest();
   const absl::StatusOr<CopyPlan> plan = PlanCopy(manifest, order.item_bytes_max);
   if (!plan.ok()) return plan.status();
@@ -115,14 +102,14 @@ absl::Status WriteSlab(SlabReader& slab, ColdStore& store, const PartOrder& orde
   return store.Put(SlabFile(manifest.rank), EncodeSlab(record));
 }
 
-absl::Status WritePart(SegmentStore& segments, ColdStore& store, const PartOrder& order,
-                       OnProgress on_progress) {
-  const absl::StatusOr<std::map<Rank, std::string>> sealed =
+absl::StatusOr<std::vector<std::unique_ptr<SealedSlab>>> OpenSlabs(SegmentStore& segments,
+                                                                   const PartOrder& order) {
+  absl::StatusOr<std::map<Rank, std::string>> sealed =
       FindSealed(segments, order.job, order.place, order.version);
   if (!sealed.ok()) return sealed.status();
+  sealed->insert(order.decoded.begin(), order.decoded.end());
   std::vector<std::unique_ptr<SealedSlab>> slabs;
   std::vector<uint64_t> missing;
-  uint64_t bytes = 0;
   for (const Rank rank : order.ranks) {
     const auto name = sealed->find(rank);
     if (name == sealed->end()) {
@@ -131,20 +118,28 @@ absl::Status WritePart(SegmentStore& segments, ColdStore& store, const PartOrder
     }
     auto slab = SealedSlab::Open(segments, name->second, rank, order.version);
     if (!slab.ok()) return slab.status();
-    const absl::StatusOr<CopyPlan> plan = PlanCopy((*slab)->manifest(), order.item_bytes_max);
-    if (!plan.ok()) return plan.status();
-    bytes += plan->file_bytes;
     slabs.push_back(*std::move(slab));
   }
-  if (!missing.empty()) {
-    return absl::FailedPreconditionError(fmt::format(
-        "version {} is not in this node's memory any more: needed the slabs of ranks {}, found "
-        "none of ranks {}",
-        order.version, fmt::join(order.ranks, ", "), fmt::join(missing, ", ")));
+  if (missing.empty()) return slabs;
+  return absl::FailedPreconditionError(fmt::format(
+      "version {} is not in this node's memory any more: needed the slabs of ranks {}, found "
+      "none of ranks {}",
+      order.version, fmt::join(order.ranks, ", "), fmt::join(missing, ", ")));
+}
+
+absl::Status WritePart(SegmentStore& segments, ColdStore& store, const PartOrder& order,
+                       OnProgress on_progress) {
+  const auto slabs = OpenSlabs(segments, order);
+  if (!slabs.ok()) return slabs.status();
+  uint64_t bytes = 0;
+  for (const std::unique_ptr<SealedSlab>& slab : *slabs) {
+    const absl::StatusOr<uint64_t> of_slab = FileBytes(slab->manifest(), order);
+    if (!of_slab.ok()) return of_slab.status();
+    bytes += *of_slab;
   }
   uint64_t before = 0;
   (void)on_progress(0, bytes);
-  for (const std::unique_ptr<SealedSlab>& slab : slabs) {
+  for (const std::unique_ptr<SealedSlab>& slab : *slabs) {
     uint64_t of_slab = 0;
     const absl::Status status =
         WriteSlab(*slab, store, order, [&](uint64_t written, uint64_t in_all) {

@@ -5,6 +5,7 @@
     keys                    all keys, with the shape of each tensor
     digest KEY              of that tensor's bytes, loaded by dcp.load
     value KEY               of an entry that is no tensor
+    weights                 digests of all tensors of a copy in safetensors, by key
     torch_save              digests of what dcp_to_torch_save makes of it, by path
 """
 
@@ -17,7 +18,7 @@ import warnings
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint import FileSystemReader, HuggingFaceStorageReader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -40,9 +41,20 @@ def flat(value, path=()):
         yield "/".join(path), digest(value) if isinstance(value, torch.Tensor) else repr(value)
 
 
+def weights(directory):
+    entries = HuggingFaceStorageReader(directory).read_metadata().state_dict_metadata
+    state = {key: torch.zeros(entry.size, dtype=entry.properties.dtype)
+             for key, entry in entries.items()}
+    dcp.load(state, storage_reader=HuggingFaceStorageReader(directory))
+    return {key: digest(tensor) for key, tensor in state.items()}
+
+
 def main():
     assert "unreft" not in sys.modules
     directory, what, *words = sys.argv[1:]
+    if what == "weights":
+        print(json.dumps(weights(directory)))
+        return
     entries = FileSystemReader(directory).read_metadata().state_dict_metadata
     if what == "keys":
         said = {key: list(entry.size) if isinstance(entry, TensorStorageMetadata) else None

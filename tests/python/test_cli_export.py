@@ -1,6 +1,7 @@
 """`unreft export`: a committed version becomes files that PyTorch reads, while training goes on."""
 
 import hashlib
+import json
 import os
 import pathlib
 import subprocess
@@ -67,6 +68,41 @@ def test_every_node_writes_its_part(cli, tmp_path):
     assert len([key for key in keys if key.endswith(".extras")]) == NODES
 
 
+def test_what_is_lost_with_two_of_four_nodes_is_decoded(cli, tmp_path):
+    """The last thing before an allocation ends: no spare, nobody trains any more."""
+    up_nodes(cli, "--pins", 1)
+    job = train(cli, "--max-restarts", 0)
+    wait_protected(cli, job, 2)
+    job.interrupt()
+    job.wait()
+    for node in (1, 2):
+        cli("inject", "kill-node", "--node", node)
+    copy = exported(cli, tmp_path / "copy")
+    assert copy["world"] == NODES and copy["nodes"] == 2
+    for rank in range(NODES):
+        assert read(tmp_path / "copy", "digest", f"weights{rank}") == expected(rank, copy["step"])
+    assert not [segment for segment in cli.segments() if "decoded" in segment.name]
+
+
+def test_every_node_writes_its_weights(cli, tmp_path):
+    up_nodes(cli, "--pins", 1)
+    job = train(cli)
+    wait_protected(cli, job, 2)
+    said = cli("export", tmp_path / "weights", "--format", "safetensors")
+    assert f"of {NODES} ranks is complete in {tmp_path}/weights: {NODES} tensors" in said
+    assert "it has the weights alone: 0 other tensors" in said
+    status = cli.json("export", "--status")
+    assert (status["format"], status["has_index"]) == ("safetensors", True)
+    found = read(tmp_path / "weights", "weights")
+    assert found == {f"weights{rank}": expected(rank, status["step"]) for rank in range(NODES)}
+    index = json.loads((tmp_path / "weights" / "model.safetensors.index.json").read_text())
+    assert index["weight_map"] == {
+        f"weights{rank}": f"model-rank{rank:05}-of-{NODES:05}-part1.safetensors"
+        for rank in range(NODES)}
+    left = {path.name for path in (tmp_path / "weights").iterdir()}
+    assert left == {".unreft", "model.safetensors.index.json", *index["weight_map"].values()}
+
+
 def test_what_stands_in_the_way_is_told_and_nothing_is_written(cli, job, tmp_path):
     def refused(*words, code=FAILED):
         cli("export", *words, code=code)
@@ -84,11 +120,18 @@ def test_what_stands_in_the_way_is_told_and_nothing_is_written(cli, job, tmp_pat
     assert "999999" in refused(tmp_path / "x", "--version", 999999)
     assert not (tmp_path / "x").exists()
     assert "needed FROM=TO" in refused(tmp_path / "y", "--map", "nothing")
-    refused(tmp_path / "z", "--format", "pickle", code=2)
+    assert "{dcp,safetensors}" in refused(tmp_path / "z", "--format", "pickle", code=2)
     assert "needed the directory" in refused(code=(1, 2))
     # Two keys that would be one: noticed when all is written, and then nothing is left.
     message = refused(tmp_path / "w", "--map", "weights0=w", "--map", "weights1=w")
     assert "would both be 'w'" in message
+    assert not (tmp_path / "w").exists()
+    message = refused(tmp_path / "w", "--map", "weights0=w", "--map", "weights1=w", "--format",
+                      "safetensors")
+    assert "would both be 'w'" in message
+    assert not (tmp_path / "w").exists()
+    assert "'__metadata__'" in refused(
+        tmp_path / "w", "--map", "weights0=__metadata__", "--format", "safetensors")
     assert not (tmp_path / "w").exists()
     cli.wait_committed(job, cli.committed() + 5)
 
@@ -110,8 +153,9 @@ def begun(cli, directory, *words):
     return process
 
 
-def test_cancelled_it_leaves_nothing(cli, job, tmp_path):
-    process = begun(cli, tmp_path / "copy")
+@pytest.mark.parametrize("form", ["dcp", "safetensors"])
+def test_cancelled_it_leaves_nothing(cli, job, tmp_path, form):
+    process = begun(cli, tmp_path / "copy", "--format", form)
     cli("export", tmp_path / "other", code=FAILED)
     assert str(tmp_path / "copy") in cli.stderr
     cli("export", "--cancel")

@@ -82,6 +82,21 @@ def test_memory_that_is_lost_comes_back_from_the_copy(cli, shelf, tmp_path):
         assert read(tmp_path / "again", "digest", f"weights{rank}") == expected(rank, again["step"])
 
 
+def test_a_newer_copy_of_the_weights_alone_is_not_what_a_job_goes_on_from(cli, shelf):
+    cli("up", "--", *policy(shelf, every_s=3600))
+    copy, committed = train_past_a_copy(cli, shelf)
+    weights = exported(cli, shelf / "weights", "--format", "safetensors")
+    assert weights["step"] == committed > copy
+    forget_memory(cli)
+    cli("up", "--", *policy(shelf, every_s=3600))
+    job = cli.train()
+    assert restored(job, 2) == [copy, copy]
+    job.interrupt()
+    job.wait()
+    assert "a durable copy is not loaded" not in cli.log()
+    assert (shelf / "weights" / "model.safetensors.index.json").exists()
+
+
 def test_four_nodes_that_are_lost_come_back_from_the_copy(cli, shelf):
     words = policy(shelf, every_s=3600)
     up_nodes(cli, *words)

@@ -1,11 +1,15 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
@@ -18,11 +22,12 @@ namespace {
 constexpr std::chrono::milliseconds kAskEvery(300);
 constexpr std::chrono::seconds kSayEvery(2);
 constexpr std::chrono::seconds kSilentMax(30);
+constexpr char kDcp[] = "dcp";
 
 struct ExportOptions {
   std::string directory;
   std::optional<uint64_t> step;
-  std::string format = "dcp";
+  std::string format = kDcp;
   uint64_t bytes_per_s = 0;
   std::vector<std::string> map;
   bool cancel = false;
@@ -33,6 +38,21 @@ std::string Progress(const nlohmann::json& status) {
   return fmt::format("version {}: {} of {} written by {} nodes", VersionCell(status),
                      BytesCell(status, "written"), BytesCell(status, "bytes"),
                      Cell(status, "nodes"));
+}
+
+// What a user of a copy in safetensors has to know of it.
+std::string OfWeights(const nlohmann::json& status) {
+  std::string text = fmt::format(
+      "it has the weights alone: {} other tensors, hyperparameters and extras are not in it, and "
+      "no "
+      "training goes on from it\n",
+      Cell(status, "tensors_left_out"));
+  if (!status.value("has_index", false)) {
+    text +=
+        "tensors lie in pieces in the files of several ranks, and there is no index: "
+        "HuggingFaceStorageReader of torch.distributed.checkpoint puts them together\n";
+  }
+  return text;
 }
 
 std::string Finished(const nlohmann::json& status) {
@@ -50,6 +70,7 @@ std::string Finished(const nlohmann::json& status) {
         "of its rank alone\n",
         key.get<std::string>());
   }
+  if (Cell(status, "format") == "safetensors") text += OfWeights(status);
   return text;
 }
 
@@ -141,6 +162,20 @@ int AskRunning(const Context& context, bool cancel) {
   if (!last.ok()) return Fail(context, last.status());
   return Show(context, *last);
 }
+
+// A daemon of a release that knows DCP alone would write that, whatever it is asked for.
+absl::Status CheckFormat(const Context& context, const Place& place, const std::string& format) {
+  if (format == kDcp) return absl::OkStatus();
+  const auto status =
+      AskDaemon(place, "export-status", nlohmann::json::object(), context.timeout());
+  if (!status.ok()) return status.status();
+  const auto formats = status->value("formats", std::vector<std::string>{kDcp});
+  if (std::ranges::find(formats, format) != formats.end()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("export: its daemon is of another release: needed format '{}', found [{}]",
+                  format, fmt::join(formats, ", ")));
+}
+
 int Export(const Context& context, const ExportOptions& options) {
   if (options.status || options.cancel) {
     return AskRunning(context, options.cancel);
@@ -151,11 +186,16 @@ int Export(const Context& context, const ExportOptions& options) {
   }
   const nlohmann::json arguments{{"dir", std::filesystem::absolute(options.directory).string()},
                                  {"step", options.step.value_or(0)},
+                                 {"format", options.format},
                                  {"bytes_per_s", options.bytes_per_s},
                                  {"map", options.map}};
   absl::StatusOr<nlohmann::json> answer = absl::UnavailableError("no daemon answers");
   for (const Place& place : PlacesOf(context)) {
-    answer = AskDaemon(place, "export", arguments, context.timeout());
+    if (absl::Status status = CheckFormat(context, place, options.format); !status.ok()) {
+      answer = status;
+    } else {
+      answer = AskDaemon(place, "export", arguments, context.timeout());
+    }
     if (absl::IsUnavailable(answer.status())) continue;
     if (!answer.ok()) break;
     return Follow(context, place, *std::move(answer));
@@ -175,8 +215,11 @@ void AddExport(CLI::App& app, Context& context) {
                       "be empty");
   command->add_option("--version", options->step, "of this step, if it is what is committed now")
       ->check(CLI::PositiveNumber);
-  command->add_option("--format", options->format, "dcp: of torch.distributed.checkpoint")
-      ->check(CLI::IsMember({"dcp"}));
+  command
+      ->add_option("--format", options->format,
+                   "dcp: of torch.distributed.checkpoint, all that was stored; safetensors: the "
+                   "model's parameters and buffers alone")
+      ->check(CLI::IsMember({kDcp, "safetensors"}));
   command->add_option("--bytes-per-s", options->bytes_per_s,
                       "the most that each node writes; 0: as fast as it goes");
   command->add_option("--map", options->map,
@@ -187,7 +230,10 @@ void AddExport(CLI::App& app, Context& context) {
   command->add_flag("--cancel", options->cancel, "end the export that runs");
   command->footer(
       "It pins the version meanwhile: unreftd --pins 1 makes room for that. The copy is complete "
-      "when DIR has .metadata.");
+      "when DIR has .metadata, and one in safetensors when it has .unreft/copy and no "
+      "incomplete.safetensors any more. Keys in safetensors are bare names, without the `model.` "
+      "of "
+      "those of a DCP copy; --map model.=model. keeps it.");
   OnChosenForAll(command, context, [&context, options] { return Export(context, *options); });
 }
 

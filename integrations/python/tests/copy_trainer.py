@@ -1,7 +1,9 @@
 """Takes up what sharded_trainer.py has trained, on one rank: from a durable copy, in an interpreter
 that knows nothing of Unreft, or from the daemon. Says the state and, a step later, the state.
 
-    copy_trainer.py [--copy DIR] [--tensor-parallel]
+With --weights the model's parameters come out of a copy in safetensors in the place of the other's.
+
+    copy_trainer.py [--copy DIR [--weights DIR]] [--tensor-parallel]
 """
 
 import argparse
@@ -26,6 +28,17 @@ def load_copy(directory, model, optimizer):
     assert "unreft" not in sys.modules
 
 
+@torch.no_grad()
+def load_weights(directory, model):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    for parameter in model.parameters():
+        parameter.zero_()
+    dcp.load(model.state_dict(), storage_reader=HuggingFaceStorageReader(directory))
+    assert "unreft" not in sys.modules
+
+
 def say_state(model, optimizer):
     rates = [group["lr"] for group in optimizer.param_groups]
     say(state=digest_of(model, optimizer), lr=rates)
@@ -34,6 +47,7 @@ def say_state(model, optimizer):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--copy")
+    parser.add_argument("--weights")
     parser.add_argument("--tensor-parallel", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -45,6 +59,8 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=7)
     if args.copy:
         load_copy(args.copy, model, optimizer)
+        if args.weights:
+            load_weights(args.weights, model)
     else:
         import unreft.torch
 

@@ -20,10 +20,10 @@ def store():
     made.close()
 
 
-def export(store, directory):
+def export(store, directory, *words):
     command = [BIN_DIR / "unreft", "--json", "export", directory, "--job", store.job, "--run-dir"]
     done = subprocess.run(
-        [str(word) for word in [*command, store.directory]],
+        [str(word) for word in [*command, store.directory, *words]],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -33,11 +33,11 @@ def export(store, directory):
     return json.loads(done.stdout)
 
 
-def taken_up(directory, *words):
-    """What copy_trainer.py says of it, in an interpreter that cannot import unreft."""
+def run_without_unreft(script, *words):
+    """The lines that it prints, in an interpreter that cannot import unreft."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and "UNREFT" not in k}
     done = subprocess.run(
-        [sys.executable, "-s", HERE / "copy_trainer.py", "--copy", directory, *words],
+        [sys.executable, "-s", HERE / script, *words],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -46,6 +46,13 @@ def taken_up(directory, *words):
     )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# Of the models of copy_trainer.py, by its options.
+WEIGHTS_OF = {
+    (): ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"),
+    ("--tensor-parallel",): ("0.weight", "0.bias", "2.weight", "2.bias"),
+}
 
 
 @pytest.mark.parametrize(
@@ -66,8 +73,41 @@ def test_a_copy_trains_on_as_memory_does(store, tmp_path, layout, model):
     before = saved[0][-1]
     copy = export(store, tmp_path / "copy")
     assert (copy["step"], copy["world"], copy["left_out"]) == (3, ranks, [])
-    from_copy = taken_up(tmp_path / "copy", *model)
+    words = ("copy_trainer.py", "--copy", tmp_path / "copy")
+    from_copy = run_without_unreft(*words, *model)
     assert from_copy[0] == {"state": before["state"], "lr": before["lr"]}
+    weights = export(store, tmp_path / "weights", "--format", "safetensors")
+    assert (weights["step"], weights["tensors"]) == (3, len(WEIGHTS_OF[model]))
+    assert run_without_unreft(*words, "--weights", tmp_path / "weights", *model) == from_copy
     ((*_, after),) = store.train(1, *model, script=HERE / "copy_trainer.py")
     assert from_copy[-1] == after
     assert after["state"] != before["state"]
+
+
+# Of trainer.py.
+PARAMETERS = ("layers.0.weight", "layers.0.bias", "layers.3.weight", "layers.3.bias")
+BUFFERS = ("mean",)
+
+
+@pytest.mark.parametrize("ranks", [1, 3], ids=["alone", "ddp"])
+def test_weights_are_read_by_safetensors_and_by_torch(store, tmp_path, ranks):
+    saved = store.train(ranks, "--steps", 9, "--die-after", 3, killed=True)
+    before = saved[0][-1]
+    copy = export(store, tmp_path / "weights", "--format", "safetensors")
+    assert (copy["step"], copy["tensors"]) == (3, 5)
+    assert copy["has_index"] == (ranks == 1)
+    for keys, truth in ((PARAMETERS, before["weights"]), (BUFFERS, before["buffers"])):
+        (found,) = run_without_unreft("weights_reader.py", tmp_path / "weights", *keys)
+        assert set(found["shapes"]) == {*PARAMETERS, *BUFFERS}
+        assert {found[way] for way in ("dcp", "safetensors", "consolidated")} == {truth}
+    if ranks == 1:
+        assert set(found["index"]) == {*PARAMETERS, *BUFFERS}
+    # Cut in the middle of a row, so that a rank has several boxes of a tensor.
+    assert any((tmp_path / "weights").glob("*-part2.safetensors")) == (ranks == 3)
+
+
+def test_weights_keep_their_prefix_where_a_map_says_so(store, tmp_path):
+    store.train(1, "--steps", 9, "--die-after", 3, killed=True)
+    export(store, tmp_path / "weights", "--format", "safetensors", "--map", "model.=model.")
+    (found,) = run_without_unreft("weights_reader.py", tmp_path / "weights", "model.mean")
+    assert set(found["shapes"]) == {f"model.{key}" for key in (*PARAMETERS, *BUFFERS)}

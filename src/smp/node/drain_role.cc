@@ -129,6 +129,9 @@ durable::CopyTask TaskOf(const CopyPartRequest& request, const std::string& job,
   task.part.version = {Timeline{request.timeline()}, Step{request.step()}};
   task.part.id = request.id();
   for (const uint64_t rank : request.ranks()) task.part.ranks.push_back(Rank{rank});
+  for (const CopySlot& slot : request.decoded()) {
+    task.part.decoded.emplace(Rank{slot.rank()}, slot.segment());
+  }
   task.node = NodeSlot{request.node()};
   return task;
 }
@@ -261,6 +264,8 @@ absl::StatusOr<CopyPartReply> Write(const CopyPartRequest& request, const std::s
   whole.set_tensors(finished->tensors);
   whole.set_values(finished->values);
   whole.set_bytes(finished->bytes);
+  whole.set_tensors_left_out(finished->tensors_left_out);
+  whole.set_has_index(finished->has_index);
   for (const std::string& key : finished->left_out) {
     if (whole.left_out_size() < kLeftOutMax) whole.add_left_out(CleanText(key, kTextBytesMax));
   }

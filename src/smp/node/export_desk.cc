@@ -1,15 +1,20 @@
 #include "smp/node/export_desk.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/format.h"
 #include "base/text.h"
+#include "smp/node/export_formats.h"
 #include "smp/node/json_text.h"
 
 namespace unreft::smp {
@@ -20,6 +25,12 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 3> kVerbs = {"export", "export-status", "export-cancel"};
 constexpr std::chrono::seconds kTickEvery(1);
 constexpr size_t kDirectoryBytesMax = 4000;
+
+std::vector<std::string> FormatNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, format] : kExportFormats) names.emplace_back(name);
+  return names;
+}
 
 // What a request for a copy says.
 absl::StatusOr<ExportWish> ParseWish(const std::string& text) {
@@ -55,17 +66,28 @@ absl::StatusOr<ExportWish> ParseWish(const std::string& text) {
       if (mapping.is_string()) wish.map.push_back(mapping);
     }
   }
+  if (const Json* const format = find("format"); format != nullptr) {
+    const std::string name = format->is_string() ? format->get<std::string>() : JsonText(*format);
+    const std::optional<CopyOrder::Format> known = ExportFormatOf(name);
+    if (!known) {
+      return absl::InvalidArgumentError(fmt::format("export: needed a format of [{}], found '{}'",
+                                                    fmt::join(FormatNames(), ", "),
+                                                    CleanText(name, kTextBytesMax)));
+    }
+    wish.format = *known;
+  }
   return wish;
 }
 
 }  // namespace
 
-ExportDesk::ExportDesk(NodeState& state, Member& member, DrainProcess* drain, ExportPolicy policy)
+ExportDesk::ExportDesk(NodeState& state, Member& member, BlockReads::Own own, DrainProcess* drain,
+                       ExportPolicy policy)
     : state_(state),
       member_(member),
       drain_(drain),
       own_(state, member, drain, std::move(policy)),
-      part_(state, member.peers(), drain,
+      part_(state, {member.peers(), member.records(), std::move(own)}, drain,
             [this](const std::string& id, const CopyPartReply& said) {
               if (run_ && run_->id() == id) run_->OnPartEnded(said);
             }),
@@ -131,7 +153,7 @@ void ExportDesk::OnRunEnded() {
 
 void ExportDesk::TickLater() {
   tick_ = state_.seams.executor.After(kTickEvery, lifetime_.Bind([this] {
-    part_.StopUnasked();
+    part_.Tick();
     load_part_.StopUnasked();
     if (std::optional<ExportWish> due = own_.Due(IsUnderWay())) BeginRun(*std::move(due));
     TickLater();
@@ -139,8 +161,9 @@ void ExportDesk::TickLater() {
 }
 
 std::string ExportDesk::StatusText() const {
-  if (run_) return JsonText(run_->Describe());
-  return JsonText(Json{{"state", nullptr}});
+  Json status = run_ ? run_->Describe() : Json{{"state", nullptr}};
+  status["formats"] = FormatNames();  // by which a daemon of a release that has one alone is told
+  return JsonText(status);
 }
 
 }  // namespace unreft::smp

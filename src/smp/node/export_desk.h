@@ -30,9 +30,10 @@ class ExportDesk {
  public:
   using Reply = absl::AnyInvocable<void(AdminReply)>;
 
-  // Other nodes' questions are answered from now on. All outlive this; without a drain this node
-  // writes nothing.
-  ExportDesk(NodeState& state, Member& member, DrainProcess* drain, ExportPolicy policy = {});
+  // Other nodes' questions are answered from now on. `own`: blocks of this node. All outlive this;
+  // without a drain this node writes nothing.
+  ExportDesk(NodeState& state, Member& member, BlockReads::Own own, DrainProcess* drain,
+             ExportPolicy policy = {});
   ~ExportDesk();
 
   // Of "export", "export-status" and "export-cancel". Calls `reply` once, in this turn or a later

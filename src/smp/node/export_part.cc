@@ -2,8 +2,10 @@
 
 #include <absl/strings/escaping.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/format.h"
@@ -15,9 +17,9 @@ constexpr std::chrono::minutes kUnaskedMax(1);
 
 }  // namespace
 
-ExportPart::ExportPart(NodeState& state, Peers& peers, DrainProcess* drain, Ended ended)
-    : state_(state), drain_(drain), ended_(std::move(ended)) {
-  peers.Answer<CopyPartRequest, CopyPartReply>(
+ExportPart::ExportPart(NodeState& state, Sources sources, DrainProcess* drain, Ended ended)
+    : state_(state), sources_(std::move(sources)), drain_(drain), ended_(std::move(ended)) {
+  sources_.peers.Answer<CopyPartRequest, CopyPartReply>(
       kCopyPartMethod, [this](NodeSlot, CopyPartRequest request, auto done) {
         OnRequest(request, std::move(done));
       });
@@ -35,11 +37,15 @@ void ExportPart::OnRequest(const CopyPartRequest& request, Done done) {
     case CopyPartRequest::ASK:
       if (part_ && part_->id == request.id()) {
         part_->asked = state_.seams.executor.Now();
+        if (decoded_ != nullptr && !part_->is_draining) {
+          part_->said.set_written(decoded_->decoded_bytes());
+          part_->said.set_bytes(decoded_->bytes());
+        }
         return done(part_->said);
       }
       return done(absl::NotFoundError("its daemon was started anew, and writes no copy"));
     case CopyPartRequest::STOP:
-      if (part_ && part_->id == request.id() && drain_ != nullptr) drain_->Stop();
+      if (part_ && part_->id == request.id()) Stop();
       return done(CopyPartReply());
     default:
       return done(absl::InvalidArgumentError(fmt::format(
@@ -65,33 +71,100 @@ absl::Status ExportPart::Start(const CopyPartRequest& request) {
     return absl::InvalidArgumentError(fmt::format("the order is for node {}, found node {}",
                                                   request.node(), state_.options.node));
   }
+  if (part_ && part_->said.is_running() && !part_->is_draining) {
+    return absl::FailedPreconditionError("this node decodes what is lost for another copy");
+  }
+  if (request.decode().empty()) return StartDrain(request);
+  Decode(request);
+  return absl::OkStatus();
+}
+
+void ExportPart::Decode(const CopyPartRequest& request) {
+  std::vector<recovery::SlabHolder> holders;
+  for (const CopyHolder& of : request.holders()) {
+    recovery::SlabHolder& holder = holders.emplace_back();
+    holder.slot = NodeSlot{of.slot()};
+    for (const uint64_t rank : of.ranks()) holder.ranks.push_back(Rank{rank});
+    holder.lost = of.is_lost();
+  }
+  std::set<Rank> ranks;
+  for (const uint64_t rank : request.decode()) ranks.insert(Rank{rank});
+  const Version version{Timeline{request.timeline()}, Step{request.step()}};
+  state_.seams.log.Info(
+      "export: the slabs of ranks [{}] of version {} are decoded, no node has "
+      "them any more",
+      fmt::join(request.decode(), ", "), version);
+  part_.emplace(Part{request.id(), {}, state_.seams.executor.Now()});
+  part_->said.set_is_running(true);
+  decoded_ = std::make_unique<DecodedSlabs>(
+      state_, sources_.peers, sources_.job, sources_.own, version, std::move(holders),
+      std::move(ranks), [this, request](const absl::StatusOr<DecodedSlabs::Segments>& segments) {
+        OnDecoded(request, segments);
+      });
+}
+
+void ExportPart::OnDecoded(CopyPartRequest request,
+                           const absl::StatusOr<DecodedSlabs::Segments>& segments) {
+  absl::Status status = segments.status();
+  if (status.ok()) {
+    for (const auto& [rank, name] : *segments) {
+      CopySlot& slot = *request.add_decoded();
+      slot.set_rank(rank.value);
+      slot.set_segment(name);
+    }
+    request.clear_holders();
+    status = StartDrain(request);
+  }
+  if (status.ok()) return;
+  part_->said.set_error(std::string(status.message()));
+  End();
+}
+
+absl::Status ExportPart::StartDrain(const CopyPartRequest& request) {
   const absl::Status status =
       drain_->Start(request.SerializeAsString(), lifetime_.Bind([this](const std::string& line) {
         CopyPartReply said;
         if (said.ParseFromString(absl::HexStringToBytes(line))) part_->said = std::move(said);
       }),
-                    lifetime_.Bind([this] { OnEnded(); }));
+                    lifetime_.Bind([this] { OnDrainEnded(); }));
   if (!status.ok()) return status;
-  part_.emplace(Part{request.id(), {}, state_.seams.executor.Now()});
+  part_.emplace(Part{request.id(), {}, state_.seams.executor.Now(), true});
   part_->said.set_is_running(true);
   return absl::OkStatus();
 }
 
-void ExportPart::OnEnded() {
-  CopyPartReply& said = part_->said;
-  if (said.is_running()) {
-    said.set_error("the drain ended without a word: see what the daemon wrote to standard error");
-  }
-  said.set_is_running(false);
-  ended_(part_->id, said);
+void ExportPart::Stop() {
+  if (!part_->said.is_running()) return;
+  if (part_->is_draining) return drain_->Stop();
+  part_->said.set_error("it was cancelled");
+  End();
 }
 
-void ExportPart::StopUnasked() {
+void ExportPart::OnDrainEnded() {
+  if (part_->said.is_running()) {
+    part_->said.set_error(
+        "the drain ended without a word: see what the daemon wrote to standard error");
+  }
+  End();
+}
+
+void ExportPart::End() {
+  part_->said.set_is_running(false);
+  part_->is_draining = false;
+  if (decoded_ != nullptr) {
+    decoded_->Cancel();
+    retired_.push_back(std::move(decoded_));
+  }
+  ended_(part_->id, part_->said);
+}
+
+void ExportPart::Tick() {
+  std::erase_if(retired_, [](const auto& decoded) { return decoded->idle(); });
   const Time now = state_.seams.executor.Now();
   if (!part_ || !part_->said.is_running() || now - part_->asked < kUnaskedMax) return;
   state_.seams.log.Warn("export: nobody asks for this node's part of a copy any more: it is ended");
   part_->asked = now;
-  drain_->Stop();
+  Stop();
 }
 
 }  // namespace unreft::smp

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/copy_choice.h"
+#include "smp/node/export_formats.h"
 #include "smp/node/export_part.h"
 #include "smp/node/json_text.h"
 
@@ -126,20 +127,49 @@ void ExportRun::Look() {
 void ExportRun::OnLooked() {
   std::set<uint64_t> found;
   for (const auto& [node, ranks] : ranks_) found.insert(ranks.begin(), ranks.end());
-  std::vector<uint64_t> missing;
+  std::set<uint64_t> missing;
   for (uint64_t rank = 0; rank < world_; ++rank) {
-    if (!found.contains(rank)) missing.push_back(rank);
+    if (!found.contains(rank)) missing.insert(rank);
   }
   if (world_ == 0) {
     return Fail(fmt::format("no node has a slab of version {}", version_));
   }
-  if (!missing.empty()) {
+  if (!missing.empty() && !PlanDecoding(missing)) {
     return Fail(fmt::format(
-        "version {} of {} ranks: no node that answers has the slabs of ranks {}; the next version "
-        "that is committed can be exported",
+        "version {} of {} ranks: no node that answers has the slabs of ranks {}, and of a version "
+        "that is not the newest lost slabs are not decoded; the next version that is committed can "
+        "be exported",
         version_, world_, fmt::join(missing, ", ")));
   }
   StartAll();
+}
+
+// Each by the node that has the least to write so far. Who had them is recorded of the newest
+// commit alone.
+bool ExportRun::PlanDecoding(const std::set<uint64_t>& lost) {
+  const CommitRecord& commit = member_.records().commit.value;
+  if (VersionOf(commit) != version_) return false;
+  std::set<uint64_t> known;
+  for (const recovery::SlabHolder& of : HoldersOf(commit.holders())) {
+    CopyHolder& holder = holders_.emplace_back();
+    holder.set_slot(of.slot.value);
+    for (const Rank rank : of.ranks) {
+      holder.add_ranks(rank.value);
+      if (!lost.contains(rank.value)) continue;
+      known.insert(rank.value);
+      holder.set_is_lost(true);
+    }
+  }
+  if (known != lost) return false;
+  std::map<NodeSlot, size_t> writes;
+  for (const auto& [node, ranks] : ranks_) writes[node] = ranks.size();
+  for (const uint64_t rank : lost) {
+    const auto idlest =
+        std::ranges::min_element(writes, {}, [](const auto& of_node) { return of_node.second; });
+    decode_[idlest->first].insert(rank);
+    ++idlest->second;
+  }
+  return true;
 }
 
 void ExportRun::StartAll() {
@@ -147,6 +177,9 @@ void ExportRun::StartAll() {
   std::map<uint64_t, NodeSlot> homes;  // by rank: the first that has it
   for (const auto& [node, ranks] : ranks_) {
     for (const uint64_t rank : ranks) homes.try_emplace(rank, node);
+  }
+  for (const auto& [node, ranks] : decode_) {
+    for (const uint64_t rank : ranks) homes.emplace(rank, node);
   }
   std::set<NodeSlot> writers = {state_.options.node};  // it leads
   for (const auto& [rank, node] : homes) writers.insert(node);
@@ -171,6 +204,10 @@ CopyPartRequest ExportRun::OrderFor(NodeSlot node,
   for (const auto& [rank, home] : homes) {
     if (home == node) request.add_ranks(rank);
   }
+  const auto lost = decode_.find(node);
+  if (lost == decode_.end()) return request;
+  for (const uint64_t rank : lost->second) request.add_decode(rank);
+  for (const CopyHolder& holder : holders_) *request.add_holders() = holder;
   return request;
 }
 
@@ -184,6 +221,7 @@ CopyLead ExportRun::LeadOf(const std::set<NodeSlot>& writers) const {
   order.set_world(world_);
   order.set_software_version(state_.options.software_version);
   order.set_is_own(IsTheJobsOwn());
+  order.set_format(wish_.format);
   NameRun(member_.records().timeline.value, order);
   for (const NodeSlot writer : writers) lead.add_nodes(writer.value);
   for (const std::string& mapping : wish_.map) lead.add_map(mapping);
@@ -249,6 +287,7 @@ Json ExportRun::Describe() const {
   json["id"] = absl::BytesToHexString(id_);
   json["state"] = kStates[static_cast<size_t>(phase_)];
   json["dir"] = wish_.directory;
+  json["format"] = ExportFormatName(wish_.format);
   json["timeline"] = NumberOf(version_.timeline);
   json["step"] = version_.step.value;
   json["world"] = world_;
@@ -272,6 +311,8 @@ Json ExportRun::Describe() const {
     json["copy_bytes"] = finished().bytes();
     json["left_out"] =
         std::vector<std::string>(finished().left_out().begin(), finished().left_out().end());
+    json["tensors_left_out"] = finished().tensors_left_out();
+    json["has_index"] = finished().has_index();
   }
   return json;
 }

@@ -3,6 +3,8 @@
 // complete or one has failed.
 //
 //   pin ──▶ look (who has what?) ──▶ start ──▶ ask, again and again ──▶ unpin
+//
+// What was lost with a node is decoded first, by nodes that are there.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -31,6 +33,7 @@ struct ExportWish {
   uint64_t bytes_per_s = 0;  // by each node; 0: as fast as the storage is
   uint64_t keep = 0;         // complete copies of the job's own, of which this is one; 0: it is not
   std::vector<std::string> map;
+  CopyOrder::Format format = CopyOrder::DCP;
 };
 
 // Single-threaded on the node's executor.
@@ -68,6 +71,7 @@ class ExportRun {
   void Unpin(absl::AnyInvocable<void()> done);
   void Look();
   void OnLooked();
+  bool PlanDecoding(const std::set<uint64_t>& lost);
   void StartAll();
   CopyPartRequest OrderFor(NodeSlot node, const std::map<uint64_t, NodeSlot>& homes) const;
   CopyLead LeadOf(const std::set<NodeSlot>& writers) const;
@@ -85,6 +89,9 @@ class ExportRun {
   Version version_;
   uint64_t world_ = 0;
   std::map<NodeSlot, std::set<uint64_t>> ranks_;  // that each node has
+  // Of a version that is not whole: the ranks whose slabs each node decodes, and who had them.
+  std::map<NodeSlot, std::set<uint64_t>> decode_;
+  std::vector<CopyHolder> holders_;
   std::set<NodeSlot> awaited_;                    // that are yet to answer
   PartWatch watch_;                               // of those that write
   std::string error_;

@@ -136,6 +136,7 @@ absl::Status Node::AdoptMemory() {
   admin_verifier_ = std::make_unique<SlotVerifier>(seams.executor, seams.pool, *state_.slots);
   if (absl::Status status = state_.slots->Adopt(); !status.ok()) return status;
   state_.staging->RemoveOld();
+  state_.memory->RemoveOld(SegmentKind::kDecoded);  // nobody knows of it any more
   lives_before_ = std::make_unique<LivesBefore>(state_, [this] {
     if (protection_ != nullptr) protection_->OnRanksChange();
   });
@@ -164,7 +165,12 @@ absl::Status Node::JoinCluster() {
       state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
         AnswerOwn(request, std::move(reply));
       });
-  export_ = std::make_unique<ExportDesk>(state_, *member_, drain_, export_policy_);
+  export_ = std::make_unique<ExportDesk>(
+      state_, *member_,
+      [this](const ReadRequest& request, uint64_t bytes, auto done) {
+        server_->Read(request, bytes, std::move(done));
+      },
+      drain_, export_policy_);
   restore_->Join({member_->peers(), member_->records(), *server_, protector_,
                   [this] { member_->ReportProtection(); }});
   member_->Start(*protection_);

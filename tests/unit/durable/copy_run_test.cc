@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "durable/copy_record.h"
+#include "durable/weight_finish.h"
 #include "tests/fakes/memory_cold_store.h"
 #include "tests/unit/durable/sealed_slab_fixture.h"
 
@@ -63,8 +65,9 @@ class CopyRunTest : public ::testing::Test {
                  .item_bytes_max = 2000};
     return task;
   }
-  static LeadTask LeadTaskOf(std::string id = kId) {
+  LeadTask LeadTaskOf(std::string id = kId) const {
     LeadTask task;
+    task.order.set_format(format_);
     task.own = TaskOf(0, id);
     task.order.set_job("job");
     task.order.set_id(id);
@@ -72,6 +75,7 @@ class CopyRunTest : public ::testing::Test {
     task.order.set_step(kVersion.step.value);
     task.order.set_world(kWorld);
     task.nodes = {NodeSlot{0}, NodeSlot{1}};
+    task.map = map_;
     return task;
   }
 
@@ -96,6 +100,8 @@ class CopyRunTest : public ::testing::Test {
 
   SealedSlabs nodes_[2] = {SealedSlabs(0), SealedSlabs(1)};
   MemoryColdStore store_;
+  CopyOrder::Format format_ = CopyOrder::DCP;
+  KeyMap map_;
   std::atomic<int64_t> now_ = 0;
   std::atomic<bool> is_to_end_ = false;
   std::function<bool(uint64_t, uint64_t)> on_progress_ = [](uint64_t, uint64_t) { return true; };
@@ -242,6 +248,118 @@ TEST_F(CopyRunTest, WhicheverWriteFailsNothingHalfWrittenLooksWhole) {
     EXPECT_THAT(names, Not(Contains(kOrderFile))) << "write " << nth;
   }
   EXPECT_GT(failed, 50u);
+}
+
+// Of the tests that follow.
+class WeightRunTest : public CopyRunTest {
+ protected:
+  WeightRunTest() { format_ = CopyOrder::SAFETENSORS; }
+};
+
+// The keys depend on what the ranks of both nodes have.
+TEST_F(WeightRunTest, AllNodesWriteTheirWeightsAndWhatSaysIncompleteGoesLast) {
+  const Outcome outcome = Run();
+  ASSERT_TRUE(outcome.lead.ok()) << outcome.lead.status();
+  EXPECT_TRUE(outcome.follow.ok()) << outcome.follow;
+  EXPECT_EQ(outcome.lead->tensors, 2u);
+  EXPECT_EQ(outcome.lead->tensors_left_out, kWorld - 1);
+  EXPECT_FALSE(outcome.lead->has_index);
+  EXPECT_EQ(NamesIn(store_),
+            (std::set<std::string>{".unreft/copy", ".unreft/order", ".unreft/rank_0",
+                                   ".unreft/rank_1", ".unreft/rank_2", ".unreft/rank_3",
+                                   "model-rank00000-of-00004-part1.safetensors",
+                                   "model-rank00001-of-00004-part1.safetensors",
+                                   "model-rank00002-of-00004-part1.safetensors",
+                                   "model-rank00003-of-00004-part1.safetensors"}));
+  const auto has = [&](uint64_t rank, const std::string& key) {
+    const std::string file = WeightFileName(Rank{rank}, kWorld, 1);
+    return store_.Get(file, uint64_t{1} << 30)->find(key) != std::string::npos;
+  };
+  for (uint64_t rank = 0; rank < kWorld; ++rank) {
+    EXPECT_TRUE(has(rank, "\"w\"")) << rank;
+    EXPECT_EQ(has(rank, "\"seen\""), rank == 0) << rank;
+  }
+}
+
+TEST_F(WeightRunTest, TheMapIsKnownToAllNodes) {
+  map_ = {{"model.", "net."}};
+  ASSERT_TRUE(Run().lead.ok());
+  for (uint64_t rank = 0; rank < kWorld; ++rank) {
+    const std::string file = WeightFileName(Rank{rank}, kWorld, 1);
+    EXPECT_THAT(*store_.Get(file, uint64_t{1} << 30), HasSubstr("\"net.w\"")) << rank;
+  }
+}
+
+// As long as it is written, readers of all files of that ending find one that is none.
+TEST_F(WeightRunTest, FromTheFirstByteOnUntilItIsCompleteItSaysThatItIsNot) {
+  uint64_t seen = 0;
+  on_progress_ = [&](uint64_t, uint64_t) {
+    EXPECT_EQ(*store_.Get(kIncompleteFile, 0), "");
+    ++seen;
+    return true;
+  };
+  ASSERT_TRUE(Run().lead.ok());
+  EXPECT_GT(seen, 0u);
+  EXPECT_THAT(NamesIn(store_), Not(Contains(kIncompleteFile)));
+}
+
+TEST_F(WeightRunTest, CancelledItLeavesNothing) {
+  on_progress_ = [](uint64_t written, uint64_t) { return written == 0; };
+  const Outcome outcome = Run();
+  EXPECT_TRUE(absl::IsCancelled(outcome.lead.status())) << outcome.lead.status();
+  EXPECT_THAT(NamesIn(store_), IsEmpty());
+}
+
+TEST_F(WeightRunTest, RanksWithoutASlabAreNamed) {
+  nodes_[1].GiveUp(Rank{2});
+  const Outcome outcome = Run();
+  EXPECT_TRUE(absl::IsFailedPrecondition(outcome.follow)) << outcome.follow;
+  EXPECT_THAT(std::string(outcome.follow.message()), HasSubstr("found none of ranks 2"));
+  EXPECT_THAT(NamesIn(store_), IsEmpty());
+}
+
+TEST_F(WeightRunTest, WhicheverWriteFailsNothingHalfWrittenLooksWhole) {
+  uint64_t failed = 0;
+  bool was_whole = false;
+  for (uint64_t nth = 1; nth < 400 && !was_whole; ++nth) {
+    MemoryColdStore store;
+    store.FailWrite(nth, absl::ResourceExhaustedError("the disk is full"));
+    is_to_end_ = false;
+    now_ = 0;
+    const Outcome outcome = Run(store, store);
+    const std::set<std::string> names = NamesIn(store);
+    was_whole = outcome.lead.ok();
+    const bool has_weights = std::ranges::any_of(names, [](const std::string& name) {
+      return name.ends_with(".safetensors") && name != kIncompleteFile;
+    });
+    EXPECT_EQ(has_weights && !names.contains(kIncompleteFile), was_whole) << "write " << nth;
+    if (was_whole) break;
+    ++failed;
+    EXPECT_THAT(names, Not(Contains(kOrderFile))) << "write " << nth;
+  }
+  EXPECT_TRUE(was_whole);
+  EXPECT_GT(failed, 20u);
+}
+
+TEST_F(WeightRunTest, ACompleteOneIsLeftAsItIs) {
+  ASSERT_TRUE(Run().lead.ok());
+  const std::set<std::string> before = NamesIn(store_);
+  const auto outcome = LeadCopy(nodes_[0].segments(), store_, LeadTaskOf(), Pace(), on_progress_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(outcome.status()));
+  EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("has a checkpoint already"));
+  EXPECT_EQ(NamesIn(store_), before);
+}
+
+TEST_F(WeightRunTest, OneThatWasRemovedMeanwhileIsNotCompleted) {
+  ASSERT_TRUE(Run().lead.ok());
+  ASSERT_TRUE(store_.Remove(kRecordFile).ok());
+  ASSERT_TRUE(store_.Remove(kOrderFile).ok());
+  ASSERT_TRUE(store_.Put(kIncompleteFile, "").ok());
+  const std::vector<std::string> plain = {"model/w", "rank0/buffer/seen"};
+  const absl::Status status =
+      FinishWeights(store_, LeadTaskOf().order, WeightNames(plain, {})).status();
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_THAT(NamesIn(store_), Contains(kIncompleteFile));
 }
 
 // As when a process hung, and somebody has cleaned up and begun another copy since.

@@ -22,6 +22,7 @@ class CopyShelfTest : public ::testing::Test {
     order.set_step(written_ms);
     order.set_written_ms(written_ms);
     order.set_is_own(is_own_);
+    order.set_format(format_);
     order.set_id(name);
     ASSERT_TRUE(store_.Put(name + "/.unreft/order", EncodeOrder(order)).ok());
     ASSERT_TRUE(store_.Put(name + "/__0_0.distcp", "items").ok());
@@ -48,6 +49,7 @@ class CopyShelfTest : public ::testing::Test {
 
   MemoryColdStore store_;
   bool is_own_ = true;
+  CopyOrder::Format format_ = CopyOrder::DCP;
 };
 
 TEST_F(CopyShelfTest, ListsThoseOfTheJobTheNewestFirst) {
@@ -59,6 +61,16 @@ TEST_F(CopyShelfTest, ListsThoseOfTheJobTheNewestFirst) {
   ASSERT_TRUE(store_.Put("notes.txt", "mine").ok());
   ASSERT_TRUE(store_.Put("d/.unreft/order", "no order").ok());
   EXPECT_THAT(Names(), ElementsAre("c?", "b", "a"));
+}
+
+// Even if it had the mark of one that it can go on from.
+TEST_F(CopyShelfTest, ACopyThatHasTheWeightsAloneIsNone) {
+  AddCopy("whole", 10);
+  format_ = CopyOrder::SAFETENSORS;
+  AddCopy("weights", 20);
+  EXPECT_THAT(Names(), ElementsAre("whole"));
+  EXPECT_THAT(*UnreadableCopies(store_), IsEmpty());
+  EXPECT_THAT(PruneCopies(store_, "job", "none", 0).removed, ElementsAre("whole"));
 }
 
 TEST_F(CopyShelfTest, KeepsTheNewestAndWhatIsNotOfTheJob) {

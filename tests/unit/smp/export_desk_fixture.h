@@ -66,7 +66,7 @@ class ExportDeskTest : public MemberFixture {
     held_.add_ranks(0);
     held_.add_ranks(1);
     said_.set_is_running(true);
-    InTurnOf(*process_, [this] { desk_.emplace(*state_, *member_, &drain_); });
+    InTurnOf(*process_, [this] { desk_.emplace(*state_, *member_, NoBlocks, &drain_); });
     Settle();
   }
   ~ExportDeskTest() override {
@@ -75,6 +75,10 @@ class ExportDeskTest : public MemberFixture {
     state_.reset();
   }
 
+  // Of this node's own.
+  static void NoBlocks(const ReadRequest&, uint64_t, SlabSource::ReadDone done) {
+    done(absl::NotFoundError("this node has no blocks"));
+  }
   void MakeState() {
     state_.emplace(
         NodeState{NodeSeams{*process_, pool_, random_, segments_, *records_, processes_, log_}});

@@ -66,6 +66,93 @@ TEST_F(ExportDeskTest, RanksThatNobodyHasAreNamed) {
   EXPECT_TRUE(IsUnpinned());
 }
 
+// As if a node had ranks 2 and 3, and is there no more.
+TEST_F(ExportDeskTest, WhatIsLostOfTheNewestCommitIsDecodedByWhoIsThere) {
+  CommitRecord commit = Committed(kVersion, 4);
+  for (const uint64_t slot : {1, 2}) {
+    Holder& holder = *commit.add_holders();
+    holder.set_slot(slot);
+    for (const uint64_t rank : {2 * slot - 2, 2 * slot - 1}) holder.add_ranks(rank);
+  }
+  Seed();
+  Put("commit", commit);
+  held_.set_world(4);
+  Export();
+  EXPECT_EQ(Status()["state"], "writing") << Status()["error"];
+  ASSERT_THAT(Whats(), ElementsAre(CopyPartRequest::LOOK, CopyPartRequest::START));
+  EXPECT_THAT(asked_[1].ranks(), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(asked_[1].decode(), ElementsAre(2, 3));
+  ASSERT_EQ(asked_[1].holders_size(), 2);
+  EXPECT_FALSE(asked_[1].holders(0).is_lost());
+  EXPECT_TRUE(asked_[1].holders(1).is_lost());
+  EXPECT_THAT(asked_[1].holders(1).ranks(), ElementsAre(2, 3));
+  EXPECT_THAT(drain_.orders[0].decode(), IsEmpty());
+}
+
+// An order to node 0 to decode a slab of a group that is not recorded.
+class DecodingTest : public ExportDeskTest {
+ protected:
+  DecodingTest() {
+    CopyPartRequest request;
+    request.set_what(CopyPartRequest::START);
+    request.set_node(0);
+    request.set_id("another daemon's");
+    request.add_ranks(0);
+    request.add_decode(0);
+    CopyHolder& holder = *request.add_holders();
+    holder.set_slot(2);
+    holder.add_ranks(0);
+    holder.set_is_lost(true);
+    Send(request);
+  }
+  void Send(const CopyPartRequest& request) {
+    InTurnOf(*leader_->executor, [&] {
+      leader_->peers->Ask<CopyPartReply>(NodeSlot{0}, "copy-part", request, std::chrono::seconds(1),
+                                         [this](auto reply) { answer_ = std::move(reply); });
+    });
+    Settle(std::chrono::seconds(1));
+  }
+  const CopyPartReply& Say(CopyPartRequest::What what) {
+    CopyPartRequest request;
+    request.set_what(what);
+    request.set_id("another daemon's");
+    Send(request);
+    UNREFT_CHECK(answer_.ok(), "{}", answer_.status().ToString());
+    return *answer_;
+  }
+
+  absl::StatusOr<CopyPartReply> answer_ = absl::UnknownError("no answer");
+};
+
+TEST_F(DecodingTest, ItIsDoneBeforeTheDrainBegins) {
+  ASSERT_TRUE(answer_.ok()) << answer_.status();
+  EXPECT_THAT(drain_.orders, IsEmpty());
+  EXPECT_TRUE(Say(CopyPartRequest::ASK).is_running());
+  CopyPartRequest another;
+  another.set_what(CopyPartRequest::START);
+  another.set_node(0);
+  another.set_id("a third one's");
+  Send(another);
+  EXPECT_THAT(answer_.status().message(), HasSubstr("decodes what is lost for another copy"));
+}
+
+TEST_F(DecodingTest, ItIsCancelled) {
+  Say(CopyPartRequest::STOP);
+  const CopyPartReply said = Say(CopyPartRequest::ASK);
+  EXPECT_FALSE(said.is_running());
+  EXPECT_EQ(said.error(), "it was cancelled");
+  EXPECT_EQ(drain_.stops, 0);
+  Settle(std::chrono::minutes(2));
+  EXPECT_THAT(drain_.orders, IsEmpty());
+}
+
+TEST_F(DecodingTest, WhatCannotBeDecodedIsTold) {
+  for (int i = 0; i < 40 && Say(CopyPartRequest::ASK).is_running(); ++i) {
+  }
+  EXPECT_THAT(answer_->error(), HasSubstr("of the lost slabs nobody what those of ranks [0] were"));
+  EXPECT_THAT(drain_.orders, IsEmpty());
+}
+
 TEST_F(ExportDeskTest, ANodeThatFailsEndsItForAll) {
   Export();
   said_ = CopyPartReply();
@@ -175,7 +262,7 @@ class ExportPolicyTest : public ExportDeskTest {
     Settle(std::chrono::seconds(5));
     InTurnOf(*process_, [this] {
       desk_.reset();
-      desk_.emplace(*state_, *member_, &drain_,
+      desk_.emplace(*state_, *member_, NoBlocks, &drain_,
                     ExportPolicy{"/copies", std::chrono::minutes(30), 3, 1000});
     });
     Settle(std::chrono::seconds(3));
@@ -217,6 +304,35 @@ TEST_F(ExportPolicyTest, ADirectoryThatCannotBeReadIsLookedAtAgain) {
   EXPECT_EQ(drain_.orders.size(), 1u);
   Settle(std::chrono::minutes(1));
   EXPECT_EQ(drain_.orders.size(), 2u);
+}
+
+TEST_F(ExportDeskTest, TheOrderSaysInWhichFormat) {
+  EXPECT_EQ(Status()["formats"], nlohmann::json::array({"dcp", "safetensors"}));
+  ASSERT_TRUE(Ask("export", R"({"dir":"/w","format":"safetensors"})").status.ToStatus().ok());
+  ASSERT_EQ(drain_.orders.size(), 1u);
+  EXPECT_EQ(drain_.orders[0].lead().order().format(), CopyOrder::SAFETENSORS);
+  EXPECT_EQ(Status()["format"], "safetensors");
+  CopyPartReply done;
+  done.set_is_done(true);
+  done.mutable_finished()->set_tensors_left_out(7);
+  done.mutable_finished()->set_has_index(true);
+  DrainSays(done);
+  Settle(std::chrono::seconds(1));
+  EXPECT_EQ(Status()["tensors_left_out"], 7);
+  EXPECT_EQ(Status()["has_index"], true);
+  ASSERT_TRUE(Export().status.ToStatus().ok());
+  EXPECT_EQ(drain_.orders[1].lead().order().format(), CopyOrder::DCP);
+  EXPECT_EQ(Status()["format"], "dcp");
+}
+
+TEST_F(ExportDeskTest, AFormatThatIsNotKnownIsRefused) {
+  for (const char* arguments : {R"({"dir":"/a","format":"pickle"})", R"({"dir":"/a","format":7})",
+                                R"({"dir":"/a","format":null})"}) {
+    const absl::Status status = Ask("export", arguments).status.ToStatus();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << arguments;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("[dcp, safetensors]")) << arguments;
+  }
+  EXPECT_THAT(pins_, IsEmpty());
 }
 
 TEST_F(ExportDeskTest, WhatIsNoDirectoryIsRefused) {
