@@ -1,8 +1,9 @@
 #include "snapshot/client_actor.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
+
+#include "snapshot/registered_layout.h"
 
 namespace unreft::snapshot {
 namespace {
@@ -297,7 +298,7 @@ void ClientActor::SendRegistration(GivenTensors tensors, layout::TensorTable tab
 
 void ClientActor::OnRegistered(Registered registered) {
   const uint64_t number = ++last_answer_;
-  absl::StatusOr<LayoutPtr> layout = MakeLayout(registered);
+  absl::StatusOr<LayoutPtr> layout = LayoutFor(registered, table_, memory_, options_.capture);
   if (!layout.ok()) return EndRegistering(layout.status());
   if ((*layout)->staging_bytes() <= staging_bytes_) {
     return EndRegistering(Install(*std::move(layout), registered));
@@ -317,40 +318,6 @@ void ClientActor::EndRegistering(const absl::Status& status) {
     board_.Problem(why);
   }
   register_waiter_.Answer(FromStatus(status));
-}
-
-absl::StatusOr<ClientActor::LayoutPtr> ClientActor::MakeLayout(const Registered& registered) const {
-  if (absl::Status status = registered.status.ToStatus(); !status.ok()) return status;
-  const auto mode = static_cast<layout::CaptureMode>(registered.capture_mode);
-  const bool known = mode == layout::CaptureMode::kSharded || mode == layout::CaptureMode::kFull;
-  if (!known || !std::has_single_bit(registered.block_bytes)) {
-    return absl::FailedPreconditionError(
-        fmt::format("the daemon asks for capture mode {} with blocks of {} bytes",
-                    registered.capture_mode, registered.block_bytes));
-  }
-  const bool on_device = std::any_of(memory_.begin(), memory_.end(),
-                                     [](const ShardMemory& shard) { return shard.on_device; });
-  auto layout =
-      CaptureLayout::Make(table_, memory_,
-                          {.mode = mode,
-                           .block_bytes = registered.block_bytes,
-                           .bucket_bytes = on_device ? options_.capture.device_bucket_bytes
-                                                     : options_.capture.bucket_bytes,
-                           .replica_check_every = registered.replica_check_every,
-                           .checksum = options_.capture.device_checksum});
-  if (layout->plan().digest() != registered.layout_digest) {
-    return absl::FailedPreconditionError(
-        fmt::format("the daemon's capture plan has digest {:016x}, this client's {:016x}: their "
-                    "releases do not fit together; use unreftd and libunreft of the same",
-                    registered.layout_digest, layout->plan().digest()));
-  }
-  for (const WireSlotRegion& slot : registered.slots) {
-    if (slot.data_capacity >= layout->padded_bytes()) continue;
-    return absl::ResourceExhaustedError(
-        fmt::format("the state needs {} bytes of shared memory, the daemon gives {}",
-                    layout->padded_bytes(), slot.data_capacity));
-  }
-  return layout;
 }
 
 absl::Status ClientActor::Install(LayoutPtr layout, const Registered& registered) {

@@ -186,7 +186,6 @@ class ClientActor : private Session::Events, private Capture::Events {
   void MapAhead(std::vector<WireSlot> slots);
   void MapSome();
   void UnmapLater();
-  absl::StatusOr<LayoutPtr> MakeLayout(const Registered& registered) const;
   absl::Status Install(LayoutPtr layout, const Registered& registered);
   void EndRegistering(const absl::Status& status);
   void Fail(Done done, absl::Status status);
