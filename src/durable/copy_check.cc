@@ -3,12 +3,21 @@
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <span>
 #include <utility>
 
+#include "base/crc32c.h"
 #include "base/format.h"
 #include "durable/copy_record.h"
 
 namespace unreft::durable {
+
+absl::StatusOr<CopySlab> TakeSlab(ColdStore& store, Rank rank, CopyRecord& record) {
+  const absl::StatusOr<std::string> bytes = store.Get(SlabFile(rank), kRecordBytesMax);
+  if (!bytes.ok()) return bytes.status();
+  record.add_slab_crcs(Crc32c(std::as_bytes(std::span(*bytes))));
+  return DecodeSlab(*bytes, SlabFile(rank));
+}
 
 absl::Status CheckBytes(ColdStore& store, const std::string& file, uint64_t bytes) {
   std::byte last{};

@@ -14,6 +14,10 @@
 
 namespace unreft::durable {
 
+// What the rank has written of itself; its checksum goes into the record of the whole copy, rank
+// after rank. DataLoss when it is damaged.
+absl::StatusOr<CopySlab> TakeSlab(ColdStore& store, Rank rank, CopyRecord& record);
+
 // That the file has so many bytes. Asks the file itself: a listing over a network may be of a while
 // ago. DataLoss.
 absl::Status CheckBytes(ColdStore& store, const std::string& file, uint64_t bytes);

@@ -7,7 +7,6 @@
 #include <span>
 #include <utility>
 
-#include "base/crc32c.h"
 #include "base/format.h"
 #include "base/text.h"
 #include "durable/copy_check.h"
@@ -85,10 +84,7 @@ absl::StatusOr<FinishedCopy> FinishCopy(ColdStore& store, const CopyOrder& order
   std::vector<CopiedSlab> slabs;
   for (uint64_t number = 0; number < order.world(); ++number) {
     const Rank rank{number};
-    const absl::StatusOr<std::string> bytes = store.Get(SlabFile(rank), kRecordBytesMax);
-    if (!bytes.ok()) return bytes.status();
-    record.add_slab_crcs(Crc32c(std::as_bytes(std::span(*bytes))));
-    const absl::StatusOr<CopySlab> slab = DecodeSlab(*bytes, SlabFile(rank));
+    const absl::StatusOr<CopySlab> slab = TakeSlab(store, rank, record);
     if (!slab.ok()) return slab.status();
     absl::StatusOr<CopiedSlab> checked = CheckSlab(store, order, *slab, rank);
     if (!checked.ok()) return checked.status();

@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/crc32c.h"
 #include "base/format.h"
 #include "durable/copy_check.h"
 #include "durable/copy_entries.h"
@@ -125,10 +123,7 @@ absl::StatusOr<FinishedCopy> FinishWeights(ColdStore& store, const CopyOrder& or
   WeightsOfAll all(store, order, names);
   for (uint64_t number = 0; number < order.world(); ++number) {
     const Rank rank{number};
-    const absl::StatusOr<std::string> bytes = store.Get(SlabFile(rank), kRecordBytesMax);
-    if (!bytes.ok()) return bytes.status();
-    record.add_slab_crcs(Crc32c(std::as_bytes(std::span(*bytes))));
-    const absl::StatusOr<CopySlab> slab = DecodeSlab(*bytes, SlabFile(rank));
+    const absl::StatusOr<CopySlab> slab = TakeSlab(store, rank, record);
     if (!slab.ok()) return slab.status();
     if (absl::Status status = all.Add(*slab, rank); !status.ok()) return status;
   }

@@ -20,14 +20,13 @@ absl::StatusOr<std::shared_ptr<const CaptureLayout>> LayoutFor(
   }
   const bool on_device = std::any_of(memory.begin(), memory.end(),
                                      [](const ShardMemory& shard) { return shard.on_device; });
-  auto layout =
-      CaptureLayout::Make(table, memory,
-                          {.mode = mode,
-                           .block_bytes = registered.block_bytes,
-                           .bucket_bytes = on_device ? options.device_bucket_bytes
-                                                     : options.bucket_bytes,
-                           .replica_check_every = registered.replica_check_every,
-                           .checksum = options.device_checksum});
+  auto layout = CaptureLayout::Make(
+      table, memory,
+      {.mode = mode,
+       .block_bytes = registered.block_bytes,
+       .bucket_bytes = on_device ? options.device_bucket_bytes : options.bucket_bytes,
+       .replica_check_every = registered.replica_check_every,
+       .checksum = options.device_checksum});
   if (layout->plan().digest() != registered.layout_digest) {
     return absl::FailedPreconditionError(
         fmt::format("the daemon's capture plan has digest {:016x}, this client's {:016x}: their "
