@@ -121,10 +121,8 @@ std::string WhyLogoutTakesMemory(uint32_t uid, const std::string& user, const st
   if (!RemovesIpc(root)) return "";
   return fmt::format(
       "when user {} (uid {}) logs out, systemd-logind removes the user's shared memory, that of "
-      "this "
-      "job too (RemoveIPC=yes): let the user linger (loginctl enable-linger {}), or run the job as "
-      "a "
-      "system user, or set RemoveIPC=no in /etc/systemd/logind.conf",
+      "this job too (RemoveIPC=yes): let the user linger (loginctl enable-linger {}), or run the "
+      "job as a system user, or set RemoveIPC=no in /etc/systemd/logind.conf",
       user, uid, user);
 }
 

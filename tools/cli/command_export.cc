@@ -44,8 +44,7 @@ std::string Progress(const nlohmann::json& status) {
 std::string OfWeights(const nlohmann::json& status) {
   std::string text = fmt::format(
       "it has the weights alone: {} other tensors, hyperparameters and extras are not in it, and "
-      "no "
-      "training goes on from it\n",
+      "no training goes on from it\n",
       Cell(status, "tensors_left_out"));
   if (!status.value("has_index", false)) {
     text +=
@@ -232,8 +231,7 @@ void AddExport(CLI::App& app, Context& context) {
       "It pins the version meanwhile: unreftd --pins 1 makes room for that. The copy is complete "
       "when DIR has .metadata, and one in safetensors when it has .unreft/copy and no "
       "incomplete.safetensors any more. Keys in safetensors are bare names, without the `model.` "
-      "of "
-      "those of a DCP copy; --map model.=model. keeps it.");
+      "of those of a DCP copy; --map model.=model. keeps it.");
   OnChosenForAll(command, context, [&context, options] { return Export(context, *options); });
 }
 

@@ -53,9 +53,8 @@ void AddRewind(CLI::App& app, Context& context) {
   command->add_flag("--cancel", options->cancel, "the newest after all")->excludes(to);
   command->footer(
       "Without an option: the versions that could be restored, by what the nodes hold now. An "
-      "order "
-      "keeps its version, for a week at most, and the next attempt restores exactly that one or "
-      "fails. Newer versions are given up with that, not before: until then training goes on.");
+      "order keeps its version, for a week at most, and the next attempt restores exactly that one "
+      "or fails. Newer versions are given up with that, not before: until then training goes on.");
   OnChosenForAll(command, context, [&context, options] { return Rewind(context, *options); });
 }
 

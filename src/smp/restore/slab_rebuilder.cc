@@ -28,8 +28,7 @@ SlabRebuilder::SlabRebuilder(NodeState& state, BlockReader& reader, const Restor
     if (slab.head.block_bytes != state_.options.block_bytes) {
       state_.seams.log.Error(
           "rank {}: its slab of version {} is not rebuilt: it was saved in blocks of {} bytes, "
-          "this "
-          "node has blocks of {}",
+          "this node has blocks of {}",
           rank, catalog_.version(), slab.head.block_bytes, state_.options.block_bytes);
       is_refused_ = true;
       continue;
