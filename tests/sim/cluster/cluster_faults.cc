@@ -224,6 +224,7 @@ void ClusterFaults::LoseAllMemoryOnceProtected(uint64_t looks) {
   cluster_.Later(milliseconds(random_.Below(500)), [this] {
     if (calm_) return;
     if (random_.OneIn(4) && cluster_.shelf().Damage(random_)) {
+      cluster_.trace().Add("the newest durable copy is damaged");
       cluster_.Count("durable copies damaged");
     }
     cluster_.Count("times that all memory was lost");

@@ -271,10 +271,13 @@ void ClusterObserver::OnDecision(NodeSlot slot, const DecisionRecord& decision, 
   const std::optional<Version> copy = NewestCopy(at_or_before);
   if (!decision.copy().empty()) {
     ++copies_restored_;
-    if (job.version != copy) {
+    if (copy && job.version < *copy) {
       world_.trace.Fail("decision {}: {} is restored out of {}, and the newest copy is {}",
-                        decision.round(), job.version, decision.copy(),
-                        copy ? fmt::format("{}", *copy) : "none");
+                        decision.round(), job.version, decision.copy(), *copy);
+    }
+    if (shelf_ == nullptr || !shelf_->HasWritten(job.version)) {
+      world_.trace.Fail("decision {}: {} is restored out of {}, and no copy of it was written",
+                        decision.round(), job.version, decision.copy());
     }
   } else if (job.kind == DecisionKind::kFresh && copy) {
     world_.trace.Fail("decision {}: the job begins anew, and there is a copy of {}",

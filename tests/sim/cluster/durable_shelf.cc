@@ -63,6 +63,7 @@ bool DurableShelf::Write(Version version, uint64_t world, const TimelineRecord& 
   const auto finished = durable::FinishCopy(copy, order, {});
   UNREFT_CHECK(finished.ok(), "{}", finished.status().ToString());
   copies_[version] = name;
+  versions_.insert(version);
   return true;
 }
 

@@ -6,7 +6,7 @@
 
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,10 +34,13 @@ class DurableShelf {
 
   // The versions of complete copies that were not damaged.
   const std::map<Version, std::string>& copies() const { return copies_; }
+  // Of these too whatever is not damaged can be restored, where memory has the rest.
+  bool HasWritten(Version version) const { return versions_.contains(version); }
 
  private:
   MemoryColdStore store_;
   std::map<Version, std::string> copies_;  // the names of their directories
+  std::set<Version> versions_;             // of all copies, also of those that were damaged
   uint64_t written_ = 0;
 };
 
