@@ -80,8 +80,7 @@ Move SeedRule(const Facts& facts) {
   const meta::Stamp stored = facts.records.stamp();
   const std::optional<Keeper> keeper = NewestKeeper(facts);
   Move move{.waits = true};
-  if (!keeper) return move;
-  const bool is_behind = keeper->stamp > stored;
+  const bool is_behind = keeper && keeper->stamp > stored;
   if (is_behind && (facts.kept == nullptr || facts.kept->stamp < keeper->stamp)) {
     move.ask_kept = keeper->slot;
     return move;
@@ -90,13 +89,19 @@ Move SeedRule(const Facts& facts) {
   // Where this process has the store, nobody else can be the slot's memory.
   const bool has_view = known.view.exists() && !facts.options.has_own_store &&
                         IsAsAskedFor(known.view.value, facts.options);
-  move = has_view ? ViewAgain(facts, known.view.value) : FirstView(facts);
+  if (has_view) {
+    // Once all memories are lost that could say more, the store's own records stand.
+    move = ViewAgain(facts, known.view.value);
+  } else if (keeper) {
+    move = FirstView(facts);
+  }
   move.wake = facts.absences.NextEnd(facts.now);
   if (!move.write) return move;
   if (is_behind) AddKept(facts, *facts.kept, move);
   SeedRecord& seed = move.write->seed.emplace();
   seed.set_store_id(facts.records.store_id);
-  seed.set_epoch(std::max(keeper->stamp.epoch, stored.epoch) + 1);
+  const uint64_t epoch_told = keeper ? keeper->stamp.epoch : 0;
+  seed.set_epoch(std::max(epoch_told, facts.records.seed.value.epoch()) + 1);
   return move;
 }
 

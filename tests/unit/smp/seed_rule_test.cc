@@ -130,6 +130,31 @@ TEST_F(SeedRuleTest, WhoDoesNotComeBackIsLostAfterItsGrace) {
   EXPECT_THAT(TextsOf(move)[0], HasSubstr("node 1 is lost"));
 }
 
+// Nobody is left who could tell: what the store has is all there is.
+TEST_F(SeedRuleTest, TheStoreAloneIsBelievedOnceAllMemoriesAreLost) {
+  records_.seed.value.set_epoch(4);
+  records_.present.clear();
+  FollowAbsences();
+  Move move = Next();
+  EXPECT_TRUE(move.waits && !move.write && !move.ask_kept);
+  EXPECT_EQ(move.wake, now_ + options_.lost_grace);
+  now_ += options_.lost_grace;
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view && move.write->seed);
+  EXPECT_TRUE(move.write->view->members(0).lost() && move.write->view->members(1).lost());
+  EXPECT_EQ(move.write->seed->epoch(), 5U);
+  EXPECT_FALSE(move.write->timeline || move.write->commit);
+}
+
+TEST_F(SeedRuleTest, AnEmptyStoreWaitsForSomebodyWhoTells) {
+  LoseRecords();
+  records_.present.clear();
+  FollowAbsences();
+  now_ += options_.lost_grace;
+  const Move move = Next();
+  EXPECT_TRUE(move.waits && !move.write);
+}
+
 // All of memory is gone, and the job was started anew with others.
 TEST_F(SeedRuleTest, AViewOfOtherOptionsIsMadeAnew) {
   Keep(0, {1, 60}, 5);
