@@ -93,10 +93,24 @@ ROWS = [
         ["deepspeed", "torch"],
         "`ck = unreft.deepspeed.attach(engine)`, `ck.restore()` ([deepspeed.md](deepspeed.md))",
         "fp32 partitions, the optimizer, hyperparameters, the scheduler, the engine's counts, "
-        "buffers, generators; on another number of ranks too",
+        "buffers, generators; on another number of ranks too, and where a node of several is lost "
+        "with its memory",
         "the position in the data: an extra; another stage, fp16, offload, pipelines, mixture of "
         "experts, ZeRO++ and others: refused by name",
-        ["tests/frameworks/test_deepspeed.py"],
+        ["tests/frameworks/test_deepspeed.py", "tests/frameworks/test_deepspeed_faults.py"],
+    ),
+    Row(
+        "Megatron-Core: tensor, pipeline and data parallelism",
+        ["megatron-core", "torch"],
+        "`ck = unreft.mcore.attach(chunks, optimizer, opt_param_scheduler=...)`, `ck.restore()`, "
+        "`ck.snapshot(iteration)`; or `unreft.megatron.install(every=10)` above `pretrain` "
+        "([mcore.md](mcore.md))",
+        "main parameters, the optimizer, hyperparameters, the scheduler, generators; under any "
+        "other sizes of the three too, without the random streams where tensor or pipeline "
+        "parallelism changes",
+        "the position in the data, in a loop of one's own: an extra; experts, context parallelism, "
+        "virtual stages, fp16, fp8, Megatron-FSDP, FusedAdam and others: refused by name",
+        ["tests/frameworks/test_mcore.py"],
     ),
     Row(
         "torchdata.StatefulDataLoader",
@@ -110,7 +124,7 @@ ROWS = [
 ]
 
 ABSENT = """
-Not there: **Megatron-Core** was not tried. All cases run on CPUs; [benchmarks.md](benchmarks.md)
+All cases run on CPUs; [benchmarks.md](benchmarks.md)
 has what ran on a GPU.
 """
 

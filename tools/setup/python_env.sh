@@ -5,7 +5,9 @@
 #
 # Makes it if need be, unless --path only asks where it is or would be. REQUIREMENTS is
 # integrations/python/requirements.txt unless said; a file with a line `# on FILE` adds to the
-# environment of that one, which is made first. The interpreter is UNREFT_PYTHON, or else
+# environment of that one, which is made first. A line `# unpacked PACKAGE==VERSION of Python N.M`
+# adds the wheel of a package that says it needs that Python, but runs on this one: without what it
+# depends on, and without its compiled modules working. The interpreter is UNREFT_PYTHON, or else
 # /usr/bin/python3. The directory is keyed by the interpreter's version and the hash of the
 # requirements, lies under ${XDG_CACHE_HOME:-~/.cache}/unreft, and counts as made only when the
 # marker written last is there.
@@ -46,12 +48,24 @@ if [ ! -e "$venv/.complete" ]; then
   say "installing $(grep -cE '^[A-Za-z]' "$requirements") pinned packages (once; torch: several GB)"
   rm -rf "$venv"
   "$python" -m venv "$venv" >&2
+  packages='import sysconfig; print(sysconfig.get_path("purelib"))'
   if [ -n "$below" ]; then
-    packages='import sysconfig; print(sysconfig.get_path("purelib"))'
     "$below/bin/python" -c "$packages" >"$("$venv/bin/python" -c "$packages")/below.pth"
   fi
   "$venv/bin/python" -m pip install --quiet --no-input --disable-pip-version-check \
     --requirement "$requirements" </dev/null >&2
+  unpacked=$(sed -n 's/^# unpacked \(.*\) of Python \(.*\)$/\1 \2/p' "$requirements")
+  while read -r package release; do
+    [ -n "$package" ] || continue
+    say "unpacking $package of Python $release"
+    "$venv/bin/python" -m pip download --quiet --no-input --disable-pip-version-check --no-deps \
+      --only-binary=:all: --python-version "$release" --dest "$venv/wheels" "$package" \
+      </dev/null >&2
+  done <<<"$unpacked"
+  for wheel in "$venv"/wheels/*.whl; do
+    [ -e "$wheel" ] || continue
+    "$venv/bin/python" -m zipfile -e "$wheel" "$("$venv/bin/python" -c "$packages")"
+  done
   if grep -q '^torch==' "$requirements"; then
     "$venv/bin/python" -c 'import numpy, torch
 print("setup: torch", torch.__version__, "numpy", numpy.__version__)' >&2

@@ -11,21 +11,7 @@ from typing import Any
 
 import torch
 
-from unreft.torch.shards import Bound, Holders, bind
-
-_ALONE = Holders("", 0, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Of the parameter called `name` the elements [begin, end), numbered in row-major order, which
-    lie one behind the other from `start` on in flat memory. `shape` is the whole parameter's."""
-
-    name: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-    start: int
+from unreft.torch.parts import Part, box
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,22 +72,3 @@ def part_of_sharded(parameter: torch.Tensor, name: str, start: int = 0) -> Part:
     size, elements = parameter.ds_tensor.ds_numel, parameter.ds_numel
     begin, end = (min(elements, size * each) for each in (rank, rank + 1))
     return Part(name, box(parameter.ds_shape), begin, end, start)
-
-
-def bind_part(prefix: str, flat: torch.Tensor, part: Part, key: str = "") -> Bound:
-    """`part` in `flat` as what is called `<prefix>/<parameter>[/<key>]` in the store."""
-    name = "/".join(filter(None, (prefix, part.name, key)))
-    bound = bind(name, flat.narrow(0, part.start, part.end - part.begin), _ALONE)
-    spec = dataclasses.replace(
-        bound.spec,
-        global_shape=part.shape,
-        offset=(0,) * len(part.shape),
-        extent=part.shape,
-        range=(part.begin, part.end),
-    )
-    return dataclasses.replace(bound, spec=spec)
-
-
-def box(shape: torch.Size) -> tuple[int, ...]:
-    """The shape by which a parameter is stored: that of a scalar has a dimension, for ranges."""
-    return tuple(shape) or (1,)

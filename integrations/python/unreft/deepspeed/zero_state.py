@@ -20,17 +20,12 @@ import torch
 from deepspeed import DeepSpeedEngine
 
 from unreft.deepspeed.group_scalars import GroupScalars, is_partitioned
-from unreft.deepspeed.partitions import (
-    Partition,
-    bind_part,
-    box,
-    part_of_sharded,
-    partitions_of,
-)
+from unreft.deepspeed.partitions import Partition, part_of_sharded, partitions_of
 from unreft.errors import FailedPrecondition
 from unreft.tensor import Tensor
 from unreft.torch import listing
 from unreft.torch.buffers import Buffers
+from unreft.torch.parts import WatchOfWholes, bind_part, box
 from unreft.torch.shards import Bound, Holders, bind, own_of, torch_dtype, uncompiled
 from unreft.torch.state import clean, with_extra_state
 from unreft.torch.watch import Watch
@@ -120,7 +115,7 @@ class ZeroState:
         flats += [parameter.ds_tensor for parameter in sharded]
         # Not detached: what is so does not follow where the flat tensor is moved.
         whole = [bind("partition", flat, self.own) for flat in flats]
-        return _WatchOfPartitions(
+        return WatchOfWholes(
             sized=[state, *state.values(), *(m._buffers for m in self._model.modules())],
             containers=[state, *state.values()],
             slots=[*self._buffers.watched(), *self._untrained_slots()],
@@ -308,12 +303,6 @@ class ZeroState:
     def _is_others(self, name: str) -> bool:
         match = _OF_A_RANK.match(name)
         return match is not None and match[0] != self.own.prefix
-
-
-class _WatchOfPartitions(Watch):
-    def follow(self) -> None:
-        """Not possible: where a part lies is not known of the whole. It is bound again instead."""
-        return None
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:

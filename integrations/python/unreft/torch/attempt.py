@@ -38,6 +38,7 @@ _ONCE = {
         "give all models (in one nn.ModuleDict, say) and optimizers to one attach()"
     ),
     "unreft.deepspeed.attach": "a process trains one engine, once",
+    "unreft.mcore.attach": "a process trains one model, once",
 }
 
 

@@ -12,12 +12,16 @@ _DEEPSPEED = (
     "What is trained lies in the flat partitions of DeepSpeed's ZeRO, which "
     "unreft.deepspeed.attach(engine) captures"
 )
+_MEGATRON = (
+    "What it steps on lies in parts of the buckets of Megatron-Core, which "
+    "unreft.mcore.attach(model_chunks, optimizer) captures"
+)
 
 
 def check_model(model: nn.Module) -> None:
     """Raises `InvalidArgument` for a model that DeepSpeed has taken over."""
     for part in model.modules():
-        if _is_deepspeed(part) and type(part).__name__.endswith("Engine"):
+        if _is_of("deepspeed", part) and type(part).__name__.endswith("Engine"):
             raise InvalidArgument(f"model: {type(part).__name__} is an engine. {_DEEPSPEED}")
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "ds_id"):
@@ -37,8 +41,10 @@ def as_optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:
     else:
         given = [optimizer]
     for each in given:
-        if _is_deepspeed(each):
+        if _is_of("deepspeed", each):
             raise InvalidArgument(f"optimizer: {type(each).__name__} is DeepSpeed's. {_DEEPSPEED}")
+        if _is_of("megatron", each):
+            raise InvalidArgument(f"optimizer: {type(each).__name__} is Megatron's. {_MEGATRON}")
         if not isinstance(each, torch.optim.Optimizer):
             raise InvalidArgument(
                 f"optimizer: needed torch.optim.Optimizer objects, found a {type(each).__name__}: "
@@ -71,5 +77,5 @@ def check_state(optimizer: torch.optim.Optimizer) -> None:
             )
 
 
-def _is_deepspeed(value: Any) -> bool:
-    return any(cls.__module__.partition(".")[0] == "deepspeed" for cls in type(value).__mro__)
+def _is_of(package: str, value: Any) -> bool:
+    return any(cls.__module__.partition(".")[0] == package for cls in type(value).__mro__)

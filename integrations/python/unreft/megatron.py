@@ -1,0 +1,125 @@
+"""Unreft for megatron.training: one line above `pretrain`.
+
+    import unreft.megatron
+
+    unreft.megatron.install(every=10)
+    pretrain(...)
+
+The model and the optimizer are attached as `unreft.mcore.attach` does it, once `pretrain` has made
+them, and go on where the job was killed. A snapshot is taken at the end of an iteration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from megatron.core.num_microbatches_calculator import update_num_microbatches
+from megatron.training import get_args
+from megatron.training import training as _training
+
+import unreft
+from unreft import mcore
+from unreft.mcore.place import place_of
+from unreft.mcore.training_extras import Generators
+
+_log = logging.getLogger("unreft")
+
+# What a loop of megatron.training counts in its arguments, as its own checkpoints have it.
+_COUNTS = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
+_FLOPS = "num_floating_point_operations_so_far"
+_STANDS_FOR = ("setup_model_and_optimizer", "checkpoint_and_decide_exit", "train")
+_installed: Installed | None = None
+
+
+def install(*, every: int = 1, **options: Any) -> None:
+    """Has `pretrain` of this process restore what is in memory, and take snapshots.
+
+    Args:
+      every: iterations between two snapshots.
+      options: of `unreft.mcore.attach`, without the scheduler.
+
+    To be called before `pretrain`, once. What is in memory is restored after what `--load` has
+    loaded, if anything, and replaces it.
+
+    Raises `unreft.InvalidArgument` for `every`, `unreft.FailedPrecondition` where it was called
+    before, or where megatron.training has no such functions as it stands for; `pretrain` then
+    raises what `unreft.mcore.attach` and `Checkpointer.restore` raise.
+    """
+    global _installed
+    if every < 1:
+        raise unreft.InvalidArgument(f"every: needed a number of iterations above 0, found {every}")
+    if _installed is not None:
+        raise unreft.FailedPrecondition("unreft.megatron.install() was called in this process")
+    missing = [name for name in _STANDS_FOR if not callable(getattr(_training, name, None))]
+    if missing:
+        raise unreft.FailedPrecondition(
+            f"megatron.training.training: needed a function '{missing[0]}', found none: "
+            f"unreft.megatron was tried with megatron-core {mcore.refusals.TRIED}"
+        )
+    _installed = Installed(every, options)
+
+
+class Installed:
+    """Stands for functions that `pretrain` calls."""
+
+    def __init__(self, every: int, options: dict[str, Any]):
+        self._every = every
+        self._options = options
+        self._ck: mcore.ModelCheckpointer | None = None
+        self._flops = 0.0  # so far
+        self._drawn: dict[str, Any] | None = None  # the generators, as restored
+        self._own: dict[str, Callable] = {}
+        for name in _STANDS_FOR:
+            self._own[name] = getattr(_training, name)
+            setattr(_training, name, getattr(self, f"_{name}"))
+
+    def _setup_model_and_optimizer(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        model, optimizer, scheduler = self._own["setup_model_and_optimizer"](*args, **kwargs)
+        given = {**self._options, "opt_param_scheduler": scheduler}
+        extras = {**given.pop("extras", {}), "megatron/counts": self._counts}
+        self._ck = mcore.attach(model, optimizer, extras=extras, **given)
+        step = self._ck.restore()
+        if step is not None:
+            self._go_on(step)
+            if self._options.get("rng", True):
+                self._drawn = Generators(place_of()).state_dict()
+        self._flops = getattr(get_args(), _FLOPS)
+        return model, optimizer, scheduler
+
+    def _checkpoint_and_decide_exit(
+        self, model: Any, optimizer: Any, scheduler: Any, iteration: int, flops: float, *args: Any
+    ) -> bool:
+        """Called when all that an iteration counts is counted."""
+        self._flops = flops
+        if self._ck is not None and iteration % self._every == 0:
+            self._ck.snapshot(iteration)
+        own = self._own["checkpoint_and_decide_exit"]
+        return own(model, optimizer, scheduler, iteration, flops, *args)
+
+    def _train(self, *args: Any, **kwargs: Any) -> Any:
+        # Data iterators that were made since have drawn from them, as those of the run before had
+        # done before its first iteration.
+        if self._drawn is not None:
+            Generators(place_of()).load_state_dict(self._drawn)
+        try:
+            return self._own["train"](*args, **kwargs)
+        finally:
+            if self._ck is not None:
+                self._ck.close()
+
+    def _counts(self) -> dict[str, Any]:
+        args = get_args()
+        return {**{name: getattr(args, name) for name in _COUNTS}, _FLOPS: self._flops}
+
+    def _go_on(self, iteration: int) -> None:
+        """Sets what a load of files sets of the arguments."""
+        args = get_args()
+        if args.iteration and args.rank == 0:
+            _log.warning("iteration %d in memory replaces iteration %d, which was loaded from %s",
+                         iteration, args.iteration, args.load)
+        args.iteration = iteration
+        for name, value in self._ck.extras["megatron/counts"].items():
+            setattr(args, name, value)
+        update_num_microbatches(consumed_samples=args.consumed_train_samples, verbose=True)

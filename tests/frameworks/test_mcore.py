@@ -1,0 +1,372 @@
+"""Training by Megatron-Core: killed, restored, equal, also under other sizes; what is refused."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import sys
+
+import cli_testing
+import pytest
+from cluster_testing import PATIENCE_S
+from real_store import FORK_SERVER, Store
+
+pytest.importorskip("megatron.core", reason="megatron-core is not installed")
+
+SCRIPT = pathlib.Path(__file__).with_name("mcore_trainer.py")
+# Before the server starts, which is that of all tests: also of others that were asked for.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(SCRIPT.parent), os.environ["PYTHONPATH"]])
+FORK_SERVER.set_forkserver_preload(
+    ["preloaded", *(["deepspeed_preloaded"] if "test_deepspeed" in sys.modules else []),
+     "mcore_preloaded"]
+)
+BOTH = ("state", "own")
+
+
+@pytest.fixture
+def stores():
+    made = [Store("--restore-wait-s", "20") for _ in range(2)]
+    yield made
+    for store in made:
+        store.close()
+
+
+def sizes(tp, pp):
+    return ["--tp", tp, "--pp", pp]
+
+
+def named(value):
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@pytest.mark.parametrize(
+    "world, tp, pp, words",
+    [
+        pytest.param(4, 2, 1, [], marks=pytest.mark.short),
+        (4, 1, 2, []),
+        (2, 1, 1, ["--fp32"]),
+        (2, 2, 1, ["--swiglu"]),
+        (4, 2, 2, ["--untied", "--fp32"]),
+        (4, 1, 2, ["--plain-optimizer"]),
+        (2, 1, 1, ["--plain-optimizer", "--fp32"]),
+        (4, 1, 2, ["--overlap"]),
+        (2, 1, 1, ["--overlap", "--fp32"]),
+        (2, 1, 1, ["--move-at", 2]),
+        (2, 1, 2, ["--every", 3, "--freeze"]),
+    ],
+    ids=named,
+)
+def test_killed_and_resumed_is_as_if_it_had_not_been(stores, world, tp, pp, words):
+    words = [*sizes(tp, pp), *words]
+    undisturbed = stores[0].train(world, *words, script=SCRIPT)
+    before = stores[1].train(world, *words, "--die-after", 3, script=SCRIPT, killed=True)
+    after = stores[1].train(world, *words, script=SCRIPT)
+    for was, died, now in zip(undisturbed, before, after, strict=True):
+        begun, state, *rest = now
+        assert died[-1]["problem"] == ""
+        assert begun == {"restored": died[-1]["died"], "reshaped_from": None, "log": []}
+        assert state == {name: died[-1][name] for name in BOTH}
+        # Losses, learning rates, and all that the end has, with no problem.
+        assert rest == was[-len(rest):] and 1 < len(rest) < len(was) - 1
+        assert rest[-1]["problem"] == "" and rest[-1]["final"]["adam_steps"] == [6]
+
+
+def test_it_changes_nothing_of_a_run(stores):
+    attached = stores[0].train(4, *sizes(1, 2), script=SCRIPT)
+    alone = stores[1].train(4, *sizes(1, 2), "--alone", script=SCRIPT)
+    assert [records[1:] for records in attached] == alone
+
+
+# --- other sizes ---
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--fp32"], ["--swiglu"], ["--untied", "--freeze"], ["--overlap"], ["--plain-optimizer"],
+     ["--llama", "--swiglu", "--untied"]],
+    ids=named,
+)
+def test_it_goes_on_under_other_sizes(stores, words):
+    # The vocabulary of 37 is padded to 40 rows, and to 48 under 4.
+    shapes = [(4, 2, 1), (4, 1, 2), (4, 4, 1), (1, 1, 1)]
+    if "--llama" in words:  # whose groups of queries are 2
+        shapes[2] = (4, 2, 2)
+    died, before = None, None
+    for step, (world, tp, pp) in enumerate(shapes, 1):
+        dies = ["--die-after", 2 * step] if world > 1 else []
+        kinds = [*sizes(tp, pp), *words, *dies, "--steps", 9]
+        now = stores[0].train(world, *kinds, script=SCRIPT, killed=world > 1)
+        for rank, records in enumerate(now) if died else ():
+            assert records[0]["restored"] == died["died"] == died["state"]["adam_steps"][0]
+            assert records[0]["reshaped_from"] == before
+            assert len(records[0]["log"]) == (rank == 0)
+            # Whole tensors, moments, weights and hyperparameters: as others had them.
+            assert records[1]["state"] == died["state"]
+        ends = [records[-1].get("state", records[-1].get("final")) for records in now]
+        assert all(end == ends[0] for end in ends)
+        died, before = now[0][-1], world
+
+
+@pytest.mark.short
+def test_as_many_ranks_may_have_other_sizes(stores):
+    died = stores[0].train(2, *sizes(2, 1), "--die-after", 2, script=SCRIPT, killed=True)
+    step = died[0][-1]["died"]
+    for sizes_now in (sizes(1, 2), sizes(1, 1)):
+        now = stores[0].train(2, *sizes_now, "--steps", step, script=SCRIPT)
+        for records in now:
+            assert records[0]["restored"] == step and records[0]["reshaped_from"] == 2
+            assert records[1]["state"] == died[0][-1]["state"]
+
+
+def test_streams_stay_with_their_place_under_another_number_of_replicas(stores):
+    died = stores[0].train(4, *sizes(2, 1), "--die-after", 2, script=SCRIPT, killed=True)
+    now = stores[0].train(2, *sizes(2, 1), "--steps", 3, script=SCRIPT)
+    for was, records in zip(died, now):  # ranks of tensor parallelism come first
+        assert records[0] == {"restored": was[-1]["died"], "reshaped_from": 4, "log": []}
+        assert records[1] == {name: was[-1][name] for name in BOTH}
+    assert now[0][1]["own"] != now[1][1]["own"]
+
+
+@pytest.mark.parametrize(
+    "words, then",
+    [([], (4, 1, 2)), (["--swiglu"], (2, 1, 1)), (["--untied"], (2, 2, 1)),
+     (["--fp32"], (4, 1, 2))],
+    ids=named,
+)
+def test_it_goes_on_as_from_its_own_checkpoint(stores, words, then, tmp_path):
+    words = [*words, "--dropout", 0]
+    world, *shape = then
+    saves = ["--die-after", 3, "--save", tmp_path]
+    saved = stores[0].train(4, *sizes(2, 1), *words, *saves, script=SCRIPT)
+    (step,) = [record["died"] for record in saved[0] if "died" in record]
+    ends = ["--steps", step + 2, "--seed-anew"]
+    restored = stores[0].train(world, *sizes(*shape), *words, *ends, script=SCRIPT)
+    loads = ["--load", tmp_path, "--alone"]
+    loaded = stores[1].train(world, *sizes(*shape), *words, *ends, *loads, script=SCRIPT)
+    for mine, theirs in zip(restored, loaded, strict=True):
+        assert mine[0]["restored"] == step
+        assert losses(mine) == losses(theirs)
+        assert mine[1]["state"] == theirs[0]["state"]
+        assert mine[-1]["final"] == theirs[-1]["final"]
+        assert mine[-1]["final"]["adam_steps"] == [step + 2]
+
+
+def losses(records):
+    return [record["losses"] for record in records if "losses" in record]
+
+
+def test_what_is_loaded_from_files_is_what_the_next_snapshot_has(stores, tmp_path):
+    words = [*sizes(1, 1), "--dropout", 0, "--steps", 9]
+    saves = ["--die-after", 3, "--save", tmp_path]
+    saved = stores[0].train(2, *words, *saves, script=SCRIPT)
+    (step,) = [record["died"] for record in saved[0] if "died" in record]
+    # Beside a state that was restored, and moments that are captured already.
+    dies = ["--load-at", step + 2, "--load", tmp_path, "--die-after", step + 3]
+    before = stores[0].train(2, *words, *dies, script=SCRIPT, killed=True)
+    after = stores[0].train(2, *words, script=SCRIPT)
+    for was, now in zip(before, after, strict=True):
+        assert [r["state"]["adam_steps"] for r in was if "loaded" in r] == [[step]]
+        assert was[-1]["died"] == now[0]["restored"] >= step + 3
+        assert now[1] == {name: was[-1][name] for name in BOTH}
+        assert now[1]["state"]["adam_steps"] == [now[0]["restored"] - 2]
+
+
+# --- what it costs ---
+
+
+def test_a_snapshot_describes_no_tensors_anew(stores):
+    # Of 2,316 tensors the least that a call took was 0.6 ms, on cores that nothing else used.
+    words = [*sizes(1, 1), "--layers", 64, "--steps", 30, "--alone", "--time"]
+    (records,) = stores[0].train(1, *words, script=SCRIPT)
+    assert records[-1]["tensors"] >= 2000
+    # Before there is optimizer state, and with it.
+    assert records[-1]["registrations"] <= 2, records[-1]
+
+
+# --- megatron.training ---
+
+PRETRAIN = SCRIPT.with_name("mcore_pretrain.py")
+
+
+@pytest.mark.parametrize(
+    "world, tp, pp, words",
+    [(4, 2, 1, []), (4, 1, 2, ["--every", 2]), (2, 1, 1, ["--rampup"])],
+    ids=named,
+)
+def test_pretrain_killed_and_resumed(stores, world, tp, pp, words):
+    words = [*sizes(tp, pp), *words]
+    alone = stores[0].train(world, *words, "--alone", script=PRETRAIN)
+    before = stores[1].train(world, *words, "--die-after", 3, script=PRETRAIN, killed=True)
+    # The first attempt of a job has one seed, the next another.
+    undisturbed = Store()
+    try:
+        attached = undisturbed.train(world, *words, script=PRETRAIN)
+    finally:
+        undisturbed.close()
+    after = stores[1].train(world, *words, script=PRETRAIN)
+    assert attached == alone
+    for was, died, now in zip(attached, before, after, strict=True):
+        begun, *rest = now
+        end = died[-1]
+        assert begun["begins"] == end["died"] >= 3 and end["problem"] == ""
+        assert {name: begun[name] for name in BOTH} == {name: end[name] for name in BOTH}
+        # Losses, samples consumed and operations, and all that the end has.
+        assert rest == was[-len(rest):] and 1 < len(rest) < len(was) - 1
+
+
+def test_pretrain_goes_on_under_other_sizes_and_over_files(stores, tmp_path):
+    stores[0].train(4, *sizes(2, 1), "--save", tmp_path, "--alone", script=PRETRAIN)
+    loads = ["--load", tmp_path]
+    died = stores[1].train(4, *sizes(2, 1), *loads, "--die-after", 4, script=PRETRAIN, killed=True)
+    assert [records[0]["begins"] for records in died] == [2] * 4
+    now = stores[1].train(2, *sizes(1, 2), *loads, script=PRETRAIN)
+    for records in now:
+        assert records[0]["begins"] == died[0][-1]["died"] >= 4
+        assert records[0]["consumed"] == 4 * records[0]["begins"]
+        assert records[0]["state"] == died[0][-1]["state"]
+    lines = [line for records in now for line in records[0]["log"]]
+    assert len(lines) == 2 and "in memory replaces iteration 2, which was loaded from" in lines[-1]
+
+
+def test_what_install_is_given(stores):
+    for word, expected in {
+        "--twice": ("FailedPrecondition", "unreft.megatron.install() was called in this process"),
+        "--every=0": ("InvalidArgument", "every: needed a number of iterations above 0, found 0"),
+        "--another": ("FailedPrecondition", "needed a function 'train', found none"),
+    }.items():
+        (records,) = stores[0].train(1, *sizes(1, 1), word, script=PRETRAIN)
+        (found,) = [record for record in records if "error" in record]
+        assert found["error"] == expected[0] and expected[1] in found["message"]
+
+
+# --- the example ---
+
+EXAMPLE = cli_testing.ROOT / "examples/megatron/train.py"
+KILLED_AT = cli_testing.ROOT / "tests/python/killed_at.py"
+EXAMPLE_S = 4 * PATIENCE_S  # nothing is imported beforehand here
+# Runs a program as it is, but on a CPU.
+AS_IT_IS = (
+    "import mcore_cpu, runpy, sys; mcore_cpu.install(); sys.argv = sys.argv[1:]; "
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+@pytest.fixture
+def clis(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    made = [cli_testing.Cli(), cli_testing.Cli()]
+    yield made
+    for cli in made:
+        cli.close()
+
+
+@pytest.mark.short
+def test_the_example_killed_and_started_again(clis):
+    words = ["--up", "--ranks", 2, "--", sys.executable, "-c", AS_IT_IS]
+    program = [EXAMPLE, "--tp", 1, "--steps", 8]
+    undisturbed = clis[0].launch(*words, *program)
+    assert undisturbed.process.wait(EXAMPLE_S) == 0, undisturbed.output()
+    job = clis[1].launch(*words, KILLED_AT, 4, *program)
+    assert job.process.wait(EXAMPLE_S) == 0, job.output()
+    killed, done = job.events("attempt-end")
+    assert (killed["rank"], killed["signal"]) == (1, signal.SIGKILL)
+    lines, expected = job.lines(), undisturbed.lines()
+    (died,) = [line["died"] for line in lines if "died" in line]
+    assert [line["restored"] for line in lines if "restored" in line] == [None] * 2 + [died] * 2
+    assert len(expected) == 8
+    assert [line for line in lines if not line.keys() & {"restored", "died"}] == expected
+
+
+def test_a_dry_run_of_the_example_says_what_it_would_restore(clis, tmp_path):
+    file = tmp_path / "layout.json"
+    words = ["--ranks", 2, "--dry-run", file, "--", sys.executable, "-c", AS_IT_IS]
+    job = clis[0].launch(*words, EXAMPLE, "--tp", 2)
+    assert job.process.wait(EXAMPLE_S) == 0, job.output()
+    layout = json.loads(file.read_text())
+    tensors = {name: (dtype, shape) for name, dtype, shape in layout["tensors"]}
+    weight = "decoder.layers.mlp.linear_fc2.weight"
+    assert tensors[f"master/{weight}"] == tensors[f"optim/{weight}/*"] == (
+        "float32", [4, 32, 128]
+    )
+    padded = {layout["tensors"][index][0] for index in layout["allow_shape_mismatch"]}
+    embedding = "embedding.word_embeddings.weight"
+    assert padded == {f"master/{embedding}", f"optim/{embedding}/*"}
+    assert [rank["rank"] for rank in layout["ranks"]] == [0, 1]
+
+
+# --- what is refused ---
+
+
+def test_a_state_of_another_model_is_refused_and_kept(stores):
+    died = stores[0].train(2, *sizes(1, 1), "--die-after", 2, script=SCRIPT, killed=True)
+    others = {
+        "stored of bfloat16 weights, and this is one of float32 weights": ["--fp32"],
+        r"14 were stored .* another shape or type: 'master/.* and 4 more; 'master/\S+' is "
+        r"float32\[\d.*\] there, found float32": ["--width", 32],
+        "needed|were stored with another shape": ["--layers", 2],
+        "lacks 1 of this program: 'master/output_layer.weight'. Attach the same": ["--untied"],
+        r"of the stored tensors, \d+ are none .*bias": ["--swiglu"],
+    }
+    for expected, other in others.items():
+        refused = stores[0].train(2, *sizes(1, 1), *other, script=SCRIPT)
+        errors = [records[0]["error"] for records in refused]
+        assert "FailedPrecondition" in errors and set(errors) <= {"FailedPrecondition", "Aborted"}
+        first = refused[errors.index("FailedPrecondition")][0]
+        assert re.search(expected, first["message"]), first["message"]
+    after = stores[0].train(2, *sizes(1, 1), script=SCRIPT)
+    assert [records[0]["restored"] for records in after] == [died[0][-1]["died"]] * 2
+
+
+@pytest.fixture(scope="module")
+def told():
+    store = Store()
+    try:
+        (records,) = store.train(1, script=SCRIPT.with_name("mcore_refusals.py"))
+    finally:
+        store.close()
+    return {record.pop("name"): record for record in records}
+
+
+@pytest.mark.short
+@pytest.mark.parametrize(
+    "name",
+    [
+        "virtual pipeline stages", "a GPTModel as model chunk", "a Linear", "mixture of experts",
+        "expert parallelism", "context parallelism", "sequence_parallel",
+        "{'tp': 1, 'pp': 1, 'dp': 2} of 1 ranks", "multi-token prediction", "fp8", "fp4", "fp16",
+        "Megatron-FSDP", "num_distributed_optimizer_instances",
+        "use_layer_wise_distributed_optimizer", "optimizer_cpu_offload", "optimizer_cuda_graph",
+        "overlap_param_gather_with_optimizer_step", "use_precision_aware_optimizer",
+        "the optimizer SGD", "use_cudagraphable_rng", "the optimizers Other",
+    ],
+)
+def test_what_was_not_tried_is_refused_by_name(told, name):
+    assert told[name]["error"] == "FailedPrecondition"
+    expected = f"training with {name} is not supported: tried are a GPTModel"
+    assert expected in told[name]["message"]
+
+
+@pytest.mark.short
+@pytest.mark.parametrize(
+    "name, error, message",
+    [
+        ("a version", "FailedPrecondition", "tried with megatron-core 0.19, .* this is 0.20.1"),
+        ("a model", "InvalidArgument", "model_chunks: needed the list .* found a Distributed"),
+        ("an optimizer", "InvalidArgument", "get_megatron_optimizer returns, .* found a AdamW"),
+        ("other insides", "FailedPrecondition", "what it steps on was not found: AttributeError"),
+        ("a buffer", "FailedPrecondition", "'mean', a ShardedTensor of the model, is no parameter"),
+        ("an extra state", "FailedPrecondition", "_extra_state', a ShardedObject of the model"),
+        ("of torch", "InvalidArgument", r"is Megatron's.* unreft.mcore.attach\(model_chunks, opt"),
+        ("twice", "FailedPrecondition", "attached in this process already: a process trains one"),
+        ("beside", "FailedPrecondition", "uses unreft.mcore.attach in this process"),
+        ("rerun", "FailedPrecondition", "is checking a step .* RERUNNING_IN_PLACE"),
+        ("after close", None, ""),
+    ],
+)
+def test_what_attach_is_given(told, name, error, message):
+    assert told[name]["error"] == error
+    assert re.search(message, told[name]["message"]), told[name]["message"]
