@@ -2,13 +2,14 @@
 
     deepspeed_trainer.py --stage N [--fp32] [--steps N] [--die-after STEP] [--accumulated N]
                          [--every STEPS] [--zero-init] [--one-group] [--overflow-at STEP]
-                         [--move-at STEP] [--width N] [--bias] [--alone]
+                         [--move-at STEP] [--width N] [--bias] [--alone] [--warm-up]
                          [--save-at STEP] [--load [--universal]] [--files DIRECTORY] [--seed-anew]
 
-It is killed when that step or a later one is committed. It says the loss and learning rates of
-every step, and its state when it begins, dies and ends: of whole tensors, so that it can be
-compared between numbers of ranks. With --load it loads from files after it has restored. With
---seed-anew it draws from there on as any run does that begins so.
+It is killed when that step or a later one is committed, or held where fault_matrix.py says so. It
+says the loss and learning rates of every step, and its state when it begins, is held, dies and
+ends: of whole tensors, so that it can be compared between numbers of ranks. With --load it loads
+from files after it has restored. With --seed-anew it draws from there on as any run does that
+begins so. With --warm-up it makes a step before anything is attached.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+from holding import is_held, wait_released
 from saying import say
 from torch import nn
 
@@ -208,6 +210,7 @@ def move(engine):
 
 
 def train(args, engine, ck, seen, log):
+    numbers = set()  # of snapshots
     while engine.global_steps < args.steps:
         tokens = torch.randint(13, (3, 5))
         loss = nn.functional.cross_entropy(engine(tokens).view(-1, 13), tokens.view(-1))
@@ -222,13 +225,19 @@ def train(args, engine, ck, seen, log):
         step = engine.global_steps
         if step == before:
             continue
+        if ck is not None:
+            numbers.add(ck.number)
         if step == args.save_at:
             engine.save_checkpoint(args.files)
             say(saved=step, state=state_of(engine))
         if ck is None or step % args.every or not ck.wait(ck.number, 20):
             continue
+        if is_held(step):
+            say(held=step, state=state_of(engine), own=own_state_of(engine))
+            wait_released(step)
         if args.die_after and step >= args.die_after:
-            say(died=step, state=state_of(engine), own=own_state_of(engine), log=log.lines)
+            say(died=step, state=state_of(engine), own=own_state_of(engine), log=log.lines,
+                numbers=sorted(numbers))
             dist.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -248,6 +257,7 @@ def main():
     parser.add_argument("--width", type=int, default=11)
     parser.add_argument("--bias", action="store_true")
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--warm-up", action="store_true")
     parser.add_argument("--save-at", type=int, default=0)
     parser.add_argument("--load", action="store_true")
     parser.add_argument("--universal", action="store_true")
@@ -262,6 +272,9 @@ def main():
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo")
     engine = engine_of(args)
+    if args.warm_up:  # after which stage 3 has small parameters gathered
+        engine.backward(engine(torch.zeros(3, 5, dtype=torch.long)).sum())
+        engine.step()
     seen, ck, step = {"batches": 0}, None, None
     if not args.alone:
         try:

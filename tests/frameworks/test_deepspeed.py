@@ -34,6 +34,9 @@ def stores():
         (1, 3, []),
         pytest.param(2, 3, ["--accumulated", 2], marks=pytest.mark.short),
         (3, 3, []),
+        # What was made by a step before it is replaced.
+        (1, 3, ["--warm-up"]),
+        (3, 3, ["--warm-up"]),
         (1, 3, ["--fp32", "--one-group"]),
         (2, 4, ["--fp32", "--every", 2, "--move-at", 3]),
         (3, 3, ["--fp32", "--zero-init", "--accumulated", 2]),
@@ -48,9 +51,13 @@ def test_killed_and_resumed_is_as_if_it_had_not_been(stores, stage, dies, words)
     undisturbed = stores[0].train(2, *words, script=SCRIPT)
     before = stores[1].train(2, *words, "--die-after", dies, script=SCRIPT, killed=True)
     after = stores[1].train(2, *words, script=SCRIPT)
+    first = 2 if {"--every", "--warm-up"} & set(words) else 1
+    every = 2 if "--every" in words else 1
     for was, died, now in zip(undisturbed, before, after, strict=True):
         begun, state, *rest = now
-        assert begun == {"restored": died[-1]["died"], "reshaped_from": None}
+        last = died[-1]["died"]
+        assert died[-1]["numbers"] == [*([0] if every == 2 else []), *range(first, last + 1, every)]
+        assert begun == {"restored": last, "reshaped_from": None}
         assert state == {name: died[-1][name] for name in ("state", "own")}
         assert 1 < len(rest) < len(was) - 1
         # Losses, learning rates, and all that the end has, with no problem.
@@ -82,6 +89,19 @@ def test_it_goes_on_with_another_number_of_ranks(stores, stage, words):
             assert records[1]["own"]["buffer"] == died["own"]["buffer"]
         assert len({repr(of[-1].get("final", of[-1].get("state"))) for of in after}) == 1
         died, before = after[0][-1], world
+
+
+def test_another_number_of_micro_batches_begins_with_a_whole_round(stores):
+    words = ["--stage", 2]
+    died = stores[0].train(2, *words, "--die-after", 3, script=SCRIPT, killed=True)
+    (now,) = stores[0].train(1, *words, "--accumulated", 2, script=SCRIPT)
+    begun, state, *rest = now
+    last = died[0][-1]["died"]
+    assert begun == {"restored": last, "reshaped_from": 2}
+    assert state["state"] == died[0][-1]["state"]
+    assert state["own"]["samples"] == [6 * last, 2 * last]
+    steps = [line["step"] for line in rest if "step" in line]
+    assert steps == [step for before in range(last, 6) for step in (before, before + 1)]
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -144,6 +164,7 @@ def test_files_beside_it(stores, stage, tmp_path):
         assert records[0]["restored"] == 4
         assert records[2]["state"] == saved
         assert again[0]["restored"] == records[-1]["died"] == 4
+        assert records[-1]["numbers"] == [5]
         assert again[1] == {name: records[-1][name] for name in ("state", "own")}
     said, numbers = replaced[0][-1]["log"]
     assert said.startswith("load_checkpoint: step 3 of ")
