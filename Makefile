@@ -12,7 +12,7 @@ VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup programs build test test-cluster test-slurm test-frameworks test-kubernetes demo bench deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
+.PHONY: help setup programs build test test-cluster test-slurm test-frameworks test-kubernetes test-s3 demo bench deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
 
 help:            ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -45,6 +45,11 @@ test-frameworks: programs  ## what frameworks restore, killed and compared; writ
 test-kubernetes: programs  ## examples/kubernetes against the schemas, and our options
 	@env=$$(tools/setup/python_env.sh tests/kubernetes/requirements.txt) && \
 	  UNREFT_BIN_DIR=$(BUILD)/bin $$env/bin/python -m pytest -q -p no:cacheprovider tests/kubernetes
+
+test-s3: build   ## durable copies on a server of S3 (part of make test)
+	@env=$$(tools/setup/python_env.sh tests/s3/requirements.txt) && \
+	  UNREFT_BIN_DIR=$(abspath $(BUILD)/bin) PYTHONPATH=$(abspath $(BUILD)/python) \
+	  PYTHONDONTWRITEBYTECODE=1 $$env/bin/python -m pytest -q -p no:cacheprovider tests/s3
 
 demo: programs   ## the main job under kill -9, nodes lost (SEED=n: other victims; NODES=1: one node)
 	@$(PY) integrations/python/examples/demo.py $(if $(SEED),--seed $(SEED)) \

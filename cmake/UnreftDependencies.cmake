@@ -72,6 +72,8 @@ _unreft_need(CLI11 CONFIG)            # CLI11::CLI11
 _unreft_need(nlohmann_json CONFIG)    # nlohmann_json::nlohmann_json
 _unreft_need(absl CONFIG)             # absl::status absl::statusor absl::span ...
 _unreft_need(Boost 1.81)              # Boost::headers
+_unreft_need(CURL 7.88)               # CURL::libcurl
+_unreft_need(pugixml CONFIG)          # pugixml::pugixml
 if(PkgConfig_FOUND)
   pkg_check_modules(ISAL QUIET IMPORTED_TARGET libisal)  # PkgConfig::ISAL
 endif()

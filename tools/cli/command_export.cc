@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "durable/cold_place.h"
 #include "tools/cli/admin_client.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/job_answers.h"
@@ -183,11 +184,13 @@ int Export(const Context& context, const ExportOptions& options) {
     return Fail(context, absl::InvalidArgumentError(
                              "export: needed the directory to write to, or --status, or --cancel"));
   }
-  const nlohmann::json arguments{{"dir", std::filesystem::absolute(options.directory).string()},
-                                 {"step", options.step.value_or(0)},
-                                 {"format", options.format},
-                                 {"bytes_per_s", options.bytes_per_s},
-                                 {"map", options.map}};
+  const bool is_s3 = durable::IsS3Place(options.directory);
+  const nlohmann::json arguments{
+      {"dir", is_s3 ? options.directory : std::filesystem::absolute(options.directory).string()},
+      {"step", options.step.value_or(0)},
+      {"format", options.format},
+      {"bytes_per_s", options.bytes_per_s},
+      {"map", options.map}};
   absl::StatusOr<nlohmann::json> answer = absl::UnavailableError("no daemon answers");
   for (const Place& place : PlacesOf(context)) {
     if (absl::Status status = CheckFormat(context, place, options.format); !status.ok()) {
@@ -210,8 +213,8 @@ void AddExport(CLI::App& app, Context& context) {
       AddCommand(app, "export",
                  "write a committed version to files that PyTorch reads, while training goes on");
   command->add_option("DIR", options->directory,
-                      "a directory that all nodes share; it is made if it is missing, and has to "
-                      "be empty");
+                      "a directory that all nodes share, or s3://BUCKET/PREFIX; it is made if it "
+                      "is missing, and has to be empty");
   command->add_option("--version", options->step, "of this step, if it is what is committed now")
       ->check(CLI::PositiveNumber);
   command

@@ -34,6 +34,14 @@ if [ ${#suites[@]} -gt 0 ]; then
 else
   echo "no Python tests in this tree"
 fi
+# Durable copies on a server of S3, which is in an environment of its own.
+if s3=$(tools/setup/python_env.sh tests/s3/requirements.txt); then
+  PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 \
+    "$s3/bin/python" -m pytest tests/s3 -q -p no:cacheprovider --durations=5 \
+    --junitxml="$results/s3.xml" </dev/null || status=1
+else
+  status=1
+fi
 # The short half of what only the second environment has; make test-frameworks runs all of it.
 if frameworks=$(tools/setup/python_env.sh tests/frameworks/requirements.txt); then
   PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1 \

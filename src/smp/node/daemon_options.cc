@@ -12,6 +12,7 @@
 #include "base/run_dir.h"
 #include "base/text.h"
 #include "base/wire_address.h"
+#include "durable/cold_place.h"
 
 namespace unreft::smp {
 
@@ -218,9 +219,8 @@ absl::Status CheckExports(const DaemonOptions& options) {
                     "found '{}'",
                     options.common.job));
   }
-  if (!exports.directory.starts_with('/')) {
-    return absl::InvalidArgumentError(
-        fmt::format("export_dir: needed an absolute path, found '{}'", exports.directory));
+  if (absl::Status status = durable::CheckColdPlace(exports.directory); !status.ok()) {
+    return absl::InvalidArgumentError(fmt::format("export_dir: {}", status.message()));
   }
   if (options.node.pins > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -246,9 +246,9 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, options.forget_present, "forget_present",
             "role forget: also while daemons of the job are present");
   AddOption(app, options.exports.directory, "export_dir",
-            "a directory that all nodes share, in which durable copies of what is committed are "
-            "written while training goes on, each in a directory of its own; empty: none are. The "
-            "same on all nodes, as the next three");
+            "a directory that all nodes share, or s3://BUCKET/PREFIX, in which durable copies of "
+            "what is committed are written while training goes on, each in a directory of its own; "
+            "empty: none are. The same on all nodes, as the next three");
   AddOption(app, options.exports.every, "export_every_s", "from one of these copies to the next",
             Range<Duration>{std::chrono::seconds(1), Duration::max()});
   AddOption(app, options.exports.keep, "export_keep",

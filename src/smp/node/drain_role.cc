@@ -25,11 +25,12 @@
 #include "base/format.h"
 #include "base/shm_segment_store.h"
 #include "base/text.h"
+#include "durable/cold_place.h"
 #include "durable/copy_restore.h"
 #include "durable/copy_run.h"
 #include "durable/copy_shelf.h"
 #include "durable/paced_cold_store.h"
-#include "durable/posix_cold_store.h"
+#include "smp/node/cold_storage.h"
 
 namespace unreft::smp {
 namespace {
@@ -72,6 +73,13 @@ bool Pause(Duration duration) {
   return !is_to_end;
 }
 
+// Of a file system, or s3://.
+absl::StatusOr<std::unique_ptr<ColdStore>> OpenStorage(const std::string& directory,
+                                                       bool writes = true) {
+  return OpenColdStorage(
+      directory, {.pause = Pause, .is_ending = [] { return is_to_end.load(); }, .writes = writes});
+}
+
 // Speaks to the daemon.
 class Teller {
  public:
@@ -106,9 +114,10 @@ class Teller {
 };
 
 // Made by who leads, if the one that it is in is there; `made`: it was. Others wait for it.
-absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenDirectory(
-    const CopyPartRequest& request, const durable::CopyPace& pace, bool& made) {
-  if (request.has_lead()) {
+absl::StatusOr<std::unique_ptr<ColdStore>> OpenDirectory(const CopyPartRequest& request,
+                                                         const durable::CopyPace& pace,
+                                                         bool& made) {
+  if (request.has_lead() && !durable::IsS3Place(request.directory())) {
     made = mkdir(request.directory().c_str(), 0777) == 0;
     if (!made && errno != EEXIST) {
       return absl::ErrnoToStatus(errno, "make the directory " + request.directory());
@@ -116,7 +125,7 @@ absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenDirectory(
   }
   const Time begin = pace.now();
   while (true) {
-    auto store = durable::PosixColdStore::Open(request.directory());
+    auto store = OpenStorage(request.directory());
     if (!absl::IsNotFound(store.status()) || pace.now() - begin >= pace.ready_within) return store;
     if (!pace.pause(pace.look_every)) return absl::CancelledError("the copy was cancelled");
   }
@@ -143,9 +152,8 @@ uint64_t UnixMs() {
 }
 
 // The directory that the copy's own is in.
-absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenShelf(const CopyPartRequest& request) {
-  return durable::PosixColdStore::Open(
-      std::filesystem::path(request.directory()).parent_path().string());
+absl::StatusOr<std::unique_ptr<ColdStore>> OpenShelf(const CopyPartRequest& request) {
+  return OpenStorage(std::filesystem::path(request.directory()).parent_path().string());
 }
 
 absl::StatusOr<durable::LeadTask> LeadTaskOf(const CopyPartRequest& request,
@@ -171,7 +179,7 @@ absl::StatusOr<durable::LeadTask> LeadTaskOf(const CopyPartRequest& request,
 }
 
 absl::StatusOr<CopyPartReply> Survey(const CopyPartRequest& request, const std::string& job) {
-  const auto shelf = durable::PosixColdStore::Open(request.directory());
+  const auto shelf = OpenStorage(request.directory());
   if (!shelf.ok()) return shelf.status();
   const absl::StatusOr<std::vector<durable::ShelvedCopy>> copies =
       durable::ListCopies(**shelf, job);
@@ -188,8 +196,8 @@ absl::StatusOr<CopyPartReply> Survey(const CopyPartRequest& request, const std::
   return last;
 }
 
-absl::StatusOr<std::unique_ptr<durable::PosixColdStore>> OpenToRead(const std::string& directory) {
-  return durable::PosixColdStore::Open(directory, {.writes = false});
+absl::StatusOr<std::unique_ptr<ColdStore>> OpenToRead(const std::string& directory) {
+  return OpenStorage(directory, /*writes=*/false);
 }
 
 absl::StatusOr<CopyPartReply> Search(const CopyPartRequest& request, const std::string& job) {

@@ -14,6 +14,7 @@
 
 #include "base/format.h"
 #include "base/text.h"
+#include "durable/cold_place.h"
 #include "smp/node/export_formats.h"
 #include "smp/node/json_text.h"
 
@@ -43,12 +44,16 @@ absl::StatusOr<ExportWish> ParseWish(const std::string& text) {
   ExportWish wish;
   const Json* const directory = find("dir");
   if (directory != nullptr && directory->is_string()) wish.directory = *directory;
-  if (!wish.directory.starts_with('/') || wish.directory.size() > kDirectoryBytesMax ||
+  const bool is_s3 = durable::IsS3Place(wish.directory);
+  if ((!is_s3 && !wish.directory.starts_with('/')) || wish.directory.size() > kDirectoryBytesMax ||
       CleanText(wish.directory) != wish.directory) {
     return absl::InvalidArgumentError(
-        fmt::format("export: needed the absolute path of a directory, of {} bytes of UTF-8 at most "
-                    "and without control characters, found '{}'",
+        fmt::format("export: needed the absolute path of a directory, or s3://BUCKET/PREFIX, of {} "
+                    "bytes of UTF-8 at most and without control characters, found '{}'",
                     kDirectoryBytesMax, CleanText(wish.directory, kTextBytesMax)));
+  }
+  if (absl::Status status = durable::CheckColdPlace(wish.directory); !status.ok()) {
+    return absl::InvalidArgumentError(fmt::format("export: {}", status.message()));
   }
   for (const auto& [key, into] :
        {std::pair("step", &wish.step), std::pair("bytes_per_s", &wish.bytes_per_s)}) {
