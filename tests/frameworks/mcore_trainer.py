@@ -5,12 +5,13 @@
                      [--dropout P] [--every STEPS] [--seed-anew] [--move-at STEP]
                      [--save DIRECTORY] [--load DIRECTORY [--load-at STEP]] [--alone] [--time]
 
-It is killed when that step or a later one is committed. It says the losses of every step, and its
-state when it begins, dies and ends: digests of whole tensors, put together by the boxes of
-Megatron-Core's own checkpoints, so that they can be compared between sizes of parallelism. --save
-and --load are of such a checkpoint, of the format "fully_reshardable". With --seed-anew it draws
-from there on as any run does that begins so; with --alone nothing is attached; with --time it says
-how long the Python of a snapshot takes, without a daemon.
+It is killed when that step or a later one is committed, or held where fault_matrix.py says so. It
+says the losses of every step, and its state when it begins, is held, dies and ends: digests of
+whole tensors, put together by the boxes of Megatron-Core's own checkpoints, so that they can be
+compared between sizes of parallelism. --save and --load are of such a checkpoint, of the format
+"fully_reshardable". With --seed-anew it draws from there on as any run does that begins so; with
+--alone nothing is attached; with --time it says how long the Python of a snapshot takes, without a
+daemon.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import time
 import mcore_model
 import torch
 import torch.distributed as dist
+from holding import is_held, wait_released
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories
@@ -358,7 +360,12 @@ def main():
         if ck is None or step % args.every:
             continue
         ck.snapshot(step)
-        if ck.wait(step, 20) and args.die_after and step >= args.die_after:
+        if not ck.wait(step, 20):
+            continue
+        if is_held(step):
+            say(held=step, state=state_of(chunks, optimizer, scheduler), own=own_state_of())
+            wait_released(step)
+        if args.die_after and step >= args.die_after:
             if args.save:
                 save(chunks, optimizer, args.save)
             say(died=step, state=state_of(chunks, optimizer, scheduler), own=own_state_of(),
