@@ -39,7 +39,7 @@ struct RunOptions {
   std::string dry_run;  // the file to write
 };
 
-// One more than any attempt the daemon has seen, so that a new launcher continues the count.
+// One more than that of any rank that the daemon serves, so that a new launcher goes on from there.
 uint64_t NextAttempt(const nlohmann::json& status) {
   uint64_t next = 0;
   for (const nlohmann::json& rank : status.value("ranks", nlohmann::json::array())) {
@@ -282,7 +282,8 @@ void AddRun(CLI::App& app, Context& context) {
                    "from SIGTERM to SIGKILL, for the ranks that did not fail")
       ->capture_default_str();
   command->add_option("--first-attempt", options->first_attempt,
-                      "number of the first attempt; by default one more than unreftd has seen");
+                      "number of the first attempt; by default one more than that of any rank that "
+                      "unreftd serves, and 0 where it serves none");
   command->add_flag("--up", options->up, "first do what `unreft up --supervise` does");
   command->add_flag("--prefix-output", options->prefix_output, "begin each line with [RANK]");
   command->add_flag("--replace-nodes", options->replace_nodes,
