@@ -67,6 +67,7 @@ def install():
     OnCpu().__enter__()
     torch.cuda.current_device = lambda: "cpu"
     torch.cuda.device_count = lambda: 1
+    torch.cuda.is_available = lambda: False  # which may ask for the count
     torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=10)
     torch.cuda.set_device = lambda *_: None
     torch.cuda.synchronize = lambda *_: None

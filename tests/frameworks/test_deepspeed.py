@@ -3,13 +3,12 @@
 import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 
 import cli_testing
 import pytest
-from cluster_testing import PATIENCE_S
+from example_runs import as_it_is, check_killed_and_started_again
 from real_store import FORK_SERVER, Store
 
 pytest.importorskip("deepspeed", reason="deepspeed is not installed")
@@ -176,42 +175,12 @@ def test_files_beside_it(stores, stage, tmp_path):
 # --- the example ---
 
 EXAMPLE = cli_testing.ROOT / "examples/deepspeed/train.py"
-KILLED_AT = cli_testing.ROOT / "tests/python/killed_at.py"
-EXAMPLE_S = 4 * PATIENCE_S  # nothing is imported beforehand here
-# Runs a program as it is, but for what deepspeed_preloaded says.
-AS_IT_IS = (
-    "import deepspeed_preloaded, runpy, sys; sys.argv = sys.argv[1:]; "
-    "runpy.run_path(sys.argv[0], run_name='__main__')"
-)
-
-
-@pytest.fixture
-def clis(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(tmp_path)
-    made = [cli_testing.Cli(), cli_testing.Cli()]
-    yield made
-    for cli in made:
-        cli.close()
+AS_IT_IS = as_it_is("import deepspeed_preloaded")
 
 
 @pytest.mark.short
 def test_the_example_killed_and_started_again(clis):
-    words = ["--up", "--ranks", 2, "--", sys.executable, "-c", AS_IT_IS]
-    program = [EXAMPLE, "--stage", 3, "--steps", 8]
-    undisturbed = clis[0].launch(*words, *program)
-    assert undisturbed.process.wait(EXAMPLE_S) == 0, undisturbed.output()
-    job = clis[1].launch(*words, KILLED_AT, 4, *program)
-    assert job.process.wait(EXAMPLE_S) == 0, job.output()
-    killed, done = job.events("attempt-end")
-    assert (killed["rank"], killed["signal"]) == (1, signal.SIGKILL)
-    lines, expected = job.lines(), undisturbed.lines()
-    (died,) = [line["died"] for line in lines if "died" in line]
-    assert [line["restored"] for line in lines if "restored" in line] == [None] * 2 + [died] * 2
-    assert len(expected) == 9
-    assert [line for line in lines if not line.keys() & {"restored", "died"}] == expected
+    check_killed_and_started_again(clis, AS_IT_IS, [EXAMPLE, "--stage", 3, "--steps", 8], lines=9)
 
 
 # --- what is refused ---

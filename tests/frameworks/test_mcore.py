@@ -4,12 +4,11 @@ import json
 import os
 import pathlib
 import re
-import signal
 import sys
 
 import cli_testing
 import pytest
-from cluster_testing import PATIENCE_S
+from example_runs import EXAMPLE_S, as_it_is, check_killed_and_started_again
 from real_store import FORK_SERVER, Store
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
@@ -243,47 +242,17 @@ def test_what_install_is_given(stores):
 # --- the example ---
 
 EXAMPLE = cli_testing.ROOT / "examples/megatron/train.py"
-KILLED_AT = cli_testing.ROOT / "tests/python/killed_at.py"
-EXAMPLE_S = 4 * PATIENCE_S  # nothing is imported beforehand here
-# Runs a program as it is, but on a CPU.
-AS_IT_IS = (
-    "import mcore_cpu, runpy, sys; mcore_cpu.install(); sys.argv = sys.argv[1:]; "
-    "runpy.run_path(sys.argv[0], run_name='__main__')"
-)
-
-
-@pytest.fixture
-def clis(monkeypatch, tmp_path):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(tmp_path)
-    made = [cli_testing.Cli(), cli_testing.Cli()]
-    yield made
-    for cli in made:
-        cli.close()
+AS_IT_IS = as_it_is("import mcore_cpu; mcore_cpu.install()")
 
 
 @pytest.mark.short
 def test_the_example_killed_and_started_again(clis):
-    words = ["--up", "--ranks", 2, "--", sys.executable, "-c", AS_IT_IS]
-    program = [EXAMPLE, "--tp", 1, "--steps", 8]
-    undisturbed = clis[0].launch(*words, *program)
-    assert undisturbed.process.wait(EXAMPLE_S) == 0, undisturbed.output()
-    job = clis[1].launch(*words, KILLED_AT, 4, *program)
-    assert job.process.wait(EXAMPLE_S) == 0, job.output()
-    killed, done = job.events("attempt-end")
-    assert (killed["rank"], killed["signal"]) == (1, signal.SIGKILL)
-    lines, expected = job.lines(), undisturbed.lines()
-    (died,) = [line["died"] for line in lines if "died" in line]
-    assert [line["restored"] for line in lines if "restored" in line] == [None] * 2 + [died] * 2
-    assert len(expected) == 8
-    assert [line for line in lines if not line.keys() & {"restored", "died"}] == expected
+    check_killed_and_started_again(clis, AS_IT_IS, [EXAMPLE, "--tp", 1, "--steps", 8], lines=8)
 
 
 def test_a_dry_run_of_the_example_says_what_it_would_restore(clis, tmp_path):
     file = tmp_path / "layout.json"
-    words = ["--ranks", 2, "--dry-run", file, "--", sys.executable, "-c", AS_IT_IS]
+    words = ["--ranks", 2, "--dry-run", file, "--", *AS_IT_IS]
     job = clis[0].launch(*words, EXAMPLE, "--tp", 2)
     assert job.process.wait(EXAMPLE_S) == 0, job.output()
     layout = json.loads(file.read_text())
