@@ -158,4 +158,15 @@ absl::StatusOr<S3Settings> ReadS3Settings(const AwsEnvironment& environment) {
       profile->looked_in));
 }
 
+std::string UrlOfBucket(const S3Settings& settings, const std::string& bucket) {
+  if (!settings.endpoint.empty()) return fmt::format("{}/{}", settings.endpoint, bucket);
+  const std::string suffix =
+      settings.region.starts_with("cn-") ? "amazonaws.com.cn" : "amazonaws.com";
+  // A certificate for all buckets covers no name with a dot in it.
+  if (bucket.find('.') != std::string::npos) {
+    return fmt::format("https://s3.{}.{}/{}", settings.region, suffix, bucket);
+  }
+  return fmt::format("https://{}.s3.{}.{}", bucket, settings.region, suffix);
+}
+
 }  // namespace unreft::durable

@@ -49,4 +49,7 @@ struct S3Settings {
 // FailedPrecondition, naming what was looked for, when they say no region or a bad endpoint.
 absl::StatusOr<S3Settings> ReadS3Settings(const AwsEnvironment& environment);
 
+// Where the bucket is asked for: at the server that is named, or else at AWS in that region.
+std::string UrlOfBucket(const S3Settings& settings, const std::string& bucket);
+
 }  // namespace unreft::durable

@@ -30,17 +30,6 @@ constexpr const char* kChecksumKindHeader = "x-amz-checksum-type";
 constexpr int kAbortAttempts = 3;
 constexpr int kDamagedMax = 3;
 
-std::string UrlOfBucket(const S3Settings& settings, const std::string& bucket) {
-  if (!settings.endpoint.empty()) return fmt::format("{}/{}", settings.endpoint, bucket);
-  const std::string suffix =
-      settings.region.starts_with("cn-") ? "amazonaws.com.cn" : "amazonaws.com";
-  // A certificate for all buckets covers no name with a dot in it.
-  if (bucket.find('.') != std::string::npos) {
-    return fmt::format("https://s3.{}.{}/{}", settings.region, suffix, bucket);
-  }
-  return fmt::format("https://{}.s3.{}.{}", bucket, settings.region, suffix);
-}
-
 std::string HeaderOf(const HttpAnswer& answer, const char* name) {
   const auto found = answer.headers.find(name);
   return found == answer.headers.end() ? "" : found->second;
