@@ -41,7 +41,7 @@ void History::OnDecided(Timeline timeline, Version parent, std::optional<Version
   ++decisions_;
   trace_.Add("decided: restore {}, timeline {}; newest whole {}", parent, timeline,
              Name(newest_whole));
-  const Timeline newest = parents_.empty() ? Timeline{0} : parents_.rbegin()->first;
+  const Timeline newest = newest_timeline();
   if (timeline < newest) trace_.Fail("timeline {} was opened after {}", timeline, newest);
   if (timeline == newest) {
     if (parents_[timeline] != parent) {
@@ -131,17 +131,27 @@ void History::OnFreshStart(Timeline timeline) {
 void History::OnReboot(std::optional<Version> commit_on_disk) {
   trace_.Add("rebooted; the disk knows of commit {}", Name(commit_on_disk));
   // Nothing that was sealed is left, so its names may come again if the disk has lost them.
-  authors_.clear();
-  begun_.clear();
-  parents_.clear();
+  OnAllForgotten();
   committed_ = commit_on_disk;
-  damaged_.clear();
   if (committed_) damaged_[*committed_] = Duration{};
 }
 
 void History::OnForgotten(Version version) {
   trace_.Add("nobody remembers the commit of {}", version);
   committed_.reset();
+}
+
+void History::OnAllForgotten() {
+  trace_.Add("nobody remembers anything");
+  authors_.clear();
+  begun_.clear();
+  parents_.clear();
+  committed_.reset();
+  damaged_.clear();
+}
+
+Timeline History::newest_timeline() const {
+  return parents_.empty() ? Timeline{0} : parents_.rbegin()->first;
 }
 
 std::optional<Author> History::AuthorOf(Version version, Rank rank) const {

@@ -66,6 +66,8 @@ class History {
   void OnReboot(std::optional<Version> commit_on_disk);
   // The meta store was lost before more nodes had heard of that commit than were destroyed.
   void OnForgotten(Version version);
+  // Nobody remembers anything of the job: its names may come again.
+  void OnAllForgotten();
   // A fault took part of what is sealed of that version.
   void OnDamaged(Version version, Duration now) { damaged_[version] = now; }
 
@@ -84,6 +86,8 @@ class History {
   // When the first rank began to capture it.
   std::optional<Duration> BegunAt(Version version) const;
   std::optional<Version> committed() const { return committed_; }
+  // 0: none was opened.
+  Timeline newest_timeline() const;
   uint64_t commits() const { return commits_; }
   uint64_t restores() const { return restores_; }
   uint64_t decisions() const { return decisions_; }

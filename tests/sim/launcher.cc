@@ -1,5 +1,6 @@
 #include "tests/sim/launcher.h"
 
+#include <absl/strings/match.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -141,11 +142,14 @@ void Launcher::OnExit(Attempt attempt, Rank rank, const absl::Status& status) {
     if (trainer->attempt() == attempt && trainer->rank() == rank) trainer->Kill(MemoryLag());
   }
   // Of the last attempt: a later one may have found what this one did not.
-  if (attempt == attempt_ && absl::IsDataLoss(status) &&
-      status.message().find("unrecoverable") != std::string::npos) {
-    wants_fresh_start_ = true;
-  }
+  if (attempt == attempt_ && IsGivenUp(status)) wants_fresh_start_ = true;
   OnEnd(attempt);
+}
+
+bool Launcher::IsGivenUp(const absl::Status& status) const {
+  if (!absl::IsDataLoss(status)) return false;
+  return absl::StrContains(status.message(), "unrecoverable") ||
+         (gives_up_copies_ && absl::StrContains(status.message(), "no durable copy could be"));
 }
 
 void Launcher::OnEnd(Attempt attempt) {

@@ -1,8 +1,9 @@
 // Launcher: keeps a simulated job running: it starts all ranks of an attempt, and when one ends it
 // stops the others, some of them late or not at all, and starts the next attempt.
 //
-// When a restore says "unrecoverable" it declares a fresh start, as an operator would; who else
-// orders one does it by OrderFreshStart.
+// When a restore says "unrecoverable" it declares a fresh start, as an operator would, who gives up
+// damaged copies, too, once nothing comes back any more; who else orders one does it by
+// OrderFreshStart.
 #pragma once
 
 #include <functional>
@@ -64,6 +65,8 @@ class Launcher {
   // In the next attempt some rank's replicated tensors are others than its replicas'.
   void NextGoesAstray() { next_goes_astray_ = true; }
   void set_late_kills(bool late) { late_kills_ = late; }
+  // From now on a durable copy that cannot be loaded never will be.
+  void GiveUpCopies() { gives_up_copies_ = true; }
 
   // Whether every rank of the present attempt trains.
   bool Trains() const;
@@ -86,6 +89,7 @@ class Launcher {
   void StopRest();
   void KillLater(TrainerProcess& trainer, Duration delay);
   void OnExit(Attempt attempt, Rank rank, const absl::Status& status);
+  bool IsGivenUp(const absl::Status& status) const;
   void DeclareFreshStart();
   void Order(Machine& at, AdminRequest request, OrderDone done);
   Duration MemoryLag();
@@ -111,6 +115,7 @@ class Launcher {
   std::optional<Step> present_at_or_before_;
   bool next_goes_astray_ = false;
   bool late_kills_ = true;
+  bool gives_up_copies_ = false;
   bool stopping_ = false;
   bool stopped_ = false;
   bool wants_fresh_start_ = false;

@@ -90,6 +90,9 @@ class Cluster {
   void StartSecond(NodeSlot slot, Duration lasts);
   // All that were started wrongly end, but for one that has a slot by now; all others run.
   void StartAllRight();
+  // Where all has been lost and the job cannot begin, since what was a node has become a spare: it
+  // is a node again, as an operator reads of the nodes that are missing.
+  void StartMissing();
   // The daemon and all that it has in memory go, as an operator removes them; the trainers live on.
   void Empty(size_t place, Duration away);
   // The host is gone with all that is on it; another takes its place.

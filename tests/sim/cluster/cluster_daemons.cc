@@ -130,6 +130,18 @@ void Cluster::StartAllRight() {
   }
 }
 
+void Cluster::StartMissing() {
+  for (size_t place = 0; place < places(); ++place) {
+    if (node(place) != nullptr && node(place)->member()->job().view.exists()) return;
+  }
+  for (size_t place = 0; place < options_.node.nodes; ++place) {
+    if (!std::exchange(places_[place].is_spare, false)) continue;
+    trace().Add("machine {} is wanted as node {}, as at first", place, place);
+    EndDaemon(place);
+    StartDaemon(place);
+  }
+}
+
 // Whoever minds it starts it again, if it may run.
 void Cluster::OnFailure(size_t place) {
   const absl::Status why = daemon(place)->failure();

@@ -12,6 +12,8 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr size_t kCopiesKept = 8;
+// Into the calm: by then what can begin by itself has begun.
+constexpr Duration kOperatorLooks = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -434,6 +436,7 @@ void ClusterFaults::Calm() {
   calm_ = true;
   cluster_.trace().Add("calm");
   cluster_.launcher().NextAtOrBefore(std::nullopt);
+  cluster_.launcher().GiveUpCopies();
   SimTransportOptions& options = cluster_.network().options();
   options.lose_one_in = options.cut_one_in = 0;
   options.slow_one_in = options.duplicate_one_in = 0;
@@ -456,6 +459,7 @@ void ClusterFaults::Calm() {
     cluster_.store().Mend(cluster_.daemon(place)->executor());
     cluster_.daemon(place)->executor().Resume();
   }
+  cluster_.Later(kOperatorLooks, [this] { cluster_.StartMissing(); });
 }
 
 }  // namespace unreft::sim

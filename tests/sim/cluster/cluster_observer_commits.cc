@@ -35,6 +35,15 @@ bool ClusterObserver::IsIdle(Version version, const Group& group, uint64_t world
 // What a store had lost comes again, once what was committed since is forgotten.
 void ClusterObserver::OnFreshStart(Version opened) {
   standing_.reset();
+  // Opened by a job that knows of no other timeline, and there is nobody who could.
+  const bool is_forgotten = std::ranges::all_of(remembered_, [&](const auto& entry) {
+    const auto& [timeline, committed] = entry.second;
+    return timeline <= opened.timeline;
+  });
+  if (is_forgotten && opened.timeline < world_.history.newest_timeline()) {
+    world_.history.OnAllForgotten();
+    fresh_starts_.clear();
+  }
   if (fresh_starts_.insert(opened.timeline).second) {
     return world_.history.OnFreshStart(opened.timeline);
   }
