@@ -2,6 +2,7 @@
 // changes of it. Plain values: JobStore reads and writes them.
 #pragma once
 
+#include <absl/container/btree_map.h>
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
@@ -56,7 +57,7 @@ struct JobState : JobRecords {
   Revision leader_created;
   std::string leader_value;  // of its key
   std::map<NodeSlot, PresenceRecord> present;
-  std::map<NodeSlot, Revision> present_modified;
+  absl::btree_map<NodeSlot, Revision> present_modified;  // read through at every change
   std::set<NodeSlot> leaving;  // not present: its daemon has said so, and its lease runs yet
   std::map<uint64_t, Stored<SpareRecord>> spares;  // by place
   std::map<uint64_t, Stored<WaitingRecord>> waiting;

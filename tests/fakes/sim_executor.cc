@@ -29,6 +29,8 @@ Duration SimScheduler::RandomDelay(Duration max) {
   return Duration(random_.Below(static_cast<uint64_t>(max.count()) + 1));
 }
 
+void SimScheduler::RunBy(uint64_t host, Runner runner) { runners_[host] = std::move(runner); }
+
 bool SimScheduler::RunOne() {
   const auto next = Next();
   if (next == events_.end()) return false;
@@ -76,8 +78,12 @@ void SimScheduler::Run(Events::iterator next) {
   last_host_ = event.owner->host_;
   if (event.timer != TimerId::kNone) event.owner->timers_.erase(event.timer);
   current_ = event.in_turn ? event.owner : nullptr;
-  event.task();
-  event.task = nullptr;  // what it owns dies in the turn, as on a real executor
+  if (const auto runner = runners_.find(last_host_); runner != runners_.end()) {
+    runner->second(std::exchange(event.task, nullptr));
+  } else {
+    event.task();
+    event.task = nullptr;  // what it owns dies in the turn, as on a real executor
+  }
   current_ = nullptr;
   running_ = false;
 }

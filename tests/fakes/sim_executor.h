@@ -9,6 +9,7 @@
 // Single-threaded. Executors are destroyed before their scheduler.
 #pragma once
 
+#include <absl/functional/any_invocable.h>
 #include <absl/functional/function_ref.h>
 
 #include <cstdint>
@@ -39,6 +40,11 @@ class SimScheduler {
 
   // A new process; `name` is for messages only, `host` is where it runs: see last_host().
   std::unique_ptr<SimExecutor> NewExecutor(std::string name, uint64_t host = 0);
+
+  // Events of `host` are run by `runner` from now on, which calls the task that it is given, once,
+  // and destroys it before it returns: so that they can be measured, or have a thread of their own.
+  using Runner = absl::AnyInvocable<void(Task)>;
+  void RunBy(uint64_t host, Runner runner);
 
   // Virtual time since the beginning.
   Duration now() const { return now_; }
@@ -86,6 +92,7 @@ class SimScheduler {
   void Run(Events::iterator next);
 
   const SimOptions options_;
+  std::map<uint64_t, Runner> runners_;
   Random random_;
   Duration now_{0};
   std::pmr::unsynchronized_pool_resource nodes_;

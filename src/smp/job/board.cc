@@ -41,19 +41,19 @@ bool AreTalliedAlike(const VersionHolding& a, const VersionHolding& b) {
 }
 
 // Those that `other` does not say the same of.
-std::vector<const VersionHolding*> OthersThan(const NodeReport& other, const NodeReport& report) {
+std::vector<const VersionHolding*> OthersThan(const Board::Versions& other,
+                                              const Board::Versions& versions) {
   std::vector<const VersionHolding*> others;
-  for (const VersionHolding& holding : report.versions()) {
-    const bool is_same = std::ranges::any_of(other.versions(), [&](const VersionHolding& same) {
-      return AreTalliedAlike(holding, same);
-    });
+  for (const VersionHolding& holding : versions) {
+    const bool is_same = std::ranges::any_of(
+        other, [&](const VersionHolding& same) { return AreTalliedAlike(holding, same); });
     if (!is_same) others.push_back(&holding);
   }
   return others;
 }
 
-template <typename Key>
-void CountDown(std::map<Key, uint64_t>& counts, Key key) {
+template <typename Counts>
+void CountDown(Counts& counts, const typename Counts::key_type& key) {
   const auto it = counts.find(key);
   if (--it->second == 0) counts.erase(it);
 }
@@ -70,27 +70,27 @@ bool Tally::MayBeWhole() const {
 NodeReport Board::Take(NodeSlot slot, NodeReport report) {
   NodeReport& newest = reports_[slot];
   std::swap(newest, report);
+  Retally(slot, report.versions(), newest);
+  return report;
+}
+
+void Board::TakeVersions(NodeSlot slot, Versions versions, uint64_t number) {
+  NodeReport& newest = reports_.at(slot);
+  newest.mutable_versions()->Swap(&versions);
+  newest.set_number(number);
+  Retally(slot, versions, newest);
+}
+
+void Board::Retally(NodeSlot slot, const Versions& before, const NodeReport& newest) {
   // Most of what a node holds is what it held before.
-  for (const VersionHolding* gone : OthersThan(newest, report)) Remove(slot, *gone);
-  for (const VersionHolding* fresh : OthersThan(report, newest)) Add(slot, *fresh);
+  for (const VersionHolding* gone : OthersThan(newest.versions(), before)) Remove(slot, *gone);
+  for (const VersionHolding* fresh : OthersThan(before, newest.versions())) Add(slot, *fresh);
   for (auto& [version, tally] : versions_) NotePassed(slot, newest, version, tally);
-  ForgetSteps(slot);
-  NoteSteps(slot, newest);
+  NoteStep(slot, newest);
   // Also of what it holds no more, or what counts now that it did not before.
   if (const auto group = group_of_.find(slot); group != group_of_.end()) {
     for (auto& [version, groups] : to_look_at_) groups.insert(group->second);
   }
-  return report;
-}
-
-void Board::TakeVersions(NodeSlot slot,
-                         const google::protobuf::RepeatedPtrField<VersionHolding>& versions,
-                         uint64_t number) {
-  const NodeReport* newest = Of(slot);
-  NodeReport report = newest == nullptr ? NodeReport() : *newest;
-  *report.mutable_versions() = versions;
-  report.set_number(number);
-  Take(slot, std::move(report));
 }
 
 const NodeReport* Board::Of(NodeSlot slot) const {
@@ -127,33 +127,28 @@ void Board::Remove(NodeSlot slot, const VersionHolding& holding) {
   versions_.erase(it);
 }
 
-void Board::NoteSteps(NodeSlot slot, const NodeReport& report) {
+void Board::NoteStep(NodeSlot slot, const NodeReport& report) {
   std::optional<Step> named;
   const auto note = [&](uint64_t step) { named = std::max(named, std::optional(Step{step})); };
   if (report.newest_timeline() == steps_of_.value) note(report.newest_step());
   for (const VersionHolding& holding : report.versions()) {
     if (holding.timeline() == steps_of_.value) note(holding.step());
   }
-  if (!named) return;
-  steps_[slot] = *named;
-  steps_descending_.insert(*named);
-}
-
-void Board::ForgetSteps(NodeSlot slot) {
-  const auto it = steps_.find(slot);
-  if (it == steps_.end()) return;
-  steps_descending_.erase(steps_descending_.find(it->second));
-  steps_.erase(it);
+  std::optional<Step>& noted = steps_[slot];
+  if (noted == named) return;
+  if (noted) CountDown(step_counts_, *noted);
+  if (named) ++step_counts_[*named];
+  noted = named;
 }
 
 Step Board::NewestStep(Timeline timeline) {
   if (steps_of_ != timeline) {
     steps_of_ = timeline;
     steps_.clear();
-    steps_descending_.clear();
-    for (const auto& [slot, report] : reports_) NoteSteps(slot, report);
+    step_counts_.clear();
+    for (const auto& [slot, report] : reports_) NoteStep(slot, report);
   }
-  return BelievedOf(steps_descending_);
+  return BelievedOf(step_counts_);
 }
 
 void Board::Follow(const meta::JobState& records) const {

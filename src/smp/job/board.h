@@ -4,7 +4,6 @@
 
 #include <unreft/cluster.pb.h>
 
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,6 +14,7 @@
 #include "base/ids.h"
 #include "meta/job_store.h"
 #include "recovery/restorable.h"
+#include "smp/job/newest_steps.h"
 #include "smp/job/roll_call.h"
 
 namespace unreft::smp {
@@ -40,12 +40,12 @@ struct Tally {
 // Single-threaded.
 class Board {
  public:
+  using Versions = google::protobuf::RepeatedPtrField<VersionHolding>;
+
   // The newest report of that node takes the place of the one before, which is returned.
   NodeReport Take(NodeSlot slot, NodeReport report);
-  // What the node holds is this, as of its report of that number.
-  void TakeVersions(NodeSlot slot,
-                    const google::protobuf::RepeatedPtrField<VersionHolding>& versions,
-                    uint64_t number);
+  // What a node that has reported holds is this, as of its report of that number.
+  void TakeVersions(NodeSlot slot, Versions versions, uint64_t number);
 
   const std::map<NodeSlot, NodeReport>& reports() const { return reports_; }
   // Null until one has come.
@@ -70,10 +70,11 @@ class Board {
   // The groups of a version that are to be looked at; a group that was found unprotected is.
   using ToLookAt = std::set<size_t>;
 
+  // The report of that node is another; it said `before` of versions.
+  void Retally(NodeSlot slot, const Versions& before, const NodeReport& newest);
   void Add(NodeSlot slot, const VersionHolding& holding);
   void Remove(NodeSlot slot, const VersionHolding& holding);
-  void NoteSteps(NodeSlot slot, const NodeReport& report);
-  void ForgetSteps(NodeSlot slot);
+  void NoteStep(NodeSlot slot, const NodeReport& report);
   void Follow(const meta::JobState& records) const;
   ToLookAt& GroupsToLookAt(Version version) const;
 
@@ -81,8 +82,8 @@ class Board {
   std::map<Version, Tally> versions_;
 
   Timeline steps_of_;
-  std::map<NodeSlot, Step> steps_;
-  std::multiset<Step, std::greater<>> steps_descending_;
+  std::map<NodeSlot, std::optional<Step>> steps_;  // that the node names in it
+  StepCounts step_counts_;                         // of these
 
   // What was found of groups is remembered; it changes no answer.
   struct Followed {

@@ -380,7 +380,8 @@ void Leader::OnRead(const RoundReading::Life& life, Version version, VerifyReply
   }
   // A report of before it may be on its way still, and one of after it have come.
   if (reply.report_number() != 0 && reply.report_number() < report->number()) return;
-  board_.TakeVersions(slot, reply.versions(), std::max(report->number(), reply.report_number()));
+  board_.TakeVersions(slot, std::move(*reply.mutable_versions()),
+                      std::max(report->number(), reply.report_number()));
 }
 
 void Leader::SearchCopies() {

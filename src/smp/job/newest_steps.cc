@@ -11,18 +11,19 @@ void NewestSteps::Note(uint64_t who, Step step) {
 }
 
 Step NewestSteps::Believed() const {
-  std::multiset<Step, std::greater<>> steps;
-  for (const auto& [who, step] : named_) steps.insert(step);
+  StepCounts steps;
+  for (const auto& [who, step] : named_) ++steps[step];
   return std::max(begun_, BelievedOf(steps));
 }
 
-Step BelievedOf(const std::multiset<Step, std::greater<>>& named) {
+Step BelievedOf(const StepCounts& named) {
   if (named.empty()) return Step{};
   auto newest = named.begin();
   for (auto next = std::next(newest); next != named.end(); newest = next++) {
-    if (newest->value - next->value <= kStepsApartMax) break;
+    const bool has_others = newest->second > 1;
+    if (has_others || newest->first.value - next->first.value <= kStepsApartMax) break;
   }
-  return *newest;
+  return newest->first;
 }
 
 }  // namespace unreft::smp

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <set>
 
 #include "base/ids.h"
 
@@ -16,8 +15,11 @@ namespace unreft::smp {
 // More than ranks of one job are ever apart.
 inline constexpr uint64_t kStepsApartMax = 1024;
 
+// How many name each step, the newest step first.
+using StepCounts = std::map<Step, uint64_t, std::greater<>>;
+
 // The newest but those that nobody else comes near; of one alone, what it says; 0 of nobody.
-Step BelievedOf(const std::multiset<Step, std::greater<>>& named);
+Step BelievedOf(const StepCounts& named);
 
 class NewestSteps {
  public:

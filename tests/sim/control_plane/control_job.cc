@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ctime>
+#include <random>
 #include <utility>
 
 #include "base/check.h"
@@ -27,19 +27,13 @@ constexpr Duration kCapture = milliseconds(200);
 constexpr Duration kCaptureSpread = milliseconds(100);
 constexpr Duration kGuardSpread = milliseconds(50);
 
-double ThreadCpuMs() {
-  timespec now{};
-  UNREFT_CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0, "a thread has a clock");
-  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
-}
-
 }  // namespace
 
 struct ControlJob::Node {
   Node(SimScheduler& scheduler, uint64_t nodes, uint64_t index, uint64_t ranks)
       : slot{index},
         disk(index + 1),
-        executor(scheduler.NewExecutor(fmt::format("node{}", index), index + 1)) {
+        executor(scheduler.NewExecutor(fmt::format("node{}", index), host())) {
     options.job = "job";
     options.node = slot;
     options.nodes = nodes;
@@ -51,6 +45,8 @@ struct ControlJob::Node {
     options.call_timeout = seconds(60);
     trainers = std::make_unique<StandInTrainers>(options, index, ranks);
   }
+
+  uint64_t host() const { return slot.value + 1; }
 
   const NodeSlot slot;
   smp::NodeOptions options;
@@ -79,9 +75,9 @@ ControlJob::ControlJob(uint64_t nodes, uint64_t ranks)
       ranks_(ranks) {
   Run([&] { return store_.ready(); }, "the store starts");
   for (uint64_t i = 0; i < nodes; ++i) {
-    Node& node = *nodes_.emplace_back(std::make_unique<Node>(scheduler_, nodes, i, ranks));
-    Start(node);
+    nodes_.push_back(std::make_unique<Node>(scheduler_, nodes, i, ranks));
   }
+  StartAll();
   const auto is_member = [&](const auto& node) {
     const auto& members = node->member->job().view.value.members();
     return static_cast<uint64_t>(members.size()) == nodes;
@@ -101,10 +97,6 @@ ControlJob::ControlJob(uint64_t nodes, uint64_t ranks)
       }
     }
   }
-  const auto leads = [](const auto& node) { return node->member->leads(); };
-  const auto found = std::ranges::find_if(nodes_, leads);
-  UNREFT_CHECK(found != nodes_.end(), "a job of members has a leader");
-  leader_host_ = (*found)->slot.value + 1;
 }
 
 ControlJob::~ControlJob() {
@@ -117,6 +109,18 @@ ControlJob::~ControlJob() {
     node->kept.reset();
     node->record.reset();
     node->records.reset();
+  }
+}
+
+void ControlJob::StartAll() {
+  std::vector<Node*> starting;
+  for (const auto& node : nodes_) starting.push_back(node.get());
+  std::ranges::shuffle(starting, std::minstd_rand(1));
+  const Node& first = *starting.front();
+  scheduler_.RunBy(first.host(), [this](Task task) { leader_thread_.Run(std::move(task)); });
+  for (Node* node : starting) {
+    Start(*node);
+    if (node == &first) Run([&] { return first.member->leads(); }, "the first node leads");
   }
 }
 
@@ -150,19 +154,20 @@ void ControlJob::Start(Node& node) {
 void ControlJob::Run(absl::FunctionRef<bool()> until, const char* what) {
   const Duration end = scheduler_.now() + kRunMax;
   while (!until()) {
-    const double before = ThreadCpuMs();
     const bool ran = scheduler_.RunOne();
-    if (scheduler_.last_host() == leader_host_) cost_.leader_ms += ThreadCpuMs() - before;
     if (ran && scheduler_.now() < end) continue;
     for (const std::string& line : sink_.lines()) fmt::print(stderr, "{}\n", line);
     UNREFT_CHECK(false, "within its bound: {}", what);
   }
 }
 
+ControlJob::Cost ControlJob::Spent() const {
+  return {leader_thread_.cpu_ms(), network_.counts().sent};
+}
+
 ControlJob::Cost ControlJob::Decide() {
   ++attempt_;
-  cost_ = {};
-  const uint64_t sent = network_.counts().sent;
+  const Cost before = Spent();
   for (auto& node : nodes_) {
     node->executor->Deliver(scheduler_.RandomDelay(kCaptureSpread), [this, &node = *node] {
       node.trainers->Register(Attempt{attempt_});
@@ -186,14 +191,12 @@ ControlJob::Cost ControlJob::Decide() {
   UNREFT_CHECK(decision.kind != DecisionKind::kFailed, "a job without faults is decided");
   UNREFT_CHECK(decision.version == newest_, "what was committed last is restored");
   newest_ = {decision.timeline, decision.version.step};
-  cost_.messages = network_.counts().sent - sent;
-  return cost_;
+  return Spent() - before;
 }
 
 ControlJob::Cost ControlJob::CommitNext() {
   const Version version{newest_.timeline, Step{newest_.step.value + 1}};
-  cost_ = {};
-  const uint64_t sent = network_.counts().sent;
+  const Cost before = Spent();
   for (auto& node : nodes_) {
     for (uint64_t i = 0; i < ranks_; ++i) {
       const Rank rank = node->trainers->rank(i);
@@ -221,8 +224,7 @@ ControlJob::Cost ControlJob::CommitNext() {
     UNREFT_CHECK(node->trainers->abandoned() == 0, "a job without faults gives nothing up");
   }
   newest_ = version;
-  cost_.messages = network_.counts().sent - sent;
-  return cost_;
+  return Spent() - before;
 }
 
 bool ControlJob::IsWholeOf(const Node& node, Version version) const {

@@ -1,8 +1,10 @@
-// ControlJob: the control path of a whole job in one thread. Members, their leader, the network and
-// the meta store are real or simulated in full; no byte of a tensor exists.
+// ControlJob: the control path of a whole job in one process, one turn after the other. Members,
+// their leader, the network and the meta store are real or simulated in full; no byte of a tensor
+// exists.
 //
-// What the leader's process computes is measured: the CPU of this thread in all its turns, those of
-// the member in the same process included. Virtual time does not pass while a turn computes.
+// What the leader's process computes is measured: the CPU of the thread that runs all its turns,
+// those of the member in the same process included. Virtual time does not pass while a turn
+// computes.
 #pragma once
 
 #include <memory>
@@ -15,6 +17,7 @@
 #include "tests/fakes/fake_kv.h"
 #include "tests/fakes/fake_segment_store.h"
 #include "tests/fakes/sim_transport.h"
+#include "tests/sim/control_plane/own_thread.h"
 #include "tests/sim/control_plane/stand_ins.h"
 
 namespace unreft::sim {
@@ -23,8 +26,11 @@ class ControlJob {
  public:
   // What something has cost.
   struct Cost {
-    double leader_ms = 0;   // of the thread's CPU
+    double leader_ms = 0;   // of CPU
     uint64_t messages = 0;  // between nodes, answers included; those to the meta store are not
+    Cost operator-(const Cost& before) const {
+      return {leader_ms - before.leader_ms, messages - before.messages};
+    }
   };
 
   // Of `nodes` nodes of `ranks` ranks, in groups RS(6,2). All are members when this returns.
@@ -39,11 +45,16 @@ class ControlJob {
  private:
   struct Node;
 
+  // In no order, but for the one that comes to lead.
+  void StartAll();
   void Start(Node& node);
+  // Since the beginning.
+  Cost Spent() const;
   void Run(absl::FunctionRef<bool()> until, const char* what);
   void Protect(Node& node, Version version);
   bool IsWholeOf(const Node& node, Version version) const;
 
+  OwnThread leader_thread_;
   SimScheduler scheduler_{1};
   Random random_{2};
   CaptureLogSink sink_;
@@ -53,8 +64,6 @@ class ControlJob {
   FakeKvStore store_;
   std::vector<std::unique_ptr<Node>> nodes_;
   const uint64_t ranks_;
-  uint64_t leader_host_ = 0;
-  Cost cost_;
   uint64_t attempt_ = 0;
   Version newest_;
 };

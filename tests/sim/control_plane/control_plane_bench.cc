@@ -1,8 +1,9 @@
 // unreft_control_bench: what the leader of a job computes, and what is said to it, for a version
-// and for a decision, of simulated nodes of 8 ranks: 64 and 256 unless said otherwise, as long as
-// more take many minutes.
+// and for a decision, of simulated nodes of 8 ranks: 64, 256 and 1,024 unless said otherwise, which
+// takes some minutes. Run as tools/setup/bench.sh does it: on one processor, with a heap in huge
+// pages, as far as the machine has them.
 //
-//   unreft_control_bench [--out DIR] [--nodes N,N,...] [--versions N]
+//   unreft_control_bench [--out DIR] [--nodes N,N,...] [--versions N] [--decisions N]
 //
 // The cost of a node is to be the same however many there are: the reference is that at the fewest.
 
@@ -31,18 +32,28 @@ struct Measured {
   ControlJob::Cost decision;
 };
 
-Measured Measure(uint64_t nodes, uint64_t versions) {
+template <typename Once>
+ControlJob::Cost MeanOf(uint64_t times, Once once) {
+  ControlJob::Cost mean;
+  for (uint64_t i = 0; i < times; ++i) {
+    const ControlJob::Cost cost = once();
+    mean.leader_ms += cost.leader_ms / static_cast<double>(times);
+    mean.messages += cost.messages;
+  }
+  mean.messages /= times;
+  return mean;
+}
+
+Measured Measure(uint64_t nodes, uint64_t versions, uint64_t decisions) {
   ControlJob job(nodes, kRanks);
   job.Decide();      // a fresh start
   job.CommitNext();  // the first of a timeline compares all replicas
   Measured measured{.nodes = nodes};
-  for (uint64_t i = 0; i < versions; ++i) {
-    const ControlJob::Cost cost = job.CommitNext();
-    measured.version.leader_ms += cost.leader_ms / static_cast<double>(versions);
-    measured.version.messages += cost.messages;
-  }
-  measured.version.messages /= versions;
-  measured.decision = job.Decide();
+  measured.version = MeanOf(versions, [&] { return job.CommitNext(); });
+  measured.decision = MeanOf(decisions, [&] {
+    job.CommitNext();  // of the timeline that the last one has opened
+    return job.Decide();
+  });
   return measured;
 }
 
@@ -80,15 +91,17 @@ void Add(const std::string& of, const std::vector<Measured>& all, ControlJob::Co
 int Main(int argc, char** argv) {
   CLI::App app("What a job costs its leader");
   std::string out = "build/bench";
-  std::vector<uint64_t> sizes = {64, 256};
-  uint64_t versions = 1;
+  std::vector<uint64_t> sizes = {64, 256, 1024};
+  uint64_t versions = 2;
+  uint64_t decisions = 2;
   app.add_option("--out", out, "directory of the JSON records");
   app.add_option("--nodes", sizes, "of each job")->delimiter(',')->check(CLI::Range(8, 4096));
   app.add_option("--versions", versions, "that are measured")->check(CLI::Range(1, 1000));
+  app.add_option("--decisions", decisions, "that are measured")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
 
   std::vector<Measured> all;
-  for (const uint64_t nodes : sizes) all.push_back(Measure(nodes, versions));
+  for (const uint64_t nodes : sizes) all.push_back(Measure(nodes, versions, decisions));
   std::vector<Record> records;
   Add("version", all, &Measured::version, records);
   Add("decision", all, &Measured::decision, records);
