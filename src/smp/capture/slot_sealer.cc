@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
@@ -167,10 +168,9 @@ absl::Status SlotSealer::Complete(Slot& slot, const Captured& captured) {
 
 void SlotSealer::Advance(Slot& slot) {
   if (slot.InUseByPool() || slot.phase != SlotPhase::kCapturing || slot.abandoned) return;
-  if (slot.blocks_done < slot.blocks_ready) return StartChecksums(slot);
-  const uint64_t total =
-      BlockCount(slot.registration->plan.data_bytes(), slot.view->geometry().block_bytes);
-  if (slot.captured && slot.blocks_done == total) StartSeal(slot);
+  // Each way to the pool and back takes longer than a task of few blocks: the last one seals, too.
+  if (slot.captured && slot.blocks_ready - slot.blocks_done <= task_blocks_) return StartSeal(slot);
+  if (slot.blocks_done < slot.blocks_ready) StartChecksums(slot);
 }
 
 void SlotSealer::StartChecksums(Slot& slot) {
@@ -202,14 +202,20 @@ void SlotSealer::StartSeal(Slot& slot) {
   work->registration = slot.registration;
   work->block_crcs = slot.captured->block_crcs;
   slot.sealing = true;
-  pool_.Submit([segment = slot.segment, view = *slot.view, generation = slot.generation,
-                work] { work->seal = MakeSeal(view, generation, *work); },
-               executor_, lifetime_.Bind([this, slot = &slot, work] {
-                 slot->sealing = false;
-                 if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
-                 Finish(*slot, std::move(work->manifest), work->seal.status(),
-                        work->seal.value_or(SlotSeal{}));
-               }));
+  pool_.Submit(
+      [segment = slot.segment, view = *slot.view, generation = slot.generation, work,
+       from = slot.blocks_done, to = slot.blocks_ready] {
+        ComputeBlockCrcs(view, from, to);
+        work->seal = MakeSeal(view, generation, *work);
+      },
+      executor_, lifetime_.Bind([this, slot = &slot, work, to = slot.blocks_ready] {
+        const bool has_progress = std::exchange(slot->blocks_done, to) < to;
+        if (has_progress && on_progress_ && !slot->abandoned) on_progress_(*slot);
+        slot->sealing = false;
+        if (slot->abandoned) return on_done_(*slot, absl::AbortedError("abandoned"));
+        Finish(*slot, std::move(work->manifest), work->seal.status(),
+               work->seal.value_or(SlotSeal{}));
+      }));
 }
 
 void SlotSealer::Finish(Slot& slot, layout::SlotManifest manifest, absl::Status status,

@@ -24,6 +24,8 @@ void Follower::Follow(const meta::JobState& job) {
   FollowTimeline();
   FollowCommit();
   FollowAbandoned();
+  // Last: trainers wait for what comes before, and the disk would take its time from it.
+  kept_.WriteToDisk();
 }
 
 void Follower::FollowPins() {

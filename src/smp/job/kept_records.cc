@@ -123,7 +123,7 @@ bool KeptRecords::Keep(const meta::JobState& job) {
   take(job.pins, copy_.records.pins);
   copy_.stamp = job.stamp();
   copy_.store_id = job.store_id;
-  WriteBehind();
+  is_write_wanted_ = true;
   return true;
 }
 
@@ -142,16 +142,14 @@ absl::Status KeptRecords::WriteToArea(const std::string& bytes) {
 }
 
 // One at a time: a slow disk must not make a queue of them, only the newest counts.
-void KeptRecords::WriteBehind() {
-  is_write_wanted_ = true;
-  if (is_writing_) return;
+void KeptRecords::WriteToDisk() {
+  if (is_writing_ || !std::exchange(is_write_wanted_, false)) return;
   is_writing_ = true;
-  is_write_wanted_ = false;
   records_.Write({{std::string(kKeptKey), encoded_}}, Durability::kSynced,
                  lifetime_.Bind([this](const absl::Status& status) {
                    is_writing_ = false;
                    OnWritten(status);
-                   if (is_write_wanted_) WriteBehind();
+                   WriteToDisk();
                  }));
 }
 
@@ -183,7 +181,9 @@ void KeptRecords::set_on_failure(absl::AnyInvocable<void()> on_failure) {
 }
 
 void KeptRecords::WriteAgain() {
-  if (!disk_problem_.empty() && !encoded_.empty()) WriteBehind();
+  if (disk_problem_.empty() || encoded_.empty()) return;
+  is_write_wanted_ = true;
+  WriteToDisk();
 }
 
 }  // namespace unreft::smp

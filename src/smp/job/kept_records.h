@@ -47,6 +47,9 @@ class KeptRecords {
   // Keeps what the store says, unless that is older than what is kept. Whether records() are the
   // store's now; if not, nothing may be done by the store's.
   bool Keep(const meta::JobState& job);
+  // Begins to write to the record store what it lacks of what is kept; nothing when that is being
+  // written already.
+  void WriteToDisk();
 
   const meta::JobRecords& records() const { return copy_.records; }
   // Of what is kept; 0, 0: nothing is.
@@ -75,7 +78,6 @@ class KeptRecords {
   std::span<std::byte> Area(size_t index);
   bool IsOlder(const meta::JobState& job) const;
   absl::Status WriteToArea(const std::string& bytes);
-  void WriteBehind();
   void OnWritten(const absl::Status& status);
   void Owe(const absl::Status& why);
 

@@ -41,7 +41,10 @@ class KeptRecordsTest : public SmpFixture {
   }
   bool Keep() {
     bool kept = false;
-    InTurn([&] { kept = kept_->Keep(job_); });
+    InTurn([&] {
+      kept = kept_->Keep(job_);
+      kept_->WriteToDisk();
+    });
     return kept;
   }
   // Another process of the daemon.
