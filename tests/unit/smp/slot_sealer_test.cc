@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "base/crc32c.h"
 #include "base/format.h"
@@ -161,6 +162,31 @@ TEST_F(SlotSealerTest, NothingIsSealedBeforeAllIsCaptured) {
   EXPECT_EQ(slot_.phase, SlotPhase::kCapturing);
   EXPECT_EQ(slot_.view->state().state, SlotState::kCapturing);
   EXPECT_EQ(slot_.blocks_done, BlockCount(1000, kBlock));
+}
+
+// Less than a task is left when the capture ends.
+TEST_F(SlotSealerTest, TheTaskThatSealsChecksWhatIsLeft) {
+  std::vector<uint64_t> progress;
+  sealer_ = std::make_unique<SlotSealer>(
+      *executor_, pool_, "job", 4, &faults_, [&](Slot&, absl::Status status) { done_ = status; },
+      [&](Slot& slot) {
+        EXPECT_EQ(slot.phase, SlotPhase::kCapturing);
+        progress.push_back(slot.blocks_done);
+      });
+  Run([&] { sealer_->Publish(slot_, 13); });
+  Seal();
+  EXPECT_EQ(progress, (std::vector<uint64_t>{13, 16}));
+  EXPECT_TRUE(VerifySlot(*slot_.view).ok()) << VerifySlot(*slot_.view);
+}
+
+TEST_F(SlotSealerTest, ASlotThatIsAbandonedByItsLastProgressIsNotSealed) {
+  sealer_ = std::make_unique<SlotSealer>(
+      *executor_, pool_, "job", 4, &faults_, [&](Slot&, absl::Status status) { done_ = status; },
+      [&](Slot& slot) { slot.abandoned = slot.blocks_done == 16; });
+  Run([&] { sealer_->Publish(slot_, 13); });
+  Run([&] { ASSERT_TRUE(sealer_->Complete(slot_, Complete()).ok()); });
+  EXPECT_TRUE(absl::IsAborted(done_)) << done_;
+  EXPECT_EQ(slot_.phase, SlotPhase::kCapturing);
 }
 
 TEST_F(SlotSealerTest, NumbersThatDoNotFitAreRefused) {
