@@ -5,6 +5,7 @@ those is answered here by the CPU, and its tensors say of their type what those 
 """
 
 import contextlib
+import copy
 import os
 import types
 import typing
@@ -58,11 +59,28 @@ def _set_rng_state(state, *_, **__):
     torch.set_rng_state(state)
 
 
+def _norms_for_sequence_parallelism(kind):
+    """Has torch's norms do what those of Apex and Transformer Engine do, which Megatron-Core needs
+    for `sequence_parallel`: ranks see parts of a sequence, and sum the gradients of the weights."""
+    make = kind.__new__
+
+    def make_marked(cls, config, *args, **kwargs):
+        without = copy.copy(config)
+        without.sequence_parallel = False  # which it asks for
+        norm = make(cls, without, *args, **kwargs)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
+
+    kind.__new__ = make_marked
+
+
 def install():
     """For the thread that calls it, and processes forked from it."""
     typing.override = typing_extensions.override  # of Python 3.12, for megatron.training
     # It has all of torch's own functions looked at.
     import megatron.core.tensor_parallel.random as random
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
     OnCpu().__enter__()
     torch.cuda.current_device = lambda: "cpu"
@@ -75,4 +93,5 @@ def install():
     torch.cuda.stream = lambda stream: contextlib.nullcontext()
     torch.cuda.manual_seed = torch.manual_seed
     torch.cuda.get_rng_state = _get_rng_state
+    _norms_for_sequence_parallelism(WrappedTorchNorm)
     random._get_cuda_rng_state, random._set_cuda_rng_state = _get_rng_state, _set_rng_state

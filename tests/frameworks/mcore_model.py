@@ -46,9 +46,12 @@ def seed(number):
     tensor_parallel.model_parallel_cuda_manual_seed(number)
 
 
-def config_of(fp32=False, swiglu=False, dropout=0.1, layers=4, width=16, llama=False):
-    """`llama`: with grouped queries and the norms that models of that kind have."""
-    options = {}
+def config_of(
+    fp32=False, swiglu=False, dropout=0.1, layers=4, width=16, llama=False, sequence_parallel=False
+):
+    """`llama`: with grouped queries and the norms that models of that kind have.
+    `sequence_parallel`: where there is tensor parallelism."""
+    options, tp = {}, parallel_state.get_tensor_model_parallel_world_size()
     if llama:
         options = {"normalization": "RMSNorm", "num_query_groups": 2, "qk_layernorm": True}
     options = {"add_bias_linear": not swiglu, "gated_linear_unit": swiglu, **options}
@@ -64,7 +67,8 @@ def config_of(fp32=False, swiglu=False, dropout=0.1, layers=4, width=16, llama=F
         hidden_size=width,
         num_attention_heads=4,
         ffn_hidden_size=24,
-        tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        tensor_model_parallel_size=tp,
+        sequence_parallel=sequence_parallel and tp > 1,
         pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
         hidden_dropout=dropout,
         attention_dropout=dropout,

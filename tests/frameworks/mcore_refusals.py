@@ -23,7 +23,6 @@ import unreft.torch
 # Instead of building each, since some need a GPU or other packages: by name, what there is then.
 CONFIG = {
     "mixture of experts": {"num_moe_experts": 2},
-    "sequence_parallel": {"sequence_parallel": True},
     "multi-token prediction": {"mtp_num_layers": 1},
     "fp8": {"fp8": "hybrid"},
     "fp4": {"fp4": "e2m1"},

@@ -3,7 +3,8 @@
     mcore_trainer.py --tp N --pp N [--steps N] [--die-after STEP] [--fp32] [--swiglu] [--llama]
                      [--untied] [--plain-optimizer] [--overlap] [--freeze] [--layers N] [--width N]
                      [--dropout P] [--every STEPS] [--seed-anew] [--move-at STEP]
-                     [--save DIRECTORY] [--load DIRECTORY [--load-at STEP]] [--alone] [--time]
+                     [--sequence-parallel] [--save DIRECTORY]
+                     [--load DIRECTORY [--load-at STEP]] [--alone] [--time]
 
 It is killed when that step or a later one is committed, or held where fault_matrix.py says so. It
 says the losses of every step, and its state when it begins, is held, dies and ends: digests of
@@ -285,6 +286,7 @@ def parsed():
     parser.add_argument("--swiglu", action="store_true")
     parser.add_argument("--llama", action="store_true")
     parser.add_argument("--untied", action="store_true")
+    parser.add_argument("--sequence-parallel", action="store_true")
     parser.add_argument("--plain-optimizer", action="store_true")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=16)
@@ -311,7 +313,8 @@ def main():
     # Another model at each restart: what is restored is not there before.
     mcore_model.seed(mcore_model.SEED + int(os.environ["UNREFT_ATTEMPT"]))
     config = mcore_model.config_of(
-        args.fp32, args.swiglu, args.dropout, args.layers, args.width, args.llama
+        args.fp32, args.swiglu, args.dropout, args.layers, args.width, args.llama,
+        args.sequence_parallel
     )
     distributed = not args.plain_optimizer
     overlap = {"overlap_param_gather": True} if args.overlap else {}

@@ -105,9 +105,10 @@ ROWS = [
         "`ck = unreft.mcore.attach(chunks, optimizer, opt_param_scheduler=...)`, `ck.restore()`, "
         "`ck.snapshot(iteration)`; or `unreft.megatron.install(every=10)` above `pretrain` "
         "([mcore.md](mcore.md))",
-        "main parameters, the optimizer, hyperparameters, the scheduler, generators; under any "
-        "other sizes of the three too, without the random streams where tensor or pipeline "
-        "parallelism changes; and where a node of several is lost with its memory",
+        "main parameters, the optimizer, hyperparameters, the scheduler, generators; with "
+        "`sequence_parallel` too; under any other sizes of the three too, without the random "
+        "streams where tensor or pipeline parallelism changes; and where a node of several is lost "
+        "with its memory",
         "the position in the data, in a loop of one's own: an extra; experts, context parallelism, "
         "virtual stages, fp16, fp8, Megatron-FSDP, FusedAdam and others: refused by name",
         ["tests/frameworks/test_mcore.py", "tests/frameworks/test_mcore_faults.py"],

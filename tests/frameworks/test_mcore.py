@@ -53,6 +53,8 @@ def named(value):
         (2, 1, 1, ["--overlap", "--fp32"]),
         (2, 1, 1, ["--move-at", 2]),
         (2, 1, 2, ["--every", 3, "--freeze"]),
+        (2, 2, 1, ["--sequence-parallel"]),
+        (4, 2, 2, ["--sequence-parallel", "--llama", "--swiglu", "--untied"]),
     ],
     ids=named,
 )
@@ -83,7 +85,7 @@ def test_it_changes_nothing_of_a_run(stores):
 @pytest.mark.parametrize(
     "words",
     [[], ["--fp32"], ["--swiglu"], ["--untied", "--freeze"], ["--overlap"], ["--plain-optimizer"],
-     ["--llama", "--swiglu", "--untied"]],
+     ["--llama", "--swiglu", "--untied"], ["--sequence-parallel"]],
     ids=named,
 )
 def test_it_goes_on_under_other_sizes(stores, words):
@@ -118,6 +120,17 @@ def test_as_many_ranks_may_have_other_sizes(stores):
             assert records[1]["state"] == died[0][-1]["state"]
 
 
+def test_sequence_parallelism_may_be_switched(stores):
+    words = [*sizes(2, 1), "--steps", 5]
+    dies = ["--sequence-parallel", "--die-after", 2]
+    died = stores[0].train(2, *words, *dies, script=SCRIPT, killed=True)
+    now = stores[0].train(2, *words, script=SCRIPT)
+    for was, records in zip(died, now, strict=True):
+        assert records[0] == {"restored": was[-1]["died"], "reshaped_from": None, "log": []}
+        assert records[1] == {name: was[-1][name] for name in BOTH}
+        assert records[-1]["final"]["adam_steps"] == [5]
+
+
 def test_streams_stay_with_their_place_under_another_number_of_replicas(stores):
     died = stores[0].train(4, *sizes(2, 1), "--die-after", 2, script=SCRIPT, killed=True)
     now = stores[0].train(2, *sizes(2, 1), "--steps", 3, script=SCRIPT)
@@ -130,7 +143,7 @@ def test_streams_stay_with_their_place_under_another_number_of_replicas(stores):
 @pytest.mark.parametrize(
     "words, then",
     [([], (4, 1, 2)), (["--swiglu"], (2, 1, 1)), (["--untied"], (2, 2, 1)),
-     (["--fp32"], (4, 1, 2))],
+     (["--fp32"], (4, 1, 2)), (["--sequence-parallel"], (4, 2, 2))],
     ids=named,
 )
 def test_it_goes_on_as_from_its_own_checkpoint(stores, words, then, tmp_path):
@@ -305,12 +318,12 @@ def told():
     "name",
     [
         "virtual pipeline stages", "a GPTModel as model chunk", "a Linear", "mixture of experts",
-        "expert parallelism", "context parallelism", "sequence_parallel",
-        "{'tp': 1, 'pp': 1, 'dp': 2} of 1 ranks", "multi-token prediction", "fp8", "fp4", "fp16",
-        "Megatron-FSDP", "num_distributed_optimizer_instances",
-        "use_layer_wise_distributed_optimizer", "optimizer_cpu_offload", "optimizer_cuda_graph",
-        "overlap_param_gather_with_optimizer_step", "use_precision_aware_optimizer",
-        "the optimizer SGD", "use_cudagraphable_rng", "the optimizers Other",
+        "expert parallelism", "context parallelism", "{'tp': 1, 'pp': 1, 'dp': 2} of 1 ranks",
+        "multi-token prediction", "fp8", "fp4", "fp16", "Megatron-FSDP",
+        "num_distributed_optimizer_instances", "use_layer_wise_distributed_optimizer",
+        "optimizer_cpu_offload", "optimizer_cuda_graph", "overlap_param_gather_with_optimizer_step",
+        "use_precision_aware_optimizer", "the optimizer SGD", "use_cudagraphable_rng",
+        "the optimizers Other",
     ],
 )
 def test_what_was_not_tried_is_refused_by_name(told, name):

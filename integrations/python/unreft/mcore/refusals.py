@@ -20,9 +20,9 @@ from unreft.mcore.main_parameters import KINDS, optimizers_of
 TRIED = "0.19"
 
 _WAS_TRIED = (
-    "tried are a GPTModel of bf16 or fp32 weights under tensor, pipeline and data parallelism, in "
-    "DistributedDataParallel, with torch's Adam or AdamW in a DistributedOptimizer or without one; "
-    "Megatron-Core's own checkpoints are there for others"
+    "tried are a GPTModel of bf16 or fp32 weights under tensor, pipeline and data parallelism, "
+    "with sequence_parallel or without it, in DistributedDataParallel, with torch's Adam or AdamW "
+    "in a DistributedOptimizer or without one; Megatron-Core's own checkpoints are there for others"
 )
 
 
@@ -78,7 +78,6 @@ def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any
         "expert parallelism": parallel_state.get_expert_model_parallel_world_size() > 1,
         "context parallelism": parallel_state.get_context_parallel_world_size() > 1,
         f"{sizes} of {world} ranks": sizes["tp"] * sizes["pp"] * sizes["dp"] != world,
-        "sequence_parallel": config.sequence_parallel,
         "multi-token prediction": config.mtp_num_layers,
         "fp8": config.fp8 or ddp.fp8_param_gather,
         "fp4": config.fp4 or ddp.fp4_param_gather,
