@@ -12,10 +12,10 @@ VENV = $$(tools/setup/python_env.sh --path)
 # What a Python program of ours needs: the package, the binaries, the pinned interpreter.
 PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bin/python
 
-.PHONY: help setup programs build test test-cluster test-slurm test-frameworks test-kubernetes test-s3 demo bench deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
+.PHONY: help setup programs build test test-cluster test-slurm test-frameworks test-kubernetes test-s3 demo bench bench-frameworks bench-s3 deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
 
 help:            ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 setup:           ## install what is missing (packages, Python environment)
 	@tools/setup/setup.sh
@@ -58,6 +58,18 @@ demo: programs   ## the main job under kill -9, nodes lost (SEED=n: other victim
 bench: build     ## capture and restart against memcpy, JSON in build/bench
 	@mkdir -p build/bench
 	@tools/setup/bench.sh $(BUILD) $(VENV)/bin/python build/bench
+
+bench-frameworks: programs  ## what a snapshot costs the trainer's Python under frameworks
+	@mkdir -p build/bench
+	@env=$$(tools/setup/python_env.sh tests/frameworks/requirements.txt) && \
+	  UNREFT_BIN_DIR=$(abspath $(BUILD)/bin) PYTHONPATH=$(abspath $(BUILD)/python) \
+	  PYTHONDONTWRITEBYTECODE=1 $$env/bin/python tests/frameworks/snapshot_cost.py --out build/bench
+
+bench-s3: programs  ## CPU time of durable copies on a server of S3
+	@mkdir -p build/bench
+	@env=$$(tools/setup/python_env.sh tests/s3/requirements.txt) && \
+	  UNREFT_BIN_DIR=$(abspath $(BUILD)/bin) PYTHONPATH=$(abspath $(BUILD)/python) \
+	  PYTHONDONTWRITEBYTECODE=1 $$env/bin/python tests/s3/cost.py --out build/bench
 
 deb: programs    ## build/package/unreft_VERSION_ARCH.deb, with a systemd unit
 	@tools/setup/deb.sh $(BUILD) build/package

@@ -28,8 +28,8 @@ def free_ports(count):
         return [one.getsockname()[1] for one in sockets]
 
 
-def start(directory):
-    """Its process, and the endpoint at which it will answer."""
+def start(directory, options=()):
+    """Its process, and the endpoint at which it will answer. `options`: more of its own."""
     (directory / "data").mkdir()
     identity = {"name": "tests", "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
                 "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
@@ -41,7 +41,7 @@ def start(directory):
              "-filer", "-s3", f"-s3.config={directory}/s3.json", "-s3.autoCreateBucket=false",
              "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-master.telemetry=false",
              "-master.volumeSizeLimitMB=256", "-volume.max=20", "-volume.preStopSeconds=0",
-             *[f"-{name}={port}" for name, port in ports.items()]]
+             *[f"-{name}={port}" for name, port in ports.items()], *options]
     with open(directory / "log", "wb") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                    cwd=directory)

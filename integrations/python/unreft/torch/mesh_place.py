@@ -40,7 +40,7 @@ class Place:
         return {name: size for name, size in zip(self.names, self.sizes) if size > 1}
 
     def record(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return dict(vars(self))
 
     def __str__(self) -> str:
         """The mesh, as messages say it."""
