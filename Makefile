@@ -15,7 +15,7 @@ PY = PYTHONPATH=$(BUILD)/python UNREFT_BIN_DIR=$(CURDIR)/$(BUILD)/bin $(VENV)/bi
 .PHONY: help setup programs build test test-cluster test-slurm test-frameworks test-kubernetes test-s3 demo bench bench-frameworks bench-s3 deb gpu-bundle sim fuzz sanitize asan tsan lint format clean
 
 help:            ## this list
-	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 26
 
 setup:           ## install what is missing (packages, Python environment)
 	@tools/setup/setup.sh
