@@ -5,35 +5,22 @@ to rows. What is padded lies behind the last element of a group (stages 1 and 2)
 (stage 3) and is no element of any parameter, so that it is never stored.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from unreft.torch.parts import Part, box
+from unreft.torch.parts import Part, Stepped, box
 
 
-@dataclasses.dataclass(frozen=True)
-class Partition:
-    """`flat`, of shape (elements,), is what this rank's optimizer steps on, of parameter group
-    `group`. `shapes`: of all parameters of which some rank has a part there, by name; `parts`:
-    those of which this one has."""
-
-    flat: torch.Tensor
-    group: int
-    shapes: dict[str, tuple[int, ...]]
-    parts: list[Part]
-
-
-def partitions_of(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Partition]:
-    """Those of a ZeRO optimizer; `names`: of the parameters."""
+def partitions_of(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Stepped]:
+    """Those of a ZeRO optimizer, each of shape (elements,); `names`: of the parameters."""
     if hasattr(optimizer, "single_partition_of_fp32_groups"):
         return _of_stage_1_or_2(optimizer, names)
     return _of_stage_3(optimizer, names)
 
 
-def _of_stage_1_or_2(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Partition]:
+def _of_stage_1_or_2(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Stepped]:
     found = []
     flats = optimizer.single_partition_of_fp32_groups
     for group, (flat, parameters) in enumerate(zip(flats, optimizer.bit16_groups)):
@@ -46,11 +33,11 @@ def _of_stage_1_or_2(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[
             begin, count = mapping.lp_fragment_address.start, mapping.lp_fragment_address.numel
             name, start = names[parameter], mapping.hp_fragment_address.start
             parts.append(Part(name, shapes[name], begin, begin + count, start))
-        found.append(Partition(flat, group, shapes, parts))
+        found.append(Stepped(optimizer.optimizer, group, flat, shapes, parts, parts))
     return found
 
 
-def _of_stage_3(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Partition]:
+def _of_stage_3(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Stepped]:
     found = []
     flats = optimizer.fp32_partitioned_groups_flat
     for index, (flat, parameters) in enumerate(zip(flats, optimizer.fp16_groups)):
@@ -61,7 +48,8 @@ def _of_stage_3(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Parti
             if part.begin < part.end:
                 parts.append(part)
         shapes = {names[each]: box(each.ds_shape) for each in parameters}
-        found.append(Partition(flat, optimizer.sub_group_to_group_id[index], shapes, parts))
+        group = optimizer.sub_group_to_group_id[index]
+        found.append(Stepped(optimizer.optimizer, group, flat, shapes, parts, parts))
     return found
 
 

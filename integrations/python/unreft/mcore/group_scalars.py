@@ -1,4 +1,4 @@
-"""GroupScalars: what an optimizer of torch holds beside moments: hyperparameters and the count of
+"""ModelScalars: what an optimizer of torch holds beside moments: hyperparameters and the count of
 steps.
 
 Megatron-Core makes the same parameter groups on all ranks, in one order, also where a rank has no
@@ -12,45 +12,27 @@ import torch
 from megatron.core.optimizer.optimizer import param_group_identifier_keys
 
 from unreft.errors import FailedPrecondition
-from unreft.mcore.main_parameters import Main
-from unreft.torch.alike import alike
-from unreft.torch.parts import is_elementwise
+from unreft.torch.group_scalars import GroupScalars, Sharing
+from unreft.torch.parts import Stepped
 
 _WEIGHTS = "unreft/weights"  # among the hyperparameters: of which type the weights are
 _ALL = "all parameters"  # whose state the count of steps is stored as
 
 
-class GroupScalars:
-    def __init__(self, optimizer: torch.optim.Optimizer, mains: Sequence[Main], weights: str):
+class ModelScalars(GroupScalars):
+    def __init__(self, optimizer: torch.optim.Optimizer, stepped: Sequence[Stepped], weights: str):
         """`weights`: the type of what the model computes with."""
-        self._optimizer = optimizer
-        self._mains = mains
         self._weights = weights
+        sharings = [Sharing(_ALL, "for all parameters", list(stepped))] if stepped else []
+        names: list[list[str]] = [[] for _ in optimizer.param_groups]
+        super().__init__(optimizer, names, sharings, (_WEIGHTS, weights))
 
     def values(self) -> dict[str, Any]:
-        """As they are now, in the form of `unreft.torch.scalars`."""
-        groups = [
-            {**group, "params": [], _WEIGHTS: self._weights}
-            for group in self._optimizer.param_groups
-        ]
-        first = scalars_of(self._optimizer, self._mains[0].main) if self._mains else {}
-        return {"groups": groups, "states": {_ALL: first} if first else {}}
-
-    def check_one(self) -> None:
-        """Raises `FailedPrecondition` where the states of parameters differ beside tensors."""
-        if not self._mains:
-            return
-        first = scalars_of(self._optimizer, self._mains[0].main)
-        for each in self._mains:
-            found = scalars_of(self._optimizer, each.main)
-            if not alike(first, found):
-                raise FailedPrecondition(
-                    f"{type(self._optimizer).__name__}: needed one state beside tensors for all "
-                    f"parameters, found {first} and {found}"
-                )
+        """Without a state that is not made yet: ranks that step on nothing have none either."""
+        values = super().values()
+        return {**values, "states": {k: state for k, state in values["states"].items() if state}}
 
     def check_stored(self, stored: Mapping[str, Any]) -> None:
-        """Raises `FailedPrecondition` unless it is of an optimizer of the same kind."""
         for group in stored["groups"]:
             if group.get(_WEIGHTS) != self._weights:
                 found = group.get(_WEIGHTS)
@@ -65,24 +47,6 @@ class GroupScalars:
                 f"optimizer: the parameter groups differ from the stored ones, needed {needed}, "
                 f"found {found}"
             )
-
-    def load(self, stored: Mapping[str, Any]) -> None:
-        for group, values in zip(self._optimizer.param_groups, stored["groups"]):
-            group.update({k: v for k, v in values.items() if k not in ("params", _WEIGHTS)})
-        scalars = stored["states"].get(_ALL, {})
-        for each in self._mains:
-            state = self._optimizer.state.get(each.main)
-            if state:
-                # A count that they shared would count for each.
-                state.update({
-                    key: value.clone() if isinstance(value, torch.Tensor) else value
-                    for key, value in scalars.items()
-                })
-
-
-def scalars_of(optimizer: torch.optim.Optimizer, main: torch.Tensor) -> dict[str, Any]:
-    state = optimizer.state.get(main) or {}
-    return {key: value for key, value in state.items() if not is_elementwise(value, main)}
 
 
 def _identified(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

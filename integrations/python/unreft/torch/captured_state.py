@@ -1,7 +1,7 @@
 """CapturedState: what a Checkpointer needs of the state that it restores and captures.
 
-`unreft.torch.state.TrainingState` is that of a model and its optimizers as torch has them;
-`unreft.deepspeed` has another, of flat partitions.
+`unreft.torch.state.TrainingState` is that of a model and its optimizers as torch has them; others,
+of optimizers that step on parts of tensors, are made of `unreft.torch.parts_state.PartsState`.
 """
 
 from collections.abc import Sequence

@@ -6,6 +6,7 @@ to rows. So what a rank has of a parameter is a run of its elements.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -58,6 +59,32 @@ def box(shape: Sequence[int]) -> tuple[int, ...]:
 def is_elementwise(value: object, like: torch.Tensor) -> bool:
     """Whether it is state of each element of what an optimizer steps on, such as a moment."""
     return isinstance(value, torch.Tensor) and value.shape == like.shape and value.dim() > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Stepped:
+    """`memory` is what `optimizer` steps on in its parameter group number `group`: of shape
+    (elements,), or of a parameter's.
+
+    `shapes`: of all whole tensors of which some rank has a part in its own such memory, by name.
+    `parts`: those that this rank has in this; `captured`: those of them that it captures itself.
+    """
+
+    optimizer: torch.optim.Optimizer
+    group: int
+    memory: torch.Tensor
+    shapes: dict[str, tuple[int, ...]]
+    parts: list[Part]
+    captured: list[Part]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the optimizer has of it; nothing before its first step."""
+        return self.optimizer.state.get(self.memory) or {}
+
+    def scalars(self) -> dict[str, Any]:
+        """What is in that beside state of each element: the count of steps."""
+        return {k: v for k, v in self.state.items() if not is_elementwise(v, self.memory)}
 
 
 class WatchOfWholes(Watch):

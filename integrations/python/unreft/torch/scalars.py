@@ -1,7 +1,7 @@
 """OptimizerScalars: what an optimizer holds beside tensors."""
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -58,6 +58,17 @@ class OptimizerScalars:
                     f"tensors, which is not supported: attach without {kind} and give it as "
                     "extras={'optimizer': optimizer}, if its state is small"
                 )
+
+
+def load_group(group: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Puts stored hyperparameters into a live parameter group; a tensor stays the one it is."""
+    for key, value in values.items():
+        if key == "params":
+            continue
+        if isinstance(group.get(key), torch.Tensor):
+            group[key].copy_(torch.as_tensor(value, dtype=group[key].dtype, device="cpu"))
+        else:
+            group[key] = value
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:

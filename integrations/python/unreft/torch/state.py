@@ -15,7 +15,8 @@ from unreft.tensor import Tensor
 from unreft.torch import listing, refusals
 from unreft.torch.buffers import Buffers
 from unreft.torch.mesh_place import Place
-from unreft.torch.scalars import OptimizerScalars
+from unreft.torch.same_program import check_names
+from unreft.torch.scalars import OptimizerScalars, load_group
 from unreft.torch.shards import (
     Bound,
     DTensor,
@@ -382,14 +383,7 @@ class TrainingState:
 
     def _load_optimizer_scalars(self, optimizer: torch.optim.Optimizer, stored: dict) -> None:
         for group, values in zip(optimizer.param_groups, stored["groups"]):
-            for key, value in values.items():
-                if key == "params":
-                    continue
-                if isinstance(group.get(key), torch.Tensor):
-                    live = group[key]
-                    live.copy_(torch.as_tensor(value, dtype=live.dtype, device="cpu"))
-                else:
-                    group[key] = value
+            load_group(group, values)
         parameters = {self._stepped[p]: p for g in optimizer.param_groups for p in g["params"]}
         for name, values in stored["states"].items():
             for key, value in values.items():
@@ -423,11 +417,7 @@ class TrainingState:
         live = {bound.spec.name: bound.spec for bound in bounds}
         # Of a tensor without elements here, others may have stored theirs, or there may be none.
         filled = [bound.spec.name for bound in bounds if bound.local.numel()]
-        if missing := [name for name in filled if name not in stored]:
-            raise FailedPrecondition(
-                f"of the tensors, the stored state lacks {len(missing)} of this program: "
-                f"{listing.names(missing)}. {_SAME_PROGRAM}"
-            )
+        missing = [name for name in filled if name not in stored]
         ours = {f"rank{self._replicas.rank}", *(name.partition("/")[0] for name in live)}
         unknown = [
             name
@@ -435,11 +425,7 @@ class TrainingState:
             if name not in live
             and (_OF_A_SET.match(name) is None or name.partition("/")[0] in ours)
         ]
-        if unknown:
-            raise FailedPrecondition(
-                f"of the stored tensors, {len(unknown)} are none that this program attaches: "
-                f"{listing.names(unknown)}. {_SAME_PROGRAM}"
-            )
+        check_names(missing, unknown, _SAME_PROGRAM)
         for name, spec in live.items():
             other = stored.get(name, spec)
             if (spec.dtype, spec.global_shape) != (other.dtype, other.global_shape):
