@@ -371,7 +371,9 @@ std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_b
   if (!chosen.ok()) return FailRound(record, chosen.status());
   if (chosen->has_value()) {
     Move move{.waits = true};
-    move.load_copy = CopyLoad{**chosen, HomesForCopy(facts, **chosen)};
+    auto homes = HomesForCopy(facts, **chosen);
+    // Where all members are lost, none is there to load it before the next view.
+    if (!homes.empty()) move.load_copy = CopyLoad{**chosen, std::move(homes)};
     return move;
   }
   // To begin anew instead would be a guess.

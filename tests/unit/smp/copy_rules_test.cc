@@ -116,6 +116,16 @@ TEST_F(CopyRulesTest, TheNewestOnTheTimelinesIsLoadedWhereItsRanksAsk) {
                                                  Pair(NodeSlot{1}, ElementsAre(Rank{1}))));
 }
 
+// By nobody it would never be loaded, and nothing be decided.
+TEST_F(CopyRulesTest, NothingIsLoadedWhileAllMembersAreLost) {
+  RecordCommit(At(1, 5));
+  Find({Copy(At(1, 4))});
+  for (uint64_t slot = 0; slot < kNodes; ++slot) Lose(slot);
+  const Move move = Next();
+  EXPECT_FALSE(move.load_copy);
+  EXPECT_TRUE(move.waits && !move.write);
+}
+
 TEST_F(CopyRulesTest, RanksOfALargerWorldAreLoadedEvenly) {
   RecordCommit(At(1, 5));
   DurableCopy copy = Copy(At(1, 4));
