@@ -63,7 +63,6 @@ class JobStore {
   std::string PresenceKey(NodeSlot slot) const;
   std::string SpareKey(uint64_t place) const;
   std::string WaitingKey(uint64_t place) const;
-  // Below which all keys of the job are.
 
   // Whether the leader key is that of the caller, by what was read last.
   bool IsLedBy(const HeldKey& leadership) const {

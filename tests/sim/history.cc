@@ -131,7 +131,7 @@ void History::OnFreshStart(Timeline timeline) {
 void History::OnReboot(std::optional<Version> commit_on_disk) {
   trace_.Add("rebooted; the disk knows of commit {}", Name(commit_on_disk));
   // Nothing that was sealed is left, so its names may come again if the disk has lost them.
-  OnAllForgotten();
+  ForgetNames();
   committed_ = commit_on_disk;
   if (committed_) damaged_[*committed_] = Duration{};
 }
@@ -143,6 +143,10 @@ void History::OnForgotten(Version version) {
 
 void History::OnAllForgotten() {
   trace_.Add("nobody remembers anything");
+  ForgetNames();
+}
+
+void History::ForgetNames() {
   authors_.clear();
   begun_.clear();
   parents_.clear();

@@ -99,6 +99,8 @@ class History {
     friend bool operator==(const Told&, const Told&) = default;
   };
 
+  // Of versions and timelines, and what is known by them.
+  void ForgetNames();
   void CheckNewest(Version restored, std::optional<Version> newest_whole, Duration now);
 
   Trace& trace_;
