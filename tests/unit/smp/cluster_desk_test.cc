@@ -34,7 +34,8 @@ class ClusterDeskTest : public MemberFixture {
                                        : PresenceOf(slot).incarnation());
     }
     Put("view", view);
-    state_.options = options_;
+    state_.emplace(NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_});
+    state_->options = options_;
     InTurnOf(*leader_->executor, [this] {
       leader_->peers->Answer<ExposureRequest, ExposureReply>(
           "exposure", [this](NodeSlot, ExposureRequest, auto done) { done(exposure_); });
@@ -49,7 +50,7 @@ class ClusterDeskTest : public MemberFixture {
     });
     InTurnOf(*process_, [this] {
       desk_ = std::make_unique<ClusterDesk>(
-          state_, *member_, [](const AdminRequest& request, ClusterDesk::Reply reply) {
+          *state_, *member_, [](const AdminRequest& request, ClusterDesk::Reply reply) {
             reply(AdminReply{absl::OkStatus(), R"({"own":")" + request.verb + R"("})"});
           });
     });
@@ -75,7 +76,7 @@ class ClusterDeskTest : public MemberFixture {
   }
   std::vector<std::string> Problems() { return AskStatus()["problems"]; }
 
-  NodeState state_{NodeSeams{*executor_, pool_, random_, segments_, *records_, processes_, log_}};
+  std::optional<NodeState> state_;  // over the records of the member's process
   Other* leader_ = nullptr;
   ExposureReply exposure_;
   std::string answer_ = R"({"pid":7,"problem":""})";
@@ -107,8 +108,8 @@ TEST_F(ClusterDeskTest, OneThatDoesNotAnswerIsNamed) {
   EXPECT_THAT(Problems(), Contains(HasSubstr("node 1 does not answer")));
   Leave(*leader_);
   Settle(std::chrono::seconds(4));
-  EXPECT_THAT(Problems(), Contains(AnyOf(HasSubstr("node 1 is absent"),
-                                         HasSubstr("node 1 is lost"))));
+  EXPECT_THAT(Problems(),
+              Contains(AnyOf(HasSubstr("node 1 is absent"), HasSubstr("node 1 is lost"))));
 }
 
 TEST_F(ClusterDeskTest, ANodeThatIsLeftOutIsAProblemOnlyWithRanks) {

@@ -105,8 +105,8 @@ class CApiLifeTest : public CApiTest {
   }
 
   RealScriptedDaemon daemon_;
-  std::optional<unreft::Client> client_;
   std::vector<float> weights_ = std::vector<float>(1000, 1.5F);
+  std::optional<unreft::Client> client_;  // which may be copying them until it is closed
   unreft::Tensor tensor_;
 };
 

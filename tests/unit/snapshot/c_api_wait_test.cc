@@ -58,8 +58,8 @@ class CApiWaitTest : public CApiTest {
   bool waits_ = false;
   int asked_ = 0;
   std::string waited_for_;
-  std::optional<unreft::Client> client_;
   std::vector<float> weights_ = std::vector<float>(1000, 1.5F);
+  std::optional<unreft::Client> client_;  // which may be copying them until it is closed
   unreft::Tensor tensor_;
 };
 
