@@ -24,7 +24,7 @@ const NodeHolding* Find(const Nodes& nodes, NodeSlot slot) {
 // what it says is no code.
 std::optional<ec::Group> GroupOfGuard(const NodeHolding& holding) {
   ec::Group group;
-  for (const auto& [slot, incarnation] : holding.encoded) group.slots.push_back(slot);
+  for (const EncodedSlabs& member : holding.encoded) group.slots.push_back(member.slot);
   group.k = holding.data_chunks;
   if (!holding.guarded || group.k == 0 || group.k > group.slots.size()) return std::nullopt;
   const auto parities = static_cast<uint32_t>(group.slots.size()) - group.k;
@@ -94,15 +94,31 @@ const NodeHolding::Description* FindDescription(const Nodes& nodes, const ec::Gr
   return nullptr;
 }
 
-// Whether all of the slot's own slab is in its memory.
+// What was encoded of that member, by the guards' words; null where none says.
+const EncodedSlabs* FindEncoded(const Nodes& nodes, const ec::Group& group, NodeSlot slot) {
+  for (const NodeSlot member : group.slots) {
+    const NodeHolding* holding = Find(nodes, member);
+    if (holding == nullptr || !holding->guarded) continue;
+    const auto found = std::ranges::find(holding->encoded, slot, &EncodedSlabs::slot);
+    if (found != holding->encoded.end() && !found->memory.empty()) return &*found;
+  }
+  return nullptr;
+}
+
+// Whether all of the slot's own slab that was encoded is in its memory: another memory may have
+// been given other ranks' slabs since.
 bool HasData(const Nodes& nodes, const ec::Group& group, NodeSlot slot) {
   const NodeHolding* holding = Find(nodes, slot);
   if (holding == nullptr) return false;
-  const NodeHolding::Description* description = FindDescription(nodes, group, slot);
-  if (description == nullptr) return true;
   const std::set<Rank> sealed(holding->sealed.begin(), holding->sealed.end());
-  return std::all_of(description->ranks.begin(), description->ranks.end(),
-                     [&](Rank rank) { return sealed.contains(rank); });
+  const auto has_all = [&](const std::vector<Rank>& ranks) {
+    return std::ranges::all_of(ranks, [&](Rank rank) { return sealed.contains(rank); });
+  };
+  if (const auto* description = FindDescription(nodes, group, slot)) {
+    return has_all(description->ranks);
+  }
+  const EncodedSlabs* encoded = FindEncoded(nodes, group, slot);
+  return encoded == nullptr || has_all(encoded->ranks);
 }
 
 bool HasParity(const Nodes& nodes, NodeSlot slot) {
@@ -148,14 +164,8 @@ std::string MissingSlabText(NodeSlot slot, const std::vector<Rank>& ranks, std::
 bool IsGone(const Nodes& nodes, const ec::Group& group, NodeSlot slot, const Memories& memories) {
   const auto memory = memories.find(slot);
   if (memory == memories.end()) return true;
-  for (const NodeSlot member : group.slots) {
-    const NodeHolding* holding = Find(nodes, member);
-    if (holding == nullptr || !holding->guarded) continue;
-    for (const auto& [encoded, incarnation] : holding->encoded) {
-      if (encoded == slot && !incarnation.empty()) return incarnation != memory->second;
-    }
-  }
-  return false;
+  const EncodedSlabs* encoded = FindEncoded(nodes, group, slot);
+  return encoded != nullptr && encoded->memory != memory->second;
 }
 
 // What of the group's protection is missing, though the memory that is to hold it is there.

@@ -17,6 +17,15 @@
 
 namespace unreft::recovery {
 
+// What of one member of a group went into its guards: of which memory (incarnation), and which
+// ranks' slabs. Of older releases the memory is empty, or no rank is named.
+struct EncodedSlabs {
+  NodeSlot slot;
+  std::string memory;
+  std::vector<Rank> ranks;
+  friend bool operator==(const EncodedSlabs&, const EncodedSlabs&) = default;
+};
+
 // What one node holds of one version.
 struct NodeHolding {
   std::vector<Rank> sealed;  // ranks whose slabs are sealed on it
@@ -28,10 +37,10 @@ struct NodeHolding {
     uint64_t world = 0;
   };
   std::vector<Description> descriptions;  // of other slots' slabs
-  // Of the guard: which slabs went into it, and of which memories (incarnations) they are, by the
-  // group's members in order, and the group's k. Of older releases empty, or 0.
+  // Of the guard: a digest of which slabs went into it, these by the group's members in order, and
+  // the group's k. Of older releases empty, or 0.
   uint64_t coding = 0;
-  std::vector<std::pair<NodeSlot, std::string>> encoded;
+  std::vector<EncodedSlabs> encoded;
   uint32_t data_chunks = 0;
 };
 

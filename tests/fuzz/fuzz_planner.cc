@@ -134,7 +134,8 @@ recovery::NodeHolding DrawHolding(Draw& draw) {
   }
   holding.coding = draw.Below(3);
   for (uint64_t count = draw.Below(6); count > 0; --count) {
-    holding.encoded.emplace_back(NodeSlot{draw.Below(10)}, std::string(draw.Below(2), 'a'));
+    holding.encoded.push_back(
+        {NodeSlot{draw.Below(10)}, std::string(draw.Below(2), 'a'), {Rank{draw.Below(10)}}});
   }
   holding.data_chunks = static_cast<uint32_t>(draw.OneIn(8) ? draw.Number() : draw.Below(4));
   return holding;

@@ -95,7 +95,10 @@ recovery::NodeHolding HoldingOf(const VersionHolding& message) {
   holding.coding = message.coding();
   holding.data_chunks = message.data_chunks();
   for (const EncodedMember& member : message.encoded()) {
-    holding.encoded.emplace_back(NodeSlot{member.slot()}, member.incarnation());
+    recovery::EncodedSlabs& next = holding.encoded.emplace_back();
+    next.slot = NodeSlot{member.slot()};
+    next.memory = member.incarnation();
+    for (const uint64_t rank : member.ranks()) next.ranks.push_back(Rank{rank});
   }
   return holding;
 }

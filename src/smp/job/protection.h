@@ -12,6 +12,7 @@
 
 #include "base/executor.h"
 #include "base/ids.h"
+#include "recovery/restorable.h"
 
 namespace unreft::smp {
 
@@ -26,9 +27,9 @@ struct GuardHeld {
   Version version;
   bool complete = false;  // all parity chunks and all descriptions that this node is to hold
   std::vector<DescriptionHeld> descriptions;
-  // Which slabs went into it, and the memories that they are in.
+  // Which slabs went into it, as a digest, and by the members of the group.
   uint64_t coding = 0;
-  std::vector<std::pair<NodeSlot, std::string>> encoded;
+  std::vector<recovery::EncodedSlabs> encoded;
   uint32_t data_chunks = 0;  // k of that group
 };
 

@@ -33,10 +33,11 @@ void AddGuard(const GuardHeld& guard, VersionHolding& entry) {
   entry.set_guarded(guard.complete);
   entry.set_coding(guard.coding);
   entry.set_data_chunks(guard.data_chunks);
-  for (const auto& [slot, incarnation] : guard.encoded) {
+  for (const recovery::EncodedSlabs& encoded : guard.encoded) {
     EncodedMember& member = *entry.add_encoded();
-    member.set_slot(slot.value);
-    member.set_incarnation(incarnation);
+    member.set_slot(encoded.slot.value);
+    member.set_incarnation(encoded.memory);
+    for (const Rank rank : encoded.ranks) member.add_ranks(rank.value);
   }
   for (const DescriptionHeld& description : guard.descriptions) {
     DescriptionHolding& next = *entry.add_descriptions();

@@ -20,7 +20,11 @@ std::vector<GuardHeld> CompleteGuards::Held() const {
     const GuardRecord& record = *guard->record;
     next.data_chunks = record.group().k();
     for (int i = 0; i < record.members_size() && i < record.group().slots_size(); ++i) {
-      next.encoded.emplace_back(NodeSlot{record.group().slots(i)}, record.members(i).incarnation());
+      const MemberSlab& member = record.members(i);
+      recovery::EncodedSlabs& encoded = next.encoded.emplace_back();
+      encoded.slot = NodeSlot{record.group().slots(i)};
+      encoded.memory = member.incarnation();
+      for (const RankSlab& slab : member.slabs()) encoded.ranks.push_back(Rank{slab.rank()});
     }
     for (const MemberDescription& description : record.descriptions()) {
       DescriptionHeld& of = next.descriptions.emplace_back();

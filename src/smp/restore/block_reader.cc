@@ -174,8 +174,10 @@ void BlockReader::StartDecoding(std::shared_ptr<Request> request) {
 void BlockReader::GroupRecordOf(
     NodeSlot slot,
     absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<const GuardRecord>>)> done) {
-  AskRecord({slot, 0, {}, state_.seams.executor.Now() + state_.options.read_timeout},
-            std::move(done));
+  RecordSearch search;
+  search.slot = slot;
+  search.deadline = state_.seams.executor.Now() + state_.options.read_timeout;
+  AskRecord(std::move(search), std::move(done));
 }
 
 void BlockReader::AskRecord(
@@ -214,6 +216,7 @@ void BlockReader::AskRecord(
           search.have_none.insert(asked);
         } else {
           search.have_none.clear();
+          search.problem = answer.status();
         }
         const bool nobody_has = std::all_of(members.begin(), members.end(), [&](NodeSlot member) {
           return search.have_none.contains(member);
@@ -222,7 +225,7 @@ void BlockReader::AskRecord(
         if (cancelled_) return done(absl::CancelledError("the restore was superseded"));
         if (nobody_has) return done(answer.status());
         if (state_.seams.executor.Now() >= search.deadline) {
-          if (!absl::IsNotFound(answer.status())) return done(answer.status());
+          if (!search.problem.ok()) return done(search.problem);
           return done(absl::DeadlineExceededError(
               fmt::format("not all members of the group of node {} have told; the last: {}",
                           search.slot, answer.status().message())));
@@ -259,9 +262,8 @@ absl::Status BlockReader::CheckFits(const GuardRecord& record) const {
     for (const RankSlab& slab : record.members(i).slabs()) {
       const CatalogSlab* known = catalog_.Find(Rank{slab.rank()});
       encoded.insert(slab.rank());
-      if (known != nullptr && known->home == slot && known->head.data_bytes == slab.data_bytes()) {
-        continue;
-      }
+      // One that lies elsewhere by now is no source, and is decoded from the others.
+      if (known != nullptr && known->head.data_bytes == slab.data_bytes()) continue;
       return absl::DataLossError(
           fmt::format("the record has another slab of rank {} on node {}", slab.rank(), slot));
     }

@@ -101,6 +101,7 @@ class BlockReader {
     NodeSlot slot;
     size_t attempt = 0;
     std::set<NodeSlot> have_none;  // members that said so, one after the other
+    absl::Status problem;          // of the last that failed otherwise; OK before
     Time deadline;
   };
   void AskRecord(RecordSearch search,

@@ -248,7 +248,9 @@ void ControlJob::Protect(Node& node, Version version) {
     const size_t own =
         static_cast<size_t>(std::ranges::find(node.group, node.slot) - node.group.begin());
     for (const NodeSlot slot : node.group) {
-      guard.encoded.emplace_back(slot, smp::AsBytes(nodes_[slot.value]->record->incarnation()));
+      const Node& member = *nodes_[slot.value];
+      guard.encoded.push_back(
+          {slot, smp::AsBytes(member.record->incarnation()), member.trainers->Sealed(version)});
     }
     for (size_t i = 1; i <= kParityChunks; ++i) {
       const Node& before = *nodes_[node.group[(own + n - i) % n].value];

@@ -2,6 +2,7 @@
 
 #include "recovery/restorable.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -96,7 +97,9 @@ TEST(RestorableTest, AGuardNamesNoGroupWhoseMembersAreNotAscending) {
   Nodes nodes = Whole();
   for (auto& [slot, holding] : nodes) {
     holding.data_chunks = 2;
-    for (const uint64_t member : {0, 1, 1, 2}) holding.encoded.emplace_back(NodeSlot{member}, "a");
+    for (const uint64_t member : {0, 1, 1, 2}) {
+      holding.encoded.push_back({NodeSlot{member}, "a", {}});
+    }
   }
   const std::vector<ec::Group> recorded{GroupOfFour()};
   EXPECT_EQ(EncodedGroups(nodes, recorded), recorded);
@@ -169,7 +172,7 @@ Nodes Encoded() {
   for (auto& [slot, holding] : nodes) {
     holding.coding = 5;
     for (uint64_t of = 0; of < kNodes; ++of) {
-      holding.encoded.emplace_back(NodeSlot{of}, "m" + std::to_string(of));
+      holding.encoded.push_back({NodeSlot{of}, "m" + std::to_string(of), {Rank{of}}});
     }
   }
   return nodes;
@@ -305,6 +308,25 @@ TEST(RestorableTest, GuardsOfOtherSlabsDoNotCountTogether) {
   EXPECT_FALSE(Find(nodes)) << "its guard is none of this coding";
 }
 
+TEST(RestorableTest, SlabsThatLieOtherwiseThanWhenTheyWereEncodedAreNoSources) {
+  // All but node 2 lost their memories, and nodes 1 and 3 got slabs out of a durable copy. Node 2
+  // has copies of the manifests of nodes 0 and 1 alone, and knows which ranks node 3 had.
+  Nodes nodes = Encoded();
+  nodes.erase(NodeSlot{0});
+  for (const uint64_t slot : {1, 3}) {
+    NodeHolding holding;
+    holding.sealed = {Rank{slot}};
+    holding.world = kNodes;
+    nodes[NodeSlot{slot}] = holding;
+  }
+  EXPECT_TRUE(Find(nodes)) << "the same slabs, wherever they are from";
+  nodes[NodeSlot{2}].encoded[3].ranks = {Rank{3}, Rank{2}};
+  nodes[NodeSlot{2}].encoded[2].ranks = {};
+  std::string missing;
+  EXPECT_FALSE(Find(nodes, &missing));
+  EXPECT_THAT(missing, ::testing::HasSubstr("2 chunks of a stripe needed, 1 left"));
+}
+
 TEST(RestorableTest, NothingHeldIsNothingRestorable) {
   std::string missing;
   EXPECT_FALSE(Find({}, &missing));
@@ -355,7 +377,7 @@ void Protect(Nodes& nodes, const ec::Group& group, uint64_t coding) {
     holding.guarded = true;
     holding.coding = coding;
     holding.data_chunks = group.k;
-    for (const NodeSlot slot : group.slots) holding.encoded.emplace_back(slot, "m");
+    for (const NodeSlot slot : group.slots) holding.encoded.push_back({slot, "m", {}});
     for (size_t back = 1; back <= kParities; ++back) {
       const NodeSlot of = group.slots[(member + n - back) % n];
       holding.descriptions.push_back({of, {Rank{of.value}}, 8});

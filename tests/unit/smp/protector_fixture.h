@@ -154,7 +154,7 @@ class ProtectorFixture : public GroupFixture {
     InTurn([&] {
       for (const GuardHeld& held : protector_->Held()) {
         is_encoded |= held.version == kNext && held.encoded.size() == 2 &&
-                      held.encoded[1] == std::pair(NodeSlot{1}, incarnation);
+                      held.encoded[1].memory == incarnation;
       }
     });
     return is_encoded;

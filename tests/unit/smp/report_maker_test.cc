@@ -75,7 +75,7 @@ TEST_F(ReportMakerTest, SaysWhatIsHeldOfEachVersion) {
   Hold(At(2, 11), Rank{1});
   GuardHeld guard{.version = At(2, 11), .complete = true, .coding = 9, .data_chunks = 2};
   guard.descriptions.push_back({.of = NodeSlot{3}, .ranks = {Rank{6}}, .world = 4});
-  guard.encoded.emplace_back(NodeSlot{3}, "a memory");
+  guard.encoded.push_back({NodeSlot{3}, "a memory", {Rank{6}}});
   protection_.held = {guard};
   const NodeReport report = reports_.Make();
   ASSERT_EQ(report.versions_size(), 2);
@@ -90,6 +90,7 @@ TEST_F(ReportMakerTest, SaysWhatIsHeldOfEachVersion) {
   EXPECT_EQ(holding.coding(), 9U);
   EXPECT_EQ(holding.data_chunks(), 2U);
   EXPECT_EQ(holding.encoded(0).incarnation(), "a memory");
+  EXPECT_THAT(holding.encoded(0).ranks(), ElementsAre(6));
   EXPECT_THAT(holding.descriptions(0).ranks(), ElementsAre(6U));
   const VersionHolding committed = Of(report, At(2, 10));
   EXPECT_FALSE(committed.guarded());

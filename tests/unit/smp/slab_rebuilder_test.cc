@@ -52,15 +52,23 @@ class SlabRebuilderTest : public GroupFixture {
     peers.Answer<MetaRequest, MetaReply>("meta", [this](NodeSlot, auto, auto done) {
       MetaReply reply;
       SlabDescription& slab = *reply.add_slabs();
-      slab = DescriptionOf(Rank{0}, 1, Whole("w", {kBlocks * kBlockBytes / 4}), data_);
+      slab = DescriptionOf(Rank{0}, world_, Whole("w", {kBlocks * kBlockBytes / 4}), data_);
       if (change_) change_(slab);
+      if (world_ == 2) {
+        *reply.add_slabs() =
+            DescriptionOf(Rank{1}, world_, Whole("v", {kBlocks * kBlockBytes / 4}), data_);
+      }
       done(std::move(reply));
     });
     peers.Answer<MetaRequest, GuardRecord>("record", [this](NodeSlot, auto, auto done) {
       GuardRecord record;
       *record.mutable_group() = group();
-      RankSlab& slab = *record.add_members()->add_slabs();
-      slab.set_data_bytes(data_.size());
+      MemberSlab& member = *record.add_members();
+      for (uint64_t rank = 0; rank < world_; ++rank) {
+        RankSlab& slab = *member.add_slabs();
+        slab.set_rank(rank);
+        slab.set_data_bytes(data_.size());
+      }
       record.add_members();
       done(std::move(record));
     });
@@ -82,6 +90,7 @@ class SlabRebuilderTest : public GroupFixture {
     decision.kind = DecisionKind::kRestored;
     decision.version = kVersion;
     decision.holders = {{NodeSlot{0}, {Rank{0}}, true}};
+    if (world_ == 2) decision.holders.push_back({NodeSlot{1}, {Rank{1}}, false});
     InTurn([&] {
       catalog_ = std::make_unique<RestoreCatalog>(
           *state_, *own_peers_, job_, decision, std::nullopt, [this, then] {
@@ -116,8 +125,9 @@ class SlabRebuilderTest : public GroupFixture {
   std::unique_ptr<BlockReader> reader_;
   std::unique_ptr<SlabRebuilder> rebuilder_;
   std::function<void(SlabDescription&)> change_;  // of what node 1 says of the slab
-  uint64_t asked_ = 0;                     // reads of node 1
-  uint64_t failures_ = 0;                  // that node 1 answers with, first
+  uint64_t world_ = 1;  // with 2, rank 1 was on node 0 when that was encoded, and is on node 1 now
+  uint64_t asked_ = 0;  // reads of node 1
+  uint64_t failures_ = 0;  // that node 1 answers with, first
   std::vector<absl::AnyInvocable<void(absl::StatusOr<ReadSource>)>> asked_itself_;
   bool done_ = false;
 };
@@ -128,6 +138,14 @@ TEST_F(SlabRebuilderTest, DecodesALostSlab) {
   ExpectRebuilt();
   EXPECT_EQ(asked_, kBlocks);
   EXPECT_EQ(state_->slots->All().size(), 1U) << "what its rank captures is asked for by that";
+}
+
+// As where both came out of a durable copy.
+TEST_F(SlabRebuilderTest, AnotherSlabOfTheNodeThatLiesElsewhereByNowIsNoHindrance) {
+  world_ = 2;
+  Rebuild();
+  Settle(seconds(1));
+  ExpectRebuilt();
 }
 
 // They were written beyond their region.
