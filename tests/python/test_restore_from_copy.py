@@ -1,5 +1,6 @@
 """All memory is lost: the job goes on from its newest durable copy, by itself."""
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import pytest
 from cli_testing import wait_until
 from cluster_testing import NODES, PATIENCE_S, train, up_nodes, wait_protected, wait_restored
 from export_testing import read
-from test_cli_export import expected, exported
+from test_cli_export import FAILED, expected, exported
 from test_cli_export_policy import complete, policy, wait_newer
 
 
@@ -51,6 +52,18 @@ def forget_all(cli):
             left.unlink()
 
 
+def exported_after_loading(cli, directory):
+    """As `exported`, once the process that has loaded a copy has ended."""
+    def ready():
+        copy = json.loads(cli("--json", "export", directory, code=(0, FAILED)))
+        if copy.get("state") == "done":
+            return copy
+        assert "is at work on a copy" in copy["error"], copy
+        return None
+
+    return wait_until("the export", ready, PATIENCE_S)
+
+
 def restored(job, ranks):
     def ready():
         assert job.process.poll() is None, f"the job ended: {job.output()}"
@@ -76,7 +89,7 @@ def test_memory_that_is_lost_comes_back_from_the_copy(cli, shelf, tmp_path):
     log = cli.log()
     assert re.search(rf"version \d+:{copy} comes out of the durable copy {shelf}/", log)
     assert f"what came after step {copy} is lost" in log
-    again = exported(cli, tmp_path / "again")
+    again = exported_after_loading(cli, tmp_path / "again")
     assert again["step"] >= copy + 3
     for rank in range(2):
         assert read(tmp_path / "again", "digest", f"weights{rank}") == expected(rank, again["step"])

@@ -28,17 +28,32 @@ absl::Status OfSeveralRuns(const std::vector<DurableCopy>& copies) {
       absl::StrJoin(names, ", ")));
 }
 
-}  // namespace
-
-bool MayGoOnWithCopy(const meta::JobState& records) {
-  return records.commit.value.world() != 0 || records.timeline.value.chain().empty();
+// Whether the copy's timelines are those, or were opened after them.
+bool GoesOnFrom(const recovery::TimelineChain& recorded, const DurableCopy& copy) {
+  const recovery::TimelineChain chain = copy.chain();
+  const auto known = recorded.origins();
+  return chain.origins().size() >= known.size() &&
+         std::ranges::equal(known, chain.origins().first(known.size()));
 }
 
+// The newest of the job as it is recorded, or of what came after that; null when there is none.
+const DurableCopy* NewestOfJob(const Facts& facts) {
+  const recovery::TimelineChain recorded = ChainOf(facts.records.timeline.value);
+  const DurableCopy* newest = nullptr;
+  for (const DurableCopy& copy : facts.copies.copies()) {
+    if (newest != nullptr && copy.version() < newest->version()) continue;
+    if (GoesOnFrom(recorded, copy)) newest = &copy;
+  }
+  return newest;
+}
+
+}  // namespace
+
+bool AreCopiesOfJob(const Facts& facts) { return NewestOfJob(facts) != nullptr; }
+
 recovery::TimelineChain ChainForCopies(const Facts& facts) {
-  const TimelineRecord& timeline = facts.records.timeline.value;
-  const std::vector<DurableCopy>& copies = facts.copies.copies();
-  if (!timeline.chain().empty() || copies.empty()) return ChainOf(timeline);
-  return std::ranges::max_element(copies, {}, &DurableCopy::version)->chain();
+  const DurableCopy* newest = NewestOfJob(facts);
+  return newest != nullptr ? newest->chain() : ChainOf(facts.records.timeline.value);
 }
 
 absl::StatusOr<std::optional<DurableCopy>> ChooseCopy(const Facts& facts,
@@ -92,7 +107,7 @@ void NameRun(const TimelineRecord& timelines, CopyOrder& order) {
 std::string DescribeLoss(const meta::JobState& records, const DurableCopy& copy) {
   const CommitRecord& commit = records.commit.value;
   if (commit.world() == 0) {
-    return fmt::format("nothing is recorded of the job: what came after step {} is lost",
+    return fmt::format("no commit of the job is recorded: what came after step {} is lost",
                        copy.version().step);
   }
   return fmt::format(

@@ -16,11 +16,12 @@
 
 namespace unreft::smp {
 
-// Whether a copy may be what the job goes on with: something was committed in the run, or nothing
-// is recorded of any.
-bool MayGoOnWithCopy(const meta::JobState& records);
+// Whether some copy is of the job as it is recorded, or of what came after that: where no commit is
+// recorded, there was one.
+bool AreCopiesOfJob(const Facts& facts);
 
-// The job's timelines; where nothing is recorded of them, those of the newest copy.
+// The job's timelines, with those that the newest copy knows of beyond them: of a store that went
+// back, or has nothing, the job's copies may be newer than the records.
 recovery::TimelineChain ChainForCopies(const Facts& facts);
 
 // Of the versions on the job's timelines that were not given up, the newest; none when there is no

@@ -15,6 +15,7 @@
 #include "smp/job/cluster_records.h"
 #include "smp/job/copy_choice.h"
 #include "smp/job/formation.h"
+#include "smp/job/fresh_start.h"
 #include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
 #include "smp/job/rewind.h"
@@ -202,7 +203,7 @@ Move WithFormation(std::optional<Formation> formation, Move decided) {
 // `copy`: that the version was loaded from; null when memory had it.
 Move EndRound(const Facts& facts, const recovery::Restorable& restorable, const DurableCopy* copy) {
   TimelineRecord record = facts.records.timeline.value;
-  if (copy != nullptr && record.chain().empty()) {
+  if (copy != nullptr) {
     SetChain(ChainForCopies(facts), record);
     record.set_run(copy->run());
   }
@@ -351,7 +352,6 @@ Move DecideOnLoaded(const Facts& facts, const DurableCopy& copy) {
 std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_before) {
   const TimelineRecord& record = facts.records.timeline.value;
   const RoundCopies& copies = facts.copies;
-  if (!MayGoOnWithCopy(facts.records)) return std::nullopt;
   switch (copies.state()) {
     case RoundCopies::State::kNowhere:
       return std::nullopt;
@@ -363,6 +363,7 @@ std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_b
     case RoundCopies::State::kLoaded:
       return DecideOnLoaded(facts, *copies.chosen());
     case RoundCopies::State::kFailed:
+      if (WasGivenUp(facts.records)) return std::nullopt;
       return FailRound(record, CopiesNotRead(copies.problem()));
     case RoundCopies::State::kFound:
       break;
@@ -376,8 +377,10 @@ std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_b
     if (!homes.empty()) move.load_copy = CopyLoad{**chosen, std::move(homes)};
     return move;
   }
-  // To begin anew instead would be a guess.
   if (facts.records.commit.value.world() != 0) return std::nullopt;
+  // The job begins anew. Copies of other runs were given up by who has it do so once.
+  if (!record.chain().empty() && !AreCopiesOfJob(facts)) return std::nullopt;
+  // Here that would be a guess.
   if (!copies.damaged().empty()) {
     return FailRound(record, CopiesNotRead(absl::DataLossError(copies.damaged())));
   }

@@ -58,4 +58,9 @@ absl::StatusOr<FreshStart> OrderFreshStart(NodeSlot from, bool force, Timeline d
   return order;
 }
 
+bool WasGivenUp(const meta::JobState& records) {
+  const CommitRecord& commit = records.commit.value;
+  return commit.world() == 0 && commit.timeline() != 0;
+}
+
 }  // namespace unreft::smp

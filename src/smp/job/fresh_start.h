@@ -22,4 +22,7 @@ struct FreshStart {
 absl::StatusOr<FreshStart> OrderFreshStart(NodeSlot from, bool force, Timeline declared,
                                            const meta::JobState& records, const RollCall& roll);
 
+// By such an order, since which nothing was committed.
+bool WasGivenUp(const meta::JobState& records);
+
 }  // namespace unreft::smp

@@ -108,7 +108,9 @@ absl::Status SpawnedDrain::Start(const std::string& order,
                                  absl::AnyInvocable<void()> on_end) {
   if (child_ != nullptr) {
     return absl::FailedPreconditionError(
-        fmt::format("drain: process {} of this node is writing a copy already", child_->pid));
+        fmt::format("drain: process {} of this node is at work on a copy, or about to end: try "
+                    "again once it has",
+                    child_->pid));
   }
   std::vector<std::string> arguments = arguments_;
   arguments.push_back("--drain-order");

@@ -224,7 +224,7 @@ TEST_F(CopyRulesTest, WithoutRecordsTheNewestOfTheRunGoesOnAfterItsTimelines) {
   EXPECT_GT(NewestTimeline(timeline), Timeline{3});
   EXPECT_EQ(timeline.chain(3).parent_timeline(), 3U);
   EXPECT_EQ(timeline.chain(3).parent_step(), 2U);
-  EXPECT_THAT(move.say.back().text, HasSubstr("nothing is recorded of the job"));
+  EXPECT_THAT(move.say.back().text, HasSubstr("no commit of the job is recorded"));
 }
 
 TEST_F(CopyRulesTest, WithoutRecordsCopiesOfTwoRunsAreRefusedWithTheList) {
@@ -283,10 +283,60 @@ TEST_F(CopyRulesTest, RanksThatAskForLessThanMemoryHasAreToldSo) {
   EXPECT_THAT(WhyOf(move), HasSubstr("step 3"));
 }
 
-TEST_F(CopyRulesTest, AfterAFreshStartNothingIsLookedFor) {
+TEST_F(CopyRulesTest, AfterAFreshStartCopiesOfOtherRunsDoNotCount) {
+  EXPECT_TRUE(Next().search_copies);
+  Find({Copy(At(9, 8), 9)});
+  EXPECT_EQ(KindOf(Next()), DecisionKind::kFresh);
+}
+
+TEST_F(CopyRulesTest, AStoreThatCannotBeReadIsInTheWayOnlyOfAStartThatNobodyOrdered) {
+  copies_.OnSearching();
+  copies_.OnFound(absl::UnavailableError("/mnt/ckpt is not mounted"));
+  EXPECT_THAT(WhyOf(Next()), HasSubstr("not mounted"));
+  records_.commit.value.set_timeline(NewestTimeline(records_.timeline.value).value);
+  EXPECT_EQ(KindOf(Next()), DecisionKind::kFresh);
+}
+
+// --- the store went back, with all memory gone ---
+
+TEST_F(CopyRulesTest, WhereNoCommitIsRecordedACopyOfTheRunShowsThatThereWasOne) {
+  Find({Copy(At(2, 3)), Copy(At(9, 8), 9)});
+  const DurableCopy chosen = Next().load_copy->copy;
+  EXPECT_EQ(chosen.version(), At(2, 3));
+  Load(chosen);
   const Move move = Next();
-  EXPECT_FALSE(move.search_copies);
-  EXPECT_EQ(KindOf(move), DecisionKind::kFresh);
+  ASSERT_TRUE(move.write && move.write->commit);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(2, 3));
+  const TimelineRecord& timeline = *move.write->timeline;
+  EXPECT_EQ(timeline.run(), kRun);
+  ASSERT_EQ(timeline.chain_size(), 3);
+  EXPECT_EQ(timeline.chain(1).timeline(), 2U);
+  EXPECT_EQ(timeline.chain(2).parent_timeline(), 2U);
+  EXPECT_GT(NewestTimeline(timeline), Timeline{2});
+}
+
+TEST_F(CopyRulesTest, NothingBeginsAnewBesideADamagedCopyOfTheRun) {
+  Find({Copy(At(2, 3)), Copy(At(9, 8), 9)});
+  copies_.OnLoading(Copy(At(2, 3)));
+  copies_.OnLoaded(absl::DataLossError("block 3 has CRC 1, needed 2"), now_);
+  EXPECT_THAT(WhyOf(Next()), HasSubstr("block 3 has CRC 1"));
+}
+
+TEST_F(CopyRulesTest, ACopyMayBeOfATimelineThatWasOpenedAfterWhatIsRecorded) {
+  RecordCommit(At(1, 1));
+  Find({Copy(At(2, 3)), Copy(At(1, 1))});
+  EXPECT_EQ(Next().load_copy->copy.version(), At(2, 3));
+}
+
+TEST_F(CopyRulesTest, ACopyOfATimelineBesideThoseThatAreRecordedIsNone) {
+  RecordCommit(At(1, 1));
+  TimelineEntry& other = *records_.timeline.value.add_chain();
+  other.set_timeline(3);  // opened on the same version as the copies' timeline 2
+  other.set_parent_timeline(1);
+  other.set_parent_step(1);
+  for (uint64_t slot = 0; slot < kNodes; ++slot) Tell(slot);
+  Find({Copy(At(2, 3)), Copy(At(1, 1))});
+  EXPECT_EQ(Next().load_copy->copy.version(), At(1, 1));
 }
 
 }  // namespace
