@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/recorded.h"
 
@@ -31,6 +32,23 @@ std::string MissingNodes(const meta::JobState& job, uint64_t nodes) {
   const uint64_t missing = nodes - std::min<uint64_t>(nodes, job.present.size());
   if (missing > named.size()) named.push_back(fmt::format("{} more", missing - named.size()));
   return absl::StrJoin(named, ", ");
+}
+
+// A spare takes the slot of a member that is lost; before the first view nobody is one.
+std::string UnusedSpares(const meta::JobState& job) {
+  if (job.spares.empty()) return "";
+  std::vector<std::string> named;
+  for (const auto& [place, spare] : job.spares) {
+    if (named.size() == kNamedMax) break;
+    named.push_back(CleanText(spare.value.presence().address(), kTextBytesMax));
+  }
+  if (job.spares.size() > named.size()) {
+    named.push_back(fmt::format("{} more", job.spares.size() - named.size()));
+  }
+  return fmt::format(
+      ". Waiting as spares: {}; a spare takes the slot of a node that is lost, and of none that "
+      "never came: start one of them with --node instead",
+      absl::StrJoin(named, ", "));
 }
 
 // A daemon that was started with another number where one of that slot had been.
@@ -263,8 +281,8 @@ std::string Seat::Problem() const {
     const std::string least = options_.NodesMin() == options_.nodes
                                   ? ""
                                   : fmt::format(", which may begin with {},", options_.NodesMin());
-    return fmt::format("the job of {} nodes{} has no view yet; not present: {}", options_.nodes,
-                       least, MissingNodes(job, options_.nodes));
+    return fmt::format("the job of {} nodes{} has no view yet; not present: {}{}", options_.nodes,
+                       least, MissingNodes(job, options_.nodes), UnusedSpares(job));
   }
   switch (owner_) {
     case SeatOwner::kOurs:

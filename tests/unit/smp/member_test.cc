@@ -11,7 +11,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -38,8 +40,6 @@ class MemberTest : public MemberFixture {
     });
     return answer;
   }
-  // What the newest report says of the version.
-
 };
 
 // --- what it says last ---
@@ -353,6 +353,18 @@ TEST_F(MemberTest, WithoutALeaderItSaysSo) {
   for (const absl::Status& status : {fresh, pin, exposure}) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   }
+}
+
+TEST_F(MemberTest, BeforeAnyViewItSaysWhoIsMissingAndThatASpareIsNoNode) {
+  EXPECT_THAT(node_.standings.back().problem, EndsWith("not present: node 2"));
+  SpareRecord spare;
+  spare.mutable_presence()->set_place(7);
+  spare.mutable_presence()->set_address("node7:1234");
+  Put("spare/7", spare);
+  Settle(seconds(1));
+  EXPECT_THAT(node_.standings.back().problem,
+              AllOf(HasSubstr("not present: node 2. Waiting as spares: node7:1234"),
+                    EndsWith("start one of them with --node instead")));
 }
 
 // Whoever asks it has read of an earlier leader.
