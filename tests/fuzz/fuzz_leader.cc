@@ -77,12 +77,15 @@ class Job final : public smp::LeaderFixture {
   void Tell(NodeSlot from, const std::string& bytes) {
     NodeReport report;
     if (!report.ParseFromString(bytes)) return;
+    smp::ReportParts parts;
+    UNREFT_CHECK(smp::CutReport(bytes, parts), "what can be read can be cut");
+    UNREFT_CHECK(parts.versions.size() == static_cast<size_t>(report.versions_size()));
     NodeReport& known = nodes_.at(from).report;
     report.set_session(known.session());
     report.set_incarnation(known.incarnation());
     known.set_number(known.number() + 1);
     report.set_number(known.number());
-    InTurn([&] { (void)leader_->OnReport(from, std::move(report)); });
+    InTurn([&] { (void)leader_->OnReport(from, report.SerializeAsString()); });
   }
   void CheckRecords() {
     const auto check = [](const auto& stored) {

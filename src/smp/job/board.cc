@@ -1,36 +1,18 @@
 #include "smp/job/board.h"
 
+#include <absl/hash/hash.h>
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <numeric>
+#include <string_view>
 
 #include "smp/job/cluster_records.h"
 #include "smp/job/newest_steps.h"
+#include "smp/job/report_checks.h"
 
 namespace unreft::smp {
 namespace {
-
-std::optional<PassedRank> FindPassed(const NodeReport& report, Version version) {
-  if (report.newest_timeline() != version.timeline.value) return std::nullopt;
-  const VersionHolding* held = FindHolding(report, version);
-  for (const RegisteredRank& rank : report.registered()) {
-    if (!rank.has_passed_step() || rank.passed_step() < version.step.value) continue;
-    const bool is_sealed =
-        held != nullptr && std::ranges::any_of(held->sealed(), [&](const SealedRank& sealed) {
-          return sealed.rank() == rank.rank();
-        });
-    const bool is_under_way =
-        std::ranges::find(rank.capturing(), version.step.value) != rank.capturing().end();
-    if (!is_sealed && !is_under_way) return PassedRank{Rank{rank.rank()}, Step{rank.passed_step()}};
-  }
-  return std::nullopt;
-}
-
-void NotePassed(NodeSlot slot, const NodeReport& report, Version version, Tally& tally) {
-  if (const auto passed = FindPassed(report, version)) {
-    tally.passed[slot] = *passed;
-  } else {
-    tally.passed.erase(slot);
-  }
-}
 
 // Whether both say the same of a version, as far as it is tallied.
 bool AreTalliedAlike(const VersionHolding& a, const VersionHolding& b) {
@@ -40,16 +22,16 @@ bool AreTalliedAlike(const VersionHolding& a, const VersionHolding& b) {
          });
 }
 
-// Those that `other` does not say the same of.
-std::vector<const VersionHolding*> OthersThan(const Board::Versions& other,
-                                              const Board::Versions& versions) {
-  std::vector<const VersionHolding*> others;
-  for (const VersionHolding& holding : versions) {
-    const bool is_same = std::ranges::any_of(
-        other, [&](const VersionHolding& same) { return AreTalliedAlike(holding, same); });
-    if (!is_same) others.push_back(&holding);
+size_t HashOfRanks(const NodeReport& report) {
+  size_t hash = HashOfLife(report);
+  for (const RegisteredRank& rank : report.registered()) {
+    hash = absl::HashOf(hash, rank.rank(), rank.world(), rank.attempt(), rank.layout_digest());
   }
-  return others;
+  return hash;
+}
+
+bool AreOfOneLife(const NodeReport& a, const NodeReport& b) {
+  return a.session() == b.session() && a.incarnation() == b.incarnation();
 }
 
 template <typename Counts>
@@ -60,6 +42,10 @@ void CountDown(Counts& counts, const typename Counts::key_type& key) {
 
 }  // namespace
 
+size_t HashOfLife(const NodeReport& report) {
+  return absl::HashOf(report.session(), std::string_view(report.incarnation()));
+}
+
 // A slab counts where its node is a member: there are no more ranks than all nodes have sealed, and
 // no smaller world than all of them name.
 bool Tally::MayBeWhole() const {
@@ -67,86 +53,198 @@ bool Tally::MayBeWhole() const {
   return worlds.size() > 1 || sealed.size() >= worlds.begin()->first;
 }
 
-NodeReport Board::Take(NodeSlot slot, NodeReport report) {
-  NodeReport& newest = reports_[slot];
-  std::swap(newest, report);
-  Retally(slot, report.versions(), newest);
-  return report;
+Board::Held::Held(const VersionHolding& holding, std::optional<size_t> hash)
+    : version(VersionOf(holding)), hash(hash) {
+  for (const SealedRank& rank : holding.sealed()) sealed.push_back(Rank{rank.rank()});
+}
+
+absl::Status Board::Take(NodeSlot slot, ReportParts& report) {
+  const auto known = nodes_.find(slot);
+  const std::vector<Held> before = {};
+  const std::vector<Held>& held = known == nodes_.end() ? before : known->second.held;
+  std::vector<bool> stays(held.size());
+  Versions& fresh = *report.rest.mutable_versions();
+  std::vector<Held> held_afresh;
+  std::vector<Version> named;
+  for (const std::string_view encoded : report.versions) {
+    const size_t hash = absl::HashOf(encoded);
+    const auto same = std::ranges::find(held, std::optional(hash), &Held::hash);
+    const auto index = static_cast<size_t>(same - held.begin());
+    if (same != held.end() && !stays[index]) {
+      stays[index] = true;
+      named.push_back(same->version);
+      continue;
+    }
+    VersionHolding& holding = *fresh.Add();
+    if (!holding.ParseFromArray(encoded.data(), static_cast<int>(encoded.size()))) {
+      return absl::InvalidArgumentError(
+          fmt::format("what it says of a version, in {} bytes, cannot be read", encoded.size()));
+    }
+    if (absl::Status status = CheckHolding(holding); !status.ok()) return status;
+    held_afresh.emplace_back(holding, hash);
+    named.push_back(held_afresh.back().version);
+  }
+  if (absl::Status status = CheckNamedOnce(std::move(named)); !status.ok()) return status;
+
+  Node& node = nodes_[slot];
+  if (node.report == nullptr) node.report = &reports_[slot];
+  Replace(slot, node, stays, std::move(held_afresh), fresh);
+  const bool is_of_one_life = AreOfOneLife(*node.report, report.rest);
+  fresh.Swap(node.report->mutable_versions());
+  std::swap(*node.report, report.rest);
+  // What it holds counts, or counts no more.
+  if (!is_of_one_life) {
+    for (const auto& [version, groups] : to_look_at_) LookAgain(slot, version);
+  }
+  node.ranks = HashOfRanks(*node.report);
+  node.passed = Step{};
+  for (const RegisteredRank& rank : node.report->registered()) {
+    node.passed = std::max(node.passed, Step{rank.passed_step()});
+  }
+  NotePassed(slot, node);
+  NoteStep(node);
+  return absl::OkStatus();
 }
 
 void Board::TakeVersions(NodeSlot slot, Versions versions, uint64_t number) {
-  NodeReport& newest = reports_.at(slot);
-  newest.mutable_versions()->Swap(&versions);
-  newest.set_number(number);
-  Retally(slot, versions, newest);
+  Node& node = nodes_.at(slot);
+  std::vector<Held> held;
+  for (const VersionHolding& holding : versions) held.emplace_back(holding, std::nullopt);
+  Replace(slot, node, std::vector<bool>(node.held.size()), std::move(held), versions);
+  node.report->set_number(number);
+  NotePassed(slot, node);
+  NoteStep(node);
 }
 
-void Board::Retally(NodeSlot slot, const Versions& before, const NodeReport& newest) {
-  // Most of what a node holds is what it held before.
-  for (const VersionHolding* gone : OthersThan(newest.versions(), before)) Remove(slot, *gone);
-  for (const VersionHolding* fresh : OthersThan(before, newest.versions())) Add(slot, *fresh);
-  for (auto& [version, tally] : versions_) NotePassed(slot, newest, version, tally);
-  NoteStep(slot, newest);
-  // Also of what it holds no more, or what counts now that it did not before.
-  if (const auto group = group_of_.find(slot); group != group_of_.end()) {
-    for (auto& [version, groups] : to_look_at_) groups.insert(group->second);
+void Board::Replace(NodeSlot slot, Node& node, const std::vector<bool>& stays,
+                    std::vector<Held> held, Versions& fresh) {
+  Versions& versions = *node.report->mutable_versions();
+  std::vector<bool> is_tallied(held.size());  // of what is fresh
+  for (size_t i = 0; i < stays.size(); ++i) {
+    if (stays[i]) continue;
+    const VersionHolding& gone = versions[static_cast<int>(i)];
+    const auto alike = std::ranges::find_if(
+        fresh, [&](const VersionHolding& other) { return AreTalliedAlike(gone, other); });
+    LookAgain(slot, node.held[i].version);
+    if (alike == fresh.end()) {
+      Remove(slot, gone);
+    } else {
+      is_tallied[static_cast<size_t>(alike - fresh.begin())] = true;
+    }
+  }
+  for (size_t i = 0; i < held.size(); ++i) {
+    if (!is_tallied[i]) Add(slot, fresh[static_cast<int>(i)]);
+    LookAgain(slot, held[i].version);
+  }
+
+  // From the end, where all that comes after a place is in its own.
+  size_t next = 0;
+  for (size_t i = stays.size(); i-- > 0;) {
+    if (stays[i]) continue;
+    const int place = static_cast<int>(i);
+    if (next < held.size()) {
+      versions[place].Swap(&fresh[static_cast<int>(next)]);
+      node.held[i] = std::move(held[next++]);
+    } else {
+      versions.SwapElements(place, versions.size() - 1);
+      versions.RemoveLast();
+      std::swap(node.held[i], node.held.back());
+      node.held.pop_back();
+    }
+  }
+  for (; next < held.size(); ++next) {
+    versions.Add()->Swap(&fresh[static_cast<int>(next)]);
+    node.held.push_back(std::move(held[next]));
   }
 }
 
+bool Board::HasSameRanks(NodeSlot slot, const NodeReport& report) const {
+  const auto node = nodes_.find(slot);
+  return node != nodes_.end() && node->second.ranks == HashOfRanks(report);
+}
+
 const NodeReport* Board::Of(NodeSlot slot) const {
-  const auto it = reports_.find(slot);
-  return it == reports_.end() ? nullptr : &it->second;
+  const auto node = nodes_.find(slot);
+  return node == nodes_.end() ? nullptr : node->second.report;
+}
+
+std::optional<PassedRank> Board::FindPassed(const Node& node, Version version) {
+  if (node.passed < version.step || node.report->newest_timeline() != version.timeline.value) {
+    return std::nullopt;
+  }
+  const auto held = std::ranges::find(node.held, version, &Held::version);
+  for (const RegisteredRank& rank : node.report->registered()) {
+    if (!rank.has_passed_step() || rank.passed_step() < version.step.value) continue;
+    const bool is_sealed = held != node.held.end() &&
+                           std::ranges::find(held->sealed, Rank{rank.rank()}) != held->sealed.end();
+    const bool is_under_way =
+        std::ranges::find(rank.capturing(), version.step.value) != rank.capturing().end();
+    if (!is_sealed && !is_under_way) return PassedRank{Rank{rank.rank()}, Step{rank.passed_step()}};
+  }
+  return std::nullopt;
+}
+
+void Board::NotePassed(NodeSlot slot, const Node& node, Version version, Tally& tally) {
+  if (const auto passed = FindPassed(node, version)) {
+    tally.passed[slot] = *passed;
+  } else {
+    tally.passed.erase(slot);
+  }
+}
+
+void Board::NotePassed(NodeSlot slot, const Node& node) {
+  for (auto& [version, tally] : versions_) NotePassed(slot, node, version, tally);
 }
 
 void Board::Add(NodeSlot slot, const VersionHolding& holding) {
   const Version version = VersionOf(holding);
   const auto [it, is_new] = versions_.try_emplace(version);
   Tally& tally = it->second;
-  tally.nodes.insert(slot);
+  ++tally.nodes;
   if (!holding.failure().empty()) tally.failures[slot] = holding.failure();
   for (const SealedRank& rank : holding.sealed()) {
     ++tally.sealed[Rank{rank.rank()}];
     ++tally.worlds[rank.world()];
   }
   if (!is_new) return;
-  for (const auto& [other, report] : reports_) NotePassed(other, report, version, tally);
+  for (const auto& [other, node] : nodes_) NotePassed(other, node, version, tally);
 }
 
 void Board::Remove(NodeSlot slot, const VersionHolding& holding) {
   const auto it = versions_.find(VersionOf(holding));
-  if (it == versions_.end()) return;
   Tally& tally = it->second;
-  tally.nodes.erase(slot);
+  --tally.nodes;
   tally.failures.erase(slot);
   for (const SealedRank& rank : holding.sealed()) {
     CountDown(tally.sealed, Rank{rank.rank()});
     CountDown(tally.worlds, rank.world());
   }
-  if (!tally.nodes.empty() || !tally.sealed.empty()) return;
+  if (tally.nodes != 0) return;
   to_look_at_.erase(it->first);
   versions_.erase(it);
 }
 
-void Board::NoteStep(NodeSlot slot, const NodeReport& report) {
+void Board::NoteStep(Node& node) {
   std::optional<Step> named;
-  const auto note = [&](uint64_t step) { named = std::max(named, std::optional(Step{step})); };
-  if (report.newest_timeline() == steps_of_.value) note(report.newest_step());
-  for (const VersionHolding& holding : report.versions()) {
-    if (holding.timeline() == steps_of_.value) note(holding.step());
+  const auto note = [&](Step step) { named = std::max(named, std::optional(step)); };
+  if (node.report->newest_timeline() == steps_of_.value) note(Step{node.report->newest_step()});
+  for (const Held& held : node.held) {
+    if (held.version.timeline == steps_of_) note(held.version.step);
   }
-  std::optional<Step>& noted = steps_[slot];
-  if (noted == named) return;
-  if (noted) CountDown(step_counts_, *noted);
+  if (node.named == named) return;
+  if (node.named) CountDown(step_counts_, *node.named);
   if (named) ++step_counts_[*named];
-  noted = named;
+  node.named = named;
 }
 
 Step Board::NewestStep(Timeline timeline) {
   if (steps_of_ != timeline) {
     steps_of_ = timeline;
-    steps_.clear();
     step_counts_.clear();
-    for (const auto& [slot, report] : reports_) NoteStep(slot, report);
+    for (auto& [slot, node] : nodes_) {
+      node.named.reset();
+      NoteStep(node);
+    }
   }
   return BelievedOf(step_counts_);
 }
@@ -173,11 +271,29 @@ void Board::Follow(const meta::JobState& records) const {
   }
 }
 
+Board::ToLookAt::ToLookAt(size_t groups) : groups_(groups), is_in_(groups, true) {
+  std::iota(groups_.begin(), groups_.end(), size_t{0});
+}
+
+void Board::ToLookAt::Add(size_t group) {
+  if (is_in_[group]) return;
+  is_in_[group] = true;
+  groups_.push_back(group);
+}
+
+void Board::ToLookAt::PopNext() {
+  is_in_[next()] = false;
+  groups_.pop_back();
+}
+
 Board::ToLookAt& Board::GroupsToLookAt(Version version) const {
-  const auto [it, is_new] = to_look_at_.try_emplace(version);
-  if (!is_new) return it->second;
-  for (size_t i = 0; i < groups_.size(); ++i) it->second.insert(i);
-  return it->second;
+  return to_look_at_.try_emplace(version, groups_.size()).first->second;
+}
+
+void Board::LookAgain(NodeSlot slot, Version version) {
+  const auto group = group_of_.find(slot);
+  const auto groups = to_look_at_.find(version);
+  if (group != group_of_.end() && groups != to_look_at_.end()) groups->second.Add(group->second);
 }
 
 bool Board::AreGroupsProtected(Version version, const meta::JobState& records,
@@ -185,7 +301,7 @@ bool Board::AreGroupsProtected(Version version, const meta::JobState& records,
   Follow(records);
   ToLookAt& groups = GroupsToLookAt(version);
   while (!groups.empty()) {
-    const GroupOfView& next = groups_[*groups.begin()];
+    const GroupOfView& next = groups_[groups.next()];
     std::map<NodeSlot, recovery::NodeHolding> held;
     for (const size_t place : next.members) {
       const auto& [member, slot, report] = roll.members()[place];
@@ -193,7 +309,7 @@ bool Board::AreGroupsProtected(Version version, const meta::JobState& records,
       if (holding != nullptr) held[slot] = HoldingOf(*holding);
     }
     if (!recovery::IsProtected(next.group, held, next.memories)) return false;
-    groups.erase(groups.begin());
+    groups.PopNext();
   }
   return true;
 }

@@ -134,6 +134,12 @@ ReplicaComparison Compare(const std::map<Rank, Slab>& slabs) {
   return comparer.result();
 }
 
+std::vector<uint64_t> LayoutsOf(const std::map<Rank, Slab>& slabs) {
+  std::vector<uint64_t> digests;
+  for (const auto& [rank, slab] : slabs) digests.push_back(slab.sealed->layout_digest());
+  return digests;
+}
+
 ManifestCache::Known FindManifests(const ManifestCache& manifests,
                                    const std::map<Rank, Slab>& slabs) {
   std::map<Rank, ManifestCache::RankLayout> layouts;
@@ -142,6 +148,24 @@ ManifestCache::Known FindManifests(const ManifestCache& manifests,
                          ManifestCache::RankLayout{slab.home, slab.sealed->layout_digest()});
   }
   return manifests.Find(layouts);
+}
+
+// Whether what all ranks hold is known to make a whole. If not, `move` says why, or asks for what
+// is not known.
+bool DoLayoutsFit(const Facts& facts, Version version, const std::map<Rank, Slab>& slabs,
+                  Move& move) {
+  if (facts.layouts.AreKnownToFit(LayoutsOf(slabs))) return true;
+  const ManifestCache::Known known = FindManifests(facts.manifests, slabs);
+  for (const NodeSlot slot : known.to_ask) move.ask_manifests.emplace_back(slot, version);
+  if (!known.to_ask.empty()) return false;
+  // A daemon that was told of a disagreement goes on so, one that started later may not know.
+  if (const std::string mixed = DescribeMixedModes(known.manifests); !mixed.empty()) {
+    RejectMixed(facts, version, mixed, move);
+    return false;
+  }
+  const absl::Status status = facts.layouts.Check(known.manifests);
+  if (!status.ok()) move.rejected[version] = std::string(status.message());
+  return status.ok();
 }
 
 // Commits it if it can be, rejects it if it never can, asks for what is not known, or lets it be.
@@ -164,17 +188,7 @@ void TryCommit(const Facts& facts, Version version, Move& move) {
     move.rejected[version] = kReplicasNotCompared;
     return;
   }
-  const ManifestCache::Known known = FindManifests(facts.manifests, slabs);
-  for (const NodeSlot slot : known.to_ask) move.ask_manifests.emplace_back(slot, version);
-  if (!known.to_ask.empty()) return;
-  // A daemon that was told of a disagreement goes on so, one that started later may not know.
-  if (const std::string mixed = DescribeMixedModes(known.manifests); !mixed.empty()) {
-    return RejectMixed(facts, version, mixed, move);
-  }
-  if (absl::Status status = facts.layouts.Check(known.manifests); !status.ok()) {
-    move.rejected[version] = std::string(status.message());
-    return;
-  }
+  if (!DoLayoutsFit(facts, version, slabs, move)) return;
   Commit(facts, *found, move);
 }
 

@@ -55,7 +55,7 @@ absl::Status LayoutCheck::Check(const ManifestsByRank& manifests) const {
   if (std::string what = CompareReplicas(replicas).disagreement; !what.empty()) {
     return absl::FailedPreconditionError(what);
   }
-  if (digests == fitting_) return absl::OkStatus();
+  if (AreKnownToFit(digests)) return absl::OkStatus();
 
   if (std::string what = DescribeMixedModes(manifests); !what.empty()) {
     return absl::FailedPreconditionError(what);
@@ -69,6 +69,10 @@ absl::Status LayoutCheck::Check(const ManifestsByRank& manifests) const {
   absl::Status status = layout::CheckWorld(tables);
   if (status.ok()) fitting_ = std::move(digests);
   return status;
+}
+
+bool LayoutCheck::AreKnownToFit(const std::vector<uint64_t>& layout_digests) const {
+  return !layout_digests.empty() && layout_digests == fitting_;
 }
 
 }  // namespace unreft::smp

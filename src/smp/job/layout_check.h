@@ -33,6 +33,9 @@ class LayoutCheck {
   // `manifests` are those of all ranks of one version. FailedPrecondition naming what does not fit.
   absl::Status Check(const ManifestsByRank& manifests) const;
 
+  // Whether ranks of these layouts, by rank, are those that were found last to fit together.
+  bool AreKnownToFit(const std::vector<uint64_t>& layout_digests) const;
+
  private:
   // Layout digests by rank, the last that fitted together: they are not compared again.
   mutable std::vector<uint64_t> fitting_;

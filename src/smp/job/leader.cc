@@ -25,15 +25,6 @@ namespace {
 
 constexpr uint64_t kRefusedMax = 4;
 
-// Whether both are of one process, and name the same registrations.
-bool HaveSameRanks(const NodeReport& a, const NodeReport& b) {
-  return a.session() == b.session() && a.incarnation() == b.incarnation() &&
-         std::ranges::equal(a.registered(), b.registered(), [](const auto& x, const auto& y) {
-           return x.rank() == y.rank() && x.world() == y.world() && x.attempt() == y.attempt() &&
-                  x.layout_digest() == y.layout_digest();
-         });
-}
-
 // What the registrations are looked at for.
 WorldLayouts::Key KeyOf(const ViewRecord& view, const DecisionRecord* in_force) {
   WorldLayouts::Key key{.view = view.number()};
@@ -69,16 +60,21 @@ Leader::~Leader() {
   EndOrders();
 }
 
-absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
+absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, std::string_view encoded) {
   ForgetReportsOfAnotherStore();
-  if (absl::Status status = CheckReport(report); !status.ok()) {
+  if (!CutReport(encoded, report_)) {
+    return absl::InvalidArgumentError(
+        fmt::format("the report of node {} of {} bytes is of no use", from, encoded.size()));
+  }
+  const NodeReport& report = report_.rest;
+  const auto checked = [&](absl::Status status) {
+    if (status.ok()) return status;
     log_.WarnEvery("report", kWarnEvery, executor_.Now(), "the report of node {} is not taken: {}",
                    from, status.message());
     return status;
-  }
-  const PresenceRecord* const present = store_.state().PresenceOf(from);
-  if (present == nullptr || present->incarnation() != report.incarnation() ||
-      present->session() != report.session()) {
+  };
+  if (absl::Status status = checked(CheckReport(report)); !status.ok()) return status;
+  if (!IsOfPresentLife(from, report)) {
     // If that goes on it is we who have missed something.
     if (++refused_[from] % kRefusedMax == 0) store_.ReadAgain();
     return absl::FailedPreconditionError(fmt::format(
@@ -90,9 +86,9 @@ absl::StatusOr<ReportReply> Leader::OnReport(NodeSlot from, NodeReport report) {
                        newest->incarnation() == report.incarnation() &&
                        newest->number() >= report.number();
   if (!is_late) {
-    const bool registers_anew = newest == nullptr || !HaveSameRanks(*newest, report);
+    const bool registers_anew = !board_.HasSameRanks(from, report);
+    if (absl::Status status = checked(board_.Take(from, report_)); !status.ok()) return status;
     layouts_.OnReport(registers_anew);
-    spare_report_ = board_.Take(from, std::move(report));
     // The fastest rank may be of whoever tells last.
     const bool have_all_told = board_.reports().size() >= store_.state().present.size();
     const Timeline newest_timeline = NewestTimeline(store_.state().timeline.value);
@@ -141,7 +137,26 @@ void Leader::RunRulesNow() {
 // Who has told before it knew that the store is another one may keep newer records than it said.
 void Leader::ForgetReportsOfAnotherStore() {
   const std::string& now = store_.state().store_id;
-  if (std::exchange(store_id_, now) != now) board_ = {};
+  if (std::exchange(store_id_, now) == now) return;
+  board_ = {};
+  compared_lives_.clear();
+}
+
+// The records of all who are present do not fit into a processor's caches; their revisions do.
+bool Leader::IsOfPresentLife(NodeSlot slot, const NodeReport& report) {
+  const auto& modified = store_.state().present_modified;
+  const auto now = modified.find(slot);
+  if (now == modified.end()) return false;
+  const ComparedLife life{now->second, HashOfLife(report)};
+  ComparedLife& compared = compared_lives_[slot];
+  if (compared == life) return true;
+  const PresenceRecord* const present = store_.state().PresenceOf(slot);
+  if (present == nullptr || present->session() != report.session() ||
+      present->incarnation() != report.incarnation()) {
+    return false;
+  }
+  compared = life;
+  return true;
 }
 
 RollCall Leader::CallRoll() const {

@@ -8,6 +8,7 @@
 // and with empty reports, which every node sends to it at once.
 #pragma once
 
+#include <absl/container/flat_hash_map.h>
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
@@ -18,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,7 @@
 #include "smp/job/peers.h"
 #include "smp/job/pin_queue.h"
 #include "smp/job/pins.h"
+#include "smp/job/report_parts.h"
 #include "smp/job/roll_call.h"
 #include "smp/job/round_copies.h"
 #include "smp/job/round_reading.h"
@@ -59,12 +62,10 @@ class Leader {
   // They are no more.
   void ForgetCopies() { copies_ = nullptr; }
 
-  // A node's whole state, answered by what is known of all ranks' registrations. Refused
-  // (FailedPrecondition) when it is of a life that is not the one present in that slot.
-  absl::StatusOr<ReportReply> OnReport(NodeSlot from, NodeReport report);
-  // One that is of no use any more, to read the next one into: most of what a report holds is then
-  // there already.
-  NodeReport TakeSpareReport() { return std::move(spare_report_); }
+  // A node's whole state, a NodeReport, answered by what is known of all ranks' registrations.
+  // Refused (FailedPrecondition) when it is of a life that is not the one present in that slot, and
+  // (InvalidArgument) when it cannot be believed.
+  absl::StatusOr<ReportReply> OnReport(NodeSlot from, std::string_view encoded);
 
   // What was committed is given up by an explicit order that came to that node. Unavailable while
   // a decision is made, FailedPrecondition while ranks are connected and `force` is not given.
@@ -102,6 +103,8 @@ class Leader {
   void RunRulesNow();
   void CheckRegistrations(const RollCall& roll, const DecisionRecord* in_force);
   void ForgetReportsOfAnotherStore();
+  // Whether the report is of the life that is present in that slot.
+  bool IsOfPresentLife(NodeSlot slot, const NodeReport& report);
   // What the rules read, as it is in this turn.
   RollCall CallRoll() const;
   Timeline NextTimeline();  // another one each time
@@ -154,7 +157,14 @@ class Leader {
   FaultPoints* faults_;
 
   Board board_;
-  NodeReport spare_report_;
+  // What is present was compared with reports at this revision of it, and found to be of this life.
+  struct ComparedLife {
+    meta::Revision present;
+    size_t life = 0;  // its hash
+    friend bool operator==(const ComparedLife&, const ComparedLife&) = default;
+  };
+  absl::flat_hash_map<NodeSlot, ComparedLife> compared_lives_;
+  ReportParts report_;  // the one that is looked at; the next one uses its memory again
   std::optional<Time> ran_rules_at_;
   TimerId rules_timer_ = TimerId::kNone;
   std::string store_id_;                  // of the store that the reports are of

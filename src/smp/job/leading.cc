@@ -89,12 +89,7 @@ void Leading::Serve() {
 
 void Leading::OnReport(NodeSlot from, const std::string& body, Transport::CallDone done) {
   if (leader_ == nullptr) return done(NotLeading());
-  NodeReport report = leader_->TakeSpareReport();
-  if (!report.ParseFromString(body)) {
-    return done(absl::InvalidArgumentError(
-        fmt::format("the report of node {} of {} bytes is of no use", from, body.size())));
-  }
-  const absl::StatusOr<ReportReply> reply = leader_->OnReport(from, std::move(report));
+  const absl::StatusOr<ReportReply> reply = leader_->OnReport(from, body);
   done(reply.ok() ? absl::StatusOr<std::string>(reply->SerializeAsString()) : reply.status());
 }
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/bounds.h"
 #include "base/format.h"
@@ -30,12 +30,17 @@ absl::Status Check(std::initializer_list<Bounded> numbers) {
 
 absl::Status CheckRank(uint64_t rank) { return Check({{"rank", rank, kRanksMax - 1}}); }
 
+}  // namespace
+
 absl::Status CheckHolding(const VersionHolding& version) {
   absl::Status status = Check({{"version of timeline", version.timeline(), kTimelineMax},
                                {"version of step", version.step(), kStepMax}});
   for (const SealedRank& sealed : version.sealed()) {
     status.Update(CheckRank(sealed.rank()));
     status.Update(Check({{"world of ranks", sealed.world(), kRanksMax}}));
+  }
+  for (const EncodedMember& member : version.encoded()) {
+    for (const uint64_t rank : member.ranks()) status.Update(CheckRank(rank));
   }
   for (const DescriptionHolding& description : version.descriptions()) {
     for (const uint64_t rank : description.ranks()) status.Update(CheckRank(rank));
@@ -44,16 +49,20 @@ absl::Status CheckHolding(const VersionHolding& version) {
   return status;
 }
 
-}  // namespace
+absl::Status CheckNamedOnce(std::vector<Version> versions) {
+  std::ranges::sort(versions);
+  const auto twice = std::ranges::adjacent_find(versions);
+  if (twice == versions.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("version {} is named twice", *twice));
+}
 
 absl::Status CheckHoldings(const google::protobuf::RepeatedPtrField<VersionHolding>& versions) {
-  std::set<Version> named;
+  std::vector<Version> named;
   for (const VersionHolding& version : versions) {
     if (absl::Status status = CheckHolding(version); !status.ok()) return status;
-    if (named.insert(VersionOf(version)).second) continue;
-    return absl::InvalidArgumentError(fmt::format("version {} is named twice", VersionOf(version)));
+    named.push_back(VersionOf(version));
   }
-  return absl::OkStatus();
+  return CheckNamedOnce(std::move(named));
 }
 
 absl::Status CheckReport(const NodeReport& report) {
@@ -66,8 +75,7 @@ absl::Status CheckReport(const NodeReport& report) {
       {"world of ranks", report.world(), kRanksMax},
   });
   for (const AskingRank& asking : report.asking()) status.Update(CheckRank(asking.rank()));
-  if (!status.ok()) return status;
-  return CheckHoldings(report.versions());
+  return status;
 }
 
 }  // namespace unreft::smp

@@ -5,10 +5,16 @@
 #include <absl/status/status.h>
 #include <unreft/cluster.pb.h>
 
+#include <vector>
+
+#include "base/ids.h"
+
 namespace unreft::smp {
 
 // InvalidArgument, naming what is wrong: the number and its bound.
-absl::Status CheckReport(const NodeReport& report);
+absl::Status CheckReport(const NodeReport& report);  // but for its versions
+absl::Status CheckHolding(const VersionHolding& version);
+absl::Status CheckNamedOnce(std::vector<Version> versions);
 absl::Status CheckHoldings(const google::protobuf::RepeatedPtrField<VersionHolding>& versions);
 
 }  // namespace unreft::smp

@@ -1,6 +1,7 @@
 #include "smp/job/world_layouts.h"
 
 #include <string>
+#include <vector>
 
 #include "smp/job/cluster_records.h"
 
@@ -52,6 +53,12 @@ void WorldLayouts::LookAt(const Key& key, const std::vector<RollCall::Told>& rep
       !ranks.empty() && ranks.size() == world && ranks.rbegin()->first.value == world - 1;
   if (!is_complete) {
     found_ = ReplyOf(RegistrationState::kIncomplete);
+    return;
+  }
+  std::vector<uint64_t> digests;
+  for (const auto& [rank, layout] : ranks) digests.push_back(layout.digest);
+  if (check_.AreKnownToFit(digests)) {
+    found_ = ReplyOf(RegistrationState::kFit);
     return;
   }
   const ManifestCache::Known known = manifests_.Find(ranks);

@@ -242,7 +242,7 @@ TEST_F(DecisionRulesTest, ANextProcessReadsForItself) {
   EXPECT_TRUE(Next().write);
   records_.present[NodeSlot{1}].set_session(2);
   Report(1).set_session(2);
-  board_.Take(NodeSlot{1}, Report(1));
+  TellBoard(board_, NodeSlot{1}, Report(1));
   EXPECT_EQ(Next().ask_reading.size(), 1U);
 }
 

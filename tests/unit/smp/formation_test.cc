@@ -299,7 +299,7 @@ TEST_F(LowerFormationTest, WhereMemoryIsShortThereIsOneParityLess) {
   records_.view.value = *move.write->view;
   EXPECT_TRUE(IsNone(Ask(&ViewRule))) << "it has yet to try with these";
   Report(2).set_view(2);
-  board_.Take(NodeSlot{2}, Report(2));
+  TellBoard(board_, NodeSlot{2}, Report(2));
   EXPECT_TRUE(IsNone(Ask(&ViewRule))) << "one is the least";
 }
 

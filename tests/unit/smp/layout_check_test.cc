@@ -47,5 +47,21 @@ TEST(LayoutCheckTest, SeesALaterVersionThatDiffersInReplicaIndicesAlone) {
   EXPECT_FALSE(check.Check(Replicas(0, 0)).ok());
 }
 
+TEST(LayoutCheckTest, KnowsWhatItHasFoundToFitAndNothingElse) {
+  LayoutCheck check;
+  EXPECT_FALSE(check.AreKnownToFit({}));
+  const auto digests = [](const ManifestsByRank& manifests) {
+    std::vector<uint64_t> all;
+    for (const auto& [rank, manifest] : manifests) all.push_back(manifest->layout_digest);
+    return all;
+  };
+  EXPECT_FALSE(check.AreKnownToFit(digests(Replicas(0, 1))));
+  ASSERT_TRUE(check.Check(Replicas(0, 1)).ok());
+  EXPECT_TRUE(check.AreKnownToFit(digests(Replicas(0, 1))));
+  ASSERT_FALSE(check.Check(Replicas(0, 0)).ok());
+  EXPECT_FALSE(check.AreKnownToFit(digests(Replicas(0, 0))));
+  EXPECT_TRUE(check.AreKnownToFit(digests(Replicas(0, 1))));
+}
+
 }  // namespace
 }  // namespace unreft::smp

@@ -365,7 +365,8 @@ class LeaderFixture : public ::testing::Test {
       node.report.clear_versions();
       for (const auto& [version, holding] : node.versions) *node.report.add_versions() = holding;
       Apply(node);
-      const absl::StatusOr<ReportReply> reply = leader_->OnReport(slot, node.report);
+      const absl::StatusOr<ReportReply> reply =
+          leader_->OnReport(slot, node.report.SerializeAsString());
       UNREFT_CHECK(reply.ok(), "{}", reply.status().message());
       node.reply = *reply;
     });

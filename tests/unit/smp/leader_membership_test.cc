@@ -76,7 +76,8 @@ TEST_F(LeaderMembershipTest, WhoComesBackToASlotThatASpareTookIsRefused) {
   Settle(seconds(3));
   EXPECT_EQ(view().members(2).incarnation(), "spare4");
   absl::Status status;
-  InTurn([&] { status = leader_->OnReport(NodeSlot{2}, nodes_.at(NodeSlot{2}).report).status(); });
+  const std::string report = nodes_.at(NodeSlot{2}).report.SerializeAsString();
+  InTurn([&] { status = leader_->OnReport(NodeSlot{2}, report).status(); });
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 

@@ -20,7 +20,8 @@ class LeaderReturnsTest : public LeaderFixture {
     other.report.set_ranks(ranks);
     if (asks) other.report.add_asking()->set_rank(2);
     other.report.set_number(other.report.number() + 1);
-    InTurn([&] { ASSERT_TRUE(leader_->OnReport(kSlot, other.report).ok()); });
+    const std::string report = other.report.SerializeAsString();
+    InTurn([&] { ASSERT_TRUE(leader_->OnReport(kSlot, report).ok()); });
   }
   std::string MemoryInView() const { return view().members(2).incarnation(); }
 };
@@ -67,7 +68,7 @@ TEST_F(LeaderReturnsTest, ANewLeaderWaitsForTheOthersReport) {
   ComeBack(kSlot, 1);
   EXPECT_EQ(MemoryInView(), "b2");
   other.report.set_number(other.report.number() + 1);
-  InTurn([&] { ASSERT_TRUE(leader_->OnReport(kSlot, other.report).ok()); });
+  InTurn([&] { ASSERT_TRUE(leader_->OnReport(kSlot, other.report.SerializeAsString()).ok()); });
   Settle();
   EXPECT_EQ(MemoryInView(), "a2");
 }

@@ -69,11 +69,12 @@ TEST_F(LeaderTest, AStepFarBeyondTheOthersDoesNotKeepThemFromCapturing) {
 // Such a number became part of a record that every node reads.
 TEST_F(LeaderTest, AReportWithNumbersThatNoJobHasIsNotTaken) {
   const auto refusal = [this](auto change) {
-    NodeReport report = nodes_.at(NodeSlot{1}).report;
-    report.set_number(report.number() + 1);
+    NodeReport& newest = nodes_.at(NodeSlot{1}).report;
+    newest.set_number(newest.number() + 1);
+    NodeReport report = newest;
     change(report);
     absl::Status status;
-    InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report).status(); });
+    InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report.SerializeAsString()).status(); });
     return std::string(status.message());
   };
   EXPECT_EQ(refusal([](NodeReport&) {}), "");
@@ -150,7 +151,7 @@ TEST_F(LeaderTest, AReportOfAnotherLifeIsRefused) {
   NodeReport report = nodes_.at(NodeSlot{1}).report;
   report.set_session(2);
   absl::Status status;
-  InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report).status(); });
+  InTurn([&] { status = leader_->OnReport(NodeSlot{1}, report.SerializeAsString()).status(); });
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
 }
 
@@ -263,7 +264,7 @@ TEST_F(LeaderTest, AReportFromBeforeAVerificationDoesNotUndoIt) {
   node.report.set_number(late.number());
   node.versions.at(At(1, 4)).clear_sealed();  // it does not verify
   ReleaseAnswers(NodeSlot{2});
-  InTurn([&] { ASSERT_TRUE(leader_->OnReport(NodeSlot{2}, late).ok()); });
+  InTurn([&] { ASSERT_TRUE(leader_->OnReport(NodeSlot{2}, late.SerializeAsString()).ok()); });
   ReleaseAnswers(NodeSlot{3});
   ASSERT_EQ(decision().version_step(), 4U);
   ASSERT_EQ(decision().holders_size(), 4);

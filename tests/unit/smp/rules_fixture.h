@@ -14,6 +14,7 @@
 #include "smp/job/facts.h"
 #include "smp/job/move.h"
 #include "smp/job/recorded.h"
+#include "tests/unit/smp/board_telling.h"
 
 namespace unreft::smp {
 
@@ -88,7 +89,7 @@ class RulesFixture : public ::testing::Test {
     report.set_incarnation(Memory(slot));
     report.set_newest_timeline(NewestTimeline(records_.timeline.value).value);
     report.set_view(1);
-    board_.Take(NodeSlot{slot}, report);
+    TellBoard(board_, NodeSlot{slot}, report);
   }
   NodeReport& Report(uint64_t slot) { return reports_[NodeSlot{slot}]; }
   VersionHolding& Holding(uint64_t slot, Version version) {

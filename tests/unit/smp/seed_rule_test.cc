@@ -29,7 +29,7 @@ class SeedRuleTest : public RulesFixture {
     copy.records.commit.bytes = fmt::format("commit {}", step);
     Report(slot).set_kept_epoch(stamp.epoch);
     Report(slot).set_kept_sequence(stamp.sequence);
-    board_.Take(NodeSlot{slot}, Report(slot));
+    TellBoard(board_, NodeSlot{slot}, Report(slot));
   }
   void Give(uint64_t slot) { kept_ = copies_.at(slot); }
   void LoseRecords() {

@@ -65,10 +65,10 @@ TEST_F(ViewRulesTest, AMemoryThatALaterViewHadNamedHasItsSlotInAStoreThatWentBac
   records_.present[NodeSlot{1}].set_incarnation("later memory");
   Report(1).set_incarnation("later memory");
   Report(1).set_view(0);
-  board_.Take(NodeSlot{1}, Report(1));
+  TellBoard(board_, NodeSlot{1}, Report(1));
   EXPECT_TRUE(IsNone(Next())) << "no view has named it";
   Report(1).set_view(2);
-  board_.Take(NodeSlot{1}, Report(1));
+  TellBoard(board_, NodeSlot{1}, Report(1));
   const Move move = Next();
   ASSERT_TRUE(move.write && move.write->view);
   EXPECT_EQ(move.write->view->members(1).incarnation(), "later memory");
@@ -188,7 +188,7 @@ TEST_F(FirstViewTest, GroupsThatCannotBeAreSaid) {
 // A number names one view, whatever the store has forgotten.
 TEST_F(FirstViewTest, ItsNumberIsOneThatNoNodeHasHeardOf) {
   Report(1).set_view(7);
-  board_.Take(NodeSlot{1}, Report(1));
+  TellBoard(board_, NodeSlot{1}, Report(1));
   const Move move = Next();
   ASSERT_TRUE(move.write && move.write->view);
   EXPECT_EQ(move.write->view->number(), 8U);
@@ -202,7 +202,7 @@ class BeginsWithFewerTest : public FirstViewTest {
     options_.nodes_min = 2;
     for (uint64_t slot = 0; slot < 2; ++slot) {
       Report(slot).set_view(0);
-      board_.Take(NodeSlot{slot}, Report(slot));
+      TellBoard(board_, NodeSlot{slot}, Report(slot));
     }
     absences_.Follow(records_, {}, options_.nodes, now_);
   }
@@ -210,7 +210,7 @@ class BeginsWithFewerTest : public FirstViewTest {
     Enter(slot);
     Tell(slot);
     Report(slot).set_view(0);
-    board_.Take(NodeSlot{slot}, Report(slot));
+    TellBoard(board_, NodeSlot{slot}, Report(slot));
     absences_.Follow(records_, {}, options_.nodes, now_);
   }
 };
@@ -259,7 +259,7 @@ TEST_F(BeginsWithFewerTest, WithAllThatAreThereByThen) {
 TEST_F(BeginsWithFewerTest, NotWhereSomebodyKnowsOfAJob) {
   now_ += options_.lost_grace;
   Report(1).set_kept_epoch(1);
-  board_.Take(NodeSlot{1}, Report(1));
+  TellBoard(board_, NodeSlot{1}, Report(1));
   EXPECT_FALSE(Next().write);
 }
 
