@@ -27,7 +27,11 @@ bool AttemptInForce::IsOver() const {
 }
 
 uint64_t AttemptInForce::LivesRound() const {
-  return decision_ != nullptr && HaveAllLived() ? decision_->round() : 0;
+  if (decision_ == nullptr) return 0;
+  const bool all_live = std::ranges::all_of(decision_->asked(), [this](const AskingRank& rank) {
+    return !IsHere(rank) || IsServed(rank) || Lives(rank);
+  });
+  return all_live ? decision_->round() : 0;
 }
 
 const AskingRank* AttemptInForce::FindInTheWayOf(const Hello& hello) const {
@@ -44,6 +48,13 @@ const AskingRank* AttemptInForce::FindInTheWayOf(const Hello& hello) const {
 bool AttemptInForce::HaveAllLived() const {
   return std::ranges::all_of(
       decision_->asked(), [this](const AskingRank& rank) { return !IsHere(rank) || Lives(rank); });
+}
+
+// As soon as the daemon sees that the process has ended its session says so, or is over.
+bool AttemptInForce::IsServed(const AskingRank& rank) const {
+  const auto session = state_.sessions.find(Rank{rank.rank()});
+  return session != state_.sessions.end() && session->second->life() == LifeOf(rank) &&
+         !session->second->life_ended;
 }
 
 bool AttemptInForce::Lives(const AskingRank& rank) const {

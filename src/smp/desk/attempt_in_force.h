@@ -23,7 +23,9 @@ class AttemptInForce {
   // Whether one of its processes has ended, as this node sees or as who leads has said: it commits
   // nothing any more.
   bool IsOver() const;
-  // For reports: the decision's round, unless one of its processes on this node has ended; else 0.
+  // For reports, of which there are several a version: the decision's round, unless one of its
+  // processes on this node has ended, as far as the daemon has seen; else 0. Only of a process that
+  // it does not serve it asks the kernel.
   uint64_t LivesRound() const;
   // A process of it on this node that lives and is in the way of that one, which is none of it;
   // null where there is none.
@@ -31,6 +33,7 @@ class AttemptInForce {
 
  private:
   bool HaveAllLived() const;
+  bool IsServed(const AskingRank& rank) const;
   bool Lives(const AskingRank& rank) const;
   bool IsHere(const AskingRank& rank) const;
 

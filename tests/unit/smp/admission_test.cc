@@ -118,6 +118,23 @@ TEST_F(AdmissionTest, WhatEndsElsewhereIsSaidByItsOwnNode) {
   InTurn([&] { EXPECT_EQ(AttemptInForce(state_).LivesRound(), 0U); });
 }
 
+// The daemon hears of its end. Its session may go on for what it has still to say.
+TEST_F(AdmissionTest, WhoIsServedLivesForReportsUntilItsEndIsSeen) {
+  InTurn([&] {
+    state_.sessions[Rank{0}] = std::make_unique<RankSession>(HelloOf(0), segments_);
+  });
+  End(0);
+  InTurn([&] { EXPECT_EQ(AttemptInForce(state_).LivesRound(), kRound); });
+  EXPECT_EQ(Ask(NewHello(Rank{0}, Attempt{8})), absl::OkStatus()) << "nobody is in the way of it";
+  InTurn([&] { state_.sessions.at(Rank{0})->life_ended = true; });
+  InTurn([&] { EXPECT_EQ(AttemptInForce(state_).LivesRound(), 0U); });
+  InTurn([&] { state_.sessions.erase(Rank{0}); });
+  InTurn([&] { EXPECT_EQ(AttemptInForce(state_).LivesRound(), 0U); });
+  // Another process of that rank says nothing of the one that was asked for.
+  Wait(Rank{0}, Attempt{8});
+  InTurn([&] { EXPECT_EQ(AttemptInForce(state_).LivesRound(), 0U); });
+}
+
 TEST_F(AdmissionTest, WhereNobodyTrainsWhoeverComesIsLetIn) {
   decided_ = Chain(3, kRound);  // a fresh start was declared
   Keep();
