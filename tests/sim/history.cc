@@ -41,8 +41,11 @@ void History::OnDecided(Timeline timeline, Version parent, std::optional<Version
   ++decisions_;
   trace_.Add("decided: restore {}, timeline {}; newest whole {}", parent, timeline,
              Name(newest_whole));
-  const Timeline newest = newest_timeline();
-  if (timeline < newest) trace_.Fail("timeline {} was opened after {}", timeline, newest);
+  const Timeline newest = newest_;
+  // Of one number there are several where a job has lost all its records: none is before another.
+  if (NumberOf(timeline) < NumberOf(newest)) {
+    trace_.Fail("timeline {} was opened after {}", timeline, newest);
+  }
   if (timeline == newest) {
     if (parents_[timeline] != parent) {
       trace_.Fail("timeline {} stands on {} and on {}", timeline, parents_[timeline], parent);
@@ -63,7 +66,7 @@ void History::OnDecided(Timeline timeline, Version parent, std::optional<Version
   }
   // Whatever happened to it before, it was there.
   if (newest_whole == parent) damaged_.erase(parent);
-  parents_[timeline] = parent;
+  Open(timeline, parent);
   if (parent != Version{}) committed_ = parent;
 }
 
@@ -123,7 +126,7 @@ void History::OnFreshStart(Timeline timeline) {
   if (!fresh_start_asked_ && !is_ordered) {
     trace_.Fail("a fresh start gives up {}, and nobody has asked for it", Name(committed_));
   }
-  parents_[timeline] = Version{};
+  Open(timeline, Version{});
   if (committed_) given_up_by_ = fresh_start_asked_.value_or(newest_attempt_);
   committed_.reset();
 }
@@ -150,12 +153,14 @@ void History::ForgetNames() {
   authors_.clear();
   begun_.clear();
   parents_.clear();
+  newest_ = Timeline{};
   committed_.reset();
   damaged_.clear();
 }
 
-Timeline History::newest_timeline() const {
-  return parents_.empty() ? Timeline{0} : parents_.rbegin()->first;
+void History::Open(Timeline timeline, Version parent) {
+  parents_[timeline] = parent;
+  newest_ = timeline;
 }
 
 std::optional<Author> History::AuthorOf(Version version, Rank rank) const {
@@ -197,8 +202,7 @@ std::vector<Author> History::AuthorsOf(Version version) const {
 }
 
 bool History::IsLive(Version version) const {
-  if (parents_.empty()) return false;
-  Timeline timeline = parents_.rbegin()->first;
+  Timeline timeline = newest_;
   Step last{UINT64_MAX};
   while (timeline.value != 0) {
     if (version.timeline == timeline) return version.step <= last;

@@ -87,7 +87,7 @@ class History {
   std::optional<Duration> BegunAt(Version version) const;
   std::optional<Version> committed() const { return committed_; }
   // 0: none was opened.
-  Timeline newest_timeline() const;
+  Timeline newest_timeline() const { return newest_; }
   uint64_t commits() const { return commits_; }
   uint64_t restores() const { return restores_; }
   uint64_t decisions() const { return decisions_; }
@@ -101,6 +101,7 @@ class History {
 
   // Of versions and timelines, and what is known by them.
   void ForgetNames();
+  void Open(Timeline timeline, Version parent);
   void CheckNewest(Version restored, std::optional<Version> newest_whole, Duration now);
 
   Trace& trace_;
@@ -110,6 +111,7 @@ class History {
   std::set<std::pair<Attempt, Rank>> astray_;
   std::set<std::string> decisions_heard_;
   std::map<Timeline, Version> parents_;
+  Timeline newest_;  // opened last
   std::map<Attempt, Told> told_;
   std::map<Attempt, std::set<Attempt>> told_as_;  // by what they call themselves
   // Of which it was decided, and looked at, that what was committed is lost.

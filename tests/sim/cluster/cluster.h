@@ -114,6 +114,7 @@ class Cluster {
     std::unique_ptr<Machine> machine;
     std::unique_ptr<DaemonProcess> daemon;
     uint64_t life = 0;
+    Duration started{};      // its daemon, or the last one
     bool is_spare = false;   // how its next process is started
     bool is_second = false;  // its daemon has the number of a node on another host
     bool is_odd = false;     // what runs now, or ran last, is not started like the job

@@ -37,6 +37,7 @@ smp::NodeOptions Cluster::OptionsOf(size_t place) const {
 void Cluster::Launch(size_t place, smp::NodeOptions options) {
   Place& at = places_[place];
   ++at.life;
+  at.started = now();
   at.daemon = std::make_unique<DaemonProcess>(*at.machine, std::move(options),
                                               std::chrono::microseconds(100), &seams_, at.is_spare);
 }
@@ -181,10 +182,11 @@ void Cluster::CheckOdd(size_t place) {
                place);
 }
 
-// As long as the store has settings that are not the job's, or another daemon has its number.
+// The store has had settings that are not the job's since it started, or another daemon has its
+// number. Who was refused ends when its ranks do, and the store may have the job's again by then.
 bool Cluster::MayBeRefused(size_t place) {
   if (!absl::IsFailedPrecondition(daemon(place)->failure())) return false;
-  if (has_odd_settings_ || now() < odd_settings_until_ + kHeardLate) return true;
+  if (has_odd_settings_ || places_[place].started < odd_settings_until_ + kHeardLate) return true;
   // Or the store says nothing, and an empty memory was made by one that was started otherwise.
   const auto kept = machine(place).disk.applied().find("settings");
   SettingsRecord settings;
