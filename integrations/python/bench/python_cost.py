@@ -42,7 +42,7 @@ class NoClient:
     def __init__(self):
         self._status = unreft.Status(connected=True, protecting=True)
 
-    def restore_begin(self):
+    def restore_begin(self, at_or_before=None):
         return unreft.Decision(False, 0, 0, 1, [], None)
 
     def register(self, tensors, extras_bytes=0, timeout_s=None):

@@ -37,6 +37,9 @@ class ControlJob {
   ControlJob(uint64_t nodes, uint64_t ranks);
   ~ControlJob();
 
+  // From now on the leader's turns find nothing of its own in the processor's caches.
+  void EmptyLeadersCaches() { leader_thread_.EmptyCaches(); }
+
   // All ranks register and ask, and train on when all nodes have heard of the decision.
   Cost Decide();
   // All ranks seal the next step, all guards become complete, and all nodes hear of the commit.

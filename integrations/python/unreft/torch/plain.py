@@ -96,6 +96,7 @@ class _Encoder:
         return arguments, list(items or ()), dict(pairs or ())
 
 
+@functools.lru_cache(maxsize=1024)  # mostly the same keys, at every snapshot
 def _string(value: str) -> bytes:
     data = value.encode("utf-8", "surrogatepass")
     return _COUNT.pack(b"s", len(data)) + data
