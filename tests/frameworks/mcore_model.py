@@ -23,14 +23,14 @@ SAMPLES = 4  # of all ranks, in a step
 SEED = 7
 
 
-def begin(tp, pp):
-    """Of the process that it is called in, one rank of several."""
+def begin(tp, pp, virtual=None):
+    """Of the process that it is called in, one rank of several; `virtual`: stages on each."""
     mcore_cpu.install()
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     logging.getLogger("megatron").setLevel(logging.ERROR)
     dist.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(tp, pp, create_gloo_process_groups=False)
+    parallel_state.initialize_model_parallel(tp, pp, virtual, create_gloo_process_groups=False)
 
 
 def padded(tp):
@@ -70,6 +70,9 @@ def config_of(
         tensor_model_parallel_size=tp,
         sequence_parallel=sequence_parallel and tp > 1,
         pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
+        virtual_pipeline_model_parallel_size=(
+            parallel_state.get_virtual_pipeline_model_parallel_world_size()
+        ),
         hidden_dropout=dropout,
         attention_dropout=dropout,
         use_cpu_initialization=True,
@@ -83,10 +86,25 @@ def config_of(
 
 
 def model_of(config, untied=False, freeze=False, rope=False, **ddp_options):
-    """The chunks of the model, of which there is one, as megatron.training's get_model has them.
+    """The chunks of the model, one for each virtual stage, as megatron.training's get_model has
+    them.
 
     `freeze`: its position embeddings, and the layer norms before the MLPs.
     """
+    virtual = config.virtual_pipeline_model_parallel_size
+    stages = [None] if virtual is None else range(virtual)
+    options = {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True, "bucket_size": 3000}
+    ddp = DistributedDataParallelConfig(**{**options, **ddp_options})
+    chunks = []
+    for stage in stages:
+        model = _stage_of(config, stage, untied, freeze, rope)
+        wrapped = DistributedDataParallel(config, ddp, model, disable_bucketing=bool(chunks))
+        wrapped.broadcast_params()
+        chunks.append(wrapped)
+    return chunks
+
+
+def _stage_of(config, stage, untied, freeze, rope):
     tp = parallel_state.get_tensor_model_parallel_world_size()
     model = GPTModel(
         config=config,
@@ -96,22 +114,26 @@ def model_of(config, untied=False, freeze=False, rope=False, **ddp_options):
         position_embedding_type="rope" if rope else "learned_absolute",
         vocab_size=padded(tp),
         max_sequence_length=LENGTH,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
+        pre_process=_is_first(stage),
+        post_process=_is_last(config, stage),
         share_embeddings_and_output_weights=not untied,
+        vp_stage=stage,
     )
     for parameter in model.parameters():
         tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     for name, parameter in model.named_parameters():
         if freeze and ("position_embeddings" in name or "pre_mlp_layernorm" in name):
             parameter.requires_grad_(False)
-    if config.bf16:
-        model = Float16Module(config, model)
-    options = {"use_distributed_optimizer": True, "grad_reduce_in_fp32": True, "bucket_size": 3000}
-    ddp = DistributedDataParallelConfig(**{**options, **ddp_options})
-    wrapped = DistributedDataParallel(config, ddp, model)
-    wrapped.broadcast_params()
-    return [wrapped]
+    return Float16Module(config, model) if config.bf16 else model
+
+
+def _is_first(stage):
+    return parallel_state.is_pipeline_first_stage() and not stage
+
+
+def _is_last(config, stage):
+    virtual = config.virtual_pipeline_model_parallel_size
+    return parallel_state.is_pipeline_last_stage() and (stage is None or stage == virtual - 1)
 
 
 def optimizer_of(chunks, distributed=True, **options):
@@ -151,13 +173,14 @@ def train_step(chunks, optimizer, scheduler, step):
         parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
     )
     rounds = SAMPLES // replicas
-    rows = iter([sample(step, dp * rounds + each) for each in range(rounds)])
+    rows = [sample(step, dp * rounds + each) for each in range(rounds)]
+    iterators = [iter(rows) for _ in chunks]
     for chunk in chunks:
         chunk.zero_grad_buffer()
     optimizer.zero_grad()
     losses = get_forward_backward_func()(
         forward_step_func=_forward,
-        data_iterator=rows,
+        data_iterator=iterators if len(chunks) > 1 else iterators[0],
         model=chunks,
         num_microbatches=rounds,
         seq_length=LENGTH,
@@ -176,7 +199,8 @@ def set_up(chunks, optimizer):
     config.finalize_model_grads_func = finalize_model_grads
     config.grad_scale_func = optimizer.scale_loss
     if chunks[0].ddp_config.overlap_grad_reduce:
-        config.no_sync_func = chunks[0].no_sync
+        of_each = [chunk.no_sync for chunk in chunks]
+        config.no_sync_func = of_each if len(chunks) > 1 else of_each[0]
 
 
 def sample(step, number):

@@ -6,6 +6,7 @@
 import contextlib
 import unittest.mock
 
+import mcore_fused
 import mcore_model
 import megatron.core
 import torch
@@ -19,6 +20,7 @@ from torch import nn
 import unreft
 import unreft.mcore
 import unreft.torch
+from unreft.mcore.group_scalars import scalars_of
 
 # Instead of building each, since some need a GPU or other packages: by name, what there is then.
 CONFIG = {
@@ -40,7 +42,6 @@ OPTIMIZER = [
     "use_precision_aware_optimizer",
 ]
 SIZES = {
-    "virtual pipeline stages": {"get_virtual_pipeline_model_parallel_world_size": lambda: 2},
     "expert parallelism": {"get_expert_model_parallel_world_size": lambda: 2},
     "context parallelism": {"get_context_parallel_world_size": lambda: 2},
     "{'tp': 1, 'pp': 1, 'dp': 2} of 1 ranks": {"get_data_parallel_world_size": lambda: 2},
@@ -114,6 +115,14 @@ def main():
     assert ck.snapshot(2), ck.status.last_problem
     ck.close()
     attach("after close", chunks, optimizer)
+    attach("counts", of=fused_of_two_counts().check_shared)
+
+
+def fused_of_two_counts():
+    groups = [{"params": [torch.zeros(2)], "step": step} for step in (3, 4)]
+    options = {"lr": 0.1, "weight_decay": 0.0, "betas": (0.9, 0.99), "eps": 1e-8}
+    optimizer = mcore_fused.FusedAdam(groups, **options, capturable=False, adam_w_mode=True)
+    return scalars_of(optimizer, [], "bfloat16")
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """One rank that Megatron-Core trains, kept in memory: writes JSON lines to stdout.
 
-    mcore_trainer.py --tp N --pp N [--steps N] [--die-after STEP] [--fp32] [--swiglu] [--llama]
-                     [--untied] [--plain-optimizer] [--overlap] [--freeze] [--layers N] [--width N]
-                     [--dropout P] [--every STEPS] [--seed-anew] [--move-at STEP]
-                     [--sequence-parallel] [--save DIRECTORY]
+    mcore_trainer.py --tp N --pp N [--virtual N] [--steps N] [--die-after STEP] [--fp32]
+                     [--swiglu] [--llama] [--untied] [--plain-optimizer] [--fused-adam] [--overlap]
+                     [--freeze] [--layers N] [--width N] [--dropout P] [--every STEPS]
+                     [--seed-anew] [--move-at STEP] [--sequence-parallel] [--save DIRECTORY]
                      [--load DIRECTORY [--load-at STEP]] [--alone] [--time]
 
 It is killed when that step or a later one is committed, or held where fault_matrix.py says so. It
@@ -24,6 +24,7 @@ import os
 import signal
 import time
 
+import mcore_fused
 import mcore_model
 import torch
 import torch.distributed as dist
@@ -61,10 +62,17 @@ def metadata():
     }
 
 
+def models_of(chunks):
+    """What a checkpoint has of each virtual stage, of one as of a model without."""
+    states = [model.sharded_state_dict(metadata=metadata()) for model in unwrap_model(chunks)]
+    if len(states) == 1:
+        return {"model": states[0]}
+    return {f"model{stage}": state for stage, state in enumerate(states)}
+
+
 @torch.no_grad()
 def sharded(chunks, optimizer, is_loading=False):
-    (model,) = unwrap_model(chunks)
-    state = {"model": model.sharded_state_dict(metadata=metadata())}
+    state = models_of(chunks)
     state["optimizer"] = optimizer.sharded_state_dict(
         state, is_loading=is_loading, metadata=metadata()
     )
@@ -78,8 +86,8 @@ def put_together(chunks, optimizer):
     places."""
     if not chunks[0].ddp_config.use_distributed_optimizer:
         return sharded(chunks, optimizer)
-    (model,), (distributed,) = unwrap_model(chunks), optimizer.chained_optimizers
-    state = {"model": model.sharded_state_dict(metadata=metadata())}
+    (distributed,) = optimizer.chained_optimizers
+    state = models_of(chunks)
     mains = {each.parameter: each for each in unreft.mcore.main_parameters.mains_of(distributed)}
     for value in list(nested_values(state)):
         parameter = value.data
@@ -142,11 +150,12 @@ def state_of(chunks, optimizer, scheduler):
     parts["weights"] = {k: v for k, v in whole.items() if k not in others}
     assert all(parts[name] for name in parts if name != "master")
     inner = [each.optimizer for each in unreft.mcore.main_parameters.optimizers_of(optimizer)]
-    steps = sorted({s["step"].item() for each in inner for s in each.state.values()})
+    counts = {s["step"].item() for each in inner for s in each.state.values() if "step" in s}
+    counts |= {g["step"] for each in inner if is_fused(each) for g in each.param_groups}
     return {
         **{name: digest(part) for name, part in parts.items()},
         "counts": [len(part) for part in parts.values()],
-        "adam_steps": steps,
+        "adam_steps": sorted(counts),
         "groups": [  # Megatron-Core notes the count of steps in each, once it has loaded
             {k: v for k, v in group.items() if k not in ("params", "step")}
             for group in optimizer.param_groups
@@ -190,21 +199,27 @@ def metadata_of_file():
 def load(chunks, optimizer, directory):
     """Without Apex, Megatron-Core neither makes the optimizer's state nor finds its count of steps.
     """
-    for each in optimizer.chained_optimizers:
-        copy = each._set_main_param_and_optimizer_states
-        each._set_main_param_and_optimizer_states = functools.partial(without_step, copy)
     inner = [each.optimizer for each in optimizer.chained_optimizers]
-    for main, state in mains_and_states(inner):
-        state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(main),
-                  "exp_avg_sq": torch.zeros_like(main)}
-    (model,) = unwrap_model(chunks)
+    of_torch = not any(map(is_fused, inner))
+    if of_torch:
+        for each in optimizer.chained_optimizers:
+            copy = each._set_main_param_and_optimizer_states
+            each._set_main_param_and_optimizer_states = functools.partial(without_step, copy)
+        for main, state in mains_and_states(inner):
+            state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(main),
+                      "exp_avg_sq": torch.zeros_like(main)}
     loaded = dist_checkpointing.load(sharded(chunks, optimizer, is_loading=True), directory)
     (step,) = {group["step"] for group in loaded["optimizer"]["optimizer"]["param_groups"]}
-    model.load_state_dict(loaded["model"])
+    for name, model in zip(models_of(chunks), unwrap_model(chunks), strict=True):
+        model.load_state_dict(loaded[name])
     optimizer.load_state_dict(loaded["optimizer"])
-    for _, state in mains_and_states(inner):
+    for _, state in mains_and_states(inner) if of_torch else ():
         state["step"] = torch.tensor(float(step))
     return int(step)
+
+
+def is_fused(inner):
+    return isinstance(inner, mcore_fused.FusedAdam)
 
 
 def without_step(copy, parameter, tensors):
@@ -280,6 +295,7 @@ def parsed():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tp", type=int, required=True)
     parser.add_argument("--pp", type=int, required=True)
+    parser.add_argument("--virtual", type=int)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--fp32", action="store_true")
@@ -287,6 +303,7 @@ def parsed():
     parser.add_argument("--llama", action="store_true")
     parser.add_argument("--untied", action="store_true")
     parser.add_argument("--sequence-parallel", action="store_true")
+    parser.add_argument("--fused-adam", action="store_true")
     parser.add_argument("--plain-optimizer", action="store_true")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=16)
@@ -309,13 +326,15 @@ def main():
     log = Lines()
     logging.getLogger("unreft").addHandler(log)
     logging.getLogger("unreft").setLevel(logging.INFO)
-    mcore_model.begin(args.tp, args.pp)
+    mcore_model.begin(args.tp, args.pp, args.virtual)
     # Another model at each restart: what is restored is not there before.
     mcore_model.seed(mcore_model.SEED + int(os.environ["UNREFT_ATTEMPT"]))
     config = mcore_model.config_of(
         args.fp32, args.swiglu, args.dropout, args.layers, args.width, args.llama,
         args.sequence_parallel
     )
+    if args.fused_adam:
+        mcore_fused.install()
     distributed = not args.plain_optimizer
     overlap = {"overlap_param_gather": True} if args.overlap else {}
     chunks = mcore_model.model_of(

@@ -106,11 +106,12 @@ ROWS = [
         "`ck.snapshot(iteration)`; or `unreft.megatron.install(every=10)` above `pretrain` "
         "([mcore.md](mcore.md))",
         "main parameters, the optimizer, hyperparameters, the scheduler, generators; with "
-        "`sequence_parallel` too; under any other sizes of the three too, without the random "
-        "streams where tensor or pipeline parallelism changes; and where a node of several is lost "
-        "with its memory",
+        "virtual pipeline stages and `sequence_parallel` too; under any other sizes of the three "
+        "too, without the random streams where tensor or pipeline parallelism changes; and where a "
+        "node of several is lost with its memory",
         "the position in the data, in a loop of one's own: an extra; experts, context parallelism, "
-        "virtual stages, fp16, fp8, Megatron-FSDP, FusedAdam and others: refused by name",
+        "fp16, fp8, Megatron-FSDP and others: refused by name; FusedAdam needs a GPU, and was "
+        "tried as an optimizer of the tests' that keeps what it keeps",
         ["tests/frameworks/test_mcore.py", "tests/frameworks/test_mcore_faults.py"],
     ),
     Row(

@@ -53,6 +53,10 @@ def named(value):
         (2, 1, 1, ["--overlap", "--fp32"]),
         (2, 1, 1, ["--move-at", 2]),
         (2, 1, 2, ["--every", 3, "--freeze"]),
+        (4, 2, 2, ["--virtual", 2]),
+        (4, 1, 2, ["--virtual", 2, "--overlap", "--untied"]),
+        (4, 2, 2, ["--fused-adam"]),
+        (2, 1, 1, ["--fused-adam", "--plain-optimizer", "--fp32"]),
         (2, 2, 1, ["--sequence-parallel"]),
         (4, 2, 2, ["--sequence-parallel", "--llama", "--swiglu", "--untied"]),
     ],
@@ -85,7 +89,7 @@ def test_it_changes_nothing_of_a_run(stores):
 @pytest.mark.parametrize(
     "words",
     [[], ["--fp32"], ["--swiglu"], ["--untied", "--freeze"], ["--overlap"], ["--plain-optimizer"],
-     ["--llama", "--swiglu", "--untied"], ["--sequence-parallel"]],
+     ["--llama", "--swiglu", "--untied"], ["--sequence-parallel"], ["--fused-adam", "--freeze"]],
     ids=named,
 )
 def test_it_goes_on_under_other_sizes(stores, words):
@@ -131,6 +135,21 @@ def test_sequence_parallelism_may_be_switched(stores):
         assert records[-1]["final"]["adam_steps"] == [5]
 
 
+def test_virtual_stages_may_be_others(stores):
+    layers = ["--layers", 8, "--die-after"]
+    words = [*sizes(1, 2), "--virtual", 2, *layers, 2]
+    died = stores[0].train(2, *words, script=SCRIPT, killed=True)
+    for then in (sizes(1, 2), [*sizes(1, 2), "--virtual", 4], sizes(2, 1)):
+        step = died[0][-1]["died"]
+        words = [*then, "--steps", step + 1, *layers, step + 1]
+        now = stores[0].train(2, *words, script=SCRIPT, killed=True)
+        for was, records in zip(died, now, strict=True):
+            assert records[0]["restored"] == step
+            assert records[1]["state"] == was[-1]["state"]
+            assert records[1]["own"] == was[-1]["own"] or then == sizes(2, 1)
+        died = now
+
+
 def test_streams_stay_with_their_place_under_another_number_of_replicas(stores):
     died = stores[0].train(4, *sizes(2, 1), "--die-after", 2, script=SCRIPT, killed=True)
     now = stores[0].train(2, *sizes(2, 1), "--steps", 3, script=SCRIPT)
@@ -143,7 +162,7 @@ def test_streams_stay_with_their_place_under_another_number_of_replicas(stores):
 @pytest.mark.parametrize(
     "words, then",
     [([], (4, 1, 2)), (["--swiglu"], (2, 1, 1)), (["--untied"], (2, 2, 1)),
-     (["--fp32"], (4, 1, 2)), (["--sequence-parallel"], (4, 2, 2))],
+     (["--fp32"], (4, 1, 2)), (["--sequence-parallel"], (4, 2, 2)), (["--fused-adam"], (4, 1, 2))],
     ids=named,
 )
 def test_it_goes_on_as_from_its_own_checkpoint(stores, words, then, tmp_path):
@@ -286,6 +305,7 @@ def test_a_dry_run_of_the_example_says_what_it_would_restore(clis, tmp_path):
 def test_a_state_of_another_model_is_refused_and_kept(stores):
     died = stores[0].train(2, *sizes(1, 1), "--die-after", 2, script=SCRIPT, killed=True)
     others = {
+        "stored of Adam or AdamW of torch, and this is FusedAdam": ["--fused-adam"],
         "stored of bfloat16 weights, and this is one of float32 weights": ["--fp32"],
         r"14 were stored .* another shape or type: 'master/.* and 4 more; 'master/\S+' is "
         r"float32\[\d.*\] there, found float32": ["--width", 32],
@@ -317,7 +337,7 @@ def told():
 @pytest.mark.parametrize(
     "name",
     [
-        "virtual pipeline stages", "a GPTModel as model chunk", "a Linear", "mixture of experts",
+        "a GPTModel as model chunk", "a Linear", "mixture of experts",
         "expert parallelism", "context parallelism", "{'tp': 1, 'pp': 1, 'dp': 2} of 1 ranks",
         "multi-token prediction", "fp8", "fp4", "fp16", "Megatron-FSDP",
         "num_distributed_optimizer_instances", "use_layer_wise_distributed_optimizer",
@@ -347,6 +367,7 @@ def test_what_was_not_tried_is_refused_by_name(told, name):
         ("beside", "FailedPrecondition", "uses unreft.mcore.attach in this process"),
         ("rerun", "FailedPrecondition", "is checking a step .* RERUNNING_IN_PLACE"),
         ("after close", None, ""),
+        ("counts", "FailedPrecondition", r"needed one count of steps in all .* found \[3, 4\]"),
     ],
 )
 def test_what_attach_is_given(told, name, error, message):

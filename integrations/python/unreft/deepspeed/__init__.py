@@ -24,10 +24,9 @@ from unreft.deepspeed import refusals
 from unreft.deepspeed.checkpointer import EngineCheckpointer
 from unreft.deepspeed.engine_extras import extras_of
 from unreft.deepspeed.zero_state import ZeroState
-from unreft.torch import attempt, ranks
+from unreft.torch import attaching
 from unreft.torch.extras import Extras
 from unreft.torch.own_tensors import EQUAL, check_mode
-from unreft.torch.patience import Patience
 
 __all__ = ["EngineCheckpointer", "attach"]
 
@@ -59,31 +58,23 @@ def attach(
     Raises `unreft.FailedPrecondition`, by name, for what was not tried of DeepSpeed, and what
     `unreft.torch.attach` raises.
     """
-    rank, world = ranks.rank_and_world(options.get("rank"), options.get("world"))
-    parts: dict[str, Any] = {}
 
-    def prepare() -> None:
+    def prepare(rank: int, world: int) -> tuple[ZeroState, Extras]:
         if every < 1:
             raise unreft.InvalidArgument(f"every: needed a number of steps above 0, found {every}")
         check_mode(buffers)
         refusals.check(engine, world)
-        parts["state"] = ZeroState(engine, rank, world)
-        parts["extras"] = Extras({**extras_of(engine), **(extras or {})}, extras_classes)
-        parts["patience"] = None if unprotected_after is None else Patience(unprotected_after)
+        own = Extras({**extras_of(engine), **(extras or {})}, extras_classes)
+        return ZeroState(engine, rank, world), own
 
-    given = {**options, "rank": rank, "world": world}
-    joined = attempt.take("unreft.deepspeed.attach", prepare, required, given)
-    checkpointer = EngineCheckpointer(
-        engine,
-        every,
-        joined.client,
-        parts["state"],
-        parts["extras"],
-        rng,
-        decision=joined.decision,
-        rank=rank,
-        patience=parts["patience"],
-        buffers=buffers,
+    def make(client: Any, parts: tuple, **common: Any) -> EngineCheckpointer:
+        return EngineCheckpointer(engine, every, client, *parts, rng, buffers=buffers, **common)
+
+    return attaching.attach(
+        "unreft.deepspeed.attach",
+        prepare,
+        make,
+        required=required,
+        unprotected_after=unprotected_after,
+        options=options,
     )
-    attempt.keep(joined, checkpointer, "unreft.deepspeed.attach")
-    return checkpointer

@@ -24,9 +24,8 @@ from unreft.mcore.checkpointer import ModelCheckpointer
 from unreft.mcore.model_state import ModelState
 from unreft.mcore.place import place_of
 from unreft.mcore.training_extras import extras_of
-from unreft.torch import attempt, ranks
+from unreft.torch import attaching
 from unreft.torch.extras import Extras
-from unreft.torch.patience import Patience
 
 __all__ = ["ModelCheckpointer", "attach"]
 
@@ -46,8 +45,9 @@ def attach(
     """Connects this rank to the node's daemon.
 
     Args:
-      model_chunks: what megatron.training's `get_model` returns: a list of the one part of the
-        model that this rank has, in Megatron-Core's DistributedDataParallel.
+      model_chunks: what megatron.training's `get_model` returns: a list of the parts of the model
+        that this rank has, one for each virtual pipeline stage, in Megatron-Core's
+        DistributedDataParallel.
       optimizer: as `get_megatron_optimizer` returned it for them.
       opt_param_scheduler: the OptimizerParamScheduler, if there is one.
       extras: as of `unreft.torch.attach`: the state of the program's own, such as the number of
@@ -61,29 +61,27 @@ def attach(
     Raises `unreft.FailedPrecondition`, by name, for what was not tried of Megatron-Core, and what
     `unreft.torch.attach` raises.
     """
-    rank, world = ranks.rank_and_world(options.get("rank"), options.get("world"))
-    parts: dict[str, Any] = {}
 
-    def prepare() -> None:
+    def prepare(rank: int, world: int) -> tuple[ModelState, Extras]:
         refusals.check(model_chunks, optimizer, world)
-        parts["state"] = ModelState(model_chunks, optimizer, rank, world, place_of())
-        own = extras_of(opt_param_scheduler, place_of(), rng)
-        parts["extras"] = Extras({**(extras or {}), **own}, extras_classes)
-        parts["patience"] = None if unprotected_after is None else Patience(unprotected_after)
+        place = place_of()
+        own = extras_of(opt_param_scheduler, place, rng)
+        state = ModelState(model_chunks, optimizer, rank, world, place)
+        return state, Extras({**(extras or {}), **own}, extras_classes)
 
-    given = {**options, "rank": rank, "world": world}
-    joined = attempt.take("unreft.mcore.attach", prepare, required, given)
-    parts["state"].learn_names()
-    checkpointer = ModelCheckpointer(
-        model_chunks,
-        optimizer,
-        joined.client,
-        parts["state"],
-        parts["extras"],
-        False,  # the generators are among the extras
-        decision=joined.decision,
-        rank=rank,
-        patience=parts["patience"],
+    def make(client: Any, parts: tuple, **common: Any) -> ModelCheckpointer:
+        state, own_extras = parts
+        state.learn_names()
+        # The generators are among the extras.
+        return ModelCheckpointer(
+            model_chunks, optimizer, client, state, own_extras, False, **common
+        )
+
+    return attaching.attach(
+        "unreft.mcore.attach",
+        prepare,
+        make,
+        required=required,
+        unprotected_after=unprotected_after,
+        options=options,
     )
-    attempt.keep(joined, checkpointer, "unreft.mcore.attach")
-    return checkpointer

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from unreft.errors import FailedPrecondition
-from unreft.mcore.group_scalars import ModelScalars
+from unreft.mcore.group_scalars import scalars_of
 from unreft.mcore.main_parameters import Main, mains_of, optimizers_of
 from unreft.mcore.pieces import Piece, pieces_of
 from unreft.tensor import Tensor
@@ -74,7 +74,7 @@ class ModelState(PartsState):
             stepped = self._stepped_by(owner.optimizer, mains)
             self._mains += mains
             self._stepped += stepped
-            self._scalars.append(ModelScalars(owner.optimizer, stepped, self._weights))
+            self._scalars.append(scalars_of(owner.optimizer, stepped, self._weights))
 
     # --- capture ---
 

@@ -15,14 +15,18 @@ from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.utils import unwrap_model
 
 from unreft.errors import FailedPrecondition, InvalidArgument
+from unreft.mcore.group_scalars import is_fused_adam
 from unreft.mcore.main_parameters import KINDS, optimizers_of
 
 TRIED = "0.19"
 
+_INNER = (torch.optim.Adam, torch.optim.AdamW)
+
 _WAS_TRIED = (
     "tried are a GPTModel of bf16 or fp32 weights under tensor, pipeline and data parallelism, "
-    "with sequence_parallel or without it, in DistributedDataParallel, with torch's Adam or AdamW "
-    "in a DistributedOptimizer or without one; Megatron-Core's own checkpoints are there for others"
+    "with virtual pipeline stages and sequence_parallel or without, in DistributedDataParallel, "
+    "with torch's Adam or AdamW or FusedAdam, in a DistributedOptimizer or without one; "
+    "Megatron-Core's own checkpoints are there for others"
 )
 
 
@@ -54,15 +58,12 @@ def check(chunks: Sequence[Any], optimizer: Any, world: int) -> None:
 
 def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any]:
     """Each by its name in the configuration, where it has one; whether that has it."""
-    wrapper = chunks[0]
-    found = {
-        "virtual pipeline stages": len(chunks) > 1
-        or parallel_state.get_virtual_pipeline_model_parallel_world_size() is not None,
-        f"a {type(wrapper).__name__} as model chunk": type(wrapper) is not DistributedDataParallel,
-    }
-    if any(found.values()):
-        return found
-    model, config, ddp = unwrap_model(wrapper), wrapper.config, wrapper.ddp_config
+    wrappers = [type(chunk) for chunk in chunks if type(chunk) is not DistributedDataParallel]
+    if wrappers:
+        return {f"a {wrappers[0].__name__} as model chunk": True}
+    models = [type(unwrap_model(chunk)) for chunk in chunks]
+    others = [kind.__name__ for kind in models if not issubclass(kind, GPTModel)]
+    config, ddp = chunks[0].config, chunks[0].ddp_config
     sizes = {
         "tp": parallel_state.get_tensor_model_parallel_world_size(),
         "pp": parallel_state.get_pipeline_model_parallel_world_size(),
@@ -70,10 +71,14 @@ def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any
     }
     optimizers = optimizers_of(optimizer)
     settings = optimizers[0].config
-    inner = {type(each.optimizer) for each in optimizers}
+    inner = {
+        type(each.optimizer).__name__
+        for each in optimizers
+        if type(each.optimizer) not in _INNER and not is_fused_adam(each.optimizer)
+    }
     tracker = tensor_parallel.get_cuda_rng_tracker()
     return {
-        f"a {type(model).__name__}": not isinstance(model, GPTModel),
+        f"a {', '.join(others)}": others,
         "mixture of experts": config.num_moe_experts is not None,
         "expert parallelism": parallel_state.get_expert_model_parallel_world_size() > 1,
         "context parallelism": parallel_state.get_context_parallel_world_size() > 1,
@@ -94,8 +99,7 @@ def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any
         f"the optimizers {', '.join(sorted(type(o).__name__ for o in optimizers))}": any(
             type(each) not in KINDS for each in optimizers
         ),
-        f"the optimizer {', '.join(sorted(kind.__name__ for kind in inner))}": not inner
-        <= {torch.optim.Adam, torch.optim.AdamW},
+        f"the optimizer {', '.join(sorted(inner))}": inner,
         f"the generators of a {type(tracker).__name__}": type(tracker) is not CudaRNGStatesTracker,
         "use_cudagraphable_rng": getattr(tracker, "use_cudagraphable_rng", False),
     }

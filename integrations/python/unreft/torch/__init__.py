@@ -25,13 +25,12 @@ except ModuleNotFoundError as error:
     ) from error
 from torch import nn
 
-from unreft.torch import attempt, ranks, refusals
+from unreft.torch import attaching, attempt, ranks, refusals
 from unreft.torch.checkpointer import Checkpointer, CheckpointerStatus
 from unreft.torch.derived import Derived
 from unreft.torch.derived_tensors import DerivedTensors
 from unreft.torch.extras import Extras
 from unreft.torch.own_tensors import EQUAL, check_mode
-from unreft.torch.patience import Patience
 from unreft.torch.reshard import Reshard
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
@@ -99,34 +98,29 @@ def attach(
     Raises `unreft.Unavailable` when no daemon answers, `unreft.InvalidArgument` for what cannot be
     captured, or be derived as declared, by name; on the other ranks `unreft.Aborted`.
     """
-    rank, world = ranks.rank_and_world(options.get("rank"), options.get("world"))
-    parts: dict[str, Any] = {}
 
-    def prepare() -> None:
+    def prepare(rank: int, world: int) -> tuple[TrainingState, Extras, DerivedTensors]:
         check_mode(buffers)
         optimizers = refusals.as_optimizers(optimizer)
         rules = [derived] if isinstance(derived, Derived) else list(derived)
         replica_sets = Replicas(model, rank, world, replicas, mesh)
         state = TrainingState(model, optimizers, replica_sets, masters or {}, volatile)
-        parts["state"], parts["extras"] = state, Extras(extras or {}, extras_classes)
-        parts["derived"] = DerivedTensors(rules, state)
-        parts["patience"] = None if unprotected_after is None else Patience(unprotected_after)
+        return state, Extras(extras or {}, extras_classes), DerivedTensors(rules, state)
 
-    given = {**options, "rank": rank, "world": world}
-    joined = attempt.take("unreft.torch.attach", prepare, required, given)
-    checkpointer = Checkpointer(
-        joined.client,
-        parts["state"],
-        parts["extras"],
-        rng,
-        parts["derived"],
-        decision=joined.decision,
-        rank=rank,
-        patience=parts["patience"],
-        buffers=buffers,
+    def make(client: Any, parts: tuple, **common: Any) -> Checkpointer:
+        state, own_extras, derived_tensors = parts
+        return Checkpointer(
+            client, state, own_extras, rng, derived_tensors, buffers=buffers, **common
+        )
+
+    return attaching.attach(
+        "unreft.torch.attach",
+        prepare,
+        make,
+        required=required,
+        unprotected_after=unprotected_after,
+        options=options,
     )
-    attempt.keep(joined, checkpointer, "unreft.torch.attach")
-    return checkpointer
 
 
 def peek(
