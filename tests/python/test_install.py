@@ -125,7 +125,8 @@ def test_a_trainer_is_killed_and_ends_with_the_same_bits(prefix, installed, buil
     assert list(reference) == list(range(1, STEPS + 1))
     again = steps_of(killed)
     # It went back, to a step that had been committed and not to the first.
-    starts = [step for (before, _), (step, _) in zip(again, again[1:]) if step != before + 1]
+    steps = [0, *(step for step, _ in again)]
+    starts = [step for before, step in zip(steps, steps[1:]) if step != before + 1]
     assert all(step > 1 for step in starts)
     # It may have been killed between that step's snapshot and its line.
     unprinted = set(reference) - set(dict(again))

@@ -142,8 +142,11 @@ def test_what_stands_in_the_way_is_told_and_training_goes_on(cli, bucket, place,
         wait_until(f"the refusal for {why}", lambda: why in refused(where), PATIENCE_S)
 
     def credentials(secret):
-        (tmp_path / "keys").write_text(f"[of-tests]\naws_access_key_id = {KEY}\n"
-                                       f"aws_secret_access_key = {secret}\n")
+        """In one step: the daemons may read the file at any time."""
+        draft = tmp_path / "draft"
+        draft.write_text(f"[of-tests]\naws_access_key_id = {KEY}\n"
+                         f"aws_secret_access_key = {secret}\n")
+        draft.rename(tmp_path / "keys")
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         environment.delenv(name)
