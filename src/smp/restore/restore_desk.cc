@@ -72,14 +72,14 @@ void RestoreDesk::OnRestoreRequest(RankSession& session, const RestoreRequest& r
   session.restore_at_or_before.reset();
   if (request.has_at_or_before) session.restore_at_or_before = request.at_or_before;
   // It asked this before, and the answer was lost or went to an earlier process of this daemon.
-  if (restoring_ != nullptr && Waits(session, restoring_->decision)) return AnswerWaiting();
+  if (!AsksForDecision(session)) return AnswerWaiting();
   AskFor(session);
 }
 
 void RestoreDesk::AskFor(const RankSession& like) {
   std::vector<Asker> asking;
   for (const auto& [rank, session] : state_.sessions) {
-    if (session->restore_request && session->attempt() == like.attempt() &&
+    if (AsksForDecision(*session) && session->attempt() == like.attempt() &&
         session->world() == like.world()) {
       asking.push_back(AskerOf(*session, state_.options.node));
     }
@@ -91,6 +91,12 @@ void RestoreDesk::AskFor(const RankSession& like) {
 bool RestoreDesk::Waits(const RankSession& session, const JobDecision& decision) const {
   return session.restore_request && session.attempt() == decision.attempt &&
          IsFor(decision, AskerOf(session, state_.options.node));
+}
+
+// Not where one was made for it and is about to be told: nobody would take that question back.
+bool RestoreDesk::AsksForDecision(const RankSession& session) const {
+  return session.restore_request &&
+         (restoring_ == nullptr || !Waits(session, restoring_->decision));
 }
 
 std::vector<HeldSlab> RestoreDesk::Inventory() const {
@@ -324,8 +330,8 @@ void RestoreDesk::OnSessionEnded(RankSession& session) {
   // one of their own, would end their timeline.
   session.restore_request.reset();
   // Those that go on asking here are of one attempt.
-  const auto other = std::ranges::find_if(state_.sessions, [](const auto& of_rank) {
-    return of_rank.second->restore_request.has_value();
+  const auto other = std::ranges::find_if(state_.sessions, [this](const auto& of_rank) {
+    return AsksForDecision(*of_rank.second);
   });
   AskFor(other == state_.sessions.end() ? session : *other->second);
 }

@@ -88,6 +88,7 @@ class RestoreDesk {
   // All that ask in the attempt of that one, which may be none.
   void AskFor(const RankSession& like);
   bool Waits(const RankSession& session, const JobDecision& decision) const;
+  bool AsksForDecision(const RankSession& session) const;
   std::string TextOf(const JobDecision& decision);
   void Begin(const JobDecision& decision);
   void Retire();

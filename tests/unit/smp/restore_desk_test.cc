@@ -81,6 +81,31 @@ TEST_F(RestoreDeskTest, ATrainersSecondRestoreIsDecidedAnewAndTheFirstAskedAgain
   EXPECT_EQ(channel.Told<Decision>(FrameType::kDecision).size(), 2U);
 }
 
+// It was asked for anew when another rank of the node ended, and again with the next one that
+// asked; once told, it never took that back, and stood in the way of attempts of another world.
+TEST_F(RestoreDeskTest, WhoWaitsToBeToldWhatWasDecidedAsksForNoOtherDecision) {
+  RecordingCoordinator* coordinator = nullptr;
+  InTurn([&] {
+    auto recording = std::make_unique<RecordingCoordinator>();
+    coordinator = recording.get();
+    state_->coordinator = std::move(recording);
+  });
+  others_[NodeSlot{1}].describes = false;
+  Ask(Rank{4}, 3, true);
+  Ask(Rank{5}, 3, true);
+  Decide(Timeline{3});
+  Settle();
+  ASSERT_TRUE(channels_[Rank{4}].Told<Decision>(FrameType::kDecision).empty());
+  InTurn([&] { desk_->OnSessionEnded(*state_->sessions.at(Rank{5})); });
+  EXPECT_TRUE(coordinator->askers.empty());
+  InTurn([&] { desk_->OnRestoreRequest(Connect(Rank{6}, 3), {.request = 1}); });
+  ASSERT_EQ(coordinator->askers.size(), 1U);
+  EXPECT_EQ(coordinator->askers[0].rank, Rank{6});
+  others_[NodeSlot{1}].describes = true;
+  Settle(seconds(3));
+  EXPECT_EQ(AnswerTo(Rank{4}).timeline, Timeline{3});
+}
+
 // --- the bytes of other nodes ---
 
 TEST_F(RestoreDeskTest, RanksShareOneSegmentOfABlockForEach) {
