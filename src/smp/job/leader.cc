@@ -318,13 +318,14 @@ void Leader::CheckRegistrations(const RollCall& roll, const DecisionRecord* in_f
 
 // --- a store that has forgotten ---
 
-void Leader::AskKept(NodeSlot slot) {
+void Leader::AskKept(const Keeper& keeper) {
   if (std::exchange(asking_kept_, true)) return;
-  peers_.AskInPages<KeptReply>(slot, "kept", KeptRequest(), options_.call_timeout,
-                               lifetime_.Bind([this, slot](const absl::StatusOr<KeptReply>& reply) {
-                                 asking_kept_ = false;
-                                 OnKept(slot, reply);
-                               }));
+  peers_.AskInPagesAt<KeptReply>(
+      keeper.slot, keeper.address, "kept", KeptRequest(), options_.call_timeout,
+      lifetime_.Bind([this, slot = keeper.slot](const absl::StatusOr<KeptReply>& reply) {
+        asking_kept_ = false;
+        OnKept(slot, reply);
+      }));
 }
 
 void Leader::OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply) {

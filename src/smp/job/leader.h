@@ -122,7 +122,7 @@ class Leader {
   void SearchCopies();
   void LoadCopy(CopyLoad load);
   void EndCopies();
-  void AskKept(NodeSlot slot);
+  void AskKept(const Keeper& keeper);
   void OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply);
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);
   void AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change);

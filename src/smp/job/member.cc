@@ -109,7 +109,7 @@ void Member::Report() {
 
 void Member::Follow() {
   peers_.Follow();
-  seat_.Follow(node_.RanksServed());
+  seat_.Follow(node_.RanksServed(), kept_.stamp());
   leading_.Follow();
   if (!store_.ready()) return;
   refused_.Follow();
@@ -127,7 +127,7 @@ meta::HeldKey Member::LeaderKey() const {
 
 // Ranks come and go while the records stay as they are, and the seat depends on both.
 std::optional<Reporter::Listener> Member::FollowSeatAndFindLeader() {
-  seat_.Follow(node_.RanksServed());
+  seat_.Follow(node_.RanksServed(), kept_.stamp());
   const auto& leader = store_.state().leader;
   if (!store_.ready() || !leader.exists() || !seat_.is_present()) return std::nullopt;
   return Reporter::Listener{NodeSlot{leader.value.slot()}, LeaderKey()};

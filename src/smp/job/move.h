@@ -36,6 +36,13 @@ struct CopyLoad {
   std::map<NodeSlot, std::vector<Rank>> homes;
 };
 
+// Who has kept a copy of the job's records, in that slot or waiting for it, and how new it is.
+struct Keeper {
+  NodeSlot slot;
+  std::string address;
+  meta::Stamp stamp;
+};
+
 struct Move {
   std::optional<meta::JobChange> write;
   const char* fault_point = nullptr;  // passed once that is written
@@ -55,7 +62,7 @@ struct Move {
   std::optional<CopyLoad> load_copy;
 
   // For its copy of the job's records.
-  std::optional<NodeSlot> ask_kept;
+  std::optional<Keeper> ask_kept;
 
   // What was found, which the next facts have.
   std::map<Version, std::string> rejected;  // more, as in VersionNotes

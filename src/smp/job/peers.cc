@@ -126,15 +126,24 @@ void Peers::CallAt(const std::string& address, const std::string& method, const 
 void Peers::CallInPages(NodeSlot to, const std::string& method, const std::string& body,
                         Duration timeout, Transport::CallDone done) {
   absl::StatusOr<std::string> address = AddressOf(to);
-  AskPage(std::make_unique<PagedCall>(
-      PagedCall{address.value_or(""), fmt::format("node {}", to), method, body, timeout,
-                executor_.Now() + kTimeoutsOfAll * timeout, PagedAnswer(limits_),
-                [this, status = address.status(),
+  // An address that nobody has, as in Call.
+  CallInPagesAt(to, address.value_or(""), method, body, timeout,
+                [status = address.status(),
                  done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
-                  if (absl::IsAborted(answer.status())) on_other_store_();
                   if (!status.ok()) return done(status);
                   done(std::move(answer));
-                }}));
+                });
+}
+
+void Peers::CallInPagesAt(NodeSlot to, const std::string& address, const std::string& method,
+                          const std::string& body, Duration timeout, Transport::CallDone done) {
+  AskPage(std::make_unique<PagedCall>(PagedCall{
+      address, fmt::format("node {}", to), method, body, timeout,
+      executor_.Now() + kTimeoutsOfAll * timeout, PagedAnswer(limits_),
+      [this, done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
+        if (absl::IsAborted(answer.status())) on_other_store_();
+        done(std::move(answer));
+      }}));
 }
 
 // All pages come from one address: who has another by then is another process.

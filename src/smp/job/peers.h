@@ -65,6 +65,9 @@ class Peers {
   static constexpr int kTimeoutsOfAll = 10;
   void CallInPages(NodeSlot to, const std::string& method, const std::string& body,
                    Duration timeout, Transport::CallDone done);
+  // The same, of who is or waits to be in that slot and answers at that address.
+  void CallInPagesAt(NodeSlot to, const std::string& address, const std::string& method,
+                     const std::string& body, Duration timeout, Transport::CallDone done);
   // Whether a daemon of this job answers there.
   void Probe(const std::string& address, Duration timeout, absl::AnyInvocable<void(bool)> done);
   TransferId Read(NodeSlot from, const std::string& body, std::span<std::byte> into,
@@ -90,6 +93,14 @@ class Peers {
                   absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
     CallInPages(to, method, request.SerializeAsString(), timeout,
                 Parsed<Reply>(to, method, std::move(done)));
+  }
+
+  template <typename Reply, typename Request>
+  void AskInPagesAt(NodeSlot to, const std::string& address, const std::string& method,
+                    const Request& request, Duration timeout,
+                    absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
+    CallInPagesAt(to, address, method, request.SerializeAsString(), timeout,
+                  Parsed<Reply>(to, method, std::move(done)));
   }
 
   // A handler of a protobuf request that answers with a protobuf reply.

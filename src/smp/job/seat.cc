@@ -118,8 +118,9 @@ PresenceRecord Seat::Presence() const {
   return record;
 }
 
-void Seat::Follow(uint64_t ranks) {
+void Seat::Follow(uint64_t ranks, meta::Stamp kept) {
   ranks_ = ranks;
+  kept_ = kept;
   if (store_.ready() && !is_leaving_) FollowRecords();
   TellStanding();
 }
@@ -187,6 +188,11 @@ void Seat::Wait() {
   // with: the slot would cost the job the memory that has it now, for the ranks of whoever has
   // mistyped a number, before the attempt's own have come to ask. It says where they belong.
   record.set_ranks(WasInAView() ? ranks_ : 0);
+  // Who waits does not report, and may be all that knows what the store has forgotten.
+  if (!store_.state().IsSeeded()) {
+    record.set_kept_epoch(kept_.epoch);
+    record.set_kept_sequence(kept_.sequence);
+  }
   waiting_.Hold(record.SerializeAsString());
 }
 

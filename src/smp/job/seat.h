@@ -63,8 +63,9 @@ class Seat {
        const NodeOptions& options, std::string address, Callbacks callbacks);
   ~Seat();
 
-  // The records are others than they were, or the node serves another number of ranks.
-  void Follow(uint64_t ranks);
+  // The records are others than they were, or the node serves another number of ranks. `kept` is
+  // how new those are that it has kept.
+  void Follow(uint64_t ranks, meta::Stamp kept);
 
   bool is_present() const { return presence_.held() && !is_leaving_; }
   bool leads() const { return leadership_.held(); }
@@ -110,6 +111,7 @@ class Seat {
   SeatOwner owner_ = SeatOwner::kNobody;
   bool was_ours_ = false;  // in this process
   uint64_t ranks_ = 0;
+  meta::Stamp kept_;  // of the records that this node has kept
   bool is_leaving_ = false;
   bool is_refused_ = false;
   bool is_probing_ = false;

@@ -16,13 +16,8 @@
 namespace unreft::smp {
 namespace {
 
-// Whose copy of the records is the newest, as the nodes say.
-struct Keeper {
-  NodeSlot slot;
-  meta::Stamp stamp;
-};
-
-std::optional<Keeper> NewestKeeper(const Facts& facts) {
+// The newest of those that have reported.
+std::optional<Keeper> NewestThatReports(const Facts& facts) {
   std::optional<Keeper> newest;
   for (const auto& [slot, report] : facts.board.reports()) {
     const PresenceRecord* const present = facts.records.PresenceOf(slot);
@@ -31,7 +26,20 @@ std::optional<Keeper> NewestKeeper(const Facts& facts) {
                            present->session() == report.session();
     if (!is_of_now) continue;
     const meta::Stamp stamp{report.kept_epoch(), report.kept_sequence()};
-    if (!newest || stamp > newest->stamp) newest = {slot, stamp};
+    if (!newest || stamp > newest->stamp) newest = {slot, present->address(), stamp};
+  }
+  return newest;
+}
+
+// Of those that wait for their slot, too: where all memory was lost, nobody else is there.
+std::optional<Keeper> NewestKeeper(const Facts& facts, std::optional<Keeper> newest) {
+  for (const auto& [place, waiting] : facts.records.waiting) {
+    const WaitingRecord& record = waiting.value;
+    const PresenceRecord& presence = record.presence();
+    const meta::Stamp stamp{record.kept_epoch(), record.kept_sequence()};
+    if (stamp > (newest ? newest->stamp : meta::Stamp{})) {
+      newest = {NodeSlot{presence.slot()}, presence.address(), stamp};
+    }
   }
   return newest;
 }
@@ -78,11 +86,12 @@ void AddKept(const Facts& facts, const meta::RecordCopy& kept, Move& move) {
 Move SeedRule(const Facts& facts) {
   if (facts.records.IsSeeded()) return {};
   const meta::Stamp stored = facts.records.stamp();
-  const std::optional<Keeper> keeper = NewestKeeper(facts);
+  const std::optional<Keeper> told = NewestThatReports(facts);
+  const std::optional<Keeper> keeper = NewestKeeper(facts, told);
   Move move{.waits = true};
   const bool is_behind = keeper && keeper->stamp > stored;
   if (is_behind && (facts.kept == nullptr || facts.kept->stamp < keeper->stamp)) {
-    move.ask_kept = keeper->slot;
+    move.ask_kept = keeper;
     return move;
   }
   const meta::JobRecords& known = is_behind ? facts.kept->records : facts.records;
@@ -92,7 +101,7 @@ Move SeedRule(const Facts& facts) {
   if (has_view) {
     // Once all memories are lost that could say more, the store's own records stand.
     move = ViewAgain(facts, known.view.value);
-  } else if (keeper) {
+  } else if (told) {
     move = FirstView(facts);
   }
   move.wake = facts.absences.NextEnd(facts.now);

@@ -151,6 +151,23 @@ TEST_F(MemberReplacedTest, TellsHowManyRanksItServesWhileItIsOut) {
   EXPECT_EQ(node_.standings.back().problem, "");
 }
 
+// It does not report, and may be all that knows what a store that went back has forgotten. To a
+// seeded one it does not: each commit would be a write of whoever waits.
+TEST_F(MemberReplacedTest, TellsWhileItWaitsWhatItHasKeptToAStoreThatIsNotSeeded) {
+  Seed();
+  Put("commit", Committed(At(1, 5)));
+  Name(2, "another memory");
+  ASSERT_GT(kept_->stamp().sequence, 0U);
+  const auto& waiting = leader_->store->state().waiting;
+  ASSERT_TRUE(waiting.contains(0));
+  EXPECT_EQ(waiting.at(0).value.kept_sequence(), 0U);
+  LoseStore();
+  Name(2, "another memory");
+  ASSERT_TRUE(waiting.contains(0));
+  EXPECT_EQ(waiting.at(0).value.kept_epoch(), kept_->stamp().epoch);
+  EXPECT_EQ(waiting.at(0).value.kept_sequence(), kept_->stamp().sequence);
+}
+
 TEST_F(MemberReplacedTest, AnEmptyMemoryWaitsUntilTheOneBeforeItIsLost) {
   StopMember();
   LoseMemory();

@@ -32,6 +32,19 @@ class SeedRuleTest : public RulesFixture {
     TellBoard(board_, NodeSlot{slot}, Report(slot));
   }
   void Give(uint64_t slot) { kept_ = copies_.at(slot); }
+  // That node's memory is lost with what it has told; its daemon has the disk's copy, and waits.
+  void LoseMemory(uint64_t slot) {
+    WaitingRecord& waiting = records_.waiting[slot].value;
+    *waiting.mutable_presence() = records_.present.at(NodeSlot{slot});
+    waiting.mutable_presence()->set_incarnation(fmt::format("new memory {}", slot));
+    waiting.mutable_presence()->set_address(fmt::format("waiting {}", slot));
+    waiting.set_kept_epoch(Report(slot).kept_epoch());
+    waiting.set_kept_sequence(Report(slot).kept_sequence());
+    records_.present.erase(NodeSlot{slot});
+  }
+  static std::optional<NodeSlot> AskedIn(const Move& move) {
+    return move.ask_kept ? std::optional(move.ask_kept->slot) : std::nullopt;
+  }
   void LoseRecords() {
     records_.view = {};
     records_.timeline = {};
@@ -74,7 +87,7 @@ TEST_F(SeedRuleTest, TheNewestCopyIsAskedForAndWritten) {
   Keep(1, {2, 40}, 6);
   LoseRecords();
   Move move = Next();
-  EXPECT_EQ(move.ask_kept, NodeSlot{1}) << "the later epoch";
+  EXPECT_EQ(AskedIn(move), NodeSlot{1}) << "the later epoch";
   EXPECT_TRUE(move.waits && !move.write);
   Give(1);
   move = Next();
@@ -93,7 +106,7 @@ TEST_F(SeedRuleTest, WhoTellsLaterMayHaveKeptNewerOnes) {
   EXPECT_TRUE(Next().waits);
   records_.present[NodeSlot{1}].set_session(1);
   Keep(1, {1, 61}, 6);
-  EXPECT_EQ(Next().ask_kept, NodeSlot{1});
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{1});
   Give(1);
   EXPECT_EQ(VersionOf(*Next().write->commit), At(1, 6));
 }
@@ -103,7 +116,7 @@ TEST_F(SeedRuleTest, WhatAnEarlierMemoryHasToldOfIsNotAskedFor) {
   Keep(0, {1, 60}, 5);
   Keep(1, {1, 61}, 6);
   records_.present[NodeSlot{1}].set_incarnation("another memory");
-  EXPECT_EQ(Next().ask_kept, NodeSlot{0});
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{0});
 }
 
 TEST_F(SeedRuleTest, WhatTheStoreHasAlreadyIsNotWrittenAgain) {
@@ -144,6 +157,33 @@ TEST_F(SeedRuleTest, TheStoreAloneIsBelievedOnceAllMemoriesAreLost) {
   EXPECT_TRUE(move.write->view->members(0).lost() && move.write->view->members(1).lost());
   EXPECT_EQ(move.write->seed->epoch(), 5U);
   EXPECT_FALSE(move.write->timeline || move.write->commit);
+}
+
+// The store was rolled back, and whoever has kept what came after has lost its memory too.
+TEST_F(SeedRuleTest, WhoWaitsForItsSlotIsAskedForItsCopy) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {1, 61}, 6);
+  LoseMemory(1);
+  Move move = Next();
+  ASSERT_EQ(AskedIn(move), NodeSlot{1});
+  EXPECT_EQ(move.ask_kept->address, "waiting 1");
+  Give(1);
+  LoseMemory(0);
+  FollowAbsences();
+  now_ += options_.lost_grace;
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->view && move.write->commit && move.write->seed);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 6));
+  EXPECT_EQ(move.write->view->number(), 62U);
+  EXPECT_TRUE(move.write->view->members(0).lost() && move.write->view->members(1).lost());
+  EXPECT_EQ(move.write->seed->epoch(), 2U);
+}
+
+TEST_F(SeedRuleTest, WhoWaitsAndHasKeptNothingNewerIsNotAsked) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {1, 59}, 4);
+  LoseMemory(1);
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{0});
 }
 
 TEST_F(SeedRuleTest, AnEmptyStoreWaitsForSomebodyWhoTells) {
