@@ -205,7 +205,13 @@ absl::Status CheckRecord(const PresenceRecord& presence) {
 
 absl::Status CheckRecord(const SpareRecord& spare) { return CheckRecord(spare.presence()); }
 
-absl::Status CheckRecord(const WaitingRecord& waiting) { return CheckRecord(waiting.presence()); }
+absl::Status CheckRecord(const WaitingRecord& waiting) {
+  if (waiting.kept_epoch() > kEpochMax) {
+    return Wrong("epoch {} of the kept records, the largest is {}", waiting.kept_epoch(),
+                 kEpochMax);
+  }
+  return CheckRecord(waiting.presence());
+}
 
 absl::Status CheckRecord(const SettingsRecord& settings) {
   if (settings.min_reader() > kSettingsFormat || settings.format() < settings.min_reader()) {

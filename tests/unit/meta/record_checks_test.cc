@@ -118,6 +118,8 @@ TEST(RecordChecksTest, NoVersionIsBeyondTheBounds) {
   ExpectWrong<TimelineRecord>("decision { kind: 1 timeline: " + huge + " }", huge);
   ExpectWrong<TimelineRecord>("decision { kind: 2 version_step: " + huge + " }", huge);
   ExpectWrong<PinRecord>("pins { timeline: 1 step: " + huge + " }", huge);
+  ExpectWrong<SeedRecord>("epoch: " + huge, huge);
+  ExpectWrong<WaitingRecord>("kept_epoch: " + huge, huge);
 }
 
 }  // namespace
