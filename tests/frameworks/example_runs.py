@@ -26,7 +26,8 @@ def check_killed_and_started_again(clis, python, program, lines):
     assert undisturbed.process.wait(EXAMPLE_S) == 0, undisturbed.output()
     job = clis[1].launch(*words, KILLED_AT, 4, *program)
     assert job.process.wait(EXAMPLE_S) == 0, job.output()
-    killed, _ = job.events("attempt-end")
+    killed, *others = job.events("attempt-end")
+    assert len(others) == 1, job.output()
     assert (killed["rank"], killed["signal"]) == (1, signal.SIGKILL)
     said, expected = job.lines(), undisturbed.lines()
     (died,) = [line["died"] for line in said if "died" in line]

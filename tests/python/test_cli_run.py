@@ -27,6 +27,25 @@ class TestRun:
             assert rank["UNREFT_SOCKET"] == str(cli.run_dir / "unreftd.sock")
         assert len({rank["MASTER_PORT"] for rank in ranks}) == 1
 
+    def test_the_port_is_kept_for_who_binds_it_by_number(self, cli):
+        """Else another process has it before rank 0 does, which imports for seconds."""
+        program = """
+import errno, os, socket
+port = int(os.environ["MASTER_PORT"])
+for address in ("127.0.0.1", "0.0.0.0"):
+    try:
+        socket.socket().bind((address, port))
+    except OSError as error:
+        assert error.errno == errno.EADDRINUSE, error
+    else:
+        raise SystemExit(f"{address}:{port} is anybody's")
+for family in (socket.AF_INET, socket.AF_INET6):
+    with socket.create_server(("", port), family=family, dualstack_ipv6=family != socket.AF_INET):
+        socket.create_connection(("127.0.0.1", port)).close()
+"""
+        job = cli.launch("--max-restarts", 0, "--", sys.executable, "-c", program)
+        assert job.wait() == 0, job.output()
+
     def test_users_thread_count_is_kept(self, cli, monkeypatch):
         for given, seen in ((None, "1"), ("5", "5")):
             monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

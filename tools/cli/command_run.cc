@@ -248,10 +248,11 @@ int Run(const Context& context, const RunOptions& options) {
 
 constexpr char kFooter[] =
     R"text(Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR=127.0.0.1,
-MASTER_PORT (a fresh one per attempt), UNREFT_ATTEMPT, UNREFT_SOCKET, UNREFT_JOB, and
-OMP_NUM_THREADS=1 unless it is set. When a rank exits with another code than 0 or is
-killed, the others are stopped and the next attempt starts. After `up --nodes N`, rank r of
-R is of node r * N / R, and has its UNREFT_SOCKET, or that of the spare which took its slot.
+MASTER_PORT (another one per attempt, and kept for it: SO_REUSEADDR binds it, as torch does),
+UNREFT_ATTEMPT, UNREFT_SOCKET, UNREFT_JOB, and OMP_NUM_THREADS=1 unless it is set. When a rank
+exits with another code than 0 or is killed, the others are stopped and the next attempt
+starts. After `up --nodes N`, rank r of R is of node r * N / R, and has its UNREFT_SOCKET, or
+that of the spare which took its slot.
 With --nodes MIN:MAX a node without a daemon is left out, once MIN are there: an attempt on n
 of N nodes has --ranks * n / N ranks, rounded down to --ranks-multiple, and restores what the
 others saved. Its protection groups are of these n nodes, until a restart has all again. It

@@ -13,25 +13,34 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tools/cli/context.h"
 
 namespace unreft::cli {
 namespace {
 
-// A port that was free a moment ago. If another takes it first, the attempt fails and the next one
-// draws again.
-absl::StatusOr<uint16_t> FreePort() {
+// A port for rank 0 to listen on. As long as `holder` is bound nobody else gets it: not by asking
+// for any free one, and not as the near end of a connection. Who binds it by number does, if both
+// allow the address to be reused, as torch's TCPStore does.
+struct ReservedPort {
+  uint16_t number = 0;
+  OwnedFd holder;
+};
+
+absl::StatusOr<ReservedPort> ReservePort() {
   OwnedFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
   socklen_t length = sizeof(address);
   auto* any = reinterpret_cast<sockaddr*>(&address);
-  if (!fd.valid() || bind(fd.get(), any, length) != 0 || getsockname(fd.get(), any, &length) != 0) {
-    return absl::ErrnoToStatus(errno, "find a free port on 127.0.0.1");
+  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(fd.get(), any, length) != 0 || getsockname(fd.get(), any, &length) != 0) {
+    return absl::ErrnoToStatus(errno, "find a free port");
   }
-  return ntohs(address.sin_port);
+  return ReservedPort{ntohs(address.sin_port), std::move(fd)};
 }
 
 OwnedFd BlockedSignals() {
@@ -147,10 +156,12 @@ absl::StatusOr<int> Launch(const LaunchOptions& options) {
   const OwnedFd signals = BlockedSignals();
   if (!signals.valid()) return absl::ErrnoToStatus(errno, "receive signals");
   uint32_t restarts = 0;
+  ReservedPort port;
   for (uint64_t number = options.first_attempt;; ++number) {
-    absl::StatusOr<uint16_t> port = FreePort();
-    if (!port.ok()) return port.status();
-    const Attempt attempt{.number = number, .port = *port};
+    absl::StatusOr<ReservedPort> next_port = ReservePort();
+    if (!next_port.ok()) return next_port.status();
+    port = *std::move(next_port);  // and not that of the attempt before
+    const Attempt attempt{.number = number, .port = port.number};
     const RankGroupOptions group_options = OfAttempt(options, attempt);
     RankGroup group(group_options);
     if (absl::Status status = group.Start(); !status.ok()) return status;
