@@ -10,21 +10,24 @@
 #include "base/format.h"
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/fresh_start.h"
 
 namespace unreft::smp {
 namespace {
 
 std::string NameOf(const DurableCopy& copy) { return CleanText(copy.directory, kTextBytesMax); }
 
-absl::Status OfSeveralRuns(const std::vector<DurableCopy>& copies) {
+using Copies = std::vector<const DurableCopy*>;
+
+absl::Status OfSeveralRuns(const Copies& copies) {
   std::vector<std::string> names;
-  for (const DurableCopy& copy : copies) {
+  for (const DurableCopy* copy : copies) {
     names.push_back(
-        fmt::format("{} (run {}, version {})", NameOf(copy), copy.run(), copy.version()));
+        fmt::format("{} (run {}, version {})", NameOf(*copy), copy->run(), copy->version()));
   }
   return absl::FailedPreconditionError(fmt::format(
-      "nothing is recorded of the job, and its durable copies are of several runs: {}. Leave those "
-      "of one run there, or give them up with `unreft fresh-start`",
+      "no commit of the job is recorded, and its durable copies are of several runs: {}. Leave "
+      "those of one run there, or give them up with `unreft fresh-start`",
       absl::StrJoin(names, ", ")));
 }
 
@@ -36,36 +39,40 @@ bool GoesOnFrom(const recovery::TimelineChain& recorded, const DurableCopy& copy
          std::ranges::equal(known, chain.origins().first(known.size()));
 }
 
-// The newest of the job as it is recorded, or of what came after that; null when there is none.
-const DurableCopy* NewestOfJob(const Facts& facts) {
+// Those of the job as it is recorded, or of what came after that. Where no commit is, and nobody
+// has ordered to begin anew, the store may have gone back behind the start of the run that they are
+// of.
+Copies CopiesOfJob(const Facts& facts) {
   const recovery::TimelineChain recorded = ChainOf(facts.records.timeline.value);
-  const DurableCopy* newest = nullptr;
+  const bool has_begun = facts.records.commit.value.world() != 0 || WasGivenUp(facts.records);
+  Copies all;
+  Copies going_on;
   for (const DurableCopy& copy : facts.copies.copies()) {
-    if (newest != nullptr && copy.version() < newest->version()) continue;
-    if (GoesOnFrom(recorded, copy)) newest = &copy;
+    all.push_back(&copy);
+    if (GoesOnFrom(recorded, copy)) going_on.push_back(&copy);
   }
-  return newest;
+  return going_on.empty() && !has_begun ? all : going_on;
 }
 
 }  // namespace
 
-bool AreCopiesOfJob(const Facts& facts) { return NewestOfJob(facts) != nullptr; }
+bool AreCopiesOfJob(const Facts& facts) { return !CopiesOfJob(facts).empty(); }
 
 recovery::TimelineChain ChainForCopies(const Facts& facts) {
-  const DurableCopy* newest = NewestOfJob(facts);
-  return newest != nullptr ? newest->chain() : ChainOf(facts.records.timeline.value);
+  const Copies copies = CopiesOfJob(facts);
+  if (copies.empty()) return ChainOf(facts.records.timeline.value);
+  return (*std::ranges::max_element(copies, {}, &DurableCopy::version))->chain();
 }
 
 absl::StatusOr<std::optional<DurableCopy>> ChooseCopy(const Facts& facts,
                                                       std::optional<Step> at_or_before) {
-  const std::vector<DurableCopy>& copies = facts.copies.copies();
-  const bool is_recorded = !facts.records.timeline.value.chain().empty();
+  const Copies of_job = CopiesOfJob(facts);
   std::set<uint64_t> runs;
-  for (const DurableCopy& copy : copies) runs.insert(copy.run());
-  if (!is_recorded && runs.size() > 1) return OfSeveralRuns(copies);
+  for (const DurableCopy* copy : of_job) runs.insert(copy->run());
+  if (runs.size() > 1) return OfSeveralRuns(of_job);
   const recovery::TimelineChain chain = ChainForCopies(facts);
   std::optional<DurableCopy> newest;
-  for (const DurableCopy& copy : copies) {
+  for (const DurableCopy& copy : facts.copies.copies()) {
     const Version version = copy.version();
     if (!chain.IsLive(version) || facts.copies.IsDamaged(copy)) continue;
     if (at_or_before && version.step > *at_or_before) continue;

@@ -25,8 +25,8 @@ bool AreCopiesOfJob(const Facts& facts);
 recovery::TimelineChain ChainForCopies(const Facts& facts);
 
 // Of the versions on the job's timelines that were not given up, the newest; none when there is no
-// such copy. Where nothing is recorded of the job, FailedPrecondition with the list when the copies
-// are of several runs.
+// such copy. Where no commit is recorded, FailedPrecondition with the list when the copies are of
+// several runs.
 absl::StatusOr<std::optional<DurableCopy>> ChooseCopy(const Facts& facts,
                                                       std::optional<Step> at_or_before);
 

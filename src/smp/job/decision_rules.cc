@@ -172,10 +172,10 @@ bool CaptureBegan(const Facts& facts) {
          });
 }
 
-// Later than all timelines of the record, which may have got those of a copy.
+// Later than all that are recorded and those of the record, which may have got a copy's.
 Timeline NextTimelineOf(const Facts& facts, const TimelineRecord& record) {
   const Timeline newest = NewestTimeline(facts.records.timeline.value);
-  if (NewestTimeline(record) == newest) return facts.next_timeline;
+  if (NumberOf(NewestTimeline(record)) <= NumberOf(newest)) return facts.next_timeline;
   return NextTimeline(NewestTimeline(record), static_cast<uint32_t>(facts.next_timeline.value));
 }
 

@@ -284,6 +284,7 @@ TEST_F(CopyRulesTest, RanksThatAskForLessThanMemoryHasAreToldSo) {
 }
 
 TEST_F(CopyRulesTest, AfterAFreshStartCopiesOfOtherRunsDoNotCount) {
+  records_.commit.value.set_timeline(1);  // as the order leaves it
   EXPECT_TRUE(Next().search_copies);
   Find({Copy(At(9, 8), 9)});
   EXPECT_EQ(KindOf(Next()), DecisionKind::kFresh);
@@ -313,6 +314,37 @@ TEST_F(CopyRulesTest, WhereNoCommitIsRecordedACopyOfTheRunShowsThatThereWasOne) 
   EXPECT_EQ(timeline.chain(1).timeline(), 2U);
   EXPECT_EQ(timeline.chain(2).parent_timeline(), 2U);
   EXPECT_GT(NewestTimeline(timeline), Timeline{2});
+}
+
+// Its run began when nothing was committed in the one that is recorded.
+TEST_F(CopyRulesTest, WhereNothingWasEverCommittedACopyOfALaterRunGoesOn) {
+  Find({Copy(At(9, 8), 9)});
+  const DurableCopy chosen = Next().load_copy->copy;
+  EXPECT_EQ(chosen.version(), At(9, 8));
+  Load(chosen);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->timeline);
+  EXPECT_EQ(move.write->timeline->run(), 9U);
+  EXPECT_EQ(move.write->timeline->chain(0).timeline(), 9U);
+  EXPECT_GT(NumberOf(NewestTimeline(*move.write->timeline)), 9U);
+}
+
+TEST_F(CopyRulesTest, WhereNothingWasEverCommittedCopiesOfTwoOtherRunsAreRefusedWithTheList) {
+  Find({Copy(At(9, 8), 9), Copy(At(5, 7), 5)});
+  EXPECT_THAT(WhyOf(Next()), AllOf(HasSubstr("of several runs"), HasSubstr("/copies/9-8 (run 9"),
+                                   HasSubstr("/copies/5-7 (run 5")));
+}
+
+TEST_F(CopyRulesTest, TheNextTimelineIsLaterThanTheRecordedOnesToo) {
+  records_.timeline.value.mutable_chain(0)->set_timeline(7);
+  records_.timeline.value.set_run(7);
+  for (uint64_t slot = 0; slot < kNodes; ++slot) Tell(slot);
+  Find({Copy(At(2, 3))});
+  const DurableCopy chosen = Next().load_copy->copy;
+  Load(chosen);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->timeline);
+  EXPECT_GT(NumberOf(NewestTimeline(*move.write->timeline)), 7U);
 }
 
 TEST_F(CopyRulesTest, NothingBeginsAnewBesideADamagedCopyOfTheRun) {
