@@ -378,8 +378,8 @@ std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_b
     return move;
   }
   if (facts.records.commit.value.world() != 0) return std::nullopt;
-  // The job begins anew. Copies of other runs were given up by who has it do so once.
-  if (!record.chain().empty() && !AreCopiesOfJob(facts)) return std::nullopt;
+  // The job begins anew. Copies of other runs were given up by who has ordered that.
+  if (WasGivenUp(facts.records) && !AreCopiesOfJob(facts)) return std::nullopt;
   // Here that would be a guess.
   if (!copies.damaged().empty()) {
     return FailRound(record, CopiesNotRead(absl::DataLossError(copies.damaged())));

@@ -41,6 +41,13 @@ struct AbandonNotes {
   std::optional<Time> ranks_away_since;
 };
 
+// Of a store that is not seeded.
+struct SeedNotes {
+  Time since;  // it was first read
+  // Addresses of daemons that have not given the copy of the records that they say they have.
+  std::set<std::string> deaf;
+};
+
 // Of pins, beside their record.
 struct PinNotes {
   const std::set<uint64_t>& over;  // whose time is up, by number
@@ -57,6 +64,7 @@ struct Facts {
   Timeline next_timeline;
   const Absences& absences;
   const meta::RecordCopy* kept;  // the newest that a node was asked for; null before
+  const SeedNotes& seed;
   PinNotes pins;
   const std::map<uint64_t, Time>& asked_since;  // by attempt, before a round begins
   const RoundReading& reading;                  // in the round that is under way

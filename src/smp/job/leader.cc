@@ -18,6 +18,7 @@
 #include "smp/job/recorded.h"
 #include "smp/job/refusals.h"
 #include "smp/job/report_checks.h"
+#include "smp/job/seed_rule.h"
 #include "smp/job/view_rules.h"
 
 namespace unreft::smp {
@@ -140,6 +141,7 @@ void Leader::ForgetReportsOfAnotherStore() {
   if (std::exchange(store_id_, now) == now) return;
   board_ = {};
   compared_lives_.clear();
+  seed_notes_ = {.since = executor_.Now()};
 }
 
 // The records of all who are present do not fit into a processor's caches; their revisions do.
@@ -180,6 +182,7 @@ Facts Leader::FactsOf(const RollCall& roll) {
           .next_timeline = NextTimeline(),
           .absences = absences_,
           .kept = kept_ ? &*kept_ : nullptr,
+          .seed = seed_notes_,
           .pins = {.over = pin_clock_.over(), .asked = pin_requests_.first()},
           .asked_since = asked_since_,
           .reading = reading_,
@@ -196,7 +199,7 @@ void Leader::Follow(const RollCall& roll) {
   const TimelineRecord& timeline = records.timeline.value;
   const Time now = executor_.Now();
   // While the store is behind what the nodes have kept, by what they have.
-  const bool is_behind = !records.IsSeeded() && kept_ && kept_->stamp > records.stamp();
+  const bool is_behind = !records.IsSeeded() && kept_ && IsBehind(records, kept_->stamp);
   const ViewRecord& view = is_behind ? kept_->records.view.value : records.view.value;
   const bool may_begin = records.present.size() >= options_.NodesMin();
   if (view.members_size() > 0 || may_begin || !IsOfNewJob(board_.reports())) {
@@ -322,22 +325,29 @@ void Leader::AskKept(const Keeper& keeper) {
   if (std::exchange(asking_kept_, true)) return;
   peers_.AskInPagesAt<KeptReply>(
       keeper.slot, keeper.address, "kept", KeptRequest(), options_.call_timeout,
-      lifetime_.Bind([this, slot = keeper.slot](const absl::StatusOr<KeptReply>& reply) {
+      lifetime_.Bind([this, keeper](const absl::StatusOr<KeptReply>& reply) {
         asking_kept_ = false;
-        OnKept(slot, reply);
+        OnKept(keeper, reply);
       }));
 }
 
-void Leader::OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply) {
+void Leader::OnKept(const Keeper& keeper, const absl::StatusOr<KeptReply>& reply) {
   absl::StatusOr<meta::RecordCopy> copy =
       reply.ok() ? meta::DecodeCopy(std::as_bytes(std::span(reply->copy()))) : reply.status();
+  if (copy.ok() && copy->stamp < keeper.stamp) {
+    copy = absl::DataLossError(fmt::format(
+        "it is of epoch {}, sequence {}, needed {}, {} as it has said", copy->stamp.epoch,
+        copy->stamp.sequence, keeper.stamp.epoch, keeper.stamp.sequence));
+  }
   if (copy.ok()) {
+    seed_notes_.deaf.erase(keeper.address);
     if (!kept_ || kept_->stamp < copy->stamp) kept_ = *std::move(copy);
     return RunRules();
   }
+  seed_notes_.deaf.insert(keeper.address);
   log_.WarnEvery("kept", kWarnEvery, executor_.Now(),
-                 "node {} does not give the copy of the job's records that it has: {}", slot,
-                 copy.status().message());
+                 "node {} at {} does not give the copy of the job's records that it has: {}",
+                 keeper.slot, keeper.address, copy.status().message());
   // Asked again by the rules.
   executor_.After(options_.report_interval / 4, lifetime_.Bind([this] { RunRules(); }));
 }

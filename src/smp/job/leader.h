@@ -123,7 +123,7 @@ class Leader {
   void LoadCopy(CopyLoad load);
   void EndCopies();
   void AskKept(const Keeper& keeper);
-  void OnKept(NodeSlot slot, const absl::StatusOr<KeptReply>& reply);
+  void OnKept(const Keeper& keeper, const absl::StatusOr<KeptReply>& reply);
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);
   void AnswerPin(absl::StatusOr<PinReply> answer, std::optional<meta::JobChange> change);
   void Write(meta::JobChange change, const char* fault_point = nullptr);
@@ -170,6 +170,7 @@ class Leader {
   std::string store_id_;                  // of the store that the reports are of
   std::optional<meta::RecordCopy> kept_;  // the newest that a node was asked for
   bool asking_kept_ = false;
+  SeedNotes seed_notes_;
   std::map<NodeSlot, uint64_t> refused_;  // reports of lives that we do not see
   bool writing_ = false;
   absl::Status write_failure_;       // ok: the last write was taken, or another came between
@@ -181,8 +182,8 @@ class Leader {
   Absences absences_;
   std::map<uint64_t, Time> asked_since_;  // by attempt
   uint64_t over_round_ = 0;               // of the decision in force, once it is over
-  RoundReading reading_;  // in the round that is under way
-  RoundCopies round_copies_;  // the same
+  RoundReading reading_;                  // in the round that is under way
+  RoundCopies round_copies_;              // the same
 
   std::deque<WaitingOrder> orders_;
 

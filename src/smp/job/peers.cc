@@ -137,13 +137,13 @@ void Peers::CallInPages(NodeSlot to, const std::string& method, const std::strin
 
 void Peers::CallInPagesAt(NodeSlot to, const std::string& address, const std::string& method,
                           const std::string& body, Duration timeout, Transport::CallDone done) {
-  AskPage(std::make_unique<PagedCall>(PagedCall{
-      address, fmt::format("node {}", to), method, body, timeout,
-      executor_.Now() + kTimeoutsOfAll * timeout, PagedAnswer(limits_),
-      [this, done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
-        if (absl::IsAborted(answer.status())) on_other_store_();
-        done(std::move(answer));
-      }}));
+  AskPage(std::make_unique<PagedCall>(
+      PagedCall{address, fmt::format("node {}", to), method, body, timeout,
+                executor_.Now() + kTimeoutsOfAll * timeout, PagedAnswer(limits_),
+                [this, done = std::move(done)](absl::StatusOr<std::string> answer) mutable {
+                  if (absl::IsAborted(answer.status())) on_other_store_();
+                  done(std::move(answer));
+                }}));
 }
 
 // All pages come from one address: who has another by then is another process.
@@ -172,13 +172,13 @@ void Peers::AskPage(std::unique_ptr<PagedCall> call) {
 
 void Peers::Probe(const std::string& address, Duration timeout,
                   absl::AnyInvocable<void(bool)> done) {
-  transport_.Call(address, "exposure", Wrap(""), timeout,
-                  lifetime_.Bind([done = std::move(done)](
-                                     const absl::StatusOr<std::string>& reply) mutable {
-                    // It does not lead, or has given this memory up, or knows another store.
-                    done(reply.ok() || absl::IsFailedPrecondition(reply.status()) ||
-                         absl::IsAborted(reply.status()));
-                  }));
+  transport_.Call(
+      address, "exposure", Wrap(""), timeout,
+      lifetime_.Bind([done = std::move(done)](const absl::StatusOr<std::string>& reply) mutable {
+        // It does not lead, or has given this memory up, or knows another store.
+        done(reply.ok() || absl::IsFailedPrecondition(reply.status()) ||
+             absl::IsAborted(reply.status()));
+      }));
 }
 
 void Peers::Follow() {

@@ -205,9 +205,13 @@ void Seat::ConfirmKeys() {
   };
   const PresenceRecord* const present = state.PresenceOf(options_.node);
   if (present == nullptr || !is_own(*present)) presence_.Confirm();
+  // What it said when the store was seeded says nothing of what it has kept.
+  const auto is_said = [&](const WaitingRecord& record) {
+    return is_own(record.presence()) &&
+           (state.IsSeeded() || meta::Stamp{record.kept_epoch(), record.kept_sequence()} == kept_);
+  };
   const auto waits = state.waiting.find(PlaceOf(own));
-  if (!presence_.wanted() &&
-      (waits == state.waiting.end() || !is_own(waits->second.value.presence()))) {
+  if (!presence_.wanted() && (waits == state.waiting.end() || !is_said(waits->second.value))) {
     waiting_.Confirm();
   }
   if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();

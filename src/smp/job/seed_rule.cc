@@ -11,6 +11,7 @@
 #include "smp/job/cluster_records.h"
 #include "smp/job/formation.h"
 #include "smp/job/recorded.h"
+#include "smp/job/roll_call.h"
 #include "smp/job/view_rules.h"
 
 namespace unreft::smp {
@@ -31,17 +32,29 @@ std::optional<Keeper> NewestThatReports(const Facts& facts) {
   return newest;
 }
 
-// Of those that wait for their slot, too: where all memory was lost, nobody else is there.
+Time EndOfWait(const Facts& facts) { return facts.seed.since + facts.options.lost_grace; }
+
+// Of those that wait for their slot, too: where all memory was lost, nobody else is there. Who can
+// be waited for no longer, and does not give what it says it has, is passed over.
 std::optional<Keeper> NewestKeeper(const Facts& facts, std::optional<Keeper> newest) {
+  const bool is_over = facts.now >= EndOfWait(facts);
   for (const auto& [place, waiting] : facts.records.waiting) {
     const WaitingRecord& record = waiting.value;
     const PresenceRecord& presence = record.presence();
     const meta::Stamp stamp{record.kept_epoch(), record.kept_sequence()};
+    if (is_over && facts.seed.deaf.contains(presence.address())) continue;
     if (stamp > (newest ? newest->stamp : meta::Stamp{})) {
       newest = {NodeSlot{presence.slot()}, presence.address(), stamp};
     }
   }
   return newest;
+}
+
+// Whether every memory that the view names has told. Else others may know more, which have yet to
+// see that the store is another one, and to say so where they wait for their slots.
+bool HaveAllTold(const Facts& facts, const ViewRecord& view) {
+  const RollCall roll(view, facts.records.present, facts.board.reports());
+  return roll.told().size() == static_cast<size_t>(view.members_size()) && roll.have_all_told();
 }
 
 // Whether the groups are such as the options ask for, of as many nodes as are in. The job may have
@@ -83,21 +96,29 @@ void AddKept(const Facts& facts, const meta::RecordCopy& kept, Move& move) {
 
 }  // namespace
 
+bool IsBehind(const meta::JobState& records, const meta::Stamp& kept) {
+  return kept > meta::Stamp{records.seed.value.epoch(), records.stamp().sequence};
+}
+
 Move SeedRule(const Facts& facts) {
   if (facts.records.IsSeeded()) return {};
-  const meta::Stamp stored = facts.records.stamp();
   const std::optional<Keeper> told = NewestThatReports(facts);
   const std::optional<Keeper> keeper = NewestKeeper(facts, told);
   Move move{.waits = true};
-  const bool is_behind = keeper && keeper->stamp > stored;
-  if (is_behind && (facts.kept == nullptr || facts.kept->stamp < keeper->stamp)) {
+  const meta::Stamp in_hand = facts.kept == nullptr ? meta::Stamp{} : facts.kept->stamp;
+  if (keeper && keeper->stamp > in_hand && IsBehind(facts.records, keeper->stamp)) {
     move.ask_kept = keeper;
     return move;
   }
+  const bool is_behind = IsBehind(facts.records, in_hand);
   const meta::JobRecords& known = is_behind ? facts.kept->records : facts.records;
   // Where this process has the store, nobody else can be the slot's memory.
   const bool has_view = known.view.exists() && !facts.options.has_own_store &&
                         IsAsAskedFor(known.view.value, facts.options);
+  if (has_view && facts.now < EndOfWait(facts) && !HaveAllTold(facts, known.view.value)) {
+    move.wake = EndOfWait(facts);
+    return move;
+  }
   if (has_view) {
     // Once all memories are lost that could say more, the store's own records stand.
     move = ViewAgain(facts, known.view.value);
@@ -109,7 +130,7 @@ Move SeedRule(const Facts& facts) {
   if (is_behind) AddKept(facts, *facts.kept, move);
   SeedRecord& seed = move.write->seed.emplace();
   seed.set_store_id(facts.records.store_id);
-  const uint64_t epoch_told = keeper ? keeper->stamp.epoch : 0;
+  const uint64_t epoch_told = std::max(keeper ? keeper->stamp.epoch : 0, in_hand.epoch);
   seed.set_epoch(std::max(epoch_told, facts.records.seed.value.epoch()) + 1);
   return move;
 }

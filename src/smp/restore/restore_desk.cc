@@ -330,9 +330,8 @@ void RestoreDesk::OnSessionEnded(RankSession& session) {
   // one of their own, would end their timeline.
   session.restore_request.reset();
   // Those that go on asking here are of one attempt.
-  const auto other = std::ranges::find_if(state_.sessions, [this](const auto& of_rank) {
-    return AsksForDecision(*of_rank.second);
-  });
+  const auto other = std::ranges::find_if(
+      state_.sessions, [this](const auto& of_rank) { return AsksForDecision(*of_rank.second); });
   AskFor(other == state_.sessions.end() ? session : *other->second);
 }
 

@@ -335,6 +335,13 @@ TEST_F(CopyRulesTest, WhereNothingWasEverCommittedCopiesOfTwoOtherRunsAreRefused
                                    HasSubstr("/copies/5-7 (run 5")));
 }
 
+TEST_F(CopyRulesTest, WhereNothingWasEverCommittedNothingBeginsBesideACopyThatCannotBeRead) {
+  DurableCopy unreadable;
+  unreadable.directory = "/copies/rotten";
+  Find({unreadable});
+  EXPECT_THAT(WhyOf(Next()), HasSubstr("/copies/rotten cannot be read"));
+}
+
 TEST_F(CopyRulesTest, TheNextTimelineIsLaterThanTheRecordedOnesToo) {
   records_.timeline.value.mutable_chain(0)->set_timeline(7);
   records_.timeline.value.set_run(7);

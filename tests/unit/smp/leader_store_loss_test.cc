@@ -47,6 +47,19 @@ TEST_F(LeaderStoreLossTest, WhatOneNodeRemembersIsWrittenOnceAllHaveTold) {
   EXPECT_EQ(store_->state().timeline.value.chain(0).timeline(), At(1, 0).timeline.value);
 }
 
+TEST_F(LeaderStoreLossTest, AnOlderCopyThanWasSaidIsAskedForAgain) {
+  for (const uint64_t slot : {0, 1, 3}) HearNothing(NodeSlot{slot});
+  std::string& kept = nodes_.at(NodeSlot{2}).kept;
+  const std::string newest = std::exchange(kept, older_kept_);
+  LoseStore();
+  ReportAll();
+  Settle();
+  EXPECT_EQ(commit().world(), 0U);
+  kept = newest;
+  Settle(std::chrono::seconds(1));
+  EXPECT_EQ(VersionOf(commit()), At(1, 5));
+}
+
 // What a node that returns has of the one is nothing of the other.
 TEST_F(LeaderStoreLossTest, ATimelineOfTheSameNumberIsAnother) {
   const Timeline before = At(1, 0).timeline;

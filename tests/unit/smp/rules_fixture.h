@@ -164,6 +164,7 @@ class RulesFixture : public ::testing::Test {
             .next_timeline = Timeline{NewestTimeline(records_.timeline.value).value + 1},
             .absences = absences_,
             .kept = kept_ ? &*kept_ : nullptr,
+            .seed = seed_notes_,
             .pins = {.over = pins_over_, .asked = pin_asked_},
             .asked_since = asked_since_,
             .reading = reading_,
@@ -180,6 +181,7 @@ class RulesFixture : public ::testing::Test {
   std::map<NodeSlot, NodeReport> reports_;
   Board board_;
   Time now_{std::chrono::hours(1)};
+  SeedNotes seed_notes_;  // the store was read long ago
   Absences absences_{options_.lost_grace};
   std::optional<meta::RecordCopy> kept_;
   std::set<uint64_t> pins_over_;

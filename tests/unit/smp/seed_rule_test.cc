@@ -35,7 +35,7 @@ class SeedRuleTest : public RulesFixture {
   // That node's memory is lost with what it has told; its daemon has the disk's copy, and waits.
   void LoseMemory(uint64_t slot) {
     WaitingRecord& waiting = records_.waiting[slot].value;
-    *waiting.mutable_presence() = records_.present.at(NodeSlot{slot});
+    waiting.mutable_presence()->set_slot(slot);
     waiting.mutable_presence()->set_incarnation(fmt::format("new memory {}", slot));
     waiting.mutable_presence()->set_address(fmt::format("waiting {}", slot));
     waiting.set_kept_epoch(Report(slot).kept_epoch());
@@ -183,6 +183,69 @@ TEST_F(SeedRuleTest, WhoWaitsAndHasKeptNothingNewerIsNotAsked) {
   Keep(0, {1, 60}, 5);
   Keep(1, {1, 59}, 4);
   LoseMemory(1);
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{0});
+}
+
+// They have to see first that the store is another one.
+TEST_F(SeedRuleTest, UnlessAllHaveToldThoseWhoWaitAreGivenTimeToSayWhatTheyHaveKept) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {1, 61}, 6);
+  for (ViewRecord* view : {&records_.view.value, &copies_.at(0).records.view.value,
+                           &copies_.at(1).records.view.value}) {
+    view->mutable_members(1)->set_lost(true);
+  }
+  Give(0);
+  records_.present.erase(NodeSlot{1});
+  seed_notes_.since = now_;
+  Move move = Next();
+  EXPECT_TRUE(move.waits && !move.write);
+  EXPECT_EQ(move.wake, now_ + options_.lost_grace);
+  LoseMemory(1);
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{1});
+  Give(1);
+  now_ += options_.lost_grace;
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->commit);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 6));
+}
+
+TEST_F(SeedRuleTest, WhoDoesNotGiveWhatItSaysIsPassedOverInTheEnd) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {1, 61}, 6);
+  Give(0);
+  LoseMemory(1);
+  FollowAbsences();
+  seed_notes_ = {.since = now_, .deaf = {"waiting 1"}};
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{1});
+  now_ += options_.lost_grace;
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->commit);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 5));
+}
+
+TEST_F(SeedRuleTest, ACopyThatIsInHandCountsThoughWhoGaveItIsGone) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {1, 61}, 6);
+  Give(1);
+  records_.present.erase(NodeSlot{1});
+  FollowAbsences();
+  now_ += options_.lost_grace;
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->commit);
+  EXPECT_EQ(VersionOf(*move.write->commit), At(1, 6));
+}
+
+// It got another id since some watcher had seen a later revision, which no record has.
+TEST_F(SeedRuleTest, RecordsThatAreNewerThanAllCopiesStay) {
+  Keep(0, {2, 60}, 5);
+  records_.seed.value.set_store_id("the id before");
+  records_.seed.value.set_epoch(2);
+  records_.commit.modified = meta::Revision{61};
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->seed);
+  EXPECT_FALSE(move.write->commit || move.write->timeline);
+  EXPECT_EQ(move.write->seed->epoch(), 3U);
+  records_.commit.modified = meta::Revision{59};
   EXPECT_EQ(AskedIn(Next()), NodeSlot{0});
 }
 
