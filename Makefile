@@ -82,14 +82,15 @@ sim: build       ## one node, then clusters simulated on fresh seeds (SEEDS=n of
 	@$(BUILD)/bin/unreft_sim --cluster --fresh --seeds $(SEEDS) --jobs $(JOBS)
 
 fuzz:            ## every fuzzer for SECONDS=n (libFuzzer, ASan+UBSan; clang)
-	@tools/setup/setup.sh fuzz
+	@tools/setup/setup.sh sanitize
 	@cmake --preset fuzz >/dev/null
 	@cmake --build build/fuzz --parallel $(JOBS) --target fuzzers
 	@JOBS=$(JOBS) tools/setup/fuzz.sh build/fuzz $(SECONDS)
 
-sanitize: asan tsan  ## the C++ tests under ASan+UBSan, then TSan
+sanitize: asan tsan  ## the C++ tests under ASan+UBSan, then TSan (clang)
 
 asan tsan: setup
+	@tools/setup/setup.sh sanitize
 	@cmake --preset $@ >/dev/null
 	@cmake --build build/$@ --parallel $(JOBS)
 	@ctest --preset $@ --parallel $(JOBS)

@@ -57,14 +57,14 @@ endif()
 
 set(UNREFT_TEST_TIMEOUT_FACTOR 1)
 if(UNREFT_SANITIZE)
-  add_compile_options(-fsanitize=${UNREFT_SANITIZE} -g -O1)
+  add_compile_options(-fsanitize=${UNREFT_SANITIZE} -g1 -O1)
   add_link_options(-fsanitize=${UNREFT_SANITIZE})
   if(UNREFT_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize-recover=undefined)
-  endif()
-  if(UNREFT_SANITIZE MATCHES "fuzzer")
-    # Not of what Debian's gRPC and protobuf do, which are not instrumented.
-    add_compile_options(-g1 -fno-sanitize=vptr,function)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+      # Not of what Debian's gRPC and protobuf do, which are not instrumented.
+      add_compile_options(-fno-sanitize=vptr,function)
+    endif()
   endif()
   if(UNREFT_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options(-Wno-tsan)  # Boost.Asio's fences

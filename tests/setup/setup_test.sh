@@ -67,13 +67,13 @@ missing_with_sudo() {
   expect 'apt-get .*install .*ninja-build$' "$calls"
 }
 
-clang_for_fuzzers() {
+clang_for_sanitizers() {
   uid 0
   dpkg_with_all_but libclang-rt-19-dev
   run_setup packages
   [ $rc = 0 ] || fail "exit $rc"
   expect_no_calls
-  run_setup fuzz
+  run_setup sanitize
   [ $rc = 0 ] || fail "exit $rc"
   expect 'apt-get .*install .*libclang-rt-19-dev$' "$calls"
 }

@@ -4,7 +4,8 @@
 #   setup.sh           what building, testing and the demo need
 #   setup.sh packages  the system packages alone
 #   setup.sh lint      clang-format and clang-tidy, for `make lint` and `make format`
-#   setup.sh fuzz      the system packages and clang with its sanitizers, for `make fuzz`
+#   setup.sh sanitize  the system packages and clang with its sanitizers, for `make sanitize` and
+#                      `make fuzz`
 #
 # Idempotent: with everything there it asks dpkg once and installs nothing. UNREFT_NO_PACKAGES=1
 # leaves the system alone (you provide the libraries); the Python environment is still made.
@@ -19,7 +20,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 os_id=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}-${VERSION_ID:-}") || os_id=unknown-
 
 lint_packages="clang-format-19 clang-tidy-19"
-fuzz_packages="clang-19 libclang-rt-19-dev"
+sanitize_packages="clang-19 libclang-rt-19-dev"
 
 # A system that is neither is taken for Debian 12; Ubuntu's names are untested.
 names_of=$os_id
@@ -30,8 +31,8 @@ build_packages=$(awk -v os="$names_of" '$1 !~ /^#/ && ($2 == "*" || $2 == os) {p
 case "$what" in
   all | packages) wanted=$build_packages ;;
   lint) wanted=$lint_packages ;;
-  fuzz) wanted="$build_packages $fuzz_packages" ;;
-  *) say "unknown argument '$what' (all, packages, lint or fuzz)"; exit 2 ;;
+  sanitize) wanted="$build_packages $sanitize_packages" ;;
+  *) say "unknown argument '$what' (all, packages, lint or sanitize)"; exit 2 ;;
 esac
 
 # Prints the packages of $wanted that are not installed.
