@@ -43,10 +43,7 @@ class EtcdKv::Impl {
         executor_(executor),
         members_(std::move(members)),
         watches_(
-            {.name = Name(),
-             .retry_delay_min = options_.retry_delay_min,
-             .retry_delay_max = options_.retry_delay_max},
-            executor,
+            Name(), executor,
             [this] {
               EtcdMember* const member = members_->Next();
               return member == nullptr ? nullptr : member->watch.get();

@@ -4,8 +4,8 @@
 // and a KeepAlive are tried again within their deadline. A Txn that writes, a grant and a
 // revocation are not: once they may have been applied, their outcome is unknown and says so.
 //
-// A watch has a stream of its own. When that breaks it is made again, from behind the last event,
-// however long it takes; before, the store is asked which one it is and where (WatchProgress).
+// A watch has a stream of its own and ends with it. Before, the store is asked which one it is and
+// where (WatchProgress).
 #pragma once
 
 #include <absl/status/statusor.h>

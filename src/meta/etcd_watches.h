@@ -1,7 +1,5 @@
-// EtcdWatches: the watches of one EtcdKv, each mended by itself for as long as it is wanted.
-//
-//   probe ── meet ── open ── events ... ── the stream ends ── wait, then probe again
-//              └ DataLoss        └ OutOfRange
+// EtcdWatches: the watches of one EtcdKv. Each asks the store which one it is and where, opens a
+// stream of its own, and ends with it.
 //
 // Single-threaded on its executor; gRPC's threads only post.
 #pragma once
@@ -27,12 +25,6 @@ struct StoreHead {
   Revision revision;
 };
 
-struct EtcdWatchesOptions {
-  std::string name;  // of the store, for messages
-  Duration retry_delay_min;
-  Duration retry_delay_max;
-};
-
 class EtcdWatches {
  public:
   using OnProbed = absl::AnyInvocable<void(absl::StatusOr<StoreHead>)>;
@@ -40,8 +32,8 @@ class EtcdWatches {
   // Whom to ask; null: nobody now.
   using StubOf = absl::AnyInvocable<etcdserverpb::Watch::Stub*()>;
 
-  EtcdWatches(EtcdWatchesOptions options, Executor& executor, StubOf stub, CallSet& calls,
-              Probe probe);
+  // `store` is its name, for messages. `probe` never answers inline.
+  EtcdWatches(std::string store, Executor& executor, StubOf stub, CallSet& calls, Probe probe);
 
   WatchId Watch(KeyRange range, uint64_t cluster_id, Revision start, Kv::OnEvents on_events,
                 Kv::Done on_end);
@@ -56,22 +48,20 @@ class EtcdWatches {
     WatchProgress progress;
     Kv::OnEvents on_events;
     Kv::Done on_end;
-    Duration delay;  // before the next attempt
-    TimerId retry = TimerId::kNone;
-    Stream stream;  // null between streams
+    Stream stream;  // null before it has met the store
   };
 
-  void Meet(WatchId id);
   void OnMet(WatchId id, absl::StatusOr<StoreHead> head);
   void Open(WatchId id, Watcher& watcher);
-  // Null when it has been replaced or cancelled meanwhile.
-  Watcher* Find(WatchId id, const Stream& stream);
-  void OnResponse(WatchId id, const Stream& stream);
-  void Deliver(WatchId id, const Stream& stream, std::vector<WatchEvent> events);
-  void Retry(WatchId id, Watcher& watcher);
+  // Null when it has ended or was cancelled meanwhile.
+  Watcher* Find(WatchId id);
+  void OnResponse(WatchId id);
+  void Deliver(WatchId id, std::vector<WatchEvent> events);
   void End(WatchId id, absl::Status status);
+  // With the store's name before what `status` says.
+  void EndNamed(WatchId id, const absl::Status& status);
 
-  const EtcdWatchesOptions options_;
+  const std::string store_;
   Executor& executor_;
   StubOf stub_;
   CallSet& calls_;

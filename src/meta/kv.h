@@ -124,10 +124,11 @@ class Kv {
   virtual void RevokeLease(LeaseId lease, Done done) = 0;
 
   // Every change of the keys in `range` from `start` on, that revision included; `start` 0: from
-  // now on (whoever read at revision r begins with r + 1). A broken connection is mended below: no
-  // event is lost or comes twice. `on_end` runs once, last: OutOfRange when the store has forgotten
-  // `start` (read anew and watch from there), DataLoss when the store is another one or older than
-  // what was seen, naming both revisions. Not after CancelWatch.
+  // now on (whoever read at revision r begins with r + 1). No event is left out or comes twice.
+  // A watch lives as long as its connection, since what it goes on with may be another history.
+  // `on_end` runs once, last, and not after CancelWatch; whoever hears it reads anew and watches
+  // from there. Unavailable: there is no connection. OutOfRange: the store has forgotten `start`.
+  // DataLoss: the store is another one or older than what was seen, naming both revisions.
   virtual WatchId Watch(KeyRange range, Revision start, OnEvents on_events, Done on_end) = 0;
   virtual void CancelWatch(WatchId watch) = 0;
 };

@@ -1,14 +1,13 @@
-// WatchProgress: what one watch has seen of its store, and whether a store it meets again is still
-// that one. Pure; the same for etcd's client and the fake.
+// WatchProgress: from where one watch is told, and whether the store that it meets is the one that
+// was read. Pure; the same for etcd's client and the fake.
 //
-// A store is asked for its cluster id and revision before each (re)connection, by a read that sees
+// A store is asked for its cluster id and revision before the watch is opened, by a read that sees
 // every acknowledged change: what a follower of a cluster says of itself may be behind.
 #pragma once
 
 #include <absl/status/status.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +26,7 @@ class WatchProgress {
   // From which revision to watch there; 0 before the first meeting of a watch from now on.
   Revision next() const { return next_; }
 
-  // DataLoss, naming both: another store, or one that is older than what was seen.
+  // Once. DataLoss, naming both: another store, or one that is older than what was seen.
   absl::Status Meet(uint64_t cluster_id, Revision revision) {
     if (cluster_id_ == 0) cluster_id_ = cluster_id;
     if (cluster_id != cluster_id_) {
@@ -41,14 +40,7 @@ class WatchProgress {
                       cluster_id, revision, seen_));
     }
     if (next_.value == 0) next_ = {revision.value + 1};
-    seen_ = revision;
     return absl::OkStatus();
-  }
-
-  // Everything up to `revision` has been delivered.
-  void Advance(Revision revision) {
-    next_ = std::max(next_, Revision{revision.value + 1});
-    seen_ = std::max(seen_, revision);
   }
 
   // `events`, in order, cut by revision; what was delivered already is left out.
@@ -62,14 +54,14 @@ class WatchProgress {
       last = revision;
       cut.back().push_back(std::move(event));
     }
-    if (!cut.empty()) Advance(last);
+    if (!cut.empty()) next_ = {last.value + 1};
     return cut;
   }
 
  private:
   uint64_t cluster_id_;
   Revision next_;
-  Revision seen_;  // the newest revision that the store is known to have had
+  const Revision seen_;  // the newest revision that the store is known to have had
 };
 
 }  // namespace unreft::meta

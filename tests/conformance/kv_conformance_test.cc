@@ -268,16 +268,10 @@ TEST(FakeKv, LossesAndDeathsLoseNoEvent) {
     FakeWorld fake(seed);
     fake.store().set_lose_one_in(5);
     auto kv = fake.NewKv();
-    std::vector<int> seen;
-    std::optional<absl::Status> end;
+    Follower follower(*kv, fake.world().executor());
     Counter counter(*kv, fake.world().executor());
     fake.world().InTurn([&] {
-      kv->Watch(
-          {"k"}, Revision{1},
-          [&](std::vector<WatchEvent> events) {
-            seen.push_back(std::stoi(events.front().kv.value));
-          },
-          [&](absl::Status status) { end = std::move(status); });
+      follower.Start(Revision{1});
       counter.Start();
     });
     for (int life = 0; life < 3; ++life) {
@@ -291,10 +285,11 @@ TEST(FakeKv, LossesAndDeathsLoseNoEvent) {
     }
     fake.store().set_lose_one_in(0);
     fake.sim().scheduler().RunFor(std::chrono::seconds(5));
-    EXPECT_FALSE(end.has_value()) << *end;
-    EXPECT_GT(seen.size(), 50u) << "seed " << seed;
-    for (size_t i = 0; i < seen.size(); ++i) {
-      ASSERT_EQ(seen[i], static_cast<int>(i) + 1) << "seed " << seed;
+    EXPECT_FALSE(follower.end().has_value()) << *follower.end();
+    EXPECT_GT(follower.ends(), 2u) << "seed " << seed;
+    EXPECT_GT(follower.values().size(), 50u) << "seed " << seed;
+    for (size_t i = 0; i < follower.values().size(); ++i) {
+      ASSERT_EQ(follower.values()[i], std::to_string(i + 1)) << "seed " << seed;
     }
     fake.sim().sim().Kill();
     kv.reset();
@@ -315,20 +310,15 @@ TEST(FakeKv, AnOlderCopyIsNoticed) {
   put("1");
   const auto copy = fake.store().TakeCopy();
   put("2");
-  std::optional<absl::Status> end;
-  size_t events = 0;
-  fake.world().InTurn([&] {
-    kv->Watch(
-        {"k"}, Revision{1}, [&](const auto&) { ++events; },
-        [&](absl::Status status) { end = std::move(status); });
-  });
-  EXPECT_TRUE(fake.world().RunUntil([&] { return events == 2; }));
+  Follower follower(*kv, fake.world().executor());
+  fake.world().InTurn([&] { follower.Start(Revision{1}); });
+  EXPECT_TRUE(fake.world().RunUntil([&] { return follower.values().size() == 2; }));
   fake.Stop();
   fake.store().RollBack(copy);
   fake.Start();
-  EXPECT_TRUE(fake.world().RunUntil([&] { return end.has_value(); }));
-  EXPECT_EQ(end->code(), absl::StatusCode::kDataLoss) << *end;
-  EXPECT_THAT(std::string(end->message()), testing::HasSubstr("went back"));
+  EXPECT_TRUE(fake.world().RunUntil([&] { return follower.end().has_value(); }));
+  EXPECT_EQ(follower.end()->code(), absl::StatusCode::kDataLoss) << *follower.end();
+  EXPECT_THAT(std::string(follower.end()->message()), testing::HasSubstr("went back"));
   fake.world().InTurn([&] { kv.reset(); });
 }
 
@@ -369,26 +359,31 @@ TEST(EtcdCluster, WritesGoOnWhenTheLeaderDies) {
   if (!world.missing().empty()) GTEST_SKIP() << world.missing();
   auto kv = world.NewKv(std::chrono::seconds(1));
   Counter counter(*kv, world.world().executor());
-  std::vector<int> seen;
-  std::optional<absl::Status> end;
+  auto follower = std::make_unique<Follower>(*kv, world.world().executor());
   world.world().InTurn([&] {
-    kv->Watch(
-        {"k"}, Revision{1},
-        [&](std::vector<WatchEvent> events) { seen.push_back(std::stoi(events.front().kv.value)); },
-        [&](absl::Status status) { end = std::move(status); });
+    follower->Start(Revision{1});
     counter.Start();
   });
+  const auto reached = [&](size_t count) {
+    return world.world().RunUntil(
+        [&] { return follower->end() || follower->values().size() >= count; });
+  };
   // Each member in turn, so that one of them was the leader.
   for (int member = 0; member < 3; ++member) {
-    const size_t before = seen.size();
-    EXPECT_TRUE(world.world().RunUntil([&] { return end || seen.size() >= before + 20; }));
+    const size_t before = follower->values().size();
+    EXPECT_TRUE(reached(before + 20));
     world.etcd().Kill(member);
-    EXPECT_TRUE(world.world().RunUntil([&] { return end || seen.size() >= before + 60; }));
+    EXPECT_TRUE(reached(before + 60));
     world.etcd().Start(member);
   }
-  EXPECT_FALSE(end.has_value()) << *end;
-  for (size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], static_cast<int>(i) + 1);
-  world.world().InTurn([&] { kv.reset(); });
+  EXPECT_FALSE(follower->end().has_value()) << *follower->end();
+  for (size_t i = 0; i < follower->values().size(); ++i) {
+    ASSERT_EQ(follower->values()[i], std::to_string(i + 1));
+  }
+  world.world().InTurn([&] {
+    kv.reset();
+    follower.reset();
+  });
 }
 
 // What is asked of the store is asked of nobody who has taken its place.

@@ -111,7 +111,6 @@ class FakeKvStore::FakeKv final : public meta::Kv {
   void CancelWatch(WatchId id) override {
     const auto found = watchers_.find(id);
     if (found == watchers_.end()) return;
-    node_.Cancel(found->second.retry);
     Close(found->second.link);
     watchers_.erase(found);
   }
@@ -129,7 +128,7 @@ class FakeKvStore::FakeKv final : public meta::Kv {
       for (const auto& [id, call] : calls_) {
         if (call.connection < connection_) broken.push_back(id);
       }
-      for (const uint64_t id : broken) Fail(id, absl::UnavailableError("connection lost"));
+      for (const uint64_t id : broken) Fail(id, Broken());
       BreakWatches([](const Watcher&) { return true; });
     });
   }
@@ -150,8 +149,7 @@ class FakeKvStore::FakeKv final : public meta::Kv {
     WatchProgress progress;
     OnEvents on_events;
     Done on_end;
-    uint64_t link = 0;  // 0: none
-    TimerId retry = TimerId::kNone;
+    uint64_t link = 0;  // 0: none yet
   };
   enum class Fate { kArrives, kRequestLost, kAnswerLost };
 
@@ -242,7 +240,7 @@ class FakeKvStore::FakeKv final : public meta::Kv {
               [this, id](absl::StatusOr<Head> head) {
                 const auto found = watchers_.find(id);
                 if (found == watchers_.end()) return;
-                if (!head.ok()) return Retry(id, found->second);
+                if (!head.ok()) return End(id, Broken());
                 absl::Status status = found->second.progress.Meet(head->cluster_id, head->revision);
                 if (!status.ok()) return End(id, std::move(status));
                 Open(id, found->second);
@@ -266,8 +264,7 @@ class FakeKvStore::FakeKv final : public meta::Kv {
         [this, id, link](absl::StatusOr<uint64_t> opened) {
           const auto found = watchers_.find(id);
           if (opened.ok() || found == watchers_.end() || found->second.link != link) return;
-          if (absl::IsOutOfRange(opened.status())) return End(id, opened.status());
-          Retry(id, found->second);
+          End(id, absl::IsOutOfRange(opened.status()) ? opened.status() : Broken());
         });
   }
 
@@ -300,21 +297,19 @@ class FakeKvStore::FakeKv final : public meta::Kv {
       if (found == watchers_.end()) return;
       found->second.on_events = std::move(on_events);
     }
-    found->second.progress.Advance(events.revision);
   }
+
+  static absl::Status Broken() { return absl::UnavailableError("connection lost"); }
 
   template <typename Which>
   void BreakWatches(Which which) {
-    for (auto& [id, watcher] : watchers_) {
-      if (watcher.link != 0 && which(watcher)) Retry(id, watcher);
+    std::vector<WatchId> broken;
+    for (const auto& [id, watcher] : watchers_) {
+      if (watcher.link != 0 && which(watcher)) broken.push_back(id);
     }
-  }
-
-  void Retry(WatchId id, Watcher& watcher) {
-    Close(std::exchange(watcher.link, 0));
-    watcher.retry = node_.After(store_.options_.retry_delay, [this, id, alive = alive_] {
-      if (*alive && watchers_.contains(id)) Meet(id);
-    });
+    for (const WatchId id : broken) {
+      if (watchers_.contains(id)) End(id, Broken());
+    }
   }
 
   void Close(uint64_t link) {

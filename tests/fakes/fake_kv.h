@@ -28,7 +28,6 @@ namespace unreft {
 struct FakeKvOptions {
   Duration delay_max = std::chrono::milliseconds(1);  // of a message, each way
   Duration call_timeout = std::chrono::seconds(1);
-  Duration retry_delay = std::chrono::milliseconds(50);  // of a broken watch
   uint64_t lose_one_in = 0;  // a call in so many loses its request or its answer; 0: none
   meta::StoreEngineOptions engine;
 };
