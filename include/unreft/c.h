@@ -181,7 +181,7 @@ typedef struct unreft_decision {
   size_t tensor_bytes; /* set by the caller, to sizeof(unreft_tensor): how far apart the elements of
                           `tensors` are to be; 0: as far as they were at first, without what was
                           appended to them */
-  uint64_t source_world; /* how many ranks saved the version; 0 when nothing is restored */
+  uint64_t source_world;    /* how many ranks saved the version; 0 when nothing is restored */
   const char* durable_copy; /* the directory of the durable copy that the version was loaded from,
                                since no memory had it or a newer one whole; NULL otherwise */
 } unreft_decision;
@@ -247,7 +247,8 @@ UNREFT_API void unreft_close(unreft_client* client);
 
 /* Waits until the store has decided for all ranks of this attempt. May fail: DATA_LOSS when state
  * was committed and none of it is whole any more, DEADLINE_EXCEEDED naming the ranks that did not
- * ask. Never says "nothing stored" in such a case. */
+ * ask, ABORTED when a decision that other processes asked for took the place of this one's. Never
+ * says "nothing stored" in such a case. */
 UNREFT_API int unreft_restore_begin(unreft_client* client, unreft_decision* decision);
 /* The same, of the versions of `step` and earlier ones: the newest of these that is whole. All
  * ranks give the same step. What is newer is given up by the decision. FAILED_PRECONDITION, with

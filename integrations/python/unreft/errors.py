@@ -82,7 +82,7 @@ class FailedPrecondition(Error):
 
 
 class Aborted(Error):
-    """A version was skipped or given up, or another rank failed."""
+    """A version was skipped or given up, another rank failed, or other processes restored."""
 
     code = 10
 

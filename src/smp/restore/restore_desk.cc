@@ -159,9 +159,26 @@ void RestoreDesk::OnDecision(const JobDecision& decision) {
     session->timeline = Timeline{};
     session->superseded = true;
   }
+  TellReplaced(decision);
   Begin(decision);
   DropDeadVersions();
   AnswerWaiting();
+}
+
+// Those that were still to be told the decision before, which was not made for them again: nobody
+// would answer them any more.
+void RestoreDesk::TellReplaced(const JobDecision& by) {
+  if (restoring_ == nullptr) return;
+  for (auto& [rank, session] : state_.sessions) {
+    if (!Waits(*session, restoring_->decision) || Waits(*session, by)) continue;
+    JobDecision replaced;
+    replaced.status = absl::AbortedError(fmt::format(
+        "rank {}: timeline {}, which was decided for it, ended before it was told: timeline {} of "
+        "attempt {} follows it, and was asked for by other processes",
+        rank, restoring_->decision.timeline, by.timeline, by.attempt));
+    session->Send(AnswerFor(*session, replaced));
+    session->restore_request.reset();
+  }
 }
 
 // Whether the ranks can use it is not known yet.

@@ -89,6 +89,7 @@ class RestoreDesk {
   void AskFor(const RankSession& like);
   bool Waits(const RankSession& session, const JobDecision& decision) const;
   bool AsksForDecision(const RankSession& session) const;
+  void TellReplaced(const JobDecision& by);
   std::string TextOf(const JobDecision& decision);
   void Begin(const JobDecision& decision);
   void Retire();

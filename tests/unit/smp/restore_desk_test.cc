@@ -106,6 +106,29 @@ TEST_F(RestoreDeskTest, WhoWaitsToBeToldWhatWasDecidedAsksForNoOtherDecision) {
   EXPECT_EQ(AnswerTo(Rank{4}).timeline, Timeline{3});
 }
 
+// It waited until its restore_timeout: no node counted it among those that ask any more.
+TEST_F(RestoreDeskTest, WhoWaitsToBeToldWhatAnotherDecisionReplacedIsTold) {
+  others_[NodeSlot{1}].describes = false;
+  Ask(Rank{4}, 3, true);
+  Decide(Timeline{3});
+  Settle();
+  ASSERT_TRUE(channels_[Rank{4}].Told<Decision>(FrameType::kDecision).empty());
+  asked_.clear();
+  Ask(Rank{5}, 3, true);
+  Decide(Timeline{4});
+  const Decision replaced = AnswerTo(Rank{4});
+  EXPECT_EQ(replaced.kind, DecisionKind::kFailed);
+  EXPECT_EQ(replaced.status.ToStatus().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(replaced.status.ToStatus().message()),
+              HasSubstr("rank 4: timeline 3, which was decided for it, ended before it was told: "
+                        "timeline 4"));
+  EXPECT_TRUE(channels_[Rank{5}].Told<Decision>(FrameType::kDecision).empty());
+  others_[NodeSlot{1}].describes = true;
+  Settle(seconds(3));
+  EXPECT_EQ(AnswerTo(Rank{5}).timeline, Timeline{4});
+  EXPECT_EQ(channels_[Rank{4}].Told<Decision>(FrameType::kDecision).size(), 1U);
+}
+
 // --- the bytes of other nodes ---
 
 TEST_F(RestoreDeskTest, RanksShareOneSegmentOfABlockForEach) {
@@ -196,7 +219,9 @@ TEST_F(RestoreDeskTest, AllPiecesAreNamedBeforeThePlanAndBlocksByTheirNumbers) {
   for (int turn = 0; turn < 20; ++turn) {
     for (const Staged& staged : channels_[Rank{5}].Told<Staged>(FrameType::kStaged)) {
       EXPECT_TRUE(staged.pieces.empty());
-      if (staged.bytes > 0) EXPECT_TRUE(blocks.insert(staged.block).second);
+      if (staged.bytes > 0) {
+        EXPECT_TRUE(blocks.insert(staged.block).second);
+      }
     }
     CopyStaged(Rank{5});
     Settle();
