@@ -14,8 +14,6 @@ namespace {
 
 constexpr Duration kUnreadableWarnEvery = std::chrono::seconds(30);
 constexpr size_t kFormerIdsKept = 64;
-// A store that went back and is as far again before it is asked has changes that no watch tells.
-constexpr Duration kRefresh = std::chrono::seconds(10);
 constexpr Duration kReadAgain = std::chrono::milliseconds(200);
 
 std::string AsBytes(const RandomId& id) { return {id.begin(), id.end()}; }
@@ -69,7 +67,6 @@ JobStore::JobStore(Kv& kv, Executor& executor, Random& random, Log& log, std::st
 JobStore::~JobStore() {
   kv_.CancelWatch(watch_);
   executor_.Cancel(again_);
-  executor_.Cancel(refresh_);
 }
 
 void JobStore::Expect(std::string store_id, Stamp newest) {
@@ -93,10 +90,12 @@ std::string JobStore::WaitingKey(uint64_t place) const {
 
 // --- reading ---
 
-void JobStore::ReadAgain() {
+void JobStore::ReadAgain() { ReadAfter(kReadAgain); }
+
+void JobStore::ReadAfter(Duration delay) {
   if (watch_ == WatchId::kNone) return;  // it is being read
   kv_.CancelWatch(std::exchange(watch_, WatchId::kNone));
-  Again(kReadAgain);
+  Again(delay);
 }
 
 void JobStore::Read() {
@@ -149,17 +148,6 @@ void JobStore::OnRead(absl::StatusOr<TxnResult> result,
   }
   Watch();
   Changed();
-  executor_.Cancel(refresh_);
-  refresh_ = executor_.After(kRefresh, [this] {
-    refresh_ = TimerId::kNone;
-    Refresh();
-  });
-}
-
-void JobStore::Refresh() {
-  if (watch_ == WatchId::kNone) return;  // it is being read
-  kv_.CancelWatch(std::exchange(watch_, WatchId::kNone));
-  Again(Duration{});
 }
 
 bool JobStore::WentBack(const KeyValue& store, const TxnResult& read,
@@ -229,7 +217,7 @@ void JobStore::Watch() {
 void JobStore::OnEvents(const std::vector<WatchEvent>& events) {
   if (std::ranges::any_of(
           events, [this](const auto& event) { return IsOfAnother(event.kv, state_.store_id); })) {
-    return Refresh();  // what is known is of the one before
+    return ReadAfter(Duration{});  // what is known is of the one before
   }
   for (const WatchEvent& event : events) {
     // A Txn of our own may have been applied before its event comes.

@@ -93,7 +93,7 @@ class JobStore {
   // Of a key: it gives the store another id, as one that others saw go back.
   bool IsOfAnother(const KeyValue& kv, const std::string& store_id) const;
   void Watch();
-  void Refresh();
+  void ReadAfter(Duration delay);
   void OnEvents(const std::vector<WatchEvent>& events);
   void Again(Duration delay);
   void Apply(const KeyValue& kv);
@@ -124,7 +124,6 @@ class JobStore {
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;
-  TimerId refresh_ = TimerId::kNone;
   bool change_told_ = true;
   bool went_back_ = false;  // says a watch, and it was not read since
   Lifetime lifetime_;
