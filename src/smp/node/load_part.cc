@@ -114,9 +114,7 @@ absl::Status LoadPart::Check(const CopyPartRequest& order) const {
 }
 
 void LoadPart::Begin(CopyPartRequest order) {
-  load_.emplace();
-  load_->order = std::move(order);
-  load_->asked = state_.seams.executor.Now();
+  load_ = Load{.order = std::move(order), .asked = state_.seams.executor.Now()};
   load_->said.set_is_running(true);
   const std::vector<Slot*> sealed = state_.slots->Sealed(load_->version());
   for (const uint64_t number : load_->order.ranks()) {
