@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "meta/etcd_kv.h"
 #include "tests/conformance/etcd_processes.h"
+#include "tests/conformance/follower.h"
 #include "tests/conformance/world.h"
 #include "tests/fakes/test_certificates.h"
 
@@ -31,7 +33,10 @@ class EtcdTlsTest : public testing::Test {
     }
   }
   ~EtcdTlsTest() override {
-    world_.InTurn([this] { kv_.reset(); });
+    world_.InTurn([this] {
+      kv_.reset();
+      follower_.reset();
+    });
   }
 
   GrpcTlsOptions Certificate(const std::string& names) {
@@ -82,6 +87,7 @@ class EtcdTlsTest : public testing::Test {
   TestCertificates certificates_;
   std::optional<EtcdProcesses> etcd_;
   std::unique_ptr<EtcdKv> kv_;
+  std::unique_ptr<Follower> follower_;
   absl::Status last_;
 };
 
@@ -101,17 +107,11 @@ TEST_F(EtcdTlsTest, ReachesEachMemberAndSurvivesTheLossOfAny) {
     world_.InTurn([&] { alone.reset(); });
   }
 
-  std::vector<std::string> seen;
-  std::optional<absl::Status> end;
-  world_.InTurn([&] {
-    kv_->Watch(
-        {"k"}, Revision{0},
-        [&](const std::vector<WatchEvent>& events) { seen.push_back(events.front().kv.value); },
-        [&](absl::Status status) { end = std::move(status); });
-  });
+  follower_ = std::make_unique<Follower>(*kv_, world_.executor(0));
+  world_.InTurn([&] { follower_->Start(Revision{1}); });
   const auto sees = [&](const std::string& value) {
     return world_.RunUntil(
-        [&] { return end || std::find(seen.begin(), seen.end(), value) != seen.end(); });
+        [&] { return follower_->end() || std::ranges::count(follower_->values(), value) > 0; });
   };
   const int leader = etcd_->Leader();
   ASSERT_GE(leader, 0);
@@ -132,7 +132,7 @@ TEST_F(EtcdTlsTest, ReachesEachMemberAndSurvivesTheLossOfAny) {
   etcd_->Start(second);
   ASSERT_TRUE(PutInTheEnd("with a quorum")) << last_;
   EXPECT_TRUE(sees("with a quorum"));
-  EXPECT_FALSE(end.has_value()) << *end;
+  EXPECT_FALSE(follower_->end().has_value()) << *follower_->end();
 }
 
 // A member with another's certificate is not asked, though the authority is the right one; the
