@@ -166,6 +166,20 @@ def test_cancelled_it_leaves_nothing(cli, job, tmp_path, form):
     cli.wait_committed(job, cli.committed() + 5)
 
 
+def test_its_process_has_a_name_and_the_lowest_priority(cli, job, tmp_path):
+    process = begun(cli, tmp_path / "copy")
+    daemon = cli.daemon_pid()
+    children = pathlib.Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split()
+    (drain,) = (
+        child for child in children
+        if pathlib.Path(f"/proc/{child}/comm").read_text() == "unreft-drain\n"
+    )
+    assert os.getpriority(os.PRIO_PROCESS, int(drain)) == 19
+    assert os.getpriority(os.PRIO_PROCESS, daemon) == os.getpriority(os.PRIO_PROCESS, 0)
+    cli("export", "--cancel")
+    process.communicate(timeout=COMMAND_TIMEOUT_S)
+
+
 def test_a_daemon_that_dies_takes_its_export_along(cli, job, tmp_path):
     process = begun(cli, tmp_path / "copy")
     os.kill(cli.daemon_pid(), 9)

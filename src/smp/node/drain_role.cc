@@ -37,6 +37,7 @@ namespace {
 
 using durable::ColdStore;
 
+constexpr char kProcessName[] = "unreft-drain";  // of 15 bytes at most
 constexpr int kLowestPriority = 19;
 constexpr int kFirstToGo = 1000;  // when memory is out
 constexpr int kLeftOutMax = 100;
@@ -319,7 +320,11 @@ absl::Status RunDrain(const DrainOptions& options, const std::string& job, uint6
   }
   EndOnSignals();
   if (request.what() == CopyPartRequest::LOAD) EndWithDaemon();
-  (void)setpriority(PRIO_PROCESS, 0, kLowestPriority);
+  (void)prctl(PR_SET_NAME, kProcessName);  // started as /proc/self/exe, it would be "exe"
+  // Training goes on beside a copy that is written; trainers wait for one that is read.
+  if (request.what() == CopyPartRequest::START) {
+    (void)setpriority(PRIO_PROCESS, 0, kLowestPriority);
+  }
   // Rather than any trainer: the daemon's own protection is inherited.
   if (std::ofstream score("/proc/self/oom_score_adj"); score) score << kFirstToGo;
   umask(022);  // a copy is for others to read, too
