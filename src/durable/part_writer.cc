@@ -34,10 +34,10 @@ absl::StatusOr<uint32_t> WriteItem(CheckedData& data, const TensorSpec& spec, co
   for (uint64_t done = 0; done < item.bytes;) {
     const auto piece = data.At(item.slab_offset + done, item.bytes - done);
     if (!piece.ok()) return piece.status();
-    zip_crc = ZipCrc32(*piece, zip_crc);
-    crc = Crc32cExtend(crc, *piece);
-    if (absl::Status status = file.Append(*piece); !status.ok()) return status;
-    done += piece->size();
+    zip_crc = ZipCrc32(piece->bytes, zip_crc);
+    crc = piece->ExtendCrc(crc);
+    if (absl::Status status = file.Append(piece->bytes); !status.ok()) return status;
+    done += piece->bytes.size();
   }
   if (absl::Status status = file.Append(BytesOf(ArchiveTail(archive, zip_crc))); !status.ok()) {
     return status;

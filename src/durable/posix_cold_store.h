@@ -39,7 +39,7 @@ struct PosixCalls {
 
 struct PosixColdOptions {
   bool direct = true;                         // O_DIRECT where it can be had
-  uint64_t buffer_bytes = uint64_t{8} << 20;  // of each file under way; written at a time
+  uint64_t buffer_bytes = uint64_t{2} << 20;  // of each file under way; written at a time
   bool writes = true;                         // false: it may be read-only
   PosixCalls calls;
 };

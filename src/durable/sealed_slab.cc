@@ -100,10 +100,10 @@ absl::Status SealedSlab::ReadDescription(Rank rank, Version version) {
   return absl::OkStatus();
 }
 
-absl::Status SealedSlab::Read(uint64_t block, std::span<std::byte> into) {
+absl::StatusOr<uint32_t> SealedSlab::Read(uint64_t block, std::span<std::byte> into) {
   std::memcpy(into.data(), view_.block(block).data(), view_.geometry().block_bytes);
   const uint32_t crc = Crc32c(into.first(view_.geometry().block_bytes));
-  if (crc == crcs_[block]) return absl::OkStatus();
+  if (crc == crcs_[block]) return crc;
   const auto sealed = SealedIn(view_);
   if (!sealed || *sealed != std::pair(manifest_.rank, manifest_.version)) {
     return absl::FailedPreconditionError(

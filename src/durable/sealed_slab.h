@@ -7,6 +7,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -31,9 +32,9 @@ class SlabReader {
   virtual const std::string& manifest_bytes() const = 0;
   virtual const std::string& extras() const = 0;
 
-  // Copies a whole block into `into` and checks the copy. DataLoss, naming rank, block and both
-  // CRCs.
-  virtual absl::Status Read(uint64_t block, std::span<std::byte> into) = 0;
+  // Copies a whole block into `into` and checks the copy, whose CRC32C it returns. DataLoss, naming
+  // rank, block and both CRCs.
+  virtual absl::StatusOr<uint32_t> Read(uint64_t block, std::span<std::byte> into) = 0;
 };
 
 class SealedSlab : public SlabReader {
@@ -47,7 +48,7 @@ class SealedSlab : public SlabReader {
   const layout::SlotManifest& manifest() const override { return manifest_; }
   const std::string& manifest_bytes() const override { return manifest_bytes_; }
   const std::string& extras() const override { return extras_; }
-  absl::Status Read(uint64_t block, std::span<std::byte> into) override;
+  absl::StatusOr<uint32_t> Read(uint64_t block, std::span<std::byte> into) override;
 
  private:
   SealedSlab(std::unique_ptr<Segment> segment, SlotView view)

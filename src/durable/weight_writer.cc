@@ -49,9 +49,9 @@ class EntryWriter {
     for (uint64_t done = 0; done < from.bytes;) {
       const auto piece = data_.At(from.slab_offset + done, from.bytes - done);
       if (!piece.ok()) return piece.status();
-      crc = Crc32cExtend(crc, *piece);
-      if (absl::Status status = Append(file, *piece); !status.ok()) return status;
-      done += piece->size();
+      crc = piece->ExtendCrc(crc);
+      if (absl::Status status = Append(file, piece->bytes); !status.ok()) return status;
+      done += piece->bytes.size();
     }
     return crc;
   }

@@ -290,6 +290,7 @@ struct Counts {
 };
 
 PosixColdOptions Counting(Counts& counts, PosixColdOptions options = {}) {
+  options.buffer_bytes = uint64_t{8} << 20;
   const auto pwrite = options.calls.pwrite;
   options.calls.pwrite = [&counts, pwrite](int file, const void* bytes, size_t count,
                                            off_t offset) {

@@ -60,9 +60,9 @@ class MemorySlab : public SlabReader {
   const layout::SlotManifest& manifest() const override { return manifest_; }
   const std::string& manifest_bytes() const override { return manifest_bytes_; }
   const std::string& extras() const override { return extras_; }
-  absl::Status Read(uint64_t block, std::span<std::byte> into) override {
+  absl::StatusOr<uint32_t> Read(uint64_t block, std::span<std::byte> into) override {
     std::memcpy(into.data(), data_.data() + block * kCopyBlockBytes, kCopyBlockBytes);
-    return absl::OkStatus();
+    return Crc32c(into.first(kCopyBlockBytes));
   }
 
   const std::vector<std::byte>& data() const { return data_; }
