@@ -2,11 +2,12 @@
 
     export.py --out DIR [--mib 256] [--steps 40] [--rounds 5] [--scratch DIR]
 
-One daemon, one rank that changes its state and takes a snapshot of it at each step. Rounds
-without an export and rounds in which one copy after the other is written, at full rate, take turns;
-the copies go to `--scratch`, a directory on a disk. Measured of each round: the median of a step,
-and of the time from a snapshot to its commit. What the machine itself varies by is the spread of
-the rounds without.
+One daemon, one rank that changes its state and takes a snapshot of it at each step. Three kinds of
+rounds take turns: without an export; with one copy after the other being written, at full rate, to
+`--scratch`, a directory on a disk; and with dd writing as many bytes there in the same time. What
+the third kind costs is the disk's price, which anything pays that writes so much. Measured of each
+round: the median of a step, and of the time from a snapshot to its commit. What the machine itself
+varies by is the spread of the rounds of the third kind.
 """
 
 import argparse
@@ -27,7 +28,10 @@ import unreft
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BIN_DIR = pathlib.Path(os.environ.get("UNREFT_BIN_DIR") or ROOT / "build/release/bin")
 GB = 1e9
+MIB = 1 << 20
 START_TIMEOUT_S = 20
+
+ALONE, PLAIN, EXPORT = "alone", "plain", "export"  # the kinds of rounds
 
 
 class Node:
@@ -62,25 +66,42 @@ class Node:
         shutil.rmtree(self.directory)
 
 
-class Exports(threading.Thread):
-    """One copy after the other until it is ended; each is removed when it is complete."""
+class Beside(threading.Thread):
+    """Makes one thing after the other until it is ended; each is removed when it is complete."""
 
-    def __init__(self, node, scratch):
+    def __init__(self, make, scratch):
         super().__init__()
-        self.copies = []
-        self._node, self._scratch = node, scratch
+        self.made = []
+        self._make, self._scratch = make, scratch
         self._ended = threading.Event()
 
     def run(self):
         while not self._ended.is_set():
-            directory = self._scratch / f"copy{len(self.copies)}"
-            if copy := self._node.export(directory):
-                self.copies.append(copy)
+            directory = self._scratch / f"made{len(self.made)}"
+            if made := self._make(directory):
+                self.made.append(made)
             shutil.rmtree(directory, ignore_errors=True)
 
     def end(self):
         self._ended.set()
         self.join()
+        return self.made
+
+
+class PlainWriter:
+    """Writes what is like a copy, in bytes and in time, and takes nothing from anybody's memory."""
+
+    def __init__(self, copy):
+        self._mib, self._seconds = round(copy["copy_bytes"] / MIB), copy["seconds"]
+
+    def __call__(self, directory):
+        began = time.monotonic()
+        directory.mkdir()
+        words = ["if=/dev/zero", f"of={directory / 'plain'}", "bs=2M", f"count={self._mib // 2}"]
+        subprocess.run(["nice", "-n", "19", "dd", *words, "oflag=direct", "conv=fdatasync"],
+                       check=True, capture_output=True)
+        time.sleep(max(0.0, self._seconds - (time.monotonic() - began)))
+        return True
 
 
 class Trainer:
@@ -115,19 +136,46 @@ class Trainer:
         return statistics.median(steps), statistics.median(commits)
 
 
-def record(name, unit, with_export, without):
-    value, reference = statistics.median(with_export), statistics.median(without)
-    low, high = min(without) / reference, max(without) / reference
+def record(name, unit, measured):
+    """Of a quantity's rounds, by their kind."""
+    medians = {kind: statistics.median(rounds) for kind, rounds in measured.items()}
+    value, reference = medians[EXPORT], medians[PLAIN]
+    low, high = (limit(measured[PLAIN]) / reference for limit in (min, max))
     return {
         "name": name,
         "value": round(value, 5),
         "unit": unit,
         "reference": round(reference, 5),
-        "reference_name": f"without an export; its rounds are {low:.2f} to {high:.2f} of that",
+        "reference_name": f"beside dd; its rounds are {low:.2f} to {high:.2f} of that",
         "ratio": round(value / reference, 3),
         "target": round(high, 3),
         "met": value / reference <= high,
+        "alone": round(medians[ALONE], 5),
+        "export_to_alone": round(value / medians[ALONE], 3),
+        "plain_to_alone": round(reference / medians[ALONE], 3),
     }
+
+
+def rounds_of(trainer, node, args, scratch):
+    """The medians of each kind's rounds, and what is known of each copy."""
+    measured = {ALONE: [], PLAIN: [], EXPORT: []}
+    first = node.export(scratch / "first")
+    shutil.rmtree(scratch / "first")
+    if first is None:
+        raise RuntimeError("no copy could be made")
+    makers = {PLAIN: PlainWriter(first), EXPORT: node.export}
+    copies = []
+    for _ in range(args.rounds):
+        for kind, rounds in measured.items():
+            beside = Beside(makers[kind], scratch) if kind in makers else None
+            if beside:
+                beside.start()
+            rounds.append(trainer.steps(args.steps))
+            made = beside.end() if beside else []
+            copies += made if kind == EXPORT else []
+    if not copies:
+        raise RuntimeError("no copy was made meanwhile")
+    return measured, copies
 
 
 def main():
@@ -141,33 +189,21 @@ def main():
     args.scratch.mkdir(parents=True, exist_ok=True)
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="export-", dir=args.scratch))
     node = Node()
-    measured = {False: [], True: []}
-    copies = []
     try:
         trainer = Trainer(node, args.mib)
         trainer.steps(args.steps)
-        for turn in range(2 * args.rounds):
-            exports = Exports(node, scratch) if turn % 2 else None
-            if exports:
-                exports.start()
-            measured[bool(exports)].append(trainer.steps(args.steps))
-            if exports:
-                exports.end()
-                copies += exports.copies
+        measured, copies = rounds_of(trainer, node, args, scratch)
         trainer.client.close()
     finally:
         node.close()
         shutil.rmtree(scratch)
-    if not copies:
-        raise RuntimeError("no copy was made meanwhile")
+    quantities = [
+        ("export_step", "s of a step, with an export beside it"),
+        ("export_commit", "s from a snapshot to its commit, with an export beside it"),
+    ]
     rows = [
-        record(name, unit, *([m[part] for m in measured[with_export]] for with_export in (1, 0)))
-        for part, (name, unit) in enumerate(
-            [
-                ("export_step", "s of a step, with an export beside it"),
-                ("export_commit", "s from a snapshot to its commit, with an export beside it"),
-            ]
-        )
+        record(name, unit, {kind: [m[part] for m in rounds] for kind, rounds in measured.items()})
+        for part, (name, unit) in enumerate(quantities)
     ]
     rates = [copy["copy_bytes"] / GB / copy["seconds"] for copy in copies]
     rows.append(
@@ -183,6 +219,8 @@ def main():
         if "ratio" in row:
             met = "met" if row["met"] else "MISSED"
             print(f"{'':<16} {row['ratio']:>10} x {row['reference_name']} {met}")
+            print(f"{'':<16} {row['export_to_alone']:>10} x without anything beside it; "
+                  f"dd alone: {row['plain_to_alone']}")
 
 
 if __name__ == "__main__":
