@@ -60,7 +60,7 @@ WatchId EngineKv::Watch(KeyRange range, Revision start, OnEvents on_events, Done
   if (start.value == 0) start = {engine_.revision().value + 1};
   absl::StatusOr<WatchId> engines = engine_.Watch(
       KeySpan::Of(range), start, [on_events = std::move(on_events)](StoreWatchEvents news) mutable {
-        if (!news.events.empty()) on_events(std::move(news.events));
+        on_events(std::move(news.events));
       });
   if (engines.ok()) {
     watches_[watch] = *engines;

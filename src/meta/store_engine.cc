@@ -224,7 +224,7 @@ absl::StatusOr<WatchId> StoreEngine::Watch(KeySpan span, Revision start, OnEvent
         fmt::format("{} watches, the limit is {}", watches_.size(), options_.watches_max));
   }
   const WatchId id{++last_watch_};
-  watches_[id] = {std::move(span), start, {start.value - 1}, std::move(on_events)};
+  watches_[id] = {std::move(span), start, std::move(on_events)};
   PostTask([this, id] { TellWatch(id); });
   return id;
 }
@@ -255,10 +255,7 @@ void StoreEngine::TellWatch(WatchId id) {
       news.revision = it->revision;
     }
     if (news.revision.value != 0) watcher.next = {news.revision.value + 1};
-    const bool is_old = watcher.next.value > watcher.told.value + options_.progress_revisions;
-    if (news.events.empty() && !is_old) return;
-    news.revision = {watcher.next.value - 1};
-    watcher.told = news.revision;
+    if (news.events.empty()) return;
     OnEvents on_events = std::move(watcher.on_events);
     on_events(std::move(news));
     if (const auto again = watches_.find(id); again != watches_.end()) {

@@ -35,15 +35,13 @@ struct StoreEngineOptions {
   StoreLimits limits;
   size_t calls_max = 1024;  // that wait for the disk
   size_t watches_max = 10'000;
-  // A watch that nothing was told for so many revisions is told where the store is.
-  uint64_t progress_revisions = 1000;
   uint64_t lease_ttl_s_min = 1;
   Duration settle_retry = std::chrono::milliseconds(200);  // taking a failed batch back
 };
 
 struct StoreWatchEvents {
-  Revision revision;               // everything up to here has been told
-  std::vector<WatchEvent> events;  // of that revision; none: progress
+  Revision revision;
+  std::vector<WatchEvent> events;  // all of that revision in the watch's span; one at least
 };
 
 class StoreEngine {
@@ -92,7 +90,6 @@ class StoreEngine {
   struct Watcher {
     KeySpan span;
     Revision next;  // of the history, not looked at yet
-    Revision told;  // up to where
     OnEvents on_events;
   };
 
