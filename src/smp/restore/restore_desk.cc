@@ -171,11 +171,13 @@ void RestoreDesk::TellReplaced(const JobDecision& by) {
   if (restoring_ == nullptr) return;
   for (auto& [rank, session] : state_.sessions) {
     if (!Waits(*session, restoring_->decision) || Waits(*session, by)) continue;
+    const std::string why = fmt::format(
+        "timeline {}, which was decided for it, ended before it was told: timeline {} of attempt "
+        "{} follows it, and was asked for by other processes",
+        restoring_->decision.timeline, by.timeline, by.attempt);
+    state_.seams.log.Warn("rank {} restores nothing: {}", rank, why);
     JobDecision replaced;
-    replaced.status = absl::AbortedError(fmt::format(
-        "rank {}: timeline {}, which was decided for it, ended before it was told: timeline {} of "
-        "attempt {} follows it, and was asked for by other processes",
-        rank, restoring_->decision.timeline, by.timeline, by.attempt));
+    replaced.status = absl::AbortedError(fmt::format("rank {}: {}", rank, why));
     session->Send(AnswerFor(*session, replaced));
     session->restore_request.reset();
   }
