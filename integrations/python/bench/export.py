@@ -12,6 +12,7 @@ varies by is the spread of the rounds of the third kind.
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -28,7 +29,7 @@ import unreft
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BIN_DIR = pathlib.Path(os.environ.get("UNREFT_BIN_DIR") or ROOT / "build/release/bin")
 GB = 1e9
-MIB = 1 << 20
+WRITE_BYTES = 2 << 20  # at a time, as a drain does
 START_TIMEOUT_S = 20
 
 ALONE, PLAIN, EXPORT = "alone", "plain", "export"  # the kinds of rounds
@@ -92,12 +93,13 @@ class PlainWriter:
     """Writes what is like a copy, in bytes and in time, and takes nothing from anybody's memory."""
 
     def __init__(self, copy):
-        self._mib, self._seconds = round(copy["copy_bytes"] / MIB), copy["seconds"]
+        self._bytes, self._seconds = copy["copy_bytes"], copy["seconds"]
 
     def __call__(self, directory):
         began = time.monotonic()
         directory.mkdir()
-        words = ["if=/dev/zero", f"of={directory / 'plain'}", "bs=2M", f"count={self._mib // 2}"]
+        count = math.ceil(self._bytes / WRITE_BYTES)
+        words = ["if=/dev/zero", f"of={directory / 'plain'}", f"bs={WRITE_BYTES}", f"count={count}"]
         subprocess.run(["nice", "-n", "19", "dd", *words, "oflag=direct", "conv=fdatasync"],
                        check=True, capture_output=True)
         time.sleep(max(0.0, self._seconds - (time.monotonic() - began)))
@@ -136,11 +138,17 @@ class Trainer:
         return statistics.median(steps), statistics.median(commits)
 
 
+def spread_of(rounds):
+    """The least and the most, of their median."""
+    return min(rounds) / statistics.median(rounds), max(rounds) / statistics.median(rounds)
+
+
 def record(name, unit, measured):
     """Of a quantity's rounds, by their kind."""
     medians = {kind: statistics.median(rounds) for kind, rounds in measured.items()}
     value, reference = medians[EXPORT], medians[PLAIN]
-    low, high = (limit(measured[PLAIN]) / reference for limit in (min, max))
+    low, high = spread_of(measured[PLAIN])
+    low_alone, high_alone = spread_of(measured[ALONE])
     return {
         "name": name,
         "value": round(value, 5),
@@ -151,6 +159,7 @@ def record(name, unit, measured):
         "target": round(high, 3),
         "met": value / reference <= high,
         "alone": round(medians[ALONE], 5),
+        "alone_rounds": [round(low_alone, 3), round(high_alone, 3)],
         "export_to_alone": round(value / medians[ALONE], 3),
         "plain_to_alone": round(reference / medians[ALONE], 3),
     }
@@ -219,8 +228,9 @@ def main():
         if "ratio" in row:
             met = "met" if row["met"] else "MISSED"
             print(f"{'':<16} {row['ratio']:>10} x {row['reference_name']} {met}")
-            print(f"{'':<16} {row['export_to_alone']:>10} x without anything beside it; "
-                  f"dd alone: {row['plain_to_alone']}")
+            low, high = row["alone_rounds"]
+            print(f"{'':<16} {row['export_to_alone']:>10} x without anything beside it; its rounds "
+                  f"are {low:.2f} to {high:.2f} of that; beside dd it is {row['plain_to_alone']} x")
 
 
 if __name__ == "__main__":
