@@ -18,9 +18,9 @@ constexpr size_t kAreas = 2;
 
 }  // namespace
 
-void KeptRecords::Open(SegmentStore& segments, RecordStore& records, Log& log,
+void KeptRecords::Open(Executor& executor, SegmentStore& segments, RecordStore& records, Log& log,
                        std::string segment_name, uint64_t nodes, OpenDone done) {
-  std::unique_ptr<KeptRecords> kept(new KeptRecords(records, log));
+  std::unique_ptr<KeptRecords> kept(new KeptRecords(executor, records, log));
   records.Scan(std::string(kKeptKey),
                [kept = std::move(kept), &segments, segment_name = std::move(segment_name), nodes,
                 done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
@@ -143,8 +143,21 @@ absl::Status KeptRecords::WriteToArea(const std::string& bytes) {
 
 // One at a time: a slow disk must not make a queue of them, only the newest counts.
 void KeptRecords::WriteToDisk() {
-  if (is_writing_ || !std::exchange(is_write_wanted_, false)) return;
+  if (is_writing_ || is_write_due_ || !is_write_wanted_) return;
+  const Time now = executor_.Now();
+  const Time next = written_at_ ? *written_at_ + kDiskPace : now;
+  if (next <= now) return WriteNow();
+  is_write_due_ = true;
+  executor_.After(next - now, lifetime_.Bind([this] {
+    is_write_due_ = false;
+    WriteNow();
+  }));
+}
+
+void KeptRecords::WriteNow() {
+  is_write_wanted_ = false;
   is_writing_ = true;
+  written_at_ = executor_.Now();
   records_.Write({{std::string(kKeptKey), encoded_}}, Durability::kSynced,
                  lifetime_.Bind([this](const absl::Status& status) {
                    is_writing_ = false;

@@ -6,21 +6,26 @@
 // that with the higher sequence. Older records are neither kept nor acted on.
 //
 // Kept twice: in a segment of two areas, written in turn and at once, which survives the daemon's
-// death; and in the record store, written behind, which survives the host's. A failing record store
-// is counted and told when that begins and when it is over; nothing waits for it (docs/protocol.md,
-// rule 2). All of the memory is had at the start: what is decided later waits for none.
+// death; and in the record store, written behind, which survives the host's. The latter at a pace:
+// what trainers commit goes with the host's memory, and a disk that is synced for each commit takes
+// time from the next. A failing record store is counted and told when that begins and when it is
+// over; nothing waits for it (docs/protocol.md, rule 2). All of the memory is had at the start:
+// what is decided later waits for none.
 #pragma once
 
 #include <absl/functional/any_invocable.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "base/executor.h"
 #include "base/lifetime.h"
 #include "base/log.h"
 #include "base/record_store.h"
@@ -31,6 +36,8 @@ namespace unreft::smp {
 
 // Of the copy in the record store.
 inline constexpr std::string_view kKeptKey = "kept";
+// Of writes to the record store.
+inline constexpr Duration kDiskPace = std::chrono::milliseconds(100);
 
 // Single-threaded on the node's executor.
 class KeptRecords {
@@ -40,15 +47,16 @@ class KeptRecords {
   // Adopts the segment of that name, or makes it, for a job of so many nodes. The newest copy of
   // the segment's and the disk's counts; one that is torn counts for nothing. DataLoss where a
   // job of one node has one on the disk, and none is of use; FailedPrecondition for a format of
-  // later readers; ResourceExhausted without memory. `records`, `log` outlive the result.
-  static void Open(SegmentStore& segments, RecordStore& records, Log& log, std::string segment_name,
-                   uint64_t nodes, OpenDone done);
+  // later readers; ResourceExhausted without memory. `executor`, `records`, `log` outlive the
+  // result.
+  static void Open(Executor& executor, SegmentStore& segments, RecordStore& records, Log& log,
+                   std::string segment_name, uint64_t nodes, OpenDone done);
 
   // Keeps what the store says, unless that is older than what is kept. Whether records() are the
   // store's now; if not, nothing may be done by the store's.
   bool Keep(const meta::JobState& job);
-  // Begins to write to the record store what it lacks of what is kept; nothing when that is being
-  // written already.
+  // The record store gets what it lacks of what is kept: at once, or kDiskPace after it was last
+  // written.
   void WriteToDisk();
 
   const meta::JobRecords& records() const { return copy_.records; }
@@ -70,7 +78,8 @@ class KeptRecords {
   void WriteAgain();
 
  private:
-  KeptRecords(RecordStore& records, Log& log) : records_(records), log_(log) {}
+  KeptRecords(Executor& executor, RecordStore& records, Log& log)
+      : executor_(executor), records_(records), log_(log) {}
 
   absl::Status OpenSegment(SegmentStore& segments, const std::string& name, uint64_t nodes);
   absl::Status AdoptDisk(const absl::StatusOr<std::vector<Record>>& records, uint64_t nodes);
@@ -78,9 +87,11 @@ class KeptRecords {
   std::span<std::byte> Area(size_t index);
   bool IsOlder(const meta::JobState& job) const;
   absl::Status WriteToArea(const std::string& bytes);
+  void WriteNow();
   void OnWritten(const absl::Status& status);
   void Owe(const absl::Status& why);
 
+  Executor& executor_;
   RecordStore& records_;
   Log& log_;
   std::unique_ptr<Segment> segment_;
@@ -91,6 +102,8 @@ class KeptRecords {
   std::string problem_;
   bool is_writing_ = false;
   bool is_write_wanted_ = false;
+  bool is_write_due_ = false;       // at its pace
+  std::optional<Time> written_at_;  // the last write began
   std::string disk_problem_;
   uint64_t failed_writes_ = 0;
   absl::AnyInvocable<void()> on_failure_;

@@ -75,8 +75,8 @@ void Node::OpenRecord(RandomId boot_id) {
 }
 
 void Node::OpenKept() {
-  KeptRecords::Open(state_.seams.segments, state_.seams.records, state_.seams.log,
-                    state_.prefix + "records", state_.options.nodes,
+  KeptRecords::Open(state_.seams.executor, state_.seams.segments, state_.seams.records,
+                    state_.seams.log, state_.prefix + "records", state_.options.nodes,
                     lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<KeptRecords>> kept) {
                       if (!kept.ok()) return OnStarted(kept.status());
                       state_.kept = *std::move(kept);

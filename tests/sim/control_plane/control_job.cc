@@ -134,7 +134,7 @@ void ControlJob::Start(Node& node) {
                           [&](auto record) { node.record = *std::move(record); });
   });
   node.executor->Deliver(Duration{}, [&] {
-    smp::KeptRecords::Open(node.segments, *node.records, log_,
+    smp::KeptRecords::Open(*node.executor, node.segments, *node.records, log_,
                            smp::MemoryPrefix(node.options) + ".records", node.options.nodes,
                            [&](auto kept) { node.kept = *std::move(kept); });
   });

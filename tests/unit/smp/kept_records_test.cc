@@ -60,6 +60,12 @@ class KeptRecordsTest : public SmpFixture {
     disk_.Wipe();
     records_ = *FakeRecordStore::Open(disk_, *executor_);
   }
+  // As a host without memory finds it.
+  uint64_t StepOnDisk() {
+    const std::unique_ptr<KeptRecords> found = OpenKept("/other");
+    UNREFT_CHECK(segments_.Remove("/other").ok());
+    return found->records().commit.value.step();
+  }
   uint64_t step() const { return kept_->records().commit.value.step(); }
   // The bytes of the segment, as the process has them.
   std::span<std::byte> Bytes() {
@@ -202,6 +208,22 @@ TEST_F(KeptRecordsTest, WhatTheDiskLacksIsAProblemUntilItHasIt) {
   EXPECT_EQ(step(), 5U);
 }
 
+TEST_F(KeptRecordsTest, OfManyTheDiskHasTheFirstAtOnceAndTheNewestAtItsPace) {
+  constexpr Duration kSoon = kDiskPace / 4;
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  Settle(kSoon);
+  EXPECT_EQ(StepOnDisk(), 5U);
+  for (uint64_t step = 6; step <= 10; ++step) {
+    Commit(step, step + 3);
+    ASSERT_TRUE(Keep());
+  }
+  Settle(kSoon);
+  EXPECT_EQ(StepOnDisk(), 5U);
+  Settle(kDiskPace);
+  EXPECT_EQ(StepOnDisk(), 10U);
+}
+
 TEST_F(KeptRecordsTest, ADiskThatFailsIsWrittenAgainWithTheNext) {
   Seed(1, 7);
   disk_.FailWrites(1, absl::ResourceExhaustedError("full"));
@@ -236,7 +258,7 @@ TEST_F(KeptRecordsTest, ACopyOfNoUseIsAnErrorWhereNoMemoryHasAnother) {
   std::optional<absl::Status> opened;
   const auto open = [&](uint64_t nodes) {
     InTurn([&] {
-      KeptRecords::Open(segments_, *records_, log_, kKeptSegment, nodes,
+      KeptRecords::Open(*executor_, segments_, *records_, log_, kKeptSegment, nodes,
                         [&](auto kept) { opened = kept.status(); });
     });
     Settle();
@@ -256,7 +278,7 @@ TEST_F(KeptRecordsTest, ACopyOfNothingIsOne) {
   ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
   bool is_opened = false;
   InTurn([&] {
-    KeptRecords::Open(segments_, *records_, log_, kKeptSegment, 1,
+    KeptRecords::Open(*executor_, segments_, *records_, log_, kKeptSegment, 1,
                       [&](auto kept) { is_opened = kept.ok(); });
   });
   Settle();

@@ -67,7 +67,7 @@ class MemberFixture : public SmpFixture {
                        [this](auto record) { record_ = *std::move(record); });
     });
     InTurnOf(*process_, [this] {
-      KeptRecords::Open(segments_, *records_, log_, kKeptSegment, options_.nodes,
+      KeptRecords::Open(*process_, segments_, *records_, log_, kKeptSegment, options_.nodes,
                         [this](auto kept) { kept_ = *std::move(kept); });
     });
     UNREFT_CHECK(scheduler_.RunUntil([this] { return record_ && kept_; }, 100000));
