@@ -26,6 +26,8 @@ constexpr Duration kClaimSpread = milliseconds(20);
 constexpr Duration kCapture = milliseconds(200);
 constexpr Duration kCaptureSpread = milliseconds(100);
 constexpr Duration kGuardSpread = milliseconds(50);
+// Bytes of the leader's node that its ranks read or write: about what one processor copies.
+constexpr double kUsedPerSecond = 10e9;
 
 }  // namespace
 
@@ -117,7 +119,7 @@ void ControlJob::StartAll() {
   for (const auto& node : nodes_) starting.push_back(node.get());
   std::ranges::shuffle(starting, std::minstd_rand(1));
   const Node& first = *starting.front();
-  scheduler_.RunBy(first.host(), [this](Task task) { leader_thread_.Run(std::move(task)); });
+  scheduler_.RunBy(first.host(), [this](Task turn) { RunLeader(std::move(turn)); });
   for (Node* node : starting) {
     Start(*node);
     if (node == &first) Run([&] { return first.member->leads(); }, "the first node leads");
@@ -159,6 +161,14 @@ void ControlJob::Run(absl::FunctionRef<bool()> until, const char* what) {
     for (const std::string& line : sink_.lines()) fmt::print(stderr, "{}\n", line);
     UNREFT_CHECK(false, "within its bound: {}", what);
   }
+}
+
+// What ranks have used since the turn before is in the caches in place of what that turn left.
+void ControlJob::RunLeader(Task turn) {
+  const Duration now = scheduler_.now();
+  const std::chrono::duration<double> since = now - std::exchange(trained_until_, now);
+  if (trains_) leader_thread_.LetOthersUse(static_cast<size_t>(since.count() * kUsedPerSecond));
+  leader_thread_.Run(std::move(turn));
 }
 
 ControlJob::Cost ControlJob::Spent() const {

@@ -37,8 +37,9 @@ class ControlJob {
   ControlJob(uint64_t nodes, uint64_t ranks);
   ~ControlJob();
 
-  // From now on the leader's turns find nothing of its own in the processor's caches.
-  void EmptyLeadersCaches() { leader_thread_.EmptyCaches(); }
+  // From now on ranks train beside the leader, and its turns find in the processor's caches what
+  // these have used since the turn before: as much memory as one processor copies in that time.
+  void TrainBesideLeader() { trains_ = true; }
 
   // All ranks register and ask, and train on when all nodes have heard of the decision.
   Cost Decide();
@@ -54,10 +55,13 @@ class ControlJob {
   // Since the beginning.
   Cost Spent() const;
   void Run(absl::FunctionRef<bool()> until, const char* what);
+  void RunLeader(Task turn);
   void Protect(Node& node, Version version);
   bool IsWholeOf(const Node& node, Version version) const;
 
   OwnThread leader_thread_;
+  bool trains_ = false;
+  Duration trained_until_{0};
   SimScheduler scheduler_{1};
   Random random_{2};
   CaptureLogSink sink_;

@@ -17,13 +17,11 @@ double ThreadCpuMs() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-// Written, so that the processor holds the lines for nobody else.
-void Touch(std::vector<std::byte>& bytes) {
-  constexpr size_t kLine = 64;
-  for (size_t at = 0; at < bytes.size(); at += kLine) {
-    volatile std::byte& line = bytes[at];
-    line = std::byte{1};
-  }
+constexpr size_t kLine = 64;
+
+// What the processor says of a cache; at least so many bytes, as where it says nothing.
+size_t CacheSize(int name, size_t at_least) {
+  return std::max(static_cast<size_t>(std::max<long>(sysconf(name), 0)), at_least);
 }
 
 }  // namespace
@@ -31,32 +29,43 @@ void Touch(std::vector<std::byte>& bytes) {
 OwnThread::OwnThread() : thread_([this] { Loop(); }) {}
 
 OwnThread::~OwnThread() {
-  Run(nullptr);
+  Hand(nullptr);
   thread_.join();
 }
 
 void OwnThread::Run(Task task) {
+  Hand([this, &task] {
+    const double before = ThreadCpuMs();
+    std::exchange(task, nullptr)();
+    cpu_ms_ += ThreadCpuMs() - before;
+  });
+}
+
+// Each line is written, so that the processor holds it for nobody else.
+void OwnThread::LetOthersUse(size_t bytes) {
+  if (others_.empty()) others_.resize(2 * CacheSize(_SC_LEVEL3_CACHE_SIZE, size_t{32} << 20));
+  const size_t fewest = 2 * CacheSize(_SC_LEVEL2_CACHE_SIZE, size_t{2} << 20);
+  const size_t used = std::clamp(bytes, std::min(fewest, others_.size()), others_.size());
+  Hand([this, used] {
+    for (size_t i = 0; i < used; i += kLine) {
+      volatile std::byte& line = others_[next_];
+      line = std::byte{1};
+      next_ = next_ + kLine < others_.size() ? next_ + kLine : 0;
+    }
+  });
+}
+
+void OwnThread::Hand(Task task) {
   task_ = std::move(task);
   given_.release();
   done_.acquire();
-}
-
-void OwnThread::EmptyCaches() {
-  constexpr size_t kAtLeast = size_t{2} << 20;
-  const auto size = static_cast<size_t>(std::max<long>(sysconf(_SC_LEVEL2_CACHE_SIZE), 0));
-  others_.resize(2 * std::max(size, kAtLeast));
 }
 
 void OwnThread::Loop() {
   for (bool runs = true; runs; done_.release()) {
     given_.acquire();
     runs = task_ != nullptr;
-    if (!runs) continue;
-    Touch(others_);
-    const double before = ThreadCpuMs();
-    task_();
-    task_ = nullptr;
-    cpu_ms_ += ThreadCpuMs() - before;
+    if (runs) std::exchange(task_, nullptr)();
   }
 }
 
