@@ -49,6 +49,7 @@ def test_tensors_of_every_shape_come_back(store):
         "lr": torch.tensor(0.25, dtype=torch.float64),
         "table": torch.arange(6, dtype=torch.float64).view(2, 3),
         "turned": torch.arange(6, dtype=torch.float64).view(2, 3).t(),
+        "negated": torch.tensor([1 + 2j], dtype=torch.complex128).conj().imag,
         "empty": torch.zeros(0, 3, dtype=torch.float64),
         "host": torch.arange(3),
     }

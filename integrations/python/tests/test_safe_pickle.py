@@ -77,6 +77,7 @@ PLAIN = [
     collections.defaultdict(list, {"a": [1]}), collections.defaultdict(None, {1: 2}),
     torch.Size([2, 3]), torch.bfloat16, torch.device("cpu"), torch.device("cuda", 1),
     torch.arange(6).reshape(2, 3).t(), torch.tensor(1.5, dtype=torch.bfloat16), torch.zeros(0, 4),
+    torch.tensor([1 + 2j]).conj(), torch.tensor([1 + 2j]).conj().imag,
     np.float32(1.5), np.int64(-3), np.datetime64("2024-02-29"),
     np.arange(6, dtype=np.uint16).reshape(2, 3).T, np.zeros((0, 2)), np.array(7),
     np.array([(1, 2.5)], dtype=[("a", "<i4"), ("b", "<f8")]), np.array(["text"]),

@@ -70,7 +70,9 @@ class DeviceExtras:
         """Enqueues the copies of the record's tensors, before the snapshot that has it."""
         for offset, tensor in self._tensors:
             if tensor.nbytes:
-                flat = tensor.contiguous().view(-1).view(torch.uint8)
+                # Also one element may have a stride.
+                whole = tensor.resolve_conj().resolve_neg()
+                flat = whole.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
                 self._buffer[offset : offset + len(flat)].copy_(flat)
         self._tensors = []
 

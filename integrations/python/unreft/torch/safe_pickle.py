@@ -122,7 +122,8 @@ def _reduced_tensor(tensor: torch.Tensor) -> tuple:
             f"extras: a {type(tensor).__name__} of shape {tuple(tensor.shape)} and layout "
             f"{tensor.layout} is not supported: store its parts, such as to_local()"
         )
-    whole = tensor.detach().to("cpu").contiguous()
+    # A lazily conjugated or negated view has other bytes than values.
+    whole = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
     data = ctypes.string_at(whole.data_ptr(), whole.nbytes) if whole.nbytes else b""
     return make, ("tensor", _dtype_name(whole.dtype), tuple(whole.shape), data)
 
