@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from megatron.core import rerun_state_machine, tensor_parallel
 
 from unreft.errors import FailedPrecondition
@@ -16,6 +17,10 @@ from unreft.torch.reshard import Reshard
 from unreft.torch.rng import Rng
 
 _log = logging.getLogger("unreft")
+
+# What a scheduler reads of each parameter group, before what it has itself.
+_BOUNDS = ("max_lr", "min_lr", "start_wd", "end_wd")
+_OWN_DEVICE = "cuda_own"
 
 
 def extras_of(scheduler: Any, place: Place, rng: bool) -> dict[str, Any]:
@@ -49,10 +54,16 @@ class RerunMachine:
 
 
 class Scheduler:
-    """An OptimizerParamScheduler, whose `load_state_dict` adds to the steps that it has made."""
+    """An OptimizerParamScheduler, whose `load_state_dict` adds to the steps that it has made.
+
+    The parameter groups have the stored bounds by then. Where it is to override what is stored,
+    they get those again that this program was started with.
+    """
 
     def __init__(self, scheduler: Any):
         self._scheduler = scheduler
+        groups = scheduler.optimizer.param_groups
+        self._bounds = [{key: group[key] for key in _BOUNDS if key in group} for group in groups]
 
     def state_dict(self) -> dict[str, Any]:
         return self._scheduler.state_dict()
@@ -63,11 +74,15 @@ class Scheduler:
             self._scheduler.load_state_dict(state)
         except AssertionError as error:
             raise FailedPrecondition(f"opt_param_scheduler: {error}") from error
+        if self._scheduler.override_opt_param_scheduler:
+            for group, bounds in zip(self._scheduler.optimizer.param_groups, self._bounds):
+                group.update(bounds)
         self._scheduler.step(increment=0)  # once more, by all that was loaded
 
 
 class Generators:
-    """Those of Python, NumPy and torch, and of Megatron-Core's tracker.
+    """Those of Python, NumPy and torch, and of Megatron-Core's tracker; on a GPU that of the device
+    that this rank draws from.
 
     What they draw belongs to a place in tensor and pipeline parallelism. Under other sizes of these
     they are left as they are, as by Megatron-Core's own checkpoints.
@@ -80,24 +95,32 @@ class Generators:
     def state_dict(self) -> dict[str, Any]:
         return {
             "place": self._place.record(),
-            "rng": self._rng.state_dict(),
+            "rng": _of_own_device(self._rng.state_dict()),
             "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
         }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         if state is None:
             return
+        rng = _of_own_device(state["rng"])
+        own = rng.pop(_OWN_DEVICE, None)
+        if own is not None and not torch.cuda.is_available():
+            raise FailedPrecondition(
+                "random state of a CUDA device was stored, this process has none"
+            )
         tracker = tensor_parallel.get_cuda_rng_tracker()
         if state["tracker"]:
             tracker.set_states(state["tracker"])
-        self._rng.load_state_dict(state["rng"])
+        self._rng.load_state_dict(rng)
+        if own is not None:
+            torch.cuda.set_rng_state(own)
 
     def of_others(self, states: Sequence[dict[str, Any]], rank: int, _: int) -> Any:
         """The state for this rank, from those of all ranks of another mesh; None where there is
         none for it. A replica that there was not draws as the others, if these draw alike."""
         places = [read_place(state["place"]) for state in states]
         found = {
-            place.index("dp"): {**state, "place": None}
+            place.index("dp"): {**state, "place": None, "rng": _of_own_device(state["rng"])}
             for state, place in zip(states, places)
             if self._is_at(place)
         }
@@ -124,3 +147,13 @@ class Generators:
             and place.index(name) == self._place.index(name)
             for name in ("pp", "tp")
         )
+
+
+def _of_own_device(rng: dict[str, Any]) -> dict[str, Any]:
+    """Of streams as `Rng` has them, with that of the device which their rank draws from in the
+    place of all devices'. The others are other ranks', at other places, or nobody's."""
+    found = dict(rng)
+    device = found.pop("cuda_device", 0)
+    if "cuda" in found:
+        found[_OWN_DEVICE] = found.pop("cuda")[device]
+    return found
