@@ -31,6 +31,8 @@ from torch import nn
 import unreft
 import unreft.deepspeed
 
+_OFFLOAD_BUFFER = "exp_avg_offload_buffer"
+
 
 class Lines(logging.Handler):
     def __init__(self):
@@ -163,7 +165,8 @@ def weights_of(engine):
 
 def state_of(engine):
     inner = engine.optimizer.optimizer
-    keys = sorted({k for state in inner.state.values() for k, v in state.items() if v.dim()})
+    keys = {k for state in inner.state.values() for k, v in state.items() if v.dim()}
+    keys = sorted(keys - {_OFFLOAD_BUFFER})
     steps = {k: v.item() for s in inner.state.values() for k, v in s.items() if not v.dim()}
     moments = {key: digest(whole_tensors(engine, lambda f: inner.state[f][key])) for key in keys}
     return {
@@ -198,15 +201,23 @@ def own_state_of(engine):
     return {
         "drawn": drawn,
         "buffer": engine.module.mean.item(),
-        "samples": [engine.global_samples, engine.micro_steps],
+        "samples": [
+            engine.global_samples, engine.micro_steps % engine.gradient_accumulation_steps()
+        ],
     }
 
 
 def move(engine):
-    """Partitions and moments, to other memory."""
+    """Partitions and moments, to other memory, with a buffer as `engine.offload_states` leaves it."""
     for flat, state in engine.optimizer.optimizer.state.items():
         flat.data = flat.data.clone()
         state["exp_avg"].data = state["exp_avg"].data.clone()
+        state[_OFFLOAD_BUFFER] = torch.zeros_like(state["exp_avg"])
+
+
+def check_keys(engine):
+    keys = set().union(*engine.optimizer.optimizer.state.values())
+    assert keys <= {"exp_avg", "exp_avg_sq", "step"}, keys
 
 
 def train(args, engine, ck, seen, log):
@@ -289,6 +300,7 @@ def main():
         say(restored=step, reshaped_from=ck.status.reshaped_from)
         if step is not None:
             check_views(engine)
+            check_keys(engine)
     if args.load:
         path, _ = engine.load_checkpoint(args.files)
         say(loaded=path is not None)

@@ -18,23 +18,20 @@ def extras_of(engine: DeepSpeedEngine) -> dict[str, Any]:
 
 
 class Counters:
-    """Of steps, samples and micro-batches."""
+    """Of steps and samples."""
 
     def __init__(self, engine: DeepSpeedEngine):
         self._engine = engine
 
     def state_dict(self) -> dict[str, int]:
-        engine = self._engine
-        # A snapshot is taken where gradients are accumulated no more.
-        rounds = engine.micro_steps // engine.gradient_accumulation_steps()
-        return {**{name: getattr(engine, name) for name in _COUNTS}, "rounds": rounds}
+        return {name: getattr(self._engine, name) for name in _COUNTS}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        engine = self._engine
         for name in _COUNTS:
-            setattr(engine, name, state[name])
-        # As many micro-batches as that now has: with others the first round would end too early.
-        engine.micro_steps = state["rounds"] * engine.gradient_accumulation_steps()
+            setattr(self._engine, name, state[name])
+        # A snapshot is taken where gradients are accumulated no more: the next micro-batch is the
+        # first of its round, however many a round has by then.
+        self._engine.micro_steps = 0
 
 
 class LossScaler:

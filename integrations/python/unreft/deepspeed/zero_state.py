@@ -44,6 +44,9 @@ class ZeroState(PartsState):
         "give that state up with `unreft fresh-start`"
     )
 
+    # What `engine.offload_states` writes into, and goes on to keep.
+    SCRATCH = ("_offload_buffer",)
+
     place = None  # of this rank in a device mesh: ZeRO has none
 
     def __init__(self, engine: DeepSpeedEngine, rank: int, world: int):

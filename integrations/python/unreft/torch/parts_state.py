@@ -39,6 +39,8 @@ class PartsState(abc.ABC):
     STATE_NEEDS_SHAPE: str
     NOT_STEPPED_ON: str
     SAME_PROGRAM: str
+    # Ends of keys of optimizers' state that hold nothing between steps.
+    SCRATCH: tuple[str, ...] = ()
 
     def __init__(self, owners: Sequence[Any], rank: int, world: int):
         """`owners`: each has an optimizer of torch, which is its `optimizer` now."""
@@ -204,7 +206,7 @@ class PartsState(abc.ABC):
         """The state that optimizers have of each element, by its key."""
         for each in self._stepped:
             for key, value in each.state.items():
-                if is_elementwise(value, each.memory):
+                if is_elementwise(value, each.memory) and not key.endswith(self.SCRATCH):
                     yield each, key, value
 
     def _check_state(self) -> None:
