@@ -2,6 +2,7 @@
 
     mcore_pretrain.py --tp N --pp N [--steps N] [--die-after STEP] [--every N] [--rampup]
                       [--save DIRECTORY] [--load DIRECTORY] [--alone] [--twice] [--another]
+                      [--external]
 
 It is killed when that step or a later one is committed; with --save it ends with files of step 2,
 of which --load loads the model. It says the loss and counts of every iteration, and its
@@ -149,6 +150,7 @@ def main():
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--another", action="store_true")
+    parser.add_argument("--external", action="store_true")
     own = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
@@ -161,6 +163,8 @@ def main():
     for name in ("save", "load"):
         if getattr(own, name):
             words += [f"--{name}", getattr(own, name)]
+    if own.external:
+        words += ["--dataloader-type", "external"]
     if own.save:
         words += ["--save-interval", 2, "--exit-interval", 2]
     if own.load:  # without Apex, Megatron-Core does not find the optimizer's count of steps

@@ -29,6 +29,8 @@ CONFIG = {
     "fp8": {"fp8": "hybrid"},
     "fp4": {"fp4": "e2m1"},
     "fp16": {"fp16": True},
+    "tensor_parallel_num_weight_shards": {"gtp_weight_remat_size": 2},
+    "qk_clip": {"qk_clip": True},
 }
 DDP = {
     "Megatron-FSDP": {"use_megatron_fsdp": True},
@@ -94,6 +96,8 @@ def main():
     attach("an optimizer", chunks, torch.optim.AdamW(model.parameters()))
     with without(distributed, "shard_fp32_groups"):
         attach("other insides", chunks, optimizer)
+    with patched(distributed, shard_fp32_from_float16_groups=halves_of(distributed)):
+        attach("bf16 main parameters", chunks, optimizer)
     model.register_buffer("mean", torch.zeros(3))
     attach("a buffer", chunks, optimizer)
     del model.mean
@@ -123,6 +127,10 @@ def fused_of_two_counts():
     options = {"lr": 0.1, "weight_decay": 0.0, "betas": (0.9, 0.99), "eps": 1e-8}
     optimizer = mcore_fused.FusedAdam(groups, **options, capturable=False, adam_w_mode=True)
     return scalars_of(optimizer, [], "bfloat16")
+
+
+def halves_of(optimizer):
+    return [[p.bfloat16() for p in group] for group in optimizer.shard_fp32_from_float16_groups]
 
 
 @contextlib.contextmanager

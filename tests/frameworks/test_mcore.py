@@ -265,6 +265,7 @@ def test_what_install_is_given(stores):
         "--twice": ("FailedPrecondition", "unreft.megatron.install() was called in this process"),
         "--every=0": ("InvalidArgument", "every: needed a number of iterations above 0, found 0"),
         "--another": ("FailedPrecondition", "needed a function 'train', found none"),
+        "--external": ("FailedPrecondition", "where such a loader was is not restored"),
     }.items():
         (records,) = stores[0].train(1, *sizes(1, 1), word, script=PRETRAIN)
         (found,) = [record for record in records if "error" in record]
@@ -340,6 +341,7 @@ def told():
         "a GPTModel as model chunk", "a Linear", "mixture of experts",
         "expert parallelism", "context parallelism", "{'tp': 1, 'pp': 1, 'dp': 2} of 1 ranks",
         "multi-token prediction", "fp8", "fp4", "fp16", "Megatron-FSDP",
+        "tensor_parallel_num_weight_shards", "qk_clip",
         "num_distributed_optimizer_instances", "use_layer_wise_distributed_optimizer",
         "optimizer_cpu_offload", "optimizer_cuda_graph", "overlap_param_gather_with_optimizer_step",
         "use_precision_aware_optimizer", "the optimizer SGD", "use_cudagraphable_rng",
@@ -360,6 +362,7 @@ def test_what_was_not_tried_is_refused_by_name(told, name):
         ("a model", "InvalidArgument", "model_chunks: needed the list .* found a Distributed"),
         ("an optimizer", "InvalidArgument", "get_megatron_optimizer returns, .* found a AdamW"),
         ("other insides", "FailedPrecondition", "what it steps on was not found: AttributeError"),
+        ("bf16 main parameters", "FailedPrecondition", "steps on bfloat16 .*, needed float32"),
         ("a buffer", "FailedPrecondition", "'mean', a ShardedTensor of the model, is no parameter"),
         ("an extra state", "FailedPrecondition", "_extra_state', a ShardedObject of the model"),
         ("of torch", "InvalidArgument", r"is Megatron's.* unreft.mcore.attach\(model_chunks, opt"),

@@ -45,7 +45,8 @@ def install(*, every: int = 1, **options: Any) -> None:
 
     Raises `unreft.InvalidArgument` for `every`, `unreft.FailedPrecondition` where it was called
     before, or where megatron.training has no such functions as it stands for; `pretrain` then
-    raises what `unreft.mcore.attach` and `Checkpointer.restore` raise.
+    raises what `unreft.mcore.attach` and `Checkpointer.restore` raise, and `FailedPrecondition` for
+    arguments with which more than that would have to be restored.
     """
     global _installed
     if every < 1:
@@ -76,6 +77,7 @@ class Installed:
             setattr(_training, name, getattr(self, f"_{name}"))
 
     def _setup_model_and_optimizer(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        _check(get_args())
         model, optimizer, scheduler = self._own["setup_model_and_optimizer"](*args, **kwargs)
         given = {**self._options, "opt_param_scheduler": scheduler}
         extras = {**given.pop("extras", {}), "megatron/counts": self._counts}
@@ -123,3 +125,17 @@ class Installed:
         for name, value in self._ck.extras["megatron/counts"].items():
             setattr(args, name, value)
         update_num_microbatches(consumed_samples=args.consumed_train_samples, verbose=True)
+
+
+def _check(args: Any) -> None:
+    """Raises `FailedPrecondition` where a run does not go on by what it has counted."""
+    if args.dataloader_type == "external":
+        raise unreft.FailedPrecondition(
+            "--dataloader-type external: where such a loader was is not restored, its data would "
+            "begin anew. Use single or cyclic, or unreft.mcore.attach in a loop of your own, with "
+            "the loader among extras"
+        )
+    if getattr(args, "perform_rl_step", False):
+        raise unreft.FailedPrecondition(
+            "--perform-rl-step: its loop loads weights and counts of its own, which was not tried"
+        )

@@ -48,6 +48,11 @@ def mains_of(optimizer: Any) -> list[Main]:
     except (AttributeError, KeyError, TypeError) as error:
         raise FailedPrecondition(f"{kind}: what it steps on was not found: {error!r}") from error
     for each in found:
+        if each.main.dtype != torch.float32:
+            raise FailedPrecondition(
+                f"{kind}: it steps on {str(each.main.dtype).removeprefix('torch.')} parameters, "
+                "needed float32: with bf16=True in the OptimizerConfig it has float32 ones of each"
+            )
         if each.main.numel() != each.end - each.begin or each.main not in stepped:
             raise FailedPrecondition(
                 f"{kind}: of a parameter of shape {tuple(each.parameter.shape)} it was to step on "

@@ -84,6 +84,8 @@ def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any
         "context parallelism": parallel_state.get_context_parallel_world_size() > 1,
         f"{sizes} of {world} ranks": sizes["tp"] * sizes["pp"] * sizes["dp"] != world,
         "multi-token prediction": config.mtp_num_layers,
+        "tensor_parallel_num_weight_shards": config.gtp_weight_remat_size > 1,
+        "qk_clip": config.qk_clip,
         "fp8": config.fp8 or ddp.fp8_param_gather,
         "fp4": config.fp4 or ddp.fp4_param_gather,
         "fp16": config.fp16,
