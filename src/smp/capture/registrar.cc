@@ -24,6 +24,8 @@ constexpr Duration kCheckWait = std::chrono::milliseconds(300);
 // Where groups can do with fewer parities, so long for them to make room for what does not fit.
 constexpr Duration kMemoryWait = std::chrono::seconds(2);
 
+constexpr Duration kSameExtras = std::chrono::minutes(10);
+
 // The version that takes the slot's memory, also if it is yet to be decoded into it.
 Version HeldIn(const Slot& slot) {
   switch (slot.phase) {
@@ -195,10 +197,27 @@ uint64_t Registrar::SlotsWanted(const RankSession& session) const {
 }
 
 void Registrar::GrowExtras(RankSession& session, uint64_t bytes) {
-  session.extras_bytes = bytes;
+  const uint64_t before = std::exchange(session.extras_bytes, bytes);
+  const std::vector<Slot*> offered = state_.slots->Offerable(session.rank());
   granter_.Revoke(session);  // what is offered now is too small, and not told of any more
-  session.registration_status = ProvideSlots(session);
+  absl::Status status = ProvideSlots(session);
+  if (absl::IsResourceExhausted(status)) {
+    session.extras_bytes = before;
+    // It goes on with the slots that it knows, and with smaller extras. It is not told of them
+    // again, or it would repeat what it said of this snapshot.
+    const bool are_there = state_.slots->Offerable(session.rank()) == offered;
+    if (session.registration_status.ok() && are_there) return LogLarge(session, bytes, status);
+  }
+  session.registration_status = std::move(status);
   Answer(session);
+}
+
+void Registrar::LogLarge(const RankSession& session, uint64_t bytes, const absl::Status& why) {
+  const std::string key = fmt::format("extras {}", session.rank());
+  state_.seams.log.WarnEvery(key, kSameExtras, state_.seams.executor.Now(),
+                             "rank {}: extras of {} bytes, where {} were expected, are not "
+                             "captured for want of memory: {}",
+                             session.rank(), bytes, session.extras_bytes, why.message());
 }
 
 void Registrar::CaptureAll(const std::string& why) {

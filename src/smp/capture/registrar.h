@@ -26,6 +26,7 @@ class Registrar {
 
   void OnRegister(RankSession& session, Register request);
   // The registered rank's extras need so much: it gets slots with room for them, and is told.
+  // Without memory for these it keeps those that it has.
   void GrowExtras(RankSession& session, uint64_t bytes);
   // Whoever captures a part of what it holds registers anew, with all of it.
   void CaptureAll(const std::string& why);
@@ -59,6 +60,7 @@ class Registrar {
   bool LacksSlots(const RankSession& session) const;
   void ProvideStaging();
   void LogRefused(const RankSession& session);
+  void LogLarge(const RankSession& session, uint64_t bytes, const absl::Status& why);
   void Answer(RankSession& session);
   void AnswerWhenChecked(RankSession& session);
   void AnswerInTime();

@@ -193,6 +193,45 @@ TEST_F(CaptureDeskTest, ExtrasThatHaveGrownAndFitInTheSlotsThatAreThereNeedNoMem
               HasSubstr(fmt::format("{} held now, {} allowed by memory_bytes_max", bytes, bytes)));
 }
 
+// One snapshot of large extras, and nothing was captured any more: memory was looked for again and
+// again for as many as it had.
+TEST_F(CaptureDeskTest, WithoutMemoryForExtrasThatHaveGrownSnapshotsOfSmallerOnesGoOn) {
+  InTurn([&] { Register(40'000); });
+  Settle();
+  state_.options.memory_bytes_max = state_.memory->use(SegmentKind::kSlot).bytes;
+  const auto give_up = [&](uint64_t step) {
+    InTurn([&] {
+      const GrantWord grant = GrantWord::Decode(session_->control()->grant.load());
+      ASSERT_EQ(grant.state, GrantState::kGranted);
+      session_->control()->grant.store(
+          GrantWord{GrantState::kClaimed, grant.slot, grant.generation}.Encode());
+      const Version version{session_->timeline, Step{step}};
+      desk_->OnClaimed(*session_, {grant.slot, grant.generation, version});
+      desk_->OnGaveUp(*session_, {.slot = grant.slot,
+                                  .generation = grant.generation,
+                                  .version = version,
+                                  .extras_bytes_needed = 100'000});
+    });
+    Settle(2 * options_.memory_retry);
+  };
+  for (const uint64_t step : {1, 2}) {
+    give_up(step);
+    EXPECT_EQ(session_->registration_status, absl::OkStatus());
+    EXPECT_EQ(session_->extras_bytes, 40'000U);
+    EXPECT_EQ(Granted(), GrantState::kGranted);
+  }
+  EXPECT_EQ(Told().size(), 1U) << "what it knows is as it was";
+  EXPECT_EQ(sink_.Count("extras of 100000 bytes, where 40000 were expected"), 1U);
+  state_.options.memory_bytes_max = 0;
+  give_up(3);
+  ASSERT_GE(Told().size(), 2U);
+  EXPECT_TRUE(Told().back().status.ToStatus().ok()) << Told().back().status.ToStatus();
+  for (const WireSlotRegion& slot : Told().back().slots) {
+    EXPECT_GE(slot.extras_capacity, 100'000U);
+  }
+  EXPECT_EQ(Granted(), GrantState::kGranted);
+}
+
 TEST_F(CaptureDeskTest, TheStepBackSlotIsMadeWhenThereIsMemoryForIt) {
   RegisterWithMemoryFor(2);
   ASSERT_EQ(Told().back().slots.size(), 2U);
