@@ -9,6 +9,9 @@ namespace unreft {
 namespace {
 
 constexpr size_t kThrottlesMax = 1000;
+constexpr size_t kKeyBytesMax = kTextBytesMax;
+// What another process says, and what is said of it.
+constexpr size_t kLineBytesMax = 2 * kTextBytesMax;
 
 struct NamedLevel {
   std::string_view name;
@@ -43,17 +46,18 @@ Log::Log(LogSink& sink, LogLevel level, std::string name)
 void Log::Write(LogLevel level, fmt::string_view format, fmt::format_args args) {
   if (!enabled(level)) return;
   // One line, whatever was put into it: what follows a line's end would be taken for another.
-  sink_.Write(level, CleanText(prefix_ + fmt::vformat(format, args)));
+  sink_.Write(level, CleanText(prefix_ + fmt::vformat(format, args), kLineBytesMax));
 }
 
 void Log::WriteThrottled(Allowance allowance, fmt::string_view format, fmt::format_args args) {
-  std::string line = prefix_ + fmt::vformat(format, args);
+  std::string line = CleanText(prefix_ + fmt::vformat(format, args), kLineBytesMax);
   if (allowance.left_out > 0) line += fmt::format(" ({} more like it before)", allowance.left_out);
-  sink_.Write(LogLevel::kWarn, CleanText(line));
+  sink_.Write(LogLevel::kWarn, line);
 }
 
 Log::Allowance Log::Allow(std::string_view key, Duration interval, Time now) {
   if (!enabled(LogLevel::kWarn)) return {};
+  key = key.substr(0, kKeyBytesMax);
   std::lock_guard lock(mutex_);
   const auto found = throttles_.find(key);
   if (found == throttles_.end()) {

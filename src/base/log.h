@@ -1,7 +1,8 @@
 // Log: lines for people, to a sink given by constructor.
 //
-// A line has a level and a text and no time: the sinks of real processes add it (base/log_sinks.h),
-// that of a test does not, so that a simulated run prints the same each time.
+// A line has a level and a text, of which 8 KiB are written, and no time: the sinks of real
+// processes add it (base/log_sinks.h), that of a test does not, so that a simulated run prints the
+// same each time.
 #pragma once
 
 #include <fmt/format.h>
@@ -62,7 +63,8 @@ class Log {
   }
 
   // Warns at most once per `interval` about what `key` names; the next line that goes out says how
-  // many were left out. `now` is the executor's. Some 1,000 keys are remembered.
+  // many were left out. `now` is the executor's. Some 1,000 keys are remembered,
+  // the first 4 KiB of each.
   template <typename... Args>
   void WarnEvery(std::string_view key, Duration interval, Time now,
                  fmt::format_string<Args...> format, Args&&... args) {

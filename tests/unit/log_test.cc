@@ -72,6 +72,23 @@ TEST(Log, RemembersABoundedNumberOfKeys) {
   EXPECT_EQ(sink.Count("forgotten"), 1u);
 }
 
+// What is in a line, and in a key, may come from other processes.
+TEST(Log, WritesAndRemembersNoMoreThanSomeKiB) {
+  CaptureLogSink sink;
+  Log log(sink);
+  const std::string large(size_t{1} << 20, 'x');
+  log.Warn("{}", large);
+  log.WarnEvery(large + "a", seconds(10), Time(), "{}", large);
+  log.WarnEvery(large + "b", seconds(10), Time(), "a key like the one before");
+  log.WarnEvery(large + "b", seconds(10), Time() + seconds(10), "{}", large);
+  const std::vector<std::string> lines = sink.lines();
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[0], testing::EndsWith("xxx..."));
+  EXPECT_THAT(lines[1], testing::EndsWith("xxx..."));
+  EXPECT_THAT(lines[2], testing::EndsWith("xxx... (1 more like it before)"));
+  for (const std::string& line : lines) EXPECT_LT(line.size(), 10'000u);
+}
+
 TEST(Log, LevelsHaveNames) {
   for (const char* name : {"debug", "info", "warn", "error", "off"}) {
     ASSERT_TRUE(ParseLogLevel(name).ok());

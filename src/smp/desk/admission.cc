@@ -5,10 +5,14 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "smp/desk/attempt_in_force.h"
 
 namespace unreft::smp {
 namespace {
+
+// As many as the name of a job may have.
+constexpr size_t kShownMax = 64;
 
 bool Lives(NodeState& state, const RankSession& session) {
   absl::StatusOr<ProcessLife> now = state.seams.processes.Identify(session.life().pid);
@@ -100,11 +104,12 @@ absl::StatusOr<ProcessLife> Identify(NodeState& state, const Hello& hello,
 }  // namespace
 
 absl::Status Admit(NodeState& state, Hello& hello, const PeerIdentity& peer) {
+  // Anybody may have sent it, and as many bytes of it as a frame may have.
   if (hello.job != state.options.job) {
     return absl::PermissionDeniedError(
         fmt::format("this daemon serves job '{}', not '{}': give trainers UNREFT_JOB={}, or the "
                     "UNREFT_SOCKET of the daemon of their job",
-                    state.options.job, hello.job, state.options.job));
+                    state.options.job, CleanText(hello.job, kShownMax), state.options.job));
   }
   if (hello.rank.value >= hello.world) {
     return absl::InvalidArgumentError(fmt::format("rank {} of {} ranks: needed a rank below {}",

@@ -94,6 +94,18 @@ TEST_F(AdmissionTest, WhileAllOfTheAttemptInForceLiveNoOtherBegins) {
   EXPECT_EQ(Ask(NewHello(Rank{2}, Attempt{0})), absl::OkStatus());
 }
 
+// Nobody knows yet who it is, and what it is told is logged, and remembered as said.
+TEST_F(AdmissionTest, OfAnotherJobsNameNoMoreIsQuotedThanAJobsNameMayHave) {
+  Hello hello = HelloOf(0);
+  hello.job = "other";
+  EXPECT_THAT(std::string(Ask(hello).message()), HasSubstr("not 'other'"));
+  hello.job = std::string(size_t{1} << 20, 'x');
+  const absl::Status status = Ask(hello);
+  EXPECT_TRUE(absl::IsPermissionDenied(status));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("not 'xxxx"), HasSubstr("xxx...'")));
+  EXPECT_LT(status.message().size(), 300U);
+}
+
 // Numbers may come again: with each srun, with each loop of a shell.
 TEST_F(AdmissionTest, TheSameNumberIsAnotherAttemptIfItsProcessesAreOthers) {
   EXPECT_TRUE(absl::IsAlreadyExists(Ask(NewHello(Rank{0}, kInForce))));
@@ -120,9 +132,7 @@ TEST_F(AdmissionTest, WhatEndsElsewhereIsSaidByItsOwnNode) {
 
 // The daemon hears of its end. Its session may go on for what it has still to say.
 TEST_F(AdmissionTest, WhoIsServedLivesForReportsUntilItsEndIsSeen) {
-  InTurn([&] {
-    state_.sessions[Rank{0}] = std::make_unique<RankSession>(HelloOf(0), segments_);
-  });
+  InTurn([&] { state_.sessions[Rank{0}] = std::make_unique<RankSession>(HelloOf(0), segments_); });
   End(0);
   InTurn([&] { EXPECT_EQ(AttemptInForce(state_).LivesRound(), kRound); });
   EXPECT_EQ(Ask(NewHello(Rank{0}, Attempt{8})), absl::OkStatus()) << "nobody is in the way of it";
