@@ -104,7 +104,18 @@ class UnixChannel::Stream : public std::enable_shared_from_this<Stream> {
         fmt::format("the peer {}{}", why, decoder_.at_boundary() ? "" : " within a frame")));
   }
 
+  // What a frame asked for is not done if its handler throws: the peer is to see that nothing
+  // follows, and whoever runs the turns gets the error.
   void TakeInput(std::span<const std::byte> bytes) {
+    try {
+      HandOut(bytes);
+    } catch (...) {
+      if (open_) Fail(absl::UnavailableError("a frame was not taken: its turn ended in an error"));
+      throw;
+    }
+  }
+
+  void HandOut(std::span<const std::byte> bytes) {
     while (true) {
       auto frame = decoder_.Next(bytes);
       if (!frame.ok()) return Fail(frame.status());

@@ -1,7 +1,8 @@
 // UnixChannel: the channel over a connected AF_UNIX stream socket, framed as framing.h says.
 //
-// Made by UnixListener and UnixConnector. Single-threaded on its executor; after the executor's Run
-// has returned it may be destroyed anywhere.
+// Made by UnixListener and UnixConnector. A frame's handler that throws closes it, with
+// Unavailable, and the executor sees what was thrown. Single-threaded on its executor; after the
+// executor's Run has returned it may be destroyed anywhere.
 #pragma once
 
 #include <memory>

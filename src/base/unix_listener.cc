@@ -39,11 +39,11 @@ class UnixListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
         path_(std::move(path)),
         file_(file),
         options_(options),
-        on_refused_(std::move(on_refused)) {}
+        on_refused_(std::make_shared<OnRefused>(std::move(on_refused))) {}
 
   void Start(OnAccept on_accept) {
     UNREFT_CHECK(!on_accept_, "a listener is started once");
-    on_accept_ = std::move(on_accept);
+    on_accept_ = std::make_shared<OnAccept>(std::move(on_accept));
     Await();
   }
 
@@ -73,23 +73,21 @@ class UnixListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
       });
       return;
     }
+    // Before whoever has come is let in: should that throw, others are waited for all the same.
+    Await();
     if (fd) Admit(std::move(fd));
-    if (open_) Await();
   }
 
   void Admit(UniqueFd fd) {
     const auto peer = PeerOf(fd.get());
     if (!peer.ok()) return;  // it is gone already
-    // Out of the acceptor while they run, since they may destroy the listener.
     if (!PeerIsWelcome(*peer, geteuid())) {
-      auto on_refused = std::exchange(on_refused_, nullptr);
-      if (on_refused) on_refused(*peer);
-      if (open_) on_refused_ = std::move(on_refused);
+      const auto on_refused = on_refused_;
+      if (*on_refused) (*on_refused)(*peer);
       return;
     }
-    auto on_accept = std::exchange(on_accept_, nullptr);
-    on_accept(std::make_unique<UnixChannel>(executor_, std::move(fd), options_), *peer);
-    if (open_) on_accept_ = std::move(on_accept);
+    const auto on_accept = on_accept_;
+    (*on_accept)(std::make_unique<UnixChannel>(executor_, std::move(fd), options_), *peer);
   }
 
   AsioExecutor& executor_;
@@ -97,8 +95,9 @@ class UnixListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
   const std::string path_;
   const FileIdentity file_;
   const UnixChannelOptions options_;
-  OnRefused on_refused_;
-  OnAccept on_accept_;
+  // Shared with the turn in which one runs, since it may destroy the listener.
+  std::shared_ptr<OnRefused> on_refused_;
+  std::shared_ptr<OnAccept> on_accept_;
   bool open_ = true;
 };
 

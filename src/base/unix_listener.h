@@ -2,7 +2,8 @@
 //
 // The socket file has mode 0600, so that the kernel refuses other users; whoever gets through all
 // the same and is neither our user nor root is refused by its credentials. When descriptors run
-// out, acceptance pauses and is tried again. Single-threaded on its executor.
+// out, acceptance pauses and is tried again. A handler that throws is called for the next peer all
+// the same. Single-threaded on its executor.
 #pragma once
 
 #include <absl/functional/any_invocable.h>

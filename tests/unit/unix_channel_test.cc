@@ -12,7 +12,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -48,9 +50,10 @@ class UnixChannelTest : public testing::Test {
     if (!listener.ok()) return listener.status();
     listener_ = std::move(*listener);
     listener_->Start([this](std::unique_ptr<Channel> channel, PeerIdentity peer) {
+      if (throws_on_accept_) throw std::runtime_error("no memory");
       peer_ = peer;
       channel_ = std::move(channel);
-      channel_->Start([this](Frame frame) { frames_.push_back(std::move(frame)); },
+      channel_->Start([this](Frame frame) { on_frame_(std::move(frame)); },
                       [this](absl::Status status) { close_ = std::move(status); });
     });
     return absl::OkStatus();
@@ -90,6 +93,10 @@ class UnixChannelTest : public testing::Test {
   std::optional<PeerIdentity> peer_;
   std::unique_ptr<Channel> channel_;
   std::vector<Frame> frames_;
+  std::function<void(Frame)> on_frame_ = [this](Frame frame) {
+    frames_.push_back(std::move(frame));
+  };
+  bool throws_on_accept_ = false;
   std::optional<absl::Status> close_;
 };
 
@@ -302,6 +309,45 @@ TEST_F(UnixChannelTest, TrustsNoDaemonOfAnotherUser) {
   ASSERT_TRUE(world_.RunUntil([&] { return status.has_value(); }));
   EXPECT_TRUE(absl::IsPermissionDenied(*status)) << *status;
   EXPECT_THAT(std::string(status->message()), HasSubstr("served by user 65534, needed user 0"));
+}
+
+// It took no more frames and stayed open: its peer waited for an answer for ever.
+TEST_F(UnixChannelTest, AFrameWhoseHandlerThrowsClosesTheChannel) {
+  on_frame_ = [](const Frame&) { throw std::runtime_error("no memory"); };
+  const UniqueFd stranger = ConnectStranger();
+  const FrameHeader frame = EncodeFrameHeader({.type = 1});
+  Write(stranger, std::string(reinterpret_cast<const char*>(frame.data()), frame.size()));
+  EXPECT_THROW(world_.RunUntil([&] { return close_.has_value(); }), std::runtime_error);
+  EXPECT_TRUE(SeesTheEnd(stranger));
+  EXPECT_TRUE(absl::IsUnavailable(ClosedBecause()));
+}
+
+TEST_F(UnixChannelTest, AFrameWhoseHandlerDestroysTheChannelAndThrowsIsTheLast) {
+  on_frame_ = [this](const Frame&) {
+    channel_.reset();
+    throw std::runtime_error("no memory");
+  };
+  const UniqueFd stranger = ConnectStranger();
+  const FrameHeader frame = EncodeFrameHeader({.type = 1});
+  Write(stranger, std::string(reinterpret_cast<const char*>(frame.data()), frame.size()));
+  EXPECT_THROW(world_.RunUntil([&] { return channel_ == nullptr; }), std::runtime_error);
+  EXPECT_TRUE(SeesTheEnd(stranger));
+  world_.Settle();
+  EXPECT_FALSE(close_.has_value()) << "its owner knows";
+}
+
+// Nobody was let in any more.
+TEST_F(UnixChannelTest, AcceptsOthersAfterAHandlerHasThrown) {
+  ASSERT_TRUE(Listen().ok());
+  throws_on_accept_ = true;
+  const auto first = ConnectUnixSocket(path_);
+  ASSERT_TRUE(first.ok());
+  EXPECT_THROW(world_.RunUntil([&] { return channel_ != nullptr; }), std::runtime_error);
+  EXPECT_TRUE(SeesTheEnd(*first));
+  throws_on_accept_ = false;
+  const auto second = ConnectUnixSocket(path_);
+  ASSERT_TRUE(second.ok());
+  EXPECT_TRUE(world_.RunUntil([&] { return channel_ != nullptr; }));
 }
 
 TEST_F(UnixChannelTest, AcceptsAgainWhenThereAreDescriptorsAgain) {
