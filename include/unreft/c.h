@@ -284,9 +284,11 @@ UNREFT_API int unreft_register(unreft_client* client, const unreft_tensor* tenso
 UNREFT_API int unreft_rebind(unreft_client* client, const uint64_t* indices, void* const* data,
                              size_t count);
 
-/* As unreft_register, but waits for no longer than `timeout_ms` for the daemon. DEADLINE_EXCEEDED:
- * the registration goes on in the background, and snapshots are skipped until the daemon has
- * answered it. For the calls of a training step. */
+/* As unreft_register, but waits for no longer than `timeout_ms` for the daemon's answer. What
+ * depends on this process alone comes before and is not counted: copies that are under way end, or
+ * are given up after fence_timeout_ms. DEADLINE_EXCEEDED: the registration goes on in the
+ * background, and snapshots are skipped until the daemon has answered it; nothing of what was
+ * registered before is read any more. For the calls of a training step. */
 UNREFT_API int unreft_register_within(unreft_client* client, const unreft_tensor* tensors,
                                       size_t count, uint64_t extras_bytes, int64_t timeout_ms);
 

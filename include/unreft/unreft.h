@@ -101,11 +101,11 @@ struct Tensor {
 
 // What the store decided; the same on every rank, but for `tensors` and `extras`.
 struct Restored {
-  bool fresh = true;          // nothing was ever committed: start from scratch
-  uint64_t step = 0;          // of the version that every rank restores
-  uint64_t timeline = 0;      // of that version
-  uint64_t new_timeline = 0;  // opened by this decision
-  uint64_t source_world = 0;  // how many ranks saved the version
+  bool fresh = true;                        // nothing was ever committed: start from scratch
+  uint64_t step = 0;                        // of the version that every rank restores
+  uint64_t timeline = 0;                    // of that version
+  uint64_t new_timeline = 0;                // opened by this decision
+  uint64_t source_world = 0;                // how many ranks saved the version
   std::optional<std::string> durable_copy;  // that it was loaded from; see unreft_decision
   std::vector<Tensor> tensors;
   std::optional<std::string> extras;  // this rank's earlier ones; see unreft_decision
@@ -182,7 +182,9 @@ class Client {
   }
   Done EndRestore() { return ToDone(unreft_restore_end(client_.get())); }
 
-  // What lies at the tensors' `data` stays there until the next Register or the end.
+  // What lies at the tensors' `data` stays there until the end or the next Register; not if that
+  // one refuses its tensors (UNREFT_INVALID_ARGUMENT) or finds no memory: then it may still be
+  // captured.
   Done Register(const std::vector<Tensor>& tensors, uint64_t extras_bytes) {
     const CTensors c(tensors);
     return ToDone(unreft_register(client_.get(), c.data(), c.size(), extras_bytes));

@@ -79,7 +79,7 @@ struct unreft_client {
   std::unique_ptr<unreft::snapshot::Client> client;
   std::unique_ptr<unreft::snapshot::DryRun> dry_run;
   unreft::snapshot::Restored restored;
-  unreft::snapshot::StoredExtras extras;                // of a rank that was asked for
+  unreft::snapshot::StoredExtras extras;              // of a rank that was asked for
   std::vector<unreft::layout::LogicalTensor> stored;  // of `restored`
   // As handed out: each an unreft_tensor, so far apart as the caller's header says.
   std::vector<std::byte> stored_tensors;

@@ -87,10 +87,6 @@ class Capture {
   // Returns once no copy reads the tensors any more, nor will. Not in a turn.
   void WaitForCopies();
 
-  // Other tensors will be bound, and until this thread goes on nobody writes them. Whoever fences
-  // before they are bound may have written them by then.
-  void NoteRegistration();
-
   // The `tensors[i]`-th of those that the last Bind was given lies at `data[i]` from the next
   // snapshot on; one under way goes on reading where it was. FailedPrecondition when nothing is
   // bound, OutOfRange, and InvalidArgument for data that is null unless the tensor has no shards;
@@ -120,8 +116,7 @@ class Capture {
   void Suspend(std::string why, bool passes = false);
 
   // Of which shards the layouts are that are installed from now on, where they lie, and where those
-  // of each tensor given end among them (GivenTensors). Nothing is under way, and nobody writes the
-  // tensors but who has fenced since NoteRegistration.
+  // of each tensor given end among them (GivenTensors). Nothing is under way.
   void Bind(const layout::TensorTable& table, std::vector<ShardMemory> memory,
             std::vector<size_t> tensor_ends);
   // A restore writes the tensors: what they were before says nothing any more.

@@ -35,12 +35,6 @@ void Capture::Bind(const layout::TensorTable& table, std::vector<ShardMemory> me
   probed_ = nullptr;  // a program may fill what it has registered
 }
 
-void Capture::NoteRegistration() {
-  std::lock_guard lock(mutex_);
-  probed_ = nullptr;
-  fenced_ = false;
-}
-
 void Capture::NoteRestore() {
   std::lock_guard lock(mutex_);
   probed_ = nullptr;

@@ -31,6 +31,10 @@ bool RunTurn(Executor& executor, Body body) {
   return ended;
 }
 
+absl::Status NoMemory() {
+  return absl::ResourceExhaustedError("out of memory on the client's thread");
+}
+
 // Larger ones take the kernel longer to unmap than a turn may.
 constexpr uint64_t kUnmappedInBackgroundBytes = uint64_t{1} << 20;
 
@@ -108,15 +112,17 @@ std::string Client::WaitedFor(const std::string& what) const {
 
 // Runs `start(answer)` in a turn and waits until somebody calls `answer`: the actor does, at its
 // deadline at the latest. `start` owns what it needs: the answer may come when nobody waits for it
-// any more, after `limit` or the end of the caller's patience.
+// any more, after `limit` or the end of the caller's patience. Nobody else holds the promise, so
+// that a turn that finds no memory breaks it.
 template <typename T, typename Start>
 T Client::Await(Patience& patience, const std::string& waited_for, std::optional<Duration> limit,
                 Start start) {
-  const auto promise = std::make_shared<std::promise<T>>();
+  auto promise = std::make_shared<std::promise<T>>();
   std::future<T> future = promise->get_future();
-  parts_->thread.executor().Post([start = std::move(start), promise]() mutable {
-    start([promise](T answer) { promise->set_value(std::move(answer)); });
-  });
+  parts_->thread.executor().Post(
+      [start = std::move(start), promise = std::move(promise)]() mutable {
+        start([promise](T answer) { promise->set_value(std::move(answer)); });
+      });
   Duration slice = patience.slice();
   while (true) {
     if (limit) slice = std::min(slice, std::max(*limit - patience.so_far(), Duration::zero()));
@@ -124,18 +130,17 @@ T Client::Await(Patience& patience, const std::string& waited_for, std::optional
       try {
         return future.get();
       } catch (const std::future_error&) {
-        return T(absl::ResourceExhaustedError("out of memory on the client's thread"));
+        return T(NoMemory());
       }
     }
     if (limit && patience.so_far() >= *limit) {
-      return T(absl::DeadlineExceededError(
-          fmt::format("waited {:.1f} s for {}",
-                      std::chrono::duration<double>(patience.so_far()).count(),
-                      WaitedFor(waited_for))));
+      return T(absl::DeadlineExceededError(fmt::format(
+          "waited {:.1f} s for {}", std::chrono::duration<double>(patience.so_far()).count(),
+          WaitedFor(waited_for))));
     }
     if (!patience.Lasts([&] { return WaitedFor(waited_for); })) {
-      return EndWait(T(absl::CancelledError(fmt::format("the caller ended the wait for {}",
-                                                        WaitedFor(waited_for)))));
+      return EndWait(T(absl::CancelledError(
+          fmt::format("the caller ended the wait for {}", WaitedFor(waited_for)))));
     }
   }
 }
@@ -143,9 +148,8 @@ T Client::Await(Patience& patience, const std::string& waited_for, std::optional
 // Returns when no turn touches the caller's memory any more.
 template <typename T>
 T Client::EndWait(T answer) {
-  RunTurn(parts_->thread.executor(), [&] {
-    parts_->actor->EndWaits(absl::CancelledError("the caller ended the wait"));
-  });
+  RunTurn(parts_->thread.executor(),
+          [&] { parts_->actor->EndWaits(absl::CancelledError("the caller ended the wait")); });
   return answer;
 }
 
@@ -237,17 +241,19 @@ absl::Status Client::RestoreEnd() {
                              });
 }
 
+// What depends on this process alone is done to its end, whatever the limit: the caller may free
+// what was registered before as soon as it goes on, and take a snapshot at once.
 absl::Status Client::Register(GivenTensors tensors, uint64_t extras_bytes,
                               std::optional<Duration> timeout) {
-  Patience patience = NewPatience();
   ClientActor* const actor = parts_->actor.get();
   actor->WaitForCopies();
-  actor->NoteRegistration();
+  absl::Status taken = NoMemory();
+  RunTurn(parts_->thread.executor(), [&] { taken = actor->TakeTensors(std::move(tensors)); });
+  if (!taken.ok()) return taken;
+  Patience patience = NewPatience();
   return Await<absl::Status>(
       patience, "the daemon to take over the tensors", timeout,
-      [actor, tensors = std::move(tensors), extras_bytes](auto answer) mutable {
-        actor->Register(std::move(tensors), extras_bytes, std::move(answer));
-      });
+      [actor, extras_bytes](auto answer) { actor->AskForSlots(extras_bytes, std::move(answer)); });
 }
 
 absl::Status Client::Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
@@ -270,8 +276,8 @@ std::string Client::Describe() const { return parts_->copier.Describe(); }
 absl::Status Client::WaitReady(Duration timeout) {
   Patience patience = NewPatience();
   ClientActor* const actor = parts_->actor.get();
-  const std::string what = fmt::format("memory for a snapshot ({})",
-                                       std::string(actor->WhyNotReady().message()));
+  const std::string what =
+      fmt::format("memory for a snapshot ({})", std::string(actor->WhyNotReady().message()));
   return Await<absl::Status>(patience, what, std::nullopt, [actor, timeout](auto answer) {
     actor->WaitReady(timeout, std::move(answer));
   });
@@ -279,11 +285,11 @@ absl::Status Client::WaitReady(Duration timeout) {
 
 absl::Status Client::WaitCommitted(Step step, Duration timeout) {
   Patience patience = NewPatience();
-  return Await<absl::Status>(
-      patience, fmt::format("all ranks to commit step {}", step), std::nullopt,
-      [actor = parts_->actor.get(), step, timeout](auto answer) {
-        actor->WaitCommitted(step, timeout, std::move(answer));
-      });
+  return Await<absl::Status>(patience, fmt::format("all ranks to commit step {}", step),
+                             std::nullopt,
+                             [actor = parts_->actor.get(), step, timeout](auto answer) {
+                               actor->WaitCommitted(step, timeout, std::move(answer));
+                             });
 }
 
 absl::StatusOr<bool> Client::EverCommitted() {

@@ -49,8 +49,10 @@ class Client {
   absl::Status RestoreEnd();
   // Waits for nothing.
   absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data);
-  // DeadlineExceeded after `timeout`, or that of the options: the registration goes on then, and
-  // snapshots skip until the daemon has answered it.
+  // Once it returns, unless it refuses the tensors as InvalidArgument, nothing of what was
+  // registered before is captured any more, and Rebind counts these. DeadlineExceeded when the
+  // daemon has not answered within `timeout`, or that of the options: the registration goes on
+  // then, and snapshots skip until it has.
   absl::Status Register(GivenTensors tensors, uint64_t extras_bytes,
                         std::optional<Duration> timeout = std::nullopt);
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,

@@ -261,34 +261,41 @@ void ClientActor::RestoreEnd() {
 // --- Registration ---
 
 void ClientActor::Register(GivenTensors tensors, uint64_t extras_bytes, Done done) {
-  if (!refused_.ok()) return Fail(std::move(done), refused_);
-  absl::StatusOr<layout::TensorTable> table = CheckedTable(tensors.shards);
-  if (!table.ok()) return Fail(std::move(done), table.status());
-  capture_.WhenCopied(lifetime_.Bind([this, tensors = std::move(tensors), table = *std::move(table),
-                                      extras_bytes, done = std::move(done)]() mutable {
-    SendRegistration(std::move(tensors), std::move(table), extras_bytes, std::move(done));
-  }));
+  capture_.WhenCopied(lifetime_.Bind(
+      [this, tensors = std::move(tensors), extras_bytes, done = std::move(done)]() mutable {
+        absl::Status taken = TakeTensors(std::move(tensors));
+        if (!taken.ok()) return Fail(std::move(done), std::move(taken));
+        AskForSlots(extras_bytes, std::move(done));
+      }));
 }
 
-void ClientActor::SendRegistration(GivenTensors tensors, layout::TensorTable table,
-                                   uint64_t extras_bytes, Done done) {
+absl::Status ClientActor::TakeTensors(GivenTensors tensors) {
+  if (!refused_.ok()) return refused_;
+  absl::StatusOr<layout::TensorTable> table = CheckedTable(tensors.shards);
+  if (!table.ok()) return table.status();
   capture_.Suspend("the daemon has not taken over the tensors yet", /*passes=*/true);
-  ++last_answer_;  // an answer that waits to be installed is of an earlier one
+  // What was registered before is no longer what the trainer has: no answer to that is installed,
+  // neither one that comes nor one that waits.
+  session_.EndRegistration();
+  ++last_answer_;
   if (absl::Status status = copier_.Accept(tensors.shards); !status.ok()) {
-    // What was registered before is no longer what the trainer has.
-    session_.EndRegistration();
     capture_.Bind({}, {}, {});
     capture_.Suspend(fmt::format("not registered: {}", std::string(status.message())));
-    return Fail(std::move(done), status);
+    return status;
   }
-  // Before the daemon looks for room: what is mapped may be all that keeps a removed segment.
-  warm_slots_.Clear();
-  table_ = std::move(table);
+  table_ = *std::move(table);
   memory_.clear();
   for (const BoundTensor& shard : tensors.shards) {
     memory_.push_back({shard.data, shard.on_device()});
   }
   capture_.Bind(table_, memory_, std::move(tensors.ends));
+  return absl::OkStatus();
+}
+
+void ClientActor::AskForSlots(uint64_t extras_bytes, Done done) {
+  if (!refused_.ok()) return Fail(std::move(done), refused_);
+  // Before the daemon looks for room: what is mapped may be all that keeps a removed segment.
+  warm_slots_.Clear();
   register_waiter_.Wait(options_.register_timeout,
                         Late("no answer to the registration", options_.register_timeout),
                         ToUnit(std::move(done)));

@@ -49,9 +49,9 @@ using StoredExtras = std::optional<std::vector<std::byte>>;
 
 // What the store decided for the attempt; the same on every rank but for `tensors` and `extras`.
 struct Restored {
-  bool fresh = true;                // nothing was ever committed
-  Version version;                  // decided
-  Timeline timeline;                // opened by the decision
+  bool fresh = true;  // nothing was ever committed
+  Version version;    // decided
+  Timeline timeline;  // opened by the decision
   // How many ranks saved it; 0 when it is fresh.
   uint64_t source_world = 0;
   // The durable copy that it was loaded from; empty: memory had it.
@@ -104,6 +104,13 @@ class ClientActor : private Session::Events, private Capture::Events {
   // Makes a new layout generation; a snapshot under way is finished or given up first. When the
   // deadline passes the registration stays, and holds once the daemon has answered it.
   void Register(GivenTensors tensors, uint64_t extras_bytes, Done done);
+  // Its halves, for a caller that has waited for the copies itself. The first waits for nothing
+  // outside of this process: once it has returned, nothing of what was registered before is
+  // captured any more, Rebind counts these tensors, and snapshots skip until the daemon has
+  // answered the second. InvalidArgument for tensors that make no table; what was registered before
+  // stays then.
+  absl::Status TakeTensors(GivenTensors tensors);
+  void AskForSlots(uint64_t extras_bytes, Done done);
 
   // OK once a snapshot would start; FailedPrecondition when waiting does not help.
   void WaitReady(Duration timeout, Done done);
@@ -127,7 +134,6 @@ class ClientActor : private Session::Events, private Capture::Events {
                                           void* stream);
   absl::Status Fence(void* stream) { return capture_.Fence(stream); }
   void WaitForCopies() { capture_.WaitForCopies(); }
-  void NoteRegistration() { capture_.NoteRegistration(); }
   absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {
     return capture_.Rebind(tensors, data);
   }
@@ -180,8 +186,6 @@ class ClientActor : private Session::Events, private Capture::Events {
   void ReadPlan(const RestorePlan& plan, std::vector<BoundTensor> targets, Done done);
   void ReportRead(const RestoreReport& report);
   void OpenTimeline(const Restored& restored);
-  void SendRegistration(GivenTensors tensors, layout::TensorTable table, uint64_t extras_bytes,
-                        Done done);
   void LookWhetherReady();
   void MapAhead(std::vector<WireSlot> slots);
   void MapSome();
@@ -212,8 +216,8 @@ class ClientActor : private Session::Events, private Capture::Events {
 
   uint64_t last_request_ = 0;
   std::optional<Step> at_or_before_;  // what the last restore may restore at most
-  absl::Status refused_;  // for good
-  Timeline timeline_;     // of the decision that holds
+  absl::Status refused_;              // for good
+  Timeline timeline_;                 // of the decision that holds
 
   Waiter<Unit> connect_waiter_;
   Waiter<Restored> restore_waiter_;

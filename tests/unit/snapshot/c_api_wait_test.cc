@@ -1,7 +1,14 @@
 // Calls of the C ABI that wait: they end when the caller says so, or after as long as they may.
 
 #include <gmock/gmock.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
 
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 #include "base/crc32c.h"
@@ -187,6 +194,151 @@ TEST_F(CApiLifeTest, ARegistrationWaitsAsLongAsItMay) {
   EXPECT_TRUE(client_->Fence().ok());
   EXPECT_TRUE(client_->RegisterWithin({tensor_}, 0, 60000).ok());
   EXPECT_EQ(client_->RegisterWithin({tensor_}, 0, -1).error().code, UNREFT_INVALID_ARGUMENT);
+}
+
+// Holds up the threads of that name, in the handler of a signal, until it is released. One at a
+// time.
+class HeldThreads {
+ public:
+  explicit HeldThreads(const std::string& name) {
+    holds_ = true;
+    held_ = 0;
+    struct sigaction action{};
+    action.sa_handler = Hold;
+    sigaction(SIGUSR2, &action, &before_);
+    int count = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::string found;
+      std::getline(std::ifstream(task.path() / "comm"), found);
+      if (found != name) continue;
+      const pid_t thread = std::stoi(task.path().filename());
+      count += syscall(SYS_tgkill, getpid(), thread, SIGUSR2) == 0;
+    }
+    EXPECT_GT(count, 0) << "no thread is called " << name;
+    while (held_ < count) poll(nullptr, 0, 1);
+  }
+  ~HeldThreads() {
+    Release();
+    while (held_ > 0) poll(nullptr, 0, 1);
+    sigaction(SIGUSR2, &before_, nullptr);
+  }
+  HeldThreads(const HeldThreads&) = delete;
+  HeldThreads& operator=(const HeldThreads&) = delete;
+
+  void Release() { holds_ = false; }
+
+ private:
+  // Calls nothing that a handler may not.
+  static void Hold(int /*signal*/) {
+    const int error = errno;
+    ++held_;
+    while (holds_) poll(nullptr, 0, 1);
+    --held_;
+    errno = error;
+  }
+
+  static inline std::atomic<bool> holds_ = false;
+  static inline std::atomic<int> held_ = 0;
+  struct sigaction before_{};
+};
+
+class NewTensorsTest : public CApiLifeTest {
+ protected:
+  NewTensorsTest() {
+    for (const char* name : {"u", "v"}) {
+      unreft::Tensor& tensor = others_.emplace_back(tensor_);
+      tensor.name = name;
+      tensor.data = other_.data();
+    }
+  }
+  // With the first tensors registered and granted a slot, and the daemon silent from then on.
+  void Ready() {
+    ASSERT_TRUE(client_->Restore().ok());
+    ASSERT_TRUE(client_->Register({tensor_}, 0).ok());
+    daemon_.InTurn([&] {
+      daemon_.daemon().answers_register = false;
+      daemon_.daemon().Grant(0, 1);
+    });
+    ASSERT_TRUE(client_->WaitReady(60000).ok());
+    ASSERT_TRUE(client_->Fence().ok());
+  }
+  // How many elements of the slot are `value`.
+  size_t InSlot(float value) {
+    size_t count = 0;
+    daemon_.InTurn([&] {
+      const std::span<std::byte> data = daemon_.daemon().slot(0).view->data();
+      std::vector<float> elements(data.size() / sizeof(float));
+      std::memcpy(elements.data(), data.data(), data.size());
+      count = static_cast<size_t>(std::count(elements.begin(), elements.end(), value));
+    });
+    return count;
+  }
+
+  std::vector<float> other_ = std::vector<float>(1000, 2.5F);
+  std::vector<float> moved_ = std::vector<float>(1000, 4.5F);
+  std::vector<unreft::Tensor> others_;
+};
+
+// However late the client's thread is: the program may free the old ones at once.
+TEST_F(NewTensorsTest, TheOldOnesAreNotCapturedOnceARegistrationReturns) {
+  Ready();
+  HeldThreads copier("unreft-copier");
+  std::thread later([&] {
+    poll(nullptr, 0, 300);
+    copier.Release();
+  });
+  const auto late = client_->RegisterWithin(others_, 0, 0);
+  const auto snapped = client_->Snapshot(1);
+  const auto rebound = client_->Rebind({1}, {moved_.data()});
+  later.join();
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, UNREFT_DEADLINE_EXCEEDED);
+  ASSERT_TRUE(snapped.ok()) << snapped.error().message;
+  ASSERT_FALSE(snapped->started) << InSlot(1.5F) << " elements of the old tensors are captured";
+  EXPECT_THAT(snapped->reason, HasSubstr("the daemon has not taken over the tensors yet"));
+  EXPECT_TRUE(rebound.ok()) << rebound.error().message;
+  ASSERT_TRUE(client_->Fence().ok());
+  EXPECT_TRUE(daemon_.Await([&] { return daemon_.daemon().Count<unreft::Register>() == 2; }));
+  EXPECT_EQ(InSlot(1.5F), 0U);
+  daemon_.InTurn([&] { daemon_.daemon().SendRegistered(); });
+  ASSERT_TRUE(client_->WaitReady(60000).ok());
+  EXPECT_TRUE(client_->Snapshot(2)->started);
+  ASSERT_TRUE(client_->Fence().ok());
+  EXPECT_EQ(InSlot(2.5F), other_.size());
+  EXPECT_EQ(InSlot(4.5F), moved_.size());
+  EXPECT_TRUE(daemon_.Await([&] { return daemon_.daemon().Count<Claimed>() > 0; }));
+  daemon_.InTurn([&] { EXPECT_EQ(daemon_.daemon().Count<Claimed>(), 1U); });
+}
+
+// It waits for nobody but itself before its limit, with the daemon gone too.
+TEST_F(NewTensorsTest, ARegistrationReturnsWhileTheDaemonIsAway) {
+  Ready();
+  daemon_.InTurn([&] { daemon_.daemon().Die(); });
+  const auto late = client_->RegisterWithin(others_, 0, 0);
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, UNREFT_DEADLINE_EXCEEDED);
+  ASSERT_FALSE(client_->Snapshot(1)->started);
+  daemon_.InTurn([&] {
+    daemon_.daemon().answers_register = true;
+    daemon_.daemon().Listen();
+  });
+  EXPECT_TRUE(client_->WaitReady(60000).ok());
+  EXPECT_TRUE(client_->Snapshot(2)->started);
+  ASSERT_TRUE(client_->Fence().ok());
+  EXPECT_EQ(InSlot(1.5F), 0U);
+  EXPECT_EQ(InSlot(2.5F), 2 * other_.size());
+}
+
+// Nor does the limit hide that the tensors are refused, which leaves the old ones registered.
+TEST_F(NewTensorsTest, ARefusalIsToldWhateverTheLimit) {
+  Ready();
+  others_[1].name = others_[0].name;
+  const auto refused = client_->RegisterWithin(others_, 0, 0);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, UNREFT_INVALID_ARGUMENT) << refused.error().message;
+  EXPECT_TRUE(client_->Snapshot(1)->started);
+  ASSERT_TRUE(client_->Fence().ok());
+  EXPECT_EQ(InSlot(1.5F), weights_.size());
 }
 
 }  // namespace
