@@ -309,6 +309,13 @@ UNREFT_API int unreft_wait_ready(unreft_client* client, int64_t timeout_ms);
 UNREFT_API int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras,
                                size_t extras_bytes, void* stream, int32_t* outcome);
 
+/* Says that the program could not take a snapshot of `step`, and why: it counts as one that
+ * unreft_snapshot has skipped, for unreft_get_status, the daemon and the other ranks, whose part of
+ * that version is given up. Of a program that says nothing it is not known that it goes on without:
+ * what it committed last counts as the newest. FAILED_PRECONDITION for a step that is not beyond
+ * the last snapshot's. */
+UNREFT_API int unreft_skip_snapshot(unreft_client* client, uint64_t step, const char* reason);
+
 /* Tells that the registered tensors will change. Returns when those in host memory may: their
  * copies are done, or given up. Those on a device may be changed by what `stream` is given from
  * then on: it waits for the copies. The host waits until they are enqueued, which takes some ms, or

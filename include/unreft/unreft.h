@@ -214,6 +214,10 @@ class Client {
     if (outcome == UNREFT_STARTED) return Snapped{true, {}};
     return Snapped{false, unreft_error()};
   }
+  // Of a step that the program itself took no snapshot of.
+  Done SkipSnapshot(uint64_t step, const std::string& reason) {
+    return ToDone(unreft_skip_snapshot(client_.get(), step, reason.c_str()));
+  }
   Done Fence(void* stream = nullptr) { return ToDone(unreft_fence(client_.get(), stream)); }
   Done SetWriterStreams(const std::vector<void*>& streams) {
     return ToDone(unreft_set_writer_streams(client_.get(), streams.data(), streams.size()));

@@ -392,6 +392,14 @@ int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras, si
   });
 }
 
+int unreft_skip_snapshot(unreft_client* client, uint64_t step, const char* reason) {
+  return Border([&]() -> absl::Status {
+    if (absl::Status live = CheckLive(client); !live.ok()) return live;
+    if (reason == nullptr) return MissingArgument("reason");
+    return client->client->SkipSnapshot(unreft::Step{step}, reason);
+  });
+}
+
 int unreft_fence(unreft_client* client, void* stream) {
   return Border([&]() -> absl::Status {
     if (client == nullptr) return MissingArgument("client");

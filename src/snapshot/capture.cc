@@ -74,6 +74,12 @@ absl::StatusOr<SnapshotResult> Capture::Snapshot(Step step, std::span<const std:
   return SnapshotResult{.outcome = Outcome::kStarted};
 }
 
+absl::Status Capture::Skip(Step step, std::string why) {
+  std::lock_guard lock(mutex_);
+  if (absl::Status status = CheckLocked(step); !status.ok()) return status;
+  return SkipLocked(step, std::move(why)).status();
+}
+
 absl::Status Capture::CheckLocked(Step step) const {
   if (timeline_ == Timeline{}) {
     return absl::FailedPreconditionError(

@@ -71,6 +71,8 @@ class Capture {
   // do not fit. Never waits.
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
+  // There is none of the step, for a reason of the program's. FailedPrecondition as above.
+  absl::Status Skip(Step step, std::string why);
 
   // OK if a snapshot of a step that is not too early would start: a slot is granted, and none is
   // being copied. Unavailable where waiting may help, FailedPrecondition where it does not. Any

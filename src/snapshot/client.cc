@@ -265,6 +265,10 @@ absl::StatusOr<SnapshotResult> Client::Snapshot(Step step, std::span<const std::
   return parts_->actor->Snapshot(step, extras, stream);
 }
 
+absl::Status Client::SkipSnapshot(Step step, std::string_view why) {
+  return parts_->actor->SkipSnapshot(step, why);
+}
+
 absl::Status Client::Fence(void* stream) { return parts_->actor->Fence(stream); }
 
 absl::Status Client::SetWriters(std::vector<void*> streams) {

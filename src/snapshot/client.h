@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "snapshot/client_actor.h"
@@ -57,6 +58,7 @@ class Client {
                         std::optional<Duration> timeout = std::nullopt);
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
+  absl::Status SkipSnapshot(Step step, std::string_view why);
   absl::Status Fence(void* stream);
   absl::Status SetWriters(std::vector<void*> streams);
   // Until a snapshot would start. FailedPrecondition when waiting does not help.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "snapshot/registered_layout.h"
 
 namespace unreft::snapshot {
@@ -379,6 +380,14 @@ absl::StatusOr<SnapshotResult> ClientActor::Snapshot(Step step, std::span<const 
   absl::StatusOr<SnapshotResult> result = capture_.Snapshot(step, extras, stream);
   protection_.Snapshot(step, result.status(), result.ok() ? result->reason : "", executor_.Now());
   return result;
+}
+
+absl::Status ClientActor::SkipSnapshot(Step step, std::string_view why) {
+  std::string said = CleanText(why, kTextBytesMax);
+  if (said.empty()) said = "the program took none";
+  const absl::Status status = capture_.Skip(step, said);
+  protection_.Snapshot(step, status, said, executor_.Now());
+  return status;
 }
 
 void ClientActor::FenceThen(Task done) { capture_.FenceThen(std::move(done)); }

@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/channel.h"
@@ -132,6 +133,7 @@ class ClientActor : private Session::Events, private Capture::Events {
   // --- For the training thread, see Capture ---
   absl::StatusOr<SnapshotResult> Snapshot(Step step, std::span<const std::byte> extras,
                                           void* stream);
+  absl::Status SkipSnapshot(Step step, std::string_view why);
   absl::Status Fence(void* stream) { return capture_.Fence(stream); }
   void WaitForCopies() { capture_.WaitForCopies(); }
   absl::Status Rebind(std::span<const uint64_t> tensors, std::span<std::byte* const> data) {

@@ -43,6 +43,7 @@ class FakeClient:
         self.calls: list[str] = []
         self.fail: dict[str, Exception] = {}
         self.skip = ""
+        self.skipped = []  # by skip_snapshot
         self.asked_at_or_before: int | None = None  # of the last restore_begin
         self._status = unreft.Status(connected=True)
 
@@ -136,6 +137,11 @@ class FakeClient:
         self._status.started += 1
         self._status.last_captured_step = self._status.last_committed_step = step
         return unreft.Snapshot(True)
+
+    def skip_snapshot(self, step, reason):
+        self._called("skip_snapshot")
+        self._status.skipped += 1
+        self.skipped.append((step, reason))
 
     def fence(self, stream=0):
         self._called("fence")

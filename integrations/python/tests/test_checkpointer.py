@@ -49,7 +49,10 @@ def test_registration_is_tried_again_but_not_at_once(store, monkeypatch):
     now[0] += 1.5
     assert job.ck.snapshot(3)
     assert registrations(job) == 2
-    assert job.ck.status.skipped == 1
+    assert job.ck.status.skipped == 2
+    assert job.client.skipped == [
+        (1, "node 0: no daemon"), (2, "its tensors have changed, and are being registered")
+    ]
 
 
 def test_many_skips_are_one_warning(store, caplog):

@@ -335,6 +335,8 @@ def test_a_snapshot_of_what_cannot_be_stored_is_skipped_by_name(store, caplog, m
     assert not job.ck.snapshot(1)
     assert "extras: 'sampler': a test_safe_pickle.Position cannot be stored" in caplog.text
     assert "extras_classes" in caplog.text
+    ((step, reason),) = job.client.skipped  # who else it concerns is told
+    assert step == 1 and "cannot be stored" in reason
     sampler._made = 1
     job.step()
     assert job.ck.snapshot(2), "what was mended is captured"

@@ -144,6 +144,7 @@ def _declare(library: ctypes.CDLL) -> None:
         ("rebind", ctypes.c_int, [pointer, pointer, pointer, size]),
         ("register_within", ctypes.c_int, [pointer, pointer, size, step, number]),
         ("snapshot", ctypes.c_int, [pointer, step, text, size, pointer, pointer]),
+        ("skip_snapshot", ctypes.c_int, [pointer, step, text]),
         ("fence", ctypes.c_int, [pointer, pointer]),
         ("get_status", ctypes.c_int, [pointer, pointer]),
         ("wait_ready", ctypes.c_int, [pointer, number]),

@@ -271,6 +271,10 @@ class Client:
         self._call(call)
         return outcome.value == _STARTED, reason
 
+    def skip_snapshot(self, step: int, reason: str) -> None:
+        number, why = _whole(step, 64, "step"), reason.replace("\0", " ").encode(errors="replace")
+        self._call(lambda: library.unreft_skip_snapshot(self._client, number, why))
+
     def fence(self, stream: int) -> None:
         on = _whole(stream, 64, "stream")
         self._call(lambda: library.unreft_fence(self._client, on))

@@ -196,6 +196,15 @@ class Client:
         """Begins to capture the state after `step` optimizer steps. Never waits for a daemon."""
         return Snapshot(*self._core.snapshot(step, extras, stream))
 
+    def skip_snapshot(self, step: int, reason: str) -> None:
+        """Says that this program could not take a snapshot of `step`, and why.
+
+        It counts as one that was skipped, for the status, the daemon and the other ranks, whose
+        part of that version is given up. A step of which a snapshot was taken raises
+        `FailedPrecondition`.
+        """
+        self._core.skip_snapshot(step, reason)
+
     def fence(self, stream: int = 0) -> None:
         """Returns when the registered tensors may change.
 

@@ -214,6 +214,11 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
   EXPECT_EQ(status->last_sealed_step, UINT64_MAX);
   EXPECT_EQ(status->snapshots_started, 1u);
   EXPECT_EQ(status->snapshots_skipped, 1u);
+  ASSERT_TRUE(client_->SkipSnapshot(5, "the extras\ndo not fit").ok());
+  status = client_->GetStatus();
+  EXPECT_EQ(status->snapshots_skipped, 2u);
+  EXPECT_EQ(std::string(status->last_problem), "step 5 skipped: the extras\\ndo not fit");
+  EXPECT_EQ(client_->SkipSnapshot(3, "it was captured").error().code, UNREFT_FAILED_PRECONDITION);
 
   auto again = client_->Restore();
   ASSERT_TRUE(again.ok()) << again.error().message;
@@ -236,8 +241,8 @@ TEST_F(CApiLifeTest, CapturesAndRestores) {
 TEST_F(CApiLifeTest, TheExtrasOfEachRankThatSavedTheVersionAreRead) {
   daemon_.InTurn([&] {
     ScriptedDaemon& daemon = daemon_.daemon();
-    daemon.decision = Decision{
-        .kind = DecisionKind::kRestored, .timeline = Timeline{8}, .source_world = 3};
+    daemon.decision =
+        Decision{.kind = DecisionKind::kRestored, .timeline = Timeline{8}, .source_world = 3};
     daemon.extras[Rank{0}] = {.remote = "", .remote_crc = Crc32c({}), .has_remote = true};
     daemon.extras[Rank{1}] = {};
   });

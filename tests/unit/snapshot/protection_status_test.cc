@@ -22,6 +22,11 @@ class ProtectionStatusTest : public ClientFixture {
     InTurn([&] { daemon_.Send(VersionState{{Timeline{7}, Step{step}}, phase, reason}); });
     RunFor(std::chrono::milliseconds(10));
   }
+  absl::Status Skip(uint64_t step, const std::string& why) {
+    absl::Status status;
+    InTurn([&] { status = actor_->SkipSnapshot(Step{step}, why); });
+    return status;
+  }
   // Claims what is granted next.
   void Take(uint64_t step) {
     daemon_.Grant(step % 2, step);
@@ -95,6 +100,21 @@ TEST_F(ProtectionStatusTest, ADaemonThatIsAwayIsSaidAndWhatToDo) {
   daemon_.Listen();
   RunFor(seconds(5));
   EXPECT_THAT(status().why_unprotected, Not(HasSubstr("of this node is away")));
+}
+
+TEST_F(ProtectionStatusTest, WhatTheProgramSkipsItselfIsWorkAtRisk) {
+  Ready();
+  Take(1);
+  Tell(1, VersionPhase::kCommitted);
+  for (uint64_t step = 2; step < 72; ++step) {
+    EXPECT_TRUE(Skip(step, "extras: 'table' has 40 MiB").ok());
+    RunFor(seconds(1));
+  }
+  EXPECT_EQ(status().skipped, 70U);
+  EXPECT_FALSE(status().protecting);
+  EXPECT_THAT(status().why_unprotected, HasSubstr("extras: 'table' has 40 MiB"));
+  EXPECT_EQ(daemon_.Count<Skipped>(), 70U) << "the daemon and the other ranks hear of it";
+  EXPECT_TRUE(absl::IsFailedPrecondition(Skip(1, "it was captured")));
 }
 
 // Nothing is skipped then, each call fails.

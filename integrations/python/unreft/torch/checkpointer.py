@@ -54,6 +54,7 @@ class ClientLike(Protocol):
     def rebind(self, indices: Sequence[int], addresses: Sequence[int]) -> None: ...
     def wait_ready(self, timeout_s: float) -> None: ...
     def snapshot(self, step: int, extras: bytes = b"", stream: int = 0) -> unreft.Snapshot: ...
+    def skip_snapshot(self, step: int, reason: str) -> None: ...
     def fence(self, stream: int = 0) -> None: ...
     def wait_committed(self, step: int, timeout_s: float = 60.0) -> None: ...
     def status(self) -> unreft.Status: ...
@@ -128,7 +129,7 @@ class Checkpointer:
         self._registered = RegisteredTensors(client)
         self._off = ""  # why snapshots are off for good
         self._unfenced = ""  # why the last snapshot was skipped, if the loop lacks a fence
-        self._skipped = 0  # here, without the client's
+        self._told = False  # whether the client knows of the snapshot that is asked for
         # Whether an optimizer steps on captured tensors, as its number of parameters had it.
         self._steps_on: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         step_hook.install(self)
@@ -278,13 +279,19 @@ class Checkpointer:
         return started
 
     def _try_snapshot(self, step: int) -> bool:
-        started = False
+        started, why = False, "its tensors have changed, and are being registered"
+        self._told = False
         try:
             started = self._snapshot(step)
         except Exception as error:
             if isinstance(error, _FOR_GOOD):
                 self._off = str(error)
+            why = str(error)
             self._reports.error("snapshot", error, off=bool(self._off))
+        if not self._told:
+            # Else it would count for nobody, and what was trained since as protected.
+            with contextlib.suppress(unreft.Error):
+                self._client.skip_snapshot(step, why)
         with contextlib.suppress(unreft.Error):
             self._reports.look(self._client.status())
         return started
@@ -310,7 +317,6 @@ class Checkpointer:
             with contextlib.suppress(Exception):
                 status = self._client.status()
         fields = {f.name: getattr(status, f.name) for f in dataclasses.fields(unreft.Status)}
-        fields["skipped"] += self._skipped
         fields["last_problem"] = self._reports.problem or status.last_problem
         if why := self._off or self._unfenced:
             fields["protecting"], fields["why_unprotected"] = False, why
@@ -377,16 +383,15 @@ class Checkpointer:
         self._foreign.check()
         extras = self._extras_of(step)
         if not self._follows(extras):
-            self._skipped += 1
             return False
         data = self._extras_bytes(extras)
         self._extras.check_size(data, extras["extras"])
         if not self._aside.fits():
             if not self._register(extras):
-                self._skipped += 1
                 return False
             data = self._extras_bytes(extras)
         self._aside.copy()
+        self._told = True
         snapshot = self._registered.snapshot(step, data)
         # Not one of the skips that pass: the program is to be changed.
         self._unfenced = snapshot.reason if _ASKS_FOR_FENCE in snapshot.reason else ""
