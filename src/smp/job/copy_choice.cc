@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/format.h"
+#include "base/node_header.h"
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/fresh_start.h"
@@ -31,12 +32,18 @@ absl::Status OfSeveralRuns(const Copies& copies) {
       absl::StrJoin(names, ", ")));
 }
 
-// Whether the copy's timelines are those, or were opened after them.
+// Whether the copy's timelines are those, or were opened after them. Of many it has the newest ones
+// alone (OpenTimeline): the recorded ones before its first are forgotten there.
 bool GoesOnFrom(const recovery::TimelineChain& recorded, const DurableCopy& copy) {
   const recovery::TimelineChain chain = copy.chain();
-  const auto known = recorded.origins();
-  return chain.origins().size() >= known.size() &&
-         std::ranges::equal(known, chain.origins().first(known.size()));
+  const auto of_copy = chain.origins();
+  auto known = recorded.origins();
+  if (of_copy.size() >= kDecisionsKept) {
+    const auto first = std::ranges::find(known, of_copy.front());
+    if (first == known.end()) return known.empty();
+    known = known.subspan(static_cast<size_t>(first - known.begin()));
+  }
+  return of_copy.size() >= known.size() && std::ranges::equal(known, of_copy.first(known.size()));
 }
 
 // Those of the job as it is recorded, or of what came after that. Where no commit is, and nobody

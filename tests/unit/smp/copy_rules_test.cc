@@ -1,5 +1,7 @@
 // What is decided when nothing in memory can be restored: out of which durable copy the job goes
 // on, and when it must not.
+#include "base/node_header.h"
+#include "smp/job/cluster_records.h"
 #include "smp/job/copy_choice.h"
 #include "smp/job/decision_rules.h"
 #include "tests/unit/smp/rules_fixture.h"
@@ -365,6 +367,33 @@ TEST_F(CopyRulesTest, ACopyMayBeOfATimelineThatWasOpenedAfterWhatIsRecorded) {
   RecordCommit(At(1, 1));
   Find({Copy(At(2, 3)), Copy(At(1, 1))});
   EXPECT_EQ(Next().load_copy->copy.version(), At(2, 3));
+}
+
+// Of many timelines the newest ones alone are kept, in the record as in the copy.
+TEST_F(CopyRulesTest, ACopyOfALongLivedJobMayBeOfATimelineThatWasOpenedAfterWhatIsRecorded) {
+  const auto trimmed = [](uint64_t newest, uint64_t first_parent_step = 1) {
+    DurableCopy copy = Copy(At(newest, 9));
+    auto& chain = *copy.order.mutable_chain();
+    chain.DeleteSubrange(0, chain.size() - static_cast<int>(kDecisionsKept));
+    chain[0].set_parent_step(first_parent_step);
+    return copy;
+  };
+  constexpr uint64_t kRecorded = kDecisionsKept + 7;
+  TimelineRecord& timeline = records_.timeline.value;
+  SetChain(trimmed(kRecorded).chain(), timeline);
+  RecordCommit(At(kRecorded, 1));
+  for (uint64_t slot = 0; slot < kNodes; ++slot) Tell(slot);
+  Find({trimmed(kRecorded + 2), trimmed(kRecorded)});
+  EXPECT_EQ(Next().load_copy->copy.version(), At(kRecorded + 2, 9));
+  const auto find_only = [this](const DurableCopy& copy) {
+    copies_ = RoundCopies(/*has_directory=*/true);
+    copies_.Follow(1);
+    Find({copy});
+  };
+  find_only(trimmed(kRecorded + 2, /*first_parent_step=*/2));
+  EXPECT_FALSE(Next().load_copy) << "its oldest one is another";
+  find_only(trimmed(kRecorded + 2 * kDecisionsKept));
+  EXPECT_FALSE(Next().load_copy) << "nothing says what it stands on";
 }
 
 TEST_F(CopyRulesTest, ACopyOfATimelineBesideThoseThatAreRecordedIsNone) {
