@@ -43,12 +43,14 @@ constexpr int kFirstToGo = 1000;  // when memory is out
 constexpr int kLeftOutMax = 100;
 constexpr std::chrono::hours kLeftoverAfter(24);
 constexpr std::chrono::milliseconds kTellEvery(500);
+// For a node to begin that decodes first: who runs the copy ends it when nothing moves any more.
+constexpr std::chrono::hours kDecodedWithin(24);
 constexpr std::chrono::milliseconds kPauseAtMost(50);
 
 std::atomic<bool> is_to_end = false;
 
 void EndOnSignals() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { is_to_end = true; };
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGINT, &action, nullptr);
@@ -166,6 +168,7 @@ absl::StatusOr<durable::LeadTask> LeadTaskOf(const CopyPartRequest& request,
   if (task.order.is_own()) {
     const auto shelf = OpenShelf(request);
     if (!shelf.ok()) return shelf.status();
+    (void)durable::RemoveUnfinished(**shelf, task.order.job());  // what cannot go is told later
     const auto written = durable::NextWrittenMs(**shelf, task.order.job(), UnixMs());
     if (!written.ok()) return written.status();
     task.order.set_written_ms(*written);
@@ -239,7 +242,8 @@ void Prune(const CopyPartRequest& request, const std::string& job, CopyFinished&
 
 absl::StatusOr<CopyPartReply> Write(const CopyPartRequest& request, const std::string& job,
                                     uint64_t place, Teller& teller) {
-  const durable::CopyPace pace{.now = Now, .pause = Pause};
+  durable::CopyPace pace{.now = Now, .pause = Pause};
+  if (request.awaits_decoding()) pace.ready_within = kDecodedWithin;
   bool made = false;
   const auto directory = OpenDirectory(request, pace, made);
   if (!directory.ok()) return directory.status();

@@ -71,7 +71,11 @@ absl::Status ExportPart::Start(const CopyPartRequest& request) {
     return absl::InvalidArgumentError(fmt::format("the order is for node {}, found node {}",
                                                   request.node(), state_.options.node));
   }
-  if (part_ && part_->said.is_running() && !part_->is_draining) {
+  if (part_ && part_->is_draining) {
+    return absl::FailedPreconditionError(
+        "this node is at work on a copy, or about to end: try again once it has");
+  }
+  if (part_ && part_->said.is_running()) {
     return absl::FailedPreconditionError("this node decodes what is lost for another copy");
   }
   if (request.decode().empty()) return StartDrain(request);

@@ -201,6 +201,7 @@ CopyPartRequest ExportRun::OrderFor(NodeSlot node,
   request.set_step(version_.step.value);
   request.set_directory(wish_.directory);
   request.set_bytes_per_s(wish_.bytes_per_s);
+  request.set_awaits_decoding(!decode_.empty());
   for (const auto& [rank, home] : homes) {
     if (home == node) request.add_ranks(rank);
   }

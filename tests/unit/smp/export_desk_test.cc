@@ -82,11 +82,13 @@ TEST_F(ExportDeskTest, WhatIsLostOfTheNewestCommitIsDecodedByWhoIsThere) {
   ASSERT_THAT(Whats(), ElementsAre(CopyPartRequest::LOOK, CopyPartRequest::START));
   EXPECT_THAT(asked_[1].ranks(), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(asked_[1].decode(), ElementsAre(2, 3));
+  EXPECT_TRUE(asked_[1].awaits_decoding());
   ASSERT_EQ(asked_[1].holders_size(), 2);
   EXPECT_FALSE(asked_[1].holders(0).is_lost());
   EXPECT_TRUE(asked_[1].holders(1).is_lost());
   EXPECT_THAT(asked_[1].holders(1).ranks(), ElementsAre(2, 3));
   EXPECT_THAT(drain_.orders[0].decode(), IsEmpty());
+  EXPECT_TRUE(drain_.orders[0].awaits_decoding()) << "the others are seen late";
 }
 
 // An order to node 0 to decode a slab of a group that is not recorded.
@@ -134,6 +136,36 @@ TEST_F(DecodingTest, ItIsDoneBeforeTheDrainBegins) {
   another.set_id("a third one's");
   Send(another);
   EXPECT_THAT(answer_.status().message(), HasSubstr("decodes what is lost for another copy"));
+}
+
+TEST_F(DecodingTest, NothingIsDecodedBesideADrain) {
+  Say(CopyPartRequest::STOP);
+  CopyPartRequest written;
+  written.set_what(CopyPartRequest::START);
+  written.set_node(0);
+  written.set_id("a third one's");
+  Send(written);
+  ASSERT_EQ(drain_.orders.size(), 1U) << answer_.status();
+  CopyPartRequest another = written;
+  another.set_id("a fourth one's");
+  another.add_ranks(0);
+  another.add_decode(0);
+  for (const bool is_done : {false, true}) {  // and about to end
+    CopyPartReply said;
+    said.set_is_running(!is_done);
+    said.set_is_done(is_done);
+    said.set_written(7);
+    DrainSays(said);
+    Send(another);
+    EXPECT_THAT(answer_.status().message(), HasSubstr("is at work on a copy")) << is_done;
+    written.set_what(CopyPartRequest::ASK);
+    Send(written);
+    ASSERT_TRUE(answer_.ok()) << answer_.status();
+    EXPECT_EQ(answer_->is_done(), is_done);
+  }
+  InTurnOf(*process_, [this] { drain_.End(); });
+  Send(another);
+  EXPECT_TRUE(answer_.ok()) << answer_.status();
 }
 
 TEST_F(DecodingTest, ItIsCancelled) {
