@@ -1,6 +1,7 @@
 #include "durable/copy_shelf.h"
 
 #include <absl/container/flat_hash_set.h>
+#include <absl/functional/function_ref.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +12,26 @@ namespace {
 
 std::string Within(std::string_view copy, std::string_view file) {
   return fmt::format("{}/{}", copy, file);
+}
+
+// Of those that the job has written without being asked, the newest first.
+PrunedCopies RemoveOwn(ColdStore& shelf, std::string_view job,
+                       absl::FunctionRef<bool(const ShelvedCopy&)> goes) {
+  PrunedCopies pruned;
+  const absl::StatusOr<std::vector<ShelvedCopy>> copies = ListCopies(shelf, job);
+  if (!copies.ok()) {
+    pruned.status = copies.status();
+    return pruned;
+  }
+  for (const ShelvedCopy& copy : *copies) {
+    if (!copy.order.is_own() || !goes(copy)) continue;
+    if (absl::Status status = RemoveCopy(shelf, copy.name); !status.ok()) {
+      pruned.status.Update(status);
+      continue;
+    }
+    pruned.removed.push_back(copy.name);
+  }
+  return pruned;
 }
 
 }  // namespace
@@ -96,25 +117,16 @@ absl::StatusOr<uint64_t> NextWrittenMs(ColdStore& shelf, std::string_view job, u
 
 PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, std::string_view id,
                          uint64_t keep) {
-  PrunedCopies pruned;
-  const absl::StatusOr<std::vector<ShelvedCopy>> copies = ListCopies(shelf, job);
-  if (!copies.ok()) {
-    pruned.status = copies.status();
-    return pruned;
-  }
   uint64_t complete = 0;
-  for (const ShelvedCopy& copy : *copies) {
-    if (!copy.order.is_own()) continue;
+  return RemoveOwn(shelf, job, [&](const ShelvedCopy& copy) {
     if (copy.is_complete) ++complete;
     const bool is_kept = copy.is_complete ? complete <= keep : complete == 0;
-    if (is_kept || copy.order.id() == id) continue;
-    if (absl::Status status = RemoveCopy(shelf, copy.name); !status.ok()) {
-      pruned.status.Update(status);
-      continue;
-    }
-    pruned.removed.push_back(copy.name);
-  }
-  return pruned;
+    return !is_kept && copy.order.id() != id;
+  });
+}
+
+PrunedCopies RemoveUnfinished(ColdStore& shelf, std::string_view job) {
+  return RemoveOwn(shelf, job, [](const ShelvedCopy& copy) { return !copy.is_complete; });
 }
 
 }  // namespace unreft::durable

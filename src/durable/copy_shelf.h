@@ -41,6 +41,9 @@ struct PrunedCopies {
 };
 PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, std::string_view id,
                          uint64_t keep);
+// Of the same, removes those that were never completed. For who is about to write one: nobody else
+// does, and what a leader that died has left is not to take its room.
+PrunedCopies RemoveUnfinished(ColdStore& shelf, std::string_view job);
 
 // When the next of them is ordered, by a clock that says `now_ms`: later than all that are there.
 absl::StatusOr<uint64_t> NextWrittenMs(ColdStore& shelf, std::string_view job, uint64_t now_ms);

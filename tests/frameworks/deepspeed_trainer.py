@@ -208,7 +208,7 @@ def own_state_of(engine):
 
 
 def move(engine):
-    """Partitions and moments, to other memory, with a buffer as `engine.offload_states` leaves it."""
+    """Partitions and moments, to other memory; with a buffer, as `engine.offload_states` has."""
     for flat, state in engine.optimizer.optimizer.state.items():
         flat.data = flat.data.clone()
         state["exp_avg"].data = state["exp_avg"].data.clone()

@@ -93,6 +93,18 @@ TEST_F(CopyShelfTest, NothingIsRemovedBeforeANewerOneIsComplete) {
   EXPECT_THAT(Names(), ElementsAre("new?", "old?"));
 }
 
+TEST_F(CopyShelfTest, WhatTheJobHasBegunInVainGoesBeforeTheNext) {
+  AddCopy("whole", 10);
+  AddCopy("begun", 20, /*is_complete=*/false);
+  AddCopy("other", 30, /*is_complete=*/false, "another");
+  is_own_ = false;
+  AddCopy("asked-for", 40, /*is_complete=*/false);
+  const PrunedCopies removed = RemoveUnfinished(store_, "job");
+  EXPECT_TRUE(removed.status.ok()) << removed.status;
+  EXPECT_THAT(removed.removed, ElementsAre("begun"));
+  EXPECT_EQ(Directories(), (std::set<std::string>{"whole", "other", "asked-for"}));
+}
+
 TEST_F(CopyShelfTest, WhatSomebodyAskedForAndWhatWasJustMadeStay) {
   is_own_ = false;
   AddCopy("published", 1);
