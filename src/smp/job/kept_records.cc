@@ -150,8 +150,12 @@ void KeptRecords::WriteToDisk() {
   is_write_due_ = true;
   executor_.After(next - now, lifetime_.Bind([this] {
     is_write_due_ = false;
-    WriteNow();
+    WriteAtOnce();
   }));
+}
+
+void KeptRecords::WriteAtOnce() {
+  if (is_write_wanted_) WriteNow();
 }
 
 void KeptRecords::WriteNow() {

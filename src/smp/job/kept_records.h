@@ -59,6 +59,9 @@ class KeptRecords {
   // written.
   void WriteToDisk();
 
+  // The record store is given now what it was to get later: the process is about to end.
+  void WriteAtOnce();
+
   const meta::JobRecords& records() const { return copy_.records; }
   // Of what is kept; 0, 0: nothing is.
   meta::Stamp stamp() const { return copy_.stamp; }

@@ -198,6 +198,7 @@ void Node::ReportSealedSlots() {
 }
 
 void Node::Leave(absl::AnyInvocable<void()> done) {
+  if (state_.kept != nullptr) state_.kept->WriteAtOnce();
   if (member_ == nullptr) return done();
   member_->Leave(std::move(done));
 }

@@ -222,6 +222,11 @@ TEST_F(KeptRecordsTest, OfManyTheDiskHasTheFirstAtOnceAndTheNewestAtItsPace) {
   EXPECT_EQ(StepOnDisk(), 5U);
   Settle(kDiskPace);
   EXPECT_EQ(StepOnDisk(), 10U);
+  Commit(11, 20);
+  ASSERT_TRUE(Keep());
+  InTurn([&] { kept_->WriteAtOnce(); });  // the daemon ends
+  Settle(kSoon);
+  EXPECT_EQ(StepOnDisk(), 11U);
 }
 
 TEST_F(KeptRecordsTest, ADiskThatFailsIsWrittenAgainWithTheNext) {
