@@ -55,6 +55,15 @@ def test_registration_is_tried_again_but_not_at_once(store, monkeypatch):
     ]
 
 
+def test_a_skip_that_cannot_be_told_raises_nothing(store, caplog):
+    job = Job(store)
+    job.ck.restore()
+    job.client.fail["register"] = unreft.Unavailable("node 0: no daemon")
+    job.client.fail["skip_snapshot"] = TypeError("step: needed an int, found a str")
+    assert not job.ck.snapshot("three")
+    assert "node 0: no daemon" in caplog.text
+
+
 def test_many_skips_are_one_warning(store, caplog):
     job = trained(store)
     job.client.skip = "no free slot"

@@ -290,7 +290,7 @@ class Checkpointer:
             self._reports.error("snapshot", error, off=bool(self._off))
         if not self._told:
             # Else it would count for nobody, and what was trained since as protected.
-            with contextlib.suppress(unreft.Error):
+            with contextlib.suppress(Exception):  # the step itself may be none
                 self._client.skip_snapshot(step, why)
         with contextlib.suppress(unreft.Error):
             self._reports.look(self._client.status())
