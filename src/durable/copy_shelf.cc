@@ -126,7 +126,12 @@ PrunedCopies PruneCopies(ColdStore& shelf, std::string_view job, std::string_vie
 }
 
 PrunedCopies RemoveUnfinished(ColdStore& shelf, std::string_view job) {
-  return RemoveOwn(shelf, job, [](const ShelvedCopy& copy) { return !copy.is_complete; });
+  return RemoveOwn(shelf, job, [&](const ShelvedCopy& copy) {
+    if (copy.is_complete) return false;
+    // Over a network a directory may be listed as it was before another node has completed it.
+    const auto mark = shelf.Get(Within(copy.name, kMetadataFile), kRecordBytesMax);
+    return absl::IsNotFound(mark.status());
+  });
 }
 
 }  // namespace unreft::durable

@@ -105,6 +105,29 @@ TEST_F(CopyShelfTest, WhatTheJobHasBegunInVainGoesBeforeTheNext) {
   EXPECT_EQ(Directories(), (std::set<std::string>{"whole", "other", "asked-for"}));
 }
 
+// As a file system of a network lists a directory from its cache.
+class LateStore : public MemoryColdStore {
+ public:
+  absl::StatusOr<std::vector<ColdEntry>> List(std::string_view directory) override {
+    auto files = MemoryColdStore::List(directory);
+    std::erase_if(*files, [](const ColdEntry& file) { return file.name == "new/.metadata"; });
+    return files;
+  }
+};
+
+TEST_F(CopyShelfTest, WhatIsListedAsItWasBeforeItWasCompletedStays) {
+  LateStore late;
+  CopyOrder order;
+  order.set_job("job");
+  order.set_is_own(true);
+  ASSERT_TRUE(late.Put("new/.unreft/order", EncodeOrder(order)).ok());
+  ASSERT_TRUE(late.Put("new/.unreft/copy", "record").ok());
+  ASSERT_TRUE(late.Put("new/.metadata", "metadata").ok());
+  EXPECT_THAT(RemoveUnfinished(late, "job").removed, IsEmpty());
+  ASSERT_TRUE(late.Remove("new/.metadata").ok());
+  EXPECT_THAT(RemoveUnfinished(late, "job").removed, ElementsAre("new"));
+}
+
 TEST_F(CopyShelfTest, WhatSomebodyAskedForAndWhatWasJustMadeStay) {
   is_own_ = false;
   AddCopy("published", 1);
