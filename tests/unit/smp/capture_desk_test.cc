@@ -1,78 +1,17 @@
 // What a rank is told of its slots, and which of them it is granted.
 
-#include "smp/capture/capture_desk.h"
-
 #include <gmock/gmock.h>
 
-#include <memory>
 #include <set>
 #include <vector>
 
 #include "smp/node/admin.h"
-#include "tests/unit/layout_testing.h"
-#include "tests/unit/smp/node_state_fixture.h"
+#include "tests/unit/smp/capture_desk_fixture.h"
 
 namespace unreft::smp {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr Rank kRank{0};
-
-class CaptureDeskTest : public NodeStateFixture {
- protected:
-  CaptureDeskTest() {
-    options_.populate_chunk_bytes = kSegmentPage;
-    InTurn([&] {
-      MakeSlots([this] { desk_->RunRules(); });
-      desk_ = std::make_unique<CaptureDesk>(state_);
-      coordinator_->check_registrations = [this] {
-        if (answers_checks_) executor_->Post([this] { TellChecked(); });
-      };
-      session_ = &Connect(kRank, 1);
-      session_->Attach(&channel_);
-      session_->timeline = OpenTimeline(*state_.record, Version{});
-    });
-  }
-  ~CaptureDeskTest() override {
-    InTurn([&] { desk_.reset(); });
-  }
-
-  void Register(uint64_t extras_bytes = 0) {
-    unreft::Register request;
-    request.request = 1;
-    request.extras_bytes = extras_bytes;
-    const std::vector<TensorSpec> specs = {Whole("w", {4096})};
-    request.tensors = ToWire(specs);
-    desk_->OnRegister(*session_, std::move(request));
-  }
-  // As the job says of what is registered now.
-  void TellChecked(absl::Status status = absl::OkStatus()) {
-    RegistrationCheck check;
-    for (const RegisteredTrainer& trainer : desk_->Registrations()) {
-      check.layouts[trainer.rank] = trainer.registration->plan.digest();
-    }
-    check.status = std::move(status);
-    desk_->OnRegistrationsChecked(check);
-  }
-  GrantState Granted() const { return GrantWord::Decode(session_->control()->grant.load()).state; }
-  std::vector<Registered> Told() const { return channel_.Told<Registered>(FrameType::kRegistered); }
-  // Registers, and leaves memory for so many of the slots that were told of.
-  void RegisterWithMemoryFor(uint64_t slots) {
-    InTurn([&] {
-      Register();
-      // The page of each header is there.
-      const uint64_t missing = state_.slots->All().front()->bytes() - kSegmentPage;
-      host_.set_bytes_max(host_.bytes_used() + slots * missing);
-    });
-    Settle();
-  }
-
-  std::unique_ptr<CaptureDesk> desk_;
-  bool answers_checks_ = true;
-  RecordingChannel channel_;
-  RankSession* session_ = nullptr;
-};
 
 TEST_F(CaptureDeskTest, ARankIsToldOfItsSlotsOnceWhenAllCanBeHad) {
   InTurn([&] { Register(); });
@@ -410,67 +349,6 @@ TEST_F(CaptureDeskTest, AMisfitThatPassesIsNotSaid) {
   Settle(std::chrono::seconds(5));
   EXPECT_EQ(Told().size(), 1U);
   EXPECT_EQ(Granted(), GrantState::kGranted);
-}
-
-// --- what may be retired ---
-
-class RetireTest : public CaptureDeskTest {
- protected:
-  // Versions 1 to `steps`, of which the last is committed, in slots of this rank.
-  void Capture(uint64_t steps) {
-    state_.options.pins = 1;
-    InTurn([&] { Register(); });
-    Settle();
-    for (uint64_t step = 1; step <= steps; ++step) {
-      InTurn([&] {
-        const GrantWord word = GrantWord::Decode(session_->control()->grant.load());
-        UNREFT_CHECK(word.state == GrantState::kGranted, "no slot for step {}", step);
-        Slot& slot = *state_.slots->Find(word.slot);
-        slot.phase = SlotPhase::kSealed;
-        slot.version = {session_->timeline, Step{step}};
-        session_->control()->grant.store(GrantWord{}.Encode());
-        state_.record->SetCommitted(slot.version, 1);
-        desk_->RunRules();
-      });
-    }
-  }
-  bool Holds(uint64_t step) {
-    return !state_.slots->Sealed({session_->timeline, Step{step}}).empty();
-  }
-};
-
-TEST_F(RetireTest, WhatIsPinnedStaysHoweverManyAreCommittedSince) {
-  PinRecord pins;
-  pins.add_pins()->set_timeline(session_->timeline.value);
-  pins.mutable_pins(0)->set_step(2);
-  state_.pins = pins;
-  Capture(20);
-  EXPECT_TRUE(Holds(2));
-  EXPECT_FALSE(Holds(1));
-  EXPECT_FALSE(Holds(3));
-  EXPECT_TRUE(Holds(20));
-  EXPECT_TRUE(Holds(19)) << "the step-back version has a slot of its own";
-}
-
-TEST_F(RetireTest, NothingIsRetiredBeforeItIsKnownWhatIsPinned) {
-  Capture(3);
-  InTurn([&] { desk_->RunRules(); });
-  EXPECT_EQ(GrantWord::Decode(session_->control()->grant.load()).state, GrantState::kGranted)
-      << "the fourth slot is free";
-  InTurn([&] {
-    Slot& slot = *state_.slots->Find(GrantWord::Decode(session_->control()->grant.load()).slot);
-    slot.phase = SlotPhase::kSealed;
-    slot.version = {session_->timeline, Step{4}};
-    session_->control()->grant.store(GrantWord{}.Encode());
-    state_.record->SetCommitted(slot.version, 1);
-    desk_->RunRules();
-  });
-  for (const uint64_t step : {1, 2, 3, 4}) EXPECT_TRUE(Holds(step));
-  InTurn([&] {
-    state_.pins.emplace();
-    desk_->RunRules();
-  });
-  EXPECT_FALSE(Holds(1));
 }
 
 // The trainer computed its blocks' CRCs on the device, and one is not what came to host memory.
