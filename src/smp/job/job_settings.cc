@@ -169,7 +169,7 @@ void JobSettings::Ask(KeptMemory memory, Done done) {
   Write(kNone, {.memory = memory, .waits = kWaitsForOthers}, std::move(done));
 }
 
-void JobSettings::Follow(const meta::JobState& job, bool was_in_view) {
+void JobSettings::Follow(const meta::JobState& job, bool is_of_job) {
   if (!refusal_.ok() || is_asking_) return;
   if (job.settings.exists() && DifferencesFrom(job.settings.value, options_).empty()) {
     const bool is_new = std::exchange(agreed_in_, job.store_id) != job.store_id;
@@ -178,7 +178,7 @@ void JobSettings::Follow(const meta::JobState& job, bool was_in_view) {
   }
   if (agreed_in_ == job.store_id && job.revision < known_at_) return;
   is_asking_ = true;
-  const bool restores = was_in_view && !agreed_in_.empty() && agreed_in_ != job.store_id;
+  const bool restores = is_of_job && !agreed_in_.empty() && agreed_in_ != job.store_id;
   const Asked asked{
       .restores = restores, .may_take = agreed_in_ != job.store_id, .waits = kWaitsForOthers};
   Write(kNone, asked, [this, store = job.store_id](const absl::Status& status) {

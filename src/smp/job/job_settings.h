@@ -8,9 +8,10 @@
 //
 // The record is another's only while the job has nothing to lose by it: nobody else is present, and
 // nothing is committed. A store that was lost has it again from those who remember: who runs and
-// was in a view, or starts with memory that was made by the same, puts its own in the place of what
-// a newcomer has written there. Into such a store, which knows of no attempt yet, nobody writes
-// others than those that the memory beside it was made by (SettingsCheck).
+// was in a view or has kept the job's records, or starts with memory that was made by the same,
+// puts its own in the place of what a newcomer has written there. Into such a store, which knows of
+// no attempt yet, nobody writes others than those that the memory beside it was made by
+// (SettingsCheck).
 #pragma once
 
 #include <absl/functional/any_invocable.h>
@@ -60,9 +61,9 @@ class JobSettings {
   using Done = absl::AnyInvocable<void(absl::Status)>;
   void Ask(KeptMemory memory, Done done);
 
-  // The store's records are others than they were. `was_in_view`: what is lost with this memory was
-  // the job's.
-  void Follow(const meta::JobState& job, bool was_in_view);
+  // The store's records are others than they were. `is_of_job`: this daemon's memory was in a view,
+  // or it has kept the job's records, by which the job goes on where all memory was lost.
+  void Follow(const meta::JobState& job, bool is_of_job);
 
   // The job's settings are ours, by what was read last and did not contradict.
   bool agreed() const { return !agreed_in_.empty() && refusal_.ok(); }

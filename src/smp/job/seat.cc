@@ -126,7 +126,7 @@ void Seat::Follow(uint64_t ranks, meta::Stamp kept) {
 }
 
 void Seat::FollowRecords() {
-  settings_.Follow(store_.state(), WasInAView());
+  settings_.Follow(store_.state(), WasInAView() || kept_ != meta::Stamp{});
   const SeatOwner owner =
       OwnerOfSeat(store_.state(), options_.node, AsBytes(record_.incarnation()), record_.view());
   if (owner == SeatOwner::kOurs) record_.SetView(store_.state().view.value.number());

@@ -164,17 +164,21 @@ class MemberFixture : public SmpFixture {
     seed.set_epoch(1);
     Put("seed", seed);
   }
-  // A record of the job, as the leader writes it.
+  // A record of the job, as the leader writes it: as soon as the meta store has started.
   template <typename Message>
   void Put(const std::string& name, const Message& record) {
     const auto executor = scheduler_.NewExecutor("writer");
     const auto kv = kv_store_.NewKv(*executor);
     bool done = false;
+    UNREFT_CHECK(scheduler_.RunUntil([this] { return kv_store_.ready(); }, 100000));
     executor->Deliver(Duration{}, [&] {
       meta::Txn txn;
       txn.then.push_back(
           meta::PutOp{"unreft/job/" + name, record.SerializeAsString(), meta::LeaseId{}});
-      kv->Commit(std::move(txn), [&](auto) { done = true; });
+      kv->Commit(std::move(txn), [&](const auto& result) {
+        UNREFT_CHECK(result.ok());
+        done = true;
+      });
     });
     UNREFT_CHECK(scheduler_.RunUntil([&] { return done; }, 100000));
     executor->Kill();

@@ -166,6 +166,32 @@ TEST_F(MemberSettingsTest, AStoreThatWasLostHasThoseOfTheMembersAgain) {
   EXPECT_TRUE(node_.standings.back().refusal.ok());
 }
 
+// Where all memory was lost nobody was in a view, and the job goes on by what those have kept that
+// wait for its slots.
+TEST_F(MemberSettingsTest, AStoreThatWasLostHasThoseOfWhoKeptTheRecordsAgain) {
+  watcher_ = &Join(1, true);
+  leader_ = watcher_;
+  Seed();
+  ViewRecord view;
+  view.set_number(3);
+  ViewMember& member = *view.add_members();
+  member.set_slot(0);
+  member.set_incarnation("another memory");
+  Put("view", view);
+  Put("commit", Committed());
+  StartMember();
+  ASSERT_EQ(record_->view(), 0u);
+  ASSERT_NE(kept_->stamp(), meta::Stamp{});
+  kv_store_.Kill();
+  kv_store_.LoseData();
+  kv_store_.Restart();
+  Put("settings", Settings(2));  // a newcomer was first
+  Put("commit", Committed());
+  Settle(std::chrono::seconds(15));
+  EXPECT_EQ(ParityOfJob(), 0u);
+  EXPECT_TRUE(node_.standings.back().refusal.ok());
+}
+
 TEST_F(MemberSettingsTest, OthersAreToldOfOnce) {
   StartMember();
   RefusedRecord refused;
