@@ -185,13 +185,15 @@ void StoreObserver::CountWrites(const std::vector<Event>& revision) {
   // A decision names the version that it restores once more; what a store lost is written again.
   const auto is_decision = [](const Event& event) { return event.kv.key.ends_with("/timeline"); };
   const bool decides = std::ranges::any_of(revision, is_decision);
+  const bool seeds = std::ranges::any_of(
+      revision, [](const Event& event) { return event.kv.key.ends_with("/seed"); });
   for (const Event& event : revision) {
     if (!event.is_put) continue;
     if (event.kv.key.ends_with("/commit")) {
       if (decides) (void)RememberCommit(event.kv.value);
       if (!decides) CountCommit(event.kv.value);
     }
-    if (event.kv.key.ends_with("/abandoned")) CountGivenUp(event.kv.value);
+    if (event.kv.key.ends_with("/abandoned")) CountGivenUp(event.kv.value, seeds);
   }
 }
 
@@ -241,8 +243,10 @@ void StoreObserver::CheckHeeds(const TimelineRecord& decided) const {
       decided.round(), in.size(), decided.resize().nodes(), asking.size());
 }
 
-// One bound for all: each record says more than the one before it, and not sooner than it may.
-void StoreObserver::CountGivenUp(const std::string& value) {
+// One bound for all: each record says more than the one before it, and not sooner than it may. What
+// seeds the store puts back the record of the newest copy, whatever a store that went back was told
+// before its nodes saw it: none of them has acted on that.
+void StoreObserver::CountGivenUp(const std::string& value, bool seeds) {
   AbandonRecord record;
   record.ParseFromString(value);
   const AbandonRecord old = std::exchange(abandoned_, record);
@@ -256,7 +260,7 @@ void StoreObserver::CountGivenUp(const std::string& value) {
   const auto bound = [](const AbandonRecord& of) {
     return std::pair(of.timeline(), of.through_step());
   };
-  if (bound(record) == bound(old) && says_mode) return;
+  if (seeds || (bound(record) == bound(old) && says_mode)) return;
   ++given_up_;
   if (bound(record) > bound(old)) return;
   world_.trace.Fail("step {}:{} was written as given up a second time", record.timeline(),

@@ -84,7 +84,7 @@ class StoreObserver {
   // The version, if it is known already.
   std::optional<Version> RememberCommit(const std::string& value);
   void CountCommit(const std::string& value);
-  void CountGivenUp(const std::string& value);
+  void CountGivenUp(const std::string& value, bool seeds);
   void FollowTimeline(const std::string& value);
   void CheckHeeds(const TimelineRecord& decided) const;
 
