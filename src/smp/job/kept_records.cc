@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "smp/core/records_size.h"
 #include "smp/core/usable_segment.h"
+#include "smp/job/cluster_records.h"
 #include "smp/job/refusals.h"
 
 namespace unreft::smp {
@@ -112,6 +113,8 @@ bool KeptRecords::Keep(const meta::JobState& job) {
     return false;
   }
   problem_.clear();
+  const bool was_apart = job.store_id != copy_.store_id && job.stamp().epoch == copy_.stamp.epoch;
+  if (was_apart) SayWhatIsNotOfTheJob(job);
   encoded_ = std::move(bytes);
   const auto take = [](const auto& record, auto& into) {
     if (record.modified != into.modified || record.bytes != into.bytes) into = record;
@@ -125,6 +128,21 @@ bool KeptRecords::Keep(const meta::JobState& job) {
   copy_.store_id = job.store_id;
   is_write_wanted_ = true;
   return true;
+}
+
+// A store that is written from copies has a later epoch. This one was begun by nodes that knew
+// nothing, while all that know the job were away.
+void KeptRecords::SayWhatIsNotOfTheJob(const meta::JobState& job) const {
+  const CommitRecord& committed = copy_.records.commit.value;
+  const auto is_its_timeline = [&](const TimelineEntry& entry) {
+    return entry.timeline() == committed.timeline();
+  };
+  const auto& chain = job.timeline.value.chain();
+  if (committed.world() == 0 || std::ranges::any_of(chain, is_its_timeline)) return;
+  log_.Error(
+      "version {}, which this node has kept as committed, is of no timeline that the meta store "
+      "knows: what lies here of it counts no longer",
+      VersionOf(committed));
 }
 
 absl::Status KeptRecords::WriteToArea(const std::string& bytes) {

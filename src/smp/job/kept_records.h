@@ -89,6 +89,7 @@ class KeptRecords {
   absl::Status Adopt(std::span<const std::byte> bytes, std::string_view where);
   std::span<std::byte> Area(size_t index);
   bool IsOlder(const meta::JobState& job) const;
+  void SayWhatIsNotOfTheJob(const meta::JobState& job) const;
   absl::Status WriteToArea(const std::string& bytes);
   void WriteNow();
   void OnWritten(const absl::Status& status);

@@ -138,6 +138,33 @@ TEST_F(KeptRecordsTest, OfTwoStoresOfOneEpochThePresentOneCounts) {
   LoseStore();
   Seed(2, 4);
   EXPECT_TRUE(Keep());
+  EXPECT_EQ(sink_.Count("counts no longer"), 0U);
+}
+
+// Nobody that knew the job was there when it began in the other store.
+TEST_F(KeptRecordsTest, ACommitThatTheOtherStoreDoesNotKnowIsAnError) {
+  Seed(1, 7);
+  Put(job_.timeline, Chain(1, 1), 7);
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  LoseStore();
+  Seed(1, 4);
+  EXPECT_TRUE(Keep());
+  EXPECT_EQ(sink_.Count("version 1:5, which this node has kept as committed, is of no timeline"),
+            1U);
+  EXPECT_TRUE(Keep());
+  EXPECT_EQ(sink_.Count("counts no longer"), 1U);
+}
+
+TEST_F(KeptRecordsTest, AStoreThatIsWrittenFromAnotherCopyIsNone) {
+  Seed(1, 7);
+  Put(job_.timeline, Chain(1, 1), 7);
+  Commit(5, 8);
+  ASSERT_TRUE(Keep());
+  LoseStore();
+  Seed(2, 4);
+  EXPECT_TRUE(Keep()) << "a fresh start was ordered that this node has not heard of";
+  EXPECT_EQ(sink_.Count("counts no longer"), 0U);
 }
 
 TEST_F(KeptRecordsTest, AWriteThatIsCutAnywhereLeavesTheOneBefore) {

@@ -89,7 +89,10 @@ class SpareTest : public SmpFixture {
     executor->Deliver(Duration{}, [&] {
       meta::Txn txn;
       txn.then.push_back(meta::PutOp{key, value, meta::LeaseId{}});
-      kv->Commit(std::move(txn), [&](auto) { done = true; });
+      kv->Commit(std::move(txn), [&](const auto& result) {
+        UNREFT_CHECK(result.ok());
+        done = true;
+      });
     });
     UNREFT_CHECK(scheduler_.RunUntil([&] { return done; }, 100000));
     Settle(seconds(1));
