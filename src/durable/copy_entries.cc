@@ -86,14 +86,14 @@ class Optimizers {
           const auto* const name = key.As<std::string>();
           if (name == nullptr) continue;
           entries.push_back(
-              {names.At({Text("optim"), Text("param_groups"), number, *name}), value});
+              {names.At({Text("optim"), Text("param_groups"), number, *name}), value, {}});
         }
         ++number;
       }
     }
     for (const auto& [place, value] : states_) {
       entries.push_back(
-          {names.At({Text("optim"), Text("state"), place.first, place.second}), value});
+          {names.At({Text("optim"), Text("state"), place.first, place.second}), value, {}});
     }
   }
 
@@ -159,6 +159,58 @@ class Optimizers {
   std::map<std::pair<std::string, std::string>, PlainValue> states_;
 };
 
+CopyNames NamesOf(std::span<const CopiedSlab> slabs, const KeyMap& map) {
+  CopyNames names(map);
+  for (const CopiedSlab& slab : slabs) {
+    for (const TensorSpec& spec : slab.manifest.tensors)
+      names.Add(layout::ToLogical(spec).spec.name);
+    for (const auto& [name, entry] : slab.saved.catalogue) names.Place(name, entry.path);
+  }
+  return names;
+}
+
+// Of a type that no tensor with elements could be stored of there is none.
+absl::Status AddEmptyTensors(const CopiedSlab& slab, const CopyNames& names, EntryTable& table) {
+  for (const auto& [name, saved] : slab.saved.catalogue) {
+    if (!saved.empty) continue;
+    const std::optional<Dtype> dtype = DtypeNamed(saved.empty->first);
+    if (!dtype) continue;
+    const TensorSpec spec{.name = name, .dtype = *dtype, .global_shape = saved.empty->second};
+    const auto entry = table.EntryOf(spec, names.Of(name), slab.manifest.rank);
+    if (!entry.ok()) return entry.status();
+  }
+  return absl::OkStatus();
+}
+
+// As it was serialised; none where the rank has not saved it.
+std::optional<std::string> SavedValue(std::span<const CopiedSlab> slabs, Rank rank,
+                                      const std::string& name) {
+  const auto slab = std::ranges::find(
+      slabs, rank, [](const CopiedSlab& candidate) { return candidate.manifest.rank; });
+  if (slab == slabs.end()) return std::nullopt;
+  const auto value = slab->saved.values.find(name);
+  if (value == slab->saved.values.end()) return std::nullopt;
+  const auto [at, bytes] = value->second;
+  return slab->extras.substr(at, bytes);
+}
+
+absl::Status AddSavedValues(std::span<const CopiedSlab> slabs, const CopyNames& names,
+                            std::vector<ValueEntry>& entries) {
+  for (const CopiedSlab& slab : slabs) {
+    for (const auto& [name, saved] : slab.saved.catalogue) {
+      if (!saved.value_of) continue;
+      std::optional<std::string> value = SavedValue(slabs, *saved.value_of, name);
+      if (!value) {
+        return absl::DataLossError(
+            fmt::format("rank {}: extras: needed the value of '{}', found none", *saved.value_of,
+                        CleanText(name, 256)));
+      }
+      entries.push_back({names.Of(name), {}, std::move(value)});
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<DcpEntry*> EntryTable::EntryOf(const TensorSpec& logical, CopyName name, Rank rank) {
@@ -192,13 +244,10 @@ absl::StatusOr<std::vector<DcpEntry>> EntryTable::Whole() && {
 
 absl::StatusOr<std::vector<DcpEntry>> TensorEntries(std::span<const CopiedSlab> slabs,
                                                     const KeyMap& map) {
-  CopyNames names(map);
-  for (const CopiedSlab& slab : slabs) {
-    for (const TensorSpec& spec : slab.manifest.tensors)
-      names.Add(layout::ToLogical(spec).spec.name);
-  }
+  const CopyNames names = NamesOf(slabs, map);
   EntryTable table;
   for (const CopiedSlab& slab : slabs) {
+    if (absl::Status status = AddEmptyTensors(slab, names, table); !status.ok()) return status;
     std::vector<DcpEntry*> of_tensor(slab.manifest.tensors.size(), nullptr);
     for (size_t i = 0; i < slab.manifest.tensors.size(); ++i) {
       const TensorSpec spec = layout::ToLogical(slab.manifest.tensors[i]).spec;
@@ -217,7 +266,7 @@ absl::StatusOr<std::vector<DcpEntry>> TensorEntries(std::span<const CopiedSlab> 
 
 absl::StatusOr<std::vector<ValueEntry>> ValueEntries(std::span<const CopiedSlab> slabs,
                                                      const KeyMap& map) {
-  const CopyNames names(map);
+  const CopyNames names = NamesOf(slabs, map);
   Optimizers optimizers;
   std::vector<ValueEntry> entries;
   for (const CopiedSlab& slab : slabs) {
@@ -231,9 +280,11 @@ absl::StatusOr<std::vector<ValueEntry>> ValueEntries(std::span<const CopiedSlab>
     }
     entries.push_back({names.At({std::string("unreft"), fmt::format("rank{}", slab.manifest.rank),
                                  std::string("extras")}),
-                       PlainValue{PlainTensor{Dtype::kUint8, {slab.extras.size()}, slab.extras}}});
+                       PlainValue{PlainTensor{Dtype::kUint8, {slab.extras.size()}, slab.extras}},
+                       {}});
   }
   optimizers.AppendTo(names, entries);
+  if (absl::Status status = AddSavedValues(slabs, names, entries); !status.ok()) return status;
   return entries;
 }
 

@@ -36,7 +36,13 @@ absl::StatusOr<CopiedSlab> CheckSlab(ColdStore& store, const CopyOrder& order, c
   const absl::Status status = CheckBytes(store, slab.file(), plan->file_bytes);
   if (absl::IsDataLoss(status)) return lost(std::string(status.message()));
   if (!status.ok()) return status;
-  return CopiedSlab{*std::move(manifest), *std::move(plan), slab.file(), slab.extras()};
+  CopiedSlab copied{*std::move(manifest), *std::move(plan), slab.file(), slab.extras(), {}};
+  if (AreDcpExtras(copied.extras)) {
+    absl::StatusOr<DcpExtras> saved = ReadDcpExtras(copied.extras);
+    if (!saved.ok()) return lost(std::string(saved.status().message()));
+    copied.saved = *std::move(saved);
+  }
+  return copied;
 }
 
 // The values, one behind the other in a file of their own.
@@ -45,7 +51,8 @@ absl::Status WriteValues(ColdStore& store, std::vector<ValueEntry> values,
   absl::StatusOr<std::unique_ptr<ColdFile>> file = store.Create(kValuesFile);
   if (!file.ok()) return file.status();
   for (ValueEntry& value : values) {
-    const absl::StatusOr<std::string> archive = ArchiveOfValue(value.value);
+    const absl::StatusOr<std::string> archive =
+        value.serialised ? *std::move(value.serialised) : ArchiveOfValue(value.value);
     if (!archive.ok()) {
       finished.left_out.push_back(value.name.key);
       continue;

@@ -127,7 +127,12 @@ void CopyNames::Add(std::string_view stored) {
   if (!is_new) found->second = std::min(found->second, std::move(holder));
 }
 
+void CopyNames::Place(const std::string& name, const std::vector<PathElement>& path) {
+  placed_[name] = KeyOf(path) == name ? path : std::vector<PathElement>{name};
+}
+
 CopyName CopyNames::Of(std::string_view stored) const {
+  if (const auto placed = placed_.find(stored); placed != placed_.end()) return At(placed->second);
   Parts parts = PartsOf(stored);
   if (parts.path.empty()) return At({std::string(stored)});
   if (IsPlain(stored)) return At(std::move(parts.path));

@@ -18,6 +18,8 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/status/statusor.h>
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -55,7 +57,10 @@ class CopyNames {
   // A logical name that some rank stored. Any order, any number of times.
   void Add(std::string_view stored);
 
-  // Of a name that was added.
+  // Of an entry of a state dict: it keeps its name, at `path` if that has it, joined by ".".
+  void Place(const std::string& name, const std::vector<PathElement>& path);
+
+  // Of a name that was added, or placed.
   CopyName Of(std::string_view stored) const;
 
   // Whether its key, before it is mapped, is one that no rank or set is named in. Of a name that
@@ -69,6 +74,7 @@ class CopyNames {
   KeyMap map_;
   // Of a plain key: who has it, and its set. A tensor of all ranks, of no set, is before any other.
   absl::flat_hash_map<std::string, std::pair<uint64_t, std::string>> first_;
+  std::map<std::string, std::vector<PathElement>, std::less<>> placed_;
 };
 
 }  // namespace unreft::durable

@@ -20,14 +20,6 @@ constexpr std::string_view kMagic = "UNRFXTRA";
 constexpr size_t kHeaderBytes = 16;
 constexpr uint16_t kFormat = 5;
 
-// Of a tensor that lies in the extras: as torch writes the name.
-std::optional<Dtype> DtypeNamed(std::string_view name) {
-  for (int number = 1; DtypeBytes(static_cast<Dtype>(number)) != 0; ++number) {
-    if (DtypeName(static_cast<Dtype>(number)) == name) return static_cast<Dtype>(number);
-  }
-  return std::nullopt;
-}
-
 // Surrogates, which Python's str may have and UTF-8 may not, are of three bytes each.
 bool IsText(std::string_view text) {
   while (!text.empty()) {
@@ -264,6 +256,13 @@ class Reader {
 };
 
 }  // namespace
+
+std::optional<Dtype> DtypeNamed(std::string_view name) {
+  for (int number = 1; DtypeBytes(static_cast<Dtype>(number)) != 0; ++number) {
+    if (DtypeName(static_cast<Dtype>(number)) == name) return static_cast<Dtype>(number);
+  }
+  return std::nullopt;
+}
 
 const PlainValue* PlainDict::Find(const std::string& key) const {
   for (const auto& [name, value] : items) {

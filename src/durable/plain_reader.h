@@ -4,11 +4,15 @@
 
 #include <absl/status/statusor.h>
 
+#include <optional>
 #include <string_view>
 
 #include "durable/plain_value.h"
 
 namespace unreft::durable {
+
+// The type that torch calls so; none if it is not among Dtype.
+std::optional<Dtype> DtypeNamed(std::string_view name);
 
 // One value and nothing after it. DataLoss, naming the offset, what was needed and what was found,
 // for what no writer has written: a count above the bytes that are left, containers deeper than 32,

@@ -7,7 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed.checkpoint as dcp
+from nested_state import state_dict
 from real_store import BIN_DIR, Store
+
+import unreft.dcp
 
 HERE = pathlib.Path(__file__).parent
 TIMEOUT_S = 120
@@ -111,3 +115,16 @@ def test_weights_keep_their_prefix_where_a_map_says_so(store, tmp_path):
     export(store, tmp_path / "weights", "--format", "safetensors", "--map", "model.=model.")
     (found,) = run_without_unreft("weights_reader.py", tmp_path / "weights", "model.mean")
     assert set(found["shapes"]) == {f"model.{key}" for key in (*PARAMETERS, *BUFFERS)}
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_what_dcp_saved_is_loaded_whole(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("UNREFT_SOCKET", store.socket)
+    monkeypatch.setenv("UNREFT_JOB", store.job)
+    monkeypatch.setenv("UNREFT_ATTEMPT", "0")
+    dcp.save(state_dict(), storage_writer=unreft.dcp.Writer(7))
+    unreft.dcp.close()
+    copy = export(store, tmp_path / "copy")
+    assert (copy["step"], copy["left_out"]) == (7, [])
+    (said,) = run_without_unreft("dcp_copy_reader.py", tmp_path / "copy")
+    assert said == {"loaded": True, "whole": True}

@@ -184,6 +184,39 @@ TEST(TensorEntriesTest, AnotherTypeOrShapeOnAnotherRankIsDataLoss) {
                 {"'model/w'", "rank 7"});
 }
 
+// As `unreft.dcp` saved it.
+CopiedSlab SavedOf(uint64_t rank, std::vector<TensorSpec> specs, const std::string& header,
+                   const std::string& values = "") {
+  std::string extras = "UNRFTDCP";
+  for (size_t i = 0; i < 8; ++i) extras += static_cast<char>(header.size() >> (8 * i));
+  CopiedSlab slab = SlabOf(rank, std::move(specs), extras + header + values);
+  auto saved = ReadDcpExtras(slab.extras);
+  EXPECT_TRUE(saved.ok()) << saved.status();
+  slab.saved = *std::move(saved);
+  return slab;
+}
+
+TEST(TensorEntriesTest, WhatDcpSavedKeepsItsNameAndItsPlace) {
+  const CopiedSlab first = SavedOf(0, {Whole("model/w", {2}), Whole("net.w", {2})},
+                                   R"({"format":1,"values":[],"catalogue":{"model/w":{},
+                                       "net.w":{"path":["net","w"]},
+                                       "odd":{"path":["even"],"empty":["int8",[0]]},
+                                       "none":{"path":["none"],"empty":["float32",[3,0]]},
+                                       "other":{"empty":["complex32",[0]]},
+                                       "list.0":{"path":["list",0]}}})");
+  const CopiedSlab second = SavedOf(1, {Whole("list.0", {2})}, R"({"format":1,"values":[]})");
+  const std::vector<DcpEntry> entries = EntriesOf({first, second});
+  ASSERT_THAT(KeysOf(entries), ElementsAre("list.0", "model/w", "net.w", "none", "odd"));
+  EXPECT_EQ(entries[0].path, (std::vector<PathElement>{"list", 0}));
+  EXPECT_EQ(entries[1].path, (std::vector<PathElement>{"model/w"}));
+  EXPECT_EQ(entries[2].path, (std::vector<PathElement>{"net", "w"}));
+  EXPECT_EQ(entries[3].global_shape, (Dims{3, 0}));
+  EXPECT_THAT(entries[3].chunks, IsEmpty());
+  EXPECT_TRUE(entries[3].is_tensor);
+  EXPECT_EQ(entries[4].path, (std::vector<PathElement>{"odd"})) << "DCP makes its keys of paths";
+  EXPECT_EQ(entries[4].dtype, Dtype::kInt8);
+}
+
 TEST(TensorEntriesTest, TwoTensorsOfOneKeyAreRefusedWithBothNames) {
   const std::vector<CopiedSlab> slabs = {SlabOf(0, {Whole("model/a.w", {2})}),
                                          SlabOf(1, {Whole("model/b.w", {2})})};
@@ -354,6 +387,37 @@ TEST(ValueEntriesTest, ExtrasOfEachRankAreATensorOfTheirBytes) {
     EXPECT_EQ((*entries)[i].name,
               (CopyName{"unreft." + set + ".extras", {"unreft", set, "extras"}}));
     EXPECT_EQ((*entries)[i].value, (PlainValue{PlainTensor{Dtype::kUint8, {bytes.size()}, bytes}}));
+  }
+}
+
+TEST(ValueEntriesTest, WhatDcpSavedIsAsItWasSerialised) {
+  const std::string catalogue = R"({"format":1,"values":[["lr",2]],"catalogue":{
+      "w":{"path":["w"]},"lr":{"path":["opt","lr"],"value_of":0},
+      "opt.lr":{"path":["opt","lr"],"value_of":1}}})";
+  const std::vector<CopiedSlab> slabs = {
+      SavedOf(0, {}, catalogue, "ab"),
+      SavedOf(1, {}, R"({"format":1,"values":[["x",1],["opt.lr",3]]})", "xcde")};
+  const auto entries = ValueEntries(slabs, {{"opt.", "optim."}});
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  ASSERT_THAT(*entries, SizeIs(4)) << "the extras of both, and two values";
+  EXPECT_EQ((*entries)[2].name, (CopyName{"lr", {"lr"}}));
+  EXPECT_EQ((*entries)[2].serialised, "ab");
+  EXPECT_EQ((*entries)[3].name, (CopyName{"optim.lr", {"optim.lr"}}));
+  EXPECT_EQ((*entries)[3].serialised, "cde");
+}
+
+TEST(ValueEntriesTest, AValueThatItsRankLacksIsDataLoss) {
+  for (const int rank : {0, 1, 7}) {
+    const std::string header =
+        fmt::format(R"({{"format":1,"values":[],"catalogue":{{"lr":{{"value_of":{}}}}}}})", rank);
+    const absl::Status status =
+        ValueEntries(std::vector{SavedOf(0, {}, header),
+                                 SavedOf(1, {}, R"({"format":1,"values":[["other",0]]})")},
+                     kNoMap)
+            .status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(fmt::format("rank {}: extras: needed the value of 'lr'", rank)));
   }
 }
 
