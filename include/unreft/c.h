@@ -302,10 +302,10 @@ UNREFT_API int unreft_wait_ready(unreft_client* client, int64_t timeout_ms);
  * waits for the daemon. `stream` is a cudaStream_t, NULL on CPU: the capture of tensors on a device
  * comes after what it was given before; volatile tensors may be changed by what it is given next.
  * Tensors in host memory are read from now on: copies to them must have ended. Skipped until a
- * fence is called if tensors in host memory have changed since the last snapshot, or since they
- * were registered, and nothing called one. A tensor that is written while it is copied gives the
- * version up, as far as it is seen: docs/second_net.md. FAILED_PRECONDITION
- * while it captures a graph. */
+ * fence is called if tensors in host memory have changed since the last snapshot of this
+ * registration, and nothing called one; what is registered may be filled until the first. A tensor
+ * that is written while it is copied gives the version up, as far as it is seen:
+ * docs/second_net.md. FAILED_PRECONDITION while it captures a graph. */
 UNREFT_API int unreft_snapshot(unreft_client* client, uint64_t step, const void* extras,
                                size_t extras_bytes, void* stream, int32_t* outcome);
 

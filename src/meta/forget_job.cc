@@ -3,12 +3,18 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <string_view>
 #include <utility>
 
 namespace unreft::meta {
 namespace {
 
 using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<std::string>>)>;
+
+// Of one that is alive. One that was refused has ended, and its word stays longer than it.
+bool IsOfDaemon(const KeyValue& kept, std::string_view name) {
+  return kept.lease.value != 0 && !name.starts_with("refused/");
+}
 
 void Remove(Kv& kv, const std::string& prefix, const std::vector<KeyValue>& found, Done done) {
   // A daemon that has come meanwhile has the leader's key, or is known to the one that has it.
@@ -44,7 +50,8 @@ void ForgetJob(Kv& kv, const std::string& job, bool although_present, Done done)
         if (found->empty()) return done(std::vector<std::string>{});
         std::vector<std::string> present;
         for (const KeyValue& kept : *found) {
-          if (kept.lease.value != 0) present.push_back(kept.key.substr(prefix.size()));
+          std::string name = kept.key.substr(prefix.size());
+          if (IsOfDaemon(kept, name)) present.push_back(std::move(name));
         }
         if (!present.empty() && !although_present) {
           return done(absl::FailedPreconditionError(fmt::format(

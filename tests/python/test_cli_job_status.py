@@ -137,4 +137,8 @@ def test_a_node_that_hangs_is_named(stored):
 def test_a_spare_says_that_it_waits(cli):
     up_nodes(cli, up_words=("--spares", 1))
     wait_status(cli, "the spare", lambda s: len(s["spares"]) == 1)
-    assert "waits for the slot of a lost node" in Node(cli, NODES)("status")
+    spare = Node(cli, NODES)
+    assert "waits for the slot of a lost node" in spare("status")
+    # It knows nothing of the job, so nothing good either.
+    error = json.loads(spare("--json", "status", "--check", code=3))["error"]
+    assert "does not know whether the job is protected" in error

@@ -1,5 +1,6 @@
 """A daemon that is not started like its job is refused before it touches its memory, in words."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -167,19 +168,43 @@ def test_a_wiped_store_has_the_settings_of_those_who_remember(wiped):
     job.interrupt()
 
 
-def test_a_job_that_has_nothing_to_lose_takes_others(cli):
-    up_nodes(cli)
-    for node in range(NODES):
-        cli("down", "--node", node)
+@contextlib.contextmanager
+def begun_with_two(cli):
+    """The first of a job of two nodes; yields its log, line by line."""
     daemon = subprocess.Popen(
         [BIN_DIR / "unreftd", "--job", cli.job, "--node=0", "--nodes=2", "--run-dir",
          cli.run_dir / "node0", f"--meta-endpoints=unix://{cli.run_dir}/meta/meta.sock"],
         stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        line = wait_until("the new settings", daemon.stderr.readline, PATIENCE_S)
-        while "the job has new settings" not in line:
-            line = wait_until("the new settings", daemon.stderr.readline, PATIENCE_S)
-        assert "nodes is 2 here (--nodes), 4 in the job" in line
+        yield daemon.stderr
     finally:
         daemon.terminate()
         daemon.wait(PATIENCE_S)
+
+
+def line_with(log, text):
+    for line in log:
+        if text in line:
+            return line
+    raise AssertionError(f"it has ended without '{text}'")
+
+
+def test_a_job_that_has_nothing_to_lose_takes_others(cli):
+    up_nodes(cli)
+    for node in range(NODES):
+        cli("down", "--node", node)
+    with begun_with_two(cli) as log:
+        assert "nodes is 2 here (--nodes), 4 in the job" in line_with(log, "has new settings")
+
+
+def test_a_job_that_was_forgotten_takes_others(trained):
+    """Also where no daemon runs any more that could order a fresh start."""
+    for node in range(NODES):
+        trained("down", "--node", node)
+    assert start(trained, "--nodes", 2, node=0).returncode == 1
+    store = f"unix://{trained.run_dir}/meta/meta.sock"
+    wait_until("they are gone", lambda: trained("forget", "--", "--meta-endpoints", store,
+                                                code=(0, 1)), PATIENCE_S)
+    with begun_with_two(trained) as log:
+        assert f"node 0 of job {trained.job}: session" in line_with(log, "session 1")
+        line_with(log, "node 0 leads")

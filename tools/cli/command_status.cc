@@ -100,6 +100,13 @@ int SpareStatus(const Context& context, const nlohmann::json& status) {
   return kExitOk;
 }
 
+absl::Status SpareKnowsNothing(const nlohmann::json& status) {
+  return absl::UnavailableError(
+      fmt::format("the daemon here is spare {}, which waits for the slot of a lost node and does "
+                  "not know whether the job is protected: ask one that has a slot",
+                  Cell(status, "place")));
+}
+
 int Status(const Context& context, bool check, bool own) {
   if (context.all_nodes() != nullptr && !own) return JobStatus(context, nullptr, check);
   auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
@@ -108,7 +115,9 @@ int Status(const Context& context, bool check, bool own) {
   nlohmann::json document = std::move(*status);
   document["running"] = true;
   document["run_dir"] = context.place.run_dir;
-  if (document.value("spare", false)) return SpareStatus(context, document);
+  if (document.value("spare", false)) {
+    return check ? Fail(context, SpareKnowsNothing(document)) : SpareStatus(context, document);
+  }
   const bool several = document.value("nodes", uint64_t{1}) > 1 && !context.cluster;
   if (several && !own) return JobStatus(context, &document, check);
   if (check) return CheckProtection(context, {{context.place.node, document}});
@@ -123,7 +132,7 @@ void AddStatus(CLI::App& app, Context& context) {
   const auto check = std::make_shared<bool>(false);
   command->add_flag("--check", *check,
                     "only say whether the job is protected. Exit code 0: it is; 1: it is not, or "
-                    "no job runs; 3: no unreftd answers");
+                    "no job runs; 3: no unreftd answers, or it is a spare that waits");
   const std::shared_ptr<bool> own = AddOwn(command);
   command->footer(
       "Of a job of several nodes it shows all of them, whichever is asked; exit code 1 when "

@@ -77,6 +77,14 @@ TEST_F(ForgetJobTest, RefusesWhileADaemonIsPresent) {
   EXPECT_THAT(Stored(), IsEmpty());
 }
 
+// Where all were started with other settings nobody else could give the job up.
+TEST_F(ForgetJobTest, WhoWasRefusedIsNotPresent) {
+  Put("unreft/a/view");
+  Put("unreft/a/refused/3", Grant());
+  EXPECT_THAT(*Forget("a"), ElementsAre("refused/3", "view"));
+  EXPECT_THAT(Stored(), IsEmpty());
+}
+
 TEST_F(ForgetJobTest, TakesADaemonForGoneWhenItsLeaseHasEnded) {
   Put("unreft/a/view");
   Put("unreft/a/node/3", Grant());
