@@ -12,7 +12,8 @@ def test_a_node_is_upgraded(job):
     host.script(job.lab.block("upgrade", ETC=job.lab.etc))
     job.trains_on()
     assert job.lab.daemon_pid(host) != pid
-    assert "slots adopted" in job.lab.daemon_log(host)
+    adopted = re.findall(r"(\d+) slots adopted", job.lab.daemon_log(host))
+    assert len(adopted) > 1 and int(adopted[-1]) > 0, adopted
     job.wait_protected()
 
 

@@ -112,7 +112,11 @@ ROWS = [
         "the position in the data, in a loop of one's own: an extra; experts, context parallelism, "
         "fp16, fp8, Megatron-FSDP and others: refused by name; FusedAdam needs a GPU, and was "
         "tried as an optimizer of the tests' that keeps what it keeps",
-        ["tests/frameworks/test_mcore.py", "tests/frameworks/test_mcore_faults.py"],
+        [
+            "tests/frameworks/test_mcore.py",
+            "tests/frameworks/test_mcore_extras.py",
+            "tests/frameworks/test_mcore_faults.py",
+        ],
     ),
     Row(
         "torchdata.StatefulDataLoader",

@@ -12,6 +12,8 @@ from unreft.mcore.training_extras import Generators, Scheduler  # noqa: E402
 from unreft.torch.mesh_place import Place  # noqa: E402
 from unreft.torch.rng import Rng  # noqa: E402
 
+pytestmark = pytest.mark.short
+
 
 # --- generators, where a process sees the devices of all ranks of its node ---
 

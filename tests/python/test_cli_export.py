@@ -162,7 +162,8 @@ def test_cancelled_it_leaves_nothing(cli, job, tmp_path, form):
     said, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
     assert process.returncode == FAILED and "it was cancelled" in said
     wait_until("its end", lambda: not (tmp_path / "copy").exists())
-    wait_until("another", lambda: cli.json("export", tmp_path / "copy", code=(0, FAILED)))
+    wait_until("another", lambda: cli.json("export", tmp_path / "copy",
+                                           code=(0, FAILED)).get("state") == "done")
     cli.wait_committed(job, cli.committed() + 5)
 
 

@@ -1,8 +1,9 @@
 """A trainer may truncate what it maps: the daemon and what it has of others stay."""
 
 import os
+import sys
 
-from cli_testing import is_alive, wait_until
+from cli_testing import TRAINER, is_alive, wait_until
 
 
 def log_of(cli):
@@ -22,7 +23,9 @@ def test_a_truncated_slot_is_quarantined_and_the_others_stay(cli):
     assert cli.daemon_pid() == pid
     # A version is left, or the job is told that none is: nothing ends, and nothing waits for ever.
     assert is_alive(pid)
-    cli.train_to_end(2, ranks=1)
+    job = cli.launch("--ranks", 1, "--", sys.executable, TRAINER, "--commits", 2)
+    assert job.wait() == 0, job.output()
+    assert next(line["restored"] for line in job.lines() if "restored" in line) > 0
     assert cli.daemon_pid() == pid
 
 

@@ -72,7 +72,9 @@ def test_needs_nothing_but_the_system(bundle):
     for binary in [*(bundle / "bin").iterdir(), *(bundle / "lib").iterdir()]:
         assert not binary.is_symlink()
     for binary in ("bin/unreftd", "bin/unreft", "lib/libunreft.so"):
-        for line in run("ldd", bundle / binary).stdout.splitlines():
+        needs = run("ldd", bundle / binary)
+        assert needs.returncode == 0 and needs.stdout, needs.stderr
+        for line in needs.stdout.splitlines():
             name, _, where = line.strip().partition(" => ")
             assert where != "not found", line
             assert str(BUILD) not in line

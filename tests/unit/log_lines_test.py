@@ -23,17 +23,28 @@ def arguments(source, begin):
     return source[begin:at - 1]
 
 
+def behind_first(text):
+    """What follows the first of these arguments."""
+    depth, at = 0, 0
+    while text[at] != "," or depth:
+        literal = TEXT.match(text, at)
+        depth += 0 if literal else {"(": 1, "{": 1, ")": -1, "}": -1}.get(text[at], 0)
+        at = literal.end() if literal else at + 1
+    return text[at:]
+
+
 def formats(source):
-    """The format string of each call: of adjacent literals the run that has the placeholders."""
+    """Of each call the first run of adjacent literals that says something."""
     for call in CALL.finditer(source):
         text = arguments(source, call.end())
-        runs = re.findall(r'(?:"(?:[^"\\]|\\.)*"\s*)+', text)
-        joined = ["".join(TEXT.findall(run)) for run in runs]
         # The first argument of WarnEvery is a key, not a line.
         if call.group().endswith("Every("):
-            joined = joined[1:] if len(joined) > 1 and "{" not in joined[0] else joined
-        if joined:
-            yield joined[0]
+            text = behind_first(text)
+        runs = re.findall(r'(?:"(?:[^"\\]|\\.)*"\s*)+', text)
+        joined = ["".join(TEXT.findall(run)) for run in runs]
+        said = [line for line in joined if max(map(len, pieces(line))) >= LETTERS_MIN]
+        if said or joined:
+            yield (said or joined)[0]
 
 
 def pieces(line):

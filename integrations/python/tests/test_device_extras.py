@@ -56,6 +56,7 @@ def test_tensors_of_every_shape_come_back(store):
     job = trained(store, extras={"values": lambda: values})
     restored = type(job)(store, extras={"values": lambda: None})
     assert restored.ck.restore() == 2
+    assert restored.ck.extras["values"].keys() == values.keys()
     for name, value in restored.ck.extras["values"].items():
         assert torch.equal(value, values[name]) and value.shape == values[name].shape, name
 

@@ -19,6 +19,11 @@ def final(records):
     return next(record for record in records if "final" in record)
 
 
+def begins_after(records):
+    """The step, if it trains at all."""
+    return next((each["begins_after"] for each in records if "begins_after" in each), None)
+
+
 @pytest.mark.parametrize(
     "die_after",
     [3, 5, 11],
@@ -33,6 +38,7 @@ def test_killed_and_resumed_is_as_if_it_had_not_been(store, die_after):
     (before,) = store.train(1, "attached", "--die-after", die_after, script=SCRIPT, killed=True)
     (after,) = store.train(1, "attached", script=SCRIPT)
     assert before[-1]["died"] >= die_after
+    assert (begins_after(undisturbed), begins_after(after)) == (0, before[-1]["died"])
     assert final(after) == final(undisturbed)
 
 
@@ -59,6 +65,7 @@ def test_a_trainer_of_several_ranks(store):
         reference.close()
     store.train(2, "attached", "--die-after", 4, script=SCRIPT, killed=True)
     after = store.train(2, "attached", script=SCRIPT)
+    assert [begins_after(records) >= 4 for records in after] == [True, True]
     assert [final(records) for records in after] == [final(records) for records in undisturbed]
 
 

@@ -229,6 +229,9 @@ def with_attached_trainer(die_after, accumulated):
             torch.rand(3)  # as an evaluation that samples
 
     class Dying(transformers.TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            say(begins_after=state.global_step)
+
         def on_step_begin(self, args, state, control, **kwargs):
             if state.global_step:
                 die_if_committed(attached._checkpointer, state.global_step, die_after)
