@@ -6,6 +6,7 @@ from fake_job import Job, registrations, trained
 from torch import nn
 
 import unreft
+from unreft.torch import refusals
 from unreft.torch.extras import Extras
 from unreft.torch.shards import Replicas
 from unreft.torch.state import TrainingState
@@ -126,6 +127,22 @@ def test_state_that_is_no_parameters_is_refused_by_name(store, caplog):
     assert "state under 'rounds'" in caplog.text
     assert len(caplog.records) == 1
     assert registrations(job) == 1
+
+
+def test_sharded_state_of_another_shape_is_refused(monkeypatch):
+    class Sharded(torch.Tensor):
+        pass
+
+    monkeypatch.setattr(refusals, "DTensor", Sharded)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    rows = torch.zeros(2, 1).as_subclass(Sharded)
+    optimizer.state[model.weight] = {"exp_avg": torch.zeros(2, 3).as_subclass(Sharded)}
+    refusals.check_state(optimizer)
+    optimizer.state[model.weight]["rows"] = rows
+    said = r"Adam: the state 'rows' of a parameter of shape \(2, 3\) is a DTensor of shape \(2, 1\)"
+    with pytest.raises(unreft.InvalidArgument, match=said):
+        refusals.check_state(optimizer)
 
 
 # --- what is not tensors ---

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from fake_job import trained
+from fake_job import Job, trained
 
 from unreft.torch import device_extras, extras
 
@@ -42,6 +42,26 @@ def test_a_scaler_is_captured_without_asking_the_device(store, monkeypatch):
     restored = type(job)(store, extras={"scaler": other})
     assert restored.ck.restore() == 3
     assert other.get_scale() == 16.0 and other.state_dict()["_growth_tracker"] == 3
+
+
+def test_a_scaler_that_keeps_more_says_it_itself(store):
+    class Counting(torch.amp.GradScaler):
+        seen = 0
+
+        def state_dict(self):
+            return {**super().state_dict(), "seen": self.seen}
+
+        def load_state_dict(self, state):
+            self.seen = state.pop("seen")
+            super().load_state_dict(state)
+
+    scaler, other = Counting("cpu"), Counting("cpu")
+    scaler._scale, scaler._growth_tracker = scaler_on_device()._scale, torch.tensor(3)
+    scaler.seen = 5
+    trained(store, extras={"scaler": scaler})
+    restored = Job(store, extras={"scaler": other})
+    assert restored.ck.restore() == 2
+    assert other.seen == 5 and other.get_scale() == 8.0
 
 
 def test_tensors_of_every_shape_come_back(store):

@@ -46,6 +46,7 @@ def test_a_run_that_has_ended_is_not_trained_on(store):
     (ended,) = store.train(1, "attached", script=SCRIPT)
     (again,) = store.train(1, "attached", script=SCRIPT)
     assert final(again)["final"] == final(ended)["final"]
+    assert begins_after(again) == 12 and len(again) == len(ended)
 
 
 def test_a_position_in_other_batches_is_refused(store):

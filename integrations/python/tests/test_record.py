@@ -140,7 +140,7 @@ def test_a_later_format_says_who_may_read_it():
 @pytest.mark.parametrize(
     "changed",
     [
-        {"step": True},
+        {"step": 1.5},
         {"step": KeyError},
         {"rng": KeyError},
         {"modules": "text"},

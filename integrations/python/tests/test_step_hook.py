@@ -202,3 +202,34 @@ def test_two_models_that_train_each_other_are_no_masters(store, caplog):
             foreign.step()
         assert job.ck.snapshot(step)
     assert caplog.records == []
+
+
+def test_an_optimizer_that_keeps_more_is_noticed(store, caplog):
+    job = Job(store)
+    job.ck.restore()
+    other = torch.optim.Adam(job.model.outer.parameters(), lr=0.1)
+    assert job.ck.snapshot(0)
+    job.model(torch.randn(8, 4)).square().mean().backward()
+    other.step()
+    assert not job.ck.snapshot(1)
+    assert "Adam steps on captured parameters, and what it keeps of them is not" in caplog.text
+    job.step()
+    assert job.ck.snapshot(2), "it steps no more"
+
+
+def test_an_optimizer_that_keeps_nothing_may_step(job):
+    other = torch.optim.SGD(job.model.outer.parameters(), lr=0.1)
+    job.model(torch.randn(8, 4)).square().mean().backward()
+    other.step()
+    assert job.ck.snapshot(3)
+
+
+def test_what_shares_its_state_with_one_that_is_attached_may_step(job):
+    class Wrapper(torch.optim.Adam):  # as accelerate's, which is attached in place of the other
+        pass
+
+    inner = Wrapper(job.optimizer.param_groups)
+    inner.state = job.optimizer.state
+    job.model(torch.randn(8, 4)).square().mean().backward()
+    inner.step()
+    assert job.ck.snapshot(3)

@@ -230,7 +230,11 @@ def with_attached_trainer(die_after, accumulated):
 
     class Dying(transformers.TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
+            self.bar = "as that of the progress"
             say(begins_after=state.global_step)
+
+        def on_train_end(self, args, state, control, **kwargs):
+            assert self.bar
 
         def on_step_begin(self, args, state, control, **kwargs):
             if state.global_step:

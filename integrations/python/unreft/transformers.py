@@ -144,6 +144,7 @@ class _Attachment(transformers.TrainerCallback):
         self._generators: Callable[[], None] | None = None  # sets them as they were
         self._snapped: int | None = None  # the step of the last snapshot
         self._ended_at: int | None = None  # the number of steps that the run was to have
+        self._is_over = False  # what is restored is the end of the run
         self._train = trainer.train
         trainer.train = self.train
         self._finalize = trainer._finalize_training
@@ -217,7 +218,11 @@ class _Attachment(transformers.TrainerCallback):
             # Tensors come back in the host's memory.
             setattr(trainer, name, value.to(args.device) if torch.is_tensor(value) else value)
         self._generators = _generators()
-        if ended_at is not None and state.max_steps <= ended_at:
+        self._is_over = ended_at is not None and state.max_steps <= ended_at
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Not sooner: what other callbacks end with the run they have begun with it by now."""
+        if self._is_over:
             raise _Finished
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

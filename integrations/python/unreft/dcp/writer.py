@@ -189,7 +189,8 @@ class Writer(StorageWriter, AsyncStager):
     @staticmethod
     def _other_than_staged(staged: session.Staged, what: str) -> unreft.FailedPrecondition:
         return unreft.FailedPrecondition(
-            f"save of step {staged.step}: what was staged is to be saved, and {what}. A planner "
+            f"save of step {staged.step}: what was staged is to be saved, and {what}. It was "
+            "captured as it was staged, and a load gives that back. A planner "
             "that renames or converts what it saves needs a stager that keeps the state dict: pass "
             "async_stager=DefaultStager(...) beside the writer"
         )

@@ -21,11 +21,12 @@ from unreft.deepspeed.group_scalars import ZeroScalars
 from unreft.deepspeed.partitions import part_of_sharded, partitions_of
 from unreft.tensor import Tensor
 from unreft.torch.buffers import Buffers
+from unreft.torch.module_extras import ModuleExtras
+from unreft.torch.names import clean
 from unreft.torch.parts import bind_part, box
 from unreft.torch.parts_state import PartsState
 from unreft.torch.same_program import Kind, kind_of, kind_of_stored
 from unreft.torch.shards import Bound, Holders, bind, uncompiled
-from unreft.torch.state import clean, with_extra_state
 from unreft.torch.watch import Watch
 
 
@@ -59,7 +60,7 @@ class ZeroState(PartsState):
         self._model = uncompiled(engine.module)
         self._buffers = Buffers(self._model)
         self._names = {p: clean(name) for name, p in self._model.named_parameters()}
-        self._with_extra_state: list[tuple[str, torch.nn.Module]] = []
+        self._module_extras = ModuleExtras(self._model)
         self._follow()
 
     def _follow(self) -> None:
@@ -71,7 +72,7 @@ class ZeroState(PartsState):
     # --- capture ---
 
     def bind(self) -> list[Bound]:
-        self._with_extra_state = list(with_extra_state(self._model))
+        self._module_extras.find()
         return super().bind()
 
     def watch(self, bounds: Sequence[Bound]) -> Watch:
@@ -91,7 +92,7 @@ class ZeroState(PartsState):
         return self._buffers.refresh()
 
     def module_extras(self) -> dict[str, Any]:
-        return {name: module.get_extra_state() for name, module in self._with_extra_state}
+        return self._module_extras.values()
 
     # --- restore ---
 
@@ -106,11 +107,13 @@ class ZeroState(PartsState):
         self._check_same(needed, known, {tensor.name: tensor for tensor in stored})
         return bounds
 
+    def check_scalars(self, scalars: dict[str, Any]) -> None:
+        super().check_scalars(scalars)
+        self._module_extras.check(scalars["modules"], self.SAME_PROGRAM)
+
     def load_scalars(self, scalars: dict[str, Any]) -> None:
         super().load_scalars(scalars)
-        for name, module in with_extra_state(self._model):
-            if name in scalars["modules"]:
-                module.set_extra_state(scalars["modules"][name])
+        self._module_extras.load(scalars["modules"])
 
     def _kinds(self) -> dict[str, Kind]:
         """Of all that is cut, by name: also of parameters of which this rank has no part."""

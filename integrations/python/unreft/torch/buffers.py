@@ -5,10 +5,14 @@ A buffer that is written in place is captured where it lies. One that the model 
 seen its value is copied to memory that stays, and captured there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
+
+from unreft.tensor import Tensor
+from unreft.torch.names import clean
+from unreft.torch.shards import torch_dtype
 
 
 class Buffers:
@@ -33,6 +37,21 @@ class Buffers:
             if buffer is not None and buffer not in seen:
                 seen.add(buffer)
                 yield name, buffer
+
+    def make(self, prefix: str, stored: Iterable[Tensor]) -> None:
+        """Those that are None and that some pass of the run that stored them had filled."""
+        empty = {
+            f"{prefix}{clean(name)}": (container, key)
+            for name, container, key in self.slots()
+            if container[key] is None
+        }
+        device = next((p.device for p in self._model.parameters()), torch.device("cpu"))
+        for tensor in stored:
+            if tensor.name in empty:
+                container, key = empty[tensor.name]
+                container[key] = torch.zeros(
+                    tensor.extent, dtype=torch_dtype(tensor.dtype), device=device
+                )
 
     def remember(self) -> None:
         """Where they are now, to be compared with by the next `stable`."""

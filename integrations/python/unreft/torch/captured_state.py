@@ -30,6 +30,9 @@ class CapturedState(Protocol):
     def steps_on(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer changes a tensor that is captured when it steps."""
 
+    def lacks_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer keeps state of a captured tensor, and that is not captured."""
+
     def trained(self) -> list[torch.Tensor]:
         """What changes when an attached optimizer steps, and else does not."""
 
@@ -82,7 +85,7 @@ class CapturedState(Protocol):
         """
 
     def check_scalars(self, scalars: dict[str, Any]) -> None:
-        """Fails when what is stored of the optimizers is of others than these."""
+        """Fails when what is stored of optimizers, or modules, is of others than these."""
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
-        """Of optimizers that `check_scalars` has compared, and of modules."""
+        """Of the optimizers and modules that `check_scalars` has compared."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import operator
 import os
 import weakref
 from collections.abc import Sequence
@@ -255,7 +256,7 @@ class Checkpointer:
             return
         try:
             if self._is_own(optimizer):
-                self._foreign.own_step()
+                self._foreign.own_step(optimizer)
                 self._wait_for_copies()
             else:
                 self._foreign.before(optimizer)
@@ -292,7 +293,7 @@ class Checkpointer:
             # Else it would count for nobody, and what was trained since as protected.
             with contextlib.suppress(Exception):  # the step itself may be none
                 self._client.skip_snapshot(step, why)
-        with contextlib.suppress(unreft.Error):
+        with contextlib.suppress(Exception):  # closed meanwhile, by a signal's handler, say
             self._reports.look(self._client.status())
         return started
 
@@ -380,6 +381,7 @@ class Checkpointer:
             raise unreft.FailedPrecondition(
                 "snapshot() needs restore() before it, also in a new run"
             )
+        step = int(operator.index(step))
         self._foreign.check()
         extras = self._extras_of(step)
         if not self._follows(extras):

@@ -150,7 +150,8 @@ def _is_constant(value: Any) -> bool:
 
 
 def _state_of(extra: Any) -> Any:
-    if isinstance(extra, torch.amp.GradScaler) and _is_scaling_on_device(extra):
+    is_known = getattr(type(extra), "state_dict", None) is torch.amp.GradScaler.state_dict
+    if is_known and _is_scaling_on_device(extra):
         # Its own state_dict asks the device for the two numbers, and waits.
         return {
             "scale": extra._scale,

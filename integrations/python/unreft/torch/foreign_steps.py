@@ -1,9 +1,11 @@
 """ForeignSteps: notices that an optimizer that is not attached trains the model all the same.
 
-It steps on tensors that are not captured, fp32 masters, say, from which somebody then copies to the
-model. A restore would bring the model back without them: silently another training.
+It steps on captured parameters and keeps state of them, or on tensors that are not captured, fp32
+masters, say, from which somebody then copies to the model. A restore would bring the model back
+without either: silently another training.
 """
 
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -24,6 +26,8 @@ class ForeignSteps:
         self._stepped: list[str] = []  # the classes of the optimizers, since the samples were taken
         self._samples: list[tuple[torch.Tensor, torch.Tensor]] = []  # place and value
         self._answers: list[tuple[str, Callable[[], torch.Tensor | None]]] = []
+        # That stepped on captured tensors since the last snapshot.
+        self._on_captured: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     @torch.no_grad()
     def before(self, optimizer: torch.optim.Optimizer) -> None:
@@ -33,20 +37,27 @@ class ForeignSteps:
         if (name := type(optimizer).__name__) not in self._stepped:
             self._stepped.append(name)
 
-    def own_step(self) -> None:
-        """An attached optimizer steps: from then on the model changes by right."""
-        self._stepped.clear()
-        self._samples.clear()
+    def own_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of one that steps on what is captured: from then on the model changes by right."""
+        self._on_captured.add(optimizer)
+        self._forget_samples()
 
     @torch.no_grad()
     def check(self) -> None:
-        """To be called before a snapshot; raises if the model has changed. Waits for nothing: on a
-        device the answer comes at a later snapshot."""
+        """To be called before a snapshot; raises if the model has changed so. Waits for nothing: on
+        a device the answer of what was compared comes at a later snapshot."""
+        stepped, self._on_captured = list(self._on_captured), weakref.WeakSet()
+        for optimizer in filter(self._state.lacks_state_of, stepped):
+            name = type(optimizer).__name__
+            raise FailedPrecondition(
+                f"{name} steps on captured parameters, and what it keeps of them is not captured: "
+                "a restore would bring them back without it. Attach that optimizer, too"
+            )
         if self._stepped and not any(capturing(place.device) for place, _ in self._samples):
             names = ", ".join(self._stepped)
             differs = [(place != value).any() for place, value in self._samples]
             self._answers += [(names, later(each)) for each in differs]
-            self.own_step()
+            self._forget_samples()
         waiting, found = [], None
         for names, answer in self._answers:
             value = answer()
@@ -61,6 +72,10 @@ class ForeignSteps:
                 "a restore would bring the model back without them. Attach that optimizer too, and "
                 "copies of parameters that it steps on as masters={'<parameter>': tensor}"
             )
+
+    def _forget_samples(self) -> None:
+        self._stepped.clear()
+        self._samples.clear()
 
     def _places(self) -> list[torch.Tensor]:
         parameters = self._state.trained()

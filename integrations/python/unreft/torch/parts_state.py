@@ -64,6 +64,9 @@ class PartsState(abc.ABC):
     def steps_on(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(optimizer is owner.optimizer for owner in self._owners)
 
+    def lacks_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        return False  # it steps on nothing else than what its owner's does
+
     def steps_on_known(self) -> bool:
         return True
 

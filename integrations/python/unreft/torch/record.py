@@ -77,7 +77,7 @@ def _other_format(stored: Any) -> FailedPrecondition:
     )
 
 
-_KINDS = {"step": int, "optimizers": list, "modules": bytes, "extras": bytes}
+_KINDS = {"optimizers": list, "modules": bytes, "extras": bytes}
 
 
 def _check_parts(record: Any) -> None:
@@ -86,6 +86,8 @@ def _check_parts(record: Any) -> None:
     for name, kind in _KINDS.items():
         if type(record.get(name)) is not kind:
             raise DataLoss(f"extras: the part '{name}' of what is stored is no {kind.__name__}")
+    if not hasattr(record.get("step"), "__index__"):
+        raise DataLoss("extras: the part 'step' of what is stored is no whole number")
     if "rng" not in record:
         raise DataLoss("extras: what is stored says nothing of random streams")
     for optimizer in record["optimizers"]:

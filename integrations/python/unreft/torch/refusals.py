@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from unreft.errors import InvalidArgument
+from unreft.torch.shards import DTensor
 
 _DEEPSPEED = (
     "What is trained lies in the flat partitions of DeepSpeed's ZeRO, which "
@@ -60,7 +61,8 @@ def as_optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:
 
 
 def check_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raises `InvalidArgument` for state of something else than a parameter of a group."""
+    """Raises `InvalidArgument` for state of something else than a parameter of a group, and for
+    sharded state that is cut otherwise than its parameter: nobody would know how to make it."""
     stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     kind = type(optimizer).__name__
     for key in optimizer.state:
@@ -75,6 +77,14 @@ def check_state(optimizer: torch.optim.Optimizer) -> None:
                 "its parameter groups, so that nothing names it: attach the optimizer that this "
                 "one wraps, or put the tensor into a parameter group"
             )
+        for name, value in optimizer.state[key].items():
+            if isinstance(value, DTensor) and value.ndim and value.shape != key.shape:
+                raise InvalidArgument(
+                    f"{kind}: the state '{name}' of a parameter of shape {tuple(key.shape)} is a "
+                    f"DTensor of shape {tuple(value.shape)}; needed one of the parameter's shape. "
+                    "Take an optimizer whose state has the shape of its parameters, or train "
+                    "without FSDP2"
+                )
 
 
 def _is_of(package: str, value: Any) -> bool:

@@ -102,8 +102,6 @@ class RegisteredTensors:
         try:
             self._client.register(tensors, extras_bytes, _FIRST_WAIT_S if first else _LATER_WAIT_S)
         except unreft.DeadlineExceeded:
-            if first:
-                raise
             self._retry_later(begin)  # the client goes on asking; snapshots wait for the answer
         self._tensors = tensors
         self.generations += 1
@@ -111,7 +109,8 @@ class RegisteredTensors:
             _log.info("the tensors changed: layout generation %d", self.generations)
             return
         _log.info("captures from %s", self._client.status().copier)
-        self._client.wait_ready(max(0.0, _FIRST_WAIT_S - (time.monotonic() - begin)))
+        with contextlib.suppress(unreft.DeadlineExceeded):  # snapshots say what is waited for
+            self._client.wait_ready(max(0.0, _FIRST_WAIT_S - (time.monotonic() - begin)))
 
     def watch(self, watch: Watch) -> None:
         """By what it is seen that they are the live ones no more."""

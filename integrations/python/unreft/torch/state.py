@@ -15,6 +15,8 @@ from unreft.tensor import Tensor
 from unreft.torch import listing, refusals
 from unreft.torch.buffers import Buffers
 from unreft.torch.mesh_place import Place
+from unreft.torch.module_extras import ModuleExtras
+from unreft.torch.names import clean
 from unreft.torch.same_program import check_names
 from unreft.torch.scalars import OptimizerScalars, load_group
 from unreft.torch.shards import (
@@ -28,8 +30,6 @@ from unreft.torch.shards import (
 )
 from unreft.torch.watch import Watch
 
-# What wrappers put into the names of parameters.
-_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 _OF_A_SET = re.compile(r"(rank|group)\d+/")
 _FOREIGN = "not a parameter of the model"
 _GATHERED = "FSDP2 keeps those of the root gathered after a forward pass until reshard()"
@@ -68,7 +68,7 @@ class TrainingState:
         self._stepped: dict[torch.Tensor, str] = {}  # of what the optimizers may step on
         self._groups: dict[torch.optim.Optimizer, list[list[str]]] = {}  # names, as seen last
         self._scalars: dict[torch.optim.Optimizer, OptimizerScalars] = {}
-        self._with_extra_state: list[tuple[str, nn.Module]] = []
+        self._module_extras = ModuleExtras(self._model)
         self._volatile = [volatile] if isinstance(volatile, str) else list(volatile)
         self._name_parameters()  # now, so that attach() may refuse
         for optimizer in self._optimizers:
@@ -80,6 +80,17 @@ class TrainingState:
         """Whether the optimizer changes a tensor that is captured when it steps."""
         return optimizer in self._optimizers or any(
             parameter in self._stepped or parameter in self._names
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+
+    def lacks_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        # A wrapper that is attached may have the state of the one that steps.
+        if any(optimizer.state is attached.state for attached in self._optimizers):
+            return False
+        captured = {*self._stepped, *self._names}
+        return any(
+            parameter in captured and optimizer.state.get(parameter)
             for group in optimizer.param_groups
             for parameter in group["params"]
         )
@@ -125,7 +136,7 @@ class TrainingState:
     def bind(self) -> list[Bound]:
         """Everything that a snapshot captures, as it is now."""
         self._name_parameters()
-        self._with_extra_state = list(with_extra_state(self._model))
+        self._module_extras.find()
         with torch.no_grad():
             return self._bind(self._buffers.stable())
 
@@ -169,7 +180,7 @@ class TrainingState:
 
     def module_extras(self) -> dict[str, Any]:
         """What modules give of themselves, by name; of the modules that the last `bind` found."""
-        return {name: module.get_extra_state() for name, module in self._with_extra_state}
+        return self._module_extras.values()
 
     def optimizer_scalars(self, known: bool) -> list[dict[str, Any]]:
         """Hyperparameters and plain values of the states, of each optimizer.
@@ -219,12 +230,13 @@ class TrainingState:
         self._name_parameters()
         with torch.no_grad():
             self._make_optimizer_state(stored)
+            self._buffers.make(f"{self.own.prefix}buffer/", stored)
         bounds = self.live()
         self._check_same(bounds, {tensor.name: tensor for tensor in stored})
         return bounds
 
     def check_scalars(self, scalars: dict[str, Any]) -> None:
-        """Fails when what is stored of the optimizers is of others than these."""
+        """Fails when what is stored of optimizers, or modules, is of others than these."""
         if len(scalars["optimizers"]) != len(self._optimizers):
             raise FailedPrecondition(
                 f"{len(scalars['optimizers'])} optimizers were stored, "
@@ -238,14 +250,13 @@ class TrainingState:
                     f"{type(optimizer).__name__}: the parameter groups differ from the stored "
                     f"ones, needed {_sizes(needed)}, found {_sizes(groups)}. {_SAME_PROGRAM}"
                 )
+        self._module_extras.check(scalars["modules"], _SAME_PROGRAM)
 
     def load_scalars(self, scalars: dict[str, Any]) -> None:
-        """Of optimizers that `check_scalars` has compared, and of modules."""
+        """Of the optimizers and modules that `check_scalars` has compared."""
         for optimizer, stored in zip(self._optimizers, scalars["optimizers"]):
             self._load_optimizer_scalars(optimizer, stored)
-        for name, module in with_extra_state(self._model):
-            if name in scalars["modules"]:
-                module.set_extra_state(scalars["modules"][name])
+        self._module_extras.load(scalars["modules"])
 
     # --- the model ---
 
@@ -457,19 +468,6 @@ def _unwrap(model: nn.Module) -> nn.Module:
     while isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         model = uncompiled(model.module)
     return model
-
-
-def clean(name: str) -> str:
-    """The name without what wrappers of modules put into it."""
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def with_extra_state(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, module in model.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            yield name, module
 
 
 def _kind_of(tensor: torch.Tensor) -> str:
