@@ -61,7 +61,7 @@ class JobStoreFixture : public MetaFixture {
     InTurn(node, [&] {
       Txn txn;
       txn.then.push_back(PutOp{"unreft/job/" + name, value, LeaseId{}});
-      node.kv->Commit(std::move(txn), [](auto) {});
+      node.kv->Commit(std::move(txn), [](const auto& result) { UNREFT_CHECK(result.ok()); });
     });
     Settle(std::chrono::seconds(1));
   }

@@ -100,14 +100,19 @@ TEST_F(JobStoreIdentityTest, AStoreThatWentBackUnseenIsKnownByTheRecordsThatItLa
   store_.Restart();
   Process other(*this);
   Settle(seconds(1));
+  Revision written;
   for (uint64_t i = 0; i < 50; ++i) {
     InTurn(other, [&] {
       Txn txn;
       txn.then.push_back(PutOp{"elsewhere", "value", LeaseId{}});
-      other.kv->Commit(std::move(txn), [](auto) {});
+      other.kv->Commit(std::move(txn), [&](const auto& result) {
+        UNREFT_CHECK(result.ok());
+        written = result->revision;
+      });
     });
     Settle(std::chrono::milliseconds(5));
   }
+  ASSERT_GT(written, seen);
   store_.Mend(*a.executor);
   Settle(seconds(15));
   EXPECT_GT(a.store.state().revision, seen);

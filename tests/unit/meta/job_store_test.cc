@@ -111,16 +111,22 @@ TEST_F(JobStoreTest, AWriteUnderSettingsThatHaveChangedIsAborted) {
   settings.set_nodes(4);
   std::optional<absl::Status> written;
   const HeldKey leadership = a.leadership.holding();
+  // It is told in the very turn, before the watch has told the store of it.
   InTurn(a, [&] {
     Txn txn;
     txn.then.push_back(PutOp{"unreft/job/settings", settings.SerializeAsString(), LeaseId{}});
-    a.kv->Commit(std::move(txn), [](auto) {});
-    a.store.Write(leadership, View(1), [&](absl::Status s) { written = s; });
+    a.kv->Commit(std::move(txn), [&](const auto& result) {
+      UNREFT_CHECK(result.ok());
+      const bool is_read = a.store.state().settings.exists();
+      a.store.Write(leadership, View(1), [&, is_read](absl::Status s) {
+        if (!is_read) written = s;
+      });
+    });
   });
   Settle(seconds(1));
-  ASSERT_TRUE(written.has_value());
-  const bool came_first = a.store.state().view.exists();
-  EXPECT_EQ(written->ok(), came_first);
+  ASSERT_TRUE(written.has_value()) << "the settings were read too soon";
+  EXPECT_TRUE(absl::IsAborted(*written)) << *written;
+  EXPECT_FALSE(a.store.state().view.exists());
   EXPECT_TRUE(Write(a, leadership, View(2)).ok()) << "once it has been read";
 }
 

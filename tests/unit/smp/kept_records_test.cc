@@ -134,9 +134,12 @@ TEST_F(KeptRecordsTest, OlderRecordsOfTheSameStoreAreNotKept) {
 // Two were seeded apart, as two halves of a job may: the one that there is now is the job's.
 TEST_F(KeptRecordsTest, OfTwoStoresOfOneEpochThePresentOneCounts) {
   Seed(2, 90);
+  Put(job_.timeline, Chain(1, 1), 90);
+  Commit(5, 91);
   ASSERT_TRUE(Keep());
   LoseStore();
   Seed(2, 4);
+  Put(job_.timeline, Chain(2, 2), 4);
   EXPECT_TRUE(Keep());
   EXPECT_EQ(sink_.Count("counts no longer"), 0U);
 }

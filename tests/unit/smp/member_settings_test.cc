@@ -142,6 +142,7 @@ TEST_F(MemberSettingsTest, WhatIsNoRecordIsWrittenAnew) {
   wrong.set_format(meta::kSettingsFormat + 1);
   Put("settings", wrong);
   StartMember();
+  EXPECT_EQ(job().settings.value.address(), "node0");
   EXPECT_EQ(ParityOfJob(), 0u);
   EXPECT_TRUE(job().present.contains(NodeSlot{0}));
 }

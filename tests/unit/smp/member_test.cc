@@ -69,7 +69,7 @@ TEST_F(MemberTest, WhoLeavesWhileTheStoreIsAwayIsNotToldThatItKnows) {
   kv_store_.CutOff(*process_);
   bool left = false;
   InTurnOf(*process_, [&] { member_->Leave([&] { left = true; }); });
-  Settle(seconds(1));
+  Settle(seconds(4));  // its calls have failed by then
   EXPECT_FALSE(left);
 }
 

@@ -72,6 +72,12 @@ TEST_F(WarmSlotsTest, AMappedSlotIsRestored) {
   EXPECT_TRUE(ClientMaps(0)) << "until the restore ends";
 }
 
+TEST_F(WarmSlotsTest, WhatIsSealedIsMappedBeforeItIsAskedFor) {
+  MakeVersion(0, 1);
+  StartMapped();
+  EXPECT_TRUE(ClientMaps(0));
+}
+
 TEST_F(WarmSlotsTest, TheMappingGoesWhenTheRestoreEnds) {
   MakeVersion(0, 1);
   Decide(0);
