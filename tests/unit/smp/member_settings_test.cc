@@ -27,6 +27,17 @@ class MemberSettingsTest : public MemberFixture {
     return record;
   }
   const meta::JobState& job() { return watcher_->store->state(); }
+  // That a newcomer of other settings was first in.
+  void ExpectSettingsInANewStore() {
+    kv_store_.Kill();
+    kv_store_.LoseData();
+    kv_store_.Restart();
+    Put("settings", Settings(2));
+    Put("commit", Committed());
+    Settle(std::chrono::seconds(15));
+    EXPECT_EQ(ParityOfJob(), 0u);
+    EXPECT_TRUE(node_.standings.back().refusal.ok());
+  }
   uint64_t ParityOfJob() { return job().settings.value.parity_chunks(); }
 
   Other* watcher_ = nullptr;  // another node, which compares nothing
@@ -157,14 +168,7 @@ TEST_F(MemberSettingsTest, AStoreThatWasLostHasThoseOfTheMembersAgain) {
   member.set_incarnation(AsBytes(record_->incarnation()));
   Put("view", view);
   ASSERT_EQ(record_->view(), 3u);
-  kv_store_.Kill();
-  kv_store_.LoseData();
-  kv_store_.Restart();
-  Put("settings", Settings(2));  // a newcomer was first
-  Put("commit", Committed());
-  Settle(std::chrono::seconds(15));
-  EXPECT_EQ(ParityOfJob(), 0u);
-  EXPECT_TRUE(node_.standings.back().refusal.ok());
+  ExpectSettingsInANewStore();
 }
 
 // Where all memory was lost nobody was in a view, and the job goes on by what those have kept that
@@ -183,14 +187,7 @@ TEST_F(MemberSettingsTest, AStoreThatWasLostHasThoseOfWhoKeptTheRecordsAgain) {
   StartMember();
   ASSERT_EQ(record_->view(), 0u);
   ASSERT_NE(kept_->stamp(), meta::Stamp{});
-  kv_store_.Kill();
-  kv_store_.LoseData();
-  kv_store_.Restart();
-  Put("settings", Settings(2));  // a newcomer was first
-  Put("commit", Committed());
-  Settle(std::chrono::seconds(15));
-  EXPECT_EQ(ParityOfJob(), 0u);
-  EXPECT_TRUE(node_.standings.back().refusal.ok());
+  ExpectSettingsInANewStore();
 }
 
 TEST_F(MemberSettingsTest, OthersAreToldOfOnce) {
