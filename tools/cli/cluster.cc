@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -121,9 +122,14 @@ absl::Status WriteCluster(const Cluster& cluster) {
                             {"daemon_path", cluster.start.daemon_path},
                             {"daemon_words", cluster.start.daemon_words},
                             {"supervise", cluster.start.supervise}};
-  const std::string draft = FilePath(cluster.place) + ".new";
-  std::ofstream(draft) << json.dump(2) << "\n";
-  if (::rename(draft.c_str(), FilePath(cluster.place).c_str()) == 0) return absl::OkStatus();
+  const std::string draft = fmt::format("{}.new{}", FilePath(cluster.place), ::getpid());
+  std::ofstream file(draft, std::ios::trunc);
+  file << json.dump(2) << "\n";
+  file.close();
+  if (file && ::rename(draft.c_str(), FilePath(cluster.place).c_str()) == 0) {
+    return absl::OkStatus();
+  }
+  ::unlink(draft.c_str());
   return absl::UnavailableError(fmt::format("{} cannot be written", FilePath(cluster.place)));
 }
 

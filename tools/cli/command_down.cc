@@ -8,6 +8,7 @@
 #include "base/job_memory.h"
 #include "base/lock_file.h"
 #include "base/run_owner.h"
+#include "tools/cli/admin_client.h"
 #include "tools/cli/attached_ranks.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
@@ -39,10 +40,23 @@ struct DownOptions {
   bool force = false;
 };
 
+// It may be the only copy that there will be of what the memory has.
+absl::Status CheckNothingIsExported(const Place& place, Milliseconds timeout) {
+  const auto status = AskDaemon(place, "export-status", nlohmann::json::object(), timeout);
+  const std::string state = status.ok() ? Cell(*status, "state") : "";
+  if (state != "pinning" && state != "looking" && state != "writing") return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "{} writes a durable copy to {}, which would stay incomplete: wait for it, end it "
+      "by 'unreft export --cancel', or --keep-memory; --force does it all the same",
+      place.Name(), Cell(*status, "dir")));
+}
+
 // Memory that is kept costs the ranks no more than an upgrade does.
-absl::Status CheckNobodyTrains(const Place& place, const DownOptions& options,
-                               Milliseconds timeout) {
+absl::Status CheckNobodyNeedsIt(const Place& place, const DownOptions& options,
+                                Milliseconds timeout) {
   if (options.keep_memory || options.force) return absl::OkStatus();
+  absl::Status status = CheckNothingIsExported(place, timeout);
+  if (!status.ok()) return status;
   const std::vector<AttachedRank> ranks = FindAttachedRanks(place, timeout);
   if (ranks.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
@@ -131,7 +145,7 @@ int DownAll(const Context& context, const Cluster& cluster, const DownOptions& o
   const bool keep_memory = options.keep_memory;
   for (uint64_t node = 0; node < cluster.places(); ++node) {
     const absl::Status status =
-        CheckNobodyTrains(cluster.NodePlace(node), options, context.timeout());
+        CheckNobodyNeedsIt(cluster.NodePlace(node), options, context.timeout());
     if (!status.ok()) return Fail(context, status);
   }
   nlohmann::json document{{"job", cluster.place.job},
@@ -165,7 +179,7 @@ int DownAll(const Context& context, const Cluster& cluster, const DownOptions& o
 
 int Down(const Context& context, const DownOptions& options) {
   if (const Cluster* cluster = context.all_nodes()) return DownAll(context, *cluster, options);
-  absl::Status status = CheckNobodyTrains(context.place, options, context.timeout());
+  absl::Status status = CheckNobodyNeedsIt(context.place, options, context.timeout());
   if (!status.ok()) return Fail(context, status);
   absl::StatusOr<Outcome> outcome = TakeDown(context.place, options.keep_memory, context.timeout());
   if (!outcome.ok()) return Fail(context, outcome.status());

@@ -12,6 +12,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/daemon_control.h"
 #include "tools/cli/meta_control.h"
+#include "tools/cli/process_search.h"
 #include "tools/cli/table.h"
 
 namespace unreft::cli {
@@ -30,6 +31,18 @@ struct FlipOptions {
   uint32_t bit = 0;
   bool force = false;
 };
+
+// The trainer of that number, if the process that has it here maps the node's memory: a daemon in
+// another pid namespace knows its trainers by other numbers.
+absl::StatusOr<ProcessHandle> OpenTrainer(const Place& place, pid_t pid) {
+  absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(pid);
+  if (!process.ok()) return process;
+  if (MapsFile(pid, "/dev/shm" + SegmentPrefix(place.job, place.node))) return process;
+  return absl::FailedPreconditionError(
+      fmt::format("{}: process {} is none of its trainers here: it does not map their memory. Ask "
+                  "where the daemon's processes are seen",
+                  place.Name(), pid));
+}
 
 // Whether the daemon of the place was started for it, as `unreft up` does.
 absl::Status CheckAllowed(const Place& place, bool force, const std::string& cost) {
@@ -83,7 +96,7 @@ int KillTrainer(const Context& context, const std::optional<uint64_t>& rank, boo
       victim->place, force,
       fmt::format("kill rank {} (pid {}), and so end the attempt of the job", number, pid));
   if (!allowed.ok()) return Fail(context, allowed);
-  absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(pid);
+  absl::StatusOr<ProcessHandle> process = OpenTrainer(victim->place, pid);
   const absl::Status status = process.ok() ? process->Signal(SIGKILL) : process.status();
   if (!status.ok()) return Fail(context, status);
   Print(context, {{"killed", "trainer"}, {"rank", number}, {"pid", pid}, {"signal", SIGKILL}},
@@ -116,7 +129,7 @@ std::vector<ProcessHandle> TrainersOf(const Context& context) {
   auto status = AskDaemon(context.place, "status", nlohmann::json::object(), context.timeout());
   if (!status.ok()) return trainers;
   for (const nlohmann::json& entry : status->value("ranks", nlohmann::json::array())) {
-    absl::StatusOr<ProcessHandle> process = ProcessHandle::Open(entry.value("pid", 0));
+    absl::StatusOr<ProcessHandle> process = OpenTrainer(context.place, entry.value("pid", 0));
     if (process.ok()) trainers.push_back(*std::move(process));
   }
   return trainers;
@@ -125,6 +138,7 @@ std::vector<ProcessHandle> TrainersOf(const Context& context) {
 // Its trainers die last: the launcher then finds the slot empty, not half so.
 absl::StatusOr<nlohmann::json> DestroyNode(const Context& context) {
   const Place& place = context.place;
+  if (absl::Status status = CheckNoOtherDaemon(place); !status.ok()) return status;
   const std::vector<ProcessHandle> trainers = TrainersOf(context);
   absl::StatusOr<StopResult> stopped =
       KillServers(place, FindSupervisor, FindDaemon, context.timeout());

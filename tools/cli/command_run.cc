@@ -304,6 +304,7 @@ void AddRun(CLI::App& app, Context& context) {
   command
       ->add_option("--shrink-after", options->shrink_after_s,
                    "with --nodes: seconds in which an attempt waits for all of them")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{UINT32_MAX}))
       ->capture_default_str();
   command
       ->add_option("--memory-wait-ms", options->memory_wait_ms,

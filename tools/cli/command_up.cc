@@ -1,3 +1,4 @@
+#include <absl/strings/str_join.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -148,6 +149,22 @@ absl::Status CheckSame(const Cluster& cluster, const UpOptions& options) {
                   cluster.place.run_dir));
 }
 
+// Daemons that run keep theirs, and who is started beside them has to have the same.
+absl::Status CheckSameWords(const Cluster& cluster, const std::vector<std::string>& words) {
+  if (words == cluster.start.daemon_words) return absl::OkStatus();
+  for (uint64_t node = 0; node < cluster.places(); ++node) {
+    FoundProcess daemon = FindDaemon(cluster.NodePlace(node));
+    if (!daemon.ok()) return daemon.status();
+    if (!daemon->has_value()) continue;
+    return absl::FailedPreconditionError(fmt::format(
+        "job {}: its daemons were started with '{}' after '--', found '{}', and node {} runs: end "
+        "them first (unreft down --keep-memory keeps what they hold)",
+        cluster.place.job, absl::StrJoin(cluster.start.daemon_words, " "),
+        absl::StrJoin(words, " "), node));
+  }
+  return absl::OkStatus();
+}
+
 nlohmann::json ProcessJson(FoundProcess found) {
   if (!found.ok() || !found->has_value()) return nullptr;
   return (*found)->pid();
@@ -231,6 +248,9 @@ int UpAll(const Context& context, UpOptions& options) {
   if (!cluster.ok()) return Fail(context, cluster.status());
   if (absl::Status same = CheckSame(*cluster, options); !same.ok()) return Fail(context, same);
   if (!context.cluster || !context.after_dashes.empty()) {
+    if (absl::Status same = CheckSameWords(*cluster, context.after_dashes); !same.ok()) {
+      return Fail(context, same);
+    }
     cluster->start.daemon_words = context.after_dashes;
   }
   if (!options.start.daemon_path.empty()) cluster->start.daemon_path = options.start.daemon_path;

@@ -25,7 +25,7 @@ void Print(const Context& context, const nlohmann::json& document, const std::st
   std::string out = context.json ? document.dump(2) : text;
   if (out.empty() || out.back() != '\n') out += '\n';
   std::fwrite(out.data(), 1, out.size(), stdout);
-  std::fflush(stdout);
+  std::fflush(stdout);  // main asks whether all of it was written
 }
 
 int Fail(const Context& context, const absl::Status& status) {

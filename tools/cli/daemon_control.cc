@@ -92,6 +92,13 @@ absl::StatusOr<StartResult> StartDaemon(const Place& place, const StartRequest& 
 
   FoundProcess holder = FindDaemon(place);
   if (!holder.ok()) return holder.status();
+  FoundProcess supervisor = FindSupervisor(place);
+  if (!supervisor.ok()) return supervisor.status();
+  if (!holder->has_value() && supervisor->has_value()) {  // it is about to start the next one
+    answer = WaitAnswer(place, std::move(**supervisor), request.timeout);
+    if (!answer.ok()) return answer.status();
+    return StartResult{true, std::move(*answer)};
+  }
   if (holder->has_value()) {  // it is starting, or busy; one whose files were removed is neither
     const bool has_lock = std::filesystem::exists(place.daemon_lock());
     answer = WaitAnswer(place, std::nullopt,
@@ -131,6 +138,19 @@ absl::StatusOr<std::vector<SegmentInfo>> ListMemory(const Place& place) {
 }
 
 absl::StatusOr<std::vector<SegmentInfo>> RemoveMemory(const Place& place) {
+  // Also by one that cannot be seen from here, as in a container of its own. One that was killed a
+  // moment ago holds its locks until the last of its threads has ended.
+  const Deadline deadline(kLockTimeout);
+  while (ShmSegmentStore().IsServed(SegmentPrefix(place.job, place.node) + "node")) {
+    if (!deadline.passed()) {
+      poll(nullptr, 0, static_cast<int>(kPollInterval.count()));
+      continue;
+    }
+    return absl::FailedPreconditionError(
+        fmt::format("{}: an unreftd serves its memory, but not from {}: stop that one, by the "
+                    "--run-dir it was started with and where its processes are seen",
+                    place.Name(), place.run_dir));
+  }
   absl::StatusOr<std::vector<SegmentInfo>> segments = ListMemory(place);
   if (!segments.ok()) return segments.status();
   std::vector<SegmentInfo> removed;

@@ -11,7 +11,8 @@ using Milliseconds = std::chrono::milliseconds;
 
 class Deadline {
  public:
-  explicit Deadline(Milliseconds from_now) : at_(Clock::now() + from_now) {}
+  // What is further away than anybody waits is as far away as that.
+  explicit Deadline(Milliseconds from_now) : at_(Clock::now() + Bounded(from_now)) {}
 
   bool passed() const { return Clock::now() >= at_; }
   Milliseconds left() const {
@@ -24,6 +25,10 @@ class Deadline {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr Milliseconds kLongest = std::chrono::hours(24 * 365 * 10);
+  static Milliseconds Bounded(Milliseconds wait) {
+    return wait.count() < 0 || wait > kLongest ? kLongest : wait;  // below 0: it was larger yet
+  }
   Clock::time_point at_;
 };
 

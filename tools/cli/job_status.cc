@@ -360,8 +360,14 @@ int JobStatus(const Context& context, const nlohmann::json* asked, bool check) {
     if (nodes.empty() && asked != nullptr) nodes.emplace_back(asked->value("node", 0), *asked);
     return CheckProtection(context, nodes);
   }
+  if (check && !answer.ok()) {
+    document["protected"] = false;
+    document["state"] = "unknown";
+    document["why"] = std::string(answer.status().message());
+    document["exposure"] = "";
+  }
   Print(context, document, JobText(context, document));
-  if (!document["running"]) return kExitNoDaemon;
+  if (!document["running"]) return answer.ok() ? kExitNoDaemon : ExitCode(answer.status());
   return document["problems"].empty() ? kExitOk : kExitFailed;
 }
 

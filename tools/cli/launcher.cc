@@ -43,10 +43,16 @@ absl::StatusOr<ReservedPort> ReservePort() {
   return ReservedPort{ntohs(address.sin_port), std::move(fd)};
 }
 
+// Those that it was not started to ignore, as by nohup: one that is blocked would come all the
+// same.
 OwnedFd BlockedSignals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction inherited{};
+    sigaction(signal, nullptr, &inherited);
+    if (inherited.sa_handler != SIG_IGN) sigaddset(&set, signal);
+  }
   sigprocmask(SIG_BLOCK, &set, nullptr);
   return OwnedFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -153,6 +159,7 @@ RankGroupOptions OfAttempt(const LaunchOptions& options, const Attempt& attempt)
 }  // namespace
 
 absl::StatusOr<int> Launch(const LaunchOptions& options) {
+  signal(SIGPIPE, SIG_IGN);  // whoever read its lines may be gone; training goes on
   const OwnedFd signals = BlockedSignals();
   if (!signals.valid()) return absl::ErrnoToStatus(errno, "receive signals");
   uint32_t restarts = 0;

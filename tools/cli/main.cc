@@ -155,7 +155,10 @@ int Main(int argc, char** argv) {
     if (unknown.is_mistyped) Say(unknown.Text());
   }
   if (absl::Status status = Locate(context); !status.ok()) return Fail(context, status);
-  return context.command();
+  const int code = context.command();
+  if (std::ferror(stdout) == 0) return code;
+  Say("standard output: not all of it was written");
+  return code == kExitOk ? kExitFailed : code;
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <csignal>
+#include <string>
 #include <string_view>
 
 namespace unreft::cli {
@@ -16,17 +18,19 @@ namespace {
 
 constexpr int kLookInterval = 100;  // ms
 
-void WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EAGAIN) {
-      pollfd entry{fd, POLLOUT, 0};
-      poll(&entry, 1, -1);
-    } else if (n < 0 && errno != EINTR) {
-      return;  // nobody reads any more; training goes on
-    } else if (n > 0) {
-      bytes.remove_prefix(static_cast<size_t>(n));
-    }
+bool IsReady(int fd, short events) {
+  pollfd entry{fd, events, 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
+// As much as goes without waiting for a reader: what is ready takes so much at once.
+void WriteSome(int fd, std::string& bytes) {
+  if (!IsReady(fd, POLLOUT)) return;
+  const ssize_t n = write(fd, bytes.data(), std::min<size_t>(bytes.size(), PIPE_BUF));
+  if (n > 0) {
+    bytes.erase(0, static_cast<size_t>(n));
+  } else if (n < 0 && errno != EINTR && errno != EAGAIN) {
+    bytes.clear();  // nobody reads any more; training goes on
   }
 }
 
@@ -107,9 +111,7 @@ absl::StatusOr<AttemptEnd> RankGroup::Run(int signal_fd) {
     StopIfMoved();
     if (absl::Status status = StopIfLate(); !status.ok()) return status;
   }
-  PassOutputOn();
-  for (Output& output : outputs_) WriteAll(output.target, output.lines.Rest());
-  return end_;
+  return PassRestOn(signal_fd);
 }
 
 bool RankGroup::AnyRunning() const {
@@ -123,7 +125,11 @@ absl::Status RankGroup::PollOnce(int signal_fd) {
     if (member.running) entries.push_back({member.process.fd(), POLLIN, 0});
   }
   for (const Output& output : outputs_) {
-    if (output.source.valid()) entries.push_back({output.source.get(), POLLIN, 0});
+    if (!output.unwritten.empty()) {
+      entries.push_back({output.target, POLLOUT, 0});
+    } else if (output.source.valid()) {
+      entries.push_back({output.source.get(), POLLIN, 0});
+    }
   }
   const std::optional<Deadline>& next = give_up_at_ ? give_up_at_ : kill_at_;
   // What a rank has done, and what an operator wants, is seen by looking alone.
@@ -141,8 +147,10 @@ absl::Status RankGroup::PollOnce(int signal_fd) {
 }
 
 void RankGroup::OnSignal(int signal) {
+  ++signals_;
+  // The first is heard while they are stopped for another reason, too.
+  if (end_.signal && kill_at_) kill_at_ = Deadline(Milliseconds(0));
   if (!end_.signal) end_.signal = signal;
-  if (kill_at_) kill_at_ = Deadline(Milliseconds(0));
   BeginStop();
 }
 
@@ -212,20 +220,33 @@ void RankGroup::SignalAll(int signal) {
   }
 }
 
+// A little of each: a rank that talks without end, or a reader that stalls, holds up nothing else.
 void RankGroup::PassOutputOn() {
   std::array<char, 16 << 10> buffer;
   for (Output& output : outputs_) {
-    while (output.source.valid()) {
+    if (output.unwritten.empty() && output.source.valid()) {
       const ssize_t n = read(output.source.get(), buffer.data(), buffer.size());
       if (n > 0) {
-        WriteAll(output.target, output.lines.Take({buffer.data(), static_cast<size_t>(n)}));
-      } else if (n == 0 || errno != EAGAIN) {
+        output.unwritten = output.lines.Take({buffer.data(), static_cast<size_t>(n)});
+      } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
         output.source.reset();
-      } else {
-        break;
+        output.unwritten = output.lines.Rest();
       }
     }
+    if (!output.unwritten.empty()) WriteSome(output.target, output.unwritten);
   }
+}
+
+// Of ranks that have all ended. A signal says not to wait for a reader any more.
+absl::StatusOr<AttemptEnd> RankGroup::PassRestOn(int signal_fd) {
+  const auto is_under_way = [](const Output& output) {
+    return output.source.valid() || !output.unwritten.empty();
+  };
+  const uint64_t before = signals_;
+  while (std::ranges::any_of(outputs_, is_under_way) && signals_ == before) {
+    if (absl::Status status = PollOnce(signal_fd); !status.ok()) return status;
+  }
+  return end_;
 }
 
 }  // namespace unreft::cli

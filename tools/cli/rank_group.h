@@ -49,8 +49,8 @@ struct RankEnd {
 
 // Why an attempt ended: all ranks exited with 0 unless one of these is set.
 struct AttemptEnd {
-  std::optional<RankEnd> failure;  // the rank that failed first
-  std::optional<int> signal;       // which was sent to us
+  std::optional<RankEnd> failure;    // the rank that failed first
+  std::optional<int> signal;         // which was sent to us
   std::optional<std::string> moved;  // as RankGroupOptions::why_to_end has said
 };
 
@@ -78,6 +78,7 @@ class RankGroup {
     OwnedFd source;
     int target;
     LinePrefixer lines;
+    std::string unwritten;  // nothing is read as long as there is some
   };
   struct Member {
     uint32_t rank;
@@ -98,11 +99,13 @@ class RankGroup {
   absl::Status StopIfLate();
   void SignalAll(int signal);
   void PassOutputOn();
+  absl::StatusOr<AttemptEnd> PassRestOn(int signal_fd);
 
   const RankGroupOptions& options_;
   std::vector<Member> members_;
   std::vector<Output> outputs_;
   AttemptEnd end_;
+  uint64_t signals_ = 0;                // that have come
   std::optional<Deadline> done_at_;     // set once all have done what they were started for
   std::optional<Deadline> kill_at_;     // set while stopping
   std::optional<Deadline> give_up_at_;  // set once SIGKILL was sent

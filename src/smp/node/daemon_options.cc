@@ -18,6 +18,8 @@ namespace unreft::smp {
 
 namespace {
 
+constexpr Duration kLongestWait = std::chrono::hours(24 * 365);
+
 void AddMetaOptions(CLI::App& app, meta::MetaDaemonOptions& meta) {
   meta.server.listen.clear();
   AddOption(app, meta.server.listen, "meta_listen",
@@ -282,9 +284,11 @@ void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   AddOption(app, node.sessions_max, "sessions_max", "most connections at a time",
             Range<uint64_t>{1, 1 << 20});
   AddOption(app, node.restore_wait, "restore_wait_s",
-            "how long a restore waits for all ranks of the attempt to ask");
+            "how long a restore waits for all ranks of the attempt to ask",
+            Range<Duration>{Duration{}, kLongestWait});
   AddOption(app, node.version_deadline, "version_deadline_s",
-            "a version that some rank has not sealed by then is abandoned");
+            "a version that some rank has not sealed by then is abandoned",
+            Range<Duration>{Duration{}, kLongestWait});
   AddOption(app, node.scrub_interval, "scrub_interval_s",
             "how often the committed version is read again; 0: never");
   AddOption(app, node.replica_check_every, "replica_check_every",

@@ -1,0 +1,128 @@
+"""`unreft` where something beside it goes wrong: whoever read its output, or a signal at that time."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cli_testing import BIN_DIR, COMMAND_TIMEOUT_S, is_alive, wait_until
+from cluster_testing import up_nodes
+from test_cli_export import begun, job  # noqa: F401, a fixture
+
+FAILED = 1
+TALKS = "import os\nwhile True: os.write(1, b'x' * 999 + b'\\n')"
+
+
+def run(cli, *words, **options):
+    return subprocess.Popen(cli.command("run", *words), stdin=subprocess.DEVNULL, **options)
+
+
+def test_a_signal_that_it_was_started_to_ignore_is_ignored(cli):
+    """As by nohup."""
+    launcher = run(cli, "--", "sleep", 600, stderr=subprocess.PIPE, text=True,
+                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    for line in launcher.stderr:
+        if "1 ranks started" in line:
+            break
+    launcher.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        launcher.wait(0.5)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(COMMAND_TIMEOUT_S) == 128 + signal.SIGTERM
+
+
+def test_nobody_has_to_read_its_lines(cli, tmp_path):
+    go = tmp_path / "go"
+    rank = f"while [ ! -e {go} ]; do sleep 0.01; done; exit 7"
+    launcher = run(cli, "--json", "--max-restarts", 2, "--", "sh", "-c", rank,
+                   stderr=subprocess.PIPE)
+    launcher.stderr.readline()
+    launcher.stderr.close()
+    go.touch()
+    assert launcher.wait(COMMAND_TIMEOUT_S) == 7, "after the restarts"
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["slowly", "not"])
+def test_a_rank_that_talks_without_end_holds_up_nothing(cli, reads):
+    launcher = run(cli, "--prefix-output", "--", sys.executable, "-c", TALKS,
+                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert launcher.stdout.readline().startswith(b"[0] xxx")
+    launcher.send_signal(signal.SIGTERM)
+    if reads:
+        while launcher.stdout.read(1 << 16):
+            pass
+        assert launcher.wait(COMMAND_TIMEOUT_S) == 128 + signal.SIGTERM
+        return
+    # What the rank has said before it ended waits for a reader, who gives up with the next signal.
+    with pytest.raises(subprocess.TimeoutExpired):
+        launcher.wait(2)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(COMMAND_TIMEOUT_S) == 128 + signal.SIGTERM
+
+
+def test_the_first_signal_leaves_the_grace_that_a_failure_began(cli, tmp_path):
+    heard, saved = tmp_path / "heard", tmp_path / "saved"
+    rank = (f"[ $RANK = 1 ] && exit 3; trap 'touch {heard}; sleep 1; touch {saved}; exit 0' TERM; "
+            "while true; do sleep 0.01; done")
+    launcher = run(cli, "--ranks", 2, "--grace-ms", 60_000, "--", "sh", "-c", rank,
+                   stderr=subprocess.DEVNULL)
+    wait_until("the stop after the failure", heard.exists)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(COMMAND_TIMEOUT_S) == 128 + signal.SIGTERM
+    assert saved.exists()
+
+
+def test_up_leaves_a_supervisor_its_daemon(cli):
+    first = cli.json("up", "--supervise")
+    for _ in range(4):  # the next one comes later after each
+        pid = cli.daemon_pid()
+        os.kill(pid, signal.SIGKILL)
+        wait_until("its end", lambda: not is_alive(pid))
+        for words in ([], ["--supervise"]):
+            assert cli.json("up", *words)["already_up"] is True
+        assert is_alive(first["supervisor_pid"])
+    assert cli.json("down")["supervisor_pid"] == first["supervisor_pid"]
+
+
+def test_a_node_is_not_destroyed_from_another_run_directory(cli, tmp_path):
+    cli("up")
+    held = cli.segments()
+    other = ["--job", cli.job, "--node", "0", "--run-dir", str(tmp_path / "other")]
+    for words in (["inject", "kill-node", "--force"], ["down"]):
+        done = subprocess.run([BIN_DIR / "unreft", *words, *other], capture_output=True, text=True,
+                              timeout=COMMAND_TIMEOUT_S, check=False)
+        assert done.returncode == FAILED and "serves its memory" in done.stderr, done
+    assert cli.segments() == held and cli.daemon_pid()
+
+
+def test_other_words_are_not_taken_for_daemons_that_run(cli):
+    up_nodes(cli, "--pins", 1)
+    cli("up", "--", "--pins", 2, code=FAILED)
+    assert "--pins 1' after '--', found '--pins 2', and node 0 runs" in cli.stderr
+    cli("up")
+
+
+def test_memory_is_not_taken_from_an_export(cli, job, tmp_path):  # noqa: F811
+    process = begun(cli, tmp_path / "copy")
+    job.interrupt()
+    job.wait()
+    cli("down", code=FAILED)
+    assert f"writes a durable copy to {tmp_path / 'copy'}" in cli.stderr
+    cli("export", "--cancel")
+    process.communicate(timeout=COMMAND_TIMEOUT_S)
+    cli("down")
+
+
+def test_for_ever_is_no_shorter_than_a_while(cli):
+    cli("up")
+    assert cli.json("down", "--timeout-ms", 2**64 - 1)["killed"] is False
+
+
+def test_an_answer_that_is_cut_is_no_success(cli):
+    cli("up")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(cli.command("metrics"), stdout=full, stderr=subprocess.PIPE,
+                              text=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    assert done.returncode == FAILED and "not all of it was written" in done.stderr
