@@ -76,6 +76,10 @@ class ColdStore {
   // in a directory that this process may not read.
   virtual absl::StatusOr<std::vector<ColdEntry>> List(std::string_view directory) = 0;
 
+  // The name of something below `directory` (as for List), if there is anything but what is under
+  // way: also of what List passes over, as a symbolic link. Empty: there is nothing.
+  virtual absl::StatusOr<std::string> Anything(std::string_view directory) = 0;
+
   // Takes a file away, durably: of two removed one after the other, the first never comes back
   // alone. NotFound. Directories that it leaves empty go with it.
   virtual absl::Status Remove(std::string_view name) = 0;

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "durable/copy_check.h"
 #include "durable/copy_entries.h"
+#include "durable/plain_reader.h"
 #include "durable/torch_archive.h"
 
 namespace unreft::durable {
@@ -101,6 +102,11 @@ absl::StatusOr<FinishedCopy> FinishCopy(ColdStore& store, const CopyOrder& order
   absl::StatusOr<std::vector<DcpEntry>> entries = TensorEntries(slabs, map);
   if (!entries.ok()) return entries.status();
   finished.tensors = entries->size();
+  for (const CopiedSlab& slab : slabs) {
+    for (const auto& [name, saved] : slab.saved.catalogue) {
+      if (saved.empty && !DtypeNamed(saved.empty->first)) finished.left_out.push_back(name);
+    }
+  }
   absl::StatusOr<std::vector<ValueEntry>> values = ValueEntries(slabs, map);
   if (!values.ok()) return values.status();
   if (absl::Status status = WriteValues(store, *std::move(values), *entries, finished);

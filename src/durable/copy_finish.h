@@ -19,8 +19,8 @@ struct FinishedCopy {
   uint64_t tensors = 0;
   uint64_t values = 0;
   uint64_t bytes = 0;  // of all files
-  // Keys of values of a kind that torch.load does not read: they are in the extras of their rank
-  // alone.
+  // Keys of values of a kind that torch.load does not read, which are in the extras of their rank
+  // alone, and of tensors without elements whose type a copy does not have.
   std::vector<std::string> left_out;
   // Of a copy in safetensors (weight_finish.h): tensors that are no weights, and whether each is
   // whole in one file, so that there is an index.

@@ -71,7 +71,7 @@ Parts PartsOf(std::string_view name) {
 std::string KeyOf(const std::vector<PathElement>& path) {
   std::string key;
   for (const PathElement& element : path) {
-    if (!key.empty()) key += '.';
+    if (&element != &path.front()) key += '.';
     if (const auto* const text = std::get_if<std::string>(&element)) {
       key += *text;
     } else {

@@ -5,17 +5,22 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "base/format.h"
+#include "base/text.h"
 #include "durable/copy_record.h"
 #include "durable/weight_finish.h"
 #include "durable/weight_names.h"
 
 namespace unreft::durable {
 namespace {
+
+// Of files under way: who writes one to a copy that was given up is to fail.
+constexpr auto kAny = std::chrono::system_clock::time_point::max();
 
 using Names = absl::flat_hash_set<std::string>;
 
@@ -48,10 +53,20 @@ bool HasWeights(const std::vector<ColdEntry>& files) {
       files, [](const ColdEntry& file) { return file.name.ends_with(kWeightFileEnd); });
 }
 
+// A reader of all files of a directory would take it for a part of the copy.
+absl::Status CheckNothingElse(ColdStore& store) {
+  const absl::StatusOr<std::string> any = store.Anything("");
+  if (!any.ok()) return any.status();
+  if (any->empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{}: needed an empty directory, found '{}': name another directory",
+                  store.Describe(), CleanText(*any, 256)));
+}
+
 absl::Status CheckEmpty(ColdStore& store) {
   const absl::StatusOr<std::vector<ColdEntry>> files = store.List("");
   if (!files.ok()) return files.status();
-  if (files->empty()) return absl::OkStatus();
+  if (files->empty()) return CheckNothingElse(store);
   const auto has = [&](std::string_view name) {
     return std::ranges::any_of(*files, [&](const ColdEntry& file) { return file.name == name; });
   };
@@ -226,9 +241,19 @@ absl::Status RemoveAll(ColdStore& store, const PartOrder& order) {
     const absl::Status status = store.Remove(file.name);
     if (!absl::IsNotFound(status)) first.Update(status);
   }
+  first.Update(store.RemoveLeftovers("", kAny).status());
   if (has_weights && first.ok()) first = store.Remove(kIncompleteFile);
-  first.Update(store.Remove(kOrderFile));
+  if (first.ok()) first = store.Remove(kOrderFile);
   return first;
+}
+
+// Whether the copy is no more, and nothing that has its place: not where it is complete although
+// this node's last word of its part was lost, where another copy is by now, or where neither can be
+// told. What is left then goes with its order.
+bool IsGivenUp(ColdStore& store, const PartOrder& part) {
+  if (absl::IsNotFound(store.Get(kOrderFile, kRecordBytesMax).status())) return true;
+  return ReadOrder(store, part).ok() &&
+         absl::IsNotFound(store.Get(kRecordFile, kRecordBytesMax).status());
 }
 
 // What a node has written of a copy that was given up.
@@ -307,7 +332,7 @@ absl::Status FollowCopy(SegmentStore& segments, ColdStore& store, const CopyTask
   if (status.ok() && ReadOrder(store, part).ok() && store.Get(kRecordFile, kRecordBytesMax).ok()) {
     return absl::OkStatus();  // completed, and the marks were removed
   }
-  RemovePart(store, part, order.world());
+  if (IsGivenUp(store, part)) RemovePart(store, part, order.world());
   return status.ok() ? Ended() : status;
 }
 

@@ -100,7 +100,9 @@ absl::Status RemoveCopy(ColdStore& shelf, const std::string& name) {
     if (!absl::IsNotFound(status)) first.Update(status);
   };
   remove_mark();
-  // Last: until then it is known whose it was.
+  first.Update(shelf.RemoveLeftovers(name, std::chrono::system_clock::time_point::max()).status());
+  // Last: until then it is known whose it was, and it is found again.
+  if (!first.ok()) return first;
   if (absl::Status status = shelf.Remove(Within(name, kOrderFile)); !absl::IsNotFound(status)) {
     first.Update(status);
   }

@@ -73,6 +73,10 @@ absl::StatusOr<std::vector<ColdEntry>> PacedColdStore::List(std::string_view dir
   return store_.List(directory);
 }
 
+absl::StatusOr<std::string> PacedColdStore::Anything(std::string_view directory) {
+  return store_.Anything(directory);
+}
+
 absl::Status PacedColdStore::Remove(std::string_view name) { return store_.Remove(name); }
 
 absl::StatusOr<uint64_t> PacedColdStore::RemoveLeftovers(

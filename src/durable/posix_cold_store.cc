@@ -34,7 +34,7 @@ absl::StatusOr<OpenedFile> OpenToRead(const PosixColdRoot& root, std::string_vie
   // A pipe would be waited for.
   constexpr int kFlags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   OpenedFile opened{UniqueFd(openat(way.holder(), way.leaf(), kFlags))};
-  struct stat found {};
+  struct stat found{};
   if (!opened.file || fstat(opened.file.get(), &found) != 0) {
     return ColdFailure(root, errno, "read", name);
   }
@@ -62,7 +62,8 @@ absl::Status ReadAll(const PosixColdRoot& root, std::string_view name, const Ope
   return absl::OkStatus();
 }
 
-// Told of a file that lies in the open directory `holder` as `leaf`; its name is from the root.
+// Told of what is no directory and lies in the open directory `holder` as `leaf`; its name is from
+// the root.
 using OnFile = std::function<void(int holder, const std::string& leaf, const std::string& name,
                                   const struct stat& found)>;
 
@@ -82,9 +83,9 @@ int EntriesOf(DIR* stream, std::vector<std::string>& entries) {
   }
 }
 
-// Visits all files below the directory, which is opened; `name` is its own ("" is the root). What
-// disappears meanwhile is passed over; what could be no store's directory is not entered, and so
-// the depth has a limit.
+// Visits all but directories below the directory, which is opened; `name` is its own ("" is the
+// root). What disappears meanwhile is passed over; what could be no store's directory is not
+// entered, and so the depth has a limit.
 absl::Status Visit(const PosixColdRoot& root, UniqueFd directory, const std::string& name,
                    const OnFile& on_file) {
   const std::unique_ptr<DIR, CloseDirectory> stream(fdopendir(directory.get()));
@@ -96,12 +97,12 @@ absl::Status Visit(const PosixColdRoot& root, UniqueFd directory, const std::str
   }
   for (const std::string& leaf : entries) {
     const std::string below = name.empty() ? leaf : name + "/" + leaf;
-    struct stat found {};
+    struct stat found{};
     if (fstatat(holder, leaf.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
-      if (errno == ENOENT) continue;
+      if (errno == ENOENT || errno == EACCES) continue;  // gone, or of somebody else
       return ColdFailure(root, errno, "look at", below);
     }
-    if (S_ISREG(found.st_mode)) on_file(holder, leaf, below, found);
+    if (!S_ISDIR(found.st_mode)) on_file(holder, leaf, below, found);
     if (!S_ISDIR(found.st_mode) || !CheckColdName(below).ok()) continue;
     constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     UniqueFd inner(openat(holder, leaf.c_str(), kFlags));
@@ -137,7 +138,7 @@ absl::Status CheckWritable(const std::string& path, int directory) {
     return absl::PermissionDeniedError(fmt::format(
         "cold storage '{}' is on a read-only file system: mount it for reading and writing", path));
   }
-  struct stat found {};
+  struct stat found{};
   if (error != EACCES || fstat(directory, &found) != 0) {
     return absl::ErrnoToStatus(error, fmt::format("use cold storage '{}'", path));
   }
@@ -230,7 +231,7 @@ absl::StatusOr<std::vector<ColdEntry>> PosixColdStore::List(std::string_view dir
   absl::Status status =
       VisitBelow(*root_, directory,
                  [&](int, const std::string&, const std::string& name, const struct stat& found) {
-                   if (!CheckColdName(name).ok()) return;
+                   if (!S_ISREG(found.st_mode) || !CheckColdName(name).ok()) return;
                    entries.push_back({name, static_cast<uint64_t>(found.st_size)});
                  });
   if (!status.ok()) return status;
@@ -243,7 +244,7 @@ absl::Status PosixColdStore::Remove(std::string_view name) {
   if (absl::Status status = CheckColdName(name); !status.ok()) return status;
   ColdWay way;
   int error = way.Open(*root_, name, /*make=*/false);
-  struct stat found {};
+  struct stat found{};
   if (error == ENOTDIR) error = ENOENT;  // a file is in its way
   if (error == 0 && fstatat(way.holder(), way.leaf(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
     error = errno;
@@ -257,6 +258,19 @@ absl::Status PosixColdStore::Remove(std::string_view name) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> PosixColdStore::Anything(std::string_view directory) {
+  std::string any;
+  absl::Status status = VisitBelow(
+      *root_, directory,
+      [&](int, const std::string& leaf, const std::string& name, const struct stat& found) {
+        const bool is_unfinished =
+            S_ISREG(found.st_mode) && leaf.starts_with(kColdUnfinishedPrefix);
+        if (!is_unfinished && any.empty()) any = name;
+      });
+  if (!status.ok()) return status;
+  return any;
+}
+
 absl::StatusOr<uint64_t> PosixColdStore::RemoveLeftovers(
     std::string_view directory, std::chrono::system_clock::time_point before) {
   const auto before_ns =
@@ -268,7 +282,9 @@ absl::StatusOr<uint64_t> PosixColdStore::RemoveLeftovers(
       [&](int holder, const std::string& leaf, const std::string& name, const struct stat& found) {
         const auto touched = std::chrono::seconds(found.st_mtim.tv_sec) +
                              std::chrono::nanoseconds(found.st_mtim.tv_nsec);
-        if (!leaf.starts_with(kColdUnfinishedPrefix) || touched >= before_ns) return;
+        const bool is_unfinished =
+            S_ISREG(found.st_mode) && leaf.starts_with(kColdUnfinishedPrefix);
+        if (!is_unfinished || touched >= before_ns) return;
         if (unlinkat(holder, leaf.c_str(), 0) == 0) {
           removed.push_back(name);
         } else if (errno != ENOENT && failed.ok()) {

@@ -61,6 +61,7 @@ class PosixColdStore final : public ColdStore {
   absl::StatusOr<std::string> Get(std::string_view name, uint64_t bytes_max) override;
   absl::Status Read(std::string_view name, uint64_t offset, std::span<std::byte> into) override;
   absl::StatusOr<std::vector<ColdEntry>> List(std::string_view directory) override;
+  absl::StatusOr<std::string> Anything(std::string_view directory) override;
   absl::Status Remove(std::string_view name) override;
   absl::StatusOr<uint64_t> RemoveLeftovers(std::string_view directory,
                                            std::chrono::system_clock::time_point before) override;

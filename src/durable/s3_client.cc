@@ -317,10 +317,10 @@ absl::Status S3Client::Read(const std::string& key, uint64_t offset, std::span<s
 
 absl::Status S3Client::CheckTakenBy(std::string_view what, const std::string& key,
                                     const std::string& writer, const Said& said) {
-  if (!said.may_have_happened) return Refusal(what, key, said);
+  // Also where nothing was asked again here: libcurl does so where a connection ends unanswered.
   const absl::StatusOr<Object> object = Head(key);
-  if (!object.ok()) return object.status();
-  return object->writer == writer ? absl::OkStatus() : Refusal(what, key, said);
+  if (!object.ok() && said.may_have_happened) return object.status();
+  return object.ok() && object->writer == writer ? absl::OkStatus() : Refusal(what, key, said);
 }
 
 absl::Status S3Client::Put(const std::string& key, std::span<const std::byte> bytes, uint32_t crc,
@@ -437,10 +437,8 @@ absl::Status S3Client::CompleteUpload(const std::string& key, const std::string&
   if (said->is_ok()) return absl::OkStatus();
   if (said->answer.status == 412) return CheckTakenBy(kWhat, key, writer, *said);
   if (said->error.code != "NoSuchUpload") return Refusal(kWhat, key, *said);
-  if (said->may_have_happened) {
-    const absl::StatusOr<Object> object = Head(key);
-    if (object.ok() && object->writer == writer) return absl::OkStatus();
-  }
+  const absl::StatusOr<Object> object = Head(key);
+  if (object.ok() && object->writer == writer) return absl::OkStatus();
   return absl::AbortedError(fmt::format(
       "{} '{}': it was taken for one that a dead writer left behind", kWhat, Describe(key)));
 }

@@ -149,6 +149,18 @@ absl::StatusOr<std::vector<ColdEntry>> S3ColdStore::List(std::string_view direct
                   client_.Describe(prefix), kPagesMax));
 }
 
+absl::StatusOr<std::string> S3ColdStore::Anything(std::string_view directory) {
+  if (absl::Status status = CheckColdDirectory(directory); !status.ok()) return status;
+  const std::string prefix = PrefixOf(directory);
+  const auto page = client_.ListObjects(prefix, "", 2);
+  if (!page.ok()) return page.status();
+  for (const S3Object& object : page->objects) {
+    // Of the directory itself some consoles make an object.
+    if (object.key.starts_with(prefix) && object.key != prefix) return object.key;
+  }
+  return "";
+}
+
 absl::Status S3ColdStore::Remove(std::string_view name) {
   const absl::StatusOr<std::string> key = KeyOf(name);
   if (!key.ok()) return key.status();

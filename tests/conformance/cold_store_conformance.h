@@ -236,6 +236,9 @@ TEST_P(ColdStoreConformance, ListsWhatIsBelowADirectorySorted) {
   EXPECT_EQ(NamesIn(store(), "a/c"), Names({"a/c/d"}));
   EXPECT_EQ(NamesIn(store(), "b"), Names()) << "a file has nothing below it";
   EXPECT_EQ(NamesIn(store(), "absent/too"), Names());
+  EXPECT_NE(*store().Anything("a"), "");
+  EXPECT_NE(*store().Anything(""), "");
+  EXPECT_EQ(*store().Anything("absent/too"), "");
   EXPECT_EQ(NamesIn(store()),
             Names({".hidden", "a-b", "a.b/x", "a/10", "a/2", "a/c/d", "ab", "b"}));
 }

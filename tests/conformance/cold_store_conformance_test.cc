@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -211,7 +212,20 @@ TEST(PosixColdStore, NoLinkBelowTheRootIsFollowed) {
   EXPECT_EQ(store->Put("file", "ours").code(), StatusCode::kAlreadyExists);
   EXPECT_EQ(store->List("out").status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(NamesIn(*store), Names());
+  EXPECT_NE(*store->Anything(""), "") << "it is there all the same";
   EXPECT_EQ(NamesIn(*OpenIn(outside.path())), Names({"secret"}));
+}
+
+TEST(PosixColdStore, WhatHasAnotherNameThanAFileOfAStoreIsThere) {
+  TestDirectory directory;
+  auto store = OpenIn(directory.path());
+  EXPECT_EQ(*store->Anything(""), "");
+  auto under_way = store->Create("new");
+  ASSERT_TRUE(under_way.ok());
+  EXPECT_EQ(*store->Anything(""), "") << "a file under way";
+  std::ofstream(directory.path() + "/model (old).safetensors") << "old";
+  EXPECT_EQ(NamesIn(*store), Names());
+  EXPECT_EQ(*store->Anything(""), "model (old).safetensors");
 }
 
 TEST(PosixColdStore, TheRootMayBeALink) {

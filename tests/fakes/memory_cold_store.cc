@@ -155,10 +155,22 @@ absl::StatusOr<std::vector<ColdEntry>> MemoryColdStore::List(std::string_view di
   return entries;
 }
 
+absl::StatusOr<std::string> MemoryColdStore::Anything(std::string_view directory) {
+  const auto files = List(directory);
+  if (!files.ok()) return files.status();
+  return files->empty() ? "" : files->front().name;
+}
+
+void MemoryColdStore::FailRemove(const std::string& name, absl::Status status) {
+  std::lock_guard lock(mutex_);
+  remove_failures_[name] = std::move(status);
+}
+
 absl::Status MemoryColdStore::Remove(std::string_view name) {
   std::lock_guard lock(mutex_);
   const auto file = Find(name);
   if (!file.ok()) return file.status();
+  if (auto failure = remove_failures_.extract(std::string(name))) return failure.mapped();
   bytes_used_ -= (*file)->size();
   files_.erase(files_.find(name));
   return absl::OkStatus();

@@ -23,6 +23,7 @@ class MemoryColdStore : public durable::ColdStore {
   absl::StatusOr<std::string> Get(std::string_view name, uint64_t bytes_max) override;
   absl::Status Read(std::string_view name, uint64_t offset, std::span<std::byte> into) override;
   absl::StatusOr<std::vector<durable::ColdEntry>> List(std::string_view directory) override;
+  absl::StatusOr<std::string> Anything(std::string_view directory) override;
   absl::Status Remove(std::string_view name) override;
   // Nothing is ever left over: 0.
   absl::StatusOr<uint64_t> RemoveLeftovers(std::string_view directory,
@@ -32,6 +33,9 @@ class MemoryColdStore : public durable::ColdStore {
   // The write that is the `nth` from now (1: the next one) fails with `status`, and takes no
   // effect. Each Append, Finish and Put is a write.
   void FailWrite(uint64_t nth, absl::Status status);
+
+  // The next Remove of the file fails with `status`, and takes no effect.
+  void FailRemove(const std::string& name, absl::Status status);
 
   // What would leave more bytes than this, of files whole or under way, is ResourceExhausted.
   void set_bytes_max(uint64_t bytes_max);
@@ -56,8 +60,9 @@ class MemoryColdStore : public durable::ColdStore {
   uint64_t bytes_used_ = 0;
   uint64_t bytes_max_ = UINT64_MAX;
   uint64_t crashes_ = 0;
-  uint64_t writes_ = 0;                        // so far
-  std::map<uint64_t, absl::Status> failures_;  // by the number of the write
+  uint64_t writes_ = 0;                                               // so far
+  std::map<std::string, absl::Status, std::less<>> remove_failures_;  // by name
+  std::map<uint64_t, absl::Status> failures_;                         // by the number of the write
 };
 
 }  // namespace unreft

@@ -36,6 +36,9 @@ class SubtreeColdStore : public durable::ColdStore {
     for (durable::ColdEntry& entry : *entries) entry.name.erase(0, directory_.size() + 1);
     return entries;
   }
+  absl::StatusOr<std::string> Anything(std::string_view directory) override {
+    return whole_.Anything(directory.empty() ? directory_ : Within(directory));
+  }
   absl::Status Remove(std::string_view name) override { return whole_.Remove(Within(name)); }
   absl::StatusOr<uint64_t> RemoveLeftovers(std::string_view directory,
                                            std::chrono::system_clock::time_point before) override {

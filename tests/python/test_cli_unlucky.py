@@ -1,4 +1,4 @@
-"""`unreft` where something beside it goes wrong: whoever read its output, or a signal at that time."""
+"""`unreft` where something beside it goes wrong: who read its output is gone, or a signal comes."""
 
 import os
 import signal

@@ -2,6 +2,7 @@
 
 #include <absl/strings/ascii.h>
 #include <absl/strings/escaping.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -25,6 +26,7 @@
 #include "base/format.h"
 #include "base/shm_segment_store.h"
 #include "base/text.h"
+#include "base/unique_fd.h"
 #include "durable/cold_place.h"
 #include "durable/copy_restore.h"
 #include "durable/copy_run.h"
@@ -116,6 +118,19 @@ class Teller {
   std::optional<std::chrono::steady_clock::time_point> told_;
 };
 
+// So that its name is there after a loss of power.
+absl::Status SyncParent(const std::string& directory) {
+  const std::string parent = std::filesystem::path(directory).parent_path();
+  const UniqueFd fd(
+      open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Who may not read it has made nothing in it.
+  if (!fd && errno == EACCES) return absl::OkStatus();
+  if (!fd || (fsync(fd.get()) != 0 && errno != EINVAL && errno != EROFS)) {
+    return absl::ErrnoToStatus(errno, "sync the directory " + parent);
+  }
+  return absl::OkStatus();
+}
+
 // Made by who leads, if the one that it is in is there; `made`: it was. Others wait for it.
 absl::StatusOr<std::unique_ptr<ColdStore>> OpenDirectory(const CopyPartRequest& request,
                                                          const durable::CopyPace& pace,
@@ -125,6 +140,8 @@ absl::StatusOr<std::unique_ptr<ColdStore>> OpenDirectory(const CopyPartRequest& 
     if (!made && errno != EEXIST) {
       return absl::ErrnoToStatus(errno, "make the directory " + request.directory());
     }
+    // Also of one that was there: whoever made it may not have come to that.
+    if (absl::Status status = SyncParent(request.directory()); !status.ok()) return status;
   }
   const Time begin = pace.now();
   while (true) {

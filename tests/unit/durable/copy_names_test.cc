@@ -176,6 +176,20 @@ TEST(CopyNamesTest, TheMapHoldsForValuesAndForWhatRanksHaveOfTheirOwn) {
             (CopyName{"group.lr", {"group.lr"}}));
 }
 
+TEST(CopyNamesTest, WhatIsPlacedKeepsItsNameAndAPathThatHasIt) {
+  CopyNames names(KeyMap{{"net.", "model."}});
+  names.Place("model/w", {});
+  names.Place(".a", {"", "a"});
+  names.Place("list.0", {"list", 0});
+  names.Place("x", {"y"});
+  names.Place("net.w", {"net", "w"});
+  EXPECT_EQ(names.Of("model/w"), (CopyName{"model/w", {"model/w"}}));
+  EXPECT_EQ(names.Of(".a"), (CopyName{".a", {"", "a"}}));
+  EXPECT_EQ(names.Of("list.0"), (CopyName{"list.0", {"list", 0}}));
+  EXPECT_EQ(names.Of("x"), (CopyName{"x", {"x"}}));
+  EXPECT_EQ(names.Of("net.w"), (CopyName{"model.w", {"model.w"}}));
+}
+
 TEST(CopyNamesTest, AMappingIsFromUpToTheFirstEqualsSign) {
   const auto parsed = [](const std::string& text) {
     auto mapping = ParseKeyMapping(text);

@@ -378,6 +378,51 @@ TEST_F(CopyRunTest, WhatIsOfAnotherCopyByNowIsNotTouched) {
   EXPECT_EQ(NamesIn(store_), (std::set<std::string>{kOrderFile, kMetadataFile}));
 }
 
+// The storage of a node may hang until there is another copy in the directory.
+TEST_F(CopyRunTest, WhoFollowsTooLateTouchesNothing) {
+  const std::string part = SlabFile(Rank{2});
+  const auto follow = [&](auto meanwhile) {
+    for (const std::string& name : NamesIn(store_)) UNREFT_CHECK(store_.Remove(name).ok());
+    UNREFT_CHECK(store_.Put(kOrderFile, EncodeOrder(LeadTaskOf().order)).ok());
+    UNREFT_CHECK(store_.Put(kGoFile, "").ok());
+    return FollowCopy(nodes_[1].segments(), store_, TaskOf(1), Pace(),
+                      [&](uint64_t written, uint64_t) {
+                        if (written == 0) return true;
+                        UNREFT_CHECK(store_.Remove(kGoFile).ok());
+                        meanwhile();
+                        return false;
+                      });
+  };
+  EXPECT_FALSE(follow([&] {
+                 UNREFT_CHECK(store_.Remove(kOrderFile).ok());
+                 const LeadTask other = LeadTaskOf(std::string(16, 'o'));
+                 UNREFT_CHECK(store_.Put(kOrderFile, EncodeOrder(other.order)).ok());
+                 UNREFT_CHECK(store_.Put(part, "of the other").ok());
+               }).ok());
+  EXPECT_EQ(*store_.Get(part, 100), "of the other");
+  // Its last word was lost, and the copy was completed with it.
+  EXPECT_FALSE(follow([&] {
+                 UNREFT_CHECK(store_.Put(part, "whole").ok());
+                 UNREFT_CHECK(store_.Put(kRecordFile, "of all").ok());
+               }).ok());
+  EXPECT_EQ(*store_.Get(part, 100), "whole");
+  // Given up.
+  EXPECT_FALSE(follow([&] { UNREFT_CHECK(store_.Put(part, "whole").ok()); }).ok());
+  EXPECT_THAT(NamesIn(store_), Not(Contains(part)));
+}
+
+TEST_F(CopyRunTest, WhatCannotBeRemovedKeepsItsOrder) {
+  on_progress_ = [this](uint64_t written, uint64_t) {
+    if (written == 0) return true;
+    store_.FailRemove(ReadyFile(NodeSlot{0}), absl::UnavailableError("busy"));
+    return false;
+  };
+  LeadTask task = LeadTaskOf();
+  task.nodes = {NodeSlot{0}};
+  EXPECT_FALSE(LeadCopy(nodes_[0].segments(), store_, task, Pace(), on_progress_).ok());
+  EXPECT_EQ(NamesIn(store_), (std::set<std::string>{kOrderFile, ReadyFile(NodeSlot{0})}));
+}
+
 TEST_F(CopyRunTest, ACopyThatWasRemovedMeanwhileIsNotCompleted) {
   ASSERT_TRUE(Run().lead.ok());
   for (const char* name : {kMetadataFile, kRecordFile, kValuesFile, kOrderFile}) {

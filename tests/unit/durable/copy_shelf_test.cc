@@ -159,5 +159,17 @@ TEST_F(CopyShelfTest, WhatIsRemovedInPartIsNoCopyAndGoesTheNextTime) {
   EXPECT_THAT(PruneCopies(store_, "job", "newer", 1).removed, ElementsAre("copy"));
 }
 
+// By its order it is found again, however large what is left.
+TEST_F(CopyShelfTest, WhatCannotBeRemovedNowGoesTheNextTime) {
+  AddCopy("copy", 10, /*is_complete=*/false);
+  store_.FailRemove("copy/__0_0.distcp", absl::UnavailableError("busy"));
+  PrunedCopies removed = RemoveUnfinished(store_, "job");
+  EXPECT_TRUE(absl::IsUnavailable(removed.status)) << removed.status;
+  EXPECT_THAT(Names(), ElementsAre("copy?"));
+  removed = RemoveUnfinished(store_, "job");
+  EXPECT_TRUE(removed.status.ok()) << removed.status;
+  EXPECT_THAT(*store_.List(""), IsEmpty());
+}
+
 }  // namespace
 }  // namespace unreft::durable
