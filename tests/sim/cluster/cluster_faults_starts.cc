@@ -1,6 +1,9 @@
 // Faults by what operators do: daemons that are started anew, wrongly or twice, and orders.
 #include <fmt/format.h>
 
+#include <chrono>
+#include <memory>
+
 #include "base/format.h"
 #include "tests/sim/cluster/cluster_faults.h"
 
@@ -13,6 +16,7 @@ namespace {
 // Of one order, while the leader is busy.
 constexpr uint64_t kOrdersMax = 10;
 constexpr Duration kOrderAgain = milliseconds(50);
+constexpr Duration kAnswersWithin = std::chrono::seconds(3);
 
 }  // namespace
 
@@ -125,15 +129,21 @@ void ClusterFaults::OrderRewind() {
   TakeRewindBack();
 }
 
-// Until it is known that nothing is ordered any more.
+// Until it is known that nothing is ordered any more. A daemon that ends meanwhile answers nothing.
 void ClusterFaults::TakeRewindBack() {
   cluster_.Later(milliseconds(500) + DrawWhile(), [this] {
+    const auto is_answered = std::make_shared<bool>(false);
     cluster_.launcher().OrderRewind(cluster_.machine(AnyPlace()), std::nullopt,
-                                    [this](const absl::Status& status) {
-                                      if (!status.ok() && !absl::IsNotFound(status)) {
+                                    [this, is_answered](const absl::Status& status) {
+                                      cluster_.trace().Add("the rewind is taken back: {}",
+                                                           status.ToString());
+                                      *is_answered = true;
+                                      if (!status.ok() && !absl::IsNotFound(status))
                                         TakeRewindBack();
-                                      }
                                     });
+    cluster_.Later(kAnswersWithin, [this, is_answered] {
+      if (!*is_answered) TakeRewindBack();
+    });
   });
 }
 

@@ -347,7 +347,10 @@ void ClusterObserver::OnFailure(const smp::JobDecision& job, const DecisionRecor
   ++failures_;
   const bool is_refused =
       absl::IsFailedPrecondition(job.status) || absl::IsInvalidArgument(job.status);
-  if (is_refused && !is_step_wanted) {
+  // What to do then the message says, and it is done.
+  const bool may_be_tried_again = absl::StrContains(job.status.message(), "are of several runs") &&
+                                  shelf_ != nullptr && shelf_->LeaveOneRun();
+  if (is_refused && !is_step_wanted && !may_be_tried_again) {
     world_.trace.Fail("attempt {} of {} ranks is refused: {}", job.attempt, job.asked.size(),
                       job.status.ToString());
   }

@@ -53,7 +53,7 @@ class ClusterObserver {
   void set_is_over(IsOver is_over) { is_over_ = std::move(is_over); }
 
   // The durable copies that the daemons can look for. Outlives this.
-  void set_shelf(const DurableShelf* shelf) { shelf_ = shelf; }
+  void set_shelf(DurableShelf* shelf) { shelf_ = shelf; }
 
   // Of that daemon.
   void AfterEvent(DaemonProcess& daemon);
@@ -160,7 +160,7 @@ class ClusterObserver {
 
   World& world_;
   const std::vector<Machine*> places_;
-  const DurableShelf* shelf_ = nullptr;
+  DurableShelf* shelf_ = nullptr;
   IsOver is_over_;
   MachinesBySlot machines_;
   std::map<std::string, Machine*> machines_seen_;  // where a memory was, by incarnation

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/format.h"
 #include "durable/copy_finish.h"
+#include "durable/copy_shelf.h"
 #include "durable/part_writer.h"
 #include "durable/sealed_slab.h"
 #include "smp/job/copy_choice.h"
@@ -65,7 +66,21 @@ bool DurableShelf::Write(Version version, uint64_t world, const TimelineRecord& 
   UNREFT_CHECK(finished.ok(), "{}", finished.status().ToString());
   copies_[version] = name;
   versions_.insert(version);
+  runs_.emplace_back(name, order.run());
   return true;
+}
+
+bool DurableShelf::LeaveOneRun() {
+  if (runs_.empty()) return false;
+  const auto is_of_another = [run = runs_.back().second](const auto& copy) {
+    return copy.second != run;
+  };
+  for (const auto& [name, run] : runs_) {
+    if (run == runs_.back().second) continue;
+    UNREFT_CHECK(durable::RemoveCopy(store_, name).ok());
+    std::erase_if(copies_, [&](const auto& copy) { return copy.second == name; });
+  }
+  return std::erase_if(runs_, is_of_another) > 0;
 }
 
 bool DurableShelf::Damage(Random& random) {

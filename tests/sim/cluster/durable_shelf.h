@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "recovery/timeline.h"
@@ -32,6 +33,10 @@ class DurableShelf {
   // Turns a byte of one file of the newest copy. Whether there is one.
   bool Damage(Random& random);
 
+  // As an operator who is told that they are of several runs: takes away all but those of the run
+  // that was written last. Whether there were several.
+  bool LeaveOneRun();
+
   // The versions of complete copies that were not damaged.
   const std::map<Version, std::string>& copies() const { return copies_; }
   // Of these too whatever is not damaged can be restored, where memory has the rest.
@@ -41,6 +46,8 @@ class DurableShelf {
   MemoryColdStore store_;
   std::map<Version, std::string> copies_;  // the names of their directories
   std::set<Version> versions_;             // of all copies, also of those that were damaged
+  // Of all that are there, in the order in which they were written: the name and the run.
+  std::vector<std::pair<std::string, uint64_t>> runs_;
   uint64_t written_ = 0;
 };
 
