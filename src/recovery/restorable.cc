@@ -320,7 +320,9 @@ std::optional<Restorable> FindHolders(Version version, const Nodes& held,
                    [](const SlabHolder& a, const SlabHolder& b) { return a.slot < b.slot; });
   found.groups = std::move(groups);
   if (found.world != 0 && covered.size() == found.world) return found;
-  if (missing != nullptr) {
+  if (missing != nullptr && found.world == 0) {
+    *missing = fmt::format("nobody has anything of {}", version);
+  } else if (missing != nullptr) {
     const MissingRanks ranks = FindMissing(covered, found.world);
     *missing = fmt::format("{} lacks rank{} {}{}{}", version, ranks.count == 1 ? "" : "s",
                            ranks.Text(), gone.empty() ? "" : ": ", absl::StrJoin(gone, ", "));

@@ -83,6 +83,12 @@ TEST(RestorableTest, ARankThatIsNotOfTheWorldStandsForNoOther) {
   EXPECT_EQ(missing, "1:7 lacks rank 3");
 }
 
+TEST(RestorableTest, OfWhatNobodyHasNoRankIsNamed) {
+  std::string missing;
+  EXPECT_FALSE(FindHolders(kVersion, {}, {}, &missing));
+  EXPECT_EQ(missing, "nobody has anything of 1:7");
+}
+
 TEST(RestorableTest, ALostSlabThatACopyNamesTwiceIsHeldOnce) {
   Nodes nodes = Whole();
   nodes.erase(NodeSlot{3});
