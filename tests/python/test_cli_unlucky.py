@@ -62,6 +62,19 @@ def test_a_rank_that_talks_without_end_holds_up_nothing(cli, reads):
     assert launcher.wait(COMMAND_TIMEOUT_S) == 128 + signal.SIGTERM
 
 
+def test_what_a_rank_leaves_behind_is_not_waited_for(cli, tmp_path):
+    """It has the rank's output yet, and another process group."""
+    pid = tmp_path / "pid"
+    rank = f"setsid sleep 600 & echo $! >{pid}; printf 'no end of line'"
+    launcher = run(cli, "--prefix-output", "--", "sh", "-c", rank, stdout=subprocess.PIPE,
+                   stderr=subprocess.DEVNULL)
+    try:
+        assert launcher.wait(COMMAND_TIMEOUT_S) == 0
+        assert launcher.stdout.read1() == b"[0] no end of line\n"
+    finally:
+        os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
 def test_the_first_signal_leaves_the_grace_that_a_failure_began(cli, tmp_path):
     heard, saved = tmp_path / "heard", tmp_path / "saved"
     rank = (f"[ $RANK = 1 ] && exit 3; trap 'touch {heard}; sleep 1; touch {saved}; exit 0' TERM; "

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -17,6 +18,8 @@
 
 namespace unreft::cli {
 namespace {
+
+constexpr Milliseconds kAnswerTimeout(2000);
 
 // What a down did.
 struct Outcome {
@@ -42,7 +45,8 @@ struct DownOptions {
 
 // It may be the only copy that there will be of what the memory has.
 absl::Status CheckNothingIsExported(const Place& place, Milliseconds timeout) {
-  const auto status = AskDaemon(place, "export-status", nlohmann::json::object(), timeout);
+  const auto status = AskDaemon(place, "export-status", nlohmann::json::object(),
+                                std::min(timeout, kAnswerTimeout));
   const std::string state = status.ok() ? Cell(*status, "state") : "";
   if (state != "pinning" && state != "looking" && state != "writing") return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(

@@ -66,8 +66,8 @@ std::string Finished(const nlohmann::json& status) {
       seconds > 0 ? bytes / 1e9 / seconds : 0.0);
   for (const nlohmann::json& key : status.value("left_out", nlohmann::json::array())) {
     text += fmt::format(
-        "{}: it is of a kind that torch.load does not read, and is in the extras "
-        "of its rank alone\n",
+        "{}: it is of a kind that torch.load does not read or a copy does not have, and is in the "
+        "extras of its rank alone\n",
         key.get<std::string>());
   }
   if (Cell(status, "format") == "safetensors") text += OfWeights(status);

@@ -134,7 +134,9 @@ absl::Status RankGroup::PollOnce(int signal_fd) {
   const std::optional<Deadline>& next = give_up_at_ ? give_up_at_ : kill_at_;
   // What a rank has done, and what an operator wants, is seen by looking alone.
   const int longest = options_.has_done || options_.why_to_end ? kLookInterval : -1;
-  const int ready = poll(entries.data(), entries.size(), next ? next->left_ms() : longest);
+  // They are of ranks that run: what is left to be passed on is waited for alone.
+  const bool is_bounded = next && AnyRunning();
+  const int ready = poll(entries.data(), entries.size(), is_bounded ? next->left_ms() : longest);
   if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "wait for the ranks");
   if (ready > 0 && entries[0].revents != 0) {
     signalfd_siginfo info{};
@@ -237,13 +239,21 @@ void RankGroup::PassOutputOn() {
   }
 }
 
-// Of ranks that have all ended. A signal says not to wait for a reader any more.
+// Of ranks that have all ended: what is there. Who holds a pipe yet is none of them. A signal says
+// not to wait for a reader any more.
 absl::StatusOr<AttemptEnd> RankGroup::PassRestOn(int signal_fd) {
-  const auto is_under_way = [](const Output& output) {
-    return output.source.valid() || !output.unwritten.empty();
-  };
   const uint64_t before = signals_;
-  while (std::ranges::any_of(outputs_, is_under_way) && signals_ == before) {
+  while (signals_ == before) {
+    bool is_under_way = false;
+    for (Output& output : outputs_) {
+      if (output.unwritten.empty() && output.source.valid() &&
+          !IsReady(output.source.get(), POLLIN)) {
+        output.source.reset();
+        output.unwritten = output.lines.Rest();
+      }
+      is_under_way |= output.source.valid() || !output.unwritten.empty();
+    }
+    if (!is_under_way) break;
     if (absl::Status status = PollOnce(signal_fd); !status.ok()) return status;
   }
   return end_;
