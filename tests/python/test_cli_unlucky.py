@@ -65,7 +65,9 @@ def test_a_rank_that_talks_without_end_holds_up_nothing(cli, reads):
 def test_what_a_rank_leaves_behind_is_not_waited_for(cli, tmp_path):
     """It has the rank's output yet, and another process group."""
     pid = tmp_path / "pid"
-    rank = f"setsid sleep 600 & echo $! >{pid}; printf 'no end of line'"
+    left = f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec sleep 600"
+    rank = (f"setsid sh -c '{left}' & while [ ! -e {pid} ]; do sleep 0.01; done; "
+            "printf 'no end of line'")
     launcher = run(cli, "--prefix-output", "--", "sh", "-c", rank, stdout=subprocess.PIPE,
                    stderr=subprocess.DEVNULL)
     try:

@@ -35,6 +35,14 @@ class KeptRecordsTest : public SmpFixture {
     view.set_number(epoch);
     Put(job_.view, view, revision);
   }
+  // Of timeline 1, in a store of that epoch.
+  void KeepACommitAndLoseTheStore(uint64_t epoch) {
+    Seed(epoch, 90);
+    Put(job_.timeline, Chain(1, 1), 90);
+    Commit(5, 91);
+    ASSERT_TRUE(Keep());
+    LoseStore();
+  }
   void LoseStore() {
     job_ = {};
     job_.store_id = std::string(16, 'b');
@@ -133,11 +141,7 @@ TEST_F(KeptRecordsTest, OlderRecordsOfTheSameStoreAreNotKept) {
 
 // Two were seeded apart, as two halves of a job may: the one that there is now is the job's.
 TEST_F(KeptRecordsTest, OfTwoStoresOfOneEpochThePresentOneCounts) {
-  Seed(2, 90);
-  Put(job_.timeline, Chain(1, 1), 90);
-  Commit(5, 91);
-  ASSERT_TRUE(Keep());
-  LoseStore();
+  KeepACommitAndLoseTheStore(2);
   Seed(2, 4);
   Put(job_.timeline, Chain(2, 2), 4);
   EXPECT_TRUE(Keep());
@@ -146,11 +150,7 @@ TEST_F(KeptRecordsTest, OfTwoStoresOfOneEpochThePresentOneCounts) {
 
 // Nobody that knew the job was there when it began in the other store.
 TEST_F(KeptRecordsTest, ACommitThatTheOtherStoreDoesNotKnowIsAnError) {
-  Seed(1, 7);
-  Put(job_.timeline, Chain(1, 1), 7);
-  Commit(5, 8);
-  ASSERT_TRUE(Keep());
-  LoseStore();
+  KeepACommitAndLoseTheStore(1);
   Seed(1, 4);
   EXPECT_TRUE(Keep());
   EXPECT_EQ(sink_.Count("version 1:5, which this node has kept as committed, is of no timeline"),
@@ -160,11 +160,7 @@ TEST_F(KeptRecordsTest, ACommitThatTheOtherStoreDoesNotKnowIsAnError) {
 }
 
 TEST_F(KeptRecordsTest, AStoreThatIsWrittenFromAnotherCopyIsNone) {
-  Seed(1, 7);
-  Put(job_.timeline, Chain(1, 1), 7);
-  Commit(5, 8);
-  ASSERT_TRUE(Keep());
-  LoseStore();
+  KeepACommitAndLoseTheStore(1);
   Seed(2, 4);
   EXPECT_TRUE(Keep()) << "a fresh start was ordered that this node has not heard of";
   EXPECT_EQ(sink_.Count("counts no longer"), 0U);
