@@ -62,6 +62,19 @@ def test_a_rank_that_talks_without_end_holds_up_nothing(cli, reads):
     assert launcher.wait(COMMAND_TIMEOUT_S) == 128 + signal.SIGTERM
 
 
+def test_lines_of_ranks_are_not_mixed(cli):
+    """Though they are longer than what is written at once, and the reader is slower."""
+    talks = ("import os\nline = b'ab'[int(os.environ['RANK']):][:1] * 9000 + b'\\n'\n"
+             "for _ in range(200): os.write(1, line)")
+    launcher = run(cli, "--ranks", 2, "--prefix-output", "--", sys.executable, "-c", talks,
+                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    said = b"".join(iter(lambda: launcher.stdout.read(5000), b""))
+    assert launcher.wait(COMMAND_TIMEOUT_S) == 0
+    lines = said.splitlines()
+    assert sorted(set(lines)) == [b"[0] " + b"a" * 9000, b"[1] " + b"b" * 9000]
+    assert len(lines) == 400
+
+
 def test_what_a_rank_leaves_behind_is_not_waited_for(cli, tmp_path):
     """It has the rank's output yet, and another process group."""
     pid = tmp_path / "pid"

@@ -23,15 +23,18 @@ bool IsReady(int fd, short events) {
   return poll(&entry, 1, 0) > 0;
 }
 
-// As much as goes without waiting for a reader: what is ready takes so much at once.
-void WriteSome(int fd, std::string& bytes) {
-  if (!IsReady(fd, POLLOUT)) return;
-  const ssize_t n = write(fd, bytes.data(), std::min<size_t>(bytes.size(), PIPE_BUF));
-  if (n > 0) {
-    bytes.erase(0, static_cast<size_t>(n));
-  } else if (n < 0 && errno != EINTR && errno != EAGAIN) {
-    bytes.clear();  // nobody reads any more; training goes on
+// As much as goes without waiting for a reader; false: no more does now.
+bool WriteSome(int fd, std::string& bytes) {
+  while (!bytes.empty() && IsReady(fd, POLLOUT)) {
+    // So much is taken at once by what is ready.
+    const ssize_t n = write(fd, bytes.data(), std::min<size_t>(bytes.size(), PIPE_BUF));
+    if (n > 0) {
+      bytes.erase(0, static_cast<size_t>(n));
+    } else if (n < 0 && errno != EINTR && errno != EAGAIN) {
+      bytes.clear();  // nobody reads any more; training goes on
+    }
   }
+  return bytes.empty();
 }
 
 }  // namespace
@@ -124,11 +127,11 @@ absl::Status RankGroup::PollOnce(int signal_fd) {
   for (const Member& member : members_) {
     if (member.running) entries.push_back({member.process.fd(), POLLIN, 0});
   }
-  for (const Output& output : outputs_) {
-    if (!output.unwritten.empty()) {
-      entries.push_back({output.target, POLLOUT, 0});
-    } else if (output.source.valid()) {
-      entries.push_back({output.source.get(), POLLIN, 0});
+  if (!unwritten_.empty()) {
+    entries.push_back({unwritten_.front().first, POLLOUT, 0});
+  } else {
+    for (const Output& output : outputs_) {
+      if (output.source.valid()) entries.push_back({output.source.get(), POLLIN, 0});
     }
   }
   const std::optional<Deadline>& next = give_up_at_ ? give_up_at_ : kill_at_;
@@ -222,21 +225,30 @@ void RankGroup::SignalAll(int signal) {
   }
 }
 
-// A little of each: a rank that talks without end, or a reader that stalls, holds up nothing else.
+// A little of each at a time: a rank that talks without end, or a reader that stalls, holds up
+// nothing but output.
 void RankGroup::PassOutputOn() {
   std::array<char, 16 << 10> buffer;
+  const bool is_read = unwritten_.empty();
   for (Output& output : outputs_) {
-    if (output.unwritten.empty() && output.source.valid()) {
-      const ssize_t n = read(output.source.get(), buffer.data(), buffer.size());
-      if (n > 0) {
-        output.unwritten = output.lines.Take({buffer.data(), static_cast<size_t>(n)});
-      } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
-        output.source.reset();
-        output.unwritten = output.lines.Rest();
-      }
+    if (!is_read || !output.source.valid()) continue;
+    const ssize_t n = read(output.source.get(), buffer.data(), buffer.size());
+    if (n > 0) {
+      PassOn(output, output.lines.Take({buffer.data(), static_cast<size_t>(n)}));
+    } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+      output.source.reset();
+      PassOn(output, output.lines.Rest());
     }
-    if (!output.unwritten.empty()) WriteSome(output.target, output.unwritten);
   }
+  while (!unwritten_.empty()) {
+    auto& [target, lines] = unwritten_.front();
+    if (!WriteSome(target, lines)) return;
+    unwritten_.pop_front();
+  }
+}
+
+void RankGroup::PassOn(const Output& output, std::string lines) {
+  if (!lines.empty()) unwritten_.emplace_back(output.target, std::move(lines));
 }
 
 // Of ranks that have all ended: what is there. Who holds a pipe yet is none of them. A signal says
@@ -244,16 +256,13 @@ void RankGroup::PassOutputOn() {
 absl::StatusOr<AttemptEnd> RankGroup::PassRestOn(int signal_fd) {
   const uint64_t before = signals_;
   while (signals_ == before) {
-    bool is_under_way = false;
     for (Output& output : outputs_) {
-      if (output.unwritten.empty() && output.source.valid() &&
-          !IsReady(output.source.get(), POLLIN)) {
-        output.source.reset();
-        output.unwritten = output.lines.Rest();
-      }
-      is_under_way |= output.source.valid() || !output.unwritten.empty();
+      if (!output.source.valid() || IsReady(output.source.get(), POLLIN)) continue;
+      output.source.reset();
+      PassOn(output, output.lines.Rest());
     }
-    if (!is_under_way) break;
+    const auto has_more = [](const Output& output) { return output.source.valid(); };
+    if (unwritten_.empty() && std::ranges::none_of(outputs_, has_more)) break;
     if (absl::Status status = PollOnce(signal_fd); !status.ok()) return status;
   }
   return end_;

@@ -9,6 +9,7 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -78,7 +79,6 @@ class RankGroup {
     OwnedFd source;
     int target;
     LinePrefixer lines;
-    std::string unwritten;  // nothing is read as long as there is some
   };
   struct Member {
     uint32_t rank;
@@ -99,11 +99,14 @@ class RankGroup {
   absl::Status StopIfLate();
   void SignalAll(int signal);
   void PassOutputOn();
+  void PassOn(const Output& output, std::string lines);
   absl::StatusOr<AttemptEnd> PassRestOn(int signal_fd);
 
   const RankGroupOptions& options_;
   std::vector<Member> members_;
   std::vector<Output> outputs_;
+  // What was read, whole lines and where to; nothing more is read as long as there is some.
+  std::deque<std::pair<int, std::string>> unwritten_;
   AttemptEnd end_;
   uint64_t signals_ = 0;                // that have come
   std::optional<Deadline> done_at_;     // set once all have done what they were started for
