@@ -12,7 +12,14 @@ from cluster_testing import up_nodes
 from test_cli_export import begun, job  # noqa: F401, a fixture
 
 FAILED = 1
-TALKS = "import os\nwhile True: os.write(1, b'x' * 999 + b'\\n')"
+# Names itself once it has said more than is taken between it and a reader, but for its own pipe.
+TALKS = """
+import itertools, os, pathlib, sys
+for lines in itertools.count(1):
+    os.write(1, b"x" * 999 + b"\\n")
+    if lines == 50:
+        pathlib.Path(sys.argv[1]).touch()
+"""
 
 
 def run(cli, *words, **options):
@@ -45,10 +52,12 @@ def test_nobody_has_to_read_its_lines(cli, tmp_path):
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["slowly", "not"])
-def test_a_rank_that_talks_without_end_holds_up_nothing(cli, reads):
-    launcher = run(cli, "--prefix-output", "--", sys.executable, "-c", TALKS,
-                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def test_a_rank_that_talks_without_end_holds_up_nothing(cli, tmp_path, reads):
+    talked = tmp_path / "talked"
+    launcher = run(cli, "--prefix-output", "--", sys.executable, "-c", TALKS, talked,
+                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=4096)
     assert launcher.stdout.readline().startswith(b"[0] xxx")
+    wait_until("it to have talked", talked.exists)
     launcher.send_signal(signal.SIGTERM)
     if reads:
         while launcher.stdout.read(1 << 16):
