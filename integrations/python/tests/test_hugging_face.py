@@ -1,6 +1,8 @@
 """Training under accelerate and the Trainer of Hugging Face: killed, restored, equal."""
 
+import json
 import pathlib
+import re
 
 import pytest
 from real_store import Store
@@ -47,6 +49,49 @@ def test_a_run_that_has_ended_is_not_trained_on(store):
     (again,) = store.train(1, "attached", script=SCRIPT)
     assert final(again)["final"] == final(ended)["final"]
     assert begins_after(again) == 12 and len(again) == len(ended)
+
+
+def test_a_run_that_was_stopped_before_its_end_goes_on(store):
+    reference = Store()
+    try:
+        (undisturbed,) = reference.train(1, "attached", script=SCRIPT)
+    finally:
+        reference.close()
+    store.train(1, "attached", "--stop-at", 7, script=SCRIPT)
+    (after,) = store.train(1, "attached", script=SCRIPT)
+    assert begins_after(after) == 7
+    assert final(after) == final(undisturbed)
+
+
+def test_checkpoints_on_disk_go_on_beside_it(store, tmp_path):
+    saved = ["--save-in", tmp_path / "saved"]
+    reference = Store()
+    try:
+        (undisturbed,) = reference.train(1, "attached", "--save-in", tmp_path, script=SCRIPT)
+    finally:
+        reference.close()
+    store.train(1, "attached", *saved, "--die-after", 5, script=SCRIPT, killed=True)
+    (after,) = store.train(1, "attached", *saved, script=SCRIPT)
+    assert begins_after(after) >= 5
+    assert final(after) == final(undisturbed)
+    states = [
+        json.loads((top / "checkpoint-12/trainer_state.json").read_text())
+        for top in (tmp_path, tmp_path / "saved")
+    ]
+    # As if nobody had killed it, but for how long it took.
+    timed = re.compile("runtime|per_second")
+    for state in states:
+        for entry in state["log_history"]:
+            for name in filter(timed.search, list(entry)):
+                del entry[name]
+    assert states[0] == states[1]
+
+
+def test_another_number_of_ranks_is_refused(store):
+    store.train(2, "attached", "--die-after", 3, script=SCRIPT, killed=True)
+    (after,) = store.train(1, "attached", script=SCRIPT)
+    assert after[-1]["error"] == "FailedPrecondition"
+    assert "ranks: what is committed was trained with 2, found 1" in after[-1]["message"]
 
 
 def test_a_position_in_other_batches_is_refused(store):

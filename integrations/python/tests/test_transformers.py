@@ -6,10 +6,13 @@ import pytest
 import torch
 import transformers
 from torch import nn
+from torch.utils.data import DataLoader, SequentialSampler
 
 import unreft
 import unreft.torch
 import unreft.transformers
+from unreft.transformers import refusals
+from unreft.transformers.log_history import LogHistory, entries_of
 
 
 class Net(nn.Module):
@@ -27,11 +30,29 @@ class Endless(torch.utils.data.IterableDataset):
             yield {"x": torch.ones(2)}
 
 
-def trainer_of(tmp_path, **arguments):
+class Sized(Endless):
+    def __len__(self):
+        return 8
+
+
+class Backwards(torch.utils.data.Sampler):
+    def __iter__(self):
+        return reversed(range(8))
+
+    def __len__(self):
+        return 8
+
+
+class Reversed(torch.utils.data.BatchSampler):
+    def __iter__(self):
+        return reversed(list(super().__iter__()))
+
+
+def trainer_of(tmp_path, kind=transformers.Trainer, **arguments):
     options = {"max_steps": 2, "use_cpu": True, "report_to": [], "save_strategy": "no", **arguments}
     model_init = options.pop("model_init", None)
     data = options.pop("train_dataset", [{"x": torch.ones(2)}] * 8)
-    return transformers.Trainer(
+    return kind(
         None if model_init else Net(),
         transformers.TrainingArguments(str(tmp_path), disable_tqdm=True, **options),
         train_dataset=data,
@@ -56,6 +77,8 @@ def trainer_of(tmp_path, **arguments):
             {"accelerator_config": {"use_seedable_sampler": False}},
         ),
         ("a dataset without a length", {"train_dataset": Endless()}),
+        ("an IterableDataset", {"train_dataset": Sized()}),
+        ("dispatch_batches", {"accelerator_config": {"dispatch_batches": True}}),
     ],
 )
 def test_what_would_not_go_on_as_it_was_is_refused_by_name(tmp_path, name, options):
@@ -119,3 +142,187 @@ def test_a_search_for_hyperparameters_is_refused(tmp_path, monkeypatch):
     attached = Attached(tmp_path, monkeypatch, None)
     with pytest.raises(unreft.FailedPrecondition, match="search for hyperparameters"):
         attached.train(trial=object())
+
+
+# --- what is found out when it trains; nothing is committed, and no daemon is asked ---
+
+
+class Kept:
+    """In place of a checkpointer: keeps what extras are at each snapshot, or why there are none."""
+
+    def __init__(self, monkeypatch):
+        self.records = {}
+        self.refused = {}
+        monkeypatch.setattr(unreft.torch, "peek", lambda **_: None)
+        monkeypatch.setattr(unreft.torch, "attach", self._attach)
+
+    def _attach(self, *_, extras, **__):
+        self.extras = extras
+        return self
+
+    def restore(self):
+        return None
+
+    def snapshot(self, step):
+        try:
+            self.records[step] = self.extras["trainer/state"].extra()
+        except unreft.FailedPrecondition as error:
+            self.refused[step] = str(error)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    return Kept(monkeypatch)
+
+
+def loading(make):
+    """A Trainer whose data are loaded by `make`, of the dataset."""
+    class Loading(transformers.Trainer):
+        def get_train_dataloader(self):
+            return make(self, self.train_dataset)
+
+    return Loading
+
+
+ROWS = [{"x": torch.ones(2)}] * 8
+
+
+@pytest.mark.parametrize(
+    "name, make",
+    [
+        ("the sampler RandomSampler", lambda _, data: DataLoader(data, 2, shuffle=True)),
+        ("the sampler Backwards", lambda _, data: DataLoader(data, 2, sampler=Backwards())),
+        (
+            "the batch sampler Reversed",
+            lambda _, data: DataLoader(
+                data, batch_sampler=Reversed(SequentialSampler(data), 2, False)
+            ),
+        ),
+        (
+            "a list for a DataLoader",
+            lambda _, data: [{"x": torch.ones(2, 2)}] * 4,
+        ),
+        (
+            "in_order=False",
+            lambda _, data: DataLoader(data, 2, num_workers=1, in_order=False),
+        ),
+    ],
+)
+def test_data_whose_order_cannot_be_had_again_are_refused_by_name(tmp_path, kept, name, make):
+    trainer = trainer_of(tmp_path, loading(make))
+    unreft.transformers.attach(trainer)
+    with pytest.raises(unreft.FailedPrecondition, match=f"a Trainer with {name} is not supported"):
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _, data: DataLoader(data, 2),
+        lambda trainer, data: trainer.accelerator.prepare(DataLoader(data, 2, shuffle=True)),
+    ],
+    ids=["in order", "prepared"],
+)
+def test_data_of_a_derived_class_whose_order_is_known(tmp_path, kept, make):
+    trainer = trainer_of(tmp_path, loading(make))
+    unreft.transformers.attach(trainer)
+    trainer.train()
+    assert kept.records.keys() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"train_dataset": ROWS + ROWS}, "samples: what is committed was trained with 8, found 16"),
+        ({"data_seed": 5}, "seed of the sampler: what is committed was trained with 42, found 5"),
+        (
+            {"train_sampling_strategy": "sequential"},
+            "sampler: .* with SeedableRandomSampler, found SequentialSampler",
+        ),
+    ],
+)
+def test_a_position_in_other_data_is_refused(tmp_path, kept, change, said):
+    positions = []
+    for options in ({}, change):
+        trainer = trainer_of(tmp_path, **options)
+        unreft.transformers.attach(trainer)
+        trainer.train()
+        positions.append(kept.records[2]["batch"])
+    refusals.check_position(positions[0], positions[0])
+    with pytest.raises(unreft.FailedPrecondition, match=said):
+        refusals.check_position(*positions)
+
+
+def test_no_step_is_a_position_after_an_epoch_that_a_callback_has_cut(tmp_path, kept):
+    class Cutting(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_epoch_stop = state.global_step == 2
+
+    # An epoch is of four steps.
+    trainer = trainer_of(tmp_path, max_steps=5, per_device_train_batch_size=2)
+    unreft.transformers.attach(trainer)
+    trainer.add_callback(Cutting())
+    trainer.train()
+    assert kept.records.keys() == {1}
+    assert kept.refused.keys() == {2, 3, 4, 5}
+    assert "should_epoch_stop" in kept.refused[2]
+
+
+@pytest.mark.parametrize("patience, ended", [(0, 4), (9, None)])
+def test_a_run_that_lost_patience_has_ended(tmp_path, kept, caplog, patience, ended):
+    class Stopping(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = state.global_step == 3
+
+    trainer = trainer_of(
+        tmp_path, max_steps=4, eval_strategy="epoch", per_device_train_batch_size=2,
+        metric_for_best_model="loss", label_names=["x"],
+    )
+    unreft.transformers.attach(trainer)
+    trainer.add_callback(transformers.EarlyStoppingCallback(patience))
+    trainer.add_callback(Stopping())
+    trainer.train()
+    assert kept.records[3]["ended_at"] == ended
+    stopped = "training was stopped at step 3 of 4: started again, it goes on from there"
+    assert (stopped in caplog.text) == (ended is None)
+
+
+def test_a_best_checkpoint_that_is_gone_is_left_aside(tmp_path, kept, caplog):
+    trainer = trainer_of(tmp_path)
+    unreft.transformers.attach(trainer)
+    attachment = trainer.callback_handler.callbacks[0]
+    trainer.train()
+    for best in (tmp_path, tmp_path / "gone"):
+        record = {**kept.records[2], "best_model_checkpoint": str(best)}
+        attachment._take(record)
+        there = best.is_dir()
+        assert trainer.state.best_model_checkpoint == (str(best) if there else None)
+        assert (f"the best checkpoint, {best}, is not there any more" in caplog.text) != there
+
+
+# --- what is logged ---
+
+
+def test_what_is_logged_is_encoded_once():
+    history, logged = LogHistory(), []
+    before = history.record(logged)
+    for step in range(1000):
+        logged.append({"step": step, "loss": 1 / (step + 1)})
+        record = history.record(logged)
+        assert record["blocks"][: len(before["blocks"])] == before["blocks"]
+        assert len(record["rest"]) < 256
+        before = record
+    assert len(record["blocks"]) == 3
+    assert all(mine is its for mine, its in zip(history.record(logged)["blocks"], record["blocks"]))
+    assert entries_of(record) == logged
+    assert entries_of(history.record(logged[:2])) == logged[:2]  # of another run
+
+
+@pytest.mark.parametrize("change", [lambda block: block[:-5], lambda block: b"\0" + block[1:]])
+def test_damaged_blocks_of_what_is_logged_are_refused(change):
+    record = LogHistory().record([{"step": step} for step in range(300)])
+    with pytest.raises(unreft.DataLoss, match="what the Trainer has logged"):
+        entries_of({**record, "blocks": [change(record["blocks"][0])]})

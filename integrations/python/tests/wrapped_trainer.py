@@ -2,11 +2,12 @@
 
     wrapped_trainer.py accelerate|accelerate-fsdp2|callback|attached [--die-after STEP]
                        [--total-batch SAMPLES [--alone] [--hold-at STEP...]]
-                       [--accumulated BATCHES]
+                       [--accumulated BATCHES] [--stop-at STEP] [--save-in DIR]
 
 Nobody calls a fence. `callback` restores inside the Trainer without telling it the step;
-`attached` is a Trainer that logs and evaluates, attached by one line. Under
-accelerate the number of ranks may change: it says its state as a digest of whole tensors.
+`attached` is a Trainer that logs and evaluates, attached by one line; with --save-in it also saves
+checkpoints on disk, and with --stop-at a callback stops it at that step. Under accelerate the
+number of ranks may change: it says its state as a digest of whole tensors.
 
 With --total-batch the ranks share batches of that size, and what they train is the same to the bit
 whatever their number is; --alone trains it without Unreft. With --hold-at it does not go on beyond
@@ -202,7 +203,7 @@ def with_callback(die_after):
     say(final=weights(model))
 
 
-def with_attached_trainer(die_after, accumulated):
+def with_attached_trainer(args):
     import transformers
     from transformers.trainer_callback import ExportableState
 
@@ -211,10 +212,11 @@ def with_attached_trainer(die_after, accumulated):
     torch.manual_seed(1)
     model = Net()
     arguments = transformers.TrainingArguments(
-        "unused", max_steps=STEPS, per_device_train_batch_size=8, save_strategy="no",
+        args.save_in or "unused", max_steps=STEPS, per_device_train_batch_size=8,
+        save_strategy="steps" if args.save_in else "no", save_steps=2,
         report_to=[], use_cpu=True, disable_tqdm=True, learning_rate=1e-2,
         logging_strategy="steps", logging_steps=2, eval_strategy="steps", eval_steps=3,
-        label_names=["x"], ddp_backend="gloo", gradient_accumulation_steps=accumulated,
+        label_names=["x"], ddp_backend="gloo", gradient_accumulation_steps=args.accumulated,
     )
 
     class Counting(transformers.TrainerCallback, ExportableState):
@@ -228,6 +230,8 @@ def with_attached_trainer(die_after, accumulated):
             self.evaluated += 1
             torch.rand(3)  # as an evaluation that samples
 
+    die_after, stop_at = args.die_after, args.stop_at
+
     class Dying(transformers.TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
             self.bar = "as that of the progress"
@@ -239,6 +243,9 @@ def with_attached_trainer(die_after, accumulated):
         def on_step_begin(self, args, state, control, **kwargs):
             if state.global_step:
                 die_if_committed(attached._checkpointer, state.global_step, die_after)
+
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop |= state.global_step == stop_at
 
     counting = Counting()
     trainer = transformers.Trainer(
@@ -265,6 +272,8 @@ def main():
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--total-batch", type=int, default=0)
     parser.add_argument("--accumulated", type=int, default=1)
+    parser.add_argument("--stop-at", type=int, default=0)
+    parser.add_argument("--save-in")
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--hold-at", type=int, nargs="*", default=[])
     args = parser.parse_args()
@@ -272,7 +281,7 @@ def main():
     if args.kind.startswith("accelerate"):
         with_accelerate(args)
     elif args.kind == "attached":
-        with_attached_trainer(args.die_after, args.accumulated)
+        with_attached_trainer(args)
     else:
         with_callback(args.die_after)
 

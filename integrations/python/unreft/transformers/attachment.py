@@ -1,14 +1,4 @@
-"""Unreft for the Trainer of Hugging Face: one line, and it goes on where it was killed.
-
-    trainer = transformers.Trainer(model, arguments, train_dataset=data)
-    unreft.transformers.attach(trainer)
-    trainer.train()
-
-Model, optimizer, scheduler and loss scaler are captured, the position in the data, the random
-generators, and what the Trainer has counted and logged; a run that was killed ends with the same
-bytes as one that was not, unless its data draw random numbers when they are fetched.
-docs/hugging_face.md is the page about it.
-"""
+"""Attachment: the callback, which stands in for some methods of the Trainer."""
 
 from __future__ import annotations
 
@@ -18,19 +8,18 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import has_length
+from transformers.trainer_callback import EarlyStoppingCallback, ExportableState
 
 import unreft
 import unreft.torch
-
-TRIED = "5.23"
+from unreft.transformers import refusals
+from unreft.transformers.log_history import LogHistory, entries_of
 
 _log = logging.getLogger("unreft")
 
@@ -41,12 +30,12 @@ _LOADS = (
     "_load_scaler",
     "_load_rng_state",
 )
+NEEDED = (*_LOADS, "_finalize_training", "callback_handler", "control")  # of a Trainer
 # Of the state, what the Trainer does not compute anew when it begins. Its step is what `peek` says.
 _COUNTED = (
     "epoch",
     "num_input_tokens_seen",
     "total_flos",
-    "log_history",
     "best_metric",
     "best_global_step",
     "best_model_checkpoint",
@@ -61,70 +50,11 @@ _LOGGED = (
 )
 
 
-def attach(
-    trainer: transformers.Trainer,
-    *,
-    every: int = 1,
-    extras: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> None:
-    """Has `trainer.train` save every `every`-th step in memory, and go on from the last one.
-
-    To be called once, before `train`, on all ranks. A directory that is given to
-    `train(resume_from_checkpoint=...)` is loaded when nothing is committed in memory.
-
-    Args:
-      trainer: a `Trainer`, or of a class derived from it.
-      every: optimizer steps between two snapshots.
-      extras: as of `unreft.torch.attach`, beside what the Trainer has.
-      options: of `unreft.torch.attach`.
-
-    Raises `unreft.FailedPrecondition` for what a Trainer does otherwise than this goes along with,
-    by name; what `unreft.torch.attach` and `peek` raise, `train` raises.
-    """
-    if every < 1:
-        raise unreft.InvalidArgument(f"every: needed a number of steps above 0, found {every}")
-    _check(trainer)
-    # Before others, which may count a step when it begins: what is captured is the one before.
-    attachment = _Attachment(trainer, every, dict(extras or {}), options)
-    trainer.callback_handler.callbacks.insert(0, attachment)
-
-
 class _Finished(Exception):
     """What memory has is the end of the run."""
 
 
-def _check(trainer: transformers.Trainer) -> None:
-    needed = (*_LOADS, "_finalize_training", "callback_handler")
-    lacks = [name for name in needed if not hasattr(trainer, name)]
-    if lacks:
-        raise unreft.FailedPrecondition(
-            f"unreft.transformers was tried with transformers {TRIED}, and the Trainer of "
-            f"{transformers.__version__} lacks {', '.join(lacks)}"
-        )
-    handled = trainer.callback_handler.callbacks
-    if any(isinstance(callback, _Attachment) for callback in handled):
-        raise unreft.FailedPrecondition("the trainer is attached already")
-    args = trainer.args
-    sampling = getattr(args, "train_sampling_strategy", "random")
-    reasons = {
-        "DeepSpeed": getattr(trainer, "is_deepspeed_enabled", False),
-        "auto_find_batch_size": args.auto_find_batch_size,
-        "eval_on_start": args.eval_on_start,
-        "ignore_data_skip": args.ignore_data_skip,
-        "model_init": trainer.model_init is not None,
-        f"train_sampling_strategy={sampling!r}": sampling not in ("random", "sequential"),
-        "use_seedable_sampler=False": not args.accelerator_config.use_seedable_sampler,
-        "a dataset without a length": not has_length(trainer.train_dataset),
-    }
-    for name, is_so in reasons.items():
-        if is_so:
-            raise unreft.FailedPrecondition(
-                f"a Trainer with {name} is not supported: it would not go on as it was"
-            )
-
-
-class _Attachment(transformers.TrainerCallback):
+class Attachment(transformers.TrainerCallback):
     """Of one trainer, whose methods it stands in for while that resumes from memory."""
 
     def __init__(
@@ -145,6 +75,9 @@ class _Attachment(transformers.TrainerCallback):
         self._snapped: int | None = None  # the step of the last snapshot
         self._ended_at: int | None = None  # the number of steps that the run was to have
         self._is_over = False  # what is restored is the end of the run
+        self._position: dict[str, Any] = {}  # what a position in the data is counted in
+        self._history = LogHistory()
+        self._has_cut_epoch = False  # a step is no position in the data any more
         self._train = trainer.train
         trainer.train = self.train
         self._finalize = trainer._finalize_training
@@ -181,7 +114,10 @@ class _Attachment(transformers.TrainerCallback):
                 )
             with tempfile.TemporaryDirectory() as self._directory:
                 args = self._trainer.args
-                state = transformers.TrainerState(global_step=step)
+                # As where it begins, or it would find no place for what it saves later.
+                state = transformers.TrainerState(
+                    global_step=step, stateful_callbacks=_stateful(self._trainer)
+                )
                 # The trainer compares what it finds with its arguments.
                 state.train_batch_size = args.train_batch_size
                 state.compute_steps(args, max(args.max_steps, 0))
@@ -197,11 +133,13 @@ class _Attachment(transformers.TrainerCallback):
     # --- what the trainer calls ---
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        trainer = self._trainer
+        trainer, loader = self._trainer, kwargs["train_dataloader"]
+        refusals.check_loader(loader)
+        self._position = refusals.position_in(trainer, loader)
         extras = {
             **self._extras,
-            "trainer/state": self._counted,
-            "trainer/logged": lambda: {name: getattr(trainer, name, None) for name in _LOGGED},
+            "trainer/state": unreft.torch.Reshard(self._counted, _refuse_ranks),
+            "trainer/logged": unreft.torch.Reshard(self._logged, _refuse_ranks),
             "trainer/scheduler": trainer.lr_scheduler,
         }
         if (scaler := getattr(trainer.accelerator, "scaler", None)) is not None:
@@ -233,10 +171,22 @@ class _Attachment(transformers.TrainerCallback):
             self._generators = None
         self._snapshot(state.global_step)
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if control.should_epoch_stop and not control.should_training_stop:
+            self._has_cut_epoch |= not float(state.epoch).is_integer()
+
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         """In place of the trainer's, which may put the best model in the place of the last."""
-        self._ended_at = self._trainer.state.max_steps
-        self._snapshot(self._trainer.state.global_step, last=True)
+        state = self._trainer.state
+        if state.global_step >= state.max_steps or _lost_patience(self._trainer):
+            self._ended_at = state.max_steps
+        else:
+            _log.warning(
+                "training was stopped at step %d of %d: started again, it goes on from there",
+                state.global_step,
+                state.max_steps,
+            )
+        self._snapshot(state.global_step, last=True)
         self._close()
         return self._finalize(*args, **kwargs)
 
@@ -254,47 +204,63 @@ class _Attachment(transformers.TrainerCallback):
     # --- what it has counted ---
 
     def _counted(self) -> dict[str, Any]:
-        trainer = self._trainer
-        counted = {name: getattr(trainer.state, name) for name in _COUNTED}
+        if self._has_cut_epoch:
+            raise unreft.FailedPrecondition(
+                "a callback has ended an epoch before its data (should_epoch_stop): where the data "
+                "go on does not follow from the step any more, and nothing later can be restored"
+            )
+        state = self._trainer.state
         callbacks: dict[str, list[dict[str, Any]]] = {}
-        for callback in _stateful(trainer):
-            callbacks.setdefault(type(callback).__name__, []).append(callback.state()["attributes"])
-        own = {"callbacks": callbacks, "batch": self._batch(), "ended_at": self._ended_at}
-        return {**counted, **own}
-
-    def _batch(self) -> dict[str, int]:
-        """What a position in the data is counted in."""
-        args = self._trainer.args
+        for callback in _stateful(self._trainer):
+            if not isinstance(callback, transformers.TrainerControl):
+                attributes = callback.state().get("attributes", {})
+                callbacks.setdefault(type(callback).__name__, []).append(attributes)
         return {
-            "per_device_train_batch_size": args.per_device_train_batch_size,
-            "gradient_accumulation_steps": args.gradient_accumulation_steps,
-            "ranks": args.world_size,
+            **{name: getattr(state, name) for name in _COUNTED},
+            "log_history": self._history.record(state.log_history),
+            "callbacks": callbacks,
+            "batch": self._position,
+            "ended_at": self._ended_at,
         }
+
+    def _logged(self) -> dict[str, Any]:
+        return {name: getattr(self._trainer, name, None) for name in _LOGGED}
 
     def _take(self, stored: dict[str, Any]) -> int | None:
         """Whether the run had ended: then the number of steps that it was to have."""
-        trainer = self._trainer
-        stored = dict(stored)
-        callbacks, ended_at = stored.pop("callbacks"), stored.pop("ended_at")
-        found = self._batch()
-        for name, needed in stored.pop("batch").items():
-            if found[name] != needed:
-                raise unreft.FailedPrecondition(
-                    f"{name}: what is committed was trained with {needed}, found {found[name]}: "
-                    "the data would go on at another place. Restart with "
-                    f"{needed}, or give the state up with 'unreft fresh-start'"
-                )
-        for name, value in stored.items():
-            setattr(trainer.state, name, value)
-        for callback in _stateful(trainer):
+        state = self._trainer.state
+        refusals.check_position(stored["batch"], self._position)
+        for name in _COUNTED:
+            setattr(state, name, stored[name])
+        best = state.best_model_checkpoint
+        if best is not None and not os.path.isdir(best):
+            _log.warning("the best checkpoint, %s, is not there any more: it is left aside", best)
+            state.best_model_checkpoint = None
+        state.log_history = entries_of(stored["log_history"])
+        callbacks = stored["callbacks"]
+        for callback in _stateful(self._trainer):
             attributes = callbacks.get(type(callback).__name__)
             for name, value in attributes.pop(0).items() if attributes else ():
                 setattr(callback, name, value)
-        return ended_at
+        return stored["ended_at"]
+
+
+def _refuse_ranks(states: Sequence[Any], rank: int, world: int) -> Any:
+    raise refusals.other_position("ranks", len(states), world)
+
+
+def _lost_patience(trainer: transformers.Trainer) -> bool:
+    """Whether it is for good that an EarlyStoppingCallback has stopped the run."""
+    return any(
+        isinstance(callback, EarlyStoppingCallback)
+        and callback.early_stopping_patience_counter >= callback.early_stopping_patience
+        for callback in trainer.callback_handler.callbacks
+    )
 
 
 def _stateful(trainer: transformers.Trainer) -> list[Any]:
-    handled = trainer.callback_handler.callbacks
+    """What the Trainer saves the state of: callbacks, and its control."""
+    handled = [*trainer.callback_handler.callbacks, trainer.control]
     return [callback for callback in handled if isinstance(callback, ExportableState)]
 
 
