@@ -3,9 +3,12 @@
     lightning_trainer.py [--die-after STEP [--die-at-epoch-end]] [--alone] [--every STEPS]
                          [--accumulated BATCHES] [--workers N] [--epochs N] [--max-steps N]
                          [--from-file FILE] [--to-file FILE] [--dataloader-generator]
+                         [--stop-at STEP] [--test-best] [--only-load]
 
 It is killed when that step or a later one is committed; with --die-at-epoch-end it first goes on to
-the end of the epoch. It says the loss of every batch, what is logged, and the state at the end.
+the end of the epoch. With --stop-at the program stops it there, with --test-best it is tested in
+the end with the best weights on disk, and with --only-load its module has no on_save_checkpoint. It
+says the loss of every batch, what is logged, and the state at the end.
 """
 
 import argparse
@@ -62,6 +65,9 @@ class Net(pl.LightningModule):
         loss = (self.layers(batch[1]) - batch[1]).square().mean()
         self.log("val_loss", loss + torch.rand(()), sync_dist=True)
 
+    def test_step(self, batch):
+        self.log("test_loss", (self.layers(batch[1]) - batch[1]).square().mean())
+
     def on_save_checkpoint(self, checkpoint):
         checkpoint["batches"] = self.batches
 
@@ -105,6 +111,7 @@ class Watching(pl.Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         lr = trainer.optimizers[0].param_groups[0]["lr"]
         say(step=trainer.global_step, loss=outputs["loss"].item(), lr=lr)
+        trainer.should_stop |= 0 < self._args.stop_at == trainer.global_step
 
     def on_validation_end(self, trainer, module):
         self._validated += not trainer.sanity_checking
@@ -134,6 +141,9 @@ def main():
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--max-steps", type=int, default=-1)
     parser.add_argument("--dataloader-generator", action="store_true")
+    parser.add_argument("--stop-at", type=int, default=0)
+    parser.add_argument("--test-best", action="store_true")
+    parser.add_argument("--only-load", action="store_true")
     parser.add_argument("--from-file")
     parser.add_argument("--to-file")
     args = parser.parse_args()
@@ -163,6 +173,9 @@ def main():
         callbacks=[watching, stopping, best, *([] if args.alone else [kept])],
         enable_progress_bar=False, enable_model_summary=False,
     )
+    if args.only_load:
+        del Net.on_save_checkpoint
+        Net.on_load_checkpoint = lambda self, checkpoint: checkpoint["state_dict"].pop("old", None)
     module = Net()
     try:
         trainer.fit(module, loader, validation, ckpt_path=args.from_file)
@@ -171,6 +184,11 @@ def main():
         return
     if args.to_file:
         trainer.save_checkpoint(args.to_file)
+    if args.test_best:
+        # By weights that are not the last ones, and with noise that nobody has drawn before.
+        pl.seed_everything(2)
+        say(tested=trainer.test(module, validation, ckpt_path="best", verbose=False))
+        return
     optimizer = trainer.optimizers[0].state_dict()["state"]
     say(
         final={

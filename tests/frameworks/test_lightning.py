@@ -11,6 +11,8 @@ pytest.importorskip("lightning", reason="lightning is not installed")
 import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torchmetrics import MeanMetric
+from torchmetrics.wrappers import MetricTracker, MinMaxMetric, Running
 
 import unreft
 import unreft.lightning
@@ -80,6 +82,39 @@ def test_a_run_that_has_ended_is_not_trained_on(stores):
 
 
 @pytest.mark.short
+def test_a_run_that_the_program_stopped_before_its_end_goes_on(stores):
+    undisturbed = trained(stores[0])
+    stopped = trained(stores[1], "--stop-at", 7)
+    after = trained(stores[1])
+    assert stopped[-1]["final"]["steps"] == 7
+    # An epoch has begun before the step, which is trained again.
+    assert after[0] == next(each for each in undisturbed if "epoch" in each and each in after)
+    assert after[1]["step"] == 7
+    assert after == undisturbed[-len(after) :]
+
+
+def test_the_best_weights_on_disk_are_tested_after_a_restart(stores):
+    undisturbed = trained(stores[0], "--test-best")
+    trained(stores[1], "--test-best", "--die-after", 7, killed=True)
+    after = trained(stores[1], "--test-best")
+    assert after == undisturbed[-len(after) :]
+    again = trained(stores[1], "--test-best")  # nothing is trained
+    assert again == undisturbed[-1:]
+
+
+def test_a_module_that_only_loads_is_restored(stores):
+    trained(stores[0], "--only-load", "--die-after", 3, killed=True)
+    assert trained(stores[0], "--only-load")[-1]["final"]["steps"] == 15
+
+
+@pytest.mark.short
+def test_another_number_of_ranks_is_refused(stores):
+    stores[0].train(2, "--die-after", 3, script=SCRIPT, killed=True)
+    (refused,) = trained(stores[0])
+    assert "ranks: what is committed was trained with 2, found 1" in refused["message"]
+
+
+@pytest.mark.short
 def test_a_position_in_other_batches_is_refused(stores):
     trained(stores[0], "--die-after", 3, killed=True)
     (refused,) = trained(stores[0], "--accumulated", 2)
@@ -130,6 +165,17 @@ class ByHand(Net):
     def __init__(self):
         super().__init__()
         self.automatic_optimization = False
+
+
+class Filtering(Net):
+    def on_save_checkpoint(self, checkpoint):
+        del checkpoint["state_dict"]["layer.weight"]
+
+
+class Tracking(Net):
+    def __init__(self, metric):
+        super().__init__()
+        self.metric = metric
 
 
 class Iterating(Net):
@@ -207,6 +253,14 @@ def fit(module=None, loader=None, validation=None, callbacks=(), kept=None, **op
             {"callbacks": [pl.callbacks.GradientAccumulationScheduler({0: 2})]},
         ),
         ("the on_save_checkpoint of Writing", {"callbacks": [Writing()]}),
+        ("an on_save_checkpoint that takes no empty dict .*'state_dict'", {"module": Filtering()}),
+        ("the metric MetricTracker", {"module": Tracking(MetricTracker(MeanMetric(), False))}),
+        ("the metric MinMaxMetric", {"module": Tracking(MinMaxMetric(MeanMetric()))}),
+        ("the metric Running", {"module": Tracking(Running(MeanMetric()))}),
+        (
+            "in_order=False",
+            {"loader": DataLoader(DATA, num_workers=1, in_order=False)},
+        ),
         ("an IterableDataset", {"loader": DataLoader(Endless()), "limit_train_batches": 2}),
         ("several dataloaders", {"loader": [DataLoader(DATA), DataLoader(DATA)]}),
         ("the sampler Backwards", {"loader": DataLoader(DATA, sampler=Backwards())}),
@@ -241,6 +295,28 @@ def test_twice_and_never_are_refused(nothing_committed):
     fit(kept=kept)
     with pytest.raises(unreft.FailedPrecondition, match="called before in this process"):
         fit(kept=kept)
+
+
+def test_a_hook_that_needs_a_whole_checkpoint_says_what_it_is_given():
+    def load(checkpoint):
+        return checkpoint["state_dict"]
+
+    module = Net()
+    module.on_load_checkpoint = load
+    with pytest.raises(unreft.FailedPrecondition, match=r"added, \['own'\], .*'state_dict', are"):
+        unreft.lightning.Unreft._load_into(module, {"own": 1})
+
+
+@pytest.mark.parametrize("threshold, over", [(1e9, True), (None, False)])
+def test_what_early_stopping_has_stopped_is_over(nothing_committed, caplog, threshold, over):
+    class Stopping(pl.Callback):
+        def on_train_batch_end(self, trainer, *args):
+            trainer.should_stop |= trainer.global_step == 3
+
+    early = pl.callbacks.EarlyStopping("loss", stopping_threshold=threshold)
+    fit(validation=DataLoader(DATA), callbacks=[early, Stopping()])
+    said = "training was stopped at step 3, before its end"
+    assert (said in caplog.text) == (not over)
 
 
 def test_what_is_in_memory_comes_first(caplog):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 import unreft
 import unreft.torch
 import unreft.transformers
-from unreft.transformers import refusals
+from unreft.torch import trainers
 from unreft.transformers.log_history import LogHistory, entries_of
 
 
@@ -251,9 +251,9 @@ def test_a_position_in_other_data_is_refused(tmp_path, kept, change, said):
         unreft.transformers.attach(trainer)
         trainer.train()
         positions.append(kept.records[2]["batch"])
-    refusals.check_position(positions[0], positions[0])
+    trainers.check_counted_in(positions[0], positions[0])
     with pytest.raises(unreft.FailedPrecondition, match=said):
-        refusals.check_position(*positions)
+        trainers.check_counted_in(*positions)
 
 
 def test_no_step_is_a_position_after_an_epoch_that_a_callback_has_cut(tmp_path, kept):

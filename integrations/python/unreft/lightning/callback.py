@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 import unreft
 import unreft.torch
 from unreft.lightning.generators import draw_from, drawn
 from unreft.lightning.logged import metrics_of, on_device, parts_of, results_of, take_results
-from unreft.lightning.refusals import TRIED, check, check_loader, check_position, refused
+from unreft.lightning.refusals import TRIED, check, check_loader, check_module, refused
+from unreft.torch import trainers
 
 _log = logging.getLogger("unreft")
 
@@ -60,7 +63,9 @@ class Unreft(Callback):
         self._first: dict[str, Any] = {}  # before its first batch
         self._fetched = 0  # batches of the epoch's data
         self._ended = False  # as the next snapshot says of the run
-        self._own: dict[str, Any] = {}  # the methods that this stands in for
+        # The methods that this stands in for, by name, and whose they are.
+        self._own: dict[str, Any] = {}
+        self._owners: dict[str, Any] = {}
 
     # --- what the Trainer calls ---
 
@@ -88,6 +93,7 @@ class Unreft(Callback):
 
     def _stand_in(self, owner: Any, name: str, method: Any) -> None:
         self._own[name] = getattr(owner, name)
+        self._owners[name] = owner
         setattr(owner, name, method)
 
     def _resume_start(self, checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -99,7 +105,9 @@ class Unreft(Callback):
         self._own["resume_start"](checkpoint_path, *args, **kwargs)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        extras = {**self._extras, "lightning": self._state}
+        check_module(pl_module)
+        state = unreft.torch.Reshard(self._state, trainers.refuse_ranks)
+        extras = {**self._extras, "lightning": state}
         for index, config in enumerate(trainer.lr_scheduler_configs):
             extras[f"lightning/scheduler{index}"] = config.scheduler
         if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
@@ -138,6 +146,10 @@ class Unreft(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close()
+        # To test or to predict begins with a checkpoint on disk, whatever memory has.
+        for name, owner in self._owners.items():
+            setattr(owner, name, self._own[name])
+        self._owners.clear()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, error: Any) -> None:
         self._close()
@@ -187,7 +199,27 @@ class Unreft(Callback):
     def _end_run(self) -> None:
         """Of the fit loop: with all that callbacks do at the end of the run done."""
         self._own["on_run_end"]()
-        self._snapshot(ended=True)
+        if self._has_ended():
+            self._snapshot(ended=True)
+            return
+        # The loops have ended an epoch as if its data had, which nothing can go on from.
+        _log.warning(
+            "training was stopped at step %d, before its end: started again, it goes on from the "
+            "last snapshot before it", self._trainer.global_step
+        )
+
+    def _has_ended(self) -> bool:
+        """Whether it is for good, and not for a time limit of the program's own, say, that the run
+        has stopped."""
+        trainer = self._trainer
+        if not trainer.should_stop or any(map(_is_over, trainer.callbacks)):
+            return True
+        trainer.should_stop = False
+        try:
+            # An epoch that was cut short counts among the others.
+            return trainer.fit_loop.done and trainer.fit_loop.epoch_loop._is_training_done
+        finally:
+            trainer.should_stop = True
 
     def _snapshot(self, ended: bool = False) -> None:
         step = self._trainer.global_step
@@ -237,10 +269,24 @@ class Unreft(Callback):
             _log.warning("callbacks whose state is stored are not there: %s", ", ".join(absent))
         if stored["datamodule"]:
             trainer.datamodule.load_state_dict(stored["datamodule"])
-        if is_overridden("on_load_checkpoint", module):
-            module.on_load_checkpoint(stored["saved"])
+        if is_overridden("on_load_checkpoint", module) and is_overridden(
+            "on_save_checkpoint", module
+        ):
+            self._load_into(module, stored["saved"])
         trainer.fit_loop.load_state_dict(stored["loops"])
         self._take_logged(stored)
+
+    @staticmethod
+    def _load_into(module: LightningModule, saved: dict[str, Any]) -> None:
+        has = sorted(map(str, saved))
+        try:
+            module.on_load_checkpoint(saved)
+        except Exception as error:
+            raise unreft.FailedPrecondition(
+                f"on_load_checkpoint: given what on_save_checkpoint had added, {has}, it raised "
+                f"{error!r}. A checkpoint's other entries, such as 'state_dict', are not in it: "
+                "have it do without them, and start again"
+            ) from error
 
     def _take_logged(self, stored: dict[str, Any]) -> None:
         trainer, device = self._trainer, self._trainer.strategy.root_device
@@ -261,7 +307,7 @@ class Unreft(Callback):
         stored, self._resumed = self._resumed, None
         trainer, fit_loop = self._trainer, self._trainer.fit_loop
         epoch_loop, val_loop = fit_loop.epoch_loop, fit_loop.epoch_loop.val_loop
-        check_position(stored["position"], self._position())
+        trainers.check_counted_in(stored["position"], self._position())
         fit_loop.load_state_dict(stored["loops"])
         inner = (epoch_loop.automatic_optimization, epoch_loop.manual_optimization)
         for loop in (fit_loop, epoch_loop, val_loop, *inner):
@@ -307,3 +353,13 @@ class Unreft(Callback):
     def _all_loaders(self) -> list[Any]:
         fit_loop = self._trainer.fit_loop
         return [*self._loaders(fit_loop), *self._loaders(fit_loop.epoch_loop.val_loop)]
+
+
+def _is_over(callback: Callback) -> bool:
+    """Whether it has stopped the run, and would stop it again."""
+    if isinstance(callback, Timer):
+        left = callback.time_remaining()
+        return left is not None and left <= 0
+    return isinstance(callback, EarlyStopping) and (
+        callback.stopping_reason != EarlyStoppingReason.NOT_STOPPED or callback.stopped_epoch > 0
+    )

@@ -7,7 +7,9 @@ from typing import Any
 import lightning
 from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils import data
+from torchmetrics import wrappers
 
 import unreft
 
@@ -31,6 +33,8 @@ _CHANGING = (
     callbacks.StochasticWeightAveraging,
     callbacks.WeightAveraging,
 )
+# These have values beside their state, or other parts than a new one.
+_METRICS = (wrappers.MetricTracker, wrappers.MinMaxMetric, wrappers.Running)
 
 
 def refused(name: str) -> unreft.FailedPrecondition:
@@ -69,6 +73,19 @@ def check(trainer: Trainer, module: LightningModule) -> None:
             raise refused(name)
 
 
+def check_module(module: LightningModule) -> None:
+    """Of one that is complete."""
+    for part in module.modules():
+        if isinstance(part, _METRICS):
+            raise refused(f"the metric {type(part).__name__}")
+    if not is_overridden("on_save_checkpoint", module):
+        return
+    try:
+        module.on_save_checkpoint({})
+    except Exception as error:
+        raise refused(f"an on_save_checkpoint that takes no empty dict ({error!r})") from error
+
+
 def check_loader(loader: Any) -> None:
     kind = type(loader)
     if not isinstance(loader, data.DataLoader) or kind.__iter__ is not data.DataLoader.__iter__:
@@ -78,6 +95,7 @@ def check_loader(loader: Any) -> None:
         raise refused("an IterableDataset, which has no position,")
     reasons = {
         "persistent_workers, whose random numbers are lost": loader.persistent_workers,
+        "in_order=False": loader.num_workers > 0 and not getattr(loader, "in_order", True),
         f"the sampler {type(sampler).__name__}": type(sampler) not in _SAMPLERS,
         f"the batch sampler {type(batch_sampler).__name__}": (
             batch_sampler is not None and type(batch_sampler) is not data.BatchSampler
@@ -86,13 +104,3 @@ def check_loader(loader: Any) -> None:
     for name, is_so in reasons.items():
         if is_so:
             raise refused(name)
-
-
-def check_position(stored: dict[str, Any], found: dict[str, Any]) -> None:
-    for name, needed in stored.items():
-        if found[name] != needed:
-            raise unreft.FailedPrecondition(
-                f"{name}: what is committed was trained with {needed}, found {found[name]}: the "
-                f"data would go on at another place. Restart with {needed}, or give the state up "
-                "with 'unreft fresh-start'"
-            )

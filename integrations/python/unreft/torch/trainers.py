@@ -1,6 +1,7 @@
-"""What frameworks that own the loop must agree with: transformers.Trainer."""
+"""What frameworks that own the loop must agree with: the Trainers of Hugging Face and Lightning."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unreft.errors import FailedPrecondition
@@ -20,6 +21,26 @@ def check_position(step: int) -> None:
         f"trainer's global_step is {trainer.state.global_step}: it would begin its data anew. "
         "unreft.transformers.attach(trainer) has it begin there; unreft.torch.peek() says the step "
         "before the trainer is made"
+    )
+
+
+def check_counted_in(stored: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Of what a Trainer's position in the data is counted in, such as the size of a batch: raises
+    `FailedPrecondition` for the first that is not as it was stored."""
+    for name, needed in stored.items():
+        if found.get(name) != needed:
+            raise _counted_otherwise(name, needed, found.get(name))
+
+
+def refuse_ranks(states: Sequence[Any], rank: int, world: int) -> Any:
+    """What a `Reshard` of a Trainer's position makes of it: it is one for that many ranks alone."""
+    raise _counted_otherwise("ranks", len(states), world)
+
+
+def _counted_otherwise(name: str, needed: Any, found: Any) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"{name}: what is committed was trained with {needed}, found {found}: the data would go on "
+        f"at another place. Restart with {needed}, or give the state up with 'unreft fresh-start'"
     )
 
 

@@ -8,7 +8,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from transformers.trainer_callback import EarlyStoppingCallback, ExportableState
 
 import unreft
 import unreft.torch
+from unreft.torch import trainers
 from unreft.transformers import refusals
 from unreft.transformers.log_history import LogHistory, entries_of
 
@@ -138,8 +139,8 @@ class Attachment(transformers.TrainerCallback):
         self._position = refusals.position_in(trainer, loader)
         extras = {
             **self._extras,
-            "trainer/state": unreft.torch.Reshard(self._counted, _refuse_ranks),
-            "trainer/logged": unreft.torch.Reshard(self._logged, _refuse_ranks),
+            "trainer/state": unreft.torch.Reshard(self._counted, trainers.refuse_ranks),
+            "trainer/logged": unreft.torch.Reshard(self._logged, trainers.refuse_ranks),
             "trainer/scheduler": trainer.lr_scheduler,
         }
         if (scaler := getattr(trainer.accelerator, "scaler", None)) is not None:
@@ -229,7 +230,7 @@ class Attachment(transformers.TrainerCallback):
     def _take(self, stored: dict[str, Any]) -> int | None:
         """Whether the run had ended: then the number of steps that it was to have."""
         state = self._trainer.state
-        refusals.check_position(stored["batch"], self._position)
+        trainers.check_counted_in(stored["batch"], self._position)
         for name in _COUNTED:
             setattr(state, name, stored[name])
         best = state.best_model_checkpoint
@@ -243,10 +244,6 @@ class Attachment(transformers.TrainerCallback):
             for name, value in attributes.pop(0).items() if attributes else ():
                 setattr(callback, name, value)
         return stored["ended_at"]
-
-
-def _refuse_ranks(states: Sequence[Any], rank: int, world: int) -> Any:
-    raise refusals.other_position("ranks", len(states), world)
 
 
 def _lost_patience(trainer: transformers.Trainer) -> bool:

@@ -80,19 +80,6 @@ def position_in(trainer: transformers.Trainer, loader: Any) -> dict[str, Any]:
     }
 
 
-def check_position(stored: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    for name, needed in stored.items():
-        if found.get(name) != needed:
-            raise other_position(name, needed, found.get(name))
-
-
-def other_position(name: str, needed: Any, found: Any) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"{name}: what is committed was trained with {needed}, found {found}: the data would go on "
-        f"at another place. Restart with {needed}, or give the state up with 'unreft fresh-start'"
-    )
-
-
 def _check_none(reasons: Mapping[str, Any]) -> None:
     for name, is_so in reasons.items():
         if is_so:
