@@ -65,7 +65,7 @@ ROWS = [
         ["accelerate", "torch"],
         "`ck = unreft.accelerate.attach(accelerator, model)` ([hugging_face.md](hugging_face.md))",
         "what is prepared and registered, generators; on another number of ranks too",
-        "the position in the data: an extra; FSDP1",
+        "the position in the data: an extra; FSDP1: refused by name",
         [f"{PYTHON}/test_hugging_face.py", EXAMPLES, "-k", "accelerate"],
     ),
     Row(

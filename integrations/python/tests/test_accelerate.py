@@ -47,11 +47,12 @@ def test_all_that_is_prepared_and_registered_is_attached(accelerator, attached):
     model, optimizer, scheduler = prepared(accelerator)
     tally = Tally()
     accelerator.register_for_checkpointing(tally)
-    unreft.accelerate.attach(accelerator, model, extras={"seen": 3}, job="a job")
+    seen = [3]
+    unreft.accelerate.attach(accelerator, model, extras={"seen": seen}, job="a job")
     (((found, optimizers), options),) = attached
     assert found is model and optimizers == [optimizer]
     assert options == {
-        "extras": {"accelerate/scheduler0": scheduler, "accelerate/registered0": tally, "seen": 3},
+        "extras": {"accelerate/scheduler0": scheduler, "accelerate/registered0": tally, "seen": seen},
         "job": "a job",
     }
 

@@ -89,6 +89,14 @@ def test_deepspeed_is_refused(daemon):
             unreft.torch.attach(model)
 
 
+def test_fsdp1_is_refused(daemon):
+    FullyShardedDataParallel = type("FullyShardedDataParallel", (torch.nn.Sequential,), {})
+    model = torch.nn.Sequential(FullyShardedDataParallel(torch.nn.Linear(2, 2)))
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(unreft.InvalidArgument, match=r"\(FSDP1\) .* fsdp_version=2"):
+        unreft.torch.attach(model, optimizer)
+
+
 def test_an_inference_tensor_is_refused(daemon):
     model = nn.Linear(2, 2)
     with torch.inference_mode():

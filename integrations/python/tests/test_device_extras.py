@@ -81,18 +81,24 @@ def test_tensors_of_every_shape_come_back(store):
         assert torch.equal(value, values[name]) and value.shape == values[name].shape, name
 
 
-def test_what_grows_is_registered_again(store):
+def test_what_grows_is_registered_again_with_room_for_more(store):
     values = [torch.ones(1, dtype=torch.float64)]
     job = trained(store, extras={"values": values})
     before = job.client.calls.count("register")
     values.append(torch.full((5,), 7.0, dtype=torch.float64))
     assert job.ck.snapshot(3)
     assert job.client.calls.count("register") == before + 1
-    values.clear()
-    assert job.ck.snapshot(4)
-    assert NAME not in store.versions[0].tensors
-    assert job.ck.snapshot(5)
-    assert job.client.calls.count("register") == before + 2
+    assert len(store.versions[0].tensors[NAME][1]) == 64
+    # Fewer, none at all, and no more than there is room for.
+    for step, lengths in enumerate([[1], [], [2, 2, 2]], 4):
+        values[:] = [torch.full((n,), 9.0, dtype=torch.float64) for n in lengths]
+        assert job.ck.snapshot(step)
+        restored = type(job)(store, extras={"values": []})
+        assert restored.ck.restore() == step
+        assert [each.tolist() for each in restored.ck.extras["values"]] == [
+            [9.0] * n for n in lengths
+        ]
+    assert job.client.calls.count("register") == before + 1
 
 
 def test_a_learning_rate_on_the_device_is_that_of_the_snapshot(store):

@@ -52,14 +52,16 @@ class DeviceExtras:
         return str(value.dtype).removeprefix("torch."), tuple(value.shape), offset
 
     def fits(self) -> bool:
-        """Whether what is registered has room for the record's tensors, and for nothing else."""
-        return self._bytes == (0 if self._buffer is None else len(self._buffer))
+        """Whether what is registered has room for the record's tensors: also for fewer than there
+        were, since to register others would end the copies that are under way."""
+        return self._bytes <= (0 if self._buffer is None else len(self._buffer))
 
     def make(self) -> list[Bound]:
         """What is to be registered for the record that was pickled last."""
         self._buffer = None
         if self._bytes:
-            self._buffer = torch.zeros(self._bytes, dtype=torch.uint8, device=self._device)
+            room = 1 << (self._bytes - 1).bit_length()  # for some that are added later
+            self._buffer = torch.zeros(room, dtype=torch.uint8, device=self._device)
         return self.bounds()
 
     def bounds(self) -> list[Bound]:

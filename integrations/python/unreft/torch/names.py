@@ -1,7 +1,7 @@
 """The names by which parameters, buffers and modules are stored."""
 
 # What wrappers put into them.
-_WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 def clean(name: str) -> str:

@@ -20,8 +20,14 @@ _MEGATRON = (
 
 
 def check_model(model: nn.Module) -> None:
-    """Raises `InvalidArgument` for a model that DeepSpeed has taken over."""
+    """Raises `InvalidArgument` for a model that DeepSpeed or FSDP1 has taken over."""
     for part in model.modules():
+        if type(part).__name__ == "FullyShardedDataParallel":
+            raise InvalidArgument(
+                "model: FullyShardedDataParallel (FSDP1) lets parameters lie elsewhere in forward "
+                "and backward than between steps: shard it by fully_shard (FSDP2) instead, with "
+                "accelerate by fsdp_version=2"
+            )
         if _is_of("deepspeed", part) and type(part).__name__.endswith("Engine"):
             raise InvalidArgument(f"model: {type(part).__name__} is an engine. {_DEEPSPEED}")
     for name, parameter in model.named_parameters():
