@@ -9,7 +9,9 @@ import unittest.mock
 import deepspeed_preloaded  # noqa: F401, first
 import deepspeed
 import torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 from deepspeed.pipe import PipelineModule
+from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 from saying import say
 from torch import nn
 
@@ -39,7 +41,12 @@ ENGINE = {
     "data_efficiency": {"data_efficiency_enabled": lambda: True},
     "deepcompile": {"is_deepcompile_enabled": lambda: True},
     "the optimizer NoneType": {"optimizer": None},
+    "base_weight_sharding": {"optimized_linear_base_weight_sharding": True},
+    "bf16_master_weights_and_grads": {"bf16_master_weights_and_gradients": lambda: True},
+    "an mpu": {"mpu": object()},
 }
+# Of which some compile what they compute with, when they are made.
+OPTIMIZERS = [DeepSpeedCPUAdam, FusedAdam, MuonWithAuxAdam]
 
 
 def attach(name, *args, of=unreft.deepspeed.attach, **options):
@@ -71,6 +78,15 @@ def main():
     for name, values in ENGINE.items():
         with unittest.mock.patch.multiple(engine, **values):
             attach(name, engine)
+    for kind in OPTIMIZERS:
+        inner = kind.__new__(kind)
+        torch.optim.Optimizer.__init__(inner, model.parameters(), {"amsgrad": False})
+        with unittest.mock.patch.object(engine.optimizer, "optimizer", inner):
+            attach(f"DeepSpeed's {kind.__name__}", engine)
+    derived = type("Derived", (type(engine),), {})
+    own, engine.__class__ = type(engine), derived
+    attach("its class Derived", engine)
+    engine.__class__ = own
     with unittest.mock.patch.object(engine, "dp_world_size", 2):
         attach("2 of 1 ranks data parallel", engine)
     pipeline = PipelineModule.__new__(PipelineModule)

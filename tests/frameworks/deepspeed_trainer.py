@@ -45,8 +45,8 @@ class Lines(logging.Handler):
 
 
 class Net(nn.Module):
-    """Of odd sizes, with a tied and a frozen parameter, and a buffer that forward
-    writes."""
+    """Of odd sizes, with a tied and a frozen parameter, and two buffers that forward writes, one of
+    which is not there before."""
 
     def __init__(self, width, bias):
         super().__init__()
@@ -60,11 +60,15 @@ class Net(nn.Module):
         self.head = nn.Linear(9, 13, bias=bias)
         self.head.weight = self.embed.weight
         self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("largest", None)
 
     def forward(self, tokens):
         hidden = self.dropout(nn.functional.gelu(self.norm(self.body(self.embed(tokens)))))
         with torch.no_grad():
             self.mean.mul_(0.9).add_(hidden.mean(), alpha=0.1)
+            if self.largest is None:
+                self.largest = torch.zeros((), dtype=hidden.dtype)
+            torch.maximum(self.largest, hidden.max(), out=self.largest)
         return self.head(self.frozen(hidden) * self.scale).float()
 
 
@@ -201,6 +205,7 @@ def own_state_of(engine):
     return {
         "drawn": drawn,
         "buffer": engine.module.mean.item(),
+        "late": None if engine.module.largest is None else engine.module.largest.item(),
         "samples": [
             engine.global_samples, engine.micro_steps % engine.gradient_accumulation_steps()
         ],

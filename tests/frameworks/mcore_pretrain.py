@@ -2,11 +2,12 @@
 
     mcore_pretrain.py --tp N --pp N [--steps N] [--die-after STEP] [--every N] [--rampup]
                       [--save DIRECTORY] [--load DIRECTORY] [--alone] [--twice] [--another]
-                      [--external]
+                      [--external] [--unprotected-at STEP] [--evaluate]
 
 It is killed when that step or a later one is committed; with --save it ends with files of step 2,
-of which --load loads the model. It says the loss and counts of every iteration, and its
-state when it begins, dies and ends, as mcore_trainer.py does.
+of which --load loads the model; --unprotected-at has the snapshot of that step raise. It says the
+loss and counts of every iteration, and its state when it begins, dies and ends, as mcore_trainer.py
+does.
 """
 
 import argparse
@@ -98,11 +99,11 @@ class Lines(logging.Handler):
         self.lines = []
 
     def emit(self, record):
-        if any(word in record.getMessage() for word in ("random streams", "replaces")):
+        if any(word in record.getMessage() for word in ("random streams", "replaces", "newer")):
             self.lines.append(record.getMessage())
 
 
-def watch(die_after, lines):
+def watch(die_after, unprotected_at, lines):
     """Has the loop say what happens, and die."""
     train_step, train = training.train_step, training.train
     snapshot = unreft.mcore.ModelCheckpointer.snapshot
@@ -125,6 +126,8 @@ def watch(die_after, lines):
         return result
 
     def snapshot_and_die(ck, step):
+        if step == unprotected_at:
+            raise unreft.Unprotected("for a test")
         started = snapshot(ck, step)
         if ck.wait(step, 20) and die_after and step >= die_after:
             say(died=step, state=now["state"](), own=own_state_of(),
@@ -151,6 +154,8 @@ def main():
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--another", action="store_true")
     parser.add_argument("--external", action="store_true")
+    parser.add_argument("--unprotected-at", type=int, default=0)
+    parser.add_argument("--evaluate", action="store_true")
     own = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
@@ -163,6 +168,8 @@ def main():
     for name in ("save", "load"):
         if getattr(own, name):
             words += [f"--{name}", getattr(own, name)]
+    if own.evaluate:
+        words += ["--skip-train"]
     if own.external:
         words += ["--dataloader-type", "external"]
     if own.save:
@@ -179,12 +186,12 @@ def main():
     log = Lines()
     logging.getLogger("unreft").addHandler(log)
     logging.getLogger("unreft").setLevel(logging.INFO)
-    watch(own.die_after, log.lines)
+    watch(own.die_after, own.unprotected_at, log.lines)
     if own.another:  # of another release
         del training.train
     try:
         if not own.alone:
-            unreft.megatron.install(every=own.every)
+            unreft.megatron.install(every=own.every, extras=None)
         if own.twice:
             unreft.megatron.install()
         config = pretrain_cfg_container_from_args(parse_and_validate_args())

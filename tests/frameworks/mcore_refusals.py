@@ -88,6 +88,12 @@ def main():
     for name, target, values in cases:
         with patched(target, **values):
             attach(name, chunks, optimizer)
+    with patched(distributed.config, fp16=True):
+        attach("fp16 of the optimizer", chunks, optimizer)
+    weight = next(model.parameters())
+    weight.requires_grad_(False)
+    attach("frozen", chunks, optimizer)
+    weight.requires_grad_(True)
     distributed.__class__ = Other
     attach("the optimizers Other", chunks, optimizer)
     distributed.__class__ = DistributedOptimizer

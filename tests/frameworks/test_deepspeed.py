@@ -226,7 +226,9 @@ def told():
         "zero_quantized_gradients", "round_robin_gradients", "parameter_alignment", "fp16",
         "torch_autocast", "mixture of experts", "autotp_size", "2 of 1 ranks data parallel",
         "managed_gradient_accumulation false", "bf16_optimizer_states", "data_efficiency",
-        "deepcompile", "the optimizer NoneType", "a PipelineModule",
+        "deepcompile", "the optimizer NoneType", "a PipelineModule", "base_weight_sharding",
+        "bf16_master_weights_and_grads", "an mpu", "its class Derived",
+        "DeepSpeed's DeepSpeedCPUAdam", "DeepSpeed's FusedAdam", "DeepSpeed's MuonWithAuxAdam",
     ],
 )
 def test_what_was_not_tried_is_refused_by_name(told, name):

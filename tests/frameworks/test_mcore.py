@@ -260,6 +260,33 @@ def test_pretrain_goes_on_under_other_sizes_and_over_files(stores, tmp_path):
     assert len(lines) == 2 and "in memory replaces iteration 2, which was loaded from" in lines[-1]
 
 
+def test_pretrain_goes_on_from_files_that_are_newer(stores, tmp_path):
+    stores[0].train(2, *sizes(1, 1), "--save", tmp_path, "--alone", script=PRETRAIN)
+    loads = ["--load", tmp_path]
+    stores[1].train(2, *sizes(1, 1), "--die-after", 1, script=PRETRAIN, killed=True)
+    newer = stores[1].train(2, *sizes(1, 1), *loads, "--die-after", 4, script=PRETRAIN, killed=True)
+    for records in newer:
+        assert (records[0]["begins"], records[0]["consumed"]) == (2, 8)
+    lines = [line for records in newer for line in records[0]["log"]]
+    assert len(lines) == 1 and "is newer than iteration 1 in memory: training goes" in lines[0]
+    after = stores[1].train(2, *sizes(1, 1), *loads, script=PRETRAIN)
+    for died, records in zip(newer, after, strict=True):
+        assert records[0]["begins"] == died[-1]["died"] >= 4
+        assert records[0]["state"] == died[-1]["state"]
+
+
+def test_files_are_written_before_pretrain_ends_unprotected(stores, tmp_path):
+    words = [*sizes(1, 1), "--save", tmp_path, "--unprotected-at", 2]
+    (records,) = stores[0].train(1, *words, script=PRETRAIN)
+    assert records[-1]["error"] == "Unprotected"
+    assert (tmp_path / "iter_0000002").is_dir()
+
+
+def test_nothing_is_attached_where_nothing_is_trained(stores):
+    (records,) = stores[0].train(1, *sizes(1, 1), "--evaluate", script=PRETRAIN)
+    assert not any("error" in record or "begins" in record for record in records)
+
+
 def test_what_install_is_given(stores):
     for word, expected in {
         "--twice": ("FailedPrecondition", "unreft.megatron.install() was called in this process"),
@@ -310,7 +337,7 @@ def test_a_state_of_another_model_is_refused_and_kept(stores):
         "stored of bfloat16 weights, and this is one of float32 weights": ["--fp32"],
         r"14 were stored .* another shape or type: 'master/.* and 4 more; 'master/\S+' is "
         r"float32\[\d.*\] there, found float32": ["--width", 32],
-        "needed|were stored with another shape": ["--layers", 2],
+        r"12 were stored with another shape .*\[4, 16\] there, found float32\[2": ["--layers", 2],
         "lacks 1 of this program: 'master/output_layer.weight'. Attach the same": ["--untied"],
         r"of the stored tensors, \d+ are none .*bias": ["--swiglu"],
     }
@@ -363,6 +390,8 @@ def test_what_was_not_tried_is_refused_by_name(told, name):
         ("an optimizer", "InvalidArgument", "get_megatron_optimizer returns, .* found a AdamW"),
         ("other insides", "FailedPrecondition", "what it steps on was not found: AttributeError"),
         ("bf16 main parameters", "FailedPrecondition", "steps on bfloat16 .*, needed float32"),
+        ("fp16 of the optimizer", "FailedPrecondition", "training with fp16 is not supported"),
+        ("frozen", "FailedPrecondition", "it steps on 1 parameters that require no gradient: 'emb"),
         ("a buffer", "FailedPrecondition", "'mean', a ShardedTensor of the model, is no parameter"),
         ("an extra state", "FailedPrecondition", "_extra_state', a ShardedObject of the model"),
         ("of torch", "InvalidArgument", r"is Megatron's.* unreft.mcore.attach\(model_chunks, opt"),

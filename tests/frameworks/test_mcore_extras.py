@@ -1,5 +1,7 @@
 """What unreft.mcore stores beside tensors, on stand-ins for what a CPU does not have."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -114,3 +116,19 @@ def test_a_scheduler_goes_on_with_the_rate_that_it_is_told_to(words, trained_wit
     now.optimizer.param_groups[0].update(before.optimizer.param_groups[0])  # as a restore does
     extra.load_state_dict(Scheduler(before).state_dict())
     assert now.optimizer.param_groups[0]["lr"] == trained_with
+
+
+def test_other_bounds_of_a_group_are_refused_unless_it_is_told():
+    def attached(second):
+        scheduler = scheduler_of(3e-4, use_checkpoint_opt_param_scheduler=False)
+        groups = scheduler.optimizer.param_groups
+        groups.append({**groups[0], "max_lr": second})  # as --decoupled-lr has it
+        return scheduler, Scheduler(scheduler)
+
+    before, stored = attached(1e-4)
+    for second, error in ((1e-4, None), (2e-4, "max_lr of parameter group 1 .* 0.0001, found 0")):
+        now, extra = attached(second)
+        for group, of in zip(now.optimizer.param_groups, before.optimizer.param_groups):
+            group.update(of)  # as a restore does
+        with pytest.raises(unreft.FailedPrecondition, match=error) if error else nullcontext():
+            extra.load_state_dict(stored.state_dict())

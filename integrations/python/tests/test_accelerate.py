@@ -52,7 +52,11 @@ def test_all_that_is_prepared_and_registered_is_attached(accelerator, attached):
     (((found, optimizers), options),) = attached
     assert found is model and optimizers == [optimizer]
     assert options == {
-        "extras": {"accelerate/scheduler0": scheduler, "accelerate/registered0": tally, "seen": seen},
+        "extras": {
+            "accelerate/scheduler0": scheduler,
+            "accelerate/registered0": tally,
+            "seen": seen,
+        },
         "job": "a job",
     }
 

@@ -11,6 +11,7 @@ them, and go on where the job was killed. A snapshot is taken at the end of an i
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from megatron.training import get_args
 from megatron.training import training as _training
 
 import unreft
+import unreft.torch
 from unreft import mcore
 from unreft.mcore.place import place_of
 from unreft.mcore.training_extras import Generators
@@ -41,7 +43,7 @@ def install(*, every: int = 1, **options: Any) -> None:
       options: of `unreft.mcore.attach`, without the scheduler.
 
     To be called before `pretrain`, once. What is in memory is restored after what `--load` has
-    loaded, if anything, and replaces it.
+    loaded, if anything, and replaces it, unless that is of a later iteration.
 
     Raises `unreft.InvalidArgument` for `every`, `unreft.FailedPrecondition` where it was called
     before, or where megatron.training has no such functions as it stands for; `pretrain` then
@@ -79,11 +81,15 @@ class Installed:
     def _setup_model_and_optimizer(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         _check(get_args())
         model, optimizer, scheduler = self._own["setup_model_and_optimizer"](*args, **kwargs)
+        if optimizer is None:  # nothing is trained
+            return model, optimizer, scheduler
         given = {**self._options, "opt_param_scheduler": scheduler}
-        extras = {**given.pop("extras", {}), "megatron/counts": self._counts}
+        extras = {**(given.pop("extras", None) or {}), "megatron/counts": self._counts}
+        are_newer = self._are_files_newer()
         self._ck = mcore.attach(model, optimizer, extras=extras, **given)
-        step = self._ck.restore()
-        if step is not None:
+        if are_newer:
+            self._ck.pass_over()
+        elif (step := self._ck.restore()) is not None:
             self._go_on(step)
             if self._options.get("rng", True):
                 self._drawn = Generators(place_of()).state_dict()
@@ -95,10 +101,17 @@ class Installed:
     ) -> bool:
         """Called when all that an iteration counts is counted."""
         self._flops = flops
+        unprotected = None
         if self._ck is not None and iteration % self._every == 0:
-            self._ck.snapshot(iteration)
+            try:
+                self._ck.snapshot(iteration)
+            except unreft.Unprotected as error:  # all the more are files to be written
+                unprotected = error
         own = self._own["checkpoint_and_decide_exit"]
-        return own(model, optimizer, scheduler, iteration, flops, *args)
+        is_last = own(model, optimizer, scheduler, iteration, flops, *args)
+        if unprotected is not None:
+            raise unprotected
+        return is_last
 
     def _train(self, *args: Any, **kwargs: Any) -> Any:
         # Data iterators that were made since have drawn from them, as those of the run before had
@@ -114,6 +127,22 @@ class Installed:
     def _counts(self) -> dict[str, Any]:
         args = get_args()
         return {**{name: getattr(args, name) for name in _COUNTS}, _FLOPS: self._flops}
+
+    def _are_files_newer(self) -> bool:
+        """Whether `--load` has loaded a later iteration than what is in memory, as it does where
+        nothing was committed for some time."""
+        loaded = get_args().iteration
+        if not loaded:
+            return False
+        own = {*inspect.signature(mcore.attach).parameters} - {"required"}
+        asked = {name: value for name, value in self._options.items() if name not in own}
+        step = unreft.torch.peek(**asked)
+        if step is None or step >= loaded:
+            return False
+        if get_args().rank == 0:
+            _log.warning("iteration %d, which was loaded from %s, is newer than iteration %d in "
+                         "memory: training goes on from the files", loaded, get_args().load, step)
+        return True
 
     def _go_on(self, iteration: int) -> None:
         """Sets what a load of files sets of the arguments."""

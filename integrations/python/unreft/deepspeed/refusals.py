@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import deepspeed
+import torch
 from deepspeed import DeepSpeedEngine
+from deepspeed.ops.adam import FusedAdam
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
@@ -18,7 +20,7 @@ TRIED = "0.19"
 _OPTIMIZERS = (DeepSpeedZeroOptimizer, DeepSpeedZeroOptimizer_Stage3)
 _WAS_TRIED = (
     "tried are ZeRO stages 1, 2 and 3 of bf16 and fp32 weights over all ranks, with an optimizer "
-    "of torch; engine.save_checkpoint() is there for others"
+    "of torch, such as torch.optim.AdamW; engine.save_checkpoint() is there for others"
 )
 
 
@@ -42,6 +44,7 @@ def check(engine: DeepSpeedEngine, world: int) -> None:
 def _untried(engine: DeepSpeedEngine, world: int) -> dict[str, Any]:
     """Each by its name in the configuration, where it has one; whether the engine has it."""
     config, zero, kind = engine._config, engine._config.zero_config, type(engine.optimizer)
+    inner = getattr(engine.optimizer, "optimizer", None)
     offloaded = {
         name: OffloadDeviceEnum(offload.device).value
         for name in ("offload_optimizer", "offload_param")
@@ -64,6 +67,7 @@ def _untried(engine: DeepSpeedEngine, world: int) -> dict[str, Any]:
         "parameter_alignment": zero.parameter_alignment,
         "autotp_size": engine.autotp_size() > 1,
         "an mpu": engine.mpu is not None,
+        "base_weight_sharding": engine.optimized_linear_base_weight_sharding,
         f"{engine.dp_world_size} of {world} ranks data parallel": engine.dp_world_size != world,
         "managed_gradient_accumulation false": not engine.managed_gradient_accumulation(),
         "bf16_master_weights_and_grads": engine.bf16_master_weights_and_gradients(),
@@ -71,5 +75,15 @@ def _untried(engine: DeepSpeedEngine, world: int) -> dict[str, Any]:
         "data_efficiency": engine.data_efficiency_enabled(),
         "deepcompile": engine.is_deepcompile_enabled(),
         f"the optimizer {kind.__name__}": kind not in _OPTIMIZERS,
-        "the optimizer Muon": getattr(engine.optimizer, "use_muon", False),
+        f"DeepSpeed's {type(inner).__name__}": _keeps_more(inner),
     }
+
+
+def _keeps_more(inner: torch.optim.Optimizer | None) -> bool:
+    """Whether it is one of DeepSpeed's own, which may keep what its state does not say: on CPUs its
+    Adams have running products of the betas, and Muon has state of other tensors. On a GPU its
+    FusedAdam has all in its state."""
+    if type(inner) is FusedAdam:
+        steps_on = (p for group in inner.param_groups for p in group["params"])
+        return any(parameter.device.type == "cpu" for parameter in steps_on)
+    return any(kind.__module__.partition(".")[0] == "deepspeed" for kind in type(inner).__mro__)

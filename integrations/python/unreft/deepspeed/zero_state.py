@@ -100,6 +100,7 @@ class ZeroState(PartsState):
     def bind_for_restore(self, stored: Sequence[Tensor]) -> list[Bound]:
         self._follow()
         self._make_optimizer_state(stored)
+        self._buffers.make(f"{self.own.prefix}buffer/", stored)
         bounds = self.live()
         filled = {b.spec.name: kind_of_stored(b.spec) for b in bounds if b.local.numel()}
         needed = self._kinds() | filled

@@ -143,17 +143,25 @@ class ModelState(PartsState):
                 yield bind_part("model", flat(parameter), part)
 
     def _check_trained(self) -> None:
-        """Raises `FailedPrecondition` for parameters that would be trained, and that no optimizer
-        steps on. A DistributedOptimizer itself takes no other than all."""
-        if any(not each.on_all_data_parallel for each in self._mains):
-            return
-        stepped = {each.parameter for each in self._mains}
-        trained = [p for p in self._pieces if p.requires_grad]
-        names = [self._pieces[p][0].name for p in trained if p not in stepped]
+        """Raises `FailedPrecondition` for parameters that no optimizer steps on although they
+        require a gradient, or the other way round: by that a restore goes, and nothing else says
+        what is trained. A DistributedOptimizer itself takes all that require one when it is made.
+        """
+        frozen = [each.parameter for each in self._mains if not each.parameter.requires_grad]
+        self._refuse("steps", frozen, "no", "Freeze them before the optimizer is made")
+        if all(each.on_all_data_parallel for each in self._mains):
+            stepped = {each.parameter for each in self._mains}
+            trained = [p for p in self._pieces if p.requires_grad and p not in stepped]
+            self._refuse("does not step", trained, "a", "Give them to it, or freeze them")
+
+    def _refuse(
+        self, steps: str, parameters: Sequence[torch.Tensor], a: str, what_to_do: str
+    ) -> None:
+        names = [self._pieces[parameter][0].name for parameter in parameters]
         if names and self._mains:
             raise FailedPrecondition(
-                f"optimizer: it does not step on {len(names)} parameters that require a gradient: "
-                f"{listing.names(names, NAMED_MAX)}. Have them require none, or give them to it"
+                f"optimizer: it {steps} on {len(names)} parameters that require {a} gradient: "
+                f"{listing.names(names, NAMED_MAX)}. {what_to_do}"
             )
 
 

@@ -88,7 +88,7 @@ def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any
         "qk_clip": config.qk_clip,
         "fp8": config.fp8 or ddp.fp8_param_gather,
         "fp4": config.fp4 or ddp.fp4_param_gather,
-        "fp16": config.fp16,
+        "fp16": config.fp16 or any(each.config.fp16 for each in optimizers),
         "Megatron-FSDP": ddp.use_megatron_fsdp,
         "num_distributed_optimizer_instances": ddp.num_distributed_optimizer_instances > 1,
         "use_layer_wise_distributed_optimizer": settings.use_layer_wise_distributed_optimizer,

@@ -57,7 +57,8 @@ class Scheduler:
     """An OptimizerParamScheduler, whose `load_state_dict` adds to the steps that it has made.
 
     The parameter groups have the stored bounds by then. Where it is to override what is stored,
-    they get those again that this program was started with.
+    they get those again that this program was started with; where it is not told to take what is
+    stored either, these have to be alike.
     """
 
     def __init__(self, scheduler: Any):
@@ -69,6 +70,7 @@ class Scheduler:
         return self._scheduler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._check_bounds()
         self._scheduler.num_steps = 0
         try:
             self._scheduler.load_state_dict(state)
@@ -78,6 +80,19 @@ class Scheduler:
             for group, bounds in zip(self._scheduler.optimizer.param_groups, self._bounds):
                 group.update(bounds)
         self._scheduler.step(increment=0)  # once more, by all that was loaded
+
+    def _check_bounds(self) -> None:
+        scheduler = self._scheduler
+        if scheduler.override_opt_param_scheduler or scheduler.use_checkpoint_opt_param_scheduler:
+            return
+        groups = scheduler.optimizer.param_groups
+        for number, (group, bounds) in enumerate(zip(groups, self._bounds)):
+            for key, found in bounds.items():
+                if (needed := group.get(key)) != found:
+                    raise FailedPrecondition(
+                        f"opt_param_scheduler: {key} of parameter group {number} differs from the "
+                        f"stored one, needed {needed}, found {found}"
+                    )
 
 
 class Generators:

@@ -178,6 +178,16 @@ class Checkpointer:
                 self._client.restore_end()
         return self._restored_step
 
+    def pass_over(self) -> None:
+        """In place of `restore`, where the program has loaded what is newer than what is in memory:
+        this stays as it is until the next snapshot is committed. Call it on all ranks."""
+        if self._active():
+            self._decide(None)
+            self._state.remember_buffers()
+            with contextlib.suppress(unreft.Error):  # as of `restore`
+                self._client.restore_end()
+        self._restored = True
+
     @property
     def extras(self) -> dict[str, Any]:
         """After `restore`: the stored extras that were values or callables, by name."""
