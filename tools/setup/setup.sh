@@ -20,7 +20,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 os_id=$(. /etc/os-release 2>/dev/null && echo "${ID:-unknown}-${VERSION_ID:-}") || os_id=unknown-
 
 lint_packages="clang-format-19 clang-tidy-19"
-sanitize_packages="clang-19 libclang-rt-19-dev"
+sanitize_packages="clang-19 libclang-rt-19-dev llvm-19"
 
 # A system that is neither is taken for Debian 12; Ubuntu's names are untested.
 names_of=$os_id

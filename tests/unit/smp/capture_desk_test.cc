@@ -164,8 +164,10 @@ TEST_F(CaptureDeskTest, WithoutMemoryForExtrasThatHaveGrownSnapshotsOfSmallerOne
   state_.options.memory_bytes_max = 0;
   give_up(3);
   ASSERT_GE(Told().size(), 2U);
-  EXPECT_TRUE(Told().back().status.ToStatus().ok()) << Told().back().status.ToStatus();
-  for (const WireSlotRegion& slot : Told().back().slots) {
+  const Registered last = Told().back();
+  EXPECT_TRUE(last.status.ToStatus().ok()) << last.status.ToStatus();
+  ASSERT_FALSE(last.slots.empty());
+  for (const WireSlotRegion& slot : last.slots) {
     EXPECT_GE(slot.extras_capacity, 100'000U);
   }
   EXPECT_EQ(Granted(), GrantState::kGranted);

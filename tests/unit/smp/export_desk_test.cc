@@ -352,7 +352,9 @@ TEST_F(ExportDeskTest, TheOrderSaysInWhichFormat) {
   Settle(std::chrono::seconds(1));
   EXPECT_EQ(Status()["tensors_left_out"], 7);
   EXPECT_EQ(Status()["has_index"], true);
+  InTurnOf(*process_, [this] { drain_.End(); });
   ASSERT_TRUE(Export().status.ToStatus().ok());
+  ASSERT_EQ(drain_.orders.size(), 2u) << Status();
   EXPECT_EQ(drain_.orders[1].lead().order().format(), CopyOrder::DCP);
   EXPECT_EQ(Status()["format"], "dcp");
 }
