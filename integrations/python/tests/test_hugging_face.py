@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shutil
 
 import pytest
 from real_store import Store
@@ -85,6 +86,24 @@ def test_checkpoints_on_disk_go_on_beside_it(store, tmp_path):
             for name in filter(timed.search, list(entry)):
                 del entry[name]
     assert states[0] == states[1]
+
+
+def test_a_checkpoint_on_disk_that_is_newer_is_gone_on_from(store, tmp_path):
+    saved = tmp_path / "saved"
+    reference = Store()
+    try:
+        (undisturbed,) = reference.train(1, "attached", "--save-in", tmp_path, script=SCRIPT)
+    finally:
+        reference.close()
+    store.train(1, "attached", "--die-after", 1, script=SCRIPT, killed=True)
+    shutil.copytree(tmp_path / "checkpoint-4", saved / "checkpoint-4")
+    words = ["--save-in", saved, "--resume"]
+    (after,) = store.train(1, "attached", *words, "--die-after", 7, script=SCRIPT, killed=True)
+    assert begins_after(after) == 4
+    shutil.rmtree(saved / "checkpoint-6")  # what is left is older than what is in memory
+    (last,) = store.train(1, "attached", *words, script=SCRIPT)
+    assert begins_after(last) == after[-1]["died"] >= 7
+    assert final(last)["final"][0] == final(undisturbed)["final"][0]
 
 
 def test_another_number_of_ranks_is_refused(store):

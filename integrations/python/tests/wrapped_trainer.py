@@ -2,7 +2,8 @@
 
     wrapped_trainer.py accelerate|accelerate-fsdp2|callback|attached [--die-after STEP]
                        [--total-batch SAMPLES [--alone] [--hold-at STEP...]]
-                       [--accumulated BATCHES] [--stop-at STEP] [--save-in DIR]
+                       [--accumulated BATCHES] [--stop-at STEP] [--every STEPS]
+                       [--save-in DIR [--resume]]
 
 Nobody calls a fence. `callback` restores inside the Trainer without telling it the step;
 `attached` is a Trainer that logs and evaluates, attached by one line; with --save-in it also saves
@@ -252,11 +253,11 @@ def with_attached_trainer(args):
         model, arguments, train_dataset=Data(), eval_dataset=Data(), callbacks=[counting]
     )
     trainer.remove_callback(transformers.PrinterCallback)  # standard output has records
-    unreft.transformers.attach(trainer)
+    unreft.transformers.attach(trainer, every=args.every)
     attached = trainer.callback_handler.callbacks[0]
     trainer.add_callback(Dying())
     try:
-        trainer.train()
+        trainer.train(resume_from_checkpoint=args.resume)
     except unreft.Error as error:
         say(error=type(error).__name__, message=str(error))
         return
@@ -274,6 +275,8 @@ def main():
     parser.add_argument("--accumulated", type=int, default=1)
     parser.add_argument("--stop-at", type=int, default=0)
     parser.add_argument("--save-in")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--hold-at", type=int, nargs="*", default=[])
     args = parser.parse_args()

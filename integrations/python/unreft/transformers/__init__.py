@@ -34,7 +34,8 @@ def attach(
     """Has `trainer.train` save every `every`-th step in memory, and go on from the last one.
 
     To be called once, before `train`, on all ranks. A directory that is given to
-    `train(resume_from_checkpoint=...)` is loaded when nothing is committed in memory.
+    `train(resume_from_checkpoint=...)` is loaded when nothing is committed in memory, or an earlier
+    step than the directory's.
 
     Args:
       trainer: a `Trainer`, or of a class derived from it.

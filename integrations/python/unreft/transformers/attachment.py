@@ -15,10 +15,11 @@ import numpy as np
 import torch
 import transformers
 from transformers.trainer_callback import EarlyStoppingCallback, ExportableState
+from transformers.trainer_utils import get_last_checkpoint
 
 import unreft
 import unreft.torch
-from unreft.torch import trainers
+from unreft.torch import ranks, trainers
 from unreft.transformers import refusals
 from unreft.transformers.log_history import LogHistory, entries_of
 
@@ -31,6 +32,7 @@ _LOADS = (
     "_load_scaler",
     "_load_rng_state",
 )
+_STATE = "trainer_state.json"  # in such a directory
 NEEDED = (*_LOADS, "_finalize_training", "callback_handler", "control")  # of a Trainer
 # Of the state, what the Trainer does not compute anew when it begins. Its step is what `peek` says.
 _COUNTED = (
@@ -75,6 +77,7 @@ class Attachment(transformers.TrainerCallback):
         self._generators: Callable[[], None] | None = None  # sets them as they were
         self._snapped: int | None = None  # the step of the last snapshot
         self._ended_at: int | None = None  # the number of steps that the run was to have
+        self._is_passed_over = False  # what is in memory, since a directory is newer
         self._is_over = False  # what is restored is the end of the run
         self._position: dict[str, Any] = {}  # what a position in the data is counted in
         self._history = LogHistory()
@@ -107,6 +110,9 @@ class Attachment(transformers.TrainerCallback):
         try:
             if step is None:
                 return self._train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            if self._is_newer_on_disk(resume_from_checkpoint, step):
+                self._is_passed_over = True
+                return self._train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
             if resume_from_checkpoint:
                 _log.warning(
                     "step %d is in memory: resume_from_checkpoint=%r is not loaded",
@@ -122,7 +128,7 @@ class Attachment(transformers.TrainerCallback):
                 # The trainer compares what it finds with its arguments.
                 state.train_batch_size = args.train_batch_size
                 state.compute_steps(args, max(args.max_steps, 0))
-                state.save_to_json(os.path.join(self._directory, "trainer_state.json"))
+                state.save_to_json(os.path.join(self._directory, _STATE))
                 return self._train(resume_from_checkpoint=self._directory, **kwargs)
         except _Finished:
             _log.info("step %d is in memory, the end of the run: nothing is trained", step)
@@ -130,6 +136,24 @@ class Attachment(transformers.TrainerCallback):
         finally:
             self._is_done = True
             self._close()
+
+    def _is_newer_on_disk(self, checkpoint: str | bool | None, step: int) -> bool:
+        """Whether the directory that is asked for is of a later step, on all ranks, than what is in
+        memory, as where nothing was committed for some time."""
+        directory = get_last_checkpoint(self._trainer.args.output_dir) if checkpoint is True else (
+            checkpoint
+        )
+        file = os.path.join(directory or "", _STATE)
+        found = -1
+        if directory and os.path.isfile(file):
+            found = transformers.TrainerState.load_from_json(file).global_step
+        found = min(of_rank for (of_rank,) in ranks.gather([found]))
+        if found > step:
+            _log.warning(
+                "step %d of %s is newer than step %d in memory: training goes on from there",
+                found, directory, step,
+            )
+        return found > step
 
     # --- what the trainer calls ---
 
@@ -148,6 +172,9 @@ class Attachment(transformers.TrainerCallback):
         self._checkpointer = unreft.torch.attach(
             trainer.model_wrapped, trainer.optimizer, extras=extras, **self._options
         )
+        if self._is_passed_over:
+            self._checkpointer.pass_over()
+            return
         if self._checkpointer.restore() is None:
             return
         state.compute_steps(args, state.max_steps)
