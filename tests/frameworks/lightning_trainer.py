@@ -99,6 +99,8 @@ class Watching(pl.Callback):
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         step = trainer.global_step
+        if self._args.stop_at and step:
+            self._kept._checkpointer.wait(step, 20)
         if self._args.die_after and step >= self._args.die_after and not self._dies:
             # One may be skipped, while the daemon frees memory.
             if step and self._kept._checkpointer.wait(step, 20):

@@ -172,6 +172,14 @@ class Filtering(Net):
         del checkpoint["state_dict"]["layer.weight"]
 
 
+class Averaging(Net):
+    def on_fit_start(self):
+        self.average = 1
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["average"] = self.average, self.trainer.callback_metrics["loss"]
+
+
 class Tracking(Net):
     def __init__(self, metric):
         super().__init__()
@@ -278,6 +286,22 @@ def fit(module=None, loader=None, validation=None, callbacks=(), kept=None, **op
 def test_what_would_not_go_on_as_it_was_is_refused_by_name(nothing_committed, name, options):
     with pytest.raises(unreft.FailedPrecondition, match=f"a Trainer with {name}.* not supported"):
         fit(**options)
+
+
+def test_a_module_that_makes_later_what_it_saves_is_no_refusal(nothing_committed):
+    fit(module=Averaging(), validation=DataLoader(DATA))
+
+
+def test_a_fit_that_failed_leaves_the_methods_as_they_were(nothing_committed):
+    class Failing(pl.Callback):
+        def on_train_batch_end(self, *_):
+            raise RuntimeError("of the program")
+
+    kept = unreft.lightning.Unreft()
+    with pytest.raises(RuntimeError, match="of the program"):
+        fit(kept=kept, callbacks=[Failing()])
+    connector = kept._trainer._checkpoint_connector
+    assert connector.resume_start == kept._own["resume_start"]
 
 
 def test_another_release_is_refused(nothing_committed, monkeypatch):

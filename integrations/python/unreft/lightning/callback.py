@@ -18,7 +18,7 @@ import unreft.torch
 from unreft.lightning.generators import draw_from, drawn
 from unreft.lightning.logged import metrics_of, on_device, parts_of, results_of, take_results
 from unreft.lightning.refusals import TRIED, check, check_loader, check_module, refused
-from unreft.torch import trainers
+from unreft.torch import ranks, trainers
 
 _log = logging.getLogger("unreft")
 
@@ -146,10 +146,6 @@ class Unreft(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._close()
-        # To test or to predict begins with a checkpoint on disk, whatever memory has.
-        for name, owner in self._owners.items():
-            setattr(owner, name, self._own[name])
-        self._owners.clear()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, error: Any) -> None:
         self._close()
@@ -157,6 +153,10 @@ class Unreft(Callback):
     def _close(self) -> None:
         if self._checkpointer is not None:
             self._checkpointer.close()
+        # To test or to predict begins with a checkpoint on disk, whatever memory has.
+        for name, owner in self._owners.items():
+            setattr(owner, name, self._own[name])
+        self._owners.clear()
 
     # --- in place of the loops' ---
 
@@ -212,7 +212,11 @@ class Unreft(Callback):
         """Whether it is for good, and not for a time limit of the program's own, say, that the run
         has stopped."""
         trainer = self._trainer
-        if not trainer.should_stop or any(map(_is_over, trainer.callbacks)):
+        if not trainer.should_stop:
+            return True
+        # Only the rank that has found the reason knows of it.
+        over = any(map(_is_over, trainer.callbacks))
+        if any(of_rank for (of_rank,) in ranks.gather([over])):
             return True
         trainer.should_stop = False
         try:

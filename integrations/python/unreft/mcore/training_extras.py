@@ -91,7 +91,9 @@ class Scheduler:
                 if (needed := group.get(key)) != found:
                     raise FailedPrecondition(
                         f"opt_param_scheduler: {key} of parameter group {number} differs from the "
-                        f"stored one, needed {needed}, found {found}"
+                        f"stored one, needed {needed}, found {found}: start with the stored one, "
+                        "or make the scheduler with override_opt_param_scheduler or "
+                        "use_checkpoint_opt_param_scheduler"
                     )
 
 

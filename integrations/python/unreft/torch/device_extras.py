@@ -15,6 +15,7 @@ from unreft.torch.shards import Bound, Holders, bind
 
 NAME = "extras/device"
 _ALIGN = 16  # bytes
+_ROOM_MAX = 1 << 20  # bytes, beyond what there is
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
@@ -60,7 +61,8 @@ class DeviceExtras:
         """What is to be registered for the record that was pickled last."""
         self._buffer = None
         if self._bytes:
-            room = 1 << (self._bytes - 1).bit_length()  # for some that are added later
+            # For some that are added later.
+            room = min(1 << (self._bytes - 1).bit_length(), self._bytes + _ROOM_MAX)
             self._buffer = torch.zeros(room, dtype=torch.uint8, device=self._device)
         return self.bounds()
 

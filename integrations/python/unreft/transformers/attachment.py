@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import random
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +33,7 @@ _LOADS = (
     "_load_scaler",
     "_load_rng_state",
 )
-_STATE = "trainer_state.json"  # in such a directory
+_STATE, _OPTIMIZER = "trainer_state.json", re.compile("optimizer")  # in such a directory
 NEEDED = (*_LOADS, "_finalize_training", "callback_handler", "control")  # of a Trainer
 # Of the state, what the Trainer does not compute anew when it begins. Its step is what `peek` says.
 _COUNTED = (
@@ -121,10 +122,7 @@ class Attachment(transformers.TrainerCallback):
                 )
             with tempfile.TemporaryDirectory() as self._directory:
                 args = self._trainer.args
-                # As where it begins, or it would find no place for what it saves later.
-                state = transformers.TrainerState(
-                    global_step=step, stateful_callbacks=_stateful(self._trainer)
-                )
+                state = transformers.TrainerState(global_step=step)
                 # The trainer compares what it finds with its arguments.
                 state.train_batch_size = args.train_batch_size
                 state.compute_steps(args, max(args.max_steps, 0))
@@ -140,13 +138,16 @@ class Attachment(transformers.TrainerCallback):
     def _is_newer_on_disk(self, checkpoint: str | bool | None, step: int) -> bool:
         """Whether the directory that is asked for is of a later step, on all ranks, than what is in
         memory, as where nothing was committed for some time."""
-        directory = get_last_checkpoint(self._trainer.args.output_dir) if checkpoint is True else (
-            checkpoint
-        )
-        file = os.path.join(directory or "", _STATE)
-        found = -1
-        if directory and os.path.isfile(file):
-            found = transformers.TrainerState.load_from_json(file).global_step
+        directory, found = checkpoint, -1
+        try:
+            if checkpoint is True:
+                directory = get_last_checkpoint(self._trainer.args.output_dir)
+            # One of the model alone is not what memory has.
+            if directory and any(map(_OPTIMIZER.match, os.listdir(directory))):
+                state = transformers.TrainerState.load_from_json(os.path.join(directory, _STATE))
+                found = state.global_step
+        except (OSError, ValueError, TypeError) as error:
+            _log.warning("%s is left aside: %s", directory or checkpoint, error)
         found = min(of_rank for (of_rank,) in ranks.gather([found]))
         if found > step:
             _log.warning(
@@ -178,6 +179,9 @@ class Attachment(transformers.TrainerCallback):
         if self._checkpointer.restore() is None:
             return
         state.compute_steps(args, state.max_steps)
+        # As where it begins anew, or it would find no place for what it saves later.
+        begun = transformers.TrainerState(stateful_callbacks=_stateful(trainer))
+        state.stateful_callbacks = begun.stateful_callbacks
         self._snapped = state.global_step
         ended_at = self._take(self._checkpointer.extras["trainer/state"])
         for name, value in self._checkpointer.extras["trainer/logged"].items():
@@ -210,9 +214,10 @@ class Attachment(transformers.TrainerCallback):
             self._ended_at = state.max_steps
         else:
             _log.warning(
-                "training was stopped at step %d of %d: started again, it goes on from there",
+                "training was stopped at step %d of %d: started again, it goes on from %s",
                 state.global_step,
                 state.max_steps,
+                "the last snapshot" if self._has_cut_epoch else "there",
             )
         self._snapshot(state.global_step, last=True)
         self._close()
@@ -261,7 +266,8 @@ class Attachment(transformers.TrainerCallback):
         for name in _COUNTED:
             setattr(state, name, stored[name])
         best = state.best_model_checkpoint
-        if best is not None and not os.path.isdir(best):
+        is_there = best is None or os.path.isdir(best)
+        if not all(of_rank for (of_rank,) in ranks.gather([is_there])):
             _log.warning("the best checkpoint, %s, is not there any more: it is left aside", best)
             state.best_model_checkpoint = None
         state.log_history = entries_of(stored["log_history"])

@@ -18,18 +18,21 @@ _BYTES_MAX = 64 << 20  # of a block, decompressed
 
 
 class LogHistory:
-    """Of one `TrainerState.log_history`, to which entries are only added."""
+    """Of one `TrainerState.log_history`, to which entries are added that nobody changes later."""
 
     def __init__(self):
         self._blocks: list[bytes] = []
+        self._last: dict[str, Any] | None = None  # the entry that was encoded last
 
     def record(self, entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What a snapshot stores; raises `InvalidArgument` for what cannot be stored."""
-        if len(entries) < self._encoded():
-            self._blocks = []  # it was begun anew
+        known = self._encoded()
+        if known and (len(entries) < known or entries[known - 1] is not self._last):
+            self._blocks = []  # other entries, as where a program has kept the last ones alone
         while len(entries) - self._encoded() >= _ENTRIES:
             block = list(entries[self._encoded() : self._encoded() + _ENTRIES])
             self._blocks.append(zlib.compress(safe_pickle.dumps(block), 1))
+            self._last = block[-1]
         return {"blocks": list(self._blocks), "rest": list(entries[self._encoded() :])}
 
     def _encoded(self) -> int:
