@@ -4,6 +4,7 @@
                          [--every STEPS] [--zero-init] [--one-group] [--overflow-at STEP]
                          [--move-at STEP] [--width N] [--bias] [--alone] [--warm-up]
                          [--save-at STEP] [--load [--universal]] [--files DIRECTORY] [--seed-anew]
+                         [--late-buffer]
 
 It is killed when that step or a later one is committed, or held where fault_matrix.py says so. It
 says the loss and learning rates of every step, and its state when it begins, is held, dies and
@@ -45,10 +46,10 @@ class Lines(logging.Handler):
 
 
 class Net(nn.Module):
-    """Of odd sizes, with a tied and a frozen parameter, and two buffers that forward writes, one of
-    which is not there before."""
+    """Of odd sizes, with a tied and a frozen parameter, and a buffer that forward writes; with
+    `late` another, which is not there before."""
 
-    def __init__(self, width, bias):
+    def __init__(self, width, bias, late):
         super().__init__()
         self.embed = nn.Embedding(13, 9)
         self.body = nn.Linear(9, width)
@@ -60,15 +61,17 @@ class Net(nn.Module):
         self.head = nn.Linear(9, 13, bias=bias)
         self.head.weight = self.embed.weight
         self.register_buffer("mean", torch.zeros(()))
+        self.late = late
         self.register_buffer("largest", None)
 
     def forward(self, tokens):
         hidden = self.dropout(nn.functional.gelu(self.norm(self.body(self.embed(tokens)))))
         with torch.no_grad():
             self.mean.mul_(0.9).add_(hidden.mean(), alpha=0.1)
-            if self.largest is None:
-                self.largest = torch.zeros((), dtype=hidden.dtype)
-            torch.maximum(self.largest, hidden.max(), out=self.largest)
+            if self.late:
+                if self.largest is None:
+                    self.largest = torch.zeros((), dtype=hidden.dtype)
+                torch.maximum(self.largest, hidden.max(), out=self.largest)
         return self.head(self.frozen(hidden) * self.scale).float()
 
 
@@ -105,7 +108,7 @@ def engine_of(args):
     torch.manual_seed(1 + int(os.environ["UNREFT_ATTEMPT"]))
     init = deepspeed.zero.Init(config_dict_or_path=config, enabled=args.zero_init)
     with init if args.zero_init else contextlib.nullcontext():
-        model = Net(args.width, args.bias)
+        model = Net(args.width, args.bias, args.late_buffer)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if args.one_group:
         groups = [{"params": [p for _, p in named]}]
@@ -279,6 +282,7 @@ def main():
     parser.add_argument("--universal", action="store_true")
     parser.add_argument("--files")
     parser.add_argument("--seed-anew", action="store_true")
+    parser.add_argument("--late-buffer", action="store_true")
     args = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     deepspeed.utils.logger.setLevel(logging.ERROR)
