@@ -187,8 +187,11 @@ void StandstillChecker::CheckWords(bool is_new) {
   const auto leader =
       place ? std::optional(std::pair(*place, cluster_.life(*place))) : std::nullopt;
   const bool is_other = std::exchange(leader_, leader) != leader;
-  // A new leader waits for as long as the one before it did.
-  if (is_new || is_other || !leader || !StoreAnswers() || !cluster_.launcher().Trains()) {
+  // A new leader waits for as long as the one before it did. One whose store was lost knows of no
+  // version before it has written the job's records again.
+  const bool knows =
+      place && !cluster_.node(*place)->member()->job().timeline.value.chain().empty();
+  if (is_new || is_other || !knows || !StoreAnswers() || !cluster_.launcher().Trains()) {
     return untold_since_.clear();
   }
   for (const TrainerProcess* trainer : cluster_.launcher().Present()) {

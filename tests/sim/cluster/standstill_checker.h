@@ -7,8 +7,9 @@
 //     time, but for nodes that were lost when the job restarted, and no snapshot fails: the version
 //     is then given up, and ranks that nothing holds together need as long as they are apart until
 //     they meet at another step,
-//   * nothing is committed for longer than kSaidWithin, the store answers, ranks train, and one of
-//     them was told of nothing that stands in the way all that time,
+//   * nothing is committed for longer than kSaidWithin, the store answers and has the job's
+//     records, ranks train, and one of them was told of nothing that stands in the way all that
+//     time,
 //   * a node is told that a node or a rank is missing which is there for longer than kSeenWithin.
 // Who is there is what the fakes know: no daemon is asked. Single-threaded.
 #pragma once
