@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from fake_job import Job, registrations, trained
+from fake_job import Job, assert_equal_state, registrations, trained
 from torch import nn
 
 import unreft
@@ -128,6 +128,20 @@ def test_snapshot_needs_restore(store, caplog):
     job = Job(store)
     assert not job.ck.snapshot(1)
     assert "needs restore()" in caplog.text
+
+
+def test_what_is_in_memory_may_be_passed_over(store):
+    trained(store)
+    job = Job(store, seed=5)
+    before = {name: value.clone() for name, value in job.state().items()}
+    job.ck.pass_over()
+    assert_equal_state(job.state(), before)
+    assert job.ck.status.restored_step is None
+    job.step()
+    assert job.ck.snapshot(9)
+    other = Job(store, seed=6)
+    assert other.ck.restore() == 9
+    assert_equal_state(other.state(), job.state())
 
 
 def test_status(store):
