@@ -226,8 +226,10 @@ def test_data_whose_order_cannot_be_had_again_are_refused_by_name(tmp_path, kept
     ],
     ids=["in order", "prepared"],
 )
-def test_data_of_a_derived_class_whose_order_is_known(tmp_path, kept, make):
-    trainer = trainer_of(tmp_path, loading(make))
+@pytest.mark.parametrize("given", [ROWS, None], ids=["a dataset", "none"])
+def test_data_of_a_derived_class_whose_order_is_known(tmp_path, kept, make, given):
+    own = loading(lambda trainer, _: make(trainer, ROWS))
+    trainer = trainer_of(tmp_path, own, train_dataset=given)
     unreft.transformers.attach(trainer)
     trainer.train()
     assert kept.records.keys() == {1, 2}

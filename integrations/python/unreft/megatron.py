@@ -11,7 +11,6 @@ them, and go on where the job was killed. A snapshot is taken at the end of an i
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ import unreft.torch
 from unreft import mcore
 from unreft.mcore.place import place_of
 from unreft.mcore.training_extras import Generators
+from unreft.torch.attaching import options_of_peek
 
 _log = logging.getLogger("unreft")
 
@@ -134,9 +134,7 @@ class Installed:
         loaded = get_args().iteration
         if not loaded:
             return False
-        own = {*inspect.signature(mcore.attach).parameters} - {"required"}
-        asked = {name: value for name, value in self._options.items() if name not in own}
-        step = unreft.torch.peek(**asked)
+        step = unreft.torch.peek(**options_of_peek(mcore.attach, self._options))
         if step is None or step >= loaded:
             return False
         if get_args().rank == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import warnings
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from unreft.lightning.generators import draw_from, drawn
 from unreft.lightning.logged import metrics_of, on_device, parts_of, results_of, take_results
 from unreft.lightning.refusals import TRIED, check, check_loader, check_module, refused
 from unreft.torch import ranks, trainers
+from unreft.torch.attaching import options_of_peek
 
 _log = logging.getLogger("unreft")
 
@@ -63,9 +63,8 @@ class Unreft(Callback):
         self._first: dict[str, Any] = {}  # before its first batch
         self._fetched = 0  # batches of the epoch's data
         self._ended = False  # as the next snapshot says of the run
-        # The methods that this stands in for, by name, and whose they are.
-        self._own: dict[str, Any] = {}
-        self._owners: dict[str, Any] = {}
+        self._own: dict[str, Any] = {}  # the methods that this stands in for
+        self._owners: dict[str, Any] = {}  # whose they are, while it does
 
     # --- what the Trainer calls ---
 
@@ -81,9 +80,7 @@ class Unreft(Callback):
         # Before others, which may count a step: a new list, since this one is gone through.
         trainer.callbacks = [self, *(other for other in trainer.callbacks if other is not self)]
         self._options |= {"rank": trainer.global_rank, "world": trainer.world_size}
-        own = set(inspect.signature(unreft.torch.attach).parameters) - {"required"}
-        asked = {name: value for name, value in self._options.items() if name not in own}
-        self._step = unreft.torch.peek(**asked)
+        self._step = unreft.torch.peek(**options_of_peek(unreft.torch.attach, self._options))
         fit_loop, epoch_loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
         self._stand_in(trainer._checkpoint_connector, "resume_start", self._resume_start)
         self._stand_in(fit_loop, "_load_combined_loader_states", self._begin_data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -10,6 +11,12 @@ from unreft.torch.patience import Patience
 
 Parts = TypeVar("Parts")
 Made = TypeVar("Made")
+
+
+def options_of_peek(attach: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options of such an `attach` that `peek` takes, too: the client's."""
+    own = set(inspect.signature(attach).parameters) - {"required"}
+    return {name: value for name, value in options.items() if name not in own}
 
 
 def attach(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import random
@@ -21,6 +20,7 @@ from transformers.trainer_utils import get_last_checkpoint
 import unreft
 import unreft.torch
 from unreft.torch import ranks, trainers
+from unreft.torch.attaching import options_of_peek
 from unreft.transformers import refusals
 from unreft.transformers.log_history import LogHistory, entries_of
 
@@ -105,9 +105,7 @@ class Attachment(transformers.TrainerCallback):
             )
         if kwargs.get("trial") is not None:
             raise unreft.FailedPrecondition("a search for hyperparameters is not supported")
-        own = set(inspect.signature(unreft.torch.attach).parameters) - {"required"}
-        asked = {name: value for name, value in self._options.items() if name not in own}
-        step = unreft.torch.peek(**asked)
+        step = unreft.torch.peek(**options_of_peek(unreft.torch.attach, self._options))
         try:
             if step is None:
                 return self._train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)

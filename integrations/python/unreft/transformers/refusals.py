@@ -38,7 +38,8 @@ def check(trainer: transformers.Trainer, needed: tuple[str, ...]) -> None:
             f"train_sampling_strategy={sampling!r}": sampling not in ("random", "sequential"),
             "use_seedable_sampler=False": not args.accelerator_config.use_seedable_sampler,
             "dispatch_batches": args.accelerator_config.dispatch_batches,
-            "a dataset without a length": not has_length(dataset),
+            # Where there is none a derived class loads its own: `check_loader` sees it.
+            "a dataset without a length": dataset is not None and not has_length(dataset),
             "an IterableDataset": isinstance(dataset, data.IterableDataset),
         }
     )
