@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/copy_choice.h"
+#include "smp/job/recorded.h"
 #include "smp/node/export_formats.h"
 #include "smp/node/export_part.h"
 #include "smp/node/json_text.h"
@@ -173,6 +174,13 @@ bool ExportRun::PlanDecoding(const std::set<uint64_t>& lost) {
 }
 
 void ExportRun::StartAll() {
+  // The order names the run and the chain of now, and since the pin a fresh start may have been
+  // declared, or another version decided.
+  const TimelineRecord& timeline = member_.records().timeline.value;
+  if (!ChainOf(timeline).IsLive(version_)) {
+    return Fail(fmt::format("version {} was given up meanwhile: the job goes on in timeline {}",
+                            version_, NewestTimeline(timeline)));
+  }
   phase_ = Phase::kWriting;
   std::map<uint64_t, NodeSlot> homes;  // by rank: the first that has it
   for (const auto& [node, ranks] : ranks_) {
@@ -277,7 +285,9 @@ void ExportRun::Fail(const std::string& why) {
 void ExportRun::End() {
   end_ = state_.seams.executor.Now();
   watch_.End();
-  Unpin(nullptr);
+  // By the name of the job's own whoever leads now may have pinned a version. Else the time of what
+  // this run has pinned runs out.
+  if (!IsTheJobsOwn() || member_.leads()) Unpin(nullptr);
   ended_();
 }
 

@@ -67,7 +67,8 @@ class ExportDeskTest : public MemberFixture {
     held_.add_ranks(1);
     said_.set_is_running(true);
     InTurnOf(*process_, [this] { desk_.emplace(*state_, *member_, NoBlocks, &drain_); });
-    Settle();
+    Seed();
+    PutTimeline(kVersion.timeline);
   }
   ~ExportDeskTest() override {
     process_->Kill();
@@ -75,6 +76,12 @@ class ExportDeskTest : public MemberFixture {
     state_.reset();
   }
 
+  // The only one that the job has had.
+  void PutTimeline(Timeline timeline) {
+    TimelineRecord record;
+    record.add_chain()->set_timeline(timeline.value);
+    Put("timeline", record);
+  }
   // Of this node's own.
   static void NoBlocks(const ReadRequest&, uint64_t, SlabSource::ReadDone done) {
     done(absl::NotFoundError("this node has no blocks"));

@@ -66,6 +66,16 @@ TEST_F(ExportDeskTest, RanksThatNobodyHasAreNamed) {
   EXPECT_TRUE(IsUnpinned());
 }
 
+// Its order would have named the run of now: whoever restores would have taken it for that run's.
+TEST_F(ExportDeskTest, AVersionThatWasGivenUpSinceIsNotWritten) {
+  PutTimeline(Timeline{kVersion.timeline.value + 1});
+  Export();
+  EXPECT_THAT(Status()["error"].get<std::string>(), HasSubstr("was given up meanwhile"));
+  EXPECT_THAT(Whats(), ElementsAre(CopyPartRequest::LOOK));
+  EXPECT_THAT(drain_.orders, IsEmpty());
+  EXPECT_TRUE(IsUnpinned());
+}
+
 // As if a node had ranks 2 and 3, and is there no more.
 TEST_F(ExportDeskTest, WhatIsLostOfTheNewestCommitIsDecodedByWhoIsThere) {
   CommitRecord commit = Committed(kVersion, 4);
@@ -74,7 +84,6 @@ TEST_F(ExportDeskTest, WhatIsLostOfTheNewestCommitIsDecodedByWhoIsThere) {
     holder.set_slot(slot);
     for (const uint64_t rank : {2 * slot - 2, 2 * slot - 1}) holder.add_ranks(rank);
   }
-  Seed();
   Put("commit", commit);
   held_.set_world(4);
   Export();
