@@ -34,7 +34,8 @@ struct Shared : Stored<Message> {
 };
 
 // How new the shared records are. The epoch is another one each time that a store is written from
-// what the nodes have kept; the sequence is the newest revision of the records in that store.
+// what the nodes have kept, and from a new job's first decision on; the sequence is the newest
+// revision of the records in that store.
 struct Stamp {
   uint64_t epoch = 0;
   uint64_t sequence = 0;

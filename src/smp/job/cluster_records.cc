@@ -26,6 +26,13 @@ void OpenTimeline(Timeline next, Version parent, TimelineRecord& record) {
   if (parent == Version{}) record.set_run(next.value);
 }
 
+void EndFirstEpoch(const meta::JobState& records, meta::JobChange& change) {
+  constexpr uint64_t kFirst = 1;
+  if (records.seed.value.epoch() != kFirst) return;
+  change.seed = records.seed.value;
+  change.seed->set_epoch(kFirst + 1);
+}
+
 void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record) {
   record.clear_chain();
   for (const recovery::TimelineOrigin& origin : chain.origins()) {

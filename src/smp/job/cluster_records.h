@@ -8,6 +8,7 @@
 
 #include "base/ids.h"
 #include "base/random.h"
+#include "meta/job_state.h"
 #include "recovery/restorable.h"
 #include "recovery/timeline.h"
 #include "smp/job/coordinator.h"
@@ -40,6 +41,10 @@ recovery::TimelineChain ChainOf(const TimelineRecord& record);
 void SetChain(const recovery::TimelineChain& chain, TimelineRecord& record);
 // Opens that timeline, which is newer than all of the record.
 void OpenTimeline(Timeline next, Version parent, TimelineRecord& record);
+// Whoever knows nothing of the job begins it in the first epoch, and what opens a timeline ends
+// that: until then a node is believed that comes with records of the job, which are of a later one
+// (docs/protocol.md, rule 3).
+void EndFirstEpoch(const meta::JobState& records, meta::JobChange& change);
 
 // Never committed any more, as the record says.
 bool IsAbandoned(const AbandonRecord& record, Version version);

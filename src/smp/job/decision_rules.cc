@@ -66,6 +66,13 @@ Move Decide(TimelineRecord record) {
   return move;
 }
 
+// Of a decision that opens a timeline.
+Move DecideTimeline(const Facts& facts, TimelineRecord record) {
+  Move move = Decide(std::move(record));
+  EndFirstEpoch(facts.records, *move.write);
+  return move;
+}
+
 Move FailRound(TimelineRecord record, const absl::Status& status) {
   DecisionRecord& decision = BeginDecision(record, DecisionKind::kFailed);
   decision.set_status_code(static_cast<uint32_t>(status.code()));
@@ -85,9 +92,19 @@ absl::Status WhyNot(const Facts& facts, const Asked& asked) {
   return RanksMissing(attempt, asked.world, ranks, facts.options.restore_wait);
 }
 
+// The newest that a node has closed for, or carried out the decision of. They do so once for each
+// number, and may have come further than records that were written again from a copy.
+uint64_t NewestRound(const Facts& facts) {
+  uint64_t newest = facts.records.timeline.value.round();
+  for (const auto& [slot, report] : facts.board.reports()) {
+    newest = std::max({newest, report.round_applied(), report.round_closed()});
+  }
+  return newest;
+}
+
 TimelineRecord NextRound(const Facts& facts, const Asked& asked) {
   TimelineRecord record = facts.records.timeline.value;
-  record.set_round(record.round() + 1);
+  record.set_round(NewestRound(facts) + 1);
   record.set_attempt(asked.attempt);
   record.set_world(asked.world);
   record.clear_asked();
@@ -229,7 +246,7 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable, const 
   PinRecord pins = facts.records.pins.value;
   const bool was_ordered = OrderedVersion(record).has_value();
   EndRewind(record, pins);
-  Move move = Decide(std::move(record));
+  Move move = DecideTimeline(facts, std::move(record));
   if (was_ordered) move.write->pins = std::move(pins);
   move.write->commit = std::move(commit);
   move.say.push_back({LogLevel::kInfo, std::move(line)});
@@ -248,7 +265,7 @@ Move EndRoundFresh(const Facts& facts) {
   OpenUnlessAgain(facts, Version{}, formation.has_value(), record);
   DecisionRecord& decision = BeginDecision(record, DecisionKind::kFresh);
   decision.set_timeline(NewestTimeline(record).value);
-  return WithFormation(std::move(formation), Decide(std::move(record)));
+  return WithFormation(std::move(formation), DecideTimeline(facts, std::move(record)));
 }
 
 Move FailUnrestorable(const Facts& facts) {
@@ -390,9 +407,19 @@ std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_b
   return std::nullopt;
 }
 
+// The round that is under way, of which some node would hear nothing any more.
+Move Renumber(const Facts& facts) {
+  TimelineRecord record = facts.records.timeline.value;
+  record.set_round(NewestRound(facts) + 1);
+  Move move;
+  move.write = {.timeline = std::move(record)};
+  return move;
+}
+
 Move ContinueRound(const Facts& facts) {
-  if (!IsClosed(facts)) return {.waits = true};
   const TimelineRecord& record = facts.records.timeline.value;
+  if (NewestRound(facts) > record.round()) return Renumber(facts);
+  if (!IsClosed(facts)) return {.waits = true};
   const recovery::TimelineChain chain = ChainOf(record);
   const std::optional<Version> ordered = OrderedVersion(record);
   const std::optional<Step> at_or_before = AskedAtOrBefore(record.asked());

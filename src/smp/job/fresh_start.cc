@@ -54,6 +54,7 @@ absl::StatusOr<FreshStart> OrderFreshStart(NodeSlot from, bool force, Timeline d
   FreshStart order;
   order.change.timeline = std::move(timeline);
   order.change.commit = std::move(commit);
+  EndFirstEpoch(records, order.change);
   order.said = Declared(from, VersionOf(records.commit.value), ranks);
   return order;
 }

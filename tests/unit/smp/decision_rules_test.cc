@@ -2,6 +2,7 @@
 #include "smp/job/decision_rules.h"
 
 #include "smp/job/attempts.h"
+#include "smp/job/fresh_start.h"
 #include "tests/unit/smp/rules_fixture.h"
 
 namespace unreft::smp {
@@ -85,6 +86,27 @@ TEST_F(DecisionRulesTest, ARoundBeginsWhenAllRanksOfTheAttemptAsk) {
   EXPECT_EQ(move.write->timeline->round(), 1U);
   ASSERT_EQ(move.write->timeline->asked_size(), 2);
   EXPECT_EQ(move.write->timeline->asked(1).slot(), 1U) << "from where it asks";
+}
+
+// The records were written again from a copy of before: who is further would close for it no more.
+TEST_F(DecisionRulesTest, ARoundIsAboveAllThatAnyNodeHasCarriedOut) {
+  AskFrom(0);
+  Report(1).set_round_applied(7);
+  AskFrom(1);
+  const Move move = Next();
+  ASSERT_TRUE(move.write);
+  EXPECT_EQ(move.write->timeline->round(), 8U);
+}
+
+TEST_F(DecisionRulesTest, ARoundThatANodeIsBeyondHasAnotherNumber) {
+  Close();
+  Report(1).set_round_closed(4);
+  Tell(1);
+  const Move move = Next();
+  ASSERT_TRUE(move.write);
+  EXPECT_TRUE(move.write->timeline->closing());
+  EXPECT_EQ(move.write->timeline->round(), 5U);
+  EXPECT_EQ(move.write->timeline->attempt(), 1U);
 }
 
 TEST_F(DecisionRulesTest, RanksOfTwoAttemptsAreNotPutTogether) {
@@ -212,6 +234,28 @@ TEST_F(DecisionRulesTest, WhereNothingWasEverCommittedAllBeginAnew) {
   EXPECT_EQ(KindOf(move), DecisionKind::kFresh);
   EXPECT_FALSE(move.write->commit);
   EXPECT_EQ(NewestTimeline(*move.write->timeline), Timeline{2});
+}
+
+// A store had been wiped, and nodes that knew of no job had begun one: a node that came then with
+// the commit that it had kept gave it up.
+TEST_F(DecisionRulesTest, TheFirstDecisionEndsTheEpochInWhichWhoKnowsOfAJobIsBelieved) {
+  Close();
+  Move move = Next();
+  ASSERT_TRUE(move.write && move.write->seed);
+  EXPECT_EQ(move.write->seed->epoch(), 2U);
+  EXPECT_EQ(move.write->seed->store_id(), records_.store_id);
+  records_.seed.value.set_epoch(2);
+  move = Next();
+  ASSERT_TRUE(move.write);
+  EXPECT_FALSE(move.write->seed);
+}
+
+TEST_F(DecisionRulesTest, SoDoesAFreshStart) {
+  const auto order =
+      OrderFreshStart(NodeSlot{0}, /*force=*/false, Timeline{2}, records_, CallRoll());
+  ASSERT_TRUE(order.ok()) << order.status();
+  ASSERT_TRUE(order->change.seed);
+  EXPECT_EQ(order->change.seed->epoch(), 2U);
 }
 
 TEST_F(DecisionRulesTest, TheNewestVersionIsReadAgainEverywhereAndDecidedThen) {
