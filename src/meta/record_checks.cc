@@ -210,6 +210,8 @@ absl::Status CheckRecord(const WaitingRecord& waiting) {
     return Wrong("epoch {} of the kept records, the largest is {}", waiting.kept_epoch(),
                  kEpochMax);
   }
+  auto status = CheckCount("ranks that ask", waiting.asking(), kRanksMax);
+  if (!status.ok()) return status;
   return CheckRecord(waiting.presence());
 }
 

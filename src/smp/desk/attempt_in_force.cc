@@ -66,4 +66,14 @@ bool AttemptInForce::IsHere(const AskingRank& rank) const {
   return rank.has_slot() && NodeSlot{rank.slot()} == state_.options.node;
 }
 
+uint64_t RanksTraining(const NodeState& state) {
+  const AttemptInForce in_force(state);
+  const auto trains = [](const auto& of_rank) {
+    return of_rank.second->timeline != Timeline{} && !of_rank.second->superseded;
+  };
+  const auto is_of_it = [&](ProcessLife life) { return in_force.Has(life); };
+  return static_cast<uint64_t>(std::ranges::count_if(state.sessions, trains) +
+                               std::ranges::count_if(state.lives_before, is_of_it));
+}
+
 }  // namespace unreft::smp

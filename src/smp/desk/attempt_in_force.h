@@ -41,4 +41,8 @@ class AttemptInForce {
   const DecisionRecord* decision_ = nullptr;
 };
 
+// Coordinator::Node's: ranks here that train by the last decision. Of those that an earlier process
+// of the daemon served the ones that it was made for may yet connect, and count.
+uint64_t RanksTraining(const NodeState& state);
+
 }  // namespace unreft::smp

@@ -87,7 +87,7 @@ struct RottenSlab {
 
 // A node's in its job.
 struct Standing {
-  std::string problem;  // why nothing that it holds counts, for people; empty: it counts
+  std::string problem;       // why nothing that it holds counts, for people; empty: it counts
   bool is_out = false;       // its slot has another memory, which lives
   bool is_starting = false;  // the job or this daemon is: no fault
   absl::Status refusal;  // why it is to end as soon as it serves nobody; ok: as a spare it waits
@@ -132,6 +132,8 @@ class Coordinator {
     // That are connected to this node, but for those that a decision for others has left behind:
     // they can commit nothing any more.
     virtual uint64_t RanksServed() = 0;
+    // Of these the ones that no decision has to be made for.
+    virtual uint64_t RanksTraining() = 0;
     // The round of the decision in force, unless a process that it was made for and that asked from
     // this node has ended; else 0.
     virtual uint64_t LivesRound() = 0;

@@ -107,9 +107,21 @@ void Member::Report() {
   if (parts_ != nullptr) parts_->reporter.Report();
 }
 
+RanksHere Member::RanksNow() const {
+  RanksHere ranks;
+  ranks.served = node_.RanksServed();
+  ranks.training = node_.RanksTraining();
+  const auto& asking = parts_->follower.asking();
+  if (!asking) return ranks;
+  ranks.asking = asking->askers.size();
+  ranks.attempt = asking->attempt;
+  ranks.world = asking->world;
+  return ranks;
+}
+
 void Member::Follow() {
   peers_.Follow();
-  seat_.Follow(node_.RanksServed(), kept_.stamp());
+  seat_.Follow(RanksNow(), kept_.stamp());
   leading_.Follow();
   if (!store_.ready()) return;
   refused_.Follow();
@@ -127,7 +139,7 @@ meta::HeldKey Member::LeaderKey() const {
 
 // Ranks come and go while the records stay as they are, and the seat depends on both.
 std::optional<Reporter::Listener> Member::FollowSeatAndFindLeader() {
-  seat_.Follow(node_.RanksServed(), kept_.stamp());
+  seat_.Follow(RanksNow(), kept_.stamp());
   const auto& leader = store_.state().leader;
   if (!store_.ready() || !leader.exists() || !seat_.is_present()) return std::nullopt;
   return Reporter::Listener{NodeSlot{leader.value.slot()}, LeaderKey()};

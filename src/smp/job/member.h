@@ -104,6 +104,7 @@ class Member final : public Coordinator {
   void Follow();
   void Report();
   bool HaveAllSealed(Version version) const;
+  RanksHere RanksNow() const;
   meta::HeldKey LeaderKey() const;
   std::optional<Reporter::Listener> FollowSeatAndFindLeader();
 

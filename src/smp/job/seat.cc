@@ -118,7 +118,7 @@ PresenceRecord Seat::Presence() const {
   return record;
 }
 
-void Seat::Follow(uint64_t ranks, meta::Stamp kept) {
+void Seat::Follow(const RanksHere& ranks, meta::Stamp kept) {
   ranks_ = ranks;
   kept_ = kept;
   if (store_.ready() && !is_leaving_) FollowRecords();
@@ -187,7 +187,12 @@ void Seat::Wait() {
   // By its ranks a memory gets its slot back. What was never in a view has nothing to come back
   // with: the slot would cost the job the memory that has it now, for the ranks of whoever has
   // mistyped a number, before the attempt's own have come to ask. It says where they belong.
-  record.set_ranks(WasInAView() ? ranks_ : 0);
+  if (WasInAView()) {
+    record.set_ranks(ranks_.training + ranks_.asking);
+    record.set_asking(ranks_.asking);
+    record.set_attempt(ranks_.attempt.value);
+    record.set_world(ranks_.world);
+  }
   // Who waits does not report, and may be all that knows what the store has forgotten.
   if (!store_.state().IsSeeded()) {
     record.set_kept_epoch(kept_.epoch);
@@ -246,17 +251,18 @@ std::string Seat::WhoseItIs() const {
     return fmt::format(
         "{}; this daemon was away for too long and is out of the job: nothing that it holds "
         "counts, "
-        "and its trainers train on unprotected. It comes back if the other is lost, or if it "
-        "serves ranks and the other serves none; else with the next attempt, whose ranks may ask "
-        "there. Without ranks, stop it, or start it anew as a spare (--spare)",
+        "and its trainers train on unprotected. It comes back if the other is lost, or, while "
+        "that serves no ranks, if those here train, or ask and the attempt lacks no others; else "
+        "with the next attempt, whose ranks may ask there. Without ranks, stop it, or start it "
+        "anew as a spare (--spare)",
         other);
   }
   const std::string ranks =
-      ranks_ == 0 ? ""
-                  : fmt::format(
-                        ". The ranks here ({}) count for nothing until then: start them "
-                        "beside place {} in the next attempt, or stop the daemon there",
-                        ranks_, PlaceOf(*member));
+      ranks_.served == 0 ? ""
+                         : fmt::format(
+                               ". The ranks here ({}) count for nothing until then: start them "
+                               "beside place {} in the next attempt, or stop the daemon there",
+                               ranks_.served, PlaceOf(*member));
   return fmt::format(
       "{}; this one is empty and takes the slot if that is lost, which it is once its daemon is "
       "away for longer than {} ms{}",

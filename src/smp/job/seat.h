@@ -44,6 +44,15 @@ enum class SeatOwner {
 SeatOwner OwnerOfSeat(const meta::JobState& job, NodeSlot slot, const std::string& incarnation,
                       uint64_t newest_view);
 
+// Ranks that a daemon serves.
+struct RanksHere {
+  uint64_t served = 0;
+  uint64_t training = 0;  // of them
+  uint64_t asking = 0;    // of them, for a decision, all in `attempt`
+  Attempt attempt;
+  uint64_t world = 0;  // of that attempt
+};
+
 // Single-threaded on the node's executor. Everything outlives it.
 class Seat {
  public:
@@ -63,9 +72,9 @@ class Seat {
        const NodeOptions& options, std::string address, Callbacks callbacks);
   ~Seat();
 
-  // The records are others than they were, or the node serves another number of ranks. `kept` is
-  // how new those are that it has kept.
-  void Follow(uint64_t ranks, meta::Stamp kept);
+  // The records are others than they were, or the node's ranks are. `kept` is how new those are
+  // that it has kept.
+  void Follow(const RanksHere& ranks, meta::Stamp kept);
 
   bool is_present() const { return presence_.held() && !is_leaving_; }
   bool leads() const { return leadership_.held(); }
@@ -110,7 +119,7 @@ class Seat {
   Standing standing_;  // as was told
   SeatOwner owner_ = SeatOwner::kNobody;
   bool was_ours_ = false;  // in this process
-  uint64_t ranks_ = 0;
+  RanksHere ranks_;
   meta::Stamp kept_;  // of the records that this node has kept
   bool is_leaving_ = false;
   bool is_refused_ = false;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "smp/job/attempts.h"
 #include "smp/job/cluster_records.h"
 #include "smp/job/formation.h"
 
@@ -155,15 +156,29 @@ std::optional<meta::Takeover> AssignSpare(const Facts& facts, ViewRecord& wanted
   return meta::Takeover{place, slot};
 }
 
+// Whether no more is lacking for an attempt than the ranks that ask at memories which wait: they
+// ask nowhere else. Those that an attempt which is over has left there wait for others in vain.
+bool WouldComplete(const Facts& facts, const WaitingRecord& waiting) {
+  uint64_t asking = 0;
+  for (const auto& [place, other] : facts.records.waiting) {
+    if (other.value.attempt() == waiting.attempt()) asking += other.value.asking();
+  }
+  for (const Asked& asked : WhoAsk(facts.records, facts.roll)) {
+    if (asked.attempt == waiting.attempt()) asking += asked.ranks.size();
+  }
+  return asking >= waiting.world();
+}
+
 // A memory that was replaced while its daemon was away has its slot again if its ranks live, and
-// none is with the one that took it: nothing can be committed without them, and they ask nowhere
-// else.
+// none is with the one that took it: nothing can be committed, or decided, without them.
 std::optional<meta::Takeover> GiveSlotBack(const Facts& facts, ViewRecord& wanted) {
   const meta::JobState& records = facts.records;
   if (records.timeline.value.closing()) return std::nullopt;
   for (const auto& [place, waiting] : records.waiting) {
     const PresenceRecord& presence = waiting.value.presence();
     if (waiting.value.lease() == 0 || waiting.value.ranks() == 0) continue;
+    const bool any_trains = waiting.value.ranks() > waiting.value.asking();
+    if (!any_trains && !WouldComplete(facts, waiting.value)) continue;
     for (ViewMember& member : *wanted.mutable_members()) {
       if (member.slot() != presence.slot() || member.lost()) continue;
       if (member.incarnation() == presence.incarnation()) continue;

@@ -393,6 +393,8 @@ void Node::OnPins(const PinRecord& pins) {
 
 uint64_t Node::RanksServed() { return state_.RanksServed(); }
 
+uint64_t Node::RanksTraining() { return smp::RanksTraining(state_); }
+
 uint64_t Node::LivesRound() { return AttemptInForce(state_).LivesRound(); }
 
 void Node::OnAttemptOver(uint64_t round) { state_.over_round = round; }

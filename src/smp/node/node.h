@@ -117,6 +117,7 @@ class Node : private Coordinator::Node, private Sessions::Host {
   void OnReplicasDisagree(const std::string& what) override;
   void OnPins(const PinRecord& pins) override;
   uint64_t RanksServed() override;
+  uint64_t RanksTraining() override;
   uint64_t LivesRound() override;
   void OnAttemptOver(uint64_t round) override;
   bool LacksMemory() override;

@@ -53,6 +53,7 @@ class StandInTrainers final : public smp::Coordinator::Node {
   void OnReplicasDisagree(const std::string&) override {}
   void OnPins(const PinRecord&) override {}
   uint64_t RanksServed() override { return ranks_; }
+  uint64_t RanksTraining() override { return ranks_; }
   uint64_t LivesRound() override { return 0; }  // they have ended whenever others ask
   void OnAttemptOver(uint64_t) override {}
   bool LacksMemory() override { return false; }

@@ -120,6 +120,7 @@ TEST(RecordChecksTest, NoVersionIsBeyondTheBounds) {
   ExpectWrong<PinRecord>("pins { timeline: 1 step: " + huge + " }", huge);
   ExpectWrong<SeedRecord>("epoch: " + huge, huge);
   ExpectWrong<WaitingRecord>("kept_epoch: " + huge, huge);
+  ExpectWrong<WaitingRecord>("asking: " + huge, huge);
 }
 
 }  // namespace

@@ -130,6 +130,23 @@ TEST_F(AdmissionTest, WhatEndsElsewhereIsSaidByItsOwnNode) {
   InTurn([&] { EXPECT_EQ(AttemptInForce(state_).LivesRound(), 0U); });
 }
 
+// A process of an attempt that is over is refused when it comes again, and may live on for long.
+TEST_F(AdmissionTest, OfThoseServedBeforeThoseTrainThatTheDecisionWasMadeFor) {
+  InTurn([&] {
+    state_.lives_before = {lives_[0], lives_[1], table_.Start()};
+    EXPECT_EQ(RanksTraining(state_), 2U);
+  });
+  Wait(Rank{5}, Attempt{8});
+  InTurn([&] {
+    RankSession& session = *state_.SessionOf(Rank{5});
+    EXPECT_EQ(RanksTraining(state_), 2U) << "it is not decided for";
+    session.timeline = Timeline{2};
+    EXPECT_EQ(RanksTraining(state_), 3U);
+    session.superseded = true;
+    EXPECT_EQ(RanksTraining(state_), 2U);
+  });
+}
+
 // The daemon hears of its end. Its session may go on for what it has still to say.
 TEST_F(AdmissionTest, WhoIsServedLivesForReportsUntilItsEndIsSeen) {
   InTurn([&] { state_.sessions[Rank{0}] = std::make_unique<RankSession>(HelloOf(0), segments_); });

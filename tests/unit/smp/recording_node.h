@@ -51,6 +51,7 @@ struct RecordingNode final : Coordinator::Node {
     pins.push_back(record);
   }
   uint64_t RanksServed() override { return ranks; }
+  uint64_t RanksTraining() override { return ranks; }
   uint64_t LivesRound() override { return lives_round; }
   void OnAttemptOver(uint64_t round) override { over_round = round; }
   bool LacksMemory() override { return false; }

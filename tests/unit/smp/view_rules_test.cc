@@ -117,6 +117,47 @@ TEST_F(ViewRulesTest, AMemoryWhoseRanksLiveHasItsSlotAgainUnlessTheOtherHasSome)
   EXPECT_TRUE(IsNone(Next()));
 }
 
+// Those of an attempt that is over, whose launcher could not reach them, had the slot given back
+// between two others: rank 0 of the next had asked the one that lost it so.
+TEST_F(ViewRulesTest, AMemoryWhoseRanksAskHasItsSlotAgainWhenNoOthersAreLacking) {
+  meta::Stored<WaitingRecord>& waiting = records_.waiting[1];
+  waiting.modified = meta::Revision{3};
+  waiting.value.set_lease(1);
+  waiting.value.set_ranks(1);
+  waiting.value.set_asking(1);
+  waiting.value.set_attempt(5);
+  waiting.value.set_world(2);
+  waiting.value.mutable_presence()->set_slot(1);
+  waiting.value.mutable_presence()->set_incarnation("earlier memory");
+  EXPECT_TRUE(IsNone(Next()));
+  Report(0).set_attempt(6);
+  Report(0).set_world(2);
+  Report(0).add_asking()->set_rank(0);
+  Tell(0);
+  EXPECT_TRUE(IsNone(Next())) << "another attempt's";
+  Report(0).set_attempt(5);
+  Tell(0);
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->takeover);
+  EXPECT_TRUE(move.write->takeover->returns);
+}
+
+TEST_F(ViewRulesTest, WhereTwoMemoriesWaitForOneAttemptBothHaveTheirSlotsAgain) {
+  for (uint64_t slot = 0; slot < kNodes; ++slot) {
+    meta::Stored<WaitingRecord>& waiting = records_.waiting[slot];
+    waiting.modified = meta::Revision{3};
+    waiting.value.set_lease(1);
+    waiting.value.set_ranks(1);
+    waiting.value.set_asking(1);
+    waiting.value.set_world(2);
+    waiting.value.mutable_presence()->set_slot(slot);
+    waiting.value.mutable_presence()->set_incarnation("earlier memory");
+  }
+  const Move move = Next();
+  ASSERT_TRUE(move.write && move.write->takeover);
+  EXPECT_EQ(move.write->takeover->slot, NodeSlot{0});
+}
+
 // It was left out from the beginning; what it says of itself counts from now on.
 class ToComeTest : public RulesFixture {
  protected:
