@@ -101,13 +101,31 @@ TEST_F(ViewRulesTest, ASpareTakesALostSlotOfItsFailureDomainFirst) {
   EXPECT_THAT(TextsOf(move), ElementsAre("node 1 has new memory, that of spare 8", HasSubstr("2")));
 }
 
-TEST_F(ViewRulesTest, AMemoryWhoseRanksLiveHasItsSlotAgainUnlessTheOtherHasSome) {
-  meta::Stored<WaitingRecord>& waiting = records_.waiting[1];
-  waiting.modified = meta::Revision{3};
-  waiting.value.set_lease(1);
-  waiting.value.set_ranks(2);
-  waiting.value.mutable_presence()->set_slot(1);
-  waiting.value.mutable_presence()->set_incarnation("earlier memory");
+// An earlier memory of a slot, whose daemon is back.
+class WaitingTest : public ViewRulesTest {
+ protected:
+  WaitingRecord& AddWaiting(uint64_t slot) {
+    meta::Stored<WaitingRecord>& waiting = records_.waiting[slot];
+    waiting.modified = meta::Revision{3};
+    waiting.value.set_lease(1);
+    waiting.value.mutable_presence()->set_slot(slot);
+    waiting.value.mutable_presence()->set_incarnation("earlier memory");
+    return waiting.value;
+  }
+  WaitingRecord& AddAsking(uint64_t slot, uint64_t attempt) {
+    WaitingRecord& waiting = AddWaiting(slot);
+    waiting.set_ranks(1);
+    waiting.set_asking(1);
+    waiting.set_attempt(attempt);
+    waiting.set_world(kNodes);
+    return waiting;
+  }
+};
+
+TEST_F(WaitingTest, HasItsSlotAgainWhereItsRanksTrainUnlessTheOtherHasSome) {
+  EXPECT_EQ(AddWaiting(1).ranks(), 0U);
+  EXPECT_TRUE(IsNone(Next()));
+  AddWaiting(1).set_ranks(2);
   Move move = Next();
   ASSERT_TRUE(move.write && move.write->takeover);
   EXPECT_TRUE(move.write->takeover->returns);
@@ -119,19 +137,11 @@ TEST_F(ViewRulesTest, AMemoryWhoseRanksLiveHasItsSlotAgainUnlessTheOtherHasSome)
 
 // Those of an attempt that is over, whose launcher could not reach them, had the slot given back
 // between two others: rank 0 of the next had asked the one that lost it so.
-TEST_F(ViewRulesTest, AMemoryWhoseRanksAskHasItsSlotAgainWhenNoOthersAreLacking) {
-  meta::Stored<WaitingRecord>& waiting = records_.waiting[1];
-  waiting.modified = meta::Revision{3};
-  waiting.value.set_lease(1);
-  waiting.value.set_ranks(1);
-  waiting.value.set_asking(1);
-  waiting.value.set_attempt(5);
-  waiting.value.set_world(2);
-  waiting.value.mutable_presence()->set_slot(1);
-  waiting.value.mutable_presence()->set_incarnation("earlier memory");
+TEST_F(WaitingTest, HasItsSlotAgainWhereItsRanksAskWhenNoOthersAreLacking) {
+  AddAsking(1, 5);
   EXPECT_TRUE(IsNone(Next()));
   Report(0).set_attempt(6);
-  Report(0).set_world(2);
+  Report(0).set_world(kNodes);
   Report(0).add_asking()->set_rank(0);
   Tell(0);
   EXPECT_TRUE(IsNone(Next())) << "another attempt's";
@@ -142,17 +152,11 @@ TEST_F(ViewRulesTest, AMemoryWhoseRanksAskHasItsSlotAgainWhenNoOthersAreLacking)
   EXPECT_TRUE(move.write->takeover->returns);
 }
 
-TEST_F(ViewRulesTest, WhereTwoMemoriesWaitForOneAttemptBothHaveTheirSlotsAgain) {
-  for (uint64_t slot = 0; slot < kNodes; ++slot) {
-    meta::Stored<WaitingRecord>& waiting = records_.waiting[slot];
-    waiting.modified = meta::Revision{3};
-    waiting.value.set_lease(1);
-    waiting.value.set_ranks(1);
-    waiting.value.set_asking(1);
-    waiting.value.set_world(2);
-    waiting.value.mutable_presence()->set_slot(slot);
-    waiting.value.mutable_presence()->set_incarnation("earlier memory");
-  }
+TEST_F(WaitingTest, TwoForOneAttemptHaveTheirSlotsAgain) {
+  AddAsking(0, 5);
+  AddAsking(1, 6);
+  EXPECT_TRUE(IsNone(Next()));
+  AddAsking(1, 5);
   const Move move = Next();
   ASSERT_TRUE(move.write && move.write->takeover);
   EXPECT_EQ(move.write->takeover->slot, NodeSlot{0});
