@@ -137,12 +137,19 @@ TEST_F(MemberReplacedTest, KnowsItAlsoAfterARestart) {
 }
 
 // By which it may get the slot back.
-TEST_F(MemberReplacedTest, TellsHowManyRanksItServesWhileItIsOut) {
-  node_.ranks = 3;
+TEST_F(MemberReplacedTest, TellsWhileItIsOutHowManyRanksTrainHereAndWhoAsks) {
+  node_.ranks = 4;
+  node_.training = 2;
   Name(2, "another memory");
   const auto& waiting = leader_->store->state().waiting;
   ASSERT_TRUE(waiting.contains(0));
+  EXPECT_EQ(waiting.at(0).value.ranks(), 2U);
+  EXPECT_EQ(waiting.at(0).value.asking(), 0U);
+  Do([](Member& member) { member.AskDecision(Attempt{7}, 8, {{Rank{3}, {100, 7}}}); });
   EXPECT_EQ(waiting.at(0).value.ranks(), 3U);
+  EXPECT_EQ(waiting.at(0).value.asking(), 1U);
+  EXPECT_EQ(waiting.at(0).value.attempt(), 7U);
+  EXPECT_EQ(waiting.at(0).value.world(), 8U);
   EXPECT_EQ(waiting.at(0).value.presence().incarnation(), own_);
   EXPECT_NE(waiting.at(0).value.lease(), 0);
   Name(3, own_);

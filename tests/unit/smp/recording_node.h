@@ -51,7 +51,7 @@ struct RecordingNode final : Coordinator::Node {
     pins.push_back(record);
   }
   uint64_t RanksServed() override { return ranks; }
-  uint64_t RanksTraining() override { return ranks; }
+  uint64_t RanksTraining() override { return training; }
   uint64_t LivesRound() override { return lives_round; }
   void OnAttemptOver(uint64_t round) override { over_round = round; }
   bool LacksMemory() override { return false; }
@@ -81,6 +81,7 @@ struct RecordingNode final : Coordinator::Node {
   std::vector<std::string> disagreements;
   std::vector<PinRecord> pins;
   uint64_t ranks = 0;
+  uint64_t training = 0;  // of them
   uint64_t lives_round = 0;
   uint64_t over_round = 0;
   std::string obstacle;
