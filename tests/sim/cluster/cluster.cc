@@ -99,6 +99,7 @@ void Cluster::LookOn() {
     spoiler_->AfterEvent(machine(place));
     const uint64_t takeovers = observer_->takeovers() + observer_->returns();
     if (daemon(place) != nullptr) observer_->AfterEvent(*daemon(place));
+    for (const Machine* renewed : observer_->TakeRenewed()) pins_.OnNewMemory(*renewed);
     pins_.FollowStanding(observer_->standing(), observer_->machines());
     if (node(place) != nullptr) {
       pins_.AfterEvent(machine(place), node(place)->member()->job(), observer_->machines());

@@ -191,7 +191,12 @@ void ClusterObserver::FollowPlaces() {
     Machine* machine = seen != machines_seen_.end()
                            ? seen->second
                            : places_.at(member.has_place() ? member.place() : member.slot());
-    if (machines_[slot] == machine) continue;
+    const bool is_other =
+        std::exchange(named_now_[slot], member.incarnation()) != member.incarnation();
+    if (machines_[slot] == machine) {
+      if (is_other) renewed_.push_back(machine);
+      continue;
+    }
     world_.trace.Add("node {} is on machine {}", slot, machine->slot);
     machines_[slot] = machine;
     ++(machine->slot == slot ? returns_ : takeovers_);

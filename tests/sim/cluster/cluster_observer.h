@@ -24,6 +24,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "smp/job/member.h"
@@ -106,6 +107,8 @@ class ClusterObserver {
   uint64_t reshapes() const { return reshapes_; }
   // Nodes that are on another machine than before.
   uint64_t takeovers() const { return takeovers_; }
+  // Machines that are the same node as before by another memory, since the last call.
+  std::vector<const Machine*> TakeRenewed() { return std::exchange(renewed_, {}); }
   // Slots that went back to the machine that they were on first.
   uint64_t returns() const { return returns_; }
   // Versions that were decided and never committed, and were protected later.
@@ -163,6 +166,8 @@ class ClusterObserver {
   DurableShelf* shelf_ = nullptr;
   IsOver is_over_;
   MachinesBySlot machines_;
+  std::map<NodeSlot, std::string> named_now_;  // by the view: whose incarnation
+  std::vector<const Machine*> renewed_;
   std::map<std::string, Machine*> machines_seen_;  // where a memory was, by incarnation
   // The store of each and the revision of its newest record.
   std::map<const Machine*, std::pair<std::string, meta::Revision>> seen_;

@@ -175,6 +175,18 @@ void PinChecker::OnGivenUp(const Machine& machine) {
   if (standing_) Forget(machine, standing_->second);
 }
 
+void PinChecker::OnNewMemory(const Machine& machine) {
+  const auto is_before = [&](const auto& part) {
+    return part.machine == &machine && part.boot_id != machine.boot_id;
+  };
+  const auto forget = [&](Kept& kept) {
+    std::erase_if(kept.slabs, is_before);
+    std::erase_if(kept.guards, is_before);
+  };
+  for (auto& [version, kept] : kept_) forget(kept);
+  if (standing_) forget(standing_->second);
+}
+
 void PinChecker::Forget(const Machine& machine, Kept& kept) {
   const auto is_there = [&](const auto& part) { return part.machine == &machine; };
   std::erase_if(kept.slabs, is_there);

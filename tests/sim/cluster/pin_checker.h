@@ -50,6 +50,9 @@ class PinChecker {
   void OnFlipped(const Machine& machine, Version version);
   // It is no node any more, and will forget all that it holds.
   void OnGivenUp(const Machine& machine);
+  // It is a node by the memory that it has now: what lay in one before, and may come back, counts
+  // for nobody.
+  void OnNewMemory(const Machine& machine);
   // It comes back as another one, or as it was.
   void OnStoreChanged();
 
