@@ -132,7 +132,7 @@ class Coordinator {
     // That are connected to this node, but for those that a decision for others has left behind:
     // they can commit nothing any more.
     virtual uint64_t RanksServed() = 0;
-    // Of these the ones that no decision has to be made for.
+    // Of these the ones that train by the last decision; the others have yet to ask, or wait.
     virtual uint64_t RanksTraining() = 0;
     // The round of the decision in force, unless a process that it was made for and that asked from
     // this node has ended; else 0.

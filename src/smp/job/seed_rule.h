@@ -8,7 +8,7 @@
 namespace unreft::smp {
 
 // Of a store that is not seeded: whether what is as new as `kept` is newer than its records. These
-// are of the epoch that it was seeded with last, whatever its id is by now.
+// are of the epoch that its seed names, whatever its id is by now.
 bool IsBehind(const meta::JobState& records, const meta::Stamp& kept);
 
 // A store is believed once its seed names it. That is written with the newest records that any node
