@@ -16,6 +16,16 @@ Stamp JobState::stamp() const {
   return {IsSeeded() ? seed.value.epoch() : 0, newest.value};
 }
 
+bool IsOfAnotherJob(const TimelineRecord& decided, const TimelineRecord& known) {
+  if (decided.run() != 0 && decided.run() == known.run()) return false;
+  const auto is_known = [&](const TimelineEntry& entry) {
+    return std::ranges::any_of(known.chain(), [&](const TimelineEntry& other) {
+      return other.timeline() == entry.timeline();
+    });
+  };
+  return !decided.chain().empty() && std::ranges::none_of(decided.chain(), is_known);
+}
+
 absl::Status CheckChange(const JobChange& change) {
   absl::Status status;
   ForEachShared([&](const char* name, auto, auto record) {

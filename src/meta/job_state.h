@@ -80,6 +80,11 @@ struct JobState : JobRecords {
   Stamp stamp() const;
 };
 
+// Whether what a store has decided is of another job than what a node knows, or else newer: in a
+// job some timelines, or the run that they are of, stay from copy to copy. False of a store that
+// has decided nothing; true where the node knows of nothing that was decided.
+bool IsOfAnotherJob(const TimelineRecord& decided, const TimelineRecord& known);
+
 // A spare that becomes a node slot's daemon, or one that waits for the slot which was its own: its
 // presence moves there, lease and all.
 struct Takeover {

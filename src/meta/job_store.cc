@@ -69,9 +69,10 @@ JobStore::~JobStore() {
   executor_.Cancel(again_);
 }
 
-void JobStore::Expect(std::string store_id, Stamp newest) {
+void JobStore::Expect(std::string store_id, Stamp newest, TimelineRecord timelines) {
   expected_store_ = std::move(store_id);
   expected_ = newest;
+  expected_timelines_ = std::move(timelines);
 }
 
 void JobStore::Start() { Read(); }
@@ -166,14 +167,17 @@ bool JobStore::IsOlderThanExpected(const std::string& store_id,
                                    const std::vector<KeyValue>& all) const {
   uint64_t newest = 0;
   SeedRecord seed;
+  TimelineRecord timeline;
   for (const auto& [key, revision] : SharedRevisions()) {
     const auto found = std::ranges::find(all, key, &KeyValue::key);
     if (found == all.end()) continue;
     newest = std::max(newest, found->mod_revision.value);
     if (key == prefix_ + "seed" && !seed.ParseFromString(found->value)) return false;
+    if (key == prefix_ + "timeline" && !timeline.ParseFromString(found->value)) return false;
   }
   if (store_id == expected_store_ && newest < expected_.sequence) return true;
-  return seed.store_id() == store_id && seed.epoch() < expected_.epoch;
+  return seed.store_id() == store_id && seed.epoch() < expected_.epoch &&
+         !IsOfAnotherJob(timeline, expected_timelines_);
 }
 
 bool JobStore::IsOfAnother(const KeyValue& kv, const std::string& store_id) const {

@@ -43,8 +43,9 @@ class JobStore {
   ~JobStore();
 
   // Before Start: records of that store, as new as that, are known to have been. If it has older
-  // ones now it went back, and so has one that is seeded with an earlier epoch.
-  void Expect(std::string store_id, Stamp newest);
+  // ones now it went back, and so has one that is seeded with an earlier epoch, unless what it has
+  // decided is of another job.
+  void Expect(std::string store_id, Stamp newest, TimelineRecord timelines);
   // Reads and watches from now on, until destroyed, however often the store goes away.
   void Start();
 
@@ -121,6 +122,7 @@ class JobStore {
   std::deque<std::string> former_ids_;         // the last that the store had
   std::string expected_store_;
   Stamp expected_;
+  TimelineRecord expected_timelines_;
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;

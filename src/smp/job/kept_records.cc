@@ -94,7 +94,16 @@ absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_vi
   return absl::OkStatus();
 }
 
+bool KeptRecords::IsOfAnotherJob(const meta::JobState& job) const {
+  const TimelineRecord& known = copy_.records.timeline.value;
+  return job.IsSeeded() && !known.chain().empty() &&
+         meta::IsOfAnotherJob(job.timeline.value, known);
+}
+
 bool KeptRecords::IsOlder(const meta::JobState& job) const {
+  if (job.IsSeeded() && meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value)) {
+    return false;
+  }
   const meta::Stamp stamp = job.stamp();
   if (stamp.epoch != copy_.stamp.epoch) return stamp.epoch < copy_.stamp.epoch;
   // Revisions of two stores say nothing of each other. If one of both is seeded with that epoch,
@@ -113,7 +122,8 @@ bool KeptRecords::Keep(const meta::JobState& job) {
     return false;
   }
   problem_.clear();
-  const bool was_apart = job.store_id != copy_.store_id && job.stamp().epoch == copy_.stamp.epoch;
+  const bool was_apart = job.store_id != copy_.store_id &&
+                         (job.stamp().epoch == copy_.stamp.epoch || IsOfAnotherJob(job));
   if (was_apart) SayWhatIsNotOfTheJob(job);
   encoded_ = std::move(bytes);
   const auto take = [](const auto& record, auto& into) {
@@ -130,8 +140,8 @@ bool KeptRecords::Keep(const meta::JobState& job) {
   return true;
 }
 
-// A store that is written from copies has a later epoch. This one was begun by nodes that knew
-// nothing, while all that know the job were away.
+// This store was not written from copies of the job: nodes that knew nothing began it, while all
+// that know the job were away.
 void KeptRecords::SayWhatIsNotOfTheJob(const meta::JobState& job) const {
   const CommitRecord& committed = copy_.records.commit.value;
   const auto is_its_timeline = [&](const TimelineEntry& entry) {

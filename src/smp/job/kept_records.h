@@ -55,6 +55,9 @@ class KeptRecords {
   // Keeps what the store says, unless that is older than what is kept. Whether records() are the
   // store's now; if not, nothing may be done by the store's.
   bool Keep(const meta::JobState& job);
+  // Whether what is kept is of another job than what the store has decided: its epoch says nothing
+  // there.
+  bool IsOfAnotherJob(const meta::JobState& job) const;
   // The record store gets what it lacks of what is kept: at once, or kDiskPace after it was last
   // written.
   void WriteToDisk();

@@ -70,7 +70,7 @@ void Member::Start(Protection& protection) {
     reply.set_copy(kept_.Encoded());
     done(std::move(reply));
   });
-  store_.Expect(kept_.store_id(), kept_.stamp());
+  store_.Expect(kept_.store_id(), kept_.stamp(), kept_.records().timeline.value);
   store_.Start();
 }
 
@@ -121,6 +121,8 @@ RanksHere Member::RanksNow() const {
 
 void Member::Follow() {
   peers_.Follow();
+  // Before the seat, which believes no view that is older than those it was in.
+  if (store_.ready() && kept_.IsOfAnotherJob(store_.state())) record_.ForgetViews();
   seat_.Follow(RanksNow(), kept_.stamp());
   leading_.Follow();
   if (!store_.ready()) return;

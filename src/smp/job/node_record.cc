@@ -164,6 +164,12 @@ void NodeRecord::SetView(uint64_t number) {
   Store();
 }
 
+void NodeRecord::ForgetViews() {
+  if (body_.view == 0) return;
+  body_.view = 0;
+  Store();
+}
+
 void NodeRecord::SetCommitted(Version version, uint64_t world) {
   body_.committed_timeline = version.timeline.value;
   body_.committed_step = version.step.value;

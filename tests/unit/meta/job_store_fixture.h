@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "meta/job_store.h"
 #include "tests/unit/meta/meta_fixture.h"
@@ -18,6 +19,7 @@ class JobStoreFixture : public MetaFixture {
     struct Expected {
       std::string store_id;
       Stamp newest;
+      TimelineRecord timelines;
     };
     Node(JobStoreFixture& test, std::string name, Expected expected = {})
         : Process(test),
@@ -27,7 +29,7 @@ class JobStoreFixture : public MetaFixture {
               [](const std::string&) { return false; }, [] {}),
           value(std::move(name)) {
       test.InTurn(*this, [&] {
-        store.Expect(expected.store_id, expected.newest);
+        store.Expect(expected.store_id, expected.newest, expected.timelines);
         store.Start();
       });
     }
@@ -80,6 +82,13 @@ class JobStoreFixture : public MetaFixture {
     change.seed.emplace().set_store_id(node.store.state().store_id);
     change.seed->set_epoch(epoch);
     return change;
+  }
+  // Of those that a job has opened, of one run.
+  static TimelineRecord Timelines(std::vector<uint64_t> opened, uint64_t run) {
+    TimelineRecord record;
+    for (const uint64_t timeline : opened) record.add_chain()->set_timeline(timeline);
+    record.set_run(run);
+    return record;
   }
   static JobChange View(uint64_t number) {
     JobChange change;

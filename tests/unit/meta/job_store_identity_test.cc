@@ -166,6 +166,39 @@ TEST_F(JobStoreIdentityTest, AStoreOfAnEarlierEpochThanWasKeptGetsANewId) {
   EXPECT_GE(sink_.Count("it went back and is at revision"), 1U);
 }
 
+// A job that was begun in a store of its own, by nodes that knew nothing: its epoch says nothing to
+// one whose store was written from copies more often.
+TEST_F(JobStoreIdentityTest, AStoreThatHasDecidedForAnotherJobKeepsItsId) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  JobChange decided = Seed(a, 2);
+  decided.timeline = Timelines({11, 12}, 11);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), std::move(decided)).ok());
+  const std::string before = a.store.state().store_id;
+  Node of_another(*this, "b", {"another", {5, 1}, Timelines({21, 22, 23}, 21)});
+  Node of_nothing(*this, "c", {"another", {5, 1}});
+  Settle(seconds(1));
+  EXPECT_EQ(a.store.state().store_id, before);
+  EXPECT_EQ(of_another.store.state().stamp().epoch, 2U);
+  Node of_its_run(*this, "d", {"another", {5, 1}, Timelines({91, 92}, 11)});
+  Settle(seconds(1));
+  EXPECT_NE(a.store.state().store_id, before) << "of so much later that no timeline is shared";
+}
+
+TEST_F(JobStoreIdentityTest, AStoreOfAnEarlierEpochWithATimelineOfTheJobGetsANewId) {
+  Node a(*this, "a");
+  Settle();
+  Lead(a);
+  JobChange decided = Seed(a, 2);
+  decided.timeline = Timelines({11, 12}, 11);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), std::move(decided)).ok());
+  const std::string before = a.store.state().store_id;
+  Node b(*this, "b", {"another", {5, 1}, Timelines({12, 13}, 13)});
+  Settle(seconds(1));
+  EXPECT_NE(a.store.state().store_id, before) << "after a fresh start";
+}
+
 // The reading was made before the write, and its answer came after: it lacks what was written.
 TEST_F(JobStoreIdentityTest, AWriteThatIsAnsweredDuringAReadingIsNoSignOfAStoreThatWentBack) {
   Node a(*this, "a");

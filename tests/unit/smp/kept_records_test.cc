@@ -43,6 +43,11 @@ class KeptRecordsTest : public SmpFixture {
     ASSERT_TRUE(Keep());
     LoseStore();
   }
+  static TimelineRecord TimelineOfAnotherJob() {
+    TimelineRecord record;
+    record.add_chain()->set_timeline(77);
+    return record;
+  }
   void LoseStore() {
     job_ = {};
     job_.store_id = std::string(16, 'b');
@@ -155,6 +160,28 @@ TEST_F(KeptRecordsTest, ACommitThatTheOtherStoreDoesNotKnowIsAnError) {
   EXPECT_TRUE(Keep());
   EXPECT_EQ(sink_.Count("version 1:5, which this node has kept as committed, is of no timeline"),
             1U);
+  EXPECT_TRUE(Keep());
+  EXPECT_EQ(sink_.Count("counts no longer"), 1U);
+}
+
+// The store of the other was never lost, and that of this one was, twice.
+TEST_F(KeptRecordsTest, AnotherJobsStoreIsKeptThoughItsEpochIsEarlier) {
+  KeepACommitAndLoseTheStore(4);
+  Seed(2, 4);
+  EXPECT_FALSE(kept_->IsOfAnotherJob(job_)) << "nothing was decided in it";
+  EXPECT_FALSE(Keep());
+  Put(job_.timeline, TimelineOfAnotherJob(), 5);
+  EXPECT_TRUE(kept_->IsOfAnotherJob(job_));
+  EXPECT_TRUE(Keep());
+  EXPECT_FALSE(kept_->IsOfAnotherJob(job_));
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{2, 5}));
+  EXPECT_EQ(sink_.Count("counts no longer"), 1U);
+}
+
+TEST_F(KeptRecordsTest, AnotherJobsStoreOfALaterEpochIsAnErrorToo) {
+  KeepACommitAndLoseTheStore(2);
+  Seed(3, 4);
+  Put(job_.timeline, TimelineOfAnotherJob(), 5);
   EXPECT_TRUE(Keep());
   EXPECT_EQ(sink_.Count("counts no longer"), 1U);
 }

@@ -304,5 +304,26 @@ TEST_F(MemberReplacedTest, AnOlderViewIsNotBelieved) {
   EXPECT_EQ(Present()->incarnation(), own_);
 }
 
+// Its host was in another job of that name, whose views have higher numbers.
+TEST_F(MemberReplacedTest, TheViewsOfAnotherJobSayNothingOfThisOne) {
+  Seed();
+  Put("timeline", Chain(1, 1));
+  Name(7, own_);
+  StopMember();
+  TimelineRecord other;
+  other.add_chain()->set_timeline(77);
+  LoseStore();
+  Seed();
+  Put("timeline", other);
+  Name(2, "another memory");
+  StartMember();
+  Settle(seconds(10));
+  EXPECT_FALSE(Present()) << "an empty memory waits until the one before it is lost";
+  EXPECT_EQ(record_->view(), 0U);
+  Name(3, "another memory", /*lost=*/true);
+  ASSERT_TRUE(Present());
+  EXPECT_EQ(Present()->incarnation(), own_);
+}
+
 }  // namespace
 }  // namespace unreft::smp
