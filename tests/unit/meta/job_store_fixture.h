@@ -77,6 +77,15 @@ class JobStoreFixture : public MetaFixture {
     return view.SerializeAsString();
   }
 
+  // In a store that is seeded with that epoch; its id.
+  std::string Decide(Node& node, uint64_t epoch, TimelineRecord timelines) {
+    Settle();
+    Lead(node);
+    JobChange decided = Seed(node, epoch);
+    decided.timeline = std::move(timelines);
+    UNREFT_CHECK(Write(node, node.leadership.holding(), std::move(decided)).ok());
+    return node.store.state().store_id;
+  }
   JobChange Seed(const Node& node, uint64_t epoch) {
     JobChange change = View(epoch);
     change.seed.emplace().set_store_id(node.store.state().store_id);

@@ -170,12 +170,7 @@ TEST_F(JobStoreIdentityTest, AStoreOfAnEarlierEpochThanWasKeptGetsANewId) {
 // one whose store was written from copies more often.
 TEST_F(JobStoreIdentityTest, AStoreThatHasDecidedForAnotherJobKeepsItsId) {
   Node a(*this, "a");
-  Settle();
-  Lead(a);
-  JobChange decided = Seed(a, 2);
-  decided.timeline = Timelines({11, 12}, 11);
-  ASSERT_TRUE(Write(a, a.leadership.holding(), std::move(decided)).ok());
-  const std::string before = a.store.state().store_id;
+  const std::string before = Decide(a, 2, Timelines({11, 12}, 11));
   Node of_another(*this, "b", {"another", {5, 1}, Timelines({21, 22, 23}, 21)});
   Node of_nothing(*this, "c", {"another", {5, 1}});
   Settle(seconds(1));
@@ -188,12 +183,7 @@ TEST_F(JobStoreIdentityTest, AStoreThatHasDecidedForAnotherJobKeepsItsId) {
 
 TEST_F(JobStoreIdentityTest, AStoreOfAnEarlierEpochWithATimelineOfTheJobGetsANewId) {
   Node a(*this, "a");
-  Settle();
-  Lead(a);
-  JobChange decided = Seed(a, 2);
-  decided.timeline = Timelines({11, 12}, 11);
-  ASSERT_TRUE(Write(a, a.leadership.holding(), std::move(decided)).ok());
-  const std::string before = a.store.state().store_id;
+  const std::string before = Decide(a, 2, Timelines({11, 12}, 11));
   Node b(*this, "b", {"another", {5, 1}, Timelines({12, 13}, 13)});
   Settle(seconds(1));
   EXPECT_NE(a.store.state().store_id, before) << "after a fresh start";
