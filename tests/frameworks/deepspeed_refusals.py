@@ -58,6 +58,14 @@ def attach(name, *args, of=unreft.deepspeed.attach, **options):
         say(name=name, error=None, message="")
 
 
+def of_adagrad(config, stage):
+    """An engine of two parameter groups, of which DeepSpeed makes one."""
+    model = nn.Linear(3, 5)
+    optimizer = torch.optim.Adagrad([{"params": [p]} for p in model.parameters()])
+    config = {**config, "zero_optimization": {"stage": stage}}
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+
+
 def main():
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     deepspeed.init_distributed("gloo")
@@ -83,6 +91,8 @@ def main():
         torch.optim.Optimizer.__init__(inner, model.parameters(), {"amsgrad": False})
         with unittest.mock.patch.object(engine.optimizer, "optimizer", inner):
             attach(f"DeepSpeed's {kind.__name__}", engine)
+    for stage in (2, 3):
+        attach(f"groups in one, stage {stage}", of_adagrad(config, stage))
     derived = type("Derived", (type(engine),), {})
     own, engine.__class__ = type(engine), derived
     attach("its class Derived", engine)

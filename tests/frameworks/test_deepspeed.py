@@ -243,6 +243,8 @@ def test_what_was_not_tried_is_refused_by_name(told, name):
     [
         ("a version", "FailedPrecondition", "tried with deepspeed 0.19, .* this is 0.20.1"),
         ("a model", "InvalidArgument", r"needed what deepspeed.initialize\(\).* found a Linear"),
+        ("groups in one, stage 2", "FailedPrecondition", "of 2 parameter groups, .* steps on 1: "),
+        ("groups in one, stage 3", "FailedPrecondition", "of 2 parameter groups, .* steps on 1: "),
         ("every", "InvalidArgument", "every: needed .* above 0, found 0"),
         ("of torch", "InvalidArgument", r"is an engine.* unreft.deepspeed.attach\(engine\)"),
         ("twice", "FailedPrecondition", "attached in this process already: a process trains one"),

@@ -10,14 +10,26 @@ from typing import Any
 
 import torch
 
+from unreft.errors import FailedPrecondition
 from unreft.torch.parts import Part, Stepped, box
 
 
 def partitions_of(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Stepped]:
     """Those of a ZeRO optimizer, each of shape (elements,); `names`: of the parameters."""
     if hasattr(optimizer, "single_partition_of_fp32_groups"):
+        _check_groups(optimizer.optimizer, len(optimizer.single_partition_of_fp32_groups))
         return _of_stage_1_or_2(optimizer, names)
+    _check_groups(optimizer.optimizer, 1 + max(optimizer.sub_group_to_group_id.values()))
     return _of_stage_3(optimizer, names)
+
+
+def _check_groups(inner: torch.optim.Optimizer, needed: int) -> None:
+    if (found := len(inner.param_groups)) < needed:
+        raise FailedPrecondition(
+            f"{type(inner).__name__}: ZeRO has partitions of {needed} parameter groups, and it "
+            f"steps on {found}: DeepSpeed has made it anew with one for all, as it does with "
+            "torch's Adagrad; give it one group"
+        )
 
 
 def _of_stage_1_or_2(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Stepped]:
