@@ -17,13 +17,8 @@ Stamp JobState::stamp() const {
 }
 
 bool IsOfAnotherJob(const TimelineRecord& decided, const TimelineRecord& known) {
-  if (decided.run() != 0 && decided.run() == known.run()) return false;
-  const auto is_known = [&](const TimelineEntry& entry) {
-    return std::ranges::any_of(known.chain(), [&](const TimelineEntry& other) {
-      return other.timeline() == entry.timeline();
-    });
-  };
-  return !decided.chain().empty() && std::ranges::none_of(decided.chain(), is_known);
+  const uint64_t first = decided.first_timeline();
+  return first != 0 && known.first_timeline() != 0 && first != known.first_timeline();
 }
 
 absl::Status CheckChange(const JobChange& change) {

@@ -80,9 +80,8 @@ struct JobState : JobRecords {
   Stamp stamp() const;
 };
 
-// Whether what a store has decided is of another job than what a node knows, or else newer: in a
-// job some timelines, or the run that they are of, stay from copy to copy. False of a store that
-// has decided nothing; true where the node knows of nothing that was decided.
+// Whether what a store has decided is of another job than what a node knows. Not, where either
+// knows of no decision.
 bool IsOfAnotherJob(const TimelineRecord& decided, const TimelineRecord& known);
 
 // A spare that becomes a node slot's daemon, or one that waits for the slot which was its own: its

@@ -24,6 +24,7 @@ void OpenTimeline(Timeline next, Version parent, TimelineRecord& record) {
   chain.Trim(kDecisionsKept);
   SetChain(chain, record);
   if (parent == Version{}) record.set_run(next.value);
+  if (record.first_timeline() == 0) record.set_first_timeline(next.value);
 }
 
 void EndFirstEpoch(const meta::JobState& records, meta::JobChange& change) {

@@ -95,15 +95,11 @@ absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_vi
 }
 
 bool KeptRecords::IsOfAnotherJob(const meta::JobState& job) const {
-  const TimelineRecord& known = copy_.records.timeline.value;
-  return job.IsSeeded() && !known.chain().empty() &&
-         meta::IsOfAnotherJob(job.timeline.value, known);
+  return job.IsSeeded() && meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value);
 }
 
 bool KeptRecords::IsOlder(const meta::JobState& job) const {
-  if (job.IsSeeded() && meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value)) {
-    return false;
-  }
+  if (IsOfAnotherJob(job)) return false;
   const meta::Stamp stamp = job.stamp();
   if (stamp.epoch != copy_.stamp.epoch) return stamp.epoch < copy_.stamp.epoch;
   // Revisions of two stores say nothing of each other. If one of both is seeded with that epoch,

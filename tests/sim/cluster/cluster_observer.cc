@@ -45,7 +45,7 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   const smp::NodeRecord& record = *daemon.node()->state().record;
   const RandomId id = record.incarnation();
   const std::string incarnation(id.begin(), id.end());
-  Remember(slot, daemon.machine(), record);
+  Remember(slot, daemon.machine(), daemon.node()->state());
   machines_seen_[incarnation] = &daemon.machine();
   if (machines_[slot] == &daemon.machine()) memory_of_[slot] = incarnation;
   if (world_.trace.now() >= prove_next_) {
@@ -70,16 +70,19 @@ bool ClusterObserver::IsStale(const Machine& machine, const meta::JobState& job)
   return stale_views_.contains(&machine);
 }
 
-// What a memory has heard of it knows as long as it lives, whatever its daemons hear later.
-void ClusterObserver::Remember(NodeSlot slot, const Machine& machine,
-                               const smp::NodeRecord& record) {
+// What a memory has heard of it knows as long as it lives, whatever its daemons hear later, unless
+// that is of another job, which was begun in a store that had been wiped.
+void ClusterObserver::Remember(NodeSlot slot, const Machine& machine, const smp::NodeState& state) {
+  const smp::NodeRecord& record = *state.record;
   const Known known(record.chain().newest(), record.committed());
-  Known& before = memories_[record.incarnation()];
-  if (known < before) {
+  const uint64_t job = state.kept->records().timeline.value.first_timeline();
+  Memory& memory = memories_[record.incarnation()];
+  const bool is_another = memory.job != 0 && job != 0 && memory.job != job;
+  if (known < memory.known && !is_another) {
     world_.trace.Fail("node {} knows of timeline {} and commit {}, and of {} and {} before", slot,
-                      known.first, known.second, before.first, before.second);
+                      known.first, known.second, memory.known.first, memory.known.second);
   }
-  before = known;
+  memory = {known, job};
   if (machines_[slot] == &machine) remembered_[slot] = known;
 }
 

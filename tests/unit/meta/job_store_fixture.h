@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "meta/job_store.h"
 #include "tests/unit/meta/meta_fixture.h"
@@ -92,11 +91,11 @@ class JobStoreFixture : public MetaFixture {
     change.seed->set_epoch(epoch);
     return change;
   }
-  // Of those that a job has opened, of one run.
-  static TimelineRecord Timelines(std::vector<uint64_t> opened, uint64_t run) {
+  // Of a job that began with that one.
+  static TimelineRecord Timelines(uint64_t first, uint64_t newest) {
     TimelineRecord record;
-    for (const uint64_t timeline : opened) record.add_chain()->set_timeline(timeline);
-    record.set_run(run);
+    record.add_chain()->set_timeline(newest);
+    record.set_first_timeline(first);
     return record;
   }
   static JobChange View(uint64_t number) {

@@ -258,6 +258,22 @@ TEST_F(DecisionRulesTest, SoDoesAFreshStart) {
   EXPECT_EQ(order->change.seed->epoch(), 2U);
 }
 
+// By it two jobs of one name are told apart.
+TEST_F(DecisionRulesTest, TheFirstTimelineIsNamedForGood) {
+  Close();
+  records_.timeline.value.clear_chain();
+  Move move = Next();
+  ASSERT_TRUE(move.write && move.write->timeline);
+  const uint64_t first = move.write->timeline->first_timeline();
+  EXPECT_EQ(first, NewestTimeline(*move.write->timeline).value);
+  records_.timeline.value = *move.write->timeline;
+  const auto order =
+      OrderFreshStart(NodeSlot{0}, /*force=*/true, Timeline{first + 1}, records_, CallRoll());
+  ASSERT_TRUE(order.ok()) << order.status();
+  EXPECT_EQ(order->change.timeline->run(), first + 1);
+  EXPECT_EQ(order->change.timeline->first_timeline(), first);
+}
+
 TEST_F(DecisionRulesTest, TheNewestVersionIsReadAgainEverywhereAndDecidedThen) {
   RecordCommit(At(1, 4));
   Protect(At(1, 5));

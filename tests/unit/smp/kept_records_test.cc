@@ -38,7 +38,9 @@ class KeptRecordsTest : public SmpFixture {
   // Of timeline 1, in a store of that epoch.
   void KeepACommitAndLoseTheStore(uint64_t epoch) {
     Seed(epoch, 90);
-    Put(job_.timeline, Chain(1, 1), 90);
+    TimelineRecord timeline = Chain(1, 1);
+    timeline.set_first_timeline(1);
+    Put(job_.timeline, timeline, 90);
     Commit(5, 91);
     ASSERT_TRUE(Keep());
     LoseStore();
@@ -46,6 +48,7 @@ class KeptRecordsTest : public SmpFixture {
   static TimelineRecord TimelineOfAnotherJob() {
     TimelineRecord record;
     record.add_chain()->set_timeline(77);
+    record.set_first_timeline(77);
     return record;
   }
   void LoseStore() {

@@ -307,11 +307,14 @@ TEST_F(MemberReplacedTest, AnOlderViewIsNotBelieved) {
 // Its host was in another job of that name, whose views have higher numbers.
 TEST_F(MemberReplacedTest, TheViewsOfAnotherJobSayNothingOfThisOne) {
   Seed();
-  Put("timeline", Chain(1, 1));
+  TimelineRecord timeline = Chain(1, 1);
+  timeline.set_first_timeline(1);
+  Put("timeline", timeline);
   Name(7, own_);
   StopMember();
   TimelineRecord other;
   other.add_chain()->set_timeline(77);
+  other.set_first_timeline(77);
   LoseStore();
   Seed();
   Put("timeline", other);
