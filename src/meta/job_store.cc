@@ -173,11 +173,12 @@ bool JobStore::IsOlderThanExpected(const std::string& store_id,
     if (found == all.end()) continue;
     newest = std::max(newest, found->mod_revision.value);
     if (key == prefix_ + "seed" && !seed.ParseFromString(found->value)) return false;
-    if (key == prefix_ + "timeline" && !timeline.ParseFromString(found->value)) return false;
+    if (key == prefix_ + "timeline" && !timeline.ParseFromString(found->value)) timeline.Clear();
   }
   if (store_id == expected_store_ && newest < expected_.sequence) return true;
-  return seed.store_id() == store_id && seed.epoch() < expected_.epoch &&
-         !IsOfAnotherJob(timeline, expected_timelines_);
+  // Where this job's was seen before, another's was put in its place.
+  const bool is_found = !is_job_known_ && IsOfAnotherJob(timeline, expected_timelines_);
+  return seed.store_id() == store_id && seed.epoch() < expected_.epoch && !is_found;
 }
 
 bool JobStore::IsOfAnother(const KeyValue& kv, const std::string& store_id) const {
@@ -365,7 +366,14 @@ void JobStore::ApplyStore(const std::string& value) {
   state_.store_id = record.store_id();
 }
 
+void JobStore::KnowJob() {
+  if (is_job_known_ || !state_.IsSeeded()) return;
+  is_job_known_ = true;
+  if (IsOfAnotherJob(state_.timeline.value, expected_timelines_)) Expect({}, {}, {});
+}
+
 void JobStore::Changed() {
+  KnowJob();
   if (!change_told_) return;
   change_told_ = false;
   executor_.Post(lifetime_.Bind([this] {

@@ -43,8 +43,8 @@ class JobStore {
   ~JobStore();
 
   // Before Start: records of that store, as new as that, are known to have been. If it has older
-  // ones now it went back, and so has one that is seeded with an earlier epoch, unless what it has
-  // decided is of another job.
+  // ones now it went back, and so has one that is seeded with an earlier epoch, unless what the
+  // first one that is seeded has decided is of another job.
   void Expect(std::string store_id, Stamp newest, TimelineRecord timelines);
   // Reads and watches from now on, until destroyed, however often the store goes away.
   void Start();
@@ -109,6 +109,8 @@ class JobStore {
   template <typename Message, typename Records>
   void ParseShared(const KeyValue& kv, Shared<Message> Records::* record);
   void Changed();
+  // What another job had is expected of this one no longer.
+  void KnowJob();
 
   Kv& kv_;
   Executor& executor_;
@@ -123,6 +125,7 @@ class JobStore {
   std::string expected_store_;
   Stamp expected_;
   TimelineRecord expected_timelines_;
+  bool is_job_known_ = false;  // a store that was seeded has been read
   absl::Status status_;
   WatchId watch_ = WatchId::kNone;
   TimerId again_ = TimerId::kNone;

@@ -81,8 +81,11 @@ absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_vi
     if (!is_empty) log_.Warn("{}: {}; another copy counts", where, copy.status().message());
     return absl::OkStatus();
   }
+  // What lies on the disk may be of the job before this one, and of a later epoch.
+  const bool is_of_another = has_found_copy_ && meta::IsOfAnotherJob(copy->records.timeline.value,
+                                                                     copy_.records.timeline.value);
   has_found_copy_ = true;
-  if (copy->stamp <= copy_.stamp) return absl::OkStatus();
+  if (is_of_another || copy->stamp <= copy_.stamp) return absl::OkStatus();
   copy_ = *std::move(copy);
   uint64_t whole = sizeof(meta::CopyHeader);
   const auto& [view, timeline, commit, abandoned, pins] = copy_.records;
@@ -95,7 +98,8 @@ absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_vi
 }
 
 bool KeptRecords::IsOfAnotherJob(const meta::JobState& job) const {
-  return job.IsSeeded() && meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value);
+  return !has_kept_ && job.IsSeeded() &&
+         meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value);
 }
 
 bool KeptRecords::IsOlder(const meta::JobState& job) const {
@@ -118,9 +122,12 @@ bool KeptRecords::Keep(const meta::JobState& job) {
     return false;
   }
   problem_.clear();
-  const bool was_apart = job.store_id != copy_.store_id &&
-                         (job.stamp().epoch == copy_.stamp.epoch || IsOfAnotherJob(job));
-  if (was_apart) SayWhatIsNotOfTheJob(job);
+  const bool is_of_another = IsOfAnotherJob(job);
+  // It may be of a later epoch.
+  if (is_of_another) ClearOlderArea();
+  const bool was_apart = job.store_id != copy_.store_id && job.stamp().epoch == copy_.stamp.epoch;
+  if (is_of_another || was_apart) SayWhatIsNotOfTheJob(job);
+  has_kept_ = true;
   encoded_ = std::move(bytes);
   const auto take = [](const auto& record, auto& into) {
     if (record.modified != into.modified || record.bytes != into.bytes) into = record;
@@ -136,8 +143,7 @@ bool KeptRecords::Keep(const meta::JobState& job) {
   return true;
 }
 
-// This store was not written from copies of the job: nodes that knew nothing began it, while all
-// that know the job were away.
+// Nodes that knew nothing of the job began what the store has, while all that know it were away.
 void KeptRecords::SayWhatIsNotOfTheJob(const meta::JobState& job) const {
   const CommitRecord& committed = copy_.records.commit.value;
   const auto is_its_timeline = [&](const TimelineEntry& entry) {
@@ -163,6 +169,11 @@ absl::Status KeptRecords::WriteToArea(const std::string& bytes) {
   std::memcpy(area.data(), bytes.data(), bytes.size());
   newest_ = older;
   return absl::OkStatus();
+}
+
+void KeptRecords::ClearOlderArea() {
+  const std::span<std::byte> area = Area((newest_ + 1) % kAreas);
+  std::ranges::fill(area.first(sizeof(meta::CopyHeader)), std::byte{0});
 }
 
 // One at a time: a slow disk must not make a queue of them, only the newest counts.

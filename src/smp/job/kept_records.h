@@ -2,8 +2,9 @@
 //
 // A node acts on a record only once it has kept it, so that a meta store which forgets can be
 // written anew from what the nodes know. What is kept is the records as the store has them, byte
-// for byte, and how new they are: of two copies the one with the later epoch is newer, of one epoch
-// that with the higher sequence. Older records are neither kept nor acted on.
+// for byte, and how new they are: of two copies of a job the one with the later epoch is newer, of
+// one epoch that with the higher sequence. Older records are neither kept nor acted on. A daemon
+// that starts with what is of another job gives that up for the job that it finds.
 //
 // Kept twice: in a segment of two areas, written in turn and at once, which survives the daemon's
 // death; and in the record store, written behind, which survives the host's. The latter at a pace:
@@ -55,8 +56,9 @@ class KeptRecords {
   // Keeps what the store says, unless that is older than what is kept. Whether records() are the
   // store's now; if not, nothing may be done by the store's.
   bool Keep(const meta::JobState& job);
-  // Whether what is kept is of another job than what the store has decided: its epoch says nothing
-  // there.
+  // Before anything was kept in this process: whether what is, is of another job than what the
+  // store has decided. Its epoch says nothing there. Afterwards a store of another job is one that
+  // was put in the place of this one's.
   bool IsOfAnotherJob(const meta::JobState& job) const;
   // The record store gets what it lacks of what is kept: at once, or kDiskPace after it was last
   // written.
@@ -94,6 +96,7 @@ class KeptRecords {
   bool IsOlder(const meta::JobState& job) const;
   void SayWhatIsNotOfTheJob(const meta::JobState& job) const;
   absl::Status WriteToArea(const std::string& bytes);
+  void ClearOlderArea();
   void WriteNow();
   void OnWritten(const absl::Status& status);
   void Owe(const absl::Status& why);
@@ -103,6 +106,7 @@ class KeptRecords {
   Log& log_;
   std::unique_ptr<Segment> segment_;
   bool has_found_copy_ = false;  // at the start, if only of nothing
+  bool has_kept_ = false;        // in this process
   size_t newest_ = 0;            // the area that has it
   meta::RecordCopy copy_;
   std::string encoded_;

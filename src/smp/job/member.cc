@@ -119,10 +119,16 @@ RanksHere Member::RanksNow() const {
   return ranks;
 }
 
+// Before the seat is followed, which believes no view that is older than those it was in. Slots are
+// freed by the next decision, guards of a timeline with a higher number would stay.
+void Member::LeaveOtherJob() {
+  record_.LeaveJob();
+  for (const GuardHeld& guard : parts_->protection.Held()) parts_->protection.Drop(guard.version);
+}
+
 void Member::Follow() {
   peers_.Follow();
-  // Before the seat, which believes no view that is older than those it was in.
-  if (store_.ready() && kept_.IsOfAnotherJob(store_.state())) record_.ForgetViews();
+  if (store_.ready() && kept_.IsOfAnotherJob(store_.state())) LeaveOtherJob();
   seat_.Follow(RanksNow(), kept_.stamp());
   leading_.Follow();
   if (!store_.ready()) return;

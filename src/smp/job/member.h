@@ -102,6 +102,7 @@ class Member final : public Coordinator {
   struct Parts;
 
   void Follow();
+  void LeaveOtherJob();
   void Report();
   bool HaveAllSealed(Version version) const;
   RanksHere RanksNow() const;

@@ -164,10 +164,10 @@ void NodeRecord::SetView(uint64_t number) {
   Store();
 }
 
-void NodeRecord::ForgetViews() {
-  if (body_.view == 0) return;
+void NodeRecord::LeaveJob() {
   body_.view = 0;
-  Store();
+  body_.captures_all = 0;
+  SetCommitted(Version{}, 0);
 }
 
 void NodeRecord::SetCommitted(Version version, uint64_t world) {

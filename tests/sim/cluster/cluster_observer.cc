@@ -71,7 +71,7 @@ bool ClusterObserver::IsStale(const Machine& machine, const meta::JobState& job)
 }
 
 // What a memory has heard of it knows as long as it lives, whatever its daemons hear later, unless
-// that is of another job, which was begun in a store that had been wiped.
+// its records are of another job now.
 void ClusterObserver::Remember(NodeSlot slot, const Machine& machine, const smp::NodeState& state) {
   const smp::NodeRecord& record = *state.record;
   const Known known(record.chain().newest(), record.committed());

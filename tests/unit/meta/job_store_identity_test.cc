@@ -173,8 +173,25 @@ TEST_F(JobStoreIdentityTest, AStoreThatHasDecidedForAnotherJobKeepsItsId) {
   const std::string before = Decide(a, 2, Timelines(11, 12));
   Node b(*this, "b", {"another", {5, 1}, Timelines(21, 23)});
   Settle(seconds(1));
+  InTurn(b, [&] { b.store.ReadAgain(); });
+  Settle(seconds(1));
   EXPECT_EQ(a.store.state().store_id, before);
   EXPECT_EQ(b.store.state().stamp().epoch, 2U);
+}
+
+// As an operator may do with a backup.
+TEST_F(JobStoreIdentityTest, AnotherJobsRecordsInThePlaceOfThisOnesGetANewId) {
+  Node a(*this, "a");
+  const std::string before = Decide(a, 3, Timelines(11, 12));
+  Node b(*this, "b", {before, {3, 1}, Timelines(11, 12)});
+  Settle(seconds(1));
+  JobChange other = Seed(a, 2);
+  other.timeline = Timelines(21, 23);
+  ASSERT_TRUE(Write(a, a.leadership.holding(), std::move(other)).ok());
+  EXPECT_EQ(b.store.state().store_id, before);
+  InTurn(b, [&] { b.store.ReadAgain(); });
+  Settle(seconds(1));
+  EXPECT_NE(b.store.state().store_id, before);
 }
 
 TEST_F(JobStoreIdentityTest, AStoreOfAnEarlierEpochOfTheSameJobGetsANewId) {

@@ -170,6 +170,7 @@ TEST_F(KeptRecordsTest, ACommitThatTheOtherStoreDoesNotKnowIsAnError) {
 // The store of the other was never lost, and that of this one was, twice.
 TEST_F(KeptRecordsTest, AnotherJobsStoreIsKeptThoughItsEpochIsEarlier) {
   KeepACommitAndLoseTheStore(4);
+  OpenAgain();
   Seed(2, 4);
   EXPECT_FALSE(kept_->IsOfAnotherJob(job_)) << "nothing was decided in it";
   EXPECT_FALSE(Keep());
@@ -179,14 +180,37 @@ TEST_F(KeptRecordsTest, AnotherJobsStoreIsKeptThoughItsEpochIsEarlier) {
   EXPECT_FALSE(kept_->IsOfAnotherJob(job_));
   EXPECT_EQ(kept_->stamp(), (meta::Stamp{2, 5}));
   EXPECT_EQ(sink_.Count("counts no longer"), 1U);
+  OpenAgain();
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{2, 5})) << "the copy of the later epoch is gone";
+}
+
+TEST_F(KeptRecordsTest, WhatTheDiskHasOfAnotherJobIsNotTakenForNewer) {
+  KeepACommitAndLoseTheStore(4);
+  OpenAgain();
+  disk_.FailWrites(3, absl::ResourceExhaustedError("full"));
+  Seed(2, 4);
+  Put(job_.timeline, TimelineOfAnotherJob(), 5);
+  EXPECT_TRUE(Keep());
+  OpenAgain();
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{2, 5}));
 }
 
 TEST_F(KeptRecordsTest, AnotherJobsStoreOfALaterEpochIsAnErrorToo) {
   KeepACommitAndLoseTheStore(2);
+  OpenAgain();
   Seed(3, 4);
   Put(job_.timeline, TimelineOfAnotherJob(), 5);
   EXPECT_TRUE(Keep());
   EXPECT_EQ(sink_.Count("counts no longer"), 1U);
+}
+
+// As an operator may do with a backup.
+TEST_F(KeptRecordsTest, AnotherJobsStoreInThePlaceOfThisOnesIsNotKept) {
+  KeepACommitAndLoseTheStore(4);
+  Seed(2, 4);
+  Put(job_.timeline, TimelineOfAnotherJob(), 5);
+  EXPECT_FALSE(Keep());
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{4, 91}));
 }
 
 TEST_F(KeptRecordsTest, AStoreThatIsWrittenFromAnotherCopyIsNone) {

@@ -14,6 +14,7 @@
 #include "tests/fakes/sim_transport.h"
 #include "tests/unit/smp/job_records_testing.h"
 #include "tests/unit/smp/recording_node.h"
+#include "tests/unit/smp/recording_protection.h"
 #include "tests/unit/smp/smp_fixture.h"
 
 namespace unreft::smp {
@@ -72,10 +73,9 @@ class MemberFixture : public SmpFixture {
     });
     UNREFT_CHECK(scheduler_.RunUntil([this] { return record_ && kept_; }, 100000));
     InTurnOf(*process_, [this] {
-      protection_ = std::make_unique<NoProtection>(*process_);
       member_ = std::make_unique<Member>(Member::Seams{*process_, *kv_, *transport_, random_, log_},
                                          *record_, *kept_, node_, options_);
-      member_->Start(*protection_);
+      member_->Start(protection_);
     });
     Settle(std::chrono::milliseconds(500));
   }
@@ -95,7 +95,6 @@ class MemberFixture : public SmpFixture {
     if (process_ == nullptr) return;
     process_->Kill();
     member_.reset();
-    protection_.reset();
     transport_.reset();
     kv_.reset();
     kept_.reset();
@@ -193,7 +192,7 @@ class MemberFixture : public SmpFixture {
   std::unique_ptr<SimExecutor> process_;
   std::unique_ptr<meta::Kv> kv_;
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Protection> protection_;
+  RecordingProtection protection_;
   std::unique_ptr<Member> member_;
   std::vector<std::unique_ptr<Other>> others_;
   Other* leader_ = nullptr;  // of them

@@ -310,8 +310,11 @@ TEST_F(MemberReplacedTest, TheViewsOfAnotherJobSayNothingOfThisOne) {
   TimelineRecord timeline = Chain(1, 1);
   timeline.set_first_timeline(1);
   Put("timeline", timeline);
+  Put("commit", Committed(At(1, 5)));
   Name(7, own_);
+  ASSERT_EQ(record_->committed(), At(1, 5));
   StopMember();
+  protection_.held.emplace_back().version = At(9, 5);
   TimelineRecord other;
   other.add_chain()->set_timeline(77);
   other.set_first_timeline(77);
@@ -323,6 +326,8 @@ TEST_F(MemberReplacedTest, TheViewsOfAnotherJobSayNothingOfThisOne) {
   Settle(seconds(10));
   EXPECT_FALSE(Present()) << "an empty memory waits until the one before it is lost";
   EXPECT_EQ(record_->view(), 0U);
+  EXPECT_EQ(record_->committed(), Version{}) << "what is captured now would be older than it";
+  EXPECT_EQ(protection_.dropped, std::vector{At(9, 5)}) << "it would be of a later timeline";
   Name(3, "another memory", /*lost=*/true);
   ASSERT_TRUE(Present());
   EXPECT_EQ(Present()->incarnation(), own_);
