@@ -45,7 +45,7 @@ void ClusterObserver::AfterEvent(DaemonProcess& daemon) {
   const smp::NodeRecord& record = *daemon.node()->state().record;
   const RandomId id = record.incarnation();
   const std::string incarnation(id.begin(), id.end());
-  Remember(slot, daemon.machine(), daemon.node()->state());
+  Remember(slot, daemon.machine(), record);
   machines_seen_[incarnation] = &daemon.machine();
   if (machines_[slot] == &daemon.machine()) memory_of_[slot] = incarnation;
   if (world_.trace.now() >= prove_next_) {
@@ -70,19 +70,16 @@ bool ClusterObserver::IsStale(const Machine& machine, const meta::JobState& job)
   return stale_views_.contains(&machine);
 }
 
-// What a memory has heard of it knows as long as it lives, whatever its daemons hear later, unless
-// its records are of another job now.
-void ClusterObserver::Remember(NodeSlot slot, const Machine& machine, const smp::NodeState& state) {
-  const smp::NodeRecord& record = *state.record;
+// What a memory has heard of it knows as long as it lives, whatever its daemons hear later.
+void ClusterObserver::Remember(NodeSlot slot, const Machine& machine,
+                               const smp::NodeRecord& record) {
   const Known known(record.chain().newest(), record.committed());
-  const uint64_t job = state.kept->records().timeline.value.first_timeline();
-  Memory& memory = memories_[record.incarnation()];
-  const bool is_another = memory.job != 0 && job != 0 && memory.job != job;
-  if (known < memory.known && !is_another) {
+  Known& before = memories_[record.incarnation()];
+  if (known < before) {
     world_.trace.Fail("node {} knows of timeline {} and commit {}, and of {} and {} before", slot,
-                      known.first, known.second, memory.known.first, memory.known.second);
+                      known.first, known.second, before.first, before.second);
   }
-  memory = {known, job};
+  before = known;
   if (machines_[slot] == &machine) remembered_[slot] = known;
 }
 

@@ -130,7 +130,7 @@ class ClusterObserver {
     meta::Revision newest_commit;
   };
 
-  void Remember(NodeSlot slot, const Machine& machine, const smp::NodeState& state);
+  void Remember(NodeSlot slot, const Machine& machine, const smp::NodeRecord& record);
   bool IsStale(const Machine& machine, const meta::JobState& job);
   void Look(NodeSlot slot, const meta::JobState& job, bool is_stale);
   void OnView(NodeSlot slot, const meta::Stored<ViewRecord>& view);
@@ -182,11 +182,7 @@ class ClusterObserver {
   // The newest timeline and commit in each node's memory, and in any that was one.
   using Known = std::pair<Timeline, Version>;
   std::map<NodeSlot, Known> remembered_;
-  struct Memory {
-    Known known;
-    uint64_t job = 0;  // by its first timeline; 0: it knows of none
-  };
-  std::map<RandomId, Memory> memories_;        // by incarnation
+  std::map<RandomId, Known> memories_;         // by incarnation
   std::map<NodeSlot, std::string> memory_of_;  // the incarnation that each node has now
   ViewRecord view_;                            // the newest
   std::set<std::string> named_;                // incarnations, by any view

@@ -19,7 +19,8 @@ def partitions_of(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Ste
     if hasattr(optimizer, "single_partition_of_fp32_groups"):
         _check_groups(optimizer.optimizer, len(optimizer.single_partition_of_fp32_groups))
         return _of_stage_1_or_2(optimizer, names)
-    _check_groups(optimizer.optimizer, 1 + max(optimizer.sub_group_to_group_id.values()))
+    groups = optimizer.sub_group_to_group_id.values()
+    _check_groups(optimizer.optimizer, 1 + max(groups, default=-1))
     return _of_stage_3(optimizer, names)
 
 
