@@ -1,16 +1,17 @@
 """One rank of megatron.training's `pretrain`, kept in memory: writes JSON lines to stdout.
 
-    mcore_pretrain.py --tp N --pp N [--steps N] [--die-after STEP] [--every N] [--rampup]
+    mcore_pretrain.py --tp N --pp N [--steps N] [--die-after STEP] [--every N]
                       [--save DIRECTORY] [--load DIRECTORY] [--alone] [--twice] [--another]
-                      [--external] [--unprotected-at STEP] [--evaluate]
+                      [--unprotected-at STEP] [--again] [arguments of Megatron's]
 
 It is killed when that step or a later one is committed; with --save it ends with files of step 2,
-of which --load loads the model; --unprotected-at has the snapshot of that step raise. It says the
-loss and counts of every iteration, and its state when it begins, dies and ends, as mcore_trainer.py
-does.
+of which --load loads the model; --unprotected-at has the snapshot of that step raise; with --again
+it first fails in the same process, without what --load loads. It says the loss and counts of every
+iteration, and its state when it begins, dies and ends, as mcore_trainer.py does.
 """
 
 import argparse
+import contextlib
 import functools
 import logging
 import os
@@ -81,6 +82,13 @@ def data(_, vp_stage=None):
 data.is_distributed = True  # each rank has them, not one of those that are tensor-parallel
 
 
+def no_data(_, vp_stage=None):
+    raise OSError("no data, for a test")
+
+
+no_data.is_distributed = True
+
+
 def forward(rows, chunk):
     row = next(rows)
     mask = torch.ones(1, 1, 8, 8, dtype=torch.bool).triu(1)
@@ -117,6 +125,8 @@ def watch(die_after, unprotected_at, lines):
         return result
 
     def train_and_say(forward_step, chunks, optimizer, scheduler, *args, **kwargs):
+        if optimizer.is_stub_optimizer:
+            return train(forward_step, chunks, optimizer, scheduler, *args, **kwargs)
         now["state"] = functools.partial(state_of, chunks, optimizer, scheduler)
         begins = get_args().iteration
         say(begins=begins, consumed=get_args().consumed_train_samples, log=lines,
@@ -140,43 +150,43 @@ def watch(die_after, unprotected_at, lines):
     unreft.mcore.ModelCheckpointer.snapshot = snapshot_and_die
 
 
-def main():
-    parser = argparse.ArgumentParser()
+def parsed():
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--tp", type=int, required=True)
     parser.add_argument("--pp", type=int, required=True)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--die-after", type=int, default=0)
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--rampup", action="store_true")
     parser.add_argument("--save")
     parser.add_argument("--load")
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--another", action="store_true")
-    parser.add_argument("--external", action="store_true")
     parser.add_argument("--unprotected-at", type=int, default=0)
-    parser.add_argument("--evaluate", action="store_true")
-    own = parser.parse_args()
+    parser.add_argument("--again", action="store_true")
+    return parser.parse_known_args()
+
+
+def pretrain(words, data):
+    sys.argv[1:] = map(str, words)
+    config = pretrain_cfg_container_from_args(parse_and_validate_args())
+    training.pretrain(config, data, ModelType.encoder_or_decoder, forward, model)
+
+
+def main():
+    own, others = parsed()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     # Another model at each restart: what is restored is not there before.
     seed = mcore_model.SEED + int(os.environ["UNREFT_ATTEMPT"])
     words = [*WORDS, "--seed", seed, "--tensor-model-parallel-size", own.tp,
-             "--pipeline-model-parallel-size", own.pp, "--train-iters", own.steps]
-    words += ["--global-batch-size", 8, "--rampup-batch-size", 4, 4, 16] if own.rampup else [
-        "--global-batch-size", 4]
-    for name in ("save", "load"):
-        if getattr(own, name):
-            words += [f"--{name}", getattr(own, name)]
-    if own.evaluate:
-        words += ["--skip-train"]
-    if own.external:
-        words += ["--dataloader-type", "external"]
+             "--pipeline-model-parallel-size", own.pp, "--train-iters", own.steps, *others]
+    if "--step-batch-size-schedule" not in others:
+        words += ["--global-batch-size", 4]
     if own.save:
-        words += ["--save-interval", 2, "--exit-interval", 2]
-    if own.load:  # without Apex, Megatron-Core does not find the optimizer's count of steps
-        words += ["--no-load-optim", "--no-load-rng"]
-    sys.argv[1:] = map(str, words)
+        words += ["--save", own.save, "--save-interval", 2, "--exit-interval", 2]
+    # Without Apex, Megatron-Core does not find the optimizer's count of steps.
+    loads = ["--load", own.load, "--no-load-optim", "--no-load-rng"] if own.load else []
     # Asks for CUDA, and compiles what reads files.
     training.initialize_megatron = functools.partial(
         initialize.initialize_megatron, allow_no_cuda=True
@@ -194,8 +204,11 @@ def main():
             unreft.megatron.install(every=own.every, extras=None)
         if own.twice:
             unreft.megatron.install()
-        config = pretrain_cfg_container_from_args(parse_and_validate_args())
-        training.pretrain(config, data, ModelType.encoder_or_decoder, forward, model)
+        if own.again:
+            with contextlib.suppress(OSError):
+                pretrain(words, no_data)
+            training.destroy_global_state()
+        pretrain([*words, *loads], data)
     except unreft.Error as error:
         say(error=type(error).__name__, message=str(error))
 

@@ -13,6 +13,7 @@ import torch
 from megatron.core import parallel_state, rerun_state_machine, tensor_parallel
 from megatron.core.dist_checkpointing.mapping import ShardedObject
 from megatron.core.optimizer import DistributedOptimizer
+from megatron.core.quantization.quant_config import RecipeConfig
 from megatron.core.rerun_state_machine import RerunState
 from saying import say
 from torch import nn
@@ -21,6 +22,8 @@ import unreft
 import unreft.mcore
 import unreft.torch
 from unreft.mcore.group_scalars import scalars_of
+from unreft.mcore.model_state import ModelState
+from unreft.mcore.place import place_of
 
 # Instead of building each, since some need a GPU or other packages: by name, what there is then.
 CONFIG = {
@@ -28,6 +31,9 @@ CONFIG = {
     "multi-token prediction": {"mtp_num_layers": 1},
     "fp8": {"fp8": "hybrid"},
     "fp4": {"fp4": "e2m1"},
+    "quant_recipe": {"quant_recipe": RecipeConfig([], {})},
+    "use_kitchen": {"use_kitchen": True},
+    "use_kitchen_attention": {"use_kitchen_attention": True},
     "fp16": {"fp16": True},
     "tensor_parallel_num_weight_shards": {"gtp_weight_remat_size": 2},
     "qk_clip": {"qk_clip": True},
@@ -81,6 +87,7 @@ def main():
         *((name, parallel_state, values) for name, values in SIZES.items()),
         ("a Linear", chunk.module, {"module": nn.Linear(1, 1)}),
         ("the optimizer SGD", distributed, {"optimizer": torch.optim.SGD(model.parameters())}),
+        ("an optimizer that steps on nothing", optimizer, {"is_stub_optimizer": True}),
         ("a version", megatron.core, {"__version__": "0.20.1"}),
         ("use_cudagraphable_rng", tensor_parallel.get_cuda_rng_tracker(),
          {"use_cudagraphable_rng": True}),
@@ -102,6 +109,10 @@ def main():
     attach("an optimizer", chunks, torch.optim.AdamW(model.parameters()))
     with without(distributed, "shard_fp32_groups"):
         attach("other insides", chunks, optimizer)
+    with patched(chunk.config, params_dtype=torch.float32):  # as where it is not given
+        (scalars,) = ModelState(chunks, optimizer, 0, 1, place_of()).optimizer_scalars(known=True)
+        types = {group["unreft/weights"] for group in scalars["groups"]}
+        say(name="weights cast by Float16Module", error=None, message=" ".join(types))
     with patched(distributed, shard_fp32_from_float16_groups=halves_of(distributed)):
         attach("bf16 main parameters", chunks, optimizer)
     model.register_buffer("mean", torch.zeros(3))

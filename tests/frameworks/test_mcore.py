@@ -218,11 +218,13 @@ def test_a_snapshot_describes_no_tensors_anew(stores):
 # --- megatron.training ---
 
 PRETRAIN = SCRIPT.with_name("mcore_pretrain.py")
+SCHEDULE = "--step-batch-size-schedule"  # of samples, from numbers of tokens on: 8 each
+FROM_CHECKPOINT = "--use-checkpoint-opt_param-scheduler"
 
 
 @pytest.mark.parametrize(
     "world, tp, pp, words",
-    [(4, 2, 1, []), (4, 1, 2, ["--every", 2]), (2, 1, 1, ["--rampup"])],
+    [(4, 2, 1, []), (4, 1, 2, ["--every", 2]), (2, 1, 1, [SCHEDULE, "0:4 128:8"])],
     ids=named,
 )
 def test_pretrain_killed_and_resumed(stores, world, tp, pp, words):
@@ -275,6 +277,43 @@ def test_pretrain_goes_on_from_files_that_are_newer(stores, tmp_path):
         assert records[0]["state"] == died[-1]["state"]
 
 
+def test_pretrain_goes_on_with_more_replicas_than_its_first_batch_suffices_for(stores):
+    words = [*sizes(1, 1), "--steps", 9, SCHEDULE, "0:1 32:4", FROM_CHECKPOINT]
+
+    def refused(store, consumed):
+        for (record,) in store.train(2, *words, script=PRETRAIN):
+            assert record["error"] == "FailedPrecondition"
+            expected = (
+                f"the global batch size at {consumed} samples consumed: needed at least "
+                "micro_batch_size (1) * data_parallel_size (2), found 1: start fewer replicas"
+            )
+            assert record["message"] == expected
+
+    def died(step):
+        (records,) = stores[1].train(1, *words, "--die-after", step, script=PRETRAIN, killed=True)
+        return records[-1]
+
+    refused(stores[0], 0)
+    refused(stores[1], died(1)["died"])
+    end = died(6)
+    for records in stores[1].train(2, *words, script=PRETRAIN):
+        begun, *_, final = records
+        assert begun["begins"] == end["died"] and begun["state"] == end["state"]
+        assert begun["consumed"] == 4 + 4 * (end["died"] - 4)
+        assert final["final"]["adam_steps"] == [9]
+
+
+def test_pretrain_begins_once_more_in_a_process_in_which_it_failed(stores, tmp_path):
+    words, loads = sizes(1, 1), ["--load", tmp_path]
+    stores[0].train(1, *words, "--save", tmp_path, "--alone", script=PRETRAIN)
+    (alone,) = stores[0].train(1, *words, *loads, "--alone", script=PRETRAIN)
+    stores[1].train(1, *words, "--die-after", 1, script=PRETRAIN, killed=True)
+    # It has restored iteration 1 before, with its random streams, and goes on from iteration 2.
+    (again,) = stores[1].train(1, *words, *loads, "--again", script=PRETRAIN)
+    assert "is newer than iteration 1 in memory" in again[0].pop("log")[0]
+    assert alone[0].pop("log") == [] and again == alone
+
+
 def test_files_are_written_before_pretrain_ends_unprotected(stores, tmp_path):
     words = [*sizes(1, 1), "--save", tmp_path, "--unprotected-at", 2]
     (records,) = stores[0].train(1, *words, script=PRETRAIN)
@@ -282,21 +321,31 @@ def test_files_are_written_before_pretrain_ends_unprotected(stores, tmp_path):
     assert (tmp_path / "iter_0000002").is_dir()
 
 
-def test_nothing_is_attached_where_nothing_is_trained(stores):
-    (records,) = stores[0].train(1, *sizes(1, 1), "--evaluate", script=PRETRAIN)
+@pytest.mark.parametrize("word", ["--skip-train", "--freeze-all-layers"])
+def test_nothing_is_attached_where_nothing_is_trained(stores, word):
+    (records,) = stores[0].train(1, *sizes(1, 1), word, script=PRETRAIN)
     assert not any("error" in record or "begins" in record for record in records)
 
 
-def test_what_install_is_given(stores):
-    for word, expected in {
-        "--twice": ("FailedPrecondition", "unreft.megatron.install() was called in this process"),
-        "--every=0": ("InvalidArgument", "every: needed a number of iterations above 0, found 0"),
-        "--another": ("FailedPrecondition", "needed a function 'train', found none"),
-        "--external": ("FailedPrecondition", "where such a loader was is not restored"),
-    }.items():
-        (records,) = stores[0].train(1, *sizes(1, 1), word, script=PRETRAIN)
-        (found,) = [record for record in records if "error" in record]
-        assert found["error"] == expected[0] and expected[1] in found["message"]
+LOGITS = ["--logits-save-dir", "/none", "--logits-save-top-k", 2, "--async-save",
+          "--use-persistent-ckpt-worker", "--async-strategy", "mcore"]
+
+
+@pytest.mark.parametrize(
+    "words, error, message",
+    [
+        (["--twice"], "FailedPrecondition", "unreft.megatron.install() was called in this process"),
+        (["--every=0"], "InvalidArgument", "every: needed a number of iterations above 0, found 0"),
+        (["--another"], "FailedPrecondition", "needed a function 'train', found none"),
+        (["--dataloader-type", "external"], "FailedPrecondition", "where such a loader was is not"),
+        (LOGITS, "FailedPrecondition", "--logits-save-dir: logits wait in the process"),
+    ],
+    ids=named,
+)
+def test_what_install_is_given(stores, words, error, message):
+    (records,) = stores[0].train(1, *sizes(1, 1), *words, script=PRETRAIN)
+    (found,) = [record for record in records if "error" in record]
+    assert found["error"] == error and message in found["message"]
 
 
 # --- the example ---
@@ -367,7 +416,8 @@ def told():
     [
         "a GPTModel as model chunk", "a Linear", "mixture of experts",
         "expert parallelism", "context parallelism", "{'tp': 1, 'pp': 1, 'dp': 2} of 1 ranks",
-        "multi-token prediction", "fp8", "fp4", "fp16", "Megatron-FSDP",
+        "multi-token prediction", "fp8", "fp4", "quant_recipe", "use_kitchen",
+        "use_kitchen_attention", "an optimizer that steps on nothing", "fp16", "Megatron-FSDP",
         "tensor_parallel_num_weight_shards", "qk_clip",
         "num_distributed_optimizer_instances", "use_layer_wise_distributed_optimizer",
         "optimizer_cpu_offload", "optimizer_cuda_graph", "overlap_param_gather_with_optimizer_step",
@@ -392,6 +442,7 @@ def test_what_was_not_tried_is_refused_by_name(told, name):
         ("bf16 main parameters", "FailedPrecondition", "steps on bfloat16 .*, needed float32"),
         ("fp16 of the optimizer", "FailedPrecondition", "training with fp16 is not supported"),
         ("frozen", "FailedPrecondition", "it steps on 1 parameters that require no gradient: 'emb"),
+        ("weights cast by Float16Module", None, "^bfloat16$"),
         ("a buffer", "FailedPrecondition", "'mean', a ShardedTensor of the model, is no parameter"),
         ("an extra state", "FailedPrecondition", "_extra_state', a ShardedObject of the model"),
         ("of torch", "InvalidArgument", r"is Megatron's.* unreft.mcore.attach\(model_chunks, opt"),

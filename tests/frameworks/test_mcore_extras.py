@@ -10,6 +10,7 @@ pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler  # noqa: E402
 
 import unreft  # noqa: E402
+from unreft.mcore.model_state import type_of_weights  # noqa: E402
 from unreft.mcore.training_extras import Generators, Scheduler  # noqa: E402
 from unreft.torch.mesh_place import Place  # noqa: E402
 from unreft.torch.rng import Rng  # noqa: E402
@@ -132,3 +133,22 @@ def test_other_bounds_of_a_group_are_refused_unless_it_is_told():
             group.update(of)  # as a restore does
         with pytest.raises(unreft.FailedPrecondition, match=error) if error else nullcontext():
             extra.load_state_dict(stored.state_dict())
+
+
+# --- the type of the weights ---
+
+
+@pytest.mark.parametrize(
+    "trained, frozen, found",
+    [
+        ([torch.bfloat16], [torch.float32], "bfloat16"),
+        ([torch.float32], [torch.bfloat16], "float32"),
+        ([], [torch.bfloat16], "bfloat16"),  # of a stage of which nothing is trained
+        ([torch.float32, torch.bfloat16], [], "bfloat16"),
+        ([], [], "float16"),  # of a stage without parameters, as it is configured
+    ],
+)
+def test_the_type_of_the_weights_is_that_of_the_trained_ones(trained, frozen, found):
+    parameters = [torch.nn.Parameter(torch.zeros(1, dtype=dtype)) for dtype in trained]
+    parameters += [torch.zeros(1, dtype=dtype) for dtype in frozen]
+    assert type_of_weights(parameters, torch.float16) == found

@@ -11,11 +11,16 @@ them, and go on where the job was killed. A snapshot is taken at the end of an i
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from megatron.core.num_microbatches_calculator import update_num_microbatches
+from megatron.core.num_microbatches_calculator import (
+    get_current_global_batch_size,
+    get_num_microbatches,
+    update_num_microbatches,
+)
 from megatron.training import get_args
 from megatron.training import training as _training
 
@@ -48,14 +53,16 @@ def install(*, every: int = 1, **options: Any) -> None:
     Raises `unreft.InvalidArgument` for `every`, `unreft.FailedPrecondition` where it was called
     before, or where megatron.training has no such functions as it stands for; `pretrain` then
     raises what `unreft.mcore.attach` and `Checkpointer.restore` raise, and `FailedPrecondition` for
-    arguments with which more than that would have to be restored.
+    arguments with which more than that would have to be restored, and for a batch too small for the
+    replicas that there are.
     """
     global _installed
     if every < 1:
         raise unreft.InvalidArgument(f"every: needed a number of iterations above 0, found {every}")
     if _installed is not None:
         raise unreft.FailedPrecondition("unreft.megatron.install() was called in this process")
-    missing = [name for name in _STANDS_FOR if not callable(getattr(_training, name, None))]
+    needed = (*_STANDS_FOR, "get_num_microbatches")
+    missing = [name for name in needed if not callable(getattr(_training, name, None))]
     if missing:
         raise unreft.FailedPrecondition(
             f"megatron.training.training: needed a function '{missing[0]}', found none: "
@@ -79,10 +86,19 @@ class Installed:
             setattr(_training, name, getattr(self, f"_{name}"))
 
     def _setup_model_and_optimizer(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        if self._ck is not None:  # of a run before in this process, which has failed
+            self._ck.close()
+        self._ck = self._drawn = None
         _check(get_args())
-        model, optimizer, scheduler = self._own["setup_model_and_optimizer"](*args, **kwargs)
-        if optimizer is None:  # nothing is trained
-            return model, optimizer, scheduler
+        with _any_batch_size():
+            model, optimizer, scheduler = self._own["setup_model_and_optimizer"](*args, **kwargs)
+        if optimizer is not None and not optimizer.is_stub_optimizer:  # something is trained
+            self._attach(model, optimizer, scheduler)
+        _check_batch_size()
+        return model, optimizer, scheduler
+
+    def _attach(self, model: Any, optimizer: Any, scheduler: Any) -> None:
+        """Restores what is in memory, if that is to be gone on with."""
         given = {**self._options, "opt_param_scheduler": scheduler}
         extras = {**(given.pop("extras", None) or {}), "megatron/counts": self._counts}
         are_newer = self._are_files_newer()
@@ -94,7 +110,6 @@ class Installed:
             if self._options.get("rng", True):
                 self._drawn = Generators(place_of()).state_dict()
         self._flops = getattr(get_args(), _FLOPS)
-        return model, optimizer, scheduler
 
     def _checkpoint_and_decide_exit(
         self, model: Any, optimizer: Any, scheduler: Any, iteration: int, flops: float, *args: Any
@@ -151,7 +166,31 @@ class Installed:
         args.iteration = iteration
         for name, value in self._ck.extras["megatron/counts"].items():
             setattr(args, name, value)
-        update_num_microbatches(consumed_samples=args.consumed_train_samples, verbose=True)
+        update_num_microbatches(args.consumed_train_samples, consistency_check=False, verbose=True)
+
+
+@contextlib.contextmanager
+def _any_batch_size() -> Iterator[None]:
+    """Puts off what `setup_model_and_optimizer` asserts of the batch size: at the samples consumed
+    where training goes on it may be larger than at the first."""
+    own = _training.get_num_microbatches
+    _training.get_num_microbatches = lambda: max(1, own())
+    try:
+        yield
+    finally:
+        _training.get_num_microbatches = own
+
+
+def _check_batch_size() -> None:
+    """Raises `FailedPrecondition` where it is too small for the replicas that there are."""
+    args = get_args()
+    if get_num_microbatches() < 1:
+        raise unreft.FailedPrecondition(
+            f"the global batch size at {args.consumed_train_samples} samples consumed: needed at "
+            f"least micro_batch_size ({args.micro_batch_size}) * data_parallel_size "
+            f"({args.data_parallel_size}), found {get_current_global_batch_size()}: start fewer "
+            "replicas"
+        )
 
 
 def _check(args: Any) -> None:
@@ -161,6 +200,11 @@ def _check(args: Any) -> None:
             "--dataloader-type external: where such a loader was is not restored, its data would "
             "begin anew. Use single or cyclic, or unreft.mcore.attach in a loop of your own, with "
             "the loader among extras"
+        )
+    if getattr(args, "logits_save_dir", None) is not None:
+        raise unreft.FailedPrecondition(
+            "--logits-save-dir: logits wait in the process for the next files of a checkpoint, and "
+            "those of iterations before the last snapshot would be missing after a restart"
         )
     if getattr(args, "perform_rl_step", False):
         raise unreft.FailedPrecondition(

@@ -10,7 +10,7 @@ computes with, bf16 ones, say, follow from the fp32 ones and are not captured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class ModelState(PartsState):
         super().__init__(optimizers_of(optimizer), rank, world)
         self.place = place
         self._pieces = pieces_of(chunks)
-        self._weights = str(chunks[0].config.params_dtype).removeprefix("torch.")
+        self._weights = type_of_weights(self._pieces, chunks[0].config.params_dtype)
         self._untrained = [p for p in self._pieces if not p.requires_grad]
         self._follow()
         self._check_trained()
@@ -163,6 +163,15 @@ class ModelState(PartsState):
                 f"optimizer: it {steps} on {len(names)} parameters that require {a} gradient: "
                 f"{listing.names(names, NAMED_MAX)}. {what_to_do}"
             )
+
+
+def type_of_weights(parameters: Collection[torch.Tensor], configured: torch.dtype) -> str:
+    """Of those that are trained, where some are: the type that the model computes with, which is
+    another than the configured one where Float16Module has cast them."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    dtypes = [parameter.dtype for parameter in trained or parameters] or [configured]
+    narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
+    return str(narrowest).removeprefix("torch.")
 
 
 def _parts(pieces: Sequence[Piece], begin: int, end: int) -> list[Part]:

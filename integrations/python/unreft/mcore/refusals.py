@@ -69,6 +69,8 @@ def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any
         "pp": parallel_state.get_pipeline_model_parallel_world_size(),
         "dp": parallel_state.get_data_parallel_world_size(),
     }
+    if optimizer.is_stub_optimizer:
+        return {"an optimizer that steps on nothing": True}
     optimizers = optimizers_of(optimizer)
     settings = optimizers[0].config
     inner = {
@@ -88,6 +90,9 @@ def _untried(chunks: Sequence[Any], optimizer: Any, world: int) -> dict[str, Any
         "qk_clip": config.qk_clip,
         "fp8": config.fp8 or ddp.fp8_param_gather,
         "fp4": config.fp4 or ddp.fp4_param_gather,
+        "quant_recipe": config.quant_recipe is not None,
+        "use_kitchen": config.use_kitchen,
+        "use_kitchen_attention": config.use_kitchen_attention,
         "fp16": config.fp16 or any(each.config.fp16 for each in optimizers),
         "Megatron-FSDP": ddp.use_megatron_fsdp,
         "num_distributed_optimizer_instances": ddp.num_distributed_optimizer_instances > 1,
