@@ -38,12 +38,37 @@ ENGINE = {
     "autotp_size": {"autotp_size": lambda: 2},
     "managed_gradient_accumulation false": {"managed_gradient_accumulation": lambda: False},
     "bf16_optimizer_states": {"bf16_optimizer_states": lambda: True},
-    "data_efficiency": {"data_efficiency_enabled": lambda: True},
     "deepcompile": {"is_deepcompile_enabled": lambda: True},
     "the optimizer NoneType": {"optimizer": None},
     "base_weight_sharding": {"optimized_linear_base_weight_sharding": True},
     "bf16_master_weights_and_grads": {"bf16_master_weights_and_gradients": lambda: True},
     "an mpu": {"mpu": object()},
+}
+# What DeepSpeed acts on although the whole is not enabled.
+DATA_EFFICIENCY = {
+    "data_efficiency": {"enabled": True},
+    "curriculum_learning": {
+        "data_sampling": {"curriculum_learning": {"enabled": True, "curriculum_metrics": {}}}
+    },
+    "random_ltd": {
+        "data_routing": {
+            "random_ltd": {
+                "enabled": True,
+                "total_layer_num": 2,
+                "random_ltd_layer_num": 1,
+                "random_ltd_layer_id": [0],
+                "model_mask_name": None,
+                "model_type": "decoder",
+                "hidden_state_order": "batch_seq_dim",
+                "random_ltd_schedule": {
+                    "min_value": 2,
+                    "max_value": 8,
+                    "schedule_type": "fixed_linear",
+                    "schedule_config": {"require_steps": 4, "seq_per_step": 2},
+                },
+            }
+        }
+    },
 }
 # Of which some compile what they compute with, when they are made.
 OPTIMIZERS = [DeepSpeedCPUAdam, FusedAdam, MuonWithAuxAdam]
@@ -51,19 +76,23 @@ OPTIMIZERS = [DeepSpeedCPUAdam, FusedAdam, MuonWithAuxAdam]
 
 def attach(name, *args, of=unreft.deepspeed.attach, **options):
     try:
-        of(*args, **options)
+        of(*args, **options).close()
     except unreft.Error as error:
         say(name=name, error=type(error).__name__, message=str(error))
     else:
         say(name=name, error=None, message="")
 
 
+def engine_of(model, config, optimizer=None):
+    optimizer = optimizer or torch.optim.AdamW(model.parameters())
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+
+
 def of_adagrad(config, stage):
     """An engine of two parameter groups, of which DeepSpeed makes one."""
     model = nn.Linear(3, 5)
     optimizer = torch.optim.Adagrad([{"params": [p]} for p in model.parameters()])
-    config = {**config, "zero_optimization": {"stage": stage}}
-    return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+    return engine_of(model, {**config, "zero_optimization": {"stage": stage}}, optimizer)
 
 
 def main():
@@ -76,8 +105,7 @@ def main():
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": {"stage": 2},
     }
-    optimizer = torch.optim.AdamW(model.parameters())
-    engine = deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+    engine = engine_of(model, config)
     kind = type(engine._config.zero_config)
     for name, values in ZERO.items():
         zero = kind(**{"stage": 2, **values})
@@ -86,6 +114,16 @@ def main():
     for name, values in ENGINE.items():
         with unittest.mock.patch.multiple(engine, **values):
             attach(name, engine)
+    for name, values in DATA_EFFICIENCY.items():
+        attach(name, engine_of(nn.Linear(3, 5), {**config, "data_efficiency": values}))
+    attach("float16 weights", engine_of(nn.Linear(3, 5).half(), config))
+    replaced = engine_of(nn.Linear(3, 5), config)
+    replaced.module.bias = nn.Parameter(torch.ones(5))
+    attach("a parameter replaced", replaced)
+    streams = deepspeed.checkpointing.get_cuda_rng_tracker()
+    streams.add("model-parallel-rng", 5)
+    attach("a random stream", engine)
+    streams.reset()
     for kind in OPTIMIZERS:
         inner = kind.__new__(kind)
         torch.optim.Optimizer.__init__(inner, model.parameters(), {"amsgrad": False})

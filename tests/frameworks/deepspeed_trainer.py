@@ -4,17 +4,20 @@
                          [--every STEPS] [--zero-init] [--one-group] [--overflow-at STEP]
                          [--move-at STEP] [--width N] [--bias] [--alone] [--warm-up]
                          [--save-at STEP] [--load [--universal]] [--files DIRECTORY] [--seed-anew]
-                         [--late-buffer]
+                         [--late-buffer] [--replace module|tensor|new]
 
 It is killed when that step or a later one is committed, or held where fault_matrix.py says so. It
 says the loss and learning rates of every step, and its state when it begins, is held, dies and
 ends: of whole tensors, so that it can be compared between numbers of ranks. With --load it loads
 from files after it has restored. With --seed-anew it draws from there on as any run does that
-begins so. With --warm-up it makes a step before anything is attached.
+begins so. With --warm-up it makes a step before anything is attached. With --replace what is
+frozen is another at every step: its module, its tensor, or the tensors of a module that the first
+step has not had.
 """
 
 import argparse
 import contextlib
+import copy
 import hashlib
 import logging
 import os
@@ -73,6 +76,41 @@ class Net(nn.Module):
                     self.largest = torch.zeros((), dtype=hidden.dtype)
                 torch.maximum(self.largest, hidden.max(), out=self.largest)
         return self.head(self.frozen(hidden) * self.scale).float()
+
+
+class Target(nn.Linear):
+    """Frozen, with a buffer and with state beside tensors."""
+
+    def __init__(self, value):
+        super().__init__(3, 2)
+        self.requires_grad_(False)
+        nn.init.constant_(self.weight, value)
+        nn.init.constant_(self.bias, -value)
+        self.register_buffer("scale", torch.full((2,), 10.0 * value))
+        self.value = value
+
+    def get_extra_state(self):
+        return {"value": self.value}
+
+    def set_extra_state(self, state):
+        self.value = state["value"]
+
+
+def replace(model, args, step):
+    what = args.replace
+    if what == "module":
+        model.frozen = copy.deepcopy(model.frozen)
+        model.frozen.weight.mul_(1.25)
+    elif what == "tensor":
+        model.frozen.load_state_dict({"weight": model.frozen.weight * 1.25}, assign=True)
+    elif what == "new" and step > 0:
+        target = Target(float(step))
+        if args.stage == 3:
+            deepspeed.zero.Init(module=target, config_dict_or_path=config_of(args))
+        if not hasattr(model, "target"):
+            model.target = target
+        for name in ("weight", "bias"):
+            setattr(model.target, name, getattr(target, name))
 
 
 def config_of(args):
@@ -209,10 +247,15 @@ def own_state_of(engine):
         "drawn": drawn,
         "buffer": engine.module.mean.item(),
         "late": None if engine.module.largest is None else engine.module.largest.item(),
+        "target": of_target(getattr(engine.module, "target", None)),
         "samples": [
             engine.global_samples, engine.micro_steps % engine.gradient_accumulation_steps()
         ],
     }
+
+
+def of_target(target):
+    return target and [target.scale.tolist(), target.value]
 
 
 def move(engine):
@@ -238,6 +281,8 @@ def train(args, engine, ck, seen, log):
         overflows = engine.global_steps + 1 == args.overflow_at
         engine.backward(loss * float("inf") if overflows else loss)
         seen["batches"] += 1
+        with torch.no_grad():
+            replace(engine.module, args, engine.global_steps)
         before = engine.global_steps
         engine.step()
         say(step=engine.global_steps, loss=loss.item(), lr=engine.get_lr(), seen=seen["batches"])
@@ -283,6 +328,7 @@ def main():
     parser.add_argument("--files")
     parser.add_argument("--seed-anew", action="store_true")
     parser.add_argument("--late-buffer", action="store_true")
+    parser.add_argument("--replace", choices=["module", "tensor", "new"])
     args = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     deepspeed.utils.logger.setLevel(logging.ERROR)
@@ -301,6 +347,8 @@ def main():
             ck = unreft.deepspeed.attach(
                 engine, extras={"seen": lambda: seen["batches"]}, every=args.every, buffers="first"
             )
+            if os.environ["UNREFT_ATTEMPT"] != "0":  # as the state has it
+                replace(engine.module, args, 100)
             step = ck.restore()
             seen["batches"] = ck.extras.get("seen", 0)
         except unreft.Error as error:

@@ -43,6 +43,11 @@ def stores():
         # Of a step that is skipped the optimizer has no state yet.
         (2, 1, ["--overflow-at", 1]),
         (3, 3, ["--overflow-at", 2]),
+        # What no optimizer steps on is another object at each step.
+        (1, 3, ["--replace", "module"]),
+        pytest.param(2, 3, ["--replace", "tensor"], marks=pytest.mark.short),
+        (2, 3, ["--replace", "new"]),
+        (3, 3, ["--replace", "new"]),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else str(value),
 )
@@ -184,6 +189,36 @@ def test_the_example_killed_and_started_again(clis):
     check_killed_and_started_again(clis, AS_IT_IS, [EXAMPLE, "--stage", 3, "--steps", 8], lines=9)
 
 
+# --- what is moved ---
+
+
+@pytest.fixture(scope="module")
+def moved():
+    return told_by("deepspeed_moves.py")
+
+
+@pytest.mark.short
+def test_nothing_keeps_the_memory_that_states_are_offloaded_from(moved):
+    found = moved["offload"]
+    assert found["copying"] == [False]
+    assert found["kept"] == found["kept of offloaded"] == []
+    assert found["committed"] and found["registrations"] == 1
+    assert not found["replaced"]
+
+
+@pytest.mark.short
+@pytest.mark.parametrize(
+    "name, problem",
+    [
+        ("a trained parameter", "needed the parameter 'bias', which ZeRO trains, found it no"),
+        ("a random stream", "needed no random streams, .* found 'model-parallel-rng'"),
+        ("bfloat16 weights", "needed ZeRO stage 2 of float32 .* found ZeRO stage 2 of bfloat16"),
+    ],
+)
+def test_a_change_that_has_no_place_in_a_snapshot_is_named(moved, name, problem):
+    assert re.search(problem, moved[name]["problem"]), moved[name]["problem"]
+
+
 # --- what is refused ---
 
 
@@ -210,9 +245,13 @@ def test_a_state_of_another_engine_is_refused_and_kept(stores):
 
 @pytest.fixture(scope="module")
 def told():
+    return told_by("deepspeed_refusals.py")
+
+
+def told_by(script):
     store = Store()
     try:
-        (records,) = store.train(1, script=SCRIPT.with_name("deepspeed_refusals.py"))
+        (records,) = store.train(1, script=SCRIPT.with_name(script))
     finally:
         store.close()
     return {record.pop("name"): record for record in records}
@@ -227,7 +266,8 @@ def told():
         "zero_quantized_gradients", "round_robin_gradients", "parameter_alignment", "fp16",
         "torch_autocast", "mixture of experts", "autotp_size", "2 of 1 ranks data parallel",
         "managed_gradient_accumulation false", "bf16_optimizer_states", "data_efficiency",
-        "deepcompile", "the optimizer NoneType", "a PipelineModule", "base_weight_sharding",
+        "curriculum_learning", "random_ltd", "float16 weights", "deepcompile",
+        "the optimizer NoneType", "a PipelineModule", "base_weight_sharding",
         "bf16_master_weights_and_grads", "an mpu", "its class Derived",
         "DeepSpeed's DeepSpeedCPUAdam", "DeepSpeed's FusedAdam", "DeepSpeed's MuonWithAuxAdam",
     ],
@@ -245,6 +285,8 @@ def test_what_was_not_tried_is_refused_by_name(told, name):
         ("a model", "InvalidArgument", r"needed what deepspeed.initialize\(\).* found a Linear"),
         ("groups in one, stage 2", "FailedPrecondition", "of 2 parameter groups, .* steps on 1: "),
         ("groups in one, stage 3", "FailedPrecondition", "of 2 parameter groups, .* steps on 1: "),
+        ("a parameter replaced", "FailedPrecondition", "needed the parameter 'bias', .* no more; "),
+        ("a random stream", "FailedPrecondition", "needed no random .* found 'model-parallel-rng'"),
         ("every", "InvalidArgument", "every: needed .* above 0, found 0"),
         ("of torch", "InvalidArgument", r"is an engine.* unreft.deepspeed.attach\(engine\)"),
         ("twice", "FailedPrecondition", "attached in this process already: a process trains one"),

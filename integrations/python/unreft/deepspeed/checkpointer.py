@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from typing import Any
 
 from deepspeed import DeepSpeedEngine
@@ -11,6 +13,11 @@ from unreft.deepspeed.setters import renew_weights
 from unreft.torch.checkpointer import Checkpointer
 
 _log = logging.getLogger("unreft")
+
+# Of the engine, in place of which the methods of the same names with an underscore stand.
+_REPLACED = ("step", "load_checkpoint", "offload_states", "reload_states")
+_COPIES_WAIT_S = 60.0
+_COPIES_POLL_S = 0.001
 
 
 class EngineCheckpointer(Checkpointer):
@@ -24,8 +31,9 @@ class EngineCheckpointer(Checkpointer):
         self._engine = engine
         self._every = every
         self._number = 0
-        self._own = {"step": engine.step, "load_checkpoint": engine.load_checkpoint}
-        engine.step, engine.load_checkpoint = self._step, self._load_checkpoint
+        self._own = {name: getattr(engine, name) for name in _REPLACED}
+        for name in _REPLACED:
+            setattr(engine, name, getattr(self, f"_{name}"))
 
     def restore(self, *, at_or_before: int | None = None) -> int | None:
         """As of `unreft.torch.Checkpointer`; returns the engine's `global_steps`, as restored."""
@@ -67,6 +75,23 @@ class EngineCheckpointer(Checkpointer):
         if loaded[0] is not None and self._state.rank == 0:
             self._say_loaded(loaded[0])
         return loaded
+
+    def _offload_states(self, *args: Any, **kwargs: Any) -> None:
+        self._move("offload_states", *args, **kwargs)
+
+    def _reload_states(self, *args: Any, **kwargs: Any) -> None:
+        self._move("reload_states", *args, **kwargs)
+
+    def _move(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Has the engine move its state, and leaves nothing that keeps the memory it was in."""
+        self.fence()
+        end = time.monotonic() + _COPIES_WAIT_S
+        # On a device only its stream has waited; what copies read is not free.
+        while self.status.copying and time.monotonic() < end:
+            time.sleep(_COPIES_POLL_S)
+        self._own[name](*args, **kwargs)
+        with contextlib.suppress(Exception):  # closed meanwhile, by a signal's handler, say
+            self._registered.forget()
 
     def _say_loaded(self, path: str) -> None:
         step = self._engine.global_steps

@@ -24,6 +24,13 @@ def partitions_of(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Ste
     return _of_stage_3(optimizer, names)
 
 
+def groups_of(optimizer: Any) -> list[list[torch.Tensor]]:
+    """The parameters that a ZeRO optimizer trains."""
+    if hasattr(optimizer, "bit16_groups"):
+        return optimizer.bit16_groups
+    return optimizer.fp16_groups  # of stage 3
+
+
 def _check_groups(inner: torch.optim.Optimizer, needed: int) -> None:
     if (found := len(inner.param_groups)) < needed:
         raise FailedPrecondition(
@@ -36,7 +43,7 @@ def _check_groups(inner: torch.optim.Optimizer, needed: int) -> None:
 def _of_stage_1_or_2(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Stepped]:
     found = []
     flats = optimizer.single_partition_of_fp32_groups
-    for group, (flat, parameters) in enumerate(zip(flats, optimizer.bit16_groups)):
+    for group, (flat, parameters) in enumerate(zip(flats, groups_of(optimizer))):
         shapes = {names[each]: box(each.shape) for each in parameters}
         parts = []
         for parameter in parameters:
@@ -53,7 +60,7 @@ def _of_stage_1_or_2(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[
 def _of_stage_3(optimizer: Any, names: Mapping[torch.Tensor, str]) -> list[Stepped]:
     found = []
     flats = optimizer.fp32_partitioned_groups_flat
-    for index, (flat, parameters) in enumerate(zip(flats, optimizer.fp16_groups)):
+    for index, (flat, parameters) in enumerate(zip(flats, groups_of(optimizer))):
         parts, start = [], 0
         for parameter in parameters:
             part = part_of_sharded(parameter, names[parameter], start)

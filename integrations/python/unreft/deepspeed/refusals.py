@@ -6,7 +6,7 @@ from typing import Any
 
 import deepspeed
 import torch
-from deepspeed import DeepSpeedEngine
+from deepspeed import DeepSpeedEngine, checkpointing
 from deepspeed.ops.adam import FusedAdam
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
@@ -39,6 +39,16 @@ def check(engine: DeepSpeedEngine, world: int) -> None:
     for name, is_so in _untried(engine, world).items():
         if is_so:
             raise FailedPrecondition(f"an engine with {name} is not supported: {_WAS_TRIED}")
+    check_streams()
+
+
+def check_streams() -> None:
+    """Raises `FailedPrecondition`, by name, if DeepSpeed has random streams of its own."""
+    if names := ", ".join(map(repr, checkpointing.get_cuda_rng_tracker().states_)):
+        raise FailedPrecondition(
+            "deepspeed.checkpointing.get_cuda_rng_tracker(): needed no random streams, which are "
+            f"not captured, found {names}; a resumed run would draw other numbers from them"
+        )
 
 
 def _untried(engine: DeepSpeedEngine, world: int) -> dict[str, Any]:
@@ -55,6 +65,8 @@ def _untried(engine: DeepSpeedEngine, world: int) -> dict[str, Any]:
         "a PipelineModule": isinstance(engine.module, PipelineModule),
         "mixture of experts": engine.has_moe_layers,
         "fp16": engine.fp16_enabled(),
+        # DeepSpeed takes a model of them as it is, also where the configuration says nothing.
+        "float16 weights": getattr(engine.optimizer, "dtype", None) is torch.float16,
         "torch_autocast": engine.torch_autocast_enabled(),
         f"{', '.join(f'{n} to {d}' for n, d in offloaded.items())}": offloaded,
         "zenflow": zero.zenflow is not None,
@@ -72,7 +84,10 @@ def _untried(engine: DeepSpeedEngine, world: int) -> dict[str, Any]:
         "managed_gradient_accumulation false": not engine.managed_gradient_accumulation(),
         "bf16_master_weights_and_grads": engine.bf16_master_weights_and_gradients(),
         "bf16_optimizer_states": engine.bf16_optimizer_states(),
+        # DeepSpeed acts on the latter two, also where it says that the first is not enabled.
         "data_efficiency": engine.data_efficiency_enabled(),
+        "curriculum_learning": engine.curriculum_learning_enabled(),
+        "random_ltd": engine.random_ltd_enabled(),
         "deepcompile": engine.is_deepcompile_enabled(),
         f"the optimizer {kind.__name__}": kind not in _OPTIMIZERS,
         f"DeepSpeed's {type(inner).__name__}": _keeps_more(inner),

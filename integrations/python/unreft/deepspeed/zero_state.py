@@ -11,14 +11,18 @@ what any other number has stored.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from deepspeed import DeepSpeedEngine
+from deepspeed import DeepSpeedEngine, checkpointing
+from torch import nn
 
+from unreft.deepspeed import refusals
 from unreft.deepspeed.group_scalars import ZeroScalars
-from unreft.deepspeed.partitions import part_of_sharded, partitions_of
+from unreft.deepspeed.partitions import groups_of, part_of_sharded, partitions_of
+from unreft.errors import FailedPrecondition
 from unreft.tensor import Tensor
 from unreft.torch.buffers import Buffers
 from unreft.torch.module_extras import ModuleExtras
@@ -55,41 +59,55 @@ class ZeroState(PartsState):
         self._zero = engine.optimizer
         self._kind = {
             "stage": int(engine.zero_optimization_stage()),
-            "weights": str(engine.get_data_types()[0]).removeprefix("torch."),
+            "weights": str(engine.optimizer.dtype).removeprefix("torch."),
         }
         self._model = uncompiled(engine.module)
         self._buffers = Buffers(self._model)
-        self._names = {p: clean(name) for name, p in self._model.named_parameters()}
         self._module_extras = ModuleExtras(self._model)
+        self._modules = _watch_of(self._model)
         self._follow()
 
     def _follow(self) -> None:
-        self._stepped = partitions_of(self._zero, self._names)
+        names = _names_of(self._model)
+        for parameter in itertools.chain.from_iterable(groups_of(self._zero)):
+            if parameter not in names:
+                name = clean(self._zero.param_names.get(parameter, "(unnamed)"))
+                raise FailedPrecondition(
+                    f"model: needed the parameter '{name}', which ZeRO trains, found it no more; "
+                    "what stands in its place is not trained: write into the parameter itself"
+                )
+        self._stepped = partitions_of(self._zero, names)
         self._scalars = [ZeroScalars(self._zero.optimizer, self._stepped, self._kind)]
+
+    def _untrained(self) -> dict[torch.Tensor, str]:
+        """The parameters that no optimizer steps on: a loop may replace them at any time."""
         trained = {name for partition in self._stepped for name in partition.shapes}
-        self._untrained = {p: name for p, name in self._names.items() if name not in trained}
+        return {p: name for p, name in _names_of(self._model).items() if name not in trained}
 
     # --- capture ---
 
     def bind(self) -> list[Bound]:
+        refusals.check_streams()
         self._module_extras.find()
+        self._modules = _watch_of(self._model)
         return super().bind()
 
     def watch(self, bounds: Sequence[Bound]) -> Watch:
-        sharded = [p for p in self._untrained if _is_sharded(p)]
+        sharded = [p for p in self._untrained() if _is_sharded(p)]
+        streams = checkpointing.get_cuda_rng_tracker()
         return self._watch(
             bounds,
             [parameter.ds_tensor for parameter in sharded],
-            sized=(module._buffers for module in self._model.modules()),
-            slots=[*self._buffers.watched(), *self._untrained_slots()],
-            attributes=((parameter, "ds_tensor") for parameter in sharded),
+            sized=[streams.states_, *(module._buffers for module in self._model.modules())],
+            slots=self._buffers.watched(),
+            attributes=[(streams, "states_"), *((each, "ds_tensor") for each in sharded)],
         )
 
     def remember_buffers(self) -> None:
         self._buffers.remember()
 
     def refresh(self) -> bool:
-        return self._buffers.refresh()
+        return self._modules.unchanged() and self._buffers.refresh()
 
     def module_extras(self) -> dict[str, Any]:
         return self._module_extras.values()
@@ -125,7 +143,7 @@ class ZeroState(PartsState):
         for partition, key, value in self._moments():
             for name, shape in partition.shapes.items():
                 found[f"optim/{name}/{key}"] = kind_of(value.dtype, shape)
-        for parameter, name in self._untrained.items():
+        for parameter, name in self._untrained().items():
             if _is_sharded(parameter) and parameter.ds_numel:
                 found[f"model/{name}"] = kind_of(parameter.dtype, box(parameter.ds_shape))
         return found
@@ -139,7 +157,7 @@ class ZeroState(PartsState):
 
     def _bind_untrained(self) -> Iterator[Bound]:
         everywhere = Holders("", self.rank, self.world)
-        for parameter, name in self._untrained.items():
+        for parameter, name in self._untrained().items():
             if not _is_sharded(parameter):
                 yield bind(f"model/{name}", parameter, everywhere)
                 continue
@@ -147,13 +165,23 @@ class ZeroState(PartsState):
             if part.begin < part.end:
                 yield bind_part("model", parameter.ds_tensor, part)
 
-    def _untrained_slots(self) -> list[tuple[dict, str]]:
-        return [
-            (module._parameters, key)
-            for module in self._model.modules()
-            for key, parameter in module._parameters.items()
-            if parameter is not None and parameter in self._untrained
-        ]
+
+def _names_of(model: nn.Module) -> dict[torch.Tensor, str]:
+    return {parameter: clean(name) for name, parameter in model.named_parameters()}
+
+
+def _watch_of(model: nn.Module) -> Watch:
+    """Of which modules and parameters it has, wherever these lie."""
+    modules = list(model.modules())
+    containers = [each for module in modules for each in (module._parameters, module._modules)]
+    return Watch(
+        sized=containers,
+        containers=containers,
+        slots=(),
+        # A forward pass of stage 3 gives a module that is new to it another dict of its parameters.
+        attributes=((module, "_parameters") for module in modules),
+        bounds=(),
+    )
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:

@@ -66,6 +66,11 @@ class RegisteredTensors:
     def keep_what_is_read(self) -> None:
         self._memory = self._in_use()
 
+    def forget(self) -> None:
+        """Keeps no tensor but what copies read: the next snapshot has to find the live ones."""
+        self._watch = None
+        self.keep_what_is_read()
+
     def release(self) -> None:
         """Nothing is read any more."""
         self._memory = []
