@@ -173,12 +173,11 @@ bool JobStore::IsOlderThanExpected(const std::string& store_id,
     if (found == all.end()) continue;
     newest = std::max(newest, found->mod_revision.value);
     if (key == prefix_ + "seed" && !seed.ParseFromString(found->value)) return false;
-    if (key == prefix_ + "timeline" && !timeline.ParseFromString(found->value)) timeline.Clear();
+    if (key == prefix_ + "timeline" && !timeline.ParseFromString(found->value)) return false;
   }
   if (store_id == expected_store_ && newest < expected_.sequence) return true;
-  // Where this job's was seen before, another's was put in its place.
-  const bool is_found = !is_job_known_ && IsOfAnotherJob(timeline, expected_timelines_);
-  return seed.store_id() == store_id && seed.epoch() < expected_.epoch && !is_found;
+  return seed.store_id() == store_id && seed.epoch() < expected_.epoch &&
+         !IsOfAnotherJob(timeline, expected_timelines_);
 }
 
 bool JobStore::IsOfAnother(const KeyValue& kv, const std::string& store_id) const {

@@ -43,8 +43,8 @@ class JobStore {
   ~JobStore();
 
   // Before Start: records of that store, as new as that, are known to have been. If it has older
-  // ones now it went back, and so has one that is seeded with an earlier epoch, unless what the
-  // first one that is seeded has decided is of another job.
+  // ones now it went back, and so has one that is seeded with an earlier epoch, unless what it has
+  // decided is of another job.
   void Expect(std::string store_id, Stamp newest, TimelineRecord timelines);
   // Reads and watches from now on, until destroyed, however often the store goes away.
   void Start();

@@ -69,5 +69,5 @@ def test_it_follows_the_job_that_runs(tmp_path):
         later = wait_committed(cli, job, status["committed"]["step"] + 5)["committed"]
         assert (later["timeline"], later["world"]) == (before["committed"]["timeline"], OLD)
         log = (old / "unreftd.log").read_text()
-        assert "which this node has kept as committed, is of no timeline that the meta store" in log
+        assert "which this node has kept as committed, is of another job of this name" in log
         assert "it gets a new id" not in log

@@ -46,7 +46,21 @@ absl::Status KeptRecords::OpenSegment(SegmentStore& segments, const std::string&
     status.Update(Adopt(Area(index), name));
     if (copy_.stamp != before) newest_ = index;
   }
-  return status;
+  if (!status.ok() || segment_->bytes().size() >= RecordsBytes(nodes)) return status;
+  return Widen(segments, RecordsBytes(nodes));
+}
+
+// It was made for a job of fewer nodes. The disk has a copy meanwhile.
+absl::Status KeptRecords::Widen(SegmentStore& segments, uint64_t bytes) {
+  const std::string name = segment_->name();
+  segment_.reset();
+  if (absl::Status status = segments.Remove(name); !status.ok()) return status;
+  auto segment = segments.Create(name, bytes);
+  if (!segment.ok()) return segment.status();
+  segment_ = *std::move(segment);
+  absl::Status status = segment_->Reserve(0, segment_->bytes().size());
+  if (!status.ok() || encoded_.empty()) return status;
+  return WriteToArea(encoded_);
 }
 
 absl::Status KeptRecords::AdoptDisk(const absl::StatusOr<std::vector<Record>>& records,
@@ -85,6 +99,7 @@ absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_vi
   const bool is_of_another = has_found_copy_ && meta::IsOfAnotherJob(copy->records.timeline.value,
                                                                      copy_.records.timeline.value);
   has_found_copy_ = true;
+  is_write_wanted_ |= is_of_another;
   if (is_of_another || copy->stamp <= copy_.stamp) return absl::OkStatus();
   copy_ = *std::move(copy);
   uint64_t whole = sizeof(meta::CopyHeader);
@@ -98,12 +113,24 @@ absl::Status KeptRecords::Adopt(std::span<const std::byte> bytes, std::string_vi
 }
 
 bool KeptRecords::IsOfAnotherJob(const meta::JobState& job) const {
-  return !has_kept_ && job.IsSeeded() &&
-         meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value);
+  return meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value);
+}
+
+void KeptRecords::LeaveJob() {
+  const CommitRecord& committed = copy_.records.commit.value;
+  if (committed.world() != 0) {
+    log_.Error(
+        "version {}, which this node has kept as committed, is of another job of this name than "
+        "that which the meta store has, and which has taken this node in: what lies here of it "
+        "counts no longer",
+        VersionOf(committed));
+  }
+  copy_ = {};
+  encoded_.clear();
+  has_left_job_ = true;
 }
 
 bool KeptRecords::IsOlder(const meta::JobState& job) const {
-  if (IsOfAnotherJob(job)) return false;
   const meta::Stamp stamp = job.stamp();
   if (stamp.epoch != copy_.stamp.epoch) return stamp.epoch < copy_.stamp.epoch;
   // Revisions of two stores say nothing of each other. If one of both is seeded with that epoch,
@@ -113,7 +140,11 @@ bool KeptRecords::IsOlder(const meta::JobState& job) const {
 }
 
 bool KeptRecords::Keep(const meta::JobState& job) {
-  if (job.store_id == copy_.store_id && job.stamp() == copy_.stamp) return true;
+  if (IsOfAnotherJob(job)) return false;
+  if (job.store_id == copy_.store_id && job.stamp() == copy_.stamp) {
+    has_found_job_ = true;
+    return true;
+  }
   if (IsOlder(job)) return false;
   std::string bytes = meta::EncodeCopy(job);
   if (absl::Status status = WriteToArea(bytes); !status.ok()) {
@@ -122,12 +153,10 @@ bool KeptRecords::Keep(const meta::JobState& job) {
     return false;
   }
   problem_.clear();
-  const bool is_of_another = IsOfAnotherJob(job);
-  // It may be of a later epoch.
-  if (is_of_another) ClearOlderArea();
+  if (std::exchange(has_left_job_, false)) ClearOlderArea();
   const bool was_apart = job.store_id != copy_.store_id && job.stamp().epoch == copy_.stamp.epoch;
-  if (is_of_another || was_apart) SayWhatIsNotOfTheJob(job);
-  has_kept_ = true;
+  if (was_apart) SayWhatIsNotOfTheJob(job);
+  has_found_job_ = true;
   encoded_ = std::move(bytes);
   const auto take = [](const auto& record, auto& into) {
     if (record.modified != into.modified || record.bytes != into.bytes) into = record;

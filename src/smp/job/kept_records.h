@@ -3,8 +3,9 @@
 // A node acts on a record only once it has kept it, so that a meta store which forgets can be
 // written anew from what the nodes know. What is kept is the records as the store has them, byte
 // for byte, and how new they are: of two copies of a job the one with the later epoch is newer, of
-// one epoch that with the higher sequence. Older records are neither kept nor acted on. A daemon
-// that starts with what is of another job gives that up for the job that it finds.
+// one epoch that with the higher sequence. Older records are neither kept nor acted on, nor is what
+// another job has decided: a process that has found its job follows no other, and one that starts
+// with what is of another gives that up where it is taken in.
 //
 // Kept twice: in a segment of two areas, written in turn and at once, which survives the daemon's
 // death; and in the record store, written behind, which survives the host's. The latter at a pace:
@@ -53,13 +54,17 @@ class KeptRecords {
   static void Open(Executor& executor, SegmentStore& segments, RecordStore& records, Log& log,
                    std::string segment_name, uint64_t nodes, OpenDone done);
 
-  // Keeps what the store says, unless that is older than what is kept. Whether records() are the
-  // store's now; if not, nothing may be done by the store's.
+  // Keeps what the store says, unless that is older than what is kept, or of another job. Whether
+  // records() are the store's now; if not, nothing may be done by the store's.
   bool Keep(const meta::JobState& job);
-  // Before anything was kept in this process: whether what is, is of another job than what the
-  // store has decided. Its epoch says nothing there. Afterwards a store of another job is one that
-  // was put in the place of this one's.
+  // Whether what the store has decided is of another job than what is kept. Neither epochs nor
+  // numbers of views say anything there.
   bool IsOfAnotherJob(const meta::JobState& job) const;
+  // Whether a store has said in this process what is kept now.
+  bool has_found_job() const { return has_found_job_; }
+  // What is kept counts no longer, for the sake of the job that the store has. It lies where it is
+  // until that is kept.
+  void LeaveJob();
   // The record store gets what it lacks of what is kept: at once, or kDiskPace after it was last
   // written.
   void WriteToDisk();
@@ -93,6 +98,7 @@ class KeptRecords {
   absl::Status AdoptDisk(const absl::StatusOr<std::vector<Record>>& records, uint64_t nodes);
   absl::Status Adopt(std::span<const std::byte> bytes, std::string_view where);
   std::span<std::byte> Area(size_t index);
+  absl::Status Widen(SegmentStore& segments, uint64_t bytes);
   bool IsOlder(const meta::JobState& job) const;
   void SayWhatIsNotOfTheJob(const meta::JobState& job) const;
   absl::Status WriteToArea(const std::string& bytes);
@@ -106,7 +112,8 @@ class KeptRecords {
   Log& log_;
   std::unique_ptr<Segment> segment_;
   bool has_found_copy_ = false;  // at the start, if only of nothing
-  bool has_kept_ = false;        // in this process
+  bool has_found_job_ = false;   // in this process
+  bool has_left_job_ = false;    // and the older area may have that of a later epoch
   size_t newest_ = 0;            // the area that has it
   meta::RecordCopy copy_;
   std::string encoded_;

@@ -1,6 +1,7 @@
 #include "smp/job/member.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "smp/job/follower.h"
@@ -119,17 +120,45 @@ RanksHere Member::RanksNow() const {
   return ranks;
 }
 
-// Before the seat is followed, which believes no view that is older than those it was in. Slots are
-// freed by the next decision, guards of a timeline with a higher number would stay.
+bool Member::HasStoreAnotherJob() const {
+  return store_.ready() && kept_.IsOfAnotherJob(store_.state());
+}
+
+// Where the store has another job than what lies here is of, this daemon comes to it with nothing,
+// and gives that up once it is taken in. It may have been started for that job by mistake, or be
+// refused there.
+void Member::FollowSeat() {
+  if (!HasStoreAnotherJob()) {
+    return seat_.Follow(RanksNow(), KnownHere{kept_.stamp(), record_.view()});
+  }
+  if (kept_.has_found_job()) return seat_.Follow(RanksNow(), std::nullopt);
+  SayWhatMayBeLeft();
+  seat_.Follow(RanksNow(), KnownHere{});
+  if (!store_.state().IsSeeded() || !seat_.is_ours()) return;
+  LeaveOtherJob();
+  FollowSeat();
+}
+
+void Member::SayWhatMayBeLeft() {
+  if (std::exchange(has_said_what_may_be_left_, true)) return;
+  seams_.log.Error(
+      "node {}: what lies here is of another job of this name than that which the meta store has: "
+      "it stays until that one takes this node in, and is given up then. If it is wanted, stop "
+      "this "
+      "daemon, and give it the meta store of its job (--meta-endpoints)",
+      options_.node);
+}
+
+// Slots are freed by the next decision, guards of a timeline with a higher number would stay.
 void Member::LeaveOtherJob() {
+  kept_.LeaveJob();
   record_.LeaveJob();
   for (const GuardHeld& guard : parts_->protection.Held()) parts_->protection.Drop(guard.version);
 }
 
 void Member::Follow() {
   peers_.Follow();
-  if (store_.ready() && kept_.IsOfAnotherJob(store_.state())) LeaveOtherJob();
-  seat_.Follow(RanksNow(), kept_.stamp());
+  FollowSeat();
   leading_.Follow();
   if (!store_.ready()) return;
   refused_.Follow();
@@ -147,9 +176,11 @@ meta::HeldKey Member::LeaderKey() const {
 
 // Ranks come and go while the records stay as they are, and the seat depends on both.
 std::optional<Reporter::Listener> Member::FollowSeatAndFindLeader() {
-  seat_.Follow(RanksNow(), kept_.stamp());
+  FollowSeat();
   const auto& leader = store_.state().leader;
   if (!store_.ready() || !leader.exists() || !seat_.is_present()) return std::nullopt;
+  // Nothing is told of what another job has left here.
+  if (HasStoreAnotherJob()) return std::nullopt;
   return Reporter::Listener{NodeSlot{leader.value.slot()}, LeaderKey()};
 }
 

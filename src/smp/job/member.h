@@ -102,6 +102,9 @@ class Member final : public Coordinator {
   struct Parts;
 
   void Follow();
+  void FollowSeat();
+  bool HasStoreAnotherJob() const;
+  void SayWhatMayBeLeft();
   void LeaveOtherJob();
   void Report();
   bool HaveAllSealed(Version version) const;
@@ -122,6 +125,7 @@ class Member final : public Coordinator {
   Leading leading_;
   EverCommittedQuestions ever_asked_;
   std::unique_ptr<Parts> parts_;  // from Start on
+  bool has_said_what_may_be_left_ = false;
 };
 
 }  // namespace unreft::smp

@@ -65,7 +65,8 @@ class NodeRecord {
   void SetCapturesAll();
   // One that is not newer than view() changes nothing.
   void SetView(uint64_t number);
-  // What this memory was in, and knew as committed, was of another job.
+  // What this memory was in, and knew as committed, was of another job than that which has taken it
+  // in.
   void LeaveJob();
   void SetCommitted(Version version, uint64_t world);
   // The slot that the view has given to this memory, if it was a spare's.

@@ -17,6 +17,12 @@ namespace {
 
 constexpr size_t kNamedMax = 8;
 
+constexpr char kHasAnotherJob[] =
+    "the meta store has another job of this name than that which this daemon is in: nothing is "
+    "committed here, and what lies here stays. If that store is a mistake, put this job's in its "
+    "place, or remove its keys: it is written anew from what the nodes have kept. If it is not, "
+    "start this daemon again to take part in that job";
+
 // The first few that are not present: of a thousand nodes nobody reads more.
 std::string MissingNodes(const meta::JobState& job, uint64_t nodes) {
   std::vector<std::string> named;
@@ -118,17 +124,19 @@ PresenceRecord Seat::Presence() const {
   return record;
 }
 
-void Seat::Follow(const RanksHere& ranks, meta::Stamp kept) {
+void Seat::Follow(const RanksHere& ranks, std::optional<KnownHere> known) {
   ranks_ = ranks;
-  kept_ = kept;
-  if (store_.ready() && !is_leaving_) FollowRecords();
+  if (std::exchange(is_aside_, !known) != is_aside_) SayAside();
+  known_ = known.value_or(KnownHere{});
+  if (is_aside_) owner_ = SeatOwner::kNobody;
+  if (store_.ready() && !is_leaving_) is_aside_ ? HoldKeys() : FollowRecords();
   TellStanding();
 }
 
 void Seat::FollowRecords() {
-  settings_.Follow(store_.state(), WasInAView() || kept_ != meta::Stamp{});
+  settings_.Follow(store_.state(), WasInAView() || known_.kept != meta::Stamp{});
   const SeatOwner owner =
-      OwnerOfSeat(store_.state(), options_.node, AsBytes(record_.incarnation()), record_.view());
+      OwnerOfSeat(store_.state(), options_.node, AsBytes(record_.incarnation()), known_.view);
   if (owner == SeatOwner::kOurs) record_.SetView(store_.state().view.value.number());
   if (std::exchange(owner_, owner) != owner) SayWhere();
   HoldKeys();
@@ -158,7 +166,7 @@ const PresenceRecord* Seat::Other() const {
 }
 
 void Seat::HoldKeys() {
-  if (!settings_.agreed()) {
+  if (!MayHoldKeys()) {
     presence_.Release();
     waiting_.Release();
     return leadership_.Release();
@@ -179,7 +187,7 @@ void Seat::HoldKeys() {
 }
 
 void Seat::Wait() {
-  if (presence_.wanted() || is_leaving_) return;
+  if (presence_.wanted() || !MayHoldKeys()) return;
   WaitingRecord record;
   *record.mutable_presence() = Presence();
   // The leader hands the lease on with the presence: none yet, and the slot is not given back.
@@ -195,8 +203,8 @@ void Seat::Wait() {
   }
   // Who waits does not report, and may be all that knows what the store has forgotten.
   if (!store_.state().IsSeeded()) {
-    record.set_kept_epoch(kept_.epoch);
-    record.set_kept_sequence(kept_.sequence);
+    record.set_kept_epoch(known_.kept.epoch);
+    record.set_kept_sequence(known_.kept.sequence);
   }
   waiting_.Hold(record.SerializeAsString());
 }
@@ -212,14 +220,19 @@ void Seat::ConfirmKeys() {
   if (present == nullptr || !is_own(*present)) presence_.Confirm();
   // What it said when the store was seeded says nothing of what it has kept.
   const auto is_said = [&](const WaitingRecord& record) {
-    return is_own(record.presence()) &&
-           (state.IsSeeded() || meta::Stamp{record.kept_epoch(), record.kept_sequence()} == kept_);
+    const meta::Stamp said{record.kept_epoch(), record.kept_sequence()};
+    return is_own(record.presence()) && (state.IsSeeded() || said == known_.kept);
   };
   const auto waits = state.waiting.find(PlaceOf(own));
   if (!presence_.wanted() && (waits == state.waiting.end() || !is_said(waits->second.value))) {
     waiting_.Confirm();
   }
   if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
+}
+
+void Seat::SayAside() {
+  if (is_aside_) return log_.Error("node {}: {}", options_.node, kHasAnotherJob);
+  log_.Info("node {}: stands aside no longer", options_.node);
 }
 
 void Seat::SayWhere() {
@@ -282,7 +295,8 @@ Standing Seat::StandingNow() const {
   }
   const bool is_out =
       WasInAView() && (owner_ == SeatOwner::kAbsent || owner_ == SeatOwner::kPresent);
-  const bool is_starting = store_.status().ok() && !is_out && owner_ != SeatOwner::kOurs;
+  const bool is_starting =
+      store_.status().ok() && !is_out && !is_aside_ && owner_ != SeatOwner::kOurs;
   return {Problem(), is_out, is_starting, absl::OkStatus()};
 }
 
@@ -291,6 +305,7 @@ std::string Seat::Problem() const {
     return fmt::format("the meta store cannot be used, and nothing is committed meanwhile: {}",
                        status.message());
   }
+  if (is_aside_) return kHasAnotherJob;
   if (!store_.ready()) return "the meta store was not read yet";
   const meta::JobState& job = store_.state();
   if (!job.view.exists()) {
@@ -323,8 +338,7 @@ bool Seat::IsSecond() const {
 // That the store has its presence does not say that it lives: the lease of one that was killed is
 // not over yet, and begins anew in a store that went back.
 void Seat::LookForFirst() {
-  if (is_leaving_) return;
-  if (!IsSecond() || !settings_.agreed())
+  if (!IsSecond() || !MayHoldKeys())
     return executor_.Cancel(std::exchange(probe_again_, TimerId::kNone));
   if (is_refused_ || is_probing_ || probe_again_ != TimerId::kNone) return;
   const std::string address = Other()->address();

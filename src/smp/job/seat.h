@@ -16,6 +16,7 @@
 #include <unreft/cluster.pb.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/executor.h"
@@ -53,6 +54,12 @@ struct RanksHere {
   uint64_t world = 0;  // of that attempt
 };
 
+// What this memory knows of the job that the store has.
+struct KnownHere {
+  meta::Stamp kept;   // how new the records are that it has kept
+  uint64_t view = 0;  // the newest that it was in
+};
+
 // Single-threaded on the node's executor. Everything outlives it.
 class Seat {
  public:
@@ -72,10 +79,11 @@ class Seat {
        const NodeOptions& options, std::string address, Callbacks callbacks);
   ~Seat();
 
-  // The records are others than they were, or the node's ranks are. `kept` is how new those are
-  // that it has kept.
-  void Follow(const RanksHere& ranks, meta::Stamp kept);
+  // The records are others than they were, or the node's ranks are. `known`: none where the store
+  // has another job than this process follows, which then holds nothing there.
+  void Follow(const RanksHere& ranks, std::optional<KnownHere> known);
 
+  bool is_ours() const { return owner_ == SeatOwner::kOurs; }
   bool is_present() const { return presence_.held() && !is_leaving_; }
   bool leads() const { return leadership_.held(); }
   meta::HeldKey leadership() const { return leadership_.holding(); }
@@ -94,9 +102,11 @@ class Seat {
   void FollowRecords();
   void TellStanding();
   Standing StandingNow() const;
-  bool WasInAView() const { return record_.view() != 0; }
+  bool WasInAView() const { return known_.view != 0; }
+  bool MayHoldKeys() const { return !is_leaving_ && !is_aside_ && settings_.agreed(); }
   const PresenceRecord* Other() const;
   void ConfirmKeys();
+  void SayAside();
   void SayWhere();
   void HoldKeys();
   void Wait();
@@ -120,7 +130,8 @@ class Seat {
   SeatOwner owner_ = SeatOwner::kNobody;
   bool was_ours_ = false;  // in this process
   RanksHere ranks_;
-  meta::Stamp kept_;  // of the records that this node has kept
+  KnownHere known_;
+  bool is_aside_ = false;  // the store has another job
   bool is_leaving_ = false;
   bool is_refused_ = false;
   bool is_probing_ = false;

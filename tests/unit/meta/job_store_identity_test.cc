@@ -179,8 +179,8 @@ TEST_F(JobStoreIdentityTest, AStoreThatHasDecidedForAnotherJobKeepsItsId) {
   EXPECT_EQ(b.store.state().stamp().epoch, 2U);
 }
 
-// As an operator may do with a backup.
-TEST_F(JobStoreIdentityTest, AnotherJobsRecordsInThePlaceOfThisOnesGetANewId) {
+// As an operator may do with a backup: whose job is meant, nobody else knows.
+TEST_F(JobStoreIdentityTest, AnotherJobsRecordsInThePlaceOfThisOnesKeepTheirId) {
   Node a(*this, "a");
   const std::string before = Decide(a, 3, Timelines(11, 12));
   Node b(*this, "b", {before, {3, 1}, Timelines(11, 12)});
@@ -191,7 +191,16 @@ TEST_F(JobStoreIdentityTest, AnotherJobsRecordsInThePlaceOfThisOnesGetANewId) {
   EXPECT_EQ(b.store.state().store_id, before);
   InTurn(b, [&] { b.store.ReadAgain(); });
   Settle(seconds(1));
-  EXPECT_NE(b.store.state().store_id, before);
+  EXPECT_EQ(b.store.state().store_id, before);
+}
+
+TEST_F(JobStoreIdentityTest, WhoseARecordIsThatCannotBeReadIsNotKnown) {
+  Node a(*this, "a");
+  const std::string before = Decide(a, 2, Timelines(11, 12));
+  Put(a, "timeline", "no record");
+  Node b(*this, "b", {"another", {5, 1}, Timelines(21, 23)});
+  Settle(seconds(1));
+  EXPECT_EQ(a.store.state().store_id, before);
 }
 
 TEST_F(JobStoreIdentityTest, AStoreOfAnEarlierEpochOfTheSameJobGetsANewId) {

@@ -76,6 +76,13 @@ class KeptRecordsTest : public SmpFixture {
     disk_.Wipe();
     records_ = *FakeRecordStore::Open(disk_, *executor_);
   }
+  // As a copy.
+  void WriteToDisk(const std::string& bytes) {
+    InTurn([&] {
+      records_->Write({{std::string(kKeptKey), bytes}}, Durability::kSynced, [](auto) {});
+    });
+    Settle();
+  }
   // As a host without memory finds it.
   uint64_t StepOnDisk() {
     const std::unique_ptr<KeptRecords> found = OpenKept("/other");
@@ -167,50 +174,83 @@ TEST_F(KeptRecordsTest, ACommitThatTheOtherStoreDoesNotKnowIsAnError) {
   EXPECT_EQ(sink_.Count("counts no longer"), 1U);
 }
 
+// Of an earlier, an equal or a later epoch; as an operator may do with a backup.
+TEST_F(KeptRecordsTest, WhoHasFoundItsJobKeepsNoOther) {
+  KeepACommitAndLoseTheStore(4);
+  for (const uint64_t epoch : {2, 4, 9}) {
+    Seed(epoch, 4);
+    Put(job_.timeline, TimelineOfAnotherJob(), 5);
+    EXPECT_TRUE(kept_->IsOfAnotherJob(job_));
+    EXPECT_FALSE(Keep());
+  }
+  EXPECT_TRUE(kept_->has_found_job());
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{4, 91}));
+}
+
+TEST_F(KeptRecordsTest, AJobIsFoundWhereTheStoreSaysNothingNewToo) {
+  KeepACommitAndLoseTheStore(4);
+  OpenAgain();
+  EXPECT_FALSE(kept_->has_found_job());
+  job_.store_id = kept_->store_id();
+  Seed(4, 90);
+  Commit(5, 91);
+  EXPECT_TRUE(Keep());
+  EXPECT_TRUE(kept_->has_found_job());
+}
+
 // The store of the other was never lost, and that of this one was, twice.
-TEST_F(KeptRecordsTest, AnotherJobsStoreIsKeptThoughItsEpochIsEarlier) {
+TEST_F(KeptRecordsTest, WhoHasLeftItsJobKeepsAnotherOfAnEarlierEpoch) {
   KeepACommitAndLoseTheStore(4);
   OpenAgain();
   Seed(2, 4);
   EXPECT_FALSE(kept_->IsOfAnotherJob(job_)) << "nothing was decided in it";
-  EXPECT_FALSE(Keep());
   Put(job_.timeline, TimelineOfAnotherJob(), 5);
   EXPECT_TRUE(kept_->IsOfAnotherJob(job_));
+  EXPECT_FALSE(Keep());
+  EXPECT_FALSE(kept_->has_found_job());
+  kept_->LeaveJob();
+  EXPECT_EQ(sink_.Count("version 1:5, which this node has kept as committed, is of another job"),
+            1U);
+  OpenAgain();
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{4, 91})) << "nothing was kept in its place";
+  kept_->LeaveJob();
   EXPECT_TRUE(Keep());
   EXPECT_FALSE(kept_->IsOfAnotherJob(job_));
-  EXPECT_EQ(kept_->stamp(), (meta::Stamp{2, 5}));
-  EXPECT_EQ(sink_.Count("counts no longer"), 1U);
   OpenAgain();
   EXPECT_EQ(kept_->stamp(), (meta::Stamp{2, 5})) << "the copy of the later epoch is gone";
 }
 
-TEST_F(KeptRecordsTest, WhatTheDiskHasOfAnotherJobIsNotTakenForNewer) {
+TEST_F(KeptRecordsTest, WhatTheDiskHasOfAnotherJobIsNotTakenForNewerAndGoes) {
   KeepACommitAndLoseTheStore(4);
+  const std::string of_another = kept_->Encoded();
   OpenAgain();
-  disk_.FailWrites(3, absl::ResourceExhaustedError("full"));
   Seed(2, 4);
   Put(job_.timeline, TimelineOfAnotherJob(), 5);
+  kept_->LeaveJob();
   EXPECT_TRUE(Keep());
+  Settle();
+  WriteToDisk(of_another);
   OpenAgain();
   EXPECT_EQ(kept_->stamp(), (meta::Stamp{2, 5}));
+  ASSERT_EQ(StepOnDisk(), 5U);
+  EXPECT_TRUE(Keep()) << "the store says what the memory has";
+  Settle();
+  EXPECT_EQ(StepOnDisk(), 0U);
 }
 
-TEST_F(KeptRecordsTest, AnotherJobsStoreOfALaterEpochIsAnErrorToo) {
-  KeepACommitAndLoseTheStore(2);
-  OpenAgain();
-  Seed(3, 4);
-  Put(job_.timeline, TimelineOfAnotherJob(), 5);
-  EXPECT_TRUE(Keep());
-  EXPECT_EQ(sink_.Count("counts no longer"), 1U);
-}
-
-// As an operator may do with a backup.
-TEST_F(KeptRecordsTest, AnotherJobsStoreInThePlaceOfThisOnesIsNotKept) {
-  KeepACommitAndLoseTheStore(4);
-  Seed(2, 4);
-  Put(job_.timeline, TimelineOfAnotherJob(), 5);
-  EXPECT_FALSE(Keep());
-  EXPECT_EQ(kept_->stamp(), (meta::Stamp{4, 91}));
+// Made for a job of few nodes, it had no room for what one of many says, now or ever.
+TEST_F(KeptRecordsTest, ASegmentThatIsTooSmallForTheJobIsMadeAnew) {
+  KeepACommitAndLoseTheStore(1);
+  kept_.reset();
+  const uint64_t before = Bytes().size();
+  opened_.reset();
+  kept_ = OpenKept(kKeptSegment, 1000);
+  EXPECT_EQ(kept_->stamp(), (meta::Stamp{1, 91})) << "what it had is in the new one";
+  EXPECT_GT(Bytes().size(), before);
+  opened_.reset();
+  WipeDisk();
+  kept_ = OpenKept(kKeptSegment, 1000);
+  EXPECT_EQ(step(), 5U);
 }
 
 TEST_F(KeptRecordsTest, AStoreThatIsWrittenFromAnotherCopyIsNone) {
@@ -325,20 +365,14 @@ TEST_F(KeptRecordsTest, ADiskThatFailsIsWrittenAgainWithTheNext) {
 
 // A job of one node would begin again, in silence.
 TEST_F(KeptRecordsTest, ACopyOfNoUseIsAnErrorWhereNoMemoryHasAnother) {
-  const auto write = [this] {
-    InTurn([this] {
-      records_->Write({{std::string(kKeptKey), "no copy"}}, Durability::kSynced, [](auto) {});
-    });
-    Settle();
-  };
   Commit(5, 8);
   ASSERT_TRUE(Keep());
   Settle();
-  write();
+  WriteToDisk("no copy");
   OpenAgain();
   EXPECT_EQ(step(), 5U) << "memory has one";
   kept_.reset();
-  write();
+  WriteToDisk("no copy");
   ASSERT_TRUE(segments_.Remove(kKeptSegment).ok());
   std::optional<absl::Status> opened;
   const auto open = [&](uint64_t nodes) {

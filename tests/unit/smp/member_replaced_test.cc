@@ -39,6 +39,27 @@ class MemberReplacedTest : public MemberFixture {
     UNREFT_CHECK(segments_.Remove(kNodeSegment).ok());
     disk_.Wipe();
   }
+  // The member's, which commits step 5 of that timeline, and names it in that view.
+  void CommitInJob(uint64_t timeline, uint64_t view) {
+    Seed();
+    TimelineRecord record = Chain(timeline, timeline);
+    record.set_first_timeline(timeline);
+    Put("timeline", record);
+    Put("commit", Committed(At(timeline, 5)));
+    Name(view, own_);
+    ASSERT_EQ(record_->committed(), At(timeline, 5));
+    leader_->reports.clear();
+  }
+  // In a store that was lost, with another memory in the member's slot.
+  void BeginOtherJob() {
+    Seed();
+    leader_->reports.clear();
+    TimelineRecord other;
+    other.add_chain()->set_timeline(77);
+    other.set_first_timeline(77);
+    Put("timeline", other);
+    Name(2, "another memory");
+  }
   // The daemon of the other memory. Until it is killed.
   struct Spare {
     std::unique_ptr<SimExecutor> executor;
@@ -304,33 +325,58 @@ TEST_F(MemberReplacedTest, AnOlderViewIsNotBelieved) {
   EXPECT_EQ(Present()->incarnation(), own_);
 }
 
-// Its host was in another job of that name, whose views have higher numbers.
-TEST_F(MemberReplacedTest, TheViewsOfAnotherJobSayNothingOfThisOne) {
-  Seed();
-  TimelineRecord timeline = Chain(1, 1);
-  timeline.set_first_timeline(1);
-  Put("timeline", timeline);
-  Put("commit", Committed(At(1, 5)));
-  Name(7, own_);
-  ASSERT_EQ(record_->committed(), At(1, 5));
+// Its host was in another job of that name, whose views have higher numbers. It may have been
+// given the wrong meta store.
+TEST_F(MemberReplacedTest, WhatIsOfAnotherJobStaysUntilTheOneThatThereIsTakesTheMemoryIn) {
+  CommitInJob(1, 7);
   StopMember();
   protection_.held.emplace_back().version = At(9, 5);
-  TimelineRecord other;
-  other.add_chain()->set_timeline(77);
-  other.set_first_timeline(77);
   LoseStore();
-  Seed();
-  Put("timeline", other);
-  Name(2, "another memory");
+  BeginOtherJob();
   StartMember();
   Settle(seconds(10));
-  EXPECT_FALSE(Present()) << "an empty memory waits until the one before it is lost";
-  EXPECT_EQ(record_->view(), 0U);
-  EXPECT_EQ(record_->committed(), Version{}) << "what is captured now would be older than it";
-  EXPECT_EQ(protection_.dropped, std::vector{At(9, 5)}) << "it would be of a later timeline";
+  EXPECT_FALSE(Present()) << "it waits, as an empty memory does, until the one before it is lost";
+  EXPECT_FALSE(node_.standings.back().is_out);
+  EXPECT_EQ(sink_.Count("what lies here is of another job of this name"), 1U);
   Name(3, "another memory", /*lost=*/true);
   ASSERT_TRUE(Present());
   EXPECT_EQ(Present()->incarnation(), own_);
+  EXPECT_EQ(record_->committed(), At(1, 5));
+  EXPECT_EQ(record_->view(), 7U);
+  EXPECT_EQ(VersionOf(kept_->records().commit.value), At(1, 5));
+  EXPECT_TRUE(protection_.dropped.empty());
+  EXPECT_TRUE(leader_->reports.empty()) << "nothing of it counts here";
+  Name(4, own_);
+  EXPECT_EQ(record_->committed(), Version{}) << "what is captured now would be older than it";
+  EXPECT_EQ(record_->view(), 4U);
+  EXPECT_EQ(kept_->records().view.value.number(), 4U);
+  EXPECT_EQ(protection_.dropped, std::vector{At(9, 5)}) << "it would be of a later timeline";
+  EXPECT_FALSE(leader_->reports.empty());
+}
+
+// It took a slot of the job that ran, or its store, with all that this had.
+TEST_F(MemberReplacedTest, ADaemonThatIsInOneJobHoldsNothingInTheStoreOfAnother) {
+  CommitInJob(1, 7);
+  kv_store_.CutOff(*process_);
+  LoseStore();
+  BeginOtherJob();
+  const std::string store_id = leader_->store->state().store_id;
+  kv_store_.Mend(*process_);
+  Settle(seconds(20));
+  Name(3, "another memory", /*lost=*/true);
+  EXPECT_FALSE(Present());
+  EXPECT_FALSE(leader_->store->state().waiting.contains(0));
+  EXPECT_EQ(leader_->store->state().store_id, store_id);
+  EXPECT_EQ(VersionOf(kept_->records().commit.value), At(1, 5));
+  EXPECT_EQ(record_->view(), 7U);
+  ASSERT_FALSE(node_.standings.empty());
+  EXPECT_NE(node_.standings.back().problem.find("has another job of this name"), std::string::npos)
+      << node_.standings.back().problem;
+  EXPECT_FALSE(node_.standings.back().is_starting);
+  StopMember();
+  StartMember();
+  Settle(seconds(10));
+  EXPECT_TRUE(Present()) << "who starts comes to the job that there is";
 }
 
 }  // namespace

@@ -69,10 +69,11 @@ class SmpFixture : public ::testing::Test {
   }
 
   // As the memory and the disk have it.
-  std::unique_ptr<KeptRecords> OpenKept(const std::string& segment = kKeptSegment) {
+  std::unique_ptr<KeptRecords> OpenKept(const std::string& segment = kKeptSegment,
+                                        uint64_t nodes = 3) {
     std::optional<absl::StatusOr<std::unique_ptr<KeptRecords>>> opened;
     InTurn([&] {
-      KeptRecords::Open(*executor_, segments_, *records_, log_, segment, 3,
+      KeptRecords::Open(*executor_, segments_, *records_, log_, segment, nodes,
                         [&](auto kept) { opened = std::move(kept); });
     });
     UNREFT_CHECK(scheduler_.RunUntil([&] { return opened.has_value(); }, 100000));
