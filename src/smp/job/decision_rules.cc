@@ -364,6 +364,15 @@ Move DecideOnLoaded(const Facts& facts, const DurableCopy& copy) {
   return FailRound(record, CopyNotRestored(copy.directory, version, missing));
 }
 
+// This node does not know where copies may be. None if nobody else does either.
+std::optional<Move> MissCopies(const Facts& facts) {
+  const auto knows = std::ranges::find_if(
+      facts.roll.told(), [](const auto& told) { return told.report->knows_copies(); });
+  if (knows == facts.roll.told().end() || WasGivenUp(facts.records)) return std::nullopt;
+  return FailRound(facts.records.timeline.value,
+                   CopiesNotLookedFor(facts.options.node, knows->slot));
+}
+
 // What is restored where nothing in memory can be: the newest durable copy, once it is loaded. None
 // if there is none.
 std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_before) {
@@ -371,7 +380,7 @@ std::optional<Move> DecideOnCopy(const Facts& facts, std::optional<Step> at_or_b
   const RoundCopies& copies = facts.copies;
   switch (copies.state()) {
     case RoundCopies::State::kNowhere:
-      return std::nullopt;
+      return MissCopies(facts);
     case RoundCopies::State::kUnasked:
       return Move{.search_copies = true, .waits = true};
     case RoundCopies::State::kSearching:

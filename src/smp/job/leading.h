@@ -40,6 +40,7 @@ class Leading {
   Leading(Seams seams, const NodeOptions& options);
 
   // None unless it is said before this node leads for the first time; null when they are no more.
+  bool knows_copies() const { return copies_ != nullptr; }
   void set_copies(DurableCopies* copies) {
     copies_ = copies;
     if (copies == nullptr && leader_ != nullptr) leader_->ForgetCopies();

@@ -58,6 +58,14 @@ absl::Status CopyNotRestored(std::string_view directory, Version version, std::s
                   CleanText(directory, kTextBytesMax), version, why));
 }
 
+absl::Status CopiesNotLookedFor(NodeSlot leader, NodeSlot other) {
+  return absl::FailedPreconditionError(fmt::format(
+      "nothing is whole in memory, and node {}, which leads, was started without the --export-dir "
+      "that node {} has, where a durable copy may be: start the daemon of node {} with it, or give "
+      "the state up with 'unreft fresh-start'",
+      leader, other, leader));
+}
+
 absl::Status CopiesNotRead(const absl::Status& why) {
   return absl::Status(
       why.code(),

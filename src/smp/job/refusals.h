@@ -41,6 +41,8 @@ absl::Status CopyNotRestored(std::string_view directory, Version version, std::s
 // Whether there is a durable copy to go on with is not known: to begin would be a guess. The code
 // of `why` is kept.
 absl::Status CopiesNotRead(const absl::Status& why);
+// The same, where `leader`, which would look for one, does not know where, and `other` does.
+absl::Status CopiesNotLookedFor(NodeSlot leader, NodeSlot other);
 
 // Neither the record store nor any memory says what was committed: to begin would be a guess.
 // `records`: what is the matter with the store; its code is kept.

@@ -83,6 +83,7 @@ NodeReport ReportMaker::Make() {
   report.set_lives_round(parts_.node.LivesRound());
   report.set_any_world(true);
   report.set_any_groups(true);
+  report.set_knows_copies(parts_.knows_copies);
   report.set_lacks_memory(parts_.node.LacksMemory() || parts_.protection.LacksMemory());
   for (auto& [version, entry] : Holdings()) *report.add_versions() = std::move(entry);
   for (const RegisteredTrainer& trainer : parts_.node.Registrations())

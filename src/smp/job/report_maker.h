@@ -27,6 +27,7 @@ class ReportMaker {
     const OwnVersions& versions;
     Coordinator::Node& node;
     const Protection& protection;
+    bool knows_copies = false;  // that are durable
   };
 
   explicit ReportMaker(const Parts& parts) : parts_(parts) {}

@@ -149,11 +149,20 @@ std::string ProblemOf(const NodeState& state) {
   return absl::StrJoin(problems, "; ");
 }
 
-// Why the node's groups protect less than was asked for, and whether they stand no loss at all.
+// Why the node's groups protect less than was asked for, or less than whoever did not ask may
+// think; and whether they stand no loss at all, though they were to.
 void AddExposure(const NodeState& state, const Member* member, Json& json) {
   json["exposure"] = "";
   json["bears_no_loss"] = false;
-  if (member == nullptr || state.options.parity_chunks == 0) return;
+  if (member == nullptr) return;
+  if (state.options.parity_chunks == 0) {
+    if (state.options.nodes > 1) {
+      json["exposure"] =
+          "no parities were asked for (--parity-chunks 0): a node that is lost takes what it holds "
+          "with it";
+    }
+    return;
+  }
   const ViewRecord& view = member->records().view.value;
   json["exposure"] = view.exposure();
   json["bears_no_loss"] = view.groups_size() > 0 && HasNoParities(view);

@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -74,6 +75,27 @@ bool HasRanks(const Json& entry) {
   return ranks != status->end() && ranks->is_array() && !ranks->empty();
 }
 
+// Whoever leads writes the job's durable copies, and looks for them.
+void AddMissingCopies(const Json& members, Json& problems) {
+  std::vector<uint64_t> without;
+  std::optional<uint64_t> with;
+  for (const Json& member : members) {
+    const auto status = member.find("status");
+    if (status == member.end() || !status->is_object() || !status->contains("durable")) continue;
+    const uint64_t slot = member.at("slot").get<uint64_t>();
+    if (status->at("durable").is_null()) {
+      without.push_back(slot);
+    } else if (!with) {
+      with = slot;
+    }
+  }
+  if (!with || without.empty()) return;
+  problems.push_back(fmt::format(
+      "node {} was started without the --export-dir that node {} has: while it leads, no durable "
+      "copy is written, and none is restored; start it again with that option",
+      fmt::join(without, ", "), *with));
+}
+
 // What stands in the job's way, for people; each names what to do.
 Json Problems(const Json& json) {
   Json problems = Json::array();
@@ -122,6 +144,7 @@ Json Problems(const Json& json) {
     problems.push_back(fmt::format("the daemon at {} was refused: {}", StringOf(refused, "address"),
                                    StringOf(refused, "why")));
   }
+  AddMissingCopies(json.at("members"), problems);
   const Json& committed = json.at("committed");
   if (!committed.is_null() && json.at("restorable").is_null() && IsTrue(json, "restorable_known")) {
     problems.push_back("what is committed is not whole any more, nor is an older version");
@@ -226,20 +249,19 @@ void ClusterDesk::Ask(const std::string& address, Duration timeout,
                       const std::shared_ptr<Gathering>& gathering) {
   QuestionRequest request;
   request.set_verb(gathering->verb);
-  member_.peers().CallAt(
-      address, "question", request.SerializeAsString(), timeout,
-      [address, gathering](const absl::StatusOr<std::string>& bytes) {
-        QuestionReply reply;
-        absl::StatusOr<Json> answer = absl::UnknownError("");
-        if (!bytes.ok()) answer = bytes.status();
-        if (bytes.ok()) {
-          answer = reply.ParseFromString(*bytes)
-                       ? ParseAnswer(reply.json())
-                       : absl::InvalidArgumentError("its answer does not parse");
-        }
-        gathering->answers.insert_or_assign(address, std::move(answer));
-        gathering->EndOne();
-      });
+  member_.peers().CallAt(address, "question", request.SerializeAsString(), timeout,
+                         [address, gathering](const absl::StatusOr<std::string>& bytes) {
+                           QuestionReply reply;
+                           absl::StatusOr<Json> answer = absl::UnknownError("");
+                           if (!bytes.ok()) answer = bytes.status();
+                           if (bytes.ok()) {
+                             answer = reply.ParseFromString(*bytes)
+                                          ? ParseAnswer(reply.json())
+                                          : absl::InvalidArgumentError("its answer does not parse");
+                           }
+                           gathering->answers.insert_or_assign(address, std::move(answer));
+                           gathering->EndOne();
+                         });
 }
 
 }  // namespace unreft::smp

@@ -50,8 +50,8 @@ class ClusterDeskTest : public MemberFixture {
     });
     InTurnOf(*process_, [this] {
       desk_ = std::make_unique<ClusterDesk>(
-          *state_, *member_, [](const AdminRequest& request, ClusterDesk::Reply reply) {
-            reply(AdminReply{absl::OkStatus(), R"({"own":")" + request.verb + R"("})"});
+          *state_, *member_, [this](const AdminRequest& request, ClusterDesk::Reply reply) {
+            reply(AdminReply{absl::OkStatus(), R"({"own":")" + request.verb + '"' + own_ + "}"});
           });
     });
     Settle();
@@ -80,6 +80,7 @@ class ClusterDeskTest : public MemberFixture {
   Other* leader_ = nullptr;
   ExposureReply exposure_;
   std::string answer_ = R"({"pid":7,"problem":""})";
+  std::string own_;  // what this node answers beside the verb
   bool silent_ = false;
   std::vector<std::string> asked_;
   std::unique_ptr<ClusterDesk> desk_;
@@ -124,6 +125,18 @@ TEST_F(ClusterDeskTest, ANodeThatIsLeftOutIsAProblemOnlyWithRanks) {
   EXPECT_THAT(Problems(), Contains(HasSubstr("node 1 has ranks and is left out")));
   silent_ = true;
   EXPECT_THAT(Problems(), IsEmpty()) << "nothing is asked of it";
+}
+
+// Whoever leads without it writes no copies.
+TEST_F(ClusterDeskTest, ADirectoryOfCopiesThatNotAllKnowIsAProblem) {
+  own_ = R"(,"durable":null)";
+  answer_ = R"({"problem":"","durable":null})";
+  EXPECT_THAT(Problems(), IsEmpty());
+  answer_ = R"({"problem":"","durable":{"dir":"/mnt"}})";
+  EXPECT_THAT(Problems(), Contains(HasSubstr("node 0 was started without the --export-dir that "
+                                             "node 1 has")));
+  own_ = R"(,"durable":{"dir":"/mnt"})";
+  EXPECT_THAT(Problems(), IsEmpty());
 }
 
 TEST_F(ClusterDeskTest, SaysWhatStandsInTheWay) {

@@ -95,6 +95,20 @@ TEST_F(CopyRulesTest, TheyAreLookedForOnceNothingInMemoryIsWhole) {
   EXPECT_TRUE(Next().waits);
 }
 
+// It began anew in silence, with copies of months in a directory that another daemon knew.
+TEST_F(CopyRulesTest, ALeaderThatDoesNotKnowWhereCopiesAreDoesNotGuess) {
+  copies_ = RoundCopies(/*has_directory=*/false);
+  copies_.Follow(1);
+  NothingIsRecorded();
+  EXPECT_EQ(KindOf(Next()), DecisionKind::kFresh) << "nobody does";
+  Report(1).set_knows_copies(true);
+  Tell(1);
+  EXPECT_THAT(WhyOf(Next()), AllOf(HasSubstr("node 0, which leads, was started without"),
+                                   HasSubstr("node 1 has")));
+  RecordCommit(At(1, 5));
+  EXPECT_THAT(WhyOf(Next()), HasSubstr("node 1 has"));
+}
+
 TEST_F(CopyRulesTest, WhatMemoryHasIsRestoredAndNothingIsLookedFor) {
   RecordCommit(At(1, 5));
   for (uint64_t slot = 0; slot < kNodes; ++slot) {
