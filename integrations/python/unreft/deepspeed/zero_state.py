@@ -64,7 +64,6 @@ class ZeroState(PartsState):
         self._model = uncompiled(engine.module)
         self._buffers = Buffers(self._model)
         self._module_extras = ModuleExtras(self._model)
-        self._modules = _watch_of(self._model)
         self._follow()
 
     def _follow(self) -> None:
@@ -89,25 +88,32 @@ class ZeroState(PartsState):
     def bind(self) -> list[Bound]:
         refusals.check_streams()
         self._module_extras.find()
-        self._modules = _watch_of(self._model)
         return super().bind()
 
     def watch(self, bounds: Sequence[Bound]) -> Watch:
         sharded = [p for p in self._untrained() if _is_sharded(p)]
         streams = checkpointing.get_cuda_rng_tracker()
+        modules = list(self._model.modules())
+        containers = [each for module in modules for each in (module._parameters, module._modules)]
         return self._watch(
             bounds,
             [parameter.ds_tensor for parameter in sharded],
-            sized=[streams.states_, *(module._buffers for module in self._model.modules())],
+            sized=[streams.states_, *(module._buffers for module in modules), *containers],
+            containers=containers,
             slots=self._buffers.watched(),
-            attributes=[(streams, "states_"), *((each, "ds_tensor") for each in sharded)],
+            attributes=[
+                (streams, "states_"),
+                # A forward pass of stage 3 gives a module that is new to it another dict.
+                *((module, "_parameters") for module in modules),
+                *((parameter, "ds_tensor") for parameter in sharded),
+            ],
         )
 
     def remember_buffers(self) -> None:
         self._buffers.remember()
 
     def refresh(self) -> bool:
-        return self._modules.unchanged() and self._buffers.refresh()
+        return self._buffers.refresh()
 
     def module_extras(self) -> dict[str, Any]:
         return self._module_extras.values()
@@ -168,20 +174,6 @@ class ZeroState(PartsState):
 
 def _names_of(model: nn.Module) -> dict[torch.Tensor, str]:
     return {parameter: clean(name) for name, parameter in model.named_parameters()}
-
-
-def _watch_of(model: nn.Module) -> Watch:
-    """Of which modules and parameters it has, wherever these lie."""
-    modules = list(model.modules())
-    containers = [each for module in modules for each in (module._parameters, module._modules)]
-    return Watch(
-        sized=containers,
-        containers=containers,
-        slots=(),
-        # A forward pass of stage 3 gives a module that is new to it another dict of its parameters.
-        attributes=((module, "_parameters") for module in modules),
-        bounds=(),
-    )
 
 
 def _is_sharded(parameter: torch.Tensor) -> bool:

@@ -100,21 +100,22 @@ class PartsState(abc.ABC):
         untrained: Iterable[torch.Tensor],
         *,
         sized: Iterable[dict] = (),
+        containers: Iterable[dict] = (),
         slots: Iterable[tuple[dict, str]] = (),
         attributes: Iterable[tuple[Any, str]] = (),
     ) -> WatchOfWholes:
         """Of what is stepped on, and of `untrained`, it looks at the whole, not at each part.
 
-        `sized`, `slots` and `attributes`, as of `Watch`: what else it looks at.
+        `sized`, `containers`, `slots` and `attributes`, as of `Watch`: what else it looks at.
         """
         states = [owner.optimizer.state for owner in self._owners]
-        containers = [each for state in states for each in (state, *state.values())]
+        of_states = [each for state in states for each in (state, *state.values())]
         wholes = [*self.trained(), *(value for _, _, value in self._moments()), *untrained]
         # Not detached: what is so does not follow where the tensor is moved.
         whole = [bind("whole", tensor, self.own) for tensor in wholes]
         return WatchOfWholes(
-            sized=[*containers, *sized],
-            containers=containers,
+            sized=[*of_states, *sized],
+            containers=[*of_states, *containers],
             slots=slots,
             # A load from files makes other state.
             attributes=[
