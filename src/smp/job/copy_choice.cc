@@ -110,6 +110,7 @@ std::map<NodeSlot, std::vector<Rank>> HomesForCopy(const Facts& facts, const Dur
 
 void NameRun(const TimelineRecord& timelines, CopyOrder& order) {
   order.set_run(timelines.run());
+  order.set_first_timeline(timelines.first_timeline());
   for (const TimelineEntry& of : timelines.chain()) {
     CopyTimeline& timeline = *order.add_chain();
     timeline.set_timeline(of.timeline());

@@ -223,6 +223,8 @@ Move EndRound(const Facts& facts, const recovery::Restorable& restorable, const 
   if (copy != nullptr) {
     SetChain(ChainForCopies(facts), record);
     record.set_run(copy->run());
+    // Nodes that were away meanwhile know the job by it.
+    if (record.first_timeline() == 0) record.set_first_timeline(copy->order.first_timeline());
   }
   const DecisionRecord* in_force = DecisionInForce(record);
   const bool is_again = in_force != nullptr && IsRestored(*in_force, restorable.version);

@@ -46,6 +46,9 @@ struct SeedNotes {
   Time since;  // it was first read
   // Addresses of daemons that have not given the copy of the records that they say they have.
   std::set<std::string> deaf;
+  // Of those whose copy is of another job than the records that there are. A release that does not
+  // look says of it how new it is.
+  std::set<std::string> strange;
 };
 
 // Of pins, beside their record.

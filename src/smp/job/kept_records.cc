@@ -27,6 +27,9 @@ void KeptRecords::Open(Executor& executor, SegmentStore& segments, RecordStore& 
                 done = std::move(done)](absl::StatusOr<std::vector<Record>> found) mutable {
                  absl::Status status = kept->OpenSegment(segments, segment_name, nodes);
                  status.Update(kept->AdoptDisk(found, nodes));
+                 if (status.ok() && kept->IsOnDisk(found)) {
+                   status = kept->Widen(segments, RecordsBytes(nodes));
+                 }
                  if (!status.ok()) return done(status);
                  done(std::move(kept));
                });
@@ -46,12 +49,20 @@ absl::Status KeptRecords::OpenSegment(SegmentStore& segments, const std::string&
     status.Update(Adopt(Area(index), name));
     if (copy_.stamp != before) newest_ = index;
   }
-  if (!status.ok() || segment_->bytes().size() >= RecordsBytes(nodes)) return status;
-  return Widen(segments, RecordsBytes(nodes));
+  return status;
 }
 
-// It was made for a job of fewer nodes. The disk has a copy meanwhile.
+// What is kept, if anything is.
+bool KeptRecords::IsOnDisk(const absl::StatusOr<std::vector<Record>>& records) const {
+  if (encoded_.empty()) return true;
+  return records.ok() && std::ranges::any_of(*records, [&](const Record& record) {
+           return record.key == kKeptKey && record.value == encoded_;
+         });
+}
+
+// A segment that was made for a job of fewer nodes. Whoever dies meanwhile has the disk's copy.
 absl::Status KeptRecords::Widen(SegmentStore& segments, uint64_t bytes) {
+  if (segment_->bytes().size() >= bytes) return absl::OkStatus();
   const std::string name = segment_->name();
   segment_.reset();
   if (absl::Status status = segments.Remove(name); !status.ok()) return status;
@@ -116,6 +127,19 @@ bool KeptRecords::IsOfAnotherJob(const meta::JobState& job) const {
   return meta::IsOfAnotherJob(job.timeline.value, copy_.records.timeline.value);
 }
 
+bool KeptRecords::IsForAnotherJob(SegmentStore& segments, const std::string& segment_name,
+                                  const TimelineRecord& decided) {
+  const auto segment = segments.Open(segment_name, Access::kReadOnly);
+  if (!segment.ok()) return false;
+  const std::span<std::byte> bytes = (*segment)->bytes();
+  const size_t area = bytes.size() / kAreas;
+  for (size_t index = 0; index < kAreas; ++index) {
+    const auto copy = meta::DecodeCopy(bytes.subspan(index * area, area));
+    if (copy.ok() && meta::IsOfAnotherJob(decided, copy->records.timeline.value)) return true;
+  }
+  return false;
+}
+
 void KeptRecords::LeaveJob() {
   const CommitRecord& committed = copy_.records.commit.value;
   if (committed.world() != 0) {
@@ -142,7 +166,7 @@ bool KeptRecords::IsOlder(const meta::JobState& job) const {
 bool KeptRecords::Keep(const meta::JobState& job) {
   if (IsOfAnotherJob(job)) return false;
   if (job.store_id == copy_.store_id && job.stamp() == copy_.stamp) {
-    has_found_job_ = true;
+    has_found_job_ |= job.IsSeeded();
     return true;
   }
   if (IsOlder(job)) return false;
@@ -156,7 +180,7 @@ bool KeptRecords::Keep(const meta::JobState& job) {
   if (std::exchange(has_left_job_, false)) ClearOlderArea();
   const bool was_apart = job.store_id != copy_.store_id && job.stamp().epoch == copy_.stamp.epoch;
   if (was_apart) SayWhatIsNotOfTheJob(job);
-  has_found_job_ = true;
+  has_found_job_ |= job.IsSeeded();
   encoded_ = std::move(bytes);
   const auto take = [](const auto& record, auto& into) {
     if (record.modified != into.modified || record.bytes != into.bytes) into = record;

@@ -38,6 +38,8 @@ namespace unreft::smp {
 
 // Of the copy in the record store.
 inline constexpr std::string_view kKeptKey = "kept";
+// Of the segment, behind the prefix of the daemon's memory.
+inline constexpr std::string_view kRecordsSegment = "records";
 // Of writes to the record store.
 inline constexpr Duration kDiskPace = std::chrono::milliseconds(100);
 
@@ -60,7 +62,7 @@ class KeptRecords {
   // Whether what the store has decided is of another job than what is kept. Neither epochs nor
   // numbers of views say anything there.
   bool IsOfAnotherJob(const meta::JobState& job) const;
-  // Whether a store has said in this process what is kept now.
+  // Whether a store that was seeded has said in this process what is kept now.
   bool has_found_job() const { return has_found_job_; }
   // What is kept counts no longer, for the sake of the job that the store has. It lies where it is
   // until that is kept.
@@ -71,6 +73,11 @@ class KeptRecords {
 
   // The record store is given now what it was to get later: the process is about to end.
   void WriteAtOnce();
+
+  // Whether the segment of that name, if there is one, has been kept for another job than that
+  // which has decided so.
+  static bool IsForAnotherJob(SegmentStore& segments, const std::string& segment_name,
+                              const TimelineRecord& decided);
 
   const meta::JobRecords& records() const { return copy_.records; }
   // Of what is kept; 0, 0: nothing is.
@@ -99,6 +106,7 @@ class KeptRecords {
   absl::Status Adopt(std::span<const std::byte> bytes, std::string_view where);
   std::span<std::byte> Area(size_t index);
   absl::Status Widen(SegmentStore& segments, uint64_t bytes);
+  bool IsOnDisk(const absl::StatusOr<std::vector<Record>>& records) const;
   bool IsOlder(const meta::JobState& job) const;
   void SayWhatIsNotOfTheJob(const meta::JobState& job) const;
   absl::Status WriteToArea(const std::string& bytes);

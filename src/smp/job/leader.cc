@@ -181,7 +181,7 @@ Facts Leader::FactsOf(const RollCall& roll) {
           .newest_step = board_.NewestStep(NewestTimeline(records.timeline.value)),
           .next_timeline = NextTimeline(),
           .absences = absences_,
-          .kept = kept_ ? &*kept_ : nullptr,
+          .kept = kept_ && !IsOfAnotherJob(*kept_) ? &*kept_ : nullptr,
           .seed = seed_notes_,
           .pins = {.over = pin_clock_.over(), .asked = pin_requests_.first()},
           .asked_since = asked_since_,
@@ -199,7 +199,8 @@ void Leader::Follow(const RollCall& roll) {
   const TimelineRecord& timeline = records.timeline.value;
   const Time now = executor_.Now();
   // While the store is behind what the nodes have kept, by what they have.
-  const bool is_behind = !records.IsSeeded() && kept_ && IsBehind(records, kept_->stamp);
+  const bool is_behind =
+      !records.IsSeeded() && kept_ && !IsOfAnotherJob(*kept_) && IsBehind(records, kept_->stamp);
   const ViewRecord& view = is_behind ? kept_->records.view.value : records.view.value;
   const bool may_begin = records.present.size() >= options_.NodesMin();
   if (view.members_size() > 0 || may_begin || !IsOfNewJob(board_.reports())) {
@@ -321,6 +322,10 @@ void Leader::CheckRegistrations(const RollCall& roll, const DecisionRecord* in_f
 
 // --- a store that has forgotten ---
 
+bool Leader::IsOfAnotherJob(const meta::RecordCopy& copy) const {
+  return meta::IsOfAnotherJob(store_.state().timeline.value, copy.records.timeline.value);
+}
+
 void Leader::AskKept(const Keeper& keeper) {
   if (std::exchange(asking_kept_, true)) return;
   peers_.AskInPagesAt<KeptReply>(
@@ -338,6 +343,14 @@ void Leader::OnKept(const Keeper& keeper, const absl::StatusOr<KeptReply>& reply
     copy = absl::DataLossError(fmt::format(
         "it is of epoch {}, sequence {}, needed {}, {} as it has said", copy->stamp.epoch,
         copy->stamp.sequence, keeper.stamp.epoch, keeper.stamp.sequence));
+  }
+  if (copy.ok() && IsOfAnotherJob(*copy)) {
+    log_.Error(
+        "node {} at {} has kept records of another job of this name than those of the meta store: "
+        "they are left out",
+        keeper.slot, keeper.address);
+    seed_notes_.strange.insert(keeper.address);
+    return RunRules();
   }
   if (copy.ok()) {
     seed_notes_.deaf.erase(keeper.address);

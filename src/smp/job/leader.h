@@ -122,6 +122,7 @@ class Leader {
   void SearchCopies();
   void LoadCopy(CopyLoad load);
   void EndCopies();
+  bool IsOfAnotherJob(const meta::RecordCopy& copy) const;
   void AskKept(const Keeper& keeper);
   void OnKept(const Keeper& keeper, const absl::StatusOr<KeptReply>& reply);
   void OnRead(const RoundReading::Life& life, Version version, VerifyReply reply);

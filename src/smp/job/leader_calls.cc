@@ -16,6 +16,11 @@ std::optional<NodeSlot> LeaderCalls::LeaderSlot() const {
 template <typename Reply, typename Request>
 void LeaderCalls::AskLeader(const std::string& method, const Request& request,
                             absl::AnyInvocable<void(absl::StatusOr<Reply>)> done) {
+  if (absl::Status status = may_order_(); !status.ok()) {
+    return executor_.Post([status = std::move(status), done = std::move(done)]() mutable {
+      done(std::move(status));
+    });
+  }
   if (const std::optional<NodeSlot> leader = LeaderSlot()) {
     return peers_.Ask<Reply>(*leader, method, request, options_.call_timeout, std::move(done));
   }

@@ -20,12 +20,16 @@ namespace unreft::smp {
 // Single-threaded on the node's executor. The other end is Leading.
 class LeaderCalls {
  public:
-  // All outlive this.
+  // `may_order`: why an order from here is none of the job's, if it is none. All outlive this.
   LeaderCalls(Executor& executor, const meta::JobStore& store, Peers& peers,
-              const NodeOptions& options)
-      : executor_(executor), store_(store), peers_(peers), options_(options) {}
+              const NodeOptions& options, absl::AnyInvocable<absl::Status()> may_order)
+      : executor_(executor),
+        store_(store),
+        peers_(peers),
+        options_(options),
+        may_order_(std::move(may_order)) {}
 
-  // Each is Unavailable while nobody is known to lead.
+  // Orders. Each is Unavailable while nobody is known to lead.
   void DeclareFreshStart(bool force, Coordinator::FreshStartDone done);
   void AskPins(const PinRequest& request, Coordinator::PinDone done);
   void AskRewind(const RewindRequest& request, Coordinator::RewindDone done);
@@ -43,6 +47,7 @@ class LeaderCalls {
   const meta::JobStore& store_;
   Peers& peers_;
   const NodeOptions& options_;
+  absl::AnyInvocable<absl::Status()> may_order_;
 };
 
 }  // namespace unreft::smp

@@ -1,9 +1,11 @@
 #include "smp/job/member.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <utility>
 #include <vector>
 
+#include "base/format.h"
 #include "smp/job/follower.h"
 #include "smp/job/own_versions.h"
 #include "smp/job/report_maker.h"
@@ -58,7 +60,7 @@ Member::Member(Seams seams, NodeRecord& record, KeptRecords& kept, Node& node,
               // The longest that a page of what is asked for in pages may be on its way.
               .kept_for =
                   std::max({options.call_timeout, options.read_timeout, options.verify_timeout})}),
-      calls_(seams.executor, store_, peers_, options),
+      calls_(seams.executor, store_, peers_, options, [this] { return MayOrder(); }),
       leading_({seams.executor, store_, seat_, peers_, seams.random, seams.log, seams.faults},
                options),
       ever_asked_(seams.executor, store_, kept, options) {}
@@ -121,33 +123,39 @@ RanksHere Member::RanksNow() const {
   return ranks;
 }
 
-bool Member::HasStoreAnotherJob() const {
-  return store_.ready() && kept_.IsOfAnotherJob(store_.state());
+// A store that has decided nothing says nothing of it. Whoever has found its job writes that into
+// one that was lost; whoever came to another job with its records, and has not been taken in, does
+// not: those of that job are about to do so.
+void Member::LookWhose() {
+  if (!store_.ready()) return;
+  if (store_.state().timeline.value.first_timeline() != 0) {
+    has_another_job_ = kept_.IsOfAnotherJob(store_.state());
+  } else if (kept_.has_found_job()) {
+    has_another_job_ = false;
+  }
 }
 
 // Where the store has another job than what lies here is of, this daemon comes to it with nothing,
 // and gives that up once it is taken in. It may have been started for that job by mistake, or be
 // refused there.
 void Member::FollowSeat() {
+  LookWhose();
   if (!HasStoreAnotherJob()) {
     return seat_.Follow(RanksNow(), KnownHere{kept_.stamp(), record_.view()});
   }
   if (kept_.has_found_job()) return seat_.Follow(RanksNow(), std::nullopt);
-  SayWhatMayBeLeft();
-  seat_.Follow(RanksNow(), KnownHere{});
+  seat_.Follow(RanksNow(), KnownHere{.is_of_another_job = true});
   if (!store_.state().IsSeeded() || !seat_.is_ours()) return;
   LeaveOtherJob();
   FollowSeat();
 }
 
-void Member::SayWhatMayBeLeft() {
-  if (std::exchange(has_said_what_may_be_left_, true)) return;
-  seams_.log.Error(
-      "node {}: what lies here is of another job of this name than that which the meta store has: "
-      "it stays until that one takes this node in, and is given up then. If it is wanted, stop "
-      "this "
-      "daemon, and give it the meta store of its job (--meta-endpoints)",
-      options_.node);
+absl::Status Member::MayOrder() const {
+  if (!HasStoreAnotherJob()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("node {} has another job of this name than the meta store: nothing is ordered "
+                  "from here, see 'unreft status'",
+                  options_.node));
 }
 
 // Slots are freed by the next decision, guards of a timeline with a higher number would stay.
@@ -164,7 +172,7 @@ void Member::Follow() {
   if (!store_.ready()) return;
   refused_.Follow();
   parts_->reporter.FollowLeader(LeaderKey());
-  parts_->follower.Follow(store_.state());
+  if (!HasStoreAnotherJob()) parts_->follower.Follow(store_.state());
   parts_->protection.OnJobChange();
   ever_asked_.Follow();
   Report();

@@ -103,8 +103,9 @@ class Member final : public Coordinator {
 
   void Follow();
   void FollowSeat();
-  bool HasStoreAnotherJob() const;
-  void SayWhatMayBeLeft();
+  void LookWhose();
+  bool HasStoreAnotherJob() const { return has_another_job_ && store_.ready(); }
+  absl::Status MayOrder() const;
   void LeaveOtherJob();
   void Report();
   bool HaveAllSealed(Version version) const;
@@ -125,7 +126,7 @@ class Member final : public Coordinator {
   Leading leading_;
   EverCommittedQuestions ever_asked_;
   std::unique_ptr<Parts> parts_;  // from Start on
-  bool has_said_what_may_be_left_ = false;
+  bool has_another_job_ = false;  // the store, than what lies here is of
 };
 
 }  // namespace unreft::smp

@@ -61,8 +61,9 @@ absl::Status CopyNotRestored(std::string_view directory, Version version, std::s
 absl::Status CopiesNotLookedFor(NodeSlot leader, NodeSlot other) {
   return absl::FailedPreconditionError(fmt::format(
       "nothing is whole in memory, and node {}, which leads, was started without the --export-dir "
-      "that node {} has, where a durable copy may be: start the daemon of node {} with it, or give "
-      "the state up with 'unreft fresh-start'",
+      "that node {} has, where a durable copy may be: start the daemon of node {} with it, or "
+      "begin "
+      "without any by 'unreft fresh-start'",
       leader, other, leader));
 }
 

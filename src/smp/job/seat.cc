@@ -19,9 +19,16 @@ constexpr size_t kNamedMax = 8;
 
 constexpr char kHasAnotherJob[] =
     "the meta store has another job of this name than that which this daemon is in: nothing is "
-    "committed here, and what lies here stays. If that store is a mistake, put this job's in its "
-    "place, or remove its keys: it is written anew from what the nodes have kept. If it is not, "
-    "start this daemon again to take part in that job";
+    "committed here, and what lies here stays until the daemon is started again, by a supervisor "
+    "too, to take part in the other job. If that store is a mistake, put this job's in its place; "
+    "or "
+    "stop the daemons that have the other's records and remove its keys: they are written anew "
+    "from "
+    "what the nodes have kept";
+constexpr char kIsOfAnotherJob[] =
+    "what lies here is of another job of this name than that which the meta store has: it stays "
+    "until that one takes this node in, and is given up then. If it is wanted, stop this daemon by "
+    "'unreft down --keep-memory', and start it with the meta store of its job (--meta-endpoints)";
 
 // The first few that are not present: of a thousand nodes nobody reads more.
 std::string MissingNodes(const meta::JobState& job, uint64_t nodes) {
@@ -126,8 +133,10 @@ PresenceRecord Seat::Presence() const {
 
 void Seat::Follow(const RanksHere& ranks, std::optional<KnownHere> known) {
   ranks_ = ranks;
-  if (std::exchange(is_aside_, !known) != is_aside_) SayAside();
+  const bool was_aside = std::exchange(is_aside_, !known);
+  const bool was_of_another_job = known_.is_of_another_job;
   known_ = known.value_or(KnownHere{});
+  SayWhose(was_aside, was_of_another_job);
   if (is_aside_) owner_ = SeatOwner::kNobody;
   if (store_.ready() && !is_leaving_) is_aside_ ? HoldKeys() : FollowRecords();
   TellStanding();
@@ -230,9 +239,12 @@ void Seat::ConfirmKeys() {
   if (!store_.IsLedBy(leadership_.holding())) leadership_.Confirm();
 }
 
-void Seat::SayAside() {
-  if (is_aside_) return log_.Error("node {}: {}", options_.node, kHasAnotherJob);
-  log_.Info("node {}: stands aside no longer", options_.node);
+void Seat::SayWhose(bool was_aside, bool was_of_another_job) {
+  if (is_aside_ && !was_aside) log_.Error("node {}: {}", options_.node, kHasAnotherJob);
+  if (was_aside && !is_aside_) log_.Info("node {}: stands aside no longer", options_.node);
+  if (known_.is_of_another_job && !was_of_another_job) {
+    log_.Error("node {}: {}", options_.node, kIsOfAnotherJob);
+  }
 }
 
 void Seat::SayWhere() {
@@ -307,6 +319,7 @@ std::string Seat::Problem() const {
   }
   if (is_aside_) return kHasAnotherJob;
   if (!store_.ready()) return "the meta store was not read yet";
+  if (known_.is_of_another_job) return kIsOfAnotherJob;
   const meta::JobState& job = store_.state();
   if (!job.view.exists()) {
     const std::string least = options_.NodesMin() == options_.nodes

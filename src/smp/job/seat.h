@@ -54,10 +54,11 @@ struct RanksHere {
   uint64_t world = 0;  // of that attempt
 };
 
-// What this memory knows of the job that the store has.
+// What this memory is to the job that the store has.
 struct KnownHere {
-  meta::Stamp kept;   // how new the records are that it has kept
-  uint64_t view = 0;  // the newest that it was in
+  meta::Stamp kept;   // how new the records of the job are that it has kept
+  uint64_t view = 0;  // the newest of the job that it was in
+  bool is_of_another_job = false;
 };
 
 // Single-threaded on the node's executor. Everything outlives it.
@@ -106,7 +107,7 @@ class Seat {
   bool MayHoldKeys() const { return !is_leaving_ && !is_aside_ && settings_.agreed(); }
   const PresenceRecord* Other() const;
   void ConfirmKeys();
-  void SayAside();
+  void SayWhose(bool was_aside, bool was_of_another_job);
   void SayWhere();
   void HoldKeys();
   void Wait();

@@ -25,7 +25,7 @@ std::optional<Keeper> NewestThatReports(const Facts& facts) {
     // Of an earlier memory or process: it is told again.
     const bool is_of_now = present != nullptr && present->incarnation() == report.incarnation() &&
                            present->session() == report.session();
-    if (!is_of_now) continue;
+    if (!is_of_now || facts.seed.strange.contains(present->address())) continue;
     const meta::Stamp stamp{report.kept_epoch(), report.kept_sequence()};
     if (!newest || stamp > newest->stamp) newest = {slot, present->address(), stamp};
   }
@@ -43,6 +43,7 @@ std::optional<Keeper> NewestKeeper(const Facts& facts, std::optional<Keeper> new
     const PresenceRecord& presence = record.presence();
     const meta::Stamp stamp{record.kept_epoch(), record.kept_sequence()};
     if (is_over && facts.seed.deaf.contains(presence.address())) continue;
+    if (facts.seed.strange.contains(presence.address())) continue;
     if (stamp > (newest ? newest->stamp : meta::Stamp{})) {
       newest = {NodeSlot{presence.slot()}, presence.address(), stamp};
     }

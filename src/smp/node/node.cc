@@ -75,20 +75,21 @@ void Node::OpenRecord(RandomId boot_id) {
 }
 
 void Node::OpenKept() {
-  KeptRecords::Open(state_.seams.executor, state_.seams.segments, state_.seams.records,
-                    state_.seams.log, state_.prefix + "records", state_.options.nodes,
-                    lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<KeptRecords>> kept) {
-                      if (!kept.ok()) return OnStarted(kept.status());
-                      state_.kept = *std::move(kept);
-                      disk_shortage_ = std::make_unique<ShortageRetry>(
-                          state_.seams.executor, state_.options.memory_retry,
-                          [this] { state_.kept->WriteAgain(); });
-                      state_.kept->set_on_failure([this] { disk_shortage_->Arm(); });
-                      absl::Status status = AdoptRecords();
-                      if (status.ok()) status = AdoptMemory();
-                      is_seeding_ = status.ok() && state_.options.has_own_store;
-                      if (!is_seeding_) OnStarted(status);
-                    }));
+  KeptRecords::Open(
+      state_.seams.executor, state_.seams.segments, state_.seams.records, state_.seams.log,
+      state_.prefix + std::string(kRecordsSegment), state_.options.nodes,
+      lifetime_.Bind([this](absl::StatusOr<std::unique_ptr<KeptRecords>> kept) {
+        if (!kept.ok()) return OnStarted(kept.status());
+        state_.kept = *std::move(kept);
+        disk_shortage_ =
+            std::make_unique<ShortageRetry>(state_.seams.executor, state_.options.memory_retry,
+                                            [this] { state_.kept->WriteAgain(); });
+        state_.kept->set_on_failure([this] { disk_shortage_->Arm(); });
+        absl::Status status = AdoptRecords();
+        if (status.ok()) status = AdoptMemory();
+        is_seeding_ = status.ok() && state_.options.has_own_store;
+        if (!is_seeding_) OnStarted(status);
+      }));
 }
 
 absl::Status Node::AdoptRecords() {

@@ -8,6 +8,7 @@
 
 #include "base/format.h"
 #include "smp/job/cluster_records.h"
+#include "smp/job/kept_records.h"
 #include "smp/job/recorded.h"
 #include "smp/node/json_text.h"
 
@@ -94,6 +95,15 @@ void Spare::Follow() {
     return End(*slot);
   }
   if (is_clean_) return Register();
+  if (KeptRecords::IsForAnotherJob(seams_.segments,
+                                   MemoryPrefix(options_) + std::string(kRecordsSegment),
+                                   store_.state().timeline.value)) {
+    return End(absl::FailedPreconditionError(fmt::format(
+        "spare {}: what lies here is of another job of this name than that which the meta store "
+        "has: remove it by 'unreft down', or start this daemon with the meta store of its job "
+        "(--meta-endpoints)",
+        place_)));
+  }
   switch (FateOfMemory()) {
     case Fate::kComesBack: {
       const NodeSlot slot = *record_->taken_slot();

@@ -152,6 +152,22 @@ TEST_F(CopyRulesTest, RanksOfALargerWorldAreLoadedEvenly) {
                           Pair(NodeSlot{1}, ElementsAre(Rank{1}, Rank{3}))));
 }
 
+// Nodes that were away while the others began from it know the job by that.
+TEST_F(CopyRulesTest, TheJobIsTheOneThatTheCopyIsOf) {
+  NothingIsRecorded();
+  DurableCopy copy = Copy(At(1, 4));
+  copy.order.set_first_timeline(kRun);
+  Find({copy});
+  Load(copy);
+  Move move = Next();
+  ASSERT_TRUE(move.write && move.write->timeline);
+  EXPECT_EQ(move.write->timeline->first_timeline(), kRun);
+  records_.timeline.value.set_first_timeline(77);
+  move = Next();
+  ASSERT_TRUE(move.write && move.write->timeline);
+  EXPECT_EQ(move.write->timeline->first_timeline(), 77U) << "who has found that follows no other";
+}
+
 TEST_F(CopyRulesTest, WhatIsLoadedIsDecidedOnceTheNodesReportIt) {
   RecordCommit(At(1, 5));
   Find({Copy(At(1, 4))});

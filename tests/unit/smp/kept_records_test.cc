@@ -187,6 +187,16 @@ TEST_F(KeptRecordsTest, WhoHasFoundItsJobKeepsNoOther) {
   EXPECT_EQ(kept_->stamp(), (meta::Stamp{4, 91}));
 }
 
+// What is in one that is not seeded may be anybody's.
+TEST_F(KeptRecordsTest, AStoreThatIsNotSeededFindsNoJob) {
+  Commit(5, 8);
+  EXPECT_TRUE(Keep());
+  EXPECT_FALSE(kept_->has_found_job());
+  Seed(1, 9);
+  EXPECT_TRUE(Keep());
+  EXPECT_TRUE(kept_->has_found_job());
+}
+
 TEST_F(KeptRecordsTest, AJobIsFoundWhereTheStoreSaysNothingNewToo) {
   KeepACommitAndLoseTheStore(4);
   OpenAgain();

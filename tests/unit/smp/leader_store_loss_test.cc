@@ -60,6 +60,33 @@ TEST_F(LeaderStoreLossTest, AnOlderCopyThanWasSaidIsAskedForAgain) {
   EXPECT_EQ(VersionOf(commit()), At(1, 5));
 }
 
+// A release that does not look at whose records it has kept says of them how new they are.
+TEST_F(LeaderStoreLossTest, ACopyOfAnotherJobThanTheRecordsAreOfIsLeftOut) {
+  ReportingNode& node = nodes_.at(NodeSlot{2});
+  absl::StatusOr<meta::RecordCopy> copy =
+      meta::DecodeCopy(std::as_bytes(std::span(std::as_const(node.kept))));
+  ASSERT_TRUE(copy.ok());
+  meta::JobState other;
+  static_cast<meta::JobRecords&>(other) = copy->records;
+  other.store_id = copy->store_id;
+  other.timeline.value.set_first_timeline(77);
+  other.timeline.bytes = other.timeline.value.SerializeAsString();
+  other.commit.value.set_step(99);
+  other.commit.bytes = other.commit.value.SerializeAsString();
+  other.commit.modified = meta::Revision{100000};
+  other.seed.value.set_store_id(other.store_id);
+  other.seed.value.set_epoch(9);
+  other.seed.modified = meta::Revision{1};
+  node.kept = meta::EncodeCopy(other);
+  node.report.set_kept_epoch(9);
+  node.report.set_kept_sequence(100000);
+  LoseStore(&older_);
+  ReportAll();
+  Settle(std::chrono::seconds(1));
+  EXPECT_EQ(VersionOf(commit()), At(1, 5));
+  EXPECT_EQ(sink_.Count("has kept records of another job of this name"), 1U);
+}
+
 // What a node that returns has of the one is nothing of the other.
 TEST_F(LeaderStoreLossTest, ATimelineOfTheSameNumberIsAnother) {
   const Timeline before = At(1, 0).timeline;

@@ -354,6 +354,45 @@ TEST_F(MemberReplacedTest, WhatIsOfAnotherJobStaysUntilTheOneThatThereIsTakesThe
   EXPECT_FALSE(leader_->reports.empty());
 }
 
+// It gave that store the other job's records, and all nodes of this one stood aside.
+TEST_F(MemberReplacedTest, WhatIsOfAnotherJobIsNotSaidToAStoreThatWasLostSince) {
+  CommitInJob(1, 7);
+  StopMember();
+  LoseStore();
+  BeginOtherJob();
+  StartMember();
+  Settle(seconds(10));
+  LoseStore();
+  Name(2, "another memory");
+  const auto& waiting = leader_->store->state().waiting;
+  ASSERT_TRUE(waiting.contains(0));
+  EXPECT_EQ(waiting.at(0).value.kept_epoch(), 0U);
+  EXPECT_EQ(waiting.at(0).value.kept_sequence(), 0U);
+  Seed();
+  Settle(seconds(3));
+  EXPECT_EQ(VersionOf(kept_->records().commit.value), At(1, 5)) << "nor followed";
+  TimelineRecord own = Chain(1, 1);
+  own.set_first_timeline(1);
+  Put("timeline", own);
+  Settle(seconds(3));
+  EXPECT_EQ(node_.standings.back().problem.find("of another job"), std::string::npos)
+      << "its own is back";
+}
+
+TEST_F(MemberReplacedTest, NothingIsOrderedFromWhereAnotherJobIs) {
+  CommitInJob(1, 7);
+  StopMember();
+  LoseStore();
+  BeginOtherJob();
+  StartMember();
+  Settle(seconds(3));
+  absl::Status status;
+  Do([&](Member& member) {
+    member.DeclareFreshStart(true, [&](const auto& timeline) { status = timeline.status(); });
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+}
+
 // It took a slot of the job that ran, or its store, with all that this had.
 TEST_F(MemberReplacedTest, ADaemonThatIsInOneJobHoldsNothingInTheStoreOfAnother) {
   CommitInJob(1, 7);

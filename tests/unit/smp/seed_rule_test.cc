@@ -99,6 +99,17 @@ TEST_F(SeedRuleTest, TheNewestCopyIsAskedForAndWritten) {
   EXPECT_THAT(TextsOf(move).back(), HasSubstr("the commit of version 1:6 are written again"));
 }
 
+TEST_F(SeedRuleTest, WhoHasKeptAnotherJobsRecordsIsNotAskedAgain) {
+  Keep(0, {1, 60}, 5);
+  Keep(1, {2, 40}, 6);
+  LoseRecords();
+  seed_notes_.strange.insert(records_.PresenceOf(NodeSlot{1})->address());
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{0});
+  LoseMemory(1);
+  seed_notes_.strange.insert("waiting 1");
+  EXPECT_EQ(AskedIn(Next()), NodeSlot{0});
+}
+
 TEST_F(SeedRuleTest, WhoTellsLaterMayHaveKeptNewerOnes) {
   Keep(0, {1, 60}, 5);
   Give(0);

@@ -210,6 +210,40 @@ TEST_F(SpareTest, AMemoryThatTheJobHasGivenUpIsForgotten) {
   EXPECT_NE(Registered()->presence().incarnation(), first);
 }
 
+// Its host was in another job of that name, or it was given the wrong meta store.
+TEST_F(SpareTest, TheMemoryOfAnotherJobIsNotForgotten) {
+  TakeSlotAndDie();
+  const auto executor = scheduler_.NewExecutor("earlier");
+  auto records = *FakeRecordStore::Open(disk_, *executor);
+  std::unique_ptr<KeptRecords> kept;
+  executor->Deliver(Duration{}, [&] {
+    KeptRecords::Open(*executor, segments_, *records, log_, "/unreft.job.4.records", 3,
+                      [&](auto opened) { kept = *std::move(opened); });
+  });
+  UNREFT_CHECK(scheduler_.RunUntil([&] { return kept != nullptr; }, 100000));
+  meta::JobState job;
+  job.store_id = "store";
+  TimelineRecord timeline;
+  timeline.set_first_timeline(77);
+  job.timeline.value = timeline;
+  job.timeline.bytes = timeline.SerializeAsString();
+  job.timeline.modified = meta::Revision{3};
+  ASSERT_TRUE(kept->Keep(job));
+  kept.reset();
+  executor->Kill();
+  records.reset();
+
+  timeline.set_first_timeline(88);
+  Put("unreft/job/timeline", timeline.SerializeAsString());
+  Assign("another memory", true);
+  Run();
+  ASSERT_TRUE(slot_);
+  EXPECT_EQ(slot_->status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(slot_->status().message().find("of another job of this name"), std::string::npos);
+  EXPECT_EQ(Segments(), 3U);
+  EXPECT_FALSE(Registered());
+}
+
 // Without a view it took its slab for a stranger's, and the job waited for a node that was there.
 TEST_F(SpareTest, IsItsSlotsNodeStillWhenTheStoreHasLostTheView) {
   TakeSlotAndDie();
