@@ -79,6 +79,12 @@ def trainer_of(tmp_path, kind=transformers.Trainer, **arguments):
         ("a dataset without a length", {"train_dataset": Endless()}),
         ("an IterableDataset", {"train_dataset": Sized()}),
         ("dispatch_batches", {"accelerator_config": {"dispatch_batches": True}}),
+        (
+            "dataloader_persistent_workers",
+            {"dataloader_persistent_workers": True, "dataloader_num_workers": 1},
+        ),
+        ("optim='lomo'", {"optim": "lomo"}),
+        ("optim='adalomo'", {"optim": "adalomo"}),
     ],
 )
 def test_what_would_not_go_on_as_it_was_is_refused_by_name(tmp_path, name, options):
@@ -99,6 +105,43 @@ def test_a_trainer_that_lacks_what_is_stood_in_for(tmp_path, monkeypatch):
     monkeypatch.delattr(transformers.Trainer, "_load_scaler")
     with pytest.raises(unreft.FailedPrecondition, match="5.23, and .* lacks _load_scaler"):
         unreft.transformers.attach(trainer_of(tmp_path))
+
+
+def with_rope(rope_type):
+    made = Net()
+    made.layer.rope_type = rope_type
+    return made
+
+
+@pytest.mark.parametrize(
+    "rope_type, warned",
+    [
+        ("dynamic", True),
+        ({"full_attention": "dynamic", "sliding_attention": "default"}, True),
+        ("longrope", False),
+        ({"full_attention": "default"}, False),
+    ],
+)
+def test_frequencies_that_follow_the_longest_sequence_are_warned_of(
+    tmp_path, caplog, rope_type, warned
+):
+    trainer = trainer_of(tmp_path)
+    trainer.model = with_rope(rope_type)
+    unreft.transformers.attach(trainer)
+    assert ("the rope_type of 'layer' is dynamic" in caplog.text) == warned
+
+
+def test_the_rope_of_a_model_of_transformers_is_seen(tmp_path, caplog):
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    trainer = trainer_of(tmp_path)
+    trainer.model = transformers.LlamaModel(
+        transformers.LlamaConfig(
+            vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+            num_attention_heads=1, rope_parameters=rope,
+        )
+    )
+    unreft.transformers.attach(trainer)
+    assert "the rope_type of 'rotary_emb' is dynamic" in caplog.text
 
 
 class Attached:
@@ -209,6 +252,10 @@ ROWS = [{"x": torch.ones(2)}] * 8
             "in_order=False",
             lambda _, data: DataLoader(data, 2, num_workers=1, in_order=False),
         ),
+        (
+            "persistent_workers",
+            lambda _, data: DataLoader(data, 2, num_workers=1, persistent_workers=True),
+        ),
     ],
 )
 def test_data_whose_order_cannot_be_had_again_are_refused_by_name(tmp_path, kept, name, make):
@@ -273,6 +320,92 @@ def test_no_step_is_a_position_after_an_epoch_that_a_callback_has_cut(tmp_path, 
     assert "should_epoch_stop" in kept.refused[2]
 
 
+class Halting(transformers.TrainerCallback):
+    """Once, within the step that comes after `step`, with the first of its batches."""
+
+    def __init__(self, step, what):
+        self.step = step
+        self.what = what
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            setattr(control, self.what, True)
+            self.step = None
+
+
+def accumulating(tmp_path, halting, every):
+    """Two batches make a step, and two steps an epoch."""
+    trainer = trainer_of(
+        tmp_path, max_steps=5, per_device_train_batch_size=2, gradient_accumulation_steps=2
+    )
+    unreft.transformers.attach(trainer, every=every)
+    trainer.add_callback(halting)
+    trainer.train()
+
+
+@pytest.mark.parametrize(
+    "every, snapped, goes_on", [(2, {2}, "the last snapshot"), (1, {1, 2, 3}, "there")]
+)
+def test_within_a_step_no_last_snapshot_is_taken(tmp_path, kept, caplog, every, snapped, goes_on):
+    # The batch before it has drawn random numbers, which would be drawn twice.
+    accumulating(tmp_path, Halting(3, "should_training_stop"), every)
+    assert kept.records.keys() == snapped
+    said = f"training was stopped at step 3 of 5: started again, it goes on from {goes_on}\n"
+    assert said in caplog.text
+
+
+def test_between_two_steps_a_last_snapshot_is_taken(tmp_path, kept, caplog):
+    class Stopping(transformers.TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop |= state.global_step == 3
+
+    accumulating(tmp_path, Stopping(), every=2)
+    assert kept.records.keys() == {2, 3}
+    assert "stopped at step 3 of 5: started again, it goes on from there" in caplog.text
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_an_epoch_may_be_cut_within_its_first_step(tmp_path, kept, step):
+    accumulating(tmp_path, Halting(step, "should_epoch_stop"), every=1)
+    assert kept.records.keys() == set(range(1, step + 1))
+    assert kept.refused.keys() == set(range(step + 1, 5))  # of the epochs that are left
+    assert "should_epoch_stop" in kept.refused[step + 1]
+
+
+class Averaging(torch.optim.SGD):
+    """Schedule-free: it evaluates with other weights than it trains with."""
+
+    trains = False
+
+    def train(self):
+        self.trains = True
+
+    def eval(self):
+        self.trains = False
+
+
+def test_a_snapshot_is_of_the_weights_that_are_trained_with(tmp_path, kept, monkeypatch):
+    trainer = trainer_of(
+        tmp_path, max_steps=3, eval_strategy="steps", eval_steps=1, label_names=["x"]
+    )
+    own = Averaging(trainer.model.parameters())
+    trainer.optimizer = own
+    trained = {}
+    monkeypatch.setattr(kept, "snapshot", lambda step: trained.update({step: own.trains}))
+    unreft.transformers.attach(trainer)
+    trainer.train()
+    # Nothing is trained after the last one.
+    assert trained == {1: True, 2: True, 3: False}
+
+
+def test_an_optimizer_that_writes_in_backward_is_refused_when_it_is_prepared(tmp_path, kept):
+    trainer = trainer_of(tmp_path)
+    unreft.transformers.attach(trainer)
+    trainer.accelerator.has_lomo_optimizer = True
+    with pytest.raises(unreft.FailedPrecondition, match="a Trainer with a LOMO optimizer is not"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("patience, ended", [(2, 4), (3, None)])
 def test_a_run_that_lost_patience_has_ended(tmp_path, kept, caplog, patience, ended):
     class Stopping(transformers.TrainerCallback):
@@ -293,6 +426,20 @@ def test_a_run_that_lost_patience_has_ended(tmp_path, kept, caplog, patience, en
     assert kept.records[3]["ended_at"] == ended
     stopped = "training was stopped at step 3 of 4: started again, it goes on from there"
     assert (stopped in caplog.text) == (ended is None)
+
+
+def test_of_a_callback_the_attributes_come_back_and_the_program_gives_its_args(tmp_path, kept):
+    trainer = trainer_of(tmp_path)
+    unreft.transformers.attach(trainer)
+    early = transformers.EarlyStoppingCallback(early_stopping_patience=2)
+    early.early_stopping_patience_counter = 1
+    trainer.add_callback(early)
+    attachment = trainer.callback_handler.callbacks[0]
+    record = attachment._counted()
+    early.early_stopping_patience_counter = 0
+    early.early_stopping_patience = 5  # as of a program that was changed to wait for longer
+    attachment._take(record)
+    assert (early.early_stopping_patience_counter, early.early_stopping_patience) == (1, 5)
 
 
 def test_a_best_checkpoint_that_is_gone_is_left_aside(tmp_path, kept, caplog):

@@ -17,6 +17,7 @@ from typing import Any
 
 import transformers
 
+from unreft.accelerate import warn_of_dynamic_rope
 from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.transformers.attachment import NEEDED, Attachment
 from unreft.transformers.refusals import check
@@ -53,5 +54,6 @@ def attach(
     callbacks = trainer.callback_handler.callbacks
     if any(isinstance(callback, Attachment) for callback in callbacks):
         raise FailedPrecondition("the trainer is attached already")
+    warn_of_dynamic_rope(trainer.model)
     # Before others, which may count a step when it begins: what is captured is the one before.
     callbacks.insert(0, Attachment(trainer, every, dict(extras or {}), options))

@@ -83,6 +83,7 @@ class Attachment(transformers.TrainerCallback):
         self._position: dict[str, Any] = {}  # what a position in the data is counted in
         self._history = LogHistory()
         self._has_cut_epoch = False  # a step is no position in the data any more
+        self._is_within_step = False  # some of its batches, not all, have been trained with
         self._train = trainer.train
         trainer.train = self.train
         self._finalize = trainer._finalize_training
@@ -158,6 +159,7 @@ class Attachment(transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainer, loader = self._trainer, kwargs["train_dataloader"]
+        refusals.check_optimizer(trainer)
         refusals.check_loader(loader)
         self._position = refusals.position_in(trainer, loader)
         extras = {
@@ -199,25 +201,40 @@ class Attachment(transformers.TrainerCallback):
             # They drew while the batches before this one were skipped.
             self._generators()
             self._generators = None
+        # The Trainer does so next. After an evaluation schedule-free optimizers write the weights
+        # then, and no fence would have them wait for the snapshot: it would be given up.
+        if callable(train := getattr(self._trainer.optimizer, "train", None)):
+            train()
         self._snapshot(state.global_step)
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._is_within_step = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._is_within_step = False
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if control.should_epoch_stop and not control.should_training_stop:
-            self._has_cut_epoch |= not float(state.epoch).is_integer()
+            # Its `epoch` is that of the last step, which may have ended the epoch before.
+            self._has_cut_epoch |= self._is_within_step or not float(state.epoch).is_integer()
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         """In place of the trainer's, which may put the best model in the place of the last."""
         state = self._trainer.state
-        if state.global_step >= state.max_steps or _lost_patience(self._trainer):
+        # Between the batches of a step generators and buffers are ahead of the step before.
+        is_ahead = self._is_within_step and state.global_step not in (0, self._snapped)
+        has_ended = state.global_step >= state.max_steps or _lost_patience(self._trainer)
+        if has_ended and not is_ahead:
             self._ended_at = state.max_steps
         else:
             _log.warning(
                 "training was stopped at step %d of %d: started again, it goes on from %s",
                 state.global_step,
                 state.max_steps,
-                "the last snapshot" if self._has_cut_epoch else "there",
+                "the last snapshot" if self._has_cut_epoch or is_ahead else "there",
             )
-        self._snapshot(state.global_step, last=True)
+        if not is_ahead:
+            self._snapshot(state.global_step, last=True)
         self._close()
         return self._finalize(*args, **kwargs)
 

@@ -9,6 +9,7 @@ import transformers
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard, SeedableRandomSampler
 from torch.utils import data
 from transformers.trainer_utils import has_length
+from transformers.training_args import OptimizerNames
 
 from unreft.errors import FailedPrecondition
 
@@ -17,6 +18,8 @@ TRIED = "5.23"
 _LOADERS = (data.DataLoader, DataLoaderShard)
 _SAMPLERS = (data.SequentialSampler, SeedableRandomSampler)
 _BATCH_SAMPLERS = (data.BatchSampler, BatchSamplerShard)
+# They write the weights during backward, and their moments are in no state of an optimizer.
+_LOMO = (OptimizerNames.LOMO, OptimizerNames.ADALOMO)
 
 
 def check(trainer: transformers.Trainer, needed: tuple[str, ...]) -> None:
@@ -38,11 +41,19 @@ def check(trainer: transformers.Trainer, needed: tuple[str, ...]) -> None:
             f"train_sampling_strategy={sampling!r}": sampling not in ("random", "sequential"),
             "use_seedable_sampler=False": not args.accelerator_config.use_seedable_sampler,
             "dispatch_batches": args.accelerator_config.dispatch_batches,
+            # Their seed is drawn once for all epochs, and after a restart once more.
+            "dataloader_persistent_workers": args.dataloader_persistent_workers,
+            **{f"optim={each.value!r}": args.optim == each for each in _LOMO},
             # Where there is none a derived class loads its own: `check_loader` sees it.
             "a dataset without a length": dataset is not None and not has_length(dataset),
             "an IterableDataset": isinstance(dataset, data.IterableDataset),
         }
     )
+
+
+def check_optimizer(trainer: transformers.Trainer) -> None:
+    """Of the one that is prepared, which a program may have made itself."""
+    _check_none({"a LOMO optimizer": getattr(trainer.accelerator, "has_lomo_optimizer", False)})
 
 
 def check_loader(loader: Any) -> None:
@@ -59,6 +70,7 @@ def check_loader(loader: Any) -> None:
             },
             "an IterableDataset": isinstance(loader.dataset, data.IterableDataset),
             "in_order=False": loader.num_workers > 0 and not getattr(loader, "in_order", True),
+            "persistent_workers": loader.persistent_workers,
         }
     )
 
