@@ -86,7 +86,7 @@ ROWS = [
         "and its callbacks' state",
         "other attributes of modules and callbacks; another number of ranks, FSDP, DeepSpeed, "
         "manual optimization, iterable datasets, samplers of one's own and others: refused by name",
-        ["tests/frameworks/test_lightning.py"],
+        ["tests/frameworks/test_lightning.py", "tests/frameworks/test_lightning_restarts.py"],
     ),
     Row(
         "DeepSpeed: ZeRO stages 1, 2, 3",

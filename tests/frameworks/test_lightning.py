@@ -17,7 +17,7 @@ from torchmetrics.wrappers import MetricTracker, MinMaxMetric, Running
 import unreft
 import unreft.lightning
 import unreft.torch
-from unreft.lightning import refusals
+from unreft.lightning import program, refusals
 
 SCRIPT = pathlib.Path(__file__).with_name("lightning_trainer.py")
 
@@ -328,7 +328,7 @@ def test_a_hook_that_needs_a_whole_checkpoint_says_what_it_is_given():
     module = Net()
     module.on_load_checkpoint = load
     with pytest.raises(unreft.FailedPrecondition, match=r"added, \['own'\], .*'state_dict', are"):
-        unreft.lightning.Unreft._load_into(module, {"own": 1})
+        program.load_into(module, {"own": 1})
 
 
 @pytest.mark.parametrize("threshold, over", [(1e9, True), (None, False)])

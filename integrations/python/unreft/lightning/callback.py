@@ -10,13 +10,15 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 import unreft
 import unreft.torch
-from unreft.lightning.generators import draw_from, drawn
+from unreft.lightning import program
+from unreft.lightning.generators import draw_from, drawn, drawn_of
 from unreft.lightning.logged import metrics_of, on_device, parts_of, results_of, take_results
-from unreft.lightning.refusals import TRIED, check, check_loader, check_module, refused
+from unreft.lightning.position import Position
+from unreft.lightning.refusals import check, check_loader, check_module, refused
+from unreft.lightning.validation import Validation
 from unreft.torch import ranks, trainers
 from unreft.torch.attaching import options_of_peek
 
@@ -59,9 +61,9 @@ class Unreft(Callback):
         self._snapped: int | None = None  # the step of the last snapshot
         self._resumed: dict[str, Any] | None = None  # until the first batch
         self._now: dict[str, Any] | None = None  # generators as they were restored
-        self._begun: dict[str, Any] = {}  # before the epoch's data were iterated over
-        self._first: dict[str, Any] = {}  # before its first batch
-        self._fetched = 0  # batches of the epoch's data
+        self._held: program.HeldExtras | None = None  # extras as they were restored
+        self._position: Position | None = None
+        self._validation: Validation | None = None
         self._ended = False  # as the next snapshot says of the run
         self._own: dict[str, Any] = {}  # the methods that this stands in for
         self._owners: dict[str, Any] = {}  # whose they are, while it does
@@ -82,11 +84,14 @@ class Unreft(Callback):
         self._options |= {"rank": trainer.global_rank, "world": trainer.world_size}
         self._step = unreft.torch.peek(**options_of_peek(unreft.torch.attach, self._options))
         fit_loop, epoch_loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+        self._position, self._validation = Position(trainer), Validation(trainer)
         self._stand_in(trainer._checkpoint_connector, "resume_start", self._resume_start)
         self._stand_in(fit_loop, "_load_combined_loader_states", self._begin_data)
         self._stand_in(fit_loop, "on_run_end", self._end_run)
         self._stand_in(epoch_loop, "on_run_start", self._begin_epoch)
         self._stand_in(epoch_loop, "advance", self._advance)
+        self._stand_in(epoch_loop.val_loop, "setup_data", self._validation.set_up)
+        self._stand_in(trainer, "_run_sanity_check", self._validation.check)
 
     def _stand_in(self, owner: Any, name: str, method: Any) -> None:
         self._own[name] = getattr(owner, name)
@@ -112,13 +117,20 @@ class Unreft(Callback):
         self._checkpointer = unreft.torch.attach(
             trainer.strategy.model, trainer.optimizers, extras=extras, **self._options
         )
+        before = drawn([])
         if self._checkpointer.restore() is None:
             return
+        # Until the loop goes on: a train_dataloader() that splits data at random does it as in the
+        # first attempt.
         self._now = drawn([])
+        draw_from(before, [])
+        self._held = program.HeldExtras(self._extras)
         stored = self._checkpointer.extras["lightning"]
+        program.check_form(stored)
         self._take(stored)
         if not stored["ended"]:
             self._resumed = stored
+            self._validation.resume(stored["validation"])
             # The loader cannot resume, but is iterated over again up to the position.
             warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before")
         elif trainer.fit_loop.done:
@@ -134,7 +146,7 @@ class Unreft(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer is self._trainer and trainer.state.fn == "fit":
-            for loader in self._loaders(trainer.fit_loop.epoch_loop.val_loop):
+            for loader in self._validation.loaders:
                 check_loader(loader)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -159,20 +171,20 @@ class Unreft(Callback):
 
     def _begin_data(self) -> None:
         """Of the fit loop: it has a new loader, and iterates over it next."""
-        loaders = self._loaders(self._trainer.fit_loop)
+        loaders = self._position.loaders
         if len(loaders) != 1:
             raise refused("several dataloaders to train with")
         check_loader(loaders[0])
         self._own["_load_combined_loader_states"]()
-        self._begun, self._fetched = drawn(loaders), 0
+        self._position.begin(drawn(loaders))
 
     def _begin_epoch(self, fetcher: Any) -> None:
         """Of the epoch loop: it iterates over the data again, except in the first epoch."""
         before = fetcher.combined_loader._iterator
-        begun = drawn(self._loaders(self._trainer.fit_loop))
+        begun = drawn(self._position.loaders)
         self._own["on_run_start"](fetcher)
         if fetcher.combined_loader._iterator is not before:
-            self._begun, self._fetched = begun, 0
+            self._position.begin(begun)
 
     def _advance(self, fetcher: Any) -> None:
         """Of the epoch loop: trains a batch, with all of the last one done: logged, evaluated."""
@@ -181,8 +193,8 @@ class Unreft(Callback):
             raise refused("a training_step that takes dataloader_iter")
         if self._resumed is not None:
             self._go_on(fetcher)
-        elif self._fetched == 0:
-            self._first = drawn(self._loaders(self._trainer.fit_loop))
+        else:
+            self._position.note_first()
         # Where a checkpoint on disk was loaded the loop may first have something to make up for.
         if not loop.restarting and not loop._should_accumulate():
             self._snapshot()
@@ -191,7 +203,7 @@ class Unreft(Callback):
         try:
             self._own["advance"](fetcher)
         finally:
-            self._fetched += total.ready - before
+            self._position.advance(total.ready - before)
 
     def _end_run(self) -> None:
         """Of the fit loop: with all that callbacks do at the end of the run done."""
@@ -235,25 +247,15 @@ class Unreft(Callback):
 
     def _state(self) -> dict[str, Any]:
         trainer, module = self._trainer, self._trainer.lightning_module
-        val_loop = trainer.fit_loop.epoch_loop.val_loop
-        has_validated = val_loop._combined_loader is not None
         connector = trainer._logger_connector
-        saved: dict[str, Any] = {}
-        if is_overridden("on_save_checkpoint", module):
-            module.on_save_checkpoint(saved)
         return {
             "ended": self._ended,
-            "position": self._position(),
+            "position": self._position.state(),
+            "validation": self._validation.state(),
+            "generators": drawn_of(self._all_loaders()),
             "loops": trainer.fit_loop.state_dict(),
             "should_stop": trainer.should_stop,
-            "validated": dict(val_loop._seen_batches_per_dataloader) if has_validated else None,
-            "begun": self._begun,
-            "first": self._first,
-            "fetched": self._fetched,
-            "generators": drawn(self._all_loaders())["loaders"],
-            "callbacks": {of.state_key: of.state_dict() for of in trainer.callbacks},
-            "datamodule": trainer.datamodule.state_dict() if trainer.datamodule else {},
-            "saved": saved,
+            "program": program.state_of(trainer),
             "logged": {name: getattr(connector, name) for name in _LOGGED},
             "results": results_of(trainer.fit_loop.epoch_loop._results),
             "metrics": {name: parts_of(metric) for name, metric in metrics_of(module).items()},
@@ -261,33 +263,10 @@ class Unreft(Callback):
 
     def _take(self, stored: dict[str, Any]) -> None:
         """What has to be there before the fit loop runs."""
-        trainer, module = self._trainer, self._trainer.lightning_module
-        states = dict(stored["callbacks"])
-        for callback in trainer.callbacks:
-            if state := states.pop(callback.state_key, None):
-                callback.load_state_dict(state)
-        if absent := sorted(key for key, state in states.items() if state):
-            _log.warning("callbacks whose state is stored are not there: %s", ", ".join(absent))
-        if stored["datamodule"]:
-            trainer.datamodule.load_state_dict(stored["datamodule"])
-        if is_overridden("on_load_checkpoint", module) and is_overridden(
-            "on_save_checkpoint", module
-        ):
-            self._load_into(module, stored["saved"])
-        trainer.fit_loop.load_state_dict(stored["loops"])
+        program.take_callbacks(self._trainer, stored["program"])
+        program.take_data(self._trainer, stored["program"])
+        self._trainer.fit_loop.load_state_dict(stored["loops"])
         self._take_logged(stored)
-
-    @staticmethod
-    def _load_into(module: LightningModule, saved: dict[str, Any]) -> None:
-        has = sorted(map(str, saved))
-        try:
-            module.on_load_checkpoint(saved)
-        except Exception as error:
-            raise unreft.FailedPrecondition(
-                f"on_load_checkpoint: given what on_save_checkpoint had added, {has}, it raised "
-                f"{error!r}. A checkpoint's other entries, such as 'state_dict', are not in it: "
-                "have it do without them, and start again"
-            ) from error
 
     def _take_logged(self, stored: dict[str, Any]) -> None:
         trainer, device = self._trainer, self._trainer.strategy.root_device
@@ -308,52 +287,24 @@ class Unreft(Callback):
         stored, self._resumed = self._resumed, None
         trainer, fit_loop = self._trainer, self._trainer.fit_loop
         epoch_loop, val_loop = fit_loop.epoch_loop, fit_loop.epoch_loop.val_loop
-        trainers.check_counted_in(stored["position"], self._position())
         fit_loop.load_state_dict(stored["loops"])
         inner = (epoch_loop.automatic_optimization, epoch_loop.manual_optimization)
         for loop in (fit_loop, epoch_loop, val_loop, *inner):
             loop.on_iteration_done()  # it is no longer restarting
-        if stored["validated"] is not None:
-            trainer.validating = True
-            val_loop.setup_data()
-            trainer.training = True
-            val_loop._seen_batches_per_dataloader.update(stored["validated"])
-        loaders = self._loaders(fit_loop)
-        self._begun, self._first = stored["begun"], stored["first"]
-        self._fetched = stored["fetched"]
-        draw_from(self._begun, loaders)
-        iter(fetcher)
-        draw_from(self._first, loaders)
-        for _ in range(self._fetched):
-            next(fetcher.iterator)
-        fetcher.fetched = epoch_loop.batch_progress.current.ready
+        self._validation.go_on()
+        self._position.go_to(stored["position"], fetcher)
+        # Fetching the batches again has changed these once more.
+        self._held.load()
+        program.take_data(trainer, stored["program"])
+        program.take_require_grad(trainer.lightning_module, stored["program"]["require_grad"])
         self._take_logged(stored)
         take_results(trainer, stored["results"])
-        draw_from({**self._now, "loaders": stored["generators"]}, self._all_loaders())
-        self._now, self._snapped = None, self._step
-
-    def _position(self) -> dict[str, Any]:
-        """What a position in the data is counted in."""
-        trainer = self._trainer
-        loaders = self._loaders(trainer.fit_loop)
-        return {
-            "lightning": TRIED,
-            "ranks": trainer.world_size,
-            "accumulate_grad_batches": trainer.accumulate_grad_batches,
-            "batch_size": [loader.batch_size for loader in loaders],
-            "samples": [len(loader.dataset) for loader in loaders],
-            "batches of an epoch": trainer.fit_loop.max_batches,
-            "samplers": [type(loader.sampler).__name__ for loader in loaders],
-            "num_workers": [loader.num_workers for loader in loaders],
-        }
-
-    @staticmethod
-    def _loaders(loop: Any) -> list[Any]:
-        return [] if loop._combined_loader is None else loop._combined_loader.flattened
+        own = stored["generators"]
+        draw_from({**own, "global": self._now["global"]}, self._all_loaders())
+        self._now, self._held, self._snapped = None, None, self._step
 
     def _all_loaders(self) -> list[Any]:
-        fit_loop = self._trainer.fit_loop
-        return [*self._loaders(fit_loop), *self._loaders(fit_loop.epoch_loop.val_loop)]
+        return [*self._position.loaders, *self._validation.loaders]
 
 
 def _is_over(callback: Callback) -> bool:

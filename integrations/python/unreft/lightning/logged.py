@@ -47,6 +47,8 @@ def results_of(logged: dict[str, Any]) -> dict[str, Any]:
             "reduce": (meta.reduce_fx.__name__, meta.reduce_fx in (sum, max, min)),
             "sync": {"_should": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only},
             "parts": parts_of(metric),
+            # Of the dtype of the context that it was made in, such as that of "64-true".
+            "defaults": metric._defaults,
             "is_tensor": metric.is_tensor,
         }
     return stored
@@ -63,8 +65,10 @@ def take_results(trainer: Trainer, stored: dict[str, Any]) -> None:
         )
         meta.sync = result._Sync(fn=trainer.strategy.reduce, **of["sync"])
         metric = results[key] = result._ResultMetric(meta, of["is_tensor"])
+        device = trainer.strategy.root_device
+        metric._defaults = on_device(device, of["defaults"])
         for part, value in of["parts"].items():
-            setattr(metric, part, on_device(trainer.strategy.root_device, value))
+            setattr(metric, part, on_device(device, value))
         if not of["is_tensor"]:
             metric.value = trainer.lightning_module.get_submodule(meta.metric_attribute)
 

@@ -9,9 +9,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer, callbacks
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils import data
-from torchmetrics import wrappers
+from torchmetrics import Metric, wrappers
 
 import unreft
+from unreft.lightning.loaders import sampler_of
 
 TRIED = "2.6"
 
@@ -33,6 +34,8 @@ _CHANGING = (
     callbacks.StochasticWeightAveraging,
     callbacks.WeightAveraging,
 )
+# These cannot load what their own state_dict was.
+_NOT_LOADING = (callbacks.SpikeDetection,)
 # These have values beside their state, or other parts than a new one.
 _METRICS = (wrappers.MetricTracker, wrappers.MinMaxMetric, wrappers.Running)
 # Of a checkpoint of Lightning's, which a module that saves is not given.
@@ -53,17 +56,22 @@ def check(trainer: Trainer, module: LightningModule) -> None:
             f"and this is {lightning.__version__}"
         )
     strategy = trainer.strategy
-    changing = [type(each).__name__ for each in trainer.callbacks if isinstance(each, _CHANGING)]
-    writing = [
-        type(each).__name__
-        for each in trainer.callbacks
-        if type(each).on_save_checkpoint is not Callback.on_save_checkpoint
-    ]
+    unfit = (*_CHANGING, *_NOT_LOADING)
+    changing = [type(each).__name__ for each in trainer.callbacks if isinstance(each, unfit)]
+    writing = [type(each).__name__ for each in trainer.callbacks if _writes(each)]
+    precision = trainer.precision_plugin
     start_method = getattr(strategy, "_start_method", None)
     reasons = {
         f"its class in {type(trainer).__module__}": not isinstance(trainer, Trainer),
         f"the strategy {type(strategy).__name__}": type(strategy) not in _STRATEGIES,
         f"processes that it makes by {start_method}": start_method not in (None, "popen"),
+        "a ddp_comm_state, which differs from rank to rank": (
+            getattr(strategy, "_ddp_comm_state", None) is not None
+        ),
+        "a model_averaging_period, between which ranks differ": (
+            getattr(strategy, "_model_averaging_period", None) is not None
+        ),
+        f"the state of the precision plugin {type(precision).__name__}": _has_state(precision),
         "manual optimization": not module.automatic_optimization,
         "fast_dev_run": trainer.fast_dev_run,
         "reload_dataloaders_every_n_epochs": trainer.reload_dataloaders_every_n_epochs,
@@ -76,11 +84,26 @@ def check(trainer: Trainer, module: LightningModule) -> None:
             raise refused(name)
 
 
+def _writes(callback: Callback) -> bool:
+    """A LambdaCallback has its hooks in the instance."""
+    of_class = type(callback).on_save_checkpoint
+    return of_class is not Callback.on_save_checkpoint or "on_save_checkpoint" in vars(callback)
+
+
+def _has_state(precision: Any) -> bool:
+    """Beside a scaler, which is what those of Lightning have."""
+    hooks = (getattr(type(precision), name) for name in ("state_dict", "on_save_checkpoint"))
+    return any(hook.__module__.partition(".")[0] != "lightning" for hook in hooks)
+
+
 def check_module(module: LightningModule) -> None:
     """Of one that is complete."""
     for part in module.modules():
         if isinstance(part, _METRICS):
             raise refused(f"the metric {type(part).__name__}")
+        # The first update of MeanIoU makes its state anew.
+        if isinstance(part, Metric) and not getattr(part, "_is_initialized", True):
+            raise refused(f"the metric {type(part).__name__} without num_classes")
     if not is_overridden("on_save_checkpoint", module):
         return
     try:
@@ -96,7 +119,7 @@ def check_loader(loader: Any) -> None:
     kind = type(loader)
     if not isinstance(loader, data.DataLoader) or kind.__iter__ is not data.DataLoader.__iter__:
         raise refused(f"a {kind.__name__} for a DataLoader")
-    sampler, batch_sampler = loader.sampler, loader.batch_sampler
+    sampler, batch_sampler = sampler_of(loader), loader.batch_sampler
     if isinstance(loader.dataset, data.IterableDataset):
         raise refused("an IterableDataset, which has no position,")
     reasons = {
