@@ -122,7 +122,8 @@ def test_state_of_a_tensor_in_no_group_is_refused_before_anything_is_captured(da
     assert "register" not in daemon[0].calls
 
 
-def test_lbfgs_is_refused_with_what_to_do(daemon, caplog):
+@pytest.mark.parametrize("given", [lambda o: o, lambda o: unreft.torch.Reshard(o, dict)])
+def test_lbfgs_is_refused_with_what_to_do(daemon, caplog, given):
     model = nn.Linear(2, 2)
     optimizer = torch.optim.LBFGS(model.parameters())
 
@@ -138,13 +139,24 @@ def test_lbfgs_is_refused_with_what_to_do(daemon, caplog):
     assert not ck.snapshot(1)
     assert "LBFGS: its state" in caplog.text and "extras={'optimizer'" in caplog.text
     ck.close()
-    ck = unreft.torch.attach(model, extras={"optimizer": optimizer})
+    ck = unreft.torch.attach(model, extras={"optimizer": given(optimizer)})
     ck.restore()
     assert ck.snapshot(1)
     # It steps on captured tensors, so its steps wait all the same.
     daemon[-1].calls.clear()
     optimizer.step(closure)
     assert "fence" in daemon[-1].calls
+    assert ck.snapshot(2), ck.status
+    ck.close()
+    again = nn.Linear(2, 2)
+    other = torch.optim.LBFGS(again.parameters())
+    ck = unreft.torch.attach(again, extras={"optimizer": given(other)})
+    assert ck.restore() == 2
+    assert torch.equal(again.weight, model.weight)
+    found, expected = other.state[again.weight], optimizer.state[model.weight]
+    assert found["n_iter"] == expected["n_iter"] > 0
+    for a, b in zip(found["old_dirs"], expected["old_dirs"], strict=True):
+        assert torch.equal(a, b)
 
 
 def test_volatile_names(daemon, store):

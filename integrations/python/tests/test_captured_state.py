@@ -145,7 +145,82 @@ def test_sharded_state_of_another_shape_is_refused(monkeypatch):
         refusals.check_state(optimizer)
 
 
+def test_state_under_a_number_is_refused():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.state[model.weight] = {0: torch.zeros(2, 3)}
+    with pytest.raises(unreft.InvalidArgument, match="SGD: state .* under 0, a int: needed keys"):
+        TrainingState(model, [optimizer], Replicas(model, 0, 1))
+
+
+def test_a_count_that_parameters_share_is_refused():
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    count = torch.zeros(())
+    for parameter in model.parameters():
+        optimizer.state[parameter] = {"step": count}
+    with pytest.raises(unreft.InvalidArgument, match="SGD: its state 'step' is one tensor for sev"):
+        TrainingState(model, [optimizer], Replicas(model, 0, 1))
+    for parameter in model.parameters():
+        optimizer.state[parameter] = {"step": count.clone()}
+    TrainingState(model, [optimizer], Replicas(model, 0, 1))
+
+
+@pytest.mark.parametrize("what", ["a parameter itself", "in several places one tensor"])
+def test_state_that_comes_back_as_copies_is_named_once(caplog, what):
+    refusals._warn_of_copies.cache_clear()
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    table = torch.arange(4)
+    for parameter in model.parameters():
+        own = parameter if what == "a parameter itself" else table
+        optimizer.state[parameter] = {"table": own}
+    TrainingState(model, [optimizer], Replicas(model, 0, 1)).bind()
+    (warning,) = caplog.records
+    assert f"SGD: its state 'table' is {what}" in warning.getMessage()
+
+
+def test_torchscript_is_refused():
+    model = nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))
+    with pytest.raises(unreft.InvalidArgument, match=r"RecursiveScriptModule \(Linear\).*compile"):
+        TrainingState(model, [], Replicas(model, 0, 1))
+
+
+@pytest.mark.parametrize("lazy", [nn.LazyLinear(2), nn.LazyBatchNorm1d(affine=False)])
+def test_a_lazy_module_is_refused_until_it_has_run(lazy):
+    model = nn.Sequential(lazy)
+    with pytest.raises(unreft.InvalidArgument, match="model: '0.* run one forward pass before"):
+        TrainingState(model, [], Replicas(model, 0, 1))
+    model(torch.ones(3, 2))
+    TrainingState(model, [], Replicas(model, 0, 1)).bind()
+
+
 # --- what is not tensors ---
+
+
+class Tallying(torch.optim.SGD):
+    """Keeps a count of its own, which only its `state_dict` tells."""
+
+    rounds = 0
+
+    def state_dict(self):
+        return {**super().state_dict(), "rounds": self.rounds}
+
+
+class Delegating(torch.optim.SGD):
+    """As wrappers do it."""
+
+    def state_dict(self):
+        return super().state_dict()
+
+
+@pytest.mark.parametrize(("kind", "warnings"), [(Tallying, 1), (Delegating, 0)])
+def test_what_an_optimizer_adds_to_its_state_dict_is_named(store, caplog, kind, warnings):
+    trained(store, optimizer=kind)
+    assert len(caplog.records) == warnings
+    assert ("Tallying: it adds 'rounds' to its state_dict" in caplog.text) == bool(warnings)
+
+
 
 
 class Counting(torch.optim.SGD):

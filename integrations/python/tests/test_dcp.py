@@ -146,6 +146,10 @@ def load(*args):
     dcp.load({"weight": torch.zeros(3)}, storage_reader=unreft.dcp.Reader(*args))
 
 
+def test_a_tensor_without_memory_is_named(begin):
+    refused("'weight': it is on meta", lambda: save({"weight": torch.ones(3, device="meta")}))
+
+
 def test_nothing_is_committed(begin):
     refused("nothing is committed in this job's memory", load)
     refused("load of step 8: nothing is committed", lambda: load(8))

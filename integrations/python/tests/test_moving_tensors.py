@@ -81,6 +81,26 @@ def test_move_is_noticed(store, move):
     assert registrations(job) == before + 1
 
 
+@pytest.mark.parametrize(
+    "form",
+    [lambda data: data.t(), lambda data: data[:2], lambda data: data.view(2, 8)],
+    ids=["transposed", "rows", "viewed"],
+)
+def test_another_form_at_the_same_address_is_noticed(store, form):
+    job = trained(store)
+    before = registrations(job)
+    weight = job.model.inner.weight
+    weight.data = form(weight.data)
+    assert job.ck.snapshot(3)
+    assert registrations(job) == before + 1
+    spec, data = store.versions[0].tensors["model/inner.weight"]
+    assert spec.global_shape == tuple(weight.shape)
+    order = spec.memory_order or range(weight.dim())
+    assert data == weight.detach().permute(*order).contiguous().numpy().tobytes()
+    assert job.ck.snapshot(4)
+    assert registrations(job) == before + 1
+
+
 def test_lazy_state_appears(store):
     job = Job(store)
     job.ck.restore()

@@ -7,9 +7,16 @@ import torch
 import torch.distributed as dist
 from real_store import FORK_SERVER
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -219,6 +226,11 @@ def test_a_part_that_moves_is_noticed(one_of_two, move):
     assert live["model/weight"] == weight._local_tensor.data_ptr()
 
 
+def test_a_dry_run_asks_for_all_state_of_a_part(one_of_two):
+    places = [bound.spec.name for bound in with_optimizer(0).places_of_optimizer_state()]
+    assert places == ["optim/weight/*", "rank0/optim/weight/*"]
+
+
 def test_gathered_parameters_are_a_matter_of_time(one_of_two):
     state = with_optimizer(0)
     part = state._model.weight
@@ -273,6 +285,70 @@ def test_data_parallel_in_groups(processes):
     for rank, own in enumerate(processes(data_parallel_in_groups, 4)):
         spec = own[f"group{rank // 2 * 2}/model/weight"]
         assert (spec.replica_index, spec.replica_count) == (rank % 2, 2)
+
+
+# How others wrap modules within one that is wrapped, and how DistributedDataParallel is told.
+@pytest.mark.parametrize("wrap", ["compiled", "checkpointed"])
+def test_ignored_parameters_of_wrapped_modules_are_each_rank_s_own(one_of_two, wrap):
+    inner = checkpoint_wrapper(nn.Linear(2, 2)) if wrap == "checkpointed" else nn.Linear(2, 2)
+    model = nn.Sequential(nn.Linear(2, 2), inner)
+    if wrap == "compiled":
+        model = torch.compile(model)
+    ignored = [name for name, _ in model.named_parameters() if "1." in name]
+    ddp = nn.parallel.DistributedDataParallel
+    ddp._set_params_and_buffers_to_ignore_for_model(model, ignored)
+    model = ddp(model)
+    specs = [bound.spec for bound in TrainingState(model, [], Replicas(model, 0, 2)).bind()]
+    assert {spec.name: spec.replica_count for spec in specs} == {
+        "model/0.weight": 2,
+        "model/0.bias": 2,
+        "rank0/model/1.weight": 1,
+        "rank0/model/1.bias": 1,
+    }
+
+
+def test_ranks_that_average_now_and_then_are_no_replicas(one_of_two, caplog):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    alike = TrainingState(model, [], Replicas(model, 0, 2))
+    apart = TrainingState(model, [], Replicas(model, 0, 2, "none"))
+    alike.bind()
+    model.register_comm_hook(PostLocalSGDState(None, None, 2), post_localSGD_hook)
+    for refused in (alike.bind, lambda: TrainingState(model, [], Replicas(model, 0, 2))):
+        with pytest.raises(unreft.InvalidArgument, match="PostLocalSGDState.*replicas='none'"):
+            refused()
+    assert caplog.records == []
+    assert {bound.spec.replica_count for bound in apart.bind()} == {1}
+
+
+def test_the_state_of_a_communication_hook_is_named_once(one_of_two, caplog):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    model.register_comm_hook(PowerSGDState(None), powerSGD_hook)
+    state = TrainingState(model, [], Replicas(model, 0, 2))
+    state.bind()
+    (warning,) = caplog.records
+    assert "hook keeps in a PowerSGDState is not captured" in warning.getMessage()
+
+
+def test_a_hook_without_state_is_no_matter(one_of_two, caplog):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    model.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
+    TrainingState(model, [], Replicas(model, 0, 2)).bind()
+    assert caplog.records == []
+
+
+def test_buffers_that_were_distributed_are_each_rank_s_own(one_of_two):
+    model = distribute_module(nn.BatchNorm1d(4, affine=False), init_device_mesh("cpu", (2,)))
+    mean = model.running_mean
+    assert isinstance(mean, DTensor)
+    state = TrainingState(model, [], Replicas(model, 0, 2))
+    bounds = state.bind()
+    specs = {bound.spec.name: bound.spec for bound in bounds}
+    spec = specs["rank0/buffer/running_mean"]
+    assert (spec.replica_count, spec.data) == (1, mean._local_tensor.data_ptr())
+    watch = state.watch(bounds)
+    assert watch.unchanged()
+    mean._local_tensor = mean._local_tensor.clone()
+    assert not watch.unchanged()
 
 
 def test_mode_is_checked():

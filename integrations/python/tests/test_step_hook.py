@@ -217,6 +217,37 @@ def test_an_optimizer_that_keeps_more_is_noticed(store, caplog):
     assert job.ck.snapshot(2), "it steps no more"
 
 
+def test_gradients_that_are_not_captured_are_named_once(store, caplog):
+    job = Job(store)
+    job.ck.restore()
+
+    def backward():
+        job.model(torch.randn(8, 4)).square().mean().backward()
+
+    backward()
+    assert job.ck.snapshot(0), "nothing is known of its steps yet"
+    job.optimizer.step()
+    assert job.ck.snapshot(1) and job.ck.snapshot(1), "its gradients are of a step that was taken"
+    job.optimizer.zero_grad()
+    assert job.ck.snapshot(1), "it has none"
+    assert caplog.records == []
+    for step in (2, 3):
+        backward()
+        assert job.ck.snapshot(step)
+    (warning,) = caplog.records
+    assert "gradients are not captured" in warning.getMessage()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_of_which_none_is_left_are_no_matter(job, caplog, set_to_none):
+    for step in (3, 4):
+        job.model(torch.randn(8, 4)).square().mean().backward()
+        job.optimizer.step()
+        job.optimizer.zero_grad(set_to_none)
+        assert job.ck.snapshot(step) and job.ck.snapshot(step)
+    assert caplog.records == []
+
+
 def test_an_optimizer_that_keeps_nothing_may_step(job):
     other = torch.optim.SGD(job.model.outer.parameters(), lr=0.1)
     job.model(torch.randn(8, 4)).square().mean().backward()

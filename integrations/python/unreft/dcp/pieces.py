@@ -78,6 +78,10 @@ def _piece(item: WriteItem, local: torch.Tensor) -> tuple[Tensor, torch.Tensor]:
             f"tensor '{name}': layout {local.layout} is not supported, only strided is; make it "
             "to_dense()"
         )
+    if local.device.type == "meta":
+        raise unreft.InvalidArgument(
+            f"tensor '{name}': it is on meta, without memory: needed one on a device or the CPU"
+        )
     local = local.resolve_conj().resolve_neg().contiguous()
     if local.device.type not in ("cpu", "cuda"):
         local = local.cpu()

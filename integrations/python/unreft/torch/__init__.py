@@ -76,7 +76,8 @@ def attach(
       volatile: names, or patterns with `*`, of what is written between the steps of the optimizer:
         the parameters of an embedding with max_norm, say. It is copied before `snapshot` returns.
         Buffers are volatile anyway.
-      replicas: "auto", or "none": each rank's parameters are its own, also under DDP.
+      replicas: "auto", or "none": each rank's parameters are its own, also under DDP, as those of
+        post-local SGD are.
       buffers: what is restored when another number of ranks stored the version: "equal", their
         buffers if all had the same, an error by name if not; "first", rank 0's.
       mesh: a torch DeviceMesh over all ranks, with names for its dimensions, for a model whose

@@ -4,7 +4,7 @@
 of optimizers that step on parts of tensors, are made of `unreft.torch.parts_state.PartsState`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -30,8 +30,8 @@ class CapturedState(Protocol):
     def steps_on(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer changes a tensor that is captured when it steps."""
 
-    def lacks_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the optimizer keeps state of a captured tensor, and that is not captured."""
+    def lacking(self, stepped: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+        """Those that keep state of a captured tensor, which is not captured."""
 
     def trained(self) -> list[torch.Tensor]:
         """What changes when an attached optimizer steps, and else does not."""

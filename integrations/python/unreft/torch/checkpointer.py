@@ -119,7 +119,7 @@ class Checkpointer:
         self._pid = os.getpid()
         self._reports = Reports(rank)
         self._patience = patience
-        self._foreign = ForeignSteps(state)
+        self._foreign = ForeignSteps(state, extras.optimizers())
         self._aside = DeviceExtras(state.own)
         self._buffers = buffers
 

@@ -54,6 +54,10 @@ class Extras:
         self._classes = safe_pickle.Classes(classes)
         self.restored: dict[str, Any] = {}
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those whose state is among the extras."""
+        return [e for e in self._extras.values() if isinstance(e, torch.optim.Optimizer)]
+
     def state(self) -> dict[str, Any]:
         return {name: _state_of(extra) for name, extra in self._extras.items()}
 

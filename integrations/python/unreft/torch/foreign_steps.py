@@ -6,11 +6,12 @@ without either: silently another training.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 from unreft.errors import FailedPrecondition
+from unreft.torch.accumulation import Accumulation
 from unreft.torch.captured_state import CapturedState
 from unreft.torch.derived_tensors import capturing, later
 
@@ -21,13 +22,16 @@ _ELEMENTS_MAX = 64  # of each
 class ForeignSteps:
     """Compares some elements of the model before such a step and at the next snapshot."""
 
-    def __init__(self, state: CapturedState):
+    def __init__(self, state: CapturedState, in_extras: Iterable[torch.optim.Optimizer] = ()):
+        """`in_extras`: the optimizers whose state is stored with the extras."""
         self._state = state
+        self._in_extras = list(in_extras)
         self._stepped: list[str] = []  # the classes of the optimizers, since the samples were taken
         self._samples: list[tuple[torch.Tensor, torch.Tensor]] = []  # place and value
         self._answers: list[tuple[str, Callable[[], torch.Tensor | None]]] = []
         # That stepped on captured tensors since the last snapshot.
         self._on_captured: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._accumulation = Accumulation()
 
     @torch.no_grad()
     def before(self, optimizer: torch.optim.Optimizer) -> None:
@@ -40,6 +44,7 @@ class ForeignSteps:
     def own_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Of one that steps on what is captured: from then on the model changes by right."""
         self._on_captured.add(optimizer)
+        self._accumulation.before_step(optimizer)
         self._forget_samples()
 
     @torch.no_grad()
@@ -47,7 +52,9 @@ class ForeignSteps:
         """To be called before a snapshot; raises if the model has changed so. Waits for nothing: on
         a device the answer of what was compared comes at a later snapshot."""
         stepped, self._on_captured = list(self._on_captured), weakref.WeakSet()
-        for optimizer in filter(self._state.lacks_state_of, stepped):
+        self._accumulation.at_snapshot(bool(stepped))
+        stored = {id(optimizer.state) for optimizer in self._in_extras}
+        for optimizer in self._state.lacking(o for o in stepped if id(o.state) not in stored):
             name = type(optimizer).__name__
             raise FailedPrecondition(
                 f"{name} steps on captured parameters, and what it keeps of them is not captured: "

@@ -33,7 +33,8 @@ def _join_optimizer(subject: str, stored: Sequence[Mapping[str, Any]]) -> dict[s
         names = [each["params"] for each in group]
         _check_alike(f"{place}: the order of its parameters", names)
         _check_items(place, "", [{**each, "params": None} for each in group])
-    return {"groups": groups[0], "states": _join_states(subject, stored)}
+    shards = {name: keys for each in stored for name, keys in each.get("shards", {}).items()}
+    return {"groups": groups[0], "states": _join_states(subject, stored), "shards": shards}
 
 
 def _join_states(subject: str, stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,17 +1,13 @@
 """ModuleExtras: what modules give of themselves beside tensors (`get_extra_state`)."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
 from unreft.errors import FailedPrecondition
-from unreft.torch import listing
+from unreft.torch import listing, own_keys
 from unreft.torch.names import clean_module
-
-_log = logging.getLogger("unreft")
-_EXTRA_STATE = "_extra_state"  # torch's key of it
 
 
 class ModuleExtras:
@@ -27,7 +23,7 @@ class ModuleExtras:
         self._found = dict(self._with_extra_state())
         if not self._has_warned:
             self._has_warned = True
-            _warn_of_own_keys(self._model)
+            own_keys.warn_of_model(self._model)
 
     def values(self) -> dict[str, Any]:
         """Of the modules that the last `find` has found."""
@@ -57,24 +53,3 @@ class ModuleExtras:
 
 def _names(names: set[str]) -> str:
     return f"{len(names)} modules ({listing.names(sorted(names))})" if names else "no modules"
-
-
-def _warn_of_own_keys(model: nn.Module) -> None:
-    """What modules add to `state_dict` by code of their own is not captured."""
-    for name, module in model.named_modules():
-        if type(module)._save_to_state_dict is nn.Module._save_to_state_dict:
-            continue
-        saved: dict[str, Any] = {}
-        try:
-            module._save_to_state_dict(saved, "", True)
-        except Exception:  # it is the program's own code
-            continue
-        known = {*module._parameters, *module._buffers, _EXTRA_STATE}
-        if own := sorted(saved.keys() - known):
-            _log.warning(
-                "module '%s', a %s, saves %s in its state_dict by code of its own: that is not "
-                "captured. Give it as an extra, or by get_extra_state",
-                name,
-                type(module).__name__,
-                listing.names(own),
-            )

@@ -64,8 +64,8 @@ class PartsState(abc.ABC):
     def steps_on(self, optimizer: torch.optim.Optimizer) -> bool:
         return any(optimizer is owner.optimizer for owner in self._owners)
 
-    def lacks_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        return False  # it steps on nothing else than what its owner's does
+    def lacking(self, stepped: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+        return []  # what steps on captured tensors is an owner's
 
     def steps_on_known(self) -> bool:
         return True

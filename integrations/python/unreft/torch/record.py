@@ -102,4 +102,6 @@ def _is_optimizer(stored: Any) -> bool:
         and all(type(group) is dict and type(group.get("params")) is list for group in groups)
         and type(states := stored.get("states")) is dict
         and all(type(n) is str and type(state) is dict for n, state in states.items())
+        and type(shards := stored.get("shards", {})) is dict
+        and all(type(n) is str and type(keys) is list for n, keys in shards.items())
     )

@@ -1,13 +1,18 @@
 """What is refused before anything is captured, since it could not be restored as it was."""
 
-from collections.abc import Iterable
+import functools
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from unreft.errors import InvalidArgument
 from unreft.torch.shards import DTensor
+
+_log = logging.getLogger("unreft")
 
 _DEEPSPEED = (
     "What is trained lies in the flat partitions of DeepSpeed's ZeRO, which "
@@ -20,7 +25,8 @@ _MEGATRON = (
 
 
 def check_model(model: nn.Module) -> None:
-    """Raises `InvalidArgument` for a model that DeepSpeed or FSDP1 has taken over."""
+    """Raises `InvalidArgument` for a model that DeepSpeed, FSDP1 or TorchScript has taken over, or
+    that does not have its parameters yet."""
     for part in model.modules():
         if type(part).__name__ == "FullyShardedDataParallel":
             raise InvalidArgument(
@@ -30,6 +36,18 @@ def check_model(model: nn.Module) -> None:
             )
         if _is_of("deepspeed", part) and type(part).__name__.endswith("Engine"):
             raise InvalidArgument(f"model: {type(part).__name__} is an engine. {_DEEPSPEED}")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InvalidArgument(
+                f"model: {type(part).__name__} ({part.original_name}) is of TorchScript, whose "
+                "parameters and buffers cannot be followed: train the module that it was made "
+                "from, by torch.compile if that is for speed"
+            )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise InvalidArgument(
+                f"model: '{name}' of a lazy module has no shape yet: run one forward pass before "
+                "attach()"
+            )
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "ds_id"):
             raise InvalidArgument(f"parameter '{name}' is partitioned by ZeRO-3. {_DEEPSPEED}")
@@ -66,9 +84,15 @@ def as_optimizers(optimizer: Any) -> list[torch.optim.Optimizer]:
     return given
 
 
-def check_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raises `InvalidArgument` for state of something else than a parameter of a group, and for
-    sharded state that is cut otherwise than its parameter: nobody would know how to make it."""
+def check_state(
+    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str] | None = None
+) -> None:
+    """Raises `InvalidArgument` for state of something else than a parameter of a group, for what
+    would come back as something else, and for sharded state that is cut otherwise than its
+    parameter: nobody would know how to make it. Warns of what comes back as copies.
+
+    `names`: of the parameters of the model.
+    """
     stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     kind = type(optimizer).__name__
     for key in optimizer.state:
@@ -84,6 +108,11 @@ def check_state(optimizer: torch.optim.Optimizer) -> None:
                 "one wraps, or put the tensor into a parameter group"
             )
         for name, value in optimizer.state[key].items():
+            if not isinstance(name, str):
+                raise InvalidArgument(
+                    f"{kind}: state of a parameter is under {name!r}, a {type(name).__name__}: "
+                    "needed keys that are strings, by which it is stored and restored"
+                )
             if isinstance(value, DTensor) and value.ndim and value.shape != key.shape:
                 raise InvalidArgument(
                     f"{kind}: the state '{name}' of a parameter of shape {tuple(key.shape)} is a "
@@ -91,6 +120,40 @@ def check_state(optimizer: torch.optim.Optimizer) -> None:
                     "Take an optimizer whose state has the shape of its parameters, or train "
                     "without FSDP2"
                 )
+    _check_shared(optimizer, names or {})
+
+
+def _check_shared(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> None:
+    """Each place of a tensor comes back as a tensor of its own."""
+    kind = type(optimizer).__name__
+    seen: set[torch.Tensor] = set()
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            is_parameter = value in names or value in optimizer.state
+            if value in seen and value.dim() == 0:
+                raise InvalidArgument(
+                    f"{kind}: its state '{key}' is one tensor for several parameters, which a "
+                    "restore would make several tensors of, and a step that counts in one would "
+                    "count in none of the others: keep it in the parameter group instead, whose "
+                    "tensors are restored in place"
+                )
+            if value in seen or is_parameter:
+                _warn_of_copies(kind, key, is_parameter)
+            seen.add(value)
+
+
+@functools.lru_cache(maxsize=64)  # once each
+def _warn_of_copies(kind: str, key: str, is_parameter: bool) -> None:
+    what = "a parameter itself" if is_parameter else "in several places one tensor"
+    _log.warning(
+        "%s: its state '%s' is %s, of which a restore makes copies: that is good for what is only "
+        "read. What steps change belongs into the parameter group, or into `extras`",
+        kind,
+        key,
+        what,
+    )
 
 
 def _is_of(package: str, value: Any) -> bool:

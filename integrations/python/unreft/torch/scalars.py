@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from unreft.errors import InvalidArgument
+from unreft.torch.optimizer_tensors import is_shard, shards_of
 from unreft.torch.plain import dumps
 from unreft.torch.shards import DTensor
 
@@ -29,7 +30,10 @@ class OptimizerScalars:
         # Encoded once: to do so at each snapshot takes longer than all else.
         self._names = list(map(dumps, names))
         self._params = [list(group["params"]) for group in optimizer.param_groups]
-        self._states = [(name, state) for name, _, state in states if _plain(state)]
+        states = list(states)
+        shards = shards_of(states)
+        self._shards = {"shards": dumps(shards)} if shards else {}
+        self._states = [each for each in states if _plain(*each[1:])]
 
     def fits(self) -> bool:
         """Whether the optimizer has the same parameters in the same groups."""
@@ -44,10 +48,10 @@ class OptimizerScalars:
             {**group, "params": names}
             for names, group in zip(self._names, self._optimizer.param_groups)
         ]
-        states = {name: _plain(state) for name, state in self._states}
+        states = {name: _plain(parameter, state) for name, parameter, state in self._states}
         for name, plain in states.items():
             self._check(name, plain)
-        return {"groups": groups, "states": states}
+        return {"groups": groups, "states": states, **self._shards}
 
     def _check(self, name: str, plain: dict[str, Any]) -> None:
         for key, value in plain.items():
@@ -71,14 +75,16 @@ def load_group(group: dict[str, Any], values: Mapping[str, Any]) -> None:
             group[key] = value
 
 
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
+def _plain(parameter: torch.Tensor, state: dict[str, Any]) -> dict[str, Any]:
     """Also tensors without elements: nothing else would tell that they exist."""
-    return {key: value for key, value in state.items() if not _has_bytes(value)}
+    return {key: value for key, value in state.items() if not _has_bytes(value, parameter)}
 
 
-def _has_bytes(value: Any) -> bool:
-    """A DTensor counts also where this rank's shard is empty: other ranks store the others."""
-    return isinstance(value, torch.Tensor) and (isinstance(value, DTensor) or value.numel() > 0)
+def _has_bytes(value: Any, parameter: torch.Tensor) -> bool:
+    """A shard counts also where this rank's is empty: other ranks store the others."""
+    return isinstance(value, torch.Tensor) and (
+        isinstance(value, DTensor) or value.numel() > 0 or is_shard(value, parameter)
+    )
 
 
 def _has_tensor(value: Any) -> bool:

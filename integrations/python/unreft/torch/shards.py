@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from unreft.errors import InvalidArgument
 from unreft.tensor import Device, Dtype, Tensor
 from unreft.torch import dtensor_box, mesh_place
+from unreft.torch.comm_hooks import CommHooks
+from unreft.torch.names import clean
 
 if dist.is_available():
     from torch.distributed.tensor import DTensor, Replicate
@@ -81,11 +83,19 @@ class Replicas:
         self._own = own_of(rank)
         self._plain = Holders("", 0, 1) if world == 1 else self._own
         self._not_synchronised: frozenset[str] = frozenset()
-        if mode == "auto" and dist.is_available():
-            model = uncompiled(model)
-            if isinstance(model, nn.parallel.DistributedDataParallel):
-                self._plain = self._of(dist.get_process_group_ranks(model.process_group))
-                self._not_synchronised = frozenset(model.parameters_to_ignore)
+        self._hooks: CommHooks | None = None
+        model = uncompiled(model)
+        if not isinstance(model, nn.parallel.DistributedDataParallel):
+            return
+        self._hooks = CommHooks(model, are_alike=mode == "auto")
+        if mode == "auto":
+            self._plain = self._of(dist.get_process_group_ranks(model.process_group))
+            self._not_synchronised = frozenset(map(clean, model.parameters_to_ignore))
+
+    def check(self) -> None:
+        """Raises `InvalidArgument` where ranks that should hold the same do not."""
+        if self._hooks:
+            self._hooks.check()
 
     def own(self) -> Holders:
         """Of state that no other rank has."""
@@ -109,13 +119,23 @@ def bind(name: str, tensor: torch.Tensor, holders: Holders, volatile: bool = Fal
     """What `tensor` is in the store. Refuses by name what cannot be copied as it lies in memory."""
     if isinstance(tensor, DTensor):
         # Its mesh says who holds what; `holders` is about ordinary tensors.
-        return _bind_dtensor(name, tensor, holders.prefix, volatile)
+        # Not to_local(), which returns a view of a parameter's that does not follow where it goes.
+        bound = _bind_shard(name, tensor._local_tensor, tensor, holders.prefix, volatile)
+        return dataclasses.replace(bound, owner=tensor)
     shape = tuple(tensor.shape)
     order = memory_order(tensor)
     return _bound(name, tensor, shape, (0,) * len(shape), holders, volatile, order)
 
 
-def _bind_dtensor(name: str, tensor: "DTensor", prefix: str, volatile: bool) -> Bound:
+@torch.no_grad()
+def bind_shard(name: str, local: torch.Tensor, tensor: "DTensor", prefix: str) -> Bound:
+    """A plain tensor that is laid out over the ranks as this rank's part of `tensor` is."""
+    return _bind_shard(name, local, tensor, prefix, False)
+
+
+def _bind_shard(
+    name: str, local: torch.Tensor, tensor: "DTensor", prefix: str, volatile: bool
+) -> Bound:
     mesh = tensor.device_mesh
     index, count = 0, 1
     for dimension, placement in enumerate(tensor.placements):
@@ -127,27 +147,17 @@ def _bind_dtensor(name: str, tensor: "DTensor", prefix: str, volatile: bool) -> 
         offset = dtensor_box.offset_of(tensor)
     except InvalidArgument as error:
         raise InvalidArgument(f"tensor '{name}': {error.message}") from None
-    # Not to_local(), which returns a view of a parameter's that does not follow where it goes.
-    bound = _bound(
-        name,
-        tensor._local_tensor,
-        shape,
-        offset,
-        Holders(prefix, index, count),
-        volatile,
-        _order_of_shards(tensor),
-    )
-    return dataclasses.replace(bound, owner=tensor)
+    order = _order_of_shards(local, tensor)
+    return _bound(name, local, shape, offset, Holders(prefix, index, count), volatile, order)
 
 
-def _order_of_shards(tensor: "DTensor") -> tuple[int, ...] | None:
+def _order_of_shards(local: torch.Tensor, tensor: "DTensor") -> tuple[int, ...] | None:
     """The order that all ranks say: a shard with one row says nothing by its strides."""
     dims = [dim for dim in range(tensor.dim()) if tensor.shape[dim] > 1]
     order = sorted(dims, key=lambda dim: (-tensor.stride(dim), dim))
     if order == dims:
-        return memory_order(tensor._local_tensor)
+        return memory_order(local)
     order = tuple(sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim)))
-    local = tensor._local_tensor
     return order if local.permute(order).is_contiguous() else memory_order(local)
 
 

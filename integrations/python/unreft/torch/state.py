@@ -12,11 +12,12 @@ from torch import nn
 
 from unreft.errors import FailedPrecondition, InvalidArgument
 from unreft.tensor import Tensor
-from unreft.torch import listing, refusals
+from unreft.torch import listing, own_keys, refusals
 from unreft.torch.buffers import Buffers
 from unreft.torch.mesh_place import Place
 from unreft.torch.module_extras import ModuleExtras
 from unreft.torch.names import clean
+from unreft.torch.optimizer_tensors import bind_value, is_sharded, make_plain, make_value
 from unreft.torch.same_program import check_names
 from unreft.torch.scalars import OptimizerScalars, load_group
 from unreft.torch.shards import (
@@ -25,7 +26,6 @@ from unreft.torch.shards import (
     Holders,
     Replicas,
     bind,
-    torch_dtype,
     uncompiled,
 )
 from unreft.torch.watch import Watch
@@ -59,6 +59,7 @@ class TrainingState:
         `volatile`: names, or patterns as of a shell, of what is written between steps.
         """
         refusals.check_model(model)
+        replicas.check()
         self._model = _unwrap(model)
         self._optimizers = refusals.as_optimizers(optimizers)
         self._replicas = replicas
@@ -73,7 +74,8 @@ class TrainingState:
         self._name_parameters()  # now, so that attach() may refuse
         for optimizer in self._optimizers:
             self._named_groups(optimizer)
-            refusals.check_state(optimizer)
+            refusals.check_state(optimizer, self._names)
+            own_keys.warn_of_optimizer(optimizer)
         self._check_volatile()
 
     def steps_on(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -84,16 +86,20 @@ class TrainingState:
             for parameter in group["params"]
         )
 
-    def lacks_state_of(self, optimizer: torch.optim.Optimizer) -> bool:
+    def lacking(self, stepped: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         # A wrapper that is attached may have the state of the one that steps.
-        if any(optimizer.state is attached.state for attached in self._optimizers):
-            return False
-        captured = {*self._stepped, *self._names}
-        return any(
-            parameter in captured and optimizer.state.get(parameter)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
+        attached = {id(optimizer.state) for optimizer in self._optimizers}
+        return [
+            optimizer
+            for optimizer in stepped
+            if id(optimizer.state) not in attached
+            and any(
+                (parameter in self._stepped or parameter in self._names)
+                and optimizer.state.get(parameter)
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+            )
+        ]
 
     def trained(self) -> list[torch.Tensor]:
         """The parameters that require a gradient."""
@@ -135,6 +141,7 @@ class TrainingState:
 
     def bind(self) -> list[Bound]:
         """Everything that a snapshot captures, as it is now."""
+        self._replicas.check()
         self._name_parameters()
         self._module_extras.find()
         with torch.no_grad():
@@ -208,12 +215,15 @@ class TrainingState:
     def places_of_optimizer_state(self) -> list[Bound]:
         """Of each parameter that an optimizer steps on, as `optim/<parameter>/*`, what lies there
         of its shape; what is stored beneath that name and has another shape is not cut."""
-        return [
-            bind(f"{self._prefix(optimizer)}/{name}/*", parameter, self._holders(parameter, name))
-            for optimizer in self._optimizers
-            for names, group in zip(self._named_groups(optimizer), optimizer.param_groups)
-            for name, parameter in zip(names, group["params"])
-        ]
+        places = []
+        for optimizer in self._optimizers:
+            for names, group in zip(self._named_groups(optimizer), optimizer.param_groups):
+                for name, parameter in zip(names, group["params"]):
+                    every = f"{self._prefix(optimizer)}/{name}/*"
+                    places.append(bind(every, parameter, self._holders(parameter, name)))
+                    if is_sharded(parameter):
+                        places.append(bind(every, torch.zeros(1, device="cpu"), self.own))
+        return places
 
     # --- restore ---
 
@@ -339,7 +349,11 @@ class TrainingState:
 
     def _bind_buffers(self, buffers: Iterable[tuple[str, torch.Tensor]]) -> Iterator[Bound]:
         for name, buffer in buffers:
-            yield bind(f"buffer/{clean(name)}", buffer, self._replicas.own(), volatile=True)
+            # distribute_module makes them DTensors, of which each rank has its own all the same.
+            local = buffer._local_tensor if isinstance(buffer, DTensor) else buffer
+            bound = bind(f"buffer/{clean(name)}", local, self.own, volatile=True)
+            owner = None if local is buffer else buffer
+            yield dataclasses.replace(bound, owner=owner)
 
     # --- the optimizers ---
 
@@ -383,13 +397,13 @@ class TrainingState:
 
     def _optimizer_tensors(self) -> Iterator[Bound]:
         for optimizer in self._optimizers:
-            refusals.check_state(optimizer)
+            refusals.check_state(optimizer, self._names)
             prefix = self._prefix(optimizer)
             for name, parameter, state in self._states(optimizer):
-                holders = self._holders(parameter, name)
+                head, holders = f"{prefix}/{name}", self._holders(parameter, name)
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor):
-                        bound = bind(f"{prefix}/{name}/{key}", value, holders)
+                        bound = bind_value(head, key, value, parameter, holders, self.own)
                         yield dataclasses.replace(bound, replaceable=True)
 
     def _load_optimizer_scalars(self, optimizer: torch.optim.Optimizer, stored: dict) -> None:
@@ -401,6 +415,8 @@ class TrainingState:
                 if isinstance(value, torch.Tensor):
                     values[key] = value.to(parameters[name].device)
             optimizer.state[parameters[name]].update(values)
+        for name, keys in stored.get("shards", {}).items():
+            make_plain(optimizer.state[parameters[name]], keys)
 
     def _make_optimizer_state(self, stored: Sequence[Tensor]) -> None:
         """Gives every parameter exactly the state tensors that are stored, kept where they fit."""
@@ -411,16 +427,22 @@ class TrainingState:
                 wanted.setdefault(head, {})[key] = tensor
             for names, group in zip(self._named_groups(optimizer), optimizer.param_groups):
                 for name, parameter in zip(names, group["params"]):
-                    holders = self._holders(parameter, name)
-                    tensors = wanted.get(f"{holders.prefix}{self._prefix(optimizer)}/{name}", {})
+                    head = f"{self._prefix(optimizer)}/{name}"
                     state = {
-                        key: _state_tensor(optimizer, group, parameter, key, tensor)
-                        for key, tensor in tensors.items()
+                        key: make_value(optimizer, group, parameter, key, tensor, is_own=is_own)
+                        for prefix, is_own in self._prefixes(parameter, name).items()
+                        for key, tensor in wanted.get(f"{prefix}{head}", {}).items()
                     }
                     # In place, so that a reference to the optimizer's own dict stays good.
                     if state or parameter in optimizer.state:
                         optimizer.state[parameter].clear()
                         optimizer.state[parameter].update(state)
+
+    def _prefixes(self, parameter: torch.Tensor, name: str) -> dict[str, bool]:
+        """Of the names of its state, and whether what is called so is this rank's alone, of a
+        parameter of which others have parts."""
+        prefixes = {self.own.prefix: True} if is_sharded(parameter) else {}
+        return {**prefixes, self._holders(parameter, name).prefix: False}
 
     # --- both sides of a restore ---
 
@@ -444,23 +466,6 @@ class TrainingState:
                     f"tensor '{name}': {_kind(other)} was stored, found {_kind(spec)}. "
                     f"{_SAME_PROGRAM}"
                 )
-
-
-def _state_tensor(
-    optimizer: torch.optim.Optimizer, group: dict, parameter: Any, key: str, stored: Tensor
-) -> torch.Tensor:
-    """The live tensor for a stored state tensor: the one there is, or as the optimizer makes it."""
-    dtype = torch_dtype(stored.dtype)
-    live = optimizer.state[parameter].get(key) if parameter in optimizer.state else None
-    if isinstance(live, torch.Tensor) and live.dtype == dtype:
-        if tuple(live.shape) == stored.global_shape:
-            return live
-    if stored.global_shape and tuple(parameter.shape) == stored.global_shape:
-        return torch.zeros_like(parameter, dtype=dtype)
-    # The step count stays on the CPU unless the optimizer's kernel reads it.
-    on_device = key != "step" or group.get("fused") or group.get("capturable")
-    device = parameter.device if on_device else "cpu"
-    return torch.zeros(stored.extent, dtype=dtype, device=device)
 
 
 def _unwrap(model: nn.Module) -> nn.Module:

@@ -2,8 +2,9 @@
 
 A training loop may replace a parameter, load a state dict or move a tensor to another place at any
 time; copying from the old address would capture wrong bytes. The check runs before every snapshot,
-so it is made of calls that stay in C. Shapes and strides are not read: an object that is the same,
-at the same address, has them as before.
+so it is made of calls that stay in C. `tensor.data = ...` may also give a tensor another shape, or
+other strides, at the same address: these are read of all tensors but the state of optimizers, whose
+tensors are replaced rather than pointed elsewhere.
 
 A watch keeps tensors until the next check, but not the memory that a tensor has left: what a loop
 moves elsewhere between two snapshots, by `tensor.data = ...`, is free at once. (Weak references to
@@ -21,6 +22,8 @@ import torch
 from unreft.torch.shards import Bound, fits
 
 _POINTER = torch.Tensor.data_ptr
+_STRIDES = torch.Tensor.stride
+_SIZES = torch.Tensor.size
 _STORAGE = torch.Tensor.untyped_storage
 _CALL = getattr(operator, "call", weakref.ref.__call__)  # the former is of Python 3.11
 _PINNED = (torch.Tensor, torch.nn.Module, dict)
@@ -32,7 +35,8 @@ class Watch:
     Changed is: one of `sized` with another number of values; one of `containers` in which a tensor,
     module or dict is another object or stands where none stood; one of `slots`, (container, key),
     likewise; one of `attributes`, (object, name), another object; a tensor of `bounds` at another
-    address. Plain values in containers may change.
+    address, or, of one that is not `replaceable`, with other strides or another shape. Plain values
+    in containers may change.
     """
 
     def __init__(
@@ -65,6 +69,9 @@ class Watch:
         self._index_of_value = [index_of.get(id(value)) for value in self._values]
         self._index_of_slot = [index_of.get(id(value)) for _, _, value in self._slots]
         self._pointers = list(map(_POINTER, self._tensors))
+        self._formed = [bound.local for bound in bounds if not bound.replaceable]
+        self._strides = list(map(_STRIDES, self._formed))
+        self._sizes = list(map(_SIZES, self._formed))
         self._storages = _storage_references(self._tensors)
 
     def unchanged(self) -> bool:
@@ -73,6 +80,7 @@ class Watch:
             and all(map(operator.is_, _values_of(self._pinned), self._values))
             and all(_pinned(c, key) is value for c, key, value in self._slots)
             and list(map(_POINTER, self._tensors)) == self._pointers
+            and self._same_forms()
         )
 
     def follow(self) -> dict[str, int] | None:
@@ -81,7 +89,7 @@ class Watch:
         These are tensors whose memory was moved, and state of an optimizer that was replaced by
         tensors of the same kind. None if more than that has changed.
         """
-        if not self._same_places():
+        if not self._same_places() or not self._same_forms():
             return None
         values = self._replaced(_values_of(self._pinned), self._values, self._index_of_value)
         live = (_pinned(container, key) for container, key, _ in self._slots)
@@ -119,6 +127,12 @@ class Watch:
             list(map(len, self._sized)) == self._lengths
             and all(map(operator.is_, _values_of(self._of_dicts), self._dicts))
             and all(getattr(o, name) is value for o, name, value in self._attributes)
+        )
+
+    def _same_forms(self) -> bool:
+        return (
+            list(map(_STRIDES, self._formed)) == self._strides
+            and list(map(_SIZES, self._formed)) == self._sizes
         )
 
     def _replaced(
