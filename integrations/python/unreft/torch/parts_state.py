@@ -10,6 +10,7 @@ stored. unreft.deepspeed's ZeroState and unreft.mcore's ModelState are such stat
 from __future__ import annotations
 
 import abc
+import dataclasses
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -110,9 +111,11 @@ class PartsState(abc.ABC):
         """
         states = [owner.optimizer.state for owner in self._owners]
         of_states = [each for state in states for each in (state, *state.values())]
-        wholes = [*self.trained(), *(value for _, _, value in self._moments()), *untrained]
         # Not detached: what is so does not follow where the tensor is moved.
-        whole = [bind("whole", tensor, self.own) for tensor in wholes]
+        whole = [bind("whole", tensor, self.own) for tensor in (*self.trained(), *untrained)]
+        for _, _, value in self._moments():
+            # As of `TrainingState`: optimizers replace what they keep.
+            whole.append(dataclasses.replace(bind("whole", value, self.own), replaceable=True))
         return WatchOfWholes(
             sized=[*of_states, *sized],
             containers=[*of_states, *containers],
