@@ -62,8 +62,7 @@ absl::Status CopiesNotLookedFor(NodeSlot leader, NodeSlot other) {
   return absl::FailedPreconditionError(fmt::format(
       "nothing is whole in memory, and node {}, which leads, was started without the --export-dir "
       "that node {} has, where a durable copy may be: start the daemon of node {} with it, or "
-      "begin "
-      "without any by 'unreft fresh-start'",
+      "begin without any by 'unreft fresh-start'",
       leader, other, leader));
 }
 

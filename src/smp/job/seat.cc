@@ -21,10 +21,8 @@ constexpr char kHasAnotherJob[] =
     "the meta store has another job of this name than that which this daemon is in: nothing is "
     "committed here, and what lies here stays until the daemon is started again, by a supervisor "
     "too, to take part in the other job. If that store is a mistake, put this job's in its place; "
-    "or "
-    "stop the daemons that have the other's records and remove its keys: they are written anew "
-    "from "
-    "what the nodes have kept";
+    "or stop the daemons that have the other's records and remove its keys: they are written anew "
+    "from what the nodes have kept";
 constexpr char kIsOfAnotherJob[] =
     "what lies here is of another job of this name than that which the meta store has: it stays "
     "until that one takes this node in, and is given up then. If it is wanted, stop this daemon by "
